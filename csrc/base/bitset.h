@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sets of ranks as arrays of 64-bit words. All sets of one communicator have the same
+ * number of words, which the caller keeps.
+ */
+#ifndef PCOLL_BASE_BITSET_H
+#define PCOLL_BASE_BITSET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline size_t bitset_words(uint32_t bits)
+{
+    return ((size_t)bits + 63) / 64;
+}
+
+static inline void bitset_clear(uint64_t *set, size_t words)
+{
+    memset(set, 0, words * sizeof *set);
+}
+
+static inline void bitset_add(uint64_t *set, uint32_t bit)
+{
+    set[bit / 64] |= (uint64_t)1 << (bit % 64);
+}
+
+static inline bool bitset_has(const uint64_t *set, uint32_t bit)
+{
+    return (set[bit / 64] >> (bit % 64)) & 1;
+}
+
+static inline uint32_t bitset_count(const uint64_t *set, size_t words)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < words; i++)
+        count += (uint32_t)__builtin_popcountll(set[i]);
+    return count;
+}
+
+static inline bool bitset_empty(const uint64_t *set, size_t words)
+{
+    for (size_t i = 0; i < words; i++)
+        if (set[i])
+            return false;
+    return true;
+}
+
+/* Fill with the bits 0 … bits-1. */
+static inline void bitset_fill(uint64_t *set, uint32_t bits)
+{
+    bitset_clear(set, bitset_words(bits));
+    for (uint32_t i = 0; i < bits; i++)
+        bitset_add(set, i);
+}
+
+#endif

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * partialcoll: collectives for ranks that do not arrive together.
+ *
+ * The whole C interface. Conventions:
+ *   - every function returns PCOLL_OK or a negative PCOLL_E code; the message for the
+ *     last failure on this thread is pcoll_last_error();
+ *   - the object comes first, answers leave through pointers at the end;
+ *   - create/free come in pairs, and free takes the address and stores NULL;
+ *   - "Collective" means: every rank of the communicator calls it, in the same order
+ *     as its other collectives. "Local" never communicates with the caller blocked.
+ *   - a handle is used by one thread at a time; a second one gets PCOLL_ESTATE.
+ *     Different handles may be used by different threads.
+ *
+ * The text between the two markers is also what the Python layer is generated from,
+ * so it holds nothing but plain declarations.
+ */
+#ifndef PARTIALCOLL_H
+#define PARTIALCOLL_H
+
+#include <stdint.h>
+
+#define PCOLL_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#pragma GCC visibility push(default)
+/* cffi:begin */
+
+/* Results of functions. */
+enum pcoll_result {
+    PCOLL_OK = 0,
+    PCOLL_EAGAIN = -1,    /* not yet: call again (a wait that has to let signals in) */
+    PCOLL_EEMPTY = -2,    /* nothing to deliver */
+    PCOLL_EINVAL = -3,    /* bad argument */
+    PCOLL_ESTATE = -4,    /* right call, wrong moment (freed, not started, in use …) */
+    PCOLL_EMISMATCH = -5, /* the ranks disagree about an argument */
+    PCOLL_ENOMEM = -6,
+    PCOLL_EMPI = -7,      /* MPI failed: pcoll_last_mpi_error() has its code */
+    PCOLL_EPROTOCOL = -8, /* a message that cannot be: a bug, or a corrupted message */
+    PCOLL_ETHREAD = -9    /* MPI's thread level is too low for what was asked */
+};
+
+enum pcoll_dtype { PCOLL_FLOAT32, PCOLL_FLOAT64, PCOLL_INT32, PCOLL_INT64 };
+enum pcoll_op { PCOLL_SUM, PCOLL_PROD, PCOLL_MIN, PCOLL_MAX };
+
+/* When a round may complete (see docs/semantics.md). */
+enum pcoll_policy_kind { PCOLL_SOLO, PCOLL_MAJORITY, PCOLL_FULL };
+
+/* Which rounds a call returns. */
+enum pcoll_deliver { PCOLL_DELIVER_ONE, PCOLL_DELIVER_ALL };
+
+/* What becomes of a deposit that misses its round. */
+enum pcoll_late { PCOLL_LATE_CARRY, PCOLL_LATE_LATEST, PCOLL_LATE_DROP };
+
+/* Who moves the messages while the application computes. */
+enum pcoll_progress { PCOLL_PROGRESS_AGENT, PCOLL_PROGRESS_MANUAL, PCOLL_PROGRESS_SPIN };
+
+typedef struct pcoll_policy {
+    int32_t kind; /* enum pcoll_policy_kind */
+} pcoll_policy;
+
+/* One buffer of a handle: count elements of dtype, reduced with op. */
+typedef struct pcoll_buffer {
+    uint64_t count;
+    int32_t dtype;
+    int32_t op;
+} pcoll_buffer;
+
+typedef struct pcoll_options {
+    pcoll_policy policy;
+    int32_t deliver;     /* enum pcoll_deliver */
+    int32_t late;        /* enum pcoll_late */
+    int32_t progress;    /* enum pcoll_progress; may differ between ranks */
+    int32_t owned_send;  /* 1: deposits are written into pcoll_handle_send_slot() */
+    uint32_t history;    /* results kept, at least 1 */
+    uint64_t seed;       /* of the draws; the same on all ranks */
+    uint64_t name;       /* hash of the handle's name: names must agree as well */
+    int32_t invalid;     /* 1: this rank's arguments are wrong, only let the others know */
+} pcoll_options;
+
+/* What one delivered round was. */
+typedef struct pcoll_round {
+    uint64_t index;
+    uint64_t lag;        /* complete rounds that this rank has not been given yet */
+    uint64_t lost;       /* rounds skipped just before this one, older than the history */
+    uint32_t active;     /* ranks that contributed fresh data */
+    uint32_t stored;     /* of them, with a deposit from before the round only */
+    int32_t initiator;   /* lowest rank whose own arrival started the round; -1: none */
+    int32_t included;    /* 1: this rank's last deposit is in this round or an earlier one */
+    int32_t below_quorum;
+    int32_t joined;      /* 1: with this round all ranks have joined */
+} pcoll_round;
+
+typedef struct pcoll_stats {
+    uint64_t calls;      /* deposits handed in */
+    uint64_t rounds;     /* rounds complete on this rank */
+    uint64_t delivered;  /* rounds given to the application */
+    uint64_t lost;       /* rounds never given: older than the history */
+    uint64_t arrived;    /* deposits that arrived at their round */
+    uint64_t stored;     /* deposits that came when their round was under way or over */
+    uint64_t dropped;    /* deposits forgotten (late="drop") */
+    uint64_t included;   /* rounds this rank contributed fresh data to */
+    uint64_t activations_dropped; /* duplicate or late activations, harmless */
+    uint64_t activations_early;   /* activations of the next round that were kept */
+} pcoll_stats;
+
+typedef struct pcoll_handle pcoll_handle;
+
+/* The last failure's message on this thread. Never NULL. Local. */
+const char *pcoll_last_error(void);
+/* MPI's error code of the last PCOLL_EMPI on this thread. Local. */
+int pcoll_last_mpi_error(void);
+/* "mpich" or "openmpi": what the core was compiled with; size of an MPI_Comm. Local. */
+const char *pcoll_built_with(void);
+uint64_t pcoll_sizeof_comm(void);
+/* MPI_Get_library_version of the MPI this core calls (legal before MPI_Init). Local. */
+int pcoll_library_version(char *text, int capacity);
+
+/* Parse "solo", "majority", "full". PCOLL_EINVAL with a message otherwise. Local. */
+int pcoll_policy_parse(const char *text, pcoll_policy *policy);
+/* Write the canonical text of a policy. Local. */
+int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacity);
+
+/* Bytes that a handle on `ranks` ranks will hold. Local. */
+int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t nbuffers,
+                          const pcoll_options *options, uint64_t *bytes);
+
+/*
+ * Create a persistent allreduce on *comm (the address of an MPI_Comm; it is dup'ed once
+ * and may be freed before the handle). Collective. Arguments that differ between ranks
+ * give PCOLL_EMISMATCH on every rank; no rank is left waiting.
+ */
+int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
+                           int32_t nbuffers, const pcoll_options *options,
+                           pcoll_handle **handle);
+
+/*
+ * Deposit this rank's contribution for the round that this call stands for, and trigger
+ * the round if the policy allows. send[i] is buffer i, copied before the call returns;
+ * NULL with owned_send. Local. PCOLL_ESTATE when the last start was not waited for.
+ */
+int pcoll_handle_start(pcoll_handle *handle, const void *const *send);
+
+/*
+ * Wait until the round of the last start is complete, at most timeout_us microseconds
+ * (0: only look, and make progress). PCOLL_EAGAIN when it is not. Never burns a core.
+ */
+int pcoll_handle_wait(pcoll_handle *handle, int64_t timeout_us);
+
+/*
+ * Wait until the round of any of several started handles is complete. *index is the first
+ * such handle. All must have been made in this process, NULL entries are passed over.
+ */
+int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_us,
+                   int32_t *index);
+
+/*
+ * After a successful wait: copy the oldest undelivered round with index <= last into
+ * recv[i] and describe it. masks, if not NULL, has room for 2 x ranks/64 (rounded up)
+ * words: who contributed, then who of them from storage only. PCOLL_EEMPTY if none.
+ */
+int pcoll_handle_deliver(pcoll_handle *handle, uint64_t last, void *const *recv,
+                         pcoll_round *round, uint64_t *masks);
+/* Number of rounds complete on this rank, and of rounds delivered. Local. */
+int pcoll_handle_rounds(pcoll_handle *handle, uint64_t *complete, uint64_t *delivered);
+/* End of the call: the handle may be started again. Local. */
+int pcoll_handle_finish(pcoll_handle *handle);
+
+/* Where to write the next deposit (owned_send); the address changes at every start. */
+int pcoll_handle_send_slot(pcoll_handle *handle, int32_t buffer, void **address);
+
+/*
+ * Join: from now on this rank contributes nothing and is not waited for. Collective in
+ * the sense that it is over when all ranks have joined. After it, wait and deliver give
+ * the rounds one by one; the one whose round.joined is 1 is the last.
+ */
+int pcoll_handle_join(pcoll_handle *handle);
+/* Leave for good: never start, never wait again; only free. Local. */
+int pcoll_handle_leave(pcoll_handle *handle);
+
+/* Drive pending communication once (manual progress). Local. */
+int pcoll_handle_progress(pcoll_handle *handle);
+int pcoll_handle_stats(pcoll_handle *handle, pcoll_stats *stats);
+/* Text of the schedule; format is "text" or "dot". Free it with pcoll_text_free. */
+int pcoll_handle_schedule(pcoll_handle *handle, const char *format, char **text);
+void pcoll_text_free(char *text);
+/*
+ * Say who the current wait is waiting for: asks every rank, at most patience_us, and
+ * writes one sentence. Local (the others' agents answer).
+ */
+int pcoll_handle_missing(pcoll_handle *handle, int64_t patience_us, char *text,
+                         uint64_t capacity);
+
+/*
+ * Free in two steps, so that a caller can look after signals in between: begin, then
+ * free until it no longer returns PCOLL_EAGAIN. Collective. Both are idempotent.
+ */
+int pcoll_handle_free_begin(pcoll_handle *handle);
+int pcoll_handle_free(pcoll_handle **handle, int64_t timeout_us);
+
+/* cffi:end */
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
+#endif
