@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Activation broadcast: the union of P binomial trees, so that any vertex can be the root.
+ * Source: Di Girolamo et al. 2015; Li et al., PPoPP 2020, section 4.1.1 ("Activation").
+ *
+ * Vertex r has out-edges k = 0 … L-1 to (r + 2^k) mod P and in-edges from (r - 2^k) mod P,
+ * L = ceil(log2 P). Starting (N0) fires all out-edges; an activation through in-edge k fires
+ * the out-edges j > k. Each out-edge has a gate of its own, "any of N0 and the in-edges
+ * below me", and is consumed on its own: a vertex that forwarded only on its first
+ * activation would leave ranks out from P = 5 on. The active part starts with any of N0 and
+ * the in-edges (N1).
+ *
+ * Every sum of distinct powers of two below 2^L is a path with growing k, and each distance
+ * d < P has one, so every vertex is reached from every root within L hops, for any P.
+ * Distances beyond P wrap around and give duplicates, which are consumed.
+ *
+ * Steps <= L; messages sent <= L of one control message each.
+ */
+#include "algorithms.h"
+
+int activation_edges(uint32_t size)
+{
+    int edges = 0;
+    while (((uint64_t)1 << edges) < size)
+        edges++;
+    return edges;
+}
+
+uint32_t activation_source(uint32_t rank, uint32_t size, int edge)
+{
+    uint64_t hop = ((uint64_t)1 << edge) % size;
+    return (uint32_t)((rank + size - hop) % size);
+}
+
+static uint32_t target(uint32_t rank, uint32_t size, int edge)
+{
+    return (uint32_t)((rank + ((uint64_t)1 << edge)) % size);
+}
+
+void build_activation(struct sched *s, uint32_t rank, uint32_t size, struct activation *a)
+{
+    a->edges = activation_edges(size);
+    a->start = sched_event(s, "start");
+    for (int k = 0; k < a->edges; k++)
+        a->from[k] = sched_control_recv(s, "activated",
+                                        (int)activation_source(rank, size, k), k);
+    for (int k = 0; k < a->edges; k++) {
+        int out = sched_control_send(s, "activate", (int)target(rank, size, k), k);
+        sched_after(s, out, a->start);
+        for (int j = 0; j < k; j++)
+            sched_after(s, out, a->from[j]);
+        sched_need(s, out, 1);
+    }
+    a->active = sched_nop(s, "active");
+    sched_after(s, a->active, a->start);
+    for (int k = 0; k < a->edges; k++)
+        sched_after(s, a->active, a->from[k]);
+    sched_need(s, a->active, 1);
+}
+
+void build_own_activation(struct sched *s, struct activation *a)
+{
+    a->edges = 0;
+    a->start = sched_event(s, "start");
+    a->active = sched_nop(s, "active");
+    sched_after(s, a->active, a->start);
+}

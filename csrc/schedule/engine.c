@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two instances, readiness by counters; see engine.h for the rules. */
+#include "engine.h"
+
+#include <stdlib.h>
+
+#include "../base/error.h"
+
+static bool completed_from_outside(const struct op *op)
+{
+    return op->class == OP_EVENT || (op->class == OP_CONTROL && op->kind == OP_RECV);
+}
+
+static void push_ready(struct instance *in, uint32_t op)
+{
+    in->ops[op].state = OP_READY;
+    in->ready[in->tail++] = op;
+}
+
+static void arm(const struct sched *s, struct instance *in)
+{
+    in->head = in->tail = in->running = 0;
+    for (uint32_t i = 0; i < s->count; i++)
+        in->ops[i] = (struct op_progress){.state = OP_WAITING};
+    for (uint32_t i = 0; i < s->count; i++)
+        if (!s->ops[i].preds && !completed_from_outside(&s->ops[i]))
+            push_ready(in, i);
+}
+
+int engine_init(struct engine *e, const struct sched *s)
+{
+    *e = (struct engine){.sched = s};
+    for (int i = 0; i < 2; i++) {
+        struct instance *in = &e->instances[i];
+        in->ops = calloc(s->count, sizeof *in->ops);
+        in->ready = calloc(s->count, sizeof *in->ready);
+        if (!in->ops || !in->ready) {
+            engine_destroy(e);
+            return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
+                        s->count);
+        }
+        arm(s, in);
+    }
+    return PCOLL_OK;
+}
+
+void engine_destroy(struct engine *e)
+{
+    for (int i = 0; i < 2; i++) {
+        free(e->instances[i].ops);
+        free(e->instances[i].ready);
+        e->instances[i] = (struct instance){0};
+    }
+}
+
+/* Done: tell the successors, each of which fires when its gate opens, once. */
+static void finish(const struct sched *s, struct instance *in, uint32_t id)
+{
+    const struct op *op = &s->ops[id];
+    in->ops[id].state = OP_DONE;
+    for (uint32_t i = 0; i < op->successors; i++) {
+        uint32_t next = s->successor[op->first_successor + i];
+        struct op_progress *p = &in->ops[next];
+        if (++p->done_preds == s->ops[next].need && p->state == OP_WAITING)
+            push_ready(in, next);
+    }
+}
+
+enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op)
+{
+    if (round < e->current) {
+        e->dropped++;
+        return ENGINE_DROPPED;
+    }
+    if (round > e->current + 1)
+        return ENGINE_IMPOSSIBLE;
+    struct instance *in = &e->instances[round % 2];
+    enum op_state state = in->ops[op].state;
+    bool outside = completed_from_outside(&e->sched->ops[op]);
+    if (state == OP_DONE || (!outside && state != OP_RUNNING)) {
+        e->dropped++;
+        return ENGINE_DROPPED;
+    }
+    if (state == OP_RUNNING)
+        in->running--;
+    finish(e->sched, in, (uint32_t)op);
+    if (round == e->current)
+        return ENGINE_TAKEN;
+    e->early++;
+    return ENGINE_KEPT;
+}
+
+void engine_release(struct engine *e)
+{
+    e->released = true;
+}
+
+int engine_next(struct engine *e)
+{
+    struct instance *in = &e->instances[e->current % 2];
+    while (e->released && in->head < in->tail) {
+        uint32_t id = in->ready[in->head++];
+        if (e->sched->ops[id].kind == OP_NOP) {
+            finish(e->sched, in, id);
+            continue;
+        }
+        in->ops[id].state = OP_RUNNING;
+        in->running++;
+        return (int)id;
+    }
+    return -1;
+}
+
+bool engine_over(const struct engine *e)
+{
+    const struct instance *in = &e->instances[e->current % 2];
+    return in->ops[e->sched->end].state == OP_DONE && !in->running && in->head == in->tail;
+}
+
+void engine_advance(struct engine *e)
+{
+    arm(e->sched, &e->instances[e->current % 2]);
+    e->current++;
+    e->released = false;
+}
+
+enum op_state engine_state(const struct engine *e, uint64_t round, int op)
+{
+    return e->instances[round % 2].ops[op].state;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A schedule: the DAG of operations that one rank executes in one round of a collective
+ * (Li et al., "Taming Unbalanced Training Workloads …", PPoPP 2020, section 4.1.1).
+ *
+ * Built once: add operations, give each a gate (how many of its predecessors must be done,
+ * k of n), name the one that ends the round, commit. Commit checks everything; afterwards
+ * the schedule is read-only and running it (engine.h) allocates nothing.
+ *
+ * Operations name buffers by small integers; what they mean is the executor's business.
+ * No I/O here and no MPI.
+ */
+#ifndef PCOLL_SCHEDULE_SCHED_H
+#define PCOLL_SCHEDULE_SCHED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum op_kind { OP_SEND, OP_RECV, OP_REDUCE, OP_COPY, OP_NOP, OP_TIMER, OP_NATIVE };
+
+enum op_class {
+    OP_PLAIN,   /* issued when its gate opens */
+    OP_CONTROL, /* SEND: a short control message. RECV: always posted, never issued */
+    OP_EVENT    /* NOP that only the outside completes (an arrival, say) */
+};
+
+struct op {
+    enum op_kind kind;
+    enum op_class class;
+    const char *label; /* static text, for people */
+    int peer;          /* SEND, RECV: vertex */
+    int edge;          /* SEND, RECV: distinguishes messages between one pair */
+    int out, a, b;     /* buffers. REDUCE: out = a (+) b; COPY, RECV: out; SEND: a */
+    uint32_t need;     /* gate: k … */
+    uint32_t preds;    /* … of n */
+    uint32_t first_successor, successors; /* into sched.successor, after commit */
+};
+
+struct sched {
+    struct op *ops;
+    uint32_t count, capacity;
+    struct {
+        uint32_t from, to;
+    } *edges;
+    uint32_t edge_count, edge_capacity;
+    uint32_t *successor;
+    int end; /* the round is over when this operation is done and nothing is running */
+    bool committed;
+    bool failed; /* out of memory while building; reported by commit */
+};
+
+struct sched *sched_create(void);
+void sched_free(struct sched **s);
+
+/* Each adds an operation and returns its id. Adding cannot fail: commit reports. */
+int sched_send(struct sched *s, const char *label, int peer, int edge, int from);
+int sched_recv(struct sched *s, const char *label, int peer, int edge, int into);
+int sched_control_send(struct sched *s, const char *label, int peer, int edge);
+int sched_control_recv(struct sched *s, const char *label, int peer, int edge);
+int sched_reduce(struct sched *s, const char *label, int out, int a, int b);
+int sched_copy(struct sched *s, const char *label, int into, int from);
+int sched_nop(struct sched *s, const char *label);
+int sched_event(struct sched *s, const char *label);
+
+/* One more predecessor of op. The gate is n of n unless sched_need says otherwise. */
+void sched_after(struct sched *s, int op, int predecessor);
+/* The gate of op opens with k of its predecessors. */
+void sched_need(struct sched *s, int op, uint32_t k);
+void sched_end(struct sched *s, int op);
+
+/*
+ * Check and seal: ids in range, 1 <= k <= n wherever there are predecessors, events and
+ * control receives without predecessors, no cycle, an end. PCOLL_EINVAL names what is wrong.
+ */
+int sched_commit(struct sched *s);
+
+/* The schedule as text (one operation a line) or as Graphviz DOT; malloc'ed. */
+char *sched_text(const struct sched *s);
+char *sched_dot(const struct sched *s);
+
+const char *op_kind_name(enum op_kind kind);
+
+#endif
