@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Merging headers: sets by union, the initiator by minimum. */
+#include "round.h"
+
+size_t round_header_bytes(uint32_t ranks)
+{
+    size_t bytes = sizeof(struct round_header) +
+                   ROUND_MASKS * bitset_words(ranks) * sizeof(uint64_t);
+    return (bytes + 63) / 64 * 64;
+}
+
+void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round)
+{
+    memset(h, 0, round_header_bytes(ranks));
+    h->round = round;
+    h->initiator = ROUND_NOBODY;
+}
+
+uint64_t *round_mask(struct round_header *h, uint32_t ranks, enum round_mask which)
+{
+    return h->masks + (size_t)which * bitset_words(ranks);
+}
+
+const uint64_t *round_mask_const(const struct round_header *h, uint32_t ranks,
+                                 enum round_mask which)
+{
+    return h->masks + (size_t)which * bitset_words(ranks);
+}
+
+void round_header_merge(struct round_header *out, const struct round_header *a,
+                        const struct round_header *b, uint32_t ranks)
+{
+    out->round = a->round;
+    out->initiator = a->initiator < b->initiator ? a->initiator : b->initiator;
+    out->flags = a->flags | b->flags;
+    for (size_t i = 0; i < ROUND_MASKS * bitset_words(ranks); i++)
+        out->masks[i] = a->masks[i] | b->masks[i];
+}
+
+bool round_is_null(const struct round_header *h, uint32_t ranks)
+{
+    return bitset_empty(round_mask_const(h, ranks, ROUND_ACTIVE), bitset_words(ranks));
+}

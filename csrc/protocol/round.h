@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The header of a round: who is in it. It travels in front of every data message and is
+ * reduced with the data, so that after the round every rank holds the same one.
+ *
+ * Wire format: the struct below followed by ROUND_MASKS sets of ranks, padded to 64 bytes.
+ * All ranks of a job have one byte order; messages are not kept beyond it.
+ */
+#ifndef PCOLL_PROTOCOL_ROUND_H
+#define PCOLL_PROTOCOL_ROUND_H
+
+#include "../base/bitset.h"
+
+enum round_mask {
+    ROUND_ACTIVE, /* contributed fresh data */
+    ROUND_STORED, /* of them: had not arrived, only a deposit from before */
+    ROUND_JOINED, /* have joined: contribute nothing, are not waited for */
+    ROUND_LEFT,   /* have left for good */
+    ROUND_MASKS
+};
+
+enum { ROUND_NOBODY = UINT32_MAX };
+
+struct round_header {
+    uint64_t round;
+    uint32_t initiator; /* lowest rank that started the round itself, or ROUND_NOBODY */
+    uint32_t flags;     /* none yet */
+    uint64_t masks[];
+};
+
+/* Size on the wire, a multiple of 64. */
+size_t round_header_bytes(uint32_t ranks);
+void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round);
+uint64_t *round_mask(struct round_header *h, uint32_t ranks, enum round_mask which);
+const uint64_t *round_mask_const(const struct round_header *h, uint32_t ranks,
+                                 enum round_mask which);
+
+/* out = a merged with b; out may be a or b. */
+void round_header_merge(struct round_header *out, const struct round_header *a,
+                        const struct round_header *b, uint32_t ranks);
+
+/* Nobody has contributed: there is no data behind this header. */
+bool round_is_null(const struct round_header *h, uint32_t ranks);
+
+#endif
