@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The form of a handle's messages, and what their headers say. */
+#include "domain.h"
+
+int round_shape_init(struct round_shape *shape, uint32_t ranks,
+                     const pcoll_buffer *buffers, int nbuffers)
+{
+    *shape = (struct round_shape){.ranks = ranks,
+                                  .header_bytes = round_header_bytes(ranks)};
+    int rc = payload_init(&shape->payload, buffers, nbuffers);
+    shape->message_bytes = shape->header_bytes + shape->payload.bytes;
+    return rc;
+}
+
+void round_shape_destroy(struct round_shape *shape)
+{
+    payload_destroy(&shape->payload);
+}
+
+void round_describe(const struct round_shape *shape, const struct round_header *h,
+                    pcoll_round *round, uint64_t *masks)
+{
+    size_t words = bitset_words(shape->ranks);
+    const uint64_t *active = round_mask_const(h, shape->ranks, ROUND_ACTIVE);
+    const uint64_t *stored = round_mask_const(h, shape->ranks, ROUND_STORED);
+    *round = (pcoll_round){
+        .index = h->round,
+        .active = bitset_count(active, words),
+        .stored = bitset_count(stored, words),
+        .initiator = h->initiator == ROUND_NOBODY ? -1 : (int32_t)h->initiator,
+    };
+    if (masks) {
+        memcpy(masks, active, words * sizeof *masks);
+        memcpy(masks + words, stored, words * sizeof *masks);
+    }
+}

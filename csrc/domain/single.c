@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A domain of one rank, in the memory of its process.
+ *
+ * Who owns which byte:
+ *   slots[i]    written by the application's thread while slot i is neither pending nor
+ *               frozen; read by the driver while frozen, by the application in a carry.
+ *   results[t mod (H+1)]  written by the driver from the freeze of round t to its publish;
+ *               read by the application after that. The driver does not freeze round
+ *               t+H+1 while member_admits() forbids it, which is what keeps a slot that is
+ *               being read from being reused.
+ *   null        header of a round this rank contributes nothing to; the driver's.
+ *   member      both sides, under the mutex, which is held for a few loads and stores and
+ *               never during a copy or a reduction. Everything that one side wrote before
+ *               it changed `member` is visible to the other after it sees the change.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "../base/error.h"
+#include "domain.h"
+
+struct single {
+    struct domain base;
+    pthread_mutex_t mutex;
+    struct member member;
+    uint64_t *set;
+    uint32_t ring; /* result slots */
+    struct round_header *slots[MAX_SLOTS];
+    struct round_header **results;
+    struct round_header *null;
+    char *memory;
+};
+
+static struct single *of(struct domain *d)
+{
+    return (struct single *)d;
+}
+
+static int begin_call(struct single *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    int rc = member_begin(&s->member);
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}
+
+static struct deposit_plan plan_deposit(struct single *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    struct deposit_plan plan = contribution_plan(&s->member.contribution);
+    pthread_mutex_unlock(&s->mutex);
+    return plan;
+}
+
+/* Outside the lock: the target is nobody else's, what is carried does not change. */
+static void write_deposit(struct single *s, struct deposit_plan plan, int user,
+                          const void *const *buffers)
+{
+    const struct round_shape *shape = s->base.shape;
+    void *target = message_payload(shape, s->slots[plan.target]);
+    if (plan.carried == NO_SLOT) {
+        if (buffers)
+            payload_pack(&shape->payload, target, buffers);
+        return;
+    }
+    const void *carried = message_payload(shape, s->slots[plan.carried]);
+    if (buffers)
+        payload_reduce_buffers(&shape->payload, target, carried, buffers);
+    else
+        payload_reduce(&shape->payload, target, carried,
+                       message_payload(shape, s->slots[user]));
+}
+
+static int single_deposit(struct domain *d, int who, const void *const *buffers,
+                          enum deposit_outcome *outcome)
+{
+    (void)who;
+    struct single *s = of(d);
+    int rc = begin_call(s);
+    if (rc != PCOLL_OK)
+        return rc;
+    for (;;) {
+        struct deposit_plan plan = plan_deposit(s);
+        write_deposit(s, plan, s->member.contribution.user, buffers);
+        pthread_mutex_lock(&s->mutex);
+        bool holds = contribution_plan_holds(&s->member.contribution, plan);
+        if (holds)
+            *outcome = member_publish(&s->member, plan);
+        pthread_mutex_unlock(&s->mutex);
+        if (holds) /* else what was to be carried has left with a round: once at most */
+            return PCOLL_OK;
+    }
+}
+
+static void *single_send_slot(struct domain *d, int who)
+{
+    (void)who;
+    struct single *s = of(d);
+    int user = s->member.contribution.user; /* only this thread changes it */
+    return user == NO_SLOT ? NULL : message_payload(d->shape, s->slots[user]);
+}
+
+static bool single_ready(struct domain *d, int who)
+{
+    (void)who;
+    struct single *s = of(d);
+    pthread_mutex_lock(&s->mutex);
+    bool ready = member_ready(&s->member);
+    pthread_mutex_unlock(&s->mutex);
+    return ready;
+}
+
+static int single_deliver(struct domain *d, int who, uint64_t last, void *const *buffers,
+                          pcoll_round *round, uint64_t *masks, bool *moved)
+{
+    (void)who;
+    struct single *s = of(d);
+    uint64_t index, lost;
+    pthread_mutex_lock(&s->mutex);
+    bool any = member_read_begin(&s->member, last, &index, &lost);
+    pthread_mutex_unlock(&s->mutex);
+    if (!any)
+        return PCOLL_EEMPTY;
+
+    const struct round_header *h = s->results[index % s->ring];
+    if (buffers && round_is_null(h, d->shape->ranks))
+        payload_identity(&d->shape->payload, buffers);
+    else if (buffers)
+        payload_unpack(&d->shape->payload, buffers, message_payload(d->shape, h));
+    round_describe(d->shape, h, round, masks);
+
+    pthread_mutex_lock(&s->mutex);
+    *moved = member_read_end(&s->member);
+    round->lost = lost;
+    round->lag = s->member.complete - s->member.delivered;
+    round->included = member_included(&s->member, index);
+    round->joined = !s->member.joining;
+    pthread_mutex_unlock(&s->mutex);
+    return PCOLL_OK;
+}
+
+static void single_snapshot(struct domain *d, int who, struct member *copy)
+{
+    (void)who;
+    struct single *s = of(d);
+    pthread_mutex_lock(&s->mutex);
+    *copy = s->member;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static int single_change(struct domain *d, int who, int (*step)(struct member *))
+{
+    (void)who;
+    struct single *s = of(d);
+    pthread_mutex_lock(&s->mutex);
+    int rc = step(&s->member);
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}
+
+static void single_arrivals(struct domain *d, uint64_t *arrived)
+{
+    struct single *s = of(d);
+    pthread_mutex_lock(&s->mutex);
+    if (member_arrived(&s->member))
+        bitset_add(arrived, s->member.rank);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static bool single_admits(struct domain *d)
+{
+    struct single *s = of(d);
+    pthread_mutex_lock(&s->mutex);
+    bool admits = member_admits(&s->member);
+    pthread_mutex_unlock(&s->mutex);
+    return admits;
+}
+
+static struct round_header *single_freeze(struct domain *d, uint64_t round)
+{
+    struct single *s = of(d);
+    uint32_t ranks = d->shape->ranks;
+    round_header_clear(s->null, ranks, round);
+    pthread_mutex_lock(&s->mutex);
+    int slot = member_freeze(&s->member, s->null, ranks);
+    pthread_mutex_unlock(&s->mutex);
+    if (slot == NO_SLOT)
+        return s->null;
+    memcpy(s->slots[slot], s->null, d->shape->header_bytes);
+    return s->slots[slot];
+}
+
+static struct round_header *single_result(struct domain *d, uint64_t round)
+{
+    struct single *s = of(d);
+    return s->results[round % s->ring];
+}
+
+static void single_publish(struct domain *d, uint64_t round)
+{
+    struct single *s = of(d);
+    pthread_mutex_lock(&s->mutex);
+    member_complete(&s->member, s->results[round % s->ring], d->shape->ranks);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static void single_destroy(struct domain *d)
+{
+    struct single *s = of(d);
+    pthread_mutex_destroy(&s->mutex);
+    free(s->results);
+    free(s->memory);
+    free(s->set);
+    free(s);
+}
+
+static const struct domain_ops single_ops = {
+    .deposit = single_deposit,
+    .send_slot = single_send_slot,
+    .ready = single_ready,
+    .deliver = single_deliver,
+    .snapshot = single_snapshot,
+    .change = single_change,
+    .arrivals = single_arrivals,
+    .admits = single_admits,
+    .freeze = single_freeze,
+    .result = single_result,
+    .publish = single_publish,
+    .destroy = single_destroy,
+};
+
+size_t domain_single_bytes(const struct round_shape *shape, const pcoll_options *options)
+{
+    size_t messages = (size_t)contribution_slots(options->owned_send) + options->history + 1;
+    return messages * shape->message_bytes + shape->header_bytes;
+}
+
+/* Cut the one block into messages. */
+static void carve(struct single *s)
+{
+    char *next = s->memory;
+    for (int i = 0; i < s->member.contribution.slots; i++, next += s->base.shape->message_bytes)
+        s->slots[i] = (struct round_header *)next;
+    for (uint32_t i = 0; i < s->ring; i++, next += s->base.shape->message_bytes)
+        s->results[i] = (struct round_header *)next;
+    s->null = (struct round_header *)next;
+}
+
+int domain_single_create(const struct round_shape *shape, const pcoll_options *options,
+                         void *arg, struct domain **out)
+{
+    uint32_t rank = *(const uint32_t *)arg;
+    size_t bytes = domain_single_bytes(shape, options);
+    struct single *s = calloc(1, sizeof *s);
+    if (!s)
+        return fail(PCOLL_ENOMEM, "no memory for a handle");
+    s->ring = options->history + 1;
+    s->set = calloc(bitset_words(shape->ranks), sizeof *s->set);
+    s->results = calloc(s->ring, sizeof *s->results);
+    if (!s->set || !s->results || posix_memalign((void **)&s->memory, 4096, bytes)) {
+        s->memory = NULL;
+        pthread_mutex_init(&s->mutex, NULL);
+        single_destroy(&s->base);
+        return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
+    }
+    pthread_mutex_init(&s->mutex, NULL);
+    bitset_add(s->set, rank);
+    s->base = (struct domain){
+        .ops = &single_ops, .shape = shape, .members = 1, .member_set = s->set};
+    member_init(&s->member, rank, options);
+    carve(s);
+    *out = &s->base;
+    return PCOLL_OK;
+}

@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transport over MPI. One duplicated communicator, point-to-point messages in units of
+ * 64 bytes (so that int counts reach 128 GiB), one tag for control messages with a few
+ * receives always posted for it, the other tags for data.
+ *
+ * After every message to a rank on this machine its bell is rung; again when a send that MPI
+ * did not deliver at once has gone through, and when a large receive is posted or over,
+ * because the sender may have to do something about it.
+ *
+ * One thread at a time: the holder of the progress lock.
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../base/error.h"
+#include "mpi.h"
+
+enum {
+    CONTROL_TAG = 0,
+    FIRST_DATA_TAG = 1,
+    CONTROL_RECEIVES = 16,
+    BLOCK = 64,        /* unit of data messages */
+    LARGE_BLOCKS = 128 /* from here on MPI may want the receiver's help */
+};
+
+enum request_kind { CONTROL_RECV, CONTROL_SEND, DATA_SEND, DATA_RECV, AGREEMENT };
+
+/* What belongs to requests[i]. */
+struct request_info {
+    enum request_kind kind;
+    uint32_t peer;
+    uint64_t cookie;
+    bool large;
+    struct control *control; /* buffer of a control message */
+};
+
+struct mpi_transport {
+    struct transport base;
+    MPI_Comm comm;
+    MPI_Datatype block;
+    MPI_Request *requests; /* the first CONTROL_RECEIVES are the control receives */
+    struct request_info *info;
+    int *done; /* indices, for MPI_Testsome */
+    MPI_Status *statuses;
+    struct transport_event *events;
+    int count, capacity;
+    int pending_sends;
+    struct bell_page **bells; /* of peers on this machine, else NULL */
+    struct control inbox[CONTROL_RECEIVES];
+};
+
+static struct mpi_transport *of(struct transport *t)
+{
+    return (struct mpi_transport *)t;
+}
+
+static int check(int mpi_error, const char *what)
+{
+    if (mpi_error == MPI_SUCCESS)
+        return PCOLL_OK;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(mpi_error, text, &length);
+    fail_set_mpi_error(mpi_error);
+    return fail(PCOLL_EMPI, "%s: %s", what, text);
+}
+
+static void ring(struct mpi_transport *m, uint32_t peer)
+{
+    if (m->bells[peer])
+        bell_ring(m->bells[peer]);
+}
+
+static int reserve(struct mpi_transport *m, int wanted)
+{
+    if (wanted <= m->capacity)
+        return PCOLL_OK;
+    int capacity = m->capacity ? 2 * m->capacity : 64;
+    void *requests = realloc(m->requests, (size_t)capacity * sizeof *m->requests);
+    if (requests)
+        m->requests = requests;
+    void *info = realloc(m->info, (size_t)capacity * sizeof *m->info);
+    if (info)
+        m->info = info;
+    void *done = realloc(m->done, (size_t)capacity * sizeof *m->done);
+    if (done)
+        m->done = done;
+    void *statuses = realloc(m->statuses, (size_t)capacity * sizeof *m->statuses);
+    if (statuses)
+        m->statuses = statuses;
+    void *events = realloc(m->events, (size_t)capacity * sizeof *m->events);
+    if (events)
+        m->events = events;
+    if (!requests || !info || !done || !statuses || !events)
+        return fail(PCOLL_ENOMEM, "no memory for %d requests", capacity);
+    m->capacity = capacity;
+    return PCOLL_OK;
+}
+
+/* Where the next request goes; it is in the list once m->count is counted up. */
+static int next_request(struct mpi_transport *m, struct request_info info,
+                        MPI_Request **request)
+{
+    int rc = reserve(m, m->count + 1);
+    if (rc != PCOLL_OK)
+        return rc;
+    m->info[m->count] = info;
+    *request = &m->requests[m->count];
+    return PCOLL_OK;
+}
+
+static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
+                    size_t bytes, uint64_t cookie)
+{
+    struct mpi_transport *m = of(t);
+    MPI_Request *request;
+    int rc = next_request(m,
+                          (struct request_info){.kind = DATA_SEND,
+                                                .peer = peer,
+                                                .cookie = cookie,
+                                                .large = bytes >= LARGE_BLOCKS * BLOCK},
+                          &request);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = check(MPI_Isend(data, (int)(bytes / BLOCK), m->block, (int)peer,
+                         FIRST_DATA_TAG + (int)tag, m->comm, request),
+               "MPI_Isend");
+    if (rc != PCOLL_OK)
+        return rc;
+    m->count++;
+    m->pending_sends++;
+    ring(m, peer);
+    return PCOLL_OK;
+}
+
+static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data,
+                    size_t capacity, uint64_t cookie)
+{
+    struct mpi_transport *m = of(t);
+    MPI_Request *request;
+    bool large = capacity >= LARGE_BLOCKS * BLOCK;
+    int rc = next_request(m,
+                          (struct request_info){.kind = DATA_RECV,
+                                                .peer = peer,
+                                                .cookie = cookie,
+                                                .large = large},
+                          &request);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = check(MPI_Irecv(data, (int)(capacity / BLOCK), m->block, (int)peer,
+                         FIRST_DATA_TAG + (int)tag, m->comm, request),
+               "MPI_Irecv");
+    if (rc != PCOLL_OK)
+        return rc;
+    m->count++;
+    if (large)
+        ring(m, peer);
+    return PCOLL_OK;
+}
+
+static int mpi_control(struct transport *t, uint32_t peer, const struct control *message)
+{
+    struct mpi_transport *m = of(t);
+    struct control *copy = malloc(sizeof *copy);
+    if (!copy)
+        return fail(PCOLL_ENOMEM, "no memory for a control message");
+    *copy = *message;
+    MPI_Request *request;
+    int rc = next_request(
+        m, (struct request_info){.kind = CONTROL_SEND, .peer = peer, .control = copy},
+        &request);
+    if (rc == PCOLL_OK)
+        rc = check(MPI_Isend(copy, sizeof *copy, MPI_BYTE, (int)peer, CONTROL_TAG,
+                             m->comm, request),
+                   "MPI_Isend");
+    if (rc != PCOLL_OK) {
+        free(copy);
+        return rc;
+    }
+    m->count++;
+    ring(m, peer);
+    return PCOLL_OK;
+}
+
+static int mpi_agree(struct transport *t, uint64_t *values, int count, uint64_t cookie)
+{
+    struct mpi_transport *m = of(t);
+    MPI_Request *request;
+    int rc = next_request(
+        m, (struct request_info){.kind = AGREEMENT, .cookie = cookie}, &request);
+    if (rc == PCOLL_OK)
+        rc = check(MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T, MPI_MAX,
+                                  m->comm, request),
+                   "MPI_Iallreduce");
+    if (rc == PCOLL_OK)
+        m->count++;
+    return rc;
+}
+
+/* The event of a finished request, if it makes one. */
+static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
+                     struct transport_event *event)
+{
+    const struct request_info *info = &m->info[i];
+    int blocks = 0;
+    switch (info->kind) {
+    case CONTROL_RECV:
+        *event = (struct transport_event){.kind = TRANSPORT_CONTROL,
+                                          .source = (uint32_t)status->MPI_SOURCE,
+                                          .control = *info->control};
+        return true;
+    case CONTROL_SEND:
+        free(info->control);
+        return false;
+    case DATA_SEND:
+        m->pending_sends--;
+        if (info->large)
+            ring(m, info->peer);
+        break;
+    case DATA_RECV:
+        MPI_Get_count(status, m->block, &blocks);
+        if (info->large)
+            ring(m, info->peer);
+        break;
+    case AGREEMENT:
+        *event = (struct transport_event){.kind = TRANSPORT_AGREED,
+                                          .cookie = info->cookie};
+        return true;
+    }
+    *event = (struct transport_event){.kind = TRANSPORT_DONE,
+                                      .cookie = info->cookie,
+                                      .bytes = (size_t)blocks * BLOCK};
+    return true;
+}
+
+/* Take finished requests out of the list, the last ones into their places. */
+static void compact(struct mpi_transport *m)
+{
+    int kept = CONTROL_RECEIVES;
+    for (int i = CONTROL_RECEIVES; i < m->count; i++) {
+        if (m->requests[i] == MPI_REQUEST_NULL)
+            continue;
+        m->requests[kept] = m->requests[i];
+        m->info[kept++] = m->info[i];
+    }
+    m->count = kept;
+}
+
+static int mpi_poll(struct transport *t, const struct transport_event **events)
+{
+    struct mpi_transport *m = of(t);
+    int finished;
+    int rc = check(MPI_Testsome(m->count, m->requests, &finished, m->done, m->statuses),
+                   "MPI_Testsome");
+    if (rc != PCOLL_OK)
+        return rc;
+    if (finished == MPI_UNDEFINED || finished == 0)
+        return 0;
+    int made = 0;
+    for (int i = 0; i < finished; i++) {
+        int at = m->done[i];
+        made += to_event(m, at, &m->statuses[i], &m->events[made]);
+        if (m->info[at].kind == CONTROL_RECV &&
+            (rc = check(MPI_Start(&m->requests[at]), "MPI_Start")) != PCOLL_OK)
+            return rc;
+    }
+    compact(m);
+    *events = m->events;
+    return made;
+}
+
+static int mpi_pending_sends(const struct transport *t)
+{
+    return ((const struct mpi_transport *)t)->pending_sends;
+}
+
+static void free_bells(struct mpi_transport *m)
+{
+    for (uint32_t i = 0; m->bells && i < m->base.size; i++)
+        if (m->bells[i])
+            bell_close(m->bells[i]);
+    free(m->bells);
+}
+
+static void mpi_destroy(struct transport *t)
+{
+    struct mpi_transport *m = of(t);
+    for (int i = 0; i < CONTROL_RECEIVES && i < m->count; i++) {
+        MPI_Cancel(&m->requests[i]);
+        MPI_Wait(&m->requests[i], MPI_STATUS_IGNORE);
+        MPI_Request_free(&m->requests[i]);
+    }
+    for (int i = CONTROL_RECEIVES; i < m->count; i++) {
+        MPI_Wait(&m->requests[i], MPI_STATUS_IGNORE);
+        free(m->info[i].control);
+    }
+    MPI_Type_free(&m->block);
+    MPI_Comm_free(&m->comm);
+    free_bells(m);
+    free(m->requests);
+    free(m->info);
+    free(m->done);
+    free(m->statuses);
+    free(m->events);
+    free(m);
+}
+
+static const struct transport_ops mpi_ops = {.send = mpi_send,
+                                             .recv = mpi_recv,
+                                             .control = mpi_control,
+                                             .agree = mpi_agree,
+                                             .poll = mpi_poll,
+                                             .pending_sends = mpi_pending_sends,
+                                             .destroy = mpi_destroy};
+
+/* Wait without burning a core: others may need it to get here. */
+static int patient_wait(MPI_Request *request, const char *what)
+{
+    long us = 10;
+    for (;;) {
+        int done;
+        int rc = check(MPI_Test(request, &done, MPI_STATUS_IGNORE), what);
+        if (rc != PCOLL_OK || done)
+            return rc;
+        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+        us = us < 500 ? 2 * us : 1000;
+    }
+}
+
+static int post_control_receives(struct mpi_transport *m)
+{
+    int rc = reserve(m, CONTROL_RECEIVES);
+    for (int i = 0; i < CONTROL_RECEIVES && rc == PCOLL_OK; i++) {
+        m->info[i] =
+            (struct request_info){.kind = CONTROL_RECV, .control = &m->inbox[i]};
+        rc = check(MPI_Recv_init(&m->inbox[i], sizeof m->inbox[i], MPI_BYTE,
+                                 MPI_ANY_SOURCE, CONTROL_TAG, m->comm, &m->requests[i]),
+                   "MPI_Recv_init");
+        if (rc == PCOLL_OK)
+            rc = check(MPI_Start(&m->requests[i]), "MPI_Start");
+        m->count = i + 1;
+    }
+    return rc;
+}
+
+/* Exchange where everybody's bell is; open those of this machine. */
+static int open_bells(struct mpi_transport *m, const struct bell *own)
+{
+    struct card {
+        uint64_t neighbourhood, pid, fd, cookie;
+    } mine = {bell_neighbourhood(), (uint64_t)getpid(), (uint64_t)own->fd,
+              own->page->cookie};
+    struct card *all = calloc(m->base.size, sizeof *all);
+    if (!all)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
+    MPI_Request request;
+    int rc = check(MPI_Iallgather(&mine, 4, MPI_UINT64_T, all, 4, MPI_UINT64_T, m->comm,
+                                  &request),
+                   "MPI_Iallgather");
+    if (rc == PCOLL_OK)
+        rc = patient_wait(&request, "MPI_Iallgather");
+    for (uint32_t i = 0; i < m->base.size && rc == PCOLL_OK; i++) {
+        if (i == m->base.rank)
+            continue;
+        if (all[i].neighbourhood == mine.neighbourhood)
+            m->bells[i] = bell_open(all[i].pid, all[i].fd, all[i].cookie);
+        if (!m->bells[i])
+            m->base.off_node = true;
+    }
+    free(all);
+    return rc;
+}
+
+static uint32_t usable_tags(MPI_Comm comm)
+{
+    int *upper, known = 0;
+    MPI_Comm_get_attr(comm, MPI_TAG_UB, &upper, &known);
+    return (uint32_t)(known ? *upper : 32767) - FIRST_DATA_TAG + 1;
+}
+
+static int duplicate(MPI_Comm comm, struct mpi_transport *m)
+{
+    MPI_Request request;
+    int rc = check(MPI_Comm_idup(comm, &m->comm, &request), "MPI_Comm_idup");
+    if (rc == PCOLL_OK)
+        rc = patient_wait(&request, "MPI_Comm_idup");
+    if (rc != PCOLL_OK)
+        return rc;
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    int rank, size, level;
+    MPI_Comm_rank(m->comm, &rank);
+    MPI_Comm_size(m->comm, &size);
+    MPI_Query_thread(&level);
+    m->base = (struct transport){.ops = &mpi_ops,
+                                 .rank = (uint32_t)rank,
+                                 .size = (uint32_t)size,
+                                 .tags = usable_tags(comm),
+                                 .threads = level == MPI_THREAD_MULTIPLE};
+    MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
+    return check(MPI_Type_commit(&m->block), "MPI_Type_commit");
+}
+
+int transport_mpi_create(const void *comm, const struct bell *own, struct transport **out)
+{
+    struct mpi_transport *m = calloc(1, sizeof *m);
+    if (!m)
+        return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    int rc = duplicate(*(const MPI_Comm *)comm, m);
+    if (rc != PCOLL_OK) {
+        free(m);
+        return rc;
+    }
+    m->bells = calloc(m->base.size, sizeof *m->bells);
+    rc = m->bells ? open_bells(m, own) : fail(PCOLL_ENOMEM, "no memory for the bells");
+    if (rc == PCOLL_OK)
+        rc = post_control_receives(m);
+    if (rc != PCOLL_OK) {
+        mpi_destroy(&m->base);
+        return rc;
+    }
+    *out = &m->base;
+    return PCOLL_OK;
+}
+
+int mpi_check_comm(const void *comm)
+{
+    int initialized = 0, finalized = 0, inter = 0;
+    MPI_Initialized(&initialized);
+    if (initialized)
+        MPI_Finalized(&finalized);
+    if (!initialized || finalized)
+        return fail(PCOLL_ESTATE, "MPI is %s", finalized ? "finalized" : "not initialized");
+    MPI_Comm c = *(const MPI_Comm *)comm;
+    if (c == MPI_COMM_NULL)
+        return fail(PCOLL_EINVAL, "comm: expected a communicator, got MPI.COMM_NULL");
+    MPI_Comm_test_inter(c, &inter);
+    if (inter)
+        return fail(PCOLL_EINVAL,
+                    "comm: expected an intra-communicator, got an inter-communicator");
+    return PCOLL_OK;
+}
+
+/* State on communicators: an attribute, freed with the communicator. */
+
+struct state {
+    void *value;
+    void (*gone)(void *);
+};
+
+static int comm_key = MPI_KEYVAL_INVALID, process_key = MPI_KEYVAL_INVALID;
+
+static int delete_state(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm;
+    (void)key;
+    (void)extra;
+    struct state *state = value;
+    state->gone(state->value);
+    free(state);
+    return MPI_SUCCESS;
+}
+
+static void *get_state(MPI_Comm comm, int key)
+{
+    struct state *state;
+    int found = 0;
+    if (key != MPI_KEYVAL_INVALID)
+        MPI_Comm_get_attr(comm, key, &state, &found);
+    return found ? state->value : NULL;
+}
+
+static int set_state(MPI_Comm comm, int *key, void *value, void (*gone)(void *))
+{
+    int rc = PCOLL_OK;
+    if (*key == MPI_KEYVAL_INVALID)
+        rc = check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_state, key, NULL),
+                   "MPI_Comm_create_keyval");
+    struct state *state = malloc(sizeof *state);
+    if (rc != PCOLL_OK || !state) {
+        free(state);
+        return rc != PCOLL_OK ? rc : fail(PCOLL_ENOMEM, "no memory for an attribute");
+    }
+    *state = (struct state){.value = value, .gone = gone};
+    return check(MPI_Comm_set_attr(comm, *key, state), "MPI_Comm_set_attr");
+}
+
+void *mpi_comm_state(const void *comm)
+{
+    return get_state(*(const MPI_Comm *)comm, comm_key);
+}
+
+int mpi_set_comm_state(const void *comm, void *state, void (*gone)(void *))
+{
+    return set_state(*(const MPI_Comm *)comm, &comm_key, state, gone);
+}
+
+void *mpi_process_state(void)
+{
+    return get_state(MPI_COMM_SELF, process_key);
+}
+
+int mpi_set_process_state(void *state, void (*gone)(void *))
+{
+    return set_state(MPI_COMM_SELF, &process_key, state, gone);
+}
+
+#ifdef OPEN_MPI
+static const char built_with[] = "openmpi";
+#else
+static const char built_with[] = "mpich";
+#endif
+
+const char *pcoll_built_with(void)
+{
+    return built_with;
+}
+
+uint64_t pcoll_sizeof_comm(void)
+{
+    return sizeof(MPI_Comm);
+}
+
+int pcoll_library_version(char *text, int capacity)
+{
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length;
+    int rc = MPI_Get_library_version(version, &length);
+    snprintf(text, (size_t)capacity, "%s", version);
+    return rc == MPI_SUCCESS ? PCOLL_OK : fail(PCOLL_EMPI, "MPI_Get_library_version");
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transport over MPI, and what else of MPI the handles need: the state kept on a
+ * communicator and on the process, and the end of both.
+ */
+#ifndef PCOLL_TRANSPORT_MPI_H
+#define PCOLL_TRANSPORT_MPI_H
+
+#include "../base/bell.h"
+#include "transport.h"
+
+/* PCOLL_EINVAL unless *comm is a usable intra-communicator of an MPI that is running. */
+int mpi_check_comm(const void *comm);
+
+/*
+ * Duplicate *comm and make a transport of it. Collective. Peers on this machine are rung
+ * through their bells.
+ */
+int transport_mpi_create(const void *comm, const struct bell *own, struct transport **out);
+
+/* State kept on a communicator; gone() is called with it when the communicator is freed. */
+void *mpi_comm_state(const void *comm);
+int mpi_set_comm_state(const void *comm, void *state, void (*gone)(void *));
+
+/* The state of this process; gone() is called at the beginning of MPI_Finalize. */
+void *mpi_process_state(void);
+int mpi_set_process_state(void *state, void (*gone)(void *));
+
+#endif

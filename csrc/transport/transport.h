@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The seam between the protocol and whatever moves bytes: a handful of calls that mpi.c
+ * carries out with MPI and sim.c in virtual time.
+ *
+ * Non-blocking throughout. What was begun ends as an event of poll(). One thread at a time
+ * (the progress lock). Messages of one (sender, receiver, tag) keep their order, and so
+ * do the control messages of one (sender, receiver).
+ */
+#ifndef PCOLL_TRANSPORT_H
+#define PCOLL_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A short message that is always received, whatever its round. */
+struct control {
+    uint32_t handle; /* slot of the handle on its communicator */
+    uint16_t kind;   /* the handle's business */
+    uint16_t edge;
+    uint64_t round;
+    uint64_t value[2];
+};
+
+enum transport_event_kind {
+    TRANSPORT_DONE,    /* a send or receive is over: cookie, bytes */
+    TRANSPORT_CONTROL, /* a control message came: source, control */
+    TRANSPORT_AGREED   /* an agreement is over: cookie */
+};
+
+struct transport_event {
+    enum transport_event_kind kind;
+    uint64_t cookie;
+    size_t bytes;
+    uint32_t source;
+    struct control control;
+};
+
+struct transport;
+
+struct transport_ops {
+    /* The buffer must stay until the event. Sizes are multiples of 64. */
+    int (*send)(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
+                size_t bytes, uint64_t cookie);
+    int (*recv)(struct transport *t, uint32_t peer, uint32_t tag, void *data,
+                size_t capacity, uint64_t cookie);
+    /* Copied; no event. */
+    int (*control)(struct transport *t, uint32_t peer, const struct control *message);
+    /* Collective, in the same order on all ranks: values become their maximum over all
+     * ranks, element by element. values must stay until the event. */
+    int (*agree)(struct transport *t, uint64_t *values, int count, uint64_t cookie);
+    /* What has ended or come since the last call; the number, or a negative error. The
+     * events stay until the next call. */
+    int (*poll)(struct transport *t, const struct transport_event **events);
+    /* Sends that were begun and are not over: they may need looking after. */
+    int (*pending_sends)(const struct transport *t);
+    /* Collective. */
+    void (*destroy)(struct transport *t);
+};
+
+struct transport {
+    const struct transport_ops *ops;
+    uint32_t rank, size;
+    uint32_t tags;    /* usable tags are 0 … tags-1 */
+    bool off_node;    /* some peer cannot wake us: look for messages now and then */
+    bool threads;     /* several threads may call MPI at once */
+};
+
+#endif
