@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Agreement by maxima: the maximum of x and of ~x tell whether all x are equal; the maximum
+ * of vectors that are zero but for one's own element gathers them.
+ */
+#include "agree.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/error.h"
+#include "../base/splitmix.h"
+
+struct wait {
+    struct context *context;
+    struct agreement *agreement;
+};
+
+static bool over(void *arg)
+{
+    struct wait *w = arg;
+    return atomic_load(&w->agreement->done) || atomic_load(&w->context->failure);
+}
+
+int agree_max(struct context *c, uint64_t *values, int count)
+{
+    struct agreement a = {.values = values, .count = count};
+    progress_lock(c->progress);
+    int rc = context_agree(c, &a);
+    progress_unlock(c->progress);
+    if (rc != PCOLL_OK)
+        return rc;
+    while (progress_wait(c->progress, over, &(struct wait){c, &a}, 1000000) ==
+           PCOLL_EAGAIN)
+        ;
+    return context_check(c);
+}
+
+enum { NAME_LENGTH = 24 };
+
+enum field {
+    FIELD_VALID,
+    FIELD_BUFFERS,
+    FIELD_COUNT,
+    FIELD_DTYPE,
+    FIELD_OP,
+    FIELD_POLICY,
+    FIELD_DELIVER,
+    FIELD_LATE,
+    FIELD_HISTORY,
+    FIELD_SEED,
+    FIELD_NAME,
+    FIELDS
+};
+
+static const char *const dtype_names[] = {"float32", "float64", "int32", "int64", NULL};
+static const char *const op_names[] = {"SUM", "PROD", "MIN", "MAX", NULL};
+static const char *const policy_names[] = {"solo", "majority", "full", NULL};
+static const char *const deliver_names[] = {"one", "all", NULL};
+static const char *const late_names[] = {"carry", "latest", "drop", NULL};
+
+static const struct {
+    const char *argument;
+    const char *const *values; /* words for the values 0, 1 …; NULL: a number */
+} fields[FIELDS] = {
+    [FIELD_VALID] = {"(validity)", NULL},
+    [FIELD_BUFFERS] = {"number of buffers", NULL},
+    [FIELD_COUNT] = {"count", NULL},
+    [FIELD_DTYPE] = {"dtype", dtype_names},
+    [FIELD_OP] = {"op", op_names},
+    [FIELD_POLICY] = {"quorum", policy_names},
+    [FIELD_DELIVER] = {"deliver", deliver_names},
+    [FIELD_LATE] = {"late", late_names},
+    [FIELD_HISTORY] = {"history", NULL},
+    [FIELD_SEED] = {"seed", NULL},
+    [FIELD_NAME] = {"name (its hash)", NULL},
+};
+
+/* One buffer: the value itself. Several: a hash of all, which only shows that they differ. */
+static uint64_t fold(uint64_t so_far, uint64_t value, int nbuffers)
+{
+    return nbuffers == 1 ? value : splitmix_mix(so_far ^ (value + 1)) >> 1;
+}
+
+static void fill_fields(uint64_t *f, const pcoll_buffer *buffers, int nbuffers,
+                        const pcoll_options *o)
+{
+    memset(f, 0, FIELDS * sizeof *f);
+    f[FIELD_VALID] = 1;
+    f[FIELD_BUFFERS] = (uint64_t)nbuffers;
+    for (int i = 0; i < nbuffers; i++) {
+        f[FIELD_COUNT] = fold(f[FIELD_COUNT], buffers[i].count, nbuffers);
+        f[FIELD_DTYPE] = fold(f[FIELD_DTYPE], (uint64_t)buffers[i].dtype, nbuffers);
+        f[FIELD_OP] = fold(f[FIELD_OP], (uint64_t)buffers[i].op, nbuffers);
+    }
+    f[FIELD_POLICY] = (uint64_t)o->policy.kind;
+    f[FIELD_DELIVER] = (uint64_t)o->deliver;
+    f[FIELD_LATE] = (uint64_t)o->late;
+    f[FIELD_HISTORY] = o->history;
+    f[FIELD_SEED] = o->seed;
+    f[FIELD_NAME] = o->name;
+}
+
+static const char *show(enum field field, uint64_t value, char *text, size_t capacity)
+{
+    const char *const *words = fields[field].values;
+    for (uint64_t i = 0; words && words[i]; i++)
+        if (i == value)
+            return words[i];
+    snprintf(text, capacity, "%" PRIu64, value);
+    return text;
+}
+
+/* "4 on rank 0, 2; 5 on rank 1": the values in the order of their first rank. */
+static void list_values(enum field field, const uint64_t *values, uint32_t ranks, char *out,
+                        size_t capacity)
+{
+    size_t used = 0;
+    bool *listed = calloc(ranks, sizeof *listed);
+    for (uint32_t i = 0; listed && i < ranks && used < capacity; i++) {
+        char number[NAME_LENGTH];
+        if (listed[i])
+            continue;
+        used += (size_t)snprintf(out + used, capacity - used, "%s%s on rank",
+                                 used ? "; " : "",
+                                 show(field, values[i], number, sizeof number));
+        for (uint32_t j = i; j < ranks && used < capacity; j++) {
+            if (values[j] != values[i])
+                continue;
+            listed[j] = true;
+            used += (size_t)snprintf(out + used, capacity - used, "%s %u",
+                                     j == i ? "" : ",", j);
+        }
+    }
+    free(listed);
+}
+
+static int gather(struct context *c, uint64_t value, uint64_t **values)
+{
+    *values = calloc(c->transport->size, sizeof **values);
+    if (!*values)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", c->transport->size);
+    (*values)[c->transport->rank] = value;
+    return agree_max(c, *values, (int)c->transport->size);
+}
+
+static int report(struct context *c, enum field field, uint64_t own)
+{
+    uint64_t *values;
+    char text[300] = "";
+    int rc = gather(c, own, &values);
+    if (rc == PCOLL_OK && field == FIELD_VALID) {
+        size_t used = 0;
+        for (uint32_t i = 0; i < c->transport->size && used < sizeof text; i++)
+            if (!values[i])
+                used += (size_t)snprintf(text + used, sizeof text - used, "%s%u",
+                                         used ? ", " : "", i);
+        rc = fail(PCOLL_EMISMATCH, "the arguments of rank %s are not valid", text);
+    } else if (rc == PCOLL_OK) {
+        list_values(field, values, c->transport->size, text, sizeof text);
+        rc = fail(PCOLL_EMISMATCH, "the ranks disagree about %s: %s",
+                  fields[field].argument, text);
+    }
+    free(values);
+    return rc;
+}
+
+int agree_arguments(struct context *c, int local, const pcoll_buffer *buffers,
+                    int nbuffers, const pcoll_options *options)
+{
+    uint64_t own[FIELDS], both[2 * FIELDS];
+    char message[512];
+    snprintf(message, sizeof message, "%s", pcoll_last_error());
+    if (local == PCOLL_OK)
+        fill_fields(own, buffers, nbuffers, options);
+    else
+        memset(own, 0, sizeof own);
+    for (int i = 0; i < FIELDS; i++) {
+        both[i] = own[i];
+        both[FIELDS + i] = ~own[i];
+    }
+    int rc = agree_max(c, both, 2 * FIELDS);
+    for (int i = 0; i < FIELDS && rc == PCOLL_OK; i++)
+        if (both[i] != ~both[FIELDS + i])
+            rc = report(c, (enum field)i, own[i]);
+    return local == PCOLL_OK ? rc : fail(local, "%s", message);
+}
+
+int agree_slot(struct context *c, uint32_t *slot)
+{
+    uint32_t from = 0;
+    for (;;) {
+        uint64_t both[3] = {0};
+        both[2] = context_free_slot(c, from, slot) != PCOLL_OK;
+        both[0] = both[2] ? 0 : *slot;
+        both[1] = both[2] ? 0 : ~(uint64_t)*slot;
+        int rc = agree_max(c, both, 3);
+        if (rc != PCOLL_OK)
+            return rc;
+        if (both[2])
+            return fail(PCOLL_EINVAL,
+                        "this communicator has no tags left for another handle");
+        if (both[0] == ~both[1])
+            return PCOLL_OK;
+        from = (uint32_t)both[0];
+    }
+}
+
+int agree_outcome(struct context *c, int local)
+{
+    char message[512];
+    snprintf(message, sizeof message, "%s", pcoll_last_error());
+    uint64_t failed = local != PCOLL_OK;
+    int rc = agree_max(c, &failed, 1);
+    if (local != PCOLL_OK)
+        return fail(local, "%s", message);
+    if (rc == PCOLL_OK && failed)
+        return fail(PCOLL_ENOMEM, "another rank could not make its part of the handle");
+    return rc;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What all handles of one communicator share on one rank: the transport, the table of
+ * handles by slot, and the dispatch of events to them.
+ *
+ * A context is driven by one thread at a time (under MPI: the holder of the progress lock).
+ * Only context_kick may be called by anybody.
+ */
+#ifndef PCOLL_ALLREDUCE_CONTEXT_H
+#define PCOLL_ALLREDUCE_CONTEXT_H
+
+#include <pthread.h>
+
+#include "../progress/progress.h"
+#include "../transport/transport.h"
+
+struct vertex;
+
+/* An agreement (transport.h) under way, for a vertex to go on with or a thread that waits.
+ * When `done` is set it may be gone. */
+struct agreement {
+    uint64_t *values;
+    int count;
+    struct vertex *vertex;
+    _Atomic bool done;
+};
+
+struct context {
+    struct progress_source source; /* first: found again from it */
+    struct transport *transport;
+    struct progress *progress; /* NULL in a simulation */
+    struct vertex **vertices;  /* by slot; NULL: free */
+    uint32_t capacity;
+    uint32_t handles;
+    bool abandoned; /* the communicator is gone: goes with the last handle */
+    bool sends_pending;   /* progress knows that some messages need looking after */
+
+    /* Vertices that asked to be run, a list through vertex.next_kicked. */
+    pthread_mutex_t kicked_mutex;
+    _Atomic(struct vertex *) kicked;
+
+    /* The first failure of the transport or the protocol; final. */
+    _Atomic int failure;
+    char failure_text[512];
+};
+
+int context_create(struct transport *t, struct progress *p, struct context **out);
+/* Destroys the transport as well: collective. */
+void context_destroy(struct context **c);
+
+/* The first free slot from `from` on; PCOLL_EINVAL when the tags do not reach. */
+int context_free_slot(struct context *c, uint32_t from, uint32_t *slot);
+int context_register(struct context *c, struct vertex *v, uint32_t slot);
+void context_unregister(struct context *c, uint32_t slot);
+
+/* Driver: poll the transport and run the vertices concerned. What happened. */
+int context_poll(struct context *c);
+/* Anybody: v has something new to look at. Whoever drives next will. */
+void context_kick(struct context *c, struct vertex *v);
+/* Driver: begin an agreement; context_poll sets done. */
+int context_agree(struct context *c, struct agreement *a);
+
+/* Record a failure (once) and return its code. */
+int context_fail(struct context *c, int code);
+/* PCOLL_OK, or the failure with its message. */
+int context_check(struct context *c);
+
+#endif

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The handle: what the application calls (include/partialcoll.h), on top of the domain for
+ * deposits and results, of the progress engine for waiting.
+ *
+ * Threads: one at a time on a handle. `busy` turns a second one away; it does not make it
+ * wait. Everything that the agent shares with the application is behind the domain's mutex,
+ * the drive lock or an atomic.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/error.h"
+#include "../transport/mpi.h"
+#include "agree.h"
+#include "runtime.h"
+#include "survey.h"
+
+struct pcoll_handle {
+    struct runtime_entry entry; /* first: found again from it */
+    struct context *context;
+    struct vertex *vertex; /* NULL: ended */
+    _Atomic bool busy;
+};
+
+/* Entering and leaving a call. */
+
+static int enter(pcoll_handle *h)
+{
+    if (runtime_forked())
+        return fail(PCOLL_ESTATE,
+                    "this process was forked from the one that made the handle: handles "
+                    "work in that one only");
+    if (atomic_exchange(&h->busy, true))
+        return fail(PCOLL_ESTATE, "the handle is in use by another thread");
+    if (!h->vertex) {
+        atomic_store(&h->busy, false);
+        return fail(PCOLL_ESTATE, "the handle has been freed");
+    }
+    return PCOLL_OK;
+}
+
+static int leave(pcoll_handle *h, int rc)
+{
+    atomic_store(&h->busy, false);
+    return rc;
+}
+
+/* Creation. */
+
+static int check_options(const pcoll_options *o)
+{
+    if (o->invalid)
+        return fail(PCOLL_EINVAL, "invalid arguments");
+    char text[64];
+    int rc = pcoll_policy_format(&o->policy, text, sizeof text);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (o->history < 1 || o->history > 1u << 20)
+        return fail(PCOLL_EINVAL, "history: expected 1 to %u rounds, got %u", 1u << 20,
+                    o->history);
+    if (o->deliver < PCOLL_DELIVER_ONE || o->deliver > PCOLL_DELIVER_ALL)
+        return fail(PCOLL_EINVAL, "deliver: unknown value %d", o->deliver);
+    if (o->late < PCOLL_LATE_CARRY || o->late > PCOLL_LATE_DROP)
+        return fail(PCOLL_EINVAL, "late: unknown value %d", o->late);
+    if (o->progress < PCOLL_PROGRESS_AGENT || o->progress > PCOLL_PROGRESS_SPIN)
+        return fail(PCOLL_EINVAL, "progress: unknown value %d", o->progress);
+    return PCOLL_OK;
+}
+
+static int check_threads(const struct context *c, const pcoll_options *o)
+{
+    if (o->progress == PCOLL_PROGRESS_MANUAL || c->transport->threads)
+        return PCOLL_OK;
+    return fail(PCOLL_ETHREAD,
+                "progress: the agent needs MPI_THREAD_MULTIPLE, and MPI was initialised "
+                "with less; initialise it with MPI_THREAD_MULTIPLE or ask for manual "
+                "progress");
+}
+
+static int start_agent(struct context *c, const pcoll_options *o)
+{
+    if (o->progress == PCOLL_PROGRESS_MANUAL)
+        return PCOLL_OK;
+    progress_lock(c->progress);
+    int rc = progress_start_agent(c->progress, o->progress);
+    progress_unlock(c->progress);
+    return rc;
+}
+
+/* This rank's part, before anybody else is asked. */
+static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuffers,
+                       const pcoll_options *o, struct vertex **v)
+{
+    int rc = check_options(o);
+    if (rc == PCOLL_OK)
+        rc = check_threads(c, o);
+    if (rc == PCOLL_OK)
+        rc = start_agent(c, o);
+    if (rc != PCOLL_OK)
+        return rc;
+    return vertex_create(c,
+                         &(struct vertex_spec){.ranks = c->transport->size,
+                                               .buffers = buffers,
+                                               .nbuffers = nbuffers,
+                                               .options = o,
+                                               .create_domain = domain_single_create,
+                                               .domain_arg = &c->transport->rank},
+                         v);
+}
+
+static int register_vertex(struct context *c, struct vertex *v, uint32_t slot)
+{
+    progress_lock(c->progress);
+    int rc = context_register(c, v, slot);
+    progress_unlock(c->progress);
+    return rc;
+}
+
+/* Agree with the others; in the table on all ranks before the first one may send. */
+static int join_others(struct context *c, int local, const pcoll_buffer *buffers,
+                       int nbuffers, const pcoll_options *o, struct vertex *v)
+{
+    uint32_t slot;
+    int rc = agree_arguments(c, local, buffers, nbuffers, o);
+    if (rc == PCOLL_OK)
+        rc = agree_slot(c, &slot);
+    if (rc != PCOLL_OK)
+        return rc;
+    int registered = register_vertex(c, v, slot);
+    rc = agree_outcome(c, registered);
+    if (rc != PCOLL_OK && registered == PCOLL_OK) {
+        progress_lock(c->progress);
+        context_unregister(c, slot);
+        progress_unlock(c->progress);
+    }
+    return rc;
+}
+
+static void begin_end(struct runtime_entry *entry);
+static void end(struct runtime_entry *entry);
+
+int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
+                           int32_t nbuffers, const pcoll_options *options,
+                           pcoll_handle **handle)
+{
+    struct context *c;
+    struct vertex *v = NULL;
+    if (runtime_forked())
+        return fail(PCOLL_ESTATE, "handles cannot be made in a forked process");
+    int rc = mpi_check_comm(comm);
+    if (rc == PCOLL_OK)
+        rc = runtime_context(comm, &c);
+    if (rc != PCOLL_OK)
+        return rc;
+    pcoll_handle *h = calloc(1, sizeof *h);
+    int local = h ? make_vertex(c, buffers, nbuffers, options, &v)
+                  : fail(PCOLL_ENOMEM, "no memory for a handle");
+    rc = join_others(c, local, buffers, nbuffers, options, v);
+    if (rc != PCOLL_OK) {
+        if (v)
+            vertex_destroy(&v);
+        free(h);
+        return rc;
+    }
+    *h = (pcoll_handle){.entry = {.begin_end = begin_end, .end = end},
+                        .context = c,
+                        .vertex = v};
+    runtime_add(&h->entry);
+    *handle = h;
+    return PCOLL_OK;
+}
+
+int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t nbuffers,
+                          const pcoll_options *options, uint64_t *bytes)
+{
+    struct round_shape shape;
+    int rc = check_options(options);
+    if (rc == PCOLL_OK)
+        rc = round_shape_init(&shape, ranks, buffers, nbuffers);
+    if (rc != PCOLL_OK)
+        return rc;
+    *bytes = domain_single_bytes(&shape, options) + vertex_bytes(&shape);
+    round_shape_destroy(&shape);
+    return PCOLL_OK;
+}
+
+/* Rounds. */
+
+int pcoll_handle_start(pcoll_handle *h, const void *const *send)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct domain *d = h->vertex->domain;
+    enum deposit_outcome outcome;
+    rc = context_check(h->context);
+    if (rc == PCOLL_OK)
+        rc = d->ops->deposit(d, 0, send, &outcome);
+    if (rc == PCOLL_OK && outcome == DEPOSIT_ARRIVED)
+        context_kick(h->context, h->vertex);
+    return leave(h, rc);
+}
+
+static bool call_is_over(void *arg)
+{
+    pcoll_handle *h = arg;
+    return h->vertex->domain->ops->ready(h->vertex->domain, 0) ||
+           atomic_load(&h->context->failure);
+}
+
+static bool is_started(pcoll_handle *h)
+{
+    struct member m;
+    h->vertex->domain->ops->snapshot(h->vertex->domain, 0, &m);
+    return m.started;
+}
+
+int pcoll_handle_wait(pcoll_handle *h, int64_t timeout_us)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!is_started(h))
+        return leave(h, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
+    rc = progress_wait(h->context->progress, call_is_over, h, timeout_us);
+    if (rc == PCOLL_OK && !h->vertex->domain->ops->ready(h->vertex->domain, 0))
+        rc = context_check(h->context);
+    return leave(h, rc);
+}
+
+struct any {
+    pcoll_handle *const *handles;
+    int32_t count, first;
+};
+
+static bool any_is_over(void *arg)
+{
+    struct any *any = arg;
+    for (int32_t i = 0; i < any->count; i++) {
+        if (!any->handles[i] || !call_is_over(any->handles[i]))
+            continue;
+        any->first = i;
+        return true;
+    }
+    return false;
+}
+
+static void leave_all(pcoll_handle *const *handles, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (handles[i])
+            leave(handles[i], PCOLL_OK);
+}
+
+/* Enter all of them, or none. */
+static int enter_all(pcoll_handle *const *handles, int32_t count, struct progress **p)
+{
+    *p = NULL;
+    for (int32_t i = 0; i < count; i++) {
+        if (!handles[i])
+            continue;
+        int rc = enter(handles[i]);
+        if (rc != PCOLL_OK) {
+            leave_all(handles, i);
+            return rc;
+        }
+        *p = handles[i]->context->progress;
+    }
+    return *p ? PCOLL_OK : fail(PCOLL_EEMPTY, "no handle to wait for");
+}
+
+int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_us,
+                   int32_t *index)
+{
+    struct progress *p;
+    int rc = enter_all(handles, count, &p);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct any any = {.handles = handles, .count = count};
+    rc = progress_wait(p, any_is_over, &any, timeout_us);
+    *index = any.first;
+    if (rc == PCOLL_OK)
+        rc = context_check(handles[any.first]->context);
+    leave_all(handles, count);
+    return rc;
+}
+
+int pcoll_handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
+                         pcoll_round *round, uint64_t *masks)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct domain *d = h->vertex->domain;
+    bool moved = false;
+    rc = d->ops->deliver(d, 0, last, recv, round, masks, &moved);
+    if (moved)
+        context_kick(h->context, h->vertex);
+    return leave(h, rc);
+}
+
+int pcoll_handle_rounds(pcoll_handle *h, uint64_t *complete, uint64_t *delivered)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct member m;
+    h->vertex->domain->ops->snapshot(h->vertex->domain, 0, &m);
+    *complete = m.complete;
+    *delivered = m.delivered;
+    return leave(h, PCOLL_OK);
+}
+
+int pcoll_handle_finish(pcoll_handle *h)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct domain *d = h->vertex->domain;
+    return leave(h, d->ops->change(d, 0, member_finish));
+}
+
+int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    char *slot = h->vertex->domain->ops->send_slot(h->vertex->domain, 0);
+    const struct payload *p = &h->vertex->shape.payload;
+    if (!slot)
+        rc = fail(PCOLL_ESTATE, "the handle was made with send buffers of its user");
+    else if (buffer < 0 || buffer >= p->parts)
+        rc = fail(PCOLL_EINVAL, "buffer: expected 0 to %d, got %d", p->parts - 1, buffer);
+    else
+        *address = slot + p->part[buffer].offset;
+    return leave(h, rc);
+}
+
+static int change(pcoll_handle *h, int (*step)(struct member *))
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = h->vertex->domain->ops->change(h->vertex->domain, 0, step);
+    if (rc == PCOLL_OK)
+        context_kick(h->context, h->vertex);
+    return leave(h, rc);
+}
+
+int pcoll_handle_join(pcoll_handle *h)
+{
+    return change(h, member_join);
+}
+
+int pcoll_handle_leave(pcoll_handle *h)
+{
+    return change(h, member_leave);
+}
+
+int pcoll_handle_progress(pcoll_handle *h)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    progress_kick(h->context->progress);
+    return leave(h, context_check(h->context));
+}
+
+/* Looking at it. */
+
+int pcoll_handle_stats(pcoll_handle *h, pcoll_stats *stats)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct member m;
+    h->vertex->domain->ops->snapshot(h->vertex->domain, 0, &m);
+    *stats = m.stats;
+    progress_lock(h->context->progress);
+    stats->activations_dropped = h->vertex->engine.dropped;
+    stats->activations_early = h->vertex->engine.early;
+    progress_unlock(h->context->progress);
+    return leave(h, PCOLL_OK);
+}
+
+int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!strcmp(format, "text"))
+        *text = sched_text(h->vertex->sched);
+    else if (!strcmp(format, "dot"))
+        *text = sched_dot(h->vertex->sched);
+    else
+        return leave(h, fail(PCOLL_EINVAL,
+                             "format: expected \"text\" or \"dot\", got \"%.50s\"", format));
+    return leave(h, *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
+}
+
+void pcoll_text_free(char *text)
+{
+    free(text);
+}
+
+int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
+                         uint64_t capacity)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    return leave(h, survey_run(h->vertex, patience_us, text, capacity));
+}
+
+/* The end. */
+
+static int close_vertex(pcoll_handle *h)
+{
+    progress_lock(h->context->progress);
+    int rc = vertex_close(h->vertex);
+    progress_unlock(h->context->progress);
+    context_kick(h->context, h->vertex);
+    return rc;
+}
+
+static bool is_closed(void *arg)
+{
+    pcoll_handle *h = arg;
+    return atomic_load(&h->vertex->closing) == CLOSED || atomic_load(&h->context->failure);
+}
+
+/* After a failure of the transport its requests may still point into the buffers: they
+ * are better lost than overwritten. */
+static void dispose(pcoll_handle *h)
+{
+    bool healthy = atomic_load(&h->context->failure) == PCOLL_OK;
+    progress_lock(h->context->progress);
+    context_unregister(h->context, h->vertex->slot);
+    progress_unlock(h->context->progress);
+    if (healthy)
+        vertex_destroy(&h->vertex);
+    h->vertex = NULL;
+}
+
+int pcoll_handle_free_begin(pcoll_handle *h)
+{
+    if (!h || !h->vertex)
+        return PCOLL_OK;
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    return leave(h, close_vertex(h));
+}
+
+int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
+{
+    pcoll_handle *h = *at;
+    if (!h)
+        return PCOLL_OK;
+    if (h->vertex) {
+        int rc = enter(h);
+        if (rc != PCOLL_OK)
+            return rc;
+        rc = close_vertex(h);
+        if (rc == PCOLL_OK)
+            rc = progress_wait(h->context->progress, is_closed, h, timeout_us);
+        if (rc == PCOLL_EAGAIN)
+            return leave(h, rc);
+        runtime_remove(&h->entry);
+        dispose(h);
+        runtime_release(h->context);
+    }
+    free(h);
+    *at = NULL;
+    return PCOLL_OK;
+}
+
+static void begin_end(struct runtime_entry *entry)
+{
+    close_vertex((pcoll_handle *)entry);
+}
+
+/* The application still has the handle and may free it later: it stays, empty. */
+static void end(struct runtime_entry *entry)
+{
+    pcoll_handle *h = (pcoll_handle *)entry;
+    while (progress_wait(h->context->progress, is_closed, h, 1000000) == PCOLL_EAGAIN)
+        ;
+    dispose(h);
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of a process and its end. */
+#include "runtime.h"
+
+#include <stdlib.h>
+
+#include "../base/error.h"
+#include "../transport/mpi.h"
+
+struct runtime {
+    struct progress *progress;
+    pthread_mutex_t mutex; /* the lists */
+    struct runtime_entry *entries;
+    struct known_context {
+        struct context *context;
+        struct known_context *next;
+    } *contexts;
+};
+
+/* The one piece of state that cannot hang on a communicator: a forked child must know
+ * without calling MPI. */
+static _Atomic bool in_child;
+
+static void note_fork(void)
+{
+    atomic_store(&in_child, true);
+}
+
+bool runtime_forked(void)
+{
+    return atomic_load(&in_child);
+}
+
+/* Without its transport a context is a shell that waits for its communicator to go. */
+static void end_context(struct runtime *r, struct context *c)
+{
+    progress_remove(r->progress, &c->source);
+    c->transport->ops->destroy(c->transport);
+    c->transport = NULL;
+}
+
+/* MPI_Finalize has begun: end what the application has left. */
+static void end_process(void *state)
+{
+    struct runtime *r = state;
+    for (struct runtime_entry *e = r->entries; e; e = e->next)
+        e->begin_end(e);
+    for (struct runtime_entry *e = r->entries; e; e = e->next)
+        e->end(e);
+    while (r->contexts) {
+        struct known_context *k = r->contexts;
+        r->contexts = k->next;
+        end_context(r, k->context);
+        free(k);
+    }
+    progress_destroy(&r->progress);
+    pthread_mutex_destroy(&r->mutex);
+    free(r);
+}
+
+static int get_runtime(struct runtime **out)
+{
+    *out = mpi_process_state();
+    if (*out)
+        return PCOLL_OK;
+    struct runtime *r = calloc(1, sizeof *r);
+    if (!r)
+        return fail(PCOLL_ENOMEM, "no memory for the runtime");
+    pthread_mutex_init(&r->mutex, NULL);
+    int rc = progress_create(&r->progress);
+    if (rc == PCOLL_OK && (rc = mpi_set_process_state(r, end_process)) != PCOLL_OK)
+        progress_destroy(&r->progress);
+    if (rc != PCOLL_OK) {
+        free(r);
+        return rc;
+    }
+    pthread_atfork(NULL, NULL, note_fork);
+    *out = r;
+    return PCOLL_OK;
+}
+
+/* Add at the end. */
+void runtime_add(struct runtime_entry *entry)
+{
+    struct runtime *r = mpi_process_state();
+    entry->runtime = r;
+    entry->next = NULL;
+    pthread_mutex_lock(&r->mutex);
+    struct runtime_entry **at = &r->entries;
+    while (*at)
+        at = &(*at)->next;
+    *at = entry;
+    pthread_mutex_unlock(&r->mutex);
+}
+
+void runtime_remove(struct runtime_entry *entry)
+{
+    struct runtime *r = entry->runtime;
+    pthread_mutex_lock(&r->mutex);
+    struct runtime_entry **at = &r->entries;
+    while (*at && *at != entry)
+        at = &(*at)->next;
+    if (*at)
+        *at = entry->next;
+    pthread_mutex_unlock(&r->mutex);
+}
+
+static void drop_context(struct runtime *r, struct context *c)
+{
+    pthread_mutex_lock(&r->mutex);
+    struct known_context **at = &r->contexts;
+    while (*at && (*at)->context != c)
+        at = &(*at)->next;
+    struct known_context *k = *at;
+    if (k)
+        *at = k->next;
+    pthread_mutex_unlock(&r->mutex);
+    free(k);
+    end_context(r, c);
+    context_destroy(&c);
+}
+
+/* The communicator is being freed, or MPI is about to be gone. */
+static void comm_gone(void *state)
+{
+    struct context *c = state;
+    if (!c->transport) {
+        context_destroy(&c);
+        return;
+    }
+    c->abandoned = true;
+    runtime_release(c);
+}
+
+void runtime_release(struct context *c)
+{
+    if (c->abandoned && !c->handles)
+        drop_context(mpi_process_state(), c);
+}
+
+static int create_context(struct runtime *r, const void *comm, struct context **out)
+{
+    struct known_context *k = calloc(1, sizeof *k);
+    if (!k)
+        return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    struct transport *t;
+    int rc = transport_mpi_create(comm, progress_bell(r->progress), &t);
+    if (rc != PCOLL_OK) {
+        free(k);
+        return rc;
+    }
+    rc = context_create(t, r->progress, &k->context);
+    if (rc != PCOLL_OK || (rc = mpi_set_comm_state(comm, k->context, comm_gone))) {
+        t->ops->destroy(t);
+        free(k);
+        return rc;
+    }
+    pthread_mutex_lock(&r->mutex);
+    k->next = r->contexts;
+    r->contexts = k;
+    pthread_mutex_unlock(&r->mutex);
+    progress_add(r->progress, &k->context->source);
+    *out = k->context;
+    return PCOLL_OK;
+}
+
+int runtime_context(const void *comm, struct context **out)
+{
+    struct runtime *r;
+    int rc = get_runtime(&r);
+    if (rc != PCOLL_OK)
+        return rc;
+    *out = mpi_comm_state(comm);
+    return *out ? PCOLL_OK : create_context(r, comm, out);
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Asking the others where they are. An answer carries, in value[0], the round that the
+ * rank's next call stands for; in value[1], how many rounds it has activated, shifted by
+ * 8, and the flags below.
+ */
+#include "survey.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../base/error.h"
+
+enum answer_flag { ANSWERED = 1, IS_CALLING = 2, HAS_JOINED = 4, HAS_LEFT = 8, IS_CLOSING = 16 };
+
+struct answer {
+    uint64_t next, activated;
+    unsigned flags;
+};
+
+struct survey {
+    uint32_t size;
+    _Atomic uint32_t missing;
+    struct answer *answers; /* by vertex */
+};
+
+static struct answer own_answer(struct vertex *v)
+{
+    struct member m;
+    v->domain->ops->snapshot(v->domain, 0, &m);
+    unsigned flags = ANSWERED;
+    flags |= m.started ? IS_CALLING : 0;
+    flags |= m.joining ? HAS_JOINED : 0;
+    flags |= m.left ? HAS_LEFT : 0;
+    flags |= atomic_load(&v->closing) != OPEN ? IS_CLOSING : 0;
+    return (struct answer){.next = m.delivered, .activated = m.frozen, .flags = flags};
+}
+
+int survey_answer(struct vertex *v, uint32_t source)
+{
+    struct answer own = own_answer(v);
+    struct control message = {.handle = v->slot,
+                              .kind = CONTROL_ANSWER,
+                              .value = {own.next, own.activated << 8 | own.flags}};
+    struct transport *t = v->context->transport;
+    return t->ops->control(t, source, &message);
+}
+
+void survey_take(struct vertex *v, uint32_t source, const struct control *message)
+{
+    struct survey *s = v->survey;
+    if (!s || s->answers[source].flags) /* too late, or of an earlier question */
+        return;
+    s->answers[source] = (struct answer){.next = message->value[0],
+                                         .activated = message->value[1] >> 8,
+                                         .flags = message->value[1] & 0xff};
+    if (atomic_fetch_sub(&s->missing, 1) == 1 && v->context->progress)
+        progress_notify(v->context->progress);
+}
+
+static bool complete(void *arg)
+{
+    return atomic_load(&((struct survey *)arg)->missing) == 0;
+}
+
+static int ask_all(struct vertex *v)
+{
+    struct transport *t = v->context->transport;
+    struct control question = {.handle = v->slot, .kind = CONTROL_ASK};
+    for (uint32_t peer = 0; peer < t->size; peer++) {
+        int rc = peer == t->rank ? PCOLL_OK : t->ops->control(t, peer, &question);
+        if (rc != PCOLL_OK)
+            return rc;
+    }
+    return PCOLL_OK;
+}
+
+static void collect(struct vertex *v, struct survey *s, int64_t patience_us)
+{
+    struct progress *p = v->context->progress;
+    s->answers[v->context->transport->rank] = own_answer(v);
+    progress_lock(p);
+    v->survey = s;
+    int rc = ask_all(v);
+    progress_unlock(p);
+    if (rc == PCOLL_OK)
+        progress_wait(p, complete, s, patience_us);
+    progress_lock(p);
+    v->survey = NULL;
+    progress_unlock(p);
+}
+
+struct text {
+    char *at;
+    size_t left;
+    int items;
+};
+
+static void __attribute__((format(printf, 2, 3))) say(struct text *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(t->at, t->left, format, args);
+    va_end(args);
+    size_t used = n < 0 ? 0 : (size_t)n < t->left ? (size_t)n : t->left - 1;
+    t->at += used;
+    t->left -= used;
+}
+
+/* What keeps this rank from taking part in the round; nothing if it does. */
+static void say_rank(struct text *t, uint32_t rank, const struct answer *a, uint64_t round)
+{
+    const char *separator = t->items ? "; " : "";
+    unsigned long long next = a->next;
+    if (!(a->flags & ANSWERED))
+        say(t, "%srank %u does not answer", separator, rank);
+    else if (a->activated > round || (a->flags & IS_CALLING))
+        return;
+    else if (a->flags & (HAS_LEFT | IS_CLOSING))
+        say(t, "%srank %u has left its loop", separator, rank);
+    else if (a->flags & HAS_JOINED)
+        return;
+    else
+        say(t, "%srank %u has not arrived: its next call is for round %llu", separator,
+            rank, next);
+    t->items++;
+}
+
+int survey_run(struct vertex *v, int64_t patience_us, char *out, uint64_t capacity)
+{
+    struct survey s = {.size = v->context->transport->size};
+    struct text t = {.at = out, .left = capacity};
+    if (!capacity)
+        return fail(PCOLL_EINVAL, "no room for the answer");
+    s.answers = calloc(s.size, sizeof *s.answers);
+    if (!s.answers)
+        return fail(PCOLL_ENOMEM, "no memory for %u answers", s.size);
+    atomic_store(&s.missing, s.size - 1);
+    collect(v, &s, patience_us);
+
+    struct member own;
+    v->domain->ops->snapshot(v->domain, 0, &own);
+    say(&t, "round %llu: ", (unsigned long long)own.complete);
+    for (uint32_t rank = 0; rank < s.size; rank++)
+        say_rank(&t, rank, &s.answers[rank], own.complete);
+    if (!t.items)
+        say(&t, "all ranks have arrived or take part, messages are under way");
+    free(s.answers);
+    return PCOLL_OK;
+}

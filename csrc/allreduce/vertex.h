@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One handle on one domain, seen from the fabric: schedule, engine, buffers, and the
+ * decisions when the next round starts. Driven by one thread at a time; the application
+ * reaches it through the domain and context_kick only.
+ *
+ * Life of a round t here:
+ *   released   round t-1 is over and nobody's unread result is in the way
+ *   started    the policy is met by our own members (N0), or an activation came
+ *   frozen     the contributions of the members are taken: the round is active
+ *   over       the engine is done, sends included: published, then t+1
+ *
+ * Closing (a collective): stop starting rounds; agree with the others on how many rounds
+ * were ever activated; drive all of them to their end, starting them where they have not
+ * been (nobody is left half-way); then send a last message on every activation edge and
+ * wait for the one of every in-edge: after it nothing can come any more.
+ */
+#ifndef PCOLL_ALLREDUCE_VERTEX_H
+#define PCOLL_ALLREDUCE_VERTEX_H
+
+#include "../algorithms/algorithms.h"
+#include "../domain/domain.h"
+#include "../protocol/policy.h"
+#include "../schedule/engine.h"
+#include "context.h"
+
+struct survey; /* survey.h */
+
+enum control_kind { CONTROL_ACTIVATE, CONTROL_LAST, CONTROL_ASK, CONTROL_ANSWER };
+
+enum closing { OPEN, AGREEING, DRAINING, CLOSED };
+
+struct vertex {
+    struct context *context;
+    uint32_t slot;
+    struct round_shape shape;
+    struct domain *domain;
+    pcoll_policy policy;
+    uint64_t seed; /* of the draws, together with the slot */
+
+    struct sched *sched;
+    struct activation activation;
+    struct engine engine;
+    bool frozen; /* the current round is active here */
+    uint32_t initiator; /* lowest member that started it, or ROUND_NOBODY */
+    struct round_header *contribution;
+    struct round_header *temp[2];
+    uint64_t *live, *arrived; /* sets of ranks */
+
+    struct agreement closing_agreement;
+    uint64_t closing_rounds; /* rounds that must be over before the end */
+    _Atomic int closing;
+    bool last_sent;
+    int last_received;
+
+    struct vertex *next_kicked; /* under context.kicked_mutex */
+    bool kicked;
+    struct survey *survey; /* under the progress lock */
+};
+
+struct vertex_spec {
+    uint32_t ranks; /* of the communicator; the vertices are those of the transport */
+    const pcoll_buffer *buffers;
+    int nbuffers;
+    const pcoll_options *options;
+    domain_create_fn *create_domain;
+    void *domain_arg;
+};
+
+int vertex_create(struct context *c, const struct vertex_spec *spec, struct vertex **out);
+void vertex_destroy(struct vertex **v);
+/* Bytes that a vertex holds besides its domain. */
+size_t vertex_bytes(const struct round_shape *shape);
+
+/* Driver: run what can be run. */
+int vertex_run(struct vertex *v);
+int vertex_done(struct vertex *v, int op, size_t bytes);
+int vertex_control(struct vertex *v, uint32_t source, const struct control *message);
+
+/* Driver: begin to close. Over when closing is CLOSED. Idempotent. */
+int vertex_close(struct vertex *v);
+
+#endif

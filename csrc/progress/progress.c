@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The drive lock, the agent and the waiting; the rules are in progress.h and bell.h. */
+#include "progress.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "../base/clock.h"
+#include "../base/error.h"
+
+struct progress {
+    struct bell bell;
+    _Atomic uint32_t driving; /* the drive lock */
+    _Atomic uint32_t kicks;
+    _Atomic uint32_t looked; /* the bell's count before the last poll, see progress_notify */
+    _Atomic int rounds; /* in progress */
+    _Atomic int unrung; /* messages under way that come without a ring */
+    _Atomic bool stop;
+    _Atomic int agent_mode; /* -1: no agent */
+    pthread_t agent;
+    struct progress_source *sources; /* under the drive lock */
+    _Atomic int off_node;
+};
+
+/* Looks before going to sleep, and after each waking: some MPIs only move a message in one
+ * test and report it in the next. */
+enum { LOOKS = 20, LOOKS_AWOKEN = 3 };
+
+/*
+ * How long to sleep at most before looking again, in microseconds, growing from the first
+ * time to the last. Messages that ring need no looking: for them the sleep only bounds the
+ * damage of a ring that came before MPI had delivered. `unrung` ones have to be looked for.
+ */
+struct nap {
+    int64_t first, last;
+};
+static const struct nap waiter_rung = {1000, 4000}, waiter_unrung = {20, 1000},
+                        agent_busy_rung = {1000, 4000}, agent_busy_unrung = {50, 1000},
+                        agent_idle_rung = {100000, 100000},
+                        agent_idle_unrung = {1000, 5000};
+
+static bool try_lock(struct progress *p)
+{
+    return !atomic_load_explicit(&p->driving, memory_order_relaxed) &&
+           !atomic_exchange(&p->driving, 1);
+}
+
+static void pause_us(int64_t us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
+}
+
+void progress_lock(struct progress *p)
+{
+    for (int spins = 0; !try_lock(p); spins++) {
+        if (spins < LOOKS)
+            sched_yield();
+        else
+            pause_us(50);
+    }
+}
+
+static int poll_sources(struct progress *p)
+{
+    int happened = 0;
+    atomic_store(&p->looked, atomic_load(&p->bell.page->count));
+    for (struct progress_source *s = p->sources, *next; s; s = next) {
+        next = s->next;
+        happened += s->poll(s);
+    }
+    return happened;
+}
+
+enum { BUSY = -1 };
+
+/* Try to drive. What happened, or BUSY if somebody else does. */
+static int drive(struct progress *p)
+{
+    int happened = 0;
+    uint32_t kicks;
+    do {
+        kicks = atomic_load(&p->kicks);
+        if (!try_lock(p))
+            return BUSY;
+        happened += poll_sources(p);
+        atomic_store(&p->driving, 0);
+    } while (atomic_load(&p->kicks) != kicks);
+    return happened;
+}
+
+/* Kicks that came while the lock was held for something else have found it taken. */
+void progress_unlock(struct progress *p)
+{
+    atomic_store(&p->driving, 0);
+    drive(p);
+}
+
+void progress_kick(struct progress *p)
+{
+    atomic_fetch_add(&p->kicks, 1);
+    drive(p);
+}
+
+/* The ring is ours, not a message: it must not look like one to those who compare. */
+void progress_notify(struct progress *p)
+{
+    atomic_fetch_add(&p->looked, 1);
+    bell_wake_waiters(p->bell.page);
+}
+
+void progress_unrung(struct progress *p, int change)
+{
+    atomic_fetch_add(&p->unrung, change);
+}
+
+void progress_round(struct progress *p, int change)
+{
+    atomic_fetch_add(&p->rounds, change);
+}
+
+void progress_add(struct progress *p, struct progress_source *source)
+{
+    progress_lock(p);
+    source->next = p->sources;
+    p->sources = source;
+    atomic_fetch_add(&p->off_node, source->off_node);
+    progress_unlock(p);
+}
+
+void progress_remove(struct progress *p, struct progress_source *source)
+{
+    progress_lock(p);
+    struct progress_source **at = &p->sources;
+    while (*at && *at != source)
+        at = &(*at)->next;
+    if (*at) {
+        *at = source->next;
+        atomic_fetch_sub(&p->off_node, source->off_node);
+    }
+    progress_unlock(p);
+}
+
+const struct bell *progress_bell(const struct progress *p)
+{
+    return &p->bell;
+}
+
+static int64_t longer_nap(struct nap nap, int64_t last)
+{
+    if (last < nap.first)
+        return nap.first;
+    return 2 * last < nap.last ? 2 * last : nap.last;
+}
+
+/* Something may come without a ring. */
+static bool must_look(const struct progress *p)
+{
+    return atomic_load(&p->unrung) || atomic_load(&p->off_node);
+}
+
+/* A thread leaves a wait: what came after its last look is the agent's. */
+static void hand_over(struct progress *p)
+{
+    struct bell_page *page = p->bell.page;
+    atomic_fetch_sub(&page->waiters, 1);
+    if (atomic_load(&page->count) == atomic_load(&p->looked) && !atomic_load(&p->unrung))
+        return;
+    if (atomic_load(&page->waiters_asleep))
+        bell_wake_waiters(page);
+    else
+        bell_wake_agent(page);
+}
+
+int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
+                  int64_t timeout_us)
+{
+    if (ready(arg))
+        return PCOLL_OK;
+    struct bell_page *page = p->bell.page;
+    int64_t deadline = clock_us() + timeout_us;
+    int64_t sleep = 0;
+    int spins = 0, rc = PCOLL_OK;
+    atomic_fetch_add(&page->waiters, 1);
+    for (;;) {
+        uint32_t seen = atomic_load(&page->count);
+        int happened = drive(p);
+        if (ready(arg))
+            break;
+        if (happened > 0) {
+            spins = 0;
+            sleep = 0;
+            continue;
+        }
+        int64_t left = deadline - clock_us();
+        if (left <= 0) {
+            rc = PCOLL_EAGAIN;
+            break;
+        }
+        if (spins++ < LOOKS) {
+            sched_yield();
+            continue;
+        }
+        sleep = longer_nap(must_look(p) ? waiter_unrung : waiter_rung, sleep);
+        bell_sleep(page, seen, BELL_WAITER, sleep < left ? sleep : left);
+        spins = LOOKS - LOOKS_AWOKEN;
+    }
+    hand_over(p);
+    return rc;
+}
+
+static struct nap agent_nap(const struct progress *p, bool waiters)
+{
+    bool busy = !waiters && (atomic_load(&p->rounds) || atomic_load(&p->unrung));
+    if (busy)
+        return must_look(p) ? agent_busy_unrung : agent_busy_rung;
+    return must_look(p) && !waiters ? agent_idle_unrung : agent_idle_rung;
+}
+
+static void *agent_main(void *arg)
+{
+    struct progress *p = arg;
+    struct bell_page *page = p->bell.page;
+    int64_t sleep = 0;
+    int spins = 0;
+    while (!atomic_load(&p->stop)) {
+        uint32_t seen = atomic_load(&page->count);
+        bool waiters = atomic_load(&page->waiters);
+        if (!waiters && drive(p) > 0) {
+            spins = 0;
+            sleep = 0;
+            continue;
+        }
+        if (atomic_load(&p->agent_mode) == PCOLL_PROGRESS_SPIN || spins++ < LOOKS) {
+            sched_yield();
+            continue;
+        }
+        sleep = longer_nap(agent_nap(p, waiters), sleep);
+        bell_sleep(page, seen, BELL_AGENT, sleep);
+        spins = LOOKS - LOOKS_AWOKEN;
+    }
+    return NULL;
+}
+
+int progress_create(struct progress **out)
+{
+    struct progress *p = calloc(1, sizeof *p);
+    if (!p)
+        return fail(PCOLL_ENOMEM, "no memory for the progress engine");
+    int rc = bell_create(&p->bell);
+    if (rc != PCOLL_OK) {
+        free(p);
+        return rc;
+    }
+    atomic_store(&p->agent_mode, -1);
+    *out = p;
+    return PCOLL_OK;
+}
+
+/* Signals are for the application's threads. */
+static int create_agent(struct progress *p)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&p->agent, NULL, agent_main, p);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+int progress_start_agent(struct progress *p, enum pcoll_progress mode)
+{
+    int now = atomic_load(&p->agent_mode);
+    if (now == PCOLL_PROGRESS_SPIN || now == (int)mode)
+        return PCOLL_OK;
+    atomic_store(&p->agent_mode, mode);
+    if (now >= 0) {
+        bell_wake_agent(p->bell.page);
+        return PCOLL_OK;
+    }
+    if (create_agent(p) != 0) {
+        atomic_store(&p->agent_mode, -1);
+        return fail(PCOLL_ENOMEM, "the agent thread could not be started");
+    }
+    return PCOLL_OK;
+}
+
+void progress_destroy(struct progress **at)
+{
+    struct progress *p = *at;
+    if (atomic_load(&p->agent_mode) >= 0) {
+        atomic_store(&p->stop, true);
+        bell_wake_agent(p->bell.page);
+        pthread_join(p->agent, NULL);
+    }
+    bell_destroy(&p->bell);
+    free(p);
+    *at = NULL;
+}
