@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""partialcoll: MPI collectives for ranks that do not arrive together.
+
+>>> from mpi4py import MPI
+>>> import numpy as np, partialcoll as pc
+>>> x = np.ones(4); total = np.empty(4)
+>>> rnd = pc.Allreduce(MPI.COMM_WORLD, x, total, quorum="majority")
+"""
+
+from ._errors import AbiError, Error, MismatchError, StateError
+from ._handle import AllreduceHandle, ScheduleView, Stats
+from ._round import Result, Round
+from ._version import __version__
+from .allreduce import Allreduce, Allreduce_init, Startall, Waitall, Waitany, memory_estimate
+from .policy import Full, Majority, Policy, Solo
+
+__all__ = [
+    "AbiError",
+    "Allreduce",
+    "AllreduceHandle",
+    "Allreduce_init",
+    "Error",
+    "Full",
+    "Majority",
+    "MismatchError",
+    "Policy",
+    "Result",
+    "Round",
+    "ScheduleView",
+    "Solo",
+    "Startall",
+    "StateError",
+    "Stats",
+    "Waitall",
+    "Waitany",
+    "__version__",
+    "memory_estimate",
+]

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only module that touches the compiled core: finds the build that fits the MPI in use,
+checks it, and turns result codes into exceptions."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any, NoReturn
+
+from mpi4py import MPI
+
+from ._errors import AbiError, Error, MismatchError, StateError
+
+_MEND = (
+    "Rebuild partialcoll with the mpicc of the MPI that mpi4py uses: "
+    "MPICC=/path/to/mpicc pip install --no-cache-dir --force-reinstall --no-deps partialcoll"
+)
+
+
+def flavour() -> str:
+    """The family of ABIs that the loaded MPI belongs to: "openmpi" or "mpich"."""
+    return "openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich"
+
+
+def _check(lib: Any, ffi: Any) -> None:
+    """Nothing here calls MPI, except MPI_Get_library_version, which is always legal."""
+    if lib.pcoll_sizeof_comm() != MPI._sizeof(MPI.Comm):
+        raise AbiError(
+            f"partialcoll's core was compiled with communicators of {lib.pcoll_sizeof_comm()} "
+            f"bytes, mpi4py's have {MPI._sizeof(MPI.Comm)}. {_MEND}"
+        )
+    text = ffi.new("char[]", 8192)
+    lib.pcoll_library_version(text, 8192)
+    ours = ffi.string(text).decode(errors="replace").rstrip()
+    theirs = MPI.Get_library_version().rstrip("\x00").rstrip()
+    if ours != theirs:
+        raise AbiError(
+            f"partialcoll's core has loaded {ours.splitlines()[0]!r}, "
+            f"mpi4py uses {theirs.splitlines()[0]!r}. {_MEND}"
+        )
+
+
+def _load() -> Any:
+    wanted = flavour()
+    name = f"partialcoll._core_{wanted}"
+    if importlib.util.find_spec(name) is None:
+        built = [f for f in ("mpich", "openmpi") if importlib.util.find_spec(f"partialcoll._core_{f}")]
+        have = f"built for {' and '.join(built)}" if built else "not compiled"
+        raise AbiError(f"mpi4py uses {MPI.get_vendor()[0]}, but partialcoll is {have}. {_MEND}")
+    core = importlib.import_module(name)
+    _check(core.lib, core.ffi)
+    return core
+
+
+_core = _load()
+ffi: Any = _core.ffi
+lib: Any = _core.lib
+
+_EXCEPTIONS: dict[int, type[Exception]] = {
+    lib.PCOLL_EINVAL: ValueError,
+    lib.PCOLL_ESTATE: StateError,
+    lib.PCOLL_EMISMATCH: MismatchError,
+    lib.PCOLL_ENOMEM: MemoryError,
+    lib.PCOLL_EPROTOCOL: Error,
+    lib.PCOLL_ETHREAD: StateError,
+    lib.PCOLL_EEMPTY: StateError,
+}
+
+
+def raise_error(code: int) -> NoReturn:
+    """Raise what a negative result code stands for, with the core's own message."""
+    message = ffi.string(lib.pcoll_last_error()).decode(errors="replace")
+    if code == lib.PCOLL_EMPI:
+        raise MPI.Exception(lib.pcoll_last_mpi_error())
+    raise _EXCEPTIONS.get(code, Error)(message)
+
+
+def check(code: int) -> None:
+    """Return if the core succeeded, raise otherwise."""
+    if code != 0:
+        raise_error(code)

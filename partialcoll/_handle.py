@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The persistent allreduce."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Callable, NoReturn
+
+import numpy as np
+
+from . import _buffers, _waiting
+from ._buffers import Array
+from ._errors import StateError
+from ._ffi import check, ffi, lib, raise_error
+from ._round import Result, Round
+from .policy import Policy
+
+_ANY = 2**64 - 1
+_SLICE_US = 100_000
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts since the handle was made, of this rank.
+
+    ``calls`` deposits; ``rounds`` complete, ``delivered`` to the application, ``lost`` to it;
+    deposits that ``arrived`` at their round, were ``stored`` for the next one, were
+    ``dropped`` (late="drop"); rounds that ``included`` this rank's data;
+    ``activations_dropped`` (duplicates and late ones: harmless), ``activations_early`` (kept
+    for the next round).
+    """
+
+    calls: int
+    rounds: int
+    delivered: int
+    lost: int
+    arrived: int
+    stored: int
+    dropped: int
+    included: int
+    activations_dropped: int
+    activations_early: int
+
+
+class ScheduleView:
+    """The DAG of operations that this rank executes in a round; for looking at."""
+
+    def __init__(self, handle: AllreduceHandle) -> None:
+        self._handle = handle
+
+    def _render(self, form: str) -> str:
+        text = ffi.new("char **")
+        check(lib.pcoll_handle_schedule(self._handle._core(), form.encode(), text))
+        try:
+            return ffi.string(text[0]).decode()  # type: ignore[no-any-return]
+        finally:
+            lib.pcoll_text_free(text[0])
+
+    def to_dot(self) -> str:
+        """The schedule in Graphviz DOT."""
+        return self._render("dot")
+
+    def __str__(self) -> str:
+        return self._render("text")
+
+
+class AllreduceHandle:
+    """A persistent partial allreduce; made by `Allreduce_init`.
+
+    One thread at a time may use a handle; a second one gets StateError. A handle can be used
+    in a ``with`` statement, whose end frees it (collective).
+    """
+
+    def __init__(
+        self,
+        core: Any,
+        ranks: int,
+        send: list[Array] | None,
+        recv: list[Array],
+        single: bool,
+        policy: Policy,
+        deliver: str,
+        missed: str,
+        sums: list[bool],
+        memory: int,
+    ) -> None:
+        self._pointer = ffi.new("pcoll_handle **")
+        self._pointer[0] = core
+        self._ranks = ranks
+        self._single = single
+        self._deliver = deliver
+        self._add_missed = missed == "sum"
+        self._words = 2 * ((ranks + 63) // 64)
+        self._masks = ffi.new("uint64_t[]", self._words)
+        self._c_round = ffi.new("pcoll_round *")
+        self._last_round: Round | None = None
+        self._started = False
+        self._sums = sums
+        self._set_buffers(send, recv)
+        self.policy = policy
+        self.memory: int = memory
+
+    def _set_buffers(self, send: list[Array] | None, recv: list[Array]) -> None:
+        self._send = send
+        self._recv = recv
+        self._send_pointers = _buffers.addresses(send) if send is not None else ffi.NULL
+        self._recv_pointers = _buffers.addresses(recv)
+
+    def _core(self) -> Any:
+        handle = self._pointer[0]
+        if handle == ffi.NULL:
+            raise StateError("the handle has been freed")
+        return handle
+
+    # Rounds
+
+    def Start(self) -> None:
+        """Deposit the send buffers for the round that this call stands for. Local.
+
+        The buffers may be changed when it returns. Raises StateError if the last start has
+        not been waited for, the rank has left, or the handle was freed.
+        """
+        code = lib.pcoll_handle_start(self._core(), self._send_pointers)
+        if code:
+            raise_error(code)
+        self._started = True
+
+    def Wait(self, timeout: float | None = None) -> Round:
+        """Wait until the round is complete; the receive buffers then hold its result.
+
+        Parameters
+        ----------
+        timeout : float or None
+            Seconds; TimeoutError after that, and the handle can be waited for again.
+
+        Waiting burns no core. After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning
+        of the logger "partialcoll" names the ranks that are missing.
+        """
+        if timeout is not None:
+            _waiting.check_timeout(timeout)
+        handle = self._core()
+        code = lib.pcoll_handle_wait(handle, _SLICE_US if timeout is None else 0)
+        if code == lib.PCOLL_EAGAIN:
+            self._wait_longer(handle, timeout)
+        elif code:
+            raise_error(code)
+        return self._take()
+
+    def _wait_longer(self, handle: Any, timeout: float | None) -> None:
+        done = _waiting.wait(
+            lambda us: int(lib.pcoll_handle_wait(handle, us)),
+            timeout,
+            lambda waited: _waiting.report_missing(handle, waited),
+        )
+        if not done:
+            raise TimeoutError(f"the round was not complete after {timeout} s; wait again")
+
+    def Test(self) -> Round | None:
+        """The round if it is complete, else None. Never blocks; drives communication."""
+        code = lib.pcoll_handle_wait(self._core(), 0)
+        if code == lib.PCOLL_EAGAIN:
+            return None
+        if code:
+            raise_error(code)
+        return self._take()
+
+    def _deliver_next(self, last: int, recv: list[Array], pointers: Any) -> Result | None:
+        code = lib.pcoll_handle_deliver(self._core(), last, pointers, self._c_round, self._masks)
+        if code == lib.PCOLL_EEMPTY:
+            return None
+        if code:
+            raise_error(code)
+        words = bytes(ffi.buffer(self._masks, self._words * 8))
+        return Result(self._c_round, words, self._ranks, recv)
+
+    def _take(self) -> Round:
+        """Deliver what is due and end the call."""
+        if self._deliver == "one":
+            result = self._deliver_next(_ANY, self._recv, self._recv_pointers)
+            assert result is not None
+            results, lost = [result], 0
+        else:
+            results, lost = self._take_all()
+        check(lib.pcoll_handle_finish(self._core()))
+        self._started = False
+        return self._describe(results, lost)
+
+    def _describe(self, results: list[Result], lost: int) -> Round:
+        c = self._c_round
+        self._last_round = Round(
+            results, included=bool(c.included), lag=c.lag, lost=lost, joined=bool(c.joined)
+        )
+        return self._last_round
+
+    def _take_all(self) -> tuple[list[Result], int]:
+        """deliver="all": every unseen round that is complete now, up to the history."""
+        counts = ffi.new("uint64_t[2]")
+        check(lib.pcoll_handle_rounds(self._core(), counts, counts + 1))
+        last = counts[0] - 1
+        if counts[0] - counts[1] == 1:
+            only = self._deliver_next(last, self._recv, self._recv_pointers)
+            if only is not None:
+                return [only], self._c_round.lost
+            last = _ANY  # it was lost this very moment: take a newer one
+        results: list[Result] = []
+        lost = 0
+        while last != _ANY or not results:
+            copies = [np.empty_like(r) for r in self._recv]
+            result = self._deliver_next(last, copies, _buffers.addresses(copies))
+            if result is None:
+                if results:
+                    break
+                last = _ANY
+                continue
+            lost += self._c_round.lost
+            results.append(result)
+        self._combine(results)
+        return results, lost
+
+    def _combine(self, results: list[Result]) -> None:
+        """The receive buffers: the sum of the delivered rounds, or the newest."""
+        for i, recv in enumerate(self._recv):
+            if not self._add_missed or not self._sums[i]:
+                np.copyto(recv, results[-1].buffers[i])
+                continue
+            np.copyto(recv, results[0].buffers[i])
+            for result in results[1:]:
+                np.add(recv, result.buffers[i], out=recv)
+
+    def until(self, rounds: int) -> Iterator[Round]:
+        """Start and wait until this rank has seen `rounds` rounds; yields each `Round`.
+
+        Fill the send buffers before the loop and at the end of its body. The way to end a
+        loop with ``deliver="all"``, where ranks make different numbers of calls: nobody waits
+        for a round that the others do not take part in.
+        """
+        while self._delivered() < rounds:
+            self.Start()
+            yield self.Wait()
+
+    def _delivered(self) -> int:
+        counts = ffi.new("uint64_t[2]")
+        check(lib.pcoll_handle_rounds(self._core(), counts, counts + 1))
+        return int(counts[1])
+
+    def join(self, on_round: Callable[[Round], None] | None = None) -> Round:
+        """Contribute nothing until all ranks have joined. Collective.
+
+        For uneven amounts of data: a rank that has no more work joins, the others go on
+        without it. When it returns, all ranks are at the same round, nothing is pending, and
+        the handle can be started again.
+
+        Parameters
+        ----------
+        on_round : callable
+            Called with each `Round` that passes meanwhile, its results in the receive
+            buffers; whoever keeps a replica applies them here.
+
+        Returns the last of these rounds.
+        """
+        handle = self._core()
+        check(lib.pcoll_handle_join(handle))
+        while True:
+            self._wait_longer(handle, None)
+            while True:
+                result = self._deliver_next(_ANY, self._recv, self._recv_pointers)
+                if result is None:
+                    break
+                rnd = self._describe([result], self._c_round.lost)
+                if on_round is not None:
+                    on_round(rnd)
+                if rnd.joined:
+                    check(lib.pcoll_handle_finish(handle))
+                    return rnd
+
+    def leave(self) -> None:
+        """Leave for good: the others no longer wait for this rank. Local.
+
+        The last deposit still rides in the next round. Afterwards only `Free` is left.
+        """
+        check(lib.pcoll_handle_leave(self._core()))
+
+    def progress(self) -> None:
+        """Drive communication once (for ``progress="manual"``). Local."""
+        check(lib.pcoll_handle_progress(self._core()))
+
+    # The end
+
+    def Free(self) -> None:
+        """Free the handle. Collective; idempotent. Rounds under way are brought to their end."""
+        if self._pointer[0] == ffi.NULL:
+            return
+        check(lib.pcoll_handle_free_begin(self._pointer[0]))
+        _waiting.wait(
+            lambda us: int(lib.pcoll_handle_free(self._pointer, us)),
+            None,
+            lambda waited: _waiting.report_missing(self._pointer[0], waited),
+        )
+
+    def __enter__(self) -> AllreduceHandle:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is None:
+            self.Free()
+
+    def __del__(self) -> None:
+        pointer = getattr(self, "_pointer", None)
+        if pointer is not None and pointer[0] != ffi.NULL and not sys.is_finalizing():
+            warnings.warn(
+                "a partialcoll handle was not freed: Free() is collective, so nothing else can do it",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a partialcoll handle belongs to its process and cannot be pickled")
+
+    # Looking at it
+
+    @property
+    def send_buffer(self) -> Any:
+        """Where to put the next deposit: the user's buffer (or list of buffers); if the
+        handle was made with ``sendbuf=None``, memory of the library, which needs no copy and
+        whose address changes at every `Start`."""
+        if self._send is not None:
+            return self._unwrap(self._send)
+        address = ffi.new("void **")
+        arrays = []
+        for i, like in enumerate(self._recv):
+            check(lib.pcoll_handle_send_slot(self._core(), i, address))
+            arrays.append(_buffers.wrap(address[0], like))
+        return self._unwrap(arrays)
+
+    @property
+    def recv_buffer(self) -> Any:
+        """The receive buffer (or list of buffers)."""
+        return self._unwrap(self._recv)
+
+    @property
+    def result(self) -> Any:
+        """The last result (or list of results), read-only; it changes at the next `Wait`."""
+        views = [r.view() for r in self._recv]
+        for view in views:
+            view.flags.writeable = False
+        return self._unwrap(views)
+
+    def _unwrap(self, arrays: list[Array]) -> Any:
+        return arrays[0] if self._single else arrays
+
+    @property
+    def last_round(self) -> Round | None:
+        """What the last `Wait`, `Test` or `join` returned."""
+        return self._last_round
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of this rank so far."""
+        c = ffi.new("pcoll_stats *")
+        check(lib.pcoll_handle_stats(self._core(), c))
+        return Stats(**{name: int(getattr(c, name)) for name in Stats.__dataclass_fields__})
+
+    @property
+    def schedule(self) -> ScheduleView:
+        """The schedule that this rank executes in each round."""
+        return ScheduleView(self)
+
+    def __repr__(self) -> str:
+        state = "freed" if self._pointer[0] == ffi.NULL else f"{self._ranks} ranks"
+        return f"<partial allreduce, quorum={self.policy}, deliver={self._deliver!r}, {state}>"

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Making handles, and the calls on several of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from . import _buffers, _launch, _settings, _waiting
+from ._buffers import Array
+from ._errors import StateError
+from ._ffi import check, ffi, lib
+from ._handle import AllreduceHandle
+from ._round import Round
+from .policy import Policy, as_policy, fill
+
+_DELIVER = {"one": lib.PCOLL_DELIVER_ONE, "all": lib.PCOLL_DELIVER_ALL}
+_LATE = {
+    "carry": lib.PCOLL_LATE_CARRY,
+    "latest": lib.PCOLL_LATE_LATEST,
+    "drop": lib.PCOLL_LATE_DROP,
+}
+_PROGRESS = {
+    "agent": lib.PCOLL_PROGRESS_AGENT,
+    "manual": lib.PCOLL_PROGRESS_MANUAL,
+    "spin": lib.PCOLL_PROGRESS_SPIN,
+}
+# Values that a later version will know are refused by name, not silently replaced.
+_ALGORITHMS = ("auto", "recdbl")
+_DOMAINS = ("rank",)
+
+
+def _code(argument: str, value: Any, codes: dict[str, int]) -> int:
+    if value not in codes:
+        expected = ", ".join(repr(word) for word in codes)
+        raise ValueError(f"{argument}: expected one of {expected}, got {value!r}")
+    return codes[value]
+
+
+def _as_ops(op: Any, count: int) -> list[int]:
+    if not isinstance(op, (list, tuple)):
+        return [_buffers.op_code(op)] * count
+    if len(op) != count:
+        raise ValueError(f"op: expected one, or one for each of the {count} buffers, got {len(op)}")
+    return [_buffers.op_code(one) for one in op]
+
+
+class _Arguments:
+    """The checked arguments of one handle on this rank, in the core's form."""
+
+    def __init__(
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Any,
+        quorum: Policy | str,
+        deliver: str,
+        history: int,
+        late: str | None,
+        missed: str,
+        progress: str | None,
+        algorithm: str | None,
+        seed: int,
+        name: str | None,
+    ) -> None:
+        self._take_buffers(sendbuf, recvbuf)
+        ops = _as_ops(op, len(self.recv))
+        self.sums = [code == lib.PCOLL_SUM for code in ops]
+        self.buffers = ffi.new("pcoll_buffer[]", len(self.recv))
+        for i, (array, code) in enumerate(zip(self.recv, ops)):
+            self.buffers[i].count = array.size
+            self.buffers[i].dtype = _buffers.dtype_code("recvbuf", array.dtype)
+            self.buffers[i].op = code
+        self.policy = as_policy(quorum)
+        if late is None:
+            late = "carry" if all(self.sums) else "latest"
+        if late == "carry" and not all(self.sums):
+            raise ValueError('late: "carry" adds deposits up, so it needs op=MPI.SUM; use "latest" or "drop"')
+        if missed not in ("sum", "latest"):
+            raise ValueError(f"missed: expected 'sum' or 'latest', got {missed!r}")
+        if isinstance(history, bool) or not isinstance(history, (int, np.integer)):
+            raise TypeError(f"history: expected a number of rounds, got {type(history).__name__}")
+        if not 1 <= history <= 2**20:
+            raise ValueError(f"history: expected 1 to {2**20} rounds, got {history}")
+        _settings.choice("algorithm", algorithm, "PARTIALCOLL_ALGORITHM", "auto", _ALGORITHMS)
+        _settings.choice("domain", None, "PARTIALCOLL_DOMAIN", "rank", _DOMAINS)
+        progress = _settings.choice("progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(_PROGRESS))
+        self.deliver = deliver
+        self.missed = missed
+        self.options = ffi.new("pcoll_options *")
+        fill(self.policy, self.options.policy)
+        self.options.deliver = _code("deliver", deliver, _DELIVER)
+        self.options.late = _code("late", late, _LATE)
+        self.options.progress = _PROGRESS[progress]
+        self.options.owned_send = self.send is None
+        self.options.history = history
+        self.options.seed = int(seed) % 2**64
+        self.options.name = _hash(name)
+
+    def _take_buffers(self, sendbuf: Any, recvbuf: Any) -> None:
+        in_place = sendbuf is MPI.IN_PLACE
+        if sendbuf is None and recvbuf is None:
+            raise ValueError("recvbuf: expected a buffer, got None with sendbuf=None")
+        self.send: list[Array] | None = None
+        if not in_place and sendbuf is not None:
+            self.send = _buffers.as_arrays("sendbuf", sendbuf, writable=False)
+        if recvbuf is None:
+            if self.send is None:
+                raise ValueError("recvbuf: expected a buffer with sendbuf=MPI.IN_PLACE, got None")
+            self.recv = [np.zeros_like(array) for array in self.send]
+        else:
+            self.recv = _buffers.as_arrays("recvbuf", recvbuf, writable=True)
+        if in_place:
+            _buffers.check_apart("recvbuf", self.recv)
+            self.send = self.recv
+        elif self.send is not None:
+            _buffers.check_match(self.send, self.recv)
+        given = recvbuf if sendbuf is None or in_place else sendbuf
+        self.single = _buffers._is_spec(given) or not isinstance(given, (list, tuple))
+
+    def memory(self, ranks: int) -> int:
+        """Bytes that a handle with these arguments holds on this rank."""
+        total = ffi.new("uint64_t *")
+        check(lib.pcoll_memory_estimate(ranks, self.buffers, len(self.recv), self.options, total))
+        return int(total[0])
+
+
+def _hash(name: str | None) -> int:
+    if name is None:
+        return 0
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def _address(comm: Any) -> Any:
+    if not isinstance(comm, MPI.Comm):
+        raise TypeError(f"comm: expected an mpi4py communicator, got {type(comm).__name__}")
+    if comm == MPI.COMM_NULL:
+        raise ValueError("comm: expected a communicator, got MPI.COMM_NULL")
+    if comm.Is_inter():
+        raise ValueError("comm: expected an intra-communicator, got an inter-communicator")
+    return ffi.cast("void *", MPI._addressof(comm))
+
+
+def _tell_the_others(address: Any) -> None:
+    """This rank's arguments are wrong: take part in the comparison, so that the others
+    learn of it instead of waiting."""
+    options = ffi.new("pcoll_options *")
+    options.invalid = 1
+    buffers = ffi.new("pcoll_buffer[1]")
+    handle = ffi.new("pcoll_handle **")
+    lib.pcoll_allreduce_create(address, buffers, 1, options, handle)
+
+
+def _create(comm: MPI.Intracomm, arguments: dict[str, Any]) -> AllreduceHandle:
+    _launch.check_launcher()
+    address = _address(comm)
+    _settings.configure_logging(comm.rank)
+    try:
+        a = _Arguments(**arguments)
+    except (TypeError, ValueError):
+        _tell_the_others(address)
+        raise
+    core = ffi.new("pcoll_handle **")
+    check(lib.pcoll_allreduce_create(address, a.buffers, len(a.recv), a.options, core))
+    return AllreduceHandle(
+        core[0],
+        ranks=comm.size,
+        send=a.send,
+        recv=a.recv,
+        single=a.single,
+        policy=a.policy,
+        deliver=a.deliver,
+        missed=a.missed,
+        sums=a.sums,
+        memory=a.memory(comm.size),
+    )
+
+
+def Allreduce_init(
+    comm: MPI.Intracomm,
+    sendbuf: Any,
+    recvbuf: Any = None,
+    op: Any = MPI.SUM,
+    *,
+    quorum: Policy | str = "solo",
+    deliver: str = "one",
+    history: int = 8,
+    late: str | None = None,
+    missed: str = "sum",
+    progress: str | None = None,
+    algorithm: str | None = None,
+    seed: int = 0,
+    name: str | None = None,
+) -> AllreduceHandle:
+    """Make a persistent partial allreduce. Collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Dup'ed once, so nothing on it meets the handle's messages.
+    sendbuf : buffer, list of buffers, MPI.IN_PLACE or None
+        What mpi4py takes (`array` or `[array, count, datatype]`): C-contiguous numpy arrays,
+        torch CPU tensors; float32, float64, int32, int64. All buffers of a handle travel in one
+        round. None: write deposits to `send_buffer`, which saves a copy.
+    recvbuf : buffer, list of buffers or None
+        Same dtypes and sizes as sendbuf, no common memory. None: made by the library.
+    op : mpi4py.MPI.Op or list of them
+        SUM, PROD, MIN or MAX; one for all buffers or one for each.
+    quorum : policy or str
+        When a round may complete: "solo", "majority", "full".
+    deliver : "one" or "all"
+        "one": the t-th call returns round t. "all": a call returns every round that this rank
+        has not seen; end such loops with `AllreduceHandle.until`.
+    history : int
+        Rounds whose results are kept, 1 to 2**20. With "one" no rank lags more than that.
+    late : "carry", "latest" or "drop"
+        What becomes of a deposit that misses its round: added to the next one (default for
+        SUM), replaced by the next one (default for other ops), forgotten.
+    missed : "sum" or "latest"
+        With deliver="all", what the receive buffers hold if a call delivers several rounds:
+        their sum (op SUM), or the newest.
+    progress : "agent", "manual" or "spin"
+        Who communicates while the application computes: a thread that sleeps, nobody, a
+        thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
+    algorithm : "auto" or "recdbl"
+        Default: PARTIALCOLL_ALGORITHM or "auto".
+    seed : int
+        Of the draws of "majority"; the same on all ranks.
+    name : str
+        For messages; must agree between ranks.
+
+    Raises
+    ------
+    MismatchError
+        On every rank, if the arguments differ between ranks; says which and where.
+    TypeError, ValueError
+        This rank's arguments are wrong (the other ranks get MismatchError).
+    StateError
+        progress="agent" with an MPI initialised below MPI_THREAD_MULTIPLE.
+
+    Source: Li et al., PPoPP 2020, section 4; the contract is in docs/semantics.md.
+    """
+    return _create(
+        comm,
+        {
+            "sendbuf": sendbuf,
+            "recvbuf": recvbuf,
+            "op": op,
+            "quorum": quorum,
+            "deliver": deliver,
+            "history": history,
+            "late": late,
+            "missed": missed,
+            "progress": progress,
+            "algorithm": algorithm,
+            "seed": seed,
+            "name": name,
+        },
+    )
+
+
+def memory_estimate(comm: MPI.Intracomm, sendbuf: Any, recvbuf: Any = None, op: Any = MPI.SUM, **options: Any) -> int:
+    """Bytes that a handle with these arguments (those of `Allreduce_init`) will hold on this
+    rank. Local."""
+    _address(comm)
+    defaults: dict[str, Any] = {
+        "quorum": "solo",
+        "deliver": "one",
+        "history": 8,
+        "late": None,
+        "missed": "sum",
+        "progress": None,
+        "algorithm": None,
+        "seed": 0,
+        "name": None,
+    }
+    return _Arguments(sendbuf, recvbuf, op, **{**defaults, **options}).memory(comm.size)
+
+
+# The drop-in: handles cached on the communicator.
+
+
+def _free_cached(comm: MPI.Comm, keyval: int, cache: dict[Any, AllreduceHandle]) -> None:
+    for handle in cache.values():
+        handle.Free()
+
+
+_keyval = MPI.KEYVAL_INVALID
+
+
+def _cache_of(comm: MPI.Comm) -> dict[Any, AllreduceHandle]:
+    global _keyval
+    if _keyval == MPI.KEYVAL_INVALID:
+        _keyval = MPI.Comm.Create_keyval(delete_fn=_free_cached)
+    cache: dict[Any, AllreduceHandle] | None = comm.Get_attr(_keyval)
+    if cache is None:
+        cache = {}
+        comm.Set_attr(_keyval, cache)
+    return cache
+
+
+def _call_site() -> str:
+    """Where the caller of Allreduce stands, the same on all ranks that run the same file."""
+    frame = sys._getframe(2)
+    code = frame.f_code
+    return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_name}:{frame.f_lasti}"
+
+
+def Allreduce(
+    comm: MPI.Intracomm,
+    sendbuf: Any,
+    recvbuf: Any,
+    op: Any = MPI.SUM,
+    *,
+    quorum: Policy | str = "majority",
+    name: str | None = None,
+    **options: Any,
+) -> Round:
+    """Partial allreduce in place of ``comm.Allreduce(sendbuf, recvbuf, op)``.
+
+    The first call from a place in the program makes a persistent handle (collective), which
+    is cached on the communicator by `name` (default: the place of the call), the buffers'
+    sizes and dtypes, op and options; later calls from there use it. Two sums in one loop stand
+    in two places, so they never share a handle; where one place serves several, give
+    each a name. The handles are freed with the communicator.
+
+    Parameters are those of `Allreduce_init`; returns the `Round`.
+    """
+    site = name if name is not None else _call_site()
+    in_place = sendbuf is MPI.IN_PLACE
+    cache = _cache_of(comm) if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL else {}
+    try:
+        recv = _buffers.as_arrays("recvbuf", recvbuf, writable=True)
+        send = recv if in_place else _buffers.as_arrays("sendbuf", sendbuf, writable=False)
+        if not in_place:
+            _buffers.check_match(send, recv)
+        shape = tuple((a.dtype.num, a.size) for a in recv)
+        key = (site, shape, str(as_policy(quorum)), repr(op), in_place, tuple(sorted(options.items())))
+        handle = cache.get(key)
+    except (TypeError, ValueError):
+        handle = None  # let the making of a handle report it, to all ranks
+    if handle is None:
+        arguments = {"sendbuf": sendbuf, "recvbuf": recvbuf, "op": op, "quorum": quorum, **options}
+        handle = Allreduce_init(comm, **arguments, name=site)
+        cache[key] = handle
+    else:
+        handle._set_buffers(send, recv)
+    handle.Start()
+    return handle.Wait()
+
+
+# Several handles.
+
+
+def Startall(handles: Sequence[AllreduceHandle]) -> None:
+    """Start all handles, in this order. Local."""
+    for handle in handles:
+        handle.Start()
+
+
+def Waitall(handles: Sequence[AllreduceHandle], timeout: float | None = None) -> list[Round]:
+    """Wait for all handles; their rounds, in this order. TimeoutError after timeout seconds
+    for any one of them."""
+    return [handle.Wait(timeout) for handle in handles]
+
+
+def Waitany(handles: Sequence[AllreduceHandle], timeout: float | None = None) -> tuple[int, Round]:
+    """Wait until the round of any started handle is complete; its position and its round.
+
+    Handles that are not started are passed over; StateError if none is.
+    """
+    _waiting.check_timeout(timeout)
+    started = [h for h in handles if h._started]
+    if not started:
+        raise StateError("none of the handles is started")
+    pointers = ffi.new("pcoll_handle *[]", [h._core() for h in started])
+    index = ffi.new("int32_t *")
+    done = _waiting.wait(
+        lambda us: int(lib.pcoll_wait_any(pointers, len(started), us, index)),
+        timeout,
+        lambda waited: _waiting.report_missing(pointers[0], waited),
+    )
+    if not done:
+        raise TimeoutError(f"no round was complete after {timeout} s; wait again")
+    handle = started[index[0]]
+    return list(handles).index(handle), handle._take()
