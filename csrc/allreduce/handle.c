@@ -137,7 +137,6 @@ static int join_others(struct context *c, int local, const pcoll_buffer *buffers
     return rc;
 }
 
-static void begin_end(struct runtime_entry *entry);
 static void end(struct runtime_entry *entry);
 
 int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
@@ -163,7 +162,7 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
         free(h);
         return rc;
     }
-    *h = (pcoll_handle){.entry = {.begin_end = begin_end, .end = end},
+    *h = (pcoll_handle){.entry = {.end = end},
                         .context = c,
                         .vertex = v};
     runtime_add(&h->entry);
@@ -476,15 +475,11 @@ int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
     return PCOLL_OK;
 }
 
-static void begin_end(struct runtime_entry *entry)
-{
-    close_vertex((pcoll_handle *)entry);
-}
-
 /* The application still has the handle and may free it later: it stays, empty. */
 static void end(struct runtime_entry *entry)
 {
     pcoll_handle *h = (pcoll_handle *)entry;
+    close_vertex(h);
     while (progress_wait(h->context->progress, is_closed, h, 1000000) == PCOLL_EAGAIN)
         ;
     dispose(h);

@@ -44,8 +44,6 @@ static void end_process(void *state)
 {
     struct runtime *r = state;
     for (struct runtime_entry *e = r->entries; e; e = e->next)
-        e->begin_end(e);
-    for (struct runtime_entry *e = r->entries; e; e = e->next)
         e->end(e);
     while (r->contexts) {
         struct known_context *k = r->contexts;

@@ -12,8 +12,7 @@ struct runtime;
 
 /* A handle in the list of those that have to end before MPI does. */
 struct runtime_entry {
-    void (*begin_end)(struct runtime_entry *); /* start to close, do not wait */
-    void (*end)(struct runtime_entry *);       /* wait, free all but the entry */
+    void (*end)(struct runtime_entry *); /* collective; frees all but the entry */
     struct runtime_entry *next;
     struct runtime *runtime;
 };

@@ -126,7 +126,7 @@ static bool wants_start(struct vertex *v)
 {
     int closing = atomic_load(&v->closing);
     v->initiator = ROUND_NOBODY;
-    if (closing != OPEN)
+    if (closing > ENTERING)
         return closing == DRAINING && v->engine.current < v->closing_rounds;
     bitset_clear(v->arrived, bitset_words(v->shape.ranks));
     v->domain->ops->arrivals(v->domain, v->arrived);
@@ -214,11 +214,33 @@ static void release(struct vertex *v)
         engine_release(&v->engine);
 }
 
+static int agree_to_close(struct vertex *v)
+{
+    v->closing_agreement =
+        (struct agreement){.values = &v->closing_rounds, .count = 1, .vertex = v};
+    return context_agree(v->context, &v->closing_agreement);
+}
+
+/* Next step of closing, if the agreement of the last one is over. */
+static int continue_closing(struct vertex *v)
+{
+    int closing = atomic_load(&v->closing);
+    if ((closing != ENTERING && closing != COUNTING) ||
+        !atomic_load(&v->closing_agreement.done))
+        return PCOLL_OK;
+    atomic_store(&v->closing, closing + 1);
+    if (closing == COUNTING)
+        return PCOLL_OK;
+    v->closing_rounds = v->engine.current + v->frozen;
+    return agree_to_close(v);
+}
+
 int vertex_run(struct vertex *v)
 {
     struct engine *e = &v->engine;
-    if (atomic_load(&v->closing) == AGREEING && atomic_load(&v->closing_agreement.done))
-        atomic_store(&v->closing, DRAINING);
+    int closed = continue_closing(v);
+    if (closed != PCOLL_OK)
+        return closed;
     for (;;) {
         release(v);
         if (!e->released)
@@ -301,14 +323,12 @@ int vertex_close(struct vertex *v)
 {
     if (atomic_load(&v->closing) != OPEN)
         return PCOLL_OK;
-    int rc = vertex_run(v); /* what has arrived starts now or never */
+    int rc = vertex_run(v);
     if (rc != PCOLL_OK)
         return rc;
-    atomic_store(&v->closing, AGREEING);
-    v->closing_rounds = v->engine.current + v->frozen;
-    v->closing_agreement =
-        (struct agreement){.values = &v->closing_rounds, .count = 1, .vertex = v};
-    return context_agree(v->context, &v->closing_agreement);
+    atomic_store(&v->closing, ENTERING);
+    v->closing_rounds = 0; /* nothing to agree on yet: a barrier */
+    return agree_to_close(v);
 }
 
 size_t vertex_bytes(const struct round_shape *shape)

@@ -10,10 +10,14 @@
  *   frozen     the contributions of the members are taken: the round is active
  *   over       the engine is done, sends included: published, then t+1
  *
- * Closing (a collective): stop starting rounds; agree with the others on how many rounds
- * were ever activated; drive all of them to their end, starting them where they have not
- * been (nobody is left half-way); then send a last message on every activation edge and
- * wait for the one of every in-edge: after it nothing can come any more.
+ * Closing (a collective), step by step:
+ *   ENTERING  a barrier. Until it is over everything goes on as before: ranks that have left
+ *             or joined still owe the others their part.
+ *   COUNTING  this vertex starts no more rounds. Agree on the most rounds that any vertex has
+ *             activated: each one's own starts lie before its count, so none is missed.
+ *   DRAINING  bring all of these rounds to their end, starting them where they have not
+ *             been. Then send a last message on every activation edge, and wait for the one
+ *             of every in-edge: after it nothing can come any more.
  */
 #ifndef PCOLL_ALLREDUCE_VERTEX_H
 #define PCOLL_ALLREDUCE_VERTEX_H
@@ -28,7 +32,7 @@ struct survey; /* survey.h */
 
 enum control_kind { CONTROL_ACTIVATE, CONTROL_LAST, CONTROL_ASK, CONTROL_ANSWER };
 
-enum closing { OPEN, AGREEING, DRAINING, CLOSED };
+enum closing { OPEN, ENTERING, COUNTING, DRAINING, CLOSED };
 
 struct vertex {
     struct context *context;
@@ -77,7 +81,8 @@ int vertex_run(struct vertex *v);
 int vertex_done(struct vertex *v, int op, size_t bytes);
 int vertex_control(struct vertex *v, uint32_t source, const struct control *message);
 
-/* Driver: begin to close. Over when closing is CLOSED. Idempotent. */
+/* Driver: begin to close. Over when closing is CLOSED. Idempotent. On one communicator one
+ * handle closes after the other, in the same order on all ranks. */
 int vertex_close(struct vertex *v);
 
 #endif

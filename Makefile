@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything needs only Python 3, a C compiler and make; each target sets up what it needs.
+#
+#   make demo            bench skew on 8 ranks: table, demo.json, demo.png
+#   make test            all tests with the default MPI; MPI=mpich or MPI=openmpi chooses
+#   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
+#   make soak            a million simulated schedules
+#   make format lint     clang-format and ruff; ruff, mypy and clang-format as checks
+
+PYTHON ?= python3
+MPI ?= openmpi
+VENV := .venv/$(MPI)
+BIN := $(VENV)/bin
+RANKS ?= 1 2 3 4 5 8
+SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.py' | grep -v _core_) \
+           setup.py pyproject.toml
+
+.PHONY: all demo test test-mpi check-c soak format lint clean
+all: $(VENV)/installed
+
+$(VENV)/tools:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel tqdm \
+	    matplotlib pytest pytest-mpi hypothesis
+	touch $@
+
+$(VENV)/installed: $(VENV)/tools $(SOURCES)
+	MPICC=$(abspath $(BIN))/mpicc $(BIN)/python -m pip install -q --no-build-isolation \
+	    --force-reinstall --no-deps .
+	touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/partialcoll bench skew -n 8 --iters 20 --json demo.json --plot demo.png
+
+test: check-c test-mpi
+
+test-mpi: $(VENV)/installed
+	$(BIN)/python tests/run.py --ranks "$(RANKS)"
+
+# The C tests. One program for each test_*.c, from the sources that need no MPI.
+
+CC ?= cc
+CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algorithms/*.c \
+          csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c) csrc/transport/sim.c \
+        csrc/allreduce/context.c csrc/allreduce/vertex.c csrc/allreduce/survey.c
+HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
+WARN := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wswitch -Wmissing-prototypes -Werror
+ASAN := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
+TSAN := -O1 -g -fsanitize=thread
+C := build/c
+
+$(C)/test_invariants $(C)/soak: EXTRA := tests/c/world.c tests/c/spy.c
+$(C)/test_domain_pair: EXTRA := tests/c/pair.c
+$(C)/test_threads: EXTRA := tests/c/inproc.c
+$(C)/test_threads: SANITIZE := $(TSAN)
+SANITIZE ?= $(ASAN)
+
+$(C)/test_%: tests/c/test_%.c $(CORE) $(HEADERS) tests/c/world.c tests/c/spy.c tests/c/pair.c tests/c/inproc.c
+	@mkdir -p $(C)
+	$(CC) $(WARN) $(SANITIZE) $(CORE) $(EXTRA) $< -lm -lpthread -o $@
+
+C_TESTS := $(patsubst tests/c/%.c,$(C)/%,$(wildcard tests/c/test_*.c))
+
+check-c: $(C_TESTS)
+	@for test in $(C_TESTS); do $$test || exit 1; done
+
+$(C)/soak: tests/c/test_invariants.c $(CORE) $(HEADERS) tests/c/world.c tests/c/spy.c
+	@mkdir -p $(C)
+	$(CC) $(WARN) -O2 $(CORE) $(EXTRA) $< -lm -lpthread -o $@
+
+soak: $(C)/soak
+	PARTIALCOLL_SCHEDULES=1000000 $(C)/soak
+
+# Style.
+
+.venv/style:
+	$(PYTHON) -m venv .venv/style
+	.venv/style/bin/python -m pip install -q ruff mypy clang-format numpy mpi4py
+
+C_FILES := $(shell git ls-files '*.c' '*.h')
+
+format: .venv/style
+	.venv/style/bin/clang-format -i $(C_FILES)
+	.venv/style/bin/ruff format .
+	.venv/style/bin/ruff check --fix .
+
+lint: .venv/style
+	.venv/style/bin/clang-format --dry-run --Werror $(C_FILES)
+	.venv/style/bin/ruff format --check .
+	.venv/style/bin/ruff check .
+	.venv/style/bin/mypy
+
+clean:
+	rm -rf build .venv *.egg-info partialcoll/_core_*

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Policies, headers, contributions and one rank's rounds, one by one. */
+#include <string.h>
+
+#include "../../csrc/protocol/member.h"
+#include "../../csrc/protocol/policy.h"
+#include "check.h"
+
+char check_context[256] = "";
+
+static void test_policy_text(void)
+{
+    static const char *const names[] = {"solo", "majority", "full"};
+    for (int i = 0; i < 3; i++) {
+        pcoll_policy p;
+        char text[32];
+        CHECK_OK(pcoll_policy_parse(names[i], &p));
+        CHECK(p.kind == i, "%s is %d", names[i], p.kind);
+        CHECK_OK(pcoll_policy_format(&p, text, sizeof text));
+        CHECK(!strcmp(text, names[i]), "%s", text);
+    }
+    static const char *const wrong[] = {"", "Solo", "solo ", "half", "majority,", "full:1"};
+    for (int i = 0; i < 6; i++) {
+        pcoll_policy p;
+        CHECK(pcoll_policy_parse(wrong[i], &p) == PCOLL_EINVAL, "accepted \"%s\"",
+              wrong[i]);
+        CHECK(strstr(pcoll_last_error(), "quorum"), "%s", pcoll_last_error());
+    }
+}
+
+static void test_draw(void)
+{
+    enum { RANKS = 10, DRAWS = 20000 };
+    uint64_t live = (1u << RANKS) - 1, none = 0;
+    int count[RANKS] = {0};
+    struct policy_view view = {.ranks = RANKS, .live = &live, .stream = 42};
+    for (view.round = 0; view.round < DRAWS; view.round++)
+        count[policy_drawn(&view)]++;
+    for (int i = 0; i < RANKS; i++)
+        CHECK(count[i] > 1800 && count[i] < 2200, "rank %d drawn %d times", i, count[i]);
+    live &= ~(uint64_t)(1 << 3);
+    for (view.round = 0; view.round < DRAWS; view.round++)
+        CHECK(policy_drawn(&view) != 3, "a rank that has left was drawn");
+    view.live = &none;
+    CHECK(policy_drawn(&view) == -1, "drawn among nobody");
+}
+
+static void test_policy_met(void)
+{
+    uint64_t live = 0xf, members = 0x3, arrived = 0;
+    struct policy_view v = {
+        .ranks = 4, .live = &live, .members = &members, .arrived = &arrived};
+    pcoll_policy solo = {PCOLL_SOLO}, full = {PCOLL_FULL};
+    CHECK(!policy_met(&solo, &v) && !policy_met(&full, &v), "met by nobody");
+    arrived = 0x2;
+    CHECK(policy_met(&solo, &v), "solo not met by one");
+    CHECK(!policy_met(&full, &v), "full met by one of two members");
+    arrived = 0x3;
+    CHECK(policy_met(&full, &v), "full not met by all members");
+    live = 0xc; /* the members have left: they hold nobody up and start nothing */
+    CHECK(!policy_met(&solo, &v), "solo started by one that has left");
+    arrived = 0;
+    CHECK(policy_met(&full, &v), "one that has left holds a full round up");
+    live = 0;
+    CHECK(!policy_met(&full, &v), "a full round starts with nobody live");
+}
+
+/* A carry that loses the race against an activation goes in alone. */
+static void test_contribution_race(void)
+{
+    struct contribution c;
+    contribution_init(&c, PCOLL_LATE_CARRY, false);
+    contribution_publish(&c, contribution_plan(&c));
+    struct deposit_plan plan = contribution_plan(&c);
+    CHECK(plan.carried == c.pending, "nothing to carry");
+    int frozen = contribution_freeze(&c);
+    CHECK(frozen == plan.carried, "froze something else");
+    CHECK(!contribution_plan_holds(&c, plan), "would count a deposit twice");
+    plan = contribution_plan(&c);
+    CHECK(plan.carried == NO_SLOT && plan.target != frozen, "writes into a frozen slot");
+    contribution_publish(&c, plan);
+    plan = contribution_plan(&c);
+    CHECK(plan.carried != frozen && plan.target != frozen && plan.target != plan.carried,
+          "three slots are not three");
+    contribution_thaw(&c);
+    CHECK(contribution_freeze(&c) == plan.carried, "lost");
+    CHECK(contribution_freeze(&c) == NO_SLOT, "counted twice");
+}
+
+/* In place: the application's slot is never one that somebody reads. */
+static void test_contribution_in_place(void)
+{
+    struct contribution c;
+    contribution_init(&c, PCOLL_LATE_CARRY, true);
+    for (int i = 0; i < 50; i++) {
+        int filled = c.user;
+        CHECK(filled != c.pending && filled != c.frozen, "the user's slot is in use");
+        struct deposit_plan plan = contribution_plan(&c);
+        CHECK(plan.target >= 0, "no slot");
+        if (plan.carried == NO_SLOT)
+            CHECK(plan.target == filled, "copies for nothing");
+        contribution_publish(&c, plan);
+        if (i % 3 == 0)
+            contribution_freeze(&c);
+        if (i % 3 == 1)
+            contribution_thaw(&c);
+    }
+}
+
+struct header_storage {
+    uint64_t words[16];
+};
+
+static void complete_round(struct member *m, bool joined)
+{
+    struct header_storage storage;
+    struct round_header *h = (struct round_header *)&storage;
+    round_header_clear(h, 2, m->frozen);
+    member_freeze(m, h, 2);
+    if (joined)
+        bitset_fill(round_mask(h, 2, ROUND_JOINED), 2);
+    member_complete(m, h, 2);
+}
+
+static void deposit(struct member *m, enum deposit_outcome expected)
+{
+    CHECK_OK(member_begin(m));
+    enum deposit_outcome outcome = member_publish(m, contribution_plan(&m->contribution));
+    CHECK(outcome == expected, "outcome %d", outcome);
+}
+
+static void take(struct member *m, uint64_t expected, uint64_t expected_lost)
+{
+    uint64_t round, lost;
+    CHECK(member_ready(m), "not ready");
+    CHECK(member_read_begin(m, UINT64_MAX, &round, &lost), "nothing to read");
+    CHECK(round == expected && lost == expected_lost, "round %llu, lost %llu",
+          (unsigned long long)round, (unsigned long long)lost);
+    member_read_end(m);
+}
+
+static pcoll_options options_of(int deliver, int late, uint32_t history)
+{
+    return (pcoll_options){.deliver = deliver, .late = late, .history = history};
+}
+
+static void test_member_one(void)
+{
+    struct member m;
+    pcoll_options o = options_of(PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY, 2);
+    member_init(&m, 0, &o);
+    deposit(&m, DEPOSIT_ARRIVED);
+    CHECK(member_begin(&m) == PCOLL_ESTATE, "started twice");
+    complete_round(&m, false);
+    take(&m, 0, 0);
+    CHECK(member_included(&m, 0), "not included");
+    CHECK_OK(member_finish(&m));
+    complete_round(&m, false);
+    CHECK(member_admits(&m), "held back with a lag of 1, history 2");
+    complete_round(&m, false);
+    CHECK(!member_admits(&m), "not held back with a lag of 2, history 2");
+    deposit(&m, DEPOSIT_STORED);
+    take(&m, 1, 0);
+    CHECK(m.holds_back == false && member_admits(&m), "still held back");
+    CHECK(!member_included(&m, 1), "a stored deposit is not in an older round");
+    CHECK_OK(member_finish(&m));
+    CHECK(member_finish(&m) == PCOLL_ESTATE, "finished twice");
+}
+
+static void test_member_all(void)
+{
+    struct member m;
+    pcoll_options o = options_of(PCOLL_DELIVER_ALL, PCOLL_LATE_DROP, 2);
+    member_init(&m, 0, &o);
+    for (int i = 0; i < 5; i++) {
+        CHECK(member_admits(&m), "deliver=all holds the others back");
+        complete_round(&m, false);
+    }
+    deposit(&m, DEPOSIT_DROPPED);
+    take(&m, 3, 3);
+    take(&m, 4, 0);
+    CHECK_OK(member_finish(&m));
+    deposit(&m, DEPOSIT_ARRIVED);
+    CHECK(!member_ready(&m), "ready without a round");
+    complete_round(&m, false);
+    take(&m, 5, 0);
+    CHECK(m.stats.lost == 3, "%llu lost", (unsigned long long)m.stats.lost);
+}
+
+/* While a result is being copied out, its slot is not used again. */
+static void test_member_copying(void)
+{
+    struct member m;
+    pcoll_options o = options_of(PCOLL_DELIVER_ALL, PCOLL_LATE_CARRY, 2);
+    member_init(&m, 0, &o);
+    uint64_t round, lost;
+    complete_round(&m, false);
+    CHECK(member_read_begin(&m, UINT64_MAX, &round, &lost), "nothing to read");
+    complete_round(&m, false);
+    complete_round(&m, false);
+    CHECK(!member_admits(&m), "round 3 would overwrite round 0, which is being read");
+    CHECK(member_read_end(&m), "nobody is told that it goes on");
+    CHECK(member_admits(&m), "still held");
+}
+
+static void test_member_join(void)
+{
+    struct member m;
+    pcoll_options o = options_of(PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY, 4);
+    member_init(&m, 1, &o);
+    CHECK(!member_arrived(&m), "arrived by itself");
+    CHECK_OK(member_join(&m));
+    CHECK(member_arrived(&m), "a rank that joins has to say so");
+    complete_round(&m, false);
+    CHECK(!m.live && !member_arrived(&m), "still starts rounds after it has joined");
+    take(&m, 0, 0);
+    CHECK(m.joining, "joined too early");
+    complete_round(&m, true);
+    CHECK(m.live && !member_arrived(&m), "starts a round although all have joined");
+    take(&m, 1, 0);
+    CHECK(!m.joining, "does not see that all have joined");
+    CHECK_OK(member_finish(&m));
+    CHECK_OK(member_leave(&m));
+    CHECK(member_arrived(&m), "a rank that leaves has to say so");
+    CHECK(member_begin(&m) == PCOLL_ESTATE, "starts after it has left");
+}
+
+static void test_header_merge(void)
+{
+    struct header_storage sa, sb;
+    struct round_header *a = (struct round_header *)&sa, *b = (struct round_header *)&sb;
+    CHECK(round_header_bytes(1) == 64 && round_header_bytes(65) == 128, "sizes");
+    round_header_clear(a, 8, 5);
+    round_header_clear(b, 8, 5);
+    CHECK(round_is_null(a, 8), "not null");
+    bitset_add(round_mask(b, 8, ROUND_ACTIVE), 3);
+    bitset_add(round_mask(a, 8, ROUND_LEFT), 1);
+    b->initiator = 3;
+    round_header_merge(a, a, b, 8);
+    CHECK(a->round == 5 && a->initiator == 3 && !round_is_null(a, 8), "merged wrongly");
+    CHECK(bitset_has(round_mask(a, 8, ROUND_LEFT), 1), "lost a bit");
+}
+
+int main(void)
+{
+    test_policy_text();
+    test_draw();
+    test_policy_met();
+    test_contribution_race();
+    test_contribution_in_place();
+    test_member_one();
+    test_member_all();
+    test_member_copying();
+    test_member_join();
+    test_header_merge();
+    printf("protocol: all tests passed\n");
+    return 0;
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Building, checking, printing and running schedules; the builders for any P. */
+#include <string.h>
+
+#include "../../csrc/algorithms/algorithms.h"
+#include "../../csrc/schedule/engine.h"
+#include "check.h"
+
+char check_context[256] = "";
+
+static void expect_refused(struct sched *s, const char *part)
+{
+    CHECK(sched_commit(s) == PCOLL_EINVAL, "accepted: %s", part);
+    CHECK(strstr(pcoll_last_error(), part), "message is \"%s\", expected \"%s\"",
+          pcoll_last_error(), part);
+    sched_free(&s);
+}
+
+static void test_refused(void)
+{
+    struct sched *s = sched_create();
+    int a = sched_nop(s, "first"), b = sched_nop(s, "second");
+    sched_after(s, a, b);
+    sched_after(s, b, a);
+    sched_end(s, b);
+    expect_refused(s, "depends on itself");
+
+    s = sched_create();
+    a = sched_nop(s, "alone");
+    expect_refused(s, "no operation ends the round");
+
+    s = sched_create();
+    a = sched_nop(s, "greedy");
+    b = sched_nop(s, "before");
+    sched_after(s, a, b);
+    sched_need(s, a, 2);
+    sched_end(s, a);
+    expect_refused(s, "needs 2 of 1");
+
+    s = sched_create();
+    a = sched_event(s, "arrival");
+    sched_after(s, a, sched_nop(s, "before"));
+    sched_end(s, a);
+    expect_refused(s, "completed from outside");
+
+    s = sched_create();
+    sched_end(s, sched_nop(s, "end"));
+    sched_after(s, 0, 17);
+    expect_refused(s, "does not exist");
+}
+
+/* An event gate of 2 of 3, then a send; run for several rounds. */
+static void test_quorum_gate(void)
+{
+    struct sched *s = sched_create();
+    int arrival[3], gate = -1, send;
+    for (int i = 0; i < 3; i++)
+        arrival[i] = sched_event(s, "arrival");
+    gate = sched_nop(s, "quorum");
+    for (int i = 0; i < 3; i++)
+        sched_after(s, gate, arrival[i]);
+    sched_need(s, gate, 2);
+    send = sched_send(s, "go", 1, 0, 0);
+    sched_after(s, send, gate);
+    sched_end(s, send);
+    CHECK_OK(sched_commit(s));
+    struct engine e;
+    CHECK_OK(engine_init(&e, s));
+    for (uint64_t round = 0; round < 5; round++) {
+        CHECK(engine_next(&e) == -1, "runs before it is released");
+        engine_release(&e);
+        /* From the second round on, arrival 0 has come early and was kept. */
+        if (round == 0)
+            CHECK(engine_complete(&e, round, arrival[0]) == ENGINE_TAKEN, "lost");
+        CHECK(engine_next(&e) == -1, "fires at 1 of 3");
+        CHECK(engine_complete(&e, round, arrival[0]) == ENGINE_DROPPED, "fires twice");
+        CHECK(engine_next(&e) == -1, "a duplicate counts");
+        CHECK(engine_complete(&e, round + 1, arrival[0]) == ENGINE_KEPT, "not kept");
+        CHECK(engine_complete(&e, round + 2, arrival[0]) == ENGINE_IMPOSSIBLE, "2 ahead");
+        CHECK(engine_complete(&e, round, arrival[2]) == ENGINE_TAKEN, "refused");
+        CHECK(engine_next(&e) == send, "does not fire at 2 of 3");
+        CHECK(engine_complete(&e, round, arrival[1]) == ENGINE_TAKEN, "third refused");
+        CHECK(engine_next(&e) == -1, "fires again at 3 of 3");
+        CHECK(!engine_over(&e), "over before its send");
+        CHECK(engine_complete(&e, round, send) == ENGINE_TAKEN, "send not taken");
+        CHECK(engine_over(&e), "not over");
+        engine_advance(&e);
+        CHECK(engine_complete(&e, round, arrival[0]) == ENGINE_DROPPED, "late one obeyed");
+    }
+    engine_destroy(&e);
+    sched_free(&s);
+}
+
+enum { MOST = 70 };
+
+struct flood {
+    uint32_t size;
+    struct sched *s[MOST];
+    struct engine e[MOST];
+    struct activation a[MOST];
+    bool reached[MOST];
+};
+
+static void flood_create(struct flood *f, uint32_t size)
+{
+    *f = (struct flood){.size = size};
+    for (uint32_t i = 0; i < size; i++) {
+        f->s[i] = sched_create();
+        build_activation(f->s[i], i, size, &f->a[i]);
+        sched_end(f->s[i], f->a[i].active);
+        CHECK_OK(sched_commit(f->s[i]));
+        CHECK_OK(engine_init(&f->e[i], f->s[i]));
+        engine_release(&f->e[i]);
+    }
+}
+
+static void flood_free(struct flood *f)
+{
+    for (uint32_t i = 0; i < f->size; i++) {
+        engine_destroy(&f->e[i]);
+        sched_free(&f->s[i]);
+    }
+}
+
+/* One hop: all that is sent now arrives at the end of it. */
+static void flood_hop(struct flood *f)
+{
+    struct {
+        uint32_t to;
+        int edge;
+    } sent[MOST * 8];
+    int n = 0, op;
+    for (uint32_t i = 0; i < f->size; i++) {
+        while ((op = engine_next(&f->e[i])) >= 0) {
+            const struct op *o = &f->s[i]->ops[op];
+            CHECK(activation_source((uint32_t)o->peer, f->size, o->edge) == i,
+                  "edge %d of %u leads elsewhere", o->edge, i);
+            sent[n].to = (uint32_t)o->peer;
+            sent[n++].edge = o->edge;
+            engine_complete(&f->e[i], 0, op);
+        }
+    }
+    for (int k = 0; k < n; k++) {
+        f->reached[sent[k].to] = true;
+        engine_complete(&f->e[sent[k].to], 0, f->a[sent[k].to].from[sent[k].edge]);
+    }
+}
+
+/* Every root, and any two roots at once, reach every vertex within ceil(log2 P) hops. */
+static void test_activation_reaches_all(void)
+{
+    for (uint32_t size = 1; size <= MOST; size++) {
+        for (uint32_t root = 0; root < size; root++) {
+            struct flood f;
+            uint32_t second = (root * 7 + 3) % size;
+            flood_create(&f, size);
+            engine_complete(&f.e[root], 0, f.a[root].start);
+            f.reached[root] = true;
+            for (int hop = 0; hop < activation_edges(size); hop++) {
+                if (hop == 1 && root % 2)
+                    engine_complete(&f.e[second], 0, f.a[second].start);
+                flood_hop(&f);
+            }
+            for (uint32_t i = 0; i < size; i++)
+                CHECK(f.reached[i], "P=%u root %u: rank %u is not reached", size, root, i);
+            flood_free(&f);
+        }
+    }
+}
+
+/* Every send of a rank has its receive at the peer, on the same edge, for any P. */
+static void test_recdbl_matches(void)
+{
+    for (uint32_t size = 1; size <= 70; size++) {
+        struct sched *s[70];
+        for (uint32_t i = 0; i < size; i++) {
+            s[i] = sched_create();
+            sched_end(s[i], build_allreduce_recdbl(s[i], i, size, sched_nop(s[i], "go")));
+            CHECK_OK(sched_commit(s[i]));
+        }
+        for (uint32_t i = 0; i < size; i++) {
+            for (uint32_t k = 0; k < s[i]->count; k++) {
+                const struct op *o = &s[i]->ops[k];
+                if (o->kind != OP_SEND)
+                    continue;
+                CHECK(o->edge < DATA_EDGES, "edge %d", o->edge);
+                int matches = 0;
+                const struct sched *peer = s[o->peer];
+                for (uint32_t j = 0; j < peer->count; j++)
+                    matches += peer->ops[j].kind == OP_RECV &&
+                               peer->ops[j].peer == (int)i && peer->ops[j].edge == o->edge;
+                CHECK(matches == 1, "P=%u: send %u -> %d edge %d has %d receives", size, i,
+                      o->peer, o->edge, matches);
+            }
+        }
+        for (uint32_t i = 0; i < size; i++)
+            sched_free(&s[i]);
+    }
+}
+
+static void test_print(void)
+{
+    struct sched *s = sched_create();
+    struct activation a;
+    build_activation(s, 1, 3, &a);
+    sched_end(s, build_allreduce_recdbl(s, 1, 3, a.active));
+    CHECK_OK(sched_commit(s));
+    char *text = sched_text(s), *dot = sched_dot(s);
+    CHECK(strstr(text, "control SEND activate to 2 edge 0"), "%s", text);
+    CHECK(strstr(text, "[ends the round]"), "%s", text);
+    CHECK(strstr(text, "after 1 of {"), "%s", text);
+    CHECK(!strncmp(dot, "digraph schedule {", 18) && strstr(dot, "->"), "%s", dot);
+    free(text);
+    free(dot);
+    sched_free(&s);
+}
+
+int main(void)
+{
+    test_refused();
+    test_quorum_gate();
+    test_activation_reaches_all();
+    test_recdbl_matches();
+    test_print();
+    printf("schedule: all tests passed\n");
+    return 0;
+}
