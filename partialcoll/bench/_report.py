@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a benchmark as a table and as JSON, and the progress bar."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+
+import partialcoll
+
+Row = dict[str, Any]
+T = TypeVar("T")
+
+
+def document(command: str, ranks: int, rows: list[Row]) -> dict[str, Any]:
+    """The JSON document that every benchmark writes."""
+    return {
+        "schema": 1,
+        "command": command,
+        "env": {
+            "mpi": MPI.Get_library_version().rstrip("\x00").splitlines()[0],
+            "ranks": ranks,
+            "cores": os.cpu_count(),
+            "version": partialcoll.__version__,
+        },
+        "rows": rows,
+    }
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+    return str(value)
+
+
+def table(rows: list[Row], columns: Iterable[str]) -> str:
+    """The rows as aligned columns under their names."""
+    names = list(columns)
+    cells = [names, *[[_text(row.get(name)) for name in names] for row in rows]]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in cells)
+
+
+def write(where: str | None, doc: dict[str, Any], text: str) -> None:
+    """The table to standard output, the JSON where it was asked for.
+
+    With "-" the JSON has standard output for itself and the table goes to standard error.
+    """
+    print(text, file=sys.stderr if where == "-" else sys.stdout, flush=True)
+    if where == "-":
+        print(json.dumps(doc, indent=2), flush=True)
+    elif where:
+        with open(where, "w", encoding="utf-8") as file:
+            json.dump(doc, file, indent=2)
+            file.write("\n")
+
+
+def progress(items: Iterable[T], show: bool, what: str) -> Iterator[T]:
+    """The items, with a bar on a terminal."""
+    if show and (sys.stderr.isatty() or os.environ.get("PARTIALCOLL_TTY")):
+        from tqdm import tqdm
+
+        items = tqdm(items, desc=what, leave=False, ascii=True)
+    yield from items

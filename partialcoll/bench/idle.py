@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU used while nothing happens (idle agents), and while all ranks but one wait for it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+import partialcoll as pc
+
+from . import _report
+
+COLUMNS = ("state", "ranks", "cpu_percent_per_rank")
+
+
+def _cpu_percent(action: Callable[[], object]) -> float:
+    """CPU time of this process over wall time during the action, in percent of a core."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    action()
+    return 100 * (time.process_time() - cpu) / (time.perf_counter() - wall)
+
+
+def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
+    """Measure; rows on rank 0. Collective."""
+    buffer, result = np.ones(1024, np.float32), np.empty(1024, np.float32)
+    handle = pc.Allreduce_init(comm, buffer, result, quorum="full", name="bench idle")
+
+    def meet() -> None:
+        handle.Start()
+        handle.Wait()
+
+    def wait_for_last() -> None:
+        if comm.rank == comm.size - 1:
+            time.sleep(options.seconds)
+        meet()
+
+    rows = []
+    for state, action in (("idle", lambda: time.sleep(options.seconds)), ("waiting", wait_for_last)):
+        meet()
+        percent = comm.gather(_cpu_percent(action))
+        if percent is not None:
+            rows.append({"state": state, "ranks": comm.size, "cpu_percent_per_rank": float(np.mean(percent))})
+    handle.Free()
+    return rows
+
+
+def plot(rows: list[_report.Row], path: str) -> None:
+    """Bars of CPU use."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(4, 3), constrained_layout=True)
+    bars = axes.bar([r["state"] for r in rows], [r["cpu_percent_per_rank"] for r in rows], color="#1a73e8")
+    axes.bar_label(bars, fmt="%.2f %%")
+    axes.set_ylabel("CPU of a core per rank (%)")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main(options: argparse.Namespace) -> None:
+    """The command ``bench idle`` on the ranks of a job."""
+    comm = MPI.COMM_WORLD
+    rows = run(options, comm)
+    if comm.rank == 0:
+        _report.write(options.json, _report.document("bench idle", comm.size, rows), _report.table(rows, COLUMNS))
+        if options.plot:
+            plot(rows, options.plot)

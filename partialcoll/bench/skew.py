@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Skewed arrival: rank i arrives i times the skew late. What does waiting for all cost, and
+what does a quorum save?
+
+Source: Li et al., PPoPP 2020, section 6.1 (the microbenchmark; 32 ranks, 1 ms).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import numpy as np
+from mpi4py import MPI
+
+import partialcoll as pc
+
+from . import _report
+
+COLUMNS = (
+    "collective",
+    "domain",
+    "ranks",
+    "bytes",
+    "latency_us_avg",
+    "latency_us_p50",
+    "latency_us_p99",
+    "active_mean",
+    "speedup_vs_mpi",
+    "limit_us",
+    "speedup_vs_limit",
+    "wrong",
+)
+
+
+@dataclass
+class Contender:
+    """One collective under test, and what was seen of it on this rank."""
+
+    name: str
+    domain: str
+    call: Callable[[], Any]
+    handle: Any = None
+    latencies: list[float] = field(default_factory=list)
+    active: list[int] = field(default_factory=list)
+    wrong: int = 0
+
+
+class Gate:
+    """Lets all ranks go at one time, without anybody burning a core for it."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        names = comm.allgather(MPI.Get_processor_name())
+        self._one_clock = len(set(names)) == 1
+        self._now = np.zeros(1)
+        self._latest = np.zeros(1)
+        self._handle = pc.Allreduce_init(
+            comm, self._now, self._latest, op=MPI.MAX, quorum="full", name="bench gate"
+        )
+        self._margin = 0.5e-3 + 0.1e-3 * comm.size
+
+    def pass_at(self, delay: float) -> None:
+        """Return `delay` seconds after a common point in time.
+
+        Ranks of one machine share its clock; across machines the point is when the ranks
+        have met, which adds the time of one small allreduce to the skew.
+        """
+        self._now[0] = time.perf_counter()
+        self._handle.Start()
+        self._handle.Wait()
+        begin = self._latest[0] + self._margin if self._one_clock else time.perf_counter()
+        left = begin + delay - time.perf_counter()
+        if left > 0:
+            time.sleep(left)
+
+    def free(self) -> None:
+        """Collective."""
+        self._handle.Free()
+
+
+def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
+    """The least mean latency that arithmetic allows, in microseconds.
+
+    mpi, full: (P-1)/2 skews. majority: (P^2-1)/(6P), since one drawn rank is waited for.
+    solo: nobody is waited for, so there is no bound but the work itself (None).
+    """
+    if collective in ("mpi", "full"):
+        return (ranks - 1) / 2 * skew_us
+    if collective == "majority":
+        return (ranks * ranks - 1) / (6 * ranks) * skew_us
+    return None
+
+
+def _contenders(options: argparse.Namespace, comm: MPI.Intracomm, send: Any, recv: Any) -> list[Contender]:
+    made = []
+    for name in options.collectives:
+        if name == "mpi":
+            made.append(Contender("mpi", "-", lambda: comm.Allreduce(send, recv, MPI.SUM)))
+            continue
+        for domain in options.domain:
+            handle = pc.Allreduce_init(comm, send, recv, quorum=name, late=options.late, name=f"bench {name}")
+            made.append(Contender(name, domain, _start_and_wait(handle), handle))
+    return made
+
+
+def _start_and_wait(handle: pc.AllreduceHandle) -> Callable[[], pc.Round]:
+    def call() -> pc.Round:
+        handle.Start()
+        return handle.Wait()
+
+    return call
+
+
+def _check(recv: Any, mask: Any) -> int:
+    """Elements that differ from the sum over the mask; rank r contributes r+1 everywhere."""
+    expected = float((np.flatnonzero(mask) + 1).sum())
+    return int(np.count_nonzero(recv != np.float32(expected)))
+
+
+def _measure(
+    c: Contender, gate: Gate, delay: float, recv: Any, everybody: Any, late: str, keep: bool
+) -> None:
+    recv.fill(-1)
+    gate.pass_at(delay)
+    begin = time.perf_counter()
+    rnd = c.call()
+    elapsed = time.perf_counter() - begin
+    if not keep:
+        return
+    c.latencies.append(elapsed * 1e6)
+    c.active.append(int(rnd.mask.sum()) if rnd is not None else len(everybody))
+    if rnd is None or late == "drop":  # else carried deposits make other sums
+        c.wrong += _check(recv, rnd.mask if rnd is not None else everybody)
+
+
+def _row(c: Contender, comm: MPI.Intracomm, options: argparse.Namespace) -> _report.Row | None:
+    latencies = comm.gather(c.latencies)
+    active = comm.gather(c.active)
+    wrong = comm.reduce(c.wrong)
+    if latencies is None or active is None:
+        return None
+    all_latencies = np.concatenate([np.asarray(x) for x in latencies])
+    return {
+        "collective": c.name,
+        "domain": c.domain,
+        "algorithm": "native" if c.name == "mpi" else "recdbl",
+        "ranks": comm.size,
+        "count": options.count,
+        "bytes": 4 * options.count,
+        "latency_us_avg": float(all_latencies.mean()),
+        "latency_us_p50": float(np.percentile(all_latencies, 50)),
+        "latency_us_p99": float(np.percentile(all_latencies, 99)),
+        "active_mean": float(np.mean(active)),
+        "speedup_vs_mpi": None,
+        "limit_us": limit_us(c.name, comm.size, options.skew_ms * 1e3),
+        "speedup_vs_limit": None,
+        "bandwidth_gbs": None,
+        "busbw_gbs": None,
+        "wrong": wrong,
+    }
+
+
+def _compare(rows: list[_report.Row]) -> None:
+    """Fill in the ratios."""
+    mpi = next((row["latency_us_avg"] for row in rows if row["collective"] == "mpi"), None)
+    for row in rows:
+        if mpi is not None:
+            row["speedup_vs_mpi"] = mpi / row["latency_us_avg"]
+        if row["limit_us"]:
+            row["speedup_vs_limit"] = row["limit_us"] / row["latency_us_avg"]
+
+
+def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
+    """Measure; the rows on rank 0, an empty list elsewhere. Collective."""
+    send = np.full(options.count, comm.rank + 1, dtype=np.float32)
+    recv = np.empty_like(send)
+    everybody = np.ones(comm.size, dtype=bool)
+    gate = Gate(comm)
+    contenders = _contenders(options, comm, send, recv)
+    delay = comm.rank * options.skew_ms * 1e-3
+    steps = range(-options.warmup, options.iters)
+    for step in _report.progress(steps, comm.rank == 0, "skew"):
+        for c in contenders:
+            _measure(c, gate, delay, recv, everybody, options.late, keep=step >= 0)
+    rows = [row for c in contenders if (row := _row(c, comm, options)) is not None]
+    for c in contenders:
+        if c.handle is not None:
+            c.handle.Free()
+    gate.free()
+    _compare(rows)
+    return rows
+
+
+def plot(rows: list[_report.Row], title: str, path: str) -> None:
+    """Latency (logarithmic) and active ranks of each collective, as bars."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = [row["collective"].replace("mpi", "MPI_Allreduce") for row in rows]
+    colours = ["#9aa0a6" if row["collective"] == "mpi" else "#1a73e8" for row in rows]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
+    figure.suptitle(title, fontsize=11)
+    latency = [row["latency_us_avg"] for row in rows]
+    bars = left.bar(names, latency, color=colours, width=0.6)
+    left.set_yscale("log")
+    left.set_ylabel("average latency (µs)")
+    left.set_ylim(min(latency) / 2, max(latency) * 3)
+    labels = []
+    for row in rows:
+        us, speedup = row["latency_us_avg"], row["speedup_vs_mpi"]
+        time_text = f"{us / 1000:.1f} ms" if us >= 1000 else f"{us:.0f} µs"
+        labels.append(time_text if not speedup or row["collective"] == "mpi" else f"{time_text}\n{speedup:.1f}×")
+    left.bar_label(bars, labels, fontsize=9, padding=2)
+    for row, bar in zip(rows, bars):
+        if row["limit_us"]:
+            x = bar.get_x()
+            left.hlines(row["limit_us"], x, x + bar.get_width(), colors="#202124", linestyles=":", linewidth=1.5)
+    left.plot([], [], ":", color="#202124", label="limit by arithmetic")
+    left.legend(fontsize=8, frameon=False, loc="upper right")
+    active = [row["active_mean"] for row in rows]
+    right.bar_label(right.bar(names, active, color=colours, width=0.6), fmt="%.1f", fontsize=9, padding=2)
+    right.set_ylabel("ranks in the sum (mean)")
+    right.set_ylim(0, rows[0]["ranks"] * 1.15)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main(options: argparse.Namespace) -> None:
+    """The command ``bench skew`` on the ranks of a job."""
+    comm = MPI.COMM_WORLD
+    rows = run(options, comm)
+    if comm.rank != 0:
+        return
+    doc = _report.document("bench skew", comm.size, rows)
+    _report.write(options.json, doc, _report.table(rows, COLUMNS))
+    if options.plot:
+        size = 4 * options.count
+        bytes_text = f"{size / 1024:.0f} KiB" if size >= 1024 else f"{size} B"
+        plot(rows, f"{comm.size} ranks arriving {options.skew_ms:g} ms apart, {bytes_text}", options.plot)
