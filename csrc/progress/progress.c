@@ -25,9 +25,10 @@ struct progress {
     _Atomic int off_node;
 };
 
-/* Looks before going to sleep, and after each waking: some MPIs only move a message in one
- * test and report it in the next. */
-enum { LOOKS = 20, LOOKS_AWOKEN = 3 };
+/* Looks before going to sleep, with a yield after each: a waiter is about to be needed, an
+ * agent may be one of many on its core. After waking a few again, since some MPIs only move
+ * a message in one test and report it in the next. */
+enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, LOOKS_AWOKEN = 3 };
 
 /*
  * How long to sleep at most before looking again, in microseconds, growing from the first
@@ -56,7 +57,7 @@ static void pause_us(int64_t us)
 void progress_lock(struct progress *p)
 {
     for (int spins = 0; !try_lock(p); spins++) {
-        if (spins < LOOKS)
+        if (spins < WAITER_LOOKS)
             sched_yield();
         else
             pause_us(50);
@@ -104,11 +105,13 @@ void progress_kick(struct progress *p)
     drive(p);
 }
 
-/* The ring is ours, not a message: it must not look like one to those who compare. */
+/* The ring is ours, not a message: it must not look like one to those who compare. In this
+ * order, one who compares in between wakes the agent for nothing; in the other, a message
+ * could be overlooked. */
 void progress_notify(struct progress *p)
 {
-    atomic_fetch_add(&p->looked, 1);
     bell_wake_waiters(p->bell.page);
+    atomic_fetch_add(&p->looked, 1);
 }
 
 void progress_unrung(struct progress *p, int change)
@@ -161,16 +164,31 @@ static bool must_look(const struct progress *p)
     return atomic_load(&p->unrung) || atomic_load(&p->off_node);
 }
 
-/* A thread leaves a wait: what came after its last look is the agent's. */
+/* Drive, or have the one who does look once more: what we know of may have come after it
+ * looked, and we are about to sleep. */
+static int drive_or_kick(struct progress *p)
+{
+    int happened = drive(p);
+    if (happened != BUSY)
+        return happened;
+    atomic_fetch_add(&p->kicks, 1);
+    return drive(p);
+}
+
+/*
+ * A thread leaves a wait. Rings from now on wake the agent; for those that came before, since
+ * the last look, one more look does: cheaper than a wake-up, and often this thread is back at
+ * once. What has to be looked after without a ring is the agent's.
+ */
 static void hand_over(struct progress *p)
 {
     struct bell_page *page = p->bell.page;
     atomic_fetch_sub(&page->waiters, 1);
-    if (atomic_load(&page->count) == atomic_load(&p->looked) && !atomic_load(&p->unrung))
-        return;
+    if (atomic_load(&page->count) != atomic_load(&p->looked))
+        drive_or_kick(p);
     if (atomic_load(&page->waiters_asleep))
         bell_wake_waiters(page);
-    else
+    else if (atomic_load(&p->unrung))
         bell_wake_agent(page);
 }
 
@@ -186,7 +204,7 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
     atomic_fetch_add(&page->waiters, 1);
     for (;;) {
         uint32_t seen = atomic_load(&page->count);
-        int happened = drive(p);
+        int happened = drive_or_kick(p);
         if (ready(arg))
             break;
         if (happened > 0) {
@@ -199,13 +217,13 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
             rc = PCOLL_EAGAIN;
             break;
         }
-        if (spins++ < LOOKS) {
+        if (spins++ < WAITER_LOOKS) {
             sched_yield();
             continue;
         }
         sleep = longer_nap(must_look(p) ? waiter_unrung : waiter_rung, sleep);
         bell_sleep(page, seen, BELL_WAITER, sleep < left ? sleep : left);
-        spins = LOOKS - LOOKS_AWOKEN;
+        spins = WAITER_LOOKS - LOOKS_AWOKEN;
     }
     hand_over(p);
     return rc;
@@ -228,18 +246,18 @@ static void *agent_main(void *arg)
     while (!atomic_load(&p->stop)) {
         uint32_t seen = atomic_load(&page->count);
         bool waiters = atomic_load(&page->waiters);
-        if (!waiters && drive(p) > 0) {
+        if (!waiters && drive_or_kick(p) > 0) {
             spins = 0;
             sleep = 0;
             continue;
         }
-        if (atomic_load(&p->agent_mode) == PCOLL_PROGRESS_SPIN || spins++ < LOOKS) {
+        if (atomic_load(&p->agent_mode) == PCOLL_PROGRESS_SPIN || spins++ < AGENT_LOOKS) {
             sched_yield();
             continue;
         }
         sleep = longer_nap(agent_nap(p, waiters), sleep);
         bell_sleep(page, seen, BELL_AGENT, sleep);
-        spins = LOOKS - LOOKS_AWOKEN;
+        spins = AGENT_LOOKS - LOOKS_AWOKEN;
     }
     return NULL;
 }

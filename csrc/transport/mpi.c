@@ -36,6 +36,7 @@ struct request_info {
     uint32_t peer;
     uint64_t cookie;
     bool large;
+    bool at_once; /* a send that was over when it was posted */
     struct control *control; /* buffer of a control message */
 };
 
@@ -114,6 +115,16 @@ static int next_request(struct mpi_transport *m, struct request_info info,
     return PCOLL_OK;
 }
 
+/* The send just posted joins the list; its receiver is told. */
+static void begin_send(struct mpi_transport *m, uint32_t peer)
+{
+    int over = 0;
+    MPI_Request_get_status(m->requests[m->count], &over, MPI_STATUS_IGNORE);
+    m->info[m->count++].at_once = over;
+    m->pending_sends += !over;
+    ring(m, peer);
+}
+
 static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
                     size_t bytes, uint64_t cookie)
 {
@@ -132,9 +143,7 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
                "MPI_Isend");
     if (rc != PCOLL_OK)
         return rc;
-    m->count++;
-    m->pending_sends++;
-    ring(m, peer);
+    begin_send(m, peer);
     return PCOLL_OK;
 }
 
@@ -182,8 +191,7 @@ static int mpi_control(struct transport *t, uint32_t peer, const struct control 
         free(copy);
         return rc;
     }
-    m->count++;
-    ring(m, peer);
+    begin_send(m, peer);
     return PCOLL_OK;
 }
 
@@ -202,6 +210,14 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, uint64_t 
     return rc;
 }
 
+/* One that did not go at once may have been delivered only now, after its ring. */
+static void end_send(struct mpi_transport *m, const struct request_info *info)
+{
+    m->pending_sends -= !info->at_once;
+    if (!info->at_once)
+        ring(m, info->peer);
+}
+
 /* The event of a finished request, if it makes one. */
 static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
                      struct transport_event *event)
@@ -216,11 +232,10 @@ static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
         return true;
     case CONTROL_SEND:
         free(info->control);
+        end_send(m, info);
         return false;
     case DATA_SEND:
-        m->pending_sends--;
-        if (info->large)
-            ring(m, info->peer);
+        end_send(m, info);
         break;
     case DATA_RECV:
         MPI_Get_count(status, m->block, &blocks);
