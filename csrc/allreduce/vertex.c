@@ -125,7 +125,6 @@ static int issue(struct vertex *v, int id, bool *finished)
 static bool wants_start(struct vertex *v)
 {
     int closing = atomic_load(&v->closing);
-    v->initiator = ROUND_NOBODY;
     if (closing > ENTERING)
         return closing == DRAINING && v->engine.current < v->closing_rounds;
     bitset_clear(v->arrived, bitset_words(v->shape.ranks));
@@ -166,6 +165,7 @@ static void finish_round(struct vertex *v)
     update_live(v, result);
     v->domain->ops->publish(v->domain, v->engine.current);
     v->frozen = false;
+    v->initiator = ROUND_NOBODY;
     engine_advance(&v->engine);
     if (v->context->progress) {
         progress_round(v->context->progress, -1);
@@ -373,6 +373,7 @@ int vertex_create(struct context *c, const struct vertex_spec *spec, struct vert
     v->context = c;
     v->policy = spec->options->policy;
     v->seed = spec->options->seed;
+    v->initiator = ROUND_NOBODY;
     int rc = round_shape_init(&v->shape, spec->ranks, spec->buffers, spec->nbuffers);
     if (rc == PCOLL_OK)
         rc = allocate(v);

@@ -61,11 +61,15 @@ static double deposit_value(uint32_t rank, uint64_t call, uint64_t i)
 }
 
 /* quorum: who was in, against the policy. Joining ranks arrive without a contribution. */
-static void check_quorum(struct world *w, int k, uint64_t round, const uint64_t *mask)
+static void check_quorum(struct world *w, int k, const pcoll_round *r, const uint64_t *mask)
 {
     uint32_t ranks = w->o.ranks;
+    uint64_t round = r->index;
     if (w->o.ending != END_LOOP)
         return;
+    CHECK(r->initiator >= 0 && w->ledger[k].arrived[round][r->initiator],
+          "round %llu started by rank %d, which has not arrived", (unsigned long long)round,
+          r->initiator);
     uint32_t active = bitset_count(mask, bitset_words(ranks));
     uint64_t live[bitset_words(ranks)];
     bitset_fill(live, ranks);
@@ -147,7 +151,7 @@ static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last, pc
     check_order(w, k, rank, r);
     check_result(w, k, r->index, masks);
     check_agreement(w, k, r, masks);
-    check_quorum(w, k, r->index, masks);
+    check_quorum(w, k, r, masks);
     w->report.active_mean += r->active;
     w->report.lost += r->lost;
     w->deliveries++;

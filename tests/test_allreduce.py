@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values: every dtype and op against closed forms and against MPI, all kinds of buffers."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpi4py import MPI
+
+import partialcoll as pc
+
+pytestmark = pytest.mark.mpi
+
+DTYPES = (np.float32, np.float64, np.int32, np.int64)
+OPS = (MPI.SUM, MPI.PROD, MPI.MIN, MPI.MAX)
+together = settings(derandomize=True, database=None, deadline=None, max_examples=25)
+
+
+@pytest.mark.parametrize("op", OPS, ids=("SUM", "PROD", "MIN", "MAX"))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_as_mpi(comm, dtype, op):
+    for count in (0, 1, 2, 7, 1009, 70000):
+        send = ((np.arange(count) * 7 + comm.rank * 3) % 5 + 1).astype(dtype)
+        recv, expected = np.zeros_like(send), np.zeros_like(send)
+        with pc.Allreduce_init(comm, send, recv, op=op, quorum="full") as h:
+            for _ in range(3):
+                h.Start()
+                h.Wait()
+        comm.Allreduce(send, expected, op=op)
+        np.testing.assert_array_equal(recv, expected)
+
+
+def test_integers_wrap(comm):
+    send = np.array([2**31 - 1], np.int32)
+    recv = np.zeros_like(send)
+    with pc.Allreduce_init(comm, send, recv, quorum="full") as h:
+        h.Start()
+        h.Wait()
+    expected = np.array([(2**31 - 1) * comm.size], np.int64).astype(np.int32)
+    assert recv[0] == expected[0]
+
+
+@together
+@given(
+    count=st.integers(0, 300),
+    op=st.sampled_from(range(4)),
+    dtype=st.sampled_from(range(4)),
+    quorum=st.sampled_from(("solo", "majority", "full")),
+    parts=st.integers(1, 3),
+)
+def test_drawn(count, op, dtype, quorum, parts):
+    """Any shape of handle: the result is the reduction over the mask."""
+    comm = MPI.COMM_WORLD
+    functions = (np.sum, np.prod, np.min, np.max)
+    table = [
+        np.array([(np.arange(count) + r * 3 + p) % 4 + 1 for r in range(comm.size)], DTYPES[dtype])
+        for p in range(parts)
+    ]
+    send = [t[comm.rank].copy() for t in table]
+    recv = [np.zeros_like(s) for s in send]
+    late = "drop"
+    with pc.Allreduce_init(comm, send, recv, op=OPS[op], quorum=quorum, late=late) as h:
+        for _ in range(2):
+            h.Start()
+            r = h.Wait()
+            for p in range(parts):
+                expected = functions[op](table[p][r.mask], axis=0).astype(DTYPES[dtype])
+                np.testing.assert_array_equal(recv[p], expected)
+
+
+def test_several_buffers_in_one_round(comm):
+    send = [np.full(3, comm.rank + 1.0), np.full(5, comm.rank, np.int32), np.zeros(0, np.float32)]
+    recv = [np.zeros_like(s) for s in send]
+    ops = [MPI.SUM, MPI.MAX, MPI.MIN]
+    with pc.Allreduce_init(comm, send, recv, op=ops, quorum="full", late="latest") as h:
+        h.Start()
+        r = h.Wait()
+    assert recv[0][0] == comm.size * (comm.size + 1) / 2
+    assert list(recv[1]) == [comm.size - 1] * 5
+    assert len(r.results) == 1 and len(r.results[0].buffers) == 3
+
+
+def test_in_place(comm):
+    for quorum in ("full", "solo"):
+        buffer = np.full(6, comm.rank + 1.0)
+        with pc.Allreduce_init(comm, MPI.IN_PLACE, buffer, quorum=quorum, late="drop") as h:
+            h.Start()
+            r = h.Wait()
+        assert buffer[0] == (np.flatnonzero(r.mask) + 1).sum()
+
+
+def test_library_owned_buffers(comm):
+    recv = np.zeros((2, 3))
+    h = pc.Allreduce_init(comm, None, recv, quorum="full")
+    addresses = set()
+    for t in range(8):
+        send = h.send_buffer
+        assert send.shape == (2, 3) and send.dtype == np.float64
+        addresses.add(send.ctypes.data)
+        send[:] = comm.rank + t
+        h.Start()
+        h.Wait()
+        assert (recv == sum(r + t for r in range(comm.size))).all()
+    assert len(addresses) > 1
+    h.Free()
+
+
+def test_library_owned_buffers_carry(comm):
+    """Deposits written in place are carried like any others: nothing is lost."""
+    h = pc.Allreduce_init(comm, None, np.zeros(2), quorum="solo")
+    total, rounds = 0.0, []
+    for t in range(40):
+        h.send_buffer[:] = t + comm.rank
+        total += t + comm.rank
+        h.Start()
+        rounds.append(h.Wait().results[0].buffers[0][0])
+    h.join(on_round=lambda r: rounds.append(h.recv_buffer[0]))
+    assert sum(rounds) == comm.allreduce(total)
+    h.Free()
+
+
+def test_received_buffer_made_by_the_library(comm):
+    h = pc.Allreduce_init(comm, np.ones(3, np.float32), quorum="full")
+    h.Start()
+    h.Wait()
+    assert list(h.recv_buffer) == [comm.size] * 3
+    assert not h.result.flags.writeable and h.result[0] == comm.size
+    assert h.last_round.active == comm.size
+    h.Free()
+
+
+def test_buffer_forms(comm):
+    """[array, count], [array, datatype], array.array, bytes-like: as mpi4py takes them."""
+    import array
+
+    recv = np.zeros(3)
+    data = np.full(5, 1.0)
+    forms = ([data, 3], [data, 3, MPI.DOUBLE], [data[:3], MPI.DOUBLE], array.array("d", [1, 1, 1]))
+    for form in forms:
+        recv[:] = 0
+        with pc.Allreduce_init(comm, form, recv, quorum="full") as h:
+            h.Start()
+            h.Wait()
+        assert list(recv) == [comm.size] * 3
+
+
+def test_drop_in(comm):
+    """One call, a handle for each place and name, freed with the communicator."""
+    send, recv, other = np.full(4, comm.rank + 1.0), np.zeros(4), np.zeros(4)
+    expected = comm.size * (comm.size + 1) / 2
+    for t in range(10):
+        first = pc.Allreduce(comm, send, recv, quorum="full")
+        second = pc.Allreduce(comm, send, other, quorum="full")
+        assert first.index == second.index == t
+        assert recv[0] == other[0] == expected
+    a = pc.Allreduce(comm, send, recv, quorum="full", name="a")
+    b = pc.Allreduce(comm, send, recv, quorum="full", name="b")
+    assert a.index == b.index == 0
+    moved = np.zeros(4)
+    for t in range(3):
+        r = pc.Allreduce(comm, MPI.IN_PLACE, send.copy() if t else moved, quorum="full")
+        assert r.index == t
+
+
+def test_partial_drop_in(comm):
+    send, recv = np.full(4, 1.0), np.zeros(4)
+    for _ in range(20):
+        r = pc.Allreduce(comm, send, recv, quorum="majority", late="drop")
+        assert recv[0] == r.active
+
+
+def test_waitany_and_test(comm):
+    sends = [np.ones(1), np.ones(1)]
+    handles = [pc.Allreduce_init(comm, s, quorum="full") for s in sends]
+    handles[1].Start()
+    position, r = pc.Waitany(handles, timeout=60)
+    assert position == 1 and r.index == 0
+    pc.Startall(handles)
+    done = {pc.Waitany(handles, timeout=60)[0], pc.Waitany(handles, timeout=60)[0]}
+    assert done == {0, 1}
+    with pytest.raises(pc.StateError):
+        pc.Waitany(handles)
+    handles[0].Start()
+    while (r := handles[0].Test()) is None:
+        pass
+    assert r.index == 1
+    for h in handles:
+        h.Free()
+
+
+def test_identity_of_an_empty_round(comm):
+    """A round to which nobody contributes holds the op's identity."""
+    for op, identity in ((MPI.SUM, 0.0), (MPI.PROD, 1.0), (MPI.MIN, np.inf), (MPI.MAX, -np.inf)):
+        h = pc.Allreduce_init(comm, np.ones(2), np.zeros(2), op=op, quorum="full")
+        r = h.join()
+        assert r.active == 0 and list(h.recv_buffer) == [identity] * 2
+        h.Free()
+
+
+def test_torch_tensors(comm):
+    torch = pytest.importorskip("torch")
+    send, recv = torch.ones(4), torch.zeros(4)
+    with pc.Allreduce_init(comm, send, recv, quorum="full") as h:
+        h.Start()
+        h.Wait()
+    assert recv.tolist() == [comm.size] * 4
+    del torch
