@@ -15,7 +15,7 @@ RANKS ?= 1 2 3 4 5 8
 SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.py' | grep -v _core_) \
            setup.py pyproject.toml
 
-.PHONY: all demo test test-mpi check-c soak format lint clean
+.PHONY: all demo test test-mpi test-examples check-c soak format lint clean
 all: $(VENV)/installed
 
 $(VENV)/tools:
@@ -33,10 +33,15 @@ $(VENV)/installed: $(VENV)/tools $(SOURCES)
 demo: $(VENV)/installed
 	$(BIN)/partialcoll bench skew -n 8 --iters 20 --json demo.json --plot demo.png
 
-test: check-c test-mpi
+test: check-c test-mpi test-examples
 
 test-mpi: $(VENV)/installed
 	$(BIN)/python tests/run.py --ranks "$(RANKS)"
+
+EXAMPLES := $(wildcard examples/*.py)
+test-examples: $(VENV)/installed
+	for example in $(EXAMPLES); do \
+	    $(BIN)/python tests/launch.py 4 $$example || exit 1; done
 
 # The C tests. One program for each test_*.c, from the sources that need no MPI.
 

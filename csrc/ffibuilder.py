@@ -62,12 +62,22 @@ def vendor(mpicc: str) -> str:
 
 
 def sources() -> list[str]:
-    folders = (
-        "base schedule protocol algorithms kernels transport domain progress allreduce".split()
-    )
+    folders = [
+        "base",
+        "schedule",
+        "protocol",
+        "algorithms",
+        "kernels",
+        "transport",
+        "domain",
+        "progress",
+        "allreduce",
+    ]
     root = HERE.parent
     return [
-        str(path.relative_to(root)) for folder in folders for path in sorted((HERE / folder).glob("*.c"))
+        str(path.relative_to(root))
+        for folder in folders
+        for path in sorted((HERE / folder).glob("*.c"))
     ]
 
 
@@ -82,7 +92,14 @@ def make_ffi() -> FFI:
         '#include "include/partialcoll.h"\n',
         sources=sources(),
         include_dirs=["csrc"],
-        extra_compile_args=["-std=c11", "-D_GNU_SOURCE", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"],
+        extra_compile_args=[
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-O3",
+            "-fvisibility=hidden",
+            "-Wall",
+            "-Wextra",
+        ],
         libraries=["m", "pthread"],
     )
     return ffi

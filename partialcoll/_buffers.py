@@ -82,7 +82,8 @@ def _apply_spec(argument: str, spec: Any) -> Array:
         code = MPI._typecode(datatype) if hasattr(MPI, "_typecode") else datatype.tocode()
         if code is None or np.dtype(code) != array.dtype:
             raise TypeError(
-                f"{argument}: the datatype {datatype.Get_name()} is not that of the array, {array.dtype.name}"
+                f"{argument}: the datatype {datatype.Get_name()} is not that of the "
+                f"array, {array.dtype.name}"
             )
     if count is None:
         return array
@@ -121,7 +122,9 @@ def check_match(send: list[Array], recv: list[Array]) -> None:
     for i, (s, r) in enumerate(zip(send, recv)):
         which = f"recvbuf[{i}]" if len(recv) > 1 else "recvbuf"
         if s.dtype != r.dtype:
-            raise TypeError(f"{which}: expected dtype {s.dtype.name} as in sendbuf, got {r.dtype.name}")
+            raise TypeError(
+                f"{which}: expected dtype {s.dtype.name} as in sendbuf, got {r.dtype.name}"
+            )
         if s.size != r.size:
             raise ValueError(f"{which}: expected {s.size} elements as in sendbuf, got {r.size}")
     check_apart("recvbuf", recv)
@@ -139,7 +142,9 @@ def check_apart(argument: str, arrays: list[Array]) -> None:
     bounds = sorted((a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays if a.nbytes)
     for (_, end), (begin, _) in zip(bounds, bounds[1:]):
         if begin < end:
-            raise ValueError(f"{argument}: expected buffers apart from each other, got overlapping ones")
+            raise ValueError(
+                f"{argument}: expected buffers apart from each other, got overlapping ones"
+            )
 
 
 def addresses(arrays: list[Array]) -> Any:

@@ -45,7 +45,9 @@ def _load() -> Any:
     wanted = flavour()
     name = f"partialcoll._core_{wanted}"
     if importlib.util.find_spec(name) is None:
-        built = [f for f in ("mpich", "openmpi") if importlib.util.find_spec(f"partialcoll._core_{f}")]
+        built = [
+            f for f in ("mpich", "openmpi") if importlib.util.find_spec(f"partialcoll._core_{f}")
+        ]
         have = f"built for {' and '.join(built)}" if built else "not compiled"
         raise AbiError(f"mpi4py uses {MPI.get_vendor()[0]}, but partialcoll is {have}. {_MEND}")
     core = importlib.import_module(name)

@@ -101,7 +101,7 @@ class AllreduceHandle:
         self._sums = sums
         self._set_buffers(send, recv)
         self.policy = policy
-        self.memory: int = memory
+        self._memory = memory
 
     def _set_buffers(self, send: list[Array] | None, recv: list[Array]) -> None:
         self._send = send
@@ -311,7 +311,7 @@ class AllreduceHandle:
         pointer = getattr(self, "_pointer", None)
         if pointer is not None and pointer[0] != ffi.NULL and not sys.is_finalizing():
             warnings.warn(
-                "a partialcoll handle was not freed: Free() is collective, so nothing else can do it",
+                "a partialcoll handle was not freed: Free() is collective, nothing else can do it",
                 ResourceWarning,
                 source=self,
                 stacklevel=2,
@@ -356,6 +356,11 @@ class AllreduceHandle:
     def last_round(self) -> Round | None:
         """What the last `Wait`, `Test` or `join` returned."""
         return self._last_round
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the handle holds on this rank."""
+        return self._memory
 
     @property
     def stats(self) -> Stats:

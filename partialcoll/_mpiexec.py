@@ -21,7 +21,7 @@ def in_job() -> bool:
 
 
 def flavour() -> str:
-    """"openmpi" or "mpich", of the MPI that mpi4py loads; MPI is not initialised."""
+    """ "openmpi" or "mpich", of the MPI that mpi4py loads; MPI is not initialised."""
     import mpi4py
 
     mpi4py.rc.initialize = False
@@ -52,12 +52,14 @@ def find(wanted: str) -> str:
     if found != wanted:
         raise Error(
             f"{path} belongs to {found}, but mpi4py uses {wanted}: each rank would be a job of its "
-            "own. Put the mpiexec of the MPI that mpi4py uses first on PATH, or beside the interpreter"
+            "own. Put the mpiexec of the MPI that mpi4py uses first on PATH or beside Python"
         )
     return path
 
 
-def command(mpiexec: str, vendor: str, ranks: int, hosts: str | None, extra: str | None) -> list[str]:
+def command(
+    mpiexec: str, vendor: str, ranks: int, hosts: str | None, extra: str | None
+) -> list[str]:
     """The launcher with what it needs when ranks exceed cores or run as root."""
     words = [mpiexec, "-n", str(ranks)]
     if vendor == "openmpi":

@@ -35,7 +35,16 @@ class Result:
         buffers themselves, which the next call overwrites.
     """
 
-    __slots__ = ("_ranks", "_words", "active", "below_quorum", "buffers", "index", "initiator", "stored")
+    __slots__ = (
+        "_ranks",
+        "_words",
+        "active",
+        "below_quorum",
+        "buffers",
+        "index",
+        "initiator",
+        "stored",
+    )
 
     def __init__(self, c_round: Any, words: bytes, ranks: int, buffers: list[Array]) -> None:
         self.index: int = c_round.index
@@ -132,5 +141,6 @@ class Round:
     def __repr__(self) -> str:
         return (
             f"Round(index={self.index}, active={self.active}, stored={self.stored}, "
-            f"included={self.included}, lag={self.lag}, lost={self.lost}, rounds={len(self.results)})"
+            f"included={self.included}, lag={self.lag}, lost={self.lost}, "
+            f"rounds={len(self.results)})"
         )

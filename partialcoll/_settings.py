@@ -10,7 +10,9 @@ from collections.abc import Sequence
 logger = logging.getLogger("partialcoll")
 
 
-def choice(argument: str, value: str | None, variable: str, default: str, allowed: Sequence[str]) -> str:
+def choice(
+    argument: str, value: str | None, variable: str, default: str, allowed: Sequence[str]
+) -> str:
     """The argument if given, else the environment variable, else the default."""
     source = argument
     if value is None:
@@ -32,7 +34,9 @@ def seconds(variable: str, default: float) -> float:
             return value
     except ValueError:
         pass
-    logger.warning("%s: expected a number of seconds above 0, got %r; using %g", variable, text, default)
+    logger.warning(
+        "%s: expected a number of seconds above 0, got %r; using %g", variable, text, default
+    )
     return default
 
 

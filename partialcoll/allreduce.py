@@ -7,7 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -81,7 +81,9 @@ class _Arguments:
         if late is None:
             late = "carry" if all(self.sums) else "latest"
         if late == "carry" and not all(self.sums):
-            raise ValueError('late: "carry" adds deposits up, so it needs op=MPI.SUM; use "latest" or "drop"')
+            raise ValueError(
+                'late: "carry" adds deposits up, so it needs op=MPI.SUM; use "latest" or "drop"'
+            )
         if missed not in ("sum", "latest"):
             raise ValueError(f"missed: expected 'sum' or 'latest', got {missed!r}")
         if isinstance(history, bool) or not isinstance(history, (int, np.integer)):
@@ -90,7 +92,9 @@ class _Arguments:
             raise ValueError(f"history: expected 1 to {2**20} rounds, got {history}")
         _settings.choice("algorithm", algorithm, "PARTIALCOLL_ALGORITHM", "auto", _ALGORITHMS)
         _settings.choice("domain", None, "PARTIALCOLL_DOMAIN", "rank", _DOMAINS)
-        progress = _settings.choice("progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(_PROGRESS))
+        progress = _settings.choice(
+            "progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(_PROGRESS)
+        )
         self.deliver = deliver
         self.missed = missed
         self.options = ffi.new("pcoll_options *")
@@ -265,7 +269,9 @@ def Allreduce_init(
     )
 
 
-def memory_estimate(comm: MPI.Intracomm, sendbuf: Any, recvbuf: Any = None, op: Any = MPI.SUM, **options: Any) -> int:
+def memory_estimate(
+    comm: MPI.Intracomm, sendbuf: Any, recvbuf: Any = None, op: Any = MPI.SUM, **options: Any
+) -> int:
     """Bytes that a handle with these arguments (those of `Allreduce_init`) will hold on this
     rank. Local."""
     _address(comm)
@@ -298,11 +304,11 @@ def _cache_of(comm: MPI.Comm) -> dict[Any, AllreduceHandle]:
     global _keyval
     if _keyval == MPI.KEYVAL_INVALID:
         _keyval = MPI.Comm.Create_keyval(delete_fn=_free_cached)
-    cache: dict[Any, AllreduceHandle] | None = comm.Get_attr(_keyval)
+    cache: Any = comm.Get_attr(_keyval)
     if cache is None:
         cache = {}
         comm.Set_attr(_keyval, cache)
-    return cache
+    return cast("dict[Any, AllreduceHandle]", cache)
 
 
 def _call_site() -> str:
@@ -341,7 +347,14 @@ def Allreduce(
         if not in_place:
             _buffers.check_match(send, recv)
         shape = tuple((a.dtype.num, a.size) for a in recv)
-        key = (site, shape, str(as_policy(quorum)), repr(op), in_place, tuple(sorted(options.items())))
+        key = (
+            site,
+            shape,
+            str(as_policy(quorum)),
+            repr(op),
+            in_place,
+            tuple(sorted(options.items())),
+        )
         handle = cache.get(key)
     except (TypeError, ValueError):
         handle = None  # let the making of a handle report it, to all ranks

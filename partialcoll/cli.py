@@ -43,14 +43,22 @@ def _words(allowed: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def _add_launch(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("starting the job (inside a running job it is joined instead)")
-    group.add_argument("-n", type=_positive_int, default=8, metavar="RANKS", help="ranks (default 8)")
+    group = parser.add_argument_group(
+        "starting the job (inside a running job it is joined instead)"
+    )
+    group.add_argument(
+        "-n", type=_positive_int, default=8, metavar="RANKS", help="ranks (default 8)"
+    )
     group.add_argument("--hosts", help="hosts, as the launcher takes them")
-    group.add_argument("--mpiexec-args", metavar="ARGS", help="more arguments for the launcher, one string")
+    group.add_argument(
+        "--mpiexec-args", metavar="ARGS", help="more arguments for the launcher, one string"
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", metavar="F", help="write the rows as JSON to a file; - for standard output")
+    parser.add_argument(
+        "--json", metavar="F", help="write the rows as JSON to a file; - for standard output"
+    )
     parser.add_argument("--plot", metavar="F.png", help="draw them into a picture")
 
 
@@ -58,22 +66,32 @@ def _add_skew(commands: Any) -> None:
     skew = commands.add_parser(
         "skew",
         help="what skewed arrival costs, and what a quorum saves",
-        description="Rank i arrives i times the skew late. Latency is from entering Start to leaving "
-        "Wait, the mean over ranks and rounds, each collective in turn in every iteration.",
+        description="Rank i arrives i times the skew late. Latency is from entering Start to "
+        "leaving Wait, the mean over ranks and rounds, each collective in turn in every iteration.",
     )
-    skew.add_argument("--count", type=_positive_int, default=1024, help="float32 elements (default 1024)")
-    skew.add_argument("--skew-ms", type=_not_negative, default=1.0, help="between two ranks (default 1)")
-    skew.add_argument("--iters", type=_positive_int, default=30, help="iterations measured (default 30)")
+    skew.add_argument(
+        "--count", type=_positive_int, default=1024, help="float32 elements (default 1024)"
+    )
+    skew.add_argument(
+        "--skew-ms", type=_not_negative, default=1.0, help="between two ranks (default 1)"
+    )
+    skew.add_argument(
+        "--iters", type=_positive_int, default=30, help="iterations measured (default 30)"
+    )
     skew.add_argument("--warmup", type=int, default=3, help="iterations before that (default 3)")
     skew.add_argument(
-        "--collectives", type=_words(COLLECTIVES), default=list(COLLECTIVES), help=",".join(COLLECTIVES)
+        "--collectives",
+        type=_words(COLLECTIVES),
+        default=list(COLLECTIVES),
+        help=",".join(COLLECTIVES),
     )
     skew.add_argument("--domain", type=_words(DOMAINS), default=["rank"], help=",".join(DOMAINS))
     skew.add_argument(
         "--late",
         choices=("carry", "latest", "drop"),
         default="drop",
-        help="what becomes of late deposits; with drop, as in the paper, active counts who was in time",
+        help="what becomes of late deposits; with drop, as in the paper, active counts who came "
+        "in time",
     )
     _add_output(skew)
     _add_launch(skew)
@@ -86,7 +104,9 @@ def _add_idle(commands: Any) -> None:
         description="CPU time of each process over wall time, with a handle that nobody uses, and "
         "with all ranks but the last waiting for it.",
     )
-    idle.add_argument("--seconds", type=_not_negative, default=5.0, help="of each state (default 5)")
+    idle.add_argument(
+        "--seconds", type=_not_negative, default=5.0, help="of each state (default 5)"
+    )
     _add_output(idle)
     _add_launch(idle)
 
@@ -99,7 +119,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     info = commands.add_parser("info", help="versions, MPI library, thread level, build")
     info.add_argument("--json", action="store_true", help="as JSON")
-    bench = commands.add_parser("bench", help="benchmarks").add_subparsers(dest="bench", required=True)
+    bench = commands.add_parser("bench", help="benchmarks").add_subparsers(
+        dest="bench", required=True
+    )
     _add_skew(bench)
     _add_idle(bench)
     return top

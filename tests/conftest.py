@@ -21,7 +21,11 @@ def pytest_runtest_makereport(item, call):
     report = outcome.get_result()
     if report.failed and MPI.COMM_WORLD.size > 1:
         rank = MPI.COMM_WORLD.rank
-        print(f"\n=== rank {rank}: {item.nodeid} failed ===\n{report.longreprtext}", file=sys.stderr, flush=True)
+        print(
+            f"\n=== rank {rank}: {item.nodeid} failed ===\n{report.longreprtext}",
+            file=sys.stderr,
+            flush=True,
+        )
         MPI.COMM_WORLD.Abort(1)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the test suite: once without a launcher, then under mpiexec for several numbers of ranks.
 
-    python tests/run.py --ranks "1 2 3 4 5 8" [pytest arguments]
+python tests/run.py --ranks "1 2 3 4 5 8" [pytest arguments]
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main():
         if code:
             break
         print(f"== {ranks} ranks ({time.monotonic() - begin:.0f} s so far)", flush=True)
-        code = launch(ranks, ["--only-mpi", "-q", "--no-header", *paths])
+        code = launch(ranks, ["--with-mpi", "-m", "mpi", "-q", "--no-header", *paths])
     sys.exit(code)
 
 

@@ -159,7 +159,8 @@ def test_liveness_of_mixed_handles(comm):
     sends = [np.full(3, comm.rank + 1.0) for _ in POLICIES]
     recvs = [np.zeros(3) for _ in POLICIES]
     handles = [
-        pc.Allreduce_init(comm, s, r, quorum=q, history=2) for s, r, q in zip(sends, recvs, POLICIES)
+        pc.Allreduce_init(comm, s, r, quorum=q, history=2)
+        for s, r, q in zip(sends, recvs, POLICIES)
     ]
     for t in range(ROUNDS):
         for h in handles:

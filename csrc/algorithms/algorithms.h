@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Schedule builders, one per file. Each adds its operations for one vertex to a schedule
- * and returns the operation that ends its part; none knows how operations are carried out.
+ * Schedule builders, one per file. Each adds its operations for one vertex to a
+ * schedule and returns the operation that ends its part; none knows how operations are
+ * carried out.
  */
 #ifndef PCOLL_ALGORITHMS_H
 #define PCOLL_ALGORITHMS_H
@@ -28,7 +29,8 @@ struct activation {
 };
 
 /* Broadcast of an activation from any vertex to all. Steps <= ceil(log2 P) hops. */
-void build_activation(struct sched *s, uint32_t rank, uint32_t size, struct activation *a);
+void build_activation(struct sched *s, uint32_t rank, uint32_t size,
+                      struct activation *a);
 /* No broadcast: every vertex starts by itself. */
 void build_own_activation(struct sched *s, struct activation *a);
 
@@ -38,8 +40,8 @@ uint32_t activation_source(uint32_t rank, uint32_t size, int edge);
 int activation_edges(uint32_t size);
 
 /*
- * Allreduce after `active`: freezes the contribution, leaves the result in BUFFER_RESULT.
- * Data edges are numbered from 0; at most DATA_EDGES of them.
+ * Allreduce after `active`: freezes the contribution, leaves the result in
+ * BUFFER_RESULT. Data edges are numbered from 0; at most DATA_EDGES of them.
  */
 enum { DATA_EDGES = 34 };
 int build_allreduce_recdbl(struct sched *s, uint32_t rank, uint32_t size, int active);

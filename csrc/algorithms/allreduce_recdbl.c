@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Allreduce by recursive doubling, for any P.
- * Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations
- * in MPICH", IJHPCA 2005, section 4.
+ * Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
+ * Operations in MPICH", IJHPCA 2005, section 4.
  *
- * With m = 2^floor(log2 P): the vertices from m on fold into the first P - m, the first m
- * exchange everything with their partner across 1, 2, 4 … vertices, and the folded ones get
- * the result. Both partners reduce the same two operands, the one of the lower vertex on
- * the left, so all hold the same bits.
+ * With m = 2^floor(log2 P): the vertices from m on fold into the first P - m, the first
+ * m exchange everything with their partner across 1, 2, 4 … vertices, and the folded
+ * ones get the result. Both partners reduce the same two operands, the one of the lower
+ * vertex on the left, so all hold the same bits.
  *
- * Steps: log2 m, plus 2 where P is no power of two. Bytes sent: S log2 m (+ S). Receives
- * alternate between two temporaries, so step k+1 is posted while step k is reduced.
+ * Steps: log2 m, plus 2 where P is no power of two. Bytes sent: S log2 m (+ S).
+ * Receives alternate between two temporaries, so step k+1 is posted while step k is
+ * reduced.
  */
 #include "algorithms.h"
 
@@ -21,9 +22,9 @@ struct chain {
     struct sched *s;
     uint32_t rank;
     int active;
-    int value;       /* buffer that holds this vertex's part so far */
-    int ready;       /* operation after which it does */
-    int last_send;   /* sends from `value` that must be over before it changes, or -1 */
+    int value;     /* buffer that holds this vertex's part so far */
+    int ready;     /* operation after which it does */
+    int last_send; /* sends from `value` that must be over before it changes, or -1 */
     int free_after[2]; /* operation after which each temporary may be received into */
     int steps;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Agreement by maxima: the maximum of x and of ~x tell whether all x are equal; the maximum
- * of vectors that are zero but for one's own element gathers them.
+ * Agreement by maxima: the maximum of x and of ~x tell whether all x are equal; the
+ * maximum of vectors that are zero but for one's own element gathers them.
  */
 #include "agree.h"
 
@@ -78,7 +78,8 @@ static const struct {
     [FIELD_NAME] = {"name (its hash)", NULL},
 };
 
-/* One buffer: the value itself. Several: a hash of all, which only shows that they differ. */
+/* One buffer: the value itself. Several: a hash of all, which only shows that they
+ * differ. */
 static uint64_t fold(uint64_t so_far, uint64_t value, int nbuffers)
 {
     return nbuffers == 1 ? value : splitmix_mix(so_far ^ (value + 1)) >> 1;
@@ -114,8 +115,8 @@ static const char *show(enum field field, uint64_t value, char *text, size_t cap
 }
 
 /* "4 on rank 0, 2; 5 on rank 1": the values in the order of their first rank. */
-static void list_values(enum field field, const uint64_t *values, uint32_t ranks, char *out,
-                        size_t capacity)
+static void list_values(enum field field, const uint64_t *values, uint32_t ranks,
+                        char *out, size_t capacity)
 {
     size_t used = 0;
     bool *listed = calloc(ranks, sizeof *listed);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Do all ranks mean the same? Before a handle exists its ranks compare their arguments, so
- * that a difference is an error on all of them and not a hang. Collective.
+ * Do all ranks mean the same? Before a handle exists its ranks compare their arguments,
+ * so that a difference is an error on all of them and not a hang. Collective.
  */
 #ifndef PCOLL_ALLREDUCE_AGREE_H
 #define PCOLL_ALLREDUCE_AGREE_H
@@ -12,8 +12,8 @@
 int agree_max(struct context *c, uint64_t *values, int count);
 
 /*
- * Compare the arguments. local is this rank's own verdict about them: if it is not PCOLL_OK
- * here, it is returned here and PCOLL_EMISMATCH on the others.
+ * Compare the arguments. local is this rank's own verdict about them: if it is not
+ * PCOLL_OK here, it is returned here and PCOLL_EMISMATCH on the others.
  */
 int agree_arguments(struct context *c, int local, const pcoll_buffer *buffers,
                     int nbuffers, const pcoll_options *options);

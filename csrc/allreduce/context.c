@@ -59,9 +59,10 @@ int context_free_slot(struct context *c, uint32_t from, uint32_t *slot)
     while (i < c->capacity && c->vertices[i])
         i++;
     if (i >= c->transport->tags / DATA_EDGES)
-        return fail(PCOLL_EINVAL,
-                    "this communicator has no tags left: it can have %u handles at once",
-                    c->transport->tags / DATA_EDGES);
+        return fail(
+            PCOLL_EINVAL,
+            "this communicator has no tags left: it can have %u handles at once",
+            c->transport->tags / DATA_EDGES);
     *slot = i;
     return PCOLL_OK;
 }

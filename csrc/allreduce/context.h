@@ -3,8 +3,8 @@
  * What all handles of one communicator share on one rank: the transport, the table of
  * handles by slot, and the dispatch of events to them.
  *
- * A context is driven by one thread at a time (under MPI: the holder of the progress lock).
- * Only context_kick may be called by anybody.
+ * A context is driven by one thread at a time (under MPI: the holder of the progress
+ * lock). Only context_kick may be called by anybody.
  */
 #ifndef PCOLL_ALLREDUCE_CONTEXT_H
 #define PCOLL_ALLREDUCE_CONTEXT_H
@@ -16,8 +16,8 @@
 
 struct vertex;
 
-/* An agreement (transport.h) under way, for a vertex to go on with or a thread that waits.
- * When `done` is set it may be gone. */
+/* An agreement (transport.h) under way, for a vertex to go on with or a thread that
+ * waits. When `done` is set it may be gone. */
 struct agreement {
     uint64_t *values;
     int count;
@@ -32,8 +32,8 @@ struct context {
     struct vertex **vertices;  /* by slot; NULL: free */
     uint32_t capacity;
     uint32_t handles;
-    bool abandoned; /* the communicator is gone: goes with the last handle */
-    bool sends_pending;   /* progress knows that some messages need looking after */
+    bool abandoned;     /* the communicator is gone: goes with the last handle */
+    bool sends_pending; /* progress knows that some messages need looking after */
 
     /* Vertices that asked to be run, a list through vertex.next_kicked. */
     pthread_mutex_t kicked_mutex;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The handle: what the application calls (include/partialcoll.h), on top of the domain for
- * deposits and results, of the progress engine for waiting.
+ * The handle: what the application calls (include/partialcoll.h), on top of the domain
+ * for deposits and results, of the progress engine for waiting.
  *
- * Threads: one at a time on a handle. `busy` turns a second one away; it does not make it
- * wait. Everything that the agent shares with the application is behind the domain's mutex,
- * the drive lock or an atomic.
+ * Threads: one at a time on a handle. `busy` turns a second one away; it does not make
+ * it wait. Everything that the agent shares with the application is behind the domain's
+ * mutex, the drive lock or an atomic.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,9 +28,10 @@ struct pcoll_handle {
 static int enter(pcoll_handle *h)
 {
     if (runtime_forked())
-        return fail(PCOLL_ESTATE,
-                    "this process was forked from the one that made the handle: handles "
-                    "work in that one only");
+        return fail(
+            PCOLL_ESTATE,
+            "this process was forked from the one that made the handle: handles "
+            "work in that one only");
     if (atomic_exchange(&h->busy, true))
         return fail(PCOLL_ESTATE, "the handle is in use by another thread");
     if (!h->vertex) {
@@ -72,10 +73,11 @@ static int check_threads(const struct context *c, const pcoll_options *o)
 {
     if (o->progress == PCOLL_PROGRESS_MANUAL || c->transport->threads)
         return PCOLL_OK;
-    return fail(PCOLL_ETHREAD,
-                "progress: the agent needs MPI_THREAD_MULTIPLE, and MPI was initialised "
-                "with less; initialise it with MPI_THREAD_MULTIPLE or ask for manual "
-                "progress");
+    return fail(
+        PCOLL_ETHREAD,
+        "progress: the agent needs MPI_THREAD_MULTIPLE, and MPI was initialised "
+        "with less; initialise it with MPI_THREAD_MULTIPLE or ask for manual "
+        "progress");
 }
 
 static int start_agent(struct context *c, const pcoll_options *o)
@@ -162,9 +164,7 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
         free(h);
         return rc;
     }
-    *h = (pcoll_handle){.entry = {.end = end},
-                        .context = c,
-                        .vertex = v};
+    *h = (pcoll_handle){.entry = {.end = end}, .context = c, .vertex = v};
     runtime_add(&h->entry);
     *handle = h;
     return PCOLL_OK;
@@ -221,7 +221,8 @@ int pcoll_handle_wait(pcoll_handle *h, int64_t timeout_us)
     if (rc != PCOLL_OK)
         return rc;
     if (!is_started(h))
-        return leave(h, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
+        return leave(h,
+                     fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
     rc = progress_wait(h->context->progress, call_is_over, h, timeout_us);
     if (rc == PCOLL_OK && !h->vertex->domain->ops->ready(h->vertex->domain, 0))
         rc = context_check(h->context);
@@ -330,7 +331,8 @@ int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
     if (!slot)
         rc = fail(PCOLL_ESTATE, "the handle was made with send buffers of its user");
     else if (buffer < 0 || buffer >= p->parts)
-        rc = fail(PCOLL_EINVAL, "buffer: expected 0 to %d, got %d", p->parts - 1, buffer);
+        rc = fail(PCOLL_EINVAL, "buffer: expected 0 to %d, got %d", p->parts - 1,
+                  buffer);
     else
         *address = slot + p->part[buffer].offset;
     return leave(h, rc);
@@ -394,7 +396,8 @@ int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
         *text = sched_dot(h->vertex->sched);
     else
         return leave(h, fail(PCOLL_EINVAL,
-                             "format: expected \"text\" or \"dot\", got \"%.50s\"", format));
+                             "format: expected \"text\" or \"dot\", got \"%.50s\"",
+                             format));
     return leave(h, *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
 }
 
@@ -426,7 +429,8 @@ static int close_vertex(pcoll_handle *h)
 static bool is_closed(void *arg)
 {
     pcoll_handle *h = arg;
-    return atomic_load(&h->vertex->closing) == CLOSED || atomic_load(&h->context->failure);
+    return atomic_load(&h->vertex->closing) == CLOSED ||
+           atomic_load(&h->context->failure);
 }
 
 /* After a failure of the transport its requests may still point into the buffers: they

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a process has once: the progress engine, the contexts and the handles, kept as an
- * attribute of MPI_COMM_SELF, so that MPI_Finalize begins with ending them.
+ * What a process has once: the progress engine, the contexts and the handles, kept as
+ * an attribute of MPI_COMM_SELF, so that MPI_Finalize begins with ending them.
  */
 #ifndef PCOLL_ALLREDUCE_RUNTIME_H
 #define PCOLL_ALLREDUCE_RUNTIME_H

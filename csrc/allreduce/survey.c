@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Asking the others where they are. An answer carries, in value[0], the round that the
- * rank's next call stands for; in value[1], how many rounds it has activated, shifted by
- * 8, and the flags below.
+ * rank's next call stands for; in value[1], how many rounds it has activated, shifted
+ * by 8, and the flags below.
  */
 #include "survey.h"
 
@@ -12,7 +12,13 @@
 
 #include "../base/error.h"
 
-enum answer_flag { ANSWERED = 1, IS_CALLING = 2, HAS_JOINED = 4, HAS_LEFT = 8, IS_CLOSING = 16 };
+enum answer_flag {
+    ANSWERED = 1,
+    IS_CALLING = 2,
+    HAS_JOINED = 4,
+    HAS_LEFT = 8,
+    IS_CLOSING = 16
+};
 
 struct answer {
     uint64_t next, activated;
@@ -97,7 +103,8 @@ struct text {
     int items;
 };
 
-static void __attribute__((format(printf, 2, 3))) say(struct text *t, const char *format, ...)
+static void __attribute__((format(printf, 2, 3))) say(struct text *t,
+                                                      const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -109,7 +116,8 @@ static void __attribute__((format(printf, 2, 3))) say(struct text *t, const char
 }
 
 /* What keeps this rank from taking part in the round; nothing if it does. */
-static void say_rank(struct text *t, uint32_t rank, const struct answer *a, uint64_t round)
+static void say_rank(struct text *t, uint32_t rank, const struct answer *a,
+                     uint64_t round)
 {
     const char *separator = t->items ? "; " : "";
     unsigned long long next = a->next;

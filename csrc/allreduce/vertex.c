@@ -61,7 +61,8 @@ static void copy_message(struct vertex *v, struct round_header *out,
 static void reduce_messages(struct vertex *v, struct round_header *out,
                             const struct round_header *a, const struct round_header *b)
 {
-    bool no_a = round_is_null(a, v->shape.ranks), no_b = round_is_null(b, v->shape.ranks);
+    bool no_a = round_is_null(a, v->shape.ranks),
+         no_b = round_is_null(b, v->shape.ranks);
     void *to = message_payload(&v->shape, out);
     const void *pa = message_payload(&v->shape, a), *pb = message_payload(&v->shape, b);
     if (!no_a && !no_b)
@@ -292,11 +293,12 @@ static int take_activation(struct vertex *v, uint32_t source,
     int edge = message->edge;
     if (edge >= v->activation.edges ||
         source != (uint32_t)v->sched->ops[v->activation.from[edge]].peer)
-        return fail(PCOLL_EPROTOCOL, "rank %u sent an activation on edge %d", source, edge);
+        return fail(PCOLL_EPROTOCOL, "rank %u sent an activation on edge %d", source,
+                    edge);
     if (engine_complete(&v->engine, message->round, v->activation.from[edge]) ==
         ENGINE_IMPOSSIBLE)
-        return fail(PCOLL_EPROTOCOL, "rank %u activates round %llu in round %llu", source,
-                    (unsigned long long)message->round,
+        return fail(PCOLL_EPROTOCOL, "rank %u activates round %llu in round %llu",
+                    source, (unsigned long long)message->round,
                     (unsigned long long)v->engine.current);
     return vertex_run(v);
 }
@@ -365,7 +367,8 @@ static int allocate(struct vertex *v)
     return PCOLL_OK;
 }
 
-int vertex_create(struct context *c, const struct vertex_spec *spec, struct vertex **out)
+int vertex_create(struct context *c, const struct vertex_spec *spec,
+                  struct vertex **out)
 {
     struct vertex *v = calloc(1, sizeof *v);
     if (!v)
@@ -380,7 +383,8 @@ int vertex_create(struct context *c, const struct vertex_spec *spec, struct vert
     if (rc == PCOLL_OK)
         rc = build_schedule(v, c->transport->rank, c->transport->size);
     if (rc == PCOLL_OK)
-        rc = spec->create_domain(&v->shape, spec->options, spec->domain_arg, &v->domain);
+        rc =
+            spec->create_domain(&v->shape, spec->options, spec->domain_arg, &v->domain);
     if (rc != PCOLL_OK) {
         vertex_destroy(&v);
         return rc;

@@ -11,13 +11,13 @@
  *   over       the engine is done, sends included: published, then t+1
  *
  * Closing (a collective), step by step:
- *   ENTERING  a barrier. Until it is over everything goes on as before: ranks that have left
- *             or joined still owe the others their part.
- *   COUNTING  this vertex starts no more rounds. Agree on the most rounds that any vertex has
- *             activated: each one's own starts lie before its count, so none is missed.
- *   DRAINING  bring all of these rounds to their end, starting them where they have not
- *             been. Then send a last message on every activation edge, and wait for the one
- *             of every in-edge: after it nothing can come any more.
+ *   ENTERING  a barrier. Until it is over everything goes on as before: ranks that have
+ * left or joined still owe the others their part. COUNTING  this vertex starts no more
+ * rounds. Agree on the most rounds that any vertex has activated: each one's own starts
+ * lie before its count, so none is missed. DRAINING  bring all of these rounds to their
+ * end, starting them where they have not been. Then send a last message on every
+ * activation edge, and wait for the one of every in-edge: after it nothing can come any
+ * more.
  */
 #ifndef PCOLL_ALLREDUCE_VERTEX_H
 #define PCOLL_ALLREDUCE_VERTEX_H
@@ -45,7 +45,7 @@ struct vertex {
     struct sched *sched;
     struct activation activation;
     struct engine engine;
-    bool frozen; /* the current round is active here */
+    bool frozen;        /* the current round is active here */
     uint32_t initiator; /* lowest member that started it, or ROUND_NOBODY */
     struct round_header *contribution;
     struct round_header *temp[2];
@@ -71,7 +71,8 @@ struct vertex_spec {
     void *domain_arg;
 };
 
-int vertex_create(struct context *c, const struct vertex_spec *spec, struct vertex **out);
+int vertex_create(struct context *c, const struct vertex_spec *spec,
+                  struct vertex **out);
 void vertex_destroy(struct vertex **v);
 /* Bytes that a vertex holds besides its domain. */
 size_t vertex_bytes(const struct round_shape *shape);
@@ -81,8 +82,8 @@ int vertex_run(struct vertex *v);
 int vertex_done(struct vertex *v, int op, size_t bytes);
 int vertex_control(struct vertex *v, uint32_t source, const struct control *message);
 
-/* Driver: begin to close. Over when closing is CLOSED. Idempotent. On one communicator one
- * handle closes after the other, in the same order on all ranks. */
+/* Driver: begin to close. Over when closing is CLOSED. Idempotent. On one communicator
+ * one handle closes after the other, in the same order on all ranks. */
 int vertex_close(struct vertex *v);
 
 #endif

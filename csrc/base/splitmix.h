@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * splitmix64 (Steele, Lea, Flood 2014) as a counter-based generator: the n-th number of a
- * stream is a function of (stream, n), so ranks that share a seed draw alike without
+ * splitmix64 (Steele, Lea, Flood 2014) as a counter-based generator: the n-th number of
+ * a stream is a function of (stream, n), so ranks that share a seed draw alike without
  * talking. Not for cryptography.
  */
 #ifndef PCOLL_BASE_SPLITMIX_H

@@ -9,8 +9,8 @@
  * Implementations: single.c (every rank is a domain of its own). Each brings its own
  * synchronisation between the two sides; neither side ever waits for the other.
  *
- * A message is a round header followed by the payload: contributions and results have that
- * form, so they are sent from where they lie.
+ * A message is a round header followed by the payload: contributions and results have
+ * that form, so they are sent from where they lie.
  */
 #ifndef PCOLL_DOMAIN_H
 #define PCOLL_DOMAIN_H
@@ -20,7 +20,7 @@
 
 /* What a domain and its vertex both must know of a handle. */
 struct round_shape {
-    uint32_t ranks;       /* of the communicator */
+    uint32_t ranks; /* of the communicator */
     size_t header_bytes;
     struct payload payload;
     size_t message_bytes; /* header and payload */
@@ -31,14 +31,15 @@ struct domain;
 struct domain_ops {
     /* Member side. `who` counts the members of this domain from 0. */
 
-    /* Begin a call and deposit the buffers (NULL: what lies in send_slot). PCOLL_ESTATE. */
+    /* Begin a call and deposit the buffers (NULL: what lies in send_slot).
+     * PCOLL_ESTATE. */
     int (*deposit)(struct domain *d, int who, const void *const *buffers,
                    enum deposit_outcome *outcome);
     void *(*send_slot)(struct domain *d, int who);
     bool (*ready)(struct domain *d, int who);
-    /* Copy out the next result up to round `last`; PCOLL_EEMPTY. Sets *moved if the vertex
-     * should look again because a round was held back for this member. masks as in
-     * pcoll_handle_deliver. */
+    /* Copy out the next result up to round `last`; PCOLL_EEMPTY. Sets *moved if the
+     * vertex should look again because a round was held back for this member. masks as
+     * in pcoll_handle_deliver. */
     int (*deliver)(struct domain *d, int who, uint64_t last, void *const *buffers,
                    pcoll_round *round, uint64_t *masks, bool *moved);
     /* A copy of the member's state. */
@@ -52,8 +53,8 @@ struct domain_ops {
     void (*arrivals)(struct domain *d, uint64_t *arrived);
     bool (*admits)(struct domain *d);
     /* Activation: take what has been deposited. Returns a message (the header alone, if
-     * nobody contributes) that stays until publish. The header's masks of the members are
-     * filled in; the initiator is left to the caller. */
+     * nobody contributes) that stays until publish. The header's masks of the members
+     * are filled in; the initiator is left to the caller. */
     struct round_header *(*freeze)(struct domain *d, uint64_t round);
     /* Where the result of a frozen round is to be built, as a message. */
     struct round_header *(*result)(struct domain *d, uint64_t round);
@@ -70,12 +71,14 @@ struct domain {
 };
 
 /* Makes a domain; the shape must outlive it. PCOLL_ENOMEM names the bytes. */
-typedef int domain_create_fn(const struct round_shape *shape, const pcoll_options *options,
-                             void *arg, struct domain **out);
+typedef int domain_create_fn(const struct round_shape *shape,
+                             const pcoll_options *options, void *arg,
+                             struct domain **out);
 
 /* A rank on its own; arg points to its number (uint32_t). */
 domain_create_fn domain_single_create;
-size_t domain_single_bytes(const struct round_shape *shape, const pcoll_options *options);
+size_t domain_single_bytes(const struct round_shape *shape,
+                           const pcoll_options *options);
 
 /* Payload of a message. */
 static inline void *message_payload(const struct round_shape *shape,
@@ -89,7 +92,8 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers);
 void round_shape_destroy(struct round_shape *shape);
 
-/* Describe a delivered round from its header (index, active, stored, initiator, masks). */
+/* Describe a delivered round from its header (index, active, stored, initiator, masks).
+ */
 void round_describe(const struct round_shape *shape, const struct round_header *h,
                     pcoll_round *round, uint64_t *masks);
 

@@ -5,8 +5,8 @@
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers)
 {
-    *shape = (struct round_shape){.ranks = ranks,
-                                  .header_bytes = round_header_bytes(ranks)};
+    *shape =
+        (struct round_shape){.ranks = ranks, .header_bytes = round_header_bytes(ranks)};
     int rc = payload_init(&shape->payload, buffers, nbuffers);
     shape->message_bytes = shape->header_bytes + shape->payload.bytes;
     return rc;

@@ -5,13 +5,12 @@
  * Who owns which byte:
  *   slots[i]    written by the application's thread while slot i is neither pending nor
  *               frozen; read by the driver while frozen, by the application in a carry.
- *   results[t mod (H+1)]  written by the driver from the freeze of round t to its publish;
- *               read by the application after that. The driver does not freeze round
- *               t+H+1 while member_admits() forbids it, which is what keeps a slot that is
- *               being read from being reused.
- *   null        header of a round this rank contributes nothing to; the driver's.
- *   member      both sides, under the mutex, which is held for a few loads and stores and
- *               never during a copy or a reduction. Everything that one side wrote before
+ *   results[t mod (H+1)]  written by the driver from the freeze of round t to its
+ * publish; read by the application after that. The driver does not freeze round t+H+1
+ * while member_admits() forbids it, which is what keeps a slot that is being read from
+ * being reused. null        header of a round this rank contributes nothing to; the
+ * driver's. member      both sides, under the mutex, which is held for a few loads and
+ * stores and never during a copy or a reduction. Everything that one side wrote before
  *               it changed `member` is visible to the other after it sees the change.
  */
 #include <pthread.h>
@@ -111,8 +110,9 @@ static bool single_ready(struct domain *d, int who)
     return ready;
 }
 
-static int single_deliver(struct domain *d, int who, uint64_t last, void *const *buffers,
-                          pcoll_round *round, uint64_t *masks, bool *moved)
+static int single_deliver(struct domain *d, int who, uint64_t last,
+                          void *const *buffers, pcoll_round *round, uint64_t *masks,
+                          bool *moved)
 {
     (void)who;
     struct single *s = of(d);
@@ -230,9 +230,11 @@ static const struct domain_ops single_ops = {
     .destroy = single_destroy,
 };
 
-size_t domain_single_bytes(const struct round_shape *shape, const pcoll_options *options)
+size_t domain_single_bytes(const struct round_shape *shape,
+                           const pcoll_options *options)
 {
-    size_t messages = (size_t)contribution_slots(options->owned_send) + options->history + 1;
+    size_t messages =
+        (size_t)contribution_slots(options->owned_send) + options->history + 1;
     return messages * shape->message_bytes + shape->header_bytes;
 }
 
@@ -240,7 +242,8 @@ size_t domain_single_bytes(const struct round_shape *shape, const pcoll_options 
 static void carve(struct single *s)
 {
     char *next = s->memory;
-    for (int i = 0; i < s->member.contribution.slots; i++, next += s->base.shape->message_bytes)
+    for (int i = 0; i < s->member.contribution.slots;
+         i++, next += s->base.shape->message_bytes)
         s->slots[i] = (struct round_header *)next;
     for (uint32_t i = 0; i < s->ring; i++, next += s->base.shape->message_bytes)
         s->results[i] = (struct round_header *)next;

@@ -56,7 +56,11 @@ enum pcoll_deliver { PCOLL_DELIVER_ONE, PCOLL_DELIVER_ALL };
 enum pcoll_late { PCOLL_LATE_CARRY, PCOLL_LATE_LATEST, PCOLL_LATE_DROP };
 
 /* Who moves the messages while the application computes. */
-enum pcoll_progress { PCOLL_PROGRESS_AGENT, PCOLL_PROGRESS_MANUAL, PCOLL_PROGRESS_SPIN };
+enum pcoll_progress {
+    PCOLL_PROGRESS_AGENT,
+    PCOLL_PROGRESS_MANUAL,
+    PCOLL_PROGRESS_SPIN
+};
 
 typedef struct pcoll_policy {
     int32_t kind; /* enum pcoll_policy_kind */
@@ -71,38 +75,39 @@ typedef struct pcoll_buffer {
 
 typedef struct pcoll_options {
     pcoll_policy policy;
-    int32_t deliver;     /* enum pcoll_deliver */
-    int32_t late;        /* enum pcoll_late */
-    int32_t progress;    /* enum pcoll_progress; may differ between ranks */
-    int32_t owned_send;  /* 1: deposits are written into pcoll_handle_send_slot() */
-    uint32_t history;    /* results kept, at least 1 */
-    uint64_t seed;       /* of the draws; the same on all ranks */
-    uint64_t name;       /* hash of the handle's name: names must agree as well */
-    int32_t invalid;     /* 1: this rank's arguments are wrong, only let the others know */
+    int32_t deliver;    /* enum pcoll_deliver */
+    int32_t late;       /* enum pcoll_late */
+    int32_t progress;   /* enum pcoll_progress; may differ between ranks */
+    int32_t owned_send; /* 1: deposits are written into pcoll_handle_send_slot() */
+    uint32_t history;   /* results kept, at least 1 */
+    uint64_t seed;      /* of the draws; the same on all ranks */
+    uint64_t name;      /* hash of the handle's name: names must agree as well */
+    int32_t invalid; /* 1: this rank's arguments are wrong, only let the others know */
 } pcoll_options;
 
 /* What one delivered round was. */
 typedef struct pcoll_round {
     uint64_t index;
-    uint64_t lag;        /* complete rounds that this rank has not been given yet */
-    uint64_t lost;       /* rounds skipped just before this one, older than the history */
-    uint32_t active;     /* ranks that contributed fresh data */
-    uint32_t stored;     /* of them, with a deposit from before the round only */
-    int32_t initiator;   /* lowest rank whose own arrival started the round; -1: none */
-    int32_t included;    /* 1: this rank's last deposit is in this round or an earlier one */
+    uint64_t lag;      /* complete rounds that this rank has not been given yet */
+    uint64_t lost;     /* rounds skipped just before this one, older than the history */
+    uint32_t active;   /* ranks that contributed fresh data */
+    uint32_t stored;   /* of them, with a deposit from before the round only */
+    int32_t initiator; /* lowest rank whose own arrival started the round; -1: none */
+    int32_t
+        included; /* 1: this rank's last deposit is in this round or an earlier one */
     int32_t below_quorum;
-    int32_t joined;      /* 1: with this round all ranks have joined */
+    int32_t joined; /* 1: with this round all ranks have joined */
 } pcoll_round;
 
 typedef struct pcoll_stats {
-    uint64_t calls;      /* deposits handed in */
-    uint64_t rounds;     /* rounds complete on this rank */
-    uint64_t delivered;  /* rounds given to the application */
-    uint64_t lost;       /* rounds never given: older than the history */
-    uint64_t arrived;    /* deposits that arrived at their round */
-    uint64_t stored;     /* deposits that came when their round was under way or over */
-    uint64_t dropped;    /* deposits forgotten (late="drop") */
-    uint64_t included;   /* rounds this rank contributed fresh data to */
+    uint64_t calls;     /* deposits handed in */
+    uint64_t rounds;    /* rounds complete on this rank */
+    uint64_t delivered; /* rounds given to the application */
+    uint64_t lost;      /* rounds never given: older than the history */
+    uint64_t arrived;   /* deposits that arrived at their round */
+    uint64_t stored;    /* deposits that came when their round was under way or over */
+    uint64_t dropped;   /* deposits forgotten (late="drop") */
+    uint64_t included;  /* rounds this rank contributed fresh data to */
     uint64_t activations_dropped; /* duplicate or late activations, harmless */
     uint64_t activations_early;   /* activations of the next round that were kept */
 } pcoll_stats;
@@ -151,8 +156,9 @@ int pcoll_handle_start(pcoll_handle *handle, const void *const *send);
 int pcoll_handle_wait(pcoll_handle *handle, int64_t timeout_us);
 
 /*
- * Wait until the round of any of several started handles is complete. *index is the first
- * such handle. All must have been made in this process, NULL entries are passed over.
+ * Wait until the round of any of several started handles is complete. *index is the
+ * first such handle. All must have been made in this process, NULL entries are passed
+ * over.
  */
 int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_us,
                    int32_t *index);

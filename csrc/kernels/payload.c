@@ -15,18 +15,18 @@ static int lay_out(struct payload *p, int i, const pcoll_buffer *buffer)
 {
     reduce_fn *reduce = reduce_kernel(buffer->op, buffer->dtype);
     if (!reduce)
-        return fail(PCOLL_EINVAL, "buffer %d: unknown dtype %d or op %d", i, buffer->dtype,
-                    buffer->op);
+        return fail(PCOLL_EINVAL, "buffer %d: unknown dtype %d or op %d", i,
+                    buffer->dtype, buffer->op);
     size_t element = dtype_size(buffer->dtype);
     if (buffer->count > most_bytes / element)
-        return fail(PCOLL_EINVAL, "buffer %d: %llu elements are more than can be held", i,
-                    (unsigned long long)buffer->count);
-    p->part[i] = (struct payload_part){.offset = p->bytes,
-                                       .bytes = buffer->count * element,
-                                       .count = buffer->count,
-                                       .reduce = reduce,
-                                       .identity = identity_kernel(buffer->op,
-                                                                   buffer->dtype)};
+        return fail(PCOLL_EINVAL, "buffer %d: %llu elements are more than can be held",
+                    i, (unsigned long long)buffer->count);
+    p->part[i] =
+        (struct payload_part){.offset = p->bytes,
+                              .bytes = buffer->count * element,
+                              .count = buffer->count,
+                              .reduce = reduce,
+                              .identity = identity_kernel(buffer->op, buffer->dtype)};
     p->bytes += (p->part[i].bytes + align - 1) / align * align;
     return PCOLL_OK;
 }
@@ -35,7 +35,8 @@ int payload_init(struct payload *p, const pcoll_buffer *buffers, int nbuffers)
 {
     *p = (struct payload){.parts = nbuffers};
     if (nbuffers < 1)
-        return fail(PCOLL_EINVAL, "a handle needs at least one buffer, got %d", nbuffers);
+        return fail(PCOLL_EINVAL, "a handle needs at least one buffer, got %d",
+                    nbuffers);
     p->part = calloc((size_t)nbuffers, sizeof *p->part);
     if (!p->part)
         return fail(PCOLL_ENOMEM, "no memory for %d buffers", nbuffers);
@@ -68,7 +69,8 @@ void payload_unpack(const struct payload *p, void *const *buffers, const void *b
 {
     for (int i = 0; i < p->parts; i++)
         if (p->part[i].bytes)
-            memcpy(buffers[i], (const char *)block + p->part[i].offset, p->part[i].bytes);
+            memcpy(buffers[i], (const char *)block + p->part[i].offset,
+                   p->part[i].bytes);
 }
 
 void payload_identity(const struct payload *p, void *const *buffers)

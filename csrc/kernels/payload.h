@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The data of a round: all buffers of a handle, one after the other in one block, each at
- * a 64-byte boundary.
+ * The data of a round: all buffers of a handle, one after the other in one block, each
+ * at a 64-byte boundary.
  */
 #ifndef PCOLL_KERNELS_PAYLOAD_H
 #define PCOLL_KERNELS_PAYLOAD_H
@@ -20,7 +20,8 @@ struct payload {
     struct payload_part *part;
 };
 
-/* Lay the buffers out. PCOLL_EINVAL for an unknown dtype or op or a size that overflows. */
+/* Lay the buffers out. PCOLL_EINVAL for an unknown dtype or op or a size that
+ * overflows. */
 int payload_init(struct payload *p, const pcoll_buffer *buffers, int nbuffers);
 void payload_destroy(struct payload *p);
 

@@ -1,44 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hot loops: written plainly, vectorised by the compiler. `ivdep` states what reduce.h
- * demands (out is a, or b, or apart), else the compiler would take its scalar path where
- * out is a. target_clones picks AVX2 or AVX-512 at load time; sanitizers cannot have it,
- * because they would instrument its resolver.
+ * The hot loops: written plainly, vectorised by the compiler. `ivdep` states what
+ * reduce.h demands (out is a, or b, or apart), else the compiler would take its scalar
+ * path where out is a. target_clones picks AVX2 or AVX-512 at load time; sanitizers
+ * cannot have it, because they would instrument its resolver.
  */
 #include "reduce.h"
 
 #include <math.h>
 #include <stdbool.h>
 
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) &&                           \
+    !defined(__SANITIZE_THREAD__)
 #define CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define CLONES
 #endif
 
-#define KERNEL(name, type, expression)                                             \
-    CLONES static void name(void *out, const void *a, const void *b, size_t count) \
-    {                                                                              \
-        type *o = out;                                                             \
-        const type *p = a, *q = b;                                                 \
-        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++)                    \
-        {                                                                          \
-            type x = p[i], y = q[i];                                               \
-            o[i] = expression;                                                     \
-        }                                                                          \
+#define KERNEL(name, type, expression)                                                 \
+    CLONES static void name(void *out, const void *a, const void *b, size_t count)     \
+    {                                                                                  \
+        type *o = out;                                                                 \
+        const type *p = a, *q = b;                                                     \
+        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++)                        \
+        {                                                                              \
+            type x = p[i], y = q[i];                                                   \
+            o[i] = expression;                                                         \
+        }                                                                              \
     }
 
 /* Integers wrap around, as in MPI's own implementations: added without sign. */
-#define FLOAT_KERNELS(suffix, type)           \
-    KERNEL(sum_##suffix, type, x + y)         \
-    KERNEL(prod_##suffix, type, x *y)         \
-    KERNEL(min_##suffix, type, y < x ? y : x) \
+#define FLOAT_KERNELS(suffix, type)                                                    \
+    KERNEL(sum_##suffix, type, x + y)                                                  \
+    KERNEL(prod_##suffix, type, x *y)                                                  \
+    KERNEL(min_##suffix, type, y < x ? y : x)                                          \
     KERNEL(max_##suffix, type, x < y ? y : x)
 
-#define INT_KERNELS(suffix, type, unsigned_type)                                   \
-    KERNEL(sum_##suffix, type, (type)((unsigned_type)x + (unsigned_type)y))        \
-    KERNEL(prod_##suffix, type, (type)((unsigned_type)x * (unsigned_type)y))       \
-    KERNEL(min_##suffix, type, y < x ? y : x)                                      \
+#define INT_KERNELS(suffix, type, unsigned_type)                                       \
+    KERNEL(sum_##suffix, type, (type)((unsigned_type)x + (unsigned_type)y))            \
+    KERNEL(prod_##suffix, type, (type)((unsigned_type)x * (unsigned_type)y))           \
+    KERNEL(min_##suffix, type, y < x ? y : x)                                          \
     KERNEL(max_##suffix, type, x < y ? y : x)
 
 FLOAT_KERNELS(float32, float)
@@ -46,18 +47,18 @@ FLOAT_KERNELS(float64, double)
 INT_KERNELS(int32, int32_t, uint32_t)
 INT_KERNELS(int64, int64_t, uint64_t)
 
-#define IDENTITY(name, type, value)                 \
-    static void name(void *out, size_t count)       \
-    {                                               \
-        type *o = out;                              \
-        for (size_t i = 0; i < count; i++)          \
-            o[i] = value;                           \
+#define IDENTITY(name, type, value)                                                    \
+    static void name(void *out, size_t count)                                          \
+    {                                                                                  \
+        type *o = out;                                                                 \
+        for (size_t i = 0; i < count; i++)                                             \
+            o[i] = value;                                                              \
     }
 
-#define IDENTITIES(suffix, type, lowest, highest)   \
-    IDENTITY(sum_identity_##suffix, type, 0)        \
-    IDENTITY(prod_identity_##suffix, type, 1)       \
-    IDENTITY(min_identity_##suffix, type, highest)  \
+#define IDENTITIES(suffix, type, lowest, highest)                                      \
+    IDENTITY(sum_identity_##suffix, type, 0)                                           \
+    IDENTITY(prod_identity_##suffix, type, 1)                                          \
+    IDENTITY(min_identity_##suffix, type, highest)                                     \
     IDENTITY(max_identity_##suffix, type, lowest)
 
 IDENTITIES(float32, float, -INFINITY, INFINITY)

@@ -2,8 +2,9 @@
 /*
  * Element-wise reduction, one function per [op][dtype].
  *
- * out[i] = a[i] op b[i] for i < count, a on the left: the caller fixes the order, so equal
- * inputs give equal bits. out may be a or b exactly; partial overlap is not allowed.
+ * out[i] = a[i] op b[i] for i < count, a on the left: the caller fixes the order, so
+ * equal inputs give equal bits. out may be a or b exactly; partial overlap is not
+ * allowed.
  */
 #ifndef PCOLL_KERNELS_REDUCE_H
 #define PCOLL_KERNELS_REDUCE_H

@@ -15,7 +15,8 @@ struct progress {
     struct bell bell;
     _Atomic uint32_t driving; /* the drive lock */
     _Atomic uint32_t kicks;
-    _Atomic uint32_t looked; /* the bell's count before the last poll, see progress_notify */
+    _Atomic uint32_t
+        looked;         /* the bell's count before the last poll, see progress_notify */
     _Atomic int rounds; /* in progress */
     _Atomic int unrung; /* messages under way that come without a ring */
     _Atomic bool stop;
@@ -25,15 +26,16 @@ struct progress {
     _Atomic int off_node;
 };
 
-/* Looks before going to sleep, with a yield after each: a waiter is about to be needed, an
- * agent may be one of many on its core. After waking a few again, since some MPIs only move
- * a message in one test and report it in the next. */
+/* Looks before going to sleep, with a yield after each: a waiter is about to be needed,
+ * an agent may be one of many on its core. After waking a few again, since some MPIs
+ * only move a message in one test and report it in the next. */
 enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, LOOKS_AWOKEN = 3 };
 
 /*
- * How long to sleep at most before looking again, in microseconds, growing from the first
- * time to the last. Messages that ring need no looking: for them the sleep only bounds the
- * damage of a ring that came before MPI had delivered. `unrung` ones have to be looked for.
+ * How long to sleep at most before looking again, in microseconds, growing from the
+ * first time to the last. Messages that ring need no looking: for them the sleep only
+ * bounds the damage of a ring that came before MPI had delivered. `unrung` ones have to
+ * be looked for.
  */
 struct nap {
     int64_t first, last;
@@ -105,9 +107,9 @@ void progress_kick(struct progress *p)
     drive(p);
 }
 
-/* The ring is ours, not a message: it must not look like one to those who compare. In this
- * order, one who compares in between wakes the agent for nothing; in the other, a message
- * could be overlooked. */
+/* The ring is ours, not a message: it must not look like one to those who compare. In
+ * this order, one who compares in between wakes the agent for nothing; in the other, a
+ * message could be overlooked. */
 void progress_notify(struct progress *p)
 {
     bell_wake_waiters(p->bell.page);
@@ -164,8 +166,8 @@ static bool must_look(const struct progress *p)
     return atomic_load(&p->unrung) || atomic_load(&p->off_node);
 }
 
-/* Drive, or have the one who does look once more: what we know of may have come after it
- * looked, and we are about to sleep. */
+/* Drive, or have the one who does look once more: what we know of may have come after
+ * it looked, and we are about to sleep. */
 static int drive_or_kick(struct progress *p)
 {
     int happened = drive(p);
@@ -176,9 +178,9 @@ static int drive_or_kick(struct progress *p)
 }
 
 /*
- * A thread leaves a wait. Rings from now on wake the agent; for those that came before, since
- * the last look, one more look does: cheaper than a wake-up, and often this thread is back at
- * once. What has to be looked after without a ring is the agent's.
+ * A thread leaves a wait. Rings from now on wake the agent; for those that came before,
+ * since the last look, one more look does: cheaper than a wake-up, and often this
+ * thread is back at once. What has to be looked after without a ring is the agent's.
  */
 static void hand_over(struct progress *p)
 {
@@ -251,7 +253,8 @@ static void *agent_main(void *arg)
             sleep = 0;
             continue;
         }
-        if (atomic_load(&p->agent_mode) == PCOLL_PROGRESS_SPIN || spins++ < AGENT_LOOKS) {
+        if (atomic_load(&p->agent_mode) == PCOLL_PROGRESS_SPIN ||
+            spins++ < AGENT_LOOKS) {
             sched_yield();
             continue;
         }

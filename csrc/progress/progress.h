@@ -2,16 +2,18 @@
 /*
  * Who drives the communication, and how everybody else sleeps.
  *
- * There is one drive lock in a process. Whoever holds it polls the sources (one for each
- * communicator) and runs what has become ready. It is only ever tried, so nobody waits for it:
- *   - a thread of the application that waits for a round drives, then sleeps on the bell;
+ * There is one drive lock in a process. Whoever holds it polls the sources (one for
+ * each communicator) and runs what has become ready. It is only ever tried, so nobody
+ * waits for it:
+ *   - a thread of the application that waits for a round drives, then sleeps on the
+ * bell;
  *   - one that has started a round drives once;
  *   - the agent drives while no thread waits.
  *
  * Work is never left lying: who has work for the driver counts `kicks` up and tries the
- * lock; if that fails, the holder has not yet released it, and it compares `kicks` after
- * the release (all of that sequentially consistent), so it sees the new value and goes
- * round again.
+ * lock; if that fails, the holder has not yet released it, and it compares `kicks`
+ * after the release (all of that sequentially consistent), so it sees the new value and
+ * goes round again.
  *
  * Sources are added and removed under the lock.
  */
@@ -56,7 +58,8 @@ void progress_kick(struct progress *p);
 void progress_notify(struct progress *p);
 /* Driver only: a round has begun here (+1), is over (-1). */
 void progress_round(struct progress *p, int change);
-/* Driver only: messages are under way that come without a ring (+1), or no longer (-1). */
+/* Driver only: messages are under way that come without a ring (+1), or no longer (-1).
+ */
 void progress_unrung(struct progress *p, int change);
 
 /* Drive and sleep until ready(arg), at most timeout_us. PCOLL_EAGAIN. */

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one rank owes the next round: which of its slots holds the fresh deposit, which is
- * frozen under a round, which is free to be written.
+ * What one rank owes the next round: which of its slots holds the fresh deposit, which
+ * is frozen under a round, which is free to be written.
  *
  *   pending  the deposit that the next activation takes, or none
  *   frozen   the one that the round in progress reads, or none (at most one: a round is
  *            activated only after the one before it is over)
  *   user     with library-owned send buffers: the slot the application is filling
  *
- * Only the application's thread writes slots, and only ones that are none of the above, so a
- * deposit can be written without a lock. A carry reads `pending` while it writes the sum
- * elsewhere; if an activation has frozen `pending` meanwhile, the plan is out of date and the
- * new deposit goes in alone: it is never counted twice. Three slots are enough for that,
- * four where the application fills one in place.
+ * Only the application's thread writes slots, and only ones that are none of the above,
+ * so a deposit can be written without a lock. A carry reads `pending` while it writes
+ * the sum elsewhere; if an activation has frozen `pending` meanwhile, the plan is out
+ * of date and the new deposit goes in alone: it is never counted twice. Three slots are
+ * enough for that, four where the application fills one in place.
  *
- * Pure bookkeeping; its owner brings the lock under which plan, publish, freeze and thaw
- * run.
+ * Pure bookkeeping; its owner brings the lock under which plan, publish, freeze and
+ * thaw run.
  */
 #ifndef PCOLL_PROTOCOL_CONTRIBUTION_H
 #define PCOLL_PROTOCOL_CONTRIBUTION_H
@@ -32,7 +32,8 @@ struct contribution {
     int pending, frozen, user;
 };
 
-/* How to write a deposit: into `target`; the sum of `carried` and the new, or the new. */
+/* How to write a deposit: into `target`; the sum of `carried` and the new, or the new.
+ */
 struct deposit_plan {
     int target;
     int carried;

@@ -19,7 +19,8 @@ void member_init(struct member *m, uint32_t rank, const pcoll_options *options)
 static int begin_call(struct member *m)
 {
     if (m->left)
-        return fail(PCOLL_ESTATE, "this rank has left the collective: it can only be freed");
+        return fail(PCOLL_ESTATE,
+                    "this rank has left the collective: it can only be freed");
     if (m->started)
         return fail(PCOLL_ESTATE,
                     "started twice: wait for the round of the last start first");
@@ -132,7 +133,8 @@ int member_join(struct member *m)
 int member_leave(struct member *m)
 {
     if (m->started)
-        return fail(PCOLL_ESTATE, "wait for the round of the last start before leaving");
+        return fail(PCOLL_ESTATE,
+                    "wait for the round of the last start before leaving");
     m->left = true;
     m->started = false;
     return PCOLL_OK;
@@ -145,9 +147,9 @@ static bool announces_join(const struct member *m)
 }
 
 /*
- * A rank that joins or leaves counts as arrived until a round's header has announced it:
- * otherwise a round that waits for this very rank would never start. From then on it is
- * not live and starts nothing.
+ * A rank that joins or leaves counts as arrived until a round's header has announced
+ * it: otherwise a round that waits for this very rank would never start. From then on
+ * it is not live and starts nothing.
  */
 bool member_arrived(const struct member *m)
 {
@@ -155,9 +157,10 @@ bool member_arrived(const struct member *m)
 }
 
 /*
- * "one": no rank lags more than `history` rounds, so one that lags that much holds the next
- * round back. The ring has one slot more, so the last delivered result stays intact as
- * well. "all": only a result that is being copied out at this moment is waited for.
+ * "one": no rank lags more than `history` rounds, so one that lags that much holds the
+ * next round back. The ring has one slot more, so the last delivered result stays
+ * intact as well. "all": only a result that is being copied out at this moment is
+ * waited for.
  */
 bool member_admits(struct member *m)
 {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank's view of the rounds: which round its call stands for, whether a deposit arrives
- * or is stored, which results it has been given, whether it holds the next round back.
+ * One rank's view of the rounds: which round its call stands for, whether a deposit
+ * arrives or is stored, which results it has been given, whether it holds the next
+ * round back.
  *
  * Rounds are counted, not named:   delivered <= complete <= frozen <= complete + 1
  *   frozen     rounds whose contribution was taken here (activated)
  *   complete   rounds that are over here
  *   delivered  rounds given to the application, or lost
- * The first two are moved by whoever drives the fabric, the third by the application; the
- * owner (domain/) holds one lock around every function here. "Publish the deposit and choose
- * between stored and arrived" is member_publish, one step under that lock.
+ * The first two are moved by whoever drives the fabric, the third by the application;
+ * the owner (domain/) holds one lock around every function here. "Publish the deposit
+ * and choose between stored and arrived" is member_publish, one step under that lock.
  *
  * Pure state machine: no I/O, no memory.
  */
@@ -37,13 +38,14 @@ struct member {
     bool joining, left; /* contributes nothing any more (for now, for good) */
     bool live;          /* as of the last complete round */
     int64_t joined_in;  /* round with which all had joined, or NO_ROUND */
-    bool holds_back;    /* a round was refused because of this rank: kick when it moves */
+    bool holds_back; /* a round was refused because of this rank: kick when it moves */
     pcoll_stats stats;
 };
 
 void member_init(struct member *m, uint32_t rank, const pcoll_options *options);
 
-/* Application: begin a call. PCOLL_ESTATE if one is outstanding or the rank has left. */
+/* Application: begin a call. PCOLL_ESTATE if one is outstanding or the rank has left.
+ */
 int member_begin(struct member *m);
 
 enum deposit_outcome { DEPOSIT_ARRIVED, DEPOSIT_STORED, DEPOSIT_DROPPED };
@@ -55,7 +57,8 @@ bool member_ready(const struct member *m);
 
 /* The next result to copy out, at most `last`; counts what was lost before it. False if
  * there is none. The slot of that round is not reused until member_read_end. */
-bool member_read_begin(struct member *m, uint64_t last, uint64_t *round, uint64_t *lost);
+bool member_read_begin(struct member *m, uint64_t last, uint64_t *round,
+                       uint64_t *lost);
 /* True if somebody waited for this rank to move on. */
 bool member_read_end(struct member *m);
 
@@ -66,7 +69,8 @@ int member_finish(struct member *m);
 int member_join(struct member *m);
 int member_leave(struct member *m);
 
-/* Driver: has this rank arrived at the open round (or has it to tell that it goes away)? */
+/* Driver: has this rank arrived at the open round (or has it to tell that it goes
+ * away)? */
 bool member_arrived(const struct member *m);
 /* May the open round be activated, as far as this rank's results are concerned? */
 bool member_admits(struct member *m);

@@ -33,7 +33,8 @@ static bool drawn_arrived(const struct policy_view *view)
     return drawn >= 0 && bitset_has(view->arrived, (uint32_t)drawn);
 }
 
-/* Members that are not live do not hold a round up; but nobody starts one for itself. */
+/* Members that are not live do not hold a round up; but nobody starts one for itself.
+ */
 static bool all_arrived(const struct policy_view *view)
 {
     size_t words = bitset_words(view->ranks);
@@ -73,7 +74,8 @@ int pcoll_policy_parse(const char *text, pcoll_policy *policy)
         }
     }
     return fail(PCOLL_EINVAL,
-                "quorum: expected \"solo\", \"majority\" or \"full\", got \"%.100s\"", text);
+                "quorum: expected \"solo\", \"majority\" or \"full\", got \"%.100s\"",
+                text);
 }
 
 int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacity)

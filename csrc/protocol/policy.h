@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When a round may start: the policies of docs/semantics.md, as pure functions of who is
- * live and who has arrived.
+ * When a round may start: the policies of docs/semantics.md, as pure functions of who
+ * is live and who has arrived.
  *
  *   solo      any live rank arrives                                  (PPoPP 2020, 4.1)
  *   majority  one rank, drawn per round by all ranks alike, arrives  (PPoPP 2020, 4.2)
@@ -17,7 +17,8 @@
 #include "../base/bitset.h"
 #include "../include/partialcoll.h"
 
-/* What a vertex (the ranks of one domain) knows when it asks whether to start a round. */
+/* What a vertex (the ranks of one domain) knows when it asks whether to start a round.
+ */
 struct policy_view {
     uint32_t ranks;          /* of the communicator */
     const uint64_t *live;    /* ranks that take part */
@@ -33,7 +34,8 @@ bool policy_met(const struct pcoll_policy *policy, const struct policy_view *vie
 /* Does the vertex that starts have to activate the others? (Under full all start.) */
 bool policy_activates(const struct pcoll_policy *policy);
 
-/* The rank drawn for a round: uniform, or the next live one after it; -1 without any. */
+/* The rank drawn for a round: uniform, or the next live one after it; -1 without any.
+ */
 int policy_drawn(const struct policy_view *view);
 
 #endif

@@ -3,8 +3,8 @@
  * The header of a round: who is in it. It travels in front of every data message and is
  * reduced with the data, so that after the round every rank holds the same one.
  *
- * Wire format: the struct below followed by ROUND_MASKS sets of ranks, padded to 64 bytes.
- * All ranks of a job have one byte order; messages are not kept beyond it.
+ * Wire format: the struct below followed by ROUND_MASKS sets of ranks, padded to 64
+ * bytes. All ranks of a job have one byte order; messages are not kept beyond it.
  */
 #ifndef PCOLL_PROTOCOL_ROUND_H
 #define PCOLL_PROTOCOL_ROUND_H

@@ -114,7 +114,8 @@ int engine_next(struct engine *e)
 bool engine_over(const struct engine *e)
 {
     const struct instance *in = &e->instances[e->current % 2];
-    return in->ops[e->sched->end].state == OP_DONE && !in->running && in->head == in->tail;
+    return in->ops[e->sched->end].state == OP_DONE && !in->running &&
+           in->head == in->tail;
 }
 
 void engine_advance(struct engine *e)

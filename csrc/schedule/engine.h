@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Running a persistent schedule, round after round, without doing any I/O: the engine is
- * told what has happened and asked what to do next.
+ * Running a persistent schedule, round after round, without doing any I/O: the engine
+ * is told what has happened and asked what to do next.
  *
  * It owns two instances of the schedule. `current` belongs to the round that may run,
- * the other one to the round after it, because messages of that round may come first. What
- * comes for the next round is recorded there and has no consequences until the current round
- * is over and the next one is released: with that rule no rank gets two rounds ahead.
+ * the other one to the round after it, because messages of that round may come first.
+ * What comes for the next round is recorded there and has no consequences until the
+ * current round is over and the next one is released: with that rule no rank gets two
+ * rounds ahead.
  *
  * Every operation is consumable: waiting -> ready -> running -> done, once per round. A
  * completion of an operation that is done already, or of a finished round, is dropped.
@@ -37,7 +38,8 @@ struct engine {
     struct instance instances[2]; /* of round r: instances[r % 2] */
     uint64_t current;
     bool released;
-    uint64_t early, dropped; /* completions kept for the next round; duplicates and late */
+    uint64_t early,
+        dropped; /* completions kept for the next round; duplicates and late */
 };
 
 enum engine_outcome {
@@ -51,14 +53,15 @@ enum engine_outcome {
 int engine_init(struct engine *e, const struct sched *s);
 void engine_destroy(struct engine *e);
 
-/* An operation of a round is complete (a message came, an event happened, a send ended). */
+/* An operation of a round is complete (a message came, an event happened, a send
+ * ended). */
 enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op);
 
 /* The current round may run: the one before is over, and nothing else holds it back. */
 void engine_release(struct engine *e);
 
-/* The next operation of the current round to be issued (it counts as running from then on
- * and must be completed), or -1. NOPs never show up here. */
+/* The next operation of the current round to be issued (it counts as running from then
+ * on and must be completed), or -1. NOPs never show up here. */
 int engine_next(struct engine *e);
 
 /* The end operation is done and nothing is running or about to. */

@@ -7,10 +7,10 @@
 
 const char *op_kind_name(enum op_kind kind)
 {
-    static const char *const names[] = {
-        [OP_SEND] = "SEND", [OP_RECV] = "RECV",   [OP_REDUCE] = "REDUCE",
-        [OP_COPY] = "COPY", [OP_NOP] = "NOP",     [OP_TIMER] = "TIMER",
-        [OP_NATIVE] = "NATIVE"};
+    static const char *const names[] = {[OP_SEND] = "SEND",     [OP_RECV] = "RECV",
+                                        [OP_REDUCE] = "REDUCE", [OP_COPY] = "COPY",
+                                        [OP_NOP] = "NOP",       [OP_TIMER] = "TIMER",
+                                        [OP_NATIVE] = "NATIVE"};
     return names[kind];
 }
 

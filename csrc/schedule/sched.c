@@ -174,7 +174,8 @@ static int index_successors(struct sched *s)
 {
     s->successor = calloc(s->edge_count ? s->edge_count : 1, sizeof *s->successor);
     if (!s->successor)
-        return fail(PCOLL_ENOMEM, "no memory for a schedule of %u edges", s->edge_count);
+        return fail(PCOLL_ENOMEM, "no memory for a schedule of %u edges",
+                    s->edge_count);
     for (uint32_t i = 0; i < s->edge_count; i++)
         s->ops[s->edges[i].from].successors++;
     uint32_t next = 0;
@@ -250,9 +251,10 @@ int sched_commit(struct sched *s)
     if (s->committed)
         return fail(PCOLL_ESTATE, "schedule: committed already");
     if (s->failed)
-        return fail(PCOLL_EINVAL,
-                    "schedule: an operation that does not exist was named, or memory ran "
-                    "out while building");
+        return fail(
+            PCOLL_EINVAL,
+            "schedule: an operation that does not exist was named, or memory ran "
+            "out while building");
     if (!known(s, s->end))
         return fail(PCOLL_EINVAL, "schedule: no operation ends the round");
     for (uint32_t i = 0; i < s->count; i++) {

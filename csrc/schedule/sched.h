@@ -3,9 +3,9 @@
  * A schedule: the DAG of operations that one rank executes in one round of a collective
  * (Li et al., "Taming Unbalanced Training Workloads …", PPoPP 2020, section 4.1.1).
  *
- * Built once: add operations, give each a gate (how many of its predecessors must be done,
- * k of n), name the one that ends the round, commit. Commit checks everything; afterwards
- * the schedule is read-only and running it (engine.h) allocates nothing.
+ * Built once: add operations, give each a gate (how many of its predecessors must be
+ * done, k of n), name the one that ends the round, commit. Commit checks everything;
+ * afterwards the schedule is read-only and running it (engine.h) allocates nothing.
  *
  * Operations name buffers by small integers; what they mean is the executor's business.
  * No I/O here and no MPI.
@@ -70,7 +70,8 @@ void sched_end(struct sched *s, int op);
 
 /*
  * Check and seal: ids in range, 1 <= k <= n wherever there are predecessors, events and
- * control receives without predecessors, no cycle, an end. PCOLL_EINVAL names what is wrong.
+ * control receives without predecessors, no cycle, an end. PCOLL_EINVAL names what is
+ * wrong.
  */
 int sched_commit(struct sched *s);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transport over MPI. One duplicated communicator, point-to-point messages in units of
- * 64 bytes (so that int counts reach 128 GiB), one tag for control messages with a few
- * receives always posted for it, the other tags for data.
+ * The transport over MPI. One duplicated communicator, point-to-point messages in units
+ * of 64 bytes (so that int counts reach 128 GiB), one tag for control messages with a
+ * few receives always posted for it, the other tags for data.
  *
- * After every message to a rank on this machine its bell is rung; again when a send that MPI
- * did not deliver at once has gone through, and when a large receive is posted or over,
- * because the sender may have to do something about it.
+ * After every message to a rank on this machine its bell is rung; again when a send
+ * that MPI did not deliver at once has gone through, and when a large receive is posted
+ * or over, because the sender may have to do something about it.
  *
  * One thread at a time: the holder of the progress lock.
  */
@@ -36,7 +36,7 @@ struct request_info {
     uint32_t peer;
     uint64_t cookie;
     bool large;
-    bool at_once; /* a send that was over when it was posted */
+    bool at_once;            /* a send that was over when it was posted */
     struct control *control; /* buffer of a control message */
 };
 
@@ -153,12 +153,11 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
     struct mpi_transport *m = of(t);
     MPI_Request *request;
     bool large = capacity >= LARGE_BLOCKS * BLOCK;
-    int rc = next_request(m,
-                          (struct request_info){.kind = DATA_RECV,
-                                                .peer = peer,
-                                                .cookie = cookie,
-                                                .large = large},
-                          &request);
+    int rc = next_request(
+        m,
+        (struct request_info){
+            .kind = DATA_RECV, .peer = peer, .cookie = cookie, .large = large},
+        &request);
     if (rc != PCOLL_OK)
         return rc;
     rc = check(MPI_Irecv(data, (int)(capacity / BLOCK), m->block, (int)peer,
@@ -172,7 +171,8 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
     return PCOLL_OK;
 }
 
-static int mpi_control(struct transport *t, uint32_t peer, const struct control *message)
+static int mpi_control(struct transport *t, uint32_t peer,
+                       const struct control *message)
 {
     struct mpi_transport *m = of(t);
     struct control *copy = malloc(sizeof *copy);
@@ -199,8 +199,8 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, uint64_t 
 {
     struct mpi_transport *m = of(t);
     MPI_Request *request;
-    int rc = next_request(
-        m, (struct request_info){.kind = AGREEMENT, .cookie = cookie}, &request);
+    int rc = next_request(m, (struct request_info){.kind = AGREEMENT, .cookie = cookie},
+                          &request);
     if (rc == PCOLL_OK)
         rc = check(MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T, MPI_MAX,
                                   m->comm, request),
@@ -243,8 +243,8 @@ static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
             ring(m, info->peer);
         break;
     case AGREEMENT:
-        *event = (struct transport_event){.kind = TRANSPORT_AGREED,
-                                          .cookie = info->cookie};
+        *event =
+            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = info->cookie};
         return true;
     }
     *event = (struct transport_event){.kind = TRANSPORT_DONE,
@@ -374,9 +374,9 @@ static int open_bells(struct mpi_transport *m, const struct bell *own)
     if (!all)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
     MPI_Request request;
-    int rc = check(MPI_Iallgather(&mine, 4, MPI_UINT64_T, all, 4, MPI_UINT64_T, m->comm,
-                                  &request),
-                   "MPI_Iallgather");
+    int rc = check(
+        MPI_Iallgather(&mine, 4, MPI_UINT64_T, all, 4, MPI_UINT64_T, m->comm, &request),
+        "MPI_Iallgather");
     if (rc == PCOLL_OK)
         rc = patient_wait(&request, "MPI_Iallgather");
     for (uint32_t i = 0; i < m->base.size && rc == PCOLL_OK; i++) {
@@ -420,7 +420,8 @@ static int duplicate(MPI_Comm comm, struct mpi_transport *m)
     return check(MPI_Type_commit(&m->block), "MPI_Type_commit");
 }
 
-int transport_mpi_create(const void *comm, const struct bell *own, struct transport **out)
+int transport_mpi_create(const void *comm, const struct bell *own,
+                         struct transport **out)
 {
     struct mpi_transport *m = calloc(1, sizeof *m);
     if (!m)
@@ -449,7 +450,8 @@ int mpi_check_comm(const void *comm)
     if (initialized)
         MPI_Finalized(&finalized);
     if (!initialized || finalized)
-        return fail(PCOLL_ESTATE, "MPI is %s", finalized ? "finalized" : "not initialized");
+        return fail(PCOLL_ESTATE, "MPI is %s",
+                    finalized ? "finalized" : "not initialized");
     MPI_Comm c = *(const MPI_Comm *)comm;
     if (c == MPI_COMM_NULL)
         return fail(PCOLL_EINVAL, "comm: expected a communicator, got MPI.COMM_NULL");
@@ -493,8 +495,9 @@ static int set_state(MPI_Comm comm, int *key, void *value, void (*gone)(void *))
 {
     int rc = PCOLL_OK;
     if (*key == MPI_KEYVAL_INVALID)
-        rc = check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_state, key, NULL),
-                   "MPI_Comm_create_keyval");
+        rc = check(
+            MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_state, key, NULL),
+            "MPI_Comm_create_keyval");
     struct state *state = malloc(sizeof *state);
     if (rc != PCOLL_OK || !state) {
         free(state);

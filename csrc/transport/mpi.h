@@ -9,16 +9,19 @@
 #include "../base/bell.h"
 #include "transport.h"
 
-/* PCOLL_EINVAL unless *comm is a usable intra-communicator of an MPI that is running. */
+/* PCOLL_EINVAL unless *comm is a usable intra-communicator of an MPI that is running.
+ */
 int mpi_check_comm(const void *comm);
 
 /*
- * Duplicate *comm and make a transport of it. Collective. Peers on this machine are rung
- * through their bells.
+ * Duplicate *comm and make a transport of it. Collective. Peers on this machine are
+ * rung through their bells.
  */
-int transport_mpi_create(const void *comm, const struct bell *own, struct transport **out);
+int transport_mpi_create(const void *comm, const struct bell *own,
+                         struct transport **out);
 
-/* State kept on a communicator; gone() is called with it when the communicator is freed. */
+/* State kept on a communicator; gone() is called with it when the communicator is
+ * freed. */
 void *mpi_comm_state(const void *comm);
 int mpi_set_comm_state(const void *comm, void *state, void (*gone)(void *));
 

@@ -158,7 +158,8 @@ static struct lane *find_lane(struct lane *lanes, size_t capacity, uint64_t key)
 static struct lane *lane_of(struct sim *s, const struct message *m)
 {
     uint64_t key =
-        (splitmix_mix(((uint64_t)m->from << 32 | m->to) + 1) ^ splitmix_mix(m->tag)) | 1;
+        (splitmix_mix(((uint64_t)m->from << 32 | m->to) + 1) ^ splitmix_mix(m->tag)) |
+        1;
     if (2 * (s->lane_count + 1) > s->lane_capacity) {
         size_t capacity = s->lane_capacity ? 2 * s->lane_capacity : 1024;
         struct lane *lanes = must(calloc(capacity, sizeof *lanes));
@@ -228,7 +229,8 @@ static int sim_send(struct transport *t, uint32_t peer, uint32_t tag, const void
     return PCOLL_OK;
 }
 
-static int sim_control(struct transport *t, uint32_t peer, const struct control *message)
+static int sim_control(struct transport *t, uint32_t peer,
+                       const struct control *message)
 {
     struct sim *s = of(t)->sim;
     struct message *m = must(calloc(1, sizeof *m));
@@ -316,8 +318,8 @@ static int sim_agree(struct transport *t, uint64_t *values, int count, uint64_t 
     struct endpoint *e = of(t);
     struct gathering *g = gathering_of(e->sim, e->agreements++, count);
     if (g->count != count)
-        return fail(PCOLL_EPROTOCOL, "an agreement about %d and about %d values", g->count,
-                    count);
+        return fail(PCOLL_EPROTOCOL, "an agreement about %d and about %d values",
+                    g->count, count);
     for (int i = 0; i < count; i++)
         if (values[i] > g->maxima[i])
             g->maxima[i] = values[i];
@@ -417,8 +419,9 @@ bool sim_step(struct sim *s, struct sim_stop *stop)
         deliver(s, h.message);
         break;
     case AGREEMENT_OVER:
-        add_event(&s->endpoints[h.rank],
-                  (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = h.token});
+        add_event(
+            &s->endpoints[h.rank],
+            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = h.token});
         break;
     case WAKE:
         stop->woken = true;
@@ -493,7 +496,8 @@ static void free_gatherings(struct sim *s)
 void sim_free(struct sim **at)
 {
     struct sim *s = *at;
-    for (size_t i = 0; i < s->heap_count; i++) /* a message under way has one delivery */
+    for (size_t i = 0; i < s->heap_count;
+         i++) /* a message under way has one delivery */
         if (s->heap[i].kind == DELIVERY) {
             free(s->heap[i].message->data);
             free(s->heap[i].message);

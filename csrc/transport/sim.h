@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transport in virtual time: all ranks of a communicator in one process, one thread, with
- * seeded delays. The protocol that runs over it is the very one that runs over MPI.
+ * A transport in virtual time: all ranks of a communicator in one process, one thread,
+ * with seeded delays. The protocol that runs over it is the very one that runs over
+ * MPI.
  *
  * What it does to find mistakes:
- *   - messages of different pairs or tags overtake each other at random, never those of one
- *     (sender, receiver, tag), and never the control messages of one pair: MPI's rule;
- *   - a send is over at a random time before its delivery, and only then is its buffer read:
- *     who writes to it earlier sends garbage;
+ *   - messages of different pairs or tags overtake each other at random, never those of
+ * one (sender, receiver, tag), and never the control messages of one pair: MPI's rule;
+ *   - a send is over at a random time before its delivery, and only then is its buffer
+ * read: who writes to it earlier sends garbage;
  *   - a receive buffer is filled with NaNs when it is posted.
  *
  * Time is in nanoseconds.
@@ -41,7 +42,8 @@ struct sim_stop {
     uint64_t token;
 };
 
-/* Go on to the next thing that concerns a rank; false when nothing is left to happen. */
+/* Go on to the next thing that concerns a rank; false when nothing is left to happen.
+ */
 bool sim_step(struct sim *s, struct sim_stop *stop);
 
 int64_t sim_now(const struct sim *s);

@@ -3,9 +3,9 @@
  * The seam between the protocol and whatever moves bytes: a handful of calls that mpi.c
  * carries out with MPI and sim.c in virtual time.
  *
- * Non-blocking throughout. What was begun ends as an event of poll(). One thread at a time
- * (the progress lock). Messages of one (sender, receiver, tag) keep their order, and so
- * do the control messages of one (sender, receiver).
+ * Non-blocking throughout. What was begun ends as an event of poll(). One thread at a
+ * time (the progress lock). Messages of one (sender, receiver, tag) keep their order,
+ * and so do the control messages of one (sender, receiver).
  */
 #ifndef PCOLL_TRANSPORT_H
 #define PCOLL_TRANSPORT_H
@@ -62,9 +62,9 @@ struct transport_ops {
 struct transport {
     const struct transport_ops *ops;
     uint32_t rank, size;
-    uint32_t tags;    /* usable tags are 0 … tags-1 */
-    bool off_node;    /* some peer cannot wake us: look for messages now and then */
-    bool threads;     /* several threads may call MPI at once */
+    uint32_t tags; /* usable tags are 0 … tags-1 */
+    bool off_node; /* some peer cannot wake us: look for messages now and then */
+    bool threads;  /* several threads may call MPI at once */
 };
 
 #endif

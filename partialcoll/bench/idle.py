@@ -39,11 +39,20 @@ def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
         meet()
 
     rows = []
-    for state, action in (("idle", lambda: time.sleep(options.seconds)), ("waiting", wait_for_last)):
+    for state, action in (
+        ("idle", lambda: time.sleep(options.seconds)),
+        ("waiting", wait_for_last),
+    ):
         meet()
         percent = comm.gather(_cpu_percent(action))
         if percent is not None:
-            rows.append({"state": state, "ranks": comm.size, "cpu_percent_per_rank": float(np.mean(percent))})
+            rows.append(
+                {
+                    "state": state,
+                    "ranks": comm.size,
+                    "cpu_percent_per_rank": float(np.mean(percent)),
+                }
+            )
     handle.Free()
     return rows
 
@@ -56,7 +65,9 @@ def plot(rows: list[_report.Row], path: str) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(4, 3), constrained_layout=True)
-    bars = axes.bar([r["state"] for r in rows], [r["cpu_percent_per_rank"] for r in rows], color="#1a73e8")
+    bars = axes.bar(
+        [r["state"] for r in rows], [r["cpu_percent_per_rank"] for r in rows], color="#1a73e8"
+    )
     axes.bar_label(bars, fmt="%.2f %%")
     axes.set_ylabel("CPU of a core per rank (%)")
     figure.savefig(path, dpi=130)
@@ -68,6 +79,10 @@ def main(options: argparse.Namespace) -> None:
     comm = MPI.COMM_WORLD
     rows = run(options, comm)
     if comm.rank == 0:
-        _report.write(options.json, _report.document("bench idle", comm.size, rows), _report.table(rows, COLUMNS))
+        _report.write(
+            options.json,
+            _report.document("bench idle", comm.size, rows),
+            _report.table(rows, COLUMNS),
+        )
         if options.plot:
             plot(rows, options.plot)

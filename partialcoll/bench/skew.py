@@ -93,14 +93,18 @@ def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
     return None
 
 
-def _contenders(options: argparse.Namespace, comm: MPI.Intracomm, send: Any, recv: Any) -> list[Contender]:
+def _contenders(
+    options: argparse.Namespace, comm: MPI.Intracomm, send: Any, recv: Any
+) -> list[Contender]:
     made = []
     for name in options.collectives:
         if name == "mpi":
             made.append(Contender("mpi", "-", lambda: comm.Allreduce(send, recv, MPI.SUM)))
             continue
         for domain in options.domain:
-            handle = pc.Allreduce_init(comm, send, recv, quorum=name, late=options.late, name=f"bench {name}")
+            handle = pc.Allreduce_init(
+                comm, send, recv, quorum=name, late=options.late, name=f"bench {name}"
+            )
             made.append(Contender(name, domain, _start_and_wait(handle), handle))
     return made
 
@@ -213,16 +217,29 @@ def plot(rows: list[_report.Row], title: str, path: str) -> None:
     for row in rows:
         us, speedup = row["latency_us_avg"], row["speedup_vs_mpi"]
         time_text = f"{us / 1000:.1f} ms" if us >= 1000 else f"{us:.0f} µs"
-        labels.append(time_text if not speedup or row["collective"] == "mpi" else f"{time_text}\n{speedup:.1f}×")
+        labels.append(
+            time_text
+            if not speedup or row["collective"] == "mpi"
+            else f"{time_text}\n{speedup:.1f}×"
+        )
     left.bar_label(bars, labels, fontsize=9, padding=2)
     for row, bar in zip(rows, bars):
         if row["limit_us"]:
             x = bar.get_x()
-            left.hlines(row["limit_us"], x, x + bar.get_width(), colors="#202124", linestyles=":", linewidth=1.5)
+            left.hlines(
+                row["limit_us"],
+                x,
+                x + bar.get_width(),
+                colors="#202124",
+                linestyles=":",
+                linewidth=1.5,
+            )
     left.plot([], [], ":", color="#202124", label="limit by arithmetic")
     left.legend(fontsize=8, frameon=False, loc="upper right")
     active = [row["active_mean"] for row in rows]
-    right.bar_label(right.bar(names, active, color=colours, width=0.6), fmt="%.1f", fontsize=9, padding=2)
+    right.bar_label(
+        right.bar(names, active, color=colours, width=0.6), fmt="%.1f", fontsize=9, padding=2
+    )
     right.set_ylabel("ranks in the sum (mean)")
     right.set_ylim(0, rows[0]["ranks"] * 1.15)
     for axes in (left, right):
@@ -242,4 +259,8 @@ def main(options: argparse.Namespace) -> None:
     if options.plot:
         size = 4 * options.count
         bytes_text = f"{size / 1024:.0f} KiB" if size >= 1024 else f"{size} B"
-        plot(rows, f"{comm.size} ranks arriving {options.skew_ms:g} ms apart, {bytes_text}", options.plot)
+        plot(
+            rows,
+            f"{comm.size} ranks arriving {options.skew_ms:g} ms apart, {bytes_text}",
+            options.plot,
+        )

@@ -11,20 +11,20 @@
 /* Printed with every failure: what to set to see it again. */
 extern char check_context[256];
 
-#define CHECK(condition, ...)                                                   \
-    do {                                                                        \
-        if (!(condition)) {                                                     \
-            fprintf(stderr, "%s:%d: %s\n  ", __FILE__, __LINE__, #condition);   \
-            fprintf(stderr, __VA_ARGS__);                                       \
-            fprintf(stderr, "\n  %s\n", check_context);                         \
-            exit(1);                                                            \
-        }                                                                       \
+#define CHECK(condition, ...)                                                          \
+    do {                                                                               \
+        if (!(condition)) {                                                            \
+            fprintf(stderr, "%s:%d: %s\n  ", __FILE__, __LINE__, #condition);          \
+            fprintf(stderr, __VA_ARGS__);                                              \
+            fprintf(stderr, "\n  %s\n", check_context);                                \
+            exit(1);                                                                   \
+        }                                                                              \
     } while (0)
 
-#define CHECK_OK(call)                                                  \
-    do {                                                                \
-        int check_rc = (call);                                          \
-        CHECK(check_rc == PCOLL_OK, "%d: %s", check_rc, pcoll_last_error()); \
+#define CHECK_OK(call)                                                                 \
+    do {                                                                               \
+        int check_rc = (call);                                                         \
+        CHECK(check_rc == PCOLL_OK, "%d: %s", check_rc, pcoll_last_error());           \
     } while (0)
 
 #endif

@@ -28,7 +28,7 @@ struct endpoint {
     struct transport base;
     struct inproc *net;
     struct bell_page *bell;
-    struct item *inbox;    /* under the mutex, like all below */
+    struct item *inbox; /* under the mutex, like all below */
     struct wanted *wanted;
     struct transport_event fresh[MOST_EVENTS];
     int fresh_count, pending_sends;
@@ -112,11 +112,12 @@ static int put(struct endpoint *e, uint32_t peer, struct item item)
     return 0;
 }
 
-static int inproc_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
-                       size_t bytes, uint64_t cookie)
+static int inproc_send(struct transport *t, uint32_t peer, uint32_t tag,
+                       const void *data, size_t bytes, uint64_t cookie)
 {
-    return put(of(t), peer,
-               (struct item){.tag = tag, .data = data, .bytes = bytes, .cookie = cookie});
+    return put(
+        of(t), peer,
+        (struct item){.tag = tag, .data = data, .bytes = bytes, .cookie = cookie});
 }
 
 static int inproc_control(struct transport *t, uint32_t peer, const struct control *c)
@@ -140,7 +141,8 @@ static int inproc_recv(struct transport *t, uint32_t peer, uint32_t tag, void *d
     return 0;
 }
 
-static int inproc_agree(struct transport *t, uint64_t *values, int count, uint64_t cookie)
+static int inproc_agree(struct transport *t, uint64_t *values, int count,
+                        uint64_t cookie)
 {
     struct endpoint *e = of(t);
     struct inproc *n = e->net;
@@ -155,9 +157,9 @@ static int inproc_agree(struct transport *t, uint64_t *values, int count, uint64
         n->arrived = 0;
         for (uint32_t i = 0; i < n->size; i++) {
             memcpy(n->values[i], n->maxima, (size_t)count * sizeof *n->maxima);
-            add_event(&n->endpoints[i], (struct transport_event){
-                                            .kind = TRANSPORT_AGREED,
-                                            .cookie = n->cookies[i]});
+            add_event(&n->endpoints[i],
+                      (struct transport_event){.kind = TRANSPORT_AGREED,
+                                               .cookie = n->cookies[i]});
             bell_ring(n->endpoints[i].bell);
         }
     }
@@ -216,7 +218,8 @@ void inproc_free(struct inproc *n)
     free(n);
 }
 
-struct transport *inproc_endpoint(struct inproc *n, uint32_t rank, struct bell_page *bell)
+struct transport *inproc_endpoint(struct inproc *n, uint32_t rank,
+                                  struct bell_page *bell)
 {
     struct endpoint *e = &n->endpoints[rank];
     e->base = (struct transport){

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transport between threads of one process, each of which plays a rank with a progress
- * engine and an agent of its own: what the thread sanitizer can look at.
+ * A transport between threads of one process, each of which plays a rank with a
+ * progress engine and an agent of its own: what the thread sanitizer can look at.
  */
 #ifndef PCOLL_TESTS_INPROC_H
 #define PCOLL_TESTS_INPROC_H
@@ -14,6 +14,7 @@ struct inproc;
 struct inproc *inproc_create(uint32_t size);
 void inproc_free(struct inproc *n);
 /* The transport of a rank, whose bell others ring. */
-struct transport *inproc_endpoint(struct inproc *n, uint32_t rank, struct bell_page *bell);
+struct transport *inproc_endpoint(struct inproc *n, uint32_t rank,
+                                  struct bell_page *bell);
 
 #endif

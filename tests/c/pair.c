@@ -93,7 +93,8 @@ static void pair_arrivals(struct domain *d, uint64_t *arrived)
 
 static bool pair_admits(struct domain *d)
 {
-    bool first = member_admits(&of(d)->member[0]), second = member_admits(&of(d)->member[1]);
+    bool first = member_admits(&of(d)->member[0]),
+         second = member_admits(&of(d)->member[1]);
     return first && second;
 }
 
@@ -156,8 +157,8 @@ static const struct domain_ops ops = {.deposit = pair_deposit,
                                       .publish = pair_publish,
                                       .destroy = pair_destroy};
 
-int pair_create(const struct round_shape *shape, const pcoll_options *options, void *arg,
-                struct domain **out)
+int pair_create(const struct round_shape *shape, const pcoll_options *options,
+                void *arg, struct domain **out)
 {
     uint32_t first = *(const uint32_t *)arg;
     struct pair *p = calloc(1, sizeof *p);

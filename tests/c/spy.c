@@ -58,17 +58,17 @@ static struct round_header *spy_freeze(struct domain *d, uint64_t round)
     struct spy *s = of(d);
     struct ledger *l = s->ledger;
     struct round_header *h = s->real->ops->freeze(s->real, round);
-    CHECK(round == l->frozen[s->rank], "rank %u freezes round %llu, expected %llu", s->rank,
-          (unsigned long long)round, (unsigned long long)l->frozen[s->rank]);
+    CHECK(round == l->frozen[s->rank], "rank %u freezes round %llu, expected %llu",
+          s->rank, (unsigned long long)round, (unsigned long long)l->frozen[s->rank]);
     CHECK(round < SPY_MOST_ROUNDS, "more rounds than the ledger holds");
     l->frozen[s->rank]++;
     bool active = !round_is_null(h, d->shape->ranks);
-    CHECK(active == s->has_pending, "rank %u contributes %d to round %llu, owes %d", s->rank,
-          active, (unsigned long long)round, s->has_pending);
+    CHECK(active == s->has_pending, "rank %u contributes %d to round %llu, owes %d",
+          s->rank, active, (unsigned long long)round, s->has_pending);
     if (active) {
         double value = *(double *)message_payload(d->shape, h);
-        CHECK(value == s->pending, "rank %u contributes %g to round %llu, owes %g", s->rank,
-              value, (unsigned long long)round, s->pending);
+        CHECK(value == s->pending, "rank %u contributes %g to round %llu, owes %g",
+              s->rank, value, (unsigned long long)round, s->pending);
         l->contributed[round][s->rank] = value;
         l->active[round][s->rank] = true;
         l->arrived[round][s->rank] = s->pending_arrived;
@@ -91,7 +91,8 @@ static bool spy_ready(struct domain *d, int who)
 static int spy_deliver(struct domain *d, int who, uint64_t last, void *const *buffers,
                        pcoll_round *round, uint64_t *masks, bool *moved)
 {
-    return of(d)->real->ops->deliver(of(d)->real, who, last, buffers, round, masks, moved);
+    return of(d)->real->ops->deliver(of(d)->real, who, last, buffers, round, masks,
+                                     moved);
 }
 
 static void spy_snapshot(struct domain *d, int who, struct member *copy)
@@ -125,7 +126,8 @@ static void spy_publish(struct domain *d, uint64_t round)
     s->real->ops->publish(s->real, round);
     struct member m;
     s->real->ops->snapshot(s->real, 0, &m);
-    CHECK(m.deliver != PCOLL_DELIVER_ONE || m.left || m.complete - m.delivered <= m.history,
+    CHECK(m.deliver != PCOLL_DELIVER_ONE || m.left ||
+              m.complete - m.delivered <= m.history,
           "rank %u lags %llu rounds, history is %u", s->rank,
           (unsigned long long)(m.complete - m.delivered), m.history);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A domain of one rank that is watched: every deposit and every freeze passes through a
- * model of what the contract says about them, written independently of the code under test.
+ * model of what the contract says about them, written independently of the code under
+ * test.
  */
 #ifndef PCOLL_TESTS_SPY_H
 #define PCOLL_TESTS_SPY_H
@@ -13,7 +14,7 @@ enum { SPY_MOST_ROUNDS = 4096 };
 /* What a rank put into each round: what a round's result has to be made of. */
 struct ledger {
     uint32_t ranks;
-    double (*contributed)[64];  /* [round][rank] */
+    double (*contributed)[64]; /* [round][rank] */
     bool (*active)[64];
     bool (*arrived)[64];
     uint64_t frozen[64];
@@ -36,7 +37,8 @@ struct spy_arg {
     struct spy *made;
 };
 
-/* A domain_create_fn; arg is a struct spy_arg. The first buffer must be float64, SUM. */
+/* A domain_create_fn; arg is a struct spy_arg. The first buffer must be float64, SUM.
+ */
 int spy_create(const struct round_shape *shape, const pcoll_options *options, void *arg,
                struct domain **out);
 

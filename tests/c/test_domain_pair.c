@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Three ranks on two vertices: ranks 0 and 1 share a domain, rank 2 is alone. The rounds of
- * every policy, with random delays, compared with the sum over the mask.
+ * Three ranks on two vertices: ranks 0 and 1 share a domain, rank 2 is alone. The
+ * rounds of every policy, with random delays, compared with the sum over the mask.
  */
 #include "../../csrc/allreduce/vertex.h"
 #include "../../csrc/transport/sim.h"
@@ -81,7 +81,8 @@ static void make(struct sim *sim, struct app *apps, struct context **contexts,
                                    .buffers = &buffer,
                                    .nbuffers = 1,
                                    .options = &options,
-                                   .create_domain = v ? domain_single_create : pair_create,
+                                   .create_domain =
+                                       v ? domain_single_create : pair_create,
                                    .domain_arg = &first};
         CHECK_OK(context_create(sim_endpoint(sim, v), NULL, &contexts[v]));
         CHECK_OK(vertex_create(contexts[v], &spec, &vertices[v]));
@@ -103,11 +104,10 @@ static void run(int policy, uint64_t seed)
     struct vertex *vertices[VERTICES];
     snprintf(check_context, sizeof check_context, "policy %d, seed %llu", policy,
              (unsigned long long)seed);
-    CHECK_OK(sim_create(&(struct sim_options){.size = VERTICES,
-                                              .seed = seed,
-                                              .latency_min = 100,
-                                              .latency_max = 3000},
-                        &sim));
+    CHECK_OK(sim_create(
+        &(struct sim_options){
+            .size = VERTICES, .seed = seed, .latency_min = 100, .latency_max = 3000},
+        &sim));
     make(sim, apps, contexts, vertices, policy);
     for (uint32_t r = 0; r < RANKS; r++)
         sim_wake(sim, vertex_of(r), sim_random(sim, 5000), 1 + r);
@@ -121,7 +121,8 @@ static void run(int policy, uint64_t seed)
             CHECK_OK(context_check(contexts[stop.rank]));
             for (uint32_t r = 0; r < RANKS; r++) {
                 struct app *a = &apps[r];
-                if (!a->waiting || !a->vertex->domain->ops->ready(a->vertex->domain, a->who))
+                if (!a->waiting ||
+                    !a->vertex->domain->ops->ready(a->vertex->domain, a->who))
                     continue;
                 finish(a, seen, policy);
                 again = true;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The invariants of docs/semantics.md over simulated ranks, for every policy, late and
- * deliver, P from 1 to 17, one to four handles, all endings. The checks themselves are in
- * world.c and spy.c: this file says what is run.
+ * deliver, P from 1 to 17, one to four handles, all endings. The checks themselves are
+ * in world.c and spy.c: this file says what is run.
  *
  *   PARTIALCOLL_SEED=n     run seed n only, again
  *   PARTIALCOLL_SCHEDULES  how many (default 6000)
@@ -48,12 +48,13 @@ static struct world_options draw(uint64_t seed)
 static void run(uint64_t seed, struct world_report *report)
 {
     struct world_options o = draw(seed);
-    snprintf(check_context, sizeof check_context,
-             "PARTIALCOLL_SEED=%llu: %u ranks, %d handles, first policy %d deliver %d late "
-             "%d history %u, ending %s, %llu calls",
-             (unsigned long long)seed, o.ranks, o.handles, o.handle[0].policy,
-             o.handle[0].deliver, o.handle[0].late, o.handle[0].history, endings[o.ending],
-             (unsigned long long)o.calls);
+    snprintf(
+        check_context, sizeof check_context,
+        "PARTIALCOLL_SEED=%llu: %u ranks, %d handles, first policy %d deliver %d late "
+        "%d history %u, ending %s, %llu calls",
+        (unsigned long long)seed, o.ranks, o.handles, o.handle[0].policy,
+        o.handle[0].deliver, o.handle[0].late, o.handle[0].history, endings[o.ending],
+        (unsigned long long)o.calls);
     world_run(&o, report);
 }
 
@@ -70,8 +71,8 @@ static void test_reproducible(void)
                                       .count = 33,
                                       .think = 5000,
                                       .slow = UINT32_MAX};
-            o.handle[0] = (struct world_handle){
-                PCOLL_FULL, PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY, 4};
+            o.handle[0] = (struct world_handle){PCOLL_FULL, PCOLL_DELIVER_ONE,
+                                                PCOLL_LATE_CARRY, 4};
             struct world_report report;
             world_run(&o, &report);
             CHECK(report.rounds[0] == 10, "%llu rounds",
@@ -82,7 +83,8 @@ static void test_reproducible(void)
     }
 }
 
-/* The draw of majority: on average half of the ranks are there, when they come one by one. */
+/* The draw of majority: on average half of the ranks are there, when they come one by
+ * one. */
 static void test_majority_half(void)
 {
     struct world_options o = {.ranks = 16,
@@ -120,9 +122,10 @@ int main(void)
     snprintf(check_context, sizeof check_context, "fixed runs");
     test_reproducible();
     test_majority_half();
-    printf("%llu schedules, %llu rounds, %llu rounds lost to slow ranks: all invariants "
-           "held\n",
-           (unsigned long long)schedules, (unsigned long long)rounds,
-           (unsigned long long)lost);
+    printf(
+        "%llu schedules, %llu rounds, %llu rounds lost to slow ranks: all invariants "
+        "held\n",
+        (unsigned long long)schedules, (unsigned long long)rounds,
+        (unsigned long long)lost);
     return 0;
 }

@@ -19,7 +19,8 @@ static void test_policy_text(void)
         CHECK_OK(pcoll_policy_format(&p, text, sizeof text));
         CHECK(!strcmp(text, names[i]), "%s", text);
     }
-    static const char *const wrong[] = {"", "Solo", "solo ", "half", "majority,", "full:1"};
+    static const char *const wrong[] = {"",     "Solo",      "solo ",
+                                        "half", "majority,", "full:1"};
     for (int i = 0; i < 6; i++) {
         pcoll_policy p;
         CHECK(pcoll_policy_parse(wrong[i], &p) == PCOLL_EINVAL, "accepted \"%s\"",
@@ -37,7 +38,8 @@ static void test_draw(void)
     for (view.round = 0; view.round < DRAWS; view.round++)
         count[policy_drawn(&view)]++;
     for (int i = 0; i < RANKS; i++)
-        CHECK(count[i] > 1800 && count[i] < 2200, "rank %d drawn %d times", i, count[i]);
+        CHECK(count[i] > 1800 && count[i] < 2200, "rank %d drawn %d times", i,
+              count[i]);
     live &= ~(uint64_t)(1 << 3);
     for (view.round = 0; view.round < DRAWS; view.round++)
         CHECK(policy_drawn(&view) != 3, "a rank that has left was drawn");
@@ -77,10 +79,12 @@ static void test_contribution_race(void)
     CHECK(frozen == plan.carried, "froze something else");
     CHECK(!contribution_plan_holds(&c, plan), "would count a deposit twice");
     plan = contribution_plan(&c);
-    CHECK(plan.carried == NO_SLOT && plan.target != frozen, "writes into a frozen slot");
+    CHECK(plan.carried == NO_SLOT && plan.target != frozen,
+          "writes into a frozen slot");
     contribution_publish(&c, plan);
     plan = contribution_plan(&c);
-    CHECK(plan.carried != frozen && plan.target != frozen && plan.target != plan.carried,
+    CHECK(plan.carried != frozen && plan.target != frozen &&
+              plan.target != plan.carried,
           "three slots are not three");
     contribution_thaw(&c);
     CHECK(contribution_freeze(&c) == plan.carried, "lost");
@@ -125,7 +129,8 @@ static void complete_round(struct member *m, bool joined)
 static void deposit(struct member *m, enum deposit_outcome expected)
 {
     CHECK_OK(member_begin(m));
-    enum deposit_outcome outcome = member_publish(m, contribution_plan(&m->contribution));
+    enum deposit_outcome outcome =
+        member_publish(m, contribution_plan(&m->contribution));
     CHECK(outcome == expected, "outcome %d", outcome);
 }
 
@@ -228,7 +233,8 @@ static void test_member_join(void)
 static void test_header_merge(void)
 {
     struct header_storage sa, sb;
-    struct round_header *a = (struct round_header *)&sa, *b = (struct round_header *)&sb;
+    struct round_header *a = (struct round_header *)&sa,
+                        *b = (struct round_header *)&sb;
     CHECK(round_header_bytes(1) == 64 && round_header_bytes(65) == 128, "sizes");
     round_header_clear(a, 8, 5);
     round_header_clear(b, 8, 5);

@@ -76,7 +76,8 @@ static void test_quorum_gate(void)
         CHECK(engine_complete(&e, round, arrival[0]) == ENGINE_DROPPED, "fires twice");
         CHECK(engine_next(&e) == -1, "a duplicate counts");
         CHECK(engine_complete(&e, round + 1, arrival[0]) == ENGINE_KEPT, "not kept");
-        CHECK(engine_complete(&e, round + 2, arrival[0]) == ENGINE_IMPOSSIBLE, "2 ahead");
+        CHECK(engine_complete(&e, round + 2, arrival[0]) == ENGINE_IMPOSSIBLE,
+              "2 ahead");
         CHECK(engine_complete(&e, round, arrival[2]) == ENGINE_TAKEN, "refused");
         CHECK(engine_next(&e) == send, "does not fire at 2 of 3");
         CHECK(engine_complete(&e, round, arrival[1]) == ENGINE_TAKEN, "third refused");
@@ -85,7 +86,8 @@ static void test_quorum_gate(void)
         CHECK(engine_complete(&e, round, send) == ENGINE_TAKEN, "send not taken");
         CHECK(engine_over(&e), "not over");
         engine_advance(&e);
-        CHECK(engine_complete(&e, round, arrival[0]) == ENGINE_DROPPED, "late one obeyed");
+        CHECK(engine_complete(&e, round, arrival[0]) == ENGINE_DROPPED,
+              "late one obeyed");
     }
     engine_destroy(&e);
     sched_free(&s);
@@ -146,7 +148,8 @@ static void flood_hop(struct flood *f)
     }
 }
 
-/* Every root, and any two roots at once, reach every vertex within ceil(log2 P) hops. */
+/* Every root, and any two roots at once, reach every vertex within ceil(log2 P) hops.
+ */
 static void test_activation_reaches_all(void)
 {
     for (uint32_t size = 1; size <= MOST; size++) {
@@ -162,7 +165,8 @@ static void test_activation_reaches_all(void)
                 flood_hop(&f);
             }
             for (uint32_t i = 0; i < size; i++)
-                CHECK(f.reached[i], "P=%u root %u: rank %u is not reached", size, root, i);
+                CHECK(f.reached[i], "P=%u root %u: rank %u is not reached", size, root,
+                      i);
             flood_free(&f);
         }
     }
@@ -175,7 +179,8 @@ static void test_recdbl_matches(void)
         struct sched *s[70];
         for (uint32_t i = 0; i < size; i++) {
             s[i] = sched_create();
-            sched_end(s[i], build_allreduce_recdbl(s[i], i, size, sched_nop(s[i], "go")));
+            sched_end(s[i],
+                      build_allreduce_recdbl(s[i], i, size, sched_nop(s[i], "go")));
             CHECK_OK(sched_commit(s[i]));
         }
         for (uint32_t i = 0; i < size; i++) {
@@ -188,9 +193,10 @@ static void test_recdbl_matches(void)
                 const struct sched *peer = s[o->peer];
                 for (uint32_t j = 0; j < peer->count; j++)
                     matches += peer->ops[j].kind == OP_RECV &&
-                               peer->ops[j].peer == (int)i && peer->ops[j].edge == o->edge;
-                CHECK(matches == 1, "P=%u: send %u -> %d edge %d has %d receives", size, i,
-                      o->peer, o->edge, matches);
+                               peer->ops[j].peer == (int)i &&
+                               peer->ops[j].edge == o->edge;
+                CHECK(matches == 1, "P=%u: send %u -> %d edge %d has %d receives", size,
+                      i, o->peer, o->edge, matches);
             }
         }
         for (uint32_t i = 0; i < size; i++)

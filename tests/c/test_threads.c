@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The threaded parts (progress, bell, context, domain) as they run under MPI, but with ranks
- * that are threads: each has an application thread, an agent, and random delays. Results are
- * compared between ranks; the thread sanitizer watches.
+ * The threaded parts (progress, bell, context, domain) as they run under MPI, but with
+ * ranks that are threads: each has an application thread, an agent, and random delays.
+ * Results are compared between ranks; the thread sanitizer watches.
  */
 #include <pthread.h>
 #include <string.h>

@@ -60,16 +60,18 @@ static double deposit_value(uint32_t rank, uint64_t call, uint64_t i)
     return 1 + splitmix_below(rank * 1000003u + i, call, 1000);
 }
 
-/* quorum: who was in, against the policy. Joining ranks arrive without a contribution. */
-static void check_quorum(struct world *w, int k, const pcoll_round *r, const uint64_t *mask)
+/* quorum: who was in, against the policy. Joining ranks arrive without a contribution.
+ */
+static void check_quorum(struct world *w, int k, const pcoll_round *r,
+                         const uint64_t *mask)
 {
     uint32_t ranks = w->o.ranks;
     uint64_t round = r->index;
     if (w->o.ending != END_LOOP)
         return;
     CHECK(r->initiator >= 0 && w->ledger[k].arrived[round][r->initiator],
-          "round %llu started by rank %d, which has not arrived", (unsigned long long)round,
-          r->initiator);
+          "round %llu started by rank %d, which has not arrived",
+          (unsigned long long)round, r->initiator);
     uint32_t active = bitset_count(mask, bitset_words(ranks));
     uint64_t live[bitset_words(ranks)];
     bitset_fill(live, ranks);
@@ -82,8 +84,9 @@ static void check_quorum(struct world *w, int k, const pcoll_round *r, const uin
         CHECK(active == ranks, "full with %u of %u ranks", active, ranks);
     if (v->policy.kind == PCOLL_MAJORITY) {
         uint32_t drawn = (uint32_t)policy_drawn(&view);
-        CHECK(w->ledger[k].arrived[round][drawn], "rank %u was drawn for round %llu, absent",
-              drawn, (unsigned long long)round);
+        CHECK(w->ledger[k].arrived[round][drawn],
+              "rank %u was drawn for round %llu, absent", drawn,
+              (unsigned long long)round);
     }
     CHECK(active >= 1, "nobody in round %llu", (unsigned long long)round);
 }
@@ -102,7 +105,8 @@ static void check_result(struct world *w, int k, uint64_t round, const uint64_t 
     CHECK(w->recv[0] == sum, "round %llu of handle %d: %g, expected %g",
           (unsigned long long)round, k, w->recv[0], sum);
     for (uint32_t i = 1; i < w->o.count; i++)
-        CHECK(w->recv[i] == sum + i * (double)bitset_count(mask, bitset_words(w->o.ranks)) ||
+        CHECK(w->recv[i] ==
+                      sum + i * (double)bitset_count(mask, bitset_words(w->o.ranks)) ||
                   w->spy[k][0]->late == PCOLL_LATE_CARRY,
               "element %u of round %llu", i, (unsigned long long)round);
 }
@@ -122,23 +126,24 @@ static void check_agreement(struct world *w, int k, const pcoll_round *r,
     }
     CHECK(s->hash == now.hash && s->active == now.active && s->stored == now.stored &&
               s->initiator == now.initiator,
-          "two ranks saw different rounds %llu of handle %d", (unsigned long long)r->index,
-          k);
+          "two ranks saw different rounds %llu of handle %d",
+          (unsigned long long)r->index, k);
 }
 
 /* order: in sequence, or the gap is reported. */
 static void check_order(struct world *w, int k, uint32_t rank, const pcoll_round *r)
 {
     uint64_t *next = &w->expected_next[k][rank];
-    CHECK(r->index == *next + r->lost, "rank %u got round %llu after %llu, lost %llu", rank,
-          (unsigned long long)r->index, (unsigned long long)*next,
+    CHECK(r->index == *next + r->lost, "rank %u got round %llu after %llu, lost %llu",
+          rank, (unsigned long long)r->index, (unsigned long long)*next,
           (unsigned long long)r->lost);
     CHECK(!r->lost || w->o.handle[k].deliver == PCOLL_DELIVER_ALL,
           "rank %u lost rounds with deliver=one", rank);
     *next = r->index + 1;
 }
 
-static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last, pcoll_round *r)
+static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
+                        pcoll_round *r)
 {
     struct vertex *v = w->vertex[k][rank];
     uint64_t masks[2 * bitset_words(w->o.ranks)];
@@ -227,7 +232,8 @@ static void next_loop(struct world *w, uint32_t rank)
         begin_free(w, rank);
 }
 
-/* After the first join everybody works again, other numbers of calls, and joins again. */
+/* After the first join everybody works again, other numbers of calls, and joins again.
+ */
 static void join_over(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
@@ -334,7 +340,8 @@ static void check_not_stuck(struct world *w)
                     "released %d\n",
                     i, w->app[i].phase, w->app[i].handle,
                     (unsigned long long)w->app[i].call,
-                    (unsigned long long)v->engine.current, v->frozen, v->engine.released);
+                    (unsigned long long)v->engine.current, v->frozen,
+                    v->engine.released);
         }
         CHECK(a->phase == DONE, "deadlock: rank %u waits", r);
     }
@@ -343,11 +350,10 @@ static void check_not_stuck(struct world *w)
 static void create(struct world *w)
 {
     const struct world_options *o = &w->o;
-    CHECK_OK(sim_create(&(struct sim_options){.size = o->ranks,
-                                              .seed = o->seed,
-                                              .latency_min = 500,
-                                              .latency_max = 5000},
-                        &w->sim));
+    CHECK_OK(sim_create(
+        &(struct sim_options){
+            .size = o->ranks, .seed = o->seed, .latency_min = 500, .latency_max = 5000},
+        &w->sim));
     for (int k = 0; k < o->handles; k++) {
         ledger_init(&w->ledger[k], o->ranks);
         w->seen[k] = calloc(SPY_MOST_ROUNDS, sizeof *w->seen[k]);
@@ -401,15 +407,17 @@ static void start_apps(struct world *w)
         struct app *a = &w->app[r];
         /* Several handles: equal loops, as the contract asks for. */
         bool uneven = o->ending != END_LOOP && o->handles == 1;
-        a->calls = uneven ? 1 + splitmix_below(o->seed + 3, r, (uint32_t)o->calls) : o->calls;
+        a->calls =
+            uneven ? 1 + splitmix_below(o->seed + 3, r, (uint32_t)o->calls) : o->calls;
         a->joins_left = o->ending != END_LOOP ? 2 : 0;
-        a->leaves = o->ending == END_LEAVE && uneven && r > 0 && splitmix_below(o->seed + 4, r, 3) == 0;
+        a->leaves = o->ending == END_LEAVE && uneven && r > 0 &&
+                    splitmix_below(o->seed + 4, r, 3) == 0;
         think(w, r);
     }
 }
 
-/* conservation, at the end: all that was handed in has come out, or is known to be pending
- * or forgotten. */
+/* conservation, at the end: all that was handed in has come out, or is known to be
+ * pending or forgotten. */
 static void check_conservation(struct world *w)
 {
     for (int k = 0; k < w->o.handles; k++) {
@@ -419,8 +427,8 @@ static void check_conservation(struct world *w)
             in += s->deposited - s->dropped - (s->has_pending ? s->pending : 0);
             for (uint64_t t = 0; t < w->ledger[k].frozen[r]; t++)
                 out += w->ledger[k].contributed[t][r];
-            CHECK(w->o.ending != END_JOIN || !s->has_pending, "rank %u still owes %g", r,
-                  s->pending);
+            CHECK(w->o.ending != END_JOIN || !s->has_pending, "rank %u still owes %g",
+                  r, s->pending);
             CHECK(w->ledger[k].frozen[r] == w->ledger[k].frozen[0],
                   "ranks ended in different rounds");
         }

@@ -43,7 +43,8 @@ struct world_report {
     uint64_t lost;
 };
 
-/* Runs it to its end; any violation, and a deadlock, ends the program with a message. */
+/* Runs it to its end; any violation, and a deadlock, ends the program with a message.
+ */
 void world_run(const struct world_options *options, struct world_report *report);
 
 #endif

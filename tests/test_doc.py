@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every public name has a docstring."""
+
+import inspect
+
+import partialcoll as pc
+
+
+def test_docstrings():
+    missing = []
+    for name in pc.__all__:
+        thing = getattr(pc, name)
+        if name == "__version__":
+            continue
+        if not inspect.getdoc(thing):
+            missing.append(name)
+        if inspect.isclass(thing):
+            for member, value in vars(thing).items():
+                if member.startswith("_") or member in getattr(thing, "__slots__", ()):
+                    continue
+                if (callable(value) or isinstance(value, property)) and not inspect.getdoc(value):
+                    missing.append(f"{name}.{member}")
+    assert not missing, missing
+
+
+HANDLE = """Start Wait Test until join leave Free send_buffer recv_buffer result last_round
+    stats schedule memory"""
+ROUND = "index results active stored included mask lag lost below_quorum initiator"
+MODULE = "Allreduce Allreduce_init Startall Waitall Waitany Solo Majority Full"
+
+
+def test_interface_names():
+    """The names that the interface fixes."""
+    for owner, names in ((pc, MODULE), (pc.AllreduceHandle, HANDLE), (pc.Round, ROUND)):
+        assert not [name for name in names.split() if not hasattr(owner, name)]

@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a whole process does: exits, signals, forks, launchers, builds. Each in a subprocess
+with a time limit."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from partialcoll import _mpiexec
+
+LIMIT_S = 120
+PREAMBLE = """
+import os, sys, time, warnings
+import numpy as np
+{before}
+from mpi4py import MPI
+import partialcoll as pc
+comm = MPI.COMM_WORLD
+"""
+
+
+@pytest.fixture
+def job(clean_environment):
+    """Command and environment that start a Python script on some ranks."""
+
+    def make(script, ranks, *arguments):
+        vendor = _mpiexec.flavour()
+        command = _mpiexec.command(_mpiexec.find(vendor), vendor, ranks, None, None)
+        launched = _mpiexec.environment(vendor)
+        extra = {k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k}
+        return [*command, sys.executable, str(script), *arguments], {**clean_environment, **extra}
+
+    return make
+
+
+@pytest.fixture
+def run(clean_environment, job, tmp_path):
+    """Run a script on some ranks, or without a launcher; returns the finished process."""
+
+    def start(script, ranks=None, before="", env=None):
+        path = tmp_path / "script.py"
+        path.write_text(PREAMBLE.format(before=before) + textwrap.dedent(script))
+        words, environment = (
+            job(path, ranks) if ranks else ([sys.executable, str(path)], clean_environment)
+        )
+        return subprocess.run(
+            words,
+            env={**environment, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            cwd=tmp_path,
+        )
+
+    return start
+
+
+def test_one_process_without_a_launcher(run):
+    """A notebook: every collective is complete at once."""
+    done = run(
+        """
+        for quorum in ("solo", "majority", "full"):
+            x, y = np.ones(3), np.zeros(3)
+            with pc.Allreduce_init(comm, x, y, quorum=quorum) as h:
+                h.Start()
+                assert h.Wait().active == 1 and y[0] == 1
+        pc.Allreduce(comm, x, y)
+        print("done")
+        """
+    )
+    assert done.returncode == 0 and "done" in done.stdout, done.stderr
+
+
+def test_finalize_frees_what_is_left(run):
+    """Handles alive at MPI_Finalize, one of them with a round under way."""
+    done = run(
+        """
+        keep = [pc.Allreduce_init(comm, np.ones(3), quorum=q) for q in ("solo", "full", "majority")]
+        for h in keep:
+            h.Start()
+            h.Wait()
+        if comm.rank == 0:
+            keep[0].Start()
+        y = np.zeros(1)
+        pc.Allreduce(comm, np.ones(1), y, quorum="full")
+        dup = comm.Dup()
+        pc.Allreduce(dup, np.ones(1), y, quorum="full")
+        MPI.Finalize()
+        try:
+            keep[0].Start()
+        except pc.StateError as error:
+            print("refused:", error)
+        keep[1].Free()
+        """,
+        ranks=3,
+    )
+    assert done.returncode == 0 and done.stdout.count("refused") == 3, done.stderr
+
+
+def test_interrupt_in_wait(run):
+    """Ctrl-C comes through while a rank waits, and the handle can be waited for again."""
+    done = run(
+        """
+        import signal
+        h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
+        if comm.rank == 0:
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            h.Start()
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            try:
+                h.Wait()
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            comm.Barrier()
+            print("active", h.Wait().active)
+        else:
+            comm.Barrier()
+            h.Start()
+            h.Wait()
+        h.Free()
+        """,
+        ranks=2,
+    )
+    assert done.returncode == 0 and "interrupted" in done.stdout and "active 2" in done.stdout, (
+        done.stderr
+    )
+
+
+def test_forked_child(run):
+    """A data-loader worker: handles say that they belong to the parent, which goes on."""
+    done = run(
+        """
+        h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="solo")
+        h.Start()
+        h.Wait()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                h.Start()
+            except pc.StateError as error:
+                code = 0 if "fork" in str(error) else 2
+            os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
+        h.Start()
+        h.Wait()
+        h.Free()
+        print("done")
+        """
+    )
+    assert done.returncode == 0 and "done" in done.stdout, done.stderr
+
+
+def test_below_thread_multiple(run):
+    """The agent is refused, not silently left out; manual progress works."""
+    done = run(
+        """
+        try:
+            pc.Allreduce_init(comm, np.ones(1), quorum="full")
+        except pc.StateError as error:
+            assert "MPI_THREAD_MULTIPLE" in str(error) and "manual" in str(error)
+            print("refused")
+        h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full", progress="manual")
+        h.Start()
+        print("active", h.Wait().active)
+        h.Free()
+        """,
+        ranks=2,
+        before="import mpi4py; mpi4py.rc.thread_level = 'serialized'",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("refused") == 2 and done.stdout.count("active 2") == 2
+
+
+def test_exception_on_one_rank_is_named(run):
+    """One rank leaves by an exception; the others say who is missing instead of nothing."""
+    done = run(
+        """
+        import logging
+        logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
+        h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
+        h.Start()
+        h.Wait()
+        if comm.rank == 2:
+            raise SystemExit  # its MPI_Finalize waits for the others
+        h.Start()
+        try:
+            h.Wait(timeout=3)
+        except TimeoutError:
+            print("timed out", flush=True)
+            sys.stdout.flush()
+            comm.Abort(7)
+        """,
+        ranks=3,
+        env={"PARTIALCOLL_STALL_WARN": "0.5"},
+    )
+    assert "rank 2 has left its loop" in done.stdout, done.stdout + done.stderr
+
+
+def test_rank_that_does_not_come_is_named(run):
+    """Late, not gone: the warning says which rank and for which round its next call is."""
+    done = run(
+        """
+        import logging
+        logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
+        h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
+        if comm.rank == 1:
+            time.sleep(1.5)
+        h.Start()
+        h.Wait()
+        h.Free()
+        """,
+        ranks=3,
+        env={"PARTIALCOLL_STALL_WARN": "0.4"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 has not arrived: its next call is for round 0" in done.stdout, done.stdout
+    assert "rank 2" not in done.stdout
+
+
+def test_bad_environment(run):
+    done = run(
+        """
+        for name, value in (("PROGRESS", "fast"), ("DOMAIN", "galaxy"), ("ALGORITHM", "magic")):
+            os.environ["PARTIALCOLL_" + name] = value
+            try:
+                pc.Allreduce_init(comm, np.ones(1), quorum="full")
+            except ValueError as error:
+                assert "PARTIALCOLL_" + name in str(error) and value in str(error), error
+                print("refused")
+            del os.environ["PARTIALCOLL_" + name]
+        """
+    )
+    assert done.returncode == 0 and done.stdout.count("refused") == 3, done.stderr
+
+
+def test_processes_of_a_launcher_that_does_not_fit(run):
+    """P jobs of one rank each: found by what the launcher has left in the environment."""
+    other = {"openmpi": "PMI_SIZE", "mpich": "OMPI_COMM_WORLD_SIZE"}[_mpiexec.flavour()]
+    done = run(
+        """
+        try:
+            pc.Allreduce_init(comm, np.ones(1))
+        except pc.Error as error:
+            print(error)
+        """,
+        before=f"os.environ['{other}'] = '4'",
+    )
+    assert "4 processes were started" in done.stdout, done.stdout + done.stderr
+
+
+def test_wrong_mpiexec(clean_environment, tmp_path):
+    """The launcher on PATH belongs to another MPI, or there is none: said before anything runs."""
+    vendor = _mpiexec.flavour()
+    says = {"openmpi": "HYDRA build details", "mpich": "mpiexec (Open MPI) 5.0"}[vendor]
+    fake = tmp_path / "mpiexec"
+    fake.write_text(f"#!/bin/sh\necho '{says}'\n")
+    fake.chmod(0o755)
+    code = textwrap.dedent(
+        """
+        import sys
+        from partialcoll import _mpiexec
+        sys.executable = "/nowhere/python"
+        try:
+            _mpiexec.find(_mpiexec.flavour())
+        except RuntimeError as error:
+            print(error)
+        """
+    )
+    for path, expected in (
+        (str(tmp_path), "belongs to"),
+        (str(tmp_path / "empty"), "no mpiexec found"),
+    ):
+        env = {**clean_environment, "PATH": path}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
+        )
+        assert expected in done.stdout, done.stdout + done.stderr
+
+
+def test_core_of_another_mpi(clean_environment, tmp_path):
+    """The package carries a core for the other MPI only: refused at import, with the mend."""
+    import partialcoll
+
+    package = tmp_path / "partialcoll"
+    shutil.copytree(
+        os.path.dirname(partialcoll.__file__), package, ignore=shutil.ignore_patterns("_core_*")
+    )
+    env = {**clean_environment, "PYTHONPATH": str(tmp_path)}
+    code = "import partialcoll"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert "AbiError" in done.stderr and "not compiled" in done.stderr and "MPICC" in done.stderr
+    other = {"openmpi": "mpich", "mpich": "openmpi"}[_mpiexec.flavour()]
+    (package / f"_core_{other}.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert "AbiError" in done.stderr and f"built for {other}" in done.stderr
+
+
+def test_command_line(clean_environment, tmp_path):
+    """bench skew starts MPI itself and writes the rows as the interface has them."""
+    env = {**clean_environment}
+    command = [sys.executable, "-m", "partialcoll"]
+    out = subprocess.run(
+        [*command, "bench", "skew", "-n", "2", "--iters", "3", "--warmup", "1", "--json", "-",
+         "--plot", str(tmp_path / "skew.png")],
+        env=env, capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr
+    doc = json.loads(out.stdout)
+    assert doc["schema"] == 1 and doc["command"] == "bench skew"
+    assert set(doc["env"]) == {"mpi", "ranks", "cores", "version"} and doc["env"]["ranks"] == 2
+    rows = doc["rows"]
+    assert [r["collective"] for r in rows] == ["mpi", "solo", "majority", "full"]
+    wanted = """collective domain algorithm ranks count bytes latency_us_avg latency_us_p50
+        latency_us_p99 active_mean speedup_vs_mpi limit_us speedup_vs_limit bandwidth_gbs busbw_gbs
+        wrong"""
+    for row in rows:
+        assert set(row) == set(wanted.split())
+        assert row["wrong"] == 0 and row["ranks"] == 2 and row["bytes"] == 4096
+        assert 1 <= row["active_mean"] <= 2 and row["latency_us_avg"] > 0
+    assert (tmp_path / "skew.png").read_bytes().startswith(b"\x89PNG")
+    info = subprocess.run(
+        [*command, "info", "--json"], env=env, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    facts = json.loads(info.stdout)
+    assert facts["abi match"] and facts["core built with"] == _mpiexec.flavour()
+    for words in (
+        ["bench", "skew", "-n", "0"],
+        ["bench", "skew", "--collectives", "mpi,some"],
+        ["dance"],
+    ):
+        refused = subprocess.run(
+            [*command, *words], env=env, capture_output=True, text=True, timeout=60
+        )
+        assert refused.returncode == 2 and "usage" in refused.stderr
+
+
+def test_build_without_mpicc(clean_environment, tmp_path):
+    """No mpicc: one sentence that says what to do. From a checkout only."""
+    builder = os.path.join(
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "csrc", "ffibuilder.py"
+    )
+    code = (
+        "import sys; sys.executable = sys.prefix = sys.base_prefix = '/nowhere'; "
+        f"exec(open({builder!r}).read())"
+    )
+    env = {**clean_environment, "PATH": str(tmp_path)}
+    env.pop("MPICC", None)
+    done = subprocess.run(
+        [sys.executable, "-c", f"__file__ = {builder!r}; {code}"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0 and "no mpicc found" in done.stderr, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", f"__file__ = {builder!r}; {code}"],
+        env={**env, "MPICC": "/bin/false"}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0 and "/bin/false does not work" in done.stderr, done.stderr
+
+
+def test_a_rank_that_is_stopped_goes_on(job, tmp_path):
+    """SIGSTOP of one rank in the middle: the rounds wait for it, and are right afterwards."""
+    script, pid_file = tmp_path / "script.py", tmp_path / "pid"
+    script.write_text(
+        PREAMBLE.format(before="")
+        + textwrap.dedent(
+            """
+            send, recv = np.full(10, comm.rank + 1.0), np.zeros(10)
+            h = pc.Allreduce_init(comm, send, recv, quorum="solo", late="drop")
+            if comm.rank == 1:
+                with open(sys.argv[1], "w") as file:
+                    file.write(str(os.getpid()))
+            for t in range(400):
+                time.sleep(0.002)
+                h.Start()
+                r = h.Wait(timeout=60)
+                assert recv[0] == (np.flatnonzero(r.mask) + 1).sum()
+            h.Free()
+            os.write(1, f"rounds {t + 1}\\n".encode())  # whole, between those of the others
+            """
+        )
+    )
+    words, env = job(script, 3, str(pid_file))
+    running = subprocess.Popen(
+        words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    limit = time.monotonic() + 60
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < limit:
+        time.sleep(0.02)
+    pid = int(pid_file.read_text())
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.5)  # how long it is away; nothing is asserted about it
+    os.kill(pid, signal.SIGCONT)
+    out, err = running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 0 and out.count("rounds 400") == 3, err
