@@ -34,7 +34,9 @@ def main():
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
     send, recv = np.ones(1024, np.float32), np.empty(1024, np.float32)
-    handles = {q: pc.Allreduce_init(comm, send, recv, quorum=q) for q in ("solo", "majority", "full")}
+    handles = {
+        q: pc.Allreduce_init(comm, send, recv, quorum=q) for q in ("solo", "majority", "full")
+    }
     gate = pc.Allreduce_init(comm, np.ones(1), quorum="full")
 
     def partial(handle):
@@ -44,7 +46,10 @@ def main():
 
         return call
 
-    calls = {"mpi": lambda: comm.Allreduce(send, recv), **{q: partial(h) for q, h in handles.items()}}
+    calls = {
+        "mpi": lambda: comm.Allreduce(send, recv),
+        **{q: partial(h) for q, h in handles.items()},
+    }
     times = {name: [] for name in calls}
     for _ in range(options.batches):
         for name, call in calls.items():

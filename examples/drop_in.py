@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replace comm.Allreduce by a call that does not wait for the slowest rank.
 
-    mpiexec -n 4 python examples/drop_in.py
+mpiexec -n 4 python examples/drop_in.py
 """
 
 import time

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A persistent handle: who was in the round, what happens to late data, no copies.
 
-    mpiexec -n 4 python examples/persistent.py
+mpiexec -n 4 python examples/persistent.py
 """
 
 import time

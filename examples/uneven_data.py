@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks with different amounts of data, two epochs: join() instead of padding.
 
-    mpiexec -n 4 python examples/uneven_data.py
+mpiexec -n 4 python examples/uneven_data.py
 """
 
 import numpy as np

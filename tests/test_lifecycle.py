@@ -12,6 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import partialcoll as pc
+from partialcoll._ffi import lib
 
 pytestmark = pytest.mark.mpi
 
@@ -205,3 +206,43 @@ def test_statistics_and_looks(comm):
     assert "ends the round" in text and dot.startswith("digraph")
     assert h.last_round.index == 6
     h.Free()
+
+
+def test_many_activations_at_once(comm):
+    """One rank starts many handles while the others' agents take the activations in batches."""
+    handles = [
+        pc.Allreduce_init(comm, np.full(600, k + 1.0), np.zeros(600), quorum="solo", late="drop")
+        for k in range(60)
+    ]
+    for _ in range(5):
+        comm.Barrier()
+        if comm.rank == 0:
+            pc.Startall(handles)
+            pc.Waitall(handles, timeout=60)
+        comm.Barrier()
+        if comm.rank != 0:
+            pc.Startall(handles)
+            pc.Waitall(handles, timeout=60)
+        for k, h in enumerate(handles):
+            assert (h.recv_buffer == (k + 1.0) * h.last_round.active).all()
+    for h in handles:
+        h.Free()
+
+
+def test_frees_that_overlap(comm):
+    """Two handles begin to close before either is closed, at different times on each rank."""
+    for _ in range(5):
+        handles = [pc.Allreduce_init(comm, np.ones(1), quorum=q) for q in ("full", "solo")]
+        if comm.rank == 0:
+            handles[0].Start()
+        for h in handles:
+            assert lib.pcoll_handle_free_begin(h._core()) == 0
+            with pytest.raises(pc.StateError, match="being freed"):
+                h.Start()
+            if comm.rank == comm.size - 1:
+                time.sleep(2e-3)
+        other = pc.Allreduce_init(comm, np.ones(1), quorum="full")
+        one_round(other)
+        for h in reversed(handles):
+            h.Free()
+        other.Free()

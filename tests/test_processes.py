@@ -23,6 +23,9 @@ import numpy as np
 from mpi4py import MPI
 import partialcoll as pc
 comm = MPI.COMM_WORLD
+
+def say(*words):  # in one piece, whatever the other ranks print
+    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
 """
 
 
@@ -72,7 +75,7 @@ def test_one_process_without_a_launcher(run):
                 h.Start()
                 assert h.Wait().active == 1 and y[0] == 1
         pc.Allreduce(comm, x, y)
-        print("done")
+        say("done")
         """
     )
     assert done.returncode == 0 and "done" in done.stdout, done.stderr
@@ -96,12 +99,41 @@ def test_finalize_frees_what_is_left(run):
         try:
             keep[0].Start()
         except pc.StateError as error:
-            print("refused:", error)
+            say("refused:", error)
         keep[1].Free()
         """,
         ranks=3,
     )
     assert done.returncode == 0 and done.stdout.count("refused") == 3, done.stderr
+
+
+def test_first_handles_of_several_threads(run):
+    """Threads make the first handles of the process at once, on communicators of their own,
+    and leave them to MPI_Finalize."""
+    done = run(
+        """
+        import threading
+        comms = [comm.Dup() for _ in range(6)]
+        handles, errors = [], []
+        def work(c):
+            try:
+                h = pc.Allreduce_init(c, np.ones(2), np.zeros(2), quorum="full")
+                for _ in range(5):
+                    h.Start()
+                    assert h.Wait(timeout=60).active == comm.size
+                handles.append(h)
+            except BaseException as error:
+                errors.append(error)
+        order = comms if comm.rank % 2 == 0 else comms[::-1]
+        threads = [threading.Thread(target=work, args=(c,)) for c in order]
+        for t in threads: t.start()
+        for t in threads: t.join()
+        assert not errors, errors
+        say("done")
+        """,
+        ranks=3,
+    )
+    assert done.returncode == 0 and done.stdout.count("done") == 3, done.stderr
 
 
 def test_interrupt_in_wait(run):
@@ -117,9 +149,9 @@ def test_interrupt_in_wait(run):
             try:
                 h.Wait()
             except KeyboardInterrupt:
-                print("interrupted", flush=True)
+                say("interrupted")
             comm.Barrier()
-            print("active", h.Wait().active)
+            say("active", h.Wait().active)
         else:
             comm.Barrier()
             h.Start()
@@ -153,7 +185,7 @@ def test_forked_child(run):
         h.Start()
         h.Wait()
         h.Free()
-        print("done")
+        say("done")
         """
     )
     assert done.returncode == 0 and "done" in done.stdout, done.stderr
@@ -167,10 +199,10 @@ def test_below_thread_multiple(run):
             pc.Allreduce_init(comm, np.ones(1), quorum="full")
         except pc.StateError as error:
             assert "MPI_THREAD_MULTIPLE" in str(error) and "manual" in str(error)
-            print("refused")
+            say("refused")
         h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full", progress="manual")
         h.Start()
-        print("active", h.Wait().active)
+        say("active", h.Wait().active)
         h.Free()
         """,
         ranks=2,
@@ -195,7 +227,7 @@ def test_exception_on_one_rank_is_named(run):
         try:
             h.Wait(timeout=3)
         except TimeoutError:
-            print("timed out", flush=True)
+            say("timed out")
             sys.stdout.flush()
             comm.Abort(7)
         """,
@@ -235,7 +267,7 @@ def test_bad_environment(run):
                 pc.Allreduce_init(comm, np.ones(1), quorum="full")
             except ValueError as error:
                 assert "PARTIALCOLL_" + name in str(error) and value in str(error), error
-                print("refused")
+                say("refused")
             del os.environ["PARTIALCOLL_" + name]
         """
     )
@@ -401,7 +433,7 @@ def test_a_rank_that_is_stopped_goes_on(job, tmp_path):
                 r = h.Wait(timeout=60)
                 assert recv[0] == (np.flatnonzero(r.mask) + 1).sum()
             h.Free()
-            os.write(1, f"rounds {t + 1}\\n".encode())  # whole, between those of the others
+            say("rounds", t + 1)
             """
         )
     )

@@ -13,29 +13,56 @@
 #include "../base/error.h"
 #include "../base/splitmix.h"
 
-struct wait {
+/* On the heap, since MPI may write to it for as long as it likes after a failure. */
+struct waiting {
     struct context *context;
-    struct agreement *agreement;
+    struct agreement agreement;
+    uint64_t values[];
 };
 
 static bool over(void *arg)
 {
-    struct wait *w = arg;
-    return atomic_load(&w->agreement->done) || atomic_load(&w->context->failure);
+    struct waiting *w = arg;
+    return atomic_load(&w->agreement.done) || atomic_load(&w->context->failure);
+}
+
+int agree_begin(struct context *c, const uint64_t *values, int count,
+                struct waiting **out)
+{
+    size_t bytes = (size_t)count * sizeof *values;
+    int rc = context_check(c);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct waiting *w = malloc(sizeof *w + bytes);
+    if (!w)
+        return context_fail(c, fail(PCOLL_ENOMEM, "no memory for an agreement"));
+    w->context = c;
+    w->agreement = (struct agreement){.values = w->values, .count = count};
+    memcpy(w->values, values, bytes);
+    progress_lock(c->progress);
+    context_agree(c, &w->agreement); /* a failure is the context's */
+    progress_unlock(c->progress);
+    *out = w;
+    return PCOLL_OK;
+}
+
+int agree_end(struct waiting *w, uint64_t *values)
+{
+    struct context *c = w->context;
+    while (progress_wait(c->progress, over, w, 1000000) == PCOLL_EAGAIN)
+        ;
+    if (!atomic_load(&w->agreement.done))
+        return context_check(c);
+    memcpy(values, w->values, (size_t)w->agreement.count * sizeof *values);
+    free(w);
+    return context_check(c);
 }
 
 int agree_max(struct context *c, uint64_t *values, int count)
 {
-    struct agreement a = {.values = values, .count = count};
-    progress_lock(c->progress);
-    int rc = context_agree(c, &a);
-    progress_unlock(c->progress);
-    if (rc != PCOLL_OK)
-        return rc;
-    while (progress_wait(c->progress, over, &(struct wait){c, &a}, 1000000) ==
-           PCOLL_EAGAIN)
-        ;
-    return context_check(c);
+    struct waiting *w;
+    int rc = agree_begin(c, values, count, &w);
+    return rc == PCOLL_OK ? agree_end(w, values) : rc;
 }
 
 enum { NAME_LENGTH = 24 };

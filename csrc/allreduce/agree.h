@@ -11,6 +11,13 @@
 /* values become their maximum over the ranks. */
 int agree_max(struct context *c, uint64_t *values, int count);
 
+/* The same in two steps, for several communicators at once; every begin needs its end.
+ */
+struct waiting;
+int agree_begin(struct context *c, const uint64_t *values, int count,
+                struct waiting **out);
+int agree_end(struct waiting *w, uint64_t *values);
+
 /*
  * Compare the arguments. local is this rank's own verdict about them: if it is not
  * PCOLL_OK here, it is returned here and PCOLL_EMISMATCH on the others.

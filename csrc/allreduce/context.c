@@ -29,11 +29,22 @@ int context_create(struct transport *t, struct progress *p, struct context **out
     return PCOLL_OK;
 }
 
+/* After a failure the transport's requests may still point into buffers, and MPI would
+ * wait for them: it is better lost. */
+void context_end_transport(struct context *c)
+{
+    if (c->transport && atomic_load(&c->failure) == PCOLL_OK)
+        c->transport->ops->destroy(c->transport);
+    c->transport = NULL;
+    if (c->sends_pending)
+        progress_unrung(c->progress, -1);
+    c->sends_pending = false;
+}
+
 void context_destroy(struct context **at)
 {
     struct context *c = *at;
-    if (c->transport)
-        c->transport->ops->destroy(c->transport);
+    context_end_transport(c);
     pthread_mutex_destroy(&c->kicked_mutex);
     free(c->vertices);
     free(c);
@@ -193,10 +204,33 @@ int context_poll(struct context *c)
 int context_agree(struct context *c, struct agreement *a)
 {
     atomic_store(&a->done, false);
+    int rc = c->transport->ops->agree(c->transport, a->values, a->count,
+                                      (uint64_t)(uintptr_t)a | agreement_bit);
+    if (rc != PCOLL_OK)
+        return context_fail(c, rc);
     if (c->progress)
         progress_unrung(c->progress, 1);
-    return c->transport->ops->agree(c->transport, a->values, a->count,
-                                    (uint64_t)(uintptr_t)a | agreement_bit);
+    return PCOLL_OK;
+}
+
+int context_close_vertex(struct context *c, struct vertex *v)
+{
+    struct vertex **end = &c->closing;
+    while (*end)
+        end = &(*end)->next_closing;
+    *end = v;
+    v->next_closing = NULL;
+    atomic_fetch_add(&c->closings, 1);
+    return c->closing == v ? vertex_begin_close(v) : PCOLL_OK;
+}
+
+int context_vertex_closed(struct context *c, struct vertex *v)
+{
+    c->closing = v->next_closing;
+    atomic_fetch_sub(&c->closings, 1);
+    if (c->progress)
+        progress_notify(c->progress);
+    return c->closing ? vertex_begin_close(c->closing) : PCOLL_OK;
 }
 
 int context_fail(struct context *c, int code)

@@ -39,13 +39,20 @@ struct context {
     pthread_mutex_t kicked_mutex;
     _Atomic(struct vertex *) kicked;
 
+    /* Vertices that close, one after the other: their agreements must not mix. The
+     * first is the one that is closing, a list through vertex.next_closing. */
+    struct vertex *closing;
+    _Atomic uint32_t closings;
+
     /* The first failure of the transport or the protocol; final. */
     _Atomic int failure;
     char failure_text[512];
 };
 
 int context_create(struct transport *t, struct progress *p, struct context **out);
-/* Destroys the transport as well: collective. */
+/* Destroy the transport, if it still has one: collective. */
+void context_end_transport(struct context *c);
+/* That, and the rest. */
 void context_destroy(struct context **c);
 
 /* The first free slot from `from` on; PCOLL_EINVAL when the tags do not reach. */
@@ -59,6 +66,11 @@ int context_poll(struct context *c);
 void context_kick(struct context *c, struct vertex *v);
 /* Driver: begin an agreement; context_poll sets done. */
 int context_agree(struct context *c, struct agreement *a);
+
+/* Driver: v closes when those before it have closed. vertex.closing tells. */
+int context_close_vertex(struct context *c, struct vertex *v);
+/* Driver: v, the first in the queue, has closed. */
+int context_vertex_closed(struct context *c, struct vertex *v);
 
 /* Record a failure (once) and return its code. */
 int context_fail(struct context *c, int code);

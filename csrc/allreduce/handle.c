@@ -25,7 +25,7 @@ struct pcoll_handle {
 
 /* Entering and leaving a call. */
 
-static int enter(pcoll_handle *h)
+static int enter_any(pcoll_handle *h)
 {
     if (runtime_forked())
         return fail(
@@ -39,6 +39,15 @@ static int enter(pcoll_handle *h)
         return fail(PCOLL_ESTATE, "the handle has been freed");
     }
     return PCOLL_OK;
+}
+
+static int enter(pcoll_handle *h)
+{
+    int rc = enter_any(h);
+    if (rc != PCOLL_OK || atomic_load(&h->vertex->closing) == OPEN)
+        return rc;
+    atomic_store(&h->busy, false);
+    return fail(PCOLL_ESTATE, "the handle is being freed");
 }
 
 static int leave(pcoll_handle *h, int rc)
@@ -119,11 +128,25 @@ static int register_vertex(struct context *c, struct vertex *v, uint32_t slot)
     return rc;
 }
 
+static bool nothing_closes(void *arg)
+{
+    struct context *c = arg;
+    return !atomic_load(&c->closings) || atomic_load(&c->failure);
+}
+
+/* A Free that was interrupted goes on in the background; its agreements come first. */
+static void wait_for_closings(struct context *c)
+{
+    while (progress_wait(c->progress, nothing_closes, c, 1000000) == PCOLL_EAGAIN)
+        ;
+}
+
 /* Agree with the others; in the table on all ranks before the first one may send. */
 static int join_others(struct context *c, int local, const pcoll_buffer *buffers,
                        int nbuffers, const pcoll_options *o, struct vertex *v)
 {
     uint32_t slot;
+    wait_for_closings(c);
     int rc = agree_arguments(c, local, buffers, nbuffers, o);
     if (rc == PCOLL_OK)
         rc = agree_slot(c, &slot);
@@ -139,6 +162,7 @@ static int join_others(struct context *c, int local, const pcoll_buffer *buffers
     return rc;
 }
 
+static void begin_end(struct runtime_entry *entry);
 static void end(struct runtime_entry *entry);
 
 int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
@@ -164,7 +188,9 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
         free(h);
         return rc;
     }
-    *h = (pcoll_handle){.entry = {.end = end}, .context = c, .vertex = v};
+    *h = (pcoll_handle){.entry = {.begin_end = begin_end, .end = end, .slot = v->slot},
+                        .context = c,
+                        .vertex = v};
     runtime_add(&h->entry);
     *handle = h;
     return PCOLL_OK;
@@ -194,11 +220,17 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
     struct domain *d = h->vertex->domain;
     enum deposit_outcome outcome;
     rc = context_check(h->context);
+    if (rc == PCOLL_OK && !send && !d->ops->send_slot(d, 0))
+        rc = fail(PCOLL_EINVAL, "send: expected buffers, got NULL");
     if (rc == PCOLL_OK)
         rc = d->ops->deposit(d, 0, send, &outcome);
-    if (rc == PCOLL_OK && outcome == DEPOSIT_ARRIVED)
+    if (rc != PCOLL_OK)
+        return leave(h, rc);
+    if (outcome == DEPOSIT_ARRIVED)
         context_kick(h->context, h->vertex);
-    return leave(h, rc);
+    else
+        progress_without_agent(h->context->progress);
+    return leave(h, PCOLL_OK);
 }
 
 static bool call_is_over(void *arg)
@@ -266,6 +298,10 @@ static int enter_all(pcoll_handle *const *handles, int32_t count, struct progres
             return rc;
         }
         *p = handles[i]->context->progress;
+        if (!is_started(handles[i])) {
+            leave_all(handles, i + 1);
+            return fail(PCOLL_ESTATE, "handle %d is not started", i);
+        }
     }
     return *p ? PCOLL_OK : fail(PCOLL_EEMPTY, "no handle to wait for");
 }
@@ -409,7 +445,7 @@ void pcoll_text_free(char *text)
 int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
                          uint64_t capacity)
 {
-    int rc = enter(h);
+    int rc = enter_any(h);
     if (rc != PCOLL_OK)
         return rc;
     return leave(h, survey_run(h->vertex, patience_us, text, capacity));
@@ -421,8 +457,9 @@ static int close_vertex(pcoll_handle *h)
 {
     progress_lock(h->context->progress);
     int rc = vertex_close(h->vertex);
+    if (rc != PCOLL_OK)
+        context_fail(h->context, rc);
     progress_unlock(h->context->progress);
-    context_kick(h->context, h->vertex);
     return rc;
 }
 
@@ -450,7 +487,7 @@ int pcoll_handle_free_begin(pcoll_handle *h)
 {
     if (!h || !h->vertex)
         return PCOLL_OK;
-    int rc = enter(h);
+    int rc = enter_any(h);
     if (rc != PCOLL_OK)
         return rc;
     return leave(h, close_vertex(h));
@@ -459,31 +496,37 @@ int pcoll_handle_free_begin(pcoll_handle *h)
 int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
 {
     pcoll_handle *h = *at;
+    int rc = PCOLL_OK;
     if (!h)
         return PCOLL_OK;
     if (h->vertex) {
-        int rc = enter(h);
-        if (rc != PCOLL_OK)
+        if ((rc = enter_any(h)) != PCOLL_OK)
             return rc;
-        rc = close_vertex(h);
-        if (rc == PCOLL_OK)
-            rc = progress_wait(h->context->progress, is_closed, h, timeout_us);
-        if (rc == PCOLL_EAGAIN)
-            return leave(h, rc);
+        close_vertex(h); /* a failure shows below, as the context's */
+        if (progress_wait(h->context->progress, is_closed, h, timeout_us) ==
+            PCOLL_EAGAIN)
+            return leave(h, PCOLL_EAGAIN);
+        rc = context_check(h->context);
         runtime_remove(&h->entry);
         dispose(h);
         runtime_release(h->context);
     }
     free(h);
     *at = NULL;
-    return PCOLL_OK;
+    return rc;
 }
 
-/* The application still has the handle and may free it later: it stays, empty. */
+/* At MPI_Finalize. The application still has the handle and may free it later: it
+ * stays, empty. */
+
+static void begin_end(struct runtime_entry *entry)
+{
+    close_vertex((pcoll_handle *)entry);
+}
+
 static void end(struct runtime_entry *entry)
 {
     pcoll_handle *h = (pcoll_handle *)entry;
-    close_vertex(h);
     while (progress_wait(h->context->progress, is_closed, h, 1000000) == PCOLL_EAGAIN)
         ;
     dispose(h);

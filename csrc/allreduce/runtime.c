@@ -6,6 +6,7 @@
 
 #include "../base/error.h"
 #include "../transport/mpi.h"
+#include "agree.h"
 
 struct runtime {
     struct progress *progress;
@@ -13,6 +14,7 @@ struct runtime {
     struct runtime_entry *entries;
     struct known_context {
         struct context *context;
+        struct waiting *parting;
         struct known_context *next;
     } *contexts;
 };
@@ -31,24 +33,40 @@ bool runtime_forked(void)
     return atomic_load(&in_child);
 }
 
-/* Without its transport a context is a shell that waits for its communicator to go. */
-static void end_context(struct runtime *r, struct context *c)
+/* A barrier: nobody asks who is missing any more, nothing is under way. */
+static void begin_parting(struct known_context *k)
 {
-    progress_remove(r->progress, &c->source);
-    c->transport->ops->destroy(c->transport);
-    c->transport = NULL;
+    uint64_t nothing = 0;
+    if (agree_begin(k->context, &nothing, 1, &k->parting) != PCOLL_OK)
+        k->parting = NULL;
 }
 
-/* MPI_Finalize has begun: end what the application has left. */
+/* Without its transport a context is a shell that waits for its communicator to go. */
+static void part(struct runtime *r, struct known_context *k)
+{
+    uint64_t nothing;
+    if (k->parting)
+        agree_end(k->parting, &nothing);
+    progress_remove(r->progress, &k->context->source);
+    context_end_transport(k->context);
+}
+
+/* MPI_Finalize has begun: end what the application has left. What is collective is
+ * begun on all communicators before it is waited for on any: their order differs
+ * between ranks. */
 static void end_process(void *state)
 {
     struct runtime *r = state;
     for (struct runtime_entry *e = r->entries; e; e = e->next)
+        e->begin_end(e);
+    for (struct runtime_entry *e = r->entries; e; e = e->next)
         e->end(e);
+    for (struct known_context *k = r->contexts; k; k = k->next)
+        begin_parting(k);
     while (r->contexts) {
         struct known_context *k = r->contexts;
         r->contexts = k->next;
-        end_context(r, k->context);
+        part(r, k);
         free(k);
     }
     progress_destroy(&r->progress);
@@ -77,16 +95,15 @@ static int get_runtime(struct runtime **out)
     return PCOLL_OK;
 }
 
-/* Add at the end. */
 void runtime_add(struct runtime_entry *entry)
 {
     struct runtime *r = mpi_process_state();
     entry->runtime = r;
-    entry->next = NULL;
     pthread_mutex_lock(&r->mutex);
     struct runtime_entry **at = &r->entries;
-    while (*at)
+    while (*at && (*at)->slot <= entry->slot)
         at = &(*at)->next;
+    entry->next = *at;
     *at = entry;
     pthread_mutex_unlock(&r->mutex);
 }
@@ -110,11 +127,11 @@ static void drop_context(struct runtime *r, struct context *c)
     while (*at && (*at)->context != c)
         at = &(*at)->next;
     struct known_context *k = *at;
-    if (k)
-        *at = k->next;
+    *at = k->next;
     pthread_mutex_unlock(&r->mutex);
+    begin_parting(k);
+    part(r, k);
     free(k);
-    end_context(r, c);
     context_destroy(&c);
 }
 
@@ -148,8 +165,16 @@ static int create_context(struct runtime *r, const void *comm, struct context **
         return rc;
     }
     rc = context_create(t, r->progress, &k->context);
-    if (rc != PCOLL_OK || (rc = mpi_set_comm_state(comm, k->context, comm_gone))) {
+    if (rc != PCOLL_OK) {
         t->ops->destroy(t);
+        free(k);
+        return rc;
+    }
+    mpi_lock_states();
+    rc = mpi_set_comm_state(comm, k->context, comm_gone);
+    mpi_unlock_states();
+    if (rc != PCOLL_OK) {
+        context_destroy(&k->context);
         free(k);
         return rc;
     }
@@ -165,7 +190,9 @@ static int create_context(struct runtime *r, const void *comm, struct context **
 int runtime_context(const void *comm, struct context **out)
 {
     struct runtime *r;
+    mpi_lock_states();
     int rc = get_runtime(&r);
+    mpi_unlock_states();
     if (rc != PCOLL_OK)
         return rc;
     *out = mpi_comm_state(comm);

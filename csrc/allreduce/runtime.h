@@ -12,7 +12,9 @@ struct runtime;
 
 /* A handle in the list of those that have to end before MPI does. */
 struct runtime_entry {
-    void (*end)(struct runtime_entry *); /* collective; frees all but the entry */
+    void (*begin_end)(struct runtime_entry *); /* start to close, do not wait */
+    void (*end)(struct runtime_entry *);       /* wait, free all but the entry */
+    uint32_t slot; /* on its communicator: the same on all ranks */
     struct runtime_entry *next;
     struct runtime *runtime;
 };
@@ -20,7 +22,8 @@ struct runtime_entry {
 /* The context of *comm: made at the first call, which is then collective. */
 int runtime_context(const void *comm, struct context **out);
 
-/* Entries end in the order in which they were added. */
+/* Entries are kept in the order of their slots, and end in it: the same on all ranks
+ * for the handles of one communicator, whichever threads made them. */
 void runtime_add(struct runtime_entry *entry);
 void runtime_remove(struct runtime_entry *entry);
 

@@ -187,12 +187,10 @@ static int drain(struct vertex *v)
                 return rc;
         }
     }
-    if (v->last_received == v->activation.edges) {
-        atomic_store(&v->closing, CLOSED);
-        if (v->context->progress)
-            progress_notify(v->context->progress);
-    }
-    return PCOLL_OK;
+    if (v->last_received < v->activation.edges || atomic_load(&v->closing) == CLOSED)
+        return PCOLL_OK;
+    atomic_store(&v->closing, CLOSED);
+    return context_vertex_closed(v->context, v);
 }
 
 static int run_operations(struct vertex *v)
@@ -210,7 +208,7 @@ static int run_operations(struct vertex *v)
 
 static void release(struct vertex *v)
 {
-    bool closing = atomic_load(&v->closing) != OPEN;
+    bool closing = atomic_load(&v->closing) > QUEUED;
     if (!v->engine.released && (closing || v->domain->ops->admits(v->domain)))
         engine_release(&v->engine);
 }
@@ -325,6 +323,12 @@ int vertex_close(struct vertex *v)
 {
     if (atomic_load(&v->closing) != OPEN)
         return PCOLL_OK;
+    atomic_store(&v->closing, QUEUED);
+    return context_close_vertex(v->context, v);
+}
+
+int vertex_begin_close(struct vertex *v)
+{
     int rc = vertex_run(v);
     if (rc != PCOLL_OK)
         return rc;

@@ -11,6 +11,7 @@
  *   over       the engine is done, sends included: published, then t+1
  *
  * Closing (a collective), step by step:
+ *   QUEUED    another handle of this communicator closes first: as OPEN.
  *   ENTERING  a barrier. Until it is over everything goes on as before: ranks that have
  * left or joined still owe the others their part. COUNTING  this vertex starts no more
  * rounds. Agree on the most rounds that any vertex has activated: each one's own starts
@@ -32,7 +33,7 @@ struct survey; /* survey.h */
 
 enum control_kind { CONTROL_ACTIVATE, CONTROL_LAST, CONTROL_ASK, CONTROL_ANSWER };
 
-enum closing { OPEN, ENTERING, COUNTING, DRAINING, CLOSED };
+enum closing { OPEN, QUEUED, ENTERING, COUNTING, DRAINING, CLOSED };
 
 struct vertex {
     struct context *context;
@@ -54,6 +55,7 @@ struct vertex {
     struct agreement closing_agreement;
     uint64_t closing_rounds; /* rounds that must be over before the end */
     _Atomic int closing;
+    struct vertex *next_closing;
     bool last_sent;
     int last_received;
 
@@ -82,8 +84,10 @@ int vertex_run(struct vertex *v);
 int vertex_done(struct vertex *v, int op, size_t bytes);
 int vertex_control(struct vertex *v, uint32_t source, const struct control *message);
 
-/* Driver: begin to close. Over when closing is CLOSED. Idempotent. On one communicator
- * one handle closes after the other, in the same order on all ranks. */
+/* Driver: close, after the handles of this communicator that close already; on all
+ * ranks in the same order. Over when closing is CLOSED. Idempotent. */
 int vertex_close(struct vertex *v);
+/* Driver: it is this one's turn (for the context). */
+int vertex_begin_close(struct vertex *v);
 
 #endif

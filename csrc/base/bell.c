@@ -24,12 +24,24 @@ static struct bell_page *map(int fd)
     return page == MAP_FAILED ? NULL : page;
 }
 
+/* Where no memory file can be had (too many open files, an old kernel), a bell that
+ * nobody else can ring is better than a rank that drops out while the others wait for
+ * it. */
+static struct bell_page *map_private(void)
+{
+    void *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return page == MAP_FAILED ? NULL : page;
+}
+
 int bell_create(struct bell *b)
 {
     b->page = NULL;
     b->fd = memfd_create("partialcoll-bell", MFD_CLOEXEC);
     if (b->fd >= 0 && ftruncate(b->fd, (off_t)page_bytes) == 0)
         b->page = map(b->fd);
+    if (!b->page)
+        b->page = map_private();
     if (!b->page) {
         bell_destroy(b);
         return fail(PCOLL_ENOMEM, "no memory for the doorbell of this process");

@@ -135,7 +135,7 @@ static int single_deliver(struct domain *d, int who, uint64_t last,
     round->lost = lost;
     round->lag = s->member.complete - s->member.delivered;
     round->included = member_included(&s->member, index);
-    round->joined = !s->member.joining;
+    round->joined = s->member.joined;
     pthread_mutex_unlock(&s->mutex);
     return PCOLL_OK;
 }

@@ -8,8 +8,8 @@
 #include "../base/error.h"
 
 static const size_t align = 64;
-/* Far beyond any machine, and far from overflow in the sums made with it. */
-static const size_t most_bytes = (size_t)1 << 47;
+/* Half of what a message of INT_MAX blocks of 64 bytes could hold. */
+static const size_t most_bytes = (size_t)1 << 36;
 
 static int lay_out(struct payload *p, int i, const pcoll_buffer *buffer)
 {

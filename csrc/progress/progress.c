@@ -49,10 +49,11 @@ static const struct nap waiter_rung = {1000, 4000}, waiter_unrung = {20, 1000},
                         agent_idle_rung = {100000, 100000},
                         agent_idle_unrung = {1000, 5000};
 
+static const int64_t longest_wait_us = (int64_t)1 << 50;
+
 static bool try_lock(struct progress *p)
 {
-    return !atomic_load_explicit(&p->driving, memory_order_relaxed) &&
-           !atomic_exchange(&p->driving, 1);
+    return !atomic_load(&p->driving) && !atomic_exchange(&p->driving, 1);
 }
 
 static void pause_us(int64_t us)
@@ -229,13 +230,21 @@ static void take_rest(struct progress *p, struct rest *r, uint32_t seen,
     r->looks = 0;
 }
 
+void progress_without_agent(struct progress *p)
+{
+    if (atomic_load(&p->agent_mode) < 0)
+        drive(p);
+}
+
 int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
                   int64_t timeout_us)
 {
+    progress_without_agent(p);
     if (ready(arg))
         return PCOLL_OK;
     struct bell_page *page = p->bell.page;
-    int64_t deadline = clock_us() + timeout_us;
+    int64_t deadline =
+        clock_us() + (timeout_us < longest_wait_us ? timeout_us : longest_wait_us);
     struct rest rest = {0};
     int rc = PCOLL_OK;
     atomic_fetch_add(&page->waiters, 1);
@@ -244,17 +253,16 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
         int happened = drive_or_kick(p);
         if (ready(arg))
             break;
-        if (happened > 0) {
-            rest = (struct rest){0};
-            continue;
-        }
         int64_t left = deadline - clock_us();
         if (left <= 0) {
             rc = PCOLL_EAGAIN;
             break;
         }
-        take_rest(p, &rest, seen, BELL_WAITER, WAITER_YIELDS,
-                  must_look(p) ? waiter_unrung : waiter_rung, left);
+        if (happened > 0)
+            rest = (struct rest){0};
+        else
+            take_rest(p, &rest, seen, BELL_WAITER, WAITER_YIELDS,
+                      must_look(p) ? waiter_unrung : waiter_rung, left);
     }
     hand_over(p);
     return rc;

@@ -54,6 +54,9 @@ void progress_unlock(struct progress *p);
 /* There is work for the driver: see that somebody drives. */
 void progress_kick(struct progress *p);
 
+/* Where there is no agent: drive once, since the application is here. */
+void progress_without_agent(struct progress *p);
+
 /* Driver only: a round is complete, those who wait should look. */
 void progress_notify(struct progress *p);
 /* Driver only: a round has begun here (+1), is over (-1). */

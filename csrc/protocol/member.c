@@ -97,7 +97,8 @@ bool member_read_end(struct member *m)
     m->delivered = (uint64_t)m->reading + 1;
     m->reading = NO_ROUND;
     m->stats.delivered++;
-    if (m->joined_in != NO_ROUND && (int64_t)m->delivered > m->joined_in) {
+    m->joined = m->joined_in != NO_ROUND && (int64_t)m->delivered > m->joined_in;
+    if (m->joined) {
         m->joined_in = NO_ROUND;
         m->joining = false;
     } else if (m->joining) {
@@ -115,6 +116,9 @@ int member_finish(struct member *m)
 {
     if (!m->started)
         return fail(PCOLL_ESTATE, "not started");
+    if (m->joining)
+        return fail(PCOLL_ESTATE,
+                    "joining, and not all ranks have joined: call join again");
     m->started = false;
     m->call = m->delivered;
     return PCOLL_OK;
@@ -122,6 +126,8 @@ int member_finish(struct member *m)
 
 int member_join(struct member *m)
 {
+    if (m->joining) /* interrupted, and called again */
+        return PCOLL_OK;
     int rc = begin_call(m);
     if (rc != PCOLL_OK)
         return rc;
@@ -160,7 +166,8 @@ bool member_arrived(const struct member *m)
  * "one": no rank lags more than `history` rounds, so one that lags that much holds the
  * next round back. The ring has one slot more, so the last delivered result stays
  * intact as well. "all": only a result that is being copied out at this moment is
- * waited for.
+ * waited for. And nothing comes after the round with which all have joined before this
+ * rank has seen that one, so that all come out of join with the same round.
  */
 bool member_admits(struct member *m)
 {
@@ -170,7 +177,8 @@ bool member_admits(struct member *m)
                   round >= m->delivered + m->history;
     bool copying = m->reading != NO_ROUND && round >= slots &&
                    (uint64_t)m->reading == round - slots;
-    m->holds_back = behind || copying;
+    bool unaware = m->joined_in != NO_ROUND && round > (uint64_t)m->joined_in;
+    m->holds_back = behind || copying || unaware;
     return !m->holds_back;
 }
 

@@ -37,7 +37,8 @@ struct member {
     int64_t reading;    /* round whose result is being copied out, or NO_ROUND */
     bool joining, left; /* contributes nothing any more (for now, for good) */
     bool live;          /* as of the last complete round */
-    int64_t joined_in;  /* round with which all had joined, or NO_ROUND */
+    int64_t joined_in;  /* round with which all had joined, until it is read */
+    bool joined;        /* the last round read was that one */
     bool holds_back; /* a round was refused because of this rank: kick when it moves */
     pcoll_stats stats;
 };

@@ -11,6 +11,7 @@
  * One thread at a time: the holder of the progress lock.
  */
 #include <mpi.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,9 @@ struct mpi_transport {
     struct request_info *info;
     int *done; /* indices, for MPI_Testsome */
     MPI_Status *statuses;
-    struct transport_event *events;
+    struct transport_event
+        *events; /* those handed out last: only a poll may move them */
+    int events_capacity;
     int count, capacity;
     int pending_sends;
     struct bell_page **bells; /* of peers on this machine, else NULL */
@@ -94,10 +97,7 @@ static int reserve(struct mpi_transport *m, int wanted)
     void *statuses = realloc(m->statuses, (size_t)capacity * sizeof *m->statuses);
     if (statuses)
         m->statuses = statuses;
-    void *events = realloc(m->events, (size_t)capacity * sizeof *m->events);
-    if (events)
-        m->events = events;
-    if (!requests || !info || !done || !statuses || !events)
+    if (!requests || !info || !done || !statuses)
         return fail(PCOLL_ENOMEM, "no memory for %d requests", capacity);
     m->capacity = capacity;
     return PCOLL_OK;
@@ -266,12 +266,28 @@ static void compact(struct mpi_transport *m)
     m->count = kept;
 }
 
+/* Room for an event of every request. */
+static int reserve_events(struct mpi_transport *m)
+{
+    if (m->capacity <= m->events_capacity)
+        return PCOLL_OK;
+    void *events = realloc(m->events, (size_t)m->capacity * sizeof *m->events);
+    if (!events)
+        return fail(PCOLL_ENOMEM, "no memory for %d events", m->capacity);
+    m->events = events;
+    m->events_capacity = m->capacity;
+    return PCOLL_OK;
+}
+
 static int mpi_poll(struct transport *t, const struct transport_event **events)
 {
     struct mpi_transport *m = of(t);
     int finished;
-    int rc = check(MPI_Testsome(m->count, m->requests, &finished, m->done, m->statuses),
-                   "MPI_Testsome");
+    int rc = reserve_events(m);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = check(MPI_Testsome(m->count, m->requests, &finished, m->done, m->statuses),
+               "MPI_Testsome");
     if (rc != PCOLL_OK)
         return rc;
     if (finished == MPI_UNDEFINED || finished == 0)
@@ -358,7 +374,8 @@ static int post_control_receives(struct mpi_transport *m)
                    "MPI_Recv_init");
         if (rc == PCOLL_OK)
             rc = check(MPI_Start(&m->requests[i]), "MPI_Start");
-        m->count = i + 1;
+        if (rc == PCOLL_OK)
+            m->count = i + 1;
     }
     return rc;
 }
@@ -468,6 +485,20 @@ struct state {
     void *value;
     void (*gone)(void *);
 };
+
+/* Handles may be made by several threads at once: whoever looks for a state in order to
+ * make it holds this. */
+static pthread_mutex_t states = PTHREAD_MUTEX_INITIALIZER;
+
+void mpi_lock_states(void)
+{
+    pthread_mutex_lock(&states);
+}
+
+void mpi_unlock_states(void)
+{
+    pthread_mutex_unlock(&states);
+}
 
 static int comm_key = MPI_KEYVAL_INVALID, process_key = MPI_KEYVAL_INVALID;
 

@@ -20,6 +20,10 @@ int mpi_check_comm(const void *comm);
 int transport_mpi_create(const void *comm, const struct bell *own,
                          struct transport **out);
 
+/* To look for a state and make it if there is none, as one step. */
+void mpi_lock_states(void);
+void mpi_unlock_states(void);
+
 /* State kept on a communicator; gone() is called with it when the communicator is
  * freed. */
 void *mpi_comm_state(const void *comm);

@@ -5,7 +5,8 @@
  *
  * Non-blocking throughout. What was begun ends as an event of poll(). One thread at a
  * time (the progress lock). Messages of one (sender, receiver, tag) keep their order,
- * and so do the control messages of one (sender, receiver).
+ * and so do the control messages of one (sender, receiver), except that what one poll
+ * returns may be in any order.
  */
 #ifndef PCOLL_TRANSPORT_H
 #define PCOLL_TRANSPORT_H

@@ -70,7 +70,7 @@ static int pair_deliver(struct domain *d, int who, uint64_t last, void *const *b
     *moved = member_read_end(m);
     round->lost = lost;
     round->included = member_included(m, index);
-    round->joined = !m->joining;
+    round->joined = m->joined;
     return PCOLL_OK;
 }
 
