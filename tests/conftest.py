@@ -49,4 +49,5 @@ def comm():
 def clean_environment():
     """The environment without what a launcher or the user has set, for subprocesses."""
     drop = ("PMI", "OMPI", "PMIX", "PRTE", "PARTIALCOLL", "HYDRA", "MPIR", "MPIEXEC", "GFORTRAN")
-    return {k: v for k, v in os.environ.items() if not k.startswith(drop)}
+    keep = ("OMPI_MCA_btl_sm_backing_directory",)
+    return {k: v for k, v in os.environ.items() if k in keep or not k.startswith(drop)}
