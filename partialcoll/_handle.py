@@ -92,10 +92,14 @@ class AllreduceHandle:
         self._ranks = ranks
         self._single = single
         self._deliver = deliver
+        self._one = deliver == "one"
         self._add_missed = missed == "sum"
-        self._words = 2 * ((ranks + 63) // 64)
-        self._masks = ffi.new("uint64_t[]", self._words)
-        self._c_round = ffi.new("pcoll_round *")
+        # A round as the core describes it, with room for the two masks behind it.
+        size = ffi.sizeof("pcoll_round") + 2 * 8 * ((ranks + 63) // 64)
+        self._record = ffi.new("char[]", size)
+        self._record_view = ffi.buffer(self._record)
+        self._c_round = ffi.cast("pcoll_round *", self._record)
+        self._masks = ffi.cast("uint64_t *", self._record + ffi.sizeof("pcoll_round"))
         self._last_round: Round | None = None
         self._started = False
         self._sums = sums
@@ -141,26 +145,42 @@ class AllreduceHandle:
         """
         if timeout is not None:
             _waiting.check_timeout(timeout)
-        handle = self._core()
-        code = lib.pcoll_handle_wait(handle, _SLICE_US if timeout is None else 0)
+        handle = self._pointer[0] or self._core()
+        slice_us = _SLICE_US if timeout is None else 0
+        if self._one:
+            code = self._step(handle, slice_us)
+        else:
+            code = lib.pcoll_handle_wait(handle, slice_us)
         if code == lib.PCOLL_EAGAIN:
             self._wait_longer(handle, timeout)
         elif code:
             raise_error(code)
         return self._take()
 
-    def _wait_longer(self, handle: Any, timeout: float | None) -> None:
-        done = _waiting.wait(
-            lambda us: int(lib.pcoll_handle_wait(handle, us)),
-            timeout,
-            lambda waited: _waiting.report_missing(handle, waited),
+    def _step(self, handle: Any, timeout_us: int) -> int:
+        """deliver="one": wait, deliver and finish in one call of the core."""
+        code: int = lib.pcoll_handle_take(
+            handle, timeout_us, self._recv_pointers, self._c_round, self._masks
         )
+        return code
+
+    def _wait_longer(self, handle: Any, timeout: float | None) -> None:
+        def step(us: int) -> int:
+            return self._step(handle, us) if self._one else int(lib.pcoll_handle_wait(handle, us))
+
+        self._wait_in_slices(handle, step, timeout)
+
+    def _wait_in_slices(
+        self, handle: Any, step: Callable[[int], int], timeout: float | None
+    ) -> None:
+        done = _waiting.wait(step, timeout, lambda waited: _waiting.report_missing(handle, waited))
         if not done:
             raise TimeoutError(f"the round was not complete after {timeout} s; wait again")
 
     def Test(self) -> Round | None:
         """The round if it is complete, else None. Never blocks; drives communication."""
-        code = lib.pcoll_handle_wait(self._core(), 0)
+        handle = self._core()
+        code = self._step(handle, 0) if self._one else lib.pcoll_handle_wait(handle, 0)
         if code == lib.PCOLL_EAGAIN:
             return None
         if code:
@@ -173,27 +193,18 @@ class AllreduceHandle:
             return None
         if code:
             raise_error(code)
-        words = bytes(ffi.buffer(self._masks, self._words * 8))
-        return Result(self._c_round, words, self._ranks, recv)
+        return Result(self._record_view[:], self._ranks, recv)
 
     def _take(self) -> Round:
-        """Deliver what is due and end the call."""
-        if self._deliver == "one":
-            result = self._deliver_next(_ANY, self._recv, self._recv_pointers)
-            assert result is not None
-            results, lost = [result], 0
+        """The call is over: what it returns."""
+        if self._one:
+            rnd = Round([Result(self._record_view[:], self._ranks, self._recv)])
         else:
-            results, lost = self._take_all()
-        check(lib.pcoll_handle_finish(self._core()))
+            rnd = Round(*self._take_all())
+            check(lib.pcoll_handle_finish(self._core()))
         self._started = False
-        return self._describe(results, lost)
-
-    def _describe(self, results: list[Result], lost: int) -> Round:
-        c = self._c_round
-        self._last_round = Round(
-            results, included=bool(c.included), lag=c.lag, lost=lost, joined=bool(c.joined)
-        )
-        return self._last_round
+        self._last_round = rnd
+        return rnd
 
     def _take_all(self) -> tuple[list[Result], int]:
         """deliver="all": every unseen round that is complete now, up to the history."""
@@ -264,12 +275,12 @@ class AllreduceHandle:
         handle = self._core()
         check(lib.pcoll_handle_join(handle))
         while True:
-            self._wait_longer(handle, None)
+            self._wait_in_slices(handle, lambda us: int(lib.pcoll_handle_wait(handle, us)), None)
             while True:
                 result = self._deliver_next(_ANY, self._recv, self._recv_pointers)
                 if result is None:
                     break
-                rnd = self._describe([result], self._c_round.lost)
+                rnd = self._last_round = Round([result])
                 if on_round is not None:
                     on_round(rnd)
                 if rnd.joined:

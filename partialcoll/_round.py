@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -10,55 +11,60 @@ import numpy.typing as npt
 
 from ._buffers import Array
 
+# struct pcoll_round: index, lag, lost, active, stored, initiator, included, below_quorum, joined;
+# behind it the words of the two masks.
+_LAYOUT = struct.Struct("=3Q2I4i")
+
 
 class Result:
     """One delivered round.
 
-    Attributes
-    ----------
-    index : int
-        Number of the round, from 0, the same on all ranks.
-    active : int
-        Ranks that contributed fresh data.
-    stored : int
-        Of them, those whose deposit was made before the round, not for it.
-    initiator : int
-        Lowest rank whose own arrival started the round; -1 if there was none.
-    mask : numpy.ndarray of bool, shape (ranks,)
-        Which ranks contributed.
-    stored_mask : numpy.ndarray of bool, shape (ranks,)
-        Which of them from storage only.
-    below_quorum : bool
-        The round completed by its deadline with fewer ranks than its policy asks for.
-    buffers : list of numpy.ndarray
-        The reduced values. Where a call delivered one round only, these are the receive
-        buffers themselves, which the next call overwrites.
+    ``buffers`` is the list of the reduced values (numpy.ndarray). Where a call delivered one
+    round only, these are the receive buffers themselves, which the next call overwrites.
     """
 
-    __slots__ = (
-        "_ranks",
-        "_words",
-        "active",
-        "below_quorum",
-        "buffers",
-        "index",
-        "initiator",
-        "stored",
-    )
+    __slots__ = ("_fields", "_ranks", "_raw", "buffers")
 
-    def __init__(self, c_round: Any, words: bytes, ranks: int, buffers: list[Array]) -> None:
-        self.index: int = c_round.index
-        self.active: int = c_round.active
-        self.stored: int = c_round.stored
-        self.initiator: int = c_round.initiator
-        self.below_quorum = bool(c_round.below_quorum)
+    def __init__(self, raw: bytes, ranks: int, buffers: list[Array]) -> None:
         self.buffers = buffers
-        self._words = words
+        self._raw = raw
         self._ranks = ranks
+        self._fields: tuple[int, ...] | None = None
+
+    def _field(self, which: int) -> int:
+        """Decoded when first asked for: most loops look at few of them."""
+        if self._fields is None:
+            self._fields = _LAYOUT.unpack_from(self._raw)
+        return self._fields[which]
+
+    @property
+    def index(self) -> int:
+        """Number of the round, from 0, the same on all ranks."""
+        return self._field(0)
+
+    @property
+    def active(self) -> int:
+        """Ranks that contributed fresh data."""
+        return self._field(3)
+
+    @property
+    def stored(self) -> int:
+        """Of them, those whose deposit was made before the round, not for it."""
+        return self._field(4)
+
+    @property
+    def initiator(self) -> int:
+        """Lowest rank whose own arrival started the round; -1 if there was none."""
+        return self._field(5)
+
+    @property
+    def below_quorum(self) -> bool:
+        """The round completed by its deadline with fewer ranks than its policy asks for."""
+        return bool(self._field(7))
 
     def _bits(self, which: int) -> npt.NDArray[np.bool_]:
-        half = len(self._words) // 2
-        raw = np.frombuffer(self._words, np.uint8, half, which * half)
+        half = (len(self._raw) - _LAYOUT.size) // 2
+        raw = np.frombuffer(self._raw, np.uint8, half, _LAYOUT.size + which * half)
         return np.unpackbits(raw, count=self._ranks, bitorder="little").astype(bool)
 
     @property
@@ -97,16 +103,26 @@ class Round:
         Rounds that this call skipped because they were older than ``history``.
     """
 
-    __slots__ = ("included", "joined", "lag", "lost", "results")
+    __slots__ = ("lost", "results")
 
-    def __init__(
-        self, results: list[Result], *, included: bool, lag: int, lost: int, joined: bool = False
-    ) -> None:
+    def __init__(self, results: list[Result], lost: int | None = None) -> None:
         self.results = results
-        self.included = included
-        self.lag = lag
-        self.lost = lost
-        self.joined = joined
+        self.lost: int = results[-1]._field(2) if lost is None else lost
+
+    @property
+    def included(self) -> bool:
+        """Was the deposit of this call in a delivered round?"""
+        return bool(self.results[-1]._field(6))
+
+    @property
+    def lag(self) -> int:
+        """Rounds that are complete on this rank and have not been delivered yet."""
+        return self.results[-1]._field(1)
+
+    @property
+    def joined(self) -> bool:
+        """With this round all ranks have joined."""
+        return bool(self.results[-1]._field(8))
 
     @property
     def index(self) -> int:

@@ -402,4 +402,4 @@ def Waitany(handles: Sequence[AllreduceHandle], timeout: float | None = None) ->
     if not done:
         raise TimeoutError(f"no round was complete after {timeout} s; wait again")
     handle = started[index[0]]
-    return list(handles).index(handle), handle._take()
+    return list(handles).index(handle), handle.Wait()

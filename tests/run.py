@@ -44,7 +44,7 @@ def main():
     options, arguments = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="partialcoll-tests-") as folder:
         # Open MPI leaves a segment behind for each job; here it goes with the folder.
-        os.environ["OMPI_MCA_btl_sm_backing_directory"] = folder
+        os.environ["OMPI_MCA_btl_sm_backing_directory"] = folder  # noqa: SIM112
         sys.exit(run_all(options, arguments))
 
 

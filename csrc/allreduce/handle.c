@@ -247,17 +247,44 @@ static bool is_started(pcoll_handle *h)
     return m.started;
 }
 
+static int wait_for_call(pcoll_handle *h, int64_t timeout_us)
+{
+    if (!is_started(h))
+        return fail(PCOLL_ESTATE, "not started: there is nothing to wait for");
+    int rc = progress_wait(h->context->progress, call_is_over, h, timeout_us);
+    if (rc == PCOLL_OK && !h->vertex->domain->ops->ready(h->vertex->domain, 0))
+        rc = context_check(h->context);
+    return rc;
+}
+
+static int deliver(pcoll_handle *h, uint64_t last, void *const *recv,
+                   pcoll_round *round, uint64_t *masks)
+{
+    struct domain *d = h->vertex->domain;
+    bool moved = false;
+    int rc = d->ops->deliver(d, 0, last, recv, round, masks, &moved);
+    if (moved)
+        context_kick(h->context, h->vertex);
+    return rc;
+}
+
 int pcoll_handle_wait(pcoll_handle *h, int64_t timeout_us)
+{
+    int rc = enter(h);
+    return rc == PCOLL_OK ? leave(h, wait_for_call(h, timeout_us)) : rc;
+}
+
+int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
+                      pcoll_round *round, uint64_t *masks)
 {
     int rc = enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    if (!is_started(h))
-        return leave(h,
-                     fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
-    rc = progress_wait(h->context->progress, call_is_over, h, timeout_us);
-    if (rc == PCOLL_OK && !h->vertex->domain->ops->ready(h->vertex->domain, 0))
-        rc = context_check(h->context);
+    rc = wait_for_call(h, timeout_us);
+    if (rc == PCOLL_OK)
+        rc = deliver(h, UINT64_MAX, recv, round, masks);
+    if (rc == PCOLL_OK)
+        rc = h->vertex->domain->ops->change(h->vertex->domain, 0, member_finish);
     return leave(h, rc);
 }
 
@@ -326,14 +353,7 @@ int pcoll_handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
                          pcoll_round *round, uint64_t *masks)
 {
     int rc = enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    struct domain *d = h->vertex->domain;
-    bool moved = false;
-    rc = d->ops->deliver(d, 0, last, recv, round, masks, &moved);
-    if (moved)
-        context_kick(h->context, h->vertex);
-    return leave(h, rc);
+    return rc == PCOLL_OK ? leave(h, deliver(h, last, recv, round, masks)) : rc;
 }
 
 int pcoll_handle_rounds(pcoll_handle *h, uint64_t *complete, uint64_t *delivered)

@@ -170,6 +170,12 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
  */
 int pcoll_handle_deliver(pcoll_handle *handle, uint64_t last, void *const *recv,
                          pcoll_round *round, uint64_t *masks);
+/*
+ * Wait, deliver one round and finish, in one call: what a loop with deliver="one" does
+ * in each step. PCOLL_EAGAIN after timeout_us; nothing has been delivered then.
+ */
+int pcoll_handle_take(pcoll_handle *handle, int64_t timeout_us, void *const *recv,
+                      pcoll_round *round, uint64_t *masks);
 /* Number of rounds complete on this rank, and of rounds delivered. Local. */
 int pcoll_handle_rounds(pcoll_handle *handle, uint64_t *complete, uint64_t *delivered);
 /* End of the call: the handle may be started again. Local. */
