@@ -27,13 +27,12 @@ struct progress {
 };
 
 /*
- * Before sleeping. Some MPIs only move a message in one test and report it in the next,
- * so it takes a few empty looks, also after waking, to believe that nothing has come.
- * From then on a look is worth while only after a ring (unless messages come without),
- * and the core is yielded: by a waiter for some time, since it is about to be needed;
- * by an agent hardly.
+ * Looks in vain before sleeping, each followed by a yield of the core: many for a
+ * waiter, which is about to be needed; few for an agent. After waking a few again: a
+ * ring can be ahead of its message, and some MPIs move a message in one test and report
+ * it in the next.
  */
-enum { LOOKS = 3, WAITER_YIELDS = 60, AGENT_YIELDS = 4 };
+enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, LOOKS_AWOKEN = 3 };
 
 /*
  * How long to sleep at most before looking again, in microseconds, growing from the
@@ -44,9 +43,9 @@ enum { LOOKS = 3, WAITER_YIELDS = 60, AGENT_YIELDS = 4 };
 struct nap {
     int64_t first, last;
 };
-static const struct nap waiter_rung = {1000, 4000}, waiter_unrung = {20, 1000},
-                        agent_busy_rung = {1000, 4000}, agent_busy_unrung = {50, 1000},
-                        agent_idle_rung = {100000, 100000},
+static const struct nap waiter_rung = {200, 4000}, waiter_unrung = {20, 1000},
+                        agent_busy_rung = {200, 4000}, agent_busy_unrung = {50, 1000},
+                        agent_idle_rung = {1000, 100000},
                         agent_idle_unrung = {1000, 5000};
 
 static const int64_t longest_wait_us = (int64_t)1 << 50;
@@ -64,7 +63,7 @@ static void pause_us(int64_t us)
 void progress_lock(struct progress *p)
 {
     for (int spins = 0; !try_lock(p); spins++) {
-        if (spins < WAITER_YIELDS)
+        if (spins < WAITER_LOOKS)
             sched_yield();
         else
             pause_us(50);
@@ -199,35 +198,27 @@ static void hand_over(struct progress *p)
         bell_wake_agent(page);
 }
 
-/* Of one who looks for work in vain: empty looks, yields and the last nap since there
- * was some. */
+/* Of one who looks for work in vain: how often since there was some, and the last nap.
+ */
 struct rest {
-    int looks, yields;
+    int looks;
     int64_t nap;
 };
 
 /* Yield, or sleep for at most limit_us. */
 static void take_rest(struct progress *p, struct rest *r, uint32_t seen,
-                      enum bell_sleeper who, int yields, struct nap nap,
+                      enum bell_sleeper who, int looks, struct nap nap,
                       int64_t limit_us)
 {
-    if (++r->looks < LOOKS) {
+    if (r->looks++ < looks) {
         sched_yield();
         return;
     }
-    while (r->yields < yields) {
-        sched_yield();
-        r->yields++;
-        if (must_look(p))
-            return;
-        if (atomic_load(&p->bell.page->count) != seen) {
-            r->looks = 0;
-            return;
-        }
-    }
     r->nap = longer_nap(nap, r->nap);
     bell_sleep(p->bell.page, seen, who, r->nap < limit_us ? r->nap : limit_us);
-    r->looks = 0;
+    r->looks = looks - LOOKS_AWOKEN;
+    if (atomic_load(&p->bell.page->count) != seen)
+        r->nap = 0;
 }
 
 void progress_without_agent(struct progress *p)
@@ -261,7 +252,7 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
         if (happened > 0)
             rest = (struct rest){0};
         else
-            take_rest(p, &rest, seen, BELL_WAITER, WAITER_YIELDS,
+            take_rest(p, &rest, seen, BELL_WAITER, WAITER_LOOKS,
                       must_look(p) ? waiter_unrung : waiter_rung, left);
     }
     hand_over(p);
@@ -288,7 +279,7 @@ static void *agent_main(void *arg)
         else if (atomic_load(&p->agent_mode) == PCOLL_PROGRESS_SPIN)
             sched_yield();
         else
-            take_rest(p, &rest, seen, BELL_AGENT, AGENT_YIELDS, agent_nap(p, waiters),
+            take_rest(p, &rest, seen, BELL_AGENT, AGENT_LOOKS, agent_nap(p, waiters),
                       INT64_MAX);
     }
     return NULL;
