@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from typing import Any, NoReturn
 
 from mpi4py import MPI
@@ -49,7 +50,11 @@ def _load() -> Any:
             f for f in ("mpich", "openmpi") if importlib.util.find_spec(f"partialcoll._core_{f}")
         ]
         have = f"built for {' and '.join(built)}" if built else "not compiled"
-        raise AbiError(f"mpi4py uses {MPI.get_vendor()[0]}, but partialcoll is {have}. {_MEND}")
+        where = os.path.dirname(__file__)
+        raise AbiError(
+            f"mpi4py uses {MPI.get_vendor()[0]}, but partialcoll in {where} is {have}. {_MEND}. "
+            "If that folder is a checkout and another one is installed, start elsewhere"
+        )
     core = importlib.import_module(name)
     _check(core.lib, core.ffi)
     return core

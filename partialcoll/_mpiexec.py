@@ -81,9 +81,17 @@ def environment(vendor: str) -> dict[str, str]:
     return env
 
 
+# The ranks run this very package, whatever lies in the folder they start in.
+_RANK = """import sys
+sys.path[0] = sys.argv.pop(1)
+from partialcoll.cli import main
+sys.exit(main())"""
+
+
 def relaunch(arguments: list[str], ranks: int, hosts: str | None, extra: str | None) -> int:
-    """Run ``python -m partialcoll ARGUMENTS`` on the ranks of a new job; its exit status."""
+    """Run ``partialcoll ARGUMENTS`` on the ranks of a new job; its exit status."""
     vendor = flavour()
     words = command(find(vendor), vendor, ranks, hosts, extra)
-    words += [sys.executable, "-m", "partialcoll", *arguments]
+    package = Path(__file__).resolve().parent
+    words += [sys.executable, "-c", _RANK, str(package.parent), *arguments]
     return subprocess.call(words, env=environment(vendor))

@@ -30,7 +30,7 @@ C_LAYERS = {
         "progress",
     },
 }
-MAY_CALL_MPI = {"transport/mpi.c"}
+MAY_CALL_MPI = {"transport/mpi.c", "transport/mpi_state.c"}
 
 # Module of the package -> modules it may import.
 PY_LAYERS = [

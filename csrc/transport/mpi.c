@@ -11,8 +11,6 @@
  * One thread at a time: the holder of the progress lock.
  */
 #include <mpi.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -63,7 +61,7 @@ static struct mpi_transport *of(struct transport *t)
     return (struct mpi_transport *)t;
 }
 
-static int check(int mpi_error, const char *what)
+int mpi_check(int mpi_error, const char *what)
 {
     if (mpi_error == MPI_SUCCESS)
         return PCOLL_OK;
@@ -138,9 +136,9 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
                           &request);
     if (rc != PCOLL_OK)
         return rc;
-    rc = check(MPI_Isend(data, (int)(bytes / BLOCK), m->block, (int)peer,
-                         FIRST_DATA_TAG + (int)tag, m->comm, request),
-               "MPI_Isend");
+    rc = mpi_check(MPI_Isend(data, (int)(bytes / BLOCK), m->block, (int)peer,
+                             FIRST_DATA_TAG + (int)tag, m->comm, request),
+                   "MPI_Isend");
     if (rc != PCOLL_OK)
         return rc;
     begin_send(m, peer);
@@ -160,9 +158,9 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
         &request);
     if (rc != PCOLL_OK)
         return rc;
-    rc = check(MPI_Irecv(data, (int)(capacity / BLOCK), m->block, (int)peer,
-                         FIRST_DATA_TAG + (int)tag, m->comm, request),
-               "MPI_Irecv");
+    rc = mpi_check(MPI_Irecv(data, (int)(capacity / BLOCK), m->block, (int)peer,
+                             FIRST_DATA_TAG + (int)tag, m->comm, request),
+                   "MPI_Irecv");
     if (rc != PCOLL_OK)
         return rc;
     m->count++;
@@ -186,11 +184,11 @@ static int mpi_control(struct transport *t, uint32_t peer,
         m, (struct request_info){.kind = CONTROL_SEND, .peer = peer, .control = copy},
         &request);
     if (rc == PCOLL_OK)
-        rc = check(MPI_Isend(copy, sizeof *copy, MPI_BYTE, (int)peer, CONTROL_TAG,
-                             m->comm, request),
-                   "MPI_Isend");
+        rc = mpi_check(MPI_Isend(copy, sizeof *copy, MPI_BYTE, (int)peer, CONTROL_TAG,
+                                 m->comm, request),
+                       "MPI_Isend");
     if (rc == PCOLL_OK)
-        rc = check(MPI_Test(request, &over, MPI_STATUS_IGNORE), "MPI_Test");
+        rc = mpi_check(MPI_Test(request, &over, MPI_STATUS_IGNORE), "MPI_Test");
     if (rc != PCOLL_OK || over)
         free(copy);
     if (rc != PCOLL_OK)
@@ -208,9 +206,9 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, uint64_t 
     int rc = next_request(m, (struct request_info){.kind = AGREEMENT, .cookie = cookie},
                           &request);
     if (rc == PCOLL_OK)
-        rc = check(MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T, MPI_MAX,
-                                  m->comm, request),
-                   "MPI_Iallreduce");
+        rc = mpi_check(MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T,
+                                      MPI_MAX, m->comm, request),
+                       "MPI_Iallreduce");
     if (rc == PCOLL_OK)
         m->count++;
     return rc;
@@ -292,8 +290,8 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
     int rc = reserve_events(m);
     if (rc != PCOLL_OK)
         return rc;
-    rc = check(MPI_Testsome(m->count, m->requests, &finished, m->done, m->statuses),
-               "MPI_Testsome");
+    rc = mpi_check(MPI_Testsome(m->count, m->requests, &finished, m->done, m->statuses),
+                   "MPI_Testsome");
     if (rc != PCOLL_OK)
         return rc;
     if (finished == MPI_UNDEFINED || finished == 0)
@@ -303,7 +301,7 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
         int at = m->done[i];
         made += to_event(m, at, &m->statuses[i], &m->events[made]);
         if (m->info[at].kind == CONTROL_RECV &&
-            (rc = check(MPI_Start(&m->requests[at]), "MPI_Start")) != PCOLL_OK)
+            (rc = mpi_check(MPI_Start(&m->requests[at]), "MPI_Start")) != PCOLL_OK)
             return rc;
     }
     compact(m);
@@ -361,7 +359,7 @@ static int patient_wait(MPI_Request *request, const char *what)
     long us = 10;
     for (;;) {
         int done;
-        int rc = check(MPI_Test(request, &done, MPI_STATUS_IGNORE), what);
+        int rc = mpi_check(MPI_Test(request, &done, MPI_STATUS_IGNORE), what);
         if (rc != PCOLL_OK || done)
             return rc;
         nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
@@ -375,11 +373,12 @@ static int post_control_receives(struct mpi_transport *m)
     for (int i = 0; i < CONTROL_RECEIVES && rc == PCOLL_OK; i++) {
         m->info[i] =
             (struct request_info){.kind = CONTROL_RECV, .control = &m->inbox[i]};
-        rc = check(MPI_Recv_init(&m->inbox[i], sizeof m->inbox[i], MPI_BYTE,
-                                 MPI_ANY_SOURCE, CONTROL_TAG, m->comm, &m->requests[i]),
-                   "MPI_Recv_init");
+        rc = mpi_check(MPI_Recv_init(&m->inbox[i], sizeof m->inbox[i], MPI_BYTE,
+                                     MPI_ANY_SOURCE, CONTROL_TAG, m->comm,
+                                     &m->requests[i]),
+                       "MPI_Recv_init");
         if (rc == PCOLL_OK)
-            rc = check(MPI_Start(&m->requests[i]), "MPI_Start");
+            rc = mpi_check(MPI_Start(&m->requests[i]), "MPI_Start");
         if (rc == PCOLL_OK)
             m->count = i + 1;
     }
@@ -397,7 +396,7 @@ static int open_bells(struct mpi_transport *m, const struct bell *own)
     if (!all)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
     MPI_Request request;
-    int rc = check(
+    int rc = mpi_check(
         MPI_Iallgather(&mine, 4, MPI_UINT64_T, all, 4, MPI_UINT64_T, m->comm, &request),
         "MPI_Iallgather");
     if (rc == PCOLL_OK)
@@ -424,7 +423,7 @@ static uint32_t usable_tags(MPI_Comm comm)
 static int duplicate(MPI_Comm comm, struct mpi_transport *m)
 {
     MPI_Request request;
-    int rc = check(MPI_Comm_idup(comm, &m->comm, &request), "MPI_Comm_idup");
+    int rc = mpi_check(MPI_Comm_idup(comm, &m->comm, &request), "MPI_Comm_idup");
     if (rc == PCOLL_OK)
         rc = patient_wait(&request, "MPI_Comm_idup");
     if (rc != PCOLL_OK)
@@ -440,7 +439,7 @@ static int duplicate(MPI_Comm comm, struct mpi_transport *m)
                                  .tags = usable_tags(comm),
                                  .threads = level == MPI_THREAD_MULTIPLE};
     MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
-    return check(MPI_Type_commit(&m->block), "MPI_Type_commit");
+    return mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit");
 }
 
 int transport_mpi_create(const void *comm, const struct bell *own,
@@ -464,127 +463,4 @@ int transport_mpi_create(const void *comm, const struct bell *own,
     }
     *out = &m->base;
     return PCOLL_OK;
-}
-
-int mpi_check_comm(const void *comm)
-{
-    int initialized = 0, finalized = 0, inter = 0;
-    MPI_Initialized(&initialized);
-    if (initialized)
-        MPI_Finalized(&finalized);
-    if (!initialized || finalized)
-        return fail(PCOLL_ESTATE, "MPI is %s",
-                    finalized ? "finalized" : "not initialized");
-    MPI_Comm c = *(const MPI_Comm *)comm;
-    if (c == MPI_COMM_NULL)
-        return fail(PCOLL_EINVAL, "comm: expected a communicator, got MPI.COMM_NULL");
-    MPI_Comm_test_inter(c, &inter);
-    if (inter)
-        return fail(PCOLL_EINVAL,
-                    "comm: expected an intra-communicator, got an inter-communicator");
-    return PCOLL_OK;
-}
-
-/* State on communicators: an attribute, freed with the communicator. */
-
-struct state {
-    void *value;
-    void (*gone)(void *);
-};
-
-/* Handles may be made by several threads at once: whoever looks for a state in order to
- * make it holds this. */
-static pthread_mutex_t states = PTHREAD_MUTEX_INITIALIZER;
-
-void mpi_lock_states(void)
-{
-    pthread_mutex_lock(&states);
-}
-
-void mpi_unlock_states(void)
-{
-    pthread_mutex_unlock(&states);
-}
-
-static int comm_key = MPI_KEYVAL_INVALID, process_key = MPI_KEYVAL_INVALID;
-
-static int delete_state(MPI_Comm comm, int key, void *value, void *extra)
-{
-    (void)comm;
-    (void)key;
-    (void)extra;
-    struct state *state = value;
-    state->gone(state->value);
-    free(state);
-    return MPI_SUCCESS;
-}
-
-static void *get_state(MPI_Comm comm, int key)
-{
-    struct state *state;
-    int found = 0;
-    if (key != MPI_KEYVAL_INVALID)
-        MPI_Comm_get_attr(comm, key, &state, &found);
-    return found ? state->value : NULL;
-}
-
-static int set_state(MPI_Comm comm, int *key, void *value, void (*gone)(void *))
-{
-    int rc = PCOLL_OK;
-    if (*key == MPI_KEYVAL_INVALID)
-        rc = check(
-            MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_state, key, NULL),
-            "MPI_Comm_create_keyval");
-    struct state *state = malloc(sizeof *state);
-    if (rc != PCOLL_OK || !state) {
-        free(state);
-        return rc != PCOLL_OK ? rc : fail(PCOLL_ENOMEM, "no memory for an attribute");
-    }
-    *state = (struct state){.value = value, .gone = gone};
-    return check(MPI_Comm_set_attr(comm, *key, state), "MPI_Comm_set_attr");
-}
-
-void *mpi_comm_state(const void *comm)
-{
-    return get_state(*(const MPI_Comm *)comm, comm_key);
-}
-
-int mpi_set_comm_state(const void *comm, void *state, void (*gone)(void *))
-{
-    return set_state(*(const MPI_Comm *)comm, &comm_key, state, gone);
-}
-
-void *mpi_process_state(void)
-{
-    return get_state(MPI_COMM_SELF, process_key);
-}
-
-int mpi_set_process_state(void *state, void (*gone)(void *))
-{
-    return set_state(MPI_COMM_SELF, &process_key, state, gone);
-}
-
-#ifdef OPEN_MPI
-static const char built_with[] = "openmpi";
-#else
-static const char built_with[] = "mpich";
-#endif
-
-const char *pcoll_built_with(void)
-{
-    return built_with;
-}
-
-uint64_t pcoll_sizeof_comm(void)
-{
-    return sizeof(MPI_Comm);
-}
-
-int pcoll_library_version(char *text, int capacity)
-{
-    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-    int length;
-    int rc = MPI_Get_library_version(version, &length);
-    snprintf(text, (size_t)capacity, "%s", version);
-    return rc == MPI_SUCCESS ? PCOLL_OK : fail(PCOLL_EMPI, "MPI_Get_library_version");
 }

@@ -9,6 +9,9 @@
 #include "../base/bell.h"
 #include "transport.h"
 
+/* PCOLL_OK, or PCOLL_EMPI with MPI's own message for its error code. */
+int mpi_check(int mpi_error, const char *what);
+
 /* PCOLL_EINVAL unless *comm is a usable intra-communicator of an MPI that is running.
  */
 int mpi_check_comm(const void *comm);
