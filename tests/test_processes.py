@@ -259,6 +259,33 @@ def test_rank_that_does_not_come_is_named(run):
     assert "rank 2" not in done.stdout
 
 
+def test_only_the_drawn_rank_is_named(run):
+    """majority waits for one rank: the warning names that one, whoever else is late."""
+    done = run(
+        """
+        import logging
+        logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
+        with pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="majority") as h:
+            h.Start()
+            drawn = h.Wait().initiator  # a new handle in its place draws the same again
+        h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="majority")
+        first = min({0, 1, 2} - {drawn})
+        if comm.rank != first:
+            time.sleep(1.5)
+        h.Start()
+        h.Wait()
+        h.Free()
+        say("drawn", drawn)
+        """,
+        ranks=3,
+        env={"PARTIALCOLL_STALL_WARN": "0.4"},
+    )
+    assert done.returncode == 0, done.stderr
+    drawn = done.stdout.split("drawn ")[1][0]
+    named = {line.split(": rank ")[1][0] for line in done.stdout.splitlines() if ": rank " in line}
+    assert named == {drawn}, done.stdout
+
+
 def test_bad_environment(run):
     done = run(
         """

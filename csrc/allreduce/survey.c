@@ -28,6 +28,7 @@ struct answer {
 struct survey {
     uint32_t size;
     _Atomic uint32_t missing;
+    int awaited;            /* the one rank that matters, or -1 */
     struct answer *answers; /* by vertex */
 };
 
@@ -88,6 +89,7 @@ static void collect(struct vertex *v, struct survey *s, int64_t patience_us)
     s->answers[v->context->transport->rank] = own_answer(v);
     progress_lock(p);
     v->survey = s;
+    s->awaited = vertex_awaited(v);
     int rc = ask_all(v);
     progress_unlock(p);
     if (rc == PCOLL_OK)
@@ -151,7 +153,8 @@ int survey_run(struct vertex *v, int64_t patience_us, char *out, uint64_t capaci
     v->domain->ops->snapshot(v->domain, 0, &own);
     say(&t, "round %llu: ", (unsigned long long)own.complete);
     for (uint32_t rank = 0; rank < s.size; rank++)
-        say_rank(&t, rank, &s.answers[rank], own.complete);
+        if (s.awaited < 0 || (uint32_t)s.awaited == rank)
+            say_rank(&t, rank, &s.answers[rank], own.complete);
     if (!t.items)
         say(&t, "all ranks have arrived or take part, messages are under way");
     free(s.answers);

@@ -122,6 +122,22 @@ static int issue(struct vertex *v, int id, bool *finished)
                 op->label);
 }
 
+static struct policy_view view_round(const struct vertex *v)
+{
+    return (struct policy_view){.ranks = v->shape.ranks,
+                                .live = v->live,
+                                .members = v->domain->member_set,
+                                .arrived = v->arrived,
+                                .stream = splitmix_mix(v->seed) ^ v->slot,
+                                .round = v->engine.current};
+}
+
+int vertex_awaited(struct vertex *v)
+{
+    struct policy_view view = view_round(v);
+    return v->frozen ? -1 : policy_awaited(&v->policy, &view);
+}
+
 /* Shall this vertex start the current round by itself? */
 static bool wants_start(struct vertex *v)
 {
@@ -130,12 +146,7 @@ static bool wants_start(struct vertex *v)
         return closing == DRAINING && v->engine.current < v->closing_rounds;
     bitset_clear(v->arrived, bitset_words(v->shape.ranks));
     v->domain->ops->arrivals(v->domain, v->arrived);
-    struct policy_view view = {.ranks = v->shape.ranks,
-                               .live = v->live,
-                               .members = v->domain->member_set,
-                               .arrived = v->arrived,
-                               .stream = splitmix_mix(v->seed) ^ v->slot,
-                               .round = v->engine.current};
+    struct policy_view view = view_round(v);
     if (!policy_met(&v->policy, &view))
         return false;
     for (uint32_t i = v->shape.ranks; i-- > 0;)

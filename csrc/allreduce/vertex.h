@@ -79,6 +79,10 @@ void vertex_destroy(struct vertex **v);
 /* Bytes that a vertex holds besides its domain. */
 size_t vertex_bytes(const struct round_shape *shape);
 
+/* Driver: the one rank that the current round still waits for, or -1 if there is no
+ * one. */
+int vertex_awaited(struct vertex *v);
+
 /* Driver: run what can be run. */
 int vertex_run(struct vertex *v);
 int vertex_done(struct vertex *v, int op, size_t bytes);

@@ -48,16 +48,22 @@ static const struct {
     const char *name;
     bool (*met)(const struct policy_view *);
     bool activates;
+    bool draws; /* one rank that is waited for */
 } table[] = {
-    [PCOLL_SOLO] = {"solo", any_arrived, true},
-    [PCOLL_MAJORITY] = {"majority", drawn_arrived, true},
-    [PCOLL_FULL] = {"full", all_arrived, false},
+    [PCOLL_SOLO] = {"solo", any_arrived, true, false},
+    [PCOLL_MAJORITY] = {"majority", drawn_arrived, true, true},
+    [PCOLL_FULL] = {"full", all_arrived, false, false},
 };
 enum { POLICIES = sizeof table / sizeof *table };
 
 bool policy_met(const struct pcoll_policy *policy, const struct policy_view *view)
 {
     return table[policy->kind].met(view);
+}
+
+int policy_awaited(const struct pcoll_policy *policy, const struct policy_view *view)
+{
+    return table[policy->kind].draws ? policy_drawn(view) : -1;
 }
 
 bool policy_activates(const struct pcoll_policy *policy)

@@ -34,6 +34,9 @@ bool policy_met(const struct pcoll_policy *policy, const struct policy_view *vie
 /* Does the vertex that starts have to activate the others? (Under full all start.) */
 bool policy_activates(const struct pcoll_policy *policy);
 
+/* The one rank without which the round does not start, or -1 if it is not one. */
+int policy_awaited(const struct pcoll_policy *policy, const struct policy_view *view);
+
 /* The rank drawn for a round: uniform, or the next live one after it; -1 without any.
  */
 int policy_drawn(const struct policy_view *view);
