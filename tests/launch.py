@@ -1,12 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a script on some ranks with the launcher that fits: python tests/launch.py 4 script.py"""
 
+import contextlib
+import os
 import subprocess
 import sys
+import tempfile
 
-from partialcoll import _mpiexec
 
-vendor = _mpiexec.flavour()
-command = _mpiexec.command(_mpiexec.find(vendor), vendor, int(sys.argv[1]), None, None)
-command += [sys.executable, *sys.argv[2:]]
-sys.exit(subprocess.run(command, env=_mpiexec.environment(vendor), timeout=300).returncode)
+@contextlib.contextmanager
+def own_segments():
+    """Open MPI leaves a segment behind for each job; within this, it goes with its folder."""
+    with tempfile.TemporaryDirectory(prefix="partialcoll-tests-") as folder:
+        os.environ["OMPI_MCA_btl_sm_backing_directory"] = folder  # noqa: SIM112
+        yield
+
+
+def launch(ranks, words, limit_s=300):
+    """Run Python with these arguments on so many ranks; its exit status."""
+    from partialcoll import _mpiexec
+
+    vendor = _mpiexec.flavour()
+    command = _mpiexec.command(_mpiexec.find(vendor), vendor, ranks, None, None)
+    command += [sys.executable, *words]
+    return subprocess.run(command, env=_mpiexec.environment(vendor), timeout=limit_s).returncode
+
+
+if __name__ == "__main__":
+    with own_segments():
+        sys.exit(launch(int(sys.argv[1]), sys.argv[2:]))

@@ -8,11 +8,13 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
+from launch import launch, own_segments
+
 TESTS = Path(__file__).resolve().parent
+SELF = str(Path(__file__).resolve())
 JOB_LIMIT_S = 900
 
 
@@ -26,25 +28,13 @@ def worker(arguments):
     return pytest.main(arguments)
 
 
-def launch(ranks, arguments):
-    """The suite on so many ranks; the exit status."""
-    from partialcoll import _mpiexec
-
-    vendor = _mpiexec.flavour()
-    command = _mpiexec.command(_mpiexec.find(vendor), vendor, ranks, None, None)
-    command += [sys.executable, str(Path(__file__)), "--worker", *arguments]
-    return subprocess.run(command, env=_mpiexec.environment(vendor), timeout=JOB_LIMIT_S).returncode
-
-
 def main():
     if "--worker" in sys.argv:
         sys.exit(worker([a for a in sys.argv[1:] if a != "--worker"]))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", default="1 2 3 4 5 8")
     options, arguments = parser.parse_known_args()
-    with tempfile.TemporaryDirectory(prefix="partialcoll-tests-") as folder:
-        # Open MPI leaves a segment behind for each job; here it goes with the folder.
-        os.environ["OMPI_MCA_btl_sm_backing_directory"] = folder  # noqa: SIM112
+    with own_segments():
         sys.exit(run_all(options, arguments))
 
 
@@ -60,7 +50,8 @@ def run_all(options, arguments):
         if code:
             break
         print(f"== {ranks} ranks ({time.monotonic() - begin:.0f} s so far)", flush=True)
-        code = launch(ranks, ["--with-mpi", "-m", "mpi", "-q", "--no-header", *paths])
+        words = ["--worker", "--with-mpi", "-m", "mpi", "-q", "--no-header", *paths]
+        code = launch(ranks, [SELF, *words], JOB_LIMIT_S)
     return code
 
 
