@@ -19,7 +19,6 @@ from ._round import Result, Round
 from .policy import Policy
 
 _ANY = 2**64 - 1
-_SLICE_US = 100_000
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ class AllreduceHandle:
         if timeout is not None:
             _waiting.check_timeout(timeout)
         handle = self._pointer[0] or self._core()
-        slice_us = _SLICE_US if timeout is None else 0
+        slice_us = _waiting.SLICE_US if timeout is None else 0
         if self._one:
             code = self._step(handle, slice_us)
         else:
@@ -210,26 +209,29 @@ class AllreduceHandle:
         """deliver="all": every unseen round that is complete now, up to the history."""
         counts = ffi.new("uint64_t[2]")
         check(lib.pcoll_handle_rounds(self._core(), counts, counts + 1))
-        last = counts[0] - 1
         if counts[0] - counts[1] == 1:
-            only = self._deliver_next(last, self._recv, self._recv_pointers)
-            if only is not None:
-                return [only], self._c_round.lost
-            last = _ANY  # it was lost this very moment: take a newer one
+            return [self._deliver_oldest(self._recv, self._recv_pointers)], self._c_round.lost
+        last = counts[0] - 1
+        copies = self._new_buffers()
+        result: Result | None = self._deliver_oldest(copies, _buffers.addresses(copies))
         results: list[Result] = []
         lost = 0
-        while last != _ANY or not results:
-            copies = [np.empty_like(r) for r in self._recv]
-            result = self._deliver_next(last, copies, _buffers.addresses(copies))
-            if result is None:
-                if results:
-                    break
-                last = _ANY
-                continue
-            lost += self._c_round.lost
+        while result is not None:
             results.append(result)
+            lost += self._c_round.lost
+            copies = self._new_buffers()
+            result = self._deliver_next(last, copies, _buffers.addresses(copies))
         self._combine(results)
         return results, lost
+
+    def _new_buffers(self) -> list[Array]:
+        return [np.empty_like(r) for r in self._recv]
+
+    def _deliver_oldest(self, recv: list[Array], pointers: Any) -> Result:
+        """After a wait there is one, though perhaps a newer one than at the wait."""
+        result = self._deliver_next(_ANY, recv, pointers)
+        assert result is not None
+        return result
 
     def _combine(self, results: list[Result]) -> None:
         """The receive buffers: the sum of the delivered rounds, or the newest."""

@@ -9,7 +9,8 @@ from typing import Any, Callable
 from . import _settings
 from ._ffi import ffi, lib, raise_error
 
-_SLICE_US = 100_000
+# Signals come through at least this often, in microseconds.
+SLICE_US = 100_000
 
 
 def report_missing(handle: Any, waited: float) -> None:
@@ -39,7 +40,7 @@ def wait(
 
     Returns False if the time ran out.
     """
-    first = _SLICE_US if timeout is None else min(_SLICE_US, int(timeout * 1e6))
+    first = SLICE_US if timeout is None else min(SLICE_US, int(timeout * 1e6))
     code = step(first)
     if code != lib.PCOLL_EAGAIN:
         if code:
@@ -55,7 +56,7 @@ def wait(
         if on_stall is not None and waited >= warn_at:
             on_stall(waited)
             warn_at = (time.monotonic() - begin) + warn_every
-        left = _SLICE_US if timeout is None else min(_SLICE_US, int((timeout - waited) * 1e6) + 1)
+        left = SLICE_US if timeout is None else min(SLICE_US, int((timeout - waited) * 1e6) + 1)
         code = step(left)
         if code != lib.PCOLL_EAGAIN:
             if code:

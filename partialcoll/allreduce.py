@@ -275,17 +275,7 @@ def memory_estimate(
     """Bytes that a handle with these arguments (those of `Allreduce_init`) will hold on this
     rank. Local."""
     _address(comm)
-    defaults: dict[str, Any] = {
-        "quorum": "solo",
-        "deliver": "one",
-        "history": 8,
-        "late": None,
-        "missed": "sum",
-        "progress": None,
-        "algorithm": None,
-        "seed": 0,
-        "name": None,
-    }
+    defaults = Allreduce_init.__kwdefaults__ or {}
     return _Arguments(sendbuf, recvbuf, op, **{**defaults, **options}).memory(comm.size)
 
 

@@ -16,7 +16,7 @@ void member_init(struct member *m, uint32_t rank, const pcoll_options *options)
     contribution_init(&m->contribution, options->late, options->owned_send);
 }
 
-static int begin_call(struct member *m)
+int member_begin(struct member *m)
 {
     if (m->left)
         return fail(PCOLL_ESTATE,
@@ -26,11 +26,6 @@ static int begin_call(struct member *m)
                     "started twice: wait for the round of the last start first");
     m->started = true;
     return PCOLL_OK;
-}
-
-int member_begin(struct member *m)
-{
-    return begin_call(m);
 }
 
 /* "one": the call's own round. "all": what has not been seen, else the open round. */
@@ -128,7 +123,7 @@ int member_join(struct member *m)
 {
     if (m->joining) /* interrupted, and called again */
         return PCOLL_OK;
-    int rc = begin_call(m);
+    int rc = member_begin(m);
     if (rc != PCOLL_OK)
         return rc;
     m->joining = true;

@@ -40,30 +40,18 @@ static void print_predecessors(FILE *out, const struct sched *s, uint32_t id)
     fprintf(out, "}");
 }
 
-char *sched_text(const struct sched *s)
+static void write_text(FILE *out, const struct sched *s)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (!out)
-        return NULL;
     for (uint32_t i = 0; i < s->count; i++) {
         fprintf(out, "%3u  ", i);
         describe(out, &s->ops[i]);
         print_predecessors(out, s, i);
         fprintf(out, "%s\n", (int)i == s->end ? "  [ends the round]" : "");
     }
-    fclose(out);
-    return text;
 }
 
-char *sched_dot(const struct sched *s)
+static void write_dot(FILE *out, const struct sched *s)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (!out)
-        return NULL;
     fprintf(out, "digraph schedule {\n  node [shape=box];\n");
     for (uint32_t i = 0; i < s->count; i++) {
         const struct op *op = &s->ops[i];
@@ -77,6 +65,26 @@ char *sched_dot(const struct sched *s)
     for (uint32_t i = 0; i < s->edge_count; i++)
         fprintf(out, "  o%u -> o%u;\n", s->edges[i].from, s->edges[i].to);
     fprintf(out, "}\n");
+}
+
+static char *render(const struct sched *s, void (*write)(FILE *, const struct sched *))
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return NULL;
+    write(out, s);
     fclose(out);
     return text;
+}
+
+char *sched_text(const struct sched *s)
+{
+    return render(s, write_text);
+}
+
+char *sched_dot(const struct sched *s)
+{
+    return render(s, write_dot);
 }

@@ -97,11 +97,6 @@ uint32_t sim_random(struct sim *s, uint32_t bound)
     return splitmix_below(s->options.seed, s->drawn++, bound);
 }
 
-int64_t sim_now(const struct sim *s)
-{
-    return s->now;
-}
-
 /* The heap. */
 
 static bool before(const struct happening *a, const struct happening *b)

@@ -46,7 +46,6 @@ struct sim_stop {
  */
 bool sim_step(struct sim *s, struct sim_stop *stop);
 
-int64_t sim_now(const struct sim *s);
 /* A number of the simulation's own stream: seeded, uniform in [0, bound). */
 uint32_t sim_random(struct sim *s, uint32_t bound);
 
