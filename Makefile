@@ -47,35 +47,46 @@ test-examples: $(VENV)/installed
 
 CC ?= cc
 CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algorithms/*.c \
-          csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c) csrc/transport/sim.c \
+          csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c csrc/transport/sim*.c) \
         csrc/allreduce/context.c csrc/allreduce/vertex.c csrc/allreduce/survey.c
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
+HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))
+WORLD := $(addprefix tests/c/,app.c invariants.c ledger.c reference.c space.c spy.c wire.c world.c)
 WARN := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wswitch -Wmissing-prototypes -Werror
 ASAN := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -O1 -g -fsanitize=thread
 C := build/c
 
-$(C)/test_invariants $(C)/soak: EXTRA := tests/c/world.c tests/c/spy.c
+$(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE
 $(C)/test_domain_pair: EXTRA := tests/c/pair.c
 $(C)/test_threads: EXTRA := tests/c/inproc.c
 $(C)/test_threads: SANITIZE := $(TSAN)
 SANITIZE ?= $(ASAN)
 
-$(C)/test_%: tests/c/test_%.c $(CORE) $(HEADERS) tests/c/world.c tests/c/spy.c tests/c/pair.c tests/c/inproc.c
+$(C)/test_%: tests/c/test_%.c $(CORE) $(HEADERS) $(HELPERS)
 	@mkdir -p $(C)
-	$(CC) $(WARN) $(SANITIZE) $(CORE) $(EXTRA) $< -lm -lpthread -o $@
+	$(CC) $(WARN) $(SANITIZE) $(CORE) $(EXTRA) tests/c/check.c $< -lm -lpthread -o $@
 
 C_TESTS := $(patsubst tests/c/%.c,$(C)/%,$(wildcard tests/c/test_*.c))
 
 check-c: $(C_TESTS)
 	@for test in $(C_TESTS); do $$test || exit 1; done
 
-$(C)/soak: tests/c/test_invariants.c $(CORE) $(HEADERS) tests/c/world.c tests/c/spy.c
+$(C)/soak: tests/c/test_invariants.c $(CORE) $(HEADERS) $(HELPERS)
 	@mkdir -p $(C)
-	$(CC) $(WARN) -O2 $(CORE) $(EXTRA) $< -lm -lpthread -o $@
+	$(CC) $(WARN) $(ASAN) -O2 $(CORE) $(EXTRA) tests/c/check.c $< -lm -lpthread -o $@
 
+# What tests/mutants.py plants its mistakes in.
+print-simulation:
+	@echo $(CORE) $(WORLD) tests/c/check.c tests/c/test_invariants.c
+
+mutants:
+	$(PYTHON) tests/mutants.py
+
+SCHEDULES ?= 1000000
+JOBS ?= $(shell nproc)
 soak: $(C)/soak
-	PARTIALCOLL_SCHEDULES=1000000 $(C)/soak
+	PARTIALCOLL_SCHEDULES=$(SCHEDULES) PARTIALCOLL_JOBS=$(JOBS) $(C)/soak
 
 # Style.
 

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "../base/error.h"
+#include "../base/interleave.h"
 #include "domain.h"
 
 struct single {
@@ -81,7 +82,9 @@ static int single_deposit(struct domain *d, int who, const void *const *buffers,
         return rc;
     for (;;) {
         struct deposit_plan plan = plan_deposit(s);
+        INTERLEAVE();
         write_deposit(s, plan, s->member.contribution.user, buffers);
+        INTERLEAVE();
         pthread_mutex_lock(&s->mutex);
         bool holds = contribution_plan_holds(&s->member.contribution, plan);
         if (holds)
@@ -123,12 +126,14 @@ static int single_deliver(struct domain *d, int who, uint64_t last,
     if (!any)
         return PCOLL_EEMPTY;
 
+    INTERLEAVE();
     const struct round_header *h = s->results[index % s->ring];
     if (buffers && round_is_null(h, d->shape->ranks))
         payload_identity(&d->shape->payload, buffers);
     else if (buffers)
         payload_unpack(&d->shape->payload, buffers, message_payload(d->shape, h));
     round_describe(d->shape, h, round, masks);
+    INTERLEAVE();
 
     pthread_mutex_lock(&s->mutex);
     *moved = member_read_end(&s->member);

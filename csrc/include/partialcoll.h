@@ -114,6 +114,21 @@ typedef struct pcoll_stats {
 
 typedef struct pcoll_handle pcoll_handle;
 
+/* How the latency of messages is distributed in a simulation; the mean is always L. */
+enum pcoll_latency {
+    PCOLL_LATENCY_CONSTANT,
+    PCOLL_LATENCY_UNIFORM,     /* spread: half of its width, as a part of the mean */
+    PCOLL_LATENCY_EXPONENTIAL, /* no spread */
+    PCOLL_LATENCY_LOGNORMAL    /* spread: standard deviation of the logarithm */
+};
+
+/* A simulated network, LogGP: latency, overhead, gap between messages, gap per byte. */
+typedef struct pcoll_network {
+    double L, o, g, G; /* nanoseconds */
+    int32_t latency;   /* enum pcoll_latency */
+    double spread;
+} pcoll_network;
+
 /* The last failure's message on this thread. Never NULL. Local. */
 const char *pcoll_last_error(void);
 /* MPI's error code of the last PCOLL_EMPI on this thread. Local. */

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Virtual time: a heap of happenings, FIFO for each (sender, receiver, tag). */
+/* Endpoints of the ranks, and what happens to them when its time has come. */
 #include "sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "../base/error.h"
-#include "../base/splitmix.h"
+#include "sim_network.h"
+#include "sim_queue.h"
 
 static const uint32_t control_tag = UINT32_MAX;
 
 struct message {
     uint32_t from, to, tag;
     const void *source; /* read when the send is over */
-    void *data;
     size_t bytes;
     uint64_t cookie; /* of the send */
     struct control control;
     struct message *next; /* in a list of unexpected ones */
+    unsigned char data[];
 };
 
 struct posted {
@@ -26,17 +27,6 @@ struct posted {
     size_t capacity;
     uint64_t cookie;
     struct posted *next;
-};
-
-enum happening_kind { SEND_OVER, DELIVERY, AGREEMENT_OVER, WAKE };
-
-struct happening {
-    int64_t time;
-    uint64_t order; /* equal times: first come first served */
-    enum happening_kind kind;
-    uint32_t rank;
-    uint64_t token; /* WAKE, AGREEMENT_OVER: cookie */
-    struct message *message;
 };
 
 struct endpoint {
@@ -48,6 +38,7 @@ struct endpoint {
     struct transport_event *polled; /* handed out last: must stay */
     int count, capacity, polled_capacity, pending_sends;
     uint64_t agreements;
+    int64_t stalled_until;
 };
 
 /* The k-th agreement of all ranks. */
@@ -61,25 +52,15 @@ struct gathering {
     struct gathering *next;
 };
 
-/* Time of the last delivery on a (sender, receiver, tag). */
-struct lane {
-    uint64_t key;
-    int64_t last;
-};
-
 struct sim {
     struct sim_options options;
     int64_t now;
-    uint64_t drawn, order;
-    struct happening *heap;
-    size_t heap_count, heap_capacity;
+    struct network *network;
+    struct queue queue;
     struct endpoint *endpoints;
     struct gathering *gatherings;
-    struct lane *lanes;
-    size_t lane_count, lane_capacity; /* a power of two */
 };
 
-/* Without memory a simulation has no sense: it ends the program. */
 static void *must(void *memory)
 {
     if (!memory)
@@ -94,100 +75,23 @@ static struct endpoint *of(struct transport *t)
 
 uint32_t sim_random(struct sim *s, uint32_t bound)
 {
-    return splitmix_below(s->options.seed, s->drawn++, bound);
+    return network_random(s->network, bound);
 }
 
-/* The heap. */
-
-static bool before(const struct happening *a, const struct happening *b)
+int64_t sim_now(const struct sim *s)
 {
-    return a->time != b->time ? a->time < b->time : a->order < b->order;
+    return s->now;
 }
 
-static void swap(struct happening *a, struct happening *b)
+static bool one_in(struct sim *s, uint32_t n)
 {
-    struct happening c = *a;
-    *a = *b;
-    *b = c;
+    return n && sim_random(s, n) == 0;
 }
 
-static void push(struct sim *s, struct happening h)
+static int64_t draw_time(struct sim *s, int64_t longest)
 {
-    if (s->heap_count == s->heap_capacity) {
-        s->heap_capacity = s->heap_capacity ? 2 * s->heap_capacity : 1024;
-        s->heap = must(realloc(s->heap, s->heap_capacity * sizeof *s->heap));
-    }
-    h.order = s->order++;
-    size_t i = s->heap_count++;
-    s->heap[i] = h;
-    for (; i && before(&s->heap[i], &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        swap(&s->heap[i], &s->heap[(i - 1) / 2]);
-}
-
-static struct happening pop(struct sim *s)
-{
-    struct happening top = s->heap[0];
-    s->heap[0] = s->heap[--s->heap_count];
-    for (size_t i = 0;;) {
-        size_t least = i;
-        for (size_t child = 2 * i + 1; child <= 2 * i + 2; child++)
-            if (child < s->heap_count && before(&s->heap[child], &s->heap[least]))
-                least = child;
-        if (least == i)
-            return top;
-        swap(&s->heap[i], &s->heap[least]);
-        i = least;
-    }
-}
-
-/* Lanes: a hash table with linear probing. */
-
-static struct lane *find_lane(struct lane *lanes, size_t capacity, uint64_t key)
-{
-    size_t i = splitmix_mix(key) & (capacity - 1);
-    while (lanes[i].key && lanes[i].key != key)
-        i = (i + 1) & (capacity - 1);
-    return &lanes[i];
-}
-
-static struct lane *lane_of(struct sim *s, const struct message *m)
-{
-    uint64_t key =
-        (splitmix_mix(((uint64_t)m->from << 32 | m->to) + 1) ^ splitmix_mix(m->tag)) |
-        1;
-    if (2 * (s->lane_count + 1) > s->lane_capacity) {
-        size_t capacity = s->lane_capacity ? 2 * s->lane_capacity : 1024;
-        struct lane *lanes = must(calloc(capacity, sizeof *lanes));
-        for (size_t i = 0; i < s->lane_capacity; i++)
-            if (s->lanes[i].key)
-                *find_lane(lanes, capacity, s->lanes[i].key) = s->lanes[i];
-        free(s->lanes);
-        s->lanes = lanes;
-        s->lane_capacity = capacity;
-    }
-    struct lane *lane = find_lane(s->lanes, s->lane_capacity, key);
-    if (!lane->key) {
-        lane->key = key;
-        s->lane_count++;
-    }
-    return lane;
-}
-
-static int64_t draw_latency(struct sim *s)
-{
-    int64_t spread = s->options.latency_max - s->options.latency_min;
-    return s->options.latency_min + (spread ? sim_random(s, (uint32_t)spread + 1) : 0);
-}
-
-/* When a message sent now is delivered: after those before it on its lane. */
-static int64_t delivery_time(struct sim *s, const struct message *m)
-{
-    struct lane *lane = lane_of(s, m);
-    int64_t time = s->now + draw_latency(s);
-    if (time < lane->last)
-        time = lane->last;
-    lane->last = time;
-    return time;
+    uint32_t bound = longest < UINT32_MAX - 1 ? (uint32_t)longest + 1 : UINT32_MAX;
+    return bound > 1 ? sim_random(s, bound) : 0;
 }
 
 static void add_event(struct endpoint *e, struct transport_event event)
@@ -201,26 +105,32 @@ static void add_event(struct endpoint *e, struct transport_event event)
 
 /* The calls of the seam. */
 
+static struct message *new_message(struct transport *t, uint32_t peer, uint32_t tag,
+                                   size_t bytes)
+{
+    struct message *m = must(malloc(sizeof *m + bytes));
+    *m = (struct message){.from = t->rank, .to = peer, .tag = tag, .bytes = bytes};
+    return m;
+}
+
 static int sim_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
                     size_t bytes, uint64_t cookie)
 {
     struct endpoint *e = of(t);
     struct sim *s = e->sim;
-    struct message *m = must(calloc(1, sizeof *m));
-    *m = (struct message){.from = t->rank,
-                          .to = peer,
-                          .tag = tag,
-                          .source = data,
-                          .bytes = bytes,
-                          .cookie = cookie};
-    int64_t delivery = delivery_time(s, m);
-    int64_t wait = delivery - s->now;
-    int64_t over = s->now + (wait ? sim_random(s, (uint32_t)wait + 1) : 0);
+    struct message *m = new_message(t, peer, tag, bytes);
+    m->source = data;
+    m->cookie = cookie;
+    struct flight f = network_send(s->network, t->rank, peer, tag, bytes, s->now);
+    int64_t over =
+        s->options.hostile ? s->now + draw_time(s, f.arrival - s->now) : f.sent;
     e->pending_sends++;
-    push(s, (struct happening){
-                .time = over, .kind = SEND_OVER, .rank = t->rank, .message = m});
-    push(s, (struct happening){
-                .time = delivery, .kind = DELIVERY, .rank = peer, .message = m});
+    queue_push(&s->queue,
+               (struct happening){
+                   .time = over, .kind = SEND_OVER, .rank = t->rank, .message = m});
+    queue_push(&s->queue,
+               (struct happening){
+                   .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
     return PCOLL_OK;
 }
 
@@ -228,13 +138,13 @@ static int sim_control(struct transport *t, uint32_t peer,
                        const struct control *message)
 {
     struct sim *s = of(t)->sim;
-    struct message *m = must(calloc(1, sizeof *m));
-    *m = (struct message){
-        .from = t->rank, .to = peer, .tag = control_tag, .control = *message};
-    push(s, (struct happening){.time = delivery_time(s, m),
-                               .kind = DELIVERY,
-                               .rank = peer,
-                               .message = m});
+    struct message *m = new_message(t, peer, control_tag, 0);
+    m->control = *message;
+    struct flight f =
+        network_send(s->network, t->rank, peer, control_tag, sizeof *message, s->now);
+    queue_push(&s->queue,
+               (struct happening){
+                   .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
     return PCOLL_OK;
 }
 
@@ -246,7 +156,6 @@ static void complete_recv(struct endpoint *e, struct posted *p, struct message *
                                           .cookie = p->cookie,
                                           .bytes = m->bytes,
                                           .source = m->from});
-    free(m->data);
     free(m);
     free(p);
 }
@@ -258,7 +167,8 @@ static int sim_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
     struct posted *p = must(malloc(sizeof *p));
     *p = (struct posted){
         .peer = peer, .tag = tag, .data = data, .capacity = capacity, .cookie = cookie};
-    memset(data, 0xff, capacity);
+    if (e->sim->options.hostile)
+        memset(data, 0xff, capacity);
     for (struct message **at = &e->unexpected; *at; at = &(*at)->next) {
         struct message *m = *at;
         if (m->from != peer || m->tag != tag)
@@ -293,10 +203,11 @@ static void close_gathering(struct sim *s, struct gathering *g)
 {
     for (uint32_t i = 0; i < s->options.size; i++) {
         memcpy(g->values[i], g->maxima, (size_t)g->count * sizeof *g->maxima);
-        push(s, (struct happening){.time = s->now + draw_latency(s),
-                                   .kind = AGREEMENT_OVER,
-                                   .rank = i,
-                                   .token = g->cookies[i]});
+        queue_push(&s->queue,
+                   (struct happening){.time = s->now + network_latency(s->network),
+                                      .kind = AGREEMENT_OVER,
+                                      .rank = i,
+                                      .token = g->cookies[i]});
     }
     struct gathering **at = &s->gatherings;
     while (*at != g)
@@ -325,6 +236,17 @@ static int sim_agree(struct transport *t, uint64_t *values, int count, uint64_t 
     return PCOLL_OK;
 }
 
+/* The order within one poll is nobody's right. */
+static void shuffle(struct sim *s, struct transport_event *events, int count)
+{
+    for (int i = count - 1; i > 0; i--) {
+        int j = (int)sim_random(s, (uint32_t)i + 1);
+        struct transport_event event = events[i];
+        events[i] = events[j];
+        events[j] = event;
+    }
+}
+
 static int sim_poll(struct transport *t, const struct transport_event **events)
 {
     struct endpoint *e = of(t);
@@ -335,6 +257,8 @@ static int sim_poll(struct transport *t, const struct transport_event **events)
     e->polled = fresh;
     e->polled_capacity = capacity;
     e->count = 0;
+    if (e->sim->options.hostile)
+        shuffle(e->sim, fresh, count);
     *events = fresh;
     return count;
 }
@@ -362,7 +286,6 @@ static const struct transport_ops sim_ops = {.send = sim_send,
 static void end_send(struct sim *s, struct message *m)
 {
     struct endpoint *e = &s->endpoints[m->from];
-    m->data = must(malloc(m->bytes ? m->bytes : 1));
     memcpy(m->data, m->source, m->bytes);
     e->pending_sends--;
     add_event(e, (struct transport_event){.kind = TRANSPORT_DONE, .cookie = m->cookie});
@@ -393,58 +316,87 @@ static void deliver(struct sim *s, struct message *m)
     *end = m;
 }
 
+/* At the receiver's link. False: there is something to look at already. */
+static bool arrive(struct sim *s, struct happening *h)
+{
+    h->time = network_receive(s->network, h->rank, s->now);
+    h->kind = DELIVERY;
+    if (h->time > s->now)
+        queue_push(&s->queue, *h);
+    else
+        deliver(s, h->message);
+    return h->time > s->now;
+}
+
 void sim_wake(struct sim *s, uint32_t rank, int64_t delay, uint64_t token)
 {
-    push(s, (struct happening){
-                .time = s->now + delay, .kind = WAKE, .rank = rank, .token = token});
+    queue_push(&s->queue,
+               (struct happening){
+                   .time = s->now + delay, .kind = WAKE, .rank = rank, .token = token});
+}
+
+/* The rank has something to look at. Does its agent? One that stalls looks later. */
+static bool agent_looks(struct sim *s, uint32_t rank)
+{
+    struct endpoint *e = &s->endpoints[rank];
+    if (one_in(s, s->options.spurious_one_in))
+        sim_wake(s, rank, draw_time(s, s->options.stall_longest), 0);
+    if (s->now >= e->stalled_until && one_in(s, s->options.stall_one_in)) {
+        e->stalled_until = s->now + 1 + draw_time(s, s->options.stall_longest);
+        sim_wake(s, rank, e->stalled_until - s->now, 0);
+    }
+    return s->now >= e->stalled_until;
+}
+
+/* Carry it out. True: the rank concerned is to look at it. */
+static bool happen(struct sim *s, struct happening *h)
+{
+    switch (h->kind) {
+    case SEND_OVER:
+        end_send(s, h->message);
+        break;
+    case ARRIVAL:
+        if (arrive(s, h))
+            return false;
+        break;
+    case DELIVERY:
+        deliver(s, h->message);
+        break;
+    case AGREEMENT_OVER:
+        add_event(
+            &s->endpoints[h->rank],
+            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = h->token});
+        break;
+    case WAKE:
+        return true;
+    }
+    return agent_looks(s, h->rank);
 }
 
 bool sim_step(struct sim *s, struct sim_stop *stop)
 {
-    if (!s->heap_count)
-        return false;
-    struct happening h = pop(s);
-    s->now = h.time;
-    *stop = (struct sim_stop){.rank = h.rank};
-    switch (h.kind) {
-    case SEND_OVER:
-        end_send(s, h.message);
-        break;
-    case DELIVERY:
-        deliver(s, h.message);
-        break;
-    case AGREEMENT_OVER:
-        add_event(
-            &s->endpoints[h.rank],
-            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = h.token});
-        break;
-    case WAKE:
-        stop->woken = true;
-        stop->token = h.token;
-        break;
+    while (s->queue.count) {
+        struct happening h = queue_pop(&s->queue);
+        s->now = h.time;
+        bool looks = happen(s, &h);
+        *stop = (struct sim_stop){
+            .rank = h.rank, .woken = h.kind == WAKE, .token = h.token};
+        if (looks)
+            return true;
     }
-    return true;
-}
-
-static int check_options(const struct sim_options *o)
-{
-    if (o->size < 1)
-        return fail(PCOLL_EINVAL, "size: expected at least 1 rank, got %u", o->size);
-    if (o->latency_min < 0 || o->latency_max < o->latency_min ||
-        o->latency_max >= UINT32_MAX)
-        return fail(PCOLL_EINVAL,
-                    "latency: expected 0 <= min <= max < %u ns, got %lld and %lld",
-                    UINT32_MAX, (long long)o->latency_min, (long long)o->latency_max);
-    return PCOLL_OK;
+    return false;
 }
 
 int sim_create(const struct sim_options *options, struct sim **out)
 {
-    int rc = check_options(options);
+    if (options->size < 1)
+        return fail(PCOLL_EINVAL, "ranks: expected at least 1, got 0");
+    int rc = network_check(&options->network);
     if (rc != PCOLL_OK)
         return rc;
     struct sim *s = must(calloc(1, sizeof *s));
     s->options = *options;
+    s->network = network_create(&options->network, options->size, options->seed);
     s->endpoints = must(calloc(options->size, sizeof *s->endpoints));
     for (uint32_t i = 0; i < options->size; i++) {
         struct endpoint *e = &s->endpoints[i];
@@ -469,7 +421,6 @@ static void free_endpoint(struct endpoint *e)
     while (e->unexpected) {
         struct message *m = e->unexpected;
         e->unexpected = m->next;
-        free(m->data);
         free(m);
     }
     free(e->events);
@@ -491,18 +442,15 @@ static void free_gatherings(struct sim *s)
 void sim_free(struct sim **at)
 {
     struct sim *s = *at;
-    for (size_t i = 0; i < s->heap_count;
-         i++) /* a message under way has one delivery */
-        if (s->heap[i].kind == DELIVERY) {
-            free(s->heap[i].message->data);
-            free(s->heap[i].message);
-        }
+    for (size_t i = 0; i < s->queue.count; i++) /* each message under way is due once */
+        if (s->queue.heap[i].kind == ARRIVAL || s->queue.heap[i].kind == DELIVERY)
+            free(s->queue.heap[i].message);
     for (uint32_t i = 0; i < s->options.size; i++)
         free_endpoint(&s->endpoints[i]);
     free_gatherings(s);
     free(s->endpoints);
-    free(s->heap);
-    free(s->lanes);
+    free(s->queue.heap);
+    network_free(&s->network);
     free(s);
     *at = NULL;
 }

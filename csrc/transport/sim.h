@@ -2,20 +2,23 @@
 /*
  * A transport in virtual time: all ranks of a communicator in one process, one thread,
  * with seeded delays. The protocol that runs over it is the very one that runs over
- * MPI.
+ * MPI. Time is in nanoseconds.
  *
- * What it does to find mistakes:
- *   - messages of different pairs or tags overtake each other at random, never those of
- * one (sender, receiver, tag), and never the control messages of one pair: MPI's rule;
- *   - a send is over at a random time before its delivery, and only then is its buffer
- * read: who writes to it earlier sends garbage;
- *   - a receive buffer is filled with NaNs when it is posted.
+ * How long messages take is the business of sim_network.h. A hostile simulation does in
+ * addition whatever the seam allows, to find mistakes:
+ *   - a send is over at a random time before its arrival, and only then is its buffer
+ *     read: who writes to it earlier sends garbage;
+ *   - a receive buffer is filled with NaNs when it is posted;
+ *   - what one poll returns is shuffled;
+ *   - a rank's agent stalls: things happen, but nobody looks for a while;
+ *   - a rank is woken for nothing.
  *
- * Time is in nanoseconds.
+ * Without memory a simulation has no sense: it ends the program.
  */
 #ifndef PCOLL_TRANSPORT_SIM_H
 #define PCOLL_TRANSPORT_SIM_H
 
+#include "../include/partialcoll.h"
 #include "transport.h"
 
 struct sim;
@@ -23,7 +26,11 @@ struct sim;
 struct sim_options {
     uint32_t size;
     uint64_t seed;
-    int64_t latency_min, latency_max; /* of a message, uniform */
+    pcoll_network network;
+    bool hostile;
+    uint32_t stall_one_in; /* of the times that a rank is woken; 0: never */
+    int64_t stall_longest;
+    uint32_t spurious_one_in;
 };
 
 /* PCOLL_EINVAL names an impossible option. */
@@ -38,13 +45,15 @@ void sim_wake(struct sim *s, uint32_t rank, int64_t delay, uint64_t token);
 
 struct sim_stop {
     uint32_t rank;
-    bool woken; /* by sim_wake; else there is something to poll */
+    bool woken; /* by sim_wake; else there may be something to poll */
     uint64_t token;
 };
 
 /* Go on to the next thing that concerns a rank; false when nothing is left to happen.
  */
 bool sim_step(struct sim *s, struct sim_stop *stop);
+
+int64_t sim_now(const struct sim *s);
 
 /* A number of the simulation's own stream: seeded, uniform in [0, bound). */
 uint32_t sim_random(struct sim *s, uint32_t bound);

@@ -4,42 +4,41 @@
 
 #include "check.h"
 
-void ledger_init(struct ledger *l, uint32_t ranks)
-{
-    *l = (struct ledger){.ranks = ranks};
-    l->contributed = calloc(SPY_MOST_ROUNDS, sizeof *l->contributed);
-    l->active = calloc(SPY_MOST_ROUNDS, sizeof *l->active);
-    l->arrived = calloc(SPY_MOST_ROUNDS, sizeof *l->arrived);
-}
-
-void ledger_free(struct ledger *l)
-{
-    free(l->contributed);
-    free(l->active);
-    free(l->arrived);
-}
-
 static struct spy *of(struct domain *d)
 {
     return (struct spy *)d;
 }
 
+/* Does a call that deposits now arrive at the round that it stands for? */
+static bool in_time(const struct spy *s)
+{
+    uint64_t frozen = s->ledger->frozen[s->rank];
+    if (s->deliver == PCOLL_DELIVER_ONE)
+        return frozen <= s->delivered;
+    return s->published == s->delivered && frozen == s->published;
+}
+
 static void model_deposit(struct spy *s, double value, enum deposit_outcome outcome)
 {
-    s->deposited += value;
+    bool drops = s->late == PCOLL_LATE_DROP;
+    INVARIANT("staleness",
+              outcome == (in_time(s) ? DEPOSIT_ARRIVED
+                          : drops    ? DEPOSIT_DROPPED
+                                     : DEPOSIT_STORED),
+              "rank %u deposits %s: %d", s->rank, in_time(s) ? "in time" : "late",
+              outcome);
+    s->account->deposited += value;
+    s->taken_in = -1;
     if (outcome == DEPOSIT_DROPPED) {
-        CHECK(s->late == PCOLL_LATE_DROP, "dropped although late is not drop");
-        s->dropped += value;
+        s->account->dropped += value;
         return;
     }
-    CHECK(outcome == DEPOSIT_ARRIVED || s->late != PCOLL_LATE_DROP,
-          "stored although late=drop");
-    bool add = s->late == PCOLL_LATE_CARRY && s->has_pending;
-    if (s->has_pending && !add)
-        s->dropped += s->pending;
-    s->pending = add ? s->pending + value : value;
-    s->has_pending = true;
-    s->pending_arrived = outcome == DEPOSIT_ARRIVED;
+    bool add = s->late == PCOLL_LATE_CARRY && s->account->has_pending;
+    if (s->account->has_pending && !add)
+        s->account->dropped += s->account->pending;
+    s->account->pending = add ? s->account->pending + value : value;
+    s->account->has_pending = true;
+    s->account->pending_arrived = outcome == DEPOSIT_ARRIVED;
 }
 
 static int spy_deposit(struct domain *d, int who, const void *const *buffers,
@@ -52,29 +51,59 @@ static int spy_deposit(struct domain *d, int who, const void *const *buffers,
     return rc;
 }
 
-/* conservation, at the source: a round takes exactly what is owed, once. */
+/* At the source: a round takes exactly what is owed, once, and at the first chance. */
+static void check_contribution(struct spy *s, uint64_t round,
+                               const struct round_header *h, double value)
+{
+    unsigned long long t = round;
+    bool active = !round_is_null(h, s->base.shape->ranks);
+    INVARIANT("staleness", active || !s->account->has_pending,
+              "rank %u misses round %llu although it owes %g", s->rank, t,
+              s->account->pending);
+    INVARIANT("conservation", s->account->has_pending || !active,
+              "rank %u contributes %g to round %llu, but owes nothing", s->rank, value,
+              t);
+    INVARIANT("conservation", !active || value == s->account->pending,
+              "rank %u contributes %g to round %llu, owes %g", s->rank, value, t,
+              s->account->pending);
+    bool stored =
+        bitset_has(round_mask_const(h, s->base.shape->ranks, ROUND_STORED), s->rank);
+    INVARIANT("agreement", !active || stored == !s->account->pending_arrived,
+              "rank %u calls its deposit in round %llu %s", s->rank, t,
+              stored ? "stored, but it arrived" : "arrived, but it was stored");
+}
+
+static void poison(const struct round_shape *shape, struct round_header *h)
+{
+    memset(message_payload(shape, h), 0xff, shape->payload.bytes);
+}
+
 static struct round_header *spy_freeze(struct domain *d, uint64_t round)
 {
     struct spy *s = of(d);
     struct ledger *l = s->ledger;
+    uint32_t ranks = d->shape->ranks;
+    INVARIANT("at most once", round == l->frozen[s->rank],
+              "rank %u enters round %llu, expected %llu", s->rank,
+              (unsigned long long)round, (unsigned long long)l->frozen[s->rank]);
+    INVARIANT("liveness", round < LEDGER_MOST_ROUNDS, "rounds run free");
     struct round_header *h = s->real->ops->freeze(s->real, round);
-    CHECK(round == l->frozen[s->rank], "rank %u freezes round %llu, expected %llu",
-          s->rank, (unsigned long long)round, (unsigned long long)l->frozen[s->rank]);
-    CHECK(round < SPY_MOST_ROUNDS, "more rounds than the ledger holds");
+    bool active = !round_is_null(h, ranks);
+    double value = active ? *(double *)message_payload(d->shape, h) : 0;
+    check_contribution(s, round, h, value);
+    l->round[round][s->rank] = (struct ledger_entry){
+        .value = value,
+        .active = active,
+        .arrived = active && s->account->pending_arrived,
+        .joined = bitset_has(round_mask(h, ranks, ROUND_JOINED), s->rank),
+        .left = bitset_has(round_mask(h, ranks, ROUND_LEFT), s->rank)};
     l->frozen[s->rank]++;
-    bool active = !round_is_null(h, d->shape->ranks);
-    CHECK(active == s->has_pending, "rank %u contributes %d to round %llu, owes %d",
-          s->rank, active, (unsigned long long)round, s->has_pending);
-    if (active) {
-        double value = *(double *)message_payload(d->shape, h);
-        CHECK(value == s->pending, "rank %u contributes %g to round %llu, owes %g",
-              s->rank, value, (unsigned long long)round, s->pending);
-        l->contributed[round][s->rank] = value;
-        l->active[round][s->rank] = true;
-        l->arrived[round][s->rank] = s->pending_arrived;
-    }
-    s->has_pending = s->pending_arrived = false;
-    s->pending = 0;
+    if (active)
+        s->taken_in = (int64_t)round;
+    s->account->has_pending = s->account->pending_arrived = false;
+    s->account->pending = 0;
+    s->frozen = active ? h : NULL;
+    memset(s->real->ops->result(s->real, round), 0xff, d->shape->message_bytes);
     return h;
 }
 
@@ -91,8 +120,20 @@ static bool spy_ready(struct domain *d, int who)
 static int spy_deliver(struct domain *d, int who, uint64_t last, void *const *buffers,
                        pcoll_round *round, uint64_t *masks, bool *moved)
 {
-    return of(d)->real->ops->deliver(of(d)->real, who, last, buffers, round, masks,
-                                     moved);
+    struct spy *s = of(d);
+    int rc = s->real->ops->deliver(s->real, who, last, buffers, round, masks, moved);
+    if (rc != PCOLL_OK)
+        return rc;
+    s->delivered = round->index + 1;
+    bool included = s->taken_in >= 0 && (uint64_t)s->taken_in <= round->index;
+    INVARIANT("agreement", round->included == included,
+              "rank %u is told that round %llu has its deposit: %d; it was %d", s->rank,
+              (unsigned long long)round->index, round->included, included);
+    INVARIANT("agreement", round->lag == s->published - s->delivered,
+              "rank %u is told that it lags %llu rounds, it is %llu", s->rank,
+              (unsigned long long)round->lag,
+              (unsigned long long)(s->published - s->delivered));
+    return rc;
 }
 
 static void spy_snapshot(struct domain *d, int who, struct member *copy)
@@ -124,12 +165,17 @@ static void spy_publish(struct domain *d, uint64_t round)
 {
     struct spy *s = of(d);
     s->real->ops->publish(s->real, round);
+    s->published++;
     struct member m;
     s->real->ops->snapshot(s->real, 0, &m);
-    CHECK(m.deliver != PCOLL_DELIVER_ONE || m.left ||
-              m.complete - m.delivered <= m.history,
-          "rank %u lags %llu rounds, history is %u", s->rank,
-          (unsigned long long)(m.complete - m.delivered), m.history);
+    INVARIANT("staleness",
+              m.deliver != PCOLL_DELIVER_ONE || m.left ||
+                  m.complete - m.delivered <= m.history,
+              "rank %u lags %llu rounds, history is %u", s->rank,
+              (unsigned long long)(m.complete - m.delivered), m.history);
+    if (s->frozen)
+        poison(d->shape, s->frozen);
+    s->frozen = NULL;
 }
 
 static void spy_destroy(struct domain *d)
@@ -157,9 +203,10 @@ static const struct domain_ops spy_ops = {
 int spy_create(const struct round_shape *shape, const pcoll_options *options, void *arg,
                struct domain **out)
 {
-    struct spy_arg *a = arg;
+    const struct spy_arg *a = arg;
     struct spy *s = calloc(1, sizeof *s);
-    int rc = domain_single_create(shape, options, &a->rank, &s->real);
+    uint32_t rank = a->rank;
+    int rc = domain_single_create(shape, options, &rank, &s->real);
     if (rc != PCOLL_OK) {
         free(s);
         return rc;
@@ -167,9 +214,11 @@ int spy_create(const struct round_shape *shape, const pcoll_options *options, vo
     s->base = *s->real;
     s->base.ops = &spy_ops;
     s->ledger = a->ledger;
+    s->account = &a->ledger->account[a->rank];
     s->rank = a->rank;
     s->late = options->late;
-    a->made = s;
+    s->deliver = options->deliver;
+    s->taken_in = -1;
     *out = &s->base;
     return PCOLL_OK;
 }

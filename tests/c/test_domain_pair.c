@@ -8,8 +8,6 @@
 #include "check.h"
 #include "pair.h"
 
-char check_context[256] = "";
-
 enum { RANKS = 3, VERTICES = 2, ROUNDS = 60 };
 
 struct app {
@@ -104,9 +102,10 @@ static void run(int policy, uint64_t seed)
     struct vertex *vertices[VERTICES];
     snprintf(check_context, sizeof check_context, "policy %d, seed %llu", policy,
              (unsigned long long)seed);
+    pcoll_network network = {.L = 1500, .latency = PCOLL_LATENCY_EXPONENTIAL};
     CHECK_OK(sim_create(
         &(struct sim_options){
-            .size = VERTICES, .seed = seed, .latency_min = 100, .latency_max = 3000},
+            .size = VERTICES, .seed = seed, .network = network, .hostile = true},
         &sim));
     make(sim, apps, contexts, vertices, policy);
     for (uint32_t r = 0; r < RANKS; r++)

@@ -1,83 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The invariants of docs/semantics.md over simulated ranks, for every policy, late and
- * deliver, P from 1 to 17, one to four handles, all endings. The checks themselves are
- * in world.c and spy.c: this file says what is run.
+ * The invariants of docs/semantics.md over simulated ranks, for everything that is
+ * listed in space.c. The checks themselves are in invariants.c, spy.c and wire.c: this
+ * file says what is run.
  *
- *   PARTIALCOLL_SEED=n     run seed n only, again
- *   PARTIALCOLL_SCHEDULES  how many (default 6000)
+ *   PARTIALCOLL_SEED=n       run seed n only, again
+ *   PARTIALCOLL_SCHEDULES=n  seeds 1 to n (default 8000)
+ *   PARTIALCOLL_JOBS=n       in n processes (default 1)
  */
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include "../../csrc/base/splitmix.h"
 #include "check.h"
-#include "world.h"
+#include "space.h"
 
-static const char *const endings[] = {"loop", "join", "leave"};
-
-/* A run drawn from its seed. */
-static struct world_options draw(uint64_t seed)
+static void run(uint64_t seed, struct space_tally *tally)
 {
-    uint64_t n = 0;
-#define DRAW(bound) splitmix_below(seed, n++, (bound))
-    struct world_options o = {.seed = seed};
-    o.ranks = 1 + DRAW(17);
-    if (DRAW(50) == 0)
-        o.ranks = DRAW(2) ? 32 : 64;
-    o.handles = DRAW(3) ? 1 : 2 + (int)DRAW(3);
-    o.ending = (enum world_ending)DRAW(3);
-    bool all = o.handles == 1 && DRAW(2);
-    for (int k = 0; k < o.handles; k++) {
-        o.handle[k] = (struct world_handle){.policy = (int)DRAW(3),
-                                            .deliver = all ? PCOLL_DELIVER_ALL
-                                                           : PCOLL_DELIVER_ONE,
-                                            .late = (int)DRAW(3),
-                                            .history = DRAW(4) ? 1 + DRAW(8) : 1};
-    }
-    o.calls = 1 + DRAW(30);
-    static const uint32_t counts[] = {1, 1, 2, 3, 7, 64, 257};
-    o.count = counts[DRAW(7)];
-    static const int64_t thinks[] = {0, 1000, 10000, 100000};
-    o.think = thinks[DRAW(4)];
-    o.slow = DRAW(2) ? DRAW(o.ranks) : UINT32_MAX;
-#undef DRAW
+    struct world_options o = space_draw(seed);
+    struct world_report report;
+    space_describe(&o, check_context, sizeof check_context);
+    world_run(&o, &report);
+    space_count(tally, &o, &report);
+}
+
+/* The other way round: one kind of world, chosen by hand. */
+static struct world_options plain(uint32_t ranks, uint64_t seed, const char *policy)
+{
+    struct world_options o = {
+        .ranks = ranks,
+        .seed = seed,
+        .handles = 1,
+        .generations = 1,
+        .calls = 10,
+        .count = 33,
+        .think = 5000,
+        .slow = UINT32_MAX,
+        .network = {.L = 2500, .latency = PCOLL_LATENCY_UNIFORM, .spread = 0.8}};
+    o.handle[0] = (struct world_handle){.deliver = PCOLL_DELIVER_ONE,
+                                        .late = PCOLL_LATE_CARRY,
+                                        .op = PCOLL_SUM,
+                                        .history = 10};
+    while (strcmp(space_policies[o.handle[0].policy].text, policy))
+        o.handle[0].policy++;
     return o;
 }
 
-static void run(uint64_t seed, struct world_report *report)
-{
-    struct world_options o = draw(seed);
-    snprintf(
-        check_context, sizeof check_context,
-        "PARTIALCOLL_SEED=%llu: %u ranks, %d handles, first policy %d deliver %d late "
-        "%d history %u, ending %s, %llu calls",
-        (unsigned long long)seed, o.ranks, o.handles, o.handle[0].policy,
-        o.handle[0].deliver, o.handle[0].late, o.handle[0].history, endings[o.ending],
-        (unsigned long long)o.calls);
-    world_run(&o, report);
-}
-
-/* bitwise reproducible: under full the timing must not show. */
+/* reproducible: under full the timing must not show in the bits. */
 static void test_reproducible(void)
 {
     for (uint32_t ranks = 1; ranks <= 17; ranks++) {
         uint64_t hash = 0;
         for (uint64_t seed = 1; seed <= 5; seed++) {
-            struct world_options o = {.ranks = ranks,
-                                      .seed = seed,
-                                      .handles = 1,
-                                      .calls = 10,
-                                      .count = 33,
-                                      .think = 5000,
-                                      .slow = UINT32_MAX};
-            o.handle[0] = (struct world_handle){PCOLL_FULL, PCOLL_DELIVER_ONE,
-                                                PCOLL_LATE_CARRY, 4};
+            struct world_options o = plain(ranks, seed, "full");
             struct world_report report;
+            o.fractions = true;
+            o.network.L = 1000.0 * (double)seed;
             world_run(&o, &report);
             CHECK(report.rounds[0] == 10, "%llu rounds",
                   (unsigned long long)report.rounds[0]);
-            CHECK(!hash || hash == report.hash[0], "%u ranks: other bits", ranks);
+            INVARIANT("reproducible", !hash || hash == report.hash[0],
+                      "%u ranks: other bits", ranks);
             hash = report.hash[0];
         }
     }
@@ -87,45 +71,96 @@ static void test_reproducible(void)
  * one. */
 static void test_majority_half(void)
 {
-    struct world_options o = {.ranks = 16,
-                              .seed = 3,
-                              .handles = 1,
-                              .calls = 400,
-                              .count = 1,
-                              .think = 4000000,
-                              .slow = UINT32_MAX};
-    o.handle[0] =
-        (struct world_handle){PCOLL_MAJORITY, PCOLL_DELIVER_ONE, PCOLL_LATE_DROP, 8};
+    struct world_options o = plain(16, 3, "majority");
     struct world_report report;
+    o.calls = 400;
+    o.think = 4000000;
+    o.handle[0].late = PCOLL_LATE_DROP;
     world_run(&o, &report);
-    CHECK(report.active_mean > 6 && report.active_mean < 12, "%g active of 16",
-          report.active_mean);
+    INVARIANT("quorum", report.active_mean > 6 && report.active_mean < 12,
+              "%g active of 16", report.active_mean);
+}
+
+/* liveness: under solo one rank gets through all its calls while no other application
+ * does anything at all. */
+static void test_wait_free(void)
+{
+    int64_t const a_second = 1000000000;
+    for (uint32_t ranks = 1; ranks <= 17; ranks++) {
+        struct world_options o = plain(ranks, ranks, "solo");
+        struct world_report report;
+        o.awake = ranks / 2;
+        o.asleep = a_second;
+        world_run(&o, &report);
+        INVARIANT("liveness", report.loops_over[o.awake] < a_second,
+                  "of %u ranks, rank %u waited for one that sleeps", ranks, o.awake);
+    }
+}
+
+static void test_fixed(void)
+{
+    snprintf(check_context, sizeof check_context, "fixed runs");
+    test_reproducible();
+    test_majority_half();
+    test_wait_free();
+}
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void add(struct space_tally *sum, const struct space_tally *part)
+{
+    uint64_t *to = (uint64_t *)sum;
+    const uint64_t *from = (const uint64_t *)part;
+    for (size_t i = 0; i < sizeof *sum / sizeof *to; i++)
+        to[i] += from[i];
+}
+
+/* Every jobs-th seed in a process of its own. True if all held. */
+static bool run_jobs(uint64_t schedules, uint64_t jobs, struct space_tally *sum)
+{
+    struct space_tally *parts = mmap(NULL, jobs * sizeof *parts, PROT_READ | PROT_WRITE,
+                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(parts != MAP_FAILED, "no memory for %llu jobs", (unsigned long long)jobs);
+    for (uint64_t j = 0; j < jobs; j++) {
+        pid_t child = fork();
+        CHECK(child >= 0, "no process for job %llu", (unsigned long long)j);
+        if (child)
+            continue;
+        for (uint64_t seed = 1 + j; seed <= schedules; seed += jobs)
+            run(seed, &parts[j]);
+        exit(0);
+    }
+    bool held = true;
+    for (uint64_t j = 0; j < jobs; j++) {
+        int status;
+        held = wait(&status) > 0 && status == 0 && held;
+    }
+    for (uint64_t j = 0; j < jobs; j++)
+        add(sum, &parts[j]);
+    munmap(parts, jobs * sizeof *parts);
+    return held;
 }
 
 int main(void)
 {
-    const char *one = getenv("PARTIALCOLL_SEED");
-    const char *many = getenv("PARTIALCOLL_SCHEDULES");
-    if (one) {
-        run(strtoull(one, NULL, 10), NULL);
-        printf("seed %s: passed\n", one);
+    static struct space_tally tally;
+    uint64_t seed = setting("PARTIALCOLL_SEED", 0);
+    if (seed) {
+        run(seed, &tally);
+        printf("%s\npassed\n", check_context);
         return 0;
     }
-    uint64_t schedules = many ? strtoull(many, NULL, 10) : 6000, rounds = 0, lost = 0;
-    for (uint64_t seed = 1; seed <= schedules; seed++) {
-        struct world_report report;
-        run(seed, &report);
-        for (int k = 0; k < WORLD_MOST_HANDLES; k++)
-            rounds += report.rounds[k];
-        lost += report.lost;
-    }
-    snprintf(check_context, sizeof check_context, "fixed runs");
-    test_reproducible();
-    test_majority_half();
-    printf(
-        "%llu schedules, %llu rounds, %llu rounds lost to slow ranks: all invariants "
-        "held\n",
-        (unsigned long long)schedules, (unsigned long long)rounds,
-        (unsigned long long)lost);
+    uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 8000);
+    uint64_t jobs = setting("PARTIALCOLL_JOBS", 1);
+    test_fixed();
+    if (jobs > 1 && !run_jobs(schedules, jobs, &tally))
+        return 1;
+    for (seed = 1; jobs <= 1 && seed <= schedules; seed++)
+        run(seed, &tally);
+    space_print(&tally, stdout);
     return 0;
 }

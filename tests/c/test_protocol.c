@@ -6,8 +6,6 @@
 #include "../../csrc/protocol/policy.h"
 #include "check.h"
 
-char check_context[256] = "";
-
 static void test_policy_text(void)
 {
     static const char *const names[] = {"solo", "majority", "full"};

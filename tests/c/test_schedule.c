@@ -6,8 +6,6 @@
 #include "../../csrc/schedule/engine.h"
 #include "check.h"
 
-char check_context[256] = "";
-
 static void expect_refused(struct sched *s, const char *part)
 {
     CHECK(sched_commit(s) == PCOLL_EINVAL, "accepted: %s", part);

@@ -13,8 +13,6 @@
 #include "check.h"
 #include "inproc.h"
 
-char check_context[256] = "";
-
 enum { RANKS = 4, ROUNDS = 300, COUNT = 40 };
 
 struct rank {

@@ -7,9 +7,12 @@
 #define PCOLL_TESTS_WORLD_H
 
 #include "../../csrc/transport/sim.h"
-#include "spy.h"
+#include "ledger.h"
 
-enum { WORLD_MOST_HANDLES = 4, WORLD_MOST_RANKS = 64 };
+/* Handles at a time, and how often they are made, freed and made again in the same
+ * slots. */
+enum { WORLD_MOST_HANDLES = 4, WORLD_MOST_GENERATIONS = 2 };
+enum { WORLD_MOST_MADE = WORLD_MOST_HANDLES * WORLD_MOST_GENERATIONS };
 
 /* How the loops of the ranks end. */
 enum world_ending {
@@ -19,8 +22,17 @@ enum world_ending {
 };
 
 struct world_handle {
-    int policy, deliver, late;
+    int policy, algorithm; /* rows of space.h */
+    int deliver, late, op;
     uint32_t history;
+};
+
+/* What goes wrong once in so many times; 0: never. */
+struct world_trouble {
+    uint32_t agent_stalls, application_stalls;
+    uint32_t spurious_wakes, duplicates;
+    uint32_t interleaves; /* others go on in the middle of a deposit or a delivery */
+    int64_t stall_longest;
 };
 
 struct world_options {
@@ -28,23 +40,30 @@ struct world_options {
     uint64_t seed;
     int handles;
     struct world_handle handle[WORLD_MOST_HANDLES];
+    int generations;
     uint64_t calls; /* of each rank, or rounds with deliver="all" */
     enum world_ending ending;
     uint32_t count; /* float64 elements, at least 1 */
+    bool fractions; /* values whose sum depends on the order of additions */
     int64_t think;  /* mean time between calls, ns */
     uint32_t slow;  /* this rank thinks 20 times as long; none if >= ranks */
+    int64_t asleep; /* all but rank `awake` begin after this time; 0: all begin */
+    uint32_t awake;
+    pcoll_network network;
+    struct world_trouble trouble;
 };
 
 /* What happened, for those who look at more than the invariants. */
 struct world_report {
-    uint64_t rounds[WORLD_MOST_HANDLES];
-    uint64_t hash[WORLD_MOST_HANDLES]; /* of all results, in order */
+    uint64_t rounds[WORLD_MOST_MADE];
+    uint64_t hash[WORLD_MOST_MADE]; /* of all results, in order */
     double active_mean;
     uint64_t lost;
+    int64_t loops_over[LEDGER_MOST_RANKS]; /* time at which a rank made its last call */
 };
 
-/* Runs it to its end; any violation, and a deadlock, ends the program with a message.
- */
+/* Runs it to its end; any violation, and a deadlock, ends the program with a message
+ * and the state of all ranks. */
 void world_run(const struct world_options *options, struct world_report *report);
 
 #endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank's application does: think, deposit, wait, take, and end. */
+#include <math.h>
+#include <string.h>
+
+#include "../../csrc/base/splitmix.h"
+#include "check.h"
+#include "world_state.h"
+
+enum wake_token { WAKE_AGENT, WAKE_CALL, WAKE_STALLED };
+
+const char *app_phase_name(enum app_phase phase)
+{
+    static const char *const names[] = {
+        [THINKING] = "computing", [BUSY] = "in a call",  [WAITING] = "waiting",
+        [JOINING] = "joining",    [FREEING] = "freeing", [RENEWING] = "renewing",
+        [MEETING] = "meeting",    [DONE] = "done"};
+    return names[phase];
+}
+
+/* Reproducible: of rank, call and handle alone, not of the timing. */
+static double deposit_value(const struct world *w, uint32_t rank, uint64_t call, int k)
+{
+    uint64_t stream = rank * 1000003u + (uint64_t)k;
+    if (!w->o.fractions)
+        return 1 + splitmix_below(stream, call, 1000);
+    uint64_t bits = splitmix_at(stream, call);
+    double value = (double)(bits >> 11) * 0x1p-53 + 0x1p-60;
+    return ldexp(bits & 1 ? value : -value, (int)(bits >> 1 & 31) - 16);
+}
+
+static void kick(struct world *w, uint32_t rank, struct vertex *v)
+{
+    context_kick(w->context[rank], v);
+}
+
+static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
+                        pcoll_round *r)
+{
+    struct app *a = &w->app[rank];
+    struct vertex *v = w->vertex[k][rank];
+    uint64_t masks[2 * bitset_words(w->o.ranks)];
+    bool moved = false;
+    void *recv[] = {a->recv};
+    enum app_phase phase = a->phase;
+    a->phase = BUSY;
+    memset(a->recv, 0xff, w->o.count * sizeof *a->recv);
+    int rc = v->domain->ops->deliver(v->domain, 0, last, recv, r, masks, &moved);
+    a->phase = phase;
+    if (rc == PCOLL_EEMPTY)
+        return false;
+    CHECK_OK(rc);
+    check_delivery(w, k, rank, r, masks);
+    w->report.active_mean += r->active;
+    w->report.lost += r->lost;
+    w->deliveries++;
+    if (moved)
+        kick(w, rank, v);
+    return true;
+}
+
+static void think(struct world *w, uint32_t rank)
+{
+    int64_t mean = w->o.think * (rank == w->o.slow ? 20 : 1);
+    int64_t time = mean ? sim_random(w->sim, (uint32_t)(2 * mean) + 1) : 0;
+    w->app[rank].phase = THINKING;
+    sim_wake(w->sim, rank, time, WAKE_CALL);
+}
+
+static void start(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    struct vertex *v = w->vertex[a->handle][rank];
+    enum deposit_outcome outcome;
+    double value = deposit_value(w, rank, a->call, a->handle);
+    for (uint32_t i = 0; i < w->o.count; i++)
+        a->send[i] = ldexp(value, -(int)(i % 16));
+    const void *send[] = {a->send};
+    a->phase = BUSY;
+    CHECK_OK(v->domain->ops->deposit(v->domain, 0, send, &outcome));
+    /* What was handed over may be overwritten at once. */
+    memset(a->send, 0xff, w->o.count * sizeof *a->send);
+    if (outcome == DEPOSIT_ARRIVED)
+        kick(w, rank, v);
+    a->phase = WAITING;
+}
+
+static void begin_join(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    struct vertex *v = w->vertex[a->handle][rank];
+    CHECK_OK(v->domain->ops->change(v->domain, 0, member_join));
+    kick(w, rank, v);
+    a->phase = JOINING;
+}
+
+/* Handles of the generation that a rank is at: from the first to before the end. */
+static int first_handle(const struct world *w, uint32_t rank)
+{
+    return w->app[rank].generation * w->o.handles;
+}
+
+static int end_of_handles(const struct world *w, uint32_t rank)
+{
+    return first_handle(w, rank) + w->o.handles;
+}
+
+static void begin_free(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    a->phase = FREEING;
+    a->handle = first_handle(w, rank);
+    CHECK_OK(vertex_close(w->vertex[a->handle][rank]));
+}
+
+static void leave_all(struct world *w, uint32_t rank)
+{
+    for (int k = first_handle(w, rank); k < end_of_handles(w, rank); k++) {
+        struct vertex *v = w->vertex[k][rank];
+        CHECK_OK(v->domain->ops->change(v->domain, 0, member_leave));
+        kick(w, rank, v);
+    }
+}
+
+/* The loops are over: the end that was asked for. */
+static void end_loops(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    w->report.loops_over[rank] = sim_now(w->sim);
+    if (a->leaves) {
+        leave_all(w, rank);
+        begin_free(w, rank);
+    } else if (a->joins_left)
+        begin_join(w, rank);
+    else
+        begin_free(w, rank);
+}
+
+/* A loop is over: again, or the end. */
+static void next_loop(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    a->call++;
+    bool all = w->o.handle[0].deliver == PCOLL_DELIVER_ALL && w->o.ending == END_LOOP;
+    uint64_t progress = all ? w->expected_next[first_handle(w, rank)][rank] : a->call;
+    if (progress < a->calls)
+        think(w, rank);
+    else
+        end_loops(w, rank);
+}
+/* After the first join everybody works again, other numbers of calls, or none at all,
+ * and joins again. */
+static void join_over(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    if (++a->handle < end_of_handles(w, rank)) {
+        begin_join(w, rank);
+        return;
+    }
+    a->handle = first_handle(w, rank);
+    uint32_t whose = w->o.handles == 1 ? rank : 0;
+    bool at_once = splitmix_below(w->o.seed + 6, 0, 4) == 0;
+    if (!--a->joins_left)
+        begin_free(w, rank);
+    else if (at_once)
+        begin_join(w, rank);
+    else {
+        a->calls = a->call + 1 + splitmix_below(w->o.seed + 5, whose, 5);
+        think(w, rank);
+    }
+}
+
+static void finish_call(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    struct domain *d = w->vertex[a->handle][rank]->domain;
+    struct member m;
+    pcoll_round r;
+    d->ops->snapshot(d, 0, &m);
+    uint64_t last = m.deliver == PCOLL_DELIVER_ONE ? m.delivered : m.complete - 1;
+    int delivered = 0;
+    while (deliver_one(w, a->handle, rank, last, &r))
+        delivered++;
+    INVARIANT("order", delivered > 0, "rank %u was told of a round that is not there",
+              rank);
+    CHECK_OK(d->ops->change(d, 0, member_finish));
+    if (++a->handle < end_of_handles(w, rank))
+        start(w, rank);
+    else {
+        a->handle = first_handle(w, rank);
+        next_loop(w, rank);
+    }
+}
+
+static void advance_join(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    struct domain *d = w->vertex[a->handle][rank]->domain;
+    pcoll_round r;
+    if (!deliver_one(w, a->handle, rank, UINT64_MAX, &r) || !r.joined)
+        return;
+    check_joined(w, a->handle, 2 - a->joins_left, rank, &r);
+    CHECK_OK(d->ops->change(d, 0, member_finish));
+    join_over(w, rank);
+}
+
+static void meet(struct world *w, uint32_t rank, enum app_phase phase)
+{
+    struct app *a = &w->app[rank];
+    a->phase = phase;
+    a->agreement = (struct agreement){.values = &a->votes, .count = 1};
+    CHECK_OK(context_agree(w->context[rank], &a->agreement));
+}
+
+/* All handles are closed: the same again in the same slots, or the end. */
+static void end_generation(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    if (a->generation + 1 == w->o.generations) {
+        a->phase = DONE;
+        return;
+    }
+    meet(w, rank, RENEWING);
+}
+
+static bool advance_free(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    if (atomic_load(&w->vertex[a->handle][rank]->closing) != CLOSED)
+        return false;
+    if (++a->handle < end_of_handles(w, rank))
+        CHECK_OK(vertex_close(w->vertex[a->handle][rank]));
+    else
+        end_generation(w, rank);
+    return a->phase == FREEING;
+}
+
+/* All have freed: make the new ones; all have made theirs: begin (allreduce/create.c).
+ */
+static bool advance_meeting(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    if (!atomic_load(&a->agreement.done))
+        return false;
+    if (a->phase == RENEWING) {
+        world_make_handles(w, rank, ++a->generation);
+        meet(w, rank, MEETING);
+    } else
+        app_begin(w, rank);
+    return true;
+}
+
+static bool is_ready(struct world *w, uint32_t rank)
+{
+    struct domain *d = w->vertex[w->app[rank].handle][rank]->domain;
+    return d->ops->ready(d, 0);
+}
+
+/* A round is there to be taken. */
+static void take(struct world *w, uint32_t rank)
+{
+    if (w->app[rank].phase == JOINING)
+        advance_join(w, rank);
+    else
+        finish_call(w, rank);
+}
+
+/* Its round is complete, but its process is not scheduled for a while. */
+static bool stalls(struct world *w, uint32_t rank)
+{
+    const struct world_trouble *t = &w->o.trouble;
+    if (!t->application_stalls || sim_random(w->sim, t->application_stalls))
+        return false;
+    w->app[rank].stalled = true;
+    sim_wake(w->sim, rank, sim_random(w->sim, (uint32_t)t->stall_longest + 1),
+             WAKE_STALLED);
+    return true;
+}
+
+bool app_advance(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    if (a->stalled)
+        return false;
+    switch (a->phase) {
+    case WAITING:
+    case JOINING:
+        if (!is_ready(w, rank) || stalls(w, rank))
+            return false;
+        take(w, rank);
+        return true;
+    case FREEING:
+        return advance_free(w, rank);
+    case RENEWING:
+    case MEETING:
+        return advance_meeting(w, rank);
+    case THINKING:
+    case BUSY:
+    case DONE:
+        return false;
+    }
+    return false;
+}
+
+void app_woken(struct world *w, uint32_t rank, uint64_t token)
+{
+    struct app *a = &w->app[rank];
+    if (token == WAKE_STALLED) {
+        a->stalled = false;
+        take(w, rank);
+    } else if (token == WAKE_CALL && a->phase == THINKING)
+        start(w, rank);
+}
+
+void app_begin(struct world *w, uint32_t rank)
+{
+    const struct world_options *o = &w->o;
+    struct app *a = &w->app[rank];
+    /* Several handles: equal loops, as the contract asks for. */
+    bool uneven = o->ending != END_LOOP && o->handles == 1;
+    a->handle = first_handle(w, rank);
+    a->call = 0;
+    a->calls =
+        uneven ? 1 + splitmix_below(o->seed + 3, rank, (uint32_t)o->calls) : o->calls;
+    a->joins_left = o->ending != END_LOOP ? 2 : 0;
+    a->leaves = o->ending == END_LEAVE && uneven && rank > 0 &&
+                splitmix_below(o->seed + 4, rank, 3) == 0;
+    if (o->asleep && rank != o->awake)
+        sim_wake(w->sim, rank, o->asleep, WAKE_CALL); /* computing, for now */
+    else
+        think(w, rank);
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The promises of docs/semantics.md, looked at from outside. */
+#include <math.h>
+#include <string.h>
+
+#include "../../csrc/base/splitmix.h"
+#include "check.h"
+#include "reference.h"
+#include "space.h"
+#include "world_state.h"
+
+/* Whole words only. */
+static uint64_t hash_words(uint64_t hash, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += sizeof hash) {
+        uint64_t word;
+        memcpy(&word, (const char *)data + i, sizeof word);
+        hash = splitmix_mix(hash ^ word) + i;
+    }
+    return hash;
+}
+
+/* In sequence, or the gap is reported. */
+static void check_order(struct world *w, int k, uint32_t rank, const pcoll_round *r)
+{
+    uint64_t *next = &w->expected_next[k][rank];
+    INVARIANT("order", r->index == *next + r->lost,
+              "rank %u got round %llu after %llu, lost %llu", rank,
+              (unsigned long long)r->index, (unsigned long long)*next,
+              (unsigned long long)r->lost);
+    INVARIANT("order", !r->lost || handle_of(w, k)->deliver == PCOLL_DELIVER_ALL,
+              "rank %u lost rounds with deliver=one", rank);
+    *next = r->index + 1;
+}
+
+/* The mask and the counts are what the ranks were seen to put in. */
+static void check_mask(struct world *w, int k, const pcoll_round *r,
+                       const uint64_t *masks)
+{
+    const struct ledger *l = &w->ledger[k];
+    const uint64_t *stored = masks + bitset_words(w->o.ranks);
+    uint32_t active = 0, late = 0;
+    for (uint32_t i = 0; i < w->o.ranks; i++) {
+        const struct ledger_entry *e = &l->round[r->index][i];
+        INVARIANT("agreement", l->frozen[i] > r->index,
+                  "round %llu is over, and rank %u has not entered it",
+                  (unsigned long long)r->index, i);
+        INVARIANT("agreement",
+                  bitset_has(masks, i) == e->active &&
+                      bitset_has(stored, i) == (e->active && !e->arrived),
+                  "rank %u in the masks of round %llu: %d, stored %d; it was %d, %d", i,
+                  (unsigned long long)r->index, bitset_has(masks, i),
+                  bitset_has(stored, i), e->active, e->active && !e->arrived);
+        active += e->active;
+        late += e->active && !e->arrived;
+    }
+    INVARIANT("agreement", r->active == active && r->stored == late,
+              "round %llu says %u active, %u stored; it was %u, %u",
+              (unsigned long long)r->index, r->active, r->stored, active, late);
+}
+
+/* The result is made of the contributions of the mask, to the bit. Element i is element
+ * 0 times a power of two, so it is rounded alike. */
+static void check_result(struct world *w, int k, uint32_t rank, const pcoll_round *r)
+{
+    const struct world_handle *h = handle_of(w, k);
+    const double *recv = w->app[rank].recv;
+    unsigned long long t = r->index;
+    if (r->active) {
+        double expected = space_algorithms[h->algorithm].result(&w->ledger[k], r->index,
+                                                                reference_op(h->op));
+        INVARIANT("conservation", fabs(recv[0] - expected) <= 1e-9 * fabs(expected),
+                  "round %llu of handle %d is %.17g, expected %.17g", t, k, recv[0],
+                  expected);
+        INVARIANT("reproducible", recv[0] == expected,
+                  "round %llu of handle %d is %.17g, in its order %.17g", t, k, recv[0],
+                  expected);
+    }
+    for (uint32_t i = 1; i < w->o.count && r->active; i++)
+        INVARIANT("conservation", recv[i] == ldexp(recv[0], -(int)(i % 16)),
+                  "element %u of round %llu is %.17g, expected %.17g", i, t, recv[i],
+                  ldexp(recv[0], -(int)(i % 16)));
+}
+
+/* The same bits, masks and counts wherever the round is seen. */
+static void check_agreement(struct world *w, int k, uint32_t rank, const pcoll_round *r,
+                            const uint64_t *masks)
+{
+    size_t words = bitset_words(w->o.ranks);
+    uint64_t hash =
+        hash_words(1, w->app[rank].recv, w->o.count * sizeof *w->app[rank].recv);
+    hash = hash_words(hash, masks, 2 * words * sizeof *masks);
+    struct ledger_seen *s = &w->ledger[k].seen[r->index];
+    struct ledger_seen now = {true, hash, r->active, r->stored, r->initiator};
+    if (!s->known)
+        *s = now;
+    INVARIANT("agreement",
+              s->hash == now.hash && s->active == now.active &&
+                  s->stored == now.stored && s->initiator == now.initiator,
+              "two ranks saw different rounds %llu of handle %d",
+              (unsigned long long)r->index, k);
+}
+
+static void check_quorum(struct world *w, int k, const pcoll_round *r)
+{
+    const struct space_policy *policy = &space_policies[handle_of(w, k)->policy];
+    bool live[LEDGER_MOST_RANKS];
+    reference_live(&w->ledger[k], r->index, live);
+    uint64_t slot = (uint64_t)(k % w->o.handles);
+    struct quorum_case c = {.ledger = &w->ledger[k],
+                            .round = r->index,
+                            .live = live,
+                            .stream = splitmix_mix(WORLD_SEED) ^ slot,
+                            .initiator = r->initiator};
+    INVARIANT("quorum", policy->kept(&c),
+              "round %llu of handle %d: %s, started by rank %d, with %u ranks",
+              (unsigned long long)r->index, k, policy->text, r->initiator, r->active);
+}
+
+void check_delivery(struct world *w, int k, uint32_t rank, const pcoll_round *r,
+                    const uint64_t *masks)
+{
+    check_order(w, k, rank, r);
+    check_mask(w, k, r, masks);
+    check_result(w, k, rank, r);
+    check_agreement(w, k, rank, r, masks);
+    check_quorum(w, k, r);
+}
+
+void check_joined(struct world *w, int k, int n, uint32_t rank, const pcoll_round *r)
+{
+    uint64_t *at = &w->joined_at[k][n];
+    if (!*at)
+        *at = r->index + 1;
+    INVARIANT("agreement", *at == r->index + 1,
+              "rank %u came out of join with round %llu, another one with %llu", rank,
+              (unsigned long long)r->index, (unsigned long long)*at - 1);
+}
+
+void check_nobody_waits(struct world *w)
+{
+    for (uint32_t r = 0; r < w->o.ranks; r++)
+        INVARIANT("liveness", w->app[r].phase == DONE,
+                  "deadlock: nothing is left to happen, and rank %u is %s", r,
+                  app_phase_name(w->app[r].phase));
+}
+
+/* All that was handed in has come out, or is known to be pending or forgotten. */
+void check_end(struct world *w)
+{
+    for (int k = 0; k < w->o.handles * w->o.generations; k++) {
+        const struct ledger *l = &w->ledger[k];
+        double in = 0, out = 0, size = 0;
+        for (uint32_t r = 0; r < w->o.ranks; r++) {
+            const struct ledger_account *s = &l->account[r];
+            in += s->deposited - s->dropped - (s->has_pending ? s->pending : 0);
+            for (uint64_t t = 0; t < l->frozen[r]; t++) {
+                out += l->round[t][r].value;
+                size += fabs(l->round[t][r].value);
+            }
+            INVARIANT("conservation", w->o.ending != END_JOIN || !s->has_pending,
+                      "all have joined, and rank %u still owes %g", r, s->pending);
+            INVARIANT("agreement", l->frozen[r] == l->frozen[0],
+                      "rank %u ended in round %llu, rank 0 in %llu", r,
+                      (unsigned long long)l->frozen[r],
+                      (unsigned long long)l->frozen[0]);
+        }
+        double slack = w->o.fractions ? 1e-9 * size : 0;
+        INVARIANT("conservation", fabs(in - out) <= slack,
+                  "handle %d: %.17g handed in, %.17g came out", k, in, out);
+    }
+}

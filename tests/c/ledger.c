@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ledger.h"
+
+#include <string.h>
+
+#include "check.h"
+
+static uint64_t rounds(const struct ledger *l)
+{
+    uint64_t most = 0;
+    for (uint32_t r = 0; r < l->ranks; r++)
+        most = l->frozen[r] > most ? l->frozen[r] : most;
+    return most;
+}
+
+void ledger_clear(struct ledger *l, uint32_t ranks)
+{
+    if (!l->round) {
+        l->round = calloc(LEDGER_MOST_ROUNDS, sizeof *l->round);
+        l->seen = calloc(LEDGER_MOST_ROUNDS, sizeof *l->seen);
+        CHECK(l->round && l->seen, "no memory for a ledger");
+    }
+    memset(l->round, 0, rounds(l) * sizeof *l->round);
+    memset(l->seen, 0, rounds(l) * sizeof *l->seen);
+    memset(l->frozen, 0, sizeof l->frozen);
+    memset(l->account, 0, sizeof l->account);
+    l->ranks = ranks;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What was seen to happen to one handle of a simulated world: what each rank put into
+ * each round. What a round's result has to be follows from it (reference.h).
+ */
+#ifndef PCOLL_TESTS_LEDGER_H
+#define PCOLL_TESTS_LEDGER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { LEDGER_MOST_ROUNDS = 4096, LEDGER_MOST_RANKS = 64 };
+
+struct ledger_entry {
+    double value; /* of the first element */
+    bool active, arrived, joined, left;
+};
+
+/* What a rank has handed in and not yet seen in a round. */
+struct ledger_account {
+    double pending; /* what the next round must take */
+    bool has_pending, pending_arrived;
+    double deposited, dropped; /* sums of the values handed in and forgotten */
+};
+
+/* What the first rank that was given a round was told. */
+struct ledger_seen {
+    bool known;
+    uint64_t hash; /* of result and masks */
+    uint32_t active, stored;
+    int32_t initiator;
+};
+
+struct ledger {
+    uint32_t ranks;
+    struct ledger_entry (*round)[LEDGER_MOST_RANKS]; /* [round][rank] */
+    struct ledger_seen *seen;                        /* [round] */
+    uint64_t frozen[LEDGER_MOST_RANKS];              /* rounds entered, by rank */
+    struct ledger_account account[LEDGER_MOST_RANKS];
+};
+
+/* Empties a ledger; what is zero gets its memory, which is then kept from run to run.
+ */
+void ledger_clear(struct ledger *l, uint32_t ranks);
+
+#endif

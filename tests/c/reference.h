@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a round has to be, told from the ledger alone: who was live, whether the policy
+ * was kept, and the result, bit for bit. Written from docs/semantics.md and
+ * docs/algorithms.md, without the code under test.
+ */
+#ifndef PCOLL_TESTS_REFERENCE_H
+#define PCOLL_TESTS_REFERENCE_H
+
+#include "ledger.h"
+
+/* Live in a round: not announced as joined or left by the round before, unless all
+ * were; then all but those that have left. */
+void reference_live(const struct ledger *l, uint64_t round, bool *live);
+
+/* What a rule is asked about. */
+struct quorum_case {
+    const struct ledger *ledger;
+    uint64_t round;
+    const bool *live;
+    uint64_t stream; /* of the draws */
+    int32_t initiator;
+};
+
+/* Was the policy met? */
+typedef bool quorum_rule(const struct quorum_case *c);
+quorum_rule reference_solo, reference_majority, reference_full;
+
+typedef double combine_fn(double a, double b);
+combine_fn *reference_op(int op);
+
+/* The first element of the result of a round in which somebody was active, in the order
+ * of an algorithm. */
+typedef double result_rule(const struct ledger *l, uint64_t round, combine_fn *combine);
+result_rule reference_recdbl;
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is covered by the simulated runs: the tables of everything that a handle and its
+ * surroundings can be. A policy, a modifier, an algorithm or a network that is added
+ * later is covered by being listed in space.c.
+ */
+#ifndef PCOLL_TESTS_SPACE_H
+#define PCOLL_TESTS_SPACE_H
+
+#include <stdio.h>
+
+#include "reference.h"
+#include "world.h"
+
+struct space_policy {
+    const char *text; /* as users write it */
+    quorum_rule *kept;
+};
+extern const struct space_policy space_policies[];
+
+struct space_algorithm {
+    const char *name;
+    result_rule *result;
+};
+extern const struct space_algorithm space_algorithms[];
+
+/* A run drawn from its seed, uniformly over the tables. */
+struct world_options space_draw(uint64_t seed);
+/* It in words. */
+void space_describe(const struct world_options *o, char *text, size_t capacity);
+
+/* How many runs there were of each policy, algorithm and number of ranks. */
+struct space_tally {
+    uint64_t runs, rounds, lost, handles, handles_of[16][8][LEDGER_MOST_RANKS + 1];
+};
+void space_count(struct space_tally *t, const struct world_options *o,
+                 const struct world_report *r);
+void space_print(const struct space_tally *t, FILE *out);
+
+#endif

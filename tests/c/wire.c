@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire.h"
+
+#include <string.h>
+
+#include "../../csrc/allreduce/vertex.h"
+#include "check.h"
+
+enum { MOST_HANDLES = 4 };
+
+/* Rounds whose message on an edge has been sent; one per edge is the next at least. */
+struct wire {
+    struct transport base;
+    struct transport *real;
+    struct sim *sim;
+    uint32_t handles, duplicate_one_in;
+    uint64_t data[MOST_HANDLES][DATA_EDGES];
+    uint64_t activation[MOST_HANDLES][MAX_ACTIVATION_EDGES];
+};
+
+static struct wire *of(struct transport *t)
+{
+    return (struct wire *)t;
+}
+
+/* The round must be one that this edge has not carried yet. */
+static void pass_once(const struct wire *w, uint64_t *next, uint64_t round,
+                      const char *what, uint32_t edge)
+{
+    INVARIANT("at most once", round >= *next,
+              "rank %u sends %s of round %llu on edge %u, after round %llu",
+              w->base.rank, what, (unsigned long long)round, edge,
+              (unsigned long long)*next - 1);
+    *next = round + 1;
+}
+
+void wire_renew(struct transport *wire)
+{
+    struct wire *w = of(wire);
+    memset(w->data, 0, sizeof w->data);
+    memset(w->activation, 0, sizeof w->activation);
+}
+
+static int wire_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
+                     size_t bytes, uint64_t cookie)
+{
+    struct wire *w = of(t);
+    uint32_t slot = tag / DATA_EDGES, edge = tag % DATA_EDGES;
+    INVARIANT("isolation", slot < w->handles, "rank %u sends with tag %u, of slot %u",
+              t->rank, tag, slot);
+    pass_once(w, &w->data[slot][edge], ((const struct round_header *)data)->round,
+              "data", edge);
+    return w->real->ops->send(w->real, peer, tag, data, bytes, cookie);
+}
+
+static int wire_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data,
+                     size_t capacity, uint64_t cookie)
+{
+    struct wire *w = of(t);
+    return w->real->ops->recv(w->real, peer, tag, data, capacity, cookie);
+}
+
+static int wire_control(struct transport *t, uint32_t peer,
+                        const struct control *message)
+{
+    struct wire *w = of(t);
+    INVARIANT("isolation", message->handle < w->handles,
+              "rank %u sends a control message of slot %u", t->rank, message->handle);
+    if (message->kind != CONTROL_ACTIVATE)
+        return w->real->ops->control(w->real, peer, message);
+    pass_once(w, &w->activation[message->handle][message->edge], message->round,
+              "an activation", message->edge);
+    if (w->duplicate_one_in && sim_random(w->sim, w->duplicate_one_in) == 0)
+        w->real->ops->control(w->real, peer, message);
+    return w->real->ops->control(w->real, peer, message);
+}
+
+static int wire_agree(struct transport *t, uint64_t *values, int count, uint64_t cookie)
+{
+    return of(t)->real->ops->agree(of(t)->real, values, count, cookie);
+}
+
+static int wire_poll(struct transport *t, const struct transport_event **events)
+{
+    return of(t)->real->ops->poll(of(t)->real, events);
+}
+
+static int wire_pending_sends(const struct transport *t)
+{
+    const struct transport *real = ((const struct wire *)t)->real;
+    return real->ops->pending_sends(real);
+}
+
+static void wire_destroy(struct transport *t)
+{
+    of(t)->real->ops->destroy(of(t)->real);
+    free(t);
+}
+
+static const struct transport_ops wire_ops = {.send = wire_send,
+                                              .recv = wire_recv,
+                                              .control = wire_control,
+                                              .agree = wire_agree,
+                                              .poll = wire_poll,
+                                              .pending_sends = wire_pending_sends,
+                                              .destroy = wire_destroy};
+
+struct transport *wire_create(struct sim *s, uint32_t rank, uint32_t handles,
+                              uint32_t duplicate_one_in)
+{
+    struct wire *w = calloc(1, sizeof *w);
+    CHECK(w && handles <= MOST_HANDLES, "no memory for a wire, or too many handles");
+    w->real = sim_endpoint(s, rank);
+    w->base = *w->real;
+    w->base.ops = &wire_ops;
+    w->sim = s;
+    w->handles = handles;
+    w->duplicate_one_in = duplicate_one_in;
+    return &w->base;
+}

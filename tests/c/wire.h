@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A transport that is watched. Every message belongs to a handle that exists, no edge
+ * carries two of one round, and rounds never go back. Now and then an activation is
+ * sent twice, which has to be harmless.
+ */
+#ifndef PCOLL_TESTS_WIRE_H
+#define PCOLL_TESTS_WIRE_H
+
+#include "../../csrc/transport/sim.h"
+
+/* handles: slots in use, from 0. duplicate_one_in: 0 for never. Freed by its destroy.
+ */
+struct transport *wire_create(struct sim *s, uint32_t rank, uint32_t handles,
+                              uint32_t duplicate_one_in);
+/* New handles in the same slots: their rounds begin at 0. */
+void wire_renew(struct transport *wire);
+
+#endif

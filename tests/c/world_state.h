@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of a simulated world: world.c builds and runs it, app.c plays the ranks'
+ * applications, invariants.c looks at what they are given. */
+#ifndef PCOLL_TESTS_WORLD_STATE_H
+#define PCOLL_TESTS_WORLD_STATE_H
+
+#include "../../csrc/allreduce/vertex.h"
+#include "spy.h"
+#include "world.h"
+
+enum { WORLD_SEED = 7 }; /* of the draws */
+
+enum app_phase { THINKING, BUSY, WAITING, JOINING, FREEING, RENEWING, MEETING, DONE };
+
+/* The application of one rank: phase, and which handle it is at. Handles are numbered
+ * through all generations. */
+struct app {
+    enum app_phase phase;
+    int handle;
+    int generation;
+    uint64_t votes; /* for the agreement before the next generation */
+    struct agreement agreement;
+    uint64_t call;  /* loops done */
+    uint64_t calls; /* loops to do */
+    int joins_left;
+    bool leaves;
+    bool stalled;
+    double *send, *recv;
+};
+
+struct world {
+    struct world_options o;
+    struct sim *sim;
+    struct context *context[LEDGER_MOST_RANKS];
+    struct vertex *vertex[WORLD_MOST_MADE][LEDGER_MOST_RANKS];
+    struct ledger *ledger; /* of each handle */
+    struct app app[LEDGER_MOST_RANKS];
+    uint64_t expected_next[WORLD_MOST_MADE][LEDGER_MOST_RANKS];
+    uint64_t joined_at[WORLD_MOST_MADE][2]; /* round after the first, second join, +1 */
+    struct world_report report;
+    uint64_t deliveries, steps;
+    bool nested; /* some application is in the middle of a step */
+};
+
+/* How handle k was asked for. */
+static inline const struct world_handle *handle_of(const struct world *w, int k)
+{
+    return &w->o.handle[k % w->o.handles];
+}
+
+/* Make all handles of a generation on a rank; take the ones before it away. */
+void world_make_handles(struct world *w, uint32_t rank, int generation);
+
+/* app.c */
+void app_begin(struct world *w, uint32_t rank);
+/* Its wake-up of this token has come. */
+void app_woken(struct world *w, uint32_t rank, uint64_t token);
+/* One step, if it can make one. */
+bool app_advance(struct world *w, uint32_t rank);
+const char *app_phase_name(enum app_phase phase);
+
+/* invariants.c: a rank was given a round of handle k, with these masks. */
+void check_delivery(struct world *w, int k, uint32_t rank, const pcoll_round *r,
+                    const uint64_t *masks);
+/* Its n-th join of handle k ended with this round. */
+void check_joined(struct world *w, int k, int n, uint32_t rank, const pcoll_round *r);
+/* Nothing is left to happen. */
+void check_nobody_waits(struct world *w);
+/* All handles are closed. */
+void check_end(struct world *w);
+
+#endif
