@@ -5,6 +5,8 @@
 #   make test            all tests with the default MPI; MPI=mpich or MPI=openmpi chooses
 #   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
 #   make soak            a million simulated schedules
+#   make mutants         planted mistakes, each of which an invariant has to catch
+#   make coverage        lines of engine and protocol that the simulated schedules reach
 #   make format lint     clang-format and ruff; ruff, mypy and clang-format as checks
 
 PYTHON ?= python3
@@ -15,7 +17,8 @@ RANKS ?= 1 2 3 4 5 8
 SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.py' | grep -v _core_) \
            setup.py pyproject.toml
 
-.PHONY: all demo test test-mpi test-examples check-c soak format lint clean
+.PHONY: all demo test test-mpi test-examples check-c soak mutants coverage \
+        print-simulation format lint clean
 all: $(VENV)/installed
 
 $(VENV)/tools:
@@ -51,7 +54,7 @@ CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algori
         csrc/allreduce/context.c csrc/allreduce/vertex.c csrc/allreduce/survey.c
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
 HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))
-WORLD := $(addprefix tests/c/,app.c invariants.c ledger.c reference.c space.c spy.c wire.c world.c)
+WORLD := $(addprefix tests/c/,app.c invariants.c ledger.c misuse.c reference.c space.c spy.c wire.c world.c)
 WARN := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wswitch -Wmissing-prototypes -Werror
 ASAN := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -O1 -g -fsanitize=thread
@@ -82,6 +85,9 @@ print-simulation:
 
 mutants:
 	$(PYTHON) tests/mutants.py
+
+coverage:
+	$(PYTHON) tests/coverage.py
 
 SCHEDULES ?= 1000000
 JOBS ?= $(shell nproc)

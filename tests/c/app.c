@@ -73,11 +73,13 @@ static void start(struct world *w, uint32_t rank)
     struct vertex *v = w->vertex[a->handle][rank];
     enum deposit_outcome outcome;
     double value = deposit_value(w, rank, a->call, a->handle);
+    double *owned = v->domain->ops->send_slot(v->domain, 0);
+    double *to = owned ? owned : a->send;
     for (uint32_t i = 0; i < w->o.count; i++)
-        a->send[i] = ldexp(value, -(int)(i % 16));
-    const void *send[] = {a->send};
+        to[i] = ldexp(value, -(int)(i % 16));
+    const void *send[] = {to};
     a->phase = BUSY;
-    CHECK_OK(v->domain->ops->deposit(v->domain, 0, send, &outcome));
+    CHECK_OK(v->domain->ops->deposit(v->domain, 0, owned ? NULL : send, &outcome));
     /* What was handed over may be overwritten at once. */
     memset(a->send, 0xff, w->o.count * sizeof *a->send);
     if (outcome == DEPOSIT_ARRIVED)
@@ -280,8 +282,12 @@ static bool stalls(struct world *w, uint32_t rank)
 bool app_advance(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
+    uint32_t misuses = w->o.trouble.misuses;
     if (a->stalled)
         return false;
+    if (a->phase != BUSY && a->handle < end_of_handles(w, rank) && misuses &&
+        !sim_random(w->sim, misuses))
+        app_misuse(w, rank);
     switch (a->phase) {
     case WAITING:
     case JOINING:

@@ -2,6 +2,7 @@
 #include "space.h"
 
 #include "../../csrc/base/splitmix.h"
+#include "check.h"
 
 #define LENGTH(table) (sizeof(table) / sizeof *(table))
 
@@ -66,6 +67,7 @@ static struct world_handle draw_handle(struct dice *d, size_t deliver)
         .deliver = delivers[deliver].deliver,
         .late = lates[late].late,
         .op = lates[late].any_op ? PICK(d, ops) : PCOLL_SUM,
+        .owned_send = roll(d, 4) == 0,
         .history = roll(d, 4) ? 1 + roll(d, 8) : 1,
     };
 }
@@ -92,6 +94,7 @@ struct world_options space_draw(uint64_t seed)
                                        .application_stalls = PICK(&d, one_ins),
                                        .spurious_wakes = PICK(&d, one_ins),
                                        .duplicates = PICK(&d, one_ins),
+                                       .misuses = PICK(&d, one_ins),
                                        .interleaves = PICK(&d, one_ins),
                                        .stall_longest = roll(&d, 2) ? 3000 : 50000};
     return o;
@@ -114,10 +117,13 @@ void space_describe(const struct world_options *o, char *text, size_t capacity)
         (unsigned long long)o->calls, o->generations);
     for (int k = 0; k < o->handles && used < capacity; k++) {
         const struct world_handle *h = &o->handle[k];
+        pcoll_policy policy;
+        char quorum[100];
+        CHECK_OK(pcoll_policy_parse(space_policies[h->policy].text, &policy));
+        CHECK_OK(pcoll_policy_format(&policy, quorum, sizeof quorum));
         used += (size_t)snprintf(
             text + used, capacity - used, "; %s deliver=%s late=%s history=%u %s",
-            space_policies[h->policy].text,
-            h->deliver == PCOLL_DELIVER_ONE ? "one" : "all", late_name(h->late),
+            quorum, h->deliver == PCOLL_DELIVER_ONE ? "one" : "all", late_name(h->late),
             h->history, space_algorithms[h->algorithm].name);
     }
 }

@@ -45,9 +45,11 @@ static int spy_deposit(struct domain *d, int who, const void *const *buffers,
                        enum deposit_outcome *outcome)
 {
     struct spy *s = of(d);
+    const double *first = buffers ? buffers[0] : s->real->ops->send_slot(s->real, who);
+    double value = *first;
     int rc = s->real->ops->deposit(s->real, who, buffers, outcome);
     if (rc == PCOLL_OK)
-        model_deposit(s, *(const double *)buffers[0], *outcome);
+        model_deposit(s, value, *outcome);
     return rc;
 }
 

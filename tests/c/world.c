@@ -113,6 +113,7 @@ static void create_handle(struct world *w, int k, uint32_t rank)
 {
     const struct world_handle *h = handle_of(w, k);
     pcoll_options options = {.deliver = h->deliver,
+                             .owned_send = h->owned_send,
                              .late = h->late,
                              .history = h->history,
                              .seed = WORLD_SEED};

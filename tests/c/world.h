@@ -24,13 +24,14 @@ enum world_ending {
 struct world_handle {
     int policy, algorithm; /* rows of space.h */
     int deliver, late, op;
+    bool owned_send;
     uint32_t history;
 };
 
 /* What goes wrong once in so many times; 0: never. */
 struct world_trouble {
     uint32_t agent_stalls, application_stalls;
-    uint32_t spurious_wakes, duplicates;
+    uint32_t spurious_wakes, duplicates, misuses;
     uint32_t interleaves; /* others go on in the middle of a deposit or a delivery */
     int64_t stall_longest;
 };

@@ -59,6 +59,9 @@ void app_woken(struct world *w, uint32_t rank, uint64_t token);
 bool app_advance(struct world *w, uint32_t rank);
 const char *app_phase_name(enum app_phase phase);
 
+/* misuse.c: try what is not allowed at this moment. */
+void app_misuse(struct world *w, uint32_t rank);
+
 /* invariants.c: a rank was given a round of handle k, with these masks. */
 void check_delivery(struct world *w, int k, uint32_t rank, const pcoll_round *r,
                     const uint64_t *masks);

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls at the wrong moment: refused, and nothing has changed. And a question that may
+ * be asked at any time: whom does the round wait for?
+ */
+#include <string.h>
+
+#include "check.h"
+#include "reference.h"
+#include "world_state.h"
+
+static void check_refused(struct world *w, uint32_t rank, const char *what, int rc,
+                          const struct member *before)
+{
+    const struct app *a = &w->app[rank];
+    struct domain *d = w->vertex[a->handle][rank]->domain;
+    struct member after;
+    memset(&after, 0, sizeof after); /* what lies between its fields as well */
+    d->ops->snapshot(d, 0, &after);
+    CHECK(rc == PCOLL_ESTATE && !memcmp(before, &after, sizeof after),
+          "rank %u, %s, may %s: %d", rank, app_phase_name(a->phase), what, rc);
+}
+
+static void check_awaited(struct world *w, uint32_t rank)
+{
+    const struct app *a = &w->app[rank];
+    struct vertex *v = w->vertex[a->handle][rank];
+    bool live[LEDGER_MOST_RANKS];
+    int awaited = vertex_awaited(v);
+    if (awaited < 0)
+        return;
+    reference_live(&w->ledger[a->handle], v->engine.current, live);
+    INVARIANT("quorum", live[awaited], "round %llu waits for rank %d, which has gone",
+              (unsigned long long)v->engine.current, awaited);
+}
+
+void app_misuse(struct world *w, uint32_t rank)
+{
+    const struct app *a = &w->app[rank];
+    struct domain *d = w->vertex[a->handle][rank]->domain;
+    const void *send[] = {a->send};
+    enum deposit_outcome outcome;
+    struct member before;
+    memset(&before, 0, sizeof before);
+    d->ops->snapshot(d, 0, &before);
+    check_awaited(w, rank);
+    if (before.started || before.left)
+        check_refused(w, rank, "start", d->ops->deposit(d, 0, send, &outcome), &before);
+    if (before.started)
+        check_refused(w, rank, "leave", d->ops->change(d, 0, member_leave), &before);
+    if (before.left || (before.started && !before.joining))
+        check_refused(w, rank, "join", d->ops->change(d, 0, member_join), &before);
+    if (!before.started || before.joining)
+        check_refused(w, rank, "finish", d->ops->change(d, 0, member_finish), &before);
+}

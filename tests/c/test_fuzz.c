@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Random input for the schedule builder, the engine and the policy parser, compared
+ * with an oracle: what a schedule means is worked out here a second time, by looking at
+ * all operations again and again.
+ *
+ *   PARTIALCOLL_SEED=n  that case alone
+ *   PARTIALCOLL_FUZZ=n  seeds 1 to n (default 20000)
+ */
+#include <string.h>
+
+#include "../../csrc/base/splitmix.h"
+#include "../../csrc/schedule/engine.h"
+#include "check.h"
+
+enum { MOST_OPS = 24, MOST_EDGES = 60, ROUNDS = 3 };
+
+struct dice {
+    uint64_t seed, n;
+};
+
+static uint32_t roll(struct dice *d, uint32_t bound)
+{
+    return splitmix_below(d->seed, d->n++, bound);
+}
+
+/* A schedule as it was asked for. */
+struct plan {
+    int ops, edges, end;
+    bool outside[MOST_OPS], nop[MOST_OPS];
+    uint32_t need[MOST_OPS], preds[MOST_OPS]; /* need 0: all */
+    int from[MOST_EDGES], to[MOST_EDGES];
+    bool nonsense; /* an operation that does not exist was named */
+};
+
+static int add_random(struct sched *s, struct dice *d, struct plan *p)
+{
+    int id = p->ops;
+    uint32_t kind = roll(d, 8);
+    p->outside[id] = kind < 2;
+    p->nop[id] = kind == 2 || kind == 3;
+    p->ops++;
+    switch (kind) {
+    case 0:
+        return sched_event(s, "event");
+    case 1:
+        return sched_control_recv(s, "control", 0, 0);
+    case 2:
+    case 3:
+        return sched_nop(s, "nop");
+    case 4:
+        return sched_send(s, "send", 1, 2, 0);
+    case 5:
+        return sched_recv(s, "receive", 1, 2, 0);
+    case 6:
+        return sched_reduce(s, "reduce", 0, 1, 2);
+    default:
+        return sched_control_send(s, "control", 1, 0);
+    }
+}
+
+/* Mostly an operation that exists. */
+static int some_op(struct dice *d, const struct plan *p)
+{
+    if (roll(d, 400) == 0)
+        return roll(d, 2) ? -1 : p->ops;
+    return (int)roll(d, (uint32_t)p->ops);
+}
+
+static void add_edge(struct sched *s, struct dice *d, struct plan *p)
+{
+    int to = some_op(d, p), from = some_op(d, p);
+    bool exist = to >= 0 && to < p->ops && from >= 0 && from < p->ops;
+    /* Mostly forward, so that not every plan has a cycle; events rarely wait. */
+    if (exist && from > to && roll(d, 100)) {
+        int swap = from;
+        from = to;
+        to = swap;
+    }
+    if (exist && ((from == to || p->outside[to]) && roll(d, 100)))
+        return;
+    sched_after(s, to, from);
+    if (!exist) {
+        p->nonsense = true;
+        return;
+    }
+    p->from[p->edges] = from;
+    p->to[p->edges++] = to;
+    p->preds[to]++;
+}
+
+static struct sched *build(struct dice *d, struct plan *p)
+{
+    struct sched *s = sched_create();
+    *p = (struct plan){0};
+    int ops = 1 + (int)roll(d, MOST_OPS), edges = (int)roll(d, MOST_EDGES);
+    for (int i = 0; i < ops; i++)
+        CHECK(add_random(s, d, p) == i, "operation %d has another number", i);
+    for (int i = 0; i < edges; i++)
+        add_edge(s, d, p);
+    for (int i = 0; i < ops; i++) {
+        if (roll(d, 2) || !p->preds[i])
+            continue;
+        p->need[i] = roll(d, 200) ? 1 + roll(d, p->preds[i]) : p->preds[i] + 1;
+        sched_need(s, i, p->need[i]);
+    }
+    p->end = some_op(d, p);
+    sched_end(s, p->end);
+    return s;
+}
+
+static uint32_t gate(const struct plan *p, int op)
+{
+    return p->need[op] ? p->need[op] : p->preds[op];
+}
+
+/* Take away what has no predecessors left until nothing goes any more. */
+static bool acyclic(const struct plan *p)
+{
+    bool gone[MOST_OPS] = {false};
+    for (int pass = 0; pass < p->ops; pass++) {
+        for (int i = 0; i < p->ops; i++) {
+            bool waits = false;
+            for (int e = 0; e < p->edges; e++)
+                waits = waits || (p->to[e] == i && !gone[p->from[e]]);
+            gone[i] = gone[i] || !waits;
+        }
+    }
+    for (int i = 0; i < p->ops; i++)
+        if (!gone[i])
+            return false;
+    return true;
+}
+
+static bool valid(const struct plan *p)
+{
+    if (p->nonsense || p->end < 0 || p->end >= p->ops)
+        return false;
+    for (int i = 0; i < p->ops; i++)
+        if ((p->outside[i] && p->preds[i]) || gate(p, i) > p->preds[i])
+            return false;
+    return acyclic(p);
+}
+
+static bool gate_open(const struct plan *p, const bool *done, int op)
+{
+    uint32_t count = 0;
+    for (int e = 0; e < p->edges; e++)
+        count += p->to[e] == op && done[p->from[e]];
+    return count >= gate(p, op);
+}
+
+/* What has to be done once these events have happened: the least fixed point. */
+static void fixed_point(const struct plan *p, const bool *happened, bool *done)
+{
+    memset(done, 0, MOST_OPS * sizeof *done);
+    for (int pass = 0; pass <= p->ops; pass++)
+        for (int i = 0; i < p->ops; i++)
+            done[i] = done[i] || (p->outside[i] ? happened[i] : gate_open(p, done, i));
+}
+
+/* An engine that is run, and what has been seen of it. */
+struct run {
+    struct dice *dice;
+    const struct plan *plan;
+    struct engine engine;
+    bool happened[2][MOST_OPS]; /* by parity of the round */
+    bool done[MOST_OPS], issued[MOST_OPS];
+    int running[MOST_OPS], count;
+};
+
+/* An event of this round or the next, sometimes twice. */
+static void happen(struct run *r)
+{
+    int op = (int)roll(r->dice, (uint32_t)r->plan->ops);
+    uint64_t round = r->engine.current + roll(r->dice, 2);
+    if (!r->plan->outside[op])
+        return;
+    bool *before = &r->happened[round % 2][op];
+    enum engine_outcome expected = *before                      ? ENGINE_DROPPED
+                                   : round == r->engine.current ? ENGINE_TAKEN
+                                                                : ENGINE_KEPT;
+    enum engine_outcome outcome = engine_complete(&r->engine, round, op);
+    CHECK(outcome == expected, "event %d of round %llu: %d, expected %d", op,
+          (unsigned long long)round, outcome, expected);
+    *before = true;
+}
+
+/* NOPs fire inside the engine: whatever is done by now follows from what was told. */
+static void learn_nops(struct run *r)
+{
+    for (int pass = 0; pass <= r->plan->ops; pass++)
+        for (int i = 0; i < r->plan->ops; i++)
+            if (r->plan->outside[i])
+                r->done[i] = r->happened[r->engine.current % 2][i];
+            else if (r->plan->nop[i])
+                r->done[i] = r->done[i] || gate_open(r->plan, r->done, i);
+}
+
+static void issue(struct run *r)
+{
+    int op = engine_next(&r->engine);
+    if (op < 0)
+        return;
+    learn_nops(r);
+    CHECK(!r->plan->nop[op] && !r->plan->outside[op], "operation %d was issued", op);
+    CHECK(!r->issued[op], "operation %d was issued twice", op);
+    CHECK(gate_open(r->plan, r->done, op), "operation %d was issued early", op);
+    r->issued[op] = true;
+    r->running[r->count++] = op;
+}
+
+static void complete(struct run *r)
+{
+    if (!r->count)
+        return;
+    int which = (int)roll(r->dice, (uint32_t)r->count), op = r->running[which];
+    r->running[which] = r->running[--r->count];
+    CHECK(engine_complete(&r->engine, r->engine.current, op) == ENGINE_TAKEN,
+          "operation %d was not running", op);
+    CHECK(engine_complete(&r->engine, r->engine.current, op) == ENGINE_DROPPED,
+          "operation %d was completed twice", op);
+    r->done[op] = true;
+}
+
+static void check_round(struct run *r)
+{
+    const struct plan *p = r->plan;
+    bool expected[MOST_OPS];
+    fixed_point(p, r->happened[r->engine.current % 2], expected);
+    for (int i = 0; i < p->ops; i++)
+        CHECK((engine_state(&r->engine, r->engine.current, i) == OP_DONE) ==
+                  expected[i],
+              "operation %d should be %s", i, expected[i] ? "done" : "waiting");
+    CHECK(engine_over(&r->engine) == expected[p->end], "over: %d",
+          engine_over(&r->engine));
+}
+
+static void run_round(struct run *r)
+{
+    void (*const steps[])(struct run *) = {happen, issue, complete};
+    memset(r->done, 0, sizeof r->done);
+    memset(r->issued, 0, sizeof r->issued);
+    for (int i = (int)roll(r->dice, 20); i > 0; i--)
+        happen(r); /* held: nothing may come of it yet */
+    CHECK(engine_next(&r->engine) < 0, "an operation ran before its round");
+    engine_release(&r->engine);
+    for (int i = 0; i < 10 * r->plan->ops; i++)
+        steps[roll(r->dice, 3)](r);
+    for (int i = 0; i <= r->plan->ops; i++) { /* and to its end */
+        issue(r);
+        complete(r);
+    }
+    check_round(r);
+    CHECK(engine_complete(&r->engine, r->engine.current + 2, 0) == ENGINE_IMPOSSIBLE,
+          "two rounds ahead");
+    memset(r->happened[r->engine.current % 2], 0, sizeof r->happened[0]);
+    engine_advance(&r->engine);
+}
+
+static void fuzz_schedule(struct dice *d, uint64_t *committed)
+{
+    struct plan plan;
+    struct sched *s = build(d, &plan);
+    int rc = sched_commit(s);
+    CHECK(rc == (valid(&plan) ? PCOLL_OK : PCOLL_EINVAL), "commit: %d: %s", rc,
+          pcoll_last_error());
+    char *text = sched_text(s), *dot = sched_dot(s);
+    CHECK(text && dot && strstr(dot, "digraph"), "it cannot be printed");
+    free(text);
+    free(dot);
+    if (rc == PCOLL_OK) {
+        struct run r = {.dice = d, .plan = &plan};
+        ++*committed;
+        CHECK_OK(engine_init(&r.engine, s));
+        for (int i = 0; i < ROUNDS; i++)
+            run_round(&r);
+        CHECK(engine_complete(&r.engine, 0, 0) == ENGINE_DROPPED, "round 0 is over");
+        engine_destroy(&r.engine);
+        CHECK(sched_commit(s) == PCOLL_ESTATE, "committed twice");
+    }
+    sched_free(&s);
+}
+
+/* Words of the grammar and anything else, put together at random. */
+static void random_text(struct dice *d, char *text, size_t capacity)
+{
+    static const char *const words[] = {
+        "solo", "majority",      "full",     "quorum",   "first_of", "last_of", ":",
+        ",",    "max_staleness", "linger",   "deadline", "=",        "0.5",     "1e999",
+        "-1",   "50us",          "0x10",     "nan",      " ",        "\t",      "SOLO",
+        "%s%n", "\xff\xfe",      "99999999", "",
+    };
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t i = roll(d, 8); i > 0 && used + 24 < capacity; i--) {
+        if (roll(d, 5)) {
+            const char *word = words[roll(d, sizeof words / sizeof *words)];
+            used += (size_t)snprintf(text + used, capacity - used, "%s", word);
+        } else {
+            text[used++] = (char)(1 + roll(d, 255));
+            text[used] = '\0';
+        }
+    }
+}
+
+/* What is taken has one canonical text, which means the same; what is not is explained.
+ */
+static void fuzz_policy(struct dice *d, uint64_t *accepted)
+{
+    char text[256], canonical[256], again[256];
+    pcoll_policy policy = {.kind = -77}, same = {.kind = -77};
+    random_text(d, text, sizeof text);
+    int rc = pcoll_policy_parse(text, &policy);
+    if (rc != PCOLL_OK) {
+        CHECK(rc == PCOLL_EINVAL && policy.kind == -77, "\"%s\": %d", text, rc);
+        CHECK(strstr(pcoll_last_error(), "quorum: expected"), "\"%s\": %s", text,
+              pcoll_last_error());
+        return;
+    }
+    ++*accepted;
+    CHECK_OK(pcoll_policy_format(&policy, canonical, sizeof canonical));
+    CHECK_OK(pcoll_policy_parse(canonical, &same));
+    CHECK_OK(pcoll_policy_format(&same, again, sizeof again));
+    CHECK(!strcmp(canonical, again), "\"%s\" is \"%s\" and \"%s\"", text, canonical,
+          again);
+}
+
+static void fuzz(uint64_t seed, uint64_t *committed, uint64_t *accepted)
+{
+    struct dice d = {.seed = seed};
+    snprintf(check_context, sizeof check_context, "PARTIALCOLL_SEED=%llu",
+             (unsigned long long)seed);
+    fuzz_schedule(&d, committed);
+    for (int i = 0; i < 5; i++)
+        fuzz_policy(&d, accepted);
+}
+
+int main(void)
+{
+    const char *one = getenv("PARTIALCOLL_SEED"), *many = getenv("PARTIALCOLL_FUZZ");
+    uint64_t cases = many ? strtoull(many, NULL, 10) : 20000;
+    uint64_t committed = 0, accepted = 0;
+    if (one)
+        fuzz(strtoull(one, NULL, 10), &committed, &accepted);
+    for (uint64_t seed = 1; seed <= cases && !one; seed++)
+        fuzz(seed, &committed, &accepted);
+    printf("fuzz: %llu cases; %llu schedules were valid and run, %llu policies were "
+           "taken\n",
+           (unsigned long long)(one ? 1 : cases), (unsigned long long)committed,
+           (unsigned long long)accepted);
+    return 0;
+}

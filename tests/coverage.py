@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which lines of the engine and the protocol do the simulated schedules reach?
+
+Builds them with gcc's coverage, runs the schedules, prints each file's share and the lines that
+were never reached, and fails below 95 %. Needs gcc and gcov.
+
+    python tests/coverage.py [--schedules 2000] [--json F]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O0", "--coverage", "-DPCOLL_TEST_INTERLEAVE"]
+ENOUGH = 95.0
+
+
+def sources() -> list[Path]:
+    """What the simulated schedules are made of, as the Makefile lists it."""
+    command = ["make", "-s", "print-simulation"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in names.split()]
+
+
+def measured(source: Path) -> bool:
+    """Is this one of the files that have to be covered?"""
+    return source.parent.name == "protocol" or source.name == "engine.c"
+
+
+def build(folder: Path) -> Path:
+    """Compile each file on its own, since gcov wants one object per source; the program."""
+    objects = []
+    for source in sources():
+        objects.append(folder / f"{source.parent.name}-{source.stem}.o")
+        subprocess.run(["cc", *FLAGS, "-c", str(source), "-o", str(objects[-1])], check=True)
+    program = folder / "covered"
+    subprocess.run(
+        ["cc", "--coverage", *map(str, objects), "-lm", "-lpthread", "-o", str(program)],
+        check=True,
+    )
+    return program
+
+
+def lines(folder: Path, source: Path) -> dict[int, int]:
+    """How often each line that has code was reached."""
+    notes = folder / f"{source.parent.name}-{source.stem}.gcda"
+    done = subprocess.run(
+        ["gcov", "--json-format", "--stdout", str(notes)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    counts: dict[int, int] = {}
+    for file in json.loads(done.stdout)["files"]:
+        if Path(file["file"]).resolve() == source:
+            for line in file["lines"]:
+                number = line["line_number"]
+                counts[number] = counts.get(number, 0) + line["count"]
+    return counts
+
+
+def main() -> int:
+    """Measure; exit 1 below what is enough."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--schedules", type=int, default=2000)
+    parser.add_argument("--json", help="write what was seen to a file")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        env = {**os.environ, "PARTIALCOLL_SCHEDULES": str(options.schedules)}
+        subprocess.run([str(build(folder))], env=env, check=True, stdout=subprocess.DEVNULL)
+        for source in filter(measured, sources()):
+            counts = lines(folder, source)
+            missed = sorted(number for number, count in counts.items() if not count)
+            rows.append(
+                {
+                    "file": str(source.relative_to(ROOT)),
+                    "lines": len(counts),
+                    "missed": missed,
+                    "percent": round(100 * (1 - len(missed) / len(counts)), 1),
+                }
+            )
+    for row in rows:
+        print(f"{row['percent']:5.1f} %  {row['file']}  missed: {row['missed'] or 'none'}")
+    total = sum(row["lines"] for row in rows)
+    percent = 100 * (1 - sum(len(row["missed"]) for row in rows) / total)
+    print(f"{percent:5.1f} % of {total} lines, from {options.schedules} simulated schedules")
+    if options.json:
+        Path(options.json).write_text(
+            json.dumps({"schema": 1, "percent": round(percent, 1), "rows": rows}, indent=2) + "\n"
+        )
+    return 0 if percent >= ENOUGH else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
