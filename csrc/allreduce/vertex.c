@@ -149,9 +149,8 @@ static bool wants_start(struct vertex *v)
     struct policy_view view = view_round(v);
     if (!policy_met(&v->policy, &view))
         return false;
-    for (uint32_t i = v->shape.ranks; i-- > 0;)
-        if (bitset_has(v->arrived, i) && bitset_has(v->live, i))
-            v->initiator = i;
+    v->initiator =
+        bitset_first_common(v->arrived, v->live, bitset_words(v->shape.ranks));
     return true;
 }
 

@@ -50,9 +50,19 @@ static inline bool bitset_empty(const uint64_t *set, size_t words)
 /* Fill with the bits 0 … bits-1. */
 static inline void bitset_fill(uint64_t *set, uint32_t bits)
 {
-    bitset_clear(set, bitset_words(bits));
-    for (uint32_t i = 0; i < bits; i++)
-        bitset_add(set, i);
+    memset(set, 0xff, bits / 64 * sizeof *set);
+    if (bits % 64)
+        set[bits / 64] = ((uint64_t)1 << bits % 64) - 1;
+}
+
+/* The lowest bit that is in both; UINT32_MAX if there is none. */
+static inline uint32_t bitset_first_common(const uint64_t *a, const uint64_t *b,
+                                           size_t words)
+{
+    for (size_t i = 0; i < words; i++)
+        if (a[i] & b[i])
+            return (uint32_t)(64 * i) + (uint32_t)__builtin_ctzll(a[i] & b[i]);
+    return UINT32_MAX;
 }
 
 #endif
