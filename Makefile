@@ -51,7 +51,8 @@ test-examples: $(VENV)/installed
 CC ?= cc
 CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algorithms/*.c \
           csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c csrc/transport/sim*.c) \
-        csrc/allreduce/context.c csrc/allreduce/vertex.c csrc/allreduce/survey.c
+        $(addprefix csrc/allreduce/,context.c options.c survey.c vertex.c) \
+        $(wildcard csrc/simulation/*.c)
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
 HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))
 WORLD := $(addprefix tests/c/,app.c invariants.c ledger.c misuse.c reference.c space.c spy.c wire.c world.c)

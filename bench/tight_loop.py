@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 import partialcoll as pc
-from partialcoll.bench import _report
+from partialcoll import _report
 
 BATCH = 100
 

@@ -1,32 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console script ``partialcoll``: info, and the benchmarks, for which it starts MPI itself."""
+"""The console script ``partialcoll``: info, the benchmarks, for which it starts MPI itself, and
+the simulations, which need none."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any, Callable
 
 from . import _mpiexec
 from ._errors import Error
+from .sim import network
 
 COLLECTIVES = ("mpi", "solo", "majority", "full")
 DOMAINS = ("rank",)
+ALGORITHMS = ("recdbl",)
 
 
 def _positive_int(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.lstrip("-").isdigit() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text}")
     return value
 
 
 def _not_negative(text: str) -> float:
-    value = float(text)
-    if not value >= 0:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text}")
     return value
+
+
+def _seed(text: str) -> int:
+    if not text.isdigit() or int(text) >= 1 << 64:
+        raise argparse.ArgumentTypeError(f"expected a whole number of 0 to 2^64-1, got {text}")
+    return int(text)
 
 
 def _words(allowed: Sequence[str]) -> Callable[[str], list[str]]:
@@ -40,6 +53,33 @@ def _words(allowed: Sequence[str]) -> Callable[[str], list[str]]:
         return words
 
     return parse
+
+
+def _one_of(allowed: Sequence[str]) -> Callable[[str], str]:
+    """One of the words."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise argparse.ArgumentTypeError(f"expected {' or '.join(allowed)}, got {text!r}")
+        return text
+
+    return parse
+
+
+def _positive_ints(text: str) -> list[int]:
+    return [_positive_int(word) for word in text.split(",")]
+
+
+def _explained(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser whose ValueError is shown to the user."""
+
+    def explain(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return explain
 
 
 def _add_launch(parser: argparse.ArgumentParser) -> None:
@@ -62,13 +102,8 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="F.png", help="draw them into a picture")
 
 
-def _add_skew(commands: Any) -> None:
-    skew = commands.add_parser(
-        "skew",
-        help="what skewed arrival costs, and what a quorum saves",
-        description="Rank i arrives i times the skew late. Latency is from entering Start to "
-        "leaving Wait, the mean over ranks and rounds, each collective in turn in every iteration.",
-    )
+def _add_arrivals(skew: argparse.ArgumentParser, iters: int) -> None:
+    """What the measured and the simulated skew have in common."""
     skew.add_argument(
         "--count", type=_positive_int, default=1024, help="float32 elements (default 1024)"
     )
@@ -76,9 +111,11 @@ def _add_skew(commands: Any) -> None:
         "--skew-ms", type=_not_negative, default=1.0, help="between two ranks (default 1)"
     )
     skew.add_argument(
-        "--iters", type=_positive_int, default=30, help="iterations measured (default 30)"
+        "--iters",
+        type=_positive_int,
+        default=iters,
+        help=f"iterations measured (default {iters})",
     )
-    skew.add_argument("--warmup", type=int, default=3, help="iterations before that (default 3)")
     skew.add_argument(
         "--collectives",
         type=_words(COLLECTIVES),
@@ -93,8 +130,65 @@ def _add_skew(commands: Any) -> None:
         help="what becomes of late deposits; with drop, as in the paper, active counts who came "
         "in time",
     )
+
+
+def _add_skew(commands: Any) -> None:
+    skew = commands.add_parser(
+        "skew",
+        help="what skewed arrival costs, and what a quorum saves",
+        description="Rank i arrives i times the skew late. Latency is from entering Start to "
+        "leaving Wait, the mean over ranks and rounds, each collective in turn in every iteration.",
+    )
+    _add_arrivals(skew, iters=30)
+    skew.add_argument("--warmup", type=int, default=3, help="iterations before that (default 3)")
     _add_output(skew)
     _add_launch(skew)
+
+
+def _add_sim_skew(commands: Any) -> None:
+    skew = commands.add_parser(
+        "skew",
+        help="bench skew in virtual time, for any number of ranks",
+        description="The rows of bench skew, from simulated ranks that run the very same "
+        "schedules and protocol. mpi stands for an allreduce of all ranks by recursive doubling.",
+    )
+    skew.add_argument(
+        "--ranks",
+        type=_positive_ints,
+        default=[1024],
+        metavar="P[,P…]",
+        help="simulated ranks (default 1024); with several numbers the picture shows the growth",
+    )
+    _add_arrivals(skew, iters=10)
+    skew.add_argument(
+        "--loggp",
+        type=_explained(network.parse_loggp),
+        default=network.parse_loggp(network.DEFAULT_LOGGP),
+        metavar="L,o,g,G",
+        help="latency, overhead of a message, gap between two, gap per byte; microseconds, or with "
+        f"units (default {network.DEFAULT_LOGGP})",
+    )
+    skew.add_argument(
+        "--latency",
+        type=_explained(network.parse_latency),
+        default=network.parse_latency("constant"),
+        metavar="D",
+        help="distribution of the latency around L: constant (default), exponential, uniform:W, "
+        "lognormal:S",
+    )
+    skew.add_argument(
+        "--algorithm",
+        type=_one_of(ALGORITHMS),
+        default=ALGORITHMS[0],
+        help=" or ".join(ALGORITHMS),
+    )
+    skew.add_argument(
+        "--seed",
+        type=_seed,
+        default=0,
+        help="of latencies and draws (default 0)",
+    )
+    _add_output(skew)
 
 
 def _add_idle(commands: Any) -> None:
@@ -124,6 +218,10 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_skew(bench)
     _add_idle(bench)
+    sim = commands.add_parser("sim", help="the same code in virtual time").add_subparsers(
+        dest="sim", required=True
+    )
+    _add_sim_skew(sim)
     return top
 
 
@@ -132,6 +230,11 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         from ._info import show
 
         show(as_json=options.json)
+        return 0
+    if options.command == "sim":
+        from .sim.skew import main
+
+        main(options)
         return 0
     if not _mpiexec.in_job():
         return _mpiexec.relaunch(arguments, options.n, options.hosts, options.mpiexec_args)

@@ -29,6 +29,17 @@ C_LAYERS = {
         "domain",
         "progress",
     },
+    "simulation": {
+        "base",
+        "schedule",
+        "protocol",
+        "algorithms",
+        "kernels",
+        "transport",
+        "domain",
+        "progress",
+        "allreduce",
+    },
 }
 MAY_CALL_MPI = {"transport/mpi.c", "transport/mpi_state.c"}
 
@@ -41,7 +52,9 @@ PY_LAYERS = [
     {"_handle"},
     {"allreduce"},
     {"__init__"},
-    {"_info", "bench"},
+    {"_info", "_report"},
+    {"_skew"},
+    {"bench", "sim"},
     {"cli"},
     {"__main__"},
 ]

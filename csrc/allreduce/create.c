@@ -10,26 +10,7 @@
 #include "../transport/mpi.h"
 #include "agree.h"
 #include "handle.h"
-
-static int check_options(const pcoll_options *o)
-{
-    if (o->invalid)
-        return fail(PCOLL_EINVAL, "invalid arguments");
-    char text[64];
-    int rc = pcoll_policy_format(&o->policy, text, sizeof text);
-    if (rc != PCOLL_OK)
-        return rc;
-    if (o->history < 1 || o->history > 1u << 20)
-        return fail(PCOLL_EINVAL, "history: expected 1 to %u rounds, got %u", 1u << 20,
-                    o->history);
-    if (o->deliver < PCOLL_DELIVER_ONE || o->deliver > PCOLL_DELIVER_ALL)
-        return fail(PCOLL_EINVAL, "deliver: unknown value %d", o->deliver);
-    if (o->late < PCOLL_LATE_CARRY || o->late > PCOLL_LATE_DROP)
-        return fail(PCOLL_EINVAL, "late: unknown value %d", o->late);
-    if (o->progress < PCOLL_PROGRESS_AGENT || o->progress > PCOLL_PROGRESS_SPIN)
-        return fail(PCOLL_EINVAL, "progress: unknown value %d", o->progress);
-    return PCOLL_OK;
-}
+#include "options.h"
 
 static int check_threads(const struct context *c, const pcoll_options *o)
 {
@@ -56,7 +37,7 @@ static int start_agent(struct context *c, const pcoll_options *o)
 static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuffers,
                        const pcoll_options *o, struct vertex **v)
 {
-    int rc = check_options(o);
+    int rc = options_check(o);
     if (rc == PCOLL_OK)
         rc = check_threads(c, o);
     if (rc == PCOLL_OK)
@@ -151,7 +132,7 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
                           const pcoll_options *options, uint64_t *bytes)
 {
     struct round_shape shape;
-    int rc = check_options(options);
+    int rc = options_check(options);
     if (rc == PCOLL_OK)
         rc = round_shape_init(&shape, ranks, buffers, nbuffers);
     if (rc != PCOLL_OK)

@@ -228,6 +228,41 @@ int pcoll_handle_missing(pcoll_handle *handle, int64_t patience_us, char *text,
 int pcoll_handle_free_begin(pcoll_handle *handle);
 int pcoll_handle_free(pcoll_handle **handle, int64_t timeout_us);
 
+/*
+ * Skewed arrival in virtual time: rank i starts i times the skew late, in each
+ * iteration, which begins when nothing is left to happen from the one before. The
+ * schedule, the protocol and the reductions are those that run over MPI. Local, and
+ * MPI need not be initialised.
+ */
+typedef struct pcoll_skew {
+    uint32_t ranks;
+    uint64_t count; /* float32 elements, SUM */
+    double skew;    /* nanoseconds */
+    uint64_t seed;  /* of the latencies */
+    pcoll_network network;
+} pcoll_skew;
+
+typedef struct pcoll_skew_result {
+    uint32_t active;
+    uint64_t messages; /* sent by all ranks, data and control */
+    double activation; /* from the first arrival that started the round until it was
+                          active on the last rank, nanoseconds */
+    uint64_t wrong;    /* elements that differ from the sum over the mask */
+} pcoll_skew_result;
+
+typedef struct pcoll_skew_run pcoll_skew_run;
+
+/* PCOLL_EINVAL names an impossible parameter and its range. */
+int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
+                      pcoll_skew_run **run);
+/* One iteration. latency[i]: of rank i, from its start until its round was complete
+ * there, nanoseconds. */
+int pcoll_skew_iterate(pcoll_skew_run *run, double *latency, pcoll_skew_result *result);
+int pcoll_skew_free(pcoll_skew_run **run);
+/* About how much memory a run takes. */
+int pcoll_skew_memory(const pcoll_skew *skew, const pcoll_options *options,
+                      uint64_t *bytes);
+
 /* cffi:end */
 #pragma GCC visibility pop
 

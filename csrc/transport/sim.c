@@ -55,6 +55,7 @@ struct gathering {
 struct sim {
     struct sim_options options;
     int64_t now;
+    uint64_t messages;
     struct network *network;
     struct queue queue;
     struct endpoint *endpoints;
@@ -83,6 +84,11 @@ int64_t sim_now(const struct sim *s)
     return s->now;
 }
 
+uint64_t sim_messages(const struct sim *s)
+{
+    return s->messages;
+}
+
 static bool one_in(struct sim *s, uint32_t n)
 {
     return n && sim_random(s, n) == 0;
@@ -109,6 +115,7 @@ static struct message *new_message(struct transport *t, uint32_t peer, uint32_t 
                                    size_t bytes)
 {
     struct message *m = must(malloc(sizeof *m + bytes));
+    of(t)->sim->messages++;
     *m = (struct message){.from = t->rank, .to = peer, .tag = tag, .bytes = bytes};
     return m;
 }

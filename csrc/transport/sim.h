@@ -54,6 +54,8 @@ struct sim_stop {
 bool sim_step(struct sim *s, struct sim_stop *stop);
 
 int64_t sim_now(const struct sim *s);
+/* Messages sent so far, by all ranks. */
+uint64_t sim_messages(const struct sim *s);
 
 /* A number of the simulation's own stream: seeded, uniform in [0, bound). */
 uint32_t sim_random(struct sim *s, uint32_t bound);

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import partialcoll as pc
 
-from . import _report
+from .. import _report
 
 COLUMNS = ("state", "ranks", "cpu_percent_per_rank")
 

@@ -17,22 +17,7 @@ from mpi4py import MPI
 
 import partialcoll as pc
 
-from . import _report
-
-COLUMNS = (
-    "collective",
-    "domain",
-    "ranks",
-    "bytes",
-    "latency_us_avg",
-    "latency_us_p50",
-    "latency_us_p99",
-    "active_mean",
-    "speedup_vs_mpi",
-    "limit_us",
-    "speedup_vs_limit",
-    "wrong",
-)
+from .. import _report, _skew
 
 
 @dataclass
@@ -78,19 +63,6 @@ class Gate:
     def free(self) -> None:
         """Collective."""
         self._handle.Free()
-
-
-def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
-    """The least mean latency that arithmetic allows, in microseconds.
-
-    mpi, full: (P-1)/2 skews. majority: (P^2-1)/(6P), since one drawn rank is waited for.
-    solo: nobody is waited for, so there is no bound but the work itself (None).
-    """
-    if collective in ("mpi", "full"):
-        return (ranks - 1) / 2 * skew_us
-    if collective == "majority":
-        return (ranks * ranks - 1) / (6 * ranks) * skew_us
-    return None
 
 
 def _contenders(
@@ -158,22 +130,12 @@ def _row(c: Contender, comm: MPI.Intracomm, options: argparse.Namespace) -> _rep
         "latency_us_p99": float(np.percentile(all_latencies, 99)),
         "active_mean": float(np.mean(active)),
         "speedup_vs_mpi": None,
-        "limit_us": limit_us(c.name, comm.size, options.skew_ms * 1e3),
+        "limit_us": _skew.limit_us(c.name, comm.size, options.skew_ms * 1e3),
         "speedup_vs_limit": None,
         "bandwidth_gbs": None,
         "busbw_gbs": None,
         "wrong": wrong,
     }
-
-
-def _compare(rows: list[_report.Row]) -> None:
-    """Fill in the ratios."""
-    mpi = next((row["latency_us_avg"] for row in rows if row["collective"] == "mpi"), None)
-    for row in rows:
-        if mpi is not None:
-            row["speedup_vs_mpi"] = mpi / row["latency_us_avg"]
-        if row["limit_us"]:
-            row["speedup_vs_limit"] = row["limit_us"] / row["latency_us_avg"]
 
 
 def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
@@ -193,59 +155,8 @@ def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
         if c.handle is not None:
             c.handle.Free()
     gate.free()
-    _compare(rows)
+    _skew.compare(rows)
     return rows
-
-
-def plot(rows: list[_report.Row], title: str, path: str) -> None:
-    """Latency (logarithmic) and active ranks of each collective, as bars."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    names = [row["collective"].replace("mpi", "MPI_Allreduce") for row in rows]
-    colours = ["#9aa0a6" if row["collective"] == "mpi" else "#1a73e8" for row in rows]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
-    figure.suptitle(title, fontsize=11)
-    latency = [row["latency_us_avg"] for row in rows]
-    bars = left.bar(names, latency, color=colours, width=0.6)
-    left.set_yscale("log")
-    left.set_ylabel("average latency (µs)")
-    left.set_ylim(min(latency) / 2, max(latency) * 3)
-    labels = []
-    for row in rows:
-        us, speedup = row["latency_us_avg"], row["speedup_vs_mpi"]
-        time_text = f"{us / 1000:.1f} ms" if us >= 1000 else f"{us:.0f} µs"
-        labels.append(
-            time_text
-            if not speedup or row["collective"] == "mpi"
-            else f"{time_text}\n{speedup:.1f}×"
-        )
-    left.bar_label(bars, labels, fontsize=9, padding=2)
-    for row, bar in zip(rows, bars):
-        if row["limit_us"]:
-            x = bar.get_x()
-            left.hlines(
-                row["limit_us"],
-                x,
-                x + bar.get_width(),
-                colors="#202124",
-                linestyles=":",
-                linewidth=1.5,
-            )
-    left.plot([], [], ":", color="#202124", label="limit by arithmetic")
-    left.legend(fontsize=8, frameon=False, loc="upper right")
-    active = [row["active_mean"] for row in rows]
-    right.bar_label(
-        right.bar(names, active, color=colours, width=0.6), fmt="%.1f", fontsize=9, padding=2
-    )
-    right.set_ylabel("ranks in the sum (mean)")
-    right.set_ylim(0, rows[0]["ranks"] * 1.15)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def main(options: argparse.Namespace) -> None:
@@ -255,11 +166,11 @@ def main(options: argparse.Namespace) -> None:
     if comm.rank != 0:
         return
     doc = _report.document("bench skew", comm.size, rows)
-    _report.write(options.json, doc, _report.table(rows, COLUMNS))
+    _report.write(options.json, doc, _report.table(rows, _skew.COLUMNS))
     if options.plot:
         size = 4 * options.count
         bytes_text = f"{size / 1024:.0f} KiB" if size >= 1024 else f"{size} B"
-        plot(
+        _skew.plot(
             rows,
             f"{comm.size} ranks arriving {options.skew_ms:g} ms apart, {bytes_text}",
             options.plot,

@@ -150,14 +150,13 @@ void check_end(struct world *w)
 {
     for (int k = 0; k < w->o.handles * w->o.generations; k++) {
         const struct ledger *l = &w->ledger[k];
-        double in = 0, out = 0, size = 0;
+        double in = 0, out = 0, magnitude = 0;
         for (uint32_t r = 0; r < w->o.ranks; r++) {
             const struct ledger_account *s = &l->account[r];
             in += s->deposited - s->dropped - (s->has_pending ? s->pending : 0);
-            for (uint64_t t = 0; t < l->frozen[r]; t++) {
+            magnitude += s->magnitude;
+            for (uint64_t t = 0; t < l->frozen[r]; t++)
                 out += l->round[t][r].value;
-                size += fabs(l->round[t][r].value);
-            }
             INVARIANT("conservation", w->o.ending != END_JOIN || !s->has_pending,
                       "all have joined, and rank %u still owes %g", r, s->pending);
             INVARIANT("agreement", l->frozen[r] == l->frozen[0],
@@ -165,7 +164,7 @@ void check_end(struct world *w)
                       (unsigned long long)l->frozen[r],
                       (unsigned long long)l->frozen[0]);
         }
-        double slack = w->o.fractions ? 1e-9 * size : 0;
+        double slack = w->o.fractions ? 1e-12 * magnitude : 0;
         INVARIANT("conservation", fabs(in - out) <= slack,
                   "handle %d: %.17g handed in, %.17g came out", k, in, out);
     }

@@ -21,6 +21,7 @@ struct ledger_account {
     double pending; /* what the next round must take */
     bool has_pending, pending_arrived;
     double deposited, dropped; /* sums of the values handed in and forgotten */
+    double magnitude;          /* of what these sums were made of: bounds rounding */
 };
 
 /* What the first rank that was given a round was told. */

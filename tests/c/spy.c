@@ -2,6 +2,8 @@
 /* The watched domain; everything it does not look at is passed on. */
 #include "spy.h"
 
+#include <math.h>
+
 #include "check.h"
 
 static struct spy *of(struct domain *d)
@@ -28,6 +30,7 @@ static void model_deposit(struct spy *s, double value, enum deposit_outcome outc
               "rank %u deposits %s: %d", s->rank, in_time(s) ? "in time" : "late",
               outcome);
     s->account->deposited += value;
+    s->account->magnitude += fabs(value);
     s->taken_in = -1;
     if (outcome == DEPOSIT_DROPPED) {
         s->account->dropped += value;

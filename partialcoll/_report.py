@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
-import partialcoll
+from ._version import __version__
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def document(command: str, ranks: int, rows: list[Row]) -> dict[str, Any]:
             "mpi": MPI.Get_library_version().rstrip("\x00").splitlines()[0],
             "ranks": ranks,
             "cores": os.cpu_count(),
-            "version": partialcoll.__version__,
+            "version": __version__,
         },
         "rows": rows,
     }

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "options.h"
+
+#include "../base/error.h"
+
+int options_check(const pcoll_options *o)
+{
+    if (o->invalid)
+        return fail(PCOLL_EINVAL, "invalid arguments");
+    char text[64];
+    int rc = pcoll_policy_format(&o->policy, text, sizeof text);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (o->history < 1 || o->history > 1u << 20)
+        return fail(PCOLL_EINVAL, "history: expected 1 to %u rounds, got %u", 1u << 20,
+                    o->history);
+    if (o->deliver < PCOLL_DELIVER_ONE || o->deliver > PCOLL_DELIVER_ALL)
+        return fail(PCOLL_EINVAL, "deliver: unknown value %d", o->deliver);
+    if (o->late < PCOLL_LATE_CARRY || o->late > PCOLL_LATE_DROP)
+        return fail(PCOLL_EINVAL, "late: unknown value %d", o->late);
+    if (o->progress < PCOLL_PROGRESS_AGENT || o->progress > PCOLL_PROGRESS_SPIN)
+        return fail(PCOLL_EINVAL, "progress: unknown value %d", o->progress);
+    return PCOLL_OK;
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a handle may be asked for. */
+#ifndef PCOLL_ALLREDUCE_OPTIONS_H
+#define PCOLL_ALLREDUCE_OPTIONS_H
+
+#include "../include/partialcoll.h"
+
+/* PCOLL_EINVAL names the option that is impossible and its range. */
+int options_check(const pcoll_options *options);
+
+#endif

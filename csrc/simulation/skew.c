@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The microbenchmark of skewed arrival in virtual time: any number of ranks in one
+ * process, each with a context and a vertex of its own over transport/sim.c.
+ * Source: Li et al., PPoPP 2020, section 6.1 (what is measured).
+ *
+ * Between two iterations nothing is under way: the simulation has nothing left to do.
+ * A rank that has started and waits is looked at whenever something happened to it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../allreduce/options.h"
+#include "../allreduce/vertex.h"
+#include "../base/error.h"
+#include "../transport/sim.h"
+
+enum { AGENT_LOOKS, START };
+enum { MOST_RANKS = 1 << 20, VALUES = 7 }; /* rank r contributes r mod 7 + 1 */
+
+/* An hour: a million of them still fit the clock. */
+static double const LONGEST_SKEW = 3.6e12;
+
+struct rank {
+    struct context *context;
+    struct vertex *vertex;
+    int64_t started;
+    bool waiting, active;
+};
+
+struct pcoll_skew_run {
+    pcoll_skew skew;
+    struct sim *sim;
+    struct rank *ranks;
+    uint64_t *masks;
+    float *buffer;
+    uint64_t round;
+    bool exact; /* nothing is carried over: the sum follows from the mask */
+    /* of the iteration */
+    int64_t last_active;
+    uint32_t waiting;
+    double *latency;
+    pcoll_skew_result result;
+    int32_t initiator;
+};
+
+static int check(const pcoll_skew *s)
+{
+    if (s->ranks < 1 || s->ranks > MOST_RANKS)
+        return fail(PCOLL_EINVAL, "ranks: expected 1 to %d, got %u", MOST_RANKS,
+                    s->ranks);
+    if (!(s->skew >= 0 && s->skew <= LONGEST_SKEW))
+        return fail(PCOLL_EINVAL, "skew: expected 0 to %g ns, got %g", LONGEST_SKEW,
+                    s->skew);
+    return PCOLL_OK;
+}
+
+static pcoll_buffer buffer_of(const pcoll_skew *s)
+{
+    return (pcoll_buffer){.count = s->count, .dtype = PCOLL_FLOAT32, .op = PCOLL_SUM};
+}
+
+static int create_rank(struct pcoll_skew_run *run, uint32_t i,
+                       const pcoll_options *options)
+{
+    struct rank *r = &run->ranks[i];
+    pcoll_buffer buffer = buffer_of(&run->skew);
+    int rc = context_create(sim_endpoint(run->sim, i), NULL, &r->context);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = vertex_create(r->context,
+                       &(struct vertex_spec){.ranks = run->skew.ranks,
+                                             .buffers = &buffer,
+                                             .nbuffers = 1,
+                                             .options = options,
+                                             .create_domain = domain_single_create,
+                                             .domain_arg = &i},
+                       &r->vertex);
+    return rc == PCOLL_OK ? context_register(r->context, r->vertex, 0) : rc;
+}
+
+static int create_all(struct pcoll_skew_run *run, const pcoll_options *options)
+{
+    const pcoll_skew *s = &run->skew;
+    int rc = sim_create(
+        &(struct sim_options){.size = s->ranks, .seed = s->seed, .network = s->network},
+        &run->sim);
+    if (rc != PCOLL_OK)
+        return rc;
+    run->ranks = calloc(s->ranks, sizeof *run->ranks);
+    run->masks = calloc(2 * bitset_words(s->ranks), sizeof *run->masks);
+    run->buffer = calloc(s->count ? s->count : 1, sizeof *run->buffer);
+    if (!run->ranks || !run->masks || !run->buffer)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", s->ranks);
+    for (uint32_t i = 0; i < s->ranks && rc == PCOLL_OK; i++)
+        rc = create_rank(run, i, options);
+    return rc;
+}
+
+int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
+                      pcoll_skew_run **out)
+{
+    uint64_t bytes;
+    int rc = pcoll_skew_memory(skew, options, &bytes); /* checks the arguments */
+    if (rc != PCOLL_OK)
+        return rc;
+    struct pcoll_skew_run *run = calloc(1, sizeof *run);
+    if (!run)
+        return fail(PCOLL_ENOMEM, "no memory for a simulation");
+    run->skew = *skew;
+    run->exact = options->late == PCOLL_LATE_DROP;
+    if ((rc = create_all(run, options)) != PCOLL_OK) {
+        pcoll_skew_free(&run);
+        return rc;
+    }
+    *out = run;
+    return PCOLL_OK;
+}
+
+int pcoll_skew_free(pcoll_skew_run **at)
+{
+    struct pcoll_skew_run *run = *at;
+    if (!run)
+        return PCOLL_OK;
+    for (uint32_t i = 0; run->ranks && i < run->skew.ranks; i++) {
+        struct rank *r = &run->ranks[i];
+        if (r->vertex)
+            vertex_destroy(&r->vertex);
+        if (r->context)
+            context_destroy(&r->context);
+    }
+    if (run->sim)
+        sim_free(&run->sim);
+    free(run->ranks);
+    free(run->masks);
+    free(run->buffer);
+    free(run);
+    *at = NULL;
+    return PCOLL_OK;
+}
+
+static int start(struct pcoll_skew_run *run, uint32_t i)
+{
+    struct rank *r = &run->ranks[i];
+    struct domain *d = r->vertex->domain;
+    enum deposit_outcome outcome;
+    const void *send[] = {run->buffer};
+    for (uint64_t e = 0; e < run->skew.count; e++)
+        run->buffer[e] = (float)(i % VALUES + 1);
+    int rc = d->ops->deposit(d, 0, send, &outcome);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (outcome == DEPOSIT_ARRIVED)
+        context_kick(r->context, r->vertex);
+    r->started = sim_now(run->sim);
+    r->waiting = true;
+    return PCOLL_OK;
+}
+
+static uint64_t count_wrong(const struct pcoll_skew_run *run)
+{
+    uint64_t sum = 0, wrong = 0;
+    for (uint32_t i = 0; i < run->skew.ranks; i++)
+        sum += bitset_has(run->masks, i) ? i % VALUES + 1 : 0;
+    for (uint64_t e = 0; e < run->skew.count; e++)
+        wrong += run->buffer[e] != (float)sum;
+    return wrong;
+}
+
+static int finish(struct pcoll_skew_run *run, uint32_t i)
+{
+    struct rank *r = &run->ranks[i];
+    struct domain *d = r->vertex->domain;
+    void *recv[] = {run->buffer};
+    pcoll_round round;
+    bool moved;
+    run->latency[i] = (double)(sim_now(run->sim) - r->started);
+    run->waiting--;
+    r->waiting = false;
+    int rc = d->ops->deliver(d, 0, run->round, recv, &round, run->masks, &moved);
+    if (rc != PCOLL_OK)
+        return rc;
+    run->result.active = round.active;
+    run->result.wrong += run->exact ? count_wrong(run) : 0;
+    run->initiator = round.initiator;
+    if (moved)
+        context_kick(r->context, r->vertex);
+    return d->ops->change(d, 0, member_finish);
+}
+
+/* Entered since it was last looked at? */
+static void watch_activation(struct pcoll_skew_run *run, struct rank *r)
+{
+    if (r->active || (r->vertex->engine.current <= run->round && !r->vertex->frozen))
+        return;
+    r->active = true;
+    run->last_active = sim_now(run->sim);
+}
+
+static int run_rank(struct pcoll_skew_run *run, uint32_t i)
+{
+    struct rank *r = &run->ranks[i];
+    struct domain *d = r->vertex->domain;
+    while (context_poll(r->context) > 0)
+        ;
+    watch_activation(run, r);
+    int rc = context_check(r->context);
+    if (rc == PCOLL_OK && r->waiting && d->ops->ready(d, 0))
+        rc = finish(run, i);
+    return rc;
+}
+
+static void begin(struct pcoll_skew_run *run, double *latency)
+{
+    run->latency = latency;
+    run->result = (pcoll_skew_result){.messages = sim_messages(run->sim)};
+    run->waiting = run->skew.ranks;
+    for (uint32_t i = 0; i < run->skew.ranks; i++) {
+        run->ranks[i].active = false;
+        sim_wake(run->sim, i, (int64_t)(run->skew.skew * i), START);
+    }
+}
+
+int pcoll_skew_iterate(pcoll_skew_run *run, double *latency, pcoll_skew_result *result)
+{
+    struct sim_stop stop;
+    int rc = PCOLL_OK;
+    begin(run, latency);
+    while (rc == PCOLL_OK && sim_step(run->sim, &stop)) {
+        if (stop.woken && stop.token == START)
+            rc = start(run, stop.rank);
+        if (rc == PCOLL_OK)
+            rc = run_rank(run, stop.rank);
+    }
+    if (rc == PCOLL_OK && run->waiting)
+        rc = fail(PCOLL_EPROTOCOL, "%u ranks wait and nothing is left to happen",
+                  run->waiting);
+    if (rc != PCOLL_OK)
+        return rc;
+    run->round++;
+    run->result.messages = sim_messages(run->sim) - run->result.messages;
+    if (run->initiator >= 0)
+        run->result.activation =
+            (double)(run->last_active - run->ranks[run->initiator].started);
+    *result = run->result;
+    return PCOLL_OK;
+}
+
+int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
+                      uint64_t *bytes)
+{
+    struct round_shape shape;
+    pcoll_buffer buffer = buffer_of(s);
+    int rc = check(s);
+    if (rc == PCOLL_OK)
+        rc = options_check(options);
+    if (rc == PCOLL_OK)
+        rc = round_shape_init(&shape, s->ranks, &buffer, 1);
+    if (rc != PCOLL_OK)
+        return rc;
+    uint64_t edges = (uint64_t)activation_edges(s->ranks);
+    uint64_t tables = 4096 + 1024 * edges; /* schedule, engine, lanes, events */
+    uint64_t under_way = 2 * shape.message_bytes;
+    *bytes = s->ranks * (domain_single_bytes(&shape, options) + vertex_bytes(&shape) +
+                         under_way + tables);
+    round_shape_destroy(&shape);
+    return PCOLL_OK;
+}

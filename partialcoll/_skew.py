@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What measuring skewed arrival and simulating it have in common: columns, limits, picture."""
+
+from __future__ import annotations
+
+from . import _report
+
+COLUMNS = (
+    "collective",
+    "domain",
+    "ranks",
+    "bytes",
+    "latency_us_avg",
+    "latency_us_p50",
+    "latency_us_p99",
+    "active_mean",
+    "speedup_vs_mpi",
+    "limit_us",
+    "speedup_vs_limit",
+    "wrong",
+)
+
+
+def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
+    """The least mean latency that arithmetic allows, in microseconds.
+
+    mpi, full: (P-1)/2 skews. majority: (P^2-1)/(6P), since one drawn rank is waited for.
+    solo: nobody is waited for, so there is no bound but the work itself (None).
+    """
+    if collective in ("mpi", "full"):
+        return (ranks - 1) / 2 * skew_us
+    if collective == "majority":
+        return (ranks * ranks - 1) / (6 * ranks) * skew_us
+    return None
+
+
+def compare(rows: list[_report.Row]) -> None:
+    """Fill in the ratios of rows that were measured together."""
+    mpi = next((row["latency_us_avg"] for row in rows if row["collective"] == "mpi"), None)
+    for row in rows:
+        if mpi is not None:
+            row["speedup_vs_mpi"] = mpi / row["latency_us_avg"]
+        if row["limit_us"]:
+            row["speedup_vs_limit"] = row["limit_us"] / row["latency_us_avg"]
+
+
+def plot(rows: list[_report.Row], title: str, path: str) -> None:
+    """Latency (logarithmic) and active ranks of each collective, as bars."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = [row["collective"].replace("mpi", "MPI_Allreduce") for row in rows]
+    colours = ["#9aa0a6" if row["collective"] == "mpi" else "#1a73e8" for row in rows]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
+    figure.suptitle(title, fontsize=11)
+    latency = [row["latency_us_avg"] for row in rows]
+    bars = left.bar(names, latency, color=colours, width=0.6)
+    left.set_yscale("log")
+    left.set_ylabel("average latency (µs)")
+    left.set_ylim(min(latency) / 2, max(latency) * 3)
+    labels = []
+    for row in rows:
+        us, speedup = row["latency_us_avg"], row["speedup_vs_mpi"]
+        time_text = f"{us / 1000:.1f} ms" if us >= 1000 else f"{us:.0f} µs"
+        labels.append(
+            time_text
+            if not speedup or row["collective"] == "mpi"
+            else f"{time_text}\n{speedup:.1f}×"
+        )
+    left.bar_label(bars, labels, fontsize=9, padding=2)
+    for row, bar in zip(rows, bars):
+        if row["limit_us"]:
+            x = bar.get_x()
+            left.hlines(
+                row["limit_us"],
+                x,
+                x + bar.get_width(),
+                colors="#202124",
+                linestyles=":",
+                linewidth=1.5,
+            )
+    left.plot([], [], ":", color="#202124", label="limit by arithmetic")
+    left.legend(fontsize=8, frameon=False, loc="upper right")
+    active = [row["active_mean"] for row in rows]
+    right.bar_label(
+        right.bar(names, active, color=colours, width=0.6), fmt="%.1f", fontsize=9, padding=2
+    )
+    right.set_ylabel("ranks in the sum (mean)")
+    right.set_ylim(0, rows[0]["ranks"] * 1.15)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
