@@ -6,6 +6,7 @@
 #   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
 #   make soak            a million simulated schedules
 #   make mutants         planted mistakes, each of which an invariant has to catch
+#   make model           the model of the protocol, exhaustively (installs spin)
 #   make coverage        lines of engine and protocol that the simulated schedules reach
 #   make format lint     clang-format and ruff; ruff, mypy and clang-format as checks
 
@@ -18,7 +19,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
            setup.py pyproject.toml
 
 .PHONY: all demo test test-mpi test-examples check-c soak mutants coverage \
-        print-simulation format lint clean
+        model model-quick spin print-simulation format lint clean
 all: $(VENV)/installed
 
 $(VENV)/tools:
@@ -89,6 +90,17 @@ mutants:
 
 coverage:
 	$(PYTHON) tests/coverage.py
+
+# The Promela model. Spin is a Debian package; where it cannot be installed, say so.
+model: spin
+	$(PYTHON) tests/model/check.py
+
+model-quick: spin
+	$(PYTHON) tests/model/check.py --quick
+
+spin:
+	@command -v spin > /dev/null || { apt-get update -q && apt-get install -q -y spin; } || \
+	    { echo "spin is needed: install the package spin"; exit 1; }
 
 SCHEDULES ?= 1000000
 JOBS ?= $(shell nproc)

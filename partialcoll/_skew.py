@@ -44,6 +44,10 @@ def compare(rows: list[_report.Row]) -> None:
             row["speedup_vs_limit"] = row["limit_us"] / row["latency_us_avg"]
 
 
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}×" if ratio < 1e5 else f"{ratio:.1e}×".replace("e+0", "e")
+
+
 def plot(rows: list[_report.Row], title: str, path: str) -> None:
     """Latency (logarithmic) and active ranks of each collective, as bars."""
     import matplotlib
@@ -59,15 +63,15 @@ def plot(rows: list[_report.Row], title: str, path: str) -> None:
     bars = left.bar(names, latency, color=colours, width=0.6)
     left.set_yscale("log")
     left.set_ylabel("average latency (µs)")
-    left.set_ylim(min(latency) / 2, max(latency) * 3)
+    left.set_ylim(min(latency) / 2, max(latency) * 3 * (max(latency) / min(latency)) ** 0.1)
     labels = []
     for row in rows:
         us, speedup = row["latency_us_avg"], row["speedup_vs_mpi"]
-        time_text = f"{us / 1000:.1f} ms" if us >= 1000 else f"{us:.0f} µs"
+        time_text = f"{us / 1000:.1f} ms" if us >= 1000 else f"{us:.3g} µs"
         labels.append(
             time_text
             if not speedup or row["collective"] == "mpi"
-            else f"{time_text}\n{speedup:.1f}×"
+            else f"{time_text}\n{_times(speedup)}"
         )
     left.bar_label(bars, labels, fontsize=9, padding=2)
     for row, bar in zip(rows, bars):
@@ -82,7 +86,7 @@ def plot(rows: list[_report.Row], title: str, path: str) -> None:
                 linewidth=1.5,
             )
     left.plot([], [], ":", color="#202124", label="limit by arithmetic")
-    left.legend(fontsize=8, frameon=False, loc="upper right")
+    left.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 0.99))
     active = [row["active_mean"] for row in rows]
     right.bar_label(
         right.bar(names, active, color=colours, width=0.6), fmt="%.1f", fontsize=9, padding=2

@@ -44,7 +44,8 @@ class Latency:
 
 
 def _nanoseconds(text: str, name: str, largest: float) -> float:
-    match = re.fullmatch(r"(-?[0-9]*\.?[0-9]+(?:e-?[0-9]+)?)(ns|us|ms|s|)", text.strip())
+    number = r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?"
+    match = re.fullmatch(rf"({number})(ns|us|ms|s|)", text.strip())
     value = float(match[1]) * _UNITS[match[2]] if match else float("nan")
     if not 0 <= value <= largest:
         raise ValueError(

@@ -7,18 +7,29 @@
  *   PARTIALCOLL_SEED=n       run seed n only, again
  *   PARTIALCOLL_SCHEDULES=n  seeds 1 to n (default 8000)
  *   PARTIALCOLL_JOBS=n       in n processes (default 1)
+ *   PARTIALCOLL_RANKS=n      n ranks in all of them
  */
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "space.h"
 
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
 static void run(uint64_t seed, struct space_tally *tally)
 {
     struct world_options o = space_draw(seed);
+    o.ranks = (uint32_t)setting("PARTIALCOLL_RANKS", o.ranks);
+    CHECK(o.ranks >= 1 && o.ranks <= LEDGER_MOST_RANKS, "PARTIALCOLL_RANKS: 1 to %d",
+          LEDGER_MOST_RANKS);
     struct world_report report;
     space_describe(&o, check_context, sizeof check_context);
     world_run(&o, &report);
@@ -105,10 +116,11 @@ static void test_fixed(void)
     test_wait_free();
 }
 
-static uint64_t setting(const char *name, uint64_t otherwise)
+static double seconds(void)
 {
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static void add(struct space_tally *sum, const struct space_tally *part)
@@ -157,10 +169,14 @@ int main(void)
     uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 8000);
     uint64_t jobs = setting("PARTIALCOLL_JOBS", 1);
     test_fixed();
+    double begin = seconds();
     if (jobs > 1 && !run_jobs(schedules, jobs, &tally))
         return 1;
     for (seed = 1; jobs <= 1 && seed <= schedules; seed++)
         run(seed, &tally);
     space_print(&tally, stdout);
+    double elapsed = seconds() - begin;
+    printf("%.1f s in %llu processes: %.0f rounds a second\n", elapsed,
+           (unsigned long long)jobs, (double)tally.rounds / elapsed);
     return 0;
 }

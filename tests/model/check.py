@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the Promela model exhaustively with spin: every case, then planted mistakes.
+
+    python tests/model/check.py [--quick] [--json F]
+
+A case is a set of parameters of partial.pml; spin visits every reachable state and reports a
+broken assertion or a deadlock. A mistake is a change of the model that has to be found, which
+shows that the model can fail. Needs spin (`make model` installs it) and a C compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+MODEL = Path(__file__).resolve().parent / "partial.pml"
+MEMORY_MB = 12000
+
+# All interleavings, or agents that run to completion (see the model).
+QUICK = [
+    "P=3 POLICY=SOLO ROUNDS=2",
+    "P=3 POLICY=MAJORITY ROUNDS=2",
+    "P=3 POLICY=FULL ROUNDS=3",
+    "P=4 POLICY=SOLO ROUNDS=2 HISTORY=2 CALLERS=3 RUN_TO_COMPLETION",
+    "P=4 POLICY=SOLO ROUNDS=2 HISTORY=2 CALLERS=5 RUN_TO_COMPLETION",
+    "P=4 POLICY=FULL ROUNDS=3",
+]
+LONG = [
+    "P=3 POLICY=SOLO ROUNDS=2 DELIVER_ALL",
+    "P=3 POLICY=SOLO ROUNDS=2 HISTORY=2 STOPS",
+    "P=3 POLICY=MAJORITY ROUNDS=3",
+    "P=3 POLICY=SOLO ROUNDS=3 RUN_TO_COMPLETION",
+    "P=3 POLICY=SOLO ROUNDS=3 DELIVER_ALL RUN_TO_COMPLETION",
+    "P=4 POLICY=MAJORITY ROUNDS=2",
+    "P=4 POLICY=MAJORITY ROUNDS=3 RUN_TO_COMPLETION",
+    "P=4 POLICY=SOLO ROUNDS=1",
+    "P=4 POLICY=SOLO ROUNDS=2 HISTORY=2 CALLERS=7 RUN_TO_COMPLETION",
+    "P=4 POLICY=SOLO ROUNDS=3 HISTORY=3 CALLERS=3 RUN_TO_COMPLETION",
+    "P=4 POLICY=SOLO ROUNDS=3 HISTORY=3 CALLERS=5 RUN_TO_COMPLETION",
+    "P=4 POLICY=SOLO ROUNDS=2 DELIVER_ALL CALLERS=5 RUN_TO_COMPLETION",
+]
+
+# What is wrong, the text that becomes another one, the case that finds it.
+MISTAKES = [
+    (
+        "a deposit is counted twice: the plan is not looked at again",
+        ":: carried && carried != pending[r] -> goto plan",
+        ":: false -> goto plan",
+        QUICK[0],
+    ),
+    (
+        "a carry loses what was stored",
+        "pending[r] = carried | (1 << call);",
+        "pending[r] = 1 << call;",
+        QUICK[0],
+    ),
+    (
+        "a late deposit arrives",
+        "open = frozen[r] <= call;",
+        "open = true;",
+        QUICK[0],
+    ),
+    (
+        "a late activation is obeyed",
+        ":: round < current[r] -> skip ",
+        ":: round < current[r] -> from[r] = from[r] | (1 << (k)) ",
+        QUICK[0],
+    ),
+    (
+        "an early activation is dropped",
+        "early[r] = early[r] | (1 << (k)) /*",
+        "skip /*",
+        "P=4 POLICY=MAJORITY ROUNDS=2",
+    ),
+    (
+        "an activation is not forwarded",
+        "(start[r] || (from[r] & below(k))))",
+        "start[r])",
+        "P=4 POLICY=MAJORITY ROUNDS=2",
+    ),
+    (
+        "back-pressure is off by one",
+        "(current[r] < delivered[r] + HISTORY)",
+        "(current[r] <= delivered[r] + HISTORY)",
+        QUICK[0],
+    ),
+    (
+        "a round is over before all have entered it",
+        "(entered[r] && all_frozen(current[r]) && !ready(r))",
+        "(entered[r] && !ready(r))",
+        QUICK[0],
+    ),
+    (
+        "a rank that was not drawn starts",
+        "(arrived[r] && drawn[current[r]] == (r))",
+        "arrived[r]",
+        "P=3 POLICY=MAJORITY ROUNDS=2",
+    ),
+]
+
+
+def run(model: Path, case: str, folder: Path) -> dict[str, Any]:
+    """Visit all states of a case."""
+    defines = [f"-D{word}" for word in case.split()]
+    begin = time.monotonic()
+    subprocess.run(
+        ["spin", "-a", *defines, str(model)], cwd=folder, check=True, stdout=subprocess.DEVNULL
+    )
+    options = ["-O2", "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY_MB}"]
+    subprocess.run(["cc", *options, "-o", "pan", "pan.c"], cwd=folder, check=True)
+    done = subprocess.run(
+        ["./pan", "-n", "-m2000000", "-w24"], cwd=folder, capture_output=True, text=True
+    )
+    said = done.stdout + done.stderr
+    errors = re.search(r"errors: (\d+)", said)
+    states = re.search(r"(\d+) states, stored", said)
+    found = re.search(r"pan:\d+: (.*)", said)
+    complete = "not completed" not in said and "max search depth too small" not in said
+    return {
+        "case": case,
+        "errors": int(errors.group(1)) if errors else -1,
+        "states": int(states.group(1)) if states else 0,
+        "found": found.group(1) if found else None,
+        "exhaustive": bool(errors) and complete and "reached -DMEMLIM" not in said,
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+
+
+def plant(old: str, new: str, folder: Path) -> Path:
+    """The model with a mistake."""
+    text = MODEL.read_text()
+    if text.count(old) != 1:
+        raise SystemExit(f"found {text.count(old)} times in the model, expected once: {old}")
+    model = folder / "mistake.pml"
+    model.write_text(text.replace(old, new))
+    return model
+
+
+def main() -> int:
+    """Run all; exit 1 if a case fails or a mistake is not found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="only what takes seconds")
+    parser.add_argument("--json", help="write what was seen to a file")
+    options = parser.parse_args()
+    good = True
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for case in QUICK if options.quick else QUICK + LONG:
+            row = run(MODEL, case, folder)
+            held = row["errors"] == 0 and row["exhaustive"]
+            print(
+                f"{'held' if held else 'FAILED'}  {case}: {row['states']} states, "
+                f"{row['seconds']} s {row['found'] or ''}",
+                flush=True,
+            )
+            good = good and held
+            rows.append(row)
+        for what, old, new, case in MISTAKES:
+            row = {"mistake": what, **run(plant(old, new, folder), case, folder)}
+            caught = row["errors"] > 0
+            print(f"{'found' if caught else 'MISSED'}  {what}: {row['found']}", flush=True)
+            good = good and caught
+            rows.append(row)
+    if options.json:
+        Path(options.json).write_text(json.dumps({"schema": 1, "rows": rows}, indent=2) + "\n")
+    print("the model holds, and finds every planted mistake" if good else "FAILED")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model of one handle: arrivals, stored deposits, the activation broadcast and the
+ * rounds, with every interleaving of P applications and P agents.
+ *
+ * Names are those of the C code: current, released, engine outcomes (schedule/engine.h);
+ * frozen, complete, delivered, arrived, call, wanted (protocol/member.h); pending and
+ * the plan of a deposit (protocol/contribution.h); start, active, from (algorithms/
+ * activation.c). tests/test_model.py checks that they still exist there.
+ *
+ * What is left out, and why it may be:
+ *   - The data part is one condition: a round is over on a rank when all ranks have
+ *     frozen their contributions for it. Every allreduce has that dependency, whatever
+ *     its messages; that these match is tested in the simulator.
+ *   - A deposit is a bit, a carry the union, so "lost" and "counted twice" can be seen.
+ *   - Steps under one lock are one step. What runs without it (between the plan of a
+ *     deposit and its publication, between the operations of an engine) interleaves.
+ *   - join, leave, closing, several handles: simulated, not modelled.
+ *
+ * Parameters (-D): P ranks, ROUNDS calls of each rank, HISTORY; POLICY one of SOLO,
+ * MAJORITY (with every possible draw), FULL; DELIVER_ALL; STOPS: applications may stop
+ * for ever between two calls, and the others have to finish all the same;
+ *   CALLERS a set of ranks as bits: the applications of the others make no call at all
+ *   (their agents take part; by symmetry only the distances between callers matter);
+ *   RUN_TO_COMPLETION the reduction that is explained below.
+ */
+#define SOLO 0
+#define MAJORITY 1
+#define FULL 2
+#ifndef P
+#define P 3
+#endif
+#ifndef ROUNDS
+#define ROUNDS 2
+#endif
+#ifndef HISTORY
+#define HISTORY 1
+#endif
+#ifndef CALLERS
+#define CALLERS 255
+#endif
+#ifndef POLICY
+#define POLICY SOLO
+#endif
+#if P <= 2
+#define EDGES 1
+#else
+#define EDGES 2 /* enough up to P = 4 */
+#endif
+
+/* The agent's. */
+byte current[P];   /* engine.current */
+bool start[P];     /* N0: this rank starts the round itself */
+byte from[P];      /* in-edges through which the current round was activated */
+byte early[P];     /* the same of the next round: ENGINE_KEPT */
+byte sent[P];      /* out-edges that have fired */
+bool entered[P];   /* N1, activation.active: the contribution is frozen */
+
+/* The member's. */
+byte frozen[P], complete[P], delivered[P];
+byte pending[P];   /* deposits that the next activation takes, one bit a call */
+bool arrived[P];
+bool over[P];      /* the application has made all its calls, or stopped */
+
+/* Watched. */
+byte deposited[P], taken[P];
+bool started[ROUNDS + 1]; /* by a rank that had arrived and was allowed to */
+byte drawn[ROUNDS + 1];
+byte contributed[ROUNDS]; /* ranks with data in a round, as bits */
+byte mask[ROUNDS];        /* the same as the first rank saw it that finished the round */
+bool seen[ROUNDS];
+
+/* Into rank r through in-edge k: r*EDGES+k. A rank that was activated through another
+ * edge may leave late ones lying, so an edge holds one of every round. */
+chan edge[P * EDGES] = [ROUNDS] of { byte };
+
+#define into(r, k) edge[(r) * EDGES + (k)]
+#define target(r, k) (((r) + (1 << (k))) % P)
+#define below(k) ((1 << (k)) - 1) /* the in-edges that fire out-edge k */
+
+#if POLICY == SOLO
+#define met(r) arrived[r]
+#define activates true
+#elif POLICY == MAJORITY
+#define met(r) (arrived[r] && drawn[current[r]] == (r))
+#define activates true
+#else
+#define met(r) arrived[r]
+#define activates false
+#endif
+
+/* engine.released, by member_admits: once true it stays so for the round, since only
+ * delivered can grow. */
+#ifdef DELIVER_ALL
+#define released(r) true
+#else
+#define released(r) (current[r] < delivered[r] + HISTORY)
+#endif
+
+#define fires(r, k) (activates && released(r) && !(sent[r] & (1 << (k))) && \
+                     (start[r] || (from[r] & below(k))))
+#if EDGES == 1
+#define ready(r) fires(r, 0)
+#else
+#define ready(r) (fires(r, 0) || fires(r, 1))
+#endif
+
+#define all_frozen(t) (frozen[0] > (t) && frozen[1] > (t) && frozen2(t) && frozen3(t))
+#if P > 2
+#define frozen2(t) (frozen[2] > (t))
+#else
+#define frozen2(t) true
+#endif
+#if P > 3
+#define frozen3(t) (frozen[3] > (t))
+#else
+#define frozen3(t) true
+#endif
+
+/* vertex.c: wants_start. */
+inline begin(r)
+{
+    assert(current[r] < ROUNDS); /* a late deposit starts no round */
+#if POLICY == MAJORITY
+    assert(drawn[current[r]] == r); /* quorum */
+#endif
+    start[r] = true;
+    started[current[r]] = true
+}
+
+/* Activation: take what has been deposited (member_freeze). */
+inline freeze(r)
+{
+    assert(started[current[r]]);             /* quorum */
+    assert(frozen[r] == current[r]);         /* at most once */
+    assert((taken[r] & pending[r]) == 0);    /* conservation: nothing counted twice */
+    taken[r] = taken[r] | pending[r];
+    if
+    :: pending[r] -> contributed[current[r]] = contributed[current[r]] | (1 << r)
+    :: else -> skip
+    fi;
+    pending[r] = 0;
+    arrived[r] = false;
+    frozen[r]++;
+    entered[r] = true
+}
+
+inline fire(r, k)
+{
+    assert(nfull(into(target(r, k), k))); /* at most once */
+    into(target(r, k), k)!current[r];
+    sent[r] = sent[r] | (1 << (k))
+}
+
+/* engine_complete of an activation. */
+inline take(r, k, round)
+{
+    if
+    :: round < current[r] -> skip                               /* ENGINE_DROPPED */
+    :: round == current[r] -> from[r] = from[r] | (1 << (k))    /* ENGINE_TAKEN */
+    :: round == current[r] + 1 -> early[r] = early[r] | (1 << (k)) /* ENGINE_KEPT */
+    :: else -> assert(false)                                    /* ENGINE_IMPOSSIBLE */
+    fi;
+    round = 0
+}
+
+/* finish_round, engine_advance. */
+inline finish(r)
+{
+    if
+    :: seen[current[r]] -> assert(mask[current[r]] == contributed[current[r]]) /* agreement */
+    :: else ->
+        seen[current[r]] = true;
+        mask[current[r]] = contributed[current[r]]
+    fi;
+    complete[r]++;
+    assert(complete[r] == frozen[r]);
+    current[r]++;
+    entered[r] = false;
+    start[r] = false;
+    sent[r] = 0;
+    from[r] = early[r];
+    early[r] = 0;
+#ifndef DELIVER_ALL
+    assert(over[r] || complete[r] - delivered[r] <= HISTORY) /* staleness */
+#endif
+}
+
+#define may_begin(r) (released(r) && !start[r] && !entered[r] && !from[r] && met(r))
+#define may_freeze(r) (released(r) && !entered[r] && (start[r] || from[r]))
+#define may_finish(r) (entered[r] && all_frozen(current[r]) && !ready(r))
+
+#ifndef RUN_TO_COMPLETION
+proctype agent(byte r)
+{
+    byte round;
+end:
+    do
+    :: atomic { may_begin(r) -> begin(r) }
+    :: atomic { may_freeze(r) -> freeze(r) }
+    :: atomic { fires(r, 0) -> fire(r, 0) }
+#if EDGES > 1
+    :: atomic { fires(r, 1) -> fire(r, 1) }
+#endif
+    :: atomic { may_finish(r) -> finish(r) }
+    :: atomic { into(r, 0)?round -> take(r, 0, round) }
+#if EDGES > 1
+    :: atomic { into(r, 1)?round -> take(r, 1, round) }
+#endif
+    od
+}
+#else
+/* Whatever an agent can do after an event, it does at once, as vertex_run does under
+ * the progress lock. Only applications get in between, at the locks of the domain: one
+ * that deposits between an event and the freeze might as well have done so before the
+ * event. Messages still take as long as they like. */
+inline go_on(r)
+{
+    do
+    :: may_begin(r) -> begin(r)
+    :: else ->
+        if
+        :: may_freeze(r) -> freeze(r)
+        :: else ->
+            if
+            :: fires(r, 0) -> fire(r, 0)
+            :: else ->
+                if
+#if EDGES > 1
+                :: fires(r, 1) -> fire(r, 1)
+#endif
+                :: else ->
+                    if
+                    :: may_finish(r) -> finish(r)
+                    :: else -> break
+                    fi
+                fi
+            fi
+        fi
+    od
+}
+
+#define may_run(r) (may_begin(r) || may_freeze(r) || ready(r) || may_finish(r))
+
+proctype agent(byte r)
+{
+    byte round;
+end:
+    do
+    :: atomic { may_run(r) -> go_on(r) }
+    :: atomic { into(r, 0)?round -> take(r, 0, round); go_on(r) }
+#if EDGES > 1
+    :: atomic { into(r, 1)?round -> take(r, 1, round); go_on(r) }
+#endif
+    od
+}
+#endif
+
+proctype application(byte r)
+{
+    byte call, wanted, carried;
+    bool open;
+    do
+    :: delivered[r] < ROUNDS ->
+#ifdef STOPS
+        if
+        :: skip
+        :: break
+        fi;
+#endif
+plan:   carried = pending[r]; /* deposit: plan, write, publish (domain/single.c) */
+        atomic { /* member_publish, if the plan holds: else what was carried has left */
+            if
+            :: carried && carried != pending[r] -> goto plan
+            :: else -> skip
+            fi;
+#ifdef DELIVER_ALL
+            open = complete[r] == delivered[r] && frozen[r] == complete[r];
+            wanted = delivered[r] + 1;
+#else
+            open = frozen[r] <= call;
+            wanted = call + 1;
+#endif
+            pending[r] = carried | (1 << call);
+            deposited[r] = deposited[r] | (1 << call);
+            arrived[r] = open;
+            call++;
+            carried = 0
+        }
+        atomic { /* wait, and read */
+            complete[r] >= wanted ->
+#ifdef DELIVER_ALL
+            delivered[r] = complete[r];
+#else
+            delivered[r] = wanted;
+#endif
+            wanted = 0
+        }
+    :: else -> break
+    od;
+    over[r] = true
+}
+
+/* When nothing can happen any more. */
+proctype watch()
+{
+    byte r;
+    timeout ->
+    for (r : 0 .. P - 1) {
+        assert(over[r]);                                   /* liveness */
+        assert((taken[r] | pending[r]) == deposited[r]);   /* conservation: none lost */
+        assert((taken[r] & pending[r]) == 0);
+        assert(complete[r] == complete[0]);                /* agreement */
+        assert(current[r] == frozen[r] || entered[r])
+    }
+}
+
+init
+{
+    byte i;
+#if POLICY == MAJORITY
+    byte d;
+#endif
+    atomic {
+#if POLICY == MAJORITY
+        for (i : 0 .. ROUNDS - 1) {
+            select(d : 0 .. P - 1);
+            drawn[i] = d
+        }
+        d = 0;
+#endif
+        for (i : 0 .. P - 1) {
+            run agent(i);
+            if
+            :: CALLERS & (1 << i) -> run application(i)
+            :: else -> over[i] = true
+            fi
+        }
+        run watch()
+    }
+}
