@@ -12,7 +12,7 @@ from ._handle import AllreduceHandle, ScheduleView, Stats
 from ._round import Result, Round
 from ._version import __version__
 from .allreduce import Allreduce, Allreduce_init, Startall, Waitall, Waitany, memory_estimate
-from .policy import Full, Majority, Policy, Solo
+from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
 
 __all__ = [
     "AbiError",
@@ -20,10 +20,13 @@ __all__ = [
     "AllreduceHandle",
     "Allreduce_init",
     "Error",
+    "FirstOf",
     "Full",
+    "LastOf",
     "Majority",
     "MismatchError",
     "Policy",
+    "Quorum",
     "Result",
     "Round",
     "ScheduleView",

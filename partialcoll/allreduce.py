@@ -217,7 +217,9 @@ def Allreduce_init(
     op : mpi4py.MPI.Op or list of them
         SUM, PROD, MIN or MAX; one for all buffers or one for each.
     quorum : policy or str
-        When a round may complete: "solo", "majority", "full".
+        When a round may complete: "solo", "majority", "quorum:6", "quorum:0.75", "first_of:2",
+        "last_of:3", "full", with any of ",linger=50us,deadline=2s,max_staleness=8"; see
+        `partialcoll.policy`.
     deliver : "one" or "all"
         "one": the t-th call returns round t. "all": a call returns every round that this rank
         has not seen; end such loops with `AllreduceHandle.until`.
@@ -235,7 +237,7 @@ def Allreduce_init(
     algorithm : "auto" or "recdbl"
         Default: PARTIALCOLL_ALGORITHM or "auto".
     seed : int
-        Of the draws of "majority"; the same on all ranks.
+        Of the draws; the same on all ranks.
     name : str
         For messages; must agree between ranks.
 

@@ -3,32 +3,95 @@
 
 A policy is an object or its text; both are accepted wherever one is expected.
 
->>> str(Majority())
-'majority'
->>> parse("solo")
-Solo()
+>>> str(Quorum(0.75, linger=50e-6))
+'quorum:0.75,linger=50us'
+>>> parse("first_of:2")
+FirstOf(2)
+
+All take the same modifiers, by keyword:
+
+linger : float
+    Seconds to wait after the policy is met, or until all ranks have arrived. Default 0.
+deadline : float
+    The round completes with whoever is there so many seconds after the first arrival, even if the
+    policy is not met; `Round.below_quorum` says so then. It wins over the other modifiers.
+    Default 0: none.
+max_staleness : int
+    No rank is absent from more than so many consecutive rounds: the next one waits for a
+    deposit of it. Default 0: no such limit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ._ffi import check, ffi, lib
 
 
-@dataclass(frozen=True)
-class Policy:
-    """Base of the policies. Compare, hash and print them freely."""
+def _canonical(text: str) -> str:
+    """The text in its shortest form. Raises ValueError for anything that is no policy."""
+    policy = ffi.new("pcoll_policy *")
+    buffer = ffi.new("char[]", 200)
+    check(lib.pcoll_policy_parse(text.encode(), policy))
+    check(lib.pcoll_policy_format(policy, buffer, 200))
+    return str(ffi.string(buffer).decode())
 
-    _text: ClassVar[str] = ""
+
+def _check_number(name: str, value: Any, kinds: tuple[type, ...], expected: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}")
+
+
+class Policy:
+    """Base of the policies. Compare, hash and print them freely; do not change them.
+
+    Attributes
+    ----------
+    linger, deadline : float
+        Seconds; 0: none.
+    max_staleness : int
+        Rounds that a rank may miss in a row; 0: any number.
+    """
+
+    _name: ClassVar[str] = ""
+
+    def __init__(
+        self, *, linger: float = 0.0, deadline: float = 0.0, max_staleness: int = 0
+    ) -> None:
+        self._complete("", linger, deadline, max_staleness)
+
+    def _complete(self, argument: str, linger: float, deadline: float, max_staleness: int) -> None:
+        """Keep the modifiers and the canonical text, which checks everything."""
+        _check_number("linger", linger, (int, float), "seconds")
+        _check_number("deadline", deadline, (int, float), "seconds")
+        _check_number("max_staleness", max_staleness, (int,), "a number of rounds")
+        self.linger, self.deadline = float(linger), float(deadline)
+        self.max_staleness = max_staleness
+        given = [f",{name}={value!r}" for name, value in self._modifiers().items() if value]
+        self._text = _canonical(self._name + argument + "".join(given))
+
+    def _modifiers(self) -> dict[str, Any]:
+        names = ("linger", "deadline", "max_staleness")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         """The policy in the text form that every option and variable takes."""
         return self._text
 
+    def _arguments(self) -> list[str]:
+        return []
 
-@dataclass(frozen=True)
+    def __repr__(self) -> str:
+        given = [f"{name}={value!r}" for name, value in self._modifiers().items() if value]
+        return f"{type(self).__name__}({', '.join(self._arguments() + given)})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._text == other._text if isinstance(other, Policy) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
 class Solo(Policy):
     """Any rank that arrives starts the round; it waits for nobody.
 
@@ -36,38 +99,117 @@ class Solo(Policy):
     Collective Operations", PPoPP 2020, section 4.1.
     """
 
-    _text: ClassVar[str] = "solo"
+    _name = "solo"
 
 
-@dataclass(frozen=True)
 class Majority(Policy):
     """One rank, drawn anew for each round and the same on all ranks, starts the round.
 
     On average half of the ranks arrive before it. Source: PPoPP 2020 (see `Solo`), section 4.2.
     """
 
-    _text: ClassVar[str] = "majority"
+    _name = "majority"
 
 
-@dataclass(frozen=True)
 class Full(Policy):
-    """The round completes when all ranks have arrived: an ordinary allreduce."""
+    """The round completes when all ranks have arrived: an ordinary allreduce.
 
-    _text: ClassVar[str] = "full"
+    With a deadline it completes without those that are later than that.
+    """
+
+    _name = "full"
 
 
-_KINDS: dict[int, type[Policy]] = {
-    lib.PCOLL_SOLO: Solo,
-    lib.PCOLL_MAJORITY: Majority,
-    lib.PCOLL_FULL: Full,
-}
+class Quorum(Policy):
+    """The round completes when `ranks` ranks have arrived: exactly, never with fewer.
+
+    Parameters
+    ----------
+    ranks : int or float
+        An int is a number of ranks, from 1 to the size of the communicator; a float is a fraction
+        of them, above 0 and at most 1.0, rounded up. Where fewer ranks are live (see `join` and
+        `leave`), all of those are needed.
+
+    Deposits stored from before ride along but do not count.
+    """
+
+    _name = "quorum"
+
+    def __init__(
+        self,
+        ranks: int | float,
+        *,
+        linger: float = 0.0,
+        deadline: float = 0.0,
+        max_staleness: int = 0,
+    ) -> None:
+        _check_number("quorum", ranks, (int, float), "a number of ranks or a fraction")
+        self.ranks = ranks
+        self._complete(f":{ranks!r}", linger, deadline, max_staleness)
+
+    def _arguments(self) -> list[str]:
+        return [repr(self.ranks)]
+
+
+class _Drawn(Policy):
+    """Policies that draw m ranks for each round."""
+
+    def __init__(
+        self, m: int, *, linger: float = 0.0, deadline: float = 0.0, max_staleness: int = 0
+    ) -> None:
+        _check_number("quorum", m, (int,), "a number of ranks")
+        self.m = m
+        self._complete(f":{m!r}", linger, deadline, max_staleness)
+
+    def _arguments(self) -> list[str]:
+        return [repr(self.m)]
+
+
+class FirstOf(_Drawn):
+    """The first of `m` ranks, drawn anew for each round, starts it.
+
+    On average (P+1)/(m+1) ranks have arrived by then. ``FirstOf(1)`` is `Majority`; with m = P it
+    is `Solo`.
+    """
+
+    _name = "first_of"
+
+
+class LastOf(_Drawn):
+    """The last of `m` ranks, drawn anew for each round, starts it.
+
+    On average m(P+1)/(m+1) ranks have arrived by then. ``LastOf(1)`` is `Majority`; with m = P it
+    is `Full`.
+    """
+
+    _name = "last_of"
+
+
+def _from_struct(policy: Any) -> Policy:
+    modifiers = {
+        "linger": policy.linger,
+        "deadline": policy.deadline,
+        "max_staleness": policy.max_staleness,
+    }
+    if policy.kind == lib.PCOLL_QUORUM:
+        return Quorum(policy.count or policy.fraction, **modifiers)
+    if policy.kind == lib.PCOLL_FIRST_OF:
+        return FirstOf(policy.count, **modifiers)
+    if policy.kind == lib.PCOLL_LAST_OF:
+        return LastOf(policy.count, **modifiers)
+    simple: dict[int, type[Policy]] = {
+        lib.PCOLL_SOLO: Solo,
+        lib.PCOLL_MAJORITY: Majority,
+        lib.PCOLL_FULL: Full,
+    }
+    return simple[policy.kind](**modifiers)
 
 
 def parse(text: str) -> Policy:
     """The policy that a text names. Raises ValueError for anything unknown."""
     policy = ffi.new("pcoll_policy *")
     check(lib.pcoll_policy_parse(text.encode(), policy))
-    return _KINDS[policy.kind]()
+    return _from_struct(policy)
 
 
 def as_policy(value: Policy | str) -> Policy:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which lines of the engine and the protocol do the simulated schedules reach?
 
-Builds them with gcc's coverage, runs the schedules, prints each file's share and the lines that
-were never reached, and fails below 95 %. Needs gcc and gcov.
+Builds them with gcc's coverage, runs the schedules (and the fuzzing and the tests of the policies,
+for what is refused before it runs), prints each file's share and the lines that were never
+reached, and fails below 95 %. Needs gcc and gcov.
 
     python tests/coverage.py [--schedules 2000] [--json F]
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O0", "--coverage", "-DPCOLL_TEST_INTERLEAVE"]
+PROGRAMS = ("test_invariants", "test_fuzz", "test_policy")
 ENOUGH = 95.0
 
 
@@ -34,18 +36,25 @@ def measured(source: Path) -> bool:
     return source.parent.name == "protocol" or source.name == "engine.c"
 
 
-def build(folder: Path) -> Path:
-    """Compile each file on its own, since gcov wants one object per source; the program."""
-    objects = []
-    for source in sources():
-        objects.append(folder / f"{source.parent.name}-{source.stem}.o")
-        subprocess.run(["cc", *FLAGS, "-c", str(source), "-o", str(objects[-1])], check=True)
-    program = folder / "covered"
-    subprocess.run(
-        ["cc", "--coverage", *map(str, objects), "-lm", "-lpthread", "-o", str(program)],
-        check=True,
-    )
-    return program
+def compile_one(source: Path, folder: Path) -> str:
+    """Each file on its own, since gcov wants one object per source; the object."""
+    target = folder / f"{source.parent.name}-{source.stem}.o"
+    subprocess.run(["cc", *FLAGS, "-c", str(source), "-o", str(target)], check=True)
+    return str(target)
+
+
+def build(folder: Path) -> list[str]:
+    """The programs."""
+    mains = [ROOT / "tests/c" / f"{name}.c" for name in PROGRAMS]
+    common = [compile_one(source, folder) for source in sources() if source not in mains]
+    programs = []
+    for main in mains:
+        programs.append(str(folder / main.stem))
+        objects = [*common, compile_one(main, folder)]
+        subprocess.run(
+            ["cc", "--coverage", *objects, "-lm", "-lpthread", "-o", programs[-1]], check=True
+        )
+    return programs
 
 
 def lines(folder: Path, source: Path) -> dict[int, int]:
@@ -77,7 +86,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         env = {**os.environ, "PARTIALCOLL_SCHEDULES": str(options.schedules)}
-        subprocess.run([str(build(folder))], env=env, check=True, stdout=subprocess.DEVNULL)
+        for program in build(folder):
+            subprocess.run([program], env=env, check=True, stdout=subprocess.DEVNULL)
         for source in filter(measured, sources()):
             counts = lines(folder, source)
             missed = sorted(number for number, count in counts.items() if not count)

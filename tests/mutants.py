@@ -20,274 +20,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+
+from mistakes import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-DPCOLL_TEST_INTERLEAVE"]
 SCHEDULES = 20000
 PATIENCE = 300  # seconds for one mutant: only a hang takes that long
-
-
-class Mutant(NamedTuple):
-    """A mistake: in a file, this text becomes that one."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-
-
-MUTANTS = [
-    # The engine: readiness, two instances, consumption.
-    Mutant(
-        "an early message of round t+1 is dropped",
-        "schedule/engine.c",
-        "if (round > e->current + 1)\n        return ENGINE_IMPOSSIBLE;",
-        "if (round > e->current)\n        return ENGINE_DROPPED;",
-    ),
-    Mutant(
-        "a late activation of round t-1 is obeyed",
-        "schedule/engine.c",
-        "if (round < e->current) {",
-        "if (round + 1 < e->current) {",
-    ),
-    Mutant(
-        "a gate opens one predecessor early",
-        "schedule/engine.c",
-        "++p->done_preds == s->ops[next].need &&",
-        "++p->done_preds + (s->ops[next].need > 1) == s->ops[next].need &&",
-    ),
-    Mutant(
-        "a gate opens one predecessor late",
-        "schedule/engine.c",
-        "++p->done_preds == s->ops[next].need &&",
-        "++p->done_preds == s->ops[next].need + (s->ops[next].need == 1) &&",
-    ),
-    Mutant(
-        "an operation fires for every predecessor beyond its gate",
-        "schedule/engine.c",
-        "++p->done_preds == s->ops[next].need && p->state == OP_WAITING)",
-        "++p->done_preds >= s->ops[next].need)",
-    ),
-    Mutant(
-        "a round is over before its sends are",
-        "schedule/engine.c",
-        "state == OP_DONE && !in->running &&",
-        "state == OP_DONE &&",
-    ),
-    Mutant(
-        "the next round is not held",
-        "schedule/engine.c",
-        "    e->current++;\n    e->released = false;",
-        "    e->current++;",
-    ),
-    # The activation broadcast.
-    Mutant(
-        "an activation is forwarded on the last edge only",
-        "algorithms/activation.c",
-        "for (int j = 0; j < k; j++)",
-        "for (int j = 0; j < k && k == a->edges - 1; j++)",
-    ),
-    Mutant(
-        "the last in-edge below an out-edge does not fire it",
-        "algorithms/activation.c",
-        "for (int j = 0; j < k; j++)",
-        "for (int j = 0; j < k - 1; j++)",
-    ),
-    Mutant(
-        "one activation edge too few where P is no power of two",
-        "algorithms/activation.c",
-        "while (((uint64_t)1 << edges) < size)",
-        "while (((uint64_t)2 << edges) <= size)",
-    ),
-    # The data part.
-    Mutant(
-        "the additions have another order",
-        "algorithms/allreduce_recdbl.c",
-        "for (uint32_t hop = 1, k = 0; hop < power; hop *= 2, k++) {",
-        "for (uint32_t hop = power / 2, k = 0; hop; hop /= 2, k++) {",
-    ),
-    Mutant(
-        "a temporary is received into before it was reduced",
-        "algorithms/allreduce_recdbl.c",
-        "    c->free_after[which] = reduce;\n",
-        "",
-    ),
-    Mutant(
-        "a reduction does not wait for the send from its target",
-        "algorithms/allreduce_recdbl.c",
-        "if (c->last_send >= 0 && c->value == BUFFER_RESULT)",
-        "if (0)",
-    ),
-    Mutant(
-        "a folded rank is forgotten",
-        "algorithms/allreduce_recdbl.c",
-        "absorb(&c, rank + power, EDGE_FOLD);",
-        'sched_after(s, sched_recv(s, "receive", (int)(rank + power), EDGE_FOLD, '
-        "BUFFER_TEMP0), active);",
-    ),
-    # What a rank owes.
-    Mutant(
-        "a stored deposit is counted twice (a carry races with an activation)",
-        "protocol/contribution.c",
-        "return plan.carried == NO_SLOT || plan.carried == c->pending;",
-        "(void)c;\n    (void)plan;\n    return true;",
-    ),
-    Mutant(
-        "a stored deposit is lost in a carry",
-        "protocol/contribution.c",
-        "int carried = c->late == PCOLL_LATE_CARRY ? c->pending : NO_SLOT;",
-        "int carried = NO_SLOT;",
-    ),
-    Mutant(
-        "a deposit is written over the frozen one",
-        "protocol/contribution.c",
-        "if (i != c->pending && i != c->frozen && i != c->user)",
-        "if (i != c->pending && i != c->user)",
-    ),
-    Mutant(
-        "what a round took is still owed",
-        "protocol/contribution.c",
-        "    c->frozen = c->pending;\n    c->pending = NO_SLOT;\n",
-        "    c->frozen = c->pending;\n",
-    ),
-    # A rank's view of the rounds.
-    Mutant(
-        "a late deposit arrives at a round that is over",
-        "protocol/member.c",
-        "*open = m->frozen <= m->call;",
-        "*open = true;",
-    ),
-    Mutant(
-        "back-pressure is off by one",
-        "protocol/member.c",
-        "round >= m->delivered + m->history;",
-        "round > m->delivered + m->history;",
-    ),
-    Mutant(
-        "nobody is told that a rank holds back no longer",
-        "protocol/member.c",
-        "bool held = m->holds_back;",
-        "bool held = false;",
-    ),
-    Mutant(
-        "a stored deposit is not called stored",
-        "protocol/member.c",
-        "if (!m->arrived)\n            bitset_add(",
-        "if (0)\n            bitset_add(",
-    ),
-    Mutant(
-        "an arrival outlives its round",
-        "protocol/member.c",
-        "    m->arrived = false;\n    m->frozen++;",
-        "    m->frozen++;",
-    ),
-    Mutant(
-        "a rank is not told that its deposit was included",
-        "protocol/member.c",
-        "m->taken_in = (int64_t)m->frozen;",
-        "m->taken_in = (int64_t)m->frozen + 1;",
-    ),
-    Mutant(
-        "the round after the last join does not wait for its readers",
-        "protocol/member.c",
-        "m->holds_back = behind || copying || unaware;",
-        "m->holds_back = behind || copying;",
-    ),
-    Mutant(
-        "a result is overwritten while it is read",
-        "protocol/member.c",
-        "m->holds_back = behind || copying || unaware;",
-        "m->holds_back = behind || unaware;",
-    ),
-    Mutant(
-        "a gap is not reported",
-        "protocol/member.c",
-        "*lost = next - m->delivered;",
-        "*lost = 0;",
-    ),
-    Mutant(
-        "one round too old is delivered",
-        "protocol/member.c",
-        "m->complete > m->history ? m->complete - m->history : 0;",
-        "m->complete > m->history + 1 ? m->complete - m->history - 1 : 0;",
-    ),
-    Mutant(
-        "a rank that leaves tells nobody",
-        "protocol/member.c",
-        "((announces_join(m) || m->left) && m->live)",
-        "(announces_join(m) && m->live)",
-    ),
-    Mutant(
-        "ranks that have joined never come back",
-        "protocol/member.c",
-        "m->live = !gone && (!announced || over);",
-        "m->live = !gone && !announced;",
-    ),
-    # Policies and headers.
-    Mutant(
-        "an initiator is drawn from the wrong round",
-        "allreduce/vertex.c",
-        ".round = v->engine.current};\n}\n\nint vertex_awaited",
-        ".round = v->engine.current + 1};\n}\n\nint vertex_awaited",
-    ),
-    Mutant(
-        "a rank that has gone can be drawn",
-        "protocol/policy.c",
-        "if (bitset_has(view->live, rank))\n            return",
-        "if (rank == first)\n            return",
-    ),
-    Mutant(
-        "full does not wait for the last rank",
-        "protocol/policy.c",
-        "if (view->members[i] & view->live[i] & ~view->arrived[i])",
-        "if (view->members[i] & view->live[i] & ~view->arrived[i] & ~(1ull << 3))",
-    ),
-    Mutant(
-        "a mask bit is lost",
-        "protocol/round.c",
-        "out->masks[i] = a->masks[i] | b->masks[i];",
-        "out->masks[i] = a->masks[i] | (b->masks[i] & ~(uint64_t)4);",
-    ),
-    Mutant(
-        "the lowest initiator is not agreed on",
-        "protocol/round.c",
-        "out->initiator = a->initiator < b->initiator ? a->initiator : b->initiator;",
-        "out->initiator = a->initiator;",
-    ),
-    # One handle on one rank.
-    Mutant(
-        "a null contribution is taken for data",
-        "allreduce/vertex.c",
-        "bool no_a = round_is_null(a, v->shape.ranks),",
-        "bool no_a = false,",
-    ),
-    Mutant(
-        "leavers stay live",
-        "allreduce/vertex.c",
-        "v->live[i] &= ~(joined[i] | left[i]);",
-        "v->live[i] &= ~joined[i];",
-    ),
-    Mutant(
-        "closing forgets the round in progress",
-        "allreduce/vertex.c",
-        "v->closing_rounds = v->engine.current + v->frozen;",
-        "v->closing_rounds = v->engine.current;",
-    ),
-    Mutant(
-        "closing does not wait for the last messages",
-        "allreduce/vertex.c",
-        "if (v->last_received < v->activation.edges ||",
-        "if (",
-    ),
-    # The domain.
-    Mutant(
-        "one result slot too few",
-        "domain/single.c",
-        "s->ring = options->history + 1;",
-        "s->ring = options->history;",
-    ),
-]
 
 
 def sources() -> list[Path]:
@@ -317,9 +56,12 @@ class Builder:
 
     def compile_all(self, jobs: int) -> None:
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            compiled = []
             for i, source in enumerate(sources()):
                 self.objects[source] = self.folder / f"{i}-{source.stem}.o"
-                pool.submit(self.compile, source, self.objects[source])
+                compiled.append(pool.submit(self.compile, source, self.objects[source]))
+            for future in compiled:
+                future.result()
 
     def link(self, name: str, changed: dict[Path, Path]) -> Path:
         program = self.folder / name
@@ -398,6 +140,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only mutants whose name contains one of these")
     options = parser.parse_args()
     chosen = [m for m in MUTANTS if not options.names or any(n in m.name for n in options.names)]
+    if not chosen:
+        parser.error(f"no mutant has any of {options.names} in its name")
     with tempfile.TemporaryDirectory() as folder:
         builder = Builder(Path(folder))
         builder.compile_all(options.jobs)

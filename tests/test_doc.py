@@ -26,7 +26,9 @@ def test_docstrings():
 HANDLE = """Start Wait Test until join leave Free send_buffer recv_buffer result last_round
     stats schedule memory"""
 ROUND = "index results active stored included mask lag lost below_quorum initiator"
-MODULE = "Allreduce Allreduce_init Startall Waitall Waitany Solo Majority Full"
+MODULE = (
+    "Allreduce Allreduce_init Startall Waitall Waitany Solo Majority Full Quorum FirstOf LastOf"
+)
 
 
 def test_interface_names():

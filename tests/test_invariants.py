@@ -11,7 +11,7 @@ import partialcoll as pc
 
 pytestmark = pytest.mark.mpi
 
-POLICIES = ("solo", "majority", "full")
+POLICIES = ("solo", "majority", "full", "quorum:0.5", "last_of:1,linger=200us,max_staleness=2")
 ROUNDS = 60
 
 

@@ -34,7 +34,7 @@ NAMES = {
     "pending": ("protocol/contribution.h", r"int pending, frozen, user;"),
     "carried": ("protocol/contribution.h", r"int carried;"),
     "finish_round": ("allreduce/vertex.c", r"static void finish_round\("),
-    "wants_start": ("allreduce/vertex.c", r"static bool wants_start\("),
+    "starting_look": ("allreduce/starting.c", r"int starting_look\("),
 }
 
 # The choices that matter, as both have them.

@@ -10,7 +10,7 @@ import partialcoll as pc
 
 pytestmark = pytest.mark.mpi
 
-POLICIES = ("solo", "majority", "full")
+POLICIES = ("solo", "majority", "full", "quorum:0.75", "full,deadline=2ms")
 
 
 def wait_until(condition, limit_s=60.0):

@@ -38,32 +38,55 @@ static uint32_t target(uint32_t rank, uint32_t size, int edge)
     return (uint32_t)((rank + ((uint64_t)1 << edge)) % size);
 }
 
-void build_activation(struct sched *s, uint32_t rank, uint32_t size,
-                      struct activation *a)
+/* In-edges, and out-edges that fire with `root` or an in-edge below them. */
+static void build_edges(struct sched *s, uint32_t rank, uint32_t size,
+                        struct activation *a, int root)
 {
     a->edges = activation_edges(size);
-    a->start = sched_event(s, "start");
     for (int k = 0; k < a->edges; k++)
         a->from[k] = sched_control_recv(s, "activated",
                                         (int)activation_source(rank, size, k), k);
     for (int k = 0; k < a->edges; k++) {
         int out = sched_control_send(s, "activate", (int)target(rank, size, k), k);
-        sched_after(s, out, a->start);
+        sched_after(s, out, root);
         for (int j = 0; j < k; j++)
             sched_after(s, out, a->from[j]);
         sched_need(s, out, 1);
     }
+}
+
+/* N1: any of the start, the force and the in-edges. */
+static void build_active(struct sched *s, struct activation *a)
+{
     a->active = sched_nop(s, "active");
     sched_after(s, a->active, a->start);
+    if (a->force != a->start)
+        sched_after(s, a->active, a->force);
     for (int k = 0; k < a->edges; k++)
         sched_after(s, a->active, a->from[k]);
     sched_need(s, a->active, 1);
 }
 
+void build_activation(struct sched *s, uint32_t rank, uint32_t size,
+                      struct activation *a)
+{
+    a->start = a->force = sched_event(s, "start");
+    build_edges(s, rank, size, a, a->start);
+    build_active(s, a);
+}
+
 void build_own_activation(struct sched *s, struct activation *a)
 {
     a->edges = 0;
+    a->start = a->force = sched_event(s, "start");
+    build_active(s, a);
+}
+
+void build_forced_activation(struct sched *s, uint32_t rank, uint32_t size,
+                             struct activation *a)
+{
     a->start = sched_event(s, "start");
-    a->active = sched_nop(s, "active");
-    sched_after(s, a->active, a->start);
+    a->force = sched_event(s, "force");
+    build_edges(s, rank, size, a, a->force);
+    build_active(s, a);
 }

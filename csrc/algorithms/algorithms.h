@@ -23,6 +23,8 @@ enum { MAX_ACTIVATION_EDGES = 32 };
 /* The operations of the activation that its executor must know. */
 struct activation {
     int start;  /* event: this vertex starts the round itself (N0) */
+    int force;  /* event: so does it, and activates the others; start, or one of its own
+                 */
     int active; /* the round is active here (N1): the data part goes after it */
     int edges;
     int from[MAX_ACTIVATION_EDGES]; /* control receive of each in-edge */
@@ -33,6 +35,9 @@ void build_activation(struct sched *s, uint32_t rank, uint32_t size,
                       struct activation *a);
 /* No broadcast: every vertex starts by itself. */
 void build_own_activation(struct sched *s, struct activation *a);
+/* Every vertex starts by itself, and one that is forced activates all. */
+void build_forced_activation(struct sched *s, uint32_t rank, uint32_t size,
+                             struct activation *a);
 
 /* In-edge k of the activation comes from this vertex. */
 uint32_t activation_source(uint32_t rank, uint32_t size, int edge);

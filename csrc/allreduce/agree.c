@@ -37,7 +37,8 @@ int agree_begin(struct context *c, const uint64_t *values, int count,
     if (!w)
         return context_fail(c, fail(PCOLL_ENOMEM, "no memory for an agreement"));
     w->context = c;
-    w->agreement = (struct agreement){.values = w->values, .count = count};
+    w->agreement =
+        (struct agreement){.values = w->values, .count = count, .op = AGREE_MAX};
     memcpy(w->values, values, bytes);
     progress_lock(c->progress);
     context_agree(c, &w->agreement); /* a failure is the context's */
@@ -74,6 +75,11 @@ enum field {
     FIELD_DTYPE,
     FIELD_OP,
     FIELD_POLICY,
+    FIELD_POLICY_COUNT,
+    FIELD_POLICY_FRACTION,
+    FIELD_LINGER,
+    FIELD_DEADLINE,
+    FIELD_MAX_STALENESS,
     FIELD_DELIVER,
     FIELD_LATE,
     FIELD_HISTORY,
@@ -84,13 +90,15 @@ enum field {
 
 static const char *const dtype_names[] = {"float32", "float64", "int32", "int64", NULL};
 static const char *const op_names[] = {"SUM", "PROD", "MIN", "MAX", NULL};
-static const char *const policy_names[] = {"solo", "majority", "full", NULL};
+static const char *const policy_names[] = {"solo",     "majority", "full", "quorum",
+                                           "first_of", "last_of",  NULL};
 static const char *const deliver_names[] = {"one", "all", NULL};
 static const char *const late_names[] = {"carry", "latest", "drop", NULL};
 
 static const struct {
     const char *argument;
     const char *const *values; /* words for the values 0, 1 …; NULL: a number */
+    bool real;                 /* the bits of a double */
 } fields[FIELDS] = {
     [FIELD_VALID] = {"(validity)", NULL},
     [FIELD_BUFFERS] = {"number of buffers", NULL},
@@ -98,6 +106,11 @@ static const struct {
     [FIELD_DTYPE] = {"dtype", dtype_names},
     [FIELD_OP] = {"op", op_names},
     [FIELD_POLICY] = {"quorum", policy_names},
+    [FIELD_POLICY_COUNT] = {"quorum (number of ranks)", NULL},
+    [FIELD_POLICY_FRACTION] = {"quorum (fraction)", .real = true},
+    [FIELD_LINGER] = {"quorum (linger)", .real = true},
+    [FIELD_DEADLINE] = {"quorum (deadline)", .real = true},
+    [FIELD_MAX_STALENESS] = {"quorum (max_staleness)", NULL},
     [FIELD_DELIVER] = {"deliver", deliver_names},
     [FIELD_LATE] = {"late", late_names},
     [FIELD_HISTORY] = {"history", NULL},
@@ -124,6 +137,11 @@ static void fill_fields(uint64_t *f, const pcoll_buffer *buffers, int nbuffers,
         f[FIELD_OP] = fold(f[FIELD_OP], (uint64_t)buffers[i].op, nbuffers);
     }
     f[FIELD_POLICY] = (uint64_t)o->policy.kind;
+    f[FIELD_POLICY_COUNT] = o->policy.count;
+    memcpy(&f[FIELD_POLICY_FRACTION], &o->policy.fraction, sizeof *f);
+    memcpy(&f[FIELD_LINGER], &o->policy.linger, sizeof *f);
+    memcpy(&f[FIELD_DEADLINE], &o->policy.deadline, sizeof *f);
+    f[FIELD_MAX_STALENESS] = o->policy.max_staleness;
     f[FIELD_DELIVER] = (uint64_t)o->deliver;
     f[FIELD_LATE] = (uint64_t)o->late;
     f[FIELD_HISTORY] = o->history;
@@ -137,7 +155,12 @@ static const char *show(enum field field, uint64_t value, char *text, size_t cap
     for (uint64_t i = 0; words && words[i]; i++)
         if (i == value)
             return words[i];
-    snprintf(text, capacity, "%" PRIu64, value);
+    double real;
+    memcpy(&real, &value, sizeof real);
+    if (fields[field].real)
+        snprintf(text, capacity, "%g", real);
+    else
+        snprintf(text, capacity, "%" PRIu64, value);
     return text;
 }
 

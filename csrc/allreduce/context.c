@@ -21,9 +21,11 @@ int context_create(struct transport *t, struct progress *p, struct context **out
     struct context *c = calloc(1, sizeof *c);
     if (!c)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
-    c->source = (struct progress_source){.poll = poll_source, .off_node = t->off_node};
+    c->source = (struct progress_source){
+        .poll = poll_source, .off_node = t->off_node, .alarm_us = INT64_MAX};
     c->transport = t;
     c->progress = p;
+    c->alarm = INT64_MAX;
     pthread_mutex_init(&c->kicked_mutex, NULL);
     *out = c;
     return PCOLL_OK;
@@ -182,6 +184,51 @@ static void watch_sends(struct context *c)
     progress_unrung(c->progress, pending ? 1 : -1);
 }
 
+int64_t context_now(const struct context *c)
+{
+    return c->transport->ops->now(c->transport);
+}
+
+static void set_alarm(struct context *c, int64_t at)
+{
+    c->alarm = at;
+    c->source.alarm_us = at == INT64_MAX ? at : at / 1000 + 1;
+}
+
+void context_alarm(struct context *c, struct vertex *v, int64_t at)
+{
+    if (v->alarm <= at)
+        return;
+    v->alarm = at;
+    if (c->transport->ops->alarm)
+        c->transport->ops->alarm(c->transport, at);
+    if (at < c->alarm)
+        set_alarm(c, at);
+}
+
+/* Run those whose time has come. */
+static int ring_alarms(struct context *c, int *happened)
+{
+    int64_t now = c->alarm == INT64_MAX ? 0 : context_now(c);
+    int rc = PCOLL_OK;
+    if (now < c->alarm)
+        return PCOLL_OK;
+    set_alarm(c, INT64_MAX);
+    for (uint32_t i = 0; i < c->capacity && rc == PCOLL_OK; i++) {
+        struct vertex *v = c->vertices[i];
+        if (!v)
+            continue;
+        bool due = v->alarm <= now;
+        if (due) {
+            v->alarm = INT64_MAX;
+            rc = vertex_run(v);
+            ++*happened;
+        } else if (v->alarm < c->alarm)
+            set_alarm(c, v->alarm);
+    }
+    return rc;
+}
+
 int context_poll(struct context *c)
 {
     if (atomic_load(&c->failure) != PCOLL_OK)
@@ -190,6 +237,8 @@ int context_poll(struct context *c)
     int happened = 0, rc = PCOLL_OK;
     for (struct vertex *v; rc == PCOLL_OK && (v = next_kicked(c)); happened++)
         rc = vertex_run(v);
+    if (rc == PCOLL_OK)
+        rc = ring_alarms(c, &happened);
     int n = rc == PCOLL_OK ? c->transport->ops->poll(c->transport, &events) : rc;
     for (int i = 0; i < n && rc == PCOLL_OK; i++, happened++)
         rc = dispatch(c, &events[i]);
@@ -204,7 +253,7 @@ int context_poll(struct context *c)
 int context_agree(struct context *c, struct agreement *a)
 {
     atomic_store(&a->done, false);
-    int rc = c->transport->ops->agree(c->transport, a->values, a->count,
+    int rc = c->transport->ops->agree(c->transport, a->values, a->count, a->op,
                                       (uint64_t)(uintptr_t)a | agreement_bit);
     if (rc != PCOLL_OK)
         return context_fail(c, rc);

@@ -21,6 +21,7 @@ struct vertex;
 struct agreement {
     uint64_t *values;
     int count;
+    enum agree_op op;
     struct vertex *vertex;
     _Atomic bool done;
 };
@@ -44,6 +45,8 @@ struct context {
     struct vertex *closing;
     _Atomic uint32_t closings;
 
+    int64_t alarm; /* the earliest of the vertices', or INT64_MAX */
+
     /* The first failure of the transport or the protocol; final. */
     _Atomic int failure;
     char failure_text[512];
@@ -64,6 +67,10 @@ void context_unregister(struct context *c, uint32_t slot);
 int context_poll(struct context *c);
 /* Anybody: v has something new to look at. Whoever drives next will. */
 void context_kick(struct context *c, struct vertex *v);
+/* Time in nanoseconds. */
+int64_t context_now(const struct context *c);
+/* Driver: run v at that time, if nothing else does before; the earliest one counts. */
+void context_alarm(struct context *c, struct vertex *v, int64_t at);
 /* Driver: begin an agreement; context_poll sets done. */
 int context_agree(struct context *c, struct agreement *a);
 

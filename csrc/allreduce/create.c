@@ -137,7 +137,8 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
         rc = round_shape_init(&shape, ranks, buffers, nbuffers);
     if (rc != PCOLL_OK)
         return rc;
-    *bytes = domain_single_bytes(&shape, options) + vertex_bytes(&shape);
+    *bytes =
+        domain_single_bytes(&shape, options) + vertex_bytes(&shape, &options->policy);
     round_shape_destroy(&shape);
     return PCOLL_OK;
 }

@@ -63,9 +63,8 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
         rc = d->ops->deposit(d, 0, send, &outcome);
     if (rc != PCOLL_OK)
         return leave(h, rc);
-    if (outcome == DEPOSIT_ARRIVED)
-        context_kick(h->context, h->vertex);
-    else
+    vertex_deposited(h->vertex, outcome);
+    if (outcome != DEPOSIT_ARRIVED)
         progress_without_agent(h->context->progress);
     return leave(h, PCOLL_OK);
 }

@@ -122,36 +122,30 @@ static int issue(struct vertex *v, int id, bool *finished)
                 op->label);
 }
 
-static struct policy_view view_round(const struct vertex *v)
-{
-    return (struct policy_view){.ranks = v->shape.ranks,
-                                .live = v->live,
-                                .members = v->domain->member_set,
-                                .arrived = v->arrived,
-                                .stream = splitmix_mix(v->seed) ^ v->slot,
-                                .round = v->engine.current};
-}
-
 int vertex_awaited(struct vertex *v)
 {
-    struct policy_view view = view_round(v);
-    return v->frozen ? -1 : policy_awaited(&v->policy, &view);
+    return v->frozen ? -1 : starting_awaited(v);
 }
 
-/* Shall this vertex start the current round by itself? */
-static bool wants_start(struct vertex *v)
+/* Start the current round, if it is time to. */
+static int look(struct vertex *v)
 {
+    struct engine *e = &v->engine;
+    struct activation *a = &v->activation;
     int closing = atomic_load(&v->closing);
-    if (closing > ENTERING)
-        return closing == DRAINING && v->engine.current < v->closing_rounds;
-    bitset_clear(v->arrived, bitset_words(v->shape.ranks));
-    v->domain->ops->arrivals(v->domain, v->arrived);
-    struct policy_view view = view_round(v);
-    if (!policy_met(&v->policy, &view))
-        return false;
-    v->initiator =
-        bitset_first_common(v->arrived, v->live, bitset_words(v->shape.ranks));
-    return true;
+    bool start = closing == DRAINING && e->current < v->closing_rounds;
+    int rc = PCOLL_OK;
+    bool idle = engine_state(e, e->current, a->active) == OP_WAITING &&
+                engine_state(e, e->current, a->start) == OP_WAITING;
+    if (idle && closing <= ENTERING)
+        rc = starting_look(v, &start);
+    if (idle && start)
+        engine_complete(e, e->current, a->start);
+    bool forced = engine_state(e, e->current, a->force) != OP_WAITING;
+    if (rc == PCOLL_OK && !forced && (idle || a->force != a->start) &&
+        closing <= ENTERING && starting_deadline_over(v))
+        engine_complete(e, e->current, a->force);
+    return rc;
 }
 
 static void update_live(struct vertex *v, const struct round_header *h)
@@ -173,6 +167,7 @@ static void update_live(struct vertex *v, const struct round_header *h)
 static void finish_round(struct vertex *v)
 {
     struct round_header *result = buffer_of(v, BUFFER_RESULT);
+    starting_finish(v, result);
     update_live(v, result);
     v->domain->ops->publish(v->domain, v->engine.current);
     v->frozen = false;
@@ -182,6 +177,14 @@ static void finish_round(struct vertex *v)
         progress_round(v->context->progress, -1);
         progress_notify(v->context->progress);
     }
+}
+
+/* Reports that are still under way to this vertex. */
+static bool reports_missing(const struct vertex *v)
+{
+    const struct starting *s = &v->starting;
+    return s->tokens_sent &&
+           s->tokens_received < s->tokens_sent[v->context->transport->rank];
 }
 
 /* The last message on every edge goes out when all rounds are over. */
@@ -197,7 +200,8 @@ static int drain(struct vertex *v)
                 return rc;
         }
     }
-    if (v->last_received < v->activation.edges || atomic_load(&v->closing) == CLOSED)
+    if (v->last_received < v->activation.edges || reports_missing(v) ||
+        atomic_load(&v->closing) == CLOSED)
         return PCOLL_OK;
     atomic_store(&v->closing, CLOSED);
     return context_vertex_closed(v->context, v);
@@ -223,10 +227,11 @@ static void release(struct vertex *v)
         engine_release(&v->engine);
 }
 
-static int agree_to_close(struct vertex *v)
+static int agree_to_close(struct vertex *v, uint64_t *values, int count,
+                          enum agree_op op)
 {
     v->closing_agreement =
-        (struct agreement){.values = &v->closing_rounds, .count = 1, .vertex = v};
+        (struct agreement){.values = values, .count = count, .op = op, .vertex = v};
     return context_agree(v->context, &v->closing_agreement);
 }
 
@@ -234,14 +239,21 @@ static int agree_to_close(struct vertex *v)
 static int continue_closing(struct vertex *v)
 {
     int closing = atomic_load(&v->closing);
-    if ((closing != ENTERING && closing != COUNTING) ||
-        !atomic_load(&v->closing_agreement.done))
+    bool agreeing = closing >= ENTERING && closing <= TALLYING;
+    if (!agreeing || !atomic_load(&v->closing_agreement.done))
         return PCOLL_OK;
     atomic_store(&v->closing, closing + 1);
-    if (closing == COUNTING)
+    if (closing == ENTERING) {
+        v->closing_rounds = v->engine.current + v->frozen;
+        return agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
+    }
+    if (closing == TALLYING)
         return PCOLL_OK;
-    v->closing_rounds = v->engine.current + v->frozen;
-    return agree_to_close(v);
+    if (v->starting.tokens_sent)
+        return agree_to_close(v, v->starting.tokens_sent,
+                              (int)v->context->transport->size, AGREE_SUM);
+    atomic_store(&v->closing, DRAINING);
+    return PCOLL_OK;
 }
 
 int vertex_run(struct vertex *v)
@@ -254,11 +266,9 @@ int vertex_run(struct vertex *v)
         release(v);
         if (!e->released)
             return PCOLL_OK;
-        bool idle = engine_state(e, e->current, v->activation.active) == OP_WAITING &&
-                    engine_state(e, e->current, v->activation.start) == OP_WAITING;
-        if (idle && wants_start(v))
-            engine_complete(e, e->current, v->activation.start);
-        int rc = run_operations(v);
+        int rc = look(v);
+        if (rc == PCOLL_OK)
+            rc = run_operations(v);
         if (rc != PCOLL_OK)
             return rc;
         if (!engine_over(e))
@@ -319,6 +329,8 @@ int vertex_control(struct vertex *v, uint32_t source, const struct control *mess
     case CONTROL_LAST:
         v->last_received++;
         return vertex_run(v);
+    case CONTROL_TOKEN:
+        return starting_take(v, source, message);
     case CONTROL_ASK:
         return survey_answer(v, source);
     case CONTROL_ANSWER:
@@ -344,20 +356,31 @@ int vertex_begin_close(struct vertex *v)
         return rc;
     atomic_store(&v->closing, ENTERING);
     v->closing_rounds = 0; /* nothing to agree on yet: a barrier */
-    return agree_to_close(v);
+    return agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
 }
 
-size_t vertex_bytes(const struct round_shape *shape)
+/* A stored deposit starts nothing, but a round may wait for one of an overdue rank. */
+void vertex_deposited(struct vertex *v, enum deposit_outcome outcome)
 {
-    return 2 * shape->message_bytes;
+    if (outcome == DEPOSIT_ARRIVED ||
+        (outcome == DEPOSIT_STORED && v->policy.max_staleness))
+        context_kick(v->context, v);
+}
+
+size_t vertex_bytes(const struct round_shape *shape, const pcoll_policy *policy)
+{
+    return 2 * shape->message_bytes +
+           starting_bytes(policy, shape->ranks, shape->ranks);
 }
 
 static int build_schedule(struct vertex *v, uint32_t rank, uint32_t size)
 {
     if (!(v->sched = sched_create()))
         return fail(PCOLL_ENOMEM, "no memory for a schedule");
-    if (policy_activates(&v->policy))
+    if (!policy_starts_alone(&v->policy))
         build_activation(v->sched, rank, size, &v->activation);
+    else if (policy_activates(&v->policy))
+        build_forced_activation(v->sched, rank, size, &v->activation);
     else
         build_own_activation(v->sched, &v->activation);
     sched_end(v->sched,
@@ -370,15 +393,14 @@ static int allocate(struct vertex *v)
 {
     size_t words = bitset_words(v->shape.ranks);
     v->live = calloc(words, sizeof *v->live);
-    v->arrived = calloc(words, sizeof *v->arrived);
     for (int i = 0; i < 2; i++)
         if (posix_memalign((void **)&v->temp[i], 4096, v->shape.message_bytes))
             v->temp[i] = NULL;
-    if (!v->live || !v->arrived || !v->temp[0] || !v->temp[1])
+    if (!v->live || !v->temp[0] || !v->temp[1])
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle",
                     2 * v->shape.message_bytes);
     bitset_fill(v->live, v->shape.ranks);
-    return PCOLL_OK;
+    return starting_init(v);
 }
 
 int vertex_create(struct context *c, const struct vertex_spec *spec,
@@ -391,6 +413,7 @@ int vertex_create(struct context *c, const struct vertex_spec *spec,
     v->policy = spec->options->policy;
     v->seed = spec->options->seed;
     v->initiator = ROUND_NOBODY;
+    v->alarm = INT64_MAX;
     int rc = round_shape_init(&v->shape, spec->ranks, spec->buffers, spec->nbuffers);
     if (rc == PCOLL_OK)
         rc = allocate(v);
@@ -417,8 +440,8 @@ void vertex_destroy(struct vertex **at)
     round_shape_destroy(&v->shape);
     free(v->temp[0]);
     free(v->temp[1]);
+    starting_destroy(v);
     free(v->live);
-    free(v->arrived);
     free(v);
     *at = NULL;
 }

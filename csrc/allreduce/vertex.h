@@ -15,10 +15,12 @@
  *   ENTERING  a barrier. Until it is over everything goes on as before: ranks that have
  * left or joined still owe the others their part. COUNTING  this vertex starts no more
  * rounds. Agree on the most rounds that any vertex has activated: each one's own starts
- * lie before its count, so none is missed. DRAINING  bring all of these rounds to their
+ * lie before its count, so none is missed.
+ *   TALLYING  only where rounds have coordinators: add up how many reports each vertex
+ * has been sent; nobody sends any more. DRAINING  bring all of these rounds to their
  * end, starting them where they have not been. Then send a last message on every
- * activation edge, and wait for the one of every in-edge: after it nothing can come any
- * more.
+ * activation edge, and wait for the one of every in-edge, and for all reports: after
+ * them nothing can come any more.
  */
 #ifndef PCOLL_ALLREDUCE_VERTEX_H
 #define PCOLL_ALLREDUCE_VERTEX_H
@@ -28,12 +30,19 @@
 #include "../protocol/policy.h"
 #include "../schedule/engine.h"
 #include "context.h"
+#include "starting.h"
 
 struct survey; /* survey.h */
 
-enum control_kind { CONTROL_ACTIVATE, CONTROL_LAST, CONTROL_ASK, CONTROL_ANSWER };
+enum control_kind {
+    CONTROL_ACTIVATE,
+    CONTROL_LAST,
+    CONTROL_ASK,
+    CONTROL_ANSWER,
+    CONTROL_TOKEN /* a report to the coordinator of a round */
+};
 
-enum closing { OPEN, QUEUED, ENTERING, COUNTING, DRAINING, CLOSED };
+enum closing { OPEN, QUEUED, ENTERING, COUNTING, TALLYING, DRAINING, CLOSED };
 
 struct vertex {
     struct context *context;
@@ -50,7 +59,9 @@ struct vertex {
     uint32_t initiator; /* lowest member that started it, or ROUND_NOBODY */
     struct round_header *contribution;
     struct round_header *temp[2];
-    uint64_t *live, *arrived; /* sets of ranks */
+    uint64_t *live; /* a set of ranks */
+    struct starting starting;
+    int64_t alarm; /* INT64_MAX: none */
 
     struct agreement closing_agreement;
     uint64_t closing_rounds; /* rounds that must be over before the end */
@@ -77,11 +88,15 @@ int vertex_create(struct context *c, const struct vertex_spec *spec,
                   struct vertex **out);
 void vertex_destroy(struct vertex **v);
 /* Bytes that a vertex holds besides its domain. */
-size_t vertex_bytes(const struct round_shape *shape);
+size_t vertex_bytes(const struct round_shape *shape, const pcoll_policy *policy);
 
 /* Driver: the one rank that the current round still waits for, or -1 if there is no
  * one. */
 int vertex_awaited(struct vertex *v);
+
+/* Application: it has made a deposit. Sees to it that the driver looks, if there is
+ * something in it for the driver. */
+void vertex_deposited(struct vertex *v, enum deposit_outcome outcome);
 
 /* Driver: run what can be run. */
 int vertex_run(struct vertex *v);

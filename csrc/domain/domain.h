@@ -49,8 +49,9 @@ struct domain_ops {
 
     /* Vertex side. */
 
-    /* Add the ranks that have arrived at the open round to the set. */
-    void (*arrivals)(struct domain *d, uint64_t *arrived);
+    /* Add the ranks that have arrived at the open round to one set, those with a
+     * deposit that has not left to the other. */
+    void (*arrivals)(struct domain *d, uint64_t *arrived, uint64_t *deposited);
     bool (*admits)(struct domain *d);
     /* Activation: take what has been deposited. Returns a message (the header alone, if
      * nobody contributes) that stays until publish. The header's masks of the members

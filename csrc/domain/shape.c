@@ -28,6 +28,7 @@ void round_describe(const struct round_shape *shape, const struct round_header *
         .active = bitset_count(active, words),
         .stored = bitset_count(stored, words),
         .initiator = h->initiator == ROUND_NOBODY ? -1 : (int32_t)h->initiator,
+        .below_quorum = h->flags & ROUND_BELOW_QUORUM,
     };
     if (masks) {
         memcpy(masks, active, words * sizeof *masks);

@@ -164,12 +164,14 @@ static int single_change(struct domain *d, int who, int (*step)(struct member *)
     return rc;
 }
 
-static void single_arrivals(struct domain *d, uint64_t *arrived)
+static void single_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
 {
     struct single *s = of(d);
     pthread_mutex_lock(&s->mutex);
     if (member_arrived(&s->member))
         bitset_add(arrived, s->member.rank);
+    if (s->member.contribution.pending != NO_SLOT)
+        bitset_add(deposited, s->member.rank);
     pthread_mutex_unlock(&s->mutex);
 }
 

@@ -22,6 +22,9 @@
 
 #define PCOLL_API __attribute__((visibility("default")))
 
+/* The longest linger and deadline, in seconds. */
+#define PCOLL_LONGEST_TIME 1e6
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -47,7 +50,14 @@ enum pcoll_dtype { PCOLL_FLOAT32, PCOLL_FLOAT64, PCOLL_INT32, PCOLL_INT64 };
 enum pcoll_op { PCOLL_SUM, PCOLL_PROD, PCOLL_MIN, PCOLL_MAX };
 
 /* When a round may complete (see docs/semantics.md). */
-enum pcoll_policy_kind { PCOLL_SOLO, PCOLL_MAJORITY, PCOLL_FULL };
+enum pcoll_policy_kind {
+    PCOLL_SOLO,
+    PCOLL_MAJORITY,
+    PCOLL_FULL,
+    PCOLL_QUORUM,
+    PCOLL_FIRST_OF,
+    PCOLL_LAST_OF
+};
 
 /* Which rounds a call returns. */
 enum pcoll_deliver { PCOLL_DELIVER_ONE, PCOLL_DELIVER_ALL };
@@ -63,7 +73,12 @@ enum pcoll_progress {
 };
 
 typedef struct pcoll_policy {
-    int32_t kind; /* enum pcoll_policy_kind */
+    int32_t kind;    /* enum pcoll_policy_kind */
+    uint32_t count;  /* FIRST_OF, LAST_OF: ranks drawn; QUORUM: ranks, or 0 for … */
+    double fraction; /* … QUORUM: this part of the ranks, above 0, at most 1 */
+    double linger;   /* seconds to wait after the policy is met; 0: none */
+    double deadline; /* seconds after the first arrival; 0: none */
+    uint32_t max_staleness; /* rounds that a rank may miss in a row; 0: any number */
 } pcoll_policy;
 
 /* One buffer of a handle: count elements of dtype, reduced with op. */
@@ -139,7 +154,9 @@ uint64_t pcoll_sizeof_comm(void);
 /* MPI_Get_library_version of the MPI this core calls (legal before MPI_Init). Local. */
 int pcoll_library_version(char *text, int capacity);
 
-/* Parse "solo", "majority", "full". PCOLL_EINVAL with a message otherwise. Local. */
+/* Parse a policy: "solo", "majority", "quorum:6", "quorum:0.75", "first_of:2",
+ * "last_of:3", "full", each with any of ",linger=50us,deadline=2s,max_staleness=8".
+ * PCOLL_EINVAL with a message otherwise; *policy is then as it was. Local. */
 int pcoll_policy_parse(const char *text, pcoll_policy *policy);
 /* Write the canonical text of a policy. Local. */
 int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacity);

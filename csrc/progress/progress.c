@@ -19,6 +19,7 @@ struct progress {
         looked;         /* the bell's count before the last poll, see progress_notify */
     _Atomic int rounds; /* in progress */
     _Atomic int unrung; /* messages under way that come without a ring */
+    _Atomic int64_t alarm_us; /* the earliest of the sources'; the driver's */
     _Atomic bool stop;
     _Atomic int agent_mode; /* -1: no agent */
     pthread_t agent;
@@ -73,10 +74,18 @@ void progress_lock(struct progress *p)
 static int poll_sources(struct progress *p)
 {
     int happened = 0;
+    int64_t alarm = INT64_MAX, before = atomic_load(&p->alarm_us);
     atomic_store(&p->looked, atomic_load(&p->bell.page->count));
     for (struct progress_source *s = p->sources, *next; s; s = next) {
         next = s->next;
         happened += s->poll(s);
+    }
+    for (struct progress_source *s = p->sources; s; s = s->next)
+        alarm = s->alarm_us < alarm ? s->alarm_us : alarm;
+    atomic_store(&p->alarm_us, alarm);
+    if (alarm < before) { /* others may be about to sleep for longer than that */
+        bell_wake_waiters(p->bell.page);
+        bell_wake_agent(p->bell.page);
     }
     return happened;
 }
@@ -194,8 +203,18 @@ static void hand_over(struct progress *p)
         drive_or_kick(p);
     if (atomic_load(&page->waiters_asleep))
         bell_wake_waiters(page);
-    else if (atomic_load(&p->unrung))
+    else if (atomic_load(&p->unrung) || atomic_load(&p->alarm_us) != INT64_MAX)
         bell_wake_agent(page);
+}
+
+/* Microseconds until somebody has to poll because of an alarm. */
+static int64_t until_alarm(const struct progress *p)
+{
+    int64_t alarm = atomic_load(&p->alarm_us);
+    if (alarm == INT64_MAX)
+        return alarm;
+    int64_t left = alarm - clock_us();
+    return left > 0 ? left : 0;
 }
 
 /* Of one who looks for work in vain: how often since there was some, and the last nap.
@@ -215,6 +234,8 @@ static void take_rest(struct progress *p, struct rest *r, uint32_t seen,
         return;
     }
     r->nap = longer_nap(nap, r->nap);
+    int64_t alarm = until_alarm(p);
+    limit_us = alarm < limit_us ? alarm : limit_us;
     bell_sleep(p->bell.page, seen, who, r->nap < limit_us ? r->nap : limit_us);
     r->looks = looks - LOOKS_AWOKEN;
     if (atomic_load(&p->bell.page->count) != seen)
@@ -296,6 +317,7 @@ int progress_create(struct progress **out)
         return rc;
     }
     atomic_store(&p->agent_mode, -1);
+    atomic_store(&p->alarm_us, INT64_MAX);
     *out = p;
     return PCOLL_OK;
 }

@@ -29,7 +29,8 @@ struct progress_source {
     /* Poll and run; the number of things that happened. Never fails: a source keeps its
      * failure for those who wait for it. */
     int (*poll)(struct progress_source *source);
-    bool off_node; /* some message can come without a ring */
+    bool off_node;    /* some message can come without a ring */
+    int64_t alarm_us; /* poll at that time (base/clock.h) at the latest; INT64_MAX */
     struct progress_source *next;
 };
 

@@ -21,10 +21,14 @@ enum round_mask {
 
 enum { ROUND_NOBODY = UINT32_MAX };
 
+enum round_flag {
+    ROUND_BELOW_QUORUM = 1
+}; /* set in a result: a deadline cut it short */
+
 struct round_header {
     uint64_t round;
     uint32_t initiator; /* lowest rank that started the round itself, or ROUND_NOBODY */
-    uint32_t flags;     /* none yet */
+    uint32_t flags;     /* enum round_flag */
     uint64_t masks[];
 };
 

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../base/clock.h"
 #include "../base/error.h"
 #include "mpi.h"
 
@@ -199,7 +200,14 @@ static int mpi_control(struct transport *t, uint32_t peer,
     return PCOLL_OK;
 }
 
-static int mpi_agree(struct transport *t, uint64_t *values, int count, uint64_t cookie)
+static int64_t mpi_now(const struct transport *t)
+{
+    (void)t;
+    return clock_ns();
+}
+
+static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agree_op op,
+                     uint64_t cookie)
 {
     struct mpi_transport *m = of(t);
     MPI_Request *request;
@@ -207,7 +215,8 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, uint64_t 
                           &request);
     if (rc == PCOLL_OK)
         rc = mpi_check(MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T,
-                                      MPI_MAX, m->comm, request),
+                                      op == AGREE_SUM ? MPI_SUM : MPI_MAX, m->comm,
+                                      request),
                        "MPI_Iallreduce");
     if (rc == PCOLL_OK)
         m->count++;
@@ -351,6 +360,7 @@ static const struct transport_ops mpi_ops = {.send = mpi_send,
                                              .agree = mpi_agree,
                                              .poll = mpi_poll,
                                              .pending_sends = mpi_pending_sends,
+                                             .now = mpi_now,
                                              .destroy = mpi_destroy};
 
 /* Wait without burning a core: others may need it to get here. */

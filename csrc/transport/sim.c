@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "sim_agree.h"
 #include "sim_network.h"
 #include "sim_queue.h"
 
@@ -16,6 +17,7 @@ struct message {
     const void *source; /* read when the send is over */
     size_t bytes;
     uint64_t cookie; /* of the send */
+    bool rendezvous; /* the send ends when it is received */
     struct control control;
     struct message *next; /* in a list of unexpected ones */
     unsigned char data[];
@@ -39,17 +41,6 @@ struct endpoint {
     int count, capacity, polled_capacity, pending_sends;
     uint64_t agreements;
     int64_t stalled_until;
-};
-
-/* The k-th agreement of all ranks. */
-struct gathering {
-    uint64_t number;
-    uint32_t arrived;
-    int count;
-    uint64_t *maxima;
-    uint64_t **values;
-    uint64_t *cookies;
-    struct gathering *next;
 };
 
 struct sim {
@@ -82,6 +73,11 @@ uint32_t sim_random(struct sim *s, uint32_t bound)
 int64_t sim_now(const struct sim *s)
 {
     return s->now;
+}
+
+int64_t sim_free_at(const struct sim *s)
+{
+    return network_free_at(s->network);
 }
 
 uint64_t sim_messages(const struct sim *s)
@@ -132,9 +128,11 @@ static int sim_send(struct transport *t, uint32_t peer, uint32_t tag, const void
     int64_t over =
         s->options.hostile ? s->now + draw_time(s, f.arrival - s->now) : f.sent;
     e->pending_sends++;
-    queue_push(&s->queue,
-               (struct happening){
-                   .time = over, .kind = SEND_OVER, .rank = t->rank, .message = m});
+    m->rendezvous = s->options.hostile && sim_random(s, 2);
+    if (!m->rendezvous)
+        queue_push(&s->queue,
+                   (struct happening){
+                       .time = over, .kind = SEND_OVER, .rank = t->rank, .message = m});
     queue_push(&s->queue,
                (struct happening){
                    .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
@@ -155,9 +153,21 @@ static int sim_control(struct transport *t, uint32_t peer,
     return PCOLL_OK;
 }
 
+static void end_send(struct sim *s, struct message *m)
+{
+    struct endpoint *e = &s->endpoints[m->from];
+    memcpy(m->data, m->source, m->bytes);
+    e->pending_sends--;
+    add_event(e, (struct transport_event){.kind = TRANSPORT_DONE, .cookie = m->cookie});
+}
+
 static void complete_recv(struct endpoint *e, struct posted *p, struct message *m)
 {
     size_t bytes = m->bytes < p->capacity ? m->bytes : p->capacity;
+    if (m->rendezvous) {
+        end_send(e->sim, m);
+        sim_wake(e->sim, m->from, 0, 0);
+    }
     memcpy(p->data, m->data, bytes);
     add_event(e, (struct transport_event){.kind = TRANSPORT_DONE,
                                           .cookie = p->cookie,
@@ -192,55 +202,25 @@ static int sim_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
     return PCOLL_OK;
 }
 
-static struct gathering *gathering_of(struct sim *s, uint64_t number, int count)
+static int sim_agree(struct transport *t, uint64_t *values, int count, enum agree_op op,
+                     uint64_t cookie)
 {
-    for (struct gathering *g = s->gatherings; g; g = g->next)
-        if (g->number == number)
-            return g;
-    struct gathering *g = must(calloc(1, sizeof *g));
-    *g = (struct gathering){.number = number, .count = count, .next = s->gatherings};
-    g->maxima = must(calloc((size_t)count, sizeof *g->maxima));
-    g->values = must(calloc(s->options.size, sizeof *g->values));
-    g->cookies = must(calloc(s->options.size, sizeof *g->cookies));
-    s->gatherings = g;
-    return g;
-}
-
-static void close_gathering(struct sim *s, struct gathering *g)
-{
-    for (uint32_t i = 0; i < s->options.size; i++) {
-        memcpy(g->values[i], g->maxima, (size_t)g->count * sizeof *g->maxima);
+    struct endpoint *e = of(t);
+    struct sim *s = e->sim;
+    struct gathering own = {.number = e->agreements++, .count = count, .op = op};
+    struct gathering *complete;
+    int rc = gathering_enter(&s->gatherings, s->options.size, t->rank, &own, values,
+                             cookie, &complete);
+    if (!complete)
+        return rc;
+    for (uint32_t i = 0; i < s->options.size; i++)
         queue_push(&s->queue,
                    (struct happening){.time = s->now + network_latency(s->network),
                                       .kind = AGREEMENT_OVER,
                                       .rank = i,
-                                      .token = g->cookies[i]});
-    }
-    struct gathering **at = &s->gatherings;
-    while (*at != g)
-        at = &(*at)->next;
-    *at = g->next;
-    free(g->maxima);
-    free(g->values);
-    free(g->cookies);
-    free(g);
-}
-
-static int sim_agree(struct transport *t, uint64_t *values, int count, uint64_t cookie)
-{
-    struct endpoint *e = of(t);
-    struct gathering *g = gathering_of(e->sim, e->agreements++, count);
-    if (g->count != count)
-        return fail(PCOLL_EPROTOCOL, "an agreement about %d and about %d values",
-                    g->count, count);
-    for (int i = 0; i < count; i++)
-        if (values[i] > g->maxima[i])
-            g->maxima[i] = values[i];
-    g->values[t->rank] = values;
-    g->cookies[t->rank] = cookie;
-    if (++g->arrived == e->sim->options.size)
-        close_gathering(e->sim, g);
-    return PCOLL_OK;
+                                      .token = complete->cookies[i]});
+    gathering_end(&s->gatherings, complete);
+    return rc;
 }
 
 /* The order within one poll is nobody's right. */
@@ -280,23 +260,27 @@ static void sim_destroy_endpoint(struct transport *t)
     (void)t; /* freed with the simulation */
 }
 
+static int64_t sim_transport_now(const struct transport *t)
+{
+    return ((const struct endpoint *)t)->sim->now;
+}
+
+static void sim_alarm(struct transport *t, int64_t at)
+{
+    sim_wake(of(t)->sim, t->rank, at - of(t)->sim->now, 0);
+}
+
 static const struct transport_ops sim_ops = {.send = sim_send,
                                              .recv = sim_recv,
                                              .control = sim_control,
                                              .agree = sim_agree,
                                              .poll = sim_poll,
                                              .pending_sends = sim_pending_sends,
+                                             .now = sim_transport_now,
+                                             .alarm = sim_alarm,
                                              .destroy = sim_destroy_endpoint};
 
 /* What happens when its time has come. */
-
-static void end_send(struct sim *s, struct message *m)
-{
-    struct endpoint *e = &s->endpoints[m->from];
-    memcpy(m->data, m->source, m->bytes);
-    e->pending_sends--;
-    add_event(e, (struct transport_event){.kind = TRANSPORT_DONE, .cookie = m->cookie});
-}
 
 static void deliver(struct sim *s, struct message *m)
 {
@@ -434,18 +418,6 @@ static void free_endpoint(struct endpoint *e)
     free(e->polled);
 }
 
-static void free_gatherings(struct sim *s)
-{
-    while (s->gatherings) {
-        struct gathering *g = s->gatherings;
-        s->gatherings = g->next;
-        free(g->maxima);
-        free(g->values);
-        free(g->cookies);
-        free(g);
-    }
-}
-
 void sim_free(struct sim **at)
 {
     struct sim *s = *at;
@@ -454,7 +426,8 @@ void sim_free(struct sim **at)
             free(s->queue.heap[i].message);
     for (uint32_t i = 0; i < s->options.size; i++)
         free_endpoint(&s->endpoints[i]);
-    free_gatherings(s);
+    while (s->gatherings)
+        gathering_end(&s->gatherings, s->gatherings);
     free(s->endpoints);
     free(s->queue.heap);
     network_free(&s->network);

@@ -6,8 +6,9 @@
  *
  * How long messages take is the business of sim_network.h. A hostile simulation does in
  * addition whatever the seam allows, to find mistakes:
- *   - a send is over at a random time before its arrival, and only then is its buffer
- *     read: who writes to it earlier sends garbage;
+ *   - a send is over at a random time before its arrival, or only when it is received
+ *     (rendezvous), and only then is its buffer read: who writes to it earlier sends
+ *     garbage;
  *   - a receive buffer is filled with NaNs when it is posted;
  *   - what one poll returns is shuffled;
  *   - a rank's agent stalls: things happen, but nobody looks for a while;
@@ -54,6 +55,8 @@ struct sim_stop {
 bool sim_step(struct sim *s, struct sim_stop *stop);
 
 int64_t sim_now(const struct sim *s);
+/* From when on the gaps and overheads of all messages are over. */
+int64_t sim_free_at(const struct sim *s);
 /* Messages sent so far, by all ranks. */
 uint64_t sim_messages(const struct sim *s);
 

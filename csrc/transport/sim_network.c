@@ -21,13 +21,15 @@ struct host {
 
 struct network {
     pcoll_network p;
+    uint32_t size;
     uint64_t seed, drawn;
     struct host *hosts;
     struct lane *lanes;               /* a hash table with linear probing */
     size_t lane_count, lane_capacity; /* a power of two */
 };
 
-static double const longest = 3.6e12; /* an hour */
+static double const longest = 3.6e12;         /* an hour */
+static double const longest_latency = 3.6e15; /* a draw may be longer than the mean */
 
 static int check_time(const char *name, double value, double most)
 {
@@ -57,6 +59,11 @@ int network_check(const pcoll_network *p)
     return PCOLL_OK;
 }
 
+static int64_t rounded(double nanoseconds)
+{
+    return (int64_t)(nanoseconds + 0.5);
+}
+
 static void *must(void *memory)
 {
     if (!memory)
@@ -69,6 +76,7 @@ struct network *network_create(const pcoll_network *parameters, uint32_t size,
 {
     struct network *n = must(calloc(1, sizeof *n));
     n->p = *parameters;
+    n->size = size;
     n->seed = seed;
     n->hosts = must(calloc(size, sizeof *n->hosts));
     n->lane_capacity = 1024;
@@ -116,7 +124,7 @@ int64_t network_latency(struct network *n)
         break;
     }
     }
-    return (int64_t)(latency + 0.5);
+    return rounded(latency < longest_latency ? latency : longest_latency);
 }
 
 static struct lane *find_lane(struct lane *lanes, size_t capacity, uint64_t key)
@@ -160,21 +168,31 @@ struct flight network_send(struct network *n, uint32_t from, uint32_t to, uint32
                            size_t bytes, int64_t now)
 {
     struct host *h = &n->hosts[from];
-    h->processor = later(now, h->processor) + (int64_t)n->p.o;
+    h->processor = later(now, h->processor) + rounded(n->p.o);
     int64_t leaves = later(h->processor, h->outgoing);
-    int64_t sent = leaves + (bytes ? (int64_t)((double)(bytes - 1) * n->p.G) : 0);
-    h->outgoing = sent + (int64_t)n->p.g;
+    int64_t sent = leaves + (bytes ? rounded((double)(bytes - 1) * n->p.G) : 0);
+    h->outgoing = sent + rounded(n->p.g);
 
     struct lane *lane = lane_of(n, from, to, tag);
     lane->last = later(lane->last, sent + network_latency(n));
     return (struct flight){.sent = sent, .arrival = lane->last};
 }
 
+int64_t network_free_at(const struct network *n)
+{
+    int64_t free_at = 0;
+    for (uint32_t i = 0; i < n->size; i++) {
+        const struct host *h = &n->hosts[i];
+        free_at = later(free_at, later(h->processor, later(h->outgoing, h->incoming)));
+    }
+    return free_at;
+}
+
 int64_t network_receive(struct network *n, uint32_t to, int64_t now)
 {
     struct host *h = &n->hosts[to];
     int64_t begin = later(now, h->incoming);
-    h->incoming = begin + (int64_t)n->p.g;
-    h->processor = later(begin, h->processor) + (int64_t)n->p.o;
+    h->incoming = begin + rounded(n->p.g);
+    h->processor = later(begin, h->processor) + rounded(n->p.o);
     return h->processor;
 }

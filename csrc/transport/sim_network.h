@@ -6,7 +6,9 @@
  *
  * Sending k bytes keeps the sender's processor for o, then its outgoing link for
  * (k-1) G, and for g more before the next message; the last byte arrives L later;
- * taking it in keeps the receiver's incoming link for g and its processor for o.
+ * taking it in keeps the receiver's incoming link for g and its processor for o. What
+ * the model does not have: the receiver's link does not take (k-1) G again, so many
+ * senders to one receiver slow each other down by g only; and reductions cost nothing.
  */
 #ifndef PCOLL_TRANSPORT_SIM_NETWORK_H
 #define PCOLL_TRANSPORT_SIM_NETWORK_H
@@ -34,6 +36,8 @@ struct flight network_send(struct network *n, uint32_t from, uint32_t to, uint32
                            size_t bytes, int64_t now);
 /* When a message that arrives now has been taken in. */
 int64_t network_receive(struct network *n, uint32_t to, int64_t now);
+/* From when on all processors and links are free. */
+int64_t network_free_at(const struct network *n);
 /* A latency of its own. */
 int64_t network_latency(struct network *n);
 

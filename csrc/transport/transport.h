@@ -40,6 +40,8 @@ struct transport_event {
 
 struct transport;
 
+enum agree_op { AGREE_MAX, AGREE_SUM };
+
 struct transport_ops {
     /* The buffer must stay until the event. Sizes are multiples of 64. */
     int (*send)(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
@@ -48,14 +50,19 @@ struct transport_ops {
                 size_t capacity, uint64_t cookie);
     /* Copied; no event. */
     int (*control)(struct transport *t, uint32_t peer, const struct control *message);
-    /* Collective, in the same order on all ranks: values become their maximum over all
-     * ranks, element by element. values must stay until the event. */
-    int (*agree)(struct transport *t, uint64_t *values, int count, uint64_t cookie);
+    /* Collective, in the same order on all ranks: values become their maximum or sum
+     * over all ranks, element by element. values must stay until the event. */
+    int (*agree)(struct transport *t, uint64_t *values, int count, enum agree_op op,
+                 uint64_t cookie);
     /* What has ended or come since the last call; the number, or a negative error. The
      * events stay until the next call. */
     int (*poll)(struct transport *t, const struct transport_event **events);
     /* Sends that were begun and are not over: they may need looking after. */
     int (*pending_sends)(const struct transport *t);
+    /* Time in nanoseconds, from whenever. */
+    int64_t (*now)(const struct transport *t);
+    /* Somebody is to poll at that time. NULL where progress/ sees to it. */
+    void (*alarm)(struct transport *t, int64_t at);
     /* Collective. */
     void (*destroy)(struct transport *t);
 };

@@ -61,7 +61,7 @@ static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
 
 static void think(struct world *w, uint32_t rank)
 {
-    int64_t mean = w->o.think * (rank == w->o.slow ? 20 : 1);
+    int64_t mean = rank == w->o.slow ? w->o.slow_think : w->o.think;
     int64_t time = mean ? sim_random(w->sim, (uint32_t)(2 * mean) + 1) : 0;
     w->app[rank].phase = THINKING;
     sim_wake(w->sim, rank, time, WAKE_CALL);
@@ -82,8 +82,7 @@ static void start(struct world *w, uint32_t rank)
     CHECK_OK(v->domain->ops->deposit(v->domain, 0, owned ? NULL : send, &outcome));
     /* What was handed over may be overwritten at once. */
     memset(a->send, 0xff, w->o.count * sizeof *a->send);
-    if (outcome == DEPOSIT_ARRIVED)
-        kick(w, rank, v);
+    vertex_deposited(v, outcome);
     a->phase = WAITING;
 }
 
@@ -112,6 +111,10 @@ static void begin_free(struct world *w, uint32_t rank)
     struct app *a = &w->app[rank];
     a->phase = FREEING;
     a->handle = first_handle(w, rank);
+    uint32_t close_all = w->o.trouble.close_all;
+    bool all = close_all && sim_random(w->sim, close_all) == 0;
+    for (int k = a->handle; all && k < end_of_handles(w, rank); k++)
+        CHECK_OK(vertex_close(w->vertex[k][rank]));
     CHECK_OK(vertex_close(w->vertex[a->handle][rank]));
 }
 
@@ -230,6 +233,7 @@ static bool advance_free(struct world *w, uint32_t rank)
     struct app *a = &w->app[rank];
     if (atomic_load(&w->vertex[a->handle][rank]->closing) != CLOSED)
         return false;
+    check_closed(w, a->handle, rank);
     if (++a->handle < end_of_handles(w, rank))
         CHECK_OK(vertex_close(w->vertex[a->handle][rank]));
     else
@@ -285,6 +289,12 @@ bool app_advance(struct world *w, uint32_t rank)
     uint32_t misuses = w->o.trouble.misuses;
     if (a->stalled)
         return false;
+    if (w->o.in_call && a->phase == WAITING && rank != w->o.awake &&
+        sim_now(w->sim) < w->o.asleep) {
+        a->stalled = true; /* begun, and not looked at again before */
+        sim_wake(w->sim, rank, w->o.asleep - sim_now(w->sim), WAKE_STALLED);
+        return false;
+    }
     if (a->phase != BUSY && a->handle < end_of_handles(w, rank) && misuses &&
         !sim_random(w->sim, misuses))
         app_misuse(w, rank);
@@ -313,7 +323,8 @@ void app_woken(struct world *w, uint32_t rank, uint64_t token)
     struct app *a = &w->app[rank];
     if (token == WAKE_STALLED) {
         a->stalled = false;
-        take(w, rank);
+        if ((a->phase == WAITING || a->phase == JOINING) && is_ready(w, rank))
+            take(w, rank);
     } else if (token == WAKE_CALL && a->phase == THINKING)
         start(w, rank);
 }
@@ -328,10 +339,13 @@ void app_begin(struct world *w, uint32_t rank)
     a->call = 0;
     a->calls =
         uneven ? 1 + splitmix_below(o->seed + 3, rank, (uint32_t)o->calls) : o->calls;
-    a->joins_left = o->ending != END_LOOP ? 2 : 0;
-    a->leaves = o->ending == END_LEAVE && uneven && rank > 0 &&
-                splitmix_below(o->seed + 4, rank, 3) == 0;
-    if (o->asleep && rank != o->awake)
+    a->joins_left = o->ending == END_JOIN || o->ending == END_LEAVE ? 2 : 0;
+    bool everybody = splitmix_below(o->seed + 7, 0, 8) == 0;
+    a->leaves = o->ending == END_LEAVE && uneven &&
+                (everybody || splitmix_below(o->seed + 4, rank, 3) == 0);
+    if (o->asleep && rank != o->awake && o->in_call)
+        think(w, rank);
+    else if (o->asleep && rank != o->awake)
         sim_wake(w->sim, rank, o->asleep, WAKE_CALL); /* computing, for now */
     else
         think(w, rank);

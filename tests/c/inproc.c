@@ -2,6 +2,8 @@
 /* Queues behind one mutex; a send is over when its message has been taken. */
 #include "inproc.h"
 
+#include "../../csrc/base/clock.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +144,7 @@ static int inproc_recv(struct transport *t, uint32_t peer, uint32_t tag, void *d
 }
 
 static int inproc_agree(struct transport *t, uint64_t *values, int count,
-                        uint64_t cookie)
+                        enum agree_op op, uint64_t cookie)
 {
     struct endpoint *e = of(t);
     struct inproc *n = e->net;
@@ -150,7 +152,9 @@ static int inproc_agree(struct transport *t, uint64_t *values, int count,
     if (!n->arrived)
         memset(n->maxima, 0, sizeof n->maxima);
     for (int i = 0; i < count; i++)
-        n->maxima[i] = values[i] > n->maxima[i] ? values[i] : n->maxima[i];
+        n->maxima[i] = op == AGREE_SUM            ? n->maxima[i] + values[i]
+                       : values[i] > n->maxima[i] ? values[i]
+                                                  : n->maxima[i];
     n->values[t->rank] = values;
     n->cookies[t->rank] = cookie;
     if (++n->arrived == n->size) {
@@ -189,6 +193,12 @@ static int inproc_pending(const struct transport *t)
     return pending;
 }
 
+static int64_t inproc_now(const struct transport *t)
+{
+    (void)t;
+    return clock_ns();
+}
+
 static void inproc_destroy(struct transport *t)
 {
     (void)t;
@@ -200,6 +210,7 @@ static const struct transport_ops ops = {.send = inproc_send,
                                          .agree = inproc_agree,
                                          .poll = inproc_poll,
                                          .pending_sends = inproc_pending,
+                                         .now = inproc_now,
                                          .destroy = inproc_destroy};
 
 struct inproc *inproc_create(uint32_t size)

@@ -76,6 +76,13 @@ static void check_result(struct world *w, int k, uint32_t rank, const pcoll_roun
                   "round %llu of handle %d is %.17g, in its order %.17g", t, k, recv[0],
                   expected);
     }
+    double identity = h->op == PCOLL_SUM   ? 0
+                      : h->op == PCOLL_MIN ? INFINITY
+                                           : -INFINITY;
+    for (uint32_t i = 0; i < w->o.count && !r->active; i++)
+        INVARIANT("conservation", recv[i] == identity,
+                  "element %u of round %llu is %g, and nobody was active", i, t,
+                  recv[i]);
     for (uint32_t i = 1; i < w->o.count && r->active; i++)
         INVARIANT("conservation", recv[i] == ldexp(recv[0], -(int)(i % 16)),
                   "element %u of round %llu is %.17g, expected %.17g", i, t, recv[i],
@@ -101,20 +108,65 @@ static void check_agreement(struct world *w, int k, uint32_t rank, const pcoll_r
               (unsigned long long)r->index, k);
 }
 
+/* The policy was kept, or the round says that a deadline cut it short; and that one had
+ * passed. */
+/* The lowest rank that started it: seen on the wire where each decides for itself,
+ * under full the lowest that had to come. */
+static void check_initiator(struct world *w, int k, const pcoll_round *r,
+                            const struct quorum_case *c)
+{
+    const pcoll_policy *p = &c->policy;
+    bool full = p->kind == PCOLL_FULL, timed = p->deadline > 0;
+    bool counted = p->linger > 0 || p->max_staleness || p->kind == PCOLL_QUORUM ||
+                   p->kind == PCOLL_LAST_OF;
+    uint32_t lowest = 0;
+    if (timed || (counted && !full) || (w->o.ranks == 1 && !full))
+        return;
+    while (full && lowest < w->o.ranks && !reference_came(c, lowest))
+        lowest++;
+    if (!full)
+        lowest = w->ledger[k].starter[r->index] - 1;
+    INVARIANT("agreement", r->initiator == (int32_t)lowest,
+              "round %llu of handle %d says that rank %d started it, it was rank %d",
+              (unsigned long long)r->index, k, r->initiator, (int)lowest);
+}
+
 static void check_quorum(struct world *w, int k, const pcoll_round *r)
 {
-    const struct space_policy *policy = &space_policies[handle_of(w, k)->policy];
+    const struct world_handle *h = handle_of(w, k);
+    const struct ledger *l = &w->ledger[k];
     bool live[LEDGER_MOST_RANKS];
-    reference_live(&w->ledger[k], r->index, live);
-    uint64_t slot = (uint64_t)(k % w->o.handles);
-    struct quorum_case c = {.ledger = &w->ledger[k],
+    reference_live(l, r->index, live);
+    struct quorum_case c = {.ledger = l,
                             .round = r->index,
                             .live = live,
-                            .stream = splitmix_mix(WORLD_SEED) ^ slot,
-                            .initiator = r->initiator};
-    INVARIANT("quorum", policy->kept(&c),
-              "round %llu of handle %d: %s, started by rank %d, with %u ranks",
-              (unsigned long long)r->index, k, policy->text, r->initiator, r->active);
+                            .stream =
+                                splitmix_mix(WORLD_SEED) ^ (uint64_t)(k % w->o.handles),
+                            .policy = space_policy_of(h)};
+    bool kept = space_policies[h->policy].kept(&c), fresh = reference_fresh(&c);
+    unsigned long long t = r->index;
+    INVARIANT("quorum", r->below_quorum == !(kept && fresh) || !c.policy.deadline,
+              "round %llu of handle %d says below_quorum %d: %s, with %u ranks", t, k,
+              r->below_quorum, space_policy_text(h), r->active);
+    INVARIANT("quorum", kept || r->below_quorum,
+              "round %llu of handle %d: %s, started by rank %d, with %u ranks", t, k,
+              space_policy_text(h), r->initiator, r->active);
+    INVARIANT("staleness", fresh || r->below_quorum,
+              "round %llu of handle %d: %s, and somebody is absent again", t, k,
+              space_policy_text(h));
+    INVARIANT("quorum", r->initiator >= 0 && reference_came(&c, (uint32_t)r->initiator),
+              "round %llu of handle %d started by rank %d, which has not come", t, k,
+              r->initiator);
+    check_initiator(w, k, r, &c);
+    INVARIANT("quorum",
+              c.policy.deadline > 0 || reference_may_start(&c, (uint32_t)r->initiator),
+              "round %llu of handle %d started by rank %d, which was not drawn", t, k,
+              r->initiator);
+    INVARIANT("quorum",
+              !r->below_quorum || l->first_absent[t] - l->first_arrival[t] >=
+                                      (int64_t)(c.policy.deadline * 1e9),
+              "round %llu of handle %d was cut short %lld ns after the first arrival",
+              t, k, (long long)(l->first_absent[t] - l->first_arrival[t]));
 }
 
 void check_delivery(struct world *w, int k, uint32_t rank, const pcoll_round *r,
@@ -135,6 +187,15 @@ void check_joined(struct world *w, int k, int n, uint32_t rank, const pcoll_roun
     INVARIANT("agreement", *at == r->index + 1,
               "rank %u came out of join with round %llu, another one with %llu", rank,
               (unsigned long long)r->index, (unsigned long long)*at - 1);
+}
+
+void check_closed(struct world *w, int k, uint32_t rank)
+{
+    const struct ledger *l = &w->ledger[k];
+    INVARIANT("isolation", l->sent[rank] == l->received[rank],
+              "handle %d of rank %u is closed, with %llu of %llu messages received", k,
+              rank, (unsigned long long)l->received[rank],
+              (unsigned long long)l->sent[rank]);
 }
 
 void check_nobody_waits(struct world *w)

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LEDGER_MOST_ROUNDS = 4096, LEDGER_MOST_RANKS = 64 };
+enum { LEDGER_MOST_ROUNDS = 4096, LEDGER_MOST_RANKS = 130 };
 
 struct ledger_entry {
     double value; /* of the first element */
@@ -37,7 +37,12 @@ struct ledger {
     struct ledger_entry (*round)[LEDGER_MOST_RANKS]; /* [round][rank] */
     struct ledger_seen *seen;                        /* [round] */
     uint64_t frozen[LEDGER_MOST_RANKS];              /* rounds entered, by rank */
+    uint32_t *starter; /* lowest rank that started a round itself, +1; 0: nobody yet */
+    int64_t *first_arrival, *first_absent; /* arrival, entry of one that has not
+                                             arrived: times, by round; 0: none yet */
     struct ledger_account account[LEDGER_MOST_RANKS];
+    uint64_t sent[LEDGER_MOST_RANKS];     /* control messages to a rank */
+    uint64_t received[LEDGER_MOST_RANKS]; /* by it */
 };
 
 /* Empties a ledger; what is zero gets its memory, which is then kept from run to run.

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "../../csrc/base/splitmix.h"
 #include "check.h"
 #include "reference.h"
 #include "world_state.h"
@@ -30,7 +31,14 @@ static void check_awaited(struct world *w, uint32_t rank)
     if (awaited < 0)
         return;
     reference_live(&w->ledger[a->handle], v->engine.current, live);
-    INVARIANT("quorum", live[awaited], "round %llu waits for rank %d, which has gone",
+    struct quorum_case c = {.ledger = &w->ledger[a->handle],
+                            .round = v->engine.current,
+                            .live = live,
+                            .stream = splitmix_mix(WORLD_SEED) ^
+                                      (uint64_t)(a->handle % w->o.handles),
+                            .policy = v->policy};
+    INVARIANT("quorum", live[awaited] && reference_may_start(&c, (uint32_t)awaited),
+              "round %llu waits for rank %d, which has gone or was not drawn",
               (unsigned long long)v->engine.current, awaited);
 }
 

@@ -84,11 +84,15 @@ static int pair_change(struct domain *d, int who, int (*step)(struct member *))
     return step(&of(d)->member[who]);
 }
 
-static void pair_arrivals(struct domain *d, uint64_t *arrived)
+static void pair_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
 {
-    for (int i = 0; i < 2; i++)
-        if (member_arrived(&of(d)->member[i]))
-            bitset_add(arrived, of(d)->member[i].rank);
+    for (int i = 0; i < 2; i++) {
+        const struct member *m = &of(d)->member[i];
+        if (member_arrived(m))
+            bitset_add(arrived, m->rank);
+        if (m->contribution.pending != NO_SLOT)
+            bitset_add(deposited, m->rank);
+    }
 }
 
 static bool pair_admits(struct domain *d)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reference.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "../../csrc/base/splitmix.h"
@@ -22,31 +23,132 @@ void reference_live(const struct ledger *l, uint64_t round, bool *live)
         live[r] = !l->round[round - 1][r].left;
 }
 
-/* Has arrived, or has come to say that it goes away. */
-static bool came(const struct quorum_case *c, uint32_t rank)
+bool reference_came(const struct quorum_case *c, uint32_t rank)
 {
     const struct ledger_entry *e = &c->ledger->round[c->round][rank];
     return c->live[rank] && (e->arrived || gone(e));
 }
 
-bool reference_solo(const struct quorum_case *c)
+static uint32_t count_live(const struct quorum_case *c)
 {
-    return c->initiator >= 0 && came(c, (uint32_t)c->initiator);
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < c->ledger->ranks; r++)
+        count += c->live[r];
+    return count;
 }
 
-bool reference_majority(const struct quorum_case *c)
+static uint32_t count_came(const struct quorum_case *c)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < c->ledger->ranks; r++)
+        count += reference_came(c, r);
+    return count;
+}
+
+bool reference_any(const struct quorum_case *c)
+{
+    return count_came(c) > 0;
+}
+
+bool reference_quorum(const struct quorum_case *c)
+{
+    uint32_t live = count_live(c), ranks = c->ledger->ranks;
+    double wanted =
+        c->policy.count ? c->policy.count : ceil(c->policy.fraction * ranks - 1e-9);
+    return count_came(c) >= (wanted < live ? wanted : live);
+}
+
+static uint32_t drawn_ranks(const struct quorum_case *c)
+{
+    return c->policy.kind == PCOLL_MAJORITY ? 1 : c->policy.count;
+}
+
+/* The drawn ranks: a uniform set, each that is gone replaced by the next that is live
+ * and not drawn. */
+static void draw(const struct quorum_case *c, bool *drawn)
 {
     uint32_t ranks = c->ledger->ranks;
-    uint32_t drawn = splitmix_below(c->stream, c->round, ranks);
-    for (uint32_t i = 0; i < ranks && !c->live[drawn]; i++)
-        drawn = (drawn + 1) % ranks;
-    return c->initiator == (int32_t)drawn && came(c, drawn);
+    bool picked[LEDGER_MOST_RANKS] = {false};
+    uint64_t stream = c->stream;
+    for (uint32_t top = ranks - drawn_ranks(c); top < ranks; top++) {
+        uint32_t r = splitmix_below(stream, c->round, top + 1);
+        picked[picked[r] ? top : r] = true;
+        stream = splitmix_mix(stream + 1);
+    }
+    memset(drawn, 0, LEDGER_MOST_RANKS * sizeof *drawn);
+    for (uint32_t r = 0; r < ranks; r++) {
+        uint32_t i = r;
+        while (picked[r] && i < r + ranks && (!c->live[i % ranks] || drawn[i % ranks]))
+            i++;
+        if (picked[r] && i < r + ranks)
+            drawn[i % ranks] = true;
+    }
+}
+
+/* How many of the drawn ranks came, and how many there are. */
+static uint32_t drawn_came(const struct quorum_case *c, uint32_t *all)
+{
+    bool drawn[LEDGER_MOST_RANKS];
+    uint32_t came = 0;
+    draw(c, drawn);
+    *all = 0;
+    for (uint32_t r = 0; r < c->ledger->ranks; r++) {
+        *all += drawn[r];
+        came += drawn[r] && reference_came(c, r);
+    }
+    return came;
+}
+
+bool reference_may_start(const struct quorum_case *c, uint32_t rank)
+{
+    bool drawn[LEDGER_MOST_RANKS];
+    int kind = c->policy.kind;
+    if (kind == PCOLL_SOLO || kind == PCOLL_QUORUM || kind == PCOLL_FULL)
+        return true;
+    draw(c, drawn);
+    return drawn[rank];
+}
+
+bool reference_first_of(const struct quorum_case *c)
+{
+    uint32_t all;
+    return drawn_came(c, &all) > 0;
+}
+
+bool reference_last_of(const struct quorum_case *c)
+{
+    uint32_t all;
+    return drawn_came(c, &all) == all && all > 0;
+}
+
+/* Absent: live, and without data, though it might have come. */
+static bool absent(const struct ledger *l, uint64_t round, uint32_t rank)
+{
+    bool live[LEDGER_MOST_RANKS];
+    reference_live(l, round, live);
+    return live[rank] && !l->round[round][rank].active;
+}
+
+bool reference_fresh(const struct quorum_case *c)
+{
+    uint32_t most = c->policy.max_staleness;
+    for (uint32_t r = 0; r < c->ledger->ranks && most; r++) {
+        uint64_t t = c->round;
+        if (c->round < most || !c->live[r] || gone(&c->ledger->round[t][r]))
+            continue;
+        while (t + most >= c->round && absent(c->ledger, t, r)) {
+            if (c->round - t == most)
+                return false;
+            t--;
+        }
+    }
+    return true;
 }
 
 bool reference_full(const struct quorum_case *c)
 {
     for (uint32_t r = 0; r < c->ledger->ranks; r++)
-        if (c->live[r] && !came(c, r))
+        if (c->live[r] && !reference_came(c, r))
             return false;
     return true;
 }

@@ -7,6 +7,7 @@
 #ifndef PCOLL_TESTS_REFERENCE_H
 #define PCOLL_TESTS_REFERENCE_H
 
+#include "../../csrc/include/partialcoll.h"
 #include "ledger.h"
 
 /* Live in a round: not announced as joined or left by the round before, unless all
@@ -19,12 +20,20 @@ struct quorum_case {
     uint64_t round;
     const bool *live;
     uint64_t stream; /* of the draws */
-    int32_t initiator;
+    pcoll_policy policy;
 };
 
-/* Was the policy met? */
+/* Was the policy met, modifiers aside? */
 typedef bool quorum_rule(const struct quorum_case *c);
-quorum_rule reference_solo, reference_majority, reference_full;
+quorum_rule reference_any, reference_first_of, reference_last_of, reference_quorum,
+    reference_full;
+
+/* May this rank have started the round, if the policy was met? */
+bool reference_may_start(const struct quorum_case *c, uint32_t rank);
+/* Has this rank, live in the round, arrived at it, or come to say that it goes away? */
+bool reference_came(const struct quorum_case *c, uint32_t rank);
+/* Was nobody absent who had been absent for policy.max_staleness rounds in a row? */
+bool reference_fresh(const struct quorum_case *c);
 
 typedef double combine_fn(double a, double b);
 combine_fn *reference_op(int op);

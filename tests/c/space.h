@@ -15,8 +15,18 @@
 struct space_policy {
     const char *text; /* as users write it */
     quorum_rule *kept;
+    uint32_t least; /* ranks */
 };
 extern const struct space_policy space_policies[];
+
+int space_policy_count(void);
+int space_modifier_count(void);
+/* Row of a modifier. */
+int space_modifier(const char *text);
+
+/* What a handle's policy is, modifier and all. The text stays until the next call. */
+const char *space_policy_text(const struct world_handle *h);
+pcoll_policy space_policy_of(const struct world_handle *h);
 
 struct space_algorithm {
     const char *name;

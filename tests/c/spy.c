@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "check.h"
+#include "reference.h"
 
 static struct spy *of(struct domain *d)
 {
@@ -20,6 +21,13 @@ static bool in_time(const struct spy *s)
     return s->published == s->delivered && frozen == s->published;
 }
 
+/* Time 0 stands for none. */
+static void note_time(const struct spy *s, int64_t *times, uint64_t round)
+{
+    if (!times[round])
+        times[round] = sim_now(s->sim) + 1;
+}
+
 static void model_deposit(struct spy *s, double value, enum deposit_outcome outcome)
 {
     bool drops = s->late == PCOLL_LATE_DROP;
@@ -29,6 +37,10 @@ static void model_deposit(struct spy *s, double value, enum deposit_outcome outc
                                      : DEPOSIT_STORED),
               "rank %u deposits %s: %d", s->rank, in_time(s) ? "in time" : "late",
               outcome);
+    s->expected.calls++;
+    s->expected.arrived += outcome == DEPOSIT_ARRIVED;
+    s->expected.stored += outcome == DEPOSIT_STORED;
+    s->expected.dropped += outcome == DEPOSIT_DROPPED;
     s->account->deposited += value;
     s->account->magnitude += fabs(value);
     s->taken_in = -1;
@@ -42,6 +54,8 @@ static void model_deposit(struct spy *s, double value, enum deposit_outcome outc
     s->account->pending = add ? s->account->pending + value : value;
     s->account->has_pending = true;
     s->account->pending_arrived = outcome == DEPOSIT_ARRIVED;
+    if (outcome == DEPOSIT_ARRIVED)
+        note_time(s, s->ledger->first_arrival, s->ledger->frozen[s->rank]);
 }
 
 static int spy_deposit(struct domain *d, int who, const void *const *buffers,
@@ -83,6 +97,15 @@ static void poison(const struct round_shape *shape, struct round_header *h)
     memset(message_payload(shape, h), 0xff, shape->payload.bytes);
 }
 
+/* Live, not arrived, and not here to say that it goes away. */
+static bool is_absent(const struct ledger *l, uint64_t round, uint32_t rank)
+{
+    const struct ledger_entry *e = &l->round[round][rank];
+    bool live[LEDGER_MOST_RANKS];
+    reference_live(l, round, live);
+    return live[rank] && !e->arrived && !e->joined && !e->left;
+}
+
 static struct round_header *spy_freeze(struct domain *d, uint64_t round)
 {
     struct spy *s = of(d);
@@ -105,6 +128,9 @@ static struct round_header *spy_freeze(struct domain *d, uint64_t round)
     l->frozen[s->rank]++;
     if (active)
         s->taken_in = (int64_t)round;
+    s->expected.included += active;
+    if (is_absent(l, round, s->rank))
+        note_time(s, l->first_absent, round);
     s->account->has_pending = s->account->pending_arrived = false;
     s->account->pending = 0;
     s->frozen = active ? h : NULL;
@@ -119,7 +145,12 @@ static void *spy_send_slot(struct domain *d, int who)
 
 static bool spy_ready(struct domain *d, int who)
 {
-    return of(d)->real->ops->ready(of(d)->real, who);
+    struct spy *s = of(d);
+    bool ready = s->real->ops->ready(s->real, who);
+    INVARIANT("liveness", ready == (s->published > s->delivered),
+              "rank %u: ready %d, %llu of %llu rounds delivered", s->rank, ready,
+              (unsigned long long)s->delivered, (unsigned long long)s->published);
+    return ready;
 }
 
 static int spy_deliver(struct domain *d, int who, uint64_t last, void *const *buffers,
@@ -129,7 +160,12 @@ static int spy_deliver(struct domain *d, int who, uint64_t last, void *const *bu
     int rc = s->real->ops->deliver(s->real, who, last, buffers, round, masks, moved);
     if (rc != PCOLL_OK)
         return rc;
+    INVARIANT("order", !round->lost || round->index + s->history <= s->published,
+              "rank %u lost round %llu, which is not older than the history", s->rank,
+              (unsigned long long)round->index - 1);
     s->delivered = round->index + 1;
+    s->expected.delivered++;
+    s->expected.lost += round->lost;
     bool included = s->taken_in >= 0 && (uint64_t)s->taken_in <= round->index;
     INVARIANT("agreement", round->included == included,
               "rank %u is told that round %llu has its deposit: %d; it was %d", s->rank,
@@ -146,19 +182,49 @@ static void spy_snapshot(struct domain *d, int who, struct member *copy)
     of(d)->real->ops->snapshot(of(d)->real, who, copy);
 }
 
+/* A rank that frees its handle holds nobody up any more. */
+static bool closing(const struct spy *s)
+{
+    return *s->vertex && atomic_load(&(*s->vertex)->closing) != OPEN;
+}
+
+/* Who joins or leaves arrives, too, to say so: now, or when the next round opens. */
+static void note_leaver(struct spy *s)
+{
+    struct member m;
+    s->real->ops->snapshot(s->real, 0, &m);
+    if (m.joining || m.left)
+        note_time(s, s->ledger->first_arrival, s->ledger->frozen[s->rank]);
+}
+
 static int spy_change(struct domain *d, int who, int (*step)(struct member *))
 {
-    return of(d)->real->ops->change(of(d)->real, who, step);
+    int rc = of(d)->real->ops->change(of(d)->real, who, step);
+    note_leaver(of(d));
+    return rc;
 }
 
-static void spy_arrivals(struct domain *d, uint64_t *arrived)
+static void spy_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
 {
-    of(d)->real->ops->arrivals(of(d)->real, arrived);
+    of(d)->real->ops->arrivals(of(d)->real, arrived, deposited);
 }
 
+/* Nobody is held up but by what the contract says: a lag of the whole history, a result
+ * that is being copied out of the slot, the round after which all have joined. */
 static bool spy_admits(struct domain *d)
 {
-    return of(d)->real->ops->admits(of(d)->real);
+    struct spy *s = of(d);
+    struct member m;
+    bool admits = s->real->ops->admits(s->real);
+    s->real->ops->snapshot(s->real, 0, &m);
+    uint64_t round = s->published;
+    bool lags = s->deliver == PCOLL_DELIVER_ONE && round - s->delivered >= s->history;
+    bool copies = m.reading >= 0 && (uint64_t)m.reading + s->history + 1 == round;
+    bool joins = m.joined_in >= 0;
+    INVARIANT("liveness", admits || lags || copies || joins,
+              "rank %u holds round %llu back for nothing", s->rank,
+              (unsigned long long)round);
+    return admits;
 }
 
 static struct round_header *spy_result(struct domain *d, uint64_t round)
@@ -171,10 +237,12 @@ static void spy_publish(struct domain *d, uint64_t round)
     struct spy *s = of(d);
     s->real->ops->publish(s->real, round);
     s->published++;
+    s->expected.rounds++;
+    note_leaver(s);
     struct member m;
     s->real->ops->snapshot(s->real, 0, &m);
     INVARIANT("staleness",
-              m.deliver != PCOLL_DELIVER_ONE || m.left ||
+              m.deliver != PCOLL_DELIVER_ONE || m.left || closing(s) ||
                   m.complete - m.delivered <= m.history,
               "rank %u lags %llu rounds, history is %u", s->rank,
               (unsigned long long)(m.complete - m.delivered), m.history);
@@ -183,9 +251,24 @@ static void spy_publish(struct domain *d, uint64_t round)
     s->frozen = NULL;
 }
 
+/* The statistics that users see. */
+static void check_stats(struct spy *s)
+{
+    struct member m;
+    s->real->ops->snapshot(s->real, 0, &m);
+    const pcoll_stats *is = &m.stats, *be = &s->expected;
+    CHECK(is->calls == be->calls && is->rounds == be->rounds &&
+              is->delivered == be->delivered && is->lost == be->lost,
+          "rank %u: statistics of calls and rounds", s->rank);
+    CHECK(is->arrived == be->arrived && is->stored == be->stored &&
+              is->dropped == be->dropped && is->included == be->included,
+          "rank %u: statistics of deposits", s->rank);
+}
+
 static void spy_destroy(struct domain *d)
 {
     struct spy *s = of(d);
+    check_stats(s);
     s->real->ops->destroy(s->real);
     free(s);
 }
@@ -219,10 +302,13 @@ int spy_create(const struct round_shape *shape, const pcoll_options *options, vo
     s->base = *s->real;
     s->base.ops = &spy_ops;
     s->ledger = a->ledger;
+    s->sim = a->sim;
     s->account = &a->ledger->account[a->rank];
     s->rank = a->rank;
     s->late = options->late;
     s->deliver = options->deliver;
+    s->history = options->history;
+    s->vertex = a->vertex;
     s->taken_in = -1;
     *out = &s->base;
     return PCOLL_OK;

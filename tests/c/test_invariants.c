@@ -97,15 +97,84 @@ static void test_majority_half(void)
 static void test_wait_free(void)
 {
     int64_t const a_second = 1000000000;
-    for (uint32_t ranks = 1; ranks <= 17; ranks++) {
+    for (uint32_t i = 0; i < 4 * 17; i++) {
+        uint32_t ranks = 1 + i / 4;
         struct world_options o = plain(ranks, ranks, "solo");
         struct world_report report;
         o.awake = ranks / 2;
         o.asleep = a_second;
+        o.in_call = i & 1;
+        if (i & 2) {
+            o.handle[0].deliver = PCOLL_DELIVER_ALL;
+            o.handle[0].history = 2;
+        }
         world_run(&o, &report);
         INVARIANT("liveness", report.loops_over[o.awake] < a_second,
                   "of %u ranks, rank %u waited for one that sleeps", ranks, o.awake);
     }
+}
+
+/* Timers: rank 0 gets through all its calls while everybody else sleeps, since lingers
+ * end and deadlines pass. */
+static void test_timers(void)
+{
+    int64_t const a_second = 1000000000;
+    for (int policy = 0; policy < space_policy_count(); policy++) {
+        for (int modifier = 0; modifier < space_modifier_count(); modifier++) {
+            struct world_options o = plain(7, 1, "solo");
+            struct world_report report;
+            o.handle[0].policy = policy;
+            o.handle[0].modifier = modifier;
+            o.asleep = a_second;
+            pcoll_policy p = space_policy_of(&o.handle[0]);
+            bool alone =
+                p.kind == PCOLL_SOLO || (p.kind == PCOLL_QUORUM && p.count == 1);
+            if (!(p.deadline > 0) && !(alone && !p.max_staleness))
+                continue;
+            world_run(&o, &report);
+            INVARIANT("liveness", report.loops_over[0] < a_second,
+                      "%s waited for those that sleep",
+                      space_policy_text(&o.handle[0]));
+        }
+    }
+}
+
+/* Linger: ranks that come a little later are still in, and nobody waits for the end of
+ * it when all are there. */
+static void test_linger(void)
+{
+    struct world_options o = plain(8, 1, "solo");
+    struct world_report with, without;
+    o.think = 1000;
+    o.handle[0].late = PCOLL_LATE_DROP;
+    world_run(&o, &without);
+    o.handle[0].modifier = space_modifier(",linger=30us,max_staleness=2");
+    world_run(&o, &with);
+    INVARIANT("quorum",
+              with.active_mean > 7.9 && with.active_mean > without.active_mean,
+              "%g active of 8 with linger, %g without", with.active_mean,
+              without.active_mean);
+    INVARIANT("liveness", with.loops_over[0] < 10 * 30000,
+              "10 rounds took %lld ns, although all were there before 30 us",
+              (long long)with.loops_over[0]);
+}
+
+/* max_staleness: an overdue rank that has left a deposit, even a late one, holds nobody
+ * up, whatever it does afterwards. */
+static void test_stored_is_enough(void)
+{
+    struct world_options o = plain(2, 1, "solo");
+    struct world_report report;
+    o.handle[0].modifier = space_modifier(",max_staleness=1");
+    o.calls = 2;
+    o.think = 0;
+    o.asleep = 20000;
+    o.slow = 1;
+    o.slow_think = 1000000000;
+    world_run(&o, &report);
+    INVARIANT("liveness", report.loops_over[0] < 1000000,
+              "rank 0 waited %lld ns for a deposit that was there",
+              (long long)report.loops_over[0]);
 }
 
 static void test_fixed(void)
@@ -114,6 +183,9 @@ static void test_fixed(void)
     test_reproducible();
     test_majority_half();
     test_wait_free();
+    test_timers();
+    test_linger();
+    test_stored_is_enough();
 }
 
 static double seconds(void)

@@ -1,69 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policies, headers, contributions and one rank's rounds, one by one. */
+/* Headers, contributions and one rank's rounds, one by one. */
 #include <string.h>
 
 #include "../../csrc/protocol/member.h"
-#include "../../csrc/protocol/policy.h"
 #include "check.h"
-
-static void test_policy_text(void)
-{
-    static const char *const names[] = {"solo", "majority", "full"};
-    for (int i = 0; i < 3; i++) {
-        pcoll_policy p;
-        char text[32];
-        CHECK_OK(pcoll_policy_parse(names[i], &p));
-        CHECK(p.kind == i, "%s is %d", names[i], p.kind);
-        CHECK_OK(pcoll_policy_format(&p, text, sizeof text));
-        CHECK(!strcmp(text, names[i]), "%s", text);
-    }
-    static const char *const wrong[] = {"",     "Solo",      "solo ",
-                                        "half", "majority,", "full:1"};
-    for (int i = 0; i < 6; i++) {
-        pcoll_policy p;
-        CHECK(pcoll_policy_parse(wrong[i], &p) == PCOLL_EINVAL, "accepted \"%s\"",
-              wrong[i]);
-        CHECK(strstr(pcoll_last_error(), "quorum"), "%s", pcoll_last_error());
-    }
-}
-
-static void test_draw(void)
-{
-    enum { RANKS = 10, DRAWS = 20000 };
-    uint64_t live = (1u << RANKS) - 1, none = 0;
-    int count[RANKS] = {0};
-    struct policy_view view = {.ranks = RANKS, .live = &live, .stream = 42};
-    for (view.round = 0; view.round < DRAWS; view.round++)
-        count[policy_drawn(&view)]++;
-    for (int i = 0; i < RANKS; i++)
-        CHECK(count[i] > 1800 && count[i] < 2200, "rank %d drawn %d times", i,
-              count[i]);
-    live &= ~(uint64_t)(1 << 3);
-    for (view.round = 0; view.round < DRAWS; view.round++)
-        CHECK(policy_drawn(&view) != 3, "a rank that has left was drawn");
-    view.live = &none;
-    CHECK(policy_drawn(&view) == -1, "drawn among nobody");
-}
-
-static void test_policy_met(void)
-{
-    uint64_t live = 0xf, members = 0x3, arrived = 0;
-    struct policy_view v = {
-        .ranks = 4, .live = &live, .members = &members, .arrived = &arrived};
-    pcoll_policy solo = {PCOLL_SOLO}, full = {PCOLL_FULL};
-    CHECK(!policy_met(&solo, &v) && !policy_met(&full, &v), "met by nobody");
-    arrived = 0x2;
-    CHECK(policy_met(&solo, &v), "solo not met by one");
-    CHECK(!policy_met(&full, &v), "full met by one of two members");
-    arrived = 0x3;
-    CHECK(policy_met(&full, &v), "full not met by all members");
-    live = 0xc; /* the members have left: they hold nobody up and start nothing */
-    CHECK(!policy_met(&solo, &v), "solo started by one that has left");
-    arrived = 0;
-    CHECK(policy_met(&full, &v), "one that has left holds a full round up");
-    live = 0;
-    CHECK(!policy_met(&full, &v), "a full round starts with nobody live");
-}
 
 /* A carry that loses the race against an activation goes in alone. */
 static void test_contribution_race(void)
@@ -247,9 +187,6 @@ static void test_header_merge(void)
 
 int main(void)
 {
-    test_policy_text();
-    test_draw();
-    test_policy_met();
     test_contribution_race();
     test_contribution_in_place();
     test_member_one();

@@ -13,6 +13,7 @@ struct wire {
     struct transport base;
     struct transport *real;
     struct sim *sim;
+    struct ledger *ledgers;
     uint32_t handles, duplicate_one_in;
     uint64_t data[MOST_HANDLES][DATA_EDGES];
     uint64_t activation[MOST_HANDLES][MAX_ACTIVATION_EDGES];
@@ -34,9 +35,10 @@ static void pass_once(const struct wire *w, uint64_t *next, uint64_t round,
     *next = round + 1;
 }
 
-void wire_renew(struct transport *wire)
+void wire_renew(struct transport *wire, struct ledger *ledgers)
 {
     struct wire *w = of(wire);
+    w->ledgers = ledgers;
     memset(w->data, 0, sizeof w->data);
     memset(w->activation, 0, sizeof w->activation);
 }
@@ -60,6 +62,19 @@ static int wire_recv(struct transport *t, uint32_t peer, uint32_t tag, void *dat
     return w->real->ops->recv(w->real, peer, tag, data, capacity, cookie);
 }
 
+static void note_starter(const struct wire *w, struct ledger *l, uint64_t round)
+{
+    uint32_t *starter = &l->starter[round];
+    if (!*starter || w->base.rank + 1 < *starter)
+        *starter = w->base.rank + 1;
+}
+
+static int pass_control(struct wire *w, uint32_t peer, const struct control *message)
+{
+    w->ledgers[message->handle].sent[peer]++;
+    return w->real->ops->control(w->real, peer, message);
+}
+
 static int wire_control(struct transport *t, uint32_t peer,
                         const struct control *message)
 {
@@ -67,28 +82,47 @@ static int wire_control(struct transport *t, uint32_t peer,
     INVARIANT("isolation", message->handle < w->handles,
               "rank %u sends a control message of slot %u", t->rank, message->handle);
     if (message->kind != CONTROL_ACTIVATE)
-        return w->real->ops->control(w->real, peer, message);
+        return pass_control(w, peer, message);
     pass_once(w, &w->activation[message->handle][message->edge], message->round,
               "an activation", message->edge);
+    if (message->edge == 0)
+        note_starter(w, &w->ledgers[message->handle], message->round);
     if (w->duplicate_one_in && sim_random(w->sim, w->duplicate_one_in) == 0)
-        w->real->ops->control(w->real, peer, message);
-    return w->real->ops->control(w->real, peer, message);
+        pass_control(w, peer, message);
+    return pass_control(w, peer, message);
 }
 
-static int wire_agree(struct transport *t, uint64_t *values, int count, uint64_t cookie)
+static int wire_agree(struct transport *t, uint64_t *values, int count,
+                      enum agree_op op, uint64_t cookie)
 {
-    return of(t)->real->ops->agree(of(t)->real, values, count, cookie);
+    return of(t)->real->ops->agree(of(t)->real, values, count, op, cookie);
 }
 
 static int wire_poll(struct transport *t, const struct transport_event **events)
 {
-    return of(t)->real->ops->poll(of(t)->real, events);
+    struct wire *w = of(t);
+    int count = w->real->ops->poll(w->real, events);
+    for (int i = 0; i < count; i++)
+        if ((*events)[i].kind == TRANSPORT_CONTROL)
+            w->ledgers[(*events)[i].control.handle].received[t->rank]++;
+    return count;
 }
 
 static int wire_pending_sends(const struct transport *t)
 {
     const struct transport *real = ((const struct wire *)t)->real;
     return real->ops->pending_sends(real);
+}
+
+static int64_t wire_now(const struct transport *t)
+{
+    const struct transport *real = ((const struct wire *)t)->real;
+    return real->ops->now(real);
+}
+
+static void wire_alarm(struct transport *t, int64_t at)
+{
+    of(t)->real->ops->alarm(of(t)->real, at);
 }
 
 static void wire_destroy(struct transport *t)
@@ -103,6 +137,8 @@ static const struct transport_ops wire_ops = {.send = wire_send,
                                               .agree = wire_agree,
                                               .poll = wire_poll,
                                               .pending_sends = wire_pending_sends,
+                                              .now = wire_now,
+                                              .alarm = wire_alarm,
                                               .destroy = wire_destroy};
 
 struct transport *wire_create(struct sim *s, uint32_t rank, uint32_t handles,

@@ -8,12 +8,14 @@
 #define PCOLL_TESTS_WIRE_H
 
 #include "../../csrc/transport/sim.h"
+#include "ledger.h"
 
 /* handles: slots in use, from 0. duplicate_one_in: 0 for never. Freed by its destroy.
  */
 struct transport *wire_create(struct sim *s, uint32_t rank, uint32_t handles,
                               uint32_t duplicate_one_in);
-/* New handles in the same slots: their rounds begin at 0. */
-void wire_renew(struct transport *wire);
+/* New handles in the slots: their rounds begin at 0, and these are their ledgers, where
+ * it is noted who started a round (the first out-edge fires with nothing else). */
+void wire_renew(struct transport *wire, struct ledger *ledgers);
 
 #endif

@@ -93,8 +93,7 @@ static void dump(FILE *out)
     for (int k = 0; k < w->o.handles * w->o.generations; k++) {
         struct vertex *behind = NULL;
         fprintf(out, "handle %d, %s, at %lld ns:\n", k,
-                space_policies[handle_of(w, k)->policy].text,
-                (long long)sim_now(w->sim));
+                space_policy_text(handle_of(w, k)), (long long)sim_now(w->sim));
         for (uint32_t r = 0; r < w->o.ranks; r++) {
             struct vertex *v = w->vertex[k][r];
             dump_rank(out, w, k, r);
@@ -117,9 +116,12 @@ static void create_handle(struct world *w, int k, uint32_t rank)
                              .late = h->late,
                              .history = h->history,
                              .seed = WORLD_SEED};
-    CHECK_OK(pcoll_policy_parse(space_policies[h->policy].text, &options.policy));
+    options.policy = space_policy_of(h);
     pcoll_buffer buffer = {w->o.count, PCOLL_FLOAT64, h->op};
-    struct spy_arg arg = {.ledger = &w->ledger[k], .rank = rank};
+    struct spy_arg arg = {.ledger = &w->ledger[k],
+                          .sim = w->sim,
+                          .rank = rank,
+                          .vertex = &w->vertex[k][rank]};
     struct vertex_spec spec = {.ranks = w->o.ranks,
                                .buffers = &buffer,
                                .nbuffers = 1,
@@ -140,7 +142,7 @@ static void free_handle(struct world *w, int k, uint32_t rank)
 void world_make_handles(struct world *w, uint32_t rank, int generation)
 {
     int first = generation * w->o.handles;
-    wire_renew(w->context[rank]->transport);
+    wire_renew(w->context[rank]->transport, &w->ledger[first]);
     for (int k = first; k < first + w->o.handles; k++) {
         if (generation)
             free_handle(w, k - w->o.handles, rank);

@@ -16,13 +16,14 @@ enum { WORLD_MOST_MADE = WORLD_MOST_HANDLES * WORLD_MOST_GENERATIONS };
 
 /* How the loops of the ranks end. */
 enum world_ending {
-    END_LOOP, /* the same number of calls, then free */
-    END_JOIN, /* different numbers of calls, then join; twice */
-    END_LEAVE /* some ranks leave early; the others go on and join */
+    END_LOOP,  /* the same number of calls, then free */
+    END_JOIN,  /* different numbers of calls, then join; twice */
+    END_LEAVE, /* some ranks leave early; the others go on and join */
+    END_FREE   /* different numbers of calls, then free; solo only */
 };
 
 struct world_handle {
-    int policy, algorithm; /* rows of space.h */
+    int policy, modifier, algorithm; /* rows of space.h */
     int deliver, late, op;
     bool owned_send;
     uint32_t history;
@@ -32,6 +33,7 @@ struct world_handle {
 struct world_trouble {
     uint32_t agent_stalls, application_stalls;
     uint32_t spurious_wakes, duplicates, misuses;
+    uint32_t close_all;   /* handles at once, so that closings queue up */
     uint32_t interleaves; /* others go on in the middle of a deposit or a delivery */
     int64_t stall_longest;
 };
@@ -47,9 +49,11 @@ struct world_options {
     uint32_t count; /* float64 elements, at least 1 */
     bool fractions; /* values whose sum depends on the order of additions */
     int64_t think;  /* mean time between calls, ns */
-    uint32_t slow;  /* this rank thinks 20 times as long; none if >= ranks */
+    uint32_t slow;  /* this rank thinks for slow_think; none if >= ranks */
+    int64_t slow_think;
     int64_t asleep; /* all but rank `awake` begin after this time; 0: all begin */
     uint32_t awake;
+    bool in_call; /* they have begun their first call before they fell asleep */
     pcoll_network network;
     struct world_trouble trouble;
 };

@@ -65,6 +65,8 @@ void app_misuse(struct world *w, uint32_t rank);
 /* invariants.c: a rank was given a round of handle k, with these masks. */
 void check_delivery(struct world *w, int k, uint32_t rank, const pcoll_round *r,
                     const uint64_t *masks);
+/* Its handle k is closed: nothing may be under way to it any more. */
+void check_closed(struct world *w, int k, uint32_t rank);
 /* Its n-th join of handle k ended with this round. */
 void check_joined(struct world *w, int k, int n, uint32_t rank, const pcoll_round *r);
 /* Nothing is left to happen. */

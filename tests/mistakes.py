@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mistakes that mutants.py plants: one small change of a source under csrc/ each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """A mistake: in a file, this text becomes that one."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = [
+    # The engine: readiness, two instances, consumption.
+    Mutant(
+        "an early message of round t+1 is dropped",
+        "schedule/engine.c",
+        "if (round > e->current + 1)\n        return ENGINE_IMPOSSIBLE;",
+        "if (round > e->current)\n        return ENGINE_DROPPED;",
+    ),
+    Mutant(
+        "a late activation of round t-1 is obeyed",
+        "schedule/engine.c",
+        "if (round < e->current) {",
+        "if (round + 1 < e->current) {",
+    ),
+    Mutant(
+        "a gate opens one predecessor early",
+        "schedule/engine.c",
+        "++p->done_preds == s->ops[next].need &&",
+        "++p->done_preds + (s->ops[next].need > 1) == s->ops[next].need &&",
+    ),
+    Mutant(
+        "a gate opens one predecessor late",
+        "schedule/engine.c",
+        "++p->done_preds == s->ops[next].need &&",
+        "++p->done_preds == s->ops[next].need + (s->ops[next].need == 1) &&",
+    ),
+    Mutant(
+        "an operation fires for every predecessor beyond its gate",
+        "schedule/engine.c",
+        "++p->done_preds == s->ops[next].need && p->state == OP_WAITING)",
+        "++p->done_preds >= s->ops[next].need)",
+    ),
+    Mutant(
+        "a round is over before its sends are",
+        "schedule/engine.c",
+        "state == OP_DONE && !in->running &&",
+        "state == OP_DONE &&",
+    ),
+    Mutant(
+        "the next round is not held",
+        "schedule/engine.c",
+        "    e->current++;\n    e->released = false;",
+        "    e->current++;",
+    ),
+    # The activation broadcast.
+    Mutant(
+        "an activation is forwarded on the last edge only",
+        "algorithms/activation.c",
+        "for (int j = 0; j < k; j++)",
+        "for (int j = 0; j < k && k == a->edges - 1; j++)",
+    ),
+    Mutant(
+        "the last in-edge below an out-edge does not fire it",
+        "algorithms/activation.c",
+        "for (int j = 0; j < k; j++)",
+        "for (int j = 0; j < k - 1; j++)",
+    ),
+    Mutant(
+        "one activation edge too few where P is no power of two",
+        "algorithms/activation.c",
+        "while (((uint64_t)1 << edges) < size)",
+        "while (((uint64_t)2 << edges) <= size)",
+    ),
+    # The data part.
+    Mutant(
+        "the additions have another order",
+        "algorithms/allreduce_recdbl.c",
+        "for (uint32_t hop = 1, k = 0; hop < power; hop *= 2, k++) {",
+        "for (uint32_t hop = power / 2, k = 0; hop; hop /= 2, k++) {",
+    ),
+    Mutant(
+        "a temporary is received into before it was reduced",
+        "algorithms/allreduce_recdbl.c",
+        "    c->free_after[which] = reduce;\n",
+        "",
+    ),
+    Mutant(
+        "a reduction does not wait for the send from its target",
+        "algorithms/allreduce_recdbl.c",
+        "if (c->last_send >= 0 && c->value == BUFFER_RESULT)",
+        "if (0)",
+    ),
+    Mutant(
+        "a folded rank is forgotten",
+        "algorithms/allreduce_recdbl.c",
+        "absorb(&c, rank + power, EDGE_FOLD);",
+        'sched_after(s, sched_recv(s, "receive", (int)(rank + power), EDGE_FOLD, '
+        "BUFFER_TEMP0), active);",
+    ),
+    # What a rank owes.
+    Mutant(
+        "a stored deposit is counted twice (a carry races with an activation)",
+        "protocol/contribution.c",
+        "return plan.carried == NO_SLOT || plan.carried == c->pending;",
+        "(void)c;\n    (void)plan;\n    return true;",
+    ),
+    Mutant(
+        "a stored deposit is lost in a carry",
+        "protocol/contribution.c",
+        "int carried = c->late == PCOLL_LATE_CARRY ? c->pending : NO_SLOT;",
+        "int carried = NO_SLOT;",
+    ),
+    Mutant(
+        "a deposit is written over the frozen one",
+        "protocol/contribution.c",
+        "if (i != c->pending && i != c->frozen && i != c->user)",
+        "if (i != c->pending && i != c->user)",
+    ),
+    Mutant(
+        "what a round took is still owed",
+        "protocol/contribution.c",
+        "    c->frozen = c->pending;\n    c->pending = NO_SLOT;\n",
+        "    c->frozen = c->pending;\n",
+    ),
+    # A rank's view of the rounds.
+    Mutant(
+        "a late deposit arrives at a round that is over",
+        "protocol/member.c",
+        "*open = m->frozen <= m->call;",
+        "*open = true;",
+    ),
+    Mutant(
+        "back-pressure is off by one",
+        "protocol/member.c",
+        "round >= m->delivered + m->history;",
+        "round > m->delivered + m->history;",
+    ),
+    Mutant(
+        "nobody is told that a rank holds back no longer",
+        "protocol/member.c",
+        "bool held = m->holds_back;",
+        "bool held = false;",
+    ),
+    Mutant(
+        "a stored deposit is not called stored",
+        "protocol/member.c",
+        "if (!m->arrived)\n            bitset_add(",
+        "if (0)\n            bitset_add(",
+    ),
+    Mutant(
+        "an arrival outlives its round",
+        "protocol/member.c",
+        "    m->arrived = false;\n    m->frozen++;",
+        "    m->frozen++;",
+    ),
+    Mutant(
+        "a rank is not told that its deposit was included",
+        "protocol/member.c",
+        "m->taken_in = (int64_t)m->frozen;",
+        "m->taken_in = (int64_t)m->frozen + 1;",
+    ),
+    Mutant(
+        "the round after the last join does not wait for its readers",
+        "protocol/member.c",
+        "m->holds_back = behind || copying || unaware;",
+        "m->holds_back = behind || copying;",
+    ),
+    Mutant(
+        "a result is overwritten while it is read",
+        "protocol/member.c",
+        "m->holds_back = behind || copying || unaware;",
+        "m->holds_back = behind || unaware;",
+    ),
+    Mutant(
+        "a gap is not reported",
+        "protocol/member.c",
+        "*lost = next - m->delivered;",
+        "*lost = 0;",
+    ),
+    Mutant(
+        "one round too old is delivered",
+        "protocol/member.c",
+        "m->complete > m->history ? m->complete - m->history : 0;",
+        "m->complete > m->history + 1 ? m->complete - m->history - 1 : 0;",
+    ),
+    Mutant(
+        "a rank that leaves tells nobody",
+        "protocol/member.c",
+        "((announces_join(m) || m->left) && m->live)",
+        "(announces_join(m) && m->live)",
+    ),
+    Mutant(
+        "ranks that have joined never come back",
+        "protocol/member.c",
+        "m->live = !gone && (!announced || over);",
+        "m->live = !gone && !announced;",
+    ),
+    # Policies and headers.
+    Mutant(
+        "an initiator is drawn from the wrong round",
+        "allreduce/starting.c",
+        ".round = v->engine.current,\n                                   .vertices",
+        ".round = v->engine.current + 1,\n                                   .vertices",
+    ),
+    Mutant(
+        "a rank that has gone can be drawn",
+        "protocol/policy.c",
+        "if (bitset_has(round->live, rank) && !bitset_has(round->drawn, rank)) {",
+        "if (!bitset_has(round->drawn, rank)) {",
+    ),
+    Mutant(
+        "full does not wait for rank 3",
+        "protocol/policy.c",
+        "__builtin_popcountll(members[i] & round->live[i]);",
+        "__builtin_popcountll(members[i] & round->live[i] & ~(uint64_t)8);",
+    ),
+    Mutant(
+        "a mask bit is lost",
+        "protocol/round.c",
+        "out->masks[i] = a->masks[i] | b->masks[i];",
+        "out->masks[i] = a->masks[i] | (b->masks[i] & ~(uint64_t)4);",
+    ),
+    Mutant(
+        "the lowest initiator is not agreed on",
+        "protocol/round.c",
+        "out->initiator = a->initiator < b->initiator ? a->initiator : b->initiator;",
+        "out->initiator = a->initiator;",
+    ),
+    Mutant(
+        "a quorum is one rank short",
+        "protocol/policy.c",
+        "report->arrived >= needed(policy, round);",
+        "report->arrived + (round->live_count > 1) >= needed(policy, round);",
+    ),
+    Mutant(
+        "a quorum is never adapted to the live ranks",
+        "protocol/policy.c",
+        "return smaller(count ? count : 1, round->live_count);",
+        "return count ? count : 1;",
+    ),
+    Mutant(
+        "last_of does not wait for the last",
+        "protocol/policy.c",
+        "return round->drawn_count && report->drawn == round->drawn_count;",
+        "return round->drawn_count && report->drawn;",
+    ),
+    Mutant(
+        "a stored deposit counts for the quorum",
+        "protocol/policy.c",
+        "uint64_t came = arrived[i] & round->live[i];",
+        "uint64_t came = (arrived[i] | deposited[i]) & round->live[i];",
+    ),
+    Mutant(
+        "overdue ranks are not waited for",
+        "protocol/policy.c",
+        "return rules[policy->kind].met(policy, round, report) &&\n"
+        "           report->overdue == round->overdue_count;\n}\n\nbool policy_all",
+        "return rules[policy->kind].met(policy, round, report);\n}\n\nbool policy_all",
+    ),
+    Mutant(
+        "a rank is overdue one round late",
+        "protocol/policy.c",
+        "if (absences[rank] >= most &&",
+        "if (absences[rank] > most &&",
+    ),
+    Mutant(
+        "a round cut short does not say so",
+        "allreduce/starting.c",
+        "result->flags |= ROUND_BELOW_QUORUM;",
+        "result->flags |= 0;",
+    ),
+    Mutant(
+        "a round that was not cut short says so",
+        "protocol/policy.c",
+        "mask[ROUND_JOINED][i] | mask[ROUND_LEFT][i];",
+        "mask[ROUND_LEFT][i];",
+    ),
+    Mutant(
+        "a deadline passes early",
+        "allreduce/starting.c",
+        "!passed(v, &s->first_arrival, v->policy.deadline))",
+        "!passed(v, &s->first_arrival, v->policy.deadline / 2))",
+    ),
+    Mutant(
+        "nobody is woken for a deadline",
+        "allreduce/starting.c",
+        "        context_alarm(v->context, v, due);\n",
+        "        (void)0;\n",
+    ),
+    Mutant(
+        "a report for the next round is dropped",
+        "allreduce/starting.c",
+        "    if (message->round >= current)\n        add",
+        "    if (message->round == current)\n        add",
+    ),
+    Mutant(
+        "a late report counts for the round after the next",
+        "allreduce/starting.c",
+        "    if (message->round >= current)\n        add",
+        "        add",
+    ),
+    Mutant(
+        "the coordinator adds reports up instead of keeping the largest",
+        "allreduce/starting.c",
+        "uint32_t more = value > *mine ? value - *mine : 0;",
+        "uint32_t more = value;",
+    ),
+    Mutant(
+        "the tally of a finished round is not cleared",
+        "allreduce/starting.c",
+        "    t->total = s->sent = (struct policy_report){0};",
+        "    s->sent = (struct policy_report){0};",
+    ),
+    Mutant(
+        "an overdue rank does not report its stored deposit",
+        "allreduce/vertex.c",
+        "(outcome == DEPOSIT_STORED && v->policy.max_staleness))",
+        "false)",
+    ),
+    Mutant(
+        "closing does not wait for reports",
+        "allreduce/vertex.c",
+        "return s->tokens_sent &&\n",
+        "return false && s->tokens_sent &&\n",
+    ),
+    # One handle on one rank.
+    Mutant(
+        "a null contribution is taken for data",
+        "allreduce/vertex.c",
+        "bool no_a = round_is_null(a, v->shape.ranks),",
+        "bool no_a = false,",
+    ),
+    Mutant(
+        "leavers stay live",
+        "allreduce/vertex.c",
+        "v->live[i] &= ~(joined[i] | left[i]);",
+        "v->live[i] &= ~joined[i];",
+    ),
+    Mutant(
+        "closing forgets the round in progress",
+        "allreduce/vertex.c",
+        "v->closing_rounds = v->engine.current + v->frozen;",
+        "v->closing_rounds = v->engine.current;",
+    ),
+    Mutant(
+        "closing does not wait for the last messages",
+        "allreduce/vertex.c",
+        "if (v->last_received < v->activation.edges ||",
+        "if (",
+    ),
+    # The domain.
+    Mutant(
+        "one result slot too few",
+        "domain/single.c",
+        "s->ring = options->history + 1;",
+        "s->ring = options->history;",
+    ),
+    # Found by a reviewer who tried to get past the checks.
+    Mutant(
+        "only 64 ranks can have joined",
+        "protocol/member.c",
+        "for (size_t i = 0; i < bitset_words(ranks); i++)\n        gone +=",
+        "for (size_t i = 0; i < 1; i++)\n        gone +=",
+    ),
+    Mutant(
+        "only 64 ranks can cease to be live",
+        "allreduce/vertex.c",
+        "for (size_t i = 0; i < words; i++)\n        v->live[i] &= ~(joined[i] | left[i]);",
+        "for (size_t i = 0; i < 1; i++)\n        v->live[i] &= ~(joined[i] | left[i]);",
+    ),
+    Mutant(
+        "only 64 ranks count as arrived",
+        "protocol/policy.c",
+        "for (size_t i = 0; i < bitset_words(round->ranks); i++) {\n        uint64_t came",
+        "for (size_t i = 0; i < 1; i++) {\n        uint64_t came",
+    ),
+    Mutant(
+        "a receive waits for the send to the same rank",
+        "algorithms/allreduce_recdbl.c",
+        "    sched_after(c->s, recv, c->free_after[which]);\n",
+        "    sched_after(c->s, recv, c->free_after[which]);\n"
+        "    if (c->last_send >= 0)\n        sched_after(c->s, recv, c->last_send);\n",
+    ),
+    Mutant(
+        "the highest initiator is reported",
+        "protocol/round.c",
+        "a->initiator < b->initiator ? a->initiator : b->initiator;",
+        "a->initiator + 1 > b->initiator + 1 ? a->initiator : b->initiator;",
+    ),
+    Mutant(
+        "closings do not queue up",
+        "allreduce/context.c",
+        "return c->closing == v ? vertex_begin_close(v) : PCOLL_OK;",
+        "return vertex_begin_close(v);",
+    ),
+    Mutant(
+        "the next closing is never begun",
+        "allreduce/context.c",
+        "return c->closing ? vertex_begin_close(c->closing) : PCOLL_OK;",
+        "return PCOLL_OK;",
+    ),
+    Mutant(
+        "a rank that frees its handle still holds the others back",
+        "allreduce/vertex.c",
+        "bool closing = atomic_load(&v->closing) > QUEUED;",
+        "bool closing = atomic_load(&v->closing) > ENTERING;",
+    ),
+    Mutant(
+        "back-pressure with deliver=all",
+        "protocol/member.c",
+        "bool behind = m->deliver == PCOLL_DELIVER_ONE && !m->left &&",
+        "bool behind = !m->left &&",
+    ),
+    Mutant(
+        "whoever copies a result holds the next round back",
+        "protocol/member.c",
+        "bool copying = m->reading != NO_ROUND && round >= slots &&\n"
+        "                   (uint64_t)m->reading == round - slots;",
+        "bool copying = m->reading != NO_ROUND;\n    (void)slots;",
+    ),
+    Mutant(
+        "a complete round is not ready while the next one runs",
+        "protocol/member.c",
+        "return m->complete >= m->wanted;",
+        "return m->complete >= m->wanted && m->frozen == m->complete;",
+    ),
+    Mutant(
+        "more rounds are lost than are older than the history",
+        "protocol/member.c",
+        "uint64_t next = m->delivered > oldest ? m->delivered : oldest;",
+        "uint64_t next = m->delivered >= oldest ? m->delivered : m->complete - 1;",
+    ),
+    Mutant(
+        "an empty round leaves the buffers as they were",
+        "domain/single.c",
+        "payload_identity(&d->shape->payload, buffers);",
+        "(void)0;",
+    ),
+    Mutant(
+        "full rounds run free when all have left",
+        "protocol/policy.c",
+        "return round->live_count && report->arrived == count;",
+        "return report->arrived == count;",
+    ),
+]
