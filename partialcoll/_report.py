@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
+from ._errors import Error
 from ._version import __version__
 
 Row = dict[str, Any]
@@ -46,6 +47,20 @@ def table(rows: list[Row], columns: Iterable[str]) -> str:
     cells = [names, *[[_text(row.get(name)) for name in names] for row in rows]]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in cells)
+
+
+def check_outputs(json_file: str | None, plot: str | None) -> None:
+    """Raises Error if a file cannot be written, before anything has been measured for it."""
+    if plot is not None and os.path.splitext(plot)[1] not in (".png", ".pdf", ".svg"):
+        raise Error(f"--plot: expected a name that ends in .png, .pdf or .svg, got {plot}")
+    for option, path in (("--json", json_file), ("--plot", plot)):
+        if path is None or (option == "--json" and path == "-"):
+            continue
+        try:
+            with open(path, "ab"):
+                pass
+        except OSError as error:
+            raise Error(f"{option}: {error}") from None
 
 
 def write(where: str | None, doc: dict[str, Any], text: str) -> None:

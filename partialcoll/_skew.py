@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 from . import _report
 
 COLUMNS = (
@@ -24,24 +26,39 @@ COLUMNS = (
 def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
     """The least mean latency that arithmetic allows, in microseconds.
 
-    mpi, full: (P-1)/2 skews. majority: (P^2-1)/(6P), since one drawn rank is waited for.
-    solo: nobody is waited for, so there is no bound but the work itself (None).
+    Who arrives before rank q, the one that starts the round, waits for it: that is q (q+1) / (2P)
+    skews on average for a known q. mpi, full: q is P-1. quorum: Q-1. majority, first_of, last_of:
+    drawn, so the mean over the draws. solo: nobody is waited for, so there is no bound but the
+    work itself (None); nor is there one that does not depend on the past with modifiers.
     """
+
+    def waiting_for(rank: int) -> float:
+        return rank * (rank + 1) / (2 * ranks) * skew_us
+
     if collective in ("mpi", "full"):
-        return (ranks - 1) / 2 * skew_us
-    if collective == "majority":
-        return (ranks * ranks - 1) / (6 * ranks) * skew_us
-    return None
+        return waiting_for(ranks - 1)
+    name, _, argument = collective.partition(":")
+    if name == "solo" or "," in collective:
+        return None
+    if name == "quorum":
+        whole = argument.isdigit()
+        return waiting_for((int(argument) if whole else math.ceil(float(argument) * ranks)) - 1)
+    drawn = 1 if name == "majority" else int(argument)
+    # If q starts the round, the other drawn ranks are all after it; for last_of all before it.
+    others = [q if name == "last_of" else ranks - 1 - q for q in range(ranks)]
+    ways = [math.comb(n, drawn - 1) for n in others]
+    return sum(w * waiting_for(q) for q, w in enumerate(ways)) / sum(ways)
 
 
 def compare(rows: list[_report.Row]) -> None:
     """Fill in the ratios of rows that were measured together."""
     mpi = next((row["latency_us_avg"] for row in rows if row["collective"] == "mpi"), None)
     for row in rows:
-        if mpi is not None:
-            row["speedup_vs_mpi"] = mpi / row["latency_us_avg"]
-        if row["limit_us"]:
-            row["speedup_vs_limit"] = row["limit_us"] / row["latency_us_avg"]
+        own = row["latency_us_avg"]
+        if mpi is not None and own > 0:
+            row["speedup_vs_mpi"] = mpi / own
+        if row["limit_us"] and own > 0:
+            row["speedup_vs_limit"] = row["limit_us"] / own
 
 
 def _times(ratio: float) -> str:
@@ -59,7 +76,8 @@ def plot(rows: list[_report.Row], title: str, path: str) -> None:
     colours = ["#9aa0a6" if row["collective"] == "mpi" else "#1a73e8" for row in rows]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
     figure.suptitle(title, fontsize=11)
-    latency = [row["latency_us_avg"] for row in rows]
+    least = min((row["latency_us_avg"] for row in rows if row["latency_us_avg"]), default=1.0)
+    latency = [row["latency_us_avg"] or least / 2 for row in rows]  # a logarithm needs some
     bars = left.bar(names, latency, color=colours, width=0.6)
     left.set_yscale("log")
     left.set_ylabel("average latency (µs)")

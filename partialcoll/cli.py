@@ -66,6 +66,26 @@ def _one_of(allowed: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
+def _collectives(text: str) -> list[str]:
+    """A comma-separated list of "mpi" and policies, whose modifiers have commas as well."""
+    from .policy import parse
+
+    names: list[str] = []
+    for word in text.split(","):
+        if "=" in word and names:
+            names[-1] += "," + word
+        else:
+            names.append(word)
+    for name in names:
+        if name == "mpi":
+            continue
+        try:
+            parse(name)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"expected mpi or a policy; {error}") from None
+    return names
+
+
 def _positive_ints(text: str) -> list[int]:
     return [_positive_int(word) for word in text.split(",")]
 
@@ -118,9 +138,9 @@ def _add_arrivals(skew: argparse.ArgumentParser, iters: int) -> None:
     )
     skew.add_argument(
         "--collectives",
-        type=_words(COLLECTIVES),
+        type=_collectives,
         default=list(COLLECTIVES),
-        help=",".join(COLLECTIVES),
+        help="mpi and policies (default " + ",".join(COLLECTIVES) + "); quorum:0.5, for instance",
     )
     skew.add_argument("--domain", type=_words(DOMAINS), default=["rank"], help=",".join(DOMAINS))
     skew.add_argument(
@@ -254,4 +274,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options, words)
     except (Error, ImportError) as error:
         print(f"partialcoll: {error}", file=sys.stderr)
-        return 1
+    except MemoryError as error:
+        print(f"partialcoll: out of memory: {error}", file=sys.stderr)
+    return 1

@@ -134,7 +134,7 @@ def _row(c: Contender, comm: MPI.Intracomm, options: argparse.Namespace) -> _rep
         "speedup_vs_limit": None,
         "bandwidth_gbs": None,
         "busbw_gbs": None,
-        "wrong": wrong,
+        "wrong": wrong if c.handle is None or options.late == "drop" else None,
     }
 
 
@@ -162,6 +162,8 @@ def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
 def main(options: argparse.Namespace) -> None:
     """The command ``bench skew`` on the ranks of a job."""
     comm = MPI.COMM_WORLD
+    if comm.rank == 0:
+        _report.check_outputs(options.json, options.plot)
     rows = run(options, comm)
     if comm.rank != 0:
         return

@@ -18,20 +18,65 @@ def _meminfo() -> int | None:
     return None
 
 
-def _control_group() -> int | None:
-    """What the control group (a container, a batch job) still allows."""
-    folder = Path("/sys/fs/cgroup")
+def _number(path: Path) -> int | None:
+    """A file's number; None if there is none, as for "max"."""
     try:
-        limit = (folder / "memory.max").read_text().strip()
-        used = int((folder / "memory.current").read_text())
+        return int(path.read_text())
     except (OSError, ValueError):
         return None
-    return None if limit == "max" else max(0, int(limit) - used)
+
+
+def _left_in(folder: Path, limit: str, used: str) -> int | None:
+    """What a control group still allows; what only caches files can be taken back."""
+    most, now = _number(folder / limit), _number(folder / used)
+    if most is None or now is None:
+        return None
+    cached = 0
+    try:
+        for line in (folder / "memory.stat").read_text().splitlines():
+            name, value = line.split()
+            if name in ("inactive_file", "total_inactive_file"):
+                cached = int(value)
+    except (OSError, ValueError):
+        pass
+    return max(0, most - now + cached)
+
+
+def _control_groups() -> list[int]:
+    """What the control groups of this process (a container, a batch job) still allow."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    left = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = root / "memory" if controllers else root
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        own = base / path.lstrip("/")
+        for folder in (own, *own.parents):
+            left.append(
+                _left_in(folder, *(names if controllers else ("memory.max", "memory.current")))
+            )
+            if folder == base:
+                break
+    return [value for value in left if value is not None]
+
+
+def _address_space() -> list[int]:
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return [] if limit == resource.RLIM_INFINITY else [limit]
 
 
 def available() -> int:
     """Bytes that can be used without swapping, as far as the system says."""
-    known = [value for value in (_meminfo(), _control_group()) if value is not None]
+    free = _meminfo()
+    known = [*_control_groups(), *_address_space(), *([] if free is None else [free])]
     return min(known, default=1 << 62)
 
 

@@ -129,7 +129,7 @@ def _simulate(options: argparse.Namespace, collective: str, ranks: int) -> _repo
         "messages": float(np.mean([r.messages for r in results])),
         "loggp": str(options.loggp),
         "latency": str(options.latency),
-        "wrong": sum(int(r.wrong) for r in results),
+        "wrong": sum(int(r.wrong) for r in results) if options.late == "drop" else None,
     }
 
 
@@ -173,9 +173,10 @@ def plot_growth(rows: list[_report.Row], title: str, path: str) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """The command ``sim skew``."""
+    _report.check_outputs(options.json, options.plot)
     try:
         rows = run(options)
-    except ValueError as error:  # an impossible parameter
+    except (ValueError, OverflowError) as error:  # an impossible parameter
         raise Error(str(error)) from None
     doc = _report.document("sim skew", max(options.ranks), rows)
     _report.write(options.json, doc, _report.table(rows, COLUMNS))

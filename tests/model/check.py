@@ -37,9 +37,8 @@ LONG = [
     "P=3 POLICY=SOLO ROUNDS=2 HISTORY=2 STOPS",
     "P=3 POLICY=MAJORITY ROUNDS=3",
     "P=3 POLICY=SOLO ROUNDS=3 RUN_TO_COMPLETION",
-    "P=3 POLICY=SOLO ROUNDS=3 DELIVER_ALL RUN_TO_COMPLETION",
+    "P=3 POLICY=SOLO ROUNDS=3 DELIVER_ALL CALLERS=3 RUN_TO_COMPLETION",
     "P=4 POLICY=MAJORITY ROUNDS=2",
-    "P=4 POLICY=MAJORITY ROUNDS=3 RUN_TO_COMPLETION",
     "P=4 POLICY=SOLO ROUNDS=1",
     "P=4 POLICY=SOLO ROUNDS=2 HISTORY=2 CALLERS=7 RUN_TO_COMPLETION",
     "P=4 POLICY=SOLO ROUNDS=3 HISTORY=3 CALLERS=3 RUN_TO_COMPLETION",
@@ -98,6 +97,19 @@ MISTAKES = [
         QUICK[0],
     ),
     (
+        "a full round does not wait for all",
+        "#define met(r) arrived[r]\n#define activates false",
+        "#define met(r) (arrived[0] || arrived[r])\n#define activates false",
+        "P=3 POLICY=FULL ROUNDS=2",
+    ),
+    (
+        "a stored deposit is not taken",
+        "    taken[r] = taken[r] | pending[r];\n",
+        "    if\n    :: arrived[r] -> skip\n    :: else -> goto late\n    fi;\n"
+        "    taken[r] = taken[r] | pending[r];\nlate:\n",
+        QUICK[0],
+    ),
+    (
         "a rank that was not drawn starts",
         "(arrived[r] && drawn[current[r]] == (r))",
         "arrived[r]",
@@ -120,13 +132,13 @@ def run(model: Path, case: str, folder: Path) -> dict[str, Any]:
     )
     said = done.stdout + done.stderr
     errors = re.search(r"errors: (\d+)", said)
-    states = re.search(r"(\d+) states, stored", said)
+    states = re.search(r"([\d.e+]+) states, stored", said)
     found = re.search(r"pan:\d+: (.*)", said)
     complete = "not completed" not in said and "max search depth too small" not in said
     return {
         "case": case,
         "errors": int(errors.group(1)) if errors else -1,
-        "states": int(states.group(1)) if states else 0,
+        "states": int(float(states.group(1))) if states else 0,
         "found": found.group(1) if found else None,
         "exhaustive": bool(errors) and complete and "reached -DMEMLIM" not in said,
         "seconds": round(time.monotonic() - begin, 1),

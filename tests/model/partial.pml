@@ -15,6 +15,9 @@
  *   - A deposit is a bit, a carry the union, so "lost" and "counted twice" can be seen.
  *   - Steps under one lock are one step. What runs without it (between the plan of a
  *     deposit and its publication, between the operations of an engine) interleaves.
+ *   - Agents see conditions, not kicks, and reading a result is one step: lost wake-ups,
+ *     results that are overwritten while they are read, and what is lost with
+ *     deliver="all" are not in the model. Neither are quorums, lingers and deadlines.
  *   - join, leave, closing, several handles: simulated, not modelled.
  *
  * Parameters (-D): P ranks, ROUNDS calls of each rank, HISTORY; POLICY one of SOLO,
@@ -117,7 +120,7 @@ chan edge[P * EDGES] = [ROUNDS] of { byte };
 #define frozen3(t) true
 #endif
 
-/* vertex.c: wants_start. */
+/* starting_look. */
 inline begin(r)
 {
     assert(current[r] < ROUNDS); /* a late deposit starts no round */
@@ -142,7 +145,8 @@ inline freeze(r)
     pending[r] = 0;
     arrived[r] = false;
     frozen[r]++;
-    entered[r] = true
+    entered[r] = true;
+    assert(!pending[r]) /* staleness: what was stored leaves with the next round */
 }
 
 inline fire(r, k)
@@ -173,6 +177,9 @@ inline finish(r)
         seen[current[r]] = true;
         mask[current[r]] = contributed[current[r]]
     fi;
+#if POLICY == FULL
+    assert(contributed[current[r]] == (1 << P) - 1); /* quorum */
+#endif
     complete[r]++;
     assert(complete[r] == frozen[r]);
     current[r]++;
