@@ -89,8 +89,7 @@ static void *application(void *arg)
             send[i] = (double)(t + 1) * (r->rank + 1);
         r->deposited += send[0];
         CHECK_OK(d->ops->deposit(d, 0, buffers, &outcome));
-        if (outcome == DEPOSIT_ARRIVED)
-            context_kick(r->context, r->vertex);
+        vertex_deposited(r->vertex, outcome);
         must_wait(r, ready);
         seen = take(r);
     }
@@ -156,7 +155,7 @@ static void run(pcoll_options o, const char *what)
         pthread_create(&threads[i], NULL, application, &ranks[i]);
     for (uint32_t i = 0; i < RANKS; i++)
         pthread_join(threads[i], NULL);
-    compare(ranks, o.policy.kind == PCOLL_FULL);
+    compare(ranks, o.policy.kind == PCOLL_FULL && !(o.policy.deadline > 0));
     for (uint32_t i = 0; i < RANKS; i++)
         destroy(&ranks[i]);
     inproc_free(net);
@@ -164,15 +163,22 @@ static void run(pcoll_options o, const char *what)
 
 int main(void)
 {
-    static const char *const policies[] = {"solo", "majority", "full"};
-    for (int policy = PCOLL_SOLO; policy <= PCOLL_FULL; policy++) {
+    static const char *const policies[] = {"solo",
+                                           "majority",
+                                           "full",
+                                           "quorum:0.5",
+                                           "last_of:2,max_staleness=2",
+                                           "solo,linger=50us",
+                                           "quorum:1.0,deadline=150us",
+                                           "full,deadline=100us"};
+    for (size_t policy = 0; policy < sizeof policies / sizeof *policies; policy++) {
         for (int deliver = PCOLL_DELIVER_ONE; deliver <= PCOLL_DELIVER_ALL; deliver++) {
             for (uint32_t history = 1; history <= 4; history += 3) {
-                pcoll_options o = {.policy = {policy},
-                                   .deliver = deliver,
+                pcoll_options o = {.deliver = deliver,
                                    .late = PCOLL_LATE_CARRY,
                                    .history = history,
                                    .progress = PCOLL_PROGRESS_AGENT};
+                CHECK_OK(pcoll_policy_parse(policies[policy], &o.policy));
                 run(o, policies[policy]);
             }
         }
