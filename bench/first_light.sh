@@ -14,6 +14,9 @@ suffix=$([ "$mpi" = mpich ] || echo "-$mpi")
     --plot "$out/skew-32$suffix.png"
 "$bin/partialcoll" bench skew -n 8 --iters 60 --json "$out/skew-8$suffix.json"
 for n in 2 4 8; do
-    "$bin/python" tests/launch.py $n bench/tight_loop.py --json "$out/tight-loop-$n$suffix.json"
+    "$bin/partialcoll" bench balanced -n $n --sizes 8:4K --collectives mpi,full,solo,majority \
+        --json "$out/balanced-$n$suffix.json"
 done
+"$bin/partialcoll" bench skew -n 32 --collectives mpi,quorum:0.25,quorum:0.5,quorum:0.75 \
+    --json "$out/skew-32-quorums$suffix.json" --plot "$out/skew-32-quorums$suffix.png"
 "$bin/partialcoll" bench idle -n 8 --json "$out/idle-8$suffix.json"

@@ -50,11 +50,11 @@ def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
     return sum(w * waiting_for(q) for q, w in enumerate(ways)) / sum(ways)
 
 
-def compare(rows: list[_report.Row]) -> None:
-    """Fill in the ratios of rows that were measured together."""
-    mpi = next((row["latency_us_avg"] for row in rows if row["collective"] == "mpi"), None)
+def compare(rows: list[_report.Row], by: str = "latency_us_avg") -> None:
+    """Fill in the ratios, of this field, of rows that were measured together."""
+    mpi = next((row[by] for row in rows if row["collective"] == "mpi"), None)
     for row in rows:
-        own = row["latency_us_avg"]
+        own = row[by]
         if mpi is not None and own > 0:
             row["speedup_vs_mpi"] = mpi / own
         if row["limit_us"] and own > 0:

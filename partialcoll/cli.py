@@ -211,6 +211,62 @@ def _add_sim_skew(commands: Any) -> None:
     _add_output(skew)
 
 
+_SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def _size(text: str) -> int:
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    if not number.isdigit() or unit not in _SIZE_UNITS or not 0 < int(number) < 1 << 40:
+        raise argparse.ArgumentTypeError(f"expected bytes such as 8, 4K or 64M, got {text!r}")
+    return int(number) * _SIZE_UNITS[unit]
+
+
+def _sizes(text: str) -> list[int]:
+    """`8:64M`: doubling from one to the other; `8,4K,1M`: these."""
+    if ":" not in text:
+        return [_size(word) for word in text.split(",")]
+    first, _, last = text.partition(":")
+    sizes = [_size(first)]
+    while 2 * sizes[-1] <= _size(last):
+        sizes.append(2 * sizes[-1])
+    return sizes
+
+
+def _add_balanced(commands: Any) -> None:
+    balanced = commands.add_parser(
+        "balanced",
+        help="latency and bandwidth when all ranks are there",
+        description="Calls back to back without skew, over the message size; the collectives take "
+        "turns, and the slowest rank of each batch counts. Every element is checked.",
+    )
+    balanced.add_argument(
+        "--sizes",
+        type=_sizes,
+        default=_sizes("8:64M"),
+        help="bytes of float32: FROM:TO, doubling, or a list (default 8:64M)",
+    )
+    balanced.add_argument(
+        "--collectives",
+        type=_collectives,
+        default=["mpi", "full"],
+        help="mpi and policies (default mpi,full)",
+    )
+    balanced.add_argument(
+        "--domain", type=_words(DOMAINS), default=["rank"], help=",".join(DOMAINS)
+    )
+    balanced.add_argument(
+        "--algorithm",
+        type=_one_of(ALGORITHMS),
+        default=ALGORITHMS[0],
+        help=" or ".join(ALGORITHMS),
+    )
+    balanced.add_argument(
+        "--iters", type=_positive_int, default=15, help="batches of each (default 15)"
+    )
+    _add_output(balanced)
+    _add_launch(balanced)
+
+
 def _add_idle(commands: Any) -> None:
     idle = commands.add_parser(
         "idle",
@@ -237,6 +293,7 @@ def parser() -> argparse.ArgumentParser:
         dest="bench", required=True
     )
     _add_skew(bench)
+    _add_balanced(bench)
     _add_idle(bench)
     sim = commands.add_parser("sim", help="the same code in virtual time").add_subparsers(
         dest="sim", required=True
@@ -260,6 +317,8 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         return _mpiexec.relaunch(arguments, options.n, options.hosts, options.mpiexec_args)
     if options.bench == "skew":
         from .bench.skew import main
+    elif options.bench == "balanced":
+        from .bench.balanced import main
     else:
         from .bench.idle import main
     main(options)

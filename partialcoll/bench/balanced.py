@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No skew: latency and bandwidth of each collective over the message size, every element checked.
+
+The collectives take turns. Of each, a batch of calls back to back is timed; what a call of the
+slowest rank took is one sample. Outside of the timing a few calls with other values each are
+checked, every element on every rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any, Callable
+
+import numpy as np
+from mpi4py import MPI
+
+import partialcoll as pc
+
+from .. import _report, _skew
+
+COLUMNS = (
+    "collective",
+    "ranks",
+    "bytes",
+    "latency_us_avg",
+    "latency_us_p50",
+    "latency_us_p99",
+    "speedup_vs_mpi",
+    "bandwidth_gbs",
+    "busbw_gbs",
+    "active_mean",
+    "wrong",
+)
+_BATCH_BYTES = 8 << 20  # of a batch, so that large messages have few calls
+_MOST_CALLS = 100
+_CHECKED_CALLS = 3
+
+
+def _batch_us(call: Callable[[], Any], calls: int) -> float:
+    """Mean microseconds of a call."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - begin) / calls * 1e6
+
+
+class _Contender:
+    """One collective on buffers of one size."""
+
+    def __init__(self, name: str, domain: str, comm: MPI.Intracomm, send: Any, recv: Any) -> None:
+        self.name, self.domain = name, domain
+        self.handle: pc.AllreduceHandle | None = None
+        self.samples: list[float] = []
+        self.active: list[int] = []
+        self.wrong = 0
+        if name == "mpi":
+            self.call: Callable[[], Any] = lambda: comm.Allreduce(send, recv, MPI.SUM)
+        else:
+            handle = pc.Allreduce_init(comm, send, recv, quorum=name, late="drop")
+            self.handle = handle
+
+            def start_and_wait() -> pc.Round:
+                handle.Start()
+                return handle.Wait()
+
+            self.call = start_and_wait
+
+    def check(self, comm: MPI.Intracomm, send: Any, recv: Any, step: int) -> None:
+        """One call whose every element is compared with the sum over the mask."""
+        send.fill((comm.rank + step) % 7 + 1)
+        recv.fill(-1)
+        rnd = self.call()
+        mask = np.ones(comm.size, bool) if rnd is None else rnd.mask
+        expected = ((np.flatnonzero(mask) + step) % 7 + 1).sum()
+        self.wrong += int(np.count_nonzero(recv != np.float32(expected)))
+        self.active.append(int(mask.sum()))
+
+
+def _row(c: _Contender, comm: MPI.Intracomm, options: argparse.Namespace, count: int) -> Any:
+    wrong = comm.reduce(c.wrong)
+    active = comm.gather(c.active)
+    if active is None:
+        return None
+    average = float(np.mean(c.samples))
+    bandwidth = 4e-3 * count / average
+    return {
+        "collective": c.name,
+        "domain": c.domain,
+        "algorithm": "native" if c.name == "mpi" else options.algorithm,
+        "ranks": comm.size,
+        "count": count,
+        "bytes": 4 * count,
+        "latency_us_avg": average,
+        "latency_us_p50": float(np.percentile(c.samples, 50)),
+        "latency_us_p99": float(np.percentile(c.samples, 99)),
+        "active_mean": float(np.mean(active)),
+        "speedup_vs_mpi": None,
+        "limit_us": None,
+        "speedup_vs_limit": None,
+        "bandwidth_gbs": bandwidth,
+        "busbw_gbs": bandwidth * 2 * (comm.size - 1) / comm.size,
+        "wrong": wrong,
+    }
+
+
+def _measure(options: argparse.Namespace, comm: MPI.Intracomm, count: int) -> list[_report.Row]:
+    """All collectives at one size; rows on rank 0."""
+    send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
+    contenders = [
+        _Contender(name, "-" if name == "mpi" else domain, comm, send, recv)
+        for name in options.collectives
+        for domain in (options.domain if name != "mpi" else options.domain[:1])
+    ]
+    gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", name="bench gate")
+    calls = max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
+
+    def meet() -> None:
+        """Without anybody burning a core for it."""
+        gate.Start()
+        gate.Wait()
+
+    for step in range(_CHECKED_CALLS):  # they also warm up
+        for c in contenders:
+            c.check(comm, send, recv, step)
+            meet()
+    for _ in range(options.iters):
+        for c in contenders:
+            meet()
+            c.samples.append(comm.allreduce(_batch_us(c.call, calls), MPI.MAX))
+    rows = [row for c in contenders if (row := _row(c, comm, options, count)) is not None]
+    for c in contenders:
+        if c.handle is not None:
+            c.handle.Free()
+    gate.Free()
+    _skew.compare(rows, by="latency_us_p50")
+    return rows
+
+
+def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
+    """Measure every size; the rows on rank 0, an empty list elsewhere. Collective."""
+    rows = []
+    for size in _report.progress(options.sizes, comm.rank == 0, "balanced"):
+        rows += _measure(options, comm, max(1, size // 4))
+    return rows
+
+
+def plot(rows: list[_report.Row], title: str, path: str) -> None:
+    """Latency of each collective over the message size, both logarithmic."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3.8), constrained_layout=True)
+    for name in dict.fromkeys(row["collective"] for row in rows):
+        own = [row for row in rows if row["collective"] == name]
+        axes.plot(
+            [row["bytes"] for row in own],
+            [row["latency_us_p50"] for row in own],
+            marker="o",
+            label=name.replace("mpi", "MPI_Allreduce"),
+            color="#9aa0a6" if name == "mpi" else None,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("bytes")
+    axes.set_ylabel("time of a call, median (µs)")
+    axes.set_title(title, fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main(options: argparse.Namespace) -> None:
+    """The command ``bench balanced`` on the ranks of a job."""
+    comm = MPI.COMM_WORLD
+    if comm.rank == 0:
+        _report.check_outputs(options.json, options.plot)
+    rows = run(options, comm)
+    if comm.rank != 0:
+        return
+    doc = _report.document("bench balanced", comm.size, rows)
+    _report.write(options.json, doc, _report.table(rows, COLUMNS))
+    if options.plot:
+        plot(rows, f"{comm.size} ranks, no skew", options.plot)

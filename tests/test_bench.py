@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks: rows, options, limits by arithmetic."""
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from partialcoll import _skew
+from partialcoll.cli import main
+
+ROW = [
+    "collective",
+    "domain",
+    "algorithm",
+    "ranks",
+    "count",
+    "bytes",
+    "latency_us_avg",
+    "latency_us_p50",
+    "latency_us_p99",
+    "active_mean",
+    "speedup_vs_mpi",
+    "limit_us",
+    "speedup_vs_limit",
+    "bandwidth_gbs",
+    "busbw_gbs",
+    "wrong",
+]
+
+
+@pytest.fixture
+def run(clean_environment, tmp_path):
+    """Run a benchmark, which starts its own job; its rows."""
+
+    def run_it(*words):
+        path = tmp_path / "rows.json"
+        command = [sys.executable, "-m", "partialcoll", "bench", *words, "--json", str(path)]
+        done = subprocess.run(
+            command, env=clean_environment, capture_output=True, text=True, timeout=170
+        )
+        assert done.returncode == 0, done.stderr
+        doc = json.loads(path.read_text())
+        assert doc["schema"] == 1 and doc["command"] == f"bench {words[0]}"
+        return doc["rows"]
+
+    return run_it
+
+
+def test_balanced(run, tmp_path):
+    names = "mpi,full,quorum:0.5,solo,linger=10ms"
+    rows = run(
+        "balanced", "-n", "3", "--sizes", "8,1K", "--iters", "2", "--collectives", names,
+        "--plot", str(tmp_path / "p.png"),
+    )  # fmt: skip
+    expected = itertools.product((8, 1024), ("mpi", "full", "quorum:0.5", "solo,linger=10ms"))
+    assert [(row["bytes"], row["collective"]) for row in rows] == list(expected)
+    for row in rows:
+        assert set(row) == set(ROW) and row["wrong"] == 0 and row["ranks"] == 3
+        assert row["busbw_gbs"] == pytest.approx(row["bandwidth_gbs"] * 4 / 3)
+        assert row["bandwidth_gbs"] == pytest.approx(row["bytes"] / row["latency_us_avg"] / 1e3)
+        assert row["collective"] in ("quorum:0.5", "solo,linger=10ms") or row["active_mean"] == 3
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_skew_with_quorums(run):
+    names = "mpi,quorum:2,first_of:2,last_of:2,full,deadline=1s"
+    rows = run("skew", "-n", "3", "--iters", "3", "--collectives", names)
+    assert [row["collective"] for row in rows] == names.replace("full,", "full;").replace(
+        ",", " "
+    ).replace(";", ",").split()
+    assert all(row["wrong"] == 0 for row in rows)
+    assert rows[1]["active_mean"] >= 2 and rows[4]["active_mean"] == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    (
+        ["balanced", "--sizes", "8:x"],
+        ["balanced", "--sizes", "0"],
+        ["balanced", "--sizes", "-4"],
+        ["balanced", "--sizes", "4T"],
+        ["balanced", "--algorithm", "smoke"],
+        ["balanced", "--iters", "0"],
+        ["skew", "--collectives", "mpi,quorum:0"],
+        ["skew", "--collectives", "mpi,solo,speed=3"],
+    ),
+)
+def test_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", *words])
+    assert "expected" in capsys.readouterr().err
+
+
+def test_limits():
+    """Against the mean over all draws, worked out one by one."""
+    ranks, skew = 7, 100.0
+
+    def wait(starter):
+        return sum((starter - r) * skew for r in range(starter)) / ranks
+
+    def mean(values):
+        values = list(values)
+        return sum(values) / len(values)
+
+    sets = list(itertools.combinations(range(ranks), 3))
+    expected = {
+        "mpi": wait(6),
+        "full": wait(6),
+        "majority": mean(wait(r) for r in range(ranks)),
+        "quorum:1": wait(0),
+        "quorum:4": wait(3),
+        "quorum:0.5": wait(math.ceil(3.5) - 1),
+        "quorum:1.0": wait(6),
+        "first_of:3": mean(wait(min(s)) for s in sets),
+        "last_of:3": mean(wait(max(s)) for s in sets),
+    }
+    for name, value in expected.items():
+        assert _skew.limit_us(name, ranks, skew) == pytest.approx(value), name
+    assert _skew.limit_us("solo", ranks, skew) is None
+    assert _skew.limit_us("full,deadline=1s", ranks, skew) is None
