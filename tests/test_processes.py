@@ -4,6 +4,7 @@ with a time limit."""
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -257,6 +258,30 @@ def test_rank_that_does_not_come_is_named(run):
     assert done.returncode == 0, done.stderr
     assert "rank 1 has not arrived: its next call is for round 0" in done.stdout, done.stdout
     assert "rank 2" not in done.stdout
+
+
+def test_only_drawn_ranks_are_named(run):
+    """Of four ranks two are late: last_of:1 waits for the one that was drawn, not for the other."""
+    done = run(
+        """
+        import logging
+        logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
+        h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="last_of:1", history=64)
+        if comm.rank >= 2:
+            time.sleep(2)
+        for _ in range(16):
+            h.Start()
+            h.Wait()
+        h.Free()
+        """,
+        ranks=4,
+        env={"PARTIALCOLL_STALL_WARN": "0.4"},
+    )
+    assert done.returncode == 0, done.stderr
+    named = set(re.findall(r"round \d+: (?:rank|.*?; rank) (\d) has not arrived", done.stdout))
+    assert named and named <= {"2", "3"}, done.stdout
+    for line in done.stdout.splitlines():
+        assert not ("rank 2 has not arrived" in line and "rank 3 has not arrived" in line), line
 
 
 def test_only_the_drawn_rank_is_named(run):

@@ -185,7 +185,7 @@ void starting_finish(struct vertex *v, struct round_header *result)
     s->open = false;
 }
 
-int starting_awaited(struct vertex *v)
+const uint64_t *starting_awaited(struct vertex *v)
 {
     return policy_awaited(&v->policy, demand(v));
 }

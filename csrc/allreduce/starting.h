@@ -54,7 +54,7 @@ int starting_take(struct vertex *v, uint32_t source, const struct control *messa
  * and count absences. Before the live set changes. */
 void starting_finish(struct vertex *v, struct round_header *result);
 
-/* The one rank that the current round still waits for, or -1. */
-int starting_awaited(struct vertex *v);
+/* The ranks whose arrivals start the current round; NULL: those of any. */
+const uint64_t *starting_awaited(struct vertex *v);
 
 #endif

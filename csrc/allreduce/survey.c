@@ -28,7 +28,7 @@ struct answer {
 struct survey {
     uint32_t size;
     _Atomic uint32_t missing;
-    int awaited;            /* the one rank that matters, or -1 */
+    uint64_t *awaited;      /* the ranks that matter */
     struct answer *answers; /* by vertex */
 };
 
@@ -89,7 +89,11 @@ static void collect(struct vertex *v, struct survey *s, int64_t patience_us)
     s->answers[v->context->transport->rank] = own_answer(v);
     progress_lock(p);
     v->survey = s;
-    s->awaited = vertex_awaited(v);
+    const uint64_t *awaited = vertex_awaited(v);
+    if (awaited)
+        memcpy(s->awaited, awaited, bitset_words(s->size) * sizeof *awaited);
+    else
+        bitset_fill(s->awaited, s->size);
     int rc = ask_all(v);
     progress_unlock(p);
     if (rc == PCOLL_OK)
@@ -144,8 +148,12 @@ int survey_run(struct vertex *v, int64_t patience_us, char *out, uint64_t capaci
     if (!capacity)
         return fail(PCOLL_EINVAL, "no room for the answer");
     s.answers = calloc(s.size, sizeof *s.answers);
-    if (!s.answers)
+    s.awaited = calloc(bitset_words(s.size), sizeof *s.awaited);
+    if (!s.answers || !s.awaited) {
+        free(s.answers);
+        free(s.awaited);
         return fail(PCOLL_ENOMEM, "no memory for %u answers", s.size);
+    }
     atomic_store(&s.missing, s.size - 1);
     collect(v, &s, patience_us);
 
@@ -153,10 +161,11 @@ int survey_run(struct vertex *v, int64_t patience_us, char *out, uint64_t capaci
     v->domain->ops->snapshot(v->domain, 0, &own);
     say(&t, "round %llu: ", (unsigned long long)own.complete);
     for (uint32_t rank = 0; rank < s.size; rank++)
-        if (s.awaited < 0 || (uint32_t)s.awaited == rank)
+        if (bitset_has(s.awaited, rank))
             say_rank(&t, rank, &s.answers[rank], own.complete);
     if (!t.items)
         say(&t, "all ranks have arrived or take part, messages are under way");
     free(s.answers);
+    free(s.awaited);
     return PCOLL_OK;
 }

@@ -122,9 +122,9 @@ static int issue(struct vertex *v, int id, bool *finished)
                 op->label);
 }
 
-int vertex_awaited(struct vertex *v)
+const uint64_t *vertex_awaited(struct vertex *v)
 {
-    return v->frozen ? -1 : starting_awaited(v);
+    return v->frozen ? NULL : starting_awaited(v);
 }
 
 /* Start the current round, if it is time to. */

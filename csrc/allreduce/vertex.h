@@ -90,9 +90,9 @@ void vertex_destroy(struct vertex **v);
 /* Bytes that a vertex holds besides its domain. */
 size_t vertex_bytes(const struct round_shape *shape, const pcoll_policy *policy);
 
-/* Driver: the one rank that the current round still waits for, or -1 if there is no
- * one. */
-int vertex_awaited(struct vertex *v);
+/* Driver: the ranks whose arrivals the current round waits for; NULL: of any, or it has
+ * started. */
+const uint64_t *vertex_awaited(struct vertex *v);
 
 /* Application: it has made a deposit. Sees to it that the driver looks, if there is
  * something in it for the driver. */

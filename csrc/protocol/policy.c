@@ -242,12 +242,8 @@ bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *r
            all.overdue == round->overdue_count;
 }
 
-int policy_awaited(const struct pcoll_policy *policy, const struct policy_round *round)
+const uint64_t *policy_awaited(const struct pcoll_policy *policy,
+                               const struct policy_round *round)
 {
-    if (!rules[policy->kind].draws || round->drawn_count != 1)
-        return -1;
-    for (uint32_t rank = 0; rank < round->ranks; rank++)
-        if (bitset_has(round->drawn, rank))
-            return (int)rank;
-    return -1;
+    return policy_draws(policy) ? round->drawn : NULL;
 }

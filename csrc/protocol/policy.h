@@ -87,7 +87,8 @@ bool policy_all_arrived(const struct policy_round *round,
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
                  const struct round_header *header);
 
-/* The one rank without which the round does not start, or -1 if it is not one. */
-int policy_awaited(const struct pcoll_policy *policy, const struct policy_round *round);
+/* The ranks whose arrivals start the round; NULL: those of any. */
+const uint64_t *policy_awaited(const struct pcoll_policy *policy,
+                               const struct policy_round *round);
 
 #endif

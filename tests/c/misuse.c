@@ -27,9 +27,7 @@ static void check_awaited(struct world *w, uint32_t rank)
     const struct app *a = &w->app[rank];
     struct vertex *v = w->vertex[a->handle][rank];
     bool live[LEDGER_MOST_RANKS];
-    int awaited = vertex_awaited(v);
-    if (awaited < 0)
-        return;
+    const uint64_t *awaited = vertex_awaited(v);
     reference_live(&w->ledger[a->handle], v->engine.current, live);
     struct quorum_case c = {.ledger = &w->ledger[a->handle],
                             .round = v->engine.current,
@@ -37,9 +35,12 @@ static void check_awaited(struct world *w, uint32_t rank)
                             .stream = splitmix_mix(WORLD_SEED) ^
                                       (uint64_t)(a->handle % w->o.handles),
                             .policy = v->policy};
-    INVARIANT("quorum", live[awaited] && reference_may_start(&c, (uint32_t)awaited),
-              "round %llu waits for rank %d, which has gone or was not drawn",
-              (unsigned long long)v->engine.current, awaited);
+    for (uint32_t r = 0; awaited && r < w->o.ranks; r++)
+        INVARIANT("quorum",
+                  bitset_has(awaited, r) == (live[r] && reference_may_start(&c, r)),
+                  "round %llu waits for rank %u: %d; it is live %d, drawn %d",
+                  (unsigned long long)v->engine.current, r, bitset_has(awaited, r),
+                  live[r], reference_may_start(&c, r));
 }
 
 void app_misuse(struct world *w, uint32_t rank)
