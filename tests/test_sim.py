@@ -165,6 +165,13 @@ def test_refused_before_it_runs(words, complaint, capsys):
     assert complaint in text or re.search(complaint, text), text
 
 
+@pytest.mark.mpi
+def test_inside_a_job(comm, capsys):
+    """One rank simulates and prints, not all."""
+    assert main(["sim", "skew", "--ranks", "8", "--collectives", "solo", "--iters", "1"]) == 0
+    assert bool(capsys.readouterr().out) == (comm.rank == 0)
+
+
 def test_times():
     parsed = network.parse_loggp("2us,500ns,0.001ms,0.1ns")
     assert parsed == network.LogGP(2000, 500, 1000, 0.1)

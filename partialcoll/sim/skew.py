@@ -10,8 +10,9 @@ import argparse
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
-from .. import _report, _skew
+from .. import _mpiexec, _report, _skew
 from .._errors import Error
 from .._ffi import check, ffi, lib
 from . import memory, network
@@ -172,7 +173,9 @@ def plot_growth(rows: list[_report.Row], title: str, path: str) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    """The command ``sim skew``."""
+    """The command ``sim skew``. Inside a job one rank simulates for all."""
+    if _mpiexec.in_job() and MPI.COMM_WORLD.rank:
+        return
     _report.check_outputs(options.json, options.plot)
     try:
         rows = run(options)
