@@ -7,6 +7,7 @@
 
 #include "../base/error.h"
 #include "sim_agree.h"
+#include "sim_memory.h"
 #include "sim_network.h"
 #include "sim_queue.h"
 
@@ -52,13 +53,6 @@ struct sim {
     struct endpoint *endpoints;
     struct gathering *gatherings;
 };
-
-static void *must(void *memory)
-{
-    if (!memory)
-        abort();
-    return memory;
-}
 
 static struct endpoint *of(struct transport *t)
 {

@@ -5,13 +5,7 @@
 #include <string.h>
 
 #include "../base/error.h"
-
-static void *must(void *memory)
-{
-    if (!memory)
-        abort(); /* see sim.h: memory */
-    return memory;
-}
+#include "sim_memory.h"
 
 static struct gathering *find(struct gathering **list, uint32_t size,
                               const struct gathering *own)

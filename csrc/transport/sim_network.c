@@ -7,6 +7,7 @@
 
 #include "../base/error.h"
 #include "../base/splitmix.h"
+#include "sim_memory.h"
 
 /* Time of the last arrival on a (sender, receiver, tag). */
 struct lane {
@@ -62,13 +63,6 @@ int network_check(const pcoll_network *p)
 static int64_t rounded(double nanoseconds)
 {
     return (int64_t)(nanoseconds + 0.5);
-}
-
-static void *must(void *memory)
-{
-    if (!memory)
-        abort(); /* see sim.h: memory */
-    return memory;
 }
 
 struct network *network_create(const pcoll_network *parameters, uint32_t size,

@@ -2,7 +2,7 @@
 /* A binary heap. */
 #include "sim_queue.h"
 
-#include <stdlib.h>
+#include "sim_memory.h"
 
 static bool before(const struct happening *a, const struct happening *b)
 {
@@ -13,9 +13,7 @@ void queue_push(struct queue *q, struct happening h)
 {
     if (q->count == q->capacity) {
         q->capacity = q->capacity ? 2 * q->capacity : 1024;
-        q->heap = realloc(q->heap, q->capacity * sizeof *q->heap);
-        if (!q->heap)
-            abort(); /* see sim.h: memory */
+        q->heap = must(realloc(q->heap, q->capacity * sizeof *q->heap));
     }
     h.order = q->order++;
     size_t hole = q->count++;
