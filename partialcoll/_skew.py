@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
 
 from . import _report
 
@@ -48,6 +51,39 @@ def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
     others = [q if name == "last_of" else ranks - 1 - q for q in range(ranks)]
     ways = [math.comb(n, drawn - 1) for n in others]
     return sum(w * waiting_for(q) for q, w in enumerate(ways)) / sum(ways)
+
+
+def row(
+    collective: str,
+    ranks: int,
+    count: int,
+    latency_us: Any,
+    active: Any,
+    *,
+    domain: str,
+    algorithm: str,
+    limit: float | None,
+    wrong: int | None,
+) -> _report.Row:
+    """What every row of an allreduce has, from its samples; the ratios are for `compare`."""
+    return {
+        "collective": collective,
+        "domain": domain,
+        "algorithm": algorithm,
+        "ranks": ranks,
+        "count": count,
+        "bytes": 4 * count,
+        "latency_us_avg": float(np.mean(latency_us)),
+        "latency_us_p50": float(np.percentile(latency_us, 50)),
+        "latency_us_p99": float(np.percentile(latency_us, 99)),
+        "active_mean": float(np.mean(active)),
+        "speedup_vs_mpi": None,
+        "limit_us": limit,
+        "speedup_vs_limit": None,
+        "bandwidth_gbs": None,
+        "busbw_gbs": None,
+        "wrong": wrong,
+    }
 
 
 def compare(rows: list[_report.Row], by: str = "latency_us_avg") -> None:

@@ -122,6 +122,15 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="F.png", help="draw them into a picture")
 
 
+def _add_algorithm(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--algorithm",
+        type=_one_of(ALGORITHMS),
+        default=ALGORITHMS[0],
+        help=" or ".join(ALGORITHMS),
+    )
+
+
 def _add_arrivals(skew: argparse.ArgumentParser, iters: int) -> None:
     """What the measured and the simulated skew have in common."""
     skew.add_argument(
@@ -196,12 +205,7 @@ def _add_sim_skew(commands: Any) -> None:
         help="distribution of the latency around L: constant (default), exponential, uniform:W, "
         "lognormal:S",
     )
-    skew.add_argument(
-        "--algorithm",
-        type=_one_of(ALGORITHMS),
-        default=ALGORITHMS[0],
-        help=" or ".join(ALGORITHMS),
-    )
+    _add_algorithm(skew)
     skew.add_argument(
         "--seed",
         type=_seed,
@@ -254,12 +258,7 @@ def _add_balanced(commands: Any) -> None:
     balanced.add_argument(
         "--domain", type=_words(DOMAINS), default=["rank"], help=",".join(DOMAINS)
     )
-    balanced.add_argument(
-        "--algorithm",
-        type=_one_of(ALGORITHMS),
-        default=ALGORITHMS[0],
-        help=" or ".join(ALGORITHMS),
-    )
+    _add_algorithm(balanced)
     balanced.add_argument(
         "--iters", type=_positive_int, default=15, help="batches of each (default 15)"
     )

@@ -82,26 +82,20 @@ def _row(c: _Contender, comm: MPI.Intracomm, options: argparse.Namespace, count:
     active = comm.gather(c.active)
     if active is None:
         return None
-    average = float(np.mean(c.samples))
-    bandwidth = 4e-3 * count / average
-    return {
-        "collective": c.name,
-        "domain": c.domain,
-        "algorithm": "native" if c.name == "mpi" else options.algorithm,
-        "ranks": comm.size,
-        "count": count,
-        "bytes": 4 * count,
-        "latency_us_avg": average,
-        "latency_us_p50": float(np.percentile(c.samples, 50)),
-        "latency_us_p99": float(np.percentile(c.samples, 99)),
-        "active_mean": float(np.mean(active)),
-        "speedup_vs_mpi": None,
-        "limit_us": None,
-        "speedup_vs_limit": None,
-        "bandwidth_gbs": bandwidth,
-        "busbw_gbs": bandwidth * 2 * (comm.size - 1) / comm.size,
-        "wrong": wrong,
-    }
+    row = _skew.row(
+        c.name,
+        comm.size,
+        count,
+        c.samples,
+        active,
+        domain=c.domain,
+        algorithm="native" if c.name == "mpi" else options.algorithm,
+        limit=None,
+        wrong=wrong,
+    )
+    row["bandwidth_gbs"] = row["bytes"] / row["latency_us_avg"] / 1e3
+    row["busbw_gbs"] = row["bandwidth_gbs"] * 2 * (comm.size - 1) / comm.size
+    return row
 
 
 def _measure(options: argparse.Namespace, comm: MPI.Intracomm, count: int) -> list[_report.Row]:

@@ -118,24 +118,17 @@ def _row(c: Contender, comm: MPI.Intracomm, options: argparse.Namespace) -> _rep
     if latencies is None or active is None:
         return None
     all_latencies = np.concatenate([np.asarray(x) for x in latencies])
-    return {
-        "collective": c.name,
-        "domain": c.domain,
-        "algorithm": "native" if c.name == "mpi" else "recdbl",
-        "ranks": comm.size,
-        "count": options.count,
-        "bytes": 4 * options.count,
-        "latency_us_avg": float(all_latencies.mean()),
-        "latency_us_p50": float(np.percentile(all_latencies, 50)),
-        "latency_us_p99": float(np.percentile(all_latencies, 99)),
-        "active_mean": float(np.mean(active)),
-        "speedup_vs_mpi": None,
-        "limit_us": _skew.limit_us(c.name, comm.size, options.skew_ms * 1e3),
-        "speedup_vs_limit": None,
-        "bandwidth_gbs": None,
-        "busbw_gbs": None,
-        "wrong": wrong if c.handle is None or options.late == "drop" else None,
-    }
+    return _skew.row(
+        c.name,
+        comm.size,
+        options.count,
+        all_latencies,
+        active,
+        domain=c.domain,
+        algorithm="native" if c.name == "mpi" else "recdbl",
+        limit=_skew.limit_us(c.name, comm.size, options.skew_ms * 1e3),
+        wrong=wrong if c.handle is None or options.late == "drop" else None,
+    )
 
 
 def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:

@@ -107,31 +107,24 @@ def _simulate(options: argparse.Namespace, collective: str, ranks: int) -> _repo
     latency = np.concatenate([each for each, _ in seen]) / 1e3
     results = [result for _, result in seen]
     activates = _policy(collective) != "full"
-    return {
-        "collective": collective,
-        "domain": "rank",
-        "algorithm": options.algorithm,
-        "ranks": ranks,
-        "count": options.count,
-        "bytes": 4 * options.count,
-        "latency_us_avg": float(latency.mean()),
-        "latency_us_p50": float(np.percentile(latency, 50)),
-        "latency_us_p99": float(np.percentile(latency, 99)),
-        "latency_us_max": float(latency.max()),
-        "activation_us": float(np.mean([r.activation for r in results])) / 1e3
-        if activates
-        else None,
-        "active_mean": float(np.mean([r.active for r in results])),
-        "speedup_vs_mpi": None,
-        "limit_us": _skew.limit_us(collective, ranks, options.skew_ms * 1e3),
-        "speedup_vs_limit": None,
-        "bandwidth_gbs": None,
-        "busbw_gbs": None,
-        "messages": float(np.mean([r.messages for r in results])),
-        "loggp": str(options.loggp),
-        "latency": str(options.latency),
-        "wrong": sum(int(r.wrong) for r in results) if options.late == "drop" else None,
-    }
+    row = _skew.row(
+        collective,
+        ranks,
+        options.count,
+        latency,
+        [r.active for r in results],
+        domain="rank",
+        algorithm=options.algorithm,
+        limit=_skew.limit_us(collective, ranks, options.skew_ms * 1e3),
+        wrong=sum(int(r.wrong) for r in results) if options.late == "drop" else None,
+    )
+    row["latency_us_max"] = float(latency.max())
+    row["activation_us"] = (
+        float(np.mean([r.activation for r in results])) / 1e3 if activates else None
+    )
+    row["messages"] = float(np.mean([r.messages for r in results]))
+    row["loggp"], row["latency"] = str(options.loggp), str(options.latency)
+    return row
 
 
 def run(options: argparse.Namespace) -> list[_report.Row]:
