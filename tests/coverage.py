@@ -18,17 +18,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from simulation import ROOT, sources
+
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O0", "--coverage", "-DPCOLL_TEST_INTERLEAVE"]
 PROGRAMS = ("test_invariants", "test_fuzz", "test_policy")
 ENOUGH = 95.0
-
-
-def sources() -> list[Path]:
-    """What the simulated schedules are made of, as the Makefile lists it."""
-    command = ["make", "-s", "print-simulation"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [ROOT / name for name in names.split()]
 
 
 def measured(source: Path) -> bool:

@@ -22,19 +22,11 @@ import time
 from pathlib import Path
 
 from mistakes import MUTANTS, Mutant
+from simulation import ROOT, sources
 
-ROOT = Path(__file__).resolve().parent.parent
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-DPCOLL_TEST_INTERLEAVE"]
 SCHEDULES = 20000
 PATIENCE = 300  # seconds for one mutant: only a hang takes that long
-
-
-def sources() -> list[Path]:
-    """What the simulated schedules are made of, as the Makefile lists it."""
-    names = subprocess.run(
-        ["make", "-s", "print-simulation"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    return [ROOT / name for name in names]
 
 
 class Builder:

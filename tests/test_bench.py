@@ -8,28 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from rows import ROW
 
 from partialcoll import _skew
 from partialcoll.cli import main
-
-ROW = [
-    "collective",
-    "domain",
-    "algorithm",
-    "ranks",
-    "count",
-    "bytes",
-    "latency_us_avg",
-    "latency_us_p50",
-    "latency_us_p99",
-    "active_mean",
-    "speedup_vs_mpi",
-    "limit_us",
-    "speedup_vs_limit",
-    "bandwidth_gbs",
-    "busbw_gbs",
-    "wrong",
-]
 
 
 @pytest.fixture

@@ -6,28 +6,10 @@ import math
 import re
 
 import pytest
+from rows import ROW
 
 from partialcoll.cli import main
 from partialcoll.sim import network
-
-ROW = [
-    "collective",
-    "domain",
-    "algorithm",
-    "ranks",
-    "count",
-    "bytes",
-    "latency_us_avg",
-    "latency_us_p50",
-    "latency_us_p99",
-    "active_mean",
-    "speedup_vs_mpi",
-    "limit_us",
-    "speedup_vs_limit",
-    "bandwidth_gbs",
-    "busbw_gbs",
-    "wrong",
-]
 
 
 def simulate(tmp_path, *words):

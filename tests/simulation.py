@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the simulated schedules are made of, as the Makefile lists it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def sources() -> list[Path]:
+    """The C sources, the test's main included."""
+    command = ["make", "-s", "print-simulation"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in names.split()]
