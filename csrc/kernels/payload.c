@@ -81,11 +81,32 @@ void payload_identity(const struct payload *p, void *const *buffers)
 
 void payload_reduce(const struct payload *p, void *out, const void *a, const void *b)
 {
-    for (int i = 0; i < p->parts; i++) {
-        size_t at = p->part[i].offset;
-        p->part[i].reduce((char *)out + at, (const char *)a + at, (const char *)b + at,
-                          p->part[i].count);
-    }
+    payload_reduce_slice(p, out, a, b, 0, p->bytes);
+}
+
+size_t payload_cut(const struct payload *p, uint32_t i, uint32_t of)
+{
+    return p->bytes / align * i / of * align;
+}
+
+/* The elements of part i that lie in [begin, end). */
+static void reduce_part(const struct payload_part *part, char *out, const char *a,
+                        const char *b, size_t begin, size_t end)
+{
+    size_t first = part->offset > begin ? part->offset : begin;
+    size_t last = part->offset + part->bytes;
+    last = last < end ? last : end;
+    if (first >= last)
+        return;
+    size_t at = first - begin, element = part->bytes / part->count;
+    part->reduce(out + at, a + at, b + at, (last - first) / element);
+}
+
+void payload_reduce_slice(const struct payload *p, void *out, const void *a,
+                          const void *b, size_t begin, size_t end)
+{
+    for (int i = 0; i < p->parts; i++)
+        reduce_part(&p->part[i], out, a, b, begin, end);
 }
 
 void payload_reduce_buffers(const struct payload *p, void *out, const void *a,

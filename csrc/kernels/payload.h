@@ -31,6 +31,17 @@ void payload_unpack(const struct payload *p, void *const *buffers, const void *b
 void payload_identity(const struct payload *p, void *const *buffers);
 /* out = a (+) b, each part with its own op; out may be a or b. */
 void payload_reduce(const struct payload *p, void *out, const void *a, const void *b);
+
+/*
+ * Part of a block: the bytes from a cut to another one. The same cuts on every rank.
+ */
+/* Where slice i begins if the block is cut into `of` even ones: at a multiple of 64
+ * bytes, between two elements. Slice `of` begins at the end of the block. */
+size_t payload_cut(const struct payload *p, uint32_t i, uint32_t of);
+/* out = a (+) b for the bytes [begin, end) of the block; each points to byte `begin`.
+ */
+void payload_reduce_slice(const struct payload *p, void *out, const void *a,
+                          const void *b, size_t begin, size_t end);
 /* out = a (+) the buffers of an application. */
 void payload_reduce_buffers(const struct payload *p, void *out, const void *a,
                             const void *const *buffers);
