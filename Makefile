@@ -52,7 +52,7 @@ test-examples: $(VENV)/installed
 CC ?= cc
 CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algorithms/*.c \
           csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c csrc/transport/sim*.c) \
-        $(addprefix csrc/allreduce/,context.c options.c starting.c survey.c vertex.c) \
+        $(addprefix csrc/allreduce/,context.c data.c options.c starting.c survey.c vertex.c) \
         $(wildcard csrc/simulation/*.c)
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
 HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))
@@ -62,7 +62,8 @@ ASAN := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -O1 -g -fsanitize=thread
 C := build/c
 
-$(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE
+$(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE \
+    -DPCOLL_TEST_CHAIN_BYTES=128
 $(C)/test_domain_pair: EXTRA := tests/c/pair.c
 $(C)/test_threads: EXTRA := tests/c/inproc.c
 $(C)/test_threads: SANITIZE := $(TSAN)

@@ -32,7 +32,12 @@ _PROGRESS = {
     "spin": lib.PCOLL_PROGRESS_SPIN,
 }
 # Values that a later version will know are refused by name, not silently replaced.
-_ALGORITHMS = ("auto", "recdbl")
+_ALGORITHMS = {
+    "auto": lib.PCOLL_ALGORITHM_AUTO,
+    "recdbl": lib.PCOLL_ALGORITHM_RECDBL,
+    "rabenseifner": lib.PCOLL_ALGORITHM_RABENSEIFNER,
+    "ring": lib.PCOLL_ALGORITHM_RING,
+}
 _DOMAINS = ("rank",)
 
 
@@ -90,7 +95,9 @@ class _Arguments:
             raise TypeError(f"history: expected a number of rounds, got {type(history).__name__}")
         if not 1 <= history <= 2**20:
             raise ValueError(f"history: expected 1 to {2**20} rounds, got {history}")
-        _settings.choice("algorithm", algorithm, "PARTIALCOLL_ALGORITHM", "auto", _ALGORITHMS)
+        algorithm = _settings.choice(
+            "algorithm", algorithm, "PARTIALCOLL_ALGORITHM", "auto", list(_ALGORITHMS)
+        )
         _settings.choice("domain", None, "PARTIALCOLL_DOMAIN", "rank", _DOMAINS)
         progress = _settings.choice(
             "progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(_PROGRESS)
@@ -100,6 +107,7 @@ class _Arguments:
         self.options = ffi.new("pcoll_options *")
         fill(self.policy, self.options.policy)
         self.options.deliver = _code("deliver", deliver, _DELIVER)
+        self.options.algorithm = _ALGORITHMS[algorithm]
         self.options.late = _code("late", late, _LATE)
         self.options.progress = _PROGRESS[progress]
         self.options.owned_send = self.send is None
@@ -234,8 +242,9 @@ def Allreduce_init(
     progress : "agent", "manual" or "spin"
         Who communicates while the application computes: a thread that sleeps, nobody, a
         thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
-    algorithm : "auto" or "recdbl"
-        Default: PARTIALCOLL_ALGORITHM or "auto".
+    algorithm : "auto", "recdbl", "rabenseifner" or "ring"
+        How the data is reduced, see docs/algorithms.md. "auto" chooses by the number of ranks
+        and bytes. Default: PARTIALCOLL_ALGORITHM or "auto".
     seed : int
         Of the draws; the same on all ranks.
     name : str

@@ -20,7 +20,14 @@ from pathlib import Path
 
 from simulation import ROOT, sources
 
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O0", "--coverage", "-DPCOLL_TEST_INTERLEAVE"]
+FLAGS = [
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-O0",
+    "--coverage",
+    "-DPCOLL_TEST_INTERLEAVE",
+    "-DPCOLL_TEST_CHAIN_BYTES=128",
+]
 PROGRAMS = ("test_invariants", "test_fuzz", "test_policy")
 ENOUGH = 95.0
 

@@ -102,7 +102,73 @@ MUTANTS = [
         "algorithms/allreduce_recdbl.c",
         "absorb(&c, rank + power, EDGE_FOLD);",
         'sched_after(s, sched_recv(s, "receive", (int)(rank + power), EDGE_FOLD, '
-        "BUFFER_TEMP0), active);",
+        "BUFFER_TEMP), freeze);",
+    ),
+    Mutant(
+        "a half is reduced while the other one is being sent",
+        "algorithms/allreduce_rabenseifner.c",
+        "    sched_after(w->s, reduce, w->last_send);",
+        "    (void)reduce;",
+    ),
+    Mutant(
+        "what was given is gathered before the halving is over",
+        "algorithms/allreduce_rabenseifner.c",
+        "    sched_after(w->s, recv, halved);",
+        "    sched_after(w->s, recv, w->step[0].given.begin ? halved : halved - 1);",
+    ),
+    Mutant(
+        "halves are added in another order",
+        "algorithms/allreduce_rabenseifner.c",
+        "BUFFER_RESULT, lower ? w->value : temp,",
+        "BUFFER_RESULT, !lower ? w->value : temp,",
+    ),
+    Mutant(
+        "a half is given on before all of it is there",
+        "algorithms/allreduce_rabenseifner.c",
+        "    w->ready = both;",
+        "",
+    ),
+    Mutant(
+        "the ring begins with another piece",
+        "algorithms/allreduce_ring.c",
+        "sched_slice(r->s, ready, piece(r, 1));",
+        "sched_slice(r->s, ready, piece(r, 0));",
+    ),
+    Mutant(
+        "a piece is received into a temporary that is being sent",
+        "algorithms/allreduce_ring.c",
+        "i == 0 ? freeze : sent[edge]);",
+        "freeze);",
+    ),
+    Mutant(
+        "a piece of the second turn is sent before it is there",
+        "algorithms/allreduce_ring.c",
+        "        ready = recv;",
+        "",
+    ),
+    Mutant(
+        "the round ends before the last piece is there",
+        "algorithms/allreduce_ring.c",
+        "        sched_after(r->s, end, recv);",
+        "        if (i + 2 < r->size || i == 0)\n            sched_after(r->s, end, recv);",
+    ),
+    Mutant(
+        "a null message is sent with data behind it",
+        "allreduce/data.c",
+        "    if (null)\n        return (struct message){place, header};",
+        "",
+    ),
+    Mutant(
+        "the header is not put next to the slice",
+        "allreduce/data.c",
+        "    if (place != v.header)\n        memcpy(place, v.header, header);",
+        "",
+    ),
+    Mutant(
+        "slices have no room for their headers",
+        "kernels/payload.c",
+        "    p->bytes = bytes > p->bytes ? bytes : p->bytes;",
+        "    (void)p;\n    (void)bytes;",
     ),
     # What a rank owes.
     Mutant(
@@ -333,9 +399,9 @@ MUTANTS = [
     # One handle on one rank.
     Mutant(
         "a null contribution is taken for data",
-        "allreduce/vertex.c",
-        "bool no_a = round_is_null(a, v->shape.ranks),",
-        "bool no_a = false,",
+        "allreduce/data.c",
+        "bool no_a = is_null(d, a.header), no_b = is_null(d, b.header);",
+        "bool no_a = false, no_b = is_null(d, b.header);",
     ),
     Mutant(
         "leavers stay live",

@@ -24,7 +24,13 @@ from pathlib import Path
 from mistakes import MUTANTS, Mutant
 from simulation import ROOT, sources
 
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-DPCOLL_TEST_INTERLEAVE"]
+FLAGS = [
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-O1",
+    "-DPCOLL_TEST_INTERLEAVE",
+    "-DPCOLL_TEST_CHAIN_BYTES=128",
+]
 SCHEDULES = 20000
 PATIENCE = 300  # seconds for one mutant: only a hang takes that long
 

@@ -7,18 +7,21 @@
 #ifndef PCOLL_ALGORITHMS_H
 #define PCOLL_ALGORITHMS_H
 
+#include <stddef.h>
+
+#include "../include/partialcoll.h"
 #include "../schedule/sched.h"
+
+enum { MAX_ACTIVATION_EDGES = 32, MAX_TEMPS = 16 };
 
 /* The buffers that operations name. */
 enum round_buffer {
     BUFFER_DEPOSIT,      /* what the members of the vertex have handed in */
     BUFFER_CONTRIBUTION, /* frozen at the activation */
     BUFFER_RESULT,
-    BUFFER_TEMP0,
-    BUFFER_TEMP1
+    BUFFER_TEMP, /* the first of the temporaries */
+    BUFFERS = BUFFER_TEMP + MAX_TEMPS
 };
-
-enum { MAX_ACTIVATION_EDGES = 32 };
 
 /* The operations of the activation that its executor must know. */
 struct activation {
@@ -44,11 +47,42 @@ uint32_t activation_source(uint32_t rank, uint32_t size, int edge);
 /* Number of in-edges (and out-edges): ceil(log2 size). */
 int activation_edges(uint32_t size);
 
+/* How a handle's data part is done, and what memory that takes. */
+struct algorithm_plan {
+    enum pcoll_algorithm algorithm; /* not PCOLL_ALGORITHM_AUTO */
+    int temps;
+    uint32_t pieces; /* a temporary holds one of so many slices; 0: everything */
+    uint32_t padded; /* each of so many slices must be as long as a header, and there
+                        must be room for one behind the last; 0: no such wish */
+    uint32_t chains; /* ring: parts that go round side by side */
+};
+
+/* For `size` vertices and so many bytes of data. */
+void algorithm_plan(enum pcoll_algorithm algorithm, uint32_t size, size_t bytes,
+                    struct algorithm_plan *plan);
+
+/* About how many operations that is for one vertex. */
+uint32_t algorithm_operations(const struct algorithm_plan *plan, uint32_t size);
+
 /*
  * Allreduce after `active`: freezes the contribution, leaves the result in
  * BUFFER_RESULT. Data edges are numbered from 0; at most DATA_EDGES of them.
  */
 enum { DATA_EDGES = 34 };
-int build_allreduce_recdbl(struct sched *s, uint32_t rank, uint32_t size, int active);
+int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,
+                    const struct algorithm_plan *plan);
+
+/* The builders behind it; `freeze` is the operation that freezes the contribution. */
+typedef int allreduce_builder(struct sched *s, uint32_t rank, uint32_t size, int freeze,
+                              const struct algorithm_plan *plan);
+allreduce_builder build_allreduce_recdbl, build_allreduce_rabenseifner,
+    build_allreduce_ring;
+
+/* One vertex alone: its contribution is the result. The end of the round. */
+int build_allreduce_alone(struct sched *s, int freeze);
+
+/* Vertices beyond the largest power of two fold into the first ones: the size of what
+ * is left. */
+uint32_t largest_power_of_two(uint32_t size);
 
 #endif

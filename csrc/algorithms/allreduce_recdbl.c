@@ -21,7 +21,7 @@ enum { EDGE_FOLD = 0, EDGE_UNFOLD = 1, EDGE_EXCHANGE = 2 };
 struct chain {
     struct sched *s;
     uint32_t rank;
-    int active;
+    int freeze;
     int value;     /* buffer that holds this vertex's part so far */
     int ready;     /* operation after which it does */
     int last_send; /* sends from `value` that must be over before it changes, or -1 */
@@ -33,7 +33,7 @@ struct chain {
 static void absorb(struct chain *c, uint32_t peer, int edge)
 {
     int which = c->steps++ % 2;
-    int temp = which ? BUFFER_TEMP1 : BUFFER_TEMP0;
+    int temp = BUFFER_TEMP + which;
     int recv = sched_recv(c->s, "receive", (int)peer, edge, temp);
     sched_after(c->s, recv, c->free_after[which]);
     bool lower = c->rank < peer;
@@ -59,28 +59,25 @@ static int build_folded(struct chain *c, uint32_t peer)
 {
     give(c, peer, EDGE_FOLD);
     int recv = sched_recv(c->s, "result", (int)peer, EDGE_UNFOLD, BUFFER_RESULT);
-    sched_after(c->s, recv, c->active);
+    sched_after(c->s, recv, c->freeze);
     int end = sched_nop(c->s, "end");
     sched_after(c->s, end, recv);
     sched_after(c->s, end, c->last_send);
     return end;
 }
 
-int build_allreduce_recdbl(struct sched *s, uint32_t rank, uint32_t size, int active)
+int build_allreduce_recdbl(struct sched *s, uint32_t rank, uint32_t size, int freeze,
+                           const struct algorithm_plan *plan)
 {
-    int freeze = sched_copy(s, "freeze", BUFFER_CONTRIBUTION, BUFFER_DEPOSIT);
-    sched_after(s, freeze, active);
+    (void)plan;
     struct chain c = {.s = s,
                       .rank = rank,
-                      .active = active,
+                      .freeze = freeze,
                       .value = BUFFER_CONTRIBUTION,
                       .ready = freeze,
                       .last_send = -1,
-                      .free_after = {active, active}};
-    uint32_t power = 1;
-    while (power <= size / 2)
-        power *= 2;
-    uint32_t extra = size - power;
+                      .free_after = {freeze, freeze}};
+    uint32_t power = largest_power_of_two(size), extra = size - power;
 
     if (rank >= power)
         return build_folded(&c, rank - power);
@@ -89,11 +86,6 @@ int build_allreduce_recdbl(struct sched *s, uint32_t rank, uint32_t size, int ac
     for (uint32_t hop = 1, k = 0; hop < power; hop *= 2, k++) {
         give(&c, rank ^ hop, EDGE_EXCHANGE + (int)k);
         absorb(&c, rank ^ hop, EDGE_EXCHANGE + (int)k);
-    }
-    if (c.value != BUFFER_RESULT) {
-        int copy = sched_copy(s, "alone", BUFFER_RESULT, BUFFER_CONTRIBUTION);
-        sched_after(s, copy, freeze);
-        c.ready = copy;
     }
     if (rank < extra)
         give(&c, rank + power, EDGE_UNFOLD);

@@ -80,6 +80,7 @@ enum field {
     FIELD_LINGER,
     FIELD_DEADLINE,
     FIELD_MAX_STALENESS,
+    FIELD_ALGORITHM,
     FIELD_DELIVER,
     FIELD_LATE,
     FIELD_HISTORY,
@@ -92,6 +93,8 @@ static const char *const dtype_names[] = {"float32", "float64", "int32", "int64"
 static const char *const op_names[] = {"SUM", "PROD", "MIN", "MAX", NULL};
 static const char *const policy_names[] = {"solo",     "majority", "full", "quorum",
                                            "first_of", "last_of",  NULL};
+static const char *const algorithm_names[] = {"auto", "recdbl", "rabenseifner", "ring",
+                                              NULL};
 static const char *const deliver_names[] = {"one", "all", NULL};
 static const char *const late_names[] = {"carry", "latest", "drop", NULL};
 
@@ -111,6 +114,7 @@ static const struct {
     [FIELD_LINGER] = {"quorum (linger)", .real = true},
     [FIELD_DEADLINE] = {"quorum (deadline)", .real = true},
     [FIELD_MAX_STALENESS] = {"quorum (max_staleness)", NULL},
+    [FIELD_ALGORITHM] = {"algorithm", algorithm_names},
     [FIELD_DELIVER] = {"deliver", deliver_names},
     [FIELD_LATE] = {"late", late_names},
     [FIELD_HISTORY] = {"history", NULL},
@@ -142,6 +146,7 @@ static void fill_fields(uint64_t *f, const pcoll_buffer *buffers, int nbuffers,
     memcpy(&f[FIELD_LINGER], &o->policy.linger, sizeof *f);
     memcpy(&f[FIELD_DEADLINE], &o->policy.deadline, sizeof *f);
     f[FIELD_MAX_STALENESS] = o->policy.max_staleness;
+    f[FIELD_ALGORITHM] = (uint64_t)o->algorithm;
     f[FIELD_DELIVER] = (uint64_t)o->deliver;
     f[FIELD_LATE] = (uint64_t)o->late;
     f[FIELD_HISTORY] = o->history;

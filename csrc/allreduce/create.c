@@ -132,13 +132,16 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
                           const pcoll_options *options, uint64_t *bytes)
 {
     struct round_shape shape;
+    struct algorithm_plan plan;
+    struct vertex_spec spec = {
+        .ranks = ranks, .buffers = buffers, .nbuffers = nbuffers, .options = options};
     int rc = options_check(options);
     if (rc == PCOLL_OK)
-        rc = round_shape_init(&shape, ranks, buffers, nbuffers);
+        rc = vertex_lay_out(&spec, ranks, &shape, &plan);
     if (rc != PCOLL_OK)
         return rc;
-    *bytes =
-        domain_single_bytes(&shape, options) + vertex_bytes(&shape, &options->policy);
+    *bytes = domain_single_bytes(&shape, options) +
+             vertex_bytes(&shape, &plan, &options->policy);
     round_shape_destroy(&shape);
     return PCOLL_OK;
 }

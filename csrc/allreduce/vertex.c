@@ -8,29 +8,6 @@
 #include "../base/splitmix.h"
 #include "survey.h"
 
-static struct round_header *buffer_of(struct vertex *v, int buffer)
-{
-    switch ((enum round_buffer)buffer) {
-    case BUFFER_CONTRIBUTION:
-        return v->contribution;
-    case BUFFER_RESULT:
-        return v->domain->ops->result(v->domain, v->engine.current);
-    case BUFFER_TEMP0:
-        return v->temp[0];
-    case BUFFER_TEMP1:
-        return v->temp[1];
-    case BUFFER_DEPOSIT:
-        break;
-    }
-    return NULL;
-}
-
-static size_t message_bytes(const struct vertex *v, const struct round_header *h)
-{
-    return round_is_null(h, v->shape.ranks) ? v->shape.header_bytes
-                                            : v->shape.message_bytes;
-}
-
 static uint32_t tag_of(const struct vertex *v, int edge)
 {
     return v->slot * DATA_EDGES + (uint32_t)edge;
@@ -51,33 +28,13 @@ static int send_control(struct vertex *v, uint32_t peer, uint16_t kind, int edge
     return t->ops->control(t, peer, &message);
 }
 
-/* A round that nobody contributed to has no data, only a header. */
-static void copy_message(struct vertex *v, struct round_header *out,
-                         const struct round_header *from)
-{
-    memcpy(out, from, message_bytes(v, from));
-}
-
-static void reduce_messages(struct vertex *v, struct round_header *out,
-                            const struct round_header *a, const struct round_header *b)
-{
-    bool no_a = round_is_null(a, v->shape.ranks),
-         no_b = round_is_null(b, v->shape.ranks);
-    void *to = message_payload(&v->shape, out);
-    const void *pa = message_payload(&v->shape, a), *pb = message_payload(&v->shape, b);
-    if (!no_a && !no_b)
-        payload_reduce(&v->shape.payload, to, pa, pb);
-    else if (!no_a && to != pa)
-        memcpy(to, pa, v->shape.payload.bytes);
-    else if (!no_b && to != pb)
-        memcpy(to, pb, v->shape.payload.bytes);
-    round_header_merge(out, a, b, v->shape.ranks);
-}
-
 static void freeze(struct vertex *v)
 {
-    v->contribution = v->domain->ops->freeze(v->domain, v->engine.current);
-    v->contribution->initiator = v->initiator;
+    struct domain *d = v->domain;
+    uint64_t round = v->engine.current;
+    struct round_header *contribution = d->ops->freeze(d, round);
+    contribution->initiator = v->initiator;
+    data_begin(&v->data, contribution, d->ops->result(d, round));
     v->frozen = true;
     if (v->context->progress)
         progress_round(v->context->progress, 1);
@@ -88,30 +45,29 @@ static int issue(struct vertex *v, int id, bool *finished)
 {
     const struct op *op = &v->sched->ops[id];
     struct transport *t = v->context->transport;
-    struct round_header *message;
+    struct message m;
     *finished = true;
     switch (op->kind) {
     case OP_SEND:
         if (op->class == OP_CONTROL)
             return send_control(v, (uint32_t)op->peer, CONTROL_ACTIVATE, op->edge);
         *finished = false;
-        message = buffer_of(v, op->a);
-        return t->ops->send(t, (uint32_t)op->peer, tag_of(v, op->edge), message,
-                            message_bytes(v, message), cookie_of(v, id));
+        m = data_outgoing(&v->data, op);
+        return t->ops->send(t, (uint32_t)op->peer, tag_of(v, op->edge), m.at, m.bytes,
+                            cookie_of(v, id));
     case OP_RECV:
         *finished = false;
-        return t->ops->recv(t, (uint32_t)op->peer, tag_of(v, op->edge),
-                            buffer_of(v, op->out), v->shape.message_bytes,
+        m = data_incoming(&v->data, op);
+        return t->ops->recv(t, (uint32_t)op->peer, tag_of(v, op->edge), m.at, m.bytes,
                             cookie_of(v, id));
     case OP_REDUCE:
-        reduce_messages(v, buffer_of(v, op->out), buffer_of(v, op->a),
-                        buffer_of(v, op->b));
+        data_reduce(&v->data, op);
         return PCOLL_OK;
     case OP_COPY:
         if (op->a == BUFFER_DEPOSIT)
             freeze(v);
         else
-            copy_message(v, buffer_of(v, op->out), buffer_of(v, op->a));
+            data_copy(&v->data, op);
         return PCOLL_OK;
     case OP_NOP:
     case OP_TIMER:
@@ -166,7 +122,7 @@ static void update_live(struct vertex *v, const struct round_header *h)
 
 static void finish_round(struct vertex *v)
 {
-    struct round_header *result = buffer_of(v, BUFFER_RESULT);
+    struct round_header *result = v->domain->ops->result(v->domain, v->engine.current);
     starting_finish(v, result);
     update_live(v, result);
     v->domain->ops->publish(v->domain, v->engine.current);
@@ -280,25 +236,12 @@ int vertex_run(struct vertex *v)
     return PCOLL_OK;
 }
 
-/* Every data message of a round carries its number: anything else is not ours. */
-static int check_message(struct vertex *v, int id, size_t bytes)
-{
-    const struct op *op = &v->sched->ops[id];
-    if (op->kind != OP_RECV)
-        return PCOLL_OK;
-    const struct round_header *h = buffer_of(v, op->out);
-    if (bytes < v->shape.header_bytes || h->round != v->engine.current ||
-        bytes != message_bytes(v, h))
-        return fail(PCOLL_EPROTOCOL,
-                    "rank %d sent a message of %zu bytes for round %llu in round %llu",
-                    op->peer, bytes, (unsigned long long)h->round,
-                    (unsigned long long)v->engine.current);
-    return PCOLL_OK;
-}
-
 int vertex_done(struct vertex *v, int op, size_t bytes)
 {
-    int rc = check_message(v, op, bytes);
+    const struct op *o = &v->sched->ops[op];
+    int rc = PCOLL_OK;
+    if (o->kind == OP_RECV)
+        rc = data_received(&v->data, o, bytes, v->engine.current);
     if (rc != PCOLL_OK)
         return rc;
     engine_complete(&v->engine, v->engine.current, op);
@@ -367,10 +310,25 @@ void vertex_deposited(struct vertex *v, enum deposit_outcome outcome)
         context_kick(v->context, v);
 }
 
-size_t vertex_bytes(const struct round_shape *shape, const pcoll_policy *policy)
+int vertex_lay_out(const struct vertex_spec *spec, uint32_t vertices,
+                   struct round_shape *shape, struct algorithm_plan *plan)
 {
-    return 2 * shape->message_bytes +
-           starting_bytes(policy, shape->ranks, shape->ranks);
+    int rc = round_shape_init(shape, spec->ranks, spec->buffers, spec->nbuffers);
+    if (rc != PCOLL_OK)
+        return rc;
+    enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
+    if (algorithm == PCOLL_ALGORITHM_AUTO)
+        algorithm = PCOLL_ALGORITHM_RECDBL;
+    algorithm_plan(algorithm, vertices, shape->payload.bytes, plan);
+    if (plan->padded)
+        round_shape_pad(shape, plan->padded);
+    return PCOLL_OK;
+}
+
+size_t vertex_bytes(const struct round_shape *shape, const struct algorithm_plan *plan,
+                    const pcoll_policy *policy)
+{
+    return data_bytes(shape, plan) + starting_bytes(policy, shape->ranks, shape->ranks);
 }
 
 static int build_schedule(struct vertex *v, uint32_t rank, uint32_t size)
@@ -383,24 +341,20 @@ static int build_schedule(struct vertex *v, uint32_t rank, uint32_t size)
         build_forced_activation(v->sched, rank, size, &v->activation);
     else
         build_own_activation(v->sched, &v->activation);
-    sched_end(v->sched,
-              build_allreduce_recdbl(v->sched, rank, size, v->activation.active));
+    sched_end(v->sched, build_allreduce(v->sched, rank, size, v->activation.active,
+                                        &v->data.plan));
     int rc = sched_commit(v->sched);
     return rc == PCOLL_OK ? engine_init(&v->engine, v->sched) : rc;
 }
 
-static int allocate(struct vertex *v)
+static int allocate(struct vertex *v, const struct algorithm_plan *plan)
 {
-    size_t words = bitset_words(v->shape.ranks);
-    v->live = calloc(words, sizeof *v->live);
-    for (int i = 0; i < 2; i++)
-        if (posix_memalign((void **)&v->temp[i], 4096, v->shape.message_bytes))
-            v->temp[i] = NULL;
-    if (!v->live || !v->temp[0] || !v->temp[1])
-        return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle",
-                    2 * v->shape.message_bytes);
+    v->live = calloc(bitset_words(v->shape.ranks), sizeof *v->live);
+    if (!v->live)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", v->shape.ranks);
     bitset_fill(v->live, v->shape.ranks);
-    return starting_init(v);
+    int rc = data_init(&v->data, &v->shape, plan);
+    return rc == PCOLL_OK ? starting_init(v) : rc;
 }
 
 int vertex_create(struct context *c, const struct vertex_spec *spec,
@@ -414,9 +368,10 @@ int vertex_create(struct context *c, const struct vertex_spec *spec,
     v->seed = spec->options->seed;
     v->initiator = ROUND_NOBODY;
     v->alarm = INT64_MAX;
-    int rc = round_shape_init(&v->shape, spec->ranks, spec->buffers, spec->nbuffers);
+    struct algorithm_plan plan;
+    int rc = vertex_lay_out(spec, c->transport->size, &v->shape, &plan);
     if (rc == PCOLL_OK)
-        rc = allocate(v);
+        rc = allocate(v, &plan);
     if (rc == PCOLL_OK)
         rc = build_schedule(v, c->transport->rank, c->transport->size);
     if (rc == PCOLL_OK)
@@ -438,8 +393,7 @@ void vertex_destroy(struct vertex **at)
     engine_destroy(&v->engine);
     sched_free(&v->sched);
     round_shape_destroy(&v->shape);
-    free(v->temp[0]);
-    free(v->temp[1]);
+    data_destroy(&v->data);
     starting_destroy(v);
     free(v->live);
     free(v);

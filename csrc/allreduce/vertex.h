@@ -25,11 +25,10 @@
 #ifndef PCOLL_ALLREDUCE_VERTEX_H
 #define PCOLL_ALLREDUCE_VERTEX_H
 
-#include "../algorithms/algorithms.h"
-#include "../domain/domain.h"
 #include "../protocol/policy.h"
 #include "../schedule/engine.h"
 #include "context.h"
+#include "data.h"
 #include "starting.h"
 
 struct survey; /* survey.h */
@@ -57,8 +56,7 @@ struct vertex {
     struct engine engine;
     bool frozen;        /* the current round is active here */
     uint32_t initiator; /* lowest member that started it, or ROUND_NOBODY */
-    struct round_header *contribution;
-    struct round_header *temp[2];
+    struct round_data data;
     uint64_t *live; /* a set of ranks */
     struct starting starting;
     int64_t alarm; /* INT64_MAX: none */
@@ -87,8 +85,12 @@ struct vertex_spec {
 int vertex_create(struct context *c, const struct vertex_spec *spec,
                   struct vertex **out);
 void vertex_destroy(struct vertex **v);
+/* The form of a handle's messages, and its algorithm. The shape is to be destroyed. */
+int vertex_lay_out(const struct vertex_spec *spec, uint32_t vertices,
+                   struct round_shape *shape, struct algorithm_plan *plan);
 /* Bytes that a vertex holds besides its domain. */
-size_t vertex_bytes(const struct round_shape *shape, const pcoll_policy *policy);
+size_t vertex_bytes(const struct round_shape *shape, const struct algorithm_plan *plan,
+                    const pcoll_policy *policy);
 
 /* Driver: the ranks whose arrivals the current round waits for; NULL: of any, or it has
  * started. */

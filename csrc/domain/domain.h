@@ -24,6 +24,7 @@ struct round_shape {
     size_t header_bytes;
     struct payload payload;
     size_t message_bytes; /* header and payload */
+    size_t slot_bytes;    /* what a message takes in memory, room behind it and all */
 };
 
 struct domain;
@@ -91,6 +92,9 @@ static inline void *message_payload(const struct round_shape *shape,
 /* Lay out header and payload. */
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers);
+/* Each of so many slices is to be as long as a header, and there is to be room for one
+ * behind the last. */
+void round_shape_pad(struct round_shape *shape, uint32_t slices);
 void round_shape_destroy(struct round_shape *shape);
 
 /* Describe a delivered round from its header (index, active, stored, initiator, masks).

@@ -9,7 +9,15 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
         (struct round_shape){.ranks = ranks, .header_bytes = round_header_bytes(ranks)};
     int rc = payload_init(&shape->payload, buffers, nbuffers);
     shape->message_bytes = shape->header_bytes + shape->payload.bytes;
+    shape->slot_bytes = shape->message_bytes;
     return rc;
+}
+
+void round_shape_pad(struct round_shape *shape, uint32_t slices)
+{
+    payload_pad(&shape->payload, slices * shape->header_bytes);
+    shape->message_bytes = shape->header_bytes + shape->payload.bytes;
+    shape->slot_bytes = shape->message_bytes + shape->header_bytes;
 }
 
 void round_shape_destroy(struct round_shape *shape)

@@ -242,7 +242,7 @@ size_t domain_single_bytes(const struct round_shape *shape,
 {
     size_t messages =
         (size_t)contribution_slots(options->owned_send) + options->history + 1;
-    return messages * shape->message_bytes + shape->header_bytes;
+    return messages * shape->slot_bytes + shape->header_bytes;
 }
 
 /* Cut the one block into messages. */
@@ -250,9 +250,9 @@ static void carve(struct single *s)
 {
     char *next = s->memory;
     for (int i = 0; i < s->member.contribution.slots;
-         i++, next += s->base.shape->message_bytes)
+         i++, next += s->base.shape->slot_bytes)
         s->slots[i] = (struct round_header *)next;
-    for (uint32_t i = 0; i < s->ring; i++, next += s->base.shape->message_bytes)
+    for (uint32_t i = 0; i < s->ring; i++, next += s->base.shape->slot_bytes)
         s->results[i] = (struct round_header *)next;
     s->null = (struct round_header *)next;
 }

@@ -59,6 +59,14 @@ enum pcoll_policy_kind {
     PCOLL_LAST_OF
 };
 
+/* How the data of a round is reduced (see docs/algorithms.md). */
+enum pcoll_algorithm {
+    PCOLL_ALGORITHM_AUTO, /* by the number of ranks and bytes */
+    PCOLL_ALGORITHM_RECDBL,
+    PCOLL_ALGORITHM_RABENSEIFNER,
+    PCOLL_ALGORITHM_RING
+};
+
 /* Which rounds a call returns. */
 enum pcoll_deliver { PCOLL_DELIVER_ONE, PCOLL_DELIVER_ALL };
 
@@ -90,6 +98,7 @@ typedef struct pcoll_buffer {
 
 typedef struct pcoll_options {
     pcoll_policy policy;
+    int32_t algorithm;  /* enum pcoll_algorithm */
     int32_t deliver;    /* enum pcoll_deliver */
     int32_t late;       /* enum pcoll_late */
     int32_t progress;   /* enum pcoll_progress; may differ between ranks */

@@ -58,6 +58,11 @@ void payload_destroy(struct payload *p)
     *p = (struct payload){0};
 }
 
+void payload_pad(struct payload *p, size_t bytes)
+{
+    p->bytes = bytes > p->bytes ? bytes : p->bytes;
+}
+
 void payload_pack(const struct payload *p, void *block, const void *const *buffers)
 {
     for (int i = 0; i < p->parts; i++)
@@ -87,6 +92,16 @@ void payload_reduce(const struct payload *p, void *out, const void *a, const voi
 size_t payload_cut(const struct payload *p, uint32_t i, uint32_t of)
 {
     return p->bytes / align * i / of * align;
+}
+
+size_t payload_longest_slice(const struct payload *p, uint32_t of)
+{
+    size_t longest = 0;
+    for (uint32_t i = 0; i < of; i++) {
+        size_t bytes = payload_cut(p, i + 1, of) - payload_cut(p, i, of);
+        longest = bytes > longest ? bytes : longest;
+    }
+    return longest;
 }
 
 /* The elements of part i that lie in [begin, end). */

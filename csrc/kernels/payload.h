@@ -24,6 +24,8 @@ struct payload {
  * overflows. */
 int payload_init(struct payload *p, const pcoll_buffer *buffers, int nbuffers);
 void payload_destroy(struct payload *p);
+/* Make the block at least so long (a multiple of 64), by bytes that mean nothing. */
+void payload_pad(struct payload *p, size_t bytes);
 
 void payload_pack(const struct payload *p, void *block, const void *const *buffers);
 void payload_unpack(const struct payload *p, void *const *buffers, const void *block);
@@ -38,6 +40,8 @@ void payload_reduce(const struct payload *p, void *out, const void *a, const voi
 /* Where slice i begins if the block is cut into `of` even ones: at a multiple of 64
  * bytes, between two elements. Slice `of` begins at the end of the block. */
 size_t payload_cut(const struct payload *p, uint32_t i, uint32_t of);
+/* Bytes of the longest of `of` slices; 0 for none. */
+size_t payload_longest_slice(const struct payload *p, uint32_t of);
 /* out = a (+) b for the bytes [begin, end) of the block; each points to byte `begin`.
  */
 void payload_reduce_slice(const struct payload *p, void *out, const void *a,

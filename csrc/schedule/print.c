@@ -22,6 +22,9 @@ static void describe(FILE *out, const struct op *op)
         fprintf(out, " to %d edge %d", op->peer, op->edge);
     if (op->kind == OP_RECV)
         fprintf(out, " from %d edge %d", op->peer, op->edge);
+    if (op->slice.of)
+        fprintf(out, " slices [%u, %u) of %u", op->slice.begin, op->slice.end,
+                op->slice.of);
 }
 
 static void print_predecessors(FILE *out, const struct sched *s, uint32_t id)

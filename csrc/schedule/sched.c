@@ -140,6 +140,22 @@ static bool known(const struct sched *s, int op)
     return op >= 0 && (uint32_t)op < s->count;
 }
 
+void sched_slice(struct sched *s, int op, struct slice slice)
+{
+    if (known(s, op) && !s->committed)
+        s->ops[op].slice = slice;
+    else
+        s->failed = true;
+}
+
+void sched_header(struct sched *s, int op, enum header_place place)
+{
+    if (known(s, op) && !s->committed)
+        s->ops[op].header = place;
+    else
+        s->failed = true;
+}
+
 void sched_after(struct sched *s, int op, int predecessor)
 {
     if (!known(s, op) || !known(s, predecessor)) {
@@ -242,6 +258,10 @@ static int check_op(const struct sched *s, uint32_t id)
         return fail(PCOLL_EINVAL,
                     "schedule: operation %u (%s) needs %u of %u predecessors", id,
                     op->label, op->need, op->preds);
+    if (op->slice.begin > op->slice.end || op->slice.end > op->slice.of)
+        return fail(PCOLL_EINVAL,
+                    "schedule: operation %u (%s) is about the slices %u to %u of %u",
+                    id, op->label, op->slice.begin, op->slice.end, op->slice.of);
     return PCOLL_OK;
 }
 

@@ -24,6 +24,15 @@ enum op_class {
     OP_EVENT    /* NOP that only the outside completes (an arrival, say) */
 };
 
+/* The part of the data that an operation is about: the slices [begin, end) if it is cut
+ * into `of` even ones. of = 0: all of it. */
+struct slice {
+    uint32_t begin, end, of;
+};
+
+/* Where a message has the header of its round. */
+enum header_place { HEADER_BEFORE, HEADER_AFTER, HEADER_NONE };
+
 struct op {
     enum op_kind kind;
     enum op_class class;
@@ -31,8 +40,10 @@ struct op {
     int peer;          /* SEND, RECV: vertex */
     int edge;          /* SEND, RECV: distinguishes messages between one pair */
     int out, a, b;     /* buffers. REDUCE: out = a (+) b; COPY, RECV: out; SEND: a */
-    uint32_t need;     /* gate: k … */
-    uint32_t preds;    /* … of n */
+    struct slice slice;
+    enum header_place header;             /* SEND, RECV */
+    uint32_t need;                        /* gate: k … */
+    uint32_t preds;                       /* … of n */
     uint32_t first_successor, successors; /* into sched.successor, after commit */
 };
 
@@ -61,6 +72,11 @@ int sched_reduce(struct sched *s, const char *label, int out, int a, int b);
 int sched_copy(struct sched *s, const char *label, int into, int from);
 int sched_nop(struct sched *s, const char *label);
 int sched_event(struct sched *s, const char *label);
+
+/* Not all the data, but these slices. */
+void sched_slice(struct sched *s, int op, struct slice slice);
+/* SEND, RECV: the header is not before the data. */
+void sched_header(struct sched *s, int op, enum header_place place);
 
 /* One more predecessor of op. The gate is n of n unless sched_need says otherwise. */
 void sched_after(struct sched *s, int op, int predecessor);

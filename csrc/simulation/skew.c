@@ -264,19 +264,24 @@ int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
                       uint64_t *bytes)
 {
     struct round_shape shape;
+    struct algorithm_plan plan;
     pcoll_buffer buffer = buffer_of(s);
+    struct vertex_spec spec = {
+        .ranks = s->ranks, .buffers = &buffer, .nbuffers = 1, .options = options};
     int rc = check(s);
     if (rc == PCOLL_OK)
         rc = options_check(options);
     if (rc == PCOLL_OK)
-        rc = round_shape_init(&shape, s->ranks, &buffer, 1);
+        rc = vertex_lay_out(&spec, s->ranks, &shape, &plan);
     if (rc != PCOLL_OK)
         return rc;
-    uint64_t edges = (uint64_t)activation_edges(s->ranks);
-    uint64_t tables = 4096 + 1024 * edges; /* schedule, engine, lanes, events */
+    uint64_t operations =
+        (uint64_t)activation_edges(s->ranks) + algorithm_operations(&plan, s->ranks);
+    uint64_t tables = 4096 + 256 * operations; /* schedule, engine, lanes, events */
     uint64_t under_way = 2 * shape.message_bytes;
-    *bytes = s->ranks * (domain_single_bytes(&shape, options) +
-                         vertex_bytes(&shape, &options->policy) + under_way + tables);
+    *bytes =
+        s->ranks * (domain_single_bytes(&shape, options) +
+                    vertex_bytes(&shape, &plan, &options->policy) + under_way + tables);
     round_shape_destroy(&shape);
     return PCOLL_OK;
 }

@@ -169,13 +169,13 @@ int pair_create(const struct round_shape *shape, const pcoll_options *options,
     p->ring = options->history + 1;
     p->results = calloc(p->ring, sizeof *p->results);
     for (uint32_t i = 0; i < p->ring; i++)
-        p->results[i] = aligned_alloc(64, shape->message_bytes);
-    p->gathered = aligned_alloc(64, shape->message_bytes);
+        p->results[i] = aligned_alloc(64, shape->slot_bytes);
+    p->gathered = aligned_alloc(64, shape->slot_bytes);
     for (uint32_t i = 0; i < 2; i++) {
         member_init(&p->member[i], first + i, options);
         bitset_add(p->set, first + i);
         for (int k = 0; k < MAX_SLOTS; k++)
-            p->slots[i][k] = aligned_alloc(64, shape->message_bytes);
+            p->slots[i][k] = aligned_alloc(64, shape->slot_bytes);
     }
     p->base = (struct domain){
         .ops = &ops, .shape = shape, .members = 2, .member_set = p->set};

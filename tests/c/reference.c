@@ -187,8 +187,11 @@ static void absorb(struct ledger_entry *a, const struct ledger_entry *b,
 
 /* Those beyond the power of two are folded in first, then neighbours at 1, 2, 4 …, the
  * lower on the left. */
-double reference_recdbl(const struct ledger *l, uint64_t round, combine_fn *combine)
+double reference_recdbl(const struct ledger *l, uint64_t round, combine_fn *combine,
+                        uint64_t block, uint64_t blocks)
 {
+    (void)block;
+    (void)blocks;
     struct ledger_entry v[LEDGER_MOST_RANKS];
     memcpy(v, l->round[round], sizeof v);
     uint32_t power = 1;
@@ -200,4 +203,18 @@ double reference_recdbl(const struct ledger *l, uint64_t round, combine_fn *comb
         for (uint32_t r = 0; r < power; r += 2 * hop)
             absorb(&v[r], &v[r + hop], combine);
     return v[0].value;
+}
+
+/* The blocks are dealt out in P even segments; segment s is added up from vertex s+1 on
+ * round to vertex s. */
+double reference_ring(const struct ledger *l, uint64_t round, combine_fn *combine,
+                      uint64_t block, uint64_t blocks)
+{
+    uint32_t segment = 0;
+    while ((segment + 1) * blocks / l->ranks <= block)
+        segment++;
+    struct ledger_entry sum = l->round[round][(segment + 1) % l->ranks];
+    for (uint32_t i = 2; i <= l->ranks; i++)
+        absorb(&sum, &l->round[round][(segment + i) % l->ranks], combine);
+    return sum.value;
 }

@@ -38,9 +38,11 @@ bool reference_fresh(const struct quorum_case *c);
 typedef double combine_fn(double a, double b);
 combine_fn *reference_op(int op);
 
-/* The first element of the result of a round in which somebody was active, in the order
- * of an algorithm. */
-typedef double result_rule(const struct ledger *l, uint64_t round, combine_fn *combine);
-result_rule reference_recdbl;
+/* The result of a round in which somebody was active, in the order of an algorithm,
+ * where element i of `count` is put in as the first one of the ledger: block i of 64
+ * bytes, of `blocks`, belongs to it. */
+typedef double result_rule(const struct ledger *l, uint64_t round, combine_fn *combine,
+                           uint64_t block, uint64_t blocks);
+result_rule reference_recdbl, reference_ring;
 
 #endif

@@ -33,7 +33,10 @@ static const char *const modifiers[] = {
     ",linger=10us,deadline=15us,max_staleness=1",
 };
 
-const struct space_algorithm space_algorithms[] = {{"recdbl", reference_recdbl}};
+const struct space_algorithm space_algorithms[] = {
+    {"recdbl", PCOLL_ALGORITHM_RECDBL, reference_recdbl},
+    {"rabenseifner", PCOLL_ALGORITHM_RABENSEIFNER, reference_recdbl},
+    {"ring", PCOLL_ALGORITHM_RING, reference_ring}};
 
 static const struct {
     const char *name;

@@ -30,6 +30,7 @@ pcoll_policy space_policy_of(const struct world_handle *h);
 
 struct space_algorithm {
     const char *name;
+    int algorithm;
     result_rule *result;
 };
 extern const struct space_algorithm space_algorithms[];

@@ -134,7 +134,7 @@ static struct round_header *spy_freeze(struct domain *d, uint64_t round)
     s->account->has_pending = s->account->pending_arrived = false;
     s->account->pending = 0;
     s->frozen = active ? h : NULL;
-    memset(s->real->ops->result(s->real, round), 0xff, d->shape->message_bytes);
+    memset(s->real->ops->result(s->real, round), 0xff, d->shape->slot_bytes);
     return h;
 }
 

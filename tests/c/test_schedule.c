@@ -170,33 +170,53 @@ static void test_activation_reaches_all(void)
     }
 }
 
-/* Every send of a rank has its receive at the peer, on the same edge, for any P. */
-static void test_recdbl_matches(void)
+/* The n-th operation of a kind between a rank and a peer on an edge. */
+static const struct op *find(const struct sched *s, enum op_kind kind, uint32_t peer,
+                             int edge, int n)
 {
-    for (uint32_t size = 1; size <= 70; size++) {
-        struct sched *s[70];
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->ops[i].kind == kind && s->ops[i].peer == (int)peer &&
+            s->ops[i].edge == edge && n-- == 0)
+            return &s->ops[i];
+    return NULL;
+}
+
+/* Every send of rank i is received as what it is. */
+static void check_sends(struct sched *const *s, uint32_t size, uint32_t i)
+{
+    for (uint32_t peer = 0; peer < size; peer++)
+        for (int edge = 0; edge < DATA_EDGES; edge++)
+            for (int n = 0;; n++) {
+                const struct op *send = find(s[i], OP_SEND, peer, edge, n);
+                const struct op *recv = find(s[peer], OP_RECV, i, edge, n);
+                CHECK(!send == !recv, "P=%u: message %d from %u to %u on edge %d", size,
+                      n, i, peer, edge);
+                if (!send)
+                    break;
+                CHECK(!memcmp(&send->slice, &recv->slice, sizeof send->slice) &&
+                          send->header == recv->header,
+                      "P=%u: message %d from %u to %u on edge %d is another one", size,
+                      n, i, peer, edge);
+            }
+}
+
+/* Every send of a rank has its receive at the peer, on the same edge, for any P. */
+static void test_matches(enum pcoll_algorithm algorithm, size_t bytes)
+{
+    for (uint32_t size = 1; size <= 33; size++) {
+        struct sched *s[33];
+        struct algorithm_plan plan;
+        algorithm_plan(algorithm, size, bytes, &plan);
         for (uint32_t i = 0; i < size; i++) {
             s[i] = sched_create();
-            sched_end(s[i],
-                      build_allreduce_recdbl(s[i], i, size, sched_nop(s[i], "go")));
+            int go = sched_nop(s[i], "go");
+            sched_end(s[i], build_allreduce(s[i], i, size, go, &plan));
             CHECK_OK(sched_commit(s[i]));
+            for (uint32_t k = 0; k < s[i]->count; k++)
+                CHECK(s[i]->ops[k].edge < DATA_EDGES, "edge %d", s[i]->ops[k].edge);
         }
-        for (uint32_t i = 0; i < size; i++) {
-            for (uint32_t k = 0; k < s[i]->count; k++) {
-                const struct op *o = &s[i]->ops[k];
-                if (o->kind != OP_SEND)
-                    continue;
-                CHECK(o->edge < DATA_EDGES, "edge %d", o->edge);
-                int matches = 0;
-                const struct sched *peer = s[o->peer];
-                for (uint32_t j = 0; j < peer->count; j++)
-                    matches += peer->ops[j].kind == OP_RECV &&
-                               peer->ops[j].peer == (int)i &&
-                               peer->ops[j].edge == o->edge;
-                CHECK(matches == 1, "P=%u: send %u -> %d edge %d has %d receives", size,
-                      i, o->peer, o->edge, matches);
-            }
-        }
+        for (uint32_t i = 0; i < size; i++)
+            check_sends(s, size, i);
         for (uint32_t i = 0; i < size; i++)
             sched_free(&s[i]);
     }
@@ -207,11 +227,14 @@ static void test_print(void)
     struct sched *s = sched_create();
     struct activation a;
     build_activation(s, 1, 3, &a);
-    sched_end(s, build_allreduce_recdbl(s, 1, 3, a.active));
+    struct algorithm_plan plan;
+    algorithm_plan(PCOLL_ALGORITHM_RABENSEIFNER, 3, 1 << 20, &plan);
+    sched_end(s, build_allreduce(s, 1, 3, a.active, &plan));
     CHECK_OK(sched_commit(s));
     char *text = sched_text(s), *dot = sched_dot(s);
     CHECK(strstr(text, "control SEND activate to 2 edge 0"), "%s", text);
     CHECK(strstr(text, "[ends the round]"), "%s", text);
+    CHECK(strstr(text, "slices [0, 1) of 2"), "%s", text);
     CHECK(strstr(text, "after 1 of {"), "%s", text);
     CHECK(!strncmp(dot, "digraph schedule {", 18) && strstr(dot, "->"), "%s", dot);
     free(text);
@@ -224,7 +247,10 @@ int main(void)
     test_refused();
     test_quorum_gate();
     test_activation_reaches_all();
-    test_recdbl_matches();
+    test_matches(PCOLL_ALGORITHM_RECDBL, 1000);
+    test_matches(PCOLL_ALGORITHM_RABENSEIFNER, 1000);
+    test_matches(PCOLL_ALGORITHM_RING, 1000);
+    test_matches(PCOLL_ALGORITHM_RING, 16 << 20);
     test_print();
     printf("schedule: all tests passed\n");
     return 0;

@@ -6,16 +6,17 @@
 #include "../../csrc/allreduce/vertex.h"
 #include "check.h"
 
-enum { MOST_HANDLES = 4 };
+enum { MOST_HANDLES = 4, MOST_OPERATIONS = 4096 };
 
-/* Rounds whose message on an edge has been sent; one per edge is the next at least. */
+/* Rounds whose message of an operation, or on an edge, has been sent; one per item is
+ * the next at least. */
 struct wire {
     struct transport base;
     struct transport *real;
     struct sim *sim;
     struct ledger *ledgers;
     uint32_t handles, duplicate_one_in;
-    uint64_t data[MOST_HANDLES][DATA_EDGES];
+    uint64_t data[MOST_HANDLES][MOST_OPERATIONS];
     uint64_t activation[MOST_HANDLES][MAX_ACTIVATION_EDGES];
 };
 
@@ -24,14 +25,13 @@ static struct wire *of(struct transport *t)
     return (struct wire *)t;
 }
 
-/* The round must be one that this edge has not carried yet. */
+/* The round must be one that this edge, or operation, has not carried yet. */
 static void pass_once(const struct wire *w, uint64_t *next, uint64_t round,
-                      const char *what, uint32_t edge)
+                      const char *what, uint32_t by)
 {
     INVARIANT("at most once", round >= *next,
-              "rank %u sends %s of round %llu on edge %u, after round %llu",
-              w->base.rank, what, (unsigned long long)round, edge,
-              (unsigned long long)*next - 1);
+              "rank %u sends %s of round %llu by %u, after round %llu", w->base.rank,
+              what, (unsigned long long)round, by, (unsigned long long)*next - 1);
     *next = round + 1;
 }
 
@@ -47,11 +47,12 @@ static int wire_send(struct transport *t, uint32_t peer, uint32_t tag, const voi
                      size_t bytes, uint64_t cookie)
 {
     struct wire *w = of(t);
-    uint32_t slot = tag / DATA_EDGES, edge = tag % DATA_EDGES;
+    uint32_t slot = tag / DATA_EDGES, operation = cookie & UINT32_MAX;
     INVARIANT("isolation", slot < w->handles, "rank %u sends with tag %u, of slot %u",
               t->rank, tag, slot);
-    pass_once(w, &w->data[slot][edge], ((const struct round_header *)data)->round,
-              "data", edge);
+    CHECK(operation < MOST_OPERATIONS, "operation %u", operation);
+    pass_once(w, &w->data[slot][operation], w->ledgers[slot].frozen[t->rank] - 1,
+              "data", operation);
     return w->real->ops->send(w->real, peer, tag, data, bytes, cookie);
 }
 

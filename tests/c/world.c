@@ -111,7 +111,8 @@ static void dump(FILE *out)
 static void create_handle(struct world *w, int k, uint32_t rank)
 {
     const struct world_handle *h = handle_of(w, k);
-    pcoll_options options = {.deliver = h->deliver,
+    pcoll_options options = {.algorithm = space_algorithms[h->algorithm].algorithm,
+                             .deliver = h->deliver,
                              .owned_send = h->owned_send,
                              .late = h->late,
                              .history = h->history,

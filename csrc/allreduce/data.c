@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers and messages of a round; see data.h. */
+#include "data.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/error.h"
+
+/* A slice of a buffer. */
+struct view {
+    struct round_header *header;
+    char *data;
+    size_t begin, end; /* in the block */
+};
+
+static bool is_temporary(int buffer)
+{
+    return buffer >= BUFFER_TEMP;
+}
+
+static struct view view_of(const struct round_data *d, int buffer,
+                           const struct slice *slice)
+{
+    const struct payload *p = &d->shape->payload;
+    const struct data_buffer *b = &d->buffers[buffer];
+    struct view v = {.header = b->header,
+                     .data = b->memory + d->shape->header_bytes,
+                     .end = p->bytes};
+    if (slice->of) {
+        v.begin = payload_cut(p, slice->begin, slice->of);
+        v.end = payload_cut(p, slice->end, slice->of);
+    }
+    if (!is_temporary(buffer) || !d->plan.pieces)
+        v.data += v.begin;
+    return v;
+}
+
+static bool is_null(const struct round_data *d, const struct round_header *h)
+{
+    return round_is_null(h, d->shape->ranks);
+}
+
+struct message data_outgoing(struct round_data *d, const struct op *op)
+{
+    struct view v = view_of(d, op->a, &op->slice);
+    size_t bytes = v.end - v.begin, header = d->shape->header_bytes;
+    bool null = is_null(d, v.header), before = op->header == HEADER_BEFORE;
+    if (op->header == HEADER_NONE)
+        return (struct message){v.data, null ? 0 : bytes};
+    if (null && op->a == BUFFER_CONTRIBUTION) /* it has no data to be next to */
+        return (struct message){v.header, header};
+    void *place = before ? v.data - header : v.data + bytes;
+    if (place != v.header)
+        memcpy(place, v.header, header);
+    if (null)
+        return (struct message){place, header};
+    return (struct message){before ? place : v.data, header + bytes};
+}
+
+struct message data_incoming(struct round_data *d, const struct op *op)
+{
+    struct view v = view_of(d, op->out, &op->slice);
+    size_t bytes = v.end - v.begin, header = d->shape->header_bytes;
+    if (op->header == HEADER_NONE)
+        return (struct message){v.data, bytes};
+    bool before = op->header == HEADER_BEFORE;
+    return (struct message){before ? v.data - header : v.data, header + bytes};
+}
+
+/* The header of a message that came: a null one has nothing but it. */
+static struct round_header *find_header(const struct round_data *d, const struct op *op,
+                                        const struct view *v, size_t bytes)
+{
+    size_t header = d->shape->header_bytes;
+    if (op->header == HEADER_NONE)
+        return v->header;
+    if (op->header == HEADER_BEFORE)
+        return (struct round_header *)(v->data - header);
+    return (struct round_header *)(v->data + (bytes > header ? bytes - header : 0));
+}
+
+int data_received(struct round_data *d, const struct op *op, size_t bytes,
+                  uint64_t round)
+{
+    struct view v = view_of(d, op->out, &op->slice);
+    size_t header = op->header == HEADER_NONE ? 0 : d->shape->header_bytes;
+    size_t full = header + v.end - v.begin;
+    struct round_header *h = find_header(d, op, &v, bytes);
+    bool possible = (bytes == header || bytes == full) && h->round == round &&
+                    bytes == (is_null(d, h) ? header : full);
+    if (!possible)
+        return fail(PCOLL_EPROTOCOL,
+                    "rank %d sent a message of %zu bytes where %zu or %zu of round "
+                    "%llu were expected",
+                    op->peer, bytes, header, full, (unsigned long long)round);
+    d->buffers[op->out].header = h;
+    return PCOLL_OK;
+}
+
+/* The result's header stays in front of it; a temporary's came somewhere. */
+static struct round_header *own_header(struct round_data *d, int buffer)
+{
+    struct data_buffer *b = &d->buffers[buffer];
+    b->header = (struct round_header *)b->memory;
+    return b->header;
+}
+
+void data_reduce(struct round_data *d, const struct op *op)
+{
+    struct view a = view_of(d, op->a, &op->slice), b = view_of(d, op->b, &op->slice);
+    struct view out = view_of(d, op->out, &op->slice);
+    bool no_a = is_null(d, a.header), no_b = is_null(d, b.header);
+    size_t bytes = out.end - out.begin;
+    if (!no_a && !no_b)
+        payload_reduce_slice(&d->shape->payload, out.data, a.data, b.data, out.begin,
+                             out.end);
+    else if (!no_a && out.data != a.data)
+        memcpy(out.data, a.data, bytes);
+    else if (!no_b && out.data != b.data)
+        memcpy(out.data, b.data, bytes);
+    round_header_merge(own_header(d, op->out), a.header, b.header, d->shape->ranks);
+}
+
+void data_copy(struct round_data *d, const struct op *op)
+{
+    struct view from = view_of(d, op->a, &op->slice);
+    struct view to = view_of(d, op->out, &op->slice);
+    memcpy(own_header(d, op->out), from.header, d->shape->header_bytes);
+    if (!is_null(d, from.header))
+        memcpy(to.data, from.data, from.end - from.begin);
+}
+
+void data_begin(struct round_data *d, struct round_header *contribution,
+                struct round_header *result)
+{
+    d->buffers[BUFFER_CONTRIBUTION] =
+        (struct data_buffer){(char *)contribution, contribution};
+    d->buffers[BUFFER_RESULT] = (struct data_buffer){(char *)result, result};
+}
+
+/* Of one temporary. */
+static size_t temp_bytes(const struct round_shape *shape,
+                         const struct algorithm_plan *plan)
+{
+    size_t piece = payload_longest_slice(&shape->payload, plan->pieces);
+    size_t bytes = plan->pieces ? shape->header_bytes + piece : shape->slot_bytes;
+    return (bytes + 4095) / 4096 * 4096;
+}
+
+size_t data_bytes(const struct round_shape *shape, const struct algorithm_plan *plan)
+{
+    return (size_t)plan->temps * temp_bytes(shape, plan);
+}
+
+int data_init(struct round_data *d, const struct round_shape *shape,
+              const struct algorithm_plan *plan)
+{
+    size_t bytes = data_bytes(shape, plan);
+    *d = (struct round_data){.shape = shape, .plan = *plan};
+    if (bytes && posix_memalign((void **)&d->memory, 4096, bytes)) {
+        d->memory = NULL;
+        return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
+    }
+    for (int i = 0; i < plan->temps; i++)
+        d->buffers[BUFFER_TEMP + i].memory = d->memory + i * temp_bytes(shape, plan);
+    return PCOLL_OK;
+}
+
+void data_destroy(struct round_data *d)
+{
+    free(d->memory);
+    d->memory = NULL;
+}
