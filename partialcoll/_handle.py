@@ -20,6 +20,9 @@ from .policy import Policy
 
 _ANY = 2**64 - 1
 
+# As the core numbers them; "auto" is for making a handle.
+ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring")
+
 
 @dataclass(frozen=True)
 class Stats:
@@ -381,6 +384,13 @@ class AllreduceHandle:
         c = ffi.new("pcoll_stats *")
         check(lib.pcoll_handle_stats(self._core(), c))
         return Stats(**{name: int(getattr(c, name)) for name in Stats.__dataclass_fields__})
+
+    @property
+    def algorithm(self) -> str:
+        """How the data is reduced: "recdbl", "rabenseifner" or "ring"."""
+        code = ffi.new("int32_t *")
+        check(lib.pcoll_handle_algorithm(self._core(), code))
+        return ALGORITHMS[code[0]]
 
     @property
     def schedule(self) -> ScheduleView:

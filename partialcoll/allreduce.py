@@ -16,7 +16,7 @@ from . import _buffers, _launch, _settings, _waiting
 from ._buffers import Array
 from ._errors import StateError
 from ._ffi import check, ffi, lib
-from ._handle import AllreduceHandle
+from ._handle import ALGORITHMS, AllreduceHandle
 from ._round import Round
 from .policy import Policy, as_policy, fill
 
@@ -32,12 +32,6 @@ _PROGRESS = {
     "spin": lib.PCOLL_PROGRESS_SPIN,
 }
 # Values that a later version will know are refused by name, not silently replaced.
-_ALGORITHMS = {
-    "auto": lib.PCOLL_ALGORITHM_AUTO,
-    "recdbl": lib.PCOLL_ALGORITHM_RECDBL,
-    "rabenseifner": lib.PCOLL_ALGORITHM_RABENSEIFNER,
-    "ring": lib.PCOLL_ALGORITHM_RING,
-}
 _DOMAINS = ("rank",)
 
 
@@ -96,7 +90,7 @@ class _Arguments:
         if not 1 <= history <= 2**20:
             raise ValueError(f"history: expected 1 to {2**20} rounds, got {history}")
         algorithm = _settings.choice(
-            "algorithm", algorithm, "PARTIALCOLL_ALGORITHM", "auto", list(_ALGORITHMS)
+            "algorithm", algorithm, "PARTIALCOLL_ALGORITHM", "auto", ALGORITHMS
         )
         _settings.choice("domain", None, "PARTIALCOLL_DOMAIN", "rank", _DOMAINS)
         progress = _settings.choice(
@@ -107,7 +101,7 @@ class _Arguments:
         self.options = ffi.new("pcoll_options *")
         fill(self.policy, self.options.policy)
         self.options.deliver = _code("deliver", deliver, _DELIVER)
-        self.options.algorithm = _ALGORITHMS[algorithm]
+        self.options.algorithm = ALGORITHMS.index(algorithm)
         self.options.late = _code("late", late, _LATE)
         self.options.progress = _PROGRESS[progress]
         self.options.owned_send = self.send is None

@@ -16,7 +16,7 @@ from .sim import network
 
 COLLECTIVES = ("mpi", "solo", "majority", "full")
 DOMAINS = ("rank",)
-ALGORITHMS = ("recdbl",)
+ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring")
 
 
 def _positive_int(text: str) -> int:
@@ -122,12 +122,13 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="F.png", help="draw them into a picture")
 
 
-def _add_algorithm(parser: argparse.ArgumentParser) -> None:
+def _add_algorithm(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """The first name is the default."""
     parser.add_argument(
         "--algorithm",
-        type=_one_of(ALGORITHMS),
-        default=ALGORITHMS[0],
-        help=" or ".join(ALGORITHMS),
+        type=_one_of(names),
+        default=names[0],
+        help=f"{', '.join(names)} (default {names[0]})",
     )
 
 
@@ -170,6 +171,7 @@ def _add_skew(commands: Any) -> None:
     )
     _add_arrivals(skew, iters=30)
     skew.add_argument("--warmup", type=int, default=3, help="iterations before that (default 3)")
+    _add_algorithm(skew, ALGORITHMS)
     _add_output(skew)
     _add_launch(skew)
 
@@ -205,7 +207,7 @@ def _add_sim_skew(commands: Any) -> None:
         help="distribution of the latency around L: constant (default), exponential, uniform:W, "
         "lognormal:S",
     )
-    _add_algorithm(skew)
+    _add_algorithm(skew, ALGORITHMS[1:])
     skew.add_argument(
         "--seed",
         type=_seed,
@@ -258,12 +260,36 @@ def _add_balanced(commands: Any) -> None:
     balanced.add_argument(
         "--domain", type=_words(DOMAINS), default=["rank"], help=",".join(DOMAINS)
     )
-    _add_algorithm(balanced)
+    _add_algorithm(balanced, ALGORITHMS)
     balanced.add_argument(
         "--iters", type=_positive_int, default=15, help="batches of each (default 15)"
     )
     _add_output(balanced)
     _add_launch(balanced)
+
+
+def _add_tune(commands: Any) -> None:
+    tune = commands.add_parser(
+        "tune",
+        help="which algorithm is best for how many bytes, here",
+        description="Measures all algorithms, without skew, with 2, 4, 8 … ranks up to those of "
+        "the job, and writes the table that algorithm=auto reads.",
+    )
+    tune.add_argument(
+        "--sizes",
+        type=_sizes,
+        default=_sizes("1K:16M"),
+        help="bytes of float32: FROM:TO, doubling, or a list (default 1K:16M)",
+    )
+    tune.add_argument("--iters", type=_positive_int, default=9, help="batches of each (default 9)")
+    tune.add_argument(
+        "--output",
+        metavar="F",
+        help="the table; - for standard output (default: the file that auto reads, "
+        "$PARTIALCOLL_TUNE or partialcoll/tune.txt in your configuration)",
+    )
+    _add_output(tune)
+    _add_launch(tune)
 
 
 def _add_idle(commands: Any) -> None:
@@ -293,6 +319,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_skew(bench)
     _add_balanced(bench)
+    _add_tune(bench)
     _add_idle(bench)
     sim = commands.add_parser("sim", help="the same code in virtual time").add_subparsers(
         dest="sim", required=True
@@ -318,6 +345,8 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         from .bench.skew import main
     elif options.bench == "balanced":
         from .bench.balanced import main
+    elif options.bench == "tune":
+        from .bench.tune import main
     else:
         from .bench.idle import main
     main(options)

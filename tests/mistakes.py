@@ -114,7 +114,7 @@ MUTANTS = [
         "what was given is gathered before the halving is over",
         "algorithms/allreduce_rabenseifner.c",
         "    sched_after(w->s, recv, halved);",
-        "    sched_after(w->s, recv, w->step[0].given.begin ? halved : halved - 1);",
+        "    sched_after(w->s, recv, w->free_after[1]);",
     ),
     Mutant(
         "halves are added in another order",
@@ -145,12 +145,6 @@ MUTANTS = [
         "algorithms/allreduce_ring.c",
         "        ready = recv;",
         "",
-    ),
-    Mutant(
-        "the round ends before the last piece is there",
-        "algorithms/allreduce_ring.c",
-        "        sched_after(r->s, end, recv);",
-        "        if (i + 2 < r->size || i == 0)\n            sched_after(r->s, end, recv);",
     ),
     Mutant(
         "a null message is sent with data behind it",

@@ -65,7 +65,7 @@ WRONG = {
     "carry without sum": (dict(op=MPI.MAX, late="carry"), ValueError, "carry"),
     "missed": (dict(missed="none"), ValueError, "missed"),
     "progress": (dict(progress="magic"), ValueError, "progress"),
-    "algorithm": (dict(algorithm="ring"), ValueError, "algorithm"),
+    "algorithm": (dict(algorithm="smoke"), ValueError, "algorithm"),
     "history": (dict(history=0), ValueError, "history"),
     "history type": (dict(history=2.5), TypeError, "history"),
 }

@@ -12,7 +12,15 @@ import partialcoll as pc
 pytestmark = pytest.mark.mpi
 
 POLICIES = ("solo", "majority", "full", "quorum:0.5", "last_of:1,linger=200us,max_staleness=2")
+ALGORITHMS = ("recdbl", "rabenseifner", "ring")
 ROUNDS = 60
+
+
+@pytest.fixture(autouse=True, params=ALGORITHMS)
+def algorithm(request, monkeypatch):
+    """Every test with every algorithm."""
+    monkeypatch.setenv("PARTIALCOLL_ALGORITHM", request.param)
+    return request.param
 
 
 def delay(rng, most_ms=2.0):

@@ -47,6 +47,11 @@ uint32_t activation_source(uint32_t rank, uint32_t size, int edge);
 /* Number of in-edges (and out-edges): ceil(log2 size). */
 int activation_edges(uint32_t size);
 
+/* As users write them, "auto" first; NULL-terminated, by enum pcoll_algorithm. */
+extern const char *const algorithm_names[];
+/* Its number, or -1. */
+int algorithm_by_name(const char *name);
+
 /* How a handle's data part is done, and what memory that takes. */
 struct algorithm_plan {
     enum pcoll_algorithm algorithm; /* not PCOLL_ALGORITHM_AUTO */

@@ -2,6 +2,8 @@
 /* The algorithms by name, and what each needs. */
 #include "algorithms.h"
 
+#include <string.h>
+
 enum { MOST_CHAINS = MAX_TEMPS / 2 };
 
 #ifdef PCOLL_TEST_CHAIN_BYTES
@@ -9,6 +11,22 @@ enum { CHAIN_BYTES = PCOLL_TEST_CHAIN_BYTES };
 #else
 enum { CHAIN_BYTES = 128 * 1024 };
 #endif
+
+const char *const algorithm_names[] = {
+    [PCOLL_ALGORITHM_AUTO] = "auto",
+    [PCOLL_ALGORITHM_RECDBL] = "recdbl",
+    [PCOLL_ALGORITHM_RABENSEIFNER] = "rabenseifner",
+    [PCOLL_ALGORITHM_RING] = "ring",
+    NULL,
+};
+
+int algorithm_by_name(const char *name)
+{
+    for (int i = 0; algorithm_names[i]; i++)
+        if (!strcmp(name, algorithm_names[i]))
+            return i;
+    return -1;
+}
 
 uint32_t largest_power_of_two(uint32_t size)
 {

@@ -140,9 +140,7 @@ int build_allreduce_rabenseifner(struct sched *s, uint32_t rank, uint32_t size,
     int steps = 0;
     while ((uint32_t)1 << steps < power)
         halve(&w, steps++);
-    int halved = sched_nop(s, "halved");
-    sched_after(s, halved, w.ready);
-    w.ready = halved;
+    int halved = w.ready;
     for (int k = steps; k-- > 0;)
         unite(&w, k, halved);
     if (rank < extra)

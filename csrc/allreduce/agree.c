@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../algorithms/algorithms.h"
 #include "../base/error.h"
 #include "../base/splitmix.h"
 
@@ -93,8 +94,6 @@ static const char *const dtype_names[] = {"float32", "float64", "int32", "int64"
 static const char *const op_names[] = {"SUM", "PROD", "MIN", "MAX", NULL};
 static const char *const policy_names[] = {"solo",     "majority", "full", "quorum",
                                            "first_of", "last_of",  NULL};
-static const char *const algorithm_names[] = {"auto", "recdbl", "rabenseifner", "ring",
-                                              NULL};
 static const char *const deliver_names[] = {"one", "all", NULL};
 static const char *const late_names[] = {"carry", "latest", "drop", NULL};
 

@@ -44,11 +44,12 @@ static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuff
         rc = start_agent(c, o);
     if (rc != PCOLL_OK)
         return rc;
+    pcoll_options thrifty = options_thrifty(o);
     return vertex_create(c,
                          &(struct vertex_spec){.ranks = c->transport->size,
                                                .buffers = buffers,
                                                .nbuffers = nbuffers,
-                                               .options = o,
+                                               .options = &thrifty,
                                                .create_domain = domain_single_create,
                                                .domain_arg = &c->transport->rank},
                          v);
@@ -112,7 +113,10 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
     pcoll_handle *h = calloc(1, sizeof *h);
     int local = h ? make_vertex(c, buffers, nbuffers, options, &v)
                   : fail(PCOLL_ENOMEM, "no memory for a handle");
-    rc = join_others(c, local, buffers, nbuffers, options, v);
+    pcoll_options resolved = *options;
+    if (v)
+        resolved.algorithm = (int32_t)v->data.plan.algorithm;
+    rc = join_others(c, local, buffers, nbuffers, &resolved, v);
     if (rc != PCOLL_OK) {
         if (v)
             vertex_destroy(&v);
@@ -133,6 +137,7 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
 {
     struct round_shape shape;
     struct algorithm_plan plan;
+    pcoll_options thrifty = options_thrifty(options);
     struct vertex_spec spec = {
         .ranks = ranks, .buffers = buffers, .nbuffers = nbuffers, .options = options};
     int rc = options_check(options);
@@ -140,7 +145,7 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
         rc = vertex_lay_out(&spec, ranks, &shape, &plan);
     if (rc != PCOLL_OK)
         return rc;
-    *bytes = domain_single_bytes(&shape, options) +
+    *bytes = domain_single_bytes(&shape, &thrifty) +
              vertex_bytes(&shape, &plan, &options->policy);
     round_shape_destroy(&shape);
     return PCOLL_OK;

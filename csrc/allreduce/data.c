@@ -162,8 +162,10 @@ int data_init(struct round_data *d, const struct round_shape *shape,
         d->memory = NULL;
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
     }
-    for (int i = 0; i < plan->temps; i++)
+    for (int i = 0; i < plan->temps; i++) {
         d->buffers[BUFFER_TEMP + i].memory = d->memory + i * temp_bytes(shape, plan);
+        round_header_clear(own_header(d, BUFFER_TEMP + i), shape->ranks, 0);
+    }
     return PCOLL_OK;
 }
 

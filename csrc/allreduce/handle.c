@@ -277,6 +277,15 @@ int pcoll_handle_stats(pcoll_handle *h, pcoll_stats *stats)
     return leave(h, PCOLL_OK);
 }
 
+int pcoll_handle_algorithm(pcoll_handle *h, int32_t *algorithm)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    *algorithm = (int32_t)h->vertex->data.plan.algorithm;
+    return leave(h, PCOLL_OK);
+}
+
 int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
 {
     int rc = enter(h);

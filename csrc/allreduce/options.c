@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include <stdbool.h>
+
 #include "../base/error.h"
 
 int options_check(const pcoll_options *o)
@@ -28,4 +30,16 @@ int options_check(const pcoll_options *o)
                     "progress: linger and deadline need the agent, and manual progress "
                     "has none");
     return PCOLL_OK;
+}
+
+/* Where all arrive at every round and are given every round, none can be two rounds
+ * behind: one result to read and one to build are enough, and they stay in the cache.
+ */
+pcoll_options options_thrifty(const pcoll_options *o)
+{
+    pcoll_options thrifty = *o;
+    bool all_arrive = o->policy.kind == PCOLL_FULL && o->policy.deadline <= 0;
+    if (all_arrive && o->deliver == PCOLL_DELIVER_ONE)
+        thrifty.history = 1;
+    return thrifty;
 }

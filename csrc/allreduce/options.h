@@ -7,5 +7,7 @@
 
 /* PCOLL_EINVAL names the option that is impossible and its range. */
 int options_check(const pcoll_options *options);
+/* With less memory where that changes nothing that a user can see. */
+pcoll_options options_thrifty(const pcoll_options *o);
 
 #endif

@@ -7,6 +7,7 @@
 #include "../base/error.h"
 #include "../base/splitmix.h"
 #include "survey.h"
+#include "tuning.h"
 
 static uint32_t tag_of(const struct vertex *v, int edge)
 {
@@ -318,7 +319,11 @@ int vertex_lay_out(const struct vertex_spec *spec, uint32_t vertices,
         return rc;
     enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
     if (algorithm == PCOLL_ALGORITHM_AUTO)
-        algorithm = PCOLL_ALGORITHM_RECDBL;
+        rc = tuning_choose(vertices, shape->payload.bytes, &algorithm);
+    if (rc != PCOLL_OK) {
+        round_shape_destroy(shape);
+        return rc;
+    }
     algorithm_plan(algorithm, vertices, shape->payload.bytes, plan);
     if (plan->padded)
         round_shape_pad(shape, plan->padded);

@@ -170,6 +170,10 @@ int pcoll_policy_parse(const char *text, pcoll_policy *policy);
 /* Write the canonical text of a policy. Local. */
 int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacity);
 
+/* The file that PCOLL_ALGORITHM_AUTO reads, if it is there, or "none":
+ * $PARTIALCOLL_TUNE, else partialcoll/tune.txt in the user's configuration. Local. */
+int pcoll_tuning_path(char *path, uint64_t capacity);
+
 /* Bytes that a handle on `ranks` ranks will hold. Local. */
 int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t nbuffers,
                           const pcoll_options *options, uint64_t *bytes);
@@ -237,6 +241,8 @@ int pcoll_handle_leave(pcoll_handle *handle);
 /* Drive pending communication once (manual progress). Local. */
 int pcoll_handle_progress(pcoll_handle *handle);
 int pcoll_handle_stats(pcoll_handle *handle, pcoll_stats *stats);
+/* The algorithm it uses (enum pcoll_algorithm, never auto). Local. */
+int pcoll_handle_algorithm(pcoll_handle *handle, int32_t *algorithm);
 /* Text of the schedule; format is "text" or "dot". Free it with pcoll_text_free. */
 int pcoll_handle_schedule(pcoll_handle *handle, const char *format, char **text);
 void pcoll_text_free(char *text);

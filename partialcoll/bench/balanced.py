@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -21,6 +22,7 @@ from .. import _report, _skew
 
 COLUMNS = (
     "collective",
+    "algorithm",
     "ranks",
     "bytes",
     "latency_us_avg",
@@ -45,11 +47,13 @@ def _batch_us(call: Callable[[], Any], calls: int) -> float:
     return (time.perf_counter() - begin) / calls * 1e6
 
 
-class _Contender:
+class Contender:
     """One collective on buffers of one size."""
 
-    def __init__(self, name: str, domain: str, comm: MPI.Intracomm, send: Any, recv: Any) -> None:
-        self.name, self.domain = name, domain
+    def __init__(
+        self, name: str, domain: str, algorithm: str, comm: MPI.Intracomm, send: Any, recv: Any
+    ) -> None:
+        self.name, self.domain, self.algorithm = name, domain, "native"
         self.handle: pc.AllreduceHandle | None = None
         self.samples: list[float] = []
         self.active: list[int] = []
@@ -57,8 +61,11 @@ class _Contender:
         if name == "mpi":
             self.call: Callable[[], Any] = lambda: comm.Allreduce(send, recv, MPI.SUM)
         else:
-            handle = pc.Allreduce_init(comm, send, recv, quorum=name, late="drop")
+            handle = pc.Allreduce_init(
+                comm, send, recv, quorum=name, late="drop", algorithm=algorithm
+            )
             self.handle = handle
+            self.algorithm = handle.algorithm
 
             def start_and_wait() -> pc.Round:
                 handle.Start()
@@ -77,7 +84,7 @@ class _Contender:
         self.active.append(int(mask.sum()))
 
 
-def _row(c: _Contender, comm: MPI.Intracomm, options: argparse.Namespace, count: int) -> Any:
+def _row(c: Contender, comm: MPI.Intracomm, count: int) -> Any:
     wrong = comm.reduce(c.wrong)
     active = comm.gather(c.active)
     if active is None:
@@ -89,7 +96,7 @@ def _row(c: _Contender, comm: MPI.Intracomm, options: argparse.Namespace, count:
         c.samples,
         active,
         domain=c.domain,
-        algorithm="native" if c.name == "mpi" else options.algorithm,
+        algorithm=c.algorithm,
         limit=None,
         wrong=wrong,
     )
@@ -98,14 +105,15 @@ def _row(c: _Contender, comm: MPI.Intracomm, options: argparse.Namespace, count:
     return row
 
 
-def _measure(options: argparse.Namespace, comm: MPI.Intracomm, count: int) -> list[_report.Row]:
-    """All collectives at one size; rows on rank 0."""
+def measure(
+    kinds: Sequence[tuple[str, str, str]], comm: MPI.Intracomm, count: int, iters: int
+) -> list[_report.Row]:
+    """Collectives (name, domain, algorithm) on so many elements, by turns; rows on rank 0.
+
+    Collective.
+    """
     send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
-    contenders = [
-        _Contender(name, "-" if name == "mpi" else domain, comm, send, recv)
-        for name in options.collectives
-        for domain in (options.domain if name != "mpi" else options.domain[:1])
-    ]
+    contenders = [Contender(*kind, comm, send, recv) for kind in kinds]
     gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", name="bench gate")
     calls = max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
 
@@ -118,11 +126,11 @@ def _measure(options: argparse.Namespace, comm: MPI.Intracomm, count: int) -> li
         for c in contenders:
             c.check(comm, send, recv, step)
             meet()
-    for _ in range(options.iters):
+    for _ in range(iters):
         for c in contenders:
             meet()
             c.samples.append(comm.allreduce(_batch_us(c.call, calls), MPI.MAX))
-    rows = [row for c in contenders if (row := _row(c, comm, options, count)) is not None]
+    rows = [row for c in contenders if (row := _row(c, comm, count)) is not None]
     for c in contenders:
         if c.handle is not None:
             c.handle.Free()
@@ -133,22 +141,27 @@ def _measure(options: argparse.Namespace, comm: MPI.Intracomm, count: int) -> li
 
 def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
     """Measure every size; the rows on rank 0, an empty list elsewhere. Collective."""
+    kinds = [
+        (name, "-" if name == "mpi" else domain, options.algorithm)
+        for name in options.collectives
+        for domain in (options.domain if name != "mpi" else options.domain[:1])
+    ]
     rows = []
     for size in _report.progress(options.sizes, comm.rank == 0, "balanced"):
-        rows += _measure(options, comm, max(1, size // 4))
+        rows += measure(kinds, comm, max(1, size // 4), options.iters)
     return rows
 
 
-def plot(rows: list[_report.Row], title: str, path: str) -> None:
-    """Latency of each collective over the message size, both logarithmic."""
+def plot(rows: list[_report.Row], title: str, path: str, by: str = "collective") -> None:
+    """Latency over the message size, both logarithmic, of each value of the field `by`."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 3.8), constrained_layout=True)
-    for name in dict.fromkeys(row["collective"] for row in rows):
-        own = [row for row in rows if row["collective"] == name]
+    for name in dict.fromkeys(row[by] for row in rows):
+        own = [row for row in rows if row[by] == name]
         axes.plot(
             [row["bytes"] for row in own],
             [row["latency_us_p50"] for row in own],

@@ -75,7 +75,13 @@ def _contenders(
             continue
         for domain in options.domain:
             handle = pc.Allreduce_init(
-                comm, send, recv, quorum=name, late=options.late, name=f"bench {name}"
+                comm,
+                send,
+                recv,
+                quorum=name,
+                late=options.late,
+                algorithm=options.algorithm,
+                name=f"bench {name}",
             )
             made.append(Contender(name, domain, _start_and_wait(handle), handle))
     return made
@@ -125,7 +131,7 @@ def _row(c: Contender, comm: MPI.Intracomm, options: argparse.Namespace) -> _rep
         all_latencies,
         active,
         domain=c.domain,
-        algorithm="native" if c.name == "mpi" else "recdbl",
+        algorithm="native" if c.handle is None else c.handle.algorithm,
         limit=_skew.limit_us(c.name, comm.size, options.skew_ms * 1e3),
         wrong=wrong if c.handle is None or options.late == "drop" else None,
     )

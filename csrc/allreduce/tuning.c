@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuning.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../algorithms/algorithms.h"
+#include "../base/error.h"
+
+enum { LINE_LENGTH = 256, PATH_LENGTH = 4096 };
+
+struct line {
+    uint64_t ranks, bytes;
+    int algorithm;
+};
+
+/* Measured on machines with few cores and shared memory (bench/results/tune.txt);
+ * Rabenseifner's and the ring send the same bytes, the ring in more steps. */
+static const struct line built_in[] = {
+    {1, 0, PCOLL_ALGORITHM_RECDBL},
+    {1, 128 << 10, PCOLL_ALGORITHM_RABENSEIFNER},
+};
+
+/* What is best for a job, of the lines seen so far. */
+struct search {
+    uint64_t ranks, bytes;
+    struct line best;
+    bool found;
+};
+
+/* The more ranks that the job has, the better; those that it has not, only if there is
+ * nothing else, and then the fewest. */
+static int compare_ranks(const struct search *s, uint64_t a, uint64_t b)
+{
+    bool has_a = a <= s->ranks, has_b = b <= s->ranks;
+    if (a == b)
+        return 0;
+    if (has_a != has_b)
+        return has_a ? 1 : -1;
+    return (a > b) == has_a ? 1 : -1;
+}
+
+static void consider(struct search *s, const struct line *line)
+{
+    int better = s->found ? compare_ranks(s, line->ranks, s->best.ranks) : 1;
+    bool fits = line->bytes <= s->bytes;
+    bool best_fits = s->found && s->best.bytes <= s->bytes;
+    if (better == 0)
+        better = fits && (!best_fits || line->bytes >= s->best.bytes) ? 1 : -1;
+    if (better > 0)
+        s->best = *line;
+    s->found = true;
+}
+
+static bool read_number(const char *word, uint64_t *number)
+{
+    char *end;
+    errno = 0;
+    *number = strtoull(word, &end, 10);
+    return *word >= '0' && *word <= '9' && !*end && !errno;
+}
+
+static bool read_line(char *text, struct line *line)
+{
+    static const char spaces[] = " \t\r\n";
+    char *rest;
+    const char *ranks = strtok_r(text, spaces, &rest);
+    const char *bytes = strtok_r(NULL, spaces, &rest);
+    const char *name = strtok_r(NULL, spaces, &rest);
+    if (!name || strtok_r(NULL, spaces, &rest))
+        return false;
+    line->algorithm = algorithm_by_name(name);
+    return read_number(ranks, &line->ranks) && line->ranks > 0 &&
+           read_number(bytes, &line->bytes) && line->algorithm > PCOLL_ALGORITHM_AUTO;
+}
+
+static bool is_blank(const char *text)
+{
+    return !text[strspn(text, " \t\r\n")];
+}
+
+static int read_table(FILE *in, const char *path, struct search *s)
+{
+    char text[LINE_LENGTH], shown[LINE_LENGTH];
+    for (int number = 1; fgets(text, sizeof text, in); number++) {
+        struct line line;
+        bool whole = strchr(text, '\n') || feof(in);
+        snprintf(shown, sizeof shown, "%.*s", (int)strcspn(text, "\n"), text);
+        text[strcspn(text, "#")] = 0;
+        if (whole && is_blank(text))
+            continue;
+        if (!whole || !read_line(text, &line))
+            return fail(PCOLL_EINVAL,
+                        "algorithm table %s, line %d: expected ranks, bytes and an "
+                        "algorithm, got \"%s\"",
+                        path, number, shown);
+        consider(s, &line);
+    }
+    if (ferror(in))
+        return fail(PCOLL_EINVAL, "algorithm table %s: %s", path, strerror(errno));
+    return PCOLL_OK;
+}
+
+/* Empty: there is none to look for. */
+int pcoll_tuning_path(char *path, uint64_t capacity)
+{
+    const char *wanted = getenv("PARTIALCOLL_TUNE");
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    if (wanted && *wanted)
+        snprintf(path, capacity, "%s", wanted);
+    else if (config && *config)
+        snprintf(path, capacity, "%s/partialcoll/tune.txt", config);
+    else if (home && *home)
+        snprintf(path, capacity, "%s/.config/partialcoll/tune.txt", home);
+    else if (capacity)
+        *path = 0;
+    return PCOLL_OK;
+}
+
+/* A file that the user names must be there; the usual one need not. */
+static int search_file(struct search *s)
+{
+    char path[PATH_LENGTH];
+    pcoll_tuning_path(path, sizeof path);
+    if (!*path || !strcmp(path, "none"))
+        return PCOLL_OK;
+    const char *wanted = getenv("PARTIALCOLL_TUNE");
+    FILE *in = fopen(path, "r");
+    if (!in && wanted && *wanted)
+        return fail(PCOLL_EINVAL, "algorithm table %s (from PARTIALCOLL_TUNE): %s",
+                    path, strerror(errno));
+    int rc = in ? read_table(in, path, s) : PCOLL_OK;
+    if (in)
+        fclose(in);
+    return rc;
+}
+
+int tuning_choose(uint32_t ranks, uint64_t bytes, enum pcoll_algorithm *algorithm)
+{
+    struct search s = {.ranks = ranks, .bytes = bytes};
+    int rc = search_file(&s);
+    if (rc != PCOLL_OK)
+        return rc;
+    bool from_file = s.found;
+    for (size_t i = 0; !from_file && i < sizeof built_in / sizeof *built_in; i++)
+        consider(&s, &built_in[i]);
+    *algorithm = s.best.bytes <= bytes ? (enum pcoll_algorithm)s.best.algorithm
+                                       : PCOLL_ALGORITHM_RECDBL;
+    return PCOLL_OK;
+}
