@@ -262,6 +262,12 @@ def _add_balanced(commands: Any) -> None:
     )
     _add_algorithm(balanced, ALGORITHMS)
     balanced.add_argument(
+        "--link-gbps",
+        type=_not_negative,
+        metavar="G",
+        help="what each rank can send, gigabits per second: gives limit_us, for 2 S (P-1)/P bytes",
+    )
+    balanced.add_argument(
         "--iters", type=_positive_int, default=15, help="batches of each (default 15)"
     )
     _add_output(balanced)

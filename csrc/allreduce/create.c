@@ -47,6 +47,7 @@ static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuff
     pcoll_options thrifty = options_thrifty(o);
     return vertex_create(c,
                          &(struct vertex_spec){.ranks = c->transport->size,
+                                               .off_node = c->transport->off_node,
                                                .buffers = buffers,
                                                .nbuffers = nbuffers,
                                                .options = &thrifty,

@@ -17,12 +17,13 @@ struct line {
     int algorithm;
 };
 
-/* Measured on machines with few cores and shared memory (bench/results/tune.txt);
- * Rabenseifner's and the ring send the same bytes, the ring in more steps. */
-static const struct line built_in[] = {
-    {1, 0, PCOLL_ALGORITHM_RECDBL},
-    {1, 128 << 10, PCOLL_ALGORITHM_RABENSEIFNER},
-};
+/* Measured: the ring sends what Rabenseifner's algorithm sends, in more steps and
+ * copies, but never stops sending. */
+static const struct line near[] = {{1, 0, PCOLL_ALGORITHM_RECDBL},
+                                   {1, 128 << 10, PCOLL_ALGORITHM_RABENSEIFNER}};
+static const struct line far[] = {{1, 0, PCOLL_ALGORITHM_RECDBL},
+                                  {1, 32 << 10, PCOLL_ALGORITHM_RABENSEIFNER},
+                                  {1, 256 << 10, PCOLL_ALGORITHM_RING}};
 
 /* What is best for a job, of the lines seen so far. */
 struct search {
@@ -138,15 +139,23 @@ static int search_file(struct search *s)
     return rc;
 }
 
-int tuning_choose(uint32_t ranks, uint64_t bytes, enum pcoll_algorithm *algorithm)
+static void search_built_in(struct search *s, bool off_node)
+{
+    const struct line *lines = off_node ? far : near;
+    size_t count = off_node ? sizeof far / sizeof *far : sizeof near / sizeof *near;
+    for (size_t i = 0; i < count; i++)
+        consider(s, &lines[i]);
+}
+
+int tuning_choose(uint32_t ranks, uint64_t bytes, bool off_node,
+                  enum pcoll_algorithm *algorithm)
 {
     struct search s = {.ranks = ranks, .bytes = bytes};
     int rc = search_file(&s);
     if (rc != PCOLL_OK)
         return rc;
-    bool from_file = s.found;
-    for (size_t i = 0; !from_file && i < sizeof built_in / sizeof *built_in; i++)
-        consider(&s, &built_in[i]);
+    if (!s.found)
+        search_built_in(&s, off_node);
     *algorithm = s.best.bytes <= bytes ? (enum pcoll_algorithm)s.best.algorithm
                                        : PCOLL_ALGORITHM_RECDBL;
     return PCOLL_OK;

@@ -17,9 +17,13 @@
 #ifndef PCOLL_ALLREDUCE_TUNING_H
 #define PCOLL_ALLREDUCE_TUNING_H
 
+#include <stdbool.h>
+
 #include "../include/partialcoll.h"
 
-/* PCOLL_EINVAL names the file and the line that is wrong. */
-int tuning_choose(uint32_t ranks, uint64_t bytes, enum pcoll_algorithm *algorithm);
+/* off_node: not all ranks are on one machine (for the table built in). PCOLL_EINVAL
+ * names the file and the line that is wrong. */
+int tuning_choose(uint32_t ranks, uint64_t bytes, bool off_node,
+                  enum pcoll_algorithm *algorithm);
 
 #endif

@@ -319,7 +319,7 @@ int vertex_lay_out(const struct vertex_spec *spec, uint32_t vertices,
         return rc;
     enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
     if (algorithm == PCOLL_ALGORITHM_AUTO)
-        rc = tuning_choose(vertices, shape->payload.bytes, &algorithm);
+        rc = tuning_choose(vertices, shape->payload.bytes, spec->off_node, &algorithm);
     if (rc != PCOLL_OK) {
         round_shape_destroy(shape);
         return rc;

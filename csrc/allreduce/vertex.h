@@ -75,6 +75,7 @@ struct vertex {
 
 struct vertex_spec {
     uint32_t ranks; /* of the communicator; the vertices are those of the transport */
+    bool off_node;  /* as the transport's */
     const pcoll_buffer *buffers;
     int nbuffers;
     const pcoll_options *options;

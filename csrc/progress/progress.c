@@ -37,17 +37,20 @@ enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, LOOKS_AWOKEN = 3 };
 
 /*
  * How long to sleep at most before looking again, in microseconds, growing from the
- * first time to the last. Messages that ring need no looking: for them the sleep only
- * bounds the damage of a ring that came before MPI had delivered. `unrung` ones have to
- * be looked for.
+ * first time to the last, by one part in so many each time. Messages that ring need no
+ * looking: for them the sleep only bounds the damage of a ring that came before MPI had
+ * delivered. `unrung` ones have to be looked for, and some MPIs move them only while
+ * somebody looks: a sleep is then a sixteenth of the time waited so far, which bounds
+ * what it adds.
  */
 struct nap {
-    int64_t first, last;
+    int64_t first, last, growth;
 };
-static const struct nap waiter_rung = {200, 4000}, waiter_unrung = {20, 1000},
-                        agent_busy_rung = {200, 4000}, agent_busy_unrung = {50, 1000},
-                        agent_idle_rung = {1000, 100000},
-                        agent_idle_unrung = {1000, 5000};
+static const struct nap waiter_rung = {200, 4000, 1}, waiter_unrung = {20, 1000, 16},
+                        agent_busy_rung = {200, 4000, 1},
+                        agent_busy_unrung = {50, 1000, 16},
+                        agent_idle_rung = {1000, 100000, 1},
+                        agent_idle_unrung = {1000, 5000, 1};
 
 static const int64_t longest_wait_us = (int64_t)1 << 50;
 
@@ -170,7 +173,8 @@ static int64_t longer_nap(struct nap nap, int64_t last)
 {
     if (last < nap.first)
         return nap.first;
-    return 2 * last < nap.last ? 2 * last : nap.last;
+    int64_t next = last + (last + nap.growth - 1) / nap.growth;
+    return next < nap.last ? next : nap.last;
 }
 
 /* Something may come without a ring. */

@@ -29,6 +29,8 @@ COLUMNS = (
     "latency_us_p50",
     "latency_us_p99",
     "speedup_vs_mpi",
+    "limit_us",
+    "speedup_vs_limit",
     "bandwidth_gbs",
     "busbw_gbs",
     "active_mean",
@@ -84,7 +86,7 @@ class Contender:
         self.active.append(int(mask.sum()))
 
 
-def _row(c: Contender, comm: MPI.Intracomm, count: int) -> Any:
+def _row(c: Contender, comm: MPI.Intracomm, count: int, link_gbps: float | None) -> Any:
     wrong = comm.reduce(c.wrong)
     active = comm.gather(c.active)
     if active is None:
@@ -100,16 +102,24 @@ def _row(c: Contender, comm: MPI.Intracomm, count: int) -> Any:
         limit=None,
         wrong=wrong,
     )
+    if link_gbps:
+        sent = 2 * row["bytes"] * (comm.size - 1) / comm.size
+        row["limit_us"] = sent * 8 / link_gbps / 1e3
     row["bandwidth_gbs"] = row["bytes"] / row["latency_us_avg"] / 1e3
     row["busbw_gbs"] = row["bandwidth_gbs"] * 2 * (comm.size - 1) / comm.size
     return row
 
 
 def measure(
-    kinds: Sequence[tuple[str, str, str]], comm: MPI.Intracomm, count: int, iters: int
+    kinds: Sequence[tuple[str, str, str]],
+    comm: MPI.Intracomm,
+    count: int,
+    iters: int,
+    link_gbps: float | None = None,
 ) -> list[_report.Row]:
     """Collectives (name, domain, algorithm) on so many elements, by turns; rows on rank 0.
 
+    link_gbps: what each rank can send, gigabits per second, for the limit by arithmetic.
     Collective.
     """
     send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
@@ -130,7 +140,7 @@ def measure(
         for c in contenders:
             meet()
             c.samples.append(comm.allreduce(_batch_us(c.call, calls), MPI.MAX))
-    rows = [row for c in contenders if (row := _row(c, comm, count)) is not None]
+    rows = [row for c in contenders if (row := _row(c, comm, count, link_gbps)) is not None]
     for c in contenders:
         if c.handle is not None:
             c.handle.Free()
@@ -148,7 +158,7 @@ def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
     ]
     rows = []
     for size in _report.progress(options.sizes, comm.rank == 0, "balanced"):
-        rows += measure(kinds, comm, max(1, size // 4), options.iters)
+        rows += measure(kinds, comm, max(1, size // 4), options.iters, options.link_gbps)
     return rows
 
 
