@@ -52,7 +52,7 @@ test-examples: $(VENV)/installed
 CC ?= cc
 CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algorithms/*.c \
           csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c csrc/transport/sim*.c) \
-        $(addprefix csrc/allreduce/,context.c data.c options.c starting.c survey.c tuning.c vertex.c) \
+        $(addprefix csrc/allreduce/,arrivals.c context.c data.c options.c starting.c survey.c tuning.c vertex.c) \
         $(wildcard csrc/simulation/*.c)
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
 HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))

@@ -130,9 +130,16 @@ class AllreduceHandle:
         not been waited for, the rank has left, or the handle was freed.
         """
         code = lib.pcoll_handle_start(self._core(), self._send_pointers)
-        if code:
+        if code == lib.PCOLL_EAGAIN:
+            self._insist(lambda handle: lib.pcoll_handle_start(handle, self._send_pointers))
+        elif code:
             raise_error(code)
         self._started = True
+
+    def _insist(self, step: Callable[[Any], int]) -> None:
+        """Until it no longer says "again": in a replay, until it is this rank's turn."""
+        handle = self._core()
+        self._wait_in_slices(handle, lambda us: int(step(handle)), None)
 
     def Wait(self, timeout: float | None = None) -> Round:
         """Wait until the round is complete; the receive buffers then hold its result.
@@ -190,7 +197,10 @@ class AllreduceHandle:
         return self._take()
 
     def _deliver_next(self, last: int, recv: list[Array], pointers: Any) -> Result | None:
-        code = lib.pcoll_handle_deliver(self._core(), last, pointers, self._c_round, self._masks)
+        step = lib.pcoll_handle_deliver
+        code = step(self._core(), last, pointers, self._c_round, self._masks)
+        while code == lib.PCOLL_EAGAIN:  # in a replay, until it is this read's turn
+            code = step(self._core(), last, pointers, self._c_round, self._masks)
         if code == lib.PCOLL_EEMPTY:
             return None
         if code:
@@ -278,7 +288,7 @@ class AllreduceHandle:
         Returns the last of these rounds.
         """
         handle = self._core()
-        check(lib.pcoll_handle_join(handle))
+        self._insist(lib.pcoll_handle_join)
         while True:
             self._wait_in_slices(handle, lambda us: int(lib.pcoll_handle_wait(handle, us)), None)
             while True:
@@ -297,7 +307,7 @@ class AllreduceHandle:
 
         The last deposit still rides in the next round. Afterwards only `Free` is left.
         """
-        check(lib.pcoll_handle_leave(self._core()))
+        self._insist(lib.pcoll_handle_leave)
 
     def progress(self) -> None:
         """Drive communication once (for ``progress="manual"``). Local."""

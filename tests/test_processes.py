@@ -12,59 +12,12 @@ import sys
 import textwrap
 import time
 
-import pytest
+from conftest import PREAMBLE
 from rows import ROW
 
 from partialcoll import _mpiexec
 
 LIMIT_S = 120
-PREAMBLE = """
-import os, sys, time, warnings
-import numpy as np
-{before}
-from mpi4py import MPI
-import partialcoll as pc
-comm = MPI.COMM_WORLD
-
-def say(*words):  # in one piece, whatever the other ranks print
-    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
-"""
-
-
-@pytest.fixture
-def job(clean_environment):
-    """Command and environment that start a Python script on some ranks."""
-
-    def make(script, ranks, *arguments):
-        vendor = _mpiexec.flavour()
-        command = _mpiexec.command(_mpiexec.find(vendor), vendor, ranks, None, None)
-        launched = _mpiexec.environment(vendor)
-        extra = {k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k}
-        return [*command, sys.executable, str(script), *arguments], {**clean_environment, **extra}
-
-    return make
-
-
-@pytest.fixture
-def run(clean_environment, job, tmp_path):
-    """Run a script on some ranks, or without a launcher; returns the finished process."""
-
-    def start(script, ranks=None, before="", env=None):
-        path = tmp_path / "script.py"
-        path.write_text(PREAMBLE.format(before=before) + textwrap.dedent(script))
-        words, environment = (
-            job(path, ranks) if ranks else ([sys.executable, str(path)], clean_environment)
-        )
-        return subprocess.run(
-            words,
-            env={**environment, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            cwd=tmp_path,
-        )
-
-    return start
 
 
 def test_one_process_without_a_launcher(run):

@@ -33,6 +33,13 @@ static int start_agent(struct context *c, const pcoll_options *o)
     return rc;
 }
 
+static int open_arrivals(struct vertex *v)
+{
+    uint32_t rank, ranks;
+    mpi_world(&rank, &ranks);
+    return arrivals_open(rank, ranks, runtime_next_number(), &v->arrivals);
+}
+
 /* This rank's part, before anybody else is asked. */
 static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuffers,
                        const pcoll_options *o, struct vertex **v)
@@ -45,15 +52,16 @@ static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuff
     if (rc != PCOLL_OK)
         return rc;
     pcoll_options thrifty = options_thrifty(o);
-    return vertex_create(c,
-                         &(struct vertex_spec){.ranks = c->transport->size,
-                                               .off_node = c->transport->off_node,
-                                               .buffers = buffers,
-                                               .nbuffers = nbuffers,
-                                               .options = &thrifty,
-                                               .create_domain = domain_single_create,
-                                               .domain_arg = &c->transport->rank},
-                         v);
+    rc = vertex_create(c,
+                       &(struct vertex_spec){.ranks = c->transport->size,
+                                             .off_node = c->transport->off_node,
+                                             .buffers = buffers,
+                                             .nbuffers = nbuffers,
+                                             .options = &thrifty,
+                                             .create_domain = domain_single_create,
+                                             .domain_arg = &c->transport->rank},
+                       v);
+    return rc == PCOLL_OK ? open_arrivals(*v) : rc;
 }
 
 static int register_vertex(struct context *c, struct vertex *v, uint32_t slot)

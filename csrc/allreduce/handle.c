@@ -47,6 +47,87 @@ static int leave(pcoll_handle *h, int rc)
     return rc;
 }
 
+/* A replay: each event of this rank has its place in the order of the record. */
+
+static struct member state_of(pcoll_handle *h)
+{
+    struct member m;
+    h->vertex->domain->ops->snapshot(h->vertex->domain, 0, &m);
+    return m;
+}
+
+static bool may_happen(void *arg)
+{
+    pcoll_handle *h = arg;
+    struct member m = state_of(h);
+    return arrivals_admit_event(h->vertex->arrivals, m.events + 1, m.frozen) ||
+           atomic_load(&h->context->failure);
+}
+
+static int await(pcoll_handle *h, bool (*ready)(void *))
+{
+    enum { PATIENCE_US = 100000 };
+    int rc = progress_wait(h->context->progress, ready, h, PATIENCE_US);
+    return rc == PCOLL_OK ? context_check(h->context) : rc;
+}
+
+/* PCOLL_EAGAIN while it is not this rank's turn. */
+static int await_turn(pcoll_handle *h)
+{
+    return h->vertex->arrivals ? await(h, may_happen) : PCOLL_OK;
+}
+
+/* Rounds complete that the outstanding call is to know of, and no more. */
+static uint64_t complete_for(pcoll_handle *h, const struct member *m)
+{
+    uint64_t most = arrivals_delivered(h->vertex->arrivals, m->calls);
+    return m->complete < most ? m->complete : most;
+}
+
+/* deliver="all": are as many rounds complete as there were at this read? */
+static bool may_read(void *arg)
+{
+    pcoll_handle *h = arg;
+    struct member m = state_of(h);
+    uint64_t least = arrivals_complete(h->vertex->arrivals, m.stats.delivered);
+    return least == UINT64_MAX || m.complete >= least ||
+           atomic_load(&h->context->failure);
+}
+
+static bool is_as_recorded(pcoll_handle *h)
+{
+    struct member m = state_of(h);
+    uint64_t least = arrivals_delivered(h->vertex->arrivals, m.calls);
+    bool one = m.deliver == PCOLL_DELIVER_ONE;
+    return (one || may_read(h)) &&
+           (m.joining || least == UINT64_MAX || m.complete >= least);
+}
+
+/* PCOLL_EAGAIN while it is not yet the turn of this read, if it is to be one. */
+static int read_turn(pcoll_handle *h, uint64_t last, uint64_t *horizon)
+{
+    struct arrivals *a = h->vertex->arrivals;
+    if (!a || state_of(h).deliver == PCOLL_DELIVER_ONE || state_of(h).delivered > last)
+        return PCOLL_OK;
+    *horizon = arrivals_complete(a, state_of(h).stats.delivered);
+    return await(h, may_read);
+}
+
+static void note_read(pcoll_handle *h)
+{
+    if (h->vertex->arrivals && state_of(h).deliver == PCOLL_DELIVER_ALL)
+        arrivals_note_read(h->vertex->arrivals, state_of(h).seen);
+}
+
+/* The call is over: the application may start the next one. */
+static int finish(pcoll_handle *h)
+{
+    int rc = h->vertex->domain->ops->change(h->vertex->domain, 0, member_finish);
+    if (rc == PCOLL_OK && h->vertex->arrivals)
+        arrivals_note_call(h->vertex->arrivals, state_of(h).delivered);
+    return rc;
+}
+
 /* Rounds. */
 
 int pcoll_handle_start(pcoll_handle *h, const void *const *send)
@@ -54,6 +135,8 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
     int rc = enter(h);
     if (rc != PCOLL_OK)
         return rc;
+    if ((rc = await_turn(h)) != PCOLL_OK)
+        return leave(h, rc);
     struct domain *d = h->vertex->domain;
     enum deposit_outcome outcome;
     rc = context_check(h->context);
@@ -72,15 +155,14 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
 static bool call_is_over(void *arg)
 {
     pcoll_handle *h = arg;
-    return h->vertex->domain->ops->ready(h->vertex->domain, 0) ||
-           atomic_load(&h->context->failure);
+    bool ready = h->vertex->domain->ops->ready(h->vertex->domain, 0) &&
+                 (!h->vertex->arrivals || is_as_recorded(h));
+    return ready || atomic_load(&h->context->failure);
 }
 
 static bool is_started(pcoll_handle *h)
 {
-    struct member m;
-    h->vertex->domain->ops->snapshot(h->vertex->domain, 0, &m);
-    return m.started;
+    return state_of(h).started;
 }
 
 static int wait_for_call(pcoll_handle *h, int64_t timeout_us)
@@ -98,8 +180,13 @@ static int deliver(pcoll_handle *h, uint64_t last, void *const *recv,
 {
     struct domain *d = h->vertex->domain;
     bool moved = false;
-    int rc = d->ops->deliver(d, 0, last, recv, round, masks, &moved);
-    if (moved)
+    uint64_t horizon = UINT64_MAX;
+    int rc = read_turn(h, last, &horizon);
+    if (rc == PCOLL_OK)
+        rc = d->ops->deliver(d, 0, last, horizon, recv, round, masks, &moved);
+    if (rc == PCOLL_OK)
+        note_read(h);
+    if (moved || h->vertex->arrivals)
         context_kick(h->context, h->vertex);
     return rc;
 }
@@ -120,7 +207,7 @@ int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
     if (rc == PCOLL_OK)
         rc = deliver(h, UINT64_MAX, recv, round, masks);
     if (rc == PCOLL_OK)
-        rc = h->vertex->domain->ops->change(h->vertex->domain, 0, member_finish);
+        rc = finish(h);
     return leave(h, rc);
 }
 
@@ -197,9 +284,8 @@ int pcoll_handle_rounds(pcoll_handle *h, uint64_t *complete, uint64_t *delivered
     int rc = enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    struct member m;
-    h->vertex->domain->ops->snapshot(h->vertex->domain, 0, &m);
-    *complete = m.complete;
+    struct member m = state_of(h);
+    *complete = complete_for(h, &m);
     *delivered = m.delivered;
     return leave(h, PCOLL_OK);
 }
@@ -209,8 +295,7 @@ int pcoll_handle_finish(pcoll_handle *h)
     int rc = enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    struct domain *d = h->vertex->domain;
-    return leave(h, d->ops->change(d, 0, member_finish));
+    return leave(h, finish(h));
 }
 
 int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
@@ -235,7 +320,9 @@ static int change(pcoll_handle *h, int (*step)(struct member *))
     int rc = enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    rc = h->vertex->domain->ops->change(h->vertex->domain, 0, step);
+    rc = await_turn(h);
+    if (rc == PCOLL_OK)
+        rc = h->vertex->domain->ops->change(h->vertex->domain, 0, step);
     if (rc == PCOLL_OK)
         context_kick(h->context, h->vertex);
     return leave(h, rc);

@@ -12,6 +12,7 @@ struct runtime {
     struct progress *progress;
     pthread_mutex_t mutex; /* the lists */
     struct runtime_entry *entries;
+    _Atomic uint64_t handles; /* ever asked for */
     struct known_context {
         struct context *context;
         struct waiting *parting;
@@ -93,6 +94,12 @@ static int get_runtime(struct runtime **out)
     pthread_atfork(NULL, NULL, note_fork);
     *out = r;
     return PCOLL_OK;
+}
+
+uint64_t runtime_next_number(void)
+{
+    struct runtime *r = mpi_process_state();
+    return atomic_fetch_add(&r->handles, 1);
 }
 
 void runtime_add(struct runtime_entry *entry)

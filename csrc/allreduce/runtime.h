@@ -19,6 +19,9 @@ struct runtime_entry {
     struct runtime *runtime;
 };
 
+/* How many handles this process has asked for before. */
+uint64_t runtime_next_number(void);
+
 /* The context of *comm: made at the first call, which is then collective. */
 int runtime_context(const void *comm, struct context **out);
 

@@ -29,6 +29,23 @@ static int send_control(struct vertex *v, uint32_t peer, uint16_t kind, int edge
     return t->ops->control(t, peer, &message);
 }
 
+/* Events come before or after an activation; this one saw those that it counted. */
+static void note_round(struct vertex *v)
+{
+    struct member m;
+    v->domain->ops->snapshot(v->domain, 0, &m);
+    arrivals_note_round(v->arrivals, m.frozen_events);
+}
+
+static bool replay_admits(struct vertex *v)
+{
+    struct member m;
+    if (!v->arrivals)
+        return true;
+    v->domain->ops->snapshot(v->domain, 0, &m);
+    return arrivals_admit_round(v->arrivals, v->engine.current, m.events);
+}
+
 static void freeze(struct vertex *v)
 {
     struct domain *d = v->domain;
@@ -36,6 +53,8 @@ static void freeze(struct vertex *v)
     struct round_header *contribution = d->ops->freeze(d, round);
     contribution->initiator = v->initiator;
     data_begin(&v->data, contribution, d->ops->result(d, round));
+    if (v->arrivals)
+        note_round(v);
     v->frozen = true;
     if (v->context->progress)
         progress_round(v->context->progress, 1);
@@ -180,7 +199,8 @@ static int run_operations(struct vertex *v)
 static void release(struct vertex *v)
 {
     bool closing = atomic_load(&v->closing) > QUEUED;
-    if (!v->engine.released && (closing || v->domain->ops->admits(v->domain)))
+    if (!v->engine.released &&
+        (closing || (v->domain->ops->admits(v->domain) && replay_admits(v))))
         engine_release(&v->engine);
 }
 
@@ -306,7 +326,7 @@ int vertex_begin_close(struct vertex *v)
 /* A stored deposit starts nothing, but a round may wait for one of an overdue rank. */
 void vertex_deposited(struct vertex *v, enum deposit_outcome outcome)
 {
-    if (outcome == DEPOSIT_ARRIVED ||
+    if (outcome == DEPOSIT_ARRIVED || v->arrivals ||
         (outcome == DEPOSIT_STORED && v->policy.max_staleness))
         context_kick(v->context, v);
 }
@@ -399,6 +419,7 @@ void vertex_destroy(struct vertex **at)
     sched_free(&v->sched);
     round_shape_destroy(&v->shape);
     data_destroy(&v->data);
+    arrivals_close(&v->arrivals);
     starting_destroy(v);
     free(v->live);
     free(v);

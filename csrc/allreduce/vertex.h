@@ -27,6 +27,7 @@
 
 #include "../protocol/policy.h"
 #include "../schedule/engine.h"
+#include "arrivals.h"
 #include "context.h"
 #include "data.h"
 #include "starting.h"
@@ -70,7 +71,8 @@ struct vertex {
 
     struct vertex *next_kicked; /* under context.kicked_mutex */
     bool kicked;
-    struct survey *survey; /* under the progress lock */
+    struct survey *survey;     /* under the progress lock */
+    struct arrivals *arrivals; /* NULL: neither recorded nor replayed */
 };
 
 struct vertex_spec {

@@ -38,11 +38,13 @@ struct domain_ops {
                    enum deposit_outcome *outcome);
     void *(*send_slot)(struct domain *d, int who);
     bool (*ready)(struct domain *d, int who);
-    /* Copy out the next result up to round `last`; PCOLL_EEMPTY. Sets *moved if the
+    /* Copy out the next result up to round `last`, as if no more than `horizon` rounds
+     * were complete (a replay; else UINT64_MAX); PCOLL_EEMPTY. Sets *moved if the
      * vertex should look again because a round was held back for this member. masks as
      * in pcoll_handle_deliver. */
-    int (*deliver)(struct domain *d, int who, uint64_t last, void *const *buffers,
-                   pcoll_round *round, uint64_t *masks, bool *moved);
+    int (*deliver)(struct domain *d, int who, uint64_t last, uint64_t horizon,
+                   void *const *buffers, pcoll_round *round, uint64_t *masks,
+                   bool *moved);
     /* A copy of the member's state. */
     void (*snapshot)(struct domain *d, int who, struct member *copy);
     /* One of the state changes of protocol/member.h. */

@@ -113,7 +113,7 @@ static bool single_ready(struct domain *d, int who)
     return ready;
 }
 
-static int single_deliver(struct domain *d, int who, uint64_t last,
+static int single_deliver(struct domain *d, int who, uint64_t last, uint64_t horizon,
                           void *const *buffers, pcoll_round *round, uint64_t *masks,
                           bool *moved)
 {
@@ -121,7 +121,7 @@ static int single_deliver(struct domain *d, int who, uint64_t last,
     struct single *s = of(d);
     uint64_t index, lost;
     pthread_mutex_lock(&s->mutex);
-    bool any = member_read_begin(&s->member, last, &index, &lost);
+    bool any = member_read_begin(&s->member, last, horizon, &index, &lost);
     pthread_mutex_unlock(&s->mutex);
     if (!any)
         return PCOLL_EEMPTY;

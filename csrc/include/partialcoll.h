@@ -190,7 +190,8 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
 /*
  * Deposit this rank's contribution for the round that this call stands for, and trigger
  * the round if the policy allows. send[i] is buffer i, copied before the call returns;
- * NULL with owned_send. Local. PCOLL_ESTATE when the last start was not waited for.
+ * NULL with owned_send. Local. PCOLL_ESTATE when the last start was not waited for;
+ * PCOLL_EAGAIN in a replay of recorded arrivals, while it is not this rank's turn.
  */
 int pcoll_handle_start(pcoll_handle *handle, const void *const *send);
 

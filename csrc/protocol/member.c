@@ -46,6 +46,7 @@ enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan)
     bool open;
     choose_round(m, &open);
     m->stats.calls++;
+    m->events++;
     if (!open && m->contribution.late == PCOLL_LATE_DROP) {
         m->taken_in = NO_ROUND;
         m->stats.dropped++;
@@ -66,12 +67,15 @@ bool member_ready(const struct member *m)
     return m->complete >= m->wanted;
 }
 
-bool member_read_begin(struct member *m, uint64_t last, uint64_t *round, uint64_t *lost)
+bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
+                       uint64_t *round, uint64_t *lost)
 {
-    uint64_t oldest = m->complete > m->history ? m->complete - m->history : 0;
+    uint64_t complete = m->complete < horizon ? m->complete : horizon;
+    uint64_t oldest = complete > m->history ? complete - m->history : 0;
     uint64_t next = m->delivered > oldest ? m->delivered : oldest;
-    if (next >= m->complete || next > last)
+    if (next >= complete || next > last)
         return false;
+    m->seen = complete;
     *round = next;
     *lost = next - m->delivered;
     m->delivered = next;
@@ -92,6 +96,7 @@ bool member_read_end(struct member *m)
     m->delivered = (uint64_t)m->reading + 1;
     m->reading = NO_ROUND;
     m->stats.delivered++;
+    m->events += m->deliver == PCOLL_DELIVER_ALL; /* what was not read is lost */
     m->joined = m->joined_in != NO_ROUND && (int64_t)m->delivered > m->joined_in;
     if (m->joined) {
         m->joined_in = NO_ROUND;
@@ -116,6 +121,7 @@ int member_finish(struct member *m)
                     "joining, and not all ranks have joined: call join again");
     m->started = false;
     m->call = m->delivered;
+    m->calls++;
     return PCOLL_OK;
 }
 
@@ -127,6 +133,7 @@ int member_join(struct member *m)
     if (rc != PCOLL_OK)
         return rc;
     m->joining = true;
+    m->events++;
     m->wanted = m->delivered + 1;
     return PCOLL_OK;
 }
@@ -138,6 +145,7 @@ int member_leave(struct member *m)
                     "wait for the round of the last start before leaving");
     m->left = true;
     m->started = false;
+    m->events++;
     return PCOLL_OK;
 }
 
@@ -193,6 +201,7 @@ int member_freeze(struct member *m, struct round_header *h, uint32_t ranks)
         bitset_add(round_mask(h, ranks, ROUND_LEFT), m->rank);
     m->arrived = false;
     m->frozen++;
+    m->frozen_events = m->events;
     return slot;
 }
 

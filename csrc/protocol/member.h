@@ -29,16 +29,20 @@ struct member {
     struct contribution contribution;
     uint64_t frozen, complete, delivered;
 
-    bool started;       /* a call is outstanding: started, not finished */
-    uint64_t call;      /* deliver="one": the round the next call stands for */
-    uint64_t wanted;    /* the outstanding call is over when complete >= wanted */
-    bool arrived;       /* the pending deposit arrived at the open round */
-    int64_t taken_in;   /* round that took the last deposit, or NO_ROUND */
-    int64_t reading;    /* round whose result is being copied out, or NO_ROUND */
-    bool joining, left; /* contributes nothing any more (for now, for good) */
-    bool live;          /* as of the last complete round */
-    int64_t joined_in;  /* round with which all had joined, until it is read */
-    bool joined;        /* the last round read was that one */
+    bool started;           /* a call is outstanding: started, not finished */
+    uint64_t call;          /* deliver="one": the round the next call stands for */
+    uint64_t wanted;        /* the outstanding call is over when complete >= wanted */
+    bool arrived;           /* the pending deposit arrived at the open round */
+    int64_t taken_in;       /* round that took the last deposit, or NO_ROUND */
+    int64_t reading;        /* round whose result is being copied out, or NO_ROUND */
+    bool joining, left;     /* contributes nothing any more (for now, for good) */
+    bool live;              /* as of the last complete round */
+    int64_t joined_in;      /* round with which all had joined, until it is read */
+    bool joined;            /* the last round read was that one */
+    uint64_t events;        /* see allreduce/arrivals.h */
+    uint64_t calls;         /* ended */
+    uint64_t frozen_events; /* events when the last round was frozen */
+    uint64_t seen;          /* complete rounds that the last read knew of */
     bool holds_back; /* a round was refused because of this rank: kick when it moves */
     pcoll_stats stats;
 };
@@ -56,10 +60,11 @@ enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan);
 /* Is the outstanding call's round complete? */
 bool member_ready(const struct member *m);
 
-/* The next result to copy out, at most `last`; counts what was lost before it. False if
- * there is none. The slot of that round is not reused until member_read_end. */
-bool member_read_begin(struct member *m, uint64_t last, uint64_t *round,
-                       uint64_t *lost);
+/* The next result to copy out, at most `last`, as if no more than `horizon` rounds were
+ * complete; counts what was lost before it. False if there is none. The slot of that
+ * round is not reused until member_read_end. */
+bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
+                       uint64_t *round, uint64_t *lost);
 /* True if somebody waited for this rank to move on. */
 bool member_read_end(struct member *m);
 

@@ -184,7 +184,8 @@ static int finish(struct pcoll_skew_run *run, uint32_t i)
     run->latency[i] = (double)(sim_now(run->sim) - r->started);
     run->waiting--;
     r->waiting = false;
-    int rc = d->ops->deliver(d, 0, run->round, recv, &round, run->masks, &moved);
+    int rc =
+        d->ops->deliver(d, 0, run->round, UINT64_MAX, recv, &round, run->masks, &moved);
     if (rc != PCOLL_OK)
         return rc;
     run->result.active = round.active;

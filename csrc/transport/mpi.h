@@ -15,6 +15,8 @@ int mpi_check(int mpi_error, const char *what);
 /* PCOLL_EINVAL unless *comm is a usable intra-communicator of an MPI that is running.
  */
 int mpi_check_comm(const void *comm);
+/* This process in MPI_COMM_WORLD, and its size. */
+void mpi_world(uint32_t *rank, uint32_t *size);
 
 /*
  * Duplicate *comm and make a transport of it. Collective. Peers on this machine are

@@ -28,6 +28,15 @@ int mpi_check_comm(const void *comm)
     return PCOLL_OK;
 }
 
+void mpi_world(uint32_t *rank, uint32_t *size)
+{
+    int own, all;
+    MPI_Comm_rank(MPI_COMM_WORLD, &own);
+    MPI_Comm_size(MPI_COMM_WORLD, &all);
+    *rank = (uint32_t)own;
+    *size = (uint32_t)all;
+}
+
 /* State on communicators: an attribute, freed with the communicator. */
 
 struct state {

@@ -45,7 +45,8 @@ static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
     enum app_phase phase = a->phase;
     a->phase = BUSY;
     memset(a->recv, 0xff, w->o.count * sizeof *a->recv);
-    int rc = v->domain->ops->deliver(v->domain, 0, last, recv, r, masks, &moved);
+    int rc =
+        v->domain->ops->deliver(v->domain, 0, last, UINT64_MAX, recv, r, masks, &moved);
     a->phase = phase;
     if (rc == PCOLL_EEMPTY)
         return false;

@@ -53,13 +53,14 @@ static bool pair_ready(struct domain *d, int who)
     return member_ready(&of(d)->member[who]);
 }
 
-static int pair_deliver(struct domain *d, int who, uint64_t last, void *const *buffers,
-                        pcoll_round *round, uint64_t *masks, bool *moved)
+static int pair_deliver(struct domain *d, int who, uint64_t last, uint64_t horizon,
+                        void *const *buffers, pcoll_round *round, uint64_t *masks,
+                        bool *moved)
 {
     struct pair *p = of(d);
     struct member *m = &p->member[who];
     uint64_t index, lost;
-    if (!member_read_begin(m, last, &index, &lost))
+    if (!member_read_begin(m, last, horizon, &index, &lost))
         return PCOLL_EEMPTY;
     const struct round_header *h = p->results[index % p->ring];
     if (round_is_null(h, d->shape->ranks))

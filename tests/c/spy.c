@@ -153,11 +153,13 @@ static bool spy_ready(struct domain *d, int who)
     return ready;
 }
 
-static int spy_deliver(struct domain *d, int who, uint64_t last, void *const *buffers,
-                       pcoll_round *round, uint64_t *masks, bool *moved)
+static int spy_deliver(struct domain *d, int who, uint64_t last, uint64_t horizon,
+                       void *const *buffers, pcoll_round *round, uint64_t *masks,
+                       bool *moved)
 {
     struct spy *s = of(d);
-    int rc = s->real->ops->deliver(s->real, who, last, buffers, round, masks, moved);
+    int rc = s->real->ops->deliver(s->real, who, last, horizon, buffers, round, masks,
+                                   moved);
     if (rc != PCOLL_OK)
         return rc;
     INVARIANT("order", !round->lost || round->index + s->history <= s->published,

@@ -49,7 +49,7 @@ static void finish(struct app *a, struct seen *seen, int policy)
     uint64_t masks[2];
     pcoll_round r;
     bool moved;
-    CHECK_OK(d->ops->deliver(d, a->who, a->round, recv, &r, masks, &moved));
+    CHECK_OK(d->ops->deliver(d, a->who, a->round, UINT64_MAX, recv, &r, masks, &moved));
     if (moved)
         context_kick(a->context, a->vertex);
     CHECK(r.index == a->round, "round %llu", (unsigned long long)r.index);

@@ -76,7 +76,8 @@ static void take(struct member *m, uint64_t expected, uint64_t expected_lost)
 {
     uint64_t round, lost;
     CHECK(member_ready(m), "not ready");
-    CHECK(member_read_begin(m, UINT64_MAX, &round, &lost), "nothing to read");
+    CHECK(member_read_begin(m, UINT64_MAX, UINT64_MAX, &round, &lost),
+          "nothing to read");
     CHECK(round == expected && lost == expected_lost, "round %llu, lost %llu",
           (unsigned long long)round, (unsigned long long)lost);
     member_read_end(m);
@@ -138,7 +139,8 @@ static void test_member_copying(void)
     member_init(&m, 0, &o);
     uint64_t round, lost;
     complete_round(&m, false);
-    CHECK(member_read_begin(&m, UINT64_MAX, &round, &lost), "nothing to read");
+    CHECK(member_read_begin(&m, UINT64_MAX, UINT64_MAX, &round, &lost),
+          "nothing to read");
     complete_round(&m, false);
     complete_round(&m, false);
     CHECK(!member_admits(&m), "round 3 would overwrite round 0, which is being read");

@@ -59,8 +59,8 @@ static uint64_t take(struct rank *r)
     pcoll_round round = {0};
     uint64_t masks[2], last = UINT64_MAX;
     bool one = r->options.deliver == PCOLL_DELIVER_ONE, moved, any = false;
-    while (!(one && any) &&
-           d->ops->deliver(d, 0, last, buffers, &round, masks, &moved) == PCOLL_OK) {
+    while (!(one && any) && d->ops->deliver(d, 0, last, UINT64_MAX, buffers, &round,
+                                            masks, &moved) == PCOLL_OK) {
         any = true;
         if (moved)
             context_kick(r->context, r->vertex);
