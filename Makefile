@@ -57,7 +57,7 @@ CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algori
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
 HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))
 WORLD := $(addprefix tests/c/,app.c invariants.c ledger.c misuse.c reference.c space.c spy.c wire.c world.c)
-WARN := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wswitch -Wmissing-prototypes -Werror
+WARN := -std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Wswitch -Wmissing-prototypes -Werror
 ASAN := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -O1 -g -fsanitize=thread
 C := build/c
@@ -74,8 +74,13 @@ $(C)/test_%: tests/c/test_%.c $(CORE) $(HEADERS) $(HELPERS)
 
 C_TESTS := $(patsubst tests/c/%.c,$(C)/%,$(wildcard tests/c/test_*.c))
 
-check-c: $(C_TESTS)
-	@for test in $(C_TESTS); do $$test || exit 1; done
+check-c: $(C_TESTS) $(C)/kernels_as_shipped
+	@for test in $^; do $$test || exit 1; done
+
+# Without sanitizers, so that it is the vectorised loops that are checked.
+$(C)/kernels_as_shipped: tests/c/test_kernels.c $(CORE) $(HEADERS) $(HELPERS)
+	@mkdir -p $(C)
+	$(CC) $(WARN) -O3 $(CORE) tests/c/check.c $< -lm -lpthread -o $@
 
 $(C)/soak: tests/c/test_invariants.c $(CORE) $(HEADERS) $(HELPERS)
 	@mkdir -p $(C)

@@ -97,6 +97,7 @@ def make_ffi() -> FFI:
             "-std=c11",
             "-D_GNU_SOURCE",
             "-O3",
+            "-ffp-contract=off",  # the same bits on every processor
             "-fvisibility=hidden",
             "-Wall",
             "-Wextra",

@@ -8,6 +8,7 @@
 
 #include "../base/error.h"
 #include "../transport/mpi.h"
+#include "../transport/mpi_reduction.h"
 #include "agree.h"
 #include "handle.h"
 #include "options.h"
@@ -48,6 +49,7 @@ static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuff
                          &(struct vertex_spec){.ranks = c->transport->size,
                                                .buffers = buffers,
                                                .nbuffers = nbuffers,
+                                               .make_user = mpi_reduction_create,
                                                .options = o,
                                                .create_domain = domain_single_create,
                                                .domain_arg = &c->transport->rank},
@@ -81,7 +83,8 @@ static int join_others(struct context *c, int local, const pcoll_buffer *buffers
 {
     uint32_t slot;
     wait_for_closings(c);
-    int rc = agree_arguments(c, local, buffers, nbuffers, o);
+    int rc =
+        agree_arguments(c, local, buffers, nbuffers, v ? &v->shape.payload : NULL, o);
     if (rc == PCOLL_OK)
         rc = agree_slot(c, &slot);
     if (rc != PCOLL_OK)
@@ -134,7 +137,7 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
     struct round_shape shape;
     int rc = options_check(options);
     if (rc == PCOLL_OK)
-        rc = round_shape_init(&shape, ranks, buffers, nbuffers);
+        rc = round_shape_init(&shape, ranks, buffers, nbuffers, mpi_reduction_create);
     if (rc != PCOLL_OK)
         return rc;
     *bytes =

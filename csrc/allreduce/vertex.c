@@ -58,20 +58,22 @@ static void copy_message(struct vertex *v, struct round_header *out,
     memcpy(out, from, message_bytes(v, from));
 }
 
-static void reduce_messages(struct vertex *v, struct round_header *out,
-                            const struct round_header *a, const struct round_header *b)
+static int reduce_messages(struct vertex *v, struct round_header *out,
+                           const struct round_header *a, const struct round_header *b)
 {
     bool no_a = round_is_null(a, v->shape.ranks),
          no_b = round_is_null(b, v->shape.ranks);
     void *to = message_payload(&v->shape, out);
+    int rc = PCOLL_OK;
     const void *pa = message_payload(&v->shape, a), *pb = message_payload(&v->shape, b);
     if (!no_a && !no_b)
-        payload_reduce(&v->shape.payload, to, pa, pb);
+        rc = payload_reduce(&v->shape.payload, to, pa, pb);
     else if (!no_a && to != pa)
         memcpy(to, pa, v->shape.payload.bytes);
     else if (!no_b && to != pb)
         memcpy(to, pb, v->shape.payload.bytes);
     round_header_merge(out, a, b, v->shape.ranks);
+    return rc;
 }
 
 static void freeze(struct vertex *v)
@@ -104,9 +106,8 @@ static int issue(struct vertex *v, int id, bool *finished)
                             buffer_of(v, op->out), v->shape.message_bytes,
                             cookie_of(v, id));
     case OP_REDUCE:
-        reduce_messages(v, buffer_of(v, op->out), buffer_of(v, op->a),
-                        buffer_of(v, op->b));
-        return PCOLL_OK;
+        return reduce_messages(v, buffer_of(v, op->out), buffer_of(v, op->a),
+                               buffer_of(v, op->b));
     case OP_COPY:
         if (op->a == BUFFER_DEPOSIT)
             freeze(v);
@@ -414,7 +415,8 @@ int vertex_create(struct context *c, const struct vertex_spec *spec,
     v->seed = spec->options->seed;
     v->initiator = ROUND_NOBODY;
     v->alarm = INT64_MAX;
-    int rc = round_shape_init(&v->shape, spec->ranks, spec->buffers, spec->nbuffers);
+    int rc = round_shape_init(&v->shape, spec->ranks, spec->buffers, spec->nbuffers,
+                              spec->make_user);
     if (rc == PCOLL_OK)
         rc = allocate(v);
     if (rc == PCOLL_OK)

@@ -79,6 +79,7 @@ struct vertex_spec {
     uint32_t ranks; /* of the communicator; the vertices are those of the transport */
     const pcoll_buffer *buffers;
     int nbuffers;
+    user_reduction_fn *make_user; /* for MPI's ops and datatypes; NULL: refused */
     const pcoll_options *options;
     domain_create_fn *create_domain;
     void *domain_arg;

@@ -269,7 +269,7 @@ int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
     if (rc == PCOLL_OK)
         rc = options_check(options);
     if (rc == PCOLL_OK)
-        rc = round_shape_init(&shape, s->ranks, &buffer, 1);
+        rc = round_shape_init(&shape, s->ranks, &buffer, 1, NULL);
     if (rc != PCOLL_OK)
         return rc;
     uint64_t edges = (uint64_t)activation_edges(s->ranks);
