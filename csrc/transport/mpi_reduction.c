@@ -88,14 +88,20 @@ static int check_op(MPI_Op op, int index)
     return rc;
 }
 
+/* The older call refuses datatypes that were made with large counts. */
 static int is_derived(MPI_Datatype type, bool *derived)
 {
-    int integers, addresses, types, combiner;
+    int combiner;
+#if MPI_VERSION >= 4
+    MPI_Count integers, addresses, large, types;
     int rc =
-        mpi_check(MPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner),
-                  "MPI_Type_get_envelope");
-    *derived = combiner != MPI_COMBINER_NAMED;
-    return rc;
+        MPI_Type_get_envelope_c(type, &integers, &addresses, &large, &types, &combiner);
+#else
+    int integers, addresses, types;
+    int rc = MPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
+#endif
+    *derived = rc != MPI_SUCCESS || combiner != MPI_COMBINER_NAMED;
+    return mpi_check(rc, "MPI_Type_get_envelope");
 }
 
 /* *element: bytes from one element to the next. */
@@ -186,6 +192,8 @@ static int adopt(struct mpi_reduction *r, MPI_Datatype type, MPI_Op op, int inde
     if (derived)
         rc = mpi_check(MPI_Type_dup(type, &r->type), "MPI_Type_dup");
     r->owns_type = derived && rc == PCOLL_OK;
+    if (r->owns_type)
+        rc = mpi_check(MPI_Type_commit(&r->type), "MPI_Type_commit");
     return rc;
 }
 
