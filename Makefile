@@ -4,6 +4,7 @@
 #   make demo            bench skew on 8 ranks: table, demo.json, demo.png
 #   make test            all tests with the default MPI; MPI=mpich or MPI=openmpi chooses
 #   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
+#   make test-large      messages of more than 2**31 bytes, where the memory is free
 #   make soak            a million simulated schedules
 #   make mutants         planted mistakes, each of which an invariant has to catch
 #   make model           the model of the protocol, exhaustively (installs spin)
@@ -18,7 +19,7 @@ RANKS ?= 1 2 3 4 5 8
 SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.py' | grep -v _core_) \
            setup.py pyproject.toml
 
-.PHONY: all demo test test-mpi test-examples check-c soak mutants coverage \
+.PHONY: all demo test test-large test-mpi test-examples check-c soak mutants coverage \
         model model-quick spin print-simulation format lint clean
 all: $(VENV)/installed
 
@@ -38,6 +39,10 @@ demo: $(VENV)/installed
 	$(BIN)/partialcoll bench skew -n 8 --iters 20 --json demo.json --plot demo.png
 
 test: check-c test-mpi test-examples
+
+# Messages of more than 2**31 bytes: a few minutes and 15 GiB, skipped where that is not free.
+test-large: $(VENV)/installed
+	PARTIALCOLL_TEST_LARGE=1 $(BIN)/python tests/run.py --ranks "1 2" test_large.py
 
 test-mpi: $(VENV)/installed
 	$(BIN)/python tests/run.py --ranks "$(RANKS)"

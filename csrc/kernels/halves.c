@@ -25,6 +25,14 @@ static inline uint32_t as_bits(float value)
     return bits;
 }
 
+/* With masks: where a ?: guards a float operation, gcc makes a branch of it, because
+ * the operation might trap, and then does not vectorise. */
+static inline uint32_t choose(int condition, uint32_t yes, uint32_t no)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return (yes & mask) | (no & ~mask);
+}
+
 /* The exponents of float32 are larger by 112. */
 static const uint32_t rebias = 112u << 23;
 
@@ -35,8 +43,8 @@ static inline float float16_to_float(uint16_t half)
     uint32_t exponent = half & 0x7c00;
     /* Subnormal: 2^-14 (1 + m / 1024) - 2^-14, exact and without subnormals. */
     uint32_t small = as_bits(as_float((113u << 23) + rest) - 0x1p-14f);
-    uint32_t large = exponent == 0x7c00 ? rest + 2 * rebias : rest + rebias;
-    return as_float(sign | (exponent ? large : small));
+    uint32_t large = rest + rebias + choose(exponent == 0x7c00, rebias, 0);
+    return as_float(sign | choose(exponent != 0, large, small));
 }
 
 static inline uint16_t float_to_float16(float value)
@@ -46,10 +54,10 @@ static inline uint16_t float_to_float16(float value)
     /* Below 2^-14: in 0.5 + size the last place is that of a subnormal float16. */
     uint32_t small = as_bits(as_float(size) + 0.5f) - as_bits(0.5f);
     uint32_t rounded = size - rebias + 0xfff + (size >> 13 & 1);
-    uint32_t large = size >= 0x47800000 ? 0x7c00 : rounded >> 13;
+    uint32_t large = choose(size >= 0x47800000, 0x7c00, rounded >> 13);
     uint32_t nan = 0x7e00 | (size >> 13 & 0x3ff);
-    uint32_t number = size < 0x38800000 ? small : large;
-    return (uint16_t)(sign | (size > 0x7f800000 ? nan : number));
+    uint32_t number = choose(size < 0x38800000, small, large);
+    return (uint16_t)(sign | choose(size > 0x7f800000, nan, number));
 }
 
 static inline float bfloat16_to_float(uint16_t half)
