@@ -27,7 +27,7 @@ $(VENV)/tools:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel tqdm \
-	    matplotlib pytest pytest-mpi hypothesis
+	    matplotlib pytest pytest-mpi hypothesis ml_dtypes
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
