@@ -11,7 +11,7 @@ from typing import Any, Callable, NoReturn
 
 import numpy as np
 
-from . import _buffers, _waiting
+from . import _buffers, _ops, _waiting
 from ._buffers import Array, Buffer
 from ._errors import StateError
 from ._ffi import check, ffi, lib, raise_error
@@ -104,7 +104,7 @@ class AllreduceHandle:
         self._started = False
         self._sums = sums
         self._ops = ops  # those of users must live as long as the handle
-        self._has_identity = [_buffers.has_identity(op, r) for op, r in zip(ops, recv)]
+        self._has_identity = [_ops.has_identity(op, r) for op, r in zip(ops, recv)]
         self._set_buffers(send, recv)
         self.policy = policy
         self._memory = memory
@@ -242,7 +242,7 @@ class AllreduceHandle:
         """The receive buffers: the sum of the delivered rounds, or the newest."""
         for i, recv in enumerate(self._recv):
             if self._add_missed and self._sums[i]:
-                _buffers.add_up(self._buffers[i], [result.buffers[i] for result in results])
+                _ops.add_up(self._buffers[i], [result.buffers[i] for result in results])
             elif results[-1].active or self._has_identity[i]:
                 np.copyto(recv, results[-1].buffers[i])
 
@@ -342,7 +342,8 @@ class AllreduceHandle:
     def send_buffer(self) -> Any:
         """Where to put the next deposit: the user's buffer (or list of buffers); if the
         handle was made with ``sendbuf=None``, memory of the library, which needs no copy and
-        whose address changes at every `Start`."""
+        whose address changes at every `Start` (fill it anew: what is in it then is not what
+        you wrote)."""
         if self._send is not None:
             return self._unwrap(self._send)
         address = ffi.new("void **")
@@ -354,7 +355,8 @@ class AllreduceHandle:
 
     @property
     def recv_buffer(self) -> Any:
-        """The receive buffer (or list of buffers)."""
+        """The receive buffer (or list of buffers). For bfloat16 an array of `ml_dtypes.bfloat16`
+        where that package is installed, else of the bits as uint16."""
         return self._unwrap(self._recv)
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from . import _buffers, _launch, _settings, _waiting
+from . import _buffers, _launch, _ops, _settings, _waiting
 from ._buffers import Buffer
 from ._errors import StateError
 from ._ffi import check, ffi, lib
@@ -71,11 +71,11 @@ class _Arguments:
     ) -> None:
         self._take_buffers(sendbuf, recvbuf)
         self.ops = _as_ops(op, len(self.recv))
-        codes = [_buffers.op_code(one) for one in self.ops]
+        codes = [_ops.op_code(one) for one in self.ops]
         for one, code, buffer in zip(self.ops, codes, self.recv):
-            _buffers.check_op(one, code, buffer)
+            _ops.check_op(one, code, buffer)
         sums = all(code == lib.PCOLL_SUM for code in codes)
-        self.sums = [_buffers.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
+        self.sums = [_ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
         self.buffers = _buffers.describe(self.recv, self.ops, codes)
         self.policy = as_policy(quorum)
         if late is None:

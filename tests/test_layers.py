@@ -48,7 +48,7 @@ PY_LAYERS = [
     {"_errors", "_version", "_settings"},
     {"_ffi", "_launch", "_mpiexec"},
     {"policy", "_buffers", "_waiting"},
-    {"_round"},
+    {"_ops", "_round"},
     {"_handle"},
     {"allreduce"},
     {"__init__"},
