@@ -11,8 +11,8 @@ from typing import Any, Callable, NoReturn
 
 import numpy as np
 
-from . import _buffers, _waiting
-from ._buffers import Array
+from . import _buffers, _ops, _waiting
+from ._buffers import Array, Buffer
 from ._errors import StateError
 from ._ffi import check, ffi, lib, raise_error
 from ._round import Result, Round
@@ -80,13 +80,14 @@ class AllreduceHandle:
         self,
         core: Any,
         ranks: int,
-        send: list[Array] | None,
-        recv: list[Array],
+        send: list[Buffer] | None,
+        recv: list[Buffer],
         single: bool,
         policy: Policy,
         deliver: str,
         missed: str,
         sums: list[bool],
+        ops: list[Any],
         memory: int,
     ) -> None:
         self._pointer = ffi.new("pcoll_handle **")
@@ -105,15 +106,19 @@ class AllreduceHandle:
         self._last_round: Round | None = None
         self._started = False
         self._sums = sums
+        self._ops = ops  # those of users must live as long as the handle
+        self._has_identity = [_ops.has_identity(op, r) for op, r in zip(ops, recv)]
         self._set_buffers(send, recv)
         self.policy = policy
         self._memory = memory
 
-    def _set_buffers(self, send: list[Array] | None, recv: list[Array]) -> None:
-        self._send = send
-        self._recv = recv
-        self._send_pointers = _buffers.addresses(send) if send is not None else ffi.NULL
-        self._recv_pointers = _buffers.addresses(recv)
+    def _set_buffers(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
+        self._buffers = recv
+        self._owners = (send, recv)
+        self._send = None if send is None else [buffer.array for buffer in send]
+        self._recv = [buffer.array for buffer in recv]
+        self._send_pointers = ffi.NULL if self._send is None else _buffers.addresses(self._send)
+        self._recv_pointers = _buffers.addresses(self._recv)
 
     def _core(self) -> Any:
         handle = self._pointer[0]
@@ -238,7 +243,7 @@ class AllreduceHandle:
         return results, lost
 
     def _new_buffers(self) -> list[Array]:
-        return [np.empty_like(r) for r in self._recv]
+        return [np.zeros(r.shape, r.dtype) for r in self._recv]
 
     def _deliver_oldest(self, recv: list[Array], pointers: Any) -> Result:
         """After a wait there is one, though perhaps a newer one than at the wait."""
@@ -249,12 +254,10 @@ class AllreduceHandle:
     def _combine(self, results: list[Result]) -> None:
         """The receive buffers: the sum of the delivered rounds, or the newest."""
         for i, recv in enumerate(self._recv):
-            if not self._add_missed or not self._sums[i]:
+            if self._add_missed and self._sums[i]:
+                _ops.add_up(self._buffers[i], [result.buffers[i] for result in results])
+            elif results[-1].active or self._has_identity[i]:
                 np.copyto(recv, results[-1].buffers[i])
-                continue
-            np.copyto(recv, results[0].buffers[i])
-            for result in results[1:]:
-                np.add(recv, result.buffers[i], out=recv)
 
     def until(self, rounds: int) -> Iterator[Round]:
         """Start and wait until this rank has seen `rounds` rounds; yields each `Round`.
@@ -352,7 +355,8 @@ class AllreduceHandle:
     def send_buffer(self) -> Any:
         """Where to put the next deposit: the user's buffer (or list of buffers); if the
         handle was made with ``sendbuf=None``, memory of the library, which needs no copy and
-        whose address changes at every `Start`."""
+        whose address changes at every `Start` (fill it anew: what is in it then is not what
+        you wrote)."""
         if self._send is not None:
             return self._unwrap(self._send)
         address = ffi.new("void **")
@@ -364,7 +368,8 @@ class AllreduceHandle:
 
     @property
     def recv_buffer(self) -> Any:
-        """The receive buffer (or list of buffers)."""
+        """The receive buffer (or list of buffers). For bfloat16 an array of `ml_dtypes.bfloat16`
+        where that package is installed, else of the bits as uint16."""
         return self._unwrap(self._recv)
 
     @property

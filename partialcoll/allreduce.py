@@ -12,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from . import _buffers, _launch, _settings, _waiting
-from ._buffers import Array
+from . import _buffers, _launch, _ops, _settings, _waiting
+from ._buffers import Buffer
 from ._errors import StateError
 from ._ffi import check, ffi, lib
 from ._handle import ALGORITHMS, AllreduceHandle
@@ -42,12 +42,12 @@ def _code(argument: str, value: Any, codes: dict[str, int]) -> int:
     return codes[value]
 
 
-def _as_ops(op: Any, count: int) -> list[int]:
+def _as_ops(op: Any, count: int) -> list[Any]:
     if not isinstance(op, (list, tuple)):
-        return [_buffers.op_code(op)] * count
+        return [op] * count
     if len(op) != count:
         raise ValueError(f"op: expected one, or one for each of the {count} buffers, got {len(op)}")
-    return [_buffers.op_code(one) for one in op]
+    return list(op)
 
 
 class _Arguments:
@@ -69,17 +69,17 @@ class _Arguments:
         name: str | None,
     ) -> None:
         self._take_buffers(sendbuf, recvbuf)
-        ops = _as_ops(op, len(self.recv))
-        self.sums = [code == lib.PCOLL_SUM for code in ops]
-        self.buffers = ffi.new("pcoll_buffer[]", len(self.recv))
-        for i, (array, code) in enumerate(zip(self.recv, ops)):
-            self.buffers[i].count = array.size
-            self.buffers[i].dtype = _buffers.dtype_code("recvbuf", array.dtype)
-            self.buffers[i].op = code
+        self.ops = _as_ops(op, len(self.recv))
+        codes = [_ops.op_code(one) for one in self.ops]
+        for one, code, buffer in zip(self.ops, codes, self.recv):
+            _ops.check_op(one, code, buffer)
+        sums = all(code == lib.PCOLL_SUM for code in codes)
+        self.sums = [_ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
+        self.buffers = _buffers.describe(self.recv, self.ops, codes)
         self.policy = as_policy(quorum)
         if late is None:
-            late = "carry" if all(self.sums) else "latest"
-        if late == "carry" and not all(self.sums):
+            late = "carry" if sums else "latest"
+        if late == "carry" and not sums:
             raise ValueError(
                 'late: "carry" adds deposits up, so it needs op=MPI.SUM; use "latest" or "drop"'
             )
@@ -113,15 +113,15 @@ class _Arguments:
         in_place = sendbuf is MPI.IN_PLACE
         if sendbuf is None and recvbuf is None:
             raise ValueError("recvbuf: expected a buffer, got None with sendbuf=None")
-        self.send: list[Array] | None = None
+        self.send: list[Buffer] | None = None
         if not in_place and sendbuf is not None:
-            self.send = _buffers.as_arrays("sendbuf", sendbuf, writable=False)
+            self.send = _buffers.as_buffers("sendbuf", sendbuf, writable=False)
         if recvbuf is None:
             if self.send is None:
                 raise ValueError("recvbuf: expected a buffer with sendbuf=MPI.IN_PLACE, got None")
-            self.recv = [np.zeros_like(array) for array in self.send]
+            self.recv = [buffer.like() for buffer in self.send]
         else:
-            self.recv = _buffers.as_arrays("recvbuf", recvbuf, writable=True)
+            self.recv = _buffers.as_buffers("recvbuf", recvbuf, writable=True)
         if in_place:
             _buffers.check_apart("recvbuf", self.recv)
             self.send = self.recv
@@ -169,7 +169,7 @@ def _create(comm: MPI.Intracomm, arguments: dict[str, Any]) -> AllreduceHandle:
     _settings.configure_logging(comm.rank)
     try:
         a = _Arguments(**arguments)
-    except (TypeError, ValueError):
+    except Exception:
         _tell_the_others(address)
         raise
     core = ffi.new("pcoll_handle **")
@@ -184,6 +184,7 @@ def _create(comm: MPI.Intracomm, arguments: dict[str, Any]) -> AllreduceHandle:
         deliver=a.deliver,
         missed=a.missed,
         sums=a.sums,
+        ops=a.ops,
         memory=a.memory(comm.size),
     )
 
@@ -212,12 +213,20 @@ def Allreduce_init(
         Dup'ed once, so nothing on it meets the handle's messages.
     sendbuf : buffer, list of buffers, MPI.IN_PLACE or None
         What mpi4py takes (`array` or `[array, count, datatype]`): C-contiguous numpy arrays,
-        torch CPU tensors; float32, float64, int32, int64. All buffers of a handle travel in one
-        round. None: write deposits to `send_buffer`, which saves a copy.
+        torch CPU tensors, of any shape, zero-dimensional and empty ones included. dtypes:
+        float16, bfloat16 (of `ml_dtypes`, or a tensor's), float32, float64, complex64,
+        complex128, int8 to int64, uint8 to uint64, bool; others, and structured ones, with an
+        MPI datatype, whose elements `count` then counts. All buffers of a handle travel in
+        one round. None: write deposits to `send_buffer`, which saves a copy.
     recvbuf : buffer, list of buffers or None
         Same dtypes and sizes as sendbuf, no common memory. None: made by the library.
     op : mpi4py.MPI.Op or list of them
-        SUM, PROD, MIN or MAX; one for all buffers or one for each.
+        One for all buffers or one for each. SUM, PROD, MIN, MAX for floats (float16 and
+        bfloat16 accumulate in float32 and are rounded once); SUM, PROD for complex numbers;
+        these, LAND, LOR, LXOR, BAND, BOR, BXOR for integers, which wrap around; LAND, LOR,
+        LXOR for bool. What MPI defines for other datatypes (``op=MPI.MAXLOC`` with
+        ``[array, count, MPI.DOUBLE_INT]``), and commutative ops of your own, also on derived
+        datatypes without gaps. Do not free an op before the handle.
     quorum : policy or str
         When a round may complete: "solo", "majority", "quorum:6", "quorum:0.75", "first_of:2",
         "last_of:3", "full", with any of ",linger=50us,deadline=2s,max_staleness=8"; see
@@ -306,6 +315,12 @@ def _cache_of(comm: MPI.Comm) -> dict[Any, AllreduceHandle]:
     return cast("dict[Any, AllreduceHandle]", cache)
 
 
+def _op_key(op: Any) -> Any:
+    if isinstance(op, (list, tuple)):
+        return tuple(_op_key(one) for one in op)
+    return op.handle if isinstance(op, MPI.Op) else repr(op)
+
+
 def _call_site() -> str:
     """Where the caller of Allreduce stands, the same on all ranks that run the same file."""
     frame = sys._getframe(2)
@@ -337,16 +352,16 @@ def Allreduce(
     in_place = sendbuf is MPI.IN_PLACE
     cache = _cache_of(comm) if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL else {}
     try:
-        recv = _buffers.as_arrays("recvbuf", recvbuf, writable=True)
-        send = recv if in_place else _buffers.as_arrays("sendbuf", sendbuf, writable=False)
+        recv = _buffers.as_buffers("recvbuf", recvbuf, writable=True)
+        send = recv if in_place else _buffers.as_buffers("sendbuf", sendbuf, writable=False)
         if not in_place:
             _buffers.check_match(send, recv)
-        shape = tuple((a.dtype.num, a.size) for a in recv)
+        shape = tuple(buffer.key for buffer in recv)
         key = (
             site,
             shape,
             str(as_policy(quorum)),
-            repr(op),
+            _op_key(op),
             in_place,
             tuple(sorted(options.items())),
         )

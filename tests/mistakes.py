@@ -247,7 +247,7 @@ MUTANTS = [
     Mutant(
         "one round too old is delivered",
         "protocol/member.c",
-        "m->complete > m->history ? m->complete - m->history : 0;",
+        "complete > m->history ? complete - m->history : 0;",
         "m->complete > m->history + 1 ? m->complete - m->history - 1 : 0;",
     ),
     Mutant(

@@ -20,11 +20,49 @@ def read_only():
 
 
 SHARED = np.zeros(8)
+PAIR = np.dtype([("value", "f8"), ("index", "i4")], align=True)
+
+
+def of(dtype, op, **more):
+    """Arguments of a handle on four elements of a dtype."""
+    return dict(sendbuf=np.ones(4, dtype), recvbuf=np.zeros(4, dtype), op=op, **more)
+
+
+def pairs(send_type, op=MPI.MAXLOC, recv_type=None):
+    return dict(
+        sendbuf=[np.zeros(4, PAIR), 4, send_type],
+        recvbuf=[np.zeros(4, PAIR), 4, recv_type or send_type],
+        op=op,
+    )
+
+
+def gap():
+    """8 bytes of data every 16 bytes."""
+    return MPI.DOUBLE.Create_resized(0, 16)
+
+
+def shifted():
+    """8 bytes of data after a gap of 8."""
+    return MPI.DOUBLE.Create_hindexed([1], [8])
+
+
+OWN = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
+ORDERED = MPI.Op.Create(lambda a, b, datatype: None, commute=False)
 WRONG = {
     "dtype": (
-        dict(sendbuf=np.ones(4, np.float16), recvbuf=np.zeros(4, np.float16)),
+        dict(sendbuf=np.ones(4, "M8[s]"), recvbuf=np.zeros(4, "M8[s]")),
         TypeError,
-        "float16",
+        "datetime64",
+    ),
+    "structured": (
+        dict(sendbuf=np.zeros(4, PAIR), recvbuf=np.zeros(4, PAIR)),
+        TypeError,
+        "structured one needs a datatype",
+    ),
+    "objects": (
+        dict(sendbuf=[np.zeros(4, object), MPI.DOUBLE_INT], recvbuf=np.zeros(4)),
+        TypeError,
+        "own form",
     ),
     "byte order": (
         dict(sendbuf=np.ones(4, ">f8"), recvbuf=np.zeros(4, ">f8")),
@@ -58,7 +96,52 @@ WRONG = {
     "datatype": (dict(sendbuf=[GOOD, MPI.INT], recvbuf=np.zeros(4)), TypeError, "datatype"),
     "quorum": (dict(quorum="half"), ValueError, "quorum"),
     "quorum type": (dict(quorum=3.5), TypeError, "quorum"),
-    "op": (dict(op=MPI.BXOR), TypeError, "op"),
+    "float BXOR": (dict(op=MPI.BXOR), TypeError, "op: expected SUM, .* float64, got BXOR"),
+    "float BAND": (of(np.float32, MPI.BAND), TypeError, "MIN or MAX for float32, got BAND"),
+    "half LAND": (of(np.float16, MPI.LAND), TypeError, "MIN or MAX for float16, got LAND"),
+    "complex MIN": (of(np.complex64, MPI.MIN), TypeError, "SUM or PROD for complex64, got MIN"),
+    "bool SUM": (of(bool, MPI.SUM), TypeError, "LAND, LOR or LXOR for bool, got SUM"),
+    "op null": (dict(op=MPI.OP_NULL), ValueError, "OP_NULL"),
+    "op not commutative": (dict(op=ORDERED), ValueError, "commutative"),
+    "ops, one not commutative": (
+        dict(sendbuf=[GOOD, GOOD], recvbuf=[np.zeros(4), np.zeros(4)], op=[MPI.SUM, ORDERED]),
+        ValueError,
+        "buffer 1: .* commutative",
+    ),
+    "MAXLOC of numbers": (dict(op=MPI.MAXLOC), TypeError, "MAXLOC is not defined for float64"),
+    "REPLACE": (dict(op=MPI.REPLACE), TypeError, "not defined"),
+    "own op of halves": (of(np.float16, OWN), TypeError, "float16; give a datatype"),
+    "own op, carried": (dict(op=OWN, late="carry"), ValueError, "carry"),
+    "SUM of pairs": (pairs(MPI.DOUBLE_INT, MPI.SUM), ValueError, "MPI does not define"),
+    "MAXLOC of a derived type": (
+        pairs(MPI.DOUBLE.Create_contiguous(2)),
+        ValueError,
+        "op of your own",
+    ),
+    "datatype null": (pairs(MPI.DATATYPE_NULL, OWN), ValueError, "DATATYPE_NULL"),
+    "datatype with a gap": (pairs(gap(), OWN), ValueError, "without gaps"),
+    "datatype that begins late": (pairs(shifted(), OWN), ValueError, "without gaps"),
+    "datatype of no size": (
+        pairs(MPI.DOUBLE.Create_contiguous(0), OWN),
+        ValueError,
+        "1 byte or more",
+    ),
+    "datatypes differ": (
+        pairs(MPI.DOUBLE.Create_contiguous(2), OWN, MPI.INT.Create_contiguous(2)),
+        TypeError,
+        "expected datatype a derived one of 16 bytes",
+    ),
+    "part of an element": (
+        dict(sendbuf=[np.zeros(5), MPI.DOUBLE_INT], recvbuf=np.zeros(5), op=MPI.MAXLOC),
+        ValueError,
+        "whole number",
+    ),
+    "count of pairs": (
+        dict(sendbuf=[np.zeros(4, PAIR), 5, MPI.DOUBLE_INT], recvbuf=np.zeros(4)),
+        ValueError,
+        "count of 0 to 4",
+    ),
+    "unknown code": (dict(sendbuf=[GOOD, "no such"]), TypeError, "code of a datatype"),
     "op type": (dict(op="sum"), TypeError, "op"),
     "deliver": (dict(deliver="some"), ValueError, "deliver"),
     "late": (dict(late="later"), ValueError, "late"),
@@ -79,7 +162,9 @@ def test_everywhere(comm, case):
         pc.Allreduce_init(comm, **{"sendbuf": GOOD, "recvbuf": np.zeros(4), **arguments})
 
 
-@pytest.mark.parametrize("case", ("dtype", "read-only", "quorum", "history"))
+@pytest.mark.parametrize(
+    "case", ("dtype", "op not commutative", "datatype null", "read-only", "quorum", "history")
+)
 def test_on_one_rank(comm, case):
     """Wrong on the last rank only: the others learn that it is, and which rank."""
     arguments, error, text = WRONG[case]
@@ -100,6 +185,15 @@ DIFFERENT = {
     ),
     "dtype": ({}, dict(sendbuf=np.ones(4, np.float32), recvbuf=np.zeros(4, np.float32))),
     "op": (dict(late="drop"), dict(op=MPI.PROD, late="drop")),
+    "op of its own": (dict(late="drop"), dict(op=OWN, late="drop")),
+    "datatype": (
+        pairs(MPI.DOUBLE.Create_contiguous(2).Commit(), OWN),
+        dict(
+            sendbuf=[np.zeros(4), MPI.INT.Create_contiguous(2).Commit()],
+            recvbuf=[np.zeros(4), MPI.INT.Create_contiguous(2).Commit()],
+            op=OWN,
+        ),
+    ),
     "quorum": (dict(quorum="solo"), dict(quorum="full")),
     "deliver": ({}, dict(deliver="all")),
     "late": ({}, dict(late="drop")),
@@ -121,7 +215,7 @@ def test_mismatch(comm, argument):
     ours, theirs = DIFFERENT[argument]
     mine = theirs if comm.rank == 1 else ours
     other = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
-    with pytest.raises(pc.MismatchError, match=argument) as caught:
+    with pytest.raises(pc.MismatchError, match=argument.split(" of its")[0]) as caught:
         pc.Allreduce_init(comm, **{"sendbuf": GOOD, "recvbuf": np.zeros(4), **mine})
     assert "rank 1" in str(caught.value) and "rank 0" in str(caught.value)
     other.Start()

@@ -16,7 +16,7 @@ C_LAYERS = {
     "protocol": {"base", "schedule"},
     "algorithms": {"base", "schedule"},
     "kernels": {"base"},
-    "transport": {"base"},
+    "transport": {"base", "kernels"},
     "domain": {"base", "kernels", "protocol"},
     "progress": {"base"},
     "allreduce": {
@@ -41,14 +41,14 @@ C_LAYERS = {
         "allreduce",
     },
 }
-MAY_CALL_MPI = {"transport/mpi.c", "transport/mpi_state.c"}
+MAY_CALL_MPI = {"transport/mpi.c", "transport/mpi_reduction.c", "transport/mpi_state.c"}
 
 # Module of the package -> modules it may import.
 PY_LAYERS = [
     {"_errors", "_version", "_settings"},
     {"_ffi", "_launch", "_mpiexec"},
     {"policy", "_buffers", "_waiting"},
-    {"_round"},
+    {"_ops", "_round"},
     {"_handle"},
     {"allreduce"},
     {"__init__"},

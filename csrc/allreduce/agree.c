@@ -75,6 +75,7 @@ enum field {
     FIELD_COUNT,
     FIELD_DTYPE,
     FIELD_OP,
+    FIELD_ELEMENT,
     FIELD_POLICY,
     FIELD_POLICY_COUNT,
     FIELD_POLICY_FRACTION,
@@ -90,8 +91,6 @@ enum field {
     FIELDS
 };
 
-static const char *const dtype_names[] = {"float32", "float64", "int32", "int64", NULL};
-static const char *const op_names[] = {"SUM", "PROD", "MIN", "MAX", NULL};
 static const char *const policy_names[] = {"solo",     "majority", "full", "quorum",
                                            "first_of", "last_of",  NULL};
 static const char *const deliver_names[] = {"one", "all", NULL};
@@ -107,6 +106,7 @@ static const struct {
     [FIELD_COUNT] = {"count", NULL},
     [FIELD_DTYPE] = {"dtype", dtype_names},
     [FIELD_OP] = {"op", op_names},
+    [FIELD_ELEMENT] = {"datatype (bytes of an element)", NULL},
     [FIELD_POLICY] = {"quorum", policy_names},
     [FIELD_POLICY_COUNT] = {"quorum (number of ranks)", NULL},
     [FIELD_POLICY_FRACTION] = {"quorum (fraction)", .real = true},
@@ -129,7 +129,7 @@ static uint64_t fold(uint64_t so_far, uint64_t value, int nbuffers)
 }
 
 static void fill_fields(uint64_t *f, const pcoll_buffer *buffers, int nbuffers,
-                        const pcoll_options *o)
+                        const struct payload *payload, const pcoll_options *o)
 {
     memset(f, 0, FIELDS * sizeof *f);
     f[FIELD_VALID] = 1;
@@ -138,6 +138,7 @@ static void fill_fields(uint64_t *f, const pcoll_buffer *buffers, int nbuffers,
         f[FIELD_COUNT] = fold(f[FIELD_COUNT], buffers[i].count, nbuffers);
         f[FIELD_DTYPE] = fold(f[FIELD_DTYPE], (uint64_t)buffers[i].dtype, nbuffers);
         f[FIELD_OP] = fold(f[FIELD_OP], (uint64_t)buffers[i].op, nbuffers);
+        f[FIELD_ELEMENT] = fold(f[FIELD_ELEMENT], payload->part[i].element, nbuffers);
     }
     f[FIELD_POLICY] = (uint64_t)o->policy.kind;
     f[FIELD_POLICY_COUNT] = o->policy.count;
@@ -223,13 +224,14 @@ static int report(struct context *c, enum field field, uint64_t own)
 }
 
 int agree_arguments(struct context *c, int local, const pcoll_buffer *buffers,
-                    int nbuffers, const pcoll_options *options)
+                    int nbuffers, const struct payload *payload,
+                    const pcoll_options *options)
 {
     uint64_t own[FIELDS], both[2 * FIELDS];
     char message[512];
     snprintf(message, sizeof message, "%s", pcoll_last_error());
     if (local == PCOLL_OK)
-        fill_fields(own, buffers, nbuffers, options);
+        fill_fields(own, buffers, nbuffers, payload, options);
     else
         memset(own, 0, sizeof own);
     for (int i = 0; i < FIELDS; i++) {

@@ -6,6 +6,7 @@
 #ifndef PCOLL_ALLREDUCE_AGREE_H
 #define PCOLL_ALLREDUCE_AGREE_H
 
+#include "../kernels/payload.h"
 #include "context.h"
 
 /* values become their maximum over the ranks. */
@@ -19,11 +20,13 @@ int agree_begin(struct context *c, const uint64_t *values, int count,
 int agree_end(struct waiting *w, uint64_t *values);
 
 /*
- * Compare the arguments. local is this rank's own verdict about them: if it is not
- * PCOLL_OK here, it is returned here and PCOLL_EMISMATCH on the others.
+ * Compare the arguments; payload is their layout, for the size of MPI's datatypes. Two
+ * ops of users cannot be told apart. local is this rank's own verdict about them: if it
+ * is not PCOLL_OK here, it is returned here and PCOLL_EMISMATCH on the others.
  */
 int agree_arguments(struct context *c, int local, const pcoll_buffer *buffers,
-                    int nbuffers, const pcoll_options *options);
+                    int nbuffers, const struct payload *payload,
+                    const pcoll_options *options);
 
 /* A slot that is free on all ranks. */
 int agree_slot(struct context *c, uint32_t *slot);

@@ -8,6 +8,7 @@
 
 #include "../base/error.h"
 #include "../transport/mpi.h"
+#include "../transport/mpi_reduction.h"
 #include "agree.h"
 #include "handle.h"
 #include "options.h"
@@ -57,6 +58,7 @@ static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuff
                                              .off_node = c->transport->off_node,
                                              .buffers = buffers,
                                              .nbuffers = nbuffers,
+                                             .make_user = mpi_reduction_create,
                                              .options = &thrifty,
                                              .create_domain = domain_single_create,
                                              .domain_arg = &c->transport->rank},
@@ -91,7 +93,8 @@ static int join_others(struct context *c, int local, const pcoll_buffer *buffers
 {
     uint32_t slot;
     wait_for_closings(c);
-    int rc = agree_arguments(c, local, buffers, nbuffers, o);
+    int rc =
+        agree_arguments(c, local, buffers, nbuffers, v ? &v->shape.payload : NULL, o);
     if (rc == PCOLL_OK)
         rc = agree_slot(c, &slot);
     if (rc != PCOLL_OK)
@@ -147,8 +150,11 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
     struct round_shape shape;
     struct algorithm_plan plan;
     pcoll_options thrifty = options_thrifty(options);
-    struct vertex_spec spec = {
-        .ranks = ranks, .buffers = buffers, .nbuffers = nbuffers, .options = options};
+    struct vertex_spec spec = {.ranks = ranks,
+                               .buffers = buffers,
+                               .nbuffers = nbuffers,
+                               .make_user = mpi_reduction_create,
+                               .options = &thrifty};
     int rc = options_check(options);
     if (rc == PCOLL_OK)
         rc = vertex_lay_out(&spec, ranks, &shape, &plan);

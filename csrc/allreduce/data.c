@@ -106,20 +106,22 @@ static struct round_header *own_header(struct round_data *d, int buffer)
     return b->header;
 }
 
-void data_reduce(struct round_data *d, const struct op *op)
+int data_reduce(struct round_data *d, const struct op *op)
 {
     struct view a = view_of(d, op->a, &op->slice), b = view_of(d, op->b, &op->slice);
     struct view out = view_of(d, op->out, &op->slice);
     bool no_a = is_null(d, a.header), no_b = is_null(d, b.header);
     size_t bytes = out.end - out.begin;
+    int rc = PCOLL_OK;
     if (!no_a && !no_b)
-        payload_reduce_slice(&d->shape->payload, out.data, a.data, b.data, out.begin,
-                             out.end);
+        rc = payload_reduce_slice(&d->shape->payload, out.data, a.data, b.data,
+                                  out.begin, out.end);
     else if (!no_a && out.data != a.data)
         memcpy(out.data, a.data, bytes);
     else if (!no_b && out.data != b.data)
         memcpy(out.data, b.data, bytes);
     round_header_merge(own_header(d, op->out), a.header, b.header, d->shape->ranks);
+    return rc;
 }
 
 void data_copy(struct round_data *d, const struct op *op)

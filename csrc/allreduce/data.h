@@ -57,7 +57,8 @@ struct message data_incoming(struct round_data *d, const struct op *op);
 int data_received(struct round_data *d, const struct op *op, size_t bytes,
                   uint64_t round);
 
-void data_reduce(struct round_data *d, const struct op *op);
+/* PCOLL_EMPI if an op of MPI failed. */
+int data_reduce(struct round_data *d, const struct op *op);
 void data_copy(struct round_data *d, const struct op *op);
 
 #endif

@@ -81,8 +81,7 @@ static int issue(struct vertex *v, int id, bool *finished)
         return t->ops->recv(t, (uint32_t)op->peer, tag_of(v, op->edge), m.at, m.bytes,
                             cookie_of(v, id));
     case OP_REDUCE:
-        data_reduce(&v->data, op);
-        return PCOLL_OK;
+        return data_reduce(&v->data, op);
     case OP_COPY:
         if (op->a == BUFFER_DEPOSIT)
             freeze(v);
@@ -331,15 +330,31 @@ void vertex_deposited(struct vertex *v, enum deposit_outcome outcome)
         context_kick(v->context, v);
 }
 
+/* Of the table; the ring, where elements do not let the headers into the gaps. */
+static int choose_algorithm(const struct vertex_spec *spec, uint32_t vertices,
+                            const struct payload *payload, enum pcoll_algorithm *a)
+{
+    int rc = tuning_choose(vertices, payload->bytes, spec->off_node, a);
+    if (*a == PCOLL_ALGORITHM_RABENSEIFNER && !payload_evenly_cut(payload))
+        *a = PCOLL_ALGORITHM_RING;
+    return rc;
+}
+
 int vertex_lay_out(const struct vertex_spec *spec, uint32_t vertices,
                    struct round_shape *shape, struct algorithm_plan *plan)
 {
-    int rc = round_shape_init(shape, spec->ranks, spec->buffers, spec->nbuffers);
+    int rc = round_shape_init(shape, spec->ranks, spec->buffers, spec->nbuffers,
+                              spec->make_user);
     if (rc != PCOLL_OK)
         return rc;
     enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
     if (algorithm == PCOLL_ALGORITHM_AUTO)
-        rc = tuning_choose(vertices, shape->payload.bytes, spec->off_node, &algorithm);
+        rc = choose_algorithm(spec, vertices, &shape->payload, &algorithm);
+    else if (algorithm == PCOLL_ALGORITHM_RABENSEIFNER &&
+             !payload_evenly_cut(&shape->payload))
+        rc = fail(PCOLL_EINVAL,
+                  "algorithm: rabenseifner needs elements whose size divides 64 bytes; "
+                  "use recdbl or ring");
     if (rc != PCOLL_OK) {
         round_shape_destroy(shape);
         return rc;

@@ -80,6 +80,7 @@ struct vertex_spec {
     bool off_node;  /* as the transport's */
     const pcoll_buffer *buffers;
     int nbuffers;
+    user_reduction_fn *make_user; /* for MPI's ops and datatypes; NULL: refused */
     const pcoll_options *options;
     domain_create_fn *create_domain;
     void *domain_arg;

@@ -32,8 +32,8 @@ struct domain;
 struct domain_ops {
     /* Member side. `who` counts the members of this domain from 0. */
 
-    /* Begin a call and deposit the buffers (NULL: what lies in send_slot).
-     * PCOLL_ESTATE. */
+    /* Begin a call and deposit the buffers (NULL: what lies in send_slot, in the form
+     * of the application). PCOLL_ESTATE; what an op of MPI fails with. */
     int (*deposit)(struct domain *d, int who, const void *const *buffers,
                    enum deposit_outcome *outcome);
     void *(*send_slot)(struct domain *d, int who);
@@ -91,9 +91,10 @@ static inline void *message_payload(const struct round_shape *shape,
     return (char *)(uintptr_t)h + shape->header_bytes;
 }
 
-/* Lay out header and payload. */
+/* Lay out header and payload; make_user as in payload_init. */
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
-                     const pcoll_buffer *buffers, int nbuffers);
+                     const pcoll_buffer *buffers, int nbuffers,
+                     user_reduction_fn *make_user);
 /* Each of so many slices is to be as long as a header, and there is to be room for one
  * behind the last. */
 void round_shape_pad(struct round_shape *shape, uint32_t slices);

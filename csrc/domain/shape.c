@@ -3,11 +3,12 @@
 #include "domain.h"
 
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
-                     const pcoll_buffer *buffers, int nbuffers)
+                     const pcoll_buffer *buffers, int nbuffers,
+                     user_reduction_fn *make_user)
 {
     *shape =
         (struct round_shape){.ranks = ranks, .header_bytes = round_header_bytes(ranks)};
-    int rc = payload_init(&shape->payload, buffers, nbuffers);
+    int rc = payload_init(&shape->payload, buffers, nbuffers, make_user);
     shape->message_bytes = shape->header_bytes + shape->payload.bytes;
     shape->slot_bytes = shape->message_bytes;
     return rc;

@@ -45,6 +45,15 @@ static int begin_call(struct single *s)
     return rc;
 }
 
+/* The deposit could not be made: as if the call had not been. */
+static int undo_call(struct single *s, int rc)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->member.started = false;
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}
+
 static struct deposit_plan plan_deposit(struct single *s)
 {
     pthread_mutex_lock(&s->mutex);
@@ -54,22 +63,23 @@ static struct deposit_plan plan_deposit(struct single *s)
 }
 
 /* Outside the lock: the target is nobody else's, what is carried does not change. */
-static void write_deposit(struct single *s, struct deposit_plan plan, int user,
-                          const void *const *buffers)
+static int write_deposit(struct single *s, struct deposit_plan plan, int user,
+                         const void *const *buffers)
 {
     const struct round_shape *shape = s->base.shape;
     void *target = message_payload(shape, s->slots[plan.target]);
     if (plan.carried == NO_SLOT) {
         if (buffers)
             payload_pack(&shape->payload, target, buffers);
-        return;
+        else /* the target is the slot; such a plan always holds, so this is once */
+            payload_pack_slot(&shape->payload, target);
+        return PCOLL_OK;
     }
     const void *carried = message_payload(shape, s->slots[plan.carried]);
     if (buffers)
-        payload_reduce_buffers(&shape->payload, target, carried, buffers);
-    else
-        payload_reduce(&shape->payload, target, carried,
-                       message_payload(shape, s->slots[user]));
+        return payload_reduce_buffers(&shape->payload, target, carried, buffers);
+    return payload_reduce_slot(&shape->payload, target, carried,
+                               message_payload(shape, s->slots[user]));
 }
 
 static int single_deposit(struct domain *d, int who, const void *const *buffers,
@@ -83,7 +93,9 @@ static int single_deposit(struct domain *d, int who, const void *const *buffers,
     for (;;) {
         struct deposit_plan plan = plan_deposit(s);
         INTERLEAVE();
-        write_deposit(s, plan, s->member.contribution.user, buffers);
+        rc = write_deposit(s, plan, s->member.contribution.user, buffers);
+        if (rc != PCOLL_OK)
+            return undo_call(s, rc);
         INTERLEAVE();
         pthread_mutex_lock(&s->mutex);
         bool holds = contribution_plan_holds(&s->member.contribution, plan);

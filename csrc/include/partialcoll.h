@@ -46,8 +46,44 @@ enum pcoll_result {
     PCOLL_ETHREAD = -9    /* MPI's thread level is too low for what was asked */
 };
 
-enum pcoll_dtype { PCOLL_FLOAT32, PCOLL_FLOAT64, PCOLL_INT32, PCOLL_INT64 };
-enum pcoll_op { PCOLL_SUM, PCOLL_PROD, PCOLL_MIN, PCOLL_MAX };
+/* float16 and bfloat16 are accumulated in float32 and rounded once, in the result. bool
+ * is one byte, 0 or 1. */
+enum pcoll_dtype {
+    PCOLL_FLOAT32,
+    PCOLL_FLOAT64,
+    PCOLL_INT32,
+    PCOLL_INT64,
+    PCOLL_FLOAT16,
+    PCOLL_BFLOAT16,
+    PCOLL_COMPLEX64,
+    PCOLL_COMPLEX128,
+    PCOLL_INT8,
+    PCOLL_INT16,
+    PCOLL_UINT8,
+    PCOLL_UINT16,
+    PCOLL_UINT32,
+    PCOLL_UINT64,
+    PCOLL_BOOL,
+    PCOLL_MPI_TYPE /* the MPI_Datatype at pcoll_buffer.mpi_type */
+};
+
+/* As in MPI: floats take SUM to MAX, complex numbers SUM and PROD, integers all, bool
+ * the three logical ones. Integers wrap around. MIN and MAX keep the left operand
+ * unless the right one is smaller (larger), so a NaN on the left stays and one on the
+ * right is passed over. */
+enum pcoll_op {
+    PCOLL_SUM,
+    PCOLL_PROD,
+    PCOLL_MIN,
+    PCOLL_MAX,
+    PCOLL_LAND,
+    PCOLL_LOR,
+    PCOLL_LXOR,
+    PCOLL_BAND,
+    PCOLL_BOR,
+    PCOLL_BXOR,
+    PCOLL_MPI_OP /* the MPI_Op at pcoll_buffer.mpi_op */
+};
 
 /* When a round may complete (see docs/semantics.md). */
 enum pcoll_policy_kind {
@@ -89,11 +125,23 @@ typedef struct pcoll_policy {
     uint32_t max_staleness; /* rounds that a rank may miss in a row; 0: any number */
 } pcoll_policy;
 
-/* One buffer of a handle: count elements of dtype, reduced with op. */
+/*
+ * One buffer of a handle: count elements of dtype, reduced with op.
+ *
+ * With PCOLL_MPI_TYPE or PCOLL_MPI_OP (one of them or both) it is reduced by
+ * MPI_Reduce_local: any commutative op, any predefined datatype, and derived ones
+ * without gaps (lower bound 0, extent = size; only with ops of their user, as in MPI).
+ * Both are read when the handle is made. A derived datatype is dup'ed and may be freed;
+ * the op must live as long as the handle. Such a reduction has no identity: a round to
+ * which nobody contributed (pcoll_round.active is 0) leaves the receive buffer as it
+ * is. Two ranks that give different ops of their own cannot be told apart.
+ */
 typedef struct pcoll_buffer {
     uint64_t count;
-    int32_t dtype;
-    int32_t op;
+    int32_t dtype;        /* enum pcoll_dtype */
+    int32_t op;           /* enum pcoll_op */
+    const void *mpi_type; /* address of an MPI_Datatype, or NULL */
+    const void *mpi_op;   /* address of an MPI_Op, or NULL */
 } pcoll_buffer;
 
 typedef struct pcoll_options {
@@ -173,6 +221,9 @@ int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacit
 /* The file that PCOLL_ALGORITHM_AUTO reads, if it is there, or "none":
  * $PARTIALCOLL_TUNE, else partialcoll/tune.txt in the user's configuration. Local. */
 int pcoll_tuning_path(char *path, uint64_t capacity);
+/* PCOLL_OK if the op is defined for the dtype, else PCOLL_EINVAL with a message that
+ * says which are. Local. */
+int pcoll_op_check(int32_t op, int32_t dtype);
 
 /* Bytes that a handle on `ranks` ranks will hold. Local. */
 int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t nbuffers,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packing, unpacking and reducing the block of a handle's buffers. */
+/* Laying out the block of a handle's buffers, filling and emptying it. */
 #include "payload.h"
 
 #include <stdlib.h>
@@ -11,27 +11,67 @@ static const size_t align = 64;
 /* Half of what a message of INT_MAX blocks of 64 bytes could hold. */
 static const size_t most_bytes = (size_t)1 << 36;
 
-static int lay_out(struct payload *p, int i, const pcoll_buffer *buffer)
+static int check_op(const pcoll_buffer *buffer, int i)
 {
-    reduce_fn *reduce = reduce_kernel(buffer->op, buffer->dtype);
-    if (!reduce)
+    char ops[80];
+    const struct dtype *dtype = dtype_find(buffer->dtype);
+    if (dtype && reduce_kernel(buffer->op, buffer->dtype))
+        return PCOLL_OK;
+    if (!dtype || buffer->op < 0 || buffer->op >= REDUCE_OPS)
         return fail(PCOLL_EINVAL, "buffer %d: unknown dtype %d or op %d", i,
                     buffer->dtype, buffer->op);
-    size_t element = dtype_size(buffer->dtype);
-    if (buffer->count > most_bytes / element)
-        return fail(PCOLL_EINVAL, "buffer %d: %llu elements are more than can be held",
-                    i, (unsigned long long)buffer->count);
-    p->part[i] =
-        (struct payload_part){.offset = p->bytes,
-                              .bytes = buffer->count * element,
-                              .count = buffer->count,
-                              .reduce = reduce,
-                              .identity = identity_kernel(buffer->op, buffer->dtype)};
-    p->bytes += (p->part[i].bytes + align - 1) / align * align;
+    dtype_list_ops(buffer->dtype, ops, sizeof ops);
+    return fail(PCOLL_EINVAL, "buffer %d: expected op %s for %s, got %s", i, ops,
+                dtype->name, op_names[buffer->op]);
+}
+
+static int use_kernels(struct payload_part *part, int i, const pcoll_buffer *buffer)
+{
+    int rc = check_op(buffer, i);
+    if (rc != PCOLL_OK)
+        return rc;
+    const struct dtype *dtype = dtype_find(buffer->dtype);
+    part->element = dtype->held ? dtype->held->size : dtype->size;
+    part->reduce = reduce_kernel(buffer->op, buffer->dtype);
+    part->identity = identity_kernel(buffer->op, buffer->dtype);
+    part->widen = dtype->widen;
+    part->narrow = dtype->narrow;
     return PCOLL_OK;
 }
 
-int payload_init(struct payload *p, const pcoll_buffer *buffers, int nbuffers)
+static int use_user(struct payload_part *part, int i, const pcoll_buffer *buffer,
+                    user_reduction_fn *make_user)
+{
+    if (!make_user)
+        return fail(PCOLL_EINVAL, "buffer %d: an MPI op or datatype needs MPI", i);
+    int rc = make_user(buffer, i, &part->user);
+    if (rc == PCOLL_OK)
+        part->element = part->user->element;
+    return rc;
+}
+
+static int lay_out(struct payload *p, int i, const pcoll_buffer *buffer,
+                   user_reduction_fn *make_user)
+{
+    struct payload_part *part = &p->part[i];
+    bool user = buffer->dtype == PCOLL_MPI_TYPE || buffer->op == PCOLL_MPI_OP;
+    int rc = user ? use_user(part, i, buffer, make_user) : use_kernels(part, i, buffer);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (buffer->count > most_bytes / part->element)
+        return fail(PCOLL_EINVAL, "buffer %d: %llu elements are more than can be held",
+                    i, (unsigned long long)buffer->count);
+    part->offset = p->bytes;
+    part->count = buffer->count;
+    part->bytes = buffer->count * part->element;
+    p->bytes += (part->bytes + align - 1) / align * align;
+    if (p->bytes > most_bytes)
+        return fail(PCOLL_EINVAL, "buffers: more bytes in all than can be held");
+    return PCOLL_OK;
+}
+
+int payload_init(struct payload *p, const pcoll_buffer *buffers, int nbuffers,
+                 user_reduction_fn *make_user)
 {
     *p = (struct payload){.parts = nbuffers};
     if (nbuffers < 1)
@@ -41,9 +81,7 @@ int payload_init(struct payload *p, const pcoll_buffer *buffers, int nbuffers)
     if (!p->part)
         return fail(PCOLL_ENOMEM, "no memory for %d buffers", nbuffers);
     for (int i = 0; i < nbuffers; i++) {
-        int rc = lay_out(p, i, &buffers[i]);
-        if (rc == PCOLL_OK && p->bytes > most_bytes)
-            rc = fail(PCOLL_EINVAL, "buffers: more bytes in all than can be held");
+        int rc = lay_out(p, i, &buffers[i], make_user);
         if (rc != PCOLL_OK) {
             payload_destroy(p);
             return rc;
@@ -54,6 +92,9 @@ int payload_init(struct payload *p, const pcoll_buffer *buffers, int nbuffers)
 
 void payload_destroy(struct payload *p)
 {
+    for (int i = 0; p->part && i < p->parts; i++)
+        if (p->part[i].user)
+            p->part[i].user->free(p->part[i].user);
     free(p->part);
     *p = (struct payload){0};
 }
@@ -63,73 +104,53 @@ void payload_pad(struct payload *p, size_t bytes)
     p->bytes = bytes > p->bytes ? bytes : p->bytes;
 }
 
+static void copy_or(convert_fn *convert, const struct payload_part *part, void *out,
+                    const void *in)
+{
+    if (convert)
+        convert(out, in, part->count);
+    else if (part->bytes)
+        memcpy(out, in, part->bytes);
+}
+
 void payload_pack(const struct payload *p, void *block, const void *const *buffers)
 {
     for (int i = 0; i < p->parts; i++)
-        if (p->part[i].bytes)
-            memcpy((char *)block + p->part[i].offset, buffers[i], p->part[i].bytes);
+        copy_or(p->part[i].widen, &p->part[i], (char *)block + p->part[i].offset,
+                buffers[i]);
 }
 
 void payload_unpack(const struct payload *p, void *const *buffers, const void *block)
 {
     for (int i = 0; i < p->parts; i++)
-        if (p->part[i].bytes)
-            memcpy(buffers[i], (const char *)block + p->part[i].offset,
-                   p->part[i].bytes);
+        copy_or(p->part[i].narrow, &p->part[i], buffers[i],
+                (const char *)block + p->part[i].offset);
 }
 
 void payload_identity(const struct payload *p, void *const *buffers)
 {
     for (int i = 0; i < p->parts; i++)
-        p->part[i].identity(buffers[i], p->part[i].count);
+        if (p->part[i].identity)
+            p->part[i].identity(buffers[i], p->part[i].count);
 }
 
-void payload_reduce(const struct payload *p, void *out, const void *a, const void *b)
+/* From the back to the front: what a piece overwrites has been widened already, but for
+ * its own narrow elements, which are taken out first. */
+static void widen_in_place(const struct payload_part *part, char *at)
 {
-    payload_reduce_slice(p, out, a, b, 0, p->bytes);
-}
-
-size_t payload_cut(const struct payload *p, uint32_t i, uint32_t of)
-{
-    return p->bytes / align * i / of * align;
-}
-
-size_t payload_longest_slice(const struct payload *p, uint32_t of)
-{
-    size_t longest = 0;
-    for (uint32_t i = 0; i < of; i++) {
-        size_t bytes = payload_cut(p, i + 1, of) - payload_cut(p, i, of);
-        longest = bytes > longest ? bytes : longest;
+    enum { PIECE = 1024, NARROW = 2 };
+    char narrow[PIECE * NARROW];
+    for (size_t first = (part->count + PIECE - 1) / PIECE * PIECE; first > 0;) {
+        first -= PIECE;
+        size_t now = part->count - first < PIECE ? part->count - first : PIECE;
+        memcpy(narrow, at + first * NARROW, now * NARROW);
+        part->widen(at + first * part->element, narrow, now);
     }
-    return longest;
 }
 
-/* The elements of part i that lie in [begin, end). */
-static void reduce_part(const struct payload_part *part, char *out, const char *a,
-                        const char *b, size_t begin, size_t end)
-{
-    size_t first = part->offset > begin ? part->offset : begin;
-    size_t last = part->offset + part->bytes;
-    last = last < end ? last : end;
-    if (first >= last)
-        return;
-    size_t at = first - begin, element = part->bytes / part->count;
-    part->reduce(out + at, a + at, b + at, (last - first) / element);
-}
-
-void payload_reduce_slice(const struct payload *p, void *out, const void *a,
-                          const void *b, size_t begin, size_t end)
+void payload_pack_slot(const struct payload *p, void *slot)
 {
     for (int i = 0; i < p->parts; i++)
-        reduce_part(&p->part[i], out, a, b, begin, end);
-}
-
-void payload_reduce_buffers(const struct payload *p, void *out, const void *a,
-                            const void *const *buffers)
-{
-    for (int i = 0; i < p->parts; i++) {
-        size_t at = p->part[i].offset;
-        p->part[i].reduce((char *)out + at, (const char *)a + at, buffers[i],
-                          p->part[i].count);
-    }
+        if (p->part[i].widen)
+            widen_in_place(&p->part[i], (char *)slot + p->part[i].offset);
 }

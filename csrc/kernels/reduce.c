@@ -1,107 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The hot loops: written plainly, vectorised by the compiler. `ivdep` states what
- * reduce.h demands (out is a, or b, or apart), else the compiler would take its scalar
- * path where out is a. target_clones picks AVX2 or AVX-512 at load time; sanitizers
- * cannot have it, because they would instrument its resolver.
- */
+/* The table of dtypes, and what is asked of it. */
 #include "reduce.h"
 
-#include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) &&                           \
-    !defined(__SANITIZE_THREAD__)
-#define CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define CLONES
-#endif
+#include "../base/error.h"
+#include "dtypes.h"
 
-#define KERNEL(name, type, expression)                                                 \
-    CLONES static void name(void *out, const void *a, const void *b, size_t count)     \
-    {                                                                                  \
-        type *o = out;                                                                 \
-        const type *p = a, *q = b;                                                     \
-        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++)                        \
-        {                                                                              \
-            type x = p[i], y = q[i];                                                   \
-            o[i] = expression;                                                         \
-        }                                                                              \
-    }
-
-/* Integers wrap around, as in MPI's own implementations: added without sign. */
-#define FLOAT_KERNELS(suffix, type)                                                    \
-    KERNEL(sum_##suffix, type, x + y)                                                  \
-    KERNEL(prod_##suffix, type, x *y)                                                  \
-    KERNEL(min_##suffix, type, y < x ? y : x)                                          \
-    KERNEL(max_##suffix, type, x < y ? y : x)
-
-#define INT_KERNELS(suffix, type, unsigned_type)                                       \
-    KERNEL(sum_##suffix, type, (type)((unsigned_type)x + (unsigned_type)y))            \
-    KERNEL(prod_##suffix, type, (type)((unsigned_type)x * (unsigned_type)y))           \
-    KERNEL(min_##suffix, type, y < x ? y : x)                                          \
-    KERNEL(max_##suffix, type, x < y ? y : x)
-
-FLOAT_KERNELS(float32, float)
-FLOAT_KERNELS(float64, double)
-INT_KERNELS(int32, int32_t, uint32_t)
-INT_KERNELS(int64, int64_t, uint64_t)
-
-#define IDENTITY(name, type, value)                                                    \
-    static void name(void *out, size_t count)                                          \
-    {                                                                                  \
-        type *o = out;                                                                 \
-        for (size_t i = 0; i < count; i++)                                             \
-            o[i] = value;                                                              \
-    }
-
-#define IDENTITIES(suffix, type, lowest, highest)                                      \
-    IDENTITY(sum_identity_##suffix, type, 0)                                           \
-    IDENTITY(prod_identity_##suffix, type, 1)                                          \
-    IDENTITY(min_identity_##suffix, type, highest)                                     \
-    IDENTITY(max_identity_##suffix, type, lowest)
-
-IDENTITIES(float32, float, -INFINITY, INFINITY)
-IDENTITIES(float64, double, -INFINITY, INFINITY)
-IDENTITIES(int32, int32_t, INT32_MIN, INT32_MAX)
-IDENTITIES(int64, int64_t, INT64_MIN, INT64_MAX)
-
-enum { OPS = 4, DTYPES = 4 };
-
-#define ROW(op) {op##_float32, op##_float64, op##_int32, op##_int64}
-static reduce_fn *const kernels[OPS][DTYPES] = {
-    [PCOLL_SUM] = ROW(sum),
-    [PCOLL_PROD] = ROW(prod),
-    [PCOLL_MIN] = ROW(min),
-    [PCOLL_MAX] = ROW(max),
+static const struct dtype *const dtypes[REDUCE_DTYPES] = {
+    [PCOLL_FLOAT32] = &dtype_float32,     [PCOLL_FLOAT64] = &dtype_float64,
+    [PCOLL_INT32] = &dtype_int32,         [PCOLL_INT64] = &dtype_int64,
+    [PCOLL_FLOAT16] = &dtype_float16,     [PCOLL_BFLOAT16] = &dtype_bfloat16,
+    [PCOLL_COMPLEX64] = &dtype_complex64, [PCOLL_COMPLEX128] = &dtype_complex128,
+    [PCOLL_INT8] = &dtype_int8,           [PCOLL_INT16] = &dtype_int16,
+    [PCOLL_UINT8] = &dtype_uint8,         [PCOLL_UINT16] = &dtype_uint16,
+    [PCOLL_UINT32] = &dtype_uint32,       [PCOLL_UINT64] = &dtype_uint64,
+    [PCOLL_BOOL] = &dtype_bool,
 };
 
-static identity_fn *const identities[OPS][DTYPES] = {
-    [PCOLL_SUM] = ROW(sum_identity),
-    [PCOLL_PROD] = ROW(prod_identity),
-    [PCOLL_MIN] = ROW(min_identity),
-    [PCOLL_MAX] = ROW(max_identity),
+const char *const dtype_names[] = {
+    [PCOLL_FLOAT32] = "float32",
+    [PCOLL_FLOAT64] = "float64",
+    [PCOLL_INT32] = "int32",
+    [PCOLL_INT64] = "int64",
+    [PCOLL_FLOAT16] = "float16",
+    [PCOLL_BFLOAT16] = "bfloat16",
+    [PCOLL_COMPLEX64] = "complex64",
+    [PCOLL_COMPLEX128] = "complex128",
+    [PCOLL_INT8] = "int8",
+    [PCOLL_INT16] = "int16",
+    [PCOLL_UINT8] = "uint8",
+    [PCOLL_UINT16] = "uint16",
+    [PCOLL_UINT32] = "uint32",
+    [PCOLL_UINT64] = "uint64",
+    [PCOLL_BOOL] = "bool",
+    [PCOLL_MPI_TYPE] = "an MPI datatype",
+    NULL,
 };
 
-static const size_t sizes[DTYPES] = {
-    [PCOLL_FLOAT32] = 4, [PCOLL_FLOAT64] = 8, [PCOLL_INT32] = 4, [PCOLL_INT64] = 8};
+const char *const op_names[] = {
+    [PCOLL_SUM] = "SUM",   [PCOLL_PROD] = "PROD",        [PCOLL_MIN] = "MIN",
+    [PCOLL_MAX] = "MAX",   [PCOLL_LAND] = "LAND",        [PCOLL_LOR] = "LOR",
+    [PCOLL_LXOR] = "LXOR", [PCOLL_BAND] = "BAND",        [PCOLL_BOR] = "BOR",
+    [PCOLL_BXOR] = "BXOR", [PCOLL_MPI_OP] = "an MPI op", NULL,
+};
 
-static bool known(int op, int dtype)
+const struct dtype *dtype_find(int dtype)
 {
-    return op >= 0 && op < OPS && dtype >= 0 && dtype < DTYPES;
+    return dtype >= 0 && dtype < REDUCE_DTYPES ? dtypes[dtype] : NULL;
 }
 
 reduce_fn *reduce_kernel(int op, int dtype)
 {
-    return known(op, dtype) ? kernels[op][dtype] : NULL;
+    const struct dtype *d = dtype_find(dtype);
+    if (!d || op < 0 || op >= REDUCE_OPS)
+        return NULL;
+    return d->held ? d->held->reduce[op] : d->reduce[op];
 }
 
 identity_fn *identity_kernel(int op, int dtype)
 {
-    return known(op, dtype) ? identities[op][dtype] : NULL;
+    const struct dtype *d = dtype_find(dtype);
+    return d && op >= 0 && op < REDUCE_OPS ? d->identity[op] : NULL;
 }
 
-size_t dtype_size(int dtype)
+void dtype_list_ops(int dtype, char *text, size_t capacity)
 {
-    return dtype >= 0 && dtype < DTYPES ? sizes[dtype] : 0;
+    int left = 0;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int op = 0; op < REDUCE_OPS; op++)
+        left += reduce_kernel(op, dtype) != NULL;
+    for (int op = 0; op < REDUCE_OPS && used < capacity; op++) {
+        if (!reduce_kernel(op, dtype))
+            continue;
+        left--;
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", op_names[op],
+                                 left > 1    ? ", "
+                                 : left == 1 ? " or "
+                                             : "");
+    }
+}
+
+int pcoll_op_check(int32_t op, int32_t dtype)
+{
+    char text[80];
+    if (!dtype_find(dtype))
+        return fail(PCOLL_EINVAL, "dtype: unknown value %d", dtype);
+    if (op < 0 || op >= REDUCE_OPS)
+        return fail(PCOLL_EINVAL, "op: unknown value %d", op);
+    if (reduce_kernel(op, dtype))
+        return PCOLL_OK;
+    dtype_list_ops(dtype, text, sizeof text);
+    return fail(PCOLL_EINVAL, "op: expected %s for %s, got %s", text,
+                dtype_names[dtype], op_names[op]);
 }

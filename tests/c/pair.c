@@ -34,9 +34,9 @@ static int pair_deposit(struct domain *d, int who, const void *const *buffers,
     if (plan.carried == NO_SLOT)
         payload_pack(&d->shape->payload, target, buffers);
     else
-        payload_reduce_buffers(&d->shape->payload, target,
-                               message_payload(d->shape, p->slots[who][plan.carried]),
-                               buffers);
+        CHECK_OK(payload_reduce_buffers(
+            &d->shape->payload, target,
+            message_payload(d->shape, p->slots[who][plan.carried]), buffers));
     *outcome = member_publish(m, plan);
     return PCOLL_OK;
 }
@@ -117,7 +117,7 @@ static struct round_header *pair_freeze(struct domain *d, uint64_t round)
             continue;
         const void *from = message_payload(d->shape, p->slots[i][slot]);
         if (any)
-            payload_reduce(payload, to, to, from);
+            CHECK_OK(payload_reduce(payload, to, to, from));
         else
             memcpy(to, from, payload->bytes);
         any = true;

@@ -72,7 +72,7 @@ static void make(struct sim *sim, struct app *apps, struct context **contexts,
 {
     pcoll_options options = {
         .policy = {policy}, .late = PCOLL_LATE_DROP, .history = 3, .seed = 5};
-    pcoll_buffer buffer = {2, PCOLL_FLOAT64, PCOLL_SUM};
+    pcoll_buffer buffer = {.count = 2, .dtype = PCOLL_FLOAT64, .op = PCOLL_SUM};
     for (uint32_t v = 0; v < VERTICES; v++) {
         uint32_t first = v == 0 ? 0 : 2;
         struct vertex_spec spec = {.ranks = RANKS,

@@ -103,7 +103,7 @@ static void *application(void *arg)
 static void create(struct rank *r, struct inproc *net, uint32_t rank, pcoll_options o)
 {
     *r = (struct rank){.rank = rank, .options = o};
-    pcoll_buffer buffer = {COUNT, PCOLL_FLOAT64, PCOLL_SUM};
+    pcoll_buffer buffer = {.count = COUNT, .dtype = PCOLL_FLOAT64, .op = PCOLL_SUM};
     CHECK_OK(progress_create(&r->progress));
     struct transport *t = inproc_endpoint(net, rank, progress_bell(r->progress)->page);
     CHECK_OK(context_create(t, r->progress, &r->context));

@@ -118,7 +118,7 @@ static void create_handle(struct world *w, int k, uint32_t rank)
                              .history = h->history,
                              .seed = WORLD_SEED};
     options.policy = space_policy_of(h);
-    pcoll_buffer buffer = {w->o.count, PCOLL_FLOAT64, h->op};
+    pcoll_buffer buffer = {.count = w->o.count, .dtype = PCOLL_FLOAT64, .op = h->op};
     struct spy_arg arg = {.ledger = &w->ledger[k],
                           .sim = w->sim,
                           .rank = rank,

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the hot loops are written: plainly, for the compiler to vectorise. `ivdep` states
+ * what reduce.h demands (out is a, or b, or apart), else the compiler would take its
+ * scalar path where out is a. target_clones picks AVX2 or AVX-512 at load time;
+ * sanitizers cannot have it, because they would instrument its resolver. Which loops
+ * are vectorised: bench/results/kernels.txt.
+ */
+#ifndef PCOLL_KERNELS_LOOPS_H
+#define PCOLL_KERNELS_LOOPS_H
+
+#include "reduce.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define PCOLL_SANITIZED
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PCOLL_SANITIZED
+#endif
+
+#if defined(__x86_64__) && !defined(PCOLL_SANITIZED)
+#define CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define CLONES
+#endif
+
+/* The next loop carries nothing from one turn to another. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+#define KERNEL(name, type, expression)                                                 \
+    CLONES static void name(void *out, const void *a, const void *b, size_t count)     \
+    {                                                                                  \
+        type *o = out;                                                                 \
+        const type *p = a, *q = b;                                                     \
+        INDEPENDENT                                                                    \
+        for (size_t i = 0; i < count; i++) {                                           \
+            type x = p[i], y = q[i];                                                   \
+            o[i] = expression;                                                         \
+        }                                                                              \
+    }
+
+#define IDENTITY(name, type, value)                                                    \
+    static void name(void *out, size_t count)                                          \
+    {                                                                                  \
+        type *o = out;                                                                 \
+        for (size_t i = 0; i < count; i++)                                             \
+            o[i] = value;                                                              \
+    }
+
+#endif

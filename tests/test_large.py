@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""More than 2**31 bytes in one message, and in one copy: no size is an int on its way.
+
+Both take gigabytes that are really written, so they are skipped, and say so, where that much is
+not free. Two ranks write 13 GiB: in each a receive buffer, a temporary and a result, while of
+the slot that is sent almost all pages stay untouched. One rank writes 6.5 GiB. As they take a
+minute each, they run when PARTIALCOLL_TEST_LARGE is set (`make test-large`).
+"""
+
+import os
+
+import numpy as np
+import pytest
+
+import partialcoll as pc
+
+pytestmark = pytest.mark.mpi
+
+BYTES = 2**31 + 3 * 4096 + 5
+GIB = 2**30
+
+
+def available(comm):
+    """Bytes that all ranks together may still take on this machine."""
+    with open("/proc/meminfo") as lines:
+        found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+    return comm.bcast(found["MemAvailable"])
+
+
+def need(comm, ranks, gib):
+    if not os.environ.get("PARTIALCOLL_TEST_LARGE"):
+        pytest.skip("set PARTIALCOLL_TEST_LARGE to run it")
+    if comm.size != ranks:
+        pytest.skip(f"takes {ranks} ranks")
+    free = available(comm)
+    if free < gib * GIB:
+        pytest.skip(f"takes {gib} GiB of memory, {free / GIB:.1f} GiB are free")
+
+
+def places():
+    """Both ends, every power of two, and some on the far side of 2**31."""
+    around = [2**k + d for k in range(6, 32) for d in (-1, 0, 1)]
+    return np.unique([0, 1, BYTES - 1, BYTES - 4096, *[p for p in around if p < BYTES]])
+
+
+def check(result, factor):
+    """Nothing but the marks, and each of them in its place."""
+    marks = places()
+    assert list(result[marks]) == [factor * (1 + i % 5) for i in range(len(marks))]
+    step = 64 * 2**20
+    nonzero = sum(np.count_nonzero(result[i : i + step]) for i in range(0, BYTES, step))
+    assert nonzero == len(marks)
+
+
+def mark(buffer):
+    buffer[places()] = [1 + i % 5 for i in range(len(places()))]
+
+
+def test_one_message(comm):
+    need(comm, 2, 15)
+    recv = np.zeros(BYTES, np.int8)
+    with pc.Allreduce_init(comm, None, recv, quorum="full", history=1) as h:
+        send = h.send_buffer
+        mark(send)
+        del send
+        h.Start()
+        r = h.Wait(timeout=150)
+        assert r.active == 2
+        check(recv, 2)
+
+
+def test_one_copy(comm):
+    need(comm, 1, 8)
+    send, recv = np.zeros(BYTES, np.int8), np.zeros(BYTES, np.int8)
+    mark(send)
+    with pc.Allreduce_init(comm, send, recv, quorum="full", history=1) as h:
+        h.Start()
+        h.Wait()
+        check(recv, 1)
