@@ -57,7 +57,7 @@ static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuff
 static int register_vertex(struct context *c, struct vertex *v, uint32_t slot)
 {
     progress_lock(c->progress);
-    int rc = context_register(c, v, slot);
+    int rc = context_register(c, &v->base, slot);
     progress_unlock(c->progress);
     return rc;
 }
@@ -119,10 +119,11 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
         free(h);
         return rc;
     }
-    *h = (pcoll_handle){
-        .entry = {.begin_end = handle_begin_end, .end = handle_end, .slot = v->slot},
-        .context = c,
-        .vertex = v};
+    *h = (pcoll_handle){.entry = {.begin_end = handle_begin_end,
+                                  .end = handle_end,
+                                  .slot = v->base.slot},
+                        .context = c,
+                        .vertex = v};
     runtime_add(&h->entry);
     *handle = h;
     return PCOLL_OK;

@@ -100,7 +100,7 @@ static int deliver(pcoll_handle *h, uint64_t last, void *const *recv,
     bool moved = false;
     int rc = d->ops->deliver(d, 0, last, recv, round, masks, &moved);
     if (moved)
-        context_kick(h->context, h->vertex);
+        context_kick(h->context, &h->vertex->base);
     return rc;
 }
 
@@ -237,7 +237,7 @@ static int change(pcoll_handle *h, int (*step)(struct member *))
         return rc;
     rc = h->vertex->domain->ops->change(h->vertex->domain, 0, step);
     if (rc == PCOLL_OK)
-        context_kick(h->context, h->vertex);
+        context_kick(h->context, &h->vertex->base);
     return leave(h, rc);
 }
 
@@ -332,7 +332,7 @@ static void dispose(pcoll_handle *h)
 {
     bool healthy = atomic_load(&h->context->failure) == PCOLL_OK;
     progress_lock(h->context->progress);
-    context_unregister(h->context, h->vertex->slot);
+    context_unregister(h->context, h->vertex->base.slot);
     progress_unlock(h->context->progress);
     if (healthy)
         vertex_destroy(&h->vertex);
