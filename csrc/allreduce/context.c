@@ -67,29 +67,31 @@ static int grow(struct context *c)
     return PCOLL_OK;
 }
 
-int context_free_slot(struct context *c, uint32_t from, uint32_t *slot)
+int context_free_slots(struct context *c, uint32_t from, uint32_t slots, uint32_t *slot)
 {
-    uint32_t i = from;
-    while (i < c->capacity && c->participants[i])
-        i++;
-    if (i >= c->transport->tags / DATA_EDGES)
-        return fail(
-            PCOLL_EINVAL,
-            "this communicator has no tags left: it can have %u handles at once",
-            c->transport->tags / DATA_EDGES);
-    *slot = i;
+    uint32_t most = c->transport->tags / DATA_EDGES, first = from;
+    for (uint32_t i = from; i < c->capacity && i - first < slots; i++)
+        if (c->participants[i])
+            first = i + 1;
+    if (slots > most || first > most - slots)
+        return fail(PCOLL_EINVAL,
+                    "this communicator has no tags left: its handles and schedules can "
+                    "have %u slots of %d tags at once",
+                    most, DATA_EDGES);
+    *slot = first;
     return PCOLL_OK;
 }
 
 int context_register(struct context *c, struct participant *p, uint32_t slot)
 {
-    while (slot >= c->capacity) {
+    while (slot + p->slots > c->capacity) {
         int rc = grow(c);
         if (rc != PCOLL_OK)
             return rc;
     }
     p->slot = slot;
-    c->participants[slot] = p;
+    for (uint32_t i = 0; i < p->slots; i++)
+        c->participants[slot + i] = p;
     c->handles++;
     return PCOLL_OK;
 }
@@ -109,8 +111,10 @@ static void forget_kick(struct context *c, struct participant *p)
 
 void context_unregister(struct context *c, uint32_t slot)
 {
-    forget_kick(c, c->participants[slot]);
-    c->participants[slot] = NULL;
+    struct participant *p = c->participants[slot];
+    forget_kick(c, p);
+    for (uint32_t i = 0; i < p->slots; i++)
+        c->participants[slot + i] = NULL;
     c->handles--;
 }
 

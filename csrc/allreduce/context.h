@@ -56,8 +56,11 @@ void context_end_transport(struct context *c);
 /* That, and the rest. */
 void context_destroy(struct context **c);
 
-/* The first free slot from `from` on; PCOLL_EINVAL when the tags do not reach. */
-int context_free_slot(struct context *c, uint32_t from, uint32_t *slot);
+/* The first of so many free slots in a row from `from` on; PCOLL_EINVAL when the tags
+ * do not reach. */
+int context_free_slots(struct context *c, uint32_t from, uint32_t slots,
+                       uint32_t *slot);
+/* p takes its p->slots slots from this one on. */
 int context_register(struct context *c, struct participant *p, uint32_t slot);
 void context_unregister(struct context *c, uint32_t slot);
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "goal.h"
 #include "handle.h"
 #include "survey.h"
 
@@ -290,6 +291,18 @@ int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
         return leave(h, fail(PCOLL_EINVAL,
                              "format: expected \"text\" or \"dot\", got \"%.50s\"",
                              format));
+    return leave(h, *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
+}
+
+int pcoll_handle_goal(pcoll_handle *h, double ns_per_byte, char **text)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
+        return leave(h, fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
+                             PCOLL_LONGEST_TIME, ns_per_byte));
+    *text = vertex_goal(h->vertex, ns_per_byte);
     return leave(h, *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
 }
 

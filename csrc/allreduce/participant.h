@@ -25,7 +25,7 @@ struct participant_ops {
 
 struct participant {
     const struct participant_ops *ops;
-    uint32_t slot;                   /* the first of its slots */
+    uint32_t slot, slots;            /* the first of its slots, and how many */
     int64_t alarm;                   /* INT64_MAX: none */
     struct participant *next_kicked; /* under context.kicked_mutex */
     bool kicked;
@@ -34,7 +34,7 @@ struct participant {
 
 static inline struct participant participant_init(const struct participant_ops *ops)
 {
-    return (struct participant){.ops = ops, .alarm = INT64_MAX};
+    return (struct participant){.ops = ops, .slots = 1, .alarm = INT64_MAX};
 }
 
 /* The cookie of one of its messages. */
