@@ -51,29 +51,24 @@ static void add_op(struct sched *s, const struct draft_op *op, int id)
     }
 }
 
-static bool needs_all(const struct sched *s, uint32_t op)
-{
-    return s->ops[op].need == s->ops[op].preds;
-}
-
-/* The end comes after every operation: after those that no other one surely follows. */
-static bool add_end(struct sched *s)
+/* The end comes after every operation that no other one follows. The others of a k-of-n
+ * gate may be later still: a run is over when the end is done and nothing is running,
+ * so nothing that waits can be left either. */
+static void add_end(struct sched *s)
 {
     uint32_t count = s->count;
-    int end = sched_nop(s, "all done");
     bool *followed = calloc(count + 1, sizeof *followed);
-    if (!followed)
-        return false;
-    for (uint32_t i = 0; i < s->edge_count; i++)
-        if (needs_all(s, s->edges[i].to))
-            followed[s->edges[i].from] = true;
-    for (uint32_t i = 0; i < count; i++)
+    int end = sched_nop(s, "all done");
+    s->failed = s->failed || !followed;
+    for (uint32_t i = 0; i < s->edge_count && followed; i++)
+        followed[s->edges[i].from] = true;
+    for (uint32_t i = 0; i < count && followed; i++)
         if (!followed[i])
             sched_after(s, end, (int)i);
     free(followed);
-    sched_need(s, end, end < 0 ? 0 : s->ops[end].preds);
+    if (!s->failed)
+        sched_need(s, end, s->ops[end].preds);
     sched_end(s, end);
-    return true;
 }
 
 struct sched *draft_build(struct draft *d)
@@ -88,9 +83,10 @@ struct sched *draft_build(struct draft *d)
         add_op(s, &d->ops[i], (int)i);
     for (uint32_t i = 0; i < d->edge_count; i++)
         sched_after(s, (int)d->edges[i].to, (int)d->edges[i].from);
-    for (uint32_t i = 0; i < s->count; i++)
+    for (uint32_t i = 0; i < d->count && !s->failed; i++)
         sched_need(s, (int)i, d->ops[i].need ? d->ops[i].need : s->ops[i].preds);
-    if (s->failed || !add_end(s))
+    add_end(s);
+    if (s->failed)
         sched_free(&s);
     return s;
 }
