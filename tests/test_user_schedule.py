@@ -114,24 +114,23 @@ def test_isolation(comm):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     a, b, c = np.full(64, 1.0 + comm.rank), np.zeros(64), np.zeros(64)
     total, theirs = np.zeros(64), np.zeros(64)
-    with (
-        pc.Schedule(comm) as s,
-        pc.Schedule(comm) as t,
-        pc.Allreduce_init(comm, a, total, quorum="solo") as handle,
-    ):
-        for schedule, into in ((s, b), (t, c)):
-            schedule.send(a, right)
-            schedule.recv(into, left)
-            schedule.commit()
-        for _ in range(20):
-            request = comm.Irecv(theirs, left, 0)
-            for each in (s, handle, t) if comm.rank % 2 else (t, s, handle):
-                each.Start()
-            comm.Send(np.full(64, 100.0 + comm.rank), right, 0)
-            for each in (handle, t, s):
-                each.Wait(LIMIT)
-            request.Wait()
-            assert np.all(b == 1.0 + left) and np.all(c == b) and np.all(theirs == 100.0 + left)
+    s, t = pc.Schedule(comm), pc.Schedule(comm)
+    handle = pc.Allreduce_init(comm, a, total, quorum="solo")
+    for schedule, into in ((s, b), (t, c)):
+        schedule.send(a, right)
+        schedule.recv(into, left)
+        schedule.commit()
+    for _ in range(20):
+        request = comm.Irecv(theirs, left, 0)
+        for each in (s, handle, t) if comm.rank % 2 else (t, s, handle):
+            each.Start()
+        comm.Send(np.full(64, 100.0 + comm.rank), right, 0)
+        for each in (handle, t, s):
+            each.Wait(LIMIT)
+        request.Wait()
+        assert np.all(b == 1.0 + left) and np.all(c == b) and np.all(theirs == 100.0 + left)
+    for each in (t, handle, s):
+        each.Free()
 
 
 # Gates, reductions, timers
