@@ -251,12 +251,12 @@ int pcoll_handle_free(pcoll_handle **handle, int64_t timeout_us);
 /*
  * A schedule of one's own: operations, what comes before what, and runs of it.
  *
- * Every rank writes its part down (local), then all commit (collective), then it runs as
- * often as wanted. Buffers are used in place: they must stay where they are until the
- * schedule is freed, and between start and wait they belong to it. A buffer is `count`
- * elements of `dtype` (shape; its `op` counts for reductions only); the number of an
- * operation comes back in *op; a label is copied, NULL stands for none. One thread at a
- * time on a schedule, any thread.
+ * Every rank writes its part down (local), then all commit (collective), then it runs
+ * as often as wanted. Buffers are used in place: they must stay where they are until
+ * the schedule is freed, and between start and wait they belong to it. A buffer is
+ * `count` elements of `dtype` (shape; its `op` counts for reductions only); the number
+ * of an operation comes back in *op; a label is copied, NULL stands for none. One
+ * thread at a time on a schedule, any thread.
  */
 typedef struct pcoll_schedule pcoll_schedule;
 
