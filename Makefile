@@ -65,8 +65,8 @@ C := build/c
 
 $(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE
 $(C)/test_domain_pair: EXTRA := tests/c/pair.c
-$(C)/test_threads: EXTRA := tests/c/inproc.c
-$(C)/test_threads: SANITIZE := $(TSAN)
+$(C)/test_threads $(C)/test_program_threads: EXTRA := tests/c/inproc.c
+$(C)/test_threads $(C)/test_program_threads: SANITIZE := $(TSAN)
 SANITIZE ?= $(ASAN)
 
 $(C)/test_%: tests/c/test_%.c $(CORE) $(HEADERS) $(HELPERS)
