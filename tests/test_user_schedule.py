@@ -600,6 +600,32 @@ def test_timeout_and_warning(comm, monkeypatch, caplog):
 
 
 @needs_two
+def test_free_says_whom_it_waits_for(comm, monkeypatch, caplog):
+    """The others have not come to their Free yet."""
+    monkeypatch.setenv("PARTIALCOLL_STALL_WARN", "0.1")
+    s = pc.Schedule(comm).commit()
+    request = MPI.REQUEST_NULL
+    if comm.rank == 1:
+        comm.Recv(np.zeros(1), 0)  # rank 0 has warned
+    elif comm.rank == 0:
+
+        class Told(logging.Handler):
+            def emit(self, record):
+                nonlocal request
+                if not request:
+                    request = comm.Isend(np.zeros(1), 1)
+
+        told = Told()
+        logging.getLogger("partialcoll").addHandler(told)
+    with caplog.at_level(logging.WARNING, "partialcoll"):
+        s.Free()
+    if comm.rank == 0:
+        logging.getLogger("partialcoll").removeHandler(told)
+        assert "some ranks have not freed it yet" in caplog.text
+    request.Wait()
+
+
+@needs_two
 def test_freed_without_a_wait(comm):
     """Rank 0 has started a run that the others have not: all end, and nothing is written where
     no run was started."""

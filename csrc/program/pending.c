@@ -53,5 +53,8 @@ void program_pending(const struct program *p, char *text, size_t capacity)
     if (more)
         snprintf(text + used, capacity - used, "; and %u more", more);
     else if (!named)
-        snprintf(text + used, capacity - used, "nothing is under way");
+        snprintf(text + used, capacity - used, "%s",
+                 atomic_load(&p->closing) == PROGRAM_OPEN
+                     ? "nothing is under way"
+                     : "some ranks have not freed it yet");
 }

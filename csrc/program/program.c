@@ -283,9 +283,13 @@ static int allocate(struct program *p, const struct draft *d)
     if (!p->ops || !p->timers)
         return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
                     d->count);
-    for (uint32_t i = 0; i < d->count; i++)
+    for (uint32_t i = 0; i < d->count; i++) {
         if (d->ops[i].kind == OP_TIMER)
             p->timers[p->timer_count++] = i;
+        if (d->ops[i].edge >= (int64_t)p->base.slots * DATA_EDGES)
+            return fail(PCOLL_EPROTOCOL, "message %d does not fit into %u slots",
+                        d->ops[i].edge, p->base.slots);
+    }
     return PCOLL_OK;
 }
 
