@@ -58,6 +58,7 @@ CC ?= cc
 CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algorithms/*.c \
           csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c csrc/transport/sim*.c) \
         $(addprefix csrc/allreduce/,arrivals.c context.c data.c options.c starting.c survey.c tuning.c vertex.c) \
+        $(addprefix csrc/program/,build.c draft.c messages.c pending.c program.c races.c) \
         $(wildcard csrc/simulation/*.c)
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
 HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))
@@ -70,8 +71,8 @@ C := build/c
 $(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE \
     -DPCOLL_TEST_CHAIN_BYTES=128
 $(C)/test_domain_pair: EXTRA := tests/c/pair.c
-$(C)/test_threads: EXTRA := tests/c/inproc.c
-$(C)/test_threads: SANITIZE := $(TSAN)
+$(C)/test_threads $(C)/test_program_threads: EXTRA := tests/c/inproc.c
+$(C)/test_threads $(C)/test_program_threads: SANITIZE := $(TSAN)
 SANITIZE ?= $(ASAN)
 
 $(C)/test_%: tests/c/test_%.c $(CORE) $(HEADERS) $(HELPERS)

@@ -81,6 +81,7 @@ def sources() -> list[str]:
         "domain",
         "progress",
         "allreduce",
+        "program",
         "simulation",
     ]
     root = HERE.parent

@@ -13,6 +13,7 @@ from ._round import Result, Round
 from ._version import __version__
 from .allreduce import Allreduce, Allreduce_init, Startall, Waitall, Waitany, memory_estimate
 from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
+from .schedule import Operation, Schedule
 
 __all__ = [
     "AbiError",
@@ -25,10 +26,12 @@ __all__ = [
     "LastOf",
     "Majority",
     "MismatchError",
+    "Operation",
     "Policy",
     "Quorum",
     "Result",
     "Round",
+    "Schedule",
     "ScheduleView",
     "Solo",
     "Startall",

@@ -87,3 +87,11 @@ def check(code: int) -> None:
     """Return if the core succeeded, raise otherwise."""
     if code != 0:
         raise_error(code)
+
+
+def take_text(text: Any) -> str:
+    """The text that a function of the core has left in a ``char **``; frees it."""
+    try:
+        return str(ffi.string(text[0]).decode(errors="replace"))
+    finally:
+        lib.pcoll_text_free(text[0])

@@ -14,7 +14,7 @@ import numpy as np
 from . import _buffers, _ops, _waiting
 from ._buffers import Array, Buffer
 from ._errors import StateError
-from ._ffi import check, ffi, lib, raise_error
+from ._ffi import check, ffi, lib, raise_error, take_text
 from ._round import Result, Round
 from .policy import Policy
 
@@ -56,14 +56,30 @@ class ScheduleView:
     def _render(self, form: str) -> str:
         text = ffi.new("char **")
         check(lib.pcoll_handle_schedule(self._handle._core(), form.encode(), text))
-        try:
-            return ffi.string(text[0]).decode()  # type: ignore[no-any-return]
-        finally:
-            lib.pcoll_text_free(text[0])
+        return take_text(text)
 
     def to_dot(self) -> str:
         """The schedule in Graphviz DOT."""
         return self._render("dot")
+
+    def to_goal(self, *, ns_per_byte: float = 0.0) -> str:
+        """The schedule in GOAL, for simulators of LogGOPSim's family: the block of this rank.
+
+        Parameters
+        ----------
+        ns_per_byte : float
+            What a byte that is copied or reduced takes, in nanoseconds.
+
+        A whole file, where `comm` is the handle's communicator (collective)::
+
+            f"num_ranks {comm.size}\\n" + "".join(comm.allgather(h.schedule.to_goal()))
+
+        GOAL knows no gates of k of n predecessors: it describes a round that begins when all
+        ranks have arrived. Local.
+        """
+        text = ffi.new("char **")
+        check(lib.pcoll_handle_goal(self._handle._core(), ns_per_byte, text))
+        return take_text(text)
 
     def __str__(self) -> str:
         return self._render("text")

@@ -14,6 +14,8 @@ from mpi4py import MPI
 
 from . import _buffers, _launch, _ops, _settings, _waiting
 from ._buffers import Buffer
+from ._comm import PROGRESS
+from ._comm import address as address_of
 from ._errors import StateError
 from ._ffi import check, ffi, lib
 from ._handle import ALGORITHMS, AllreduceHandle
@@ -25,11 +27,6 @@ _LATE = {
     "carry": lib.PCOLL_LATE_CARRY,
     "latest": lib.PCOLL_LATE_LATEST,
     "drop": lib.PCOLL_LATE_DROP,
-}
-_PROGRESS = {
-    "agent": lib.PCOLL_PROGRESS_AGENT,
-    "manual": lib.PCOLL_PROGRESS_MANUAL,
-    "spin": lib.PCOLL_PROGRESS_SPIN,
 }
 # Values that a later version will know are refused by name, not silently replaced.
 _DOMAINS = ("rank",)
@@ -94,7 +91,7 @@ class _Arguments:
         )
         _settings.choice("domain", None, "PARTIALCOLL_DOMAIN", "rank", _DOMAINS)
         progress = _settings.choice(
-            "progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(_PROGRESS)
+            "progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(PROGRESS)
         )
         self.deliver = deliver
         self.missed = missed
@@ -103,7 +100,7 @@ class _Arguments:
         self.options.deliver = _code("deliver", deliver, _DELIVER)
         self.options.algorithm = ALGORITHMS.index(algorithm)
         self.options.late = _code("late", late, _LATE)
-        self.options.progress = _PROGRESS[progress]
+        self.options.progress = PROGRESS[progress]
         self.options.owned_send = self.send is None
         self.options.history = history
         self.options.seed = int(seed) % 2**64
@@ -143,16 +140,6 @@ def _hash(name: str | None) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
-def _address(comm: Any) -> Any:
-    if not isinstance(comm, MPI.Comm):
-        raise TypeError(f"comm: expected an mpi4py communicator, got {type(comm).__name__}")
-    if comm == MPI.COMM_NULL:
-        raise ValueError("comm: expected a communicator, got MPI.COMM_NULL")
-    if comm.Is_inter():
-        raise ValueError("comm: expected an intra-communicator, got an inter-communicator")
-    return ffi.cast("void *", MPI._addressof(comm))
-
-
 def _tell_the_others(address: Any) -> None:
     """This rank's arguments are wrong: take part in the comparison, so that the others
     learn of it instead of waiting."""
@@ -165,7 +152,7 @@ def _tell_the_others(address: Any) -> None:
 
 def _create(comm: MPI.Intracomm, arguments: dict[str, Any]) -> AllreduceHandle:
     _launch.check_launcher()
-    address = _address(comm)
+    address = address_of(comm)
     _settings.configure_logging(comm.rank)
     try:
         a = _Arguments(**arguments)
@@ -288,7 +275,7 @@ def memory_estimate(
 ) -> int:
     """Bytes that a handle with these arguments (those of `Allreduce_init`) will hold on this
     rank. Local."""
-    _address(comm)
+    address_of(comm)
     defaults = Allreduce_init.__kwdefaults__ or {}
     return _Arguments(sendbuf, recvbuf, op, **{**defaults, **options}).memory(comm.size)
 

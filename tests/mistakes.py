@@ -351,7 +351,7 @@ MUTANTS = [
     Mutant(
         "nobody is woken for a deadline",
         "allreduce/starting.c",
-        "        context_alarm(v->context, v, due);\n",
+        "        context_alarm(v->context, &v->base, due);\n",
         "        (void)0;\n",
     ),
     Mutant(
@@ -457,13 +457,13 @@ MUTANTS = [
     Mutant(
         "closings do not queue up",
         "allreduce/context.c",
-        "return c->closing == v ? vertex_begin_close(v) : PCOLL_OK;",
-        "return vertex_begin_close(v);",
+        "return c->closing == p ? p->ops->begin_close(p) : PCOLL_OK;",
+        "return p->ops->begin_close(p);",
     ),
     Mutant(
         "the next closing is never begun",
         "allreduce/context.c",
-        "return c->closing ? vertex_begin_close(c->closing) : PCOLL_OK;",
+        "return c->closing ? c->closing->ops->begin_close(c->closing) : PCOLL_OK;",
         "return PCOLL_OK;",
     ),
     Mutant(

@@ -26,12 +26,20 @@ def test_docstrings():
 HANDLE = """Start Wait Test until join leave Free send_buffer recv_buffer result last_round
     stats schedule memory"""
 ROUND = "index results active stored included mask lag lost below_quorum initiator"
+SCHEDULE = """send recv reduce copy nop timer after commit Start Wait Test Free to_dot
+    to_goal"""
 MODULE = (
-    "Allreduce Allreduce_init Startall Waitall Waitany Solo Majority Full Quorum FirstOf LastOf"
+    "Allreduce Allreduce_init Startall Waitall Waitany Solo Majority Full Quorum FirstOf LastOf "
+    "Schedule"
 )
 
 
 def test_interface_names():
     """The names that the interface fixes."""
-    for owner, names in ((pc, MODULE), (pc.AllreduceHandle, HANDLE), (pc.Round, ROUND)):
+    for owner, names in (
+        (pc, MODULE),
+        (pc.AllreduceHandle, HANDLE),
+        (pc.Round, ROUND),
+        (pc.Schedule, SCHEDULE),
+    ):
         assert not [name for name in names.split() if not hasattr(owner, name)]

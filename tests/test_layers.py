@@ -29,6 +29,15 @@ C_LAYERS = {
         "domain",
         "progress",
     },
+    "program": {
+        "base",
+        "schedule",
+        "algorithms",
+        "kernels",
+        "transport",
+        "progress",
+        "allreduce",
+    },
     "simulation": {
         "base",
         "schedule",
@@ -47,10 +56,10 @@ MAY_CALL_MPI = {"transport/mpi.c", "transport/mpi_reduction.c", "transport/mpi_s
 PY_LAYERS = [
     {"_errors", "_version", "_settings"},
     {"_ffi", "_launch", "_mpiexec"},
-    {"policy", "_buffers", "_waiting"},
+    {"policy", "_buffers", "_comm", "_waiting"},
     {"_ops", "_round"},
     {"_handle"},
-    {"allreduce"},
+    {"allreduce", "schedule"},
     {"__init__"},
     {"_info", "_report"},
     {"_skew"},

@@ -62,6 +62,71 @@ def test_finalize_frees_what_is_left(run):
     assert done.returncode == 0 and done.stdout.count("refused") == 3, done.stderr
 
 
+SCHEDULES_LEFT = """
+        x, y = np.full(200000, comm.rank + 1.0), np.zeros(200000)
+        def ring(comm):
+            s = pc.Schedule(comm)
+            s.recv(y.copy(), (comm.rank - 1) % comm.size)
+            s.after(s.send(x, (comm.rank + 1) % comm.size), s.timer(1e-3))
+            return s.commit()
+        idle, running, lonely, orphan = (ring(comm) for _ in range(4))
+        draft = pc.Schedule(comm)
+        draft.nop()
+        for s in (idle, running, lonely, orphan):
+            s.Start()
+            s.Wait()
+        h = pc.Allreduce_init(comm, np.ones(3), quorum="full")
+        other = ring(comm.Dup())
+        running.Start()
+        other.Start()
+        if comm.rank == 0:
+            lonely.Start()  # the others never do
+        orphan.Start()
+        warnings.simplefilter("ignore")
+        del orphan
+"""
+
+
+def test_finalize_with_schedules(run):
+    """Schedules alive at MPI_Finalize: idle, under way, started by one rank only, and one that
+    nobody holds any more."""
+    done = run(
+        SCHEDULES_LEFT
+        + """
+        MPI.Finalize()
+        for call in (idle.Start, running.Wait, lonely.to_dot):
+            try:
+                call()
+            except pc.StateError as error:
+                say("refused:", error)
+        idle.Free()
+        """,
+        ranks=3,
+    )
+    assert done.returncode == 0 and done.stdout.count("refused") == 9, done.stderr
+
+
+def test_exit_with_schedules(run):
+    """The same at the end of Python, when its objects are gone before MPI is."""
+    done = run(SCHEDULES_LEFT + '        say("end")\n', ranks=3)
+    assert done.returncode == 0 and done.stdout.count("end") == 3, done.stderr
+
+
+def test_schedules_end_with_an_exception_elsewhere(run):
+    """A rank that fails before its commit makes the others' fail, instead of a hang."""
+    done = run(
+        """
+        with pc.Schedule(comm) as s:
+            if comm.rank == 1:
+                raise ZeroDivisionError
+            s.commit()
+        """,
+        ranks=3,
+    )
+    assert done.returncode != 0 and "ZeroDivisionError" in done.stderr, done.stderr
+    assert "the schedule of rank 1 is not valid" in done.stderr
+
+
 def test_first_handles_of_several_threads(run):
     """Threads make the first handles of the process at once, on communicators of their own,
     and leave them to MPI_Finalize."""

@@ -27,7 +27,7 @@ static bool over(void *arg)
     return atomic_load(&w->agreement.done) || atomic_load(&w->context->failure);
 }
 
-int agree_begin(struct context *c, const uint64_t *values, int count,
+int agree_begin(struct context *c, enum agree_op op, const uint64_t *values, int count,
                 struct waiting **out)
 {
     size_t bytes = (size_t)count * sizeof *values;
@@ -38,8 +38,7 @@ int agree_begin(struct context *c, const uint64_t *values, int count,
     if (!w)
         return context_fail(c, fail(PCOLL_ENOMEM, "no memory for an agreement"));
     w->context = c;
-    w->agreement =
-        (struct agreement){.values = w->values, .count = count, .op = AGREE_MAX};
+    w->agreement = (struct agreement){.values = w->values, .count = count, .op = op};
     memcpy(w->values, values, bytes);
     progress_lock(c->progress);
     context_agree(c, &w->agreement); /* a failure is the context's */
@@ -60,11 +59,21 @@ int agree_end(struct waiting *w, uint64_t *values)
     return context_check(c);
 }
 
-int agree_max(struct context *c, uint64_t *values, int count)
+static int agree(struct context *c, enum agree_op op, uint64_t *values, int count)
 {
     struct waiting *w;
-    int rc = agree_begin(c, values, count, &w);
+    int rc = agree_begin(c, op, values, count, &w);
     return rc == PCOLL_OK ? agree_end(w, values) : rc;
+}
+
+int agree_max(struct context *c, uint64_t *values, int count)
+{
+    return agree(c, AGREE_MAX, values, count);
+}
+
+int agree_sum(struct context *c, uint64_t *values, int count)
+{
+    return agree(c, AGREE_SUM, values, count);
 }
 
 enum { NAME_LENGTH = 24 };
@@ -193,7 +202,7 @@ static void list_values(enum field field, const uint64_t *values, uint32_t ranks
     free(listed);
 }
 
-static int gather(struct context *c, uint64_t value, uint64_t **values)
+int agree_gather(struct context *c, uint64_t value, uint64_t **values)
 {
     *values = calloc(c->transport->size, sizeof **values);
     if (!*values)
@@ -206,7 +215,7 @@ static int report(struct context *c, enum field field, uint64_t own)
 {
     uint64_t *values;
     char text[300] = "";
-    int rc = gather(c, own, &values);
+    int rc = agree_gather(c, own, &values);
     if (rc == PCOLL_OK && field == FIELD_VALID) {
         size_t used = 0;
         for (uint32_t i = 0; i < c->transport->size && used < sizeof text; i++)
@@ -245,12 +254,12 @@ int agree_arguments(struct context *c, int local, const pcoll_buffer *buffers,
     return local == PCOLL_OK ? rc : fail(local, "%s", message);
 }
 
-int agree_slot(struct context *c, uint32_t *slot)
+static int agree_slot(struct context *c, uint32_t slots, uint32_t *slot)
 {
     uint32_t from = 0;
     for (;;) {
         uint64_t both[3] = {0};
-        both[2] = context_free_slot(c, from, slot) != PCOLL_OK;
+        both[2] = context_free_slots(c, from, slots, slot) != PCOLL_OK;
         both[0] = both[2] ? 0 : *slot;
         both[1] = both[2] ? 0 : ~(uint64_t)*slot;
         int rc = agree_max(c, both, 3);
@@ -258,7 +267,7 @@ int agree_slot(struct context *c, uint32_t *slot)
             return rc;
         if (both[2])
             return fail(PCOLL_EINVAL,
-                        "this communicator has no tags left for another handle");
+                        "this communicator has no tags left for another one");
         if (both[0] == ~both[1])
             return PCOLL_OK;
         from = (uint32_t)both[0];
@@ -274,6 +283,42 @@ int agree_outcome(struct context *c, int local)
     if (local != PCOLL_OK)
         return fail(local, "%s", message);
     if (rc == PCOLL_OK && failed)
-        return fail(PCOLL_ENOMEM, "another rank could not make its part of the handle");
+        return fail(PCOLL_ENOMEM, "another rank could not make its part");
+    return rc;
+}
+
+static bool nothing_closes(void *arg)
+{
+    struct context *c = arg;
+    return !atomic_load(&c->closings) || atomic_load(&c->failure);
+}
+
+void agree_settle(struct context *c)
+{
+    while (progress_wait(c->progress, nothing_closes, c, 1000000) == PCOLL_EAGAIN)
+        ;
+}
+
+static int enter_table(struct context *c, struct participant *p, uint32_t slot)
+{
+    progress_lock(c->progress);
+    int rc = context_register(c, p, slot);
+    progress_unlock(c->progress);
+    return rc;
+}
+
+int agree_enter(struct context *c, struct participant *p)
+{
+    uint32_t slot;
+    int rc = agree_slot(c, p->slots, &slot);
+    if (rc != PCOLL_OK)
+        return rc;
+    int entered = enter_table(c, p, slot);
+    rc = agree_outcome(c, entered);
+    if (rc != PCOLL_OK && entered == PCOLL_OK) {
+        progress_lock(c->progress);
+        context_unregister(c, slot);
+        progress_unlock(c->progress);
+    }
     return rc;
 }

@@ -9,13 +9,20 @@
 #include "../kernels/payload.h"
 #include "context.h"
 
-/* values become their maximum over the ranks. */
+/* Before anything else: a Free that was interrupted goes on in the background, and its
+ * agreements come first. */
+void agree_settle(struct context *c);
+
+/* values become their maximum, their sum over the ranks. */
 int agree_max(struct context *c, uint64_t *values, int count);
+int agree_sum(struct context *c, uint64_t *values, int count);
+/* Everybody's value, by rank; free() it, whatever comes back. */
+int agree_gather(struct context *c, uint64_t value, uint64_t **values);
 
 /* The same in two steps, for several communicators at once; every begin needs its end.
  */
 struct waiting;
-int agree_begin(struct context *c, const uint64_t *values, int count,
+int agree_begin(struct context *c, enum agree_op op, const uint64_t *values, int count,
                 struct waiting **out);
 int agree_end(struct waiting *w, uint64_t *values);
 
@@ -28,10 +35,11 @@ int agree_arguments(struct context *c, int local, const pcoll_buffer *buffers,
                     int nbuffers, const struct payload *payload,
                     const pcoll_options *options);
 
-/* A slot that is free on all ranks. */
-int agree_slot(struct context *c, uint32_t *slot);
-
 /* All go on, or none: PCOLL_OK on every rank, or an error on every rank. */
 int agree_outcome(struct context *c, int local);
+
+/* p gets slots that are free on all ranks, and is in the table on all ranks before the
+ * first one may send; or an error on every rank. */
+int agree_enter(struct context *c, struct participant *p);
 
 #endif

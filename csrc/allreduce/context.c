@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "../base/error.h"
-#include "vertex.h"
+#include "../algorithms/algorithms.h"
 
 /* Cookies of data messages are slot and operation; agreements have their address. */
 static uint64_t const agreement_bit = (uint64_t)1 << 63;
@@ -48,7 +48,7 @@ void context_destroy(struct context **at)
     struct context *c = *at;
     context_end_transport(c);
     pthread_mutex_destroy(&c->kicked_mutex);
-    free(c->vertices);
+    free(c->participants);
     free(c);
     *at = NULL;
 }
@@ -56,120 +56,125 @@ void context_destroy(struct context **at)
 static int grow(struct context *c)
 {
     uint32_t capacity = c->capacity ? 2 * c->capacity : 8;
-    struct vertex **vertices = realloc(c->vertices, capacity * sizeof *vertices);
-    if (!vertices)
+    struct participant **participants =
+        realloc(c->participants, capacity * sizeof *participants);
+    if (!participants)
         return fail(PCOLL_ENOMEM, "no memory for %u handles", capacity);
     for (uint32_t i = c->capacity; i < capacity; i++)
-        vertices[i] = NULL;
-    c->vertices = vertices;
+        participants[i] = NULL;
+    c->participants = participants;
     c->capacity = capacity;
     return PCOLL_OK;
 }
 
-int context_free_slot(struct context *c, uint32_t from, uint32_t *slot)
+int context_free_slots(struct context *c, uint32_t from, uint32_t slots, uint32_t *slot)
 {
-    uint32_t i = from;
-    while (i < c->capacity && c->vertices[i])
-        i++;
-    if (i >= c->transport->tags / DATA_EDGES)
-        return fail(
-            PCOLL_EINVAL,
-            "this communicator has no tags left: it can have %u handles at once",
-            c->transport->tags / DATA_EDGES);
-    *slot = i;
+    uint32_t most = c->transport->tags / DATA_EDGES, first = from;
+    for (uint32_t i = from; i < c->capacity && i - first < slots; i++)
+        if (c->participants[i])
+            first = i + 1;
+    if (slots > most || first > most - slots)
+        return fail(PCOLL_EINVAL,
+                    "this communicator has no tags left: its handles and schedules can "
+                    "have %u slots of %d tags at once",
+                    most, DATA_EDGES);
+    *slot = first;
     return PCOLL_OK;
 }
 
-int context_register(struct context *c, struct vertex *v, uint32_t slot)
+int context_register(struct context *c, struct participant *p, uint32_t slot)
 {
-    while (slot >= c->capacity) {
+    while (slot + p->slots > c->capacity) {
         int rc = grow(c);
         if (rc != PCOLL_OK)
             return rc;
     }
-    v->slot = slot;
-    c->vertices[slot] = v;
+    p->slot = slot;
+    for (uint32_t i = 0; i < p->slots; i++)
+        c->participants[slot + i] = p;
     c->handles++;
     return PCOLL_OK;
 }
 
-static void forget_kick(struct context *c, struct vertex *v)
+static void forget_kick(struct context *c, struct participant *p)
 {
     pthread_mutex_lock(&c->kicked_mutex);
-    struct vertex *before = NULL, *at = atomic_load(&c->kicked);
-    for (; at && at != v; at = at->next_kicked)
+    struct participant *before = NULL, *at = atomic_load(&c->kicked);
+    for (; at && at != p; at = at->next_kicked)
         before = at;
     if (at && before)
-        before->next_kicked = v->next_kicked;
+        before->next_kicked = p->next_kicked;
     else if (at)
-        atomic_store(&c->kicked, v->next_kicked);
+        atomic_store(&c->kicked, p->next_kicked);
     pthread_mutex_unlock(&c->kicked_mutex);
 }
 
 void context_unregister(struct context *c, uint32_t slot)
 {
-    forget_kick(c, c->vertices[slot]);
-    c->vertices[slot] = NULL;
+    struct participant *p = c->participants[slot];
+    forget_kick(c, p);
+    for (uint32_t i = 0; i < p->slots; i++)
+        c->participants[slot + i] = NULL;
     c->handles--;
 }
 
-void context_kick(struct context *c, struct vertex *v)
+void context_kick(struct context *c, struct participant *p)
 {
     pthread_mutex_lock(&c->kicked_mutex);
-    if (!v->kicked) {
-        v->kicked = true;
-        v->next_kicked = atomic_load(&c->kicked);
-        atomic_store(&c->kicked, v);
+    if (!p->kicked) {
+        p->kicked = true;
+        p->next_kicked = atomic_load(&c->kicked);
+        atomic_store(&c->kicked, p);
     }
     pthread_mutex_unlock(&c->kicked_mutex);
     if (c->progress)
         progress_kick(c->progress);
 }
 
-static struct vertex *next_kicked(struct context *c)
+static struct participant *next_kicked(struct context *c)
 {
     if (!atomic_load(&c->kicked)) /* one that kicks after this counts `kicks` up */
         return NULL;
     pthread_mutex_lock(&c->kicked_mutex);
-    struct vertex *v = atomic_load(&c->kicked);
-    if (v) {
-        atomic_store(&c->kicked, v->next_kicked);
-        v->kicked = false;
+    struct participant *p = atomic_load(&c->kicked);
+    if (p) {
+        atomic_store(&c->kicked, p->next_kicked);
+        p->kicked = false;
     }
     pthread_mutex_unlock(&c->kicked_mutex);
-    return v;
+    return p;
 }
 
-static struct vertex *find(struct context *c, uint32_t slot)
+static struct participant *find(struct context *c, uint32_t slot)
 {
-    return slot < c->capacity ? c->vertices[slot] : NULL;
+    return slot < c->capacity ? c->participants[slot] : NULL;
 }
 
 static int finish_agreement(struct context *c, struct agreement *a)
 {
-    struct vertex *v = a->vertex;
+    struct participant *p = a->participant;
     atomic_store(&a->done, true);
     if (c->progress) {
         progress_unrung(c->progress, -1);
         progress_notify(c->progress);
     }
-    return v ? vertex_run(v) : PCOLL_OK;
+    return p ? p->ops->run(p) : PCOLL_OK;
 }
 
 static int dispatch(struct context *c, const struct transport_event *e)
 {
-    struct vertex *v;
+    struct participant *p;
     switch (e->kind) {
     case TRANSPORT_AGREED:
         return finish_agreement(
             c, (struct agreement *)(uintptr_t)(e->cookie & ~agreement_bit));
     case TRANSPORT_DONE:
-        v = find(c, (uint32_t)(e->cookie >> 32));
-        return v ? vertex_done(v, (int)(e->cookie & UINT32_MAX), e->bytes)
+        p = find(c, (uint32_t)(e->cookie >> 32));
+        return p ? p->ops->done(p, (int)(e->cookie & UINT32_MAX), e->bytes)
                  : fail(PCOLL_EPROTOCOL, "a message for a handle that does not exist");
     case TRANSPORT_CONTROL:
-        v = find(c, e->control.handle);
-        return v ? vertex_control(v, e->source, &e->control) : PCOLL_OK;
+        p = find(c, e->control.handle);
+        return p ? p->ops->control(p, e->source, &e->control) : PCOLL_OK;
     }
     return PCOLL_OK;
 }
@@ -195,11 +200,11 @@ static void set_alarm(struct context *c, int64_t at)
     c->source.alarm_us = at == INT64_MAX ? at : at / 1000 + 1;
 }
 
-void context_alarm(struct context *c, struct vertex *v, int64_t at)
+void context_alarm(struct context *c, struct participant *p, int64_t at)
 {
-    if (v->alarm <= at)
+    if (p->alarm <= at)
         return;
-    v->alarm = at;
+    p->alarm = at;
     if (c->transport->ops->alarm)
         c->transport->ops->alarm(c->transport, at);
     if (at < c->alarm)
@@ -215,16 +220,16 @@ static int ring_alarms(struct context *c, int *happened)
         return PCOLL_OK;
     set_alarm(c, INT64_MAX);
     for (uint32_t i = 0; i < c->capacity && rc == PCOLL_OK; i++) {
-        struct vertex *v = c->vertices[i];
-        if (!v)
+        struct participant *p = c->participants[i];
+        if (!p)
             continue;
-        bool due = v->alarm <= now;
+        bool due = p->alarm <= now;
         if (due) {
-            v->alarm = INT64_MAX;
-            rc = vertex_run(v);
+            p->alarm = INT64_MAX;
+            rc = p->ops->run(p);
             ++*happened;
-        } else if (v->alarm < c->alarm)
-            set_alarm(c, v->alarm);
+        } else if (p->alarm < c->alarm)
+            set_alarm(c, p->alarm);
     }
     return rc;
 }
@@ -235,8 +240,8 @@ int context_poll(struct context *c)
         return 0;
     const struct transport_event *events;
     int happened = 0, rc = PCOLL_OK;
-    for (struct vertex *v; rc == PCOLL_OK && (v = next_kicked(c)); happened++)
-        rc = vertex_run(v);
+    for (struct participant *p; rc == PCOLL_OK && (p = next_kicked(c)); happened++)
+        rc = p->ops->run(p);
     if (rc == PCOLL_OK)
         rc = ring_alarms(c, &happened);
     int n = rc == PCOLL_OK ? c->transport->ops->poll(c->transport, &events) : rc;
@@ -262,24 +267,24 @@ int context_agree(struct context *c, struct agreement *a)
     return PCOLL_OK;
 }
 
-int context_close_vertex(struct context *c, struct vertex *v)
+int context_close(struct context *c, struct participant *p)
 {
-    struct vertex **end = &c->closing;
+    struct participant **end = &c->closing;
     while (*end)
         end = &(*end)->next_closing;
-    *end = v;
-    v->next_closing = NULL;
+    *end = p;
+    p->next_closing = NULL;
     atomic_fetch_add(&c->closings, 1);
-    return c->closing == v ? vertex_begin_close(v) : PCOLL_OK;
+    return c->closing == p ? p->ops->begin_close(p) : PCOLL_OK;
 }
 
-int context_vertex_closed(struct context *c, struct vertex *v)
+int context_closed(struct context *c, struct participant *p)
 {
-    c->closing = v->next_closing;
+    c->closing = p->next_closing;
     atomic_fetch_sub(&c->closings, 1);
     if (c->progress)
         progress_notify(c->progress);
-    return c->closing ? vertex_begin_close(c->closing) : PCOLL_OK;
+    return c->closing ? c->closing->ops->begin_close(c->closing) : PCOLL_OK;
 }
 
 int context_fail(struct context *c, int code)

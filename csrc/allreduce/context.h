@@ -12,40 +12,38 @@
 #include <pthread.h>
 
 #include "../progress/progress.h"
-#include "../transport/transport.h"
+#include "participant.h"
 
-struct vertex;
-
-/* An agreement (transport.h) under way, for a vertex to go on with or a thread that
- * waits. When `done` is set it may be gone. */
+/* An agreement (transport.h) under way, for a participant to go on with or a thread
+ * that waits. When `done` is set it may be gone. */
 struct agreement {
     uint64_t *values;
     int count;
     enum agree_op op;
-    struct vertex *vertex;
+    struct participant *participant; /* or NULL */
     _Atomic bool done;
 };
 
 struct context {
     struct progress_source source; /* first: found again from it */
     struct transport *transport;
-    struct progress *progress; /* NULL in a simulation */
-    struct vertex **vertices;  /* by slot; NULL: free */
+    struct progress *progress;         /* NULL in a simulation */
+    struct participant **participants; /* by slot; NULL: free */
     uint32_t capacity;
     uint32_t handles;
     bool abandoned;     /* the communicator is gone: goes with the last handle */
     bool sends_pending; /* progress knows that some messages need looking after */
 
-    /* Vertices that asked to be run, a list through vertex.next_kicked. */
+    /* Those that asked to be run, a list through next_kicked. */
     pthread_mutex_t kicked_mutex;
-    _Atomic(struct vertex *) kicked;
+    _Atomic(struct participant *) kicked;
 
-    /* Vertices that close, one after the other: their agreements must not mix. The
-     * first is the one that is closing, a list through vertex.next_closing. */
-    struct vertex *closing;
+    /* Those that close, one after the other: their agreements must not mix. The first
+     * is the one that is closing, a list through next_closing. */
+    struct participant *closing;
     _Atomic uint32_t closings;
 
-    int64_t alarm; /* the earliest of the vertices', or INT64_MAX */
+    int64_t alarm; /* the earliest of the participants', or INT64_MAX */
 
     /* The first failure of the transport or the protocol; final. */
     _Atomic int failure;
@@ -58,26 +56,29 @@ void context_end_transport(struct context *c);
 /* That, and the rest. */
 void context_destroy(struct context **c);
 
-/* The first free slot from `from` on; PCOLL_EINVAL when the tags do not reach. */
-int context_free_slot(struct context *c, uint32_t from, uint32_t *slot);
-int context_register(struct context *c, struct vertex *v, uint32_t slot);
+/* The first of so many free slots in a row from `from` on; PCOLL_EINVAL when the tags
+ * do not reach. */
+int context_free_slots(struct context *c, uint32_t from, uint32_t slots,
+                       uint32_t *slot);
+/* p takes its p->slots slots from this one on. */
+int context_register(struct context *c, struct participant *p, uint32_t slot);
 void context_unregister(struct context *c, uint32_t slot);
 
-/* Driver: poll the transport and run the vertices concerned. What happened. */
+/* Driver: poll the transport and run the participants concerned. What happened. */
 int context_poll(struct context *c);
-/* Anybody: v has something new to look at. Whoever drives next will. */
-void context_kick(struct context *c, struct vertex *v);
+/* Anybody: p has something new to look at. Whoever drives next will. */
+void context_kick(struct context *c, struct participant *p);
 /* Time in nanoseconds. */
 int64_t context_now(const struct context *c);
-/* Driver: run v at that time, if nothing else does before; the earliest one counts. */
-void context_alarm(struct context *c, struct vertex *v, int64_t at);
+/* Driver: run p at that time, if nothing else does before; the earliest one counts. */
+void context_alarm(struct context *c, struct participant *p, int64_t at);
 /* Driver: begin an agreement; context_poll sets done. */
 int context_agree(struct context *c, struct agreement *a);
 
-/* Driver: v closes when those before it have closed. vertex.closing tells. */
-int context_close_vertex(struct context *c, struct vertex *v);
-/* Driver: v, the first in the queue, has closed. */
-int context_vertex_closed(struct context *c, struct vertex *v);
+/* Driver: p closes when those before it have closed: then its begin_close is called. */
+int context_close(struct context *c, struct participant *p);
+/* Driver: p, the first in the queue, has closed. */
+int context_closed(struct context *c, struct participant *p);
 
 /* Record a failure (once) and return its code. */
 int context_fail(struct context *c, int code);

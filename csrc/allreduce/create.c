@@ -13,27 +13,6 @@
 #include "handle.h"
 #include "options.h"
 
-static int check_threads(const struct context *c, const pcoll_options *o)
-{
-    if (o->progress == PCOLL_PROGRESS_MANUAL || c->transport->threads)
-        return PCOLL_OK;
-    return fail(
-        PCOLL_ETHREAD,
-        "progress: the agent needs MPI_THREAD_MULTIPLE, and MPI was initialised "
-        "with less; initialise it with MPI_THREAD_MULTIPLE or ask for manual "
-        "progress");
-}
-
-static int start_agent(struct context *c, const pcoll_options *o)
-{
-    if (o->progress == PCOLL_PROGRESS_MANUAL)
-        return PCOLL_OK;
-    progress_lock(c->progress);
-    int rc = progress_start_agent(c->progress, o->progress);
-    progress_unlock(c->progress);
-    return rc;
-}
-
 static int open_arrivals(struct vertex *v)
 {
     uint32_t rank, ranks;
@@ -47,9 +26,7 @@ static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuff
 {
     int rc = options_check(o);
     if (rc == PCOLL_OK)
-        rc = check_threads(c, o);
-    if (rc == PCOLL_OK)
-        rc = start_agent(c, o);
+        rc = runtime_start_agent(c, o->progress);
     if (rc != PCOLL_OK)
         return rc;
     pcoll_options thrifty = options_thrifty(o);
@@ -66,47 +43,14 @@ static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuff
     return rc == PCOLL_OK ? open_arrivals(*v) : rc;
 }
 
-static int register_vertex(struct context *c, struct vertex *v, uint32_t slot)
-{
-    progress_lock(c->progress);
-    int rc = context_register(c, v, slot);
-    progress_unlock(c->progress);
-    return rc;
-}
-
-static bool nothing_closes(void *arg)
-{
-    struct context *c = arg;
-    return !atomic_load(&c->closings) || atomic_load(&c->failure);
-}
-
-/* A Free that was interrupted goes on in the background; its agreements come first. */
-static void wait_for_closings(struct context *c)
-{
-    while (progress_wait(c->progress, nothing_closes, c, 1000000) == PCOLL_EAGAIN)
-        ;
-}
-
-/* Agree with the others; in the table on all ranks before the first one may send. */
+/* Agree with the others. */
 static int join_others(struct context *c, int local, const pcoll_buffer *buffers,
                        int nbuffers, const pcoll_options *o, struct vertex *v)
 {
-    uint32_t slot;
-    wait_for_closings(c);
+    agree_settle(c);
     int rc =
         agree_arguments(c, local, buffers, nbuffers, v ? &v->shape.payload : NULL, o);
-    if (rc == PCOLL_OK)
-        rc = agree_slot(c, &slot);
-    if (rc != PCOLL_OK)
-        return rc;
-    int registered = register_vertex(c, v, slot);
-    rc = agree_outcome(c, registered);
-    if (rc != PCOLL_OK && registered == PCOLL_OK) {
-        progress_lock(c->progress);
-        context_unregister(c, slot);
-        progress_unlock(c->progress);
-    }
-    return rc;
+    return rc == PCOLL_OK ? agree_enter(c, &v->base) : rc;
 }
 
 int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
@@ -135,10 +79,11 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
         free(h);
         return rc;
     }
-    *h = (pcoll_handle){
-        .entry = {.begin_end = handle_begin_end, .end = handle_end, .slot = v->slot},
-        .context = c,
-        .vertex = v};
+    *h = (pcoll_handle){.entry = {.begin_end = handle_begin_end,
+                                  .end = handle_end,
+                                  .slot = v->base.slot},
+                        .context = c,
+                        .vertex = v};
     runtime_add(&h->entry);
     *handle = h;
     return PCOLL_OK;

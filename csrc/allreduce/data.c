@@ -68,6 +68,12 @@ struct message data_incoming(struct round_data *d, const struct op *op)
     return (struct message){before ? v.data - header : v.data, header + bytes};
 }
 
+size_t data_message_bytes(const struct round_data *d, const struct op *op)
+{
+    struct view v = view_of(d, BUFFER_RESULT, &op->slice);
+    return v.end - v.begin + (op->header == HEADER_NONE ? 0 : d->shape->header_bytes);
+}
+
 /* The header of a message that came: a null one has nothing but it. */
 static struct round_header *find_header(const struct round_data *d, const struct op *op,
                                         const struct view *v, size_t bytes)

@@ -53,6 +53,8 @@ void data_begin(struct round_data *d, struct round_header *contribution,
 struct message data_outgoing(struct round_data *d, const struct op *op);
 /* RECV: where it is to be received, with the most bytes it can have. */
 struct message data_incoming(struct round_data *d, const struct op *op);
+/* Bytes that an operation sends, receives, or goes through, where all contribute. */
+size_t data_message_bytes(const struct round_data *d, const struct op *op);
 /* RECV is over. PCOLL_EPROTOCOL if that cannot be a message of this round. */
 int data_received(struct round_data *d, const struct op *op, size_t bytes,
                   uint64_t round);

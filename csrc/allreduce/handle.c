@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "goal.h"
 #include "handle.h"
 #include "survey.h"
 
@@ -187,7 +188,7 @@ static int deliver(pcoll_handle *h, uint64_t last, void *const *recv,
     if (rc == PCOLL_OK)
         note_read(h);
     if (moved || h->vertex->arrivals)
-        context_kick(h->context, h->vertex);
+        context_kick(h->context, &h->vertex->base);
     return rc;
 }
 
@@ -324,7 +325,7 @@ static int change(pcoll_handle *h, int (*step)(struct member *))
     if (rc == PCOLL_OK)
         rc = h->vertex->domain->ops->change(h->vertex->domain, 0, step);
     if (rc == PCOLL_OK)
-        context_kick(h->context, h->vertex);
+        context_kick(h->context, &h->vertex->base);
     return leave(h, rc);
 }
 
@@ -389,6 +390,18 @@ int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
     return leave(h, *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
 }
 
+int pcoll_handle_goal(pcoll_handle *h, double ns_per_byte, char **text)
+{
+    int rc = enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
+        return leave(h, fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
+                             PCOLL_LONGEST_TIME, ns_per_byte));
+    *text = vertex_goal(h->vertex, ns_per_byte);
+    return leave(h, *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
+}
+
 void pcoll_text_free(char *text)
 {
     free(text);
@@ -428,7 +441,7 @@ static void dispose(pcoll_handle *h)
 {
     bool healthy = atomic_load(&h->context->failure) == PCOLL_OK;
     progress_lock(h->context->progress);
-    context_unregister(h->context, h->vertex->slot);
+    context_unregister(h->context, h->vertex->base.slot);
     progress_unlock(h->context->progress);
     if (healthy)
         vertex_destroy(&h->vertex);

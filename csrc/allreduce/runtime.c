@@ -38,7 +38,7 @@ bool runtime_forked(void)
 static void begin_parting(struct known_context *k)
 {
     uint64_t nothing = 0;
-    if (agree_begin(k->context, &nothing, 1, &k->parting) != PCOLL_OK)
+    if (agree_begin(k->context, AGREE_MAX, &nothing, 1, &k->parting) != PCOLL_OK)
         k->parting = NULL;
 }
 
@@ -100,6 +100,21 @@ uint64_t runtime_next_number(void)
 {
     struct runtime *r = mpi_process_state();
     return atomic_fetch_add(&r->handles, 1);
+}
+
+int runtime_start_agent(struct context *c, int progress)
+{
+    if (progress == PCOLL_PROGRESS_MANUAL)
+        return PCOLL_OK;
+    if (!c->transport->threads)
+        return fail(PCOLL_ETHREAD,
+                    "progress: the agent needs MPI_THREAD_MULTIPLE, and MPI was "
+                    "initialised with less; initialise it with MPI_THREAD_MULTIPLE or "
+                    "ask for manual progress");
+    progress_lock(c->progress);
+    int rc = progress_start_agent(c->progress, progress);
+    progress_unlock(c->progress);
+    return rc;
 }
 
 void runtime_add(struct runtime_entry *entry)

@@ -20,7 +20,7 @@ static const struct policy_round *demand(struct vertex *v)
 {
     struct starting *s = &v->starting;
     if (!s->open) {
-        struct policy_draw draw = {.stream = splitmix_mix(v->seed) ^ v->slot,
+        struct policy_draw draw = {.stream = splitmix_mix(v->seed) ^ v->base.slot,
                                    .round = v->engine.current,
                                    .vertices = v->context->transport->size};
         policy_open(&v->policy, &draw, s->absences, &s->round);
@@ -65,7 +65,7 @@ static int tell_coordinator(struct vertex *v, const struct policy_report *report
     }
     if (!grown(report, &s->sent))
         return PCOLL_OK;
-    struct control message = {.handle = v->slot,
+    struct control message = {.handle = v->base.slot,
                               .kind = CONTROL_TOKEN,
                               .round = v->engine.current,
                               .value = {(uint64_t)report->arrived << 32 | report->drawn,
@@ -101,7 +101,7 @@ static bool passed(struct vertex *v, int64_t *since, double seconds)
         *since = now;
     int64_t due = *since + nanoseconds(seconds);
     if (now < due)
-        context_alarm(v->context, v, due);
+        context_alarm(v->context, &v->base, due);
     return now >= due;
 }
 

@@ -47,7 +47,7 @@ static struct answer own_answer(struct vertex *v)
 int survey_answer(struct vertex *v, uint32_t source)
 {
     struct answer own = own_answer(v);
-    struct control message = {.handle = v->slot,
+    struct control message = {.handle = v->base.slot,
                               .kind = CONTROL_ANSWER,
                               .value = {own.next, own.activated << 8 | own.flags}};
     struct transport *t = v->context->transport;
@@ -74,7 +74,7 @@ static bool complete(void *arg)
 static int ask_all(struct vertex *v)
 {
     struct transport *t = v->context->transport;
-    struct control question = {.handle = v->slot, .kind = CONTROL_ASK};
+    struct control question = {.handle = v->base.slot, .kind = CONTROL_ASK};
     for (uint32_t peer = 0; peer < t->size; peer++) {
         int rc = peer == t->rank ? PCOLL_OK : t->ops->control(t, peer, &question);
         if (rc != PCOLL_OK)

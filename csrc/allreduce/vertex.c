@@ -9,19 +9,24 @@
 #include "survey.h"
 #include "tuning.h"
 
+static struct vertex *of(struct participant *p)
+{
+    return (struct vertex *)p;
+}
+
 static uint32_t tag_of(const struct vertex *v, int edge)
 {
-    return v->slot * DATA_EDGES + (uint32_t)edge;
+    return v->base.slot * DATA_EDGES + (uint32_t)edge;
 }
 
 static uint64_t cookie_of(const struct vertex *v, int op)
 {
-    return (uint64_t)v->slot << 32 | (uint32_t)op;
+    return participant_cookie(&v->base, op);
 }
 
 static int send_control(struct vertex *v, uint32_t peer, uint16_t kind, int edge)
 {
-    struct control message = {.handle = v->slot,
+    struct control message = {.handle = v->base.slot,
                               .kind = kind,
                               .edge = (uint16_t)edge,
                               .round = v->engine.current};
@@ -179,7 +184,7 @@ static int drain(struct vertex *v)
         atomic_load(&v->closing) == CLOSED)
         return PCOLL_OK;
     atomic_store(&v->closing, CLOSED);
-    return context_vertex_closed(v->context, v);
+    return context_closed(v->context, &v->base);
 }
 
 static int run_operations(struct vertex *v)
@@ -206,8 +211,8 @@ static void release(struct vertex *v)
 static int agree_to_close(struct vertex *v, uint64_t *values, int count,
                           enum agree_op op)
 {
-    v->closing_agreement =
-        (struct agreement){.values = values, .count = count, .op = op, .vertex = v};
+    v->closing_agreement = (struct agreement){
+        .values = values, .count = count, .op = op, .participant = &v->base};
     return context_agree(v->context, &v->closing_agreement);
 }
 
@@ -256,8 +261,14 @@ int vertex_run(struct vertex *v)
     return PCOLL_OK;
 }
 
-int vertex_done(struct vertex *v, int op, size_t bytes)
+static int participant_run(struct participant *p)
 {
+    return vertex_run(of(p));
+}
+
+static int participant_done(struct participant *p, int op, size_t bytes)
+{
+    struct vertex *v = of(p);
     const struct op *o = &v->sched->ops[op];
     int rc = PCOLL_OK;
     if (o->kind == OP_RECV)
@@ -284,8 +295,10 @@ static int take_activation(struct vertex *v, uint32_t source,
     return vertex_run(v);
 }
 
-int vertex_control(struct vertex *v, uint32_t source, const struct control *message)
+static int participant_control(struct participant *p, uint32_t source,
+                               const struct control *message)
 {
+    struct vertex *v = of(p);
     switch ((enum control_kind)message->kind) {
     case CONTROL_ACTIVATE:
         return take_activation(v, source, message);
@@ -309,11 +322,12 @@ int vertex_close(struct vertex *v)
     if (atomic_load(&v->closing) != OPEN)
         return PCOLL_OK;
     atomic_store(&v->closing, QUEUED);
-    return context_close_vertex(v->context, v);
+    return context_close(v->context, &v->base);
 }
 
-int vertex_begin_close(struct vertex *v)
+static int participant_begin_close(struct participant *p)
 {
+    struct vertex *v = of(p);
     int rc = vertex_run(v);
     if (rc != PCOLL_OK)
         return rc;
@@ -322,12 +336,19 @@ int vertex_begin_close(struct vertex *v)
     return agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
 }
 
+static const struct participant_ops vertex_ops = {
+    .run = participant_run,
+    .done = participant_done,
+    .control = participant_control,
+    .begin_close = participant_begin_close,
+};
+
 /* A stored deposit starts nothing, but a round may wait for one of an overdue rank. */
 void vertex_deposited(struct vertex *v, enum deposit_outcome outcome)
 {
     if (outcome == DEPOSIT_ARRIVED || v->arrivals ||
         (outcome == DEPOSIT_STORED && v->policy.max_staleness))
-        context_kick(v->context, v);
+        context_kick(v->context, &v->base);
 }
 
 /* Of the table; the ring, where elements do not let the headers into the gaps. */
@@ -403,11 +424,11 @@ int vertex_create(struct context *c, const struct vertex_spec *spec,
     struct vertex *v = calloc(1, sizeof *v);
     if (!v)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
+    v->base = participant_init(&vertex_ops);
     v->context = c;
     v->policy = spec->options->policy;
     v->seed = spec->options->seed;
     v->initiator = ROUND_NOBODY;
-    v->alarm = INT64_MAX;
     struct algorithm_plan plan;
     int rc = vertex_lay_out(spec, c->transport->size, &v->shape, &plan);
     if (rc == PCOLL_OK)

@@ -45,8 +45,8 @@ enum control_kind {
 enum closing { OPEN, QUEUED, ENTERING, COUNTING, TALLYING, DRAINING, CLOSED };
 
 struct vertex {
+    struct participant base; /* first: found again from it */
     struct context *context;
-    uint32_t slot;
     struct round_shape shape;
     struct domain *domain;
     pcoll_policy policy;
@@ -60,17 +60,13 @@ struct vertex {
     struct round_data data;
     uint64_t *live; /* a set of ranks */
     struct starting starting;
-    int64_t alarm; /* INT64_MAX: none */
 
     struct agreement closing_agreement;
     uint64_t closing_rounds; /* rounds that must be over before the end */
     _Atomic int closing;
-    struct vertex *next_closing;
     bool last_sent;
     int last_received;
 
-    struct vertex *next_kicked; /* under context.kicked_mutex */
-    bool kicked;
     struct survey *survey;     /* under the progress lock */
     struct arrivals *arrivals; /* NULL: neither recorded nor replayed */
 };
@@ -106,13 +102,9 @@ void vertex_deposited(struct vertex *v, enum deposit_outcome outcome);
 
 /* Driver: run what can be run. */
 int vertex_run(struct vertex *v);
-int vertex_done(struct vertex *v, int op, size_t bytes);
-int vertex_control(struct vertex *v, uint32_t source, const struct control *message);
 
 /* Driver: close, after the handles of this communicator that close already; on all
  * ranks in the same order. Over when closing is CLOSED. Idempotent. */
 int vertex_close(struct vertex *v);
-/* Driver: it is this one's turn (for the context). */
-int vertex_begin_close(struct vertex *v);
 
 #endif

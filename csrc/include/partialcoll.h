@@ -297,6 +297,9 @@ int pcoll_handle_stats(pcoll_handle *handle, pcoll_stats *stats);
 int pcoll_handle_algorithm(pcoll_handle *handle, int32_t *algorithm);
 /* Text of the schedule; format is "text" or "dot". Free it with pcoll_text_free. */
 int pcoll_handle_schedule(pcoll_handle *handle, const char *format, char **text);
+/* The schedule as a block of a GOAL file. A byte that is copied or reduced takes
+ * ns_per_byte nanoseconds. Free it with pcoll_text_free. Local. */
+int pcoll_handle_goal(pcoll_handle *handle, double ns_per_byte, char **text);
 void pcoll_text_free(char *text);
 /*
  * Say who the current wait is waiting for: asks every rank, at most patience_us, and
@@ -311,6 +314,85 @@ int pcoll_handle_missing(pcoll_handle *handle, int64_t patience_us, char *text,
  */
 int pcoll_handle_free_begin(pcoll_handle *handle);
 int pcoll_handle_free(pcoll_handle **handle, int64_t timeout_us);
+
+/*
+ * A schedule of one's own: operations, what comes before what, and runs of it.
+ *
+ * Every rank writes its part down (local), then all commit (collective), then it runs
+ * as often as wanted. Buffers are used in place: they must stay where they are until
+ * the schedule is freed, and between start and wait they belong to it. A buffer is
+ * `count` elements of `dtype` (shape; its `op` counts for reductions only); the number
+ * of an operation comes back in *op; a label is copied, NULL stands for none. One
+ * thread at a time on a schedule, any thread.
+ */
+typedef struct pcoll_schedule pcoll_schedule;
+
+/* An empty one on *comm: the address of an MPI_Comm, which must stay until the commit,
+ * and is dup'ed there. Local. */
+int pcoll_schedule_create(const void *comm, pcoll_schedule **schedule);
+
+/*
+ * Send to a rank, receive from one. Messages from one rank to another with the same tag
+ * (0 or more) match in the order in which they were written down on either side,
+ * whenever they are carried out. A send is done when its buffer may be used again.
+ * MPI_PROC_NULL: nothing is sent or received. PCOLL_EINVAL names the argument; nothing
+ * has been added then. Local.
+ */
+int pcoll_schedule_send(pcoll_schedule *schedule, const void *from,
+                        const pcoll_buffer *shape, int32_t dest, int32_t tag,
+                        const char *label, int32_t *op);
+int pcoll_schedule_recv(pcoll_schedule *schedule, void *into, const pcoll_buffer *shape,
+                        int32_t source, int32_t tag, const char *label, int32_t *op);
+/* into[i] = from[i] op into[i]. from is into, or apart from it. Local. */
+int pcoll_schedule_reduce(pcoll_schedule *schedule, const void *from, void *into,
+                          const pcoll_buffer *shape, const char *label, int32_t *op);
+int pcoll_schedule_copy(pcoll_schedule *schedule, const void *from, void *into,
+                        const pcoll_buffer *shape, const char *label, int32_t *op);
+/* Does nothing: a point for others to wait for. Local. */
+int pcoll_schedule_nop(pcoll_schedule *schedule, const char *label, int32_t *op);
+/* Done so many seconds after its gate has opened. Local. */
+int pcoll_schedule_timer(pcoll_schedule *schedule, double seconds, const char *label,
+                         int32_t *op);
+/* More predecessors of op. Its gate opens with k of all of them, 0: as it was said
+ * before, else all. Local. */
+int pcoll_schedule_after(pcoll_schedule *schedule, int32_t op,
+                         const int32_t *predecessors, int32_t count, uint32_t k);
+
+/*
+ * Check the schedule and compare it with those of the others. progress is an enum
+ * pcoll_progress, and may differ between ranks. Collective. PCOLL_EINVAL: this rank's
+ * part is wrong (a cycle, a gate that cannot open, memory that two operations use at
+ * once); PCOLL_EMISMATCH: another rank's is, or the messages do not match; an error on
+ * every rank, and the schedule is as it was. PCOLL_ETHREAD: MPI's thread level is too
+ * low for the agent.
+ */
+int pcoll_schedule_commit(pcoll_schedule *schedule, int32_t progress);
+/* In place of a commit, for a rank whose part has gone wrong: the others' commits give
+ * PCOLL_EMISMATCH. Collective with their commit. */
+int pcoll_schedule_give_up(pcoll_schedule *schedule);
+
+/* Begin a run. Local; PCOLL_ESTATE if the last one was not waited for. */
+int pcoll_schedule_start(pcoll_schedule *schedule);
+/* Wait until all operations of the run are done on this rank, at most timeout_us
+ * microseconds (0: only look, and make progress). PCOLL_EAGAIN when they are not. Never
+ * burns a core. Local. */
+int pcoll_schedule_wait(pcoll_schedule *schedule, int64_t timeout_us);
+/* Runs that are over on this rank. Local. */
+int pcoll_schedule_runs(pcoll_schedule *schedule, uint64_t *runs);
+/* What the current run waits for, in one sentence. Local. */
+int pcoll_schedule_pending(pcoll_schedule *schedule, char *text, uint64_t capacity);
+
+/* As pcoll_handle_schedule and pcoll_handle_goal; before the commit as well. Local. */
+int pcoll_schedule_text(pcoll_schedule *schedule, const char *format, char **text);
+int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **text);
+
+/*
+ * Free in two steps, as a handle. Collective once it is committed, else local. A run
+ * that this rank has started is brought to its end; one that only others have started
+ * is answered with empty messages, so that it ends there.
+ */
+int pcoll_schedule_free_begin(pcoll_schedule *schedule);
+int pcoll_schedule_free(pcoll_schedule **schedule, int64_t timeout_us);
 
 /*
  * Skewed arrival in virtual time: rank i starts i times the skew late, in each

@@ -45,6 +45,9 @@ const struct dtype *dtype_find(int dtype);
 reduce_fn *reduce_kernel(int op, int dtype);
 /* On elements as a user's buffer holds them. */
 identity_fn *identity_kernel(int op, int dtype);
+/* The same for a reduction; the op must be defined for the dtype. */
+void reduce_buffer(int op, int dtype, void *out, const void *a, const void *b,
+                   size_t count);
 
 /* In the order of their enums, with NULL at the end; MPI's at the end as well. */
 extern const char *const dtype_names[], *const op_names[];

@@ -53,13 +53,36 @@ static void write_text(FILE *out, const struct sched *s)
     }
 }
 
+/* Inside a quoted string of DOT. */
+static void write_quoted(FILE *out, const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
+            fputc('\\', out);
+        fputc(*text, out);
+    }
+}
+
+static void describe_quoted(FILE *out, const struct op *op)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *plain = open_memstream(&text, &size);
+    if (!plain)
+        return;
+    describe(plain, op);
+    fclose(plain);
+    write_quoted(out, text);
+    free(text);
+}
+
 static void write_dot(FILE *out, const struct sched *s)
 {
     fprintf(out, "digraph schedule {\n  node [shape=box];\n");
     for (uint32_t i = 0; i < s->count; i++) {
         const struct op *op = &s->ops[i];
         fprintf(out, "  o%u [label=\"", i);
-        describe(out, op);
+        describe_quoted(out, op);
         if (op->preds > 1)
             fprintf(out, "\\n%u of %u", op->need, op->preds);
         fprintf(out, "\"%s%s];\n", op->kind == OP_NOP ? ", shape=ellipse" : "",

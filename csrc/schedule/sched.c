@@ -130,6 +130,11 @@ int sched_nop(struct sched *s, const char *label)
     return add_local(s, OP_NOP, OP_PLAIN, label, -1, -1, -1);
 }
 
+int sched_timer(struct sched *s, const char *label)
+{
+    return add_local(s, OP_TIMER, OP_PLAIN, label, -1, -1, -1);
+}
+
 int sched_event(struct sched *s, const char *label)
 {
     return add_local(s, OP_NOP, OP_EVENT, label, -1, -1, -1);
@@ -207,7 +212,28 @@ static int index_successors(struct sched *s)
     return PCOLL_OK;
 }
 
-/* Kahn's algorithm with every gate taken as AND: what is left over lies on a cycle. */
+/* What Kahn's algorithm leaves over lies on a cycle or behind one. Every such operation
+ * has a predecessor that is left over as well: going back count times ends on a cycle.
+ * `before` is scratch. */
+static int report_cycle(const struct sched *s, const uint32_t *missing,
+                        uint32_t *before)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < s->edge_count; i++)
+        if (missing[s->edges[i].from])
+            before[s->edges[i].to] = s->edges[i].from;
+    while (!missing[at])
+        at++;
+    for (uint32_t steps = 0; steps < s->count; steps++)
+        at = before[at];
+    uint32_t by = before[at];
+    return fail(PCOLL_EINVAL,
+                "schedule: operation %u (%s) depends on itself, by way of operation %u "
+                "(%s)",
+                at, s->ops[at].label, by, s->ops[by].label);
+}
+
+/* Kahn's algorithm with every gate taken as AND. */
 static int check_acyclic(const struct sched *s)
 {
     uint32_t *missing = malloc(s->count * sizeof *missing);
@@ -232,16 +258,10 @@ static int check_acyclic(const struct sched *s)
                 queue[tail++] = next;
         }
     }
-    uint32_t on_cycle = 0;
-    while (tail < s->count && on_cycle < s->count && missing[on_cycle] == 0)
-        on_cycle++;
-    bool cyclic = tail < s->count;
+    int rc = tail < s->count ? report_cycle(s, missing, queue) : PCOLL_OK;
     free(missing);
     free(queue);
-    if (cyclic)
-        return fail(PCOLL_EINVAL, "schedule: operation %u (%s) depends on itself",
-                    on_cycle, s->ops[on_cycle].label);
-    return PCOLL_OK;
+    return rc;
 }
 
 static int check_op(const struct sched *s, uint32_t id)

@@ -71,6 +71,7 @@ int sched_control_recv(struct sched *s, const char *label, int peer, int edge);
 int sched_reduce(struct sched *s, const char *label, int out, int a, int b);
 int sched_copy(struct sched *s, const char *label, int into, int from);
 int sched_nop(struct sched *s, const char *label);
+int sched_timer(struct sched *s, const char *label);
 int sched_event(struct sched *s, const char *label);
 
 /* Not all the data, but these slices. */
@@ -94,6 +95,17 @@ int sched_commit(struct sched *s);
 /* The schedule as text (one operation a line) or as Graphviz DOT; malloc'ed. */
 char *sched_text(const struct sched *s);
 char *sched_dot(const struct sched *s);
+
+/* What a simulator of schedules must know of an operation beyond its dependencies. */
+struct goal_cost {
+    uint64_t bytes; /* SEND, RECV */
+    uint32_t tag;   /* SEND, RECV: one for each message of a pair of ranks */
+    uint64_t time;  /* everything else, nanoseconds */
+};
+/* The schedule of a rank in GOAL, the text that LogGOPSim's family of simulators reads
+ * (Hoefler, Schneider, Lumsdaine, HPDC 2010); malloc'ed. */
+char *sched_goal(const struct sched *s, uint32_t rank,
+                 struct goal_cost (*cost)(const void *arg, int op), const void *arg);
 
 const char *op_kind_name(enum op_kind kind);
 

@@ -79,7 +79,7 @@ static int create_rank(struct pcoll_skew_run *run, uint32_t i,
                                              .create_domain = domain_single_create,
                                              .domain_arg = &i},
                        &r->vertex);
-    return rc == PCOLL_OK ? context_register(r->context, r->vertex, 0) : rc;
+    return rc == PCOLL_OK ? context_register(r->context, &r->vertex->base, 0) : rc;
 }
 
 static int create_all(struct pcoll_skew_run *run, const pcoll_options *options)
@@ -192,7 +192,7 @@ static int finish(struct pcoll_skew_run *run, uint32_t i)
     run->result.wrong += run->exact ? count_wrong(run) : 0;
     run->initiator = round.initiator;
     if (moved)
-        context_kick(r->context, r->vertex);
+        context_kick(r->context, &r->vertex->base);
     return d->ops->change(d, 0, member_finish);
 }
 

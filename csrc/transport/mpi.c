@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The transport over MPI. One duplicated communicator, point-to-point messages in units
- * of 64 bytes (so that int counts reach 128 GiB), one tag for control messages with a
- * few receives always posted for it, the other tags for data.
+ * of 64 bytes where that goes (so that int counts reach 128 GiB), one tag for control
+ * messages with a few receives always posted for it, the other tags for data.
  *
  * After every message to a rank on this machine its bell is rung; again when a send
  * that MPI did not deliver at once has gone through, and when a large receive is posted
@@ -10,6 +10,7 @@
  *
  * One thread at a time: the holder of the progress lock.
  */
+#include <limits.h>
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,6 +125,40 @@ static void begin_send(struct mpi_transport *m, uint32_t peer)
     ring(m, peer);
 }
 
+/* How MPI is told of so many bytes. Sender and receiver may choose differently. */
+struct extent {
+    int count;
+    MPI_Datatype type;
+    bool made; /* for this message */
+};
+
+static int extent_of(struct mpi_transport *m, size_t bytes, struct extent *e)
+{
+    *e = (struct extent){.count = (int)(bytes / BLOCK), .type = m->block};
+    if (bytes % BLOCK == 0)
+        return PCOLL_OK;
+    int rest = (int)(bytes % BLOCK);
+    if (bytes <= INT_MAX) {
+        *e = (struct extent){.count = (int)bytes, .type = MPI_BYTE};
+        return PCOLL_OK;
+    }
+    *e = (struct extent){.count = 1, .made = true};
+    int rc = mpi_check(
+        MPI_Type_create_struct(2, (int[]){(int)(bytes / BLOCK), rest},
+                               (MPI_Aint[]){0, (MPI_Aint)(bytes - (size_t)rest)},
+                               (MPI_Datatype[]){m->block, MPI_BYTE}, &e->type),
+        "MPI_Type_create_struct");
+    return rc == PCOLL_OK ? mpi_check(MPI_Type_commit(&e->type), "MPI_Type_commit")
+                          : rc;
+}
+
+/* MPI keeps a type for as long as a message uses it. */
+static void extent_end(struct extent *e)
+{
+    if (e->made)
+        MPI_Type_free(&e->type);
+}
+
 static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
                     size_t bytes, uint64_t cookie)
 {
@@ -135,11 +170,15 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
                                                 .cookie = cookie,
                                                 .large = bytes >= LARGE_BLOCKS * BLOCK},
                           &request);
+    struct extent e;
+    if (rc == PCOLL_OK)
+        rc = extent_of(m, bytes, &e);
     if (rc != PCOLL_OK)
         return rc;
-    rc = mpi_check(MPI_Isend(data, (int)(bytes / BLOCK), m->block, (int)peer,
+    rc = mpi_check(MPI_Isend(data, e.count, e.type, (int)peer,
                              FIRST_DATA_TAG + (int)tag, m->comm, request),
                    "MPI_Isend");
+    extent_end(&e);
     if (rc != PCOLL_OK)
         return rc;
     begin_send(m, peer);
@@ -157,11 +196,15 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
         (struct request_info){
             .kind = DATA_RECV, .peer = peer, .cookie = cookie, .large = large},
         &request);
+    struct extent e;
+    if (rc == PCOLL_OK)
+        rc = extent_of(m, capacity, &e);
     if (rc != PCOLL_OK)
         return rc;
-    rc = mpi_check(MPI_Irecv(data, (int)(capacity / BLOCK), m->block, (int)peer,
+    rc = mpi_check(MPI_Irecv(data, e.count, e.type, (int)peer,
                              FIRST_DATA_TAG + (int)tag, m->comm, request),
                    "MPI_Irecv");
+    extent_end(&e);
     if (rc != PCOLL_OK)
         return rc;
     m->count++;
@@ -236,7 +279,7 @@ static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
                      struct transport_event *event)
 {
     const struct request_info *info = &m->info[i];
-    int blocks = 0;
+    MPI_Count bytes = 0;
     switch (info->kind) {
     case CONTROL_RECV:
         *event = (struct transport_event){.kind = TRANSPORT_CONTROL,
@@ -251,7 +294,7 @@ static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
         end_send(m, info);
         break;
     case DATA_RECV:
-        MPI_Get_count(status, m->block, &blocks);
+        MPI_Get_elements_x(status, MPI_BYTE, &bytes);
         if (info->large)
             ring(m, info->peer);
         break;
@@ -260,9 +303,8 @@ static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
             (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = info->cookie};
         return true;
     }
-    *event = (struct transport_event){.kind = TRANSPORT_DONE,
-                                      .cookie = info->cookie,
-                                      .bytes = (size_t)blocks * BLOCK};
+    *event = (struct transport_event){
+        .kind = TRANSPORT_DONE, .cookie = info->cookie, .bytes = (size_t)bytes};
     return true;
 }
 

@@ -18,6 +18,11 @@ int mpi_check_comm(const void *comm);
 /* This process in MPI_COMM_WORLD, and its size. */
 void mpi_world(uint32_t *rank, uint32_t *size);
 
+/* This rank and the number of ranks. */
+void mpi_comm_shape(const void *comm, uint32_t *rank, uint32_t *size);
+/* Is that what MPI calls nobody? */
+bool mpi_is_proc_null(int rank);
+
 /*
  * Duplicate *comm and make a transport of it. Collective. Peers on this machine are
  * rung through their bells.

@@ -37,6 +37,20 @@ void mpi_world(uint32_t *rank, uint32_t *size)
     *size = (uint32_t)all;
 }
 
+void mpi_comm_shape(const void *comm, uint32_t *rank, uint32_t *size)
+{
+    int r = 0, s = 0;
+    MPI_Comm_rank(*(const MPI_Comm *)comm, &r);
+    MPI_Comm_size(*(const MPI_Comm *)comm, &s);
+    *rank = (uint32_t)r;
+    *size = (uint32_t)s;
+}
+
+bool mpi_is_proc_null(int rank)
+{
+    return rank == MPI_PROC_NULL;
+}
+
 /* State on communicators: an attribute, freed with the communicator. */
 
 struct state {

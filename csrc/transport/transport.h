@@ -43,7 +43,8 @@ struct transport;
 enum agree_op { AGREE_MAX, AGREE_SUM };
 
 struct transport_ops {
-    /* The buffer must stay until the event. Sizes are multiples of 64. */
+    /* The buffer must stay until the event. Any size up to 64 times INT_MAX; a message
+     * is at most as long as the receive that it meets. */
     int (*send)(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
                 size_t bytes, uint64_t cookie);
     int (*recv)(struct transport *t, uint32_t peer, uint32_t tag, void *data,

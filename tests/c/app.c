@@ -31,7 +31,7 @@ static double deposit_value(const struct world *w, uint32_t rank, uint64_t call,
 
 static void kick(struct world *w, uint32_t rank, struct vertex *v)
 {
-    context_kick(w->context[rank], v);
+    context_kick(w->context[rank], &v->base);
 }
 
 static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,

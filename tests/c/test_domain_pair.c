@@ -36,7 +36,7 @@ static void start(struct app *a, uint32_t rank)
     struct domain *d = a->vertex->domain;
     CHECK_OK(d->ops->deposit(d, a->who, send, &outcome));
     if (outcome == DEPOSIT_ARRIVED)
-        context_kick(a->context, a->vertex);
+        context_kick(a->context, &a->vertex->base);
     a->waiting = true;
 }
 
@@ -51,7 +51,7 @@ static void finish(struct app *a, struct seen *seen, int policy)
     bool moved;
     CHECK_OK(d->ops->deliver(d, a->who, a->round, UINT64_MAX, recv, &r, masks, &moved));
     if (moved)
-        context_kick(a->context, a->vertex);
+        context_kick(a->context, &a->vertex->base);
     CHECK(r.index == a->round, "round %llu", (unsigned long long)r.index);
     for (uint32_t i = 0; i < RANKS; i++)
         sum += bitset_has(masks, i) ? (i + 1) * 1000.0 + (double)a->round : 0;
@@ -84,7 +84,7 @@ static void make(struct sim *sim, struct app *apps, struct context **contexts,
                                    .domain_arg = &first};
         CHECK_OK(context_create(sim_endpoint(sim, v), NULL, &contexts[v]));
         CHECK_OK(vertex_create(contexts[v], &spec, &vertices[v]));
-        CHECK_OK(context_register(contexts[v], vertices[v], 0));
+        CHECK_OK(context_register(contexts[v], &vertices[v]->base, 0));
     }
     for (uint32_t r = 0; r < RANKS; r++)
         apps[r] = (struct app){.vertex = vertices[vertex_of(r)],

@@ -63,7 +63,7 @@ static uint64_t take(struct rank *r)
                                             masks, &moved) == PCOLL_OK) {
         any = true;
         if (moved)
-            context_kick(r->context, r->vertex);
+            context_kick(r->context, &r->vertex->base);
         for (int i = 0; i < COUNT; i++)
             CHECK(recv[i] == recv[0], "element %d of round %llu", i,
                   (unsigned long long)round.index);
@@ -114,7 +114,7 @@ static void create(struct rank *r, struct inproc *net, uint32_t rank, pcoll_opti
                                .create_domain = domain_single_create,
                                .domain_arg = &r->rank};
     CHECK_OK(vertex_create(r->context, &spec, &r->vertex));
-    CHECK_OK(context_register(r->context, r->vertex, 0));
+    CHECK_OK(context_register(r->context, &r->vertex->base, 0));
     progress_add(r->progress, &r->context->source);
 }
 

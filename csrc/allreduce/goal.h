@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The schedule of a handle in GOAL. */
+#ifndef PCOLL_ALLREDUCE_GOAL_H
+#define PCOLL_ALLREDUCE_GOAL_H
+
+#include "vertex.h"
+
+/* A byte that is copied or reduced takes so many nanoseconds. malloc'ed. */
+char *vertex_goal(const struct vertex *v, double ns_per_byte);
+
+#endif

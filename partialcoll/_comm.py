@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What everything that is made on a communicator needs: its address, and who progresses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from ._ffi import ffi, lib
+
+PROGRESS: dict[str, int] = {
+    "agent": lib.PCOLL_PROGRESS_AGENT,
+    "manual": lib.PCOLL_PROGRESS_MANUAL,
+    "spin": lib.PCOLL_PROGRESS_SPIN,
+}
+
+
+def address(comm: Any) -> Any:
+    """The address of the MPI_Comm inside an mpi4py intra-communicator."""
+    if not isinstance(comm, MPI.Comm):
+        raise TypeError(f"comm: expected an mpi4py communicator, got {type(comm).__name__}")
+    if comm == MPI.COMM_NULL:
+        raise ValueError("comm: expected a communicator, got MPI.COMM_NULL")
+    if comm.Is_inter():
+        raise ValueError("comm: expected an intra-communicator, got an inter-communicator")
+    return ffi.cast("void *", MPI._addressof(comm))

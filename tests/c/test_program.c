@@ -1,0 +1,603 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Users' schedules on simulated ranks: random DAGs against a sequential evaluation.
+ *
+ * A random program is a list of steps of all ranks, which is a valid order to carry
+ * them out one after the other: that is the reference. Each rank's schedule has the
+ * dependencies that the memory asks for, some more, and gates of k of n; the messages,
+ * the timers and the runs of all ranks then go as the hostile simulation wants.
+ *
+ *   PARTIALCOLL_SEED=17 build/c/test_program        one seed again
+ *   PARTIALCOLL_SCHEDULES=100000 …                  more of them
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "../../csrc/base/splitmix.h"
+#include "../../csrc/program/messages.h"
+#include "../../csrc/program/program.h"
+#include "../../csrc/transport/sim.h"
+#include "check.h"
+
+enum { RANKS = 6, BUFFERS = 4, ELEMENTS = 20, STEPS = 40, MOST_OPS = 4 * STEPS };
+
+typedef int64_t memory[RANKS][BUFFERS][ELEMENTS];
+
+struct step {
+    enum op_kind kind; /* SEND: a message from rank, a to peer, b */
+    uint32_t rank, peer;
+    int a, b; /* buffers */
+    uint64_t count;
+    int op;
+};
+
+/* One operation of a rank: which buffers it reads and writes. */
+struct access {
+    int read, write; /* -1: none */
+    bool accumulates;
+    int op;
+    uint64_t count;
+};
+
+struct world {
+    uint64_t seed, drawn;
+    uint32_t ranks;
+    int steps;
+    struct step step[STEPS];
+    memory expected, real;
+    struct draft draft[RANKS];
+    struct access access[RANKS][MOST_OPS];
+    struct sim *sim;
+    struct context *context[RANKS];
+    struct program *program[RANKS];
+    uint64_t runs, started[RANKS];
+    bool asleep[RANKS]; /* its application has not come back yet */
+};
+
+static struct world w;
+
+static uint32_t draw(uint32_t bound)
+{
+    return (uint32_t)(splitmix_mix(w.seed ^ ++w.drawn << 20) % bound);
+}
+
+/* Drawing a program. */
+
+static struct step draw_step(void)
+{
+    static const enum op_kind kinds[] = {OP_SEND, OP_SEND, OP_SEND,   OP_REDUCE,
+                                         OP_COPY, OP_NOP,  OP_REDUCE, OP_TIMER};
+    struct step s = {.kind = kinds[draw(8)],
+                     .rank = draw(w.ranks),
+                     .peer = draw(w.ranks),
+                     .a = (int)draw(BUFFERS),
+                     .b = (int)draw(BUFFERS),
+                     .count = draw(4) ? 1 + draw(ELEMENTS) : 0,
+                     .op = (int)draw(4)};
+    if ((s.kind != OP_SEND || s.rank == s.peer) && s.a == s.b)
+        s.b = (s.a + 1) % BUFFERS;
+    return s;
+}
+
+/* The reference: one step after the other. */
+static void evaluate(memory m)
+{
+    for (int i = 0; i < w.steps; i++) {
+        const struct step *s = &w.step[i];
+        int64_t *from = m[s->rank][s->a];
+        if (s->kind == OP_SEND)
+            memcpy(m[s->peer][s->b], from, s->count * sizeof *from);
+        if (s->kind == OP_COPY)
+            memcpy(m[s->rank][s->b], from, s->count * sizeof *from);
+        if (s->kind == OP_REDUCE)
+            reduce_kernel(s->op, PCOLL_INT64)(m[s->rank][s->b], from, m[s->rank][s->b],
+                                              s->count);
+    }
+}
+
+static bool conflict(const struct access *a, const struct access *b)
+{
+    bool both_write = a->write >= 0 && a->write == b->write;
+    bool any_order =
+        a->accumulates && b->accumulates && a->op == b->op && a->count == b->count;
+    return (both_write && !any_order) || (a->write >= 0 && a->write == b->read) ||
+           (b->write >= 0 && b->write == a->read);
+}
+
+static void note(uint32_t rank, int op, struct access access)
+{
+    CHECK(op < MOST_OPS, "too many operations");
+    w.access[rank][op] = access;
+}
+
+/* A gate of k of n over some earlier operations, to come before op. */
+static void add_gate(uint32_t rank, int op)
+{
+    struct draft *d = &w.draft[rank];
+    int32_t before[3];
+    int gate, n = 1 + (int)draw(3);
+    for (int i = 0; i < n; i++)
+        before[i] = (int32_t)draw((uint32_t)op);
+    CHECK_OK(draft_nop(d, "gate", &gate));
+    note(rank, gate, (struct access){.read = -1, .write = -1});
+    CHECK_OK(draft_after(d, gate, before, n, 0));
+    CHECK_OK(draft_after(d, op, &gate, 1, 0));
+    uint32_t distinct = 0;
+    for (int i = 0; i < n; i++) {
+        bool seen = false;
+        for (int j = 0; j < i; j++)
+            seen = seen || before[j] == before[i];
+        distinct += !seen;
+    }
+    CHECK_OK(draft_after(d, gate, NULL, 0, 1 + draw(distinct)));
+}
+
+/* What must come before op, and some that need not. */
+static void add_dependencies(uint32_t rank, int op, struct access access)
+{
+    note(rank, op, access);
+    bool must = false;
+    for (int32_t i = 0; i < op; i++) {
+        bool conflicts = conflict(&w.access[rank][i], &access);
+        must = must || conflicts;
+        if (conflicts || !draw(10))
+            CHECK_OK(draft_after(&w.draft[rank], op, &i, 1, 0));
+    }
+    if (op && !draw(3))
+        add_gate(rank, op);
+    else if (op && !must && !draw(2)) { /* a gate of its own */
+        int32_t before = (int32_t)draw((uint32_t)op);
+        CHECK_OK(draft_after(&w.draft[rank], op, &before, 1, 1));
+    }
+}
+
+/* Some messages are given another tag; then only those of one tag keep their order. */
+static void add_message(const struct step *s)
+{
+    pcoll_buffer shape = {.count = s->count, .dtype = PCOLL_INT64};
+    int op, tag = draw(3) ? 0 : (int)draw(3);
+    CHECK_OK(draft_send(&w.draft[s->rank], w.real[s->rank][s->a], &shape, (int)s->peer,
+                        tag, NULL, &op));
+    add_dependencies(s->rank, op, (struct access){.read = s->a, .write = -1});
+    CHECK_OK(draft_recv(&w.draft[s->peer], w.real[s->peer][s->b], &shape, (int)s->rank,
+                        tag, NULL, &op));
+    add_dependencies(s->peer, op, (struct access){.read = -1, .write = s->b});
+}
+
+static void add_step(const struct step *s)
+{
+    struct draft *d = &w.draft[s->rank];
+    pcoll_buffer shape = {.count = s->count, .dtype = PCOLL_INT64, .op = s->op};
+    struct access access = {.read = -1, .write = -1};
+    int op = -1;
+    if (s->kind == OP_SEND) {
+        add_message(s);
+        return;
+    }
+    if (s->kind == OP_NOP)
+        CHECK_OK(draft_nop(d, NULL, &op));
+    if (s->kind == OP_TIMER)
+        CHECK_OK(draft_timer(d, draw(3) ? draw(20000) * 1e-9 : 0, NULL, &op));
+    if (s->kind == OP_REDUCE || s->kind == OP_COPY)
+        access = (struct access){.read = s->a,
+                                 .write = s->b,
+                                 .accumulates = s->kind == OP_REDUCE,
+                                 .op = s->op,
+                                 .count = s->count};
+    if (s->kind == OP_REDUCE)
+        CHECK_OK(draft_reduce(d, w.real[s->rank][s->a], w.real[s->rank][s->b], &shape,
+                              NULL, &op));
+    if (s->kind == OP_COPY)
+        CHECK_OK(draft_copy(d, w.real[s->rank][s->a], w.real[s->rank][s->b], &shape,
+                            NULL, &op));
+    add_dependencies(s->rank, op, access);
+}
+
+/* Making the ranks. */
+
+static void commit_all(void)
+{
+    uint64_t sum[DIGEST_WORDS] = {0}, digest[DIGEST_WORDS];
+    struct sched *s[RANKS];
+    uint32_t tags = 0;
+    for (uint32_t r = 0; r < w.ranks; r++) {
+        CHECK_OK(draft_commit(&w.draft[r], &s[r]));
+        messages_digest(&w.draft[r], digest);
+        for (int i = 0; i < DIGEST_WORDS; i++)
+            sum[i] += digest[i];
+        tags = w.draft[r].tags > tags ? w.draft[r].tags : tags;
+    }
+    CHECK(!sum[0] && !sum[1], "messages that match do not");
+    for (uint32_t r = 0; r < w.ranks; r++) {
+        w.draft[r].tags = tags;
+        CHECK_OK(program_create(w.context[r], &w.draft[r], s[r], &w.program[r]));
+        CHECK_OK(context_register(w.context[r], &w.program[r]->base, 3));
+    }
+}
+
+static void create(uint64_t seed)
+{
+    memset(&w, 0, sizeof w);
+    w.seed = seed;
+    w.ranks = 1 + draw(RANKS);
+    w.steps = 1 + (int)draw(STEPS);
+    w.runs = 1 + draw(4);
+    for (size_t i = 0; i < sizeof w.real / sizeof(int64_t); i++)
+        ((int64_t *)w.real)[i] = (int64_t)draw(100) - 50;
+    memcpy(w.expected, w.real, sizeof w.real);
+    for (uint32_t r = 0; r < w.ranks; r++)
+        w.draft[r] = (struct draft){.rank = r, .size = w.ranks};
+    for (int i = 0; i < w.steps; i++) {
+        w.step[i] = draw_step();
+        add_step(&w.step[i]);
+    }
+    struct sim_options options = {
+        .size = w.ranks,
+        .seed = seed,
+        .network = {.L = 2000, .o = 100, .latency = PCOLL_LATENCY_EXPONENTIAL},
+        .hostile = true,
+        .stall_one_in = draw(2) ? 5 : 0,
+        .stall_longest = 10000,
+        .spurious_one_in = draw(2) ? 7 : 0};
+    CHECK_OK(sim_create(&options, &w.sim));
+    for (uint32_t r = 0; r < w.ranks; r++)
+        CHECK_OK(context_create(sim_endpoint(w.sim, r), NULL, &w.context[r]));
+    commit_all();
+}
+
+static void destroy(void)
+{
+    for (uint32_t r = 0; r < w.ranks; r++) {
+        context_unregister(w.context[r], w.program[r]->base.slot);
+        program_destroy(&w.program[r]);
+        context_destroy(&w.context[r]);
+    }
+    sim_free(&w.sim);
+}
+
+/* Running them. */
+
+static void poll(uint32_t rank)
+{
+    while (context_poll(w.context[rank]) > 0)
+        ;
+    CHECK_OK(context_check(w.context[rank]));
+}
+
+enum { APPLICATION = 1 }; /* token of its wake-ups */
+
+/* Its application thinks for a while before each start, and once a run is over. */
+static void sleep_application(uint32_t rank)
+{
+    w.asleep[rank] = true;
+    sim_wake(w.sim, rank, 1 + draw(30000), APPLICATION);
+}
+
+static void step_application(uint32_t rank, uint64_t starts)
+{
+    struct program *p = w.program[rank];
+    bool over = atomic_load(&p->finished) == w.started[rank];
+    if (w.asleep[rank] || !over || w.started[rank] == starts)
+        return;
+    w.started[rank]++;
+    program_start(p);
+    poll(rank);
+    sleep_application(rank);
+}
+
+/* Every rank starts so many runs, and then nothing is left to happen. */
+static void run(const uint64_t starts[RANKS])
+{
+    struct sim_stop stop;
+    for (uint32_t r = 0; r < w.ranks; r++)
+        sleep_application(r);
+    while (sim_step(w.sim, &stop)) {
+        if (stop.woken && stop.token == APPLICATION)
+            w.asleep[stop.rank] = false;
+        poll(stop.rank);
+        step_application(stop.rank, starts[stop.rank]);
+    }
+}
+
+static void dump(FILE *out)
+{
+    for (uint32_t r = 0; r < w.ranks; r++) {
+        char text[2000], *schedule;
+        if (!w.program[r])
+            return;
+        program_pending(w.program[r], text, sizeof text);
+        schedule = sched_text(w.program[r]->sched);
+        fprintf(out, "rank %u: %s\n%s", r, text, schedule);
+        free(schedule);
+    }
+}
+
+static void check_finished(uint64_t runs)
+{
+    for (uint32_t r = 0; r < w.ranks; r++)
+        CHECK(atomic_load(&w.program[r]->finished) == runs,
+              "rank %u has finished %llu of %llu runs", r,
+              (unsigned long long)atomic_load(&w.program[r]->finished),
+              (unsigned long long)runs);
+}
+
+static void close_all(void)
+{
+    struct sim_stop stop;
+    for (uint32_t r = 0; r < w.ranks; r++) {
+        CHECK_OK(program_close(w.program[r]));
+        poll(r);
+    }
+    while (sim_step(w.sim, &stop))
+        poll(stop.rank);
+    for (uint32_t r = 0; r < w.ranks; r++)
+        CHECK(atomic_load(&w.program[r]->closing) == PROGRAM_CLOSED,
+              "rank %u is not closed", r);
+}
+
+static void test_random(uint64_t seed)
+{
+    snprintf(check_context, sizeof check_context, "PARTIALCOLL_SEED=%llu",
+             (unsigned long long)seed);
+    create(seed);
+    uint64_t starts[RANKS];
+    for (uint32_t r = 0; r < RANKS; r++)
+        starts[r] = w.runs;
+    run(starts);
+    check_finished(w.runs);
+    for (uint64_t i = 0; i < w.runs; i++)
+        evaluate(w.expected);
+    CHECK(!memcmp(w.expected, w.real, sizeof w.real), "another result");
+    if (draw(2)) { /* some start once more, and all leave */
+        memory before;
+        memcpy(before, w.real, sizeof before);
+        for (uint32_t r = 0; r < w.ranks; r++)
+            starts[r] += draw(2);
+        run(starts);
+        uint64_t most = 0;
+        for (uint32_t r = 0; r < w.ranks; r++)
+            most = starts[r] > most ? starts[r] : most;
+        close_all();
+        check_finished(most);
+        for (uint32_t r = 0; r < w.ranks; r++)
+            CHECK(starts[r] == most || !memcmp(before[r], w.real[r], sizeof before[r]),
+                  "rank %u: memory changed in a run that it has not started", r);
+    } else
+        close_all();
+    destroy();
+}
+
+/* A gate of 1 of 2 has to open early: its second predecessor waits for what it lets
+ * begin. */
+static void test_opens_early(void)
+{
+    enum { GO, NEAR, FAR };
+    pcoll_buffer one = {.count = 1, .dtype = PCOLL_INT64};
+    snprintf(check_context, sizeof check_context, "opens early");
+    for (uint32_t k = 1; k <= 2; k++) {
+        memset(&w, 0, sizeof w);
+        w.ranks = 3;
+        int32_t in[2], out, first;
+        for (uint32_t r = 0; r < w.ranks; r++)
+            w.draft[r] = (struct draft){.rank = r, .size = w.ranks};
+        CHECK_OK(draft_recv(&w.draft[0], w.real[0][NEAR], &one, 1, 0, NULL, &in[0]));
+        CHECK_OK(draft_recv(&w.draft[0], w.real[0][FAR], &one, 2, 0, NULL, &in[1]));
+        CHECK_OK(draft_send(&w.draft[0], w.real[0][GO], &one, 2, 0, NULL, &out));
+        CHECK_OK(draft_after(&w.draft[0], out, in, 2, k));
+        CHECK_OK(draft_send(&w.draft[1], w.real[1][GO], &one, 0, 0, NULL, &out));
+        CHECK_OK(draft_recv(&w.draft[2], w.real[2][NEAR], &one, 0, 0, NULL, &first));
+        CHECK_OK(draft_send(&w.draft[2], w.real[2][GO], &one, 0, 0, NULL, &out));
+        CHECK_OK(draft_after(&w.draft[2], out, &first, 1, 0));
+        CHECK_OK(sim_create(
+            &(struct sim_options){.size = 3, .seed = 1, .hostile = true}, &w.sim));
+        for (uint32_t r = 0; r < w.ranks; r++)
+            CHECK_OK(context_create(sim_endpoint(w.sim, r), NULL, &w.context[r]));
+        commit_all();
+        run((uint64_t[RANKS]){1, 1, 1});
+        bool over = atomic_load(&w.program[0]->finished) == 1;
+        CHECK(over == (k == 1), "%u of 2: over %d", k, over);
+        char text[500];
+        program_pending(w.program[0], text, sizeof text);
+        CHECK(over || strstr(text, "operation 1 (RECV 1 int64 tag 0) waits for rank 2"),
+              "%s", text);
+        destroy();
+    }
+}
+
+/* into = from op into, from on the left: a NaN on the left wins MAX, on the right it
+ * loses. */
+static void test_operands(void)
+{
+    double x[2] = {NAN, 1}, y[2] = {1, NAN};
+    pcoll_buffer one = {.count = 1, .dtype = PCOLL_FLOAT64, .op = PCOLL_MAX};
+    int op;
+    snprintf(check_context, sizeof check_context, "operands");
+    memset(&w, 0, sizeof w);
+    w.ranks = 1;
+    w.draft[0] = (struct draft){.rank = 0, .size = 1};
+    CHECK_OK(draft_reduce(&w.draft[0], &x[0], &x[1], &one, NULL, &op));
+    CHECK_OK(draft_reduce(&w.draft[0], &y[0], &y[1], &one, NULL, &op));
+    CHECK_OK(sim_create(&(struct sim_options){.size = 1, .seed = 1}, &w.sim));
+    CHECK_OK(context_create(sim_endpoint(w.sim, 0), NULL, &w.context[0]));
+    commit_all();
+    run((uint64_t[RANKS]){1});
+    CHECK(isnan(x[1]) && y[1] == 1, "%g, %g", x[1], y[1]);
+    destroy();
+}
+
+/* What a commit refuses. */
+
+static void refuse(struct draft *d, const char *part)
+{
+    struct sched *s = NULL;
+    CHECK(draft_commit(d, &s) == PCOLL_EINVAL && !s, "accepted: %s", part);
+    CHECK(strstr(pcoll_last_error(), part), "expected \"%s\", got \"%s\"", part,
+          pcoll_last_error());
+    draft_destroy(d);
+}
+
+static void test_refused(void)
+{
+    int64_t x[8] = {0};
+    pcoll_buffer four = {.count = 4, .dtype = PCOLL_INT64, .op = PCOLL_SUM};
+    struct draft d = {.rank = 0, .size = 2};
+    int32_t a, b, c, behind;
+    snprintf(check_context, sizeof check_context, "refused");
+
+    draft_nop(&d, "behind", &behind); /* not on the cycle, and first in the list */
+    draft_nop(&d, "one", &a);
+    draft_nop(&d, "two", &b);
+    draft_after(&d, a, &b, 1, 0);
+    draft_after(&d, b, &a, 1, 0);
+    draft_after(&d, behind, &b, 1, 0);
+    struct sched *s = NULL;
+    CHECK(draft_commit(&d, &s) == PCOLL_EINVAL, "a cycle was accepted");
+    CHECK(!strstr(pcoll_last_error(), "behind"), "%s", pcoll_last_error());
+    refuse(&d, "depends on itself");
+
+    draft_recv(&d, x, &four, 0, 0, "in", &a); /* from itself */
+    draft_send(&d, x + 4, &four, 0, 0, "out", &b);
+    draft_after(&d, b, &a, 1, 0);
+    refuse(&d, "depends on itself");
+
+    draft_recv(&d, x, &four, 1, 0, "in", &a);
+    draft_send(&d, x + 3, &four, 1, 0, "out", &b);
+    refuse(&d, "use the same memory");
+
+    /* Both or none: 1 of 2 does not say that the receive is over. */
+    for (uint32_t k = 1; k <= 2; k++) {
+        draft_recv(&d, x, &four, 1, 0, "in", &a);
+        draft_nop(&d, "other", &b);
+        draft_copy(&d, x, x + 4, &four, "use", &c);
+        draft_after(&d, c, (int32_t[]){a, b}, 2, k);
+        if (k == 1)
+            refuse(&d, "use the same memory");
+    }
+    CHECK_OK(draft_commit(&d, &s));
+    sched_free(&s);
+    draft_destroy(&d);
+
+    draft_nop(&d, "one", &a);
+    draft_nop(&d, "two", &b);
+    draft_after(&d, b, (int32_t[]){a, a}, 2, 2); /* the same one twice counts once */
+    refuse(&d, "needs 2 of 1");
+
+    CHECK(draft_after(&d, 0, &a, 1, 0) == PCOLL_EINVAL, "a foreign operation");
+    CHECK(draft_send(&d, x, &four, 2, 0, NULL, &a) == PCOLL_EINVAL, "rank 2 of 2");
+    CHECK(draft_send(&d, x, &four, 1, -1, NULL, &a) == PCOLL_EINVAL, "tag -1");
+    CHECK(draft_send(&d, NULL, &four, 1, 0, NULL, &a) == PCOLL_EINVAL, "NULL");
+    CHECK(draft_timer(&d, -1, NULL, &a) == PCOLL_EINVAL, "a negative time");
+    CHECK(draft_reduce(&d, x, x + 1, &four, NULL, &a) == PCOLL_EINVAL, "overlap");
+    CHECK(!d.count, "something was added");
+}
+
+/* Reductions into one place need no order. */
+static void test_accumulate(void)
+{
+    int64_t x[3] = {1, 2, 3};
+    pcoll_buffer one = {.count = 1, .dtype = PCOLL_INT64, .op = PCOLL_SUM};
+    struct draft d = {.rank = 0, .size = 1};
+    struct sched *s = NULL;
+    int op;
+    draft_reduce(&d, &x[0], &x[2], &one, NULL, &op);
+    draft_reduce(&d, &x[1], &x[2], &one, NULL, &op);
+    CHECK_OK(draft_commit(&d, &s));
+    sched_free(&s);
+    one.op = PCOLL_MAX;
+    draft_reduce(&d, &x[1], &x[2], &one, NULL, &op);
+    refuse(&d, "use the same memory");
+}
+
+/* Messages of rank 0 to 1 against those that 1 expects: what is said. */
+static void mismatch(int sent, int received, uint64_t count, int dtype,
+                     const char *part)
+{
+    int64_t x[100];
+    pcoll_buffer four = {.count = 4, .dtype = PCOLL_INT64},
+                 other = {.count = count, .dtype = dtype};
+    struct draft d[2] = {{.rank = 0, .size = 2}, {.rank = 1, .size = 2}};
+    uint64_t words[100], sum[DIGEST_WORDS], digest[DIGEST_WORDS];
+    int op;
+    for (int i = 0; i < sent; i++)
+        CHECK_OK(draft_send(&d[0], x, &four, 1, 5, NULL, &op));
+    for (int i = 0; i < received; i++)
+        CHECK_OK(draft_recv(&d[1], x, &other, 0, 5, NULL, &op));
+    for (int r = 0; r < 2; r++)
+        CHECK_OK(messages_number(&d[r]));
+    messages_digest(&d[0], sum);
+    messages_digest(&d[1], digest);
+    messages_write(&d[0], words);
+    messages_write(&d[1], words + (uint64_t)sent * MESSAGE_WORDS);
+    bool equal = !(sum[0] + digest[0]) && !(sum[1] + digest[1]);
+    int rc = messages_compare(words, (uint64_t)(sent + received));
+    CHECK(equal == !part && rc == (part ? PCOLL_EMISMATCH : PCOLL_OK), "%d", rc);
+    CHECK(!part || strstr(pcoll_last_error(), part), "expected \"%s\", got \"%s\"",
+          part, pcoll_last_error());
+    draft_destroy(&d[0]);
+    draft_destroy(&d[1]);
+}
+
+static void test_mismatch(void)
+{
+    snprintf(check_context, sizeof check_context, "mismatch");
+    mismatch(3, 3, 4, PCOLL_INT64, NULL);
+    mismatch(3, 2, 4, PCOLL_INT64,
+             "tag 5, rank 0 sends 3 messages to rank 1, and rank 1 receives 2");
+    mismatch(0, 1, 4, PCOLL_INT64, "rank 0 sends 0 messages to rank 1");
+    mismatch(2, 2, 5, PCOLL_INT64,
+             "from rank 0 to rank 1 is 4 int64 where rank 0 sends it, and 5 int64");
+    mismatch(1, 1, 4, PCOLL_FLOAT64, "4 float64 where rank 1 receives it");
+}
+
+/* Messages of different tags may be written down in different orders. */
+static void test_tags(void)
+{
+    enum { TAGS = 3, EACH = 20 };
+    int64_t x[TAGS][EACH], y[TAGS][EACH];
+    pcoll_buffer one = {.count = 1, .dtype = PCOLL_INT64};
+    int op;
+    snprintf(check_context, sizeof check_context, "tags");
+    memset(&w, 0, sizeof w);
+    w.ranks = 2;
+    for (uint32_t r = 0; r < w.ranks; r++)
+        w.draft[r] = (struct draft){.rank = r, .size = w.ranks};
+    for (int i = 0; i < TAGS * EACH; i++) {
+        int a = i % TAGS, b = TAGS - 1 - i / EACH;
+        x[a][i / TAGS] = 100 * a + i / TAGS;
+        CHECK_OK(draft_send(&w.draft[0], &x[a][i / TAGS], &one, 1, a, NULL, &op));
+        CHECK_OK(draft_recv(&w.draft[1], &y[b][i % EACH], &one, 0, b, NULL, &op));
+    }
+    CHECK_OK(sim_create(&(struct sim_options){.size = 2, .seed = 1}, &w.sim));
+    for (uint32_t r = 0; r < w.ranks; r++)
+        CHECK_OK(context_create(sim_endpoint(w.sim, r), NULL, &w.context[r]));
+    commit_all();
+    CHECK(w.program[0]->base.slots == 2, "%u slots for %d tags",
+          w.program[0]->base.slots, TAGS * EACH);
+    run((uint64_t[RANKS]){1, 1});
+    CHECK(!memcmp(x, y, sizeof x), "messages of different tags are mixed up");
+    destroy();
+}
+
+static uint64_t environment(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+int main(void)
+{
+    uint64_t one = environment("PARTIALCOLL_SEED", 0);
+    uint64_t count = environment("PARTIALCOLL_SCHEDULES", 10000);
+    check_dump = dump;
+    test_refused();
+    test_accumulate();
+    test_mismatch();
+    test_opens_early();
+    test_operands();
+    test_tags();
+    for (uint64_t seed = one ? one : 1; seed <= (one ? one : count); seed++)
+        test_random(seed);
+    printf("programs: all tests passed\n");
+    return 0;
+}

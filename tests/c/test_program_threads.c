@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A user's schedule as it runs under MPI, on ranks that are threads, each with an
+ * agent: start and wait on one side, the driver on the other. The thread sanitizer
+ * watches.
+ *
+ * Every rank sends to all others; what comes in is added up, each part in a place of
+ * its own. A gate of 2 of n starts a timer.
+ */
+#include <pthread.h>
+#include <time.h>
+
+#include "../../csrc/base/splitmix.h"
+#include "../../csrc/program/program.h"
+#include "check.h"
+#include "inproc.h"
+
+enum { RANKS = 4, RUNS = 400, COUNT = 30 };
+
+struct rank {
+    uint32_t rank;
+    struct progress *progress;
+    struct context *context;
+    struct program *program;
+    double mine[COUNT], parts[RANKS][COUNT], total[COUNT];
+};
+
+static bool over(void *arg)
+{
+    struct rank *r = arg;
+    return atomic_load(&r->program->finished) == atomic_load(&r->program->started);
+}
+
+static bool closed(void *arg)
+{
+    struct rank *r = arg;
+    return atomic_load(&r->program->closing) == PROGRAM_CLOSED;
+}
+
+static void must_wait(struct rank *r, bool (*what)(void *))
+{
+    CHECK(progress_wait(r->progress, what, r, 60000000) == PCOLL_OK,
+          "rank %u waited for a minute", r->rank);
+    CHECK_OK(context_check(r->context));
+}
+
+/* Half of the runs are left to the agent for a while. */
+static void nap(struct rank *r, uint64_t n)
+{
+    uint32_t us = splitmix_below(r->rank + 77, n, 400);
+    if (us > 200)
+        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+}
+
+static void *application(void *arg)
+{
+    struct rank *r = arg;
+    for (uint64_t t = 0; t < RUNS; t++) {
+        for (int i = 0; i < COUNT; i++) {
+            r->mine[i] = (double)(t + 1) * (r->rank + 1);
+            r->total[i] = 0;
+        }
+        nap(r, 2 * t);
+        program_start(r->program);
+        nap(r, 2 * t + 1);
+        must_wait(r, over);
+        for (int i = 0; i < COUNT; i++)
+            CHECK(r->total[i] == (double)(t + 1) * RANKS * (RANKS + 1) / 2,
+                  "run %llu: %g", (unsigned long long)t, r->total[i]);
+    }
+    if (r->rank == 0)
+        program_start(r->program); /* one that the others answer with nothing */
+    progress_lock(r->progress);
+    CHECK_OK(program_close(r->program));
+    progress_unlock(r->progress);
+    must_wait(r, closed);
+    return NULL;
+}
+
+static void write_down(struct rank *r, struct draft *d)
+{
+    pcoll_buffer shape = {.count = COUNT, .dtype = PCOLL_FLOAT64, .op = PCOLL_SUM};
+    int32_t op, add, timer, received[RANKS];
+    for (uint32_t i = 0; i < RANKS; i++) {
+        CHECK_OK(draft_send(d, r->mine, &shape, (int)i, 0, NULL, &op));
+        CHECK_OK(draft_recv(d, r->parts[i], &shape, (int)i, 0, NULL, &received[i]));
+        CHECK_OK(draft_reduce(d, r->parts[i], r->total, &shape, NULL, &add));
+        CHECK_OK(draft_after(d, add, &received[i], 1, 0));
+    }
+    CHECK_OK(draft_timer(d, 50e-6, NULL, &timer));
+    CHECK_OK(draft_after(d, timer, received, RANKS, 2));
+}
+
+static void create(struct rank *r, struct inproc *net, uint32_t rank)
+{
+    struct draft d = {.rank = rank, .size = RANKS};
+    struct sched *s;
+    *r = (struct rank){.rank = rank};
+    CHECK_OK(progress_create(&r->progress));
+    struct transport *t = inproc_endpoint(net, rank, progress_bell(r->progress)->page);
+    CHECK_OK(context_create(t, r->progress, &r->context));
+    write_down(r, &d);
+    CHECK_OK(draft_commit(&d, &s));
+    CHECK_OK(program_create(r->context, &d, s, &r->program));
+    CHECK_OK(context_register(r->context, &r->program->base, 0));
+    progress_add(r->progress, &r->context->source);
+}
+
+static void destroy(struct rank *r)
+{
+    progress_remove(r->progress, &r->context->source);
+    progress_destroy(&r->progress);
+    context_unregister(r->context, 0);
+    program_destroy(&r->program);
+    context_destroy(&r->context);
+}
+
+static void run(bool agents)
+{
+    static struct rank ranks[RANKS];
+    pthread_t threads[RANKS];
+    snprintf(check_context, sizeof check_context, agents ? "agents" : "manual");
+    struct inproc *net = inproc_create(RANKS);
+    for (uint32_t i = 0; i < RANKS; i++)
+        create(&ranks[i], net, i);
+    for (uint32_t i = 0; i < RANKS && agents; i++)
+        CHECK_OK(progress_start_agent(ranks[i].progress, PCOLL_PROGRESS_AGENT));
+    for (uint32_t i = 0; i < RANKS; i++)
+        pthread_create(&threads[i], NULL, application, &ranks[i]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < RANKS; i++)
+        destroy(&ranks[i]);
+    inproc_free(net);
+}
+
+int main(void)
+{
+    run(true);
+    run(false);
+    printf("programs and threads: all tests passed\n");
+    return 0;
+}
