@@ -14,7 +14,7 @@
 /* Of the handles that full calls share, on one communicator. When it is full, a new
  * signature takes the place of one that has not been used for long; if there is none,
  * the program has more signatures than are worth keeping, and MPI does the call. */
-enum { MOST_HANDLES = 64, LONG_UNUSED = 1000 };
+enum { MOST_HANDLES = 512, LONG_UNUSED = 1000 };
 static const uint64_t most_bytes = (uint64_t)1 << 29;
 
 static _Thread_local bool inside;
