@@ -8,17 +8,23 @@
 #include <mpi.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "entries.h"
 #include "info.h"
 #include "takeover.h"
 
-static bool get_quorum(MPI_Info info, char *text, int capacity)
+/* A value that does not fit is no policy either: it is cut, and refused later. */
+static bool get_quorum(MPI_Info info, char *text, size_t capacity)
 {
+    char value[MPI_MAX_INFO_VAL + 1];
     int found = 0;
     if (info != MPI_INFO_NULL)
-        PMPI_Info_get(info, "partialcoll_quorum", capacity - 1, text, &found);
+        PMPI_Info_get(info, "partialcoll_quorum", MPI_MAX_INFO_VAL, value, &found);
+    if (found && (size_t)snprintf(text, capacity, "%s", value) >= capacity)
+        memcpy(text + capacity - 4, "...", 4);
     return found;
 }
 

@@ -124,7 +124,7 @@ static void while_receiving(void)
     wait_all();
     if (rank)
         MPI_Send(&token, 1, MPI_INT, 0, 5, MPI_COMM_WORLD);
-    SAY("while receiving\n");
+    SAY("while_receiving\n");
 }
 
 /* With messages of the program's in one array. */
@@ -197,7 +197,7 @@ int main(int argc, char **argv)
     rounds("dup", wait_all, 1);
     if (argc > 1) { /* legal, but Open MPI 5.0 crashes: not for comparing */
         MPI_Comm_free(&dup);
-        rounds("after free", wait_all, 1);
+        rounds("after_free", wait_all, 1);
     }
     drop();
     MPI_Finalize();
