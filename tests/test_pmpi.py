@@ -6,32 +6,24 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
+import c_users
 import pytest
 
-from partialcoll import _clibs, _mpiexec
+from partialcoll import _clibs
 
-PROGRAMS = Path(__file__).resolve().parent / "pmpi"
-LIMIT_S = 120
-
-
-@pytest.fixture(scope="session")
-def mpicc():
-    """The compiler wrapper of the MPI in use."""
-    return str(Path(_mpiexec.find(_mpiexec.flavour())).parent / "mpicc")
+PROGRAMS = c_users.TESTS / "pmpi"
 
 
 @pytest.fixture(scope="session")
-def build(mpicc, tmp_path_factory):
+def build(tmp_path_factory):
     """Compile a program of tests/pmpi; its path."""
     folder = tmp_path_factory.mktemp("pmpi")
 
     def compile_program(name):
         path = folder / name
         if not path.exists():
-            words = [mpicc, "-Wall", "-Wextra", "-Werror", "-pthread"]
-            subprocess.run([*words, str(PROGRAMS / f"{name}.c"), "-o", str(path)], check=True)
+            c_users.compile_program(f"pmpi/{name}.c", path)
         return str(path)
 
     return compile_program
@@ -39,19 +31,16 @@ def build(mpicc, tmp_path_factory):
 
 @pytest.fixture
 def run(clean_environment, tmp_path):
-    """Start a program on some ranks, with the interposer if any settings are given, as a user
-    does: in the environment of mpiexec."""
+    """Start a program on some ranks, with the interposer if any settings are given."""
 
     def start(*words, ranks=3, settings=None):
-        vendor = _mpiexec.flavour()
-        job = _mpiexec.command(_mpiexec.find(vendor), vendor, ranks, None, None)
-        launched = _mpiexec.environment(vendor)
-        env = {**clean_environment, "PARTIALCOLL_REPORT": "1", **(settings or {})}
-        env.update({k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k})
-        if settings is not None:
-            env["LD_PRELOAD"] = _clibs.preload()
-        return subprocess.run(
-            [*job, *words], env=env, capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path
+        return c_users.run(
+            words,
+            clean_environment,
+            tmp_path,
+            ranks,
+            {"PARTIALCOLL_REPORT": "1", **(settings or {})},
+            preload=settings is not None,
         )
 
     return start
@@ -190,7 +179,7 @@ def test_thread_level_too_low(build, run):
 def test_program_without_mpi(build, clean_environment):
     env = {**clean_environment, "LD_PRELOAD": _clibs.preload(), "PARTIALCOLL_REPORT": "1"}
     done = subprocess.run(
-        [build("quiet")], env=env, capture_output=True, text=True, timeout=LIMIT_S
+        [build("quiet")], env=env, capture_output=True, text=True, timeout=c_users.LIMIT_S
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "quiet\n", "")
 
@@ -213,9 +202,9 @@ def test_beside_the_package(run, tmp_path):
     assert report(run(sys.executable, str(script), settings={}))[0] == 3 * 20
 
 
-def test_fortran(build, run, mpicc, tmp_path):
+def test_fortran(run, tmp_path):
     """Where MPI has its Fortran part (PyPI's have not)."""
-    mpifort = shutil.which("mpifort", path=os.path.dirname(mpicc))
+    mpifort = shutil.which("mpifort", path=os.path.dirname(c_users.mpicc()))
     if mpifort is None:
         pytest.skip("this MPI has no mpifort")
     program = str(tmp_path / "fortran")
