@@ -44,10 +44,10 @@ struct cache {
 struct record {
     struct cache cache;
     pcoll_policy policy;
-    bool settled;    /* the ranks have agreed on what follows */
-    bool intra;      /* an intra-communicator */
-    bool partial;    /* its rounds need not wait for everybody */
-    int level;       /* MPI's thread level, the lowest of its ranks */
+    bool settled; /* the ranks have agreed on what follows */
+    bool intra;   /* an intra-communicator */
+    bool partial; /* its rounds need not wait for everybody */
+    int level;    /* MPI's thread level, the lowest of its ranks */
     int size;
     char wanted[96]; /* text of a policy given for this communicator, or "" */
     void *more;      /* of the interposer */

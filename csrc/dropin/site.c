@@ -23,7 +23,7 @@ uint64_t site_hash(const void *return_address)
         return 1; /* code made at run time: all of it is one place */
     const char *slash = strrchr(object.dli_fname, '/');
     uint64_t name = hash_text(slash ? slash + 1 : object.dli_fname);
-    uint64_t offset = (uint64_t)((const char *)return_address -
-                                 (const char *)object.dli_fbase);
+    uint64_t offset =
+        (uint64_t)((const char *)return_address - (const char *)object.dli_fbase);
     return splitmix_mix(name ^ offset) | 1;
 }

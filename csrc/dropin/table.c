@@ -73,7 +73,8 @@ static const struct {
 };
 
 /* Bit c: MPI allows op c of the core for this kind (MPI-4.1, section 6.9.2). */
-#define ARITHMETIC (1u << PCOLL_SUM | 1u << PCOLL_PROD | 1u << PCOLL_MIN | 1u << PCOLL_MAX)
+#define ARITHMETIC                                                                     \
+    (1u << PCOLL_SUM | 1u << PCOLL_PROD | 1u << PCOLL_MIN | 1u << PCOLL_MAX)
 static const unsigned allowed[KINDS] = {
     [SIGNED] = ARITHMETIC, [UNSIGNED] = ARITHMETIC, [REAL] = ARITHMETIC};
 

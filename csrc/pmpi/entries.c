@@ -50,8 +50,9 @@ int MPI_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype da
                   MPI_Op op, MPI_Comm comm)
 {
     int error;
-    return take(CALL, &error) ? error
-                              : PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm);
+    return take(CALL, &error)
+               ? error
+               : PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm);
 }
 
 #ifdef PCOLL_HAVE_PERSISTENT

@@ -21,9 +21,9 @@ typedef void reduce_fn(void *send, void *recv, void *count, void *type, void *op
 /* A function of MPI's Fortran library, called as it was, from a known place. Without a
  * Fortran library nobody calls it. */
 #define ANNOUNCED(name)                                                                \
-    void name(void *send, void *recv, void *count, void *type, void *op, void *comm,  \
+    void name(void *send, void *recv, void *count, void *type, void *op, void *comm,   \
               void *error);                                                            \
-    void name(void *send, void *recv, void *count, void *type, void *op, void *comm,  \
+    void name(void *send, void *recv, void *count, void *type, void *op, void *comm,   \
               void *error)                                                             \
     {                                                                                  \
         static reduce_fn *next;                                                        \
@@ -47,8 +47,8 @@ ANNOUNCED(MPI_ALLREDUCE)
 
 #else
 
-/* Fortran's MPI_IN_PLACE and MPI_BOTTOM are variables; which of them there is depends on
- * the compiler. */
+/* Fortran's MPI_IN_PLACE and MPI_BOTTOM are variables; which of them there is depends
+ * on the compiler. */
 static bool is_one_of(const void *address, const char *const names[4])
 {
     for (int i = 0; i < 4; i++) {
@@ -111,9 +111,9 @@ static void f_allreduce(const void *site, void *send, void *recv, MPI_Fint *coun
 {
     const void *before = entries_announce(NULL);
     entries_announce(before ? before : site); /* mpi_f08 has said it already */
-    set_error(error,
-              MPI_Allreduce(buffer(send), buffer(recv), (int)*count,
-                            PMPI_Type_f2c(*type), PMPI_Op_f2c(*op), PMPI_Comm_f2c(*comm)));
+    set_error(error, MPI_Allreduce(buffer(send), buffer(recv), (int)*count,
+                                   PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
+                                   PMPI_Comm_f2c(*comm)));
     entries_announce(before);
 }
 FIVE(allreduce, ALLREDUCE,
@@ -126,7 +126,7 @@ static void f_init(const void *site, MPI_Fint *error)
     (void)site;
     set_error(error, MPI_Init(NULL, NULL));
 }
-FIVE(init, INIT, (MPI_Fint *error), LIST(error))
+FIVE(init, INIT, (MPI_Fint * error), LIST(error))
 
 static void f_init_thread(const void *site, MPI_Fint *required, MPI_Fint *provided,
                           MPI_Fint *error)
@@ -137,7 +137,7 @@ static void f_init_thread(const void *site, MPI_Fint *required, MPI_Fint *provid
     *provided = (MPI_Fint)level;
 }
 FIVE(init_thread, INIT_THREAD,
-     (MPI_Fint *required, MPI_Fint *provided, MPI_Fint *error),
+     (MPI_Fint * required, MPI_Fint *provided, MPI_Fint *error),
      LIST(required, provided, error))
 
 static void f_comm_set_info(const void *site, MPI_Fint *comm, MPI_Fint *info,
@@ -146,7 +146,7 @@ static void f_comm_set_info(const void *site, MPI_Fint *comm, MPI_Fint *info,
     (void)site;
     set_error(error, MPI_Comm_set_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info)));
 }
-FIVE(comm_set_info, COMM_SET_INFO, (MPI_Fint *comm, MPI_Fint *info, MPI_Fint *error),
+FIVE(comm_set_info, COMM_SET_INFO, (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *error),
      LIST(comm, info, error))
 
 static void f_comm_dup_with_info(const void *site, MPI_Fint *comm, MPI_Fint *info,
@@ -160,7 +160,7 @@ static void f_comm_dup_with_info(const void *site, MPI_Fint *comm, MPI_Fint *inf
     set_error(error, rc);
 }
 FIVE(comm_dup_with_info, COMM_DUP_WITH_INFO,
-     (MPI_Fint *comm, MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error),
+     (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error),
      LIST(comm, info, newcomm, error))
 
 #ifdef PCOLL_HAVE_PERSISTENT
@@ -196,14 +196,14 @@ static void f_startall(const void *site, MPI_Fint *count, MPI_Fint *requests,
     }
     set_error(error, rc);
 }
-FIVE(startall, STARTALL, (MPI_Fint *count, MPI_Fint *requests, MPI_Fint *error),
+FIVE(startall, STARTALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *error),
      LIST(count, requests, error))
 
 static void f_start(const void *site, MPI_Fint *request, MPI_Fint *error)
 {
     f_startall(site, &(MPI_Fint){1}, request, error);
 }
-FIVE(start, START, (MPI_Fint *request, MPI_Fint *error), LIST(request, error))
+FIVE(start, START, (MPI_Fint * request, MPI_Fint *error), LIST(request, error))
 
 static void f_request_free(const void *site, MPI_Fint *request, MPI_Fint *error)
 {
@@ -214,7 +214,7 @@ static void f_request_free(const void *site, MPI_Fint *request, MPI_Fint *error)
         *request = PMPI_Request_c2f(MPI_REQUEST_NULL);
     set_error(error, rc);
 }
-FIVE(request_free, REQUEST_FREE, (MPI_Fint *request, MPI_Fint *error),
+FIVE(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *error),
      LIST(request, error))
 
 #endif

@@ -62,13 +62,20 @@ static void one(const struct named *t, MPI_Op op, int count, MPI_Comm comm)
 static void all_pairs(const char *where, MPI_Comm comm)
 {
     const struct named types[] = {
-        {"double", MPI_DOUBLE, 1},    {"float", MPI_FLOAT, 1},
-        {"int", MPI_INT, 0},          {"long", MPI_LONG, 0},
-        {"llong", MPI_LONG_LONG, 0},  {"int64", MPI_INT64_T, 0},
-        {"int32", MPI_INT32_T, 0},    {"short", MPI_SHORT, 0},
-        {"schar", MPI_SIGNED_CHAR, 0}, {"unsigned", MPI_UNSIGNED, 0},
-        {"ulong", MPI_UNSIGNED_LONG, 0}, {"uint8", MPI_UINT8_T, 0},
-        {"uint16", MPI_UINT16_T, 0},  {"aint", MPI_AINT, 0},
+        {"double", MPI_DOUBLE, 1},
+        {"float", MPI_FLOAT, 1},
+        {"int", MPI_INT, 0},
+        {"long", MPI_LONG, 0},
+        {"llong", MPI_LONG_LONG, 0},
+        {"int64", MPI_INT64_T, 0},
+        {"int32", MPI_INT32_T, 0},
+        {"short", MPI_SHORT, 0},
+        {"schar", MPI_SIGNED_CHAR, 0},
+        {"unsigned", MPI_UNSIGNED, 0},
+        {"ulong", MPI_UNSIGNED_LONG, 0},
+        {"uint8", MPI_UINT8_T, 0},
+        {"uint16", MPI_UINT16_T, 0},
+        {"aint", MPI_AINT, 0},
         {"ldouble", MPI_LONG_DOUBLE, 2},
     };
     const MPI_Op ops[] = {MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX};

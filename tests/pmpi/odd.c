@@ -132,8 +132,7 @@ static void errors(void)
         say_error("count", MPI_Allreduce(&x, &y, -1, MPI_INT, MPI_SUM, comm));
         say_error("type", MPI_Allreduce(&x, &y, 1, MPI_DATATYPE_NULL, MPI_SUM, comm));
         say_error("op", MPI_Allreduce(&x, &y, 1, MPI_INT, MPI_OP_NULL, comm));
-        say_error("op of double",
-                  MPI_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_BAND, comm));
+        say_error("op of double", MPI_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_BAND, comm));
         if (rank == 0) /* wrong on one rank alone, which must not wait */
             say_error("one", MPI_Allreduce(&x, &y, -3, MPI_INT, MPI_SUM, comm));
         say_error("fine", MPI_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, comm));
