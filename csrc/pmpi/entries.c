@@ -30,12 +30,14 @@ static bool take(const struct call *call, int *error)
     return outcome == TAKEN;
 }
 
+#ifdef PCOLL_HAVE_PERSISTENT
 static bool take_init(const struct call *call, MPI_Request *request, int *error)
 {
     enum outcome outcome = persistent_init(call, request, error);
     report_count(outcome);
     return outcome == TAKEN;
 }
+#endif
 
 #define CALL                                                                           \
     (&(struct call){.send = sendbuf,                                                   \

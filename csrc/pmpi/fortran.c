@@ -2,8 +2,9 @@
 /*
  * Fortran. MPICH's Fortran library calls the C functions by their names, so they are
  * taken over there; Open MPI's calls PMPI, so its Fortran functions are replaced as
- * well. In both the wrappers say where the program called from, since otherwise all
- * calls would come from one place in MPI's Fortran library.
+ * well, and of MPICH's mpi_f08 those that have no buffer. In both the wrappers say
+ * where the program called from, since otherwise all calls would come from one place in
+ * MPI's Fortran library.
  *
  * mpif.h and the module mpi use the same functions, under the name that the Fortran
  * compiler gives them: one of five. mpi_f08 has functions of its own, which in Open MPI
@@ -12,6 +13,7 @@
 #include <dlfcn.h>
 #include <mpi.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "entries.h"
 
@@ -45,37 +47,15 @@ ANNOUNCED(mpi_allreduce_)
 ANNOUNCED(mpi_allreduce__)
 ANNOUNCED(MPI_ALLREDUCE)
 
-#else
-
-/* Fortran's MPI_IN_PLACE and MPI_BOTTOM are variables; which of them there is depends
- * on the compiler. */
-static bool is_one_of(const void *address, const char *const names[4])
-{
-    for (int i = 0; i < 4; i++) {
-        const void *variable = dlsym(RTLD_DEFAULT, names[i]);
-        if (variable && variable == address)
-            return true;
-    }
-    return false;
-}
-
-static void *buffer(void *address)
-{
-    static const char *const in_place[] = {
-        "mpi_fortran_in_place_", "mpi_fortran_in_place", "mpi_fortran_in_place__",
-        "MPI_FORTRAN_IN_PLACE"};
-    static const char *const bottom[] = {"mpi_fortran_bottom_", "mpi_fortran_bottom",
-                                         "mpi_fortran_bottom__", "MPI_FORTRAN_BOTTOM"};
-    if (is_one_of(address, in_place))
-        return MPI_IN_PLACE;
-    return is_one_of(address, bottom) ? MPI_BOTTOM : address;
-}
+#endif
 
 static void set_error(MPI_Fint *error, int rc)
 {
     if (error)
         *error = (MPI_Fint)rc;
 }
+
+#ifdef OPEN_MPI
 
 /* One body under the five names. */
 #define FIVE(lower, upper, parameters, arguments)                                      \
@@ -104,7 +84,45 @@ static void set_error(MPI_Fint *error, int rc)
     {                                                                                  \
         f_##lower(__builtin_return_address(0), arguments);                             \
     }
+
+#else
+
+/* MPICH's mpi_f08 calls PMPI where there is no buffer among the arguments. */
+#define FIVE(lower, upper, parameters, arguments)                                      \
+    void mpi_##lower##_f08_ parameters;                                                \
+    void mpi_##lower##_f08_ parameters                                                 \
+    {                                                                                  \
+        f_##lower(__builtin_return_address(0), arguments);                             \
+    }
+
+#endif
 #define LIST(...) __VA_ARGS__
+
+#ifdef OPEN_MPI
+
+/* Fortran's MPI_IN_PLACE and MPI_BOTTOM are variables; which of them there is depends
+ * on the compiler. */
+static bool is_one_of(const void *address, const char *const names[4])
+{
+    for (int i = 0; i < 4; i++) {
+        const void *variable = dlsym(RTLD_DEFAULT, names[i]);
+        if (variable && variable == address)
+            return true;
+    }
+    return false;
+}
+
+static void *buffer(void *address)
+{
+    static const char *const in_place[] = {
+        "mpi_fortran_in_place_", "mpi_fortran_in_place", "mpi_fortran_in_place__",
+        "MPI_FORTRAN_IN_PLACE"};
+    static const char *const bottom[] = {"mpi_fortran_bottom_", "mpi_fortran_bottom",
+                                         "mpi_fortran_bottom__", "MPI_FORTRAN_BOTTOM"};
+    if (is_one_of(address, in_place))
+        return MPI_IN_PLACE;
+    return is_one_of(address, bottom) ? MPI_BOTTOM : address;
+}
 
 static void f_allreduce(const void *site, void *send, void *recv, MPI_Fint *count,
                         MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm, MPI_Fint *error)
@@ -120,6 +138,8 @@ FIVE(allreduce, ALLREDUCE,
      (void *send, void *recv, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
       MPI_Fint *comm, MPI_Fint *error),
      LIST(send, recv, count, type, op, comm, error))
+
+#endif
 
 static void f_init(const void *site, MPI_Fint *error)
 {
@@ -163,7 +183,7 @@ FIVE(comm_dup_with_info, COMM_DUP_WITH_INFO,
      (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error),
      LIST(comm, info, newcomm, error))
 
-#ifdef PCOLL_HAVE_PERSISTENT
+#if defined(OPEN_MPI) && defined(PCOLL_HAVE_PERSISTENT)
 
 static void f_allreduce_init(const void *site, void *send, void *recv, MPI_Fint *count,
                              MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm,
@@ -183,6 +203,8 @@ FIVE(allreduce_init, ALLREDUCE_INIT,
      (void *send, void *recv, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
       MPI_Fint *comm, MPI_Fint *info, MPI_Fint *request, MPI_Fint *error),
      LIST(send, recv, count, type, op, comm, info, request, error))
+
+#endif
 
 /* A persistent request keeps its handle when it is started, so nothing goes back. */
 static void f_startall(const void *site, MPI_Fint *count, MPI_Fint *requests,
@@ -216,6 +238,3 @@ static void f_request_free(const void *site, MPI_Fint *request, MPI_Fint *error)
 }
 FIVE(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *error),
      LIST(request, error))
-
-#endif
-#endif
