@@ -183,7 +183,9 @@ int pcoll_handle_start(pcoll_handle *handle, const void *const *send);
 
 /*
  * Wait until the round of the last start is complete, at most timeout_us microseconds
- * (0: only look, and make progress). PCOLL_EAGAIN when it is not. Never burns a core.
+ * (0: only look, and make progress). PCOLL_EAGAIN when it is not; it can be waited for
+ * again. Local: nobody else has to call it. Never burns a core. PCOLL_ESTATE if nothing
+ * is started, PCOLL_EMPI, PCOLL_EPROTOCOL; the handle can then only be freed.
  */
 int pcoll_handle_wait(pcoll_handle *handle, int64_t timeout_us);
 
@@ -199,12 +201,13 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
  * After a successful wait: copy the oldest undelivered round with index <= last into
  * recv[i] and describe it. masks, if not NULL, has room for 2 x ranks/64 (rounded up)
  * words: who contributed, then who of them from storage only. PCOLL_EEMPTY if none.
+ * Local. recv[i] has room for buffer i and belongs to the caller again on return.
  */
 int pcoll_handle_deliver(pcoll_handle *handle, uint64_t last, void *const *recv,
                          pcoll_round *round, uint64_t *masks);
 /*
  * Wait, deliver one round and finish, in one call: what a loop with deliver="one" does
- * in each step. PCOLL_EAGAIN after timeout_us; nothing has been delivered then.
+ * in each step. PCOLL_EAGAIN after timeout_us; nothing has been delivered then. Local.
  */
 int pcoll_handle_take(pcoll_handle *handle, int64_t timeout_us, void *const *recv,
                       pcoll_round *round, uint64_t *masks);
@@ -213,7 +216,8 @@ int pcoll_handle_rounds(pcoll_handle *handle, uint64_t *complete, uint64_t *deli
 /* End of the call: the handle may be started again. Local. */
 int pcoll_handle_finish(pcoll_handle *handle);
 
-/* Where to write the next deposit (owned_send); the address changes at every start. */
+/* Where to write the next deposit (owned_send); the address changes at every start, and
+ * what is written there after it belongs to the next one. Local. */
 int pcoll_handle_send_slot(pcoll_handle *handle, int32_t buffer, void **address);
 
 /*
