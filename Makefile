@@ -16,7 +16,8 @@ MPI ?= mpich
 VENV := .venv/$(MPI)
 BIN := $(VENV)/bin
 RANKS ?= 1 2 3 4 5 8
-SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.py' | grep -v _core_) \
+SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.map' | \
+             grep -v -e _core_ -e partialcoll/include) \
            setup.py pyproject.toml
 
 .PHONY: all demo test test-large test-mpi test-examples check-c soak mutants coverage \
@@ -48,9 +49,15 @@ test-mpi: $(VENV)/installed
 	$(BIN)/python tests/run.py --ranks "$(RANKS)"
 
 EXAMPLES := $(wildcard examples/*.py)
+C_EXAMPLES := $(wildcard examples/c/*.c)
 test-examples: $(VENV)/installed
 	for example in $(EXAMPLES); do \
 	    $(BIN)/python tests/launch.py 4 $$example || exit 1; done
+	mkdir -p build/examples
+	cd build/examples && for example in $(C_EXAMPLES:examples/c/%.c=%); do \
+	    $(abspath $(BIN))/mpicc -Wall -Wextra ../../examples/c/$$example.c \
+	        $$($(abspath $(BIN))/partialcoll config --cflags --libs) -o $$example && \
+	    $(abspath $(BIN))/python ../../tests/launch.py 4 --program ./$$example || exit 1; done
 
 # The C tests. One program for each test_*.c, from the sources that need no MPI.
 
@@ -139,4 +146,4 @@ lint: .venv/style
 	.venv/style/bin/mypy
 
 clean:
-	rm -rf build .venv *.egg-info partialcoll/_core_*
+	rm -rf build .venv *.egg-info partialcoll/_core_* partialcoll/lib partialcoll/include

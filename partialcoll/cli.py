@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console script ``partialcoll``: info, the benchmarks, for which it starts MPI itself, and
-the simulations, which need none."""
+"""The console script ``partialcoll``: info, what C users need, the benchmarks, for which it starts
+MPI itself, and the simulations, which need none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from . import _mpiexec
+from . import _clibs, _mpiexec
 from ._errors import Error
 from .sim import network
 
@@ -320,6 +320,18 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     info = commands.add_parser("info", help="versions, MPI library, thread level, build")
     info.add_argument("--json", action="store_true", help="as JSON")
+    config = commands.add_parser(
+        "config",
+        help="flags to compile and link a C program with",
+        description="mpicc prog.c $(partialcoll config --cflags --libs)",
+    )
+    config.add_argument("--cflags", action="store_true", help="for the compiler")
+    config.add_argument("--libs", action="store_true", help="for the linker")
+    commands.add_parser(
+        "preload",
+        help="path of the interposer for programs as they are",
+        description="LD_PRELOAD=$(partialcoll preload) PARTIALCOLL_QUORUM=... mpiexec ...",
+    )
     bench = commands.add_parser("bench", help="benchmarks").add_subparsers(
         dest="bench", required=True
     )
@@ -339,6 +351,15 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         from ._info import show
 
         show(as_json=options.json)
+        return 0
+    if options.command == "config":
+        if not (options.cflags or options.libs):
+            parser().error("config: expected --cflags, --libs or both")
+        words = [_clibs.cflags()] if options.cflags else []
+        print(*words, *([_clibs.libs()] if options.libs else []))
+        return 0
+    if options.command == "preload":
+        print(_clibs.preload())
         return 0
     if options.command == "sim":
         from .sim.skew import main

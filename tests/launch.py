@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a script on some ranks with the launcher that fits: python tests/launch.py 4 script.py"""
+"""Run a script on some ranks with the launcher that fits: python tests/launch.py 4 script.py, or
+another program: python tests/launch.py 4 --program ./program"""
 
 import contextlib
 import os
@@ -17,12 +18,13 @@ def own_segments():
 
 
 def launch(ranks, words, limit_s=300):
-    """Run Python with these arguments on so many ranks; its exit status."""
+    """Run Python with these arguments on so many ranks, or, after --program, the program that
+    they name; its exit status."""
     from partialcoll import _mpiexec
 
     vendor = _mpiexec.flavour()
     command = _mpiexec.command(_mpiexec.find(vendor), vendor, ranks, None, None)
-    command += [sys.executable, *words]
+    command += words[1:] if words[0] == "--program" else [sys.executable, *words]
     return subprocess.run(command, env=_mpiexec.environment(vendor), timeout=limit_s).returncode
 
 

@@ -248,7 +248,9 @@ int pcoll_handle_start(pcoll_handle *handle, const void *const *send);
 
 /*
  * Wait until the round of the last start is complete, at most timeout_us microseconds
- * (0: only look, and make progress). PCOLL_EAGAIN when it is not. Never burns a core.
+ * (0: only look, and make progress). PCOLL_EAGAIN when it is not; it can be waited for
+ * again. Local: nobody else has to call it. Never burns a core. PCOLL_ESTATE if nothing
+ * is started, PCOLL_EMPI, PCOLL_EPROTOCOL; the handle can then only be freed.
  */
 int pcoll_handle_wait(pcoll_handle *handle, int64_t timeout_us);
 
@@ -264,12 +266,13 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
  * After a successful wait: copy the oldest undelivered round with index <= last into
  * recv[i] and describe it. masks, if not NULL, has room for 2 x ranks/64 (rounded up)
  * words: who contributed, then who of them from storage only. PCOLL_EEMPTY if none.
+ * Local. recv[i] has room for buffer i and belongs to the caller again on return.
  */
 int pcoll_handle_deliver(pcoll_handle *handle, uint64_t last, void *const *recv,
                          pcoll_round *round, uint64_t *masks);
 /*
  * Wait, deliver one round and finish, in one call: what a loop with deliver="one" does
- * in each step. PCOLL_EAGAIN after timeout_us; nothing has been delivered then.
+ * in each step. PCOLL_EAGAIN after timeout_us; nothing has been delivered then. Local.
  */
 int pcoll_handle_take(pcoll_handle *handle, int64_t timeout_us, void *const *recv,
                       pcoll_round *round, uint64_t *masks);
@@ -278,7 +281,8 @@ int pcoll_handle_rounds(pcoll_handle *handle, uint64_t *complete, uint64_t *deli
 /* End of the call: the handle may be started again. Local. */
 int pcoll_handle_finish(pcoll_handle *handle);
 
-/* Where to write the next deposit (owned_send); the address changes at every start. */
+/* Where to write the next deposit (owned_send); the address changes at every start, and
+ * what is written there after it belongs to the next one. Local. */
 int pcoll_handle_send_slot(pcoll_handle *handle, int32_t buffer, void **address);
 
 /*
@@ -430,6 +434,51 @@ int pcoll_skew_memory(const pcoll_skew *skew, const pcoll_options *options,
                       uint64_t *bytes);
 
 /* cffi:end */
+
+/*
+ * Shaped like MPI: for C only, declared where mpi.h has been included before this
+ * header. They return MPI's error codes, after calling the communicator's error handler
+ * as MPI does; pcoll_last_error() has the details.
+ */
+#ifdef MPI_VERSION
+
+/*
+ * MPI_Allreduce, completed by a quorum. Collective; blocks until the round that this
+ * call stands for is complete (its t-th call from one place: round t).
+ *
+ * quorum    that of the communicator (PCOLL_Comm_set_quorum), else PARTIALCOLL_QUORUM,
+ *           else "full": an ordinary allreduce. What comes late rides in the next round
+ *           (MPI_SUM), or replaces what rode there (other ops).
+ * sendbuf   count elements, or MPI_IN_PLACE; may be reused when the call returns.
+ * recvbuf   count elements, apart from sendbuf; holds the sum of the round.
+ * count     elements, at least 0; type and op: a predefined pair that MPI allows.
+ * comm      an intra-communicator.
+ *
+ * The first call from a place in the program makes a handle, which is cached on the
+ * communicator by that place, count, type, op and quorum, and freed with it. So two
+ * sums in one loop never share a handle. A place is where the call stands in the
+ * compiled program: a function that wraps this call is one place, unless it is inlined.
+ *
+ * Threads: as MPI_Allreduce, different communicators by different threads. A quorum
+ * other than full needs MPI_THREAD_MULTIPLE, or PARTIALCOLL_PROGRESS=manual.
+ * Errors: MPI_ERR_COMM, MPI_ERR_COUNT, MPI_ERR_TYPE, MPI_ERR_OP, MPI_ERR_BUFFER for the
+ * argument of that name; MPI_ERR_ARG for a quorum that is none; MPI_ERR_NO_MEM;
+ * MPI_ERR_OTHER if the ranks' arguments differ (on every rank) or the thread level is
+ * too low; those of MPI itself.
+ */
+int PCOLL_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype type,
+                    MPI_Op op, MPI_Comm comm);
+
+/*
+ * The quorum of PCOLL_Allreduce on this communicator, in the text form of
+ * pcoll_policy_parse; NULL or "": what the environment says. Local, but all ranks must
+ * give the same before their next PCOLL_Allreduce there. Not inherited by duplicates.
+ * Errors: MPI_ERR_ARG for a text that is no policy, MPI_ERR_COMM, MPI_ERR_NO_MEM.
+ */
+int PCOLL_Comm_set_quorum(MPI_Comm comm, const char *quorum);
+
+#endif
+
 #pragma GCC visibility pop
 
 #ifdef __cplusplus

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * MPI_Init and the end. Rounds that do not wait for everybody need an agent, and that
+ * needs MPI_THREAD_MULTIPLE: if the environment asks for such rounds, MPI is asked for
+ * it.
+ *
+ * The end is an attribute of MPI_COMM_SELF: MPI_Finalize deletes these first, the last
+ * one set first, so ours, set right after the beginning, sees everything done.
+ */
+#include "process.h"
+
+#include <mpi.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "../dropin/cache.h"
+#include "report.h"
+#include "settings.h"
+#include "usher.h"
+
+static atomic_bool begun;
+
+bool process_begun(void)
+{
+    return atomic_load(&begun);
+}
+
+static int end(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm;
+    (void)key;
+    (void)value;
+    (void)extra;
+    atomic_store(&begun, false);
+    usher_stop();
+    if (settings()->report)
+        report_print();
+    return MPI_SUCCESS;
+}
+
+static void begin(void)
+{
+    int key, rank;
+    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end, &key, NULL);
+    PMPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
+    PMPI_Comm_free_keyval(&key);
+    atomic_store(&begun, true);
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 0 && settings()->complaint[0])
+        warn("rank 0: %s", settings()->complaint);
+}
+
+static bool wants_threads(void)
+{
+    return policy_is_partial(&settings()->quorum);
+}
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
+{
+    int level = wants_threads() ? MPI_THREAD_MULTIPLE : required;
+    int rc = PMPI_Init_thread(argc, argv, level, provided);
+    if (rc == MPI_SUCCESS)
+        begin();
+    return rc;
+}
+
+int MPI_Init(int *argc, char ***argv)
+{
+    int provided;
+    if (wants_threads())
+        return MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
+    int rc = PMPI_Init(argc, argv);
+    if (rc == MPI_SUCCESS)
+        begin();
+    return rc;
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Beginning and end of MPI in this process, as the interposer sees them. */
+#ifndef PCOLL_PMPI_PROCESS_H
+#define PCOLL_PMPI_PROCESS_H
+
+#include <stdbool.h>
+
+/* Has the interposer seen MPI begin, so that it will see the end? */
+bool process_begun(void);
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The environment of the interposer. */
+#include "settings.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct settings the_settings;
+
+static bool is_on(const char *name)
+{
+    const char *text = getenv(name);
+    return text && *text && strcmp(text, "0") != 0;
+}
+
+static void read_environment(void)
+{
+    struct settings *s = &the_settings;
+    const char *quorum = getenv("PARTIALCOLL_QUORUM");
+    s->all = is_on("PARTIALCOLL_ALL");
+    s->report = is_on("PARTIALCOLL_REPORT");
+    s->quorum = (pcoll_policy){.kind = PCOLL_FULL};
+    if (quorum && *quorum && pcoll_policy_parse(quorum, &s->quorum) != PCOLL_OK)
+        snprintf(s->complaint, sizeof s->complaint, "PARTIALCOLL_QUORUM is ignored: %s",
+                 pcoll_last_error());
+}
+
+const struct settings *settings(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_environment);
+    return &the_settings;
+}
+
+void warn(const char *format, ...)
+{
+    char line[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    fprintf(stderr, "partialcoll: %s\n", line);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* PCOLL_Allreduce as a user of the installed library calls it. */
+#include <unistd.h>
+
+#include "../pmpi/say.h"
+#include <partialcoll.h>
+
+enum { ROUNDS = 30 };
+
+static void full(MPI_Comm comm)
+{
+    int me, n;
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &n);
+    for (int i = 0; i < ROUNDS; i++) {
+        double x[4] = {me, i, 1, -me}, y[4];
+        int most = me;
+        CHECK(PCOLL_Allreduce(x, y, 4, MPI_DOUBLE, MPI_SUM, comm) == MPI_SUCCESS);
+        CHECK(y[0] == n * (n - 1) / 2.0 && y[1] == i * n && y[2] == n && y[3] == -y[0]);
+        CHECK(PCOLL_Allreduce(MPI_IN_PLACE, &most, 1, MPI_INT, MPI_MAX, comm) ==
+              MPI_SUCCESS);
+        CHECK(most == n - 1);
+        CHECK(PCOLL_Allreduce(NULL, NULL, 0, MPI_INT, MPI_SUM, comm) == MPI_SUCCESS);
+    }
+}
+
+/* Two sums in one loop never mix, and nothing is lost. Returns how many rounds were
+ * without somebody. */
+static int partial(MPI_Comm comm)
+{
+    double total[2] = {0, 0}, y[2];
+    int smaller = 0;
+    for (int t = 0; t < ROUNDS + 2; t++) {
+        double x[2] = {t < ROUNDS, t < ROUNDS ? 1000 : 0};
+        if (t < ROUNDS)
+            usleep((rank + t) % size * 1500u);
+        else
+            MPI_Barrier(MPI_COMM_WORLD);
+        PCOLL_Allreduce(&x[0], &y[0], 1, MPI_DOUBLE, MPI_SUM, comm);
+        PCOLL_Allreduce(&x[1], &y[1], 1, MPI_DOUBLE, MPI_SUM, comm);
+        total[0] += y[0];
+        total[1] += y[1];
+        smaller += t < ROUNDS && y[0] < size;
+    }
+    CHECK(total[0] == ROUNDS * size && total[1] == ROUNDS * size * 1000.0);
+    return smaller;
+}
+
+static int handled;
+
+static void handler(MPI_Comm *comm, int *code, ...)
+{
+    (void)comm;
+    (void)code;
+    handled++;
+}
+
+static void refuse(int rc, int class, const char *text)
+{
+    int got;
+    MPI_Error_class(rc, &got);
+    CHECK(got == class);
+    CHECK(strstr(pcoll_last_error(), text));
+}
+
+static void errors(MPI_Comm comm)
+{
+    MPI_Errhandler own;
+    MPI_Comm half, both;
+    int x = 1, y;
+    MPI_Comm_create_errhandler(handler, &own);
+    MPI_Comm_set_errhandler(comm, own);
+    MPI_Errhandler_free(&own);
+    refuse(PCOLL_Allreduce(&x, &y, -1, MPI_INT, MPI_SUM, comm), MPI_ERR_COUNT, "count");
+    refuse(PCOLL_Allreduce(&x, &y, 1, MPI_DATATYPE_NULL, MPI_SUM, comm), MPI_ERR_TYPE,
+           "datatype");
+    refuse(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_OP_NULL, comm), MPI_ERR_OP, "op");
+    refuse(PCOLL_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_BAND, comm), MPI_ERR_OP, "pair");
+    refuse(PCOLL_Allreduce(&x, &x, 1, MPI_INT, MPI_SUM, comm), MPI_ERR_BUFFER,
+           "MPI_IN_PLACE");
+    refuse(PCOLL_Allreduce(&x, NULL, 1, MPI_INT, MPI_SUM, comm), MPI_ERR_BUFFER,
+           "buffers");
+    refuse(PCOLL_Comm_set_quorum(comm, "most"), MPI_ERR_ARG, "most");
+    CHECK(handled == 7);
+    if (size > 1) { /* counts that differ: on every rank, and nobody waits */
+        refuse(PCOLL_Allreduce(&x, &y, 1 + (rank == 1), MPI_INT, MPI_SUM, comm),
+               MPI_ERR_OTHER, "count");
+        MPI_Comm_split(MPI_COMM_WORLD, rank % 2, 0, &half);
+        MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank % 2, 3, &both);
+        MPI_Comm_set_errhandler(both, MPI_ERRORS_RETURN);
+        refuse(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, both), MPI_ERR_COMM,
+               "intra");
+        MPI_Comm_free(&both);
+        MPI_Comm_free(&half);
+    }
+    /* After all that the communicator is as good as before. */
+    CHECK(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, comm) == MPI_SUCCESS);
+    CHECK(y == size);
+}
+
+int main(int argc, char **argv)
+{
+    int level, x = 1, y;
+    MPI_Comm dup;
+    CHECK(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD) != MPI_SUCCESS);
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm_dup(MPI_COMM_WORLD, &dup);
+    if (argc > 1) { /* what the environment asks for */
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+        int rc = PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+        if (rc != MPI_SUCCESS) {
+            refuse(rc, MPI_ERR_ARG, argv[1]);
+            SAY("refused\n");
+        } else {
+            int smaller = partial(dup);
+            SAY("%s\n", smaller ? "partial" : "full");
+        }
+        MPI_Comm_free(&dup);
+        MPI_Finalize();
+        return 0;
+    }
+    full(MPI_COMM_WORLD);
+    full(MPI_COMM_SELF);
+    full(dup);
+    CHECK(!partial(dup));
+    PCOLL_Comm_set_quorum(dup, "solo");
+    CHECK(size == 1 || partial(dup));
+    PCOLL_Comm_set_quorum(dup, NULL);
+    full(dup);
+    errors(dup);
+    MPI_Comm_free(&dup);
+    SAY("fine\n");
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads on communicators of their own, in another order on every rank. */
+#include <pthread.h>
+
+#include "say.h"
+
+enum { THREADS = 4, ROUNDS = 200 };
+static MPI_Comm comms[THREADS];
+
+static void *work(void *arg)
+{
+    MPI_Comm comm = *(MPI_Comm *)arg;
+    for (int i = 0; i < ROUNDS; i++) {
+        double x[5] = {rank, i, 1, 2, 3}, y[5];
+        MPI_Allreduce(x, y, 5, MPI_DOUBLE, MPI_SUM, comm);
+        CHECK(y[0] == size * (size - 1) / 2.0 && y[1] == i * size);
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    int level;
+    pthread_t threads[THREADS];
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    CHECK(level == MPI_THREAD_MULTIPLE);
+    for (int i = 0; i < THREADS; i++)
+        MPI_Comm_dup(MPI_COMM_WORLD, &comms[i]);
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, work, &comms[(i + rank) % THREADS]);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < THREADS; i++)
+        MPI_Comm_free(&comms[i]);
+    SAY("threads\n");
+    MPI_Finalize();
+    return 0;
+}
