@@ -8,13 +8,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 HEADER = HERE / "include" / "partialcoll.h"
 
-# Of the core: those that call MPI.
-CALL_MPI = [
-    "csrc/transport/mpi.c",
-    "csrc/transport/mpi_reduction.c",
-    "csrc/transport/mpi_state.c",
-]
-
 
 @dataclass
 class Library:
@@ -30,8 +23,8 @@ class Library:
     anew_arguments: list = field(default_factory=list)
 
 
-def _sources(folder):
-    return sorted(str(path.relative_to(ROOT)) for path in (HERE / folder).glob("*.c"))
+def _sources(folder, pattern="*.c"):
+    return sorted(str(path.relative_to(ROOT)) for path in (HERE / folder).glob(pattern))
 
 
 def _link(file, exports):
@@ -56,7 +49,7 @@ def libraries(vendor):
             _link(preload, "pmpi/exports.map"),
             _sources("pmpi"),
             arguments=["-fvisibility=default"],  # MPI's names; the map says what leaves
-            anew=[*CALL_MPI, *_sources("dropin")],
+            anew=[*_sources("transport", "mpi*.c"), *_sources("dropin")],
             anew_arguments=["-include", str(HERE / "pmpi" / "names.h")],
         ),
     ]

@@ -21,7 +21,7 @@ from .policy import Policy
 _ANY = 2**64 - 1
 
 # As the core numbers them; "auto" is for making a handle.
-ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring")
+ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
 
 
 @dataclass(frozen=True)
@@ -418,7 +418,7 @@ class AllreduceHandle:
 
     @property
     def algorithm(self) -> str:
-        """How the data is reduced: "recdbl", "rabenseifner" or "ring"."""
+        """How the data is reduced: "recdbl", "rabenseifner", "ring" or "native"."""
         code = ffi.new("int32_t *")
         check(lib.pcoll_handle_algorithm(self._core(), code))
         return ALGORITHMS[code[0]]

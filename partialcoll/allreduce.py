@@ -232,7 +232,7 @@ def Allreduce_init(
     progress : "agent", "manual" or "spin"
         Who communicates while the application computes: a thread that sleeps, nobody, a
         thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
-    algorithm : "auto", "recdbl", "rabenseifner" or "ring"
+    algorithm : "auto", "recdbl", "rabenseifner", "ring" or "native"
         How the data is reduced, see docs/algorithms.md. "auto" chooses by the number of ranks
         and bytes. Default: PARTIALCOLL_ALGORITHM or "auto".
     seed : int

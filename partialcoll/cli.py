@@ -16,7 +16,7 @@ from .sim import network
 
 COLLECTIVES = ("mpi", "solo", "majority", "full")
 DOMAINS = ("rank",)
-ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring")
+ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
 
 
 def _positive_int(text: str) -> int:

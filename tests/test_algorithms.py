@@ -12,7 +12,7 @@ from partialcoll.bench import tune
 
 pytestmark = pytest.mark.mpi
 
-ALGORITHMS = ("recdbl", "rabenseifner", "ring")
+ALGORITHMS = ("recdbl", "rabenseifner", "ring", "native")
 together = settings(derandomize=True, database=None, deadline=None, max_examples=25)
 
 
@@ -195,3 +195,50 @@ def test_tuned_lines():
     )
     assert tune.table(rows) == [(4, 0, "recdbl"), (4, 4, "rabenseifner")]
     assert "      4           4  rabenseifner\n" in tune.as_text(tune.table(rows))
+
+
+def test_native_has_its_limits(comm):
+    """No ops of users, without an identity; half types are float32 on their way."""
+    op = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
+    with pytest.raises(ValueError, match="native takes no ops"):
+        pc.Allreduce_init(comm, np.zeros(3), op=op, algorithm="native")
+    op.Free()
+    send = np.full(7, 0.5, np.float16)
+    with pc.Allreduce_init(comm, send, quorum="full", algorithm="native") as h:
+        run(h, 2)
+        assert list(h.recv_buffer) == [comm.size / 2] * 7
+
+
+def test_rabenseifner_has_its_limits(comm):
+    """Elements that do not divide 64 bytes leave no room for headers between slices."""
+    triple = MPI.DOUBLE.Create_contiguous(3).Commit()
+    op = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
+    send = [np.zeros(9), 3, triple]
+    recv = [np.zeros(9), 3, triple]
+    with pytest.raises(ValueError, match="rabenseifner needs elements"):
+        pc.Allreduce_init(comm, send, recv, op=op, algorithm="rabenseifner")
+    op.Free()
+    triple.Free()
+
+
+def test_two_native_handles(comm):
+    """Activated in different orders on different ranks: each has a line of its own."""
+    sends = [np.full(3, 1.0), np.full(5, 10.0)]
+    handles = [
+        pc.Allreduce_init(comm, s, quorum="solo", late="carry", algorithm="native") for s in sends
+    ]
+    order = handles if comm.rank % 2 else handles[::-1]
+    totals = np.zeros(2)
+    for _ in range(20):
+        pc.Startall(order)
+        pc.Waitall(order)
+        totals += [h.recv_buffer[0] for h in handles]
+    for h in handles:
+        h.join(
+            on_round=lambda rnd, h=h: totals.__setitem__(
+                handles.index(h), totals[handles.index(h)] + rnd.results[0].buffers[0][0]
+            )
+        )
+    assert list(totals) == [20.0 * comm.size, 200.0 * comm.size]
+    for h in handles:
+        h.Free()

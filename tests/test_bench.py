@@ -110,14 +110,16 @@ def test_tune(run, tmp_path):
     """All algorithms, 2 ranks and all; the table is one that auto takes."""
     path = tmp_path / "new" / "tune.txt"
     rows = run("tune", "-n", "3", "--sizes", "1K,64K", "--iters", "2", "--output", str(path))
-    expected = itertools.product((2, 3), (1024, 65536), ("recdbl", "rabenseifner", "ring"))
+    expected = itertools.product(
+        (2, 3), (1024, 65536), ("recdbl", "rabenseifner", "ring", "native")
+    )
     assert [(row["ranks"], row["bytes"], row["algorithm"]) for row in rows] == list(expected)
     assert all(set(row) == set(ROW) and row["wrong"] == 0 for row in rows)
     lines = [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
     assert ["2", "0", "recdbl"] in lines and ["3", "0", "recdbl"] in lines
 
 
-@pytest.mark.parametrize("algorithm", ("recdbl", "rabenseifner", "ring"))
+@pytest.mark.parametrize("algorithm", ("recdbl", "rabenseifner", "ring", "native"))
 def test_balanced_says_its_algorithm(run, algorithm):
     rows = run("balanced", "-n", "2", "--sizes", "4K", "--iters", "1", "--algorithm", algorithm)
     assert [row["algorithm"] for row in rows] == ["native", algorithm]

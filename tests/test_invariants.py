@@ -12,7 +12,7 @@ import partialcoll as pc
 pytestmark = pytest.mark.mpi
 
 POLICIES = ("solo", "majority", "full", "quorum:0.5", "last_of:1,linger=200us,max_staleness=2")
-ALGORITHMS = ("recdbl", "rabenseifner", "ring")
+ALGORITHMS = ("recdbl", "rabenseifner", "ring", "native")
 ROUNDS = 60
 
 

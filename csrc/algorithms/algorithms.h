@@ -47,6 +47,9 @@ uint32_t activation_source(uint32_t rank, uint32_t size, int edge);
 /* Number of in-edges (and out-edges): ceil(log2 size). */
 int activation_edges(uint32_t size);
 
+/* What an operation NATIVE is about, beside the buffers of the handle from 0. */
+enum { NATIVE_HEADER = -1 };
+
 /* As users write them, "auto" first; NULL-terminated, by enum pcoll_algorithm. */
 extern const char *const algorithm_names[];
 /* Its number, or -1. */
@@ -56,10 +59,11 @@ int algorithm_by_name(const char *name);
 struct algorithm_plan {
     enum pcoll_algorithm algorithm; /* not PCOLL_ALGORITHM_AUTO */
     int temps;
-    uint32_t pieces; /* a temporary holds one of so many slices; 0: everything */
-    uint32_t padded; /* each of so many slices must be as long as a header, and there
-                        must be room for one behind the last; 0: no such wish */
-    uint32_t chains; /* ring: parts that go round side by side */
+    uint32_t pieces;  /* a temporary holds one of so many slices; 0: everything */
+    uint32_t padded;  /* each of so many slices must be as long as a header, and there
+                         must be room for one behind the last; 0: no such wish */
+    uint32_t chains;  /* ring: parts that go round side by side */
+    int native_parts; /* native: buffers of the handle */
 };
 
 /* For `size` vertices and so many bytes of data. */
@@ -81,7 +85,7 @@ int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,
 typedef int allreduce_builder(struct sched *s, uint32_t rank, uint32_t size, int freeze,
                               const struct algorithm_plan *plan);
 allreduce_builder build_allreduce_recdbl, build_allreduce_rabenseifner,
-    build_allreduce_ring;
+    build_allreduce_ring, build_allreduce_native;
 
 /* One vertex alone: its contribution is the result. The end of the round. */
 int build_allreduce_alone(struct sched *s, int freeze);

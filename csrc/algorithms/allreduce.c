@@ -17,6 +17,7 @@ const char *const algorithm_names[] = {
     [PCOLL_ALGORITHM_RECDBL] = "recdbl",
     [PCOLL_ALGORITHM_RABENSEIFNER] = "rabenseifner",
     [PCOLL_ALGORITHM_RING] = "ring",
+    [PCOLL_ALGORITHM_NATIVE] = "native",
     NULL,
 };
 
@@ -49,6 +50,8 @@ void algorithm_plan(enum pcoll_algorithm algorithm, uint32_t size, size_t bytes,
     *plan = (struct algorithm_plan){.algorithm = algorithm, .temps = 2};
     if (algorithm == PCOLL_ALGORITHM_RABENSEIFNER)
         plan->padded = largest_power_of_two(size);
+    if (algorithm == PCOLL_ALGORITHM_NATIVE)
+        plan->temps = 0;
     if (algorithm == PCOLL_ALGORITHM_RING) {
         plan->chains = ring_chains(size, bytes);
         plan->pieces = size * plan->chains;
@@ -81,6 +84,7 @@ int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,
         [PCOLL_ALGORITHM_RECDBL] = build_allreduce_recdbl,
         [PCOLL_ALGORITHM_RABENSEIFNER] = build_allreduce_rabenseifner,
         [PCOLL_ALGORITHM_RING] = build_allreduce_ring,
+        [PCOLL_ALGORITHM_NATIVE] = build_allreduce_native,
     };
     int freeze = sched_copy(s, "freeze", BUFFER_CONTRIBUTION, BUFFER_DEPOSIT);
     sched_after(s, freeze, active);

@@ -182,7 +182,7 @@ static int dispatch(struct context *c, const struct transport_event *e)
 /* While sends are pending, someone has to come back without being rung. */
 static void watch_sends(struct context *c)
 {
-    bool pending = c->transport->ops->pending_sends(c->transport) > 0;
+    bool pending = c->transport->ops->pending(c->transport) > 0;
     if (pending == c->sends_pending || !c->progress)
         return;
     c->sends_pending = pending;

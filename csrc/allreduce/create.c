@@ -5,6 +5,7 @@
  * that fails takes part in the agreements all the same, so that it fails on every rank.
  */
 #include <stdlib.h>
+#include <time.h>
 
 #include "../base/error.h"
 #include "../transport/mpi.h"
@@ -43,6 +44,32 @@ static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuff
     return rc == PCOLL_OK ? open_arrivals(*v) : rc;
 }
 
+/* Opening goes on while nobody holds the progress lock: others may need the agent. */
+static int await_channel(struct context *c, struct channel *channel)
+{
+    int rc;
+    do {
+        progress_lock(c->progress);
+        rc = c->transport->ops->opened(c->transport, channel);
+        progress_unlock(c->progress);
+        if (rc == PCOLL_EAGAIN)
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    } while (rc == PCOLL_EAGAIN);
+    return rc;
+}
+
+/* Native: a line of collectives for this handle alone. Collective; a failure is final.
+ */
+static int open_channel(struct context *c, struct vertex *v)
+{
+    progress_lock(c->progress);
+    int rc = vertex_open(v);
+    progress_unlock(c->progress);
+    if (rc == PCOLL_OK && v->channel)
+        rc = await_channel(c, v->channel);
+    return rc == PCOLL_OK ? rc : context_fail(c, rc);
+}
+
 /* Agree with the others. */
 static int join_others(struct context *c, int local, const pcoll_buffer *buffers,
                        int nbuffers, const pcoll_options *o, struct vertex *v)
@@ -50,6 +77,8 @@ static int join_others(struct context *c, int local, const pcoll_buffer *buffers
     agree_settle(c);
     int rc =
         agree_arguments(c, local, buffers, nbuffers, v ? &v->shape.payload : NULL, o);
+    if (rc == PCOLL_OK)
+        rc = open_channel(c, v);
     return rc == PCOLL_OK ? agree_enter(c, &v->base) : rc;
 }
 

@@ -137,6 +137,67 @@ void data_copy(struct round_data *d, const struct op *op)
     memcpy(own_header(d, op->out), from.header, d->shape->header_bytes);
     if (!is_null(d, from.header))
         memcpy(to.data, from.data, from.end - from.begin);
+    else if (d->plan.algorithm == PCOLL_ALGORITHM_NATIVE) /* which knows no null */
+        payload_identity_block(&d->shape->payload, to.data);
+}
+
+/* Headers in a form that BOR merges: flags, the masks, and who started the round as one
+ * more mask. */
+static size_t native_words(const struct round_shape *shape)
+{
+    return 1 + (ROUND_MASKS + 1) * bitset_words(shape->ranks);
+}
+
+static void or_uint64(void *out, const void *a, const void *b, size_t count)
+{
+    uint64_t *to = out;
+    const uint64_t *p = a, *q = b;
+    for (size_t i = 0; i < count; i++)
+        to[i] = p[i] | q[i];
+}
+
+static struct native_call native_header(struct round_data *d)
+{
+    const struct round_header *h = d->buffers[BUFFER_RESULT].header;
+    size_t words = bitset_words(d->shape->ranks);
+    memset(d->native, 0, native_words(d->shape) * sizeof *d->native);
+    d->native[0] = h->flags;
+    memcpy(d->native + 1, h->masks, ROUND_MASKS * words * sizeof *d->native);
+    if (h->initiator != ROUND_NOBODY)
+        bitset_add(d->native + 1 + ROUND_MASKS * words, h->initiator);
+    return (struct native_call){.data = d->native,
+                                .count = native_words(d->shape),
+                                .dtype = PCOLL_UINT64,
+                                .op = PCOLL_BOR,
+                                .reduce = or_uint64};
+}
+
+struct native_call data_native(struct round_data *d, const struct op *op)
+{
+    if (op->out == NATIVE_HEADER)
+        return native_header(d);
+    const struct payload_part *part = &d->shape->payload.part[op->out];
+    char *data = d->buffers[BUFFER_RESULT].memory + d->shape->header_bytes;
+    return (struct native_call){.data = data + part->offset,
+                                .count = part->count,
+                                .dtype = part->dtype,
+                                .op = part->op,
+                                .reduce = part->reduce};
+}
+
+void data_native_over(struct round_data *d, const struct op *op)
+{
+    struct round_header *h = d->buffers[BUFFER_RESULT].header;
+    size_t words = bitset_words(d->shape->ranks);
+    if (op->out != NATIVE_HEADER)
+        return;
+    const uint64_t *starters = d->native + 1 + ROUND_MASKS * words;
+    h->flags = (uint32_t)d->native[0];
+    memcpy(h->masks, d->native + 1, ROUND_MASKS * words * sizeof *d->native);
+    h->initiator = ROUND_NOBODY;
+    for (uint32_t r = d->shape->ranks; r-- > 0;)
+        if (bitset_has(starters, r))
+            h->initiator = r;
 }
 
 void data_begin(struct round_data *d, struct round_header *contribution,
@@ -166,6 +227,9 @@ int data_init(struct round_data *d, const struct round_shape *shape,
 {
     size_t bytes = data_bytes(shape, plan);
     *d = (struct round_data){.shape = shape, .plan = *plan};
+    d->native = calloc(native_words(shape), sizeof *d->native);
+    if (!d->native)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
     if (bytes && posix_memalign((void **)&d->memory, 4096, bytes)) {
         d->memory = NULL;
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
@@ -180,5 +244,7 @@ int data_init(struct round_data *d, const struct round_shape *shape,
 void data_destroy(struct round_data *d)
 {
     free(d->memory);
+    free(d->native);
     d->memory = NULL;
+    d->native = NULL;
 }

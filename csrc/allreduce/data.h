@@ -19,6 +19,7 @@
 
 #include "../algorithms/algorithms.h"
 #include "../domain/domain.h"
+#include "../transport/transport.h"
 
 struct data_buffer {
     char *memory;                /* header first */
@@ -30,6 +31,7 @@ struct round_data {
     struct algorithm_plan plan;
     struct data_buffer buffers[BUFFERS];
     char *memory;
+    uint64_t *native; /* headers under way in a vendor's allreduce */
 };
 
 struct message {
@@ -62,5 +64,10 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
 /* PCOLL_EMPI if an op of MPI failed. */
 int data_reduce(struct round_data *d, const struct op *op);
 void data_copy(struct round_data *d, const struct op *op);
+
+/* NATIVE: the call. */
+struct native_call data_native(struct round_data *d, const struct op *op);
+/* It is over. */
+void data_native_over(struct round_data *d, const struct op *op);
 
 #endif

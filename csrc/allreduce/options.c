@@ -18,7 +18,7 @@ int options_check(const pcoll_options *o)
                     o->history);
     if (o->deliver < PCOLL_DELIVER_ONE || o->deliver > PCOLL_DELIVER_ALL)
         return fail(PCOLL_EINVAL, "deliver: unknown value %d", o->deliver);
-    if (o->algorithm < PCOLL_ALGORITHM_AUTO || o->algorithm > PCOLL_ALGORITHM_RING)
+    if (o->algorithm < PCOLL_ALGORITHM_AUTO || o->algorithm > PCOLL_ALGORITHM_NATIVE)
         return fail(PCOLL_EINVAL, "algorithm: unknown value %d", o->algorithm);
     if (o->late < PCOLL_LATE_CARRY || o->late > PCOLL_LATE_DROP)
         return fail(PCOLL_EINVAL, "late: unknown value %d", o->late);

@@ -71,6 +71,7 @@ static int issue(struct vertex *v, int id, bool *finished)
     const struct op *op = &v->sched->ops[id];
     struct transport *t = v->context->transport;
     struct message m;
+    struct native_call call;
     *finished = true;
     switch (op->kind) {
     case OP_SEND:
@@ -93,9 +94,12 @@ static int issue(struct vertex *v, int id, bool *finished)
         else
             data_copy(&v->data, op);
         return PCOLL_OK;
+    case OP_NATIVE:
+        *finished = false;
+        call = data_native(&v->data, op);
+        return t->ops->native(t, v->channel, &call, cookie_of(v, id));
     case OP_NOP:
     case OP_TIMER:
-    case OP_NATIVE:
         break;
     }
     return fail(PCOLL_EPROTOCOL, "operation %d (%s) cannot be executed here", id,
@@ -273,6 +277,8 @@ static int participant_done(struct participant *p, int op, size_t bytes)
     int rc = PCOLL_OK;
     if (o->kind == OP_RECV)
         rc = data_received(&v->data, o, bytes, v->engine.current);
+    else if (o->kind == OP_NATIVE)
+        data_native_over(&v->data, o);
     if (rc != PCOLL_OK)
         return rc;
     engine_complete(&v->engine, v->engine.current, op);
@@ -356,6 +362,8 @@ static int choose_algorithm(const struct vertex_spec *spec, uint32_t vertices,
                             const struct payload *payload, enum pcoll_algorithm *a)
 {
     int rc = tuning_choose(vertices, payload->bytes, spec->off_node, a);
+    if (*a == PCOLL_ALGORITHM_NATIVE && !payload_is_native(payload))
+        *a = PCOLL_ALGORITHM_RABENSEIFNER;
     if (*a == PCOLL_ALGORITHM_RABENSEIFNER && !payload_evenly_cut(payload))
         *a = PCOLL_ALGORITHM_RING;
     return rc;
@@ -376,11 +384,18 @@ int vertex_lay_out(const struct vertex_spec *spec, uint32_t vertices,
         rc = fail(PCOLL_EINVAL,
                   "algorithm: rabenseifner needs elements whose size divides 64 bytes; "
                   "use recdbl or ring");
+    else if (algorithm == PCOLL_ALGORITHM_NATIVE && !payload_is_native(&shape->payload))
+        rc = fail(
+            PCOLL_EINVAL,
+            "algorithm: native takes no ops or datatypes of users (a round to which "
+            "a rank does not contribute needs an identity), and at most 2^31 - 1 "
+            "elements in a buffer; use another one");
     if (rc != PCOLL_OK) {
         round_shape_destroy(shape);
         return rc;
     }
     algorithm_plan(algorithm, vertices, shape->payload.bytes, plan);
+    plan->native_parts = spec->nbuffers;
     if (plan->padded)
         round_shape_pad(shape, plan->padded);
     return PCOLL_OK;
@@ -446,6 +461,13 @@ int vertex_create(struct context *c, const struct vertex_spec *spec,
     return PCOLL_OK;
 }
 
+int vertex_open(struct vertex *v)
+{
+    struct transport *t = v->context->transport;
+    bool native = v->data.plan.algorithm == PCOLL_ALGORITHM_NATIVE;
+    return native ? t->ops->open(t, &v->channel) : PCOLL_OK;
+}
+
 void vertex_destroy(struct vertex **at)
 {
     struct vertex *v = *at;
@@ -455,6 +477,8 @@ void vertex_destroy(struct vertex **at)
     sched_free(&v->sched);
     round_shape_destroy(&v->shape);
     data_destroy(&v->data);
+    if (v->channel)
+        v->context->transport->ops->close(v->context->transport, v->channel);
     arrivals_close(&v->arrivals);
     starting_destroy(v);
     free(v->live);

@@ -58,7 +58,8 @@ struct vertex {
     bool frozen;        /* the current round is active here */
     uint32_t initiator; /* lowest member that started it, or ROUND_NOBODY */
     struct round_data data;
-    uint64_t *live; /* a set of ranks */
+    struct channel *channel; /* native: opened by whoever makes the handle */
+    uint64_t *live;          /* a set of ranks */
     struct starting starting;
 
     struct agreement closing_agreement;
@@ -84,6 +85,9 @@ struct vertex_spec {
 
 int vertex_create(struct context *c, const struct vertex_spec *spec,
                   struct vertex **out);
+/* Driver: begin to open the channel that the algorithm needs, if it does; to be used
+ * when the transport says that it is open. Collective. */
+int vertex_open(struct vertex *v);
 void vertex_destroy(struct vertex **v);
 /* The form of a handle's messages, and its algorithm. The shape is to be destroyed. */
 int vertex_lay_out(const struct vertex_spec *spec, uint32_t vertices,

@@ -100,7 +100,8 @@ enum pcoll_algorithm {
     PCOLL_ALGORITHM_AUTO, /* by the number of ranks and bytes */
     PCOLL_ALGORITHM_RECDBL,
     PCOLL_ALGORITHM_RABENSEIFNER,
-    PCOLL_ALGORITHM_RING
+    PCOLL_ALGORITHM_RING,
+    PCOLL_ALGORITHM_NATIVE /* MPI_Iallreduce, as one operation of the schedule */
 };
 
 /* Which rounds a call returns. */

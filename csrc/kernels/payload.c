@@ -32,6 +32,8 @@ static int use_kernels(struct payload_part *part, int i, const pcoll_buffer *buf
         return rc;
     const struct dtype *dtype = dtype_find(buffer->dtype);
     part->element = dtype->held ? dtype->held->size : dtype->size;
+    part->dtype = dtype->held ? PCOLL_FLOAT32 : buffer->dtype;
+    part->op = buffer->op;
     part->reduce = reduce_kernel(buffer->op, buffer->dtype);
     part->identity = identity_kernel(buffer->op, buffer->dtype);
     part->widen = dtype->widen;
@@ -153,4 +155,20 @@ void payload_pack_slot(const struct payload *p, void *slot)
     for (int i = 0; i < p->parts; i++)
         if (p->part[i].widen)
             widen_in_place(&p->part[i], (char *)slot + p->part[i].offset);
+}
+
+void payload_identity_block(const struct payload *p, void *block)
+{
+    for (int i = 0; i < p->parts; i++)
+        if (p->part[i].identity)
+            p->part[i].identity((char *)block + p->part[i].offset, p->part[i].count);
+    payload_pack_slot(p, block);
+}
+
+bool payload_is_native(const struct payload *p)
+{
+    for (int i = 0; i < p->parts; i++)
+        if (p->part[i].user || p->part[i].count > INT32_MAX)
+            return false;
+    return true;
 }

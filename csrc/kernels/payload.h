@@ -19,6 +19,7 @@ struct payload_part {
     size_t bytes;   /* in the block, without what fills up to 64 */
     size_t count;   /* elements */
     size_t element; /* bytes of one in the block */
+    int dtype, op;  /* in the block */
     reduce_fn *reduce;
     identity_fn *identity;       /* of the application's form; NULL: there is none */
     convert_fn *widen, *narrow;  /* between the two forms; NULL: they are the same */
@@ -52,6 +53,9 @@ void payload_pack_slot(const struct payload *p, void *slot);
  * no such value (user reductions) are left as they are. */
 void payload_identity(const struct payload *p, void *const *buffers);
 
+/* The same for a block. */
+void payload_identity_block(const struct payload *p, void *block);
+
 /* out = a (+) b, each part with its own op; out may be a or b. */
 int payload_reduce(const struct payload *p, void *out, const void *a, const void *b);
 /* out = a (+) the buffers of an application; out may be a. */
@@ -67,6 +71,8 @@ int payload_reduce_slot(const struct payload *p, void *out, const void *a,
 /* Where slice i begins if the block is cut into `of` even ones: at a multiple of 64
  * bytes, between two elements. Slice `of` begins at the end of the block. */
 size_t payload_cut(const struct payload *p, uint32_t i, uint32_t of);
+/* Could a vendor reduce all of it, identities included? */
+bool payload_is_native(const struct payload *p);
 /* Bytes of the longest of `of` slices; 0 for none. */
 size_t payload_longest_slice(const struct payload *p, uint32_t of);
 /* Do all elements divide 64, so that every multiple of 64 is a cut? */

@@ -125,6 +125,11 @@ int sched_copy(struct sched *s, const char *label, int into, int from)
     return add_local(s, OP_COPY, OP_PLAIN, label, into, from, -1);
 }
 
+int sched_native(struct sched *s, const char *label, int part)
+{
+    return add_local(s, OP_NATIVE, OP_PLAIN, label, part, -1, -1);
+}
+
 int sched_nop(struct sched *s, const char *label)
 {
     return add_local(s, OP_NOP, OP_PLAIN, label, -1, -1, -1);

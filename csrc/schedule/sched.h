@@ -39,7 +39,8 @@ struct op {
     const char *label; /* static text, for people */
     int peer;          /* SEND, RECV: vertex */
     int edge;          /* SEND, RECV: distinguishes messages between one pair */
-    int out, a, b;     /* buffers. REDUCE: out = a (+) b; COPY, RECV: out; SEND: a */
+    int out, a, b;     /* buffers. REDUCE: out = a (+) b; COPY, RECV: out; SEND: a;
+                          NATIVE: the part */
     struct slice slice;
     enum header_place header;             /* SEND, RECV */
     uint32_t need;                        /* gate: k … */
@@ -78,6 +79,9 @@ int sched_event(struct sched *s, const char *label);
 void sched_slice(struct sched *s, int op, struct slice slice);
 /* SEND, RECV: the header is not before the data. */
 void sched_header(struct sched *s, int op, enum header_place place);
+
+/* A vendor's collective on part `part` of the data. */
+int sched_native(struct sched *s, const char *label, int part);
 
 /* One more predecessor of op. The gate is n of n unless sched_need says otherwise. */
 void sched_after(struct sched *s, int op, int predecessor);

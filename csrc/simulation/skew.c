@@ -79,6 +79,8 @@ static int create_rank(struct pcoll_skew_run *run, uint32_t i,
                                              .create_domain = domain_single_create,
                                              .domain_arg = &i},
                        &r->vertex);
+    if (rc == PCOLL_OK)
+        rc = vertex_open(r->vertex);
     return rc == PCOLL_OK ? context_register(r->context, &r->vertex->base, 0) : rc;
 }
 

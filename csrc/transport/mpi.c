@@ -14,105 +14,20 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "../base/clock.h"
 #include "../base/error.h"
-#include "mpi.h"
-
-enum {
-    CONTROL_TAG = 0,
-    FIRST_DATA_TAG = 1,
-    CONTROL_RECEIVES = 8,
-    BLOCK = 64,        /* unit of data messages */
-    LARGE_BLOCKS = 128 /* from here on MPI may want the receiver's help */
-};
-
-enum request_kind { CONTROL_RECV, CONTROL_SEND, DATA_SEND, DATA_RECV, AGREEMENT };
-
-/* What belongs to requests[i]. */
-struct request_info {
-    enum request_kind kind;
-    uint32_t peer;
-    uint64_t cookie;
-    bool large;
-    bool at_once;            /* a send that was over when it was posted */
-    struct control *control; /* buffer of a control message */
-};
-
-struct mpi_transport {
-    struct transport base;
-    MPI_Comm comm;
-    MPI_Datatype block;
-    MPI_Request *requests; /* the first CONTROL_RECEIVES are the control receives */
-    struct request_info *info;
-    int *done; /* indices, for MPI_Testsome */
-    MPI_Status *statuses;
-    struct transport_event
-        *events; /* those handed out last: only a poll may move them */
-    int events_capacity;
-    int count, capacity;
-    int pending_sends;
-    struct bell_page **bells; /* of peers on this machine, else NULL */
-    struct control inbox[CONTROL_RECEIVES];
-};
+#include "mpi_internal.h"
 
 static struct mpi_transport *of(struct transport *t)
 {
     return (struct mpi_transport *)t;
 }
 
-int mpi_check(int mpi_error, const char *what)
-{
-    if (mpi_error == MPI_SUCCESS)
-        return PCOLL_OK;
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int length;
-    MPI_Error_string(mpi_error, text, &length);
-    fail_set_mpi_error(mpi_error);
-    return fail(PCOLL_EMPI, "%s: %s", what, text);
-}
-
 static void ring(struct mpi_transport *m, uint32_t peer)
 {
     if (m->bells[peer])
         bell_ring(m->bells[peer]);
-}
-
-static int reserve(struct mpi_transport *m, int wanted)
-{
-    if (wanted <= m->capacity)
-        return PCOLL_OK;
-    int capacity = m->capacity ? 2 * m->capacity : 64;
-    void *requests = realloc(m->requests, (size_t)capacity * sizeof *m->requests);
-    if (requests)
-        m->requests = requests;
-    void *info = realloc(m->info, (size_t)capacity * sizeof *m->info);
-    if (info)
-        m->info = info;
-    void *done = realloc(m->done, (size_t)capacity * sizeof *m->done);
-    if (done)
-        m->done = done;
-    void *statuses = realloc(m->statuses, (size_t)capacity * sizeof *m->statuses);
-    if (statuses)
-        m->statuses = statuses;
-    if (!requests || !info || !done || !statuses)
-        return fail(PCOLL_ENOMEM, "no memory for %d requests", capacity);
-    m->capacity = capacity;
-    return PCOLL_OK;
-}
-
-/* Where the next request goes; it is in the list once m->count is counted up. */
-static int next_request(struct mpi_transport *m, struct request_info info,
-                        MPI_Request **request)
-{
-    int rc = reserve(m, m->count + 1);
-    if (rc != PCOLL_OK)
-        return rc;
-    m->info[m->count] = info;
-    *request = &m->requests[m->count];
-    return PCOLL_OK;
 }
 
 /* The send just posted joins the list; its receiver is told. */
@@ -164,12 +79,13 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
 {
     struct mpi_transport *m = of(t);
     MPI_Request *request;
-    int rc = next_request(m,
-                          (struct request_info){.kind = DATA_SEND,
-                                                .peer = peer,
-                                                .cookie = cookie,
-                                                .large = bytes >= LARGE_BLOCKS * BLOCK},
-                          &request);
+    int rc =
+        mpi_next_request(m,
+                         (struct request_info){.kind = DATA_SEND,
+                                               .peer = peer,
+                                               .cookie = cookie,
+                                               .large = bytes >= LARGE_BLOCKS * BLOCK},
+                         &request);
     struct extent e;
     if (rc == PCOLL_OK)
         rc = extent_of(m, bytes, &e);
@@ -191,7 +107,7 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
     struct mpi_transport *m = of(t);
     MPI_Request *request;
     bool large = capacity >= LARGE_BLOCKS * BLOCK;
-    int rc = next_request(
+    int rc = mpi_next_request(
         m,
         (struct request_info){
             .kind = DATA_RECV, .peer = peer, .cookie = cookie, .large = large},
@@ -224,7 +140,7 @@ static int mpi_control(struct transport *t, uint32_t peer,
     *copy = *message;
     MPI_Request *request;
     int over = 0;
-    int rc = next_request(
+    int rc = mpi_next_request(
         m, (struct request_info){.kind = CONTROL_SEND, .peer = peer, .control = copy},
         &request);
     if (rc == PCOLL_OK)
@@ -254,8 +170,8 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agre
 {
     struct mpi_transport *m = of(t);
     MPI_Request *request;
-    int rc = next_request(m, (struct request_info){.kind = AGREEMENT, .cookie = cookie},
-                          &request);
+    int rc = mpi_next_request(
+        m, (struct request_info){.kind = AGREEMENT, .cookie = cookie}, &request);
     if (rc == PCOLL_OK)
         rc = mpi_check(MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T,
                                       op == AGREE_SUM ? MPI_SUM : MPI_MAX, m->comm,
@@ -298,6 +214,9 @@ static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
         if (info->large)
             ring(m, info->peer);
         break;
+    case NATIVE:
+        m->pending_sends--;
+        break;
     case AGREEMENT:
         *event =
             (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = info->cookie};
@@ -306,19 +225,6 @@ static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
     *event = (struct transport_event){
         .kind = TRANSPORT_DONE, .cookie = info->cookie, .bytes = (size_t)bytes};
     return true;
-}
-
-/* Take finished requests out of the list, the last ones into their places. */
-static void compact(struct mpi_transport *m)
-{
-    int kept = CONTROL_RECEIVES;
-    for (int i = CONTROL_RECEIVES; i < m->count; i++) {
-        if (m->requests[i] == MPI_REQUEST_NULL)
-            continue;
-        m->requests[kept] = m->requests[i];
-        m->info[kept++] = m->info[i];
-    }
-    m->count = kept;
 }
 
 /* Room for an event of every request. */
@@ -355,7 +261,7 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
             (rc = mpi_check(MPI_Start(&m->requests[at]), "MPI_Start")) != PCOLL_OK)
             return rc;
     }
-    compact(m);
+    mpi_compact_requests(m);
     *events = m->events;
     return made;
 }
@@ -363,14 +269,6 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
 static int mpi_pending_sends(const struct transport *t)
 {
     return ((const struct mpi_transport *)t)->pending_sends;
-}
-
-static void free_bells(struct mpi_transport *m)
-{
-    for (uint32_t i = 0; m->bells && i < m->base.size; i++)
-        if (m->bells[i])
-            bell_close(m->bells[i]);
-    free(m->bells);
 }
 
 static void mpi_destroy(struct transport *t)
@@ -387,7 +285,7 @@ static void mpi_destroy(struct transport *t)
     }
     MPI_Type_free(&m->block);
     MPI_Comm_free(&m->comm);
-    free_bells(m);
+    mpi_free_bells(m);
     free(m->requests);
     free(m->info);
     free(m->done);
@@ -396,123 +294,15 @@ static void mpi_destroy(struct transport *t)
     free(m);
 }
 
-static const struct transport_ops mpi_ops = {.send = mpi_send,
-                                             .recv = mpi_recv,
-                                             .control = mpi_control,
-                                             .agree = mpi_agree,
-                                             .poll = mpi_poll,
-                                             .pending_sends = mpi_pending_sends,
-                                             .now = mpi_now,
-                                             .destroy = mpi_destroy};
-
-/* Wait without burning a core: others may need it to get here. */
-static int patient_wait(MPI_Request *request, const char *what)
-{
-    long us = 10;
-    for (;;) {
-        int done;
-        int rc = mpi_check(MPI_Test(request, &done, MPI_STATUS_IGNORE), what);
-        if (rc != PCOLL_OK || done)
-            return rc;
-        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
-        us = us < 500 ? 2 * us : 1000;
-    }
-}
-
-static int post_control_receives(struct mpi_transport *m)
-{
-    int rc = reserve(m, CONTROL_RECEIVES);
-    for (int i = 0; i < CONTROL_RECEIVES && rc == PCOLL_OK; i++) {
-        m->info[i] =
-            (struct request_info){.kind = CONTROL_RECV, .control = &m->inbox[i]};
-        rc = mpi_check(MPI_Recv_init(&m->inbox[i], sizeof m->inbox[i], MPI_BYTE,
-                                     MPI_ANY_SOURCE, CONTROL_TAG, m->comm,
-                                     &m->requests[i]),
-                       "MPI_Recv_init");
-        if (rc == PCOLL_OK)
-            rc = mpi_check(MPI_Start(&m->requests[i]), "MPI_Start");
-        if (rc == PCOLL_OK)
-            m->count = i + 1;
-    }
-    return rc;
-}
-
-/* Exchange where everybody's bell is; open those of this machine. */
-static int open_bells(struct mpi_transport *m, const struct bell *own)
-{
-    struct card {
-        uint64_t neighbourhood, pid, fd, cookie;
-    } mine = {bell_neighbourhood(), (uint64_t)getpid(), (uint64_t)own->fd,
-              own->page->cookie};
-    struct card *all = calloc(m->base.size, sizeof *all);
-    if (!all)
-        return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
-    MPI_Request request;
-    int rc = mpi_check(
-        MPI_Iallgather(&mine, 4, MPI_UINT64_T, all, 4, MPI_UINT64_T, m->comm, &request),
-        "MPI_Iallgather");
-    if (rc == PCOLL_OK)
-        rc = patient_wait(&request, "MPI_Iallgather");
-    for (uint32_t i = 0; i < m->base.size && rc == PCOLL_OK; i++) {
-        if (i == m->base.rank)
-            continue;
-        if (all[i].neighbourhood == mine.neighbourhood)
-            m->bells[i] = bell_open(all[i].pid, all[i].fd, all[i].cookie);
-        if (!m->bells[i])
-            m->base.off_node = true;
-    }
-    free(all);
-    return rc;
-}
-
-static uint32_t usable_tags(MPI_Comm comm)
-{
-    int *upper, known = 0;
-    MPI_Comm_get_attr(comm, MPI_TAG_UB, &upper, &known);
-    return (uint32_t)(known ? *upper : 32767) - FIRST_DATA_TAG + 1;
-}
-
-static int duplicate(MPI_Comm comm, struct mpi_transport *m)
-{
-    MPI_Request request;
-    int rc = mpi_check(MPI_Comm_idup(comm, &m->comm, &request), "MPI_Comm_idup");
-    if (rc == PCOLL_OK)
-        rc = patient_wait(&request, "MPI_Comm_idup");
-    if (rc != PCOLL_OK)
-        return rc;
-    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    int rank, size, level;
-    MPI_Comm_rank(m->comm, &rank);
-    MPI_Comm_size(m->comm, &size);
-    MPI_Query_thread(&level);
-    m->base = (struct transport){.ops = &mpi_ops,
-                                 .rank = (uint32_t)rank,
-                                 .size = (uint32_t)size,
-                                 .tags = usable_tags(comm),
-                                 .threads = level == MPI_THREAD_MULTIPLE};
-    MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
-    return mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit");
-}
-
-int transport_mpi_create(const void *comm, const struct bell *own,
-                         struct transport **out)
-{
-    struct mpi_transport *m = calloc(1, sizeof *m);
-    if (!m)
-        return fail(PCOLL_ENOMEM, "no memory for a communicator");
-    int rc = duplicate(*(const MPI_Comm *)comm, m);
-    if (rc != PCOLL_OK) {
-        free(m);
-        return rc;
-    }
-    m->bells = calloc(m->base.size, sizeof *m->bells);
-    rc = m->bells ? open_bells(m, own) : fail(PCOLL_ENOMEM, "no memory for the bells");
-    if (rc == PCOLL_OK)
-        rc = post_control_receives(m);
-    if (rc != PCOLL_OK) {
-        mpi_destroy(&m->base);
-        return rc;
-    }
-    *out = &m->base;
-    return PCOLL_OK;
-}
+const struct transport_ops mpi_ops = {.send = mpi_send,
+                                      .recv = mpi_recv,
+                                      .control = mpi_control,
+                                      .agree = mpi_agree,
+                                      .open = mpi_native_open,
+                                      .opened = mpi_native_opened,
+                                      .close = mpi_native_close,
+                                      .native = mpi_native_call,
+                                      .poll = mpi_poll,
+                                      .pending = mpi_pending_sends,
+                                      .now = mpi_now,
+                                      .destroy = mpi_destroy};

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 #include "../base/error.h"
-#include "mpi.h"
+#include "mpi_internal.h"
 
 /* Elements in one call, whose count is an int. */
 static const size_t most_elements = (size_t)1 << 30;
@@ -26,7 +26,7 @@ struct mpi_reduction {
     bool owns_type;
 };
 
-static MPI_Datatype type_of(const pcoll_buffer *b)
+MPI_Datatype mpi_type_of(int dtype)
 {
     const MPI_Datatype types[] = {
         [PCOLL_FLOAT32] = MPI_FLOAT,
@@ -45,13 +45,11 @@ static MPI_Datatype type_of(const pcoll_buffer *b)
         [PCOLL_UINT64] = MPI_UINT64_T,
         [PCOLL_BOOL] = MPI_C_BOOL,
     };
-    if (b->dtype == PCOLL_MPI_TYPE)
-        return b->mpi_type ? *(const MPI_Datatype *)b->mpi_type : MPI_DATATYPE_NULL;
-    bool known = b->dtype >= 0 && b->dtype < PCOLL_MPI_TYPE;
-    return known ? types[b->dtype] : MPI_DATATYPE_NULL;
+    bool known = dtype >= 0 && dtype < PCOLL_MPI_TYPE;
+    return known ? types[dtype] : MPI_DATATYPE_NULL;
 }
 
-static MPI_Op op_of(const pcoll_buffer *b)
+MPI_Op mpi_op_of(int op)
 {
     const MPI_Op ops[] = {
         [PCOLL_SUM] = MPI_SUM,   [PCOLL_PROD] = MPI_PROD, [PCOLL_MIN] = MPI_MIN,
@@ -59,9 +57,21 @@ static MPI_Op op_of(const pcoll_buffer *b)
         [PCOLL_LXOR] = MPI_LXOR, [PCOLL_BAND] = MPI_BAND, [PCOLL_BOR] = MPI_BOR,
         [PCOLL_BXOR] = MPI_BXOR,
     };
+    return op >= 0 && op < PCOLL_MPI_OP ? ops[op] : MPI_OP_NULL;
+}
+
+static MPI_Datatype type_of(const pcoll_buffer *b)
+{
+    if (b->dtype == PCOLL_MPI_TYPE)
+        return b->mpi_type ? *(const MPI_Datatype *)b->mpi_type : MPI_DATATYPE_NULL;
+    return mpi_type_of(b->dtype);
+}
+
+static MPI_Op op_of(const pcoll_buffer *b)
+{
     if (b->op == PCOLL_MPI_OP)
         return b->mpi_op ? *(const MPI_Op *)b->mpi_op : MPI_OP_NULL;
-    return b->op >= 0 && b->op < PCOLL_MPI_OP ? ops[b->op] : MPI_OP_NULL;
+    return mpi_op_of(b->op);
 }
 
 /* Of those that reduce. MPI_REPLACE and MPI_NO_OP do not commute. */

@@ -7,6 +7,7 @@
 
 #include "../base/error.h"
 #include "sim_agree.h"
+#include "sim_native.h"
 #include "sim_memory.h"
 #include "sim_network.h"
 #include "sim_queue.h"
@@ -35,6 +36,7 @@ struct posted {
 struct endpoint {
     struct transport base;
     struct sim *sim;
+    uint32_t channels; /* ever opened */
     struct posted *posted;
     struct message *unexpected;
     struct transport_event *events; /* not yet polled */
@@ -52,6 +54,7 @@ struct sim {
     struct queue queue;
     struct endpoint *endpoints;
     struct gathering *gatherings;
+    struct native_gathering *natives;
 };
 
 static struct endpoint *of(struct transport *t)
@@ -217,6 +220,46 @@ static int sim_agree(struct transport *t, uint64_t *values, int count, enum agre
     return rc;
 }
 
+static int sim_open(struct transport *t, struct channel **out)
+{
+    *out = must(malloc(sizeof **out));
+    **out = (struct channel){.number = of(t)->channels++};
+    return PCOLL_OK;
+}
+
+static int sim_opened(struct transport *t, struct channel *channel)
+{
+    (void)t;
+    (void)channel;
+    return PCOLL_OK;
+}
+
+static void sim_close(struct transport *t, struct channel *channel)
+{
+    (void)t;
+    free(channel);
+}
+
+static int sim_native(struct transport *t, struct channel *channel,
+                      const struct native_call *call, uint64_t cookie)
+{
+    struct sim *s = of(t)->sim;
+    struct native_gathering *complete;
+    int rc = native_enter(&s->natives, s->options.size, t->rank, channel, call, cookie,
+                          &complete);
+    of(t)->pending_sends++;
+    if (!complete)
+        return rc;
+    for (uint32_t i = 0; i < s->options.size; i++)
+        queue_push(&s->queue,
+                   (struct happening){.time = s->now + network_latency(s->network),
+                                      .kind = NATIVE_OVER,
+                                      .rank = i,
+                                      .token = complete->cookies[i]});
+    native_end(&s->natives, complete, s->options.size);
+    return PCOLL_OK;
+}
+
 /* The order within one poll is nobody's right. */
 static void shuffle(struct sim *s, struct transport_event *events, int count)
 {
@@ -268,8 +311,12 @@ static const struct transport_ops sim_ops = {.send = sim_send,
                                              .recv = sim_recv,
                                              .control = sim_control,
                                              .agree = sim_agree,
+                                             .open = sim_open,
+                                             .opened = sim_opened,
+                                             .close = sim_close,
+                                             .native = sim_native,
                                              .poll = sim_poll,
-                                             .pending_sends = sim_pending_sends,
+                                             .pending = sim_pending_sends,
                                              .now = sim_transport_now,
                                              .alarm = sim_alarm,
                                              .destroy = sim_destroy_endpoint};
@@ -352,6 +399,11 @@ static bool happen(struct sim *s, struct happening *h)
             &s->endpoints[h->rank],
             (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = h->token});
         break;
+    case NATIVE_OVER:
+        s->endpoints[h->rank].pending_sends--;
+        add_event(&s->endpoints[h->rank],
+                  (struct transport_event){.kind = TRANSPORT_DONE, .cookie = h->token});
+        break;
     case WAKE:
         return true;
     }
@@ -422,6 +474,8 @@ void sim_free(struct sim **at)
         free_endpoint(&s->endpoints[i]);
     while (s->gatherings)
         gathering_end(&s->gatherings, s->gatherings);
+    while (s->natives)
+        native_end(&s->natives, s->natives, s->options.size);
     free(s->endpoints);
     free(s->queue.heap);
     network_free(&s->network);

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum happening_kind { SEND_OVER, ARRIVAL, DELIVERY, AGREEMENT_OVER, WAKE };
+enum happening_kind { SEND_OVER, ARRIVAL, DELIVERY, AGREEMENT_OVER, NATIVE_OVER, WAKE };
 
 struct message;
 
@@ -19,7 +19,7 @@ struct happening {
     uint64_t order;
     enum happening_kind kind;
     uint32_t rank;
-    uint64_t token; /* WAKE, AGREEMENT_OVER: cookie */
+    uint64_t token; /* WAKE; AGREEMENT_OVER, NATIVE_OVER: cookie */
     struct message *message;
 };
 

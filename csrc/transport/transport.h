@@ -42,6 +42,18 @@ struct transport;
 
 enum agree_op { AGREE_MAX, AGREE_SUM };
 
+/* A line of collectives of its own for a handle, see `open`. */
+struct channel;
+
+/* A vendor's allreduce, in place. */
+struct native_call {
+    void *data;
+    uint64_t count;
+    int32_t dtype, op; /* predefined ones of the public header */
+    /* For transports without a vendor: out = a op b on so many elements. */
+    void (*reduce)(void *out, const void *a, const void *b, size_t count);
+};
+
 struct transport_ops {
     /* The buffer must stay until the event. Any size up to 64 times INT_MAX; a message
      * is at most as long as the receive that it meets. */
@@ -55,11 +67,19 @@ struct transport_ops {
      * over all ranks, element by element. values must stay until the event. */
     int (*agree)(struct transport *t, uint64_t *values, int count, enum agree_op op,
                  uint64_t cookie);
+    /* A channel, in the same order on all ranks; it may be used when `opened` says
+     * PCOLL_OK and not PCOLL_EAGAIN. Collective, so is the end. */
+    int (*open)(struct transport *t, struct channel **channel);
+    int (*opened)(struct transport *t, struct channel *channel);
+    void (*close)(struct transport *t, struct channel *channel);
+    /* Collective, in the same order on all ranks of the channel. TRANSPORT_DONE. */
+    int (*native)(struct transport *t, struct channel *channel,
+                  const struct native_call *call, uint64_t cookie);
     /* What has ended or come since the last call; the number, or a negative error. The
      * events stay until the next call. */
     int (*poll)(struct transport *t, const struct transport_event **events);
-    /* Sends that were begun and are not over: they may need looking after. */
-    int (*pending_sends)(const struct transport *t);
+    /* What was begun, is not over, and may need looking after: sends, native calls. */
+    int (*pending)(const struct transport *t);
     /* Time in nanoseconds, from whenever. */
     int64_t (*now)(const struct transport *t);
     /* Somebody is to poll at that time. NULL where progress/ sees to it. */

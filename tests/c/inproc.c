@@ -209,7 +209,7 @@ static const struct transport_ops ops = {.send = inproc_send,
                                          .control = inproc_control,
                                          .agree = inproc_agree,
                                          .poll = inproc_poll,
-                                         .pending_sends = inproc_pending,
+                                         .pending = inproc_pending,
                                          .now = inproc_now,
                                          .destroy = inproc_destroy};
 

@@ -218,3 +218,14 @@ double reference_ring(const struct ledger *l, uint64_t round, combine_fn *combin
         absorb(&sum, &l->round[round][(segment + i) % l->ranks], combine);
     return sum.value;
 }
+
+double reference_by_rank(const struct ledger *l, uint64_t round, combine_fn *combine,
+                         uint64_t block, uint64_t blocks)
+{
+    (void)block;
+    (void)blocks;
+    struct ledger_entry sum = l->round[round][0];
+    for (uint32_t r = 1; r < l->ranks; r++)
+        absorb(&sum, &l->round[round][r], combine);
+    return sum.value;
+}

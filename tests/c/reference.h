@@ -43,6 +43,6 @@ combine_fn *reference_op(int op);
  * bytes, of `blocks`, belongs to it. */
 typedef double result_rule(const struct ledger *l, uint64_t round, combine_fn *combine,
                            uint64_t block, uint64_t blocks);
-result_rule reference_recdbl, reference_ring;
+result_rule reference_recdbl, reference_ring, reference_by_rank;
 
 #endif

@@ -36,7 +36,8 @@ static const char *const modifiers[] = {
 const struct space_algorithm space_algorithms[] = {
     {"recdbl", PCOLL_ALGORITHM_RECDBL, reference_recdbl},
     {"rabenseifner", PCOLL_ALGORITHM_RABENSEIFNER, reference_recdbl},
-    {"ring", PCOLL_ALGORITHM_RING, reference_ring}};
+    {"ring", PCOLL_ALGORITHM_RING, reference_ring},
+    {"native", PCOLL_ALGORITHM_NATIVE, reference_by_rank}};
 
 static const struct {
     const char *name;

@@ -99,6 +99,33 @@ static int wire_agree(struct transport *t, uint64_t *values, int count,
     return of(t)->real->ops->agree(of(t)->real, values, count, op, cookie);
 }
 
+static int wire_open(struct transport *t, struct channel **channel)
+{
+    return of(t)->real->ops->open(of(t)->real, channel);
+}
+
+static int wire_opened(struct transport *t, struct channel *channel)
+{
+    return of(t)->real->ops->opened(of(t)->real, channel);
+}
+
+static void wire_close(struct transport *t, struct channel *channel)
+{
+    of(t)->real->ops->close(of(t)->real, channel);
+}
+
+static int wire_native(struct transport *t, struct channel *channel,
+                       const struct native_call *call, uint64_t cookie)
+{
+    struct wire *w = of(t);
+    uint32_t slot = (uint32_t)(cookie >> 32), operation = cookie & UINT32_MAX;
+    INVARIANT("isolation", slot < w->handles, "rank %u calls natively for slot %u",
+              t->rank, slot);
+    pass_once(w, &w->data[slot][operation], w->ledgers[slot].frozen[t->rank] - 1,
+              "a native call", operation);
+    return w->real->ops->native(w->real, channel, call, cookie);
+}
+
 static int wire_poll(struct transport *t, const struct transport_event **events)
 {
     struct wire *w = of(t);
@@ -112,7 +139,7 @@ static int wire_poll(struct transport *t, const struct transport_event **events)
 static int wire_pending_sends(const struct transport *t)
 {
     const struct transport *real = ((const struct wire *)t)->real;
-    return real->ops->pending_sends(real);
+    return real->ops->pending(real);
 }
 
 static int64_t wire_now(const struct transport *t)
@@ -136,8 +163,12 @@ static const struct transport_ops wire_ops = {.send = wire_send,
                                               .recv = wire_recv,
                                               .control = wire_control,
                                               .agree = wire_agree,
+                                              .open = wire_open,
+                                              .opened = wire_opened,
+                                              .close = wire_close,
+                                              .native = wire_native,
                                               .poll = wire_poll,
-                                              .pending_sends = wire_pending_sends,
+                                              .pending = wire_pending_sends,
                                               .now = wire_now,
                                               .alarm = wire_alarm,
                                               .destroy = wire_destroy};

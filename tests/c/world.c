@@ -130,6 +130,7 @@ static void create_handle(struct world *w, int k, uint32_t rank)
                                .create_domain = spy_create,
                                .domain_arg = &arg};
     CHECK_OK(vertex_create(w->context[rank], &spec, &w->vertex[k][rank]));
+    CHECK_OK(vertex_open(w->vertex[k][rank]));
     CHECK_OK(context_register(w->context[rank], &w->vertex[k][rank]->base,
                               (uint32_t)(k % w->o.handles)));
 }
