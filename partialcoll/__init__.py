@@ -7,11 +7,12 @@
 >>> rnd = pc.Allreduce(MPI.COMM_WORLD, x, total, quorum="majority")
 """
 
+from ._drop_in import Allreduce
 from ._errors import AbiError, Error, MismatchError, StateError
 from ._handle import AllreduceHandle, ScheduleView, Stats
 from ._round import Result, Round
 from ._version import __version__
-from .allreduce import Allreduce, Allreduce_init, Startall, Waitall, Waitany, memory_estimate
+from .allreduce import Allreduce_init, Startall, Waitall, Waitany, memory_estimate
 from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
 from .schedule import Operation, Schedule
 

@@ -136,6 +136,10 @@ class AllreduceHandle:
         self._send_pointers = ffi.NULL if self._send is None else _buffers.addresses(self._send)
         self._recv_pointers = _buffers.addresses(self._recv)
 
+    def _serves(self, recv: Any) -> bool:
+        """Is it set to this one receive buffer?"""
+        return len(self._owners[1]) == 1 and self._owners[1][0].owner is recv
+
     def _core(self) -> Any:
         handle = self._pointer[0]
         if handle == ffi.NULL:

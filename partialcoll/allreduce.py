@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -278,91 +276,6 @@ def memory_estimate(
     address_of(comm)
     defaults = Allreduce_init.__kwdefaults__ or {}
     return _Arguments(sendbuf, recvbuf, op, **{**defaults, **options}).memory(comm.size)
-
-
-# The drop-in: handles cached on the communicator.
-
-
-def _free_cached(comm: MPI.Comm, keyval: int, cache: dict[Any, AllreduceHandle]) -> None:
-    for handle in cache.values():
-        handle.Free()
-
-
-_keyval = MPI.KEYVAL_INVALID
-
-
-def _cache_of(comm: MPI.Comm) -> dict[Any, AllreduceHandle]:
-    global _keyval
-    if _keyval == MPI.KEYVAL_INVALID:
-        _keyval = MPI.Comm.Create_keyval(delete_fn=_free_cached)
-    cache: Any = comm.Get_attr(_keyval)
-    if cache is None:
-        cache = {}
-        comm.Set_attr(_keyval, cache)
-    return cast("dict[Any, AllreduceHandle]", cache)
-
-
-def _op_key(op: Any) -> Any:
-    if isinstance(op, (list, tuple)):
-        return tuple(_op_key(one) for one in op)
-    return op.handle if isinstance(op, MPI.Op) else repr(op)
-
-
-def _call_site() -> str:
-    """Where the caller of Allreduce stands, the same on all ranks that run the same file."""
-    frame = sys._getframe(2)
-    code = frame.f_code
-    return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_name}:{frame.f_lasti}"
-
-
-def Allreduce(
-    comm: MPI.Intracomm,
-    sendbuf: Any,
-    recvbuf: Any,
-    op: Any = MPI.SUM,
-    *,
-    quorum: Policy | str = "majority",
-    name: str | None = None,
-    **options: Any,
-) -> Round:
-    """Partial allreduce in place of ``comm.Allreduce(sendbuf, recvbuf, op)``.
-
-    The first call from a place in the program makes a persistent handle (collective), which
-    is cached on the communicator by `name` (default: the place of the call), the buffers'
-    sizes and dtypes, op and options; later calls from there use it. Two sums in one loop stand
-    in two places, so they never share a handle; where one place serves several, give
-    each a name. The handles are freed with the communicator.
-
-    Parameters are those of `Allreduce_init`; returns the `Round`.
-    """
-    site = name if name is not None else _call_site()
-    in_place = sendbuf is MPI.IN_PLACE
-    cache = _cache_of(comm) if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL else {}
-    try:
-        recv = _buffers.as_buffers("recvbuf", recvbuf, writable=True)
-        send = recv if in_place else _buffers.as_buffers("sendbuf", sendbuf, writable=False)
-        if not in_place:
-            _buffers.check_match(send, recv)
-        shape = tuple(buffer.key for buffer in recv)
-        key = (
-            site,
-            shape,
-            str(as_policy(quorum)),
-            _op_key(op),
-            in_place,
-            tuple(sorted(options.items())),
-        )
-        handle = cache.get(key)
-    except (TypeError, ValueError):
-        handle = None  # let the making of a handle report it, to all ranks
-    if handle is None:
-        arguments = {"sendbuf": sendbuf, "recvbuf": recvbuf, "op": op, "quorum": quorum, **options}
-        handle = Allreduce_init(comm, **arguments, name=site)
-        cache[key] = handle
-    else:
-        handle._set_buffers(send, recv)
-    handle.Start()
-    return handle.Wait()
 
 
 # Several handles.

@@ -102,12 +102,12 @@ def _explained(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return explain
 
 
-def _add_launch(parser: argparse.ArgumentParser) -> None:
+def _add_launch(parser: argparse.ArgumentParser, ranks: int = 8) -> None:
     group = parser.add_argument_group(
         "starting the job (inside a running job it is joined instead)"
     )
     group.add_argument(
-        "-n", type=_positive_int, default=8, metavar="RANKS", help="ranks (default 8)"
+        "-n", type=_positive_int, default=ranks, metavar="RANKS", help=f"ranks (default {ranks})"
     )
     group.add_argument("--hosts", help="hosts, as the launcher takes them")
     group.add_argument(
@@ -312,6 +312,20 @@ def _add_idle(commands: Any) -> None:
     _add_launch(idle)
 
 
+def _add_overhead(commands: Any) -> None:
+    overhead = commands.add_parser(
+        "overhead",
+        help="what Python adds to a call",
+        description="Microseconds of a call with 8 bytes, from Python and from C, by turns; the "
+        "medians. One rank is enough: what Python adds does not depend on the others.",
+    )
+    overhead.add_argument(
+        "--iters", type=_positive_int, default=31, help="batches of each (default 31)"
+    )
+    _add_output(overhead)
+    _add_launch(overhead, ranks=1)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
@@ -339,6 +353,7 @@ def parser() -> argparse.ArgumentParser:
     _add_balanced(bench)
     _add_tune(bench)
     _add_idle(bench)
+    _add_overhead(bench)
     sim = commands.add_parser("sim", help="the same code in virtual time").add_subparsers(
         dest="sim", required=True
     )
@@ -374,6 +389,8 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         from .bench.balanced import main
     elif options.bench == "tune":
         from .bench.tune import main
+    elif options.bench == "overhead":
+        from .bench.overhead import main
     else:
         from .bench.idle import main
     main(options)

@@ -205,3 +205,29 @@ def test_torch_tensors(comm):
         h.Wait()
     assert recv.tolist() == [comm.size] * 4
     del torch
+
+
+def test_drop_in_again(comm):
+    """The same place with the same, other, larger and in-place buffers, another op and quorum."""
+    x, y, z = np.full(3, 1.0), np.zeros(3), np.zeros(3)
+
+    def sum_of(send, recv, op=MPI.SUM, quorum="full"):
+        pc.Allreduce(comm, send, recv, op, quorum=quorum)
+        return recv.tolist()
+
+    p = comm.size
+    for _ in range(3):
+        assert sum_of(x, y) == [p] * 3
+    x[:] = 2
+    assert sum_of(x, y) == [2 * p] * 3
+    assert sum_of(x, z) == [2 * p] * 3
+    assert sum_of(x, y, MPI.MAX) == [2] * 3
+    assert sum_of(x, y, quorum="quorum:1.0") == [2 * p] * 3
+    assert sum_of(MPI.IN_PLACE, y) == [2 * p * p] * 3
+    assert sum_of(x, y) == [2 * p] * 3
+    x.resize(5, refcheck=False)
+    y.resize(5, refcheck=False)
+    assert sum_of(x, y) == [2 * p] * 3 + [0] * 2
+    with pytest.raises(ValueError, match="elements"):
+        sum_of(x, z)
+    assert sum_of(x, y) == [2 * p] * 3 + [0] * 2

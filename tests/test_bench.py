@@ -123,3 +123,11 @@ def test_tune(run, tmp_path):
 def test_balanced_says_its_algorithm(run, algorithm):
     rows = run("balanced", "-n", "2", "--sizes", "4K", "--iters", "1", "--algorithm", algorithm)
     assert [row["algorithm"] for row in rows] == ["native", algorithm]
+
+
+def test_overhead(run, tmp_path):
+    rows = run("overhead", "--iters", "3", "--plot", str(tmp_path / "p.png"))
+    assert [set(row) for row in rows] == [{"call", "us"}] * 5
+    us = {row["call"]: row["us"] for row in rows}
+    assert all(us[name] > 0 for name in us if name != "added by Python")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

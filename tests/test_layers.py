@@ -65,6 +65,7 @@ PY_LAYERS = [
     {"_ops", "_round"},
     {"_handle"},
     {"allreduce", "schedule"},
+    {"_drop_in"},
     {"__init__"},
     {"_info", "_report"},
     {"_skew"},

@@ -277,6 +277,14 @@ int pcoll_handle_deliver(pcoll_handle *handle, uint64_t last, void *const *recv,
  */
 int pcoll_handle_take(pcoll_handle *handle, int64_t timeout_us, void *const *recv,
                       pcoll_round *round, uint64_t *masks);
+/*
+ * Start and take so many rounds of a handle with deliver="one", back to back, and say
+ * how long one took on average, in microseconds: what a binding's own loop over the
+ * same two calls is to be compared with. Errors are those of the two calls. Local, in
+ * the sense that they are.
+ */
+int pcoll_handle_measure(pcoll_handle *handle, const void *const *send,
+                         void *const *recv, uint64_t rounds, double *microseconds);
 /* Number of rounds complete on this rank, and of rounds delivered. Local. */
 int pcoll_handle_rounds(pcoll_handle *handle, uint64_t *complete, uint64_t *delivered);
 /* End of the call: the handle may be started again. Local. */
