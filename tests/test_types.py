@@ -450,7 +450,7 @@ def test_empty_round_leaves_the_buffer(comm):
 
 
 def test_late_of_own_ops(comm):
-    """Replaced, not added: the last deposit counts."""
+    """Replaced, not added: what rides in a later round is one deposit, of some rank's some call."""
     op = MPI.Op.Create(larger_size, commute=True)
     h = pc.Allreduce_init(comm, np.zeros(1), op=op, quorum="solo")
     assert h.send_buffer.shape == (1,)
@@ -460,7 +460,7 @@ def test_late_of_own_ops(comm):
         h.Wait(timeout=60)
     seen = []
     h.join(on_round=lambda r: seen.append(h.recv_buffer[0]) if r.active else None)
-    assert all(value == 19 for value in seen)
+    assert all(value in range(20) for value in seen)
     h.Free()
     op.Free()
 

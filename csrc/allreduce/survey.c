@@ -141,6 +141,46 @@ static void say_rank(struct text *t, uint32_t rank, const struct answer *a,
     t->items++;
 }
 
+/* How many operations like this one have begun and are not over, if it is the first of
+ * them. */
+static int count_alike(const struct vertex *v, uint32_t first)
+{
+    const struct engine *e = &v->engine;
+    const struct op *like = &v->sched->ops[first];
+    int alike = 0;
+    for (uint32_t i = 0; i < v->sched->count; i++) {
+        const struct op *op = &v->sched->ops[i];
+        if (engine_state(e, e->current, (int)i) != OP_RUNNING ||
+            op->kind != like->kind || op->peer != like->peer)
+            continue;
+        if (i < first)
+            return 0;
+        alike++;
+    }
+    return alike;
+}
+
+static void say_pending(struct text *t, const struct vertex *v)
+{
+    enum { MOST_NAMED = 6 };
+    const struct engine *e = &v->engine;
+    int named = 0;
+    for (uint32_t i = 0; i < v->sched->count && named <= MOST_NAMED; i++) {
+        const struct op *op = &v->sched->ops[i];
+        int alike =
+            engine_state(e, e->current, (int)i) == OP_RUNNING ? count_alike(v, i) : 0;
+        if (!alike)
+            continue;
+        say(t, named++ ? ", " : "; pending here: ");
+        if (named > MOST_NAMED)
+            say(t, "…");
+        else
+            say(t, "%d %s", alike, op_kind_name(op->kind));
+        if (named <= MOST_NAMED && op->peer >= 0)
+            say(t, " %s rank %d", op->kind == OP_SEND ? "to" : "from", op->peer);
+    }
+}
+
 int survey_run(struct vertex *v, int64_t patience_us, char *out, uint64_t capacity)
 {
     struct survey s = {.size = v->context->transport->size};
@@ -165,6 +205,9 @@ int survey_run(struct vertex *v, int64_t patience_us, char *out, uint64_t capaci
             say_rank(&t, rank, &s.answers[rank], own.complete);
     if (!t.items)
         say(&t, "all ranks have arrived or take part, messages are under way");
+    progress_lock(v->context->progress);
+    say_pending(&t, v);
+    progress_unlock(v->context->progress);
     free(s.answers);
     free(s.awaited);
     return PCOLL_OK;
