@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "../base/pages.h"
 
 /* A slice of a buffer. */
 struct view {
@@ -230,8 +231,7 @@ int data_init(struct round_data *d, const struct round_shape *shape,
     d->native = calloc(native_words(shape), sizeof *d->native);
     if (!d->native)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
-    if (bytes && posix_memalign((void **)&d->memory, 4096, bytes)) {
-        d->memory = NULL;
+    if (bytes && !(d->memory = pages_allocate(bytes))) {
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
     }
     for (int i = 0; i < plan->temps; i++) {

@@ -18,6 +18,7 @@
 
 #include "../base/error.h"
 #include "../base/interleave.h"
+#include "../base/pages.h"
 #include "domain.h"
 
 struct single {
@@ -280,8 +281,8 @@ int domain_single_create(const struct round_shape *shape, const pcoll_options *o
     s->ring = options->history + 1;
     s->set = calloc(bitset_words(shape->ranks), sizeof *s->set);
     s->results = calloc(s->ring, sizeof *s->results);
-    if (!s->set || !s->results || posix_memalign((void **)&s->memory, 4096, bytes)) {
-        s->memory = NULL;
+    s->memory = pages_allocate(bytes);
+    if (!s->set || !s->results || !s->memory) {
         pthread_mutex_init(&s->mutex, NULL);
         single_destroy(&s->base);
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
