@@ -67,6 +67,30 @@ def test_many_handles_at_once(comm):
         h.Free()
 
 
+def test_a_thousand_handles(comm):
+    """On one communicator, at once; started and waited for in different orders on the ranks."""
+    sends = np.arange(1000.0) + comm.rank
+    handles = [
+        pc.Allreduce_init(comm, sends[k : k + 1], quorum="solo", name=str(k)) for k in range(1000)
+    ]
+    order = np.random.default_rng(comm.rank).permutation(1000)
+    totals = np.zeros(1000)
+    for k in order:
+        handles[k].Start()
+    for k in order[::-1]:
+        handles[k].Wait()
+        totals[k] = handles[k].recv_buffer[0]
+    for k, h in enumerate(handles):
+        h.join(
+            on_round=lambda rnd, k=k: totals.__setitem__(
+                k, totals[k] + float(np.asarray(rnd.results[0])[0])
+            )
+        )
+    assert list(totals) == [k * comm.size + sum(range(comm.size)) for k in range(1000)]
+    for h in handles:
+        h.Free()
+
+
 def test_sub_communicators(comm):
     half = comm.Split(comm.rank % 2)
     h = pc.Allreduce_init(half, np.ones(1), np.zeros(1), quorum="full")
