@@ -14,7 +14,7 @@ suffix=$([ "$mpi" = mpich ] || echo "-$mpi")
     --plot "$out/skew-32$suffix.png"
 "$bin/partialcoll" bench skew -n 8 --iters 60 --json "$out/skew-8$suffix.json"
 for n in 2 4 8; do
-    "$bin/partialcoll" bench balanced -n $n --sizes 8:4K --collectives mpi,full,solo,majority \
+    "$bin/partialcoll" bench balanced -n $n --sizes 8:16M --collectives mpi,full,solo,majority \
         --json "$out/balanced-$n$suffix.json"
 done
 "$bin/partialcoll" bench skew -n 32 --collectives mpi,quorum:0.25,quorum:0.5,quorum:0.75 \

@@ -16,7 +16,7 @@ from ._buffers import Array, Buffer
 from ._errors import StateError
 from ._ffi import check, ffi, lib, raise_error, take_text
 from ._round import Result, Round
-from .policy import Policy
+from .policy import Full, Policy
 
 _ANY = 2**64 - 1
 
@@ -121,6 +121,7 @@ class AllreduceHandle:
         self._masks = ffi.cast("uint64_t *", self._record + ffi.sizeof("pcoll_round"))
         self._last_round: Round | None = None
         self._started = False
+        self._filled: set[int] = set()  # buffers named by Pready for the call to come
         self._sums = sums
         self._ops = ops  # those of users must live as long as the handle
         self._has_identity = [_ops.has_identity(op, r) for op, r in zip(ops, recv)]
@@ -160,6 +161,30 @@ class AllreduceHandle:
         elif code:
             raise_error(code)
         self._started = True
+        self._filled.clear()
+
+    def Pready(self, buffer: int) -> None:
+        """Buffer number `buffer` (from 0) is filled; with the last one, the call starts. Local.
+
+        In place of `Start`, in any order, by whoever fills the buffers one after the other
+        (MPI's partitioned communication). Only with ``quorum="full"``: a call that counts as
+        arrived must have all of its data. The buffers may be changed when the last one has been
+        named. IndexError for one that does not exist; StateError if it has been named for this
+        call, or the call has started.
+        """
+        if not isinstance(self.policy, Full):
+            raise StateError(f'Pready: expected a handle with quorum="full", got {self.policy}')
+        if isinstance(buffer, bool) or not isinstance(buffer, (int, np.integer)):
+            raise TypeError(f"buffer: expected a number, got {type(buffer).__name__}")
+        if not 0 <= buffer < len(self._recv):
+            raise IndexError(f"buffer: expected 0 to {len(self._recv) - 1}, got {buffer}")
+        self._core()
+        if self._started or buffer in self._filled:
+            raise StateError(f"Pready: buffer {buffer} of this call is ready already")
+        if len(self._filled) + 1 == len(self._recv):
+            self.Start()
+        else:
+            self._filled.add(int(buffer))
 
     def _insist(self, step: Callable[[Any], int]) -> None:
         """Until it no longer says "again": in a replay, until it is this rank's turn."""
