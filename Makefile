@@ -64,7 +64,7 @@ test-examples: $(VENV)/installed
 CC ?= cc
 CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algorithms/*.c \
           csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c csrc/transport/sim*.c) \
-        $(addprefix csrc/allreduce/,arrivals.c context.c data.c options.c starting.c survey.c tuning.c vertex.c) \
+        $(addprefix csrc/allreduce/,arrivals.c closing.c context.c data.c options.c starting.c survey.c tuning.c vertex.c) \
         $(addprefix csrc/program/,build.c draft.c messages.c pending.c program.c races.c) \
         $(wildcard csrc/simulation/*.c)
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)

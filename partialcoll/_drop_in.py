@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from . import _buffers
+from ._ffi import ffi
 from ._handle import AllreduceHandle
 from ._round import Round
 from .allreduce import Allreduce_init
@@ -26,27 +27,38 @@ class _Repeat:
     send: Any
     recv: Any
     arguments: tuple[Any, ...]
-    sizes: tuple[int, int]
+    state: tuple[Any, ...]
     handle: AllreduceHandle
 
     def fits(self, send: Any, recv: Any, arguments: tuple[Any, ...]) -> bool:
-        """Are these the same buffers, as large as they were, and the same arguments?"""
+        """Are these the same buffers, as they were, the same arguments, and has nobody else set
+        the handle to other buffers?"""
         return (
             send is self.send
             and recv is self.recv
             and arguments == self.arguments
-            and self.sizes == _sizes(send, recv)
-            and self.handle._serves(recv)
+            and self.handle._serves(send, recv)
+            and self.state == _state(send, recv)
         )
 
 
-def _sizes(send: Any, recv: Any) -> tuple[int, int]:
-    """An array that has other memory now (``resize``) has another size."""
-    return (recv.nbytes, 0 if send is MPI.IN_PLACE else send.nbytes)
+def _look(array: Any, writable: bool) -> tuple[Any, ...]:
+    """What an array may have changed: its memory, its size, its dtype; None if it is no buffer
+    that can be used."""
+    try:
+        return (ffi.from_buffer(array, require_writable=writable), array.nbytes, array.dtype)
+    except (BufferError, TypeError, ValueError):
+        return (None,)
 
 
-def _is_plain(send: Any, recv: Any) -> bool:
-    return type(recv) is np.ndarray and (send is MPI.IN_PLACE or type(send) is np.ndarray)
+def _state(send: Any, recv: Any) -> tuple[Any, ...]:
+    own = _look(recv, True)
+    return own if send is MPI.IN_PLACE else own + _look(send, False)
+
+
+def _is_plain(send: Any, recv: Any, op: Any) -> bool:
+    arrays = type(recv) is np.ndarray and (send is MPI.IN_PLACE or type(send) is np.ndarray)
+    return arrays and isinstance(op, MPI.Op)
 
 
 @dataclass
@@ -55,6 +67,7 @@ class _Cache:
 
     handles: dict[Any, AllreduceHandle] = field(default_factory=dict)
     repeats: dict[Any, _Repeat] = field(default_factory=dict)
+    sites: set[str] = field(default_factory=set)
 
 
 def _free_cached(comm: MPI.Comm, keyval: int, cache: _Cache) -> None:
@@ -92,14 +105,16 @@ def _call_site(depth: int) -> str:
     """Where the caller stands: the same on all ranks that run the same file."""
     frame = sys._getframe(depth)
     code = frame.f_code
-    return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_name}:{frame.f_lasti}"
+    module = frame.f_globals.get("__name__")
+    file = os.path.basename(code.co_filename)
+    return f"{module}:{file}:{frame.f_lineno}:{code.co_name}:{frame.f_lasti}"
 
 
 def _find(
     cache: _Cache, site: str, send: Any, recv: Any, op: Any, quorum: Any, options: dict[str, Any]
 ) -> AllreduceHandle | None:
-    """The handle of a place, set to these buffers. None: there is none yet, or the arguments
-    are wrong, which the making of a handle will report to all ranks."""
+    """The handle of a place, set to these buffers. None: there is none yet; if the arguments are
+    wrong, its making reports that to all ranks. Later the others do not listen: raises."""
     in_place = send is MPI.IN_PLACE
     try:
         recv = _buffers.as_buffers("recvbuf", recv, writable=True)
@@ -108,6 +123,8 @@ def _find(
             _buffers.check_match(send, recv)
         handle = cache.handles.get(_signature(site, recv, op, quorum, in_place, options))
     except (TypeError, ValueError):
+        if site in cache.sites:
+            raise
         return None
     if handle is not None:
         handle._set_buffers(send, recv)
@@ -129,6 +146,7 @@ def _make(
     buffers = _buffers.as_buffers("recvbuf", recv, writable=True)
     signature = _signature(site, buffers, op, quorum, send is MPI.IN_PLACE, options)
     cache.handles[signature] = handle
+    cache.sites.add(site)
     return handle
 
 
@@ -163,9 +181,10 @@ def Allreduce(
         if handle is None:
             handle = _make(comm, cache, site, sendbuf, recvbuf, op, quorum, options)
         cache.repeats.pop(place, None)
-        if _is_plain(sendbuf, recvbuf):
-            sizes = _sizes(sendbuf, recvbuf)
-            cache.repeats[place] = _Repeat(sendbuf, recvbuf, arguments, sizes, handle)
+        if _is_plain(sendbuf, recvbuf, op):
+            state = _state(sendbuf, recvbuf)
+            if None not in state:
+                cache.repeats[place] = _Repeat(sendbuf, recvbuf, arguments, state, handle)
     else:
         handle = repeat.handle
     handle.Start()

@@ -137,9 +137,12 @@ class AllreduceHandle:
         self._send_pointers = ffi.NULL if self._send is None else _buffers.addresses(self._send)
         self._recv_pointers = _buffers.addresses(self._recv)
 
-    def _serves(self, recv: Any) -> bool:
-        """Is it set to this one receive buffer?"""
-        return len(self._owners[1]) == 1 and self._owners[1][0].owner is recv
+    def _serves(self, send: Any, recv: Any) -> bool:
+        """Is it set to these buffers, one each?"""
+        own_send, own_recv = self._owners
+        if len(own_recv) != 1 or own_recv[0].owner is not recv or own_send is None:
+            return False
+        return own_send is own_recv or own_send[0].owner is send
 
     def _core(self) -> Any:
         handle = self._pointer[0]
@@ -188,8 +191,7 @@ class AllreduceHandle:
 
     def _insist(self, step: Callable[[Any], int]) -> None:
         """Until it no longer says "again": in a replay, until it is this rank's turn."""
-        handle = self._core()
-        self._wait_in_slices(handle, lambda us: int(step(handle)), None)
+        self._wait_in_slices(lambda us: int(step(self._core())), None)
 
     def Wait(self, timeout: float | None = None) -> Round:
         """Wait until the round is complete; the receive buffers then hold its result.
@@ -211,7 +213,7 @@ class AllreduceHandle:
         else:
             code = lib.pcoll_handle_wait(handle, slice_us)
         if code == lib.PCOLL_EAGAIN:
-            self._wait_longer(handle, timeout)
+            self._wait_longer(timeout)
         elif code:
             raise_error(code)
         return self._take()
@@ -223,16 +225,17 @@ class AllreduceHandle:
         )
         return code
 
-    def _wait_longer(self, handle: Any, timeout: float | None) -> None:
+    def _wait_longer(self, timeout: float | None) -> None:
         def step(us: int) -> int:
+            handle = self._core()  # a signal handler may have freed it
             return self._step(handle, us) if self._one else int(lib.pcoll_handle_wait(handle, us))
 
-        self._wait_in_slices(handle, step, timeout)
+        self._wait_in_slices(step, timeout)
 
-    def _wait_in_slices(
-        self, handle: Any, step: Callable[[int], int], timeout: float | None
-    ) -> None:
-        done = _waiting.wait(step, timeout, lambda waited: _waiting.report_missing(handle, waited))
+    def _wait_in_slices(self, step: Callable[[int], int], timeout: float | None) -> None:
+        done = _waiting.wait(
+            step, timeout, lambda waited: _waiting.report_missing(self._pointer[0], waited)
+        )
         if not done:
             raise TimeoutError(f"the round was not complete after {timeout} s; wait again")
 
@@ -335,10 +338,9 @@ class AllreduceHandle:
 
         Returns the last of these rounds.
         """
-        handle = self._core()
         self._insist(lib.pcoll_handle_join)
         while True:
-            self._wait_in_slices(handle, lambda us: int(lib.pcoll_handle_wait(handle, us)), None)
+            self._wait_in_slices(lambda us: int(lib.pcoll_handle_wait(self._core(), us)), None)
             while True:
                 result = self._deliver_next(_ANY, self._recv, self._recv_pointers)
                 if result is None:
@@ -347,7 +349,7 @@ class AllreduceHandle:
                 if on_round is not None:
                     on_round(rnd)
                 if rnd.joined:
-                    check(lib.pcoll_handle_finish(handle))
+                    check(lib.pcoll_handle_finish(self._core()))
                     return rnd
 
     def leave(self) -> None:

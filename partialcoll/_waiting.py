@@ -17,7 +17,7 @@ def report_missing(handle: Any, waited: float) -> None:
     """Ask all ranks where they are and log one sentence. handle is the core's handle."""
     text = ffi.new("char[]", 2048)
     patience_us = int(_settings.base_timeout() * 1e5)
-    if lib.pcoll_handle_missing(handle, patience_us, text, 2048) == 0:
+    if handle != ffi.NULL and lib.pcoll_handle_missing(handle, patience_us, text, 2048) == 0:
         message = ffi.string(text).decode(errors="replace")
         _settings.logger.warning("waiting for %.1f s in %s", waited, message)
 

@@ -72,10 +72,10 @@ class Schedule:
         Who communicates while the application computes: a thread that sleeps, nobody, a
         thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
 
-    Buffers are used in place, where they are: C-contiguous arrays of float32, float64, int32
-    or int64. From `Start` to `Wait` they belong to the schedule. One thread at a time may use
-    a schedule. In a ``with`` statement the end frees it; leaving by an exception before the
-    commit makes the others' commits fail, so that nobody waits.
+    Buffers are used in place, where they are: C-contiguous arrays of any dtype of the library.
+    From `Start` to `Wait` they belong to the schedule. One thread at a time may use a schedule.
+    In a ``with`` statement the end frees it; leaving by an exception before the commit makes the
+    others' commits fail, so that nobody waits.
 
     Making one is local. The semantics are in docs/schedules.md.
     """
@@ -313,9 +313,8 @@ class Schedule:
         of the logger "partialcoll" says which operations wait for which ranks.
         """
         _waiting.check_timeout(timeout)
-        schedule = self._core()
         done = _waiting.wait(
-            lambda us: int(lib.pcoll_schedule_wait(schedule, us)), timeout, self._report
+            lambda us: int(lib.pcoll_schedule_wait(self._core(), us)), timeout, self._report
         )
         if not done:
             raise TimeoutError(f"the run was not over after {timeout} s; wait again")
@@ -330,6 +329,8 @@ class Schedule:
 
     def _report(self, waited: float) -> None:
         text = ffi.new("char[]", 2048)
+        if self._pointer[0] == ffi.NULL:
+            return
         if lib.pcoll_schedule_pending(self._pointer[0], text, 2048) == 0:
             message = ffi.string(text).decode(errors="replace")
             _settings.logger.warning("waiting for %.1f s in %s", waited, message)
@@ -352,9 +353,13 @@ class Schedule:
         if self._pointer[0] == ffi.NULL:
             return
         check(lib.pcoll_schedule_free_begin(self._pointer[0]))
-        _waiting.wait(
-            lambda us: int(lib.pcoll_schedule_free(self._pointer, us)), None, self._report
-        )
+        try:
+            _waiting.wait(
+                lambda us: int(lib.pcoll_schedule_free(self._pointer, us)), None, self._report
+            )
+        except Exception:
+            _orphans.append(self._buffers_used)  # MPI may still use them
+            raise
         self._buffers_used = []
 
     def __enter__(self) -> Schedule:
@@ -364,7 +369,7 @@ class Schedule:
         if kind is None:
             self.Free()
         elif not self._committed and self._pointer[0] != ffi.NULL:
-            if issubclass(kind, Exception) and not self._refused:
+            if not self._refused:
                 lib.pcoll_schedule_give_up(self._pointer[0])
             self.Free()
 

@@ -264,3 +264,45 @@ def test_pready(comm):
         pytest.raises(pc.StateError, match='quorum="full"'),
     ):
         h.Pready(0)
+
+
+def test_drop_in_looks_again(comm):
+    """The same array objects, with another dtype, other memory, read-only; another list of ops."""
+    a, b = np.full(4, comm.rank + 1.0), np.zeros(4)
+
+    def reduce(op=MPI.SUM):
+        pc.Allreduce(comm, a, b, op, quorum="full")
+        return b.tolist()
+
+    total = sum(range(1, comm.size + 1))
+    assert reduce() == [total] * 4 and reduce() == [total] * 4
+    a.dtype = b.dtype = np.int64
+    a[:] = 3
+    assert reduce() == [3 * comm.size] * 4
+    a.resize(4000, refcheck=False)
+    a.resize(4, refcheck=False)
+    a[:] = 5
+    assert reduce() == [5 * comm.size] * 4
+    ops = [MPI.SUM]
+    assert reduce(ops) == [5 * comm.size] * 4
+    ops[0] = MPI.MAX
+    assert reduce(ops) == [5] * 4
+    b.flags.writeable = False
+    with pytest.raises(ValueError, match="writable"):
+        reduce()
+    b.flags.writeable = True
+    assert reduce() == [5 * comm.size] * 4
+
+
+def test_drop_in_from_twins(comm):
+    """Two places that look the same from afar: each sends its own buffer."""
+    source = "def step(c, a, b): pc.Allreduce(c, a, b, quorum='full'); return b[0]"
+    steps = []
+    for _ in range(2):
+        scope = {"pc": pc, "__name__": "twin"}
+        exec(compile(source, "twin.py", "exec"), scope)
+        steps.append(scope["step"])
+    one, two, out = np.ones(2), np.full(2, 100.0), np.zeros(2)
+    for _ in range(3):
+        assert steps[0](comm, one, out) == comm.size
+        assert steps[1](comm, two, out) == 100 * comm.size

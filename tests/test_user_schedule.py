@@ -730,3 +730,30 @@ def test_goal_of_an_allreduce(comm, quorum):
             handle.schedule.to_goal(ns_per_byte=-1)
     ranks = goal.parse(f"num_ranks {comm.size}\n" + "".join(blocks))
     assert len(ranks) == comm.size and goal.runs(ranks)
+
+
+def test_exit_before_the_commit(comm):
+    """However it is left: the others' commits fail, nobody waits."""
+    if comm.size < 2:
+        pytest.skip("takes two ranks")
+    expected = SystemExit if comm.rank == 0 else pc.MismatchError
+    with pytest.raises(expected), pc.Schedule(comm) as s:
+        s.nop()
+        if comm.rank == 0:
+            raise SystemExit(1)
+        s.commit()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8", "complex64", "bool"])
+def test_mismatch_names_the_dtype(comm, dtype):
+    if comm.size < 2:
+        pytest.skip("takes two ranks")
+    buffer = np.zeros(3 + comm.rank, dtype)
+    s = pc.Schedule(comm)
+    if comm.rank == 0:
+        s.send(buffer, 1)
+    elif comm.rank == 1:
+        s.recv(buffer, 0)
+    with pytest.raises(pc.MismatchError, match=f"3 {dtype} where"):
+        s.commit()
+    s.Free()

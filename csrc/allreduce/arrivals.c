@@ -56,8 +56,8 @@ static int load(struct arrivals *a, const char *path, const char *title)
     FILE *in = fopen(path, "r");
     if (!in)
         return fail(PCOLL_EINVAL, "PARTIALCOLL_REPLAY: %s: %s", path, strerror(errno));
-    int rc = PCOLL_OK;
-    for (int number = 1; rc == PCOLL_OK && fgets(line, sizeof line, in); number++) {
+    int rc = PCOLL_OK, number = 1;
+    for (; rc == PCOLL_OK && fgets(line, sizeof line, in); number++) {
         line[strcspn(line, "\n")] = 0;
         bool right = number == 1 ? !strcmp(line, title) : read_line(a, line);
         if (!right)
@@ -67,6 +67,11 @@ static int load(struct arrivals *a, const char *path, const char *title)
                      path, number, number == 1 ? title : "round, read or call N", line);
     }
     fclose(in);
+    if (rc == PCOLL_OK && number == 1)
+        rc = fail(PCOLL_EINVAL,
+                  "PARTIALCOLL_REPLAY: %s, line 1: expected \"%s\", got "
+                  "the end of the file",
+                  path, title);
     return rc;
 }
 

@@ -25,7 +25,7 @@ int context_create(struct transport *t, struct progress *p, struct context **out
         .poll = poll_source, .off_node = t->off_node, .alarm_us = INT64_MAX};
     c->transport = t;
     c->progress = p;
-    c->alarm = INT64_MAX;
+    c->alarm = c->closing.vote_at = INT64_MAX;
     pthread_mutex_init(&c->kicked_mutex, NULL);
     *out = c;
     return PCOLL_OK;
@@ -49,6 +49,8 @@ void context_destroy(struct context **at)
     context_end_transport(c);
     pthread_mutex_destroy(&c->kicked_mutex);
     free(c->participants);
+    if (atomic_load(&c->failure) == PCOLL_OK) /* else MPI may still write to it */
+        free(c->closing.ballot);
     free(c);
     *at = NULL;
 }
@@ -153,11 +155,14 @@ static struct participant *find(struct context *c, uint32_t slot)
 static int finish_agreement(struct context *c, struct agreement *a)
 {
     struct participant *p = a->participant;
+    bool is_vote = a == &c->closing.agreement;
     atomic_store(&a->done, true);
     if (c->progress) {
         progress_unrung(c->progress, -1);
         progress_notify(c->progress);
     }
+    if (is_vote)
+        return closing_voted(c);
     return p ? p->ops->run(p) : PCOLL_OK;
 }
 
@@ -200,15 +205,20 @@ static void set_alarm(struct context *c, int64_t at)
     c->source.alarm_us = at == INT64_MAX ? at : at / 1000 + 1;
 }
 
+void context_wake_at(struct context *c, int64_t at)
+{
+    if (c->transport->ops->alarm)
+        c->transport->ops->alarm(c->transport, at);
+    if (at < c->alarm)
+        set_alarm(c, at);
+}
+
 void context_alarm(struct context *c, struct participant *p, int64_t at)
 {
     if (p->alarm <= at)
         return;
     p->alarm = at;
-    if (c->transport->ops->alarm)
-        c->transport->ops->alarm(c->transport, at);
-    if (at < c->alarm)
-        set_alarm(c, at);
+    context_wake_at(c, at);
 }
 
 /* Run those whose time has come. */
@@ -231,6 +241,8 @@ static int ring_alarms(struct context *c, int *happened)
         } else if (p->alarm < c->alarm)
             set_alarm(c, p->alarm);
     }
+    if (rc == PCOLL_OK && c->closing.vote_at != INT64_MAX)
+        rc = closing_look(c, now);
     return rc;
 }
 
@@ -265,26 +277,6 @@ int context_agree(struct context *c, struct agreement *a)
     if (c->progress)
         progress_unrung(c->progress, 1);
     return PCOLL_OK;
-}
-
-int context_close(struct context *c, struct participant *p)
-{
-    struct participant **end = &c->closing;
-    while (*end)
-        end = &(*end)->next_closing;
-    *end = p;
-    p->next_closing = NULL;
-    atomic_fetch_add(&c->closings, 1);
-    return c->closing == p ? p->ops->begin_close(p) : PCOLL_OK;
-}
-
-int context_closed(struct context *c, struct participant *p)
-{
-    c->closing = p->next_closing;
-    atomic_fetch_sub(&c->closings, 1);
-    if (c->progress)
-        progress_notify(c->progress);
-    return c->closing ? c->closing->ops->begin_close(c->closing) : PCOLL_OK;
 }
 
 int context_fail(struct context *c, int code)

@@ -24,6 +24,16 @@ struct agreement {
     _Atomic bool done;
 };
 
+/* Those that close, see closing.c. */
+struct closings {
+    struct participant *first; /* of those that wait for their turn, by next_closing */
+    struct participant *turn;  /* the one that is closing */
+    bool voting;
+    int64_t vote_at; /* again then; INT64_MAX: no */
+    struct agreement agreement;
+    uint64_t *ballot; /* by slot */
+};
+
 struct context {
     struct progress_source source; /* first: found again from it */
     struct transport *transport;
@@ -38,10 +48,8 @@ struct context {
     pthread_mutex_t kicked_mutex;
     _Atomic(struct participant *) kicked;
 
-    /* Those that close, one after the other: their agreements must not mix. The first
-     * is the one that is closing, a list through next_closing. */
-    struct participant *closing;
-    _Atomic uint32_t closings;
+    struct closings closing;
+    _Atomic uint32_t closings; /* asked for and not over */
 
     int64_t alarm; /* the earliest of the participants', or INT64_MAX */
 
@@ -72,13 +80,18 @@ void context_kick(struct context *c, struct participant *p);
 int64_t context_now(const struct context *c);
 /* Driver: run p at that time, if nothing else does before; the earliest one counts. */
 void context_alarm(struct context *c, struct participant *p, int64_t at);
+/* Driver: poll again at that time at the latest. */
+void context_wake_at(struct context *c, int64_t at);
 /* Driver: begin an agreement; context_poll sets done. */
 int context_agree(struct context *c, struct agreement *a);
 
-/* Driver: p closes when those before it have closed: then its begin_close is called. */
+/* Driver: p closes when it is its turn (closing.c): then its begin_close is called. */
 int context_close(struct context *c, struct participant *p);
-/* Driver: p, the first in the queue, has closed. */
+/* Driver: p, whose turn it was, has closed. */
 int context_closed(struct context *c, struct participant *p);
+/* For the context: the vote is over; its time has come again, if it has. */
+int closing_voted(struct context *c);
+int closing_look(struct context *c, int64_t now);
 
 /* Record a failure (once) and return its code. */
 int context_fail(struct context *c, int code);

@@ -54,8 +54,8 @@ static int await_channel(struct context *c, struct channel *channel)
         progress_unlock(c->progress);
         if (rc == PCOLL_EAGAIN)
             nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-    } while (rc == PCOLL_EAGAIN);
-    return rc;
+    } while (rc == PCOLL_EAGAIN && !atomic_load(&c->failure));
+    return rc == PCOLL_EAGAIN ? context_check(c) : rc;
 }
 
 /* Native: a line of collectives for this handle alone. Collective; a failure is final.

@@ -205,6 +205,10 @@ int survey_run(struct vertex *v, int64_t patience_us, char *out, uint64_t capaci
             say_rank(&t, rank, &s.answers[rank], own.complete);
     if (!t.items)
         say(&t, "all ranks have arrived or take part, messages are under way");
+    if (v->arrivals)
+        say(&t,
+            "; arrivals are recorded or replayed: a replay waits for ever where the "
+            "program takes another way than it did");
     progress_lock(v->context->progress);
     say_pending(&t, v);
     progress_unlock(v->context->progress);

@@ -10,7 +10,7 @@
 #include "../algorithms/algorithms.h"
 #include "../base/error.h"
 
-enum { LINE_LENGTH = 256, PATH_LENGTH = 4096 };
+enum { LINE_LENGTH = 1024, PATH_LENGTH = 4096 };
 
 struct line {
     uint64_t ranks, bytes;

@@ -206,7 +206,7 @@ static int run_operations(struct vertex *v)
 
 static void release(struct vertex *v)
 {
-    bool closing = atomic_load(&v->closing) > QUEUED;
+    bool closing = atomic_load(&v->closing) != OPEN; /* nobody will read here */
     if (!v->engine.released &&
         (closing || (v->domain->ops->admits(v->domain) && replay_admits(v))))
         engine_release(&v->engine);

@@ -158,8 +158,8 @@ static bool same_message(const uint64_t *a, const uint64_t *b)
 
 static const char *dtype_name(uint64_t kind)
 {
-    static const char *const names[] = {"float32", "float64", "int32", "int64"};
-    return kind >> 1 < 4 ? names[kind >> 1] : "?";
+    const struct dtype *dtype = dtype_find((int)(kind >> 1));
+    return dtype ? dtype->name : "?";
 }
 
 /* One side is missing: how many each has with this tag. */

@@ -20,6 +20,7 @@ int mpi_native_open(struct transport *t, struct channel **out)
     struct channel *c = malloc(sizeof *c);
     if (!c)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    c->comm = MPI_COMM_NULL;
     int rc = mpi_check(MPI_Comm_idup(m->comm, &c->comm, &c->opening), "MPI_Comm_idup");
     if (rc != PCOLL_OK)
         free(c);
@@ -42,6 +43,8 @@ int mpi_native_opened(struct transport *t, struct channel *c)
 void mpi_native_close(struct transport *t, struct channel *c)
 {
     (void)t;
+    if (c->opening != MPI_REQUEST_NULL) /* it failed: MPI may still write to it */
+        return;
     MPI_Comm_free(&c->comm);
     free(c);
 }

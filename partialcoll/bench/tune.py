@@ -104,7 +104,7 @@ def main(options: argparse.Namespace) -> None:
         if path in ("", "none"):
             raise SystemExit("partialcoll: bench tune: there is nowhere to write to; use --output")
     rows: list[_report.Row] = []
-    gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", name="bench gate")
+    gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", algorithm="recdbl", name="bench gate")
     for ranks in _rank_counts(comm.size):
         rows += _measure_on(ranks, options, comm)
         gate.Start()  # those that had nothing to do wait here, and burn no core

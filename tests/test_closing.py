@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that free in different orders, or leave it to MPI_Finalize: nobody waits for ever."""
+
+import pytest
+
+MAKE = """
+def handle():
+    return pc.Allreduce_init(comm, np.ones(3), quorum="full")
+
+def schedule():
+    s = pc.Schedule(comm)
+    s.recv(np.zeros(2), (comm.rank - 1) % comm.size)
+    s.send(np.ones(2), (comm.rank + 1) % comm.size)
+    s.commit()
+    return s
+
+def run(things, times):
+    for _ in range(times):
+        for thing in things:
+            thing.Start()
+        for thing in things:
+            thing.Wait()
+
+"""
+
+NESTED = """
+with {0}() as a, {1}() as b:
+    run([a], 2)
+    run([b], 5)
+    if comm.rank == comm.size - 1:
+        raise SystemExit(0)
+"""
+
+ORDERS = """
+things = [handle(), schedule(), handle(), schedule()]
+for n, thing in enumerate(things):
+    run([thing], 2 * n + 1)
+for i in ((0, 2, 1, 3), (0,), (0, 2, 1))[comm.rank]:
+    things[i].Free()
+    say("freed", i)
+"""
+
+
+@pytest.mark.parametrize("one", ("handle", "schedule"))
+@pytest.mark.parametrize("two", ("handle", "schedule"))
+def test_nested(run, one, two):
+    """A rank exits inside, so that MPI_Finalize closes what the others free from the inside."""
+    done = run(MAKE + NESTED.format(one, two), 3)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_orders(run):
+    """Not that of their making; one rank frees the first only and leaves the rest to
+    MPI_Finalize."""
+    done = run(MAKE + ORDERS, 3)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("freed") == 8
