@@ -13,8 +13,8 @@ struct pcoll_handle {
     _Atomic bool busy;
 };
 
-/* Every call of the application begins and ends with these. PCOLL_ESTATE: another thread
- * is in one, the handle is freed or being freed, or this is a forked child. */
+/* Every call of the application begins and ends with these. PCOLL_ESTATE: another
+ * thread is in one, the handle is freed or being freed, or this is a forked child. */
 int handle_enter(pcoll_handle *h);
 /* Returns rc. */
 int handle_leave(pcoll_handle *h, int rc);
