@@ -118,6 +118,11 @@ WRONG = {
         ValueError,
         "op of your own",
     ),
+    "REPLACE of a derived type": (
+        pairs(MPI.DOUBLE.Create_contiguous(2), MPI.REPLACE),
+        ValueError,
+        "for windows",
+    ),
     "datatype null": (pairs(MPI.DATATYPE_NULL, OWN), ValueError, "DATATYPE_NULL"),
     "datatype with a gap": (pairs(gap(), OWN), ValueError, "without gaps"),
     "datatype that begins late": (pairs(shifted(), OWN), ValueError, "without gaps"),

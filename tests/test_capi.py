@@ -13,12 +13,20 @@ def config(*words):
     return subprocess.run(command, capture_output=True, text=True, timeout=c_users.LIMIT_S)
 
 
-@pytest.fixture(scope="session")
-def dropin(tmp_path_factory):
+def compile_program(name, folder):
     flags = config("--cflags", "--libs")
     assert flags.returncode == 0, flags.stderr
-    program = tmp_path_factory.mktemp("capi") / "dropin"
-    return c_users.compile_program("capi/dropin.c", program, *flags.stdout.split())
+    return c_users.compile_program(f"capi/{name}.c", folder / name, *flags.stdout.split())
+
+
+@pytest.fixture(scope="session")
+def dropin(tmp_path_factory):
+    return compile_program("dropin", tmp_path_factory.mktemp("capi"))
+
+
+@pytest.fixture(scope="session")
+def reduction(tmp_path_factory):
+    return compile_program("reduction", tmp_path_factory.mktemp("capi"))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -35,6 +43,27 @@ def test_quorum_of_the_environment(dropin, clean_environment, tmp_path, quorum, 
     settings = {"PARTIALCOLL_QUORUM": quorum}
     done = c_users.run([dropin, quorum], clean_environment, tmp_path, settings=settings)
     assert (done.returncode, done.stdout) == (0, f"{outcome}\n"), done.stderr
+
+
+@pytest.mark.parametrize("algorithm", ["recdbl", "rabenseifner", "ring"])
+def test_algorithm_of_the_environment(dropin, clean_environment, tmp_path, algorithm):
+    """Elements that Rabenseifner's does not cut (24 bytes) go round the ring."""
+    settings = {"PARTIALCOLL_ALGORITHM": algorithm}
+    done = c_users.run([dropin], clean_environment, tmp_path, settings=settings)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+def test_algorithm_that_is_none(dropin, clean_environment, tmp_path):
+    settings = {"PARTIALCOLL_ALGORITHM": "fastest"}
+    done = c_users.run([dropin, "fastest"], clean_environment, tmp_path, settings=settings)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_set_reduction(reduction, clean_environment, tmp_path, ranks):
+    """Another op between two rounds: used, judged, and refused while a round is under way."""
+    done = c_users.run([reduction], clean_environment, tmp_path, ranks)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 
 def test_dropin_below_the_interposer(dropin, clean_environment, tmp_path):

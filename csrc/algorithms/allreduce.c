@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "../base/error.h"
+
 enum { MOST_CHAINS = MAX_TEMPS / 2 };
 
 #ifdef PCOLL_TEST_CHAIN_BYTES
@@ -27,6 +29,18 @@ int algorithm_by_name(const char *name)
         if (!strcmp(name, algorithm_names[i]))
             return i;
     return -1;
+}
+
+int pcoll_algorithm_parse(const char *text, int32_t *algorithm)
+{
+    int found = algorithm_by_name(text);
+    if (found < 0)
+        return fail(PCOLL_EINVAL,
+                    "algorithm: expected auto, recdbl, rabenseifner or ring, got "
+                    "\"%.50s\"",
+                    text);
+    *algorithm = found;
+    return PCOLL_OK;
 }
 
 uint32_t largest_power_of_two(uint32_t size)

@@ -34,7 +34,7 @@ static int enter_any(pcoll_handle *h)
     return PCOLL_OK;
 }
 
-static int enter(pcoll_handle *h)
+int handle_enter(pcoll_handle *h)
 {
     int rc = enter_any(h);
     if (rc != PCOLL_OK || atomic_load(&h->vertex->closing) == OPEN)
@@ -43,7 +43,7 @@ static int enter(pcoll_handle *h)
     return fail(PCOLL_ESTATE, "the handle is being freed");
 }
 
-static int leave(pcoll_handle *h, int rc)
+int handle_leave(pcoll_handle *h, int rc)
 {
     atomic_store(&h->busy, false);
     return rc;
@@ -134,11 +134,11 @@ static int finish(pcoll_handle *h)
 
 int pcoll_handle_start(pcoll_handle *h, const void *const *send)
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     if ((rc = await_turn(h)) != PCOLL_OK)
-        return leave(h, rc);
+        return handle_leave(h, rc);
     struct domain *d = h->vertex->domain;
     enum deposit_outcome outcome;
     rc = context_check(h->context);
@@ -147,11 +147,11 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
     if (rc == PCOLL_OK)
         rc = d->ops->deposit(d, 0, send, &outcome);
     if (rc != PCOLL_OK)
-        return leave(h, rc);
+        return handle_leave(h, rc);
     vertex_deposited(h->vertex, outcome);
     if (outcome != DEPOSIT_ARRIVED)
         progress_without_agent(h->context->progress);
-    return leave(h, PCOLL_OK);
+    return handle_leave(h, PCOLL_OK);
 }
 
 static bool call_is_over(void *arg)
@@ -195,14 +195,14 @@ static int deliver(pcoll_handle *h, uint64_t last, void *const *recv,
 
 int pcoll_handle_wait(pcoll_handle *h, int64_t timeout_us)
 {
-    int rc = enter(h);
-    return rc == PCOLL_OK ? leave(h, wait_for_call(h, timeout_us)) : rc;
+    int rc = handle_enter(h);
+    return rc == PCOLL_OK ? handle_leave(h, wait_for_call(h, timeout_us)) : rc;
 }
 
 int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
                       pcoll_round *round, uint64_t *masks)
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     rc = wait_for_call(h, timeout_us);
@@ -210,7 +210,7 @@ int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
         rc = deliver(h, UINT64_MAX, recv, round, masks);
     if (rc == PCOLL_OK)
         rc = finish(h);
-    return leave(h, rc);
+    return handle_leave(h, rc);
 }
 
 int pcoll_handle_measure(pcoll_handle *h, const void *const *send, void *const *recv,
@@ -252,7 +252,7 @@ static void leave_all(pcoll_handle *const *handles, int32_t count)
 {
     for (int32_t i = 0; i < count; i++)
         if (handles[i])
-            leave(handles[i], PCOLL_OK);
+            handle_leave(handles[i], PCOLL_OK);
 }
 
 /* Enter all of them, or none. */
@@ -262,7 +262,7 @@ static int enter_all(pcoll_handle *const *handles, int32_t count, struct progres
     for (int32_t i = 0; i < count; i++) {
         if (!handles[i])
             continue;
-        int rc = enter(handles[i]);
+        int rc = handle_enter(handles[i]);
         if (rc != PCOLL_OK) {
             leave_all(handles, i);
             return rc;
@@ -295,32 +295,32 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
 int pcoll_handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
                          pcoll_round *round, uint64_t *masks)
 {
-    int rc = enter(h);
-    return rc == PCOLL_OK ? leave(h, deliver(h, last, recv, round, masks)) : rc;
+    int rc = handle_enter(h);
+    return rc == PCOLL_OK ? handle_leave(h, deliver(h, last, recv, round, masks)) : rc;
 }
 
 int pcoll_handle_rounds(pcoll_handle *h, uint64_t *complete, uint64_t *delivered)
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     struct member m = state_of(h);
     *complete = complete_for(h, &m);
     *delivered = m.delivered;
-    return leave(h, PCOLL_OK);
+    return handle_leave(h, PCOLL_OK);
 }
 
 int pcoll_handle_finish(pcoll_handle *h)
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    return leave(h, finish(h));
+    return handle_leave(h, finish(h));
 }
 
 int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     char *slot = h->vertex->domain->ops->send_slot(h->vertex->domain, 0);
@@ -332,12 +332,12 @@ int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
                   buffer);
     else
         *address = slot + p->part[buffer].offset;
-    return leave(h, rc);
+    return handle_leave(h, rc);
 }
 
 static int change(pcoll_handle *h, int (*step)(struct member *))
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     rc = await_turn(h);
@@ -345,7 +345,7 @@ static int change(pcoll_handle *h, int (*step)(struct member *))
         rc = h->vertex->domain->ops->change(h->vertex->domain, 0, step);
     if (rc == PCOLL_OK)
         context_kick(h->context, &h->vertex->base);
-    return leave(h, rc);
+    return handle_leave(h, rc);
 }
 
 int pcoll_handle_join(pcoll_handle *h)
@@ -360,18 +360,18 @@ int pcoll_handle_leave(pcoll_handle *h)
 
 int pcoll_handle_progress(pcoll_handle *h)
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     progress_kick(h->context->progress);
-    return leave(h, context_check(h->context));
+    return handle_leave(h, context_check(h->context));
 }
 
 /* Looking at it. */
 
 int pcoll_handle_stats(pcoll_handle *h, pcoll_stats *stats)
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     struct member m;
@@ -381,21 +381,21 @@ int pcoll_handle_stats(pcoll_handle *h, pcoll_stats *stats)
     stats->activations_dropped = h->vertex->engine.dropped;
     stats->activations_early = h->vertex->engine.early;
     progress_unlock(h->context->progress);
-    return leave(h, PCOLL_OK);
+    return handle_leave(h, PCOLL_OK);
 }
 
 int pcoll_handle_algorithm(pcoll_handle *h, int32_t *algorithm)
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     *algorithm = (int32_t)h->vertex->data.plan.algorithm;
-    return leave(h, PCOLL_OK);
+    return handle_leave(h, PCOLL_OK);
 }
 
 int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     if (!strcmp(format, "text"))
@@ -403,22 +403,25 @@ int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
     else if (!strcmp(format, "dot"))
         *text = sched_dot(h->vertex->sched);
     else
-        return leave(h, fail(PCOLL_EINVAL,
-                             "format: expected \"text\" or \"dot\", got \"%.50s\"",
-                             format));
-    return leave(h, *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
+        return handle_leave(
+            h, fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
+                    format));
+    return handle_leave(h,
+                        *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
 }
 
 int pcoll_handle_goal(pcoll_handle *h, double ns_per_byte, char **text)
 {
-    int rc = enter(h);
+    int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
-        return leave(h, fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
-                             PCOLL_LONGEST_TIME, ns_per_byte));
+        return handle_leave(h,
+                            fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
+                                 PCOLL_LONGEST_TIME, ns_per_byte));
     *text = vertex_goal(h->vertex, ns_per_byte);
-    return leave(h, *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
+    return handle_leave(h,
+                        *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
 }
 
 void pcoll_text_free(char *text)
@@ -432,7 +435,7 @@ int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
     int rc = enter_any(h);
     if (rc != PCOLL_OK)
         return rc;
-    return leave(h, survey_run(h->vertex, patience_us, text, capacity));
+    return handle_leave(h, survey_run(h->vertex, patience_us, text, capacity));
 }
 
 /* The end. */
@@ -474,7 +477,7 @@ int pcoll_handle_free_begin(pcoll_handle *h)
     int rc = enter_any(h);
     if (rc != PCOLL_OK)
         return rc;
-    return leave(h, close_vertex(h));
+    return handle_leave(h, close_vertex(h));
 }
 
 int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
@@ -489,7 +492,7 @@ int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
         close_vertex(h); /* a failure shows below, as the context's */
         if (progress_wait(h->context->progress, is_closed, h, timeout_us) ==
             PCOLL_EAGAIN)
-            return leave(h, PCOLL_EAGAIN);
+            return handle_leave(h, PCOLL_EAGAIN);
         rc = context_check(h->context);
         runtime_remove(&h->entry);
         dispose(h);

@@ -13,6 +13,12 @@ struct pcoll_handle {
     _Atomic bool busy;
 };
 
+/* Every call of the application begins and ends with these. PCOLL_ESTATE: another
+ * thread is in one, the handle is freed or being freed, or this is a forked child. */
+int handle_enter(pcoll_handle *h);
+/* Returns rc. */
+int handle_leave(pcoll_handle *h, int rc);
+
 /* What MPI_Finalize does with a handle that is alive. */
 void handle_begin_end(struct runtime_entry *entry);
 void handle_end(struct runtime_entry *entry);

@@ -14,7 +14,6 @@
 
 #include "../base/error.h"
 #include "cache.h"
-#include "table.h"
 
 /* MPI's error class for a result of the core. */
 static int error_class(int rc)
@@ -53,6 +52,22 @@ static int bad(int code, const char *message)
     return code;
 }
 
+static int check_reduction(MPI_Datatype type, MPI_Op op, struct signature *s)
+{
+    switch (signature_find(type, op, s)) {
+    case FOUND:
+        return MPI_SUCCESS;
+    case FOUND_ORDERED:
+        return bad(MPI_ERR_OP, "op: expected one that was created as commutative");
+    case FOUND_GAPS:
+        return bad(MPI_ERR_TYPE, "datatype: expected one without gaps");
+    case FOUND_UNKNOWN:
+    case FOUND_UNDEFINED:
+        break;
+    }
+    return bad(MPI_ERR_OP, "datatype and op: MPI does not define this pair");
+}
+
 /* MPI's own error code for what is wrong with the arguments here. */
 static int check(const void *send, const void *recv, int count, MPI_Datatype type,
                  MPI_Op op, MPI_Comm comm, struct cache_key *key)
@@ -67,8 +82,9 @@ static int check(const void *send, const void *recv, int count, MPI_Datatype typ
         return bad(MPI_ERR_TYPE, "datatype: expected one, got MPI_DATATYPE_NULL");
     if (op == MPI_OP_NULL)
         return bad(MPI_ERR_OP, "op: expected one, got MPI_OP_NULL");
-    if (!table_find(type, op, &key->dtype, &key->op))
-        return bad(MPI_ERR_OP, "datatype and op: this pair is not supported");
+    int code = check_reduction(type, op, &key->signature);
+    if (code != MPI_SUCCESS)
+        return code;
     if (recv == MPI_IN_PLACE || (count > 0 && (!recv || !send || send == recv)))
         return bad(MPI_ERR_BUFFER, "buffers: expected two that are apart, or "
                                    "MPI_IN_PLACE as the first");
@@ -95,6 +111,14 @@ static int choose_progress(const pcoll_policy *policy, int32_t *progress)
                 text);
 }
 
+/* PARTIALCOLL_ALGORITHM, else auto. */
+static int choose_algorithm(int32_t *algorithm)
+{
+    const char *text = getenv("PARTIALCOLL_ALGORITHM");
+    *algorithm = PCOLL_ALGORITHM_AUTO;
+    return text && *text ? pcoll_algorithm_parse(text, algorithm) : PCOLL_OK;
+}
+
 /* The communicator's own policy, else PARTIALCOLL_QUORUM, else full. */
 static int choose_policy(struct record *record, pcoll_policy *policy)
 {
@@ -114,6 +138,12 @@ static int reduce(const void *send, void *recv, MPI_Comm comm, struct record *re
     int rc = choose_policy(record, &key->policy);
     if (rc == PCOLL_OK)
         rc = choose_progress(&key->policy, &key->progress);
+    if (rc == PCOLL_OK)
+        rc = choose_algorithm(&key->algorithm);
+    if (rc == PCOLL_OK && key->signature.of_user && policy_is_partial(&key->policy))
+        rc = fail(PCOLL_EINVAL, "op: expected a predefined one, got one of your own; a "
+                                "round that does not wait for everybody may need it "
+                                "after the call: use pcoll_allreduce_create");
     if (rc != PCOLL_OK)
         return rc;
     struct cache_entry *entry = cache_find(&record->cache, key);
@@ -122,8 +152,9 @@ static int reduce(const void *send, void *recv, MPI_Comm comm, struct record *re
         if (rc != PCOLL_OK && entry) /* the next call tries again */
             cache_forget_newest(&record->cache);
     }
-    return rc == PCOLL_OK ? cache_run(entry, send == MPI_IN_PLACE ? recv : send, recv)
-                          : rc;
+    return rc == PCOLL_OK
+               ? cache_run(entry, key, send == MPI_IN_PLACE ? recv : send, recv)
+               : rc;
 }
 
 int PCOLL_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype type,

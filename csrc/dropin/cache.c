@@ -3,6 +3,7 @@
 #include "cache.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ static void free_handle(pcoll_handle *handle)
 /* The record, an attribute. */
 
 static pthread_mutex_t making_key = PTHREAD_MUTEX_INITIALIZER;
-static int record_key = MPI_KEYVAL_INVALID; /* under the mutex until it is made */
+static _Atomic int record_key = MPI_KEYVAL_INVALID; /* made once, under the mutex */
 
 static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
 {
@@ -41,10 +42,14 @@ static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
 
 static int get_key(void)
 {
+    int key = atomic_load(&record_key);
+    if (key != MPI_KEYVAL_INVALID)
+        return key;
     pthread_mutex_lock(&making_key);
-    if (record_key == MPI_KEYVAL_INVALID)
-        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_record, &record_key, NULL);
-    int key = record_key;
+    key = atomic_load(&record_key);
+    if (key == MPI_KEYVAL_INVALID)
+        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_record, &key, NULL);
+    atomic_store(&record_key, key);
     pthread_mutex_unlock(&making_key);
     return key;
 }
@@ -77,13 +82,23 @@ bool policy_is_partial(const pcoll_policy *policy)
     return policy->kind != PCOLL_FULL || policy->linger > 0 || policy->deadline > 0;
 }
 
+/* Elements that are cut at multiples of 64 bytes; MPI's and the core's own all are. */
+static int32_t algorithm_of(const struct cache_key *key)
+{
+    bool even = !key->signature.of_user || 64 % key->signature.element == 0;
+    return key->algorithm == PCOLL_ALGORITHM_RABENSEIFNER && !even
+               ? PCOLL_ALGORITHM_RING
+               : key->algorithm;
+}
+
 static pcoll_options options_of(const struct cache_key *key)
 {
     bool partial = policy_is_partial(&key->policy);
     return (pcoll_options){
         .policy = key->policy,
+        .algorithm = algorithm_of(key),
         .deliver = PCOLL_DELIVER_ONE,
-        .late = key->op == PCOLL_SUM ? PCOLL_LATE_CARRY : PCOLL_LATE_LATEST,
+        .late = key->signature.op == PCOLL_SUM ? PCOLL_LATE_CARRY : PCOLL_LATE_LATEST,
         .progress = key->progress,
         .history = partial ? 8 : 1, /* full: nobody is ever a round behind */
         .name = key->site ? site_hash(key->site) : 0,
@@ -93,7 +108,7 @@ static pcoll_options options_of(const struct cache_key *key)
 uint64_t cache_bytes(const struct cache_key *key, int ranks)
 {
     uint64_t bytes;
-    pcoll_buffer buffer = {.count = key->count, .dtype = key->dtype, .op = key->op};
+    pcoll_buffer buffer = signature_buffer(&key->signature, key->count);
     pcoll_options options = options_of(key);
     int rc = pcoll_memory_estimate((uint32_t)ranks, &buffer, 1, &options, &bytes);
     return rc == PCOLL_OK ? bytes : UINT64_MAX;
@@ -108,9 +123,9 @@ static bool same_policy(const pcoll_policy *a, const pcoll_policy *b)
 
 bool cache_same_key(const struct cache_key *a, const struct cache_key *b)
 {
-    return a->count == b->count && a->dtype == b->dtype && a->op == b->op &&
+    return a->count == b->count && signature_same(&a->signature, &b->signature) &&
            a->site == b->site && a->progress == b->progress &&
-           same_policy(&a->policy, &b->policy);
+           a->algorithm == b->algorithm && same_policy(&a->policy, &b->policy);
 }
 
 struct cache_entry *cache_find(struct cache *cache, const struct cache_key *key)
@@ -131,7 +146,7 @@ struct cache_entry *cache_find(struct cache *cache, const struct cache_key *key)
 
 int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **handle)
 {
-    pcoll_buffer buffer = {.count = key->count, .dtype = key->dtype, .op = key->op};
+    pcoll_buffer buffer = signature_buffer(&key->signature, key->count);
     pcoll_options options = options_of(key);
     return pcoll_allreduce_create(&comm, &buffer, 1, &options, handle);
 }
@@ -188,10 +203,16 @@ void cache_evict(struct cache *cache)
     forget(cache, oldest(cache));
 }
 
-int cache_run(struct cache_entry *entry, const void *send, void *recv)
+int cache_run(struct cache_entry *entry, const struct cache_key *key, const void *send,
+              void *recv)
 {
     pcoll_round round;
-    int rc = pcoll_handle_start(entry->handle, &send);
+    const struct signature *s = &key->signature;
+    int rc = PCOLL_OK;
+    if (s->of_user)
+        rc = pcoll_handle_set_reduction(entry->handle, 0, &s->mpi_type, &s->mpi_op);
+    if (rc == PCOLL_OK)
+        rc = pcoll_handle_start(entry->handle, &send);
     if (rc == PCOLL_OK)
         do
             rc = pcoll_handle_take(entry->handle, long_us, &recv, &round, NULL);

@@ -18,12 +18,15 @@
 #include <stdbool.h>
 
 #include "../include/partialcoll.h"
+#include "signature.h"
 
 struct cache_key {
     pcoll_policy policy;
     uint64_t count;
-    int32_t dtype, op;
+    struct signature signature;
     int32_t progress;
+    int32_t
+        algorithm;    /* Rabenseifner's becomes the ring where elements do not let it */
     const void *site; /* NULL: calls from all places share a handle */
 };
 
@@ -84,7 +87,8 @@ void cache_evict(struct cache *cache);
 /* When that one was last used. The cache is not empty. */
 uint64_t cache_oldest_use(struct cache *cache);
 
-/* Start, wait and deliver. */
-int cache_run(struct cache_entry *entry, const void *send, void *recv);
+/* Start, wait and deliver; the key is the call's, with the op of this time. */
+int cache_run(struct cache_entry *entry, const struct cache_key *key, const void *send,
+              void *recv);
 
 #endif

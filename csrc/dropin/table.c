@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one place where MPI's datatypes and ops become the core's. A datatype is a kind
- * and MPI's own size of it, so MPI_LONG and Fortran's INTEGER need no assumptions. What
- * is not listed here is not taken: derived datatypes, ops of the user, pairs.
+ * The one place where MPI's predefined datatypes and ops become the core's. A datatype
+ * is a kind and MPI's own size of it, so MPI_LONG and Fortran's INTEGER need no
+ * assumptions. Where the core has no dtype of that kind and size, MPI reduces. What is
+ * not listed here, MPI does not define, or not every MPI.
  *
  * To extend it: a new dtype of the core is a row of `dtypes`, a new op one of `ops`,
  * and the ops that MPI allows for a kind are in `allowed`.
  */
 #include "table.h"
 
-enum kind { SIGNED, UNSIGNED, REAL, COMPLEX, LOGICAL, BYTES, KINDS };
+enum kind { SIGNED, UNSIGNED, REAL, COMPLEX, LOGICAL, BYTES, PAIR, KINDS };
 
 /* Datatypes of MPI by kind. Those that an MPI was built without are MPI_DATATYPE_NULL.
  */
@@ -60,6 +61,34 @@ static const struct {
     {MPI_C_BOOL, LOGICAL},
     {MPI_CXX_BOOL, LOGICAL},
     {MPI_BYTE, BYTES},
+    {MPI_LONG_DOUBLE, REAL},
+    {MPI_C_LONG_DOUBLE_COMPLEX, COMPLEX},
+    {MPI_CXX_LONG_DOUBLE_COMPLEX, COMPLEX},
+    {MPI_LOGICAL, LOGICAL},
+#ifdef MPI_REAL2
+    {MPI_REAL2, REAL},
+#endif
+#ifdef MPI_REAL16
+    {MPI_REAL16, REAL},
+#endif
+#ifdef MPI_COMPLEX4
+    {MPI_COMPLEX4, COMPLEX},
+#endif
+#ifdef MPI_COMPLEX32
+    {MPI_COMPLEX32, COMPLEX},
+#endif
+#ifdef MPI_INTEGER16
+    {MPI_INTEGER16, SIGNED},
+#endif
+    {MPI_FLOAT_INT, PAIR},
+    {MPI_DOUBLE_INT, PAIR},
+    {MPI_LONG_INT, PAIR},
+    {MPI_2INT, PAIR},
+    {MPI_SHORT_INT, PAIR},
+    {MPI_LONG_DOUBLE_INT, PAIR},
+    {MPI_2REAL, PAIR},
+    {MPI_2DOUBLE_PRECISION, PAIR},
+    {MPI_2INTEGER, PAIR},
 };
 
 /* The core's dtype of a kind and a size in bytes. */
@@ -76,22 +105,27 @@ static const struct {
     {LOGICAL, 1, PCOLL_BOOL},      {BYTES, 1, PCOLL_UINT8},
 };
 
+/* The last two are MPI's only, which has a bit for them nevertheless. The ops for
+ * windows reduce nothing. */
+enum { MAXLOC = PCOLL_MPI_OP, MINLOC, FOR_WINDOWS };
 static const struct {
     MPI_Op op;
     int code;
 } ops[] = {
-    {MPI_SUM, PCOLL_SUM},   {MPI_PROD, PCOLL_PROD}, {MPI_MIN, PCOLL_MIN},
-    {MPI_MAX, PCOLL_MAX},   {MPI_LAND, PCOLL_LAND}, {MPI_LOR, PCOLL_LOR},
-    {MPI_LXOR, PCOLL_LXOR}, {MPI_BAND, PCOLL_BAND}, {MPI_BOR, PCOLL_BOR},
-    {MPI_BXOR, PCOLL_BXOR},
+    {MPI_SUM, PCOLL_SUM},     {MPI_PROD, PCOLL_PROD},     {MPI_MIN, PCOLL_MIN},
+    {MPI_MAX, PCOLL_MAX},     {MPI_LAND, PCOLL_LAND},     {MPI_LOR, PCOLL_LOR},
+    {MPI_LXOR, PCOLL_LXOR},   {MPI_BAND, PCOLL_BAND},     {MPI_BOR, PCOLL_BOR},
+    {MPI_BXOR, PCOLL_BXOR},   {MPI_MAXLOC, MAXLOC},       {MPI_MINLOC, MINLOC},
+    {MPI_NO_OP, FOR_WINDOWS}, {MPI_REPLACE, FOR_WINDOWS},
 };
 
-/* Bit c: MPI allows op c of the core for this kind (MPI-4.1, section 6.9.2). */
+/* Bit c: MPI allows op c for this kind (MPI-4.1, sections 6.9.2 and 6.9.4). */
 enum {
     SUMS = 1 << PCOLL_SUM | 1 << PCOLL_PROD,
     ORDER = 1 << PCOLL_MIN | 1 << PCOLL_MAX,
     LOGIC = 1 << PCOLL_LAND | 1 << PCOLL_LOR | 1 << PCOLL_LXOR,
-    BITS = 1 << PCOLL_BAND | 1 << PCOLL_BOR | 1 << PCOLL_BXOR
+    BITS = 1 << PCOLL_BAND | 1 << PCOLL_BOR | 1 << PCOLL_BXOR,
+    PLACES = 1 << MAXLOC | 1 << MINLOC
 };
 static const unsigned allowed[KINDS] = {
     [SIGNED] = SUMS | ORDER | LOGIC | BITS,
@@ -100,6 +134,7 @@ static const unsigned allowed[KINDS] = {
     [COMPLEX] = SUMS,
     [LOGICAL] = LOGIC,
     [BYTES] = BITS,
+    [PAIR] = PLACES,
 };
 
 enum {
@@ -124,19 +159,34 @@ static int find_type(MPI_Datatype type)
     return -1;
 }
 
-bool table_find(MPI_Datatype type, MPI_Op op, int32_t *dtype, int32_t *code)
+/* One that an MPI has the name of only has no size. */
+static enum found use_mpi(MPI_Datatype type, MPI_Op op, int code, int size,
+                          struct signature *s)
 {
-    if (type == MPI_DATATYPE_NULL || op == MPI_OP_NULL)
-        return false;
-    int at = find_type(type), size;
-    *code = find_op(op);
-    if (at < 0 || *code < 0 || !(allowed[types[at].kind] & 1u << *code))
-        return false;
+    if (size < 1)
+        return FOUND_UNDEFINED;
+    s->dtype = PCOLL_MPI_TYPE;
+    s->op = code < PCOLL_MPI_OP ? code : PCOLL_MPI_OP;
+    s->mpi_type = type;
+    s->mpi_op = op;
+    return FOUND;
+}
+
+enum found table_find(MPI_Datatype type, MPI_Op op, struct signature *s)
+{
+    int code = find_op(op), size;
+    if (code < 0)
+        return FOUND_UNKNOWN;
+    int at = find_type(type);
+    if (at < 0 || !(allowed[types[at].kind] & 1u << code))
+        return FOUND_UNDEFINED;
     MPI_Type_size(type, &size);
     for (int i = 0; i < DTYPES; i++) {
-        *dtype = dtypes[i].dtype;
-        if (dtypes[i].kind == types[at].kind && dtypes[i].size == size)
-            return true;
+        if (dtypes[i].kind != types[at].kind || dtypes[i].size != size)
+            continue;
+        s->dtype = dtypes[i].dtype;
+        s->op = code;
+        return FOUND;
     }
-    return false;
+    return use_mpi(type, op, code, size, s);
 }

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What MPI calls a datatype and an op, and what the core calls them. */
+/* What MPI calls a predefined datatype and op, and what the core calls them. */
 #ifndef PCOLL_DROPIN_TABLE_H
 #define PCOLL_DROPIN_TABLE_H
 
-#include <mpi.h>
-#include <stdbool.h>
+#include "signature.h"
 
-#include "../include/partialcoll.h"
-
-/* The core's names of a predefined datatype and op that MPI allows together. False if
- * there are none: it is not an error, only nothing for us. Needs a running MPI. */
-bool table_find(MPI_Datatype type, MPI_Op op, int32_t *dtype, int32_t *code);
+/* Fills dtype and op in; mpi_type and mpi_op as well if it is MPI that reduces. FOUND;
+ * FOUND_UNDEFINED: MPI defines no such pair, or not every MPI; FOUND_UNKNOWN: not a
+ * predefined op. Needs a running MPI. */
+enum found table_find(MPI_Datatype type, MPI_Op op, struct signature *s);
 
 #endif

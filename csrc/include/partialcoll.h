@@ -219,6 +219,9 @@ int pcoll_policy_parse(const char *text, pcoll_policy *policy);
 /* Write the canonical text of a policy. Local. */
 int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacity);
 
+/* Parse the name of an algorithm: "auto", "recdbl", "rabenseifner" or "ring".
+ * PCOLL_EINVAL with a message otherwise; *algorithm is then as it was. Local. */
+int pcoll_algorithm_parse(const char *text, int32_t *algorithm);
 /* The file that PCOLL_ALGORITHM_AUTO reads, if it is there, or "none":
  * $PARTIALCOLL_TUNE, else partialcoll/tune.txt in the user's configuration. Local. */
 int pcoll_tuning_path(char *path, uint64_t capacity);
@@ -289,6 +292,20 @@ int pcoll_handle_measure(pcoll_handle *handle, const void *const *send,
 int pcoll_handle_rounds(pcoll_handle *handle, uint64_t *complete, uint64_t *delivered);
 /* End of the call: the handle may be started again. Local. */
 int pcoll_handle_finish(pcoll_handle *handle);
+
+/*
+ * Reduce buffer `buffer` with another op from the next start on: for callers whose ops
+ * come and go with each call. mpi_type and mpi_op are the addresses of an MPI_Datatype
+ * and of an MPI_Op, with the rules of pcoll_buffer; neither is kept, so both must live
+ * until the end of the last round before they are set again. The same reduction on all
+ * ranks, which nobody compares. PCOLL_EINVAL: not such a pair, or elements of other
+ * size; PCOLL_ESTATE: a round is under way, the handle's rounds do not wait for all
+ * ranks (full, no deadline), or it was not made with PCOLL_MPI_TYPE or PCOLL_MPI_OP.
+ * Whoever waits in this process at that time may run an op, but only one at a time, and
+ * only while this rank is between start and the end of its wait. Local.
+ */
+int pcoll_handle_set_reduction(pcoll_handle *handle, int32_t buffer,
+                               const void *mpi_type, const void *mpi_op);
 
 /* Where to write the next deposit (owned_send); the address changes at every start, and
  * what is written there after it belongs to the next one. Local. */
@@ -460,7 +477,10 @@ int pcoll_skew_memory(const pcoll_skew *skew, const pcoll_options *options,
  *           (MPI_SUM), or replaces what rode there (other ops).
  * sendbuf   count elements, or MPI_IN_PLACE; may be reused when the call returns.
  * recvbuf   count elements, apart from sendbuf; holds the sum of the round.
- * count     elements, at least 0; type and op: a predefined pair that MPI allows.
+ * count     elements, at least 0.
+ * type, op  a predefined pair that MPI allows; or a commutative op of yours, with
+ * "full" only, on any datatype without gaps. They are used during the call only, on
+ *           this thread or on another one that waits here meanwhile.
  * comm      an intra-communicator.
  *
  * The first call from a place in the program makes a handle, which is cached on the
@@ -471,7 +491,8 @@ int pcoll_skew_memory(const pcoll_skew *skew, const pcoll_options *options,
  * Threads: as MPI_Allreduce, different communicators by different threads. A quorum
  * other than full needs MPI_THREAD_MULTIPLE, or PARTIALCOLL_PROGRESS=manual.
  * Errors: MPI_ERR_COMM, MPI_ERR_COUNT, MPI_ERR_TYPE, MPI_ERR_OP, MPI_ERR_BUFFER for the
- * argument of that name; MPI_ERR_ARG for a quorum that is none; MPI_ERR_NO_MEM;
+ * argument of that name; MPI_ERR_ARG for a quorum or a PARTIALCOLL_ALGORITHM that is
+ * none, and for an op of yours with another quorum than "full"; MPI_ERR_NO_MEM;
  * MPI_ERR_OTHER if the ranks' arguments differ (on every rank) or the thread level is
  * too low; those of MPI itself.
  */

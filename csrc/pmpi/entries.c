@@ -116,3 +116,8 @@ int pmpi_private_idup(MPI_Comm comm, MPI_Comm *copy, MPI_Request *request)
     *request = MPI_REQUEST_NULL;
     return PMPI_Comm_split(comm, 0, 0, copy);
 }
+
+int pmpi_private_type_dup(MPI_Datatype type, MPI_Datatype *copy)
+{
+    return PMPI_Type_contiguous(1, type, copy);
+}

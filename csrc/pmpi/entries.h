@@ -20,5 +20,6 @@
 const void *entries_announce(const void *site);
 
 int pmpi_private_idup(MPI_Comm comm, MPI_Comm *copy, MPI_Request *request);
+int pmpi_private_type_dup(MPI_Datatype type, MPI_Datatype *copy);
 
 #endif

@@ -3,9 +3,9 @@
  * Included before every file of the interposer, the core's included: what is called
  * from inside the library goes to MPI, not back into the interposer or to a profiler.
  *
- * One call is replaced. The core dup's the communicators it works on; a dup runs the
- * copy callbacks of the user's attributes, which an MPI_Allreduce must not do. A split
- * does not.
+ * Two calls are replaced. The core dup's the communicators and datatypes it works on; a
+ * dup runs the copy callbacks of the user's attributes, which an MPI_Allreduce must not
+ * do. A split does not, nor does a datatype of one element.
  */
 #ifndef PCOLL_PMPI_NAMES_H
 #define PCOLL_PMPI_NAMES_H
@@ -48,7 +48,7 @@
 #define MPI_Type_commit PMPI_Type_commit
 #define MPI_Type_contiguous PMPI_Type_contiguous
 #define MPI_Type_create_struct PMPI_Type_create_struct
-#define MPI_Type_dup PMPI_Type_dup
+#define MPI_Type_dup pmpi_private_type_dup
 #define MPI_Type_free PMPI_Type_free
 #define MPI_Type_get_envelope PMPI_Type_get_envelope
 #define MPI_Type_get_envelope_c PMPI_Type_get_envelope_c
@@ -61,5 +61,6 @@
 #define MPI_Wait PMPI_Wait
 
 int pmpi_private_idup(MPI_Comm comm, MPI_Comm *copy, MPI_Request *request);
+int pmpi_private_type_dup(MPI_Datatype type, MPI_Datatype *copy);
 
 #endif

@@ -166,6 +166,8 @@ enum outcome persistent_init(const struct call *c, MPI_Request *request, int *er
         return outcome;
     if (record->level < MPI_THREAD_MULTIPLE || !process_begun())
         return PASSED_THREADS;
+    if (key.signature.of_user) /* it may be freed before the request is started */
+        return PASSED_OP_OF_USER;
     key.progress = PCOLL_PROGRESS_AGENT;
     bool before = takeover_enter();
     outcome = make_token(c, record, &key, &t);

@@ -19,10 +19,20 @@
 #include "usher.h"
 
 static atomic_bool begun;
+static MPI_Comm trials = MPI_COMM_NULL; /* of this process alone; errors come back */
 
 bool process_begun(void)
 {
     return atomic_load(&begun);
+}
+
+/* A message to nobody is looked at all the same. The reduction itself would tell, but
+ * to the wrong error handler. */
+bool process_type_works(MPI_Datatype type)
+{
+    char nothing;
+    return !process_begun() ||
+           PMPI_Send(&nothing, 1, type, MPI_PROC_NULL, 0, trials) == MPI_SUCCESS;
 }
 
 static int end(MPI_Comm comm, int key, void *value, void *extra)
@@ -33,6 +43,7 @@ static int end(MPI_Comm comm, int key, void *value, void *extra)
     (void)extra;
     atomic_store(&begun, false);
     usher_stop();
+    PMPI_Comm_free(&trials);
     if (settings()->report)
         report_print();
     return MPI_SUCCESS;
@@ -44,6 +55,8 @@ static void begin(void)
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end, &key, NULL);
     PMPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
     PMPI_Comm_free_keyval(&key);
+    PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &trials);
+    PMPI_Comm_set_errhandler(trials, MPI_ERRORS_RETURN);
     atomic_store(&begun, true);
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0 && settings()->complaint[0])

@@ -3,9 +3,13 @@
 #ifndef PCOLL_PMPI_PROCESS_H
 #define PCOLL_PMPI_PROCESS_H
 
+#include <mpi.h>
 #include <stdbool.h>
 
 /* Has the interposer seen MPI begin, so that it will see the end? */
 bool process_begun(void);
+
+/* Does MPI communicate elements of this datatype? No, if it has not been committed. */
+bool process_type_works(MPI_Datatype type);
 
 #endif

@@ -16,16 +16,27 @@ static bool is_on(const char *name)
     return text && *text && strcmp(text, "0") != 0;
 }
 
+/* A value that means nothing is as good as none. */
+static void complain(struct settings *s, const char *name)
+{
+    snprintf(s->complaint, sizeof s->complaint, "%s is ignored: %s", name,
+             pcoll_last_error());
+}
+
 static void read_environment(void)
 {
     struct settings *s = &the_settings;
     const char *quorum = getenv("PARTIALCOLL_QUORUM");
+    const char *algorithm = getenv("PARTIALCOLL_ALGORITHM");
     s->all = is_on("PARTIALCOLL_ALL");
     s->report = is_on("PARTIALCOLL_REPORT");
+    s->algorithm = PCOLL_ALGORITHM_AUTO;
     s->quorum = (pcoll_policy){.kind = PCOLL_FULL};
+    if (algorithm && *algorithm &&
+        pcoll_algorithm_parse(algorithm, &s->algorithm) != PCOLL_OK)
+        complain(s, "PARTIALCOLL_ALGORITHM");
     if (quorum && *quorum && pcoll_policy_parse(quorum, &s->quorum) != PCOLL_OK)
-        snprintf(s->complaint, sizeof s->complaint, "PARTIALCOLL_QUORUM is ignored: %s",
-                 pcoll_last_error());
+        complain(s, "PARTIALCOLL_QUORUM");
 }
 
 const struct settings *settings(void)

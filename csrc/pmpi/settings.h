@@ -10,6 +10,7 @@
 
 struct settings {
     pcoll_policy quorum; /* PARTIALCOLL_QUORUM, or full */
+    int32_t algorithm;   /* PARTIALCOLL_ALGORITHM, or auto */
     bool all;            /* PARTIALCOLL_ALL=1: of every communicator */
     bool report;         /* PARTIALCOLL_REPORT=1 */
     char complaint[256]; /* about a value that was ignored, or "" */

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "../base/splitmix.h"
-#include "../dropin/table.h"
 #include "info.h"
+#include "process.h"
 #include "settings.h"
 
 /* Of the handles that full calls share, on one communicator. When it is full, a new
@@ -116,7 +116,24 @@ static bool mpi_runs(void)
 static bool plausible(const struct call *c)
 {
     return c->comm != MPI_COMM_NULL && c->count > 0 && c->recv && c->send &&
-           c->recv != MPI_IN_PLACE && c->send != c->recv;
+           c->recv != MPI_IN_PLACE && c->send != c->recv &&
+           c->type != MPI_DATATYPE_NULL && c->op != MPI_OP_NULL;
+}
+
+static enum outcome find_signature(const struct call *c, struct signature *s)
+{
+    switch (signature_find(c->type, c->op, s)) {
+    case FOUND:
+        return s->of_user && !process_type_works(c->type) ? PASSED_ARGUMENTS : TAKEN;
+    case FOUND_ORDERED:
+        return PASSED_ORDERED;
+    case FOUND_GAPS:
+        return PASSED_GAPS;
+    case FOUND_UNKNOWN:
+    case FOUND_UNDEFINED:
+        break;
+    }
+    return PASSED_ARGUMENTS;
 }
 
 enum outcome takeover_plan(const struct call *c, struct record **record,
@@ -127,10 +144,11 @@ enum outcome takeover_plan(const struct call *c, struct record **record,
         return PASSED_NESTED;
     if (c->count == 0)
         return PASSED_NO_ELEMENTS;
-    if (!plausible(c) || !mpi_runs())
+    if (!plausible(c) || (!process_begun() && !mpi_runs()))
         return PASSED_ARGUMENTS;
-    if (!table_find(c->type, c->op, &key->dtype, &key->op))
-        return PASSED_SIGNATURE;
+    enum outcome outcome = find_signature(c, &key->signature);
+    if (outcome != TAKEN)
+        return outcome;
     info_arrived(c->comm);
     struct record *r = *record = record_make(c->comm);
     if (!r)
@@ -141,7 +159,10 @@ enum outcome takeover_plan(const struct call *c, struct record **record,
         return PASSED_INTERCOMM;
     if (r->partial && r->level < MPI_THREAD_MULTIPLE)
         return PASSED_THREADS;
+    if (r->partial && key->signature.of_user)
+        return PASSED_OP_OF_USER;
     key->policy = r->policy;
+    key->algorithm = settings()->algorithm;
     key->progress = r->partial ? PCOLL_PROGRESS_AGENT : PCOLL_PROGRESS_MANUAL;
     key->site = r->partial ? c->site : NULL;
     return TAKEN;
@@ -197,7 +218,8 @@ enum outcome takeover_run(const struct call *c, int *error)
     int rc = PCOLL_OK;
     outcome = find_handle(c, record, &key, &entry);
     if (outcome == TAKEN)
-        rc = cache_run(entry, c->send == MPI_IN_PLACE ? c->recv : c->send, c->recv);
+        rc = cache_run(entry, &key, c->send == MPI_IN_PLACE ? c->recv : c->send,
+                       c->recv);
     takeover_leave(before);
     *error = rc == PCOLL_OK ? MPI_SUCCESS : takeover_raise(c->comm, rc);
     return outcome;

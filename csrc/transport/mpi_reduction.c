@@ -74,7 +74,7 @@ static MPI_Op op_of(const pcoll_buffer *b)
     return mpi_op_of(b->op);
 }
 
-/* Of those that reduce. MPI_REPLACE and MPI_NO_OP do not commute. */
+/* Of those that reduce. */
 static bool op_is_predefined(MPI_Op op)
 {
     return op == MPI_SUM || op == MPI_PROD || op == MPI_MIN || op == MPI_MAX ||
@@ -87,6 +87,11 @@ static int check_op(MPI_Op op, int index)
     int commutes = 0;
     if (op == MPI_OP_NULL)
         return fail(PCOLL_EINVAL, "op: buffer %d: expected an op, got MPI.OP_NULL",
+                    index);
+    if (op == MPI_REPLACE || op == MPI_NO_OP)
+        return fail(PCOLL_EINVAL,
+                    "op: buffer %d: expected one that reduces, got MPI.REPLACE or "
+                    "MPI.NO_OP, which are for windows",
                     index);
     int rc = mpi_check(MPI_Op_commutative(op, &commutes), "MPI_Op_commutative");
     if (rc == PCOLL_OK && !commutes)
@@ -180,55 +185,82 @@ static int try_once(struct mpi_reduction *r, int index)
     return PCOLL_OK;
 }
 
-/* Predefined datatypes are used as they are: an op of a user may look at which one it
- * is given. */
-static int adopt(struct mpi_reduction *r, MPI_Datatype type, MPI_Op op, int index)
+/* May this pair reduce? *derived: a datatype that its user made. */
+static int judge(struct mpi_reduction *r, MPI_Datatype type, MPI_Op op, int index,
+                 bool *derived)
 {
-    bool derived;
-    int rc = is_derived(type, &derived);
+    int rc = check_op(op, index);
+    if (rc == PCOLL_OK && type == MPI_DATATYPE_NULL)
+        rc = fail(PCOLL_EINVAL,
+                  "datatype: buffer %d: expected one that MPI knows, got "
+                  "MPI.DATATYPE_NULL, or a dtype that MPI has none for",
+                  index);
     if (rc == PCOLL_OK)
-        rc = measure(type, derived, index, &r->base.element);
+        rc = is_derived(type, derived);
+    if (rc == PCOLL_OK)
+        rc = measure(type, *derived, index, &r->base.element);
     if (rc != PCOLL_OK)
         return rc;
     r->op = op;
     r->type = type;
-    if (derived && op_is_predefined(op))
+    if (*derived && op_is_predefined(op))
         return fail(PCOLL_EINVAL,
                     "op: buffer %d: expected an op of your own for a derived datatype, "
                     "got a predefined one, which MPI does not define for it",
                     index);
-    if (op_is_predefined(op))
-        return try_once(r, index);
-    if (derived)
-        rc = mpi_check(MPI_Type_dup(type, &r->type), "MPI_Type_dup");
-    r->owns_type = derived && rc == PCOLL_OK;
-    if (r->owns_type)
-        rc = mpi_check(MPI_Type_commit(&r->type), "MPI_Type_commit");
-    return rc;
+    return op_is_predefined(op) ? try_once(r, index) : PCOLL_OK;
+}
+
+/* A derived datatype may be freed by its user. Predefined ones are used as they are: an
+ * op of a user may look at which one it is given. */
+static int keep_type(struct mpi_reduction *r)
+{
+    int rc = mpi_check(MPI_Type_dup(r->type, &r->type), "MPI_Type_dup");
+    r->owns_type = rc == PCOLL_OK;
+    return rc == PCOLL_OK ? mpi_check(MPI_Type_commit(&r->type), "MPI_Type_commit")
+                          : rc;
 }
 
 int mpi_reduction_create(const pcoll_buffer *buffer, int index,
                          struct user_reduction **out)
 {
-    MPI_Datatype type = type_of(buffer);
-    MPI_Op op = op_of(buffer);
-    int rc = check_op(op, index);
-    if (rc != PCOLL_OK)
-        return rc;
-    if (type == MPI_DATATYPE_NULL)
-        return fail(PCOLL_EINVAL,
-                    "datatype: buffer %d: expected one that MPI knows, got "
-                    "MPI.DATATYPE_NULL, or a dtype that MPI has none for",
-                    index);
+    bool derived;
     struct mpi_reduction *r = calloc(1, sizeof *r);
     if (!r)
         return fail(PCOLL_ENOMEM, "no memory for a reduction");
     r->base = (struct user_reduction){.combine = combine, .free = destroy};
-    rc = adopt(r, type, op, index);
+    int rc = judge(r, type_of(buffer), op_of(buffer), index, &derived);
+    if (rc == PCOLL_OK && derived)
+        rc = keep_type(r);
     if (rc != PCOLL_OK) {
         destroy(&r->base);
         return rc;
     }
     *out = &r->base;
+    return PCOLL_OK;
+}
+
+int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
+                      const void *mpi_op, int index)
+{
+    bool derived;
+    struct mpi_reduction *r = (struct mpi_reduction *)user, next = {.base = *user};
+    if (!mpi_type || !mpi_op)
+        return fail(PCOLL_EINVAL,
+                    "buffer %d: expected addresses of a datatype and of an op, got "
+                    "NULL",
+                    index);
+    int rc = judge(&next, *(const MPI_Datatype *)mpi_type, *(const MPI_Op *)mpi_op,
+                   index, &derived);
+    if (rc == PCOLL_OK && next.base.element != user->element)
+        rc = fail(PCOLL_EINVAL,
+                  "datatype: buffer %d: expected elements of %zu bytes, as the handle "
+                  "was made for, got %zu",
+                  index, user->element, next.base.element);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (r->owns_type)
+        MPI_Type_free(&r->type);
+    *r = next;
     return PCOLL_OK;
 }

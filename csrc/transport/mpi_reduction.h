@@ -9,4 +9,10 @@
  * or not defined by MPI. */
 user_reduction_fn mpi_reduction_create;
 
+/* Give one of those another datatype, of the same bytes, and op; nobody may be reducing
+ * with it. Neither is kept: both must live until that reduction is over. PCOLL_EINVAL
+ * as above, and for NULL. */
+int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
+                      const void *mpi_op, int index);
+
 #endif

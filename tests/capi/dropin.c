@@ -24,6 +24,53 @@ static void full(MPI_Comm comm)
     }
 }
 
+static void add_doubles(void *in, void *inout, int *n, MPI_Datatype *type)
+{
+    int bytes;
+    MPI_Type_size(*type, &bytes);
+    for (int i = 0; i < *n * bytes / 8; i++)
+        ((double *)inout)[i] += ((double *)in)[i];
+}
+
+static void most_of_doubles(void *in, void *inout, int *n, MPI_Datatype *type)
+{
+    int bytes;
+    MPI_Type_size(*type, &bytes);
+    for (int i = 0; i < *n * bytes / 8; i++)
+        if (((double *)inout)[i] < ((double *)in)[i])
+            ((double *)inout)[i] = ((double *)in)[i];
+}
+
+/* What MPI or its user reduces; an op that is freed leaves its handle to the next. */
+static void foreign(MPI_Comm comm)
+{
+    int me, n;
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &n);
+    struct {
+        double value;
+        int at;
+    } p = {me % 2, me}, q;
+    long double l = me + 1, m;
+    CHECK(PCOLL_Allreduce(&p, &q, 1, MPI_DOUBLE_INT, MPI_MINLOC, comm) == MPI_SUCCESS);
+    CHECK(q.value == 0 && q.at == 0);
+    CHECK(PCOLL_Allreduce(&l, &m, 1, MPI_LONG_DOUBLE, MPI_SUM, comm) == MPI_SUCCESS);
+    CHECK(m == n * (n + 1) / 2);
+    for (int i = 0; i < 12; i++) {
+        double x[6] = {me, 1, 2, 3, me, i}, y[6];
+        MPI_Datatype three;
+        MPI_Op op;
+        MPI_Type_contiguous(3, MPI_DOUBLE, &three);
+        MPI_Type_commit(&three);
+        MPI_Op_create(i % 2 ? add_doubles : most_of_doubles, 1, &op);
+        CHECK(PCOLL_Allreduce(x, y, 2, three, op, comm) == MPI_SUCCESS);
+        CHECK(y[4] == (i % 2 ? n * (n - 1) / 2 : n - 1));
+        CHECK(y[5] == (i % 2 ? n * i : i));
+        MPI_Op_free(&op);
+        MPI_Type_free(&three);
+    }
+}
+
 /* Two sums in one loop never mix, and nothing is lost. Returns how many rounds were
  * without somebody. */
 static int partial(MPI_Comm comm)
@@ -67,7 +114,13 @@ static void errors(MPI_Comm comm)
 {
     MPI_Errhandler own;
     MPI_Comm half, both;
+    MPI_Datatype gaps;
+    MPI_Op ordered, own_op;
     int x = 1, y;
+    MPI_Type_vector(2, 1, 2, MPI_DOUBLE, &gaps);
+    MPI_Type_commit(&gaps);
+    MPI_Op_create(add_doubles, 0, &ordered);
+    MPI_Op_create(add_doubles, 1, &own_op);
     MPI_Comm_create_errhandler(handler, &own);
     MPI_Comm_set_errhandler(comm, own);
     MPI_Errhandler_free(&own);
@@ -76,12 +129,20 @@ static void errors(MPI_Comm comm)
            "datatype");
     refuse(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_OP_NULL, comm), MPI_ERR_OP, "op");
     refuse(PCOLL_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_BAND, comm), MPI_ERR_OP, "pair");
+    refuse(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_REPLACE, comm), MPI_ERR_OP, "pair");
+    refuse(PCOLL_Allreduce(&x, &y, 1, MPI_INT, ordered, comm), MPI_ERR_OP,
+           "commutative");
+    refuse(PCOLL_Allreduce(&x, &y, 1, gaps, own_op, comm), MPI_ERR_TYPE, "gaps");
+    PCOLL_Comm_set_quorum(comm, "solo");
+    refuse(PCOLL_Allreduce(&x, &y, 1, MPI_INT, own_op, comm), MPI_ERR_ARG,
+           "one of your own");
+    PCOLL_Comm_set_quorum(comm, NULL);
     refuse(PCOLL_Allreduce(&x, &x, 1, MPI_INT, MPI_SUM, comm), MPI_ERR_BUFFER,
            "MPI_IN_PLACE");
     refuse(PCOLL_Allreduce(&x, NULL, 1, MPI_INT, MPI_SUM, comm), MPI_ERR_BUFFER,
            "buffers");
     refuse(PCOLL_Comm_set_quorum(comm, "most"), MPI_ERR_ARG, "most");
-    CHECK(handled == 7);
+    CHECK(handled == 11);
     if (size > 1) { /* counts that differ: on every rank, and nobody waits */
         refuse(PCOLL_Allreduce(&x, &y, 1 + (rank == 1), MPI_INT, MPI_SUM, comm),
                MPI_ERR_OTHER, "count");
@@ -96,6 +157,9 @@ static void errors(MPI_Comm comm)
     /* After all that the communicator is as good as before. */
     CHECK(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, comm) == MPI_SUCCESS);
     CHECK(y == size);
+    MPI_Op_free(&ordered);
+    MPI_Op_free(&own_op);
+    MPI_Type_free(&gaps);
 }
 
 int main(int argc, char **argv)
@@ -124,6 +188,8 @@ int main(int argc, char **argv)
     full(MPI_COMM_WORLD);
     full(MPI_COMM_SELF);
     full(dup);
+    foreign(MPI_COMM_WORLD);
+    foreign(MPI_COMM_SELF);
     CHECK(!partial(dup));
     PCOLL_Comm_set_quorum(dup, "solo");
     CHECK(size == 1 || partial(dup));

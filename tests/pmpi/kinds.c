@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Datatypes, ops, counts, in place and not, on several communicators: what the core
- * does, and what it leaves to MPI. Values are small integers: exact in every type. */
+ * reduces, what MPI and functions of the user do for it, and what is left to MPI.
+ * Values are small integers: exact in every type. */
 #include "say.h"
 
 enum { MOST = 1100 };
@@ -114,6 +115,167 @@ static void wraps(void)
     SAY("wraps %d %a\n", y, (double)g);
 }
 
+/* What only MPI reduces. */
+static void of_mpi_alone(MPI_Comm comm)
+{
+    int me;
+    MPI_Comm_rank(comm, &me);
+    for (int count = 1; count < 1100; count = count * 5 + 2) {
+        struct {
+            double value;
+            int at;
+        } *x = calloc((size_t)count, sizeof *x), *y = calloc((size_t)count, sizeof *y);
+        long double *l = calloc((size_t)count, sizeof *l);
+        for (int i = 0; i < count; i++) {
+            x[i].value = value(me, i);
+            x[i].at = me;
+            l[i] = value(me, i);
+        }
+        CHECK(MPI_Allreduce(x, y, count, MPI_DOUBLE_INT, MPI_MINLOC, comm) ==
+              MPI_SUCCESS);
+        SAY("minloc %g %d %g %d\n", y[0].value, y[0].at, y[count - 1].value,
+            y[count - 1].at);
+        MPI_Allreduce(x, y, count, MPI_DOUBLE_INT, MPI_MAXLOC, comm);
+        SAY("maxloc %g %d %g %d\n", y[0].value, y[0].at, y[count - 1].value,
+            y[count - 1].at);
+        MPI_Allreduce(MPI_IN_PLACE, l, count, MPI_LONG_DOUBLE, MPI_PROD, comm);
+        SAY("long double %Lg %Lg\n", l[0], l[count - 1]);
+        free(x);
+        free(y);
+        free(l);
+    }
+    int truth[2] = {me == 1, 0}, any[2] = {7, 7};
+    MPI_Allreduce(truth, any, 2, MPI_LOGICAL, MPI_LOR, comm); /* 4 bytes, in all MPIs */
+    SAY("logical %d %d\n", any[0] != 0, any[1] != 0);
+    double _Complex z[3] = {1, me}, w[3];
+    long double _Complex v[2] = {me, 1}, u[2];
+    MPI_Allreduce(z, w, 3, MPI_C_DOUBLE_COMPLEX, MPI_SUM, comm);
+    MPI_Allreduce(v, u, 2, MPI_C_LONG_DOUBLE_COMPLEX, MPI_SUM, comm);
+    SAY("complex %g %g %Lg %Lg\n", __real__ w[0], __real__ w[1], __real__ u[0],
+        __real__ u[1]);
+}
+
+/* Ops of the user. Each looks at the datatype it is given, as it may. */
+
+static int bytes_of(MPI_Datatype *type)
+{
+    int bytes;
+    MPI_Type_size(*type, &bytes);
+    return bytes;
+}
+
+#define OF_DOUBLES(name, expression)                                                   \
+    static void name(void *in, void *inout, int *n, MPI_Datatype *type)                \
+    {                                                                                  \
+        double *a = in, *b = inout;                                                    \
+        int all = *n * bytes_of(type) / (int)sizeof *a;                                \
+        for (int i = 0; i < all; i++)                                                  \
+            b[i] = expression;                                                         \
+    }
+OF_DOUBLES(add, a[i] + b[i])
+OF_DOUBLES(add_one, a[i] + b[i] + 1)
+OF_DOUBLES(largest, a[i] > b[i] ? a[i] : b[i])
+OF_DOUBLES(smallest, a[i] < b[i] ? a[i] : b[i])
+OF_DOUBLES(right, b[i] == 0 ? a[i] : b[i]) /* does not commute */
+
+static MPI_User_function *const functions[] = {add, largest, add_one, smallest};
+
+/* One value of a whole vector of 3 doubles: the one of the greater sum, the lower rank
+ * where they are equal (the third is the rank). */
+static void longest(void *in, void *inout, int *n, MPI_Datatype *type)
+{
+    double *a = in, *b = inout;
+    CHECK(bytes_of(type) == 24);
+    for (int i = 0; i < *n; i++, a += 3, b += 3)
+        if (a[0] + a[1] > b[0] + b[1] || (a[0] + a[1] == b[0] + b[1] && a[2] < b[2]))
+            memcpy(b, a, 24);
+}
+
+/* A datatype and an op that live for one call: their handles come again, with other
+ * functions behind them. */
+static void one_of_user(int which, int width, int count, MPI_Comm comm)
+{
+    int me, n = width * count;
+    double *x = calloc((size_t)n, 8), *y = calloc((size_t)n, 8), sum = 0;
+    MPI_Datatype type;
+    MPI_Op op;
+    MPI_Comm_rank(comm, &me);
+    for (int i = 0; i < n; i++)
+        x[i] = value(me, i);
+    MPI_Type_contiguous(width, MPI_DOUBLE, &type);
+    MPI_Type_commit(&type);
+    MPI_Op_create(functions[which], 1, &op);
+    CHECK(MPI_Allreduce(x, y, count, type, op, comm) == MPI_SUCCESS);
+    CHECK(MPI_Allreduce(MPI_IN_PLACE, x, count, type, op, comm) == MPI_SUCCESS);
+    CHECK(!memcmp(x, y, (size_t)n * 8));
+    MPI_Op_free(&op);
+    MPI_Type_free(&type);
+    for (int i = 0; i < n; i++)
+        sum = sum * 3 / 2 + y[i];
+    SAY("user %d, %d x %d: %a\n", which, count, width, sum);
+    free(x);
+    free(y);
+}
+
+static void users(MPI_Comm comm)
+{
+    const int counts[] = {1, 5, 700};
+    for (int round = 0; round < 3; round++)
+        for (int c = 0; c < 3; c++)
+            for (int which = 0; which < 4; which++)
+                for (int width = 1; width < 4; width++)
+                    one_of_user(which, width, counts[c], comm);
+}
+
+/* Several alive at once, on predefined and derived datatypes of the same size. */
+static void users_together(MPI_Comm comm)
+{
+    double x[6] = {rank, 2, rank % 3, 4, rank, rank}, y[6];
+    MPI_Op ops[4], vectors;
+    MPI_Datatype three, again;
+    MPI_Type_contiguous(3, MPI_DOUBLE, &three);
+    MPI_Type_commit(&three);
+    MPI_Type_dup(three, &again);
+    MPI_Op_create(longest, 1, &vectors);
+    for (int i = 0; i < 4; i++)
+        MPI_Op_create(functions[i], 1, &ops[i]);
+    for (int i = 0; i < 12; i++) {
+        MPI_Allreduce(x, y, 2, i % 2 ? three : again, ops[i % 4], comm);
+        SAY("together %g %g %g\n", y[0], y[2], y[5]);
+        MPI_Allreduce(x, y, 2, three, vectors, comm);
+        SAY("longest %g %g %g\n", y[0], y[2], y[5]);
+        MPI_Allreduce(x, y, 3, MPI_DOUBLE, ops[i % 4], comm);
+        MPI_Allreduce(x + 1, y + 1, 1, MPI_INT64_T, MPI_BOR, comm);
+        SAY("predefined %g %g %g\n", y[0], y[1], y[2]);
+    }
+    for (int i = 0; i < 4; i++)
+        MPI_Op_free(&ops[i]);
+    MPI_Op_free(&vectors);
+    MPI_Type_free(&again);
+    MPI_Type_free(&three);
+}
+
+/* In the order of the ranks, and data in gaps that stays: MPI's. */
+static void left_to_mpi(void)
+{
+    double x[4] = {rank == size - 1 ? 0 : rank + 1, 1, 2, 3}, y[4] = {0, 7, 0, 7};
+    MPI_Datatype gaps, resized;
+    MPI_Op op;
+    MPI_Op_create(right, 0, &op);
+    for (int i = 0; i < 3; i++)
+        MPI_Allreduce(x, y, 1, MPI_DOUBLE, op, MPI_COMM_WORLD);
+    MPI_Op_free(&op);
+    MPI_Op_create(largest, 1, &op);
+    MPI_Type_create_resized(MPI_DOUBLE, 0, 16, &resized);
+    MPI_Type_dup(resized, &gaps);
+    MPI_Type_commit(&gaps);
+    MPI_Allreduce(x, y + 2, 1, gaps, op, MPI_COMM_WORLD);
+    SAY("passed: %g %g %g %g\n", y[0], y[1], y[2], y[3]);
+    MPI_Type_free(&gaps);
+    MPI_Type_free(&resized);
+    MPI_Op_free(&op);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Comm dup, half, backwards;
@@ -128,6 +290,13 @@ int main(int argc, char **argv)
     one(&(struct named){"int", MPI_INT, 0}, MPI_SUM, 9, dup);
     bits();
     wraps();
+    of_mpi_alone(MPI_COMM_WORLD);
+    of_mpi_alone(half);
+    users(MPI_COMM_WORLD);
+    users(half);
+    users_together(backwards);
+    users_together(MPI_COMM_WORLD);
+    left_to_mpi();
     MPI_Comm_free(&half);
     MPI_Comm_free(&dup);
     MPI_Comm_free(&backwards);

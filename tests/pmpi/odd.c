@@ -124,7 +124,13 @@ static void errors(void)
 #endif
     MPI_Comm comm;
     MPI_Errhandler own;
+    MPI_Datatype derived, raw;
+    MPI_Op any;
     int x = 1, y = 0;
+    MPI_Type_contiguous(1, MPI_INT, &derived);
+    MPI_Type_commit(&derived);
+    MPI_Type_contiguous(1, MPI_INT, &raw);
+    MPI_Op_create(min_by_size, 1, &any);
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     MPI_Comm_create_errhandler(handler, &own);
     for (int which = 0; which < 2; which++) {
@@ -133,6 +139,9 @@ static void errors(void)
         say_error("type", MPI_Allreduce(&x, &y, 1, MPI_DATATYPE_NULL, MPI_SUM, comm));
         say_error("op", MPI_Allreduce(&x, &y, 1, MPI_INT, MPI_OP_NULL, comm));
         say_error("op of double", MPI_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_BAND, comm));
+        say_error("derived", MPI_Allreduce(&x, &y, 1, derived, MPI_SUM, comm));
+        say_error("uncommitted", MPI_Allreduce(&x, &y, 1, raw, any, comm));
+        say_error("window", MPI_Allreduce(&x, &y, 1, MPI_INT, MPI_REPLACE, comm));
         if (rank == 0) /* wrong on one rank alone, which must not wait */
             say_error("one", MPI_Allreduce(&x, &y, -3, MPI_INT, MPI_SUM, comm));
         say_error("fine", MPI_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, comm));
@@ -140,6 +149,9 @@ static void errors(void)
     }
     MPI_Errhandler_free(&own);
     MPI_Comm_free(&comm);
+    MPI_Op_free(&any);
+    MPI_Type_free(&raw);
+    MPI_Type_free(&derived);
 }
 
 static int copied, deleted;
@@ -168,7 +180,33 @@ static int delete(MPI_Comm comm, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
+static int copy_of_type(MPI_Datatype type, int key, void *extra, void *in, void *out,
+                        int *flag)
+{
+    (void)type;
+    return copy(MPI_COMM_NULL, key, extra, in, out, flag);
+}
+
 /* Only what the program does runs its callbacks. */
+static void type_attributes(void)
+{
+    double p[2] = {rank, 1}, q[2];
+    MPI_Datatype pair;
+    MPI_Op op;
+    int key;
+    MPI_Type_create_keyval(copy_of_type, MPI_TYPE_NULL_DELETE_FN, &key, NULL);
+    MPI_Type_contiguous(2, MPI_DOUBLE, &pair);
+    MPI_Type_commit(&pair);
+    MPI_Type_set_attr(pair, key, NULL);
+    MPI_Op_create(add_pairs, 1, &op);
+    for (int i = 0; i < 3; i++)
+        MPI_Allreduce(p, q, 1, pair, op, MPI_COMM_SELF);
+    MPI_Op_free(&op);
+    MPI_Type_free(&pair);
+    MPI_Type_free_keyval(&key);
+    SAY("callbacks of types: %d\n", copied);
+}
+
 static void attributes(void)
 {
     MPI_Comm comm, dup;
@@ -246,6 +284,7 @@ int main(int argc, char **argv)
     locations();
     inter();
     errors();
+    type_attributes();
     attributes();
     many();
     beside_messages();

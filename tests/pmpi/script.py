@@ -23,7 +23,52 @@ for comm in (MPI.COMM_WORLD, MPI.COMM_SELF, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD
                 comm.Allreduce(MPI.IN_PLACE, x, op=op)
                 assert (x == expected).all()
 assert MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank) == sum(range(MPI.COMM_WORLD.size))
+
+
+def add_modulo(inbuf, inoutbuf, datatype):
+    """In Python, on vectors of three int32."""
+    assert datatype.size == 12
+    a, b = np.frombuffer(inbuf, "i4"), np.frombuffer(inoutbuf, "i4")
+    b[:] = (a + b) % 1000003
+
+
+# Ops and datatypes of the script's own, made and freed again and again.
+world = MPI.COMM_WORLD
+for i in range(20):
+    three = MPI.INT.Create_contiguous(3).Commit()
+    op = MPI.Op.Create(add_modulo, commute=True)
+    x = np.arange(6, dtype="i4") + i * world.rank
+    y = np.empty_like(x)
+    world.Allreduce([x, 2, three], [y, 2, three], op=op)
+    assert (y == sum(np.arange(6) + i * r for r in range(world.size)) % 1000003).all()
+    op.Free()
+    three.Free()
+pairs = np.zeros(2, np.dtype([("value", "f8"), ("at", "i4")], align=True))
+pairs["value"], pairs["at"] = world.rank % 2, world.rank
+world.Allreduce(MPI.IN_PLACE, [pairs, 2, MPI.DOUBLE_INT], op=MPI.MINLOC)
+assert (pairs["value"] == 0).all() and (pairs["at"] == 0).all()
+assert world.allreduce(np.longdouble(1)) == world.size
 if hasattr(MPI.Comm, "Allreduce_init"):
+    pairs["value"], pairs["at"] = world.rank % 2, world.rank
+    best = np.zeros_like(pairs)
+    request = world.Allreduce_init(
+        [pairs, 2, MPI.DOUBLE_INT], [best, 2, MPI.DOUBLE_INT], op=MPI.MAXLOC
+    )
+    for _ in range(5):
+        request.Start()
+        request.Wait()
+        assert (best["value"] == (world.size > 1)).all()
+    request.Free()
+    op = MPI.Op.Create(add_modulo, commute=True)  # might go before a start: MPI does it
+    three = MPI.INT.Create_contiguous(3).Commit()
+    x, y = np.full(3, world.rank, "i4"), np.zeros(3, "i4")
+    request = world.Allreduce_init([x, 1, three], [y, 1, three], op=op)
+    request.Start()
+    request.Wait()
+    assert (y == sum(range(world.size))).all()
+    request.Free()
+    three.Free()
+    op.Free()
     x, y = np.ones(5), np.empty(5)
     request = MPI.COMM_WORLD.Allreduce_init(x, y)
     for i in range(20):
