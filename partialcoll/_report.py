@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from mpi4py import MPI
@@ -75,6 +76,25 @@ def write(where: str | None, doc: dict[str, Any], text: str) -> None:
         with open(where, "w", encoding="utf-8") as file:
             json.dump(doc, file, indent=2)
             file.write("\n")
+
+
+def on_job(
+    options: argparse.Namespace,
+    command: str,
+    columns: Iterable[str],
+    run: Callable[[argparse.Namespace, MPI.Intracomm], list[Row]],
+    plot: Callable[[list[Row], str], None],
+) -> None:
+    """A benchmark on all ranks of the job: files are tried, it is run, rank 0 writes the rows."""
+    comm = MPI.COMM_WORLD
+    if comm.rank == 0:
+        check_outputs(options.json, options.plot)
+    rows = run(options, comm)
+    if comm.rank != 0:
+        return
+    write(options.json, document(command, comm.size, rows), table(rows, columns))
+    if options.plot:
+        plot(rows, options.plot)
 
 
 def progress(items: Iterable[T], show: bool, what: str) -> Iterator[T]:

@@ -228,8 +228,8 @@ int data_init(struct round_data *d, const struct round_shape *shape,
 {
     size_t bytes = data_bytes(shape, plan);
     *d = (struct round_data){.shape = shape, .plan = *plan};
-    d->native = calloc(native_words(shape), sizeof *d->native);
-    if (!d->native)
+    if (plan->algorithm == PCOLL_ALGORITHM_NATIVE &&
+        !(d->native = calloc(native_words(shape), sizeof *d->native)))
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
     if (bytes && !(d->memory = pages_allocate(bytes))) {
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);

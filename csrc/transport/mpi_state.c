@@ -30,11 +30,8 @@ int mpi_check_comm(const void *comm)
 
 void mpi_world(uint32_t *rank, uint32_t *size)
 {
-    int own, all;
-    MPI_Comm_rank(MPI_COMM_WORLD, &own);
-    MPI_Comm_size(MPI_COMM_WORLD, &all);
-    *rank = (uint32_t)own;
-    *size = (uint32_t)all;
+    MPI_Comm world = MPI_COMM_WORLD;
+    mpi_comm_shape(&world, rank, size);
 }
 
 void mpi_comm_shape(const void *comm, uint32_t *rank, uint32_t *size)

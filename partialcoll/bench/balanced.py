@@ -192,13 +192,8 @@ def plot(rows: list[_report.Row], title: str, path: str, by: str = "collective")
 
 def main(options: argparse.Namespace) -> None:
     """The command ``bench balanced`` on the ranks of a job."""
-    comm = MPI.COMM_WORLD
-    if comm.rank == 0:
-        _report.check_outputs(options.json, options.plot)
-    rows = run(options, comm)
-    if comm.rank != 0:
-        return
-    doc = _report.document("bench balanced", comm.size, rows)
-    _report.write(options.json, doc, _report.table(rows, COLUMNS))
-    if options.plot:
-        plot(rows, f"{comm.size} ranks, no skew", options.plot)
+
+    def draw(rows: list[_report.Row], path: str) -> None:
+        plot(rows, f"{rows[0]['ranks']} ranks, no skew", path)
+
+    _report.on_job(options, "bench balanced", COLUMNS, run, draw)

@@ -76,13 +76,4 @@ def plot(rows: list[_report.Row], path: str) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """The command ``bench idle`` on the ranks of a job."""
-    comm = MPI.COMM_WORLD
-    rows = run(options, comm)
-    if comm.rank == 0:
-        _report.write(
-            options.json,
-            _report.document("bench idle", comm.size, rows),
-            _report.table(rows, COLUMNS),
-        )
-        if options.plot:
-            plot(rows, options.plot)
+    _report.on_job(options, "bench idle", COLUMNS, run, plot)

@@ -89,13 +89,4 @@ def plot(rows: list[_report.Row], path: str) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """The command ``bench overhead`` on the ranks of a job."""
-    comm = MPI.COMM_WORLD
-    if comm.rank == 0:
-        _report.check_outputs(options.json, options.plot)
-    rows = run(options, comm)
-    if comm.rank != 0:
-        return
-    doc = _report.document("bench overhead", comm.size, rows)
-    _report.write(options.json, doc, _report.table(rows, COLUMNS))
-    if options.plot:
-        plot(rows, options.plot)
+    _report.on_job(options, "bench overhead", COLUMNS, run, plot)

@@ -160,19 +160,11 @@ def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
 
 def main(options: argparse.Namespace) -> None:
     """The command ``bench skew`` on the ranks of a job."""
-    comm = MPI.COMM_WORLD
-    if comm.rank == 0:
-        _report.check_outputs(options.json, options.plot)
-    rows = run(options, comm)
-    if comm.rank != 0:
-        return
-    doc = _report.document("bench skew", comm.size, rows)
-    _report.write(options.json, doc, _report.table(rows, _skew.COLUMNS))
-    if options.plot:
-        size = 4 * options.count
-        bytes_text = f"{size / 1024:.0f} KiB" if size >= 1024 else f"{size} B"
-        _skew.plot(
-            rows,
-            f"{comm.size} ranks arriving {options.skew_ms:g} ms apart, {bytes_text}",
-            options.plot,
-        )
+    size = 4 * options.count
+    bytes_text = f"{size / 1024:.0f} KiB" if size >= 1024 else f"{size} B"
+
+    def draw(rows: list[_report.Row], path: str) -> None:
+        where = f"{rows[0]['ranks']} ranks arriving {options.skew_ms:g} ms apart, {bytes_text}"
+        _skew.plot(rows, where, path)
+
+    _report.on_job(options, "bench skew", _skew.COLUMNS, run, draw)
