@@ -91,6 +91,8 @@ enum field {
     FIELD_LINGER,
     FIELD_DEADLINE,
     FIELD_MAX_STALENESS,
+    FIELD_DOMAIN,
+    FIELD_DOMAIN_RANKS,
     FIELD_ALGORITHM,
     FIELD_DELIVER,
     FIELD_LATE,
@@ -103,6 +105,7 @@ enum field {
 static const char *const policy_names[] = {"solo",     "majority", "full", "quorum",
                                            "first_of", "last_of",  NULL};
 static const char *const deliver_names[] = {"one", "all", NULL};
+static const char *const domain_names[] = {"node", "rank", "auto", NULL};
 static const char *const late_names[] = {"carry", "latest", "drop", NULL};
 
 static const struct {
@@ -122,6 +125,8 @@ static const struct {
     [FIELD_LINGER] = {"quorum (linger)", .real = true},
     [FIELD_DEADLINE] = {"quorum (deadline)", .real = true},
     [FIELD_MAX_STALENESS] = {"quorum (max_staleness)", NULL},
+    [FIELD_DOMAIN] = {"domain", domain_names},
+    [FIELD_DOMAIN_RANKS] = {"domain (most ranks)", NULL},
     [FIELD_ALGORITHM] = {"algorithm", algorithm_names},
     [FIELD_DELIVER] = {"deliver", deliver_names},
     [FIELD_LATE] = {"late", late_names},
@@ -155,6 +160,8 @@ static void fill_fields(uint64_t *f, const pcoll_buffer *buffers, int nbuffers,
     memcpy(&f[FIELD_LINGER], &o->policy.linger, sizeof *f);
     memcpy(&f[FIELD_DEADLINE], &o->policy.deadline, sizeof *f);
     f[FIELD_MAX_STALENESS] = o->policy.max_staleness;
+    f[FIELD_DOMAIN] = (uint64_t)o->domain;
+    f[FIELD_DOMAIN_RANKS] = o->domain_ranks;
     f[FIELD_ALGORITHM] = (uint64_t)o->algorithm;
     f[FIELD_DELIVER] = (uint64_t)o->deliver;
     f[FIELD_LATE] = (uint64_t)o->late;

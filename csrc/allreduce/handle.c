@@ -393,6 +393,40 @@ int pcoll_handle_algorithm(pcoll_handle *h, int32_t *algorithm)
     return handle_leave(h, PCOLL_OK);
 }
 
+int pcoll_handle_domain(pcoll_handle *h, int32_t *domain, uint32_t *domains,
+                        uint32_t *members)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    *members = (uint32_t)h->vertex->domain->members;
+    *domains = h->vertex->plane.domains;
+    *domain = *domains < h->vertex->plane.ranks ? PCOLL_DOMAIN_NODE : PCOLL_DOMAIN_RANK;
+    return handle_leave(h, PCOLL_OK);
+}
+
+int pcoll_handle_result(pcoll_handle *h, int32_t buffer, const void **address)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct member m = state_of(h);
+    struct domain *d = h->vertex->domain;
+    const struct payload *p = &h->vertex->shape.payload;
+    if (buffer < 0 || buffer >= p->parts)
+        rc = fail(PCOLL_EINVAL, "buffer: expected 0 to %d, got %d", p->parts - 1,
+                  buffer);
+    else if (m.deliver != PCOLL_DELIVER_ONE || !m.delivered)
+        rc = fail(PCOLL_ESTATE, m.delivered ? "results stay where they are with "
+                                              "deliver=\"one\" only"
+                                            : "no result has been delivered yet");
+    else
+        *address = (const char *)message_payload(d->shape,
+                                                 d->ops->result(d, m.delivered - 1)) +
+                   p->part[buffer].offset;
+    return handle_leave(h, rc);
+}
+
 int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
 {
     int rc = handle_enter(h);

@@ -20,6 +20,8 @@ int options_check(const pcoll_options *o)
         return fail(PCOLL_EINVAL, "deliver: unknown value %d", o->deliver);
     if (o->algorithm < PCOLL_ALGORITHM_AUTO || o->algorithm > PCOLL_ALGORITHM_NATIVE)
         return fail(PCOLL_EINVAL, "algorithm: unknown value %d", o->algorithm);
+    if (o->domain < PCOLL_DOMAIN_NODE || o->domain > PCOLL_DOMAIN_AUTO)
+        return fail(PCOLL_EINVAL, "domain: unknown value %d", o->domain);
     if (o->late < PCOLL_LATE_CARRY || o->late > PCOLL_LATE_DROP)
         return fail(PCOLL_EINVAL, "late: unknown value %d", o->late);
     if (o->progress < PCOLL_PROGRESS_AGENT || o->progress > PCOLL_PROGRESS_SPIN)

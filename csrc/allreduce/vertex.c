@@ -447,6 +447,8 @@ int vertex_create(struct context *c, const struct vertex_spec *spec,
     struct algorithm_plan plan;
     int rc = vertex_lay_out(spec, c->transport->size, &v->shape, &plan);
     if (rc == PCOLL_OK)
+        rc = plane_init(&v->plane, c->transport->rank, c->transport->size, NULL, 0);
+    if (rc == PCOLL_OK)
         rc = allocate(v, &plan);
     if (rc == PCOLL_OK)
         rc = build_schedule(v, c->transport->rank, c->transport->size);
@@ -481,6 +483,7 @@ void vertex_destroy(struct vertex **at)
         v->context->transport->ops->close(v->context->transport, v->channel);
     arrivals_close(&v->arrivals);
     starting_destroy(v);
+    plane_destroy(&v->plane);
     free(v->live);
     free(v);
     *at = NULL;

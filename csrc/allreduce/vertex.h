@@ -25,6 +25,7 @@
 #ifndef PCOLL_ALLREDUCE_VERTEX_H
 #define PCOLL_ALLREDUCE_VERTEX_H
 
+#include "../domain/plane.h"
 #include "../protocol/policy.h"
 #include "../schedule/engine.h"
 #include "arrivals.h"
@@ -49,6 +50,7 @@ struct vertex {
     struct context *context;
     struct round_shape shape;
     struct domain *domain;
+    struct plane plane;
     pcoll_policy policy;
     uint64_t seed; /* of the draws, together with the slot */
 

@@ -117,6 +117,13 @@ enum pcoll_progress {
     PCOLL_PROGRESS_SPIN
 };
 
+/* Which ranks reduce in shared memory, so that only one of them talks to others. */
+enum pcoll_domain {
+    PCOLL_DOMAIN_NODE, /* those of a node; an error where its memory cannot be had */
+    PCOLL_DOMAIN_RANK, /* every rank is a domain of its own: messages only */
+    PCOLL_DOMAIN_AUTO  /* as NODE, but as RANK where the memory cannot be had */
+};
+
 typedef struct pcoll_policy {
     int32_t kind;    /* enum pcoll_policy_kind */
     uint32_t count;  /* FIRST_OF, LAST_OF: ranks drawn; QUORUM: ranks, or 0 for … */
@@ -156,6 +163,8 @@ typedef struct pcoll_options {
     uint64_t seed;      /* of the draws; the same on all ranks */
     uint64_t name;      /* hash of the handle's name: names must agree as well */
     int32_t invalid; /* 1: this rank's arguments are wrong, only let the others know */
+    int32_t domain;  /* enum pcoll_domain */
+    uint32_t domain_ranks; /* NODE, AUTO: most ranks in a domain; 0: all of a node */
 } pcoll_options;
 
 /* What one delivered round was. */
@@ -229,6 +238,9 @@ int pcoll_tuning_path(char *path, uint64_t capacity);
  * says which are. Local. */
 int pcoll_op_check(int32_t op, int32_t dtype);
 
+/* Parse "node", "rank", "auto", the first and last with ":K" for at most K ranks in a
+ * domain. PCOLL_EINVAL with a message otherwise; nothing is changed then. Local. */
+int pcoll_domain_parse(const char *text, int32_t *domain, uint32_t *domain_ranks);
 /* Bytes that a handle on `ranks` ranks will hold. Local. */
 int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t nbuffers,
                           const pcoll_options *options, uint64_t *bytes);
@@ -325,6 +337,15 @@ int pcoll_handle_progress(pcoll_handle *handle);
 int pcoll_handle_stats(pcoll_handle *handle, pcoll_stats *stats);
 /* The algorithm it uses (enum pcoll_algorithm, never auto). Local. */
 int pcoll_handle_algorithm(pcoll_handle *handle, int32_t *algorithm);
+/* How its ranks share memory: enum pcoll_domain (never auto; RANK where no two ranks
+ * do), the number of domains, and of the ranks in this one's. Local. */
+int pcoll_handle_domain(pcoll_handle *handle, int32_t *domain, uint32_t *domains,
+                        uint32_t *members);
+/* Where buffer `buffer` of the last delivered result lies in the library's memory, in
+ * the form in which it was reduced (float16 and bfloat16 as float32). With
+ * deliver="one" it stays as it is until the next start; nothing may be written there.
+ * PCOLL_ESTATE before the first result, or with deliver="all". Local. */
+int pcoll_handle_result(pcoll_handle *handle, int32_t buffer, const void **address);
 /* Text of the schedule; format is "text" or "dot". Free it with pcoll_text_free. */
 int pcoll_handle_schedule(pcoll_handle *handle, const char *format, char **text);
 /* The schedule as a block of a GOAL file. A byte that is copied or reduced takes
