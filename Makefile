@@ -64,7 +64,7 @@ test-examples: $(VENV)/installed
 CC ?= cc
 CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algorithms/*.c \
           csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c csrc/transport/sim*.c) \
-        $(addprefix csrc/allreduce/,arrivals.c closing.c context.c data.c options.c starting.c survey.c tuning.c vertex.c) \
+        $(addprefix csrc/allreduce/,arrivals.c closing.c context.c data.c options.c starting.c survey.c tuning.c vertex.c vertex_closing.c vertex_create.c) \
         $(addprefix csrc/program/,build.c draft.c messages.c pending.c program.c races.c) \
         $(wildcard csrc/simulation/*.c)
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
@@ -77,7 +77,6 @@ C := build/c
 
 $(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE \
     -DPCOLL_TEST_CHAIN_BYTES=128
-$(C)/test_domain_pair: EXTRA := tests/c/pair.c
 $(C)/test_threads $(C)/test_program_threads: EXTRA := tests/c/inproc.c
 $(C)/test_threads $(C)/test_program_threads: SANITIZE := $(TSAN)
 SANITIZE ?= $(ASAN)

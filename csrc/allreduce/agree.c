@@ -4,6 +4,7 @@
  * maximum of vectors that are zero but for one's own element gathers them.
  */
 #include "agree.h"
+#include "arrivals.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -91,6 +92,7 @@ enum field {
     FIELD_LINGER,
     FIELD_DEADLINE,
     FIELD_MAX_STALENESS,
+    FIELD_RECORDS,
     FIELD_DOMAIN,
     FIELD_DOMAIN_RANKS,
     FIELD_ALGORITHM,
@@ -105,6 +107,7 @@ enum field {
 static const char *const policy_names[] = {"solo",     "majority", "full", "quorum",
                                            "first_of", "last_of",  NULL};
 static const char *const deliver_names[] = {"one", "all", NULL};
+static const char *const set_names[] = {"not set", "set", NULL};
 static const char *const domain_names[] = {"node", "rank", "auto", NULL};
 static const char *const late_names[] = {"carry", "latest", "drop", NULL};
 
@@ -125,6 +128,7 @@ static const struct {
     [FIELD_LINGER] = {"quorum (linger)", .real = true},
     [FIELD_DEADLINE] = {"quorum (deadline)", .real = true},
     [FIELD_MAX_STALENESS] = {"quorum (max_staleness)", NULL},
+    [FIELD_RECORDS] = {"PARTIALCOLL_RECORD, PARTIALCOLL_REPLAY", set_names},
     [FIELD_DOMAIN] = {"domain", domain_names},
     [FIELD_DOMAIN_RANKS] = {"domain (most ranks)", NULL},
     [FIELD_ALGORITHM] = {"algorithm", algorithm_names},
@@ -160,6 +164,7 @@ static void fill_fields(uint64_t *f, const pcoll_buffer *buffers, int nbuffers,
     memcpy(&f[FIELD_LINGER], &o->policy.linger, sizeof *f);
     memcpy(&f[FIELD_DEADLINE], &o->policy.deadline, sizeof *f);
     f[FIELD_MAX_STALENESS] = o->policy.max_staleness;
+    f[FIELD_RECORDS] = arrivals_wanted();
     f[FIELD_DOMAIN] = (uint64_t)o->domain;
     f[FIELD_DOMAIN_RANKS] = o->domain_ranks;
     f[FIELD_ALGORITHM] = (uint64_t)o->algorithm;

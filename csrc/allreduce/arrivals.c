@@ -99,13 +99,18 @@ static void path_of(char *path, const char *folder, uint32_t rank, uint64_t numb
              number, rank);
 }
 
+bool arrivals_wanted(void)
+{
+    return folder_of("PARTIALCOLL_RECORD") || folder_of("PARTIALCOLL_REPLAY");
+}
+
 int arrivals_open(uint32_t rank, uint32_t ranks, uint64_t number, struct arrivals **out)
 {
     const char *record = folder_of("PARTIALCOLL_RECORD");
     const char *replay = folder_of("PARTIALCOLL_REPLAY");
     char path[PATH_LENGTH], title[80];
     *out = NULL;
-    if (!record && !replay)
+    if (!arrivals_wanted())
         return PCOLL_OK;
     struct arrivals *a = calloc(1, sizeof *a);
     if (!a)

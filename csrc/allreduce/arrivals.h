@@ -23,6 +23,8 @@
 
 struct arrivals;
 
+/* Is one of the two set? */
+bool arrivals_wanted(void);
 /* By PARTIALCOLL_RECORD and PARTIALCOLL_REPLAY, which name folders; *out is NULL if
  * neither is set. `number` counts the handles of this process. PCOLL_EINVAL names the
  * file, and the line, that is wrong. */

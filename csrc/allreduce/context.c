@@ -94,6 +94,10 @@ int context_register(struct context *c, struct participant *p, uint32_t slot)
     p->slot = slot;
     for (uint32_t i = 0; i < p->slots; i++)
         c->participants[slot + i] = p;
+    if (p->watched) {
+        p->next_watched = c->watched;
+        c->watched = p;
+    }
     c->handles++;
     return PCOLL_OK;
 }
@@ -111,10 +115,20 @@ static void forget_kick(struct context *c, struct participant *p)
     pthread_mutex_unlock(&c->kicked_mutex);
 }
 
+static void forget_watched(struct context *c, struct participant *p)
+{
+    struct participant **at = &c->watched;
+    while (*at && *at != p)
+        at = &(*at)->next_watched;
+    if (*at)
+        *at = p->next_watched;
+}
+
 void context_unregister(struct context *c, uint32_t slot)
 {
     struct participant *p = c->participants[slot];
     forget_kick(c, p);
+    forget_watched(c, p);
     for (uint32_t i = 0; i < p->slots; i++)
         c->participants[slot + i] = NULL;
     c->handles--;
@@ -145,6 +159,19 @@ static struct participant *next_kicked(struct context *c)
     }
     pthread_mutex_unlock(&c->kicked_mutex);
     return p;
+}
+
+/* Run those that others have asked for. */
+static int look_at_watched(struct context *c, int *happened)
+{
+    int rc = PCOLL_OK;
+    for (struct participant *p = c->watched; p && rc == PCOLL_OK; p = p->next_watched) {
+        if (!p->ops->attention(p))
+            continue;
+        rc = p->ops->run(p);
+        ++*happened;
+    }
+    return rc;
 }
 
 static struct participant *find(struct context *c, uint32_t slot)
@@ -254,6 +281,8 @@ int context_poll(struct context *c)
     int happened = 0, rc = PCOLL_OK;
     for (struct participant *p; rc == PCOLL_OK && (p = next_kicked(c)); happened++)
         rc = p->ops->run(p);
+    if (rc == PCOLL_OK)
+        rc = look_at_watched(c, &happened);
     if (rc == PCOLL_OK)
         rc = ring_alarms(c, &happened);
     int n = rc == PCOLL_OK ? c->transport->ops->poll(c->transport, &events) : rc;

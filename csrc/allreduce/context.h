@@ -44,6 +44,8 @@ struct context {
     bool abandoned;     /* the communicator is gone: goes with the last handle */
     bool sends_pending; /* progress knows that some messages need looking after */
 
+    struct participant *watched; /* by next_watched */
+
     /* Those that asked to be run, a list through next_kicked. */
     pthread_mutex_t kicked_mutex;
     _Atomic(struct participant *) kicked;

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making a handle: each rank makes its part, then all compare their arguments, agree on
- * a slot, enter the vertex in their tables, and agree that all have done so. A rank
- * that fails takes part in the agreements all the same, so that it fails on every rank.
+ * Making a handle: each rank makes its part, then all compare their arguments, share
+ * memory where they are to (sharing.c), agree on a slot, enter the vertex in their
+ * tables, and agree that all have done so. A rank that fails takes part in the
+ * agreements all the same, so that it fails on every rank.
  */
 #include <stdlib.h>
 #include <time.h>
 
 #include "../base/error.h"
+#include "../domain/node.h"
 #include "../transport/mpi.h"
 #include "../transport/mpi_reduction.h"
 #include "agree.h"
 #include "handle.h"
 #include "options.h"
+#include "sharing.h"
 
 static int open_arrivals(struct vertex *v)
 {
@@ -21,26 +24,38 @@ static int open_arrivals(struct vertex *v)
     return arrivals_open(rank, ranks, runtime_next_number(), &v->arrivals);
 }
 
+/* Messages and timers need somebody to look after them while the application computes;
+ * ranks that share one domain see to their rounds themselves. */
+static int start_agent(struct context *c, const struct vertex *v,
+                       const pcoll_options *o)
+{
+    bool messages = v->plane.domains > 1 || v->plane.ranks == 1;
+    bool timers = o->policy.linger > 0 || o->policy.deadline > 0;
+    if (!messages && !timers)
+        return PCOLL_OK;
+    return runtime_start_agent(c, o->progress, v->drives || timers);
+}
+
 /* This rank's part, before anybody else is asked. */
 static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuffers,
                        const pcoll_options *o, struct vertex **v)
 {
     int rc = options_check(o);
-    if (rc == PCOLL_OK)
-        rc = runtime_start_agent(c, o->progress);
     if (rc != PCOLL_OK)
         return rc;
     pcoll_options thrifty = options_thrifty(o);
     rc = vertex_create(c,
                        &(struct vertex_spec){.ranks = c->transport->size,
+                                             .hosts = sharing_hosts(c, o),
+                                             .most = o->domain_ranks,
                                              .off_node = c->transport->off_node,
                                              .buffers = buffers,
                                              .nbuffers = nbuffers,
                                              .make_user = mpi_reduction_create,
-                                             .options = &thrifty,
-                                             .create_domain = domain_single_create,
-                                             .domain_arg = &c->transport->rank},
+                                             .options = &thrifty},
                        v);
+    if (rc == PCOLL_OK)
+        rc = start_agent(c, *v, o);
     return rc == PCOLL_OK ? open_arrivals(*v) : rc;
 }
 
@@ -70,38 +85,34 @@ static int open_channel(struct context *c, struct vertex *v)
     return rc == PCOLL_OK ? rc : context_fail(c, rc);
 }
 
-/* Agree with the others. */
+/* Agree with the others. *unshared: on all ranks, there was not enough memory to share.
+ */
 static int join_others(struct context *c, int local, const pcoll_buffer *buffers,
-                       int nbuffers, const pcoll_options *o, struct vertex *v)
+                       int nbuffers, const pcoll_options *o, struct vertex *v,
+                       bool *unshared)
 {
     agree_settle(c);
     int rc =
         agree_arguments(c, local, buffers, nbuffers, v ? &v->shape.payload : NULL, o);
+    pcoll_options thrifty = options_thrifty(o);
+    if (rc == PCOLL_OK)
+        *unshared = (rc = sharing_settle(c, v, &thrifty)) == PCOLL_ENOMEM;
     if (rc == PCOLL_OK)
         rc = open_channel(c, v);
     return rc == PCOLL_OK ? agree_enter(c, &v->base) : rc;
 }
 
-int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
-                           int32_t nbuffers, const pcoll_options *options,
-                           pcoll_handle **handle)
+static int create(struct context *c, const pcoll_buffer *buffers, int nbuffers,
+                  const pcoll_options *options, pcoll_handle **handle, bool *unshared)
 {
-    struct context *c;
     struct vertex *v = NULL;
-    if (runtime_forked())
-        return fail(PCOLL_ESTATE, "handles cannot be made in a forked process");
-    int rc = mpi_check_comm(comm);
-    if (rc == PCOLL_OK)
-        rc = runtime_context(comm, &c);
-    if (rc != PCOLL_OK)
-        return rc;
     pcoll_handle *h = calloc(1, sizeof *h);
     int local = h ? make_vertex(c, buffers, nbuffers, options, &v)
                   : fail(PCOLL_ENOMEM, "no memory for a handle");
     pcoll_options resolved = *options;
     if (v)
         resolved.algorithm = (int32_t)v->data.plan.algorithm;
-    rc = join_others(c, local, buffers, nbuffers, &resolved, v);
+    int rc = join_others(c, local, buffers, nbuffers, &resolved, v, unshared);
     if (rc != PCOLL_OK) {
         if (v)
             vertex_destroy(&v);
@@ -118,6 +129,26 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
     return PCOLL_OK;
 }
 
+int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
+                           int32_t nbuffers, const pcoll_options *options,
+                           pcoll_handle **handle)
+{
+    struct context *c;
+    bool unshared = false;
+    if (runtime_forked())
+        return fail(PCOLL_ESTATE, "handles cannot be made in a forked process");
+    int rc = mpi_check_comm(comm);
+    if (rc == PCOLL_OK)
+        rc = runtime_context(comm, &c);
+    if (rc == PCOLL_OK)
+        rc = create(c, buffers, nbuffers, options, handle, &unshared);
+    if (!unshared || options->domain != PCOLL_DOMAIN_AUTO)
+        return rc;
+    pcoll_options alone = *options;
+    alone.domain = PCOLL_DOMAIN_RANK;
+    return create(c, buffers, nbuffers, &alone, handle, &unshared);
+}
+
 int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t nbuffers,
                           const pcoll_options *options, uint64_t *bytes)
 {
@@ -130,12 +161,15 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
                                .make_user = mpi_reduction_create,
                                .options = &thrifty};
     int rc = options_check(options);
+    bool node = options->domain != PCOLL_DOMAIN_RANK && ranks > 1;
     if (rc == PCOLL_OK)
-        rc = vertex_lay_out(&spec, ranks, &shape, &plan);
+        rc = vertex_lay_out(&spec, node ? 1 : ranks, &shape, &plan);
     if (rc != PCOLL_OK)
         return rc;
-    *bytes = domain_single_bytes(&shape, &thrifty) +
-             vertex_bytes(&shape, &plan, &options->policy);
+    struct plane plane = {.ranks = ranks, .domains = 1, .members = ranks};
+    *bytes = node ? node_bytes(&shape, &thrifty, &plane) / ranks
+                  : domain_single_bytes(&shape, &thrifty) +
+                        vertex_bytes(&shape, &plan, &options->policy);
     round_shape_destroy(&shape);
     return PCOLL_OK;
 }

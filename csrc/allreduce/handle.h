@@ -16,8 +16,13 @@ struct pcoll_handle {
 /* Every call of the application begins and ends with these. PCOLL_ESTATE: another
  * thread is in one, the handle is freed or being freed, or this is a forked child. */
 int handle_enter(pcoll_handle *h);
+/* The same for one that is being freed. */
+int handle_enter_any(pcoll_handle *h);
 /* Returns rc. */
 int handle_leave(pcoll_handle *h, int rc);
+
+/* The state of this rank. */
+struct member handle_member(pcoll_handle *h);
 
 /* What MPI_Finalize does with a handle that is alive. */
 void handle_begin_end(struct runtime_entry *entry);

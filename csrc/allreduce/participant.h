@@ -21,6 +21,9 @@ struct participant_ops {
                    const struct control *message);
     /* It is this one's turn to close. */
     int (*begin_close)(struct participant *p);
+    /* Watched ones only, in every poll: has somebody in another process asked it to
+     * run? */
+    bool (*attention)(struct participant *p);
 };
 
 struct participant {
@@ -30,6 +33,8 @@ struct participant {
     struct participant *next_kicked; /* under context.kicked_mutex */
     bool kicked;
     struct participant *next_closing;
+    bool watched;
+    struct participant *next_watched;
 };
 
 static inline struct participant participant_init(const struct participant_ops *ops)

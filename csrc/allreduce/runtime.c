@@ -102,7 +102,7 @@ uint64_t runtime_next_number(void)
     return atomic_fetch_add(&r->handles, 1);
 }
 
-int runtime_start_agent(struct context *c, int progress)
+int runtime_start_agent(struct context *c, int progress, bool here)
 {
     if (progress == PCOLL_PROGRESS_MANUAL)
         return PCOLL_OK;
@@ -111,6 +111,8 @@ int runtime_start_agent(struct context *c, int progress)
                     "progress: the agent needs MPI_THREAD_MULTIPLE, and MPI was "
                     "initialised with less; initialise it with MPI_THREAD_MULTIPLE or "
                     "ask for manual progress");
+    if (!here)
+        return PCOLL_OK;
     progress_lock(c->progress);
     int rc = progress_start_agent(c->progress, progress);
     progress_unlock(c->progress);

@@ -25,9 +25,10 @@ uint64_t runtime_next_number(void);
 /* The context of *comm: made at the first call, which is then collective. */
 int runtime_context(const void *comm, struct context **out);
 
-/* See to it that somebody makes progress as asked for (enum pcoll_progress).
- * PCOLL_ETHREAD where MPI's thread level is too low for an agent. */
-int runtime_start_agent(struct context *c, int progress);
+/* See to it that somebody makes progress as asked for (enum pcoll_progress); `here`: in
+ * this process, else only check. PCOLL_ETHREAD where MPI's thread level is too low for
+ * an agent. */
+int runtime_start_agent(struct context *c, int progress, bool here);
 
 /* Entries are kept in the order of their slots, and end in it: the same on all ranks
  * for the handles of one communicator, whichever threads made them. */

@@ -22,7 +22,7 @@ static const struct policy_round *demand(struct vertex *v)
     if (!s->open) {
         struct policy_draw draw = {.stream = splitmix_mix(v->seed) ^ v->base.slot,
                                    .round = v->engine.current,
-                                   .vertices = v->context->transport->size};
+                                   .vertices = v->plane.domains};
         policy_open(&v->policy, &draw, s->absences, &s->round);
         s->open = true;
     }
@@ -59,8 +59,8 @@ static int tell_coordinator(struct vertex *v, const struct policy_report *report
 {
     struct starting *s = &v->starting;
     struct transport *t = v->context->transport;
-    if (s->round.coordinator == t->rank) {
-        add(&s->tally[v->engine.current % 2], t->rank, report, rank);
+    if (s->round.coordinator == v->plane.index) {
+        add(&s->tally[v->engine.current % 2], v->plane.index, report, rank);
         return PCOLL_OK;
     }
     if (!grown(report, &s->sent))
@@ -72,10 +72,10 @@ static int tell_coordinator(struct vertex *v, const struct policy_report *report
                                         (uint64_t)report->overdue << 32 | rank}};
     s->sent = *report;
     s->tokens_sent[s->round.coordinator]++;
-    return t->ops->control(t, s->round.coordinator, &message);
+    return t->ops->control(t, v->plane.leader[s->round.coordinator], &message);
 }
 
-int starting_take(struct vertex *v, uint32_t source, const struct control *message)
+int starting_take(struct vertex *v, uint32_t vertex, const struct control *message)
 {
     struct starting *s = &v->starting;
     uint64_t current = v->engine.current;
@@ -84,11 +84,11 @@ int starting_take(struct vertex *v, uint32_t source, const struct control *messa
                                    .overdue = (uint32_t)(message->value[1] >> 32)};
     if (!s->tokens_sent || message->round > current + 1)
         return fail(PCOLL_EPROTOCOL, "rank %u reports for round %llu in round %llu",
-                    source, (unsigned long long)message->round,
+                    v->plane.leader[vertex], (unsigned long long)message->round,
                     (unsigned long long)current);
     s->tokens_received++;
     if (message->round >= current)
-        add(&s->tally[message->round % 2], source, &report,
+        add(&s->tally[message->round % 2], vertex, &report,
             (uint32_t)message->value[1]);
     return vertex_run(v);
 }
@@ -140,8 +140,7 @@ int starting_look(struct vertex *v, bool *start)
         int rc = tell_coordinator(v, &report, starter);
         if (rc != PCOLL_OK)
             return rc;
-        *start =
-            round->coordinator == v->context->transport->rank && coordinator_starts(v);
+        *start = round->coordinator == v->plane.index && coordinator_starts(v);
     } else if (policy_met(&v->policy, round, &report, v->domain->member_set)) {
         *start = true;
         v->initiator = starter;
@@ -178,7 +177,7 @@ void starting_finish(struct vertex *v, struct round_header *result)
     if (s->absences)
         count_absences(v, result);
     if (t->of_vertex)
-        memset(t->of_vertex, 0, v->context->transport->size * sizeof *t->of_vertex);
+        memset(t->of_vertex, 0, v->plane.domains * sizeof *t->of_vertex);
     t->total = s->sent = (struct policy_report){0};
     t->last = ROUND_NOBODY;
     s->first_arrival = s->met = NEVER;
@@ -235,7 +234,7 @@ int starting_init(struct vertex *v)
     int rc = policy_check(&v->policy, v->shape.ranks);
     if (rc != PCOLL_OK)
         return rc;
-    return allocate(v, v->shape.ranks, v->context->transport->size);
+    return allocate(v, v->shape.ranks, v->plane.domains);
 }
 
 void starting_destroy(struct vertex *v)

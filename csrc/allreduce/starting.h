@@ -48,8 +48,8 @@ int starting_look(struct vertex *v, bool *start);
 /* Has the deadline of the current round passed for those who have arrived here? May set
  * an alarm. */
 bool starting_deadline_over(struct vertex *v);
-/* A report came. */
-int starting_take(struct vertex *v, uint32_t source, const struct control *message);
+/* A report of a vertex came. */
+int starting_take(struct vertex *v, uint32_t vertex, const struct control *message);
 /* The current round is over, with this header: say in it whether the policy was kept,
  * and count absences. Before the live set changes. */
 void starting_finish(struct vertex *v, struct round_header *result);

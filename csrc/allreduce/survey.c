@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asking the others where they are. An answer carries, in value[0], the round that the
- * rank's next call stands for; in value[1], how many rounds it has activated, shifted
+ * Asking the others where they are. What the ranks of the own domain do shows in the
+ * memory shared with them; of every other domain the leader is asked, and answers for
+ * each of its ranks. An answer carries, in `round`, the rank; in value[0], the round
+ * that its next call stands for; in value[1], how many rounds it has activated, shifted
  * by 8, and the flags below.
  */
 #include "survey.h"
@@ -29,39 +31,45 @@ struct survey {
     uint32_t size;
     _Atomic uint32_t missing;
     uint64_t *awaited;      /* the ranks that matter */
-    struct answer *answers; /* by vertex */
+    struct answer *answers; /* by rank */
 };
 
-static struct answer own_answer(struct vertex *v)
+static struct answer answer_of(struct vertex *v, uint32_t who)
 {
     struct member m;
-    v->domain->ops->snapshot(v->domain, 0, &m);
+    v->domain->ops->look(v->domain, (int)who, &m);
     unsigned flags = ANSWERED;
     flags |= m.started ? IS_CALLING : 0;
     flags |= m.joining ? HAS_JOINED : 0;
     flags |= m.left ? HAS_LEFT : 0;
-    flags |= atomic_load(&v->closing) != OPEN ? IS_CLOSING : 0;
+    flags |= m.retired ? IS_CLOSING : 0;
     return (struct answer){.next = m.delivered, .activated = m.frozen, .flags = flags};
 }
 
 int survey_answer(struct vertex *v, uint32_t source)
 {
-    struct answer own = own_answer(v);
-    struct control message = {.handle = v->base.slot,
-                              .kind = CONTROL_ANSWER,
-                              .value = {own.next, own.activated << 8 | own.flags}};
     struct transport *t = v->context->transport;
-    return t->ops->control(t, source, &message);
+    int rc = PCOLL_OK;
+    for (uint32_t who = 0; who < v->plane.members && rc == PCOLL_OK; who++) {
+        struct answer a = answer_of(v, who);
+        struct control message = {.handle = v->base.slot,
+                                  .kind = CONTROL_ANSWER,
+                                  .round = v->plane.member[who],
+                                  .value = {a.next, a.activated << 8 | a.flags}};
+        rc = t->ops->control(t, source, &message);
+    }
+    return rc;
 }
 
-void survey_take(struct vertex *v, uint32_t source, const struct control *message)
+void survey_take(struct vertex *v, const struct control *message)
 {
     struct survey *s = v->survey;
-    if (!s || s->answers[source].flags) /* too late, or of an earlier question */
+    uint64_t rank = message->round;
+    if (!s || rank >= s->size || s->answers[rank].flags) /* too late, or an old one */
         return;
-    s->answers[source] = (struct answer){.next = message->value[0],
-                                         .activated = message->value[1] >> 8,
-                                         .flags = message->value[1] & 0xff};
+    s->answers[rank] = (struct answer){.next = message->value[0],
+                                       .activated = message->value[1] >> 8,
+                                       .flags = message->value[1] & 0xff};
     if (atomic_fetch_sub(&s->missing, 1) == 1 && v->context->progress)
         progress_notify(v->context->progress);
 }
@@ -75,21 +83,32 @@ static int ask_all(struct vertex *v)
 {
     struct transport *t = v->context->transport;
     struct control question = {.handle = v->base.slot, .kind = CONTROL_ASK};
-    for (uint32_t peer = 0; peer < t->size; peer++) {
-        int rc = peer == t->rank ? PCOLL_OK : t->ops->control(t, peer, &question);
+    for (uint32_t i = 0; i < v->plane.domains; i++) {
+        int rc = i == v->plane.index
+                     ? PCOLL_OK
+                     : t->ops->control(t, v->plane.leader[i], &question);
         if (rc != PCOLL_OK)
             return rc;
     }
     return PCOLL_OK;
 }
 
+/* The ranks whose arrivals start the round, as far as this one can tell. */
+static const uint64_t *awaited_by(struct vertex *v)
+{
+    if (v->drives)
+        return vertex_awaited(v);
+    return v->plane.domains == 1 ? v->domain->ops->awaited(v->domain) : NULL;
+}
+
 static void collect(struct vertex *v, struct survey *s, int64_t patience_us)
 {
     struct progress *p = v->context->progress;
-    s->answers[v->context->transport->rank] = own_answer(v);
+    for (uint32_t who = 0; who < v->plane.members; who++)
+        s->answers[v->plane.member[who]] = answer_of(v, who);
     progress_lock(p);
     v->survey = s;
-    const uint64_t *awaited = vertex_awaited(v);
+    const uint64_t *awaited = awaited_by(v);
     if (awaited)
         memcpy(s->awaited, awaited, bitset_words(s->size) * sizeof *awaited);
     else
@@ -181,6 +200,18 @@ static void say_pending(struct text *t, const struct vertex *v)
     }
 }
 
+/* Who holds a part of the round's work in shared memory, and does not go on. */
+static void say_busy(struct text *t, struct vertex *v, uint64_t *set)
+{
+    bitset_clear(set, bitset_words(v->plane.ranks));
+    if (v->domain->ops->busy)
+        v->domain->ops->busy(v->domain, set);
+    for (uint32_t rank = 0; rank < v->plane.ranks; rank++)
+        if (bitset_has(set, rank) && rank != v->context->transport->rank)
+            say(t, "%srank %u is in the middle of the reduction and does not go on",
+                t->items++ ? "; " : "", rank);
+}
+
 int survey_run(struct vertex *v, int64_t patience_us, char *out, uint64_t capacity)
 {
     struct survey s = {.size = v->context->transport->size};
@@ -194,15 +225,16 @@ int survey_run(struct vertex *v, int64_t patience_us, char *out, uint64_t capaci
         free(s.awaited);
         return fail(PCOLL_ENOMEM, "no memory for %u answers", s.size);
     }
-    atomic_store(&s.missing, s.size - 1);
+    atomic_store(&s.missing, s.size - v->plane.members);
     collect(v, &s, patience_us);
 
     struct member own;
-    v->domain->ops->snapshot(v->domain, 0, &own);
+    v->domain->ops->look(v->domain, (int)v->plane.who, &own);
     say(&t, "round %llu: ", (unsigned long long)own.complete);
     for (uint32_t rank = 0; rank < s.size; rank++)
         if (bitset_has(s.awaited, rank))
             say_rank(&t, rank, &s.answers[rank], own.complete);
+    say_busy(&t, v, s.awaited);
     if (!t.items)
         say(&t, "all ranks have arrived or take part, messages are under way");
     if (v->arrivals)

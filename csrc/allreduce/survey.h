@@ -10,7 +10,7 @@
 
 /* Driver: answer a question; take an answer. */
 int survey_answer(struct vertex *v, uint32_t source);
-void survey_take(struct vertex *v, uint32_t source, const struct control *message);
+void survey_take(struct vertex *v, const struct control *message);
 
 /* Application: ask, collect for at most patience_us, write the sentence. */
 int survey_run(struct vertex *v, int64_t patience_us, char *text, uint64_t capacity);

@@ -4,6 +4,10 @@
  * decisions when the next round starts. Driven by one thread at a time; the application
  * reaches it through the domain and context_kick only.
  *
+ * Every rank has one. Where ranks share a domain only its leader's drives rounds on the
+ * fabric; the others', and all of them if there is one domain only, have a schedule
+ * without messages that is never run, and take part in the closing.
+ *
  * Life of a round t here:
  *   released   round t-1 is over and nobody's unread result is in the way
  *   started    the policy is met by our own members (N0), or an activation came
@@ -26,6 +30,7 @@
 #define PCOLL_ALLREDUCE_VERTEX_H
 
 #include "../domain/plane.h"
+#include "../domain/segment.h"
 #include "../protocol/policy.h"
 #include "../schedule/engine.h"
 #include "arrivals.h"
@@ -43,6 +48,8 @@ enum control_kind {
     CONTROL_TOKEN /* a report to the coordinator of a round */
 };
 
+enum { NO_OPERATION = -1 };
+
 enum closing { OPEN, QUEUED, ENTERING, COUNTING, TALLYING, DRAINING, CLOSED };
 
 struct vertex {
@@ -51,12 +58,15 @@ struct vertex {
     struct round_shape shape;
     struct domain *domain;
     struct plane plane;
+    bool drives;            /* executes the schedule */
+    struct segment segment; /* under the domain, if it is shared */
     pcoll_policy policy;
     uint64_t seed; /* of the draws, together with the slot */
 
     struct sched *sched;
     struct activation activation;
     struct engine engine;
+    int gathering;      /* the operation that waits for the domain, or NO_OPERATION */
     bool frozen;        /* the current round is active here */
     uint32_t initiator; /* lowest member that started it, or ROUND_NOBODY */
     struct round_data data;
@@ -75,18 +85,23 @@ struct vertex {
 };
 
 struct vertex_spec {
-    uint32_t ranks; /* of the communicator; the vertices are those of the transport */
-    bool off_node;  /* as the transport's */
+    uint32_t ranks;        /* of the communicator */
+    const uint64_t *hosts; /* by rank, as in plane.h; NULL: no two share memory */
+    uint32_t most;         /* ranks in a domain; 0: any number */
+    bool off_node;         /* as the transport's */
     const pcoll_buffer *buffers;
     int nbuffers;
     user_reduction_fn *make_user; /* for MPI's ops and datatypes; NULL: refused */
     const pcoll_options *options;
-    domain_create_fn *create_domain;
+    domain_create_fn *create_domain; /* NULL: vertex_settle comes later */
     void *domain_arg;
 };
 
 int vertex_create(struct context *c, const struct vertex_spec *spec,
                   struct vertex **out);
+/* Give it its domain. */
+int vertex_settle(struct vertex *v, const pcoll_options *options,
+                  domain_create_fn *create_domain, void *domain_arg);
 /* Driver: begin to open the channel that the algorithm needs, if it does; to be used
  * when the transport says that it is open. Collective. */
 int vertex_open(struct vertex *v);
@@ -105,6 +120,9 @@ const uint64_t *vertex_awaited(struct vertex *v);
 /* Application: it has made a deposit. Sees to it that the driver looks, if there is
  * something in it for the driver. */
 void vertex_deposited(struct vertex *v, enum deposit_outcome outcome);
+
+/* Application or driver: something has changed that may let a round start. */
+int vertex_look_again(struct vertex *v, bool driver);
 
 /* Driver: run what can be run. */
 int vertex_run(struct vertex *v);

@@ -6,8 +6,9 @@
  *   member side   called by the threads of applications, each for its own member
  *   vertex side   called by whoever drives the fabric, one at a time
  *
- * Implementations: single.c (every rank is a domain of its own). Each brings its own
- * synchronisation between the two sides; neither side ever waits for the other.
+ * Implementations: single.c (every rank is a domain of its own), node.c (ranks that
+ * share memory). Each brings its own synchronisation between the two sides; neither
+ * side ever waits for the other.
  *
  * A message is a round header followed by the payload: contributions and results have
  * that form, so they are sent from where they lie.
@@ -45,10 +46,31 @@ struct domain_ops {
     int (*deliver)(struct domain *d, int who, uint64_t last, uint64_t horizon,
                    void *const *buffers, pcoll_round *round, uint64_t *masks,
                    bool *moved);
-    /* A copy of the member's state. */
+    /* A copy of the member's state, for its application; of what all may know of any
+     * member, for anybody. */
     void (*snapshot)(struct domain *d, int who, struct member *copy);
+    void (*look)(struct domain *d, int who, struct member *copy);
     /* One of the state changes of protocol/member.h. */
     int (*change)(struct domain *d, int who, int (*step)(struct member *));
+    /* The handle is being freed: this process's member holds nobody up any more. */
+    void (*retire)(struct domain *d);
+
+    /* Shared memory only, else NULL. For this process's member: */
+
+    /* Do what there is to do: take part in a reduction, start a round where there is no
+     * fabric. Comes again at *alarm (INT64_MAX: no need to). */
+    void (*help)(struct domain *d, bool driver, int64_t *alarm);
+    /* From now on, until it says otherwise, it wants to be woken. */
+    void (*sleeps)(struct domain *d, bool asleep);
+    /* PCOLL_OK, or what a reduction has failed with. */
+    int (*failure)(struct domain *d);
+    /* Add the ranks on whose work the round waits. */
+    void (*busy)(struct domain *d, uint64_t *set);
+    /* No fabric: the ranks whose arrivals start the open round; NULL: those of any. */
+    const uint64_t *(*awaited)(struct domain *d);
+    /* With a fabric: ask the leader's driver to look; has somebody asked? */
+    void (*alert)(struct domain *d);
+    bool (*attention)(struct domain *d);
 
     /* Vertex side. */
 
@@ -57,8 +79,9 @@ struct domain_ops {
     void (*arrivals)(struct domain *d, uint64_t *arrived, uint64_t *deposited);
     bool (*admits)(struct domain *d);
     /* Activation: take what has been deposited. Returns a message (the header alone, if
-     * nobody contributes) that stays until publish. The header's masks of the members
-     * are filled in; the initiator is left to the caller. */
+     * nobody contributes) that stays until publish; NULL if it is not ready: call
+     * again. The header's masks of the members are filled in; the initiator is left to
+     * the caller. */
     struct round_header *(*freeze)(struct domain *d, uint64_t round);
     /* Where the result of a frozen round is to be built, as a message. */
     struct round_header *(*result)(struct domain *d, uint64_t round);

@@ -177,6 +177,14 @@ static int single_change(struct domain *d, int who, int (*step)(struct member *)
     return rc;
 }
 
+static void single_retire(struct domain *d)
+{
+    struct single *s = of(d);
+    pthread_mutex_lock(&s->mutex);
+    s->member.retired = true;
+    pthread_mutex_unlock(&s->mutex);
+}
+
 static void single_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
 {
     struct single *s = of(d);
@@ -220,8 +228,11 @@ static struct round_header *single_result(struct domain *d, uint64_t round)
 static void single_publish(struct domain *d, uint64_t round)
 {
     struct single *s = of(d);
+    const struct round_header *h = s->results[round % s->ring];
+    if (round_is_null(h, d->shape->ranks))
+        payload_identity_block(&d->shape->payload, message_payload(d->shape, h));
     pthread_mutex_lock(&s->mutex);
-    member_complete(&s->member, s->results[round % s->ring], d->shape->ranks);
+    member_complete(&s->member, h, d->shape->ranks);
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -241,7 +252,9 @@ static const struct domain_ops single_ops = {
     .ready = single_ready,
     .deliver = single_deliver,
     .snapshot = single_snapshot,
+    .look = single_snapshot,
     .change = single_change,
+    .retire = single_retire,
     .arrivals = single_arrivals,
     .admits = single_admits,
     .freeze = single_freeze,

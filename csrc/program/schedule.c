@@ -129,7 +129,7 @@ static int check_progress(struct context *c, int progress)
 {
     if (progress < PCOLL_PROGRESS_AGENT || progress > PCOLL_PROGRESS_SPIN)
         return fail(PCOLL_EINVAL, "progress: unknown value %d", progress);
-    return runtime_start_agent(c, progress);
+    return runtime_start_agent(c, progress, true);
 }
 
 /* valid: false to let the others know only. */

@@ -33,6 +33,7 @@ struct progress {
  * ring can be ahead of its message, and some MPIs move a message in one test and report
  * it in the next.
  */
+enum { SOON_SPINS = 100, SOON_YIELDS = 20 };
 enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, LOOKS_AWOKEN = 3 };
 
 /*
@@ -250,6 +251,30 @@ void progress_without_agent(struct progress *p)
 {
     if (atomic_load(&p->agent_mode) < 0)
         drive(p);
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+bool progress_soon(bool (*ready)(void *), void *arg)
+{
+    for (int i = 0; i < SOON_SPINS; i++) {
+        if (ready(arg))
+            return true;
+        relax();
+    }
+    for (int i = 0; i < SOON_YIELDS; i++) {
+        sched_yield();
+        if (ready(arg))
+            return true;
+    }
+    return false;
 }
 
 int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,

@@ -174,6 +174,8 @@ bool member_arrived(const struct member *m)
  */
 bool member_admits(struct member *m)
 {
+    if (m->retired)
+        return true;
     uint64_t round = m->frozen;
     uint64_t slots = (uint64_t)m->history + 1;
     bool behind = m->deliver == PCOLL_DELIVER_ONE && !m->left &&
@@ -205,21 +207,11 @@ int member_freeze(struct member *m, struct round_header *h, uint32_t ranks)
     return slot;
 }
 
-static bool all_gone(const struct round_header *h, uint32_t ranks)
-{
-    const uint64_t *joined = round_mask_const(h, ranks, ROUND_JOINED);
-    const uint64_t *left = round_mask_const(h, ranks, ROUND_LEFT);
-    uint32_t gone = 0;
-    for (size_t i = 0; i < bitset_words(ranks); i++)
-        gone += (uint32_t)__builtin_popcountll(joined[i] | left[i]);
-    return gone == ranks;
-}
-
 void member_complete(struct member *m, const struct round_header *h, uint32_t ranks)
 {
     bool announced = bitset_has(round_mask_const(h, ranks, ROUND_JOINED), m->rank);
     bool gone = bitset_has(round_mask_const(h, ranks, ROUND_LEFT), m->rank);
-    bool over = all_gone(h, ranks);
+    bool over = round_all_gone(h, ranks);
     m->live = !gone && (!announced || over);
     if (announced && over)
         m->joined_in = (int64_t)m->complete;

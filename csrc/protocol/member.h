@@ -36,6 +36,7 @@ struct member {
     int64_t taken_in;       /* round that took the last deposit, or NO_ROUND */
     int64_t reading;        /* round whose result is being copied out, or NO_ROUND */
     bool joining, left;     /* contributes nothing any more (for now, for good) */
+    bool retired;           /* being freed: will read nothing any more */
     bool live;              /* as of the last complete round */
     int64_t joined_in;      /* round with which all had joined, until it is read */
     bool joined;            /* the last round read was that one */

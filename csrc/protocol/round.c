@@ -41,3 +41,23 @@ bool round_is_null(const struct round_header *h, uint32_t ranks)
 {
     return bitset_empty(round_mask_const(h, ranks, ROUND_ACTIVE), bitset_words(ranks));
 }
+
+bool round_all_gone(const struct round_header *h, uint32_t ranks)
+{
+    const uint64_t *joined = round_mask_const(h, ranks, ROUND_JOINED);
+    const uint64_t *left = round_mask_const(h, ranks, ROUND_LEFT);
+    uint32_t gone = 0;
+    for (size_t i = 0; i < bitset_words(ranks); i++)
+        gone += (uint32_t)__builtin_popcountll(joined[i] | left[i]);
+    return gone == ranks;
+}
+
+void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live)
+{
+    const uint64_t *joined = round_mask_const(h, ranks, ROUND_JOINED);
+    const uint64_t *left = round_mask_const(h, ranks, ROUND_LEFT);
+    bool back = round_all_gone(h, ranks);
+    bitset_fill(live, ranks);
+    for (size_t i = 0; i < bitset_words(ranks); i++)
+        live[i] &= ~(left[i] | (back ? 0 : joined[i]));
+}

@@ -46,4 +46,9 @@ void round_header_merge(struct round_header *out, const struct round_header *a,
 /* Nobody has contributed: there is no data behind this header. */
 bool round_is_null(const struct round_header *h, uint32_t ranks);
 
+/* All ranks have joined with this round, or left. */
+bool round_all_gone(const struct round_header *h, uint32_t ranks);
+/* The ranks that are live after it: when all have joined, all are back. */
+void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live);
+
 #endif

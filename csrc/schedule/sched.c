@@ -290,6 +290,13 @@ static int check_op(const struct sched *s, uint32_t id)
     return PCOLL_OK;
 }
 
+void sched_map_peers(struct sched *s, const uint32_t *map)
+{
+    for (uint32_t i = 0; i < s->count && !s->failed; i++)
+        if (s->ops[i].peer >= 0)
+            s->ops[i].peer = (int)map[s->ops[i].peer];
+}
+
 int sched_commit(struct sched *s)
 {
     int rc;

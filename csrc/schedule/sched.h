@@ -89,6 +89,9 @@ void sched_after(struct sched *s, int op, int predecessor);
 void sched_need(struct sched *s, int op, uint32_t k);
 void sched_end(struct sched *s, int op);
 
+/* Peers are places in this map so far: put what is there in their place. */
+void sched_map_peers(struct sched *s, const uint32_t *map);
+
 /*
  * Check and seal: ids in range, 1 <= k <= n wherever there are predecessors, events and
  * control receives without predecessors, no cycle, an end. PCOLL_EINVAL names what is

@@ -40,30 +40,66 @@ static int post_control_receives(struct mpi_transport *m)
     return rc;
 }
 
+struct card {
+    uint64_t neighbourhood, pid, fd, cookie;
+};
+
+static int exchange(struct mpi_transport *m, const uint64_t *mine, int count,
+                    uint64_t *all)
+{
+    MPI_Request request;
+    int rc = mpi_check(MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
+                                      MPI_UINT64_T, m->comm, &request),
+                       "MPI_Iallgather");
+    return rc == PCOLL_OK ? patient_wait(&request, "MPI_Iallgather") : rc;
+}
+
+/* Ranks of one neighbourhood can share memory if each of them can reach all of the
+ * others: they are named by the first of them. */
+static int find_hosts(struct mpi_transport *m, const struct card *all, bool reaches_all)
+{
+    uint32_t size = m->base.size;
+    uint64_t mine = reaches_all, *reach = calloc(size, sizeof *reach);
+    int rc = reach ? exchange(m, &mine, 1, reach)
+                   : fail(PCOLL_ENOMEM, "no memory for %u ranks", size);
+    for (uint32_t i = 0; i < size && rc == PCOLL_OK; i++) {
+        uint32_t first = size;
+        bool together = true;
+        for (uint32_t j = 0; j < size; j++) {
+            if (all[j].neighbourhood != all[i].neighbourhood)
+                continue;
+            first = first < j ? first : j;
+            together = together && reach[j];
+        }
+        m->hosts[i] = together ? first : i;
+        m->pids[i] = all[i].pid;
+    }
+    free(reach);
+    return rc;
+}
+
 /* Exchange where everybody's bell is; open those of this machine. */
 static int open_bells(struct mpi_transport *m, const struct bell *own)
 {
-    struct card {
-        uint64_t neighbourhood, pid, fd, cookie;
-    } mine = {bell_neighbourhood(), (uint64_t)getpid(), (uint64_t)own->fd,
-              own->page->cookie};
+    struct card mine = {bell_neighbourhood(), (uint64_t)getpid(), (uint64_t)own->fd,
+                        own->page->cookie};
     struct card *all = calloc(m->base.size, sizeof *all);
     if (!all)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
-    MPI_Request request;
-    int rc = mpi_check(
-        MPI_Iallgather(&mine, 4, MPI_UINT64_T, all, 4, MPI_UINT64_T, m->comm, &request),
-        "MPI_Iallgather");
-    if (rc == PCOLL_OK)
-        rc = patient_wait(&request, "MPI_Iallgather");
+    bool reaches_all = true;
+    int rc = exchange(m, (const uint64_t *)&mine, 4, (uint64_t *)all);
     for (uint32_t i = 0; i < m->base.size && rc == PCOLL_OK; i++) {
         if (i == m->base.rank)
             continue;
-        if (all[i].neighbourhood == mine.neighbourhood)
+        bool near = all[i].neighbourhood == mine.neighbourhood;
+        if (near)
             m->bells[i] = bell_open(all[i].pid, all[i].fd, all[i].cookie);
         if (!m->bells[i])
             m->base.off_node = true;
+        reaches_all = reaches_all && (!near || m->bells[i]);
     }
+    if (rc == PCOLL_OK)
+        rc = find_hosts(m, all, reaches_all);
     free(all);
     return rc;
 }
@@ -109,7 +145,14 @@ int transport_mpi_create(const void *comm, const struct bell *own,
         return rc;
     }
     m->bells = calloc(m->base.size, sizeof *m->bells);
-    rc = m->bells ? open_bells(m, own) : fail(PCOLL_ENOMEM, "no memory for the bells");
+    m->hosts = calloc(m->base.size, sizeof *m->hosts);
+    m->pids = calloc(m->base.size, sizeof *m->pids);
+    rc = m->bells && m->hosts && m->pids
+             ? open_bells(m, own)
+             : fail(PCOLL_ENOMEM, "no memory for the bells");
+    m->base.hosts = m->hosts;
+    m->base.pids = m->pids;
+    m->base.bells = m->bells;
     if (rc == PCOLL_OK)
         rc = post_control_receives(m);
     if (rc != PCOLL_OK) {
@@ -126,4 +169,6 @@ void mpi_free_bells(struct mpi_transport *m)
         if (m->bells[i])
             bell_close(m->bells[i]);
     free(m->bells);
+    free(m->hosts);
+    free(m->pids);
 }

@@ -49,6 +49,7 @@ struct mpi_transport {
     int count, capacity;
     int pending_sends;        /* and native calls */
     struct bell_page **bells; /* of peers on this machine, else NULL */
+    uint64_t *hosts, *pids;
     struct control inbox[CONTROL_RECEIVES];
 };
 

@@ -39,6 +39,7 @@ struct transport_event {
 };
 
 struct transport;
+struct bell_page; /* base/bell.h */
 
 enum agree_op { AGREE_MAX, AGREE_SUM };
 
@@ -94,6 +95,11 @@ struct transport {
     uint32_t tags; /* usable tags are 0 … tags-1 */
     bool off_node; /* some peer cannot wake us: look for messages now and then */
     bool threads;  /* several threads may call MPI at once */
+
+    /* Who can share memory: ranks with equal values, and their process ids and bells
+     * (the own one left out). NULL where nobody can. */
+    const uint64_t *hosts, *pids;
+    struct bell_page *const *bells;
 };
 
 #endif

@@ -206,6 +206,11 @@ static int spy_change(struct domain *d, int who, int (*step)(struct member *))
     return rc;
 }
 
+static void spy_retire(struct domain *d)
+{
+    of(d)->real->ops->retire(of(d)->real);
+}
+
 static void spy_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
 {
     of(d)->real->ops->arrivals(of(d)->real, arrived, deposited);
@@ -281,7 +286,9 @@ static const struct domain_ops spy_ops = {
     .ready = spy_ready,
     .deliver = spy_deliver,
     .snapshot = spy_snapshot,
+    .look = spy_snapshot,
     .change = spy_change,
+    .retire = spy_retire,
     .arrivals = spy_arrivals,
     .admits = spy_admits,
     .freeze = spy_freeze,

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A domain of several ranks: its shared memory, and the protocol by which they gather,
+ * reduce and publish there. No locks; whoever is present does the work.
+ *
+ * Life of a round t:
+ *
+ *   OPEN       members deposit. Where there is no fabric, each looks after its deposit
+ *              (and after reading, and at an alarm) whether the round may start; with a
+ *              fabric only the leader's driver does.
+ *   CLOSING    one member, who won the swap of `control`, freezes the others: for each
+ *              it swaps the descriptor to one more round, its deposit frozen. Then it
+ *              writes the header, the list of frozen slots, and
+ *   REDUCING   everybody present takes chunks and reduces them over the frozen slots in
+ *              the order of the ranks (so the same contributions give the same bits);
+ *              who ends the last chunk goes on. (With one chunk the closer does it.)
+ *   FABRIC     with a fabric: the sum of the domain is ready for the schedule.
+ *   OPEN t+1   the result is in the ring. Those who sleep are woken.
+ *
+ * Who writes what; every word is 64 bits (flags 32), atomic, sequentially consistent
+ * unless said otherwise:
+ *
+ *   control    {round, phase, who}. OPEN to CLOSING by swap, by anybody (with a fabric
+ *              the leader's driver); then only by the one who closes, ends the last
+ *              chunk, or drives the fabric: one at a time.
+ *   descriptor of each member (protocol/descriptor.h): by swap, its application to
+ *              deposit, join, leave; the closer to freeze.
+ *   taken      {round, next chunk}: by swap. Set by the closer before REDUCING.
+ *   done       chunks finished, by addition. Set by the closer before REDUCING.
+ *   lines      one per member: `delivered`, `arrived_at`, `flags` by its application;
+ *              `taken_in`, `included` by the closer; `working` by whoever works for it.
+ *   asleep     a set of members: each its own bit.
+ *   met        {round, time}: by swap, see node_decide.c.
+ *   live, absent, all_joined: by the one who completes a round, before OPEN t+1.
+ *              Relaxed: read during round t, and used only if control still says so.
+ *   slots      of a member: by its application while neither pending nor frozen.
+ *   gathered, results: while CLOSING and REDUCING by those who hold a chunk; headers
+ *              by the closer; results of a fabric by its driver.
+ *
+ * Invariants, and why stale reads do no harm:
+ *
+ *   1. Nobody acts on a later round than it looked at. control, taken and descriptors
+ *      carry the round, and it only grows: a swap that was prepared for round t fails
+ *      once t is over. A member holding a chunk of round t keeps t from ending, so what
+ *      it reads (list, slots) and writes (its chunk) stays in round t.
+ *   2. A deposit is frozen at most once, and what is frozen is not written. The swap of
+ *      the descriptor is the only way in, and the application writes slots that its
+ *      descriptor names neither as pending nor as frozen. It takes a frozen slot for
+ *      busy until the next freeze, which comes after the end of the round that reads
+ *      it: no thaw is needed, three slots suffice.
+ *   3. No start is lost. Who deposits swaps its descriptor, then reads all; of two
+ *      deposits one reads the other. Who delivers writes `delivered`, then looks; who
+ *      deposits reads it after its swap: one of them sees both.
+ *   4. A policy is met in the round for which it was counted: descriptors counted as
+ *      arrived stay so until the round is closed, and the swap of control fails if it
+ *      has been.
+ *   5. A result is not overwritten while it may be read. deliver="one": the ring is
+ *      reused after every member has delivered (node_admits), and what is counted there
+ *      only grows. deliver="all": the reader copies, then looks at control: if the
+ *      round that reuses the slot has begun to close, the copy is void and the round
+ *      counts as lost. (A read of bytes under change; they are not looked at.)
+ *   6. No sleeper is forgotten: it sets its bit, then looks at control, then sleeps on
+ *      its bell; who completes a round sets control, then reads the bits, then rings.
+ *
+ * A member that stops (SIGSTOP, a debugger) stops the round only if it is closing or
+ * holds a chunk: node_busy() names it. Elsewhere nobody needs it.
+ */
+#ifndef PCOLL_DOMAIN_NODE_H
+#define PCOLL_DOMAIN_NODE_H
+
+#include <stdatomic.h>
+
+#include "../base/interleave.h"
+#include "../base/splitmix.h"
+#include "../protocol/descriptor.h"
+#include "../protocol/policy.h"
+#include "domain.h"
+#include "plane.h"
+
+/* Every atomic step is a point where the tests let the others go on. */
+#define STEP(operation) (INTERLEAVE(), (operation))
+
+enum node_phase { NODE_OPEN, NODE_CLOSING, NODE_REDUCING, NODE_FABRIC };
+
+/* control: round, phase, the member that closes. */
+enum { NODE_WHO_BITS = 20, NODE_PHASE_BITS = 2, NODE_ROUND_SHIFT = 22 };
+
+static inline uint64_t control_word(uint64_t round, enum node_phase phase, uint32_t who)
+{
+    return round << NODE_ROUND_SHIFT | (uint64_t)phase << NODE_WHO_BITS | who;
+}
+
+static inline uint64_t control_round(uint64_t word)
+{
+    return word >> NODE_ROUND_SHIFT;
+}
+
+static inline enum node_phase control_phase(uint64_t word)
+{
+    return (enum node_phase)(word >> NODE_WHO_BITS & 3);
+}
+
+static inline uint32_t control_who(uint64_t word)
+{
+    return (uint32_t)(word & (((uint64_t)1 << NODE_WHO_BITS) - 1));
+}
+
+enum node_flag { NODE_CALLING = 1, NODE_JOINING = 2, NODE_RETIRED = 4 };
+
+/* One member's words that are not read in every round. */
+struct node_line {
+    _Alignas(64) _Atomic uint64_t delivered;
+    _Atomic uint64_t taken_in; /* round that took the last deposit, +1; 0: none */
+    _Atomic uint64_t included; /* rounds that took one */
+    _Atomic int64_t arrived_at;
+    _Atomic uint64_t working; /* round of the chunk in hand, +1; 0: none */
+    _Atomic uint32_t flags;
+};
+
+/* A frozen slot, in the order of the ranks. */
+struct node_frozen {
+    uint32_t member;
+    uint32_t slot;
+};
+
+struct node_shared {
+    _Alignas(64) _Atomic uint64_t control;
+    _Atomic uint32_t attention; /* the leader is to look */
+    _Alignas(64) _Atomic uint64_t taken;
+    _Atomic uint64_t done;
+    _Alignas(64) _Atomic uint64_t met;
+    _Atomic uint64_t all_joined; /* round with which all had joined, +1; 0: none yet */
+    _Atomic int failure;         /* an op of MPI failed: rounds are worthless */
+    _Atomic uint32_t parts;      /* frozen slots in the list: relaxed */
+};
+
+/* Where this domain runs. All pointers stay valid until its end. */
+struct node_site {
+    void *memory; /* node_bytes() of zeros, shared by all members */
+    const struct plane *plane;
+    const uint32_t *slot; /* of the handle, for the draws */
+    void *arg;
+    /* A member sleeps and should look. */
+    void (*wake)(void *arg, uint32_t rank);
+    /* The rank's driver should look. */
+    void (*alert)(void *arg, uint32_t rank);
+    int64_t (*now)(void *arg); /* nanoseconds; the same clock for all members */
+    /* Tests: a member has been frozen. NULL: nobody is told. */
+    void (*frozen)(void *arg, uint32_t rank, uint64_t round,
+                   const struct round_header *header, const void *payload);
+};
+
+/* Whose thread it is: each has its own room for counting. */
+enum node_side { NODE_APPLICATION, NODE_DRIVER, NODE_SIDES };
+
+/* A round as seen by one thread. */
+struct node_view {
+    struct policy_round round;
+    uint64_t *live, *arrived, *deposited;
+    uint32_t *absences; /* NULL: not counted */
+    uint64_t opened;    /* of this round, +1 */
+    uint64_t admitted;  /* rounds below this one are admitted */
+};
+
+struct node {
+    struct domain base;
+    struct node_site site;
+    pcoll_policy policy;
+    uint64_t seed;
+    bool fabric;
+    uint32_t members, who, chunks, ring;
+    uint64_t *set;        /* of the members */
+    struct member member; /* this rank; its application's */
+    struct node_view view[NODE_SIDES];
+    bool owes;           /* its last deposit has not been seen to leave */
+    uint64_t unreported; /* rounds lost since the last delivery */
+
+    /* In the shared memory. */
+    struct node_shared *shared;
+    _Atomic uint64_t *descriptors, *asleep, *live;
+    _Atomic uint32_t *absent; /* by rank; NULL: not counted */
+    struct node_line *lines;
+    struct node_frozen *list;
+    char *slots, *results;
+    struct round_header *gathered; /* with a fabric: the sum of the domain */
+    int slots_each;
+};
+
+/* Bytes of shared memory, and the parts of it that this rank is to reserve: who touches
+ * memory first decides on which side of the machine it is. */
+enum node_part { NODE_PART_SLOTS, NODE_PART_RESULTS, NODE_PART_WORDS, NODE_PARTS };
+size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
+                  const struct plane *plane);
+void node_part(const struct round_shape *shape, const pcoll_options *options,
+               const struct plane *plane, enum node_part part, size_t *offset,
+               size_t *bytes);
+
+/* arg is a struct node_site. */
+domain_create_fn domain_node_create;
+
+/* For the files of the domain. */
+
+static inline struct node *node_of(struct domain *d)
+{
+    return (struct node *)d;
+}
+
+static inline uint64_t node_control(const struct node *n)
+{
+    return STEP(atomic_load(&n->shared->control));
+}
+
+static inline struct round_header *node_slot(const struct node *n, uint32_t member,
+                                             int slot)
+{
+    size_t number = (size_t)member * (size_t)n->slots_each + (size_t)slot;
+    return (struct round_header *)(n->slots + number * n->base.shape->slot_bytes);
+}
+
+static inline struct round_header *node_result(const struct node *n, uint64_t round)
+{
+    return (struct round_header *)(n->results +
+                                   round % n->ring * n->base.shape->slot_bytes);
+}
+
+/* node_close.c: the swap to CLOSING and what follows, as far as it goes here; false if
+ * the round had been closed by somebody else. */
+bool node_close(struct node *n, uint64_t round, uint32_t initiator);
+/* Take chunks as long as there are any. True if this ended the reduction. */
+bool node_reduce(struct node *n, uint64_t round);
+/* The result is there: OPEN for the next round. */
+void node_complete(struct node *n, uint64_t round);
+/* Members that close the round or hold a chunk of it. */
+void node_busy(struct domain *d, uint64_t *set);
+
+/* node_decide.c: start the open round, if it may; the time to look again. */
+bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *alarm);
+bool node_admits(struct node *n, uint64_t round, enum node_side side);
+void node_arrivals(struct node *n, struct node_view *v, uint64_t round);
+/* What the completed round changes for the next. */
+void node_account(struct node *n, uint64_t round, struct round_header *result);
+/* After a round: have all ranks joined with it? */
+void node_note_join(struct node *n, uint64_t round, const struct round_header *result);
+/* The round asks for these ranks; NULL: any. */
+const uint64_t *node_awaited(struct domain *d);
+
+/* node.c: do whatever is to be done; time to come again in *alarm. */
+void node_help(struct node *n, enum node_side side, int64_t *alarm);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From CLOSING to the end of a round: freezing the members, reducing what they have
+ * deposited, opening the next one. The protocol is in node.h. */
+#include "../base/fence.h"
+#include "node.h"
+
+static void wake_sleepers(struct node *n)
+{
+    for (size_t i = 0; i < bitset_words(n->members); i++) {
+        uint64_t asleep = STEP(atomic_load(&n->asleep[i]));
+        for (; asleep; asleep &= asleep - 1) {
+            size_t member = 64 * i + (size_t)__builtin_ctzll(asleep);
+            n->site.wake(n->site.arg, n->site.plane->member[member]);
+        }
+    }
+}
+
+static void set_control(struct node *n, uint64_t round, enum node_phase phase)
+{
+    STEP(atomic_store(&n->shared->control, control_word(round, phase, n->who)));
+}
+
+/* The closer: take member j's deposit, if there is one; its slot. */
+static int freeze_member(struct node *n, uint32_t j, struct round_header *h)
+{
+    uint32_t rank = n->site.plane->member[j];
+    struct node_line *line = &n->lines[j];
+    uint64_t word = STEP(atomic_load(&n->descriptors[j]));
+    while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,
+                                              descriptor_freeze(word))))
+        ;
+    int slot = descriptor_pending(word);
+    descriptor_announce(word, rank, h, n->base.shape->ranks);
+    if (slot != NO_SLOT) {
+        atomic_store_explicit(&line->taken_in, h->round + 1, memory_order_release);
+        atomic_fetch_add_explicit(&line->included, 1, memory_order_relaxed);
+    }
+    if (n->site.frozen)
+        n->site.frozen(n->site.arg, rank, h->round, h,
+                       slot == NO_SLOT
+                           ? NULL
+                           : message_payload(n->base.shape, node_slot(n, j, slot)));
+    return slot;
+}
+
+/* Where the sum of the domain goes. */
+static struct round_header *target(const struct node *n, uint64_t round)
+{
+    return n->fabric ? n->gathered : node_result(n, round);
+}
+
+static uint32_t freeze_all(struct node *n, uint64_t round, uint32_t initiator)
+{
+    struct round_header *h = target(n, round);
+    uint32_t parts = 0;
+    round_header_clear(h, n->base.shape->ranks, round);
+    for (uint32_t j = 0; j < n->members; j++) {
+        int slot = freeze_member(n, j, h);
+        if (slot != NO_SLOT)
+            n->list[parts++] =
+                (struct node_frozen){.member = j, .slot = (uint32_t)slot};
+    }
+    h->initiator = initiator;
+    atomic_store_explicit(&n->shared->parts, parts, memory_order_relaxed);
+    return parts;
+}
+
+static const char *part_payload(const struct node *n, uint32_t k)
+{
+    const struct node_frozen *part = &n->list[k];
+    return message_payload(n->base.shape, node_slot(n, part->member, (int)part->slot));
+}
+
+/* One after the other in the order of the ranks, whoever does it. */
+static int reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
+{
+    const struct payload *p = &n->base.shape->payload;
+    uint32_t parts = atomic_load_explicit(&n->shared->parts, memory_order_relaxed);
+    size_t begin = payload_cut(p, chunk, n->chunks),
+           end = payload_cut(p, chunk + 1, n->chunks);
+    char *out = (char *)message_payload(n->base.shape, target(n, round)) + begin;
+    if (parts == 1) {
+        memcpy(out, part_payload(n, 0) + begin, end - begin);
+        return PCOLL_OK;
+    }
+    int rc = PCOLL_OK;
+    const char *sum = part_payload(n, 0) + begin;
+    for (uint32_t k = 1; k < parts && rc == PCOLL_OK; k++, sum = out)
+        rc = payload_reduce_slice(p, out, sum, part_payload(n, k) + begin, begin, end);
+    return rc;
+}
+
+static void do_chunk(struct node *n, uint64_t round, uint32_t chunk)
+{
+    int rc = reduce_chunk(n, round, chunk);
+    if (rc != PCOLL_OK)
+        atomic_store(&n->shared->failure, rc);
+}
+
+/* The sum of the domain is there. */
+static void end_reduction(struct node *n, uint64_t round)
+{
+    if (n->fabric) {
+        set_control(n, round, NODE_FABRIC);
+        n->site.alert(n->site.arg, n->site.plane->member[0]);
+        return;
+    }
+    node_account(n, round, node_result(n, round));
+    node_complete(n, round);
+}
+
+/* Nothing to add up: with a fabric what there is is sent from where it lies. */
+static bool needs_no_reduction(struct node *n, uint64_t round, uint32_t parts)
+{
+    const struct round_shape *shape = n->base.shape;
+    if (!parts && !n->fabric)
+        payload_identity_block(&shape->payload,
+                               message_payload(shape, node_result(n, round)));
+    return parts == 0 || (parts == 1 && n->fabric);
+}
+
+bool node_close(struct node *n, uint64_t round, uint32_t initiator)
+{
+    uint64_t open = STEP(atomic_load(&n->shared->control));
+    if (control_round(open) != round || control_phase(open) != NODE_OPEN)
+        return false;
+    if (!STEP(atomic_compare_exchange_strong(
+            &n->shared->control, &open, control_word(round, NODE_CLOSING, n->who))))
+        return false;
+    fence_before_writes();
+    uint32_t parts = freeze_all(n, round, initiator);
+    if (needs_no_reduction(n, round, parts)) {
+        end_reduction(n, round);
+    } else if (n->chunks == 1) {
+        do_chunk(n, round, 0);
+        end_reduction(n, round);
+    } else {
+        STEP(atomic_store(&n->shared->done, 0));
+        STEP(atomic_store(&n->shared->taken, round << 32));
+        set_control(n, round, NODE_REDUCING);
+        wake_sleepers(n); /* they would be woken at the end: now they can help */
+        node_reduce(n, round);
+    }
+    return true;
+}
+
+/* The next chunk of this round; false if there is none, or the round is another. */
+static bool take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
+{
+    uint64_t word = STEP(atomic_load(&n->shared->taken));
+    do {
+        *chunk = (uint32_t)word;
+        if (word >> 32 != (uint32_t)round || *chunk >= n->chunks)
+            return false;
+    } while (!STEP(atomic_compare_exchange_weak(&n->shared->taken, &word, word + 1)));
+    return true;
+}
+
+bool node_reduce(struct node *n, uint64_t round)
+{
+    uint32_t chunk;
+    bool ended = false;
+    _Atomic uint64_t *working = &n->lines[n->who].working;
+    atomic_store_explicit(working, round + 1, memory_order_relaxed);
+    while (!ended && take_chunk(n, round, &chunk)) {
+        do_chunk(n, round, chunk);
+        ended = STEP(atomic_fetch_add(&n->shared->done, 1)) + 1 == n->chunks;
+    }
+    atomic_store_explicit(working, 0, memory_order_relaxed);
+    if (ended)
+        end_reduction(n, round);
+    return ended;
+}
+
+void node_complete(struct node *n, uint64_t round)
+{
+    set_control(n, round + 1, NODE_OPEN);
+    wake_sleepers(n);
+}
+
+void node_busy(struct domain *d, uint64_t *set)
+{
+    struct node *n = node_of(d);
+    uint64_t control = node_control(n);
+    if (control_phase(control) == NODE_CLOSING)
+        bitset_add(set, n->site.plane->member[control_who(control)]);
+    for (uint32_t j = 0; j < n->members; j++)
+        if (control_phase(control) == NODE_REDUCING &&
+            atomic_load_explicit(&n->lines[j].working, memory_order_relaxed) ==
+                control_round(control) + 1)
+            bitset_add(set, n->site.plane->member[j]);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One block: words that all read in every round close together, then the members'
+ * lines, then the slots of each member, then the results. */
+#include "node_memory.h"
+
+/* Chunks are cut so that a sum and what is added to it stay in a core's cache. */
+static size_t const chunk_bytes = 64 << 10;
+
+struct layout {
+    size_t descriptors, asleep, live, absent, lines, list, slots, gathered, results;
+    size_t total;
+};
+
+static size_t place(size_t *at, size_t bytes)
+{
+    size_t here = *at;
+    *at += (bytes + 63) / 64 * 64;
+    return here;
+}
+
+static struct layout lay_out(const struct round_shape *shape,
+                             const pcoll_options *options, const struct plane *plane)
+{
+    size_t slots = (size_t)contribution_slots(options->owned_send);
+    size_t members = plane->members;
+    struct layout l;
+    size_t at = sizeof(struct node_shared);
+    l.descriptors = place(&at, members * sizeof(uint64_t));
+    l.asleep = place(&at, bitset_words(plane->members) * sizeof(uint64_t));
+    l.live = place(&at, bitset_words(shape->ranks) * sizeof(uint64_t));
+    l.absent =
+        place(&at, options->policy.max_staleness ? shape->ranks * sizeof(uint32_t) : 0);
+    l.lines = place(&at, members * sizeof(struct node_line));
+    l.list = place(&at, members * sizeof(struct node_frozen));
+    l.slots = place(&at, members * slots * shape->slot_bytes);
+    l.gathered = place(&at, plane->domains > 1 ? shape->slot_bytes : 0);
+    l.results = place(&at, ((size_t)options->history + 1) * shape->slot_bytes);
+    l.total = at;
+    return l;
+}
+
+size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
+                  const struct plane *plane)
+{
+    return lay_out(shape, options, plane).total;
+}
+
+/* Its slots, its share of the results; the leader the rest. */
+void node_part(const struct round_shape *shape, const pcoll_options *options,
+               const struct plane *plane, enum node_part part, size_t *offset,
+               size_t *bytes)
+{
+    struct layout l = lay_out(shape, options, plane);
+    size_t slots = (l.gathered - l.slots) / plane->members;
+    size_t results = l.total - l.results;
+    size_t begin = results * plane->who / plane->members;
+    size_t end = results * (plane->who + 1) / plane->members;
+    if (part == NODE_PART_SLOTS)
+        *offset = l.slots + plane->who * slots, *bytes = slots;
+    else if (part == NODE_PART_RESULTS)
+        *offset = l.results + begin, *bytes = end - begin;
+    else
+        *offset = 0, *bytes = plane->leads ? l.slots : 0;
+}
+
+static uint32_t count_chunks(size_t bytes)
+{
+    size_t chunks = (bytes + chunk_bytes - 1) / chunk_bytes;
+    return chunks > 1 ? (uint32_t)chunks : 1;
+}
+
+void node_map(struct node *n, const pcoll_options *options)
+{
+    char *base = n->site.memory;
+    struct layout l = lay_out(n->base.shape, options, n->site.plane);
+    n->slots_each = contribution_slots(options->owned_send);
+    n->chunks = count_chunks(n->base.shape->payload.bytes);
+    n->shared = (struct node_shared *)base;
+    n->descriptors = (_Atomic uint64_t *)(base + l.descriptors);
+    n->asleep = (_Atomic uint64_t *)(base + l.asleep);
+    n->live = (_Atomic uint64_t *)(base + l.live);
+    if (options->policy.max_staleness)
+        n->absent = (_Atomic uint32_t *)(base + l.absent);
+    n->lines = (struct node_line *)(base + l.lines);
+    n->list = (struct node_frozen *)(base + l.list);
+    n->slots = base + l.slots;
+    n->gathered = (struct round_header *)(base + l.gathered);
+    n->results = base + l.results;
+    atomic_store(&n->descriptors[n->who], descriptor_of(&n->member));
+    uint64_t live[bitset_words(n->base.shape->ranks)];
+    bitset_fill(live, n->base.shape->ranks);
+    for (size_t i = 0; n->who == 0 && i < bitset_words(n->base.shape->ranks); i++)
+        atomic_store(&n->live[i], live[i]);
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See segment.h. The cookie lies in a page of its own before the memory. */
+#include "segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../base/error.h"
+
+static size_t const page = 4096;
+
+static int too_large(size_t bytes, const char *why)
+{
+    return fail(PCOLL_ENOMEM,
+                "a domain needs %zu bytes of shared memory on this node: %s; take "
+                "domain=\"rank\", a shorter history or smaller buffers",
+                bytes, why);
+}
+
+static int map(struct segment *s, int fd)
+{
+    char *base = mmap(NULL, page + s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return too_large(s->bytes, strerror(errno));
+    madvise(base, page + s->bytes, MADV_HUGEPAGE); /* a wish */
+    s->memory = base + page;
+    return PCOLL_OK;
+}
+
+static uint64_t *cookie_of(const struct segment *s)
+{
+    return (uint64_t *)((char *)s->memory - page);
+}
+
+/* A number of bytes in a file of the system, if it is there. */
+static uint64_t read_number(const char *path, const char *format)
+{
+    unsigned long long value;
+    char line[128];
+    uint64_t found = UINT64_MAX;
+    FILE *f = fopen(path, "r");
+    while (f && found == UINT64_MAX && fgets(line, sizeof line, f))
+        if (sscanf(line, format, &value) == 1)
+            found = value;
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* What the machine, or the container, has left. To take more would not fail: it would
+ * get somebody killed. */
+static uint64_t memory_left(void)
+{
+    uint64_t machine = read_number("/proc/meminfo", "MemAvailable: %llu kB");
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "%llu");
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "%llu");
+    machine = machine == UINT64_MAX ? machine : machine * 1024;
+    if (limit == UINT64_MAX || used == UINT64_MAX)
+        return machine;
+    uint64_t left = limit > used ? limit - used : 0;
+    return left < machine ? left : machine;
+}
+
+static int make_file(size_t bytes, int *fd)
+{
+    char why[80];
+    uint64_t left = memory_left();
+    if (bytes > left) {
+        snprintf(why, sizeof why, "%llu are left", (unsigned long long)left);
+        return too_large(bytes, why);
+    }
+    *fd = memfd_create("partialcoll-domain", MFD_CLOEXEC);
+    if (*fd >= 0 && ftruncate(*fd, (off_t)(page + bytes)) == 0)
+        return PCOLL_OK;
+    int rc = too_large(bytes, strerror(errno));
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+    return rc;
+}
+
+static int reserve(const struct segment *s, size_t from, size_t bytes)
+{
+    int failed;
+    do
+        failed = posix_fallocate(s->fd, (off_t)from, (off_t)bytes);
+    while (failed == EINTR);
+    return failed ? too_large(s->bytes, strerror(failed)) : PCOLL_OK;
+}
+
+int segment_create(size_t bytes, uint64_t cookie, struct segment *s)
+{
+    *s = (struct segment){.bytes = bytes, .fd = -1};
+    int rc = make_file(bytes, &s->fd);
+    if (rc == PCOLL_OK && (rc = map(s, s->fd)) == PCOLL_OK)
+        rc = reserve(s, 0, page);
+    if (rc == PCOLL_OK)
+        *cookie_of(s) = cookie;
+    else
+        segment_close(s);
+    return rc;
+}
+
+int segment_open(uint64_t pid, uint64_t fd, size_t bytes, uint64_t cookie,
+                 struct segment *s)
+{
+    char path[64];
+    *s = (struct segment){.bytes = bytes, .fd = -1};
+    snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)pid,
+             (unsigned long long)fd);
+    s->fd = open(path, O_RDWR | O_CLOEXEC);
+    if (s->fd < 0)
+        return fail(PCOLL_ENOMEM, "the shared memory of process %llu: %s",
+                    (unsigned long long)pid, strerror(errno));
+    int rc = lseek(s->fd, 0, SEEK_END) == (off_t)(page + bytes)
+                 ? map(s, s->fd)
+                 : fail(PCOLL_ENOMEM, "the shared memory of process %llu is not ours",
+                        (unsigned long long)pid);
+    if (rc == PCOLL_OK && *cookie_of(s) != cookie)
+        rc = fail(PCOLL_ENOMEM, "the shared memory of process %llu is another one's",
+                  (unsigned long long)pid);
+    if (rc != PCOLL_OK)
+        segment_close(s);
+    return rc;
+}
+
+void segment_sealed(struct segment *s)
+{
+    if (s->fd >= 0)
+        close(s->fd);
+    s->fd = -1;
+}
+
+int segment_reserve(struct segment *s, size_t offset, size_t bytes)
+{
+    return bytes ? reserve(s, page + offset, bytes) : PCOLL_OK;
+}
+
+void segment_close(struct segment *s)
+{
+    if (s->memory)
+        munmap((char *)s->memory - page, page + s->bytes);
+    segment_sealed(s);
+    s->memory = NULL;
+}
