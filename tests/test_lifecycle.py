@@ -225,7 +225,7 @@ def test_statistics_and_looks(comm):
     s = h.stats
     assert s.calls == 7 and s.delivered == 7 and s.arrived + s.stored == 7 and s.lost == 0
     assert h.memory == pc.memory_estimate(comm, send, recv, history=3)
-    assert h.memory >= (3 + 3 + 1) * 400
+    assert h.memory >= (3 + (3 + 1) / comm.size) * 400
     text, dot = str(h.schedule), h.schedule.to_dot()
     assert "ends the round" in text and dot.startswith("digraph")
     assert h.last_round.index == 6

@@ -66,15 +66,17 @@ static int reserve(struct vertex *v, const pcoll_options *options)
     return rc;
 }
 
-static int settle_node(struct vertex *v, const pcoll_options *options, size_t bytes,
-                       uint64_t fd)
+/* common: options as far as the memory depends on them. */
+static int settle_node(struct vertex *v, const pcoll_options *options,
+                       const pcoll_options *common, size_t bytes, uint64_t fd)
 {
     int rc = v->plane.leads ? PCOLL_OK : open_segment(v, bytes, fd);
     if (rc == PCOLL_OK)
-        rc = reserve(v, options);
+        rc = reserve(v, common);
     struct node_site site = {.memory = v->segment.memory,
                              .plane = &v->plane,
                              .slot = &v->base.slot,
+                             .owned_sends = common->owned_send,
                              .arg = v,
                              .wake = wake,
                              .alert = alert,
@@ -88,13 +90,12 @@ static int settle_single(struct vertex *v, const pcoll_options *options)
                          &v->context->transport->rank);
 }
 
-int sharing_settle(struct context *c, struct vertex *v, const pcoll_options *options)
+static int share(struct context *c, struct vertex *v, const pcoll_options *options,
+                 const pcoll_options *common)
 {
     const struct plane *p = &v->plane;
-    if (p->domains == p->ranks)
-        return agree_outcome(c, settle_single(v, options));
     bool shares = p->members > 1;
-    size_t bytes = shares ? node_bytes(&v->shape, options, p) : 0;
+    size_t bytes = shares ? node_bytes(&v->shape, common, p) : 0;
     int made =
         shares && p->leads
             ? segment_create(bytes, bell_of(v, c->transport->rank)->cookie, &v->segment)
@@ -104,11 +105,22 @@ int sharing_settle(struct context *c, struct vertex *v, const pcoll_options *opt
     if (rc == PCOLL_OK) {
         uint64_t fd = fds[p->leader[p->index]];
         if (made == PCOLL_OK)
-            made =
-                shares ? settle_node(v, options, bytes, fd) : settle_single(v, options);
+            made = shares ? settle_node(v, options, common, bytes, fd)
+                          : settle_single(v, options);
         rc = agree_outcome(c, made);
     }
     free(fds);
     segment_sealed(&v->segment);
     return rc;
+}
+
+int sharing_settle(struct context *c, struct vertex *v, const pcoll_options *options)
+{
+    if (v->plane.domains == v->plane.ranks)
+        return agree_outcome(c, settle_single(v, options));
+    uint64_t owned = options->owned_send != 0;
+    int rc = agree_max(c, &owned, 1);
+    pcoll_options common = *options;
+    common.owned_send = owned != 0;
+    return rc == PCOLL_OK ? share(c, v, options, &common) : rc;
 }

@@ -139,6 +139,7 @@ struct node_site {
     void *memory; /* node_bytes() of zeros, shared by all members */
     const struct plane *plane;
     const uint32_t *slot; /* of the handle, for the draws */
+    bool owned_sends;     /* some member has send buffers in its slots */
     void *arg;
     /* A member sleeps and should look. */
     void (*wake)(void *arg, uint32_t rank);
@@ -187,7 +188,8 @@ struct node {
 };
 
 /* Bytes of shared memory, and the parts of it that this rank is to reserve: who touches
- * memory first decides on which side of the machine it is. */
+ * memory first decides on which side of the machine it is. options->owned_send: of any
+ * member. */
 enum node_part { NODE_PART_SLOTS, NODE_PART_RESULTS, NODE_PART_WORDS, NODE_PARTS };
 size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
                   const struct plane *plane);

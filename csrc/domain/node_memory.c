@@ -72,8 +72,10 @@ static uint32_t count_chunks(size_t bytes)
 void node_map(struct node *n, const pcoll_options *options)
 {
     char *base = n->site.memory;
-    struct layout l = lay_out(n->base.shape, options, n->site.plane);
-    n->slots_each = contribution_slots(options->owned_send);
+    pcoll_options common = *options;
+    common.owned_send = n->site.owned_sends;
+    struct layout l = lay_out(n->base.shape, &common, n->site.plane);
+    n->slots_each = contribution_slots(n->site.owned_sends);
     n->chunks = count_chunks(n->base.shape->payload.bytes);
     n->shared = (struct node_shared *)base;
     n->descriptors = (_Atomic uint64_t *)(base + l.descriptors);
