@@ -319,7 +319,7 @@ static int node_failure(struct domain *d)
 
 /* The fabric's side: the leader's driver. */
 
-static void node_alert(struct domain *d)
+void node_alert(struct domain *d)
 {
     struct node *n = node_of(d);
     STEP(atomic_store(&n->shared->attention, 1));

@@ -232,6 +232,8 @@ bool node_close(struct node *n, uint64_t round, uint32_t initiator);
 bool node_reduce(struct node *n, uint64_t round);
 /* The result is there: OPEN for the next round. */
 void node_complete(struct node *n, uint64_t round);
+/* Have the leader's driver look. */
+void node_alert(struct domain *d);
 /* Members that close the round or hold a chunk of it. */
 void node_busy(struct domain *d, uint64_t *set);
 
