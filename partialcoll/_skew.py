@@ -118,7 +118,7 @@ def plot(rows: list[_report.Row], title: str, path: str) -> None:
     names = [label(row, rows) for row in rows]
     colours = ["#9aa0a6" if row["collective"] == "mpi" else "#1a73e8" for row in rows]
     figure, (left, right) = plt.subplots(
-        1, 2, figsize=(max(9, 1.3 * len(rows)), 3.6), constrained_layout=True
+        1, 2, figsize=(max(9, 1.6 * len(rows)), 3.6), constrained_layout=True
     )
     figure.suptitle(title, fontsize=11)
     least = min((row["latency_us_avg"] for row in rows if row["latency_us_avg"]), default=1.0)
@@ -157,6 +157,7 @@ def plot(rows: list[_report.Row], title: str, path: str) -> None:
     right.set_ylabel("ranks in the sum (mean)")
     right.set_ylim(0, rows[0]["ranks"] * 1.15)
     for axes in (left, right):
+        axes.tick_params(axis="x", labelsize=10 if len(rows) < 7 else 8)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
     plt.close(figure)
