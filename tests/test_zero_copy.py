@@ -207,12 +207,14 @@ def test_deliver_all(comm):
     h = pc.Allreduce_init(
         comm, None, None, like=[np.zeros(2), np.zeros(3, np.float16)], quorum="full", deliver="all"
     )
+    for buffer in h.send_buffer:
+        buffer[:] = 1
     for rnd in h.until(5):
         assert h.recv_buffer[0].base is None  # memory of its own, where it was before
         assert [list(b) for b in rnd.results[-1].buffers] == [list(r) for r in h.recv_buffer]
         assert not h.result[0].flags.writeable
-        if rnd.index:
-            assert list(h.result[0]) == [comm.size] * 2 and list(h.result[1]) == [comm.size] * 3
+        assert list(h.result[0]) == [comm.size] * 2 and list(h.result[1]) == [comm.size] * 3
+        assert len(rnd.results) == 1
         for buffer in h.send_buffer:
             buffer[:] = 1
     h.Free()
