@@ -2,7 +2,8 @@
 # Everything needs only Python 3, a C compiler and make; each target sets up what it needs.
 #
 #   make demo            bench skew on 8 ranks: table, demo.json, demo.png
-#   make test            all tests with the default MPI; MPI=mpich or MPI=openmpi chooses
+#   make test            all tests with the default MPI; MPI=mpich or MPI=openmpi chooses; all
+#                        of them twice, DOMAINS=node or DOMAINS=rank for one of the settings
 #   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
 #   make test-large      messages of more than 2**31 bytes, where the memory is free
 #   make soak            a million simulated schedules
@@ -16,6 +17,7 @@ MPI ?= mpich
 VENV := .venv/$(MPI)
 BIN := $(VENV)/bin
 RANKS ?= 1 2 3 4 5 8
+DOMAINS ?= node rank
 SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.map' | \
              grep -v -e _core_ -e partialcoll/include) \
            setup.py pyproject.toml
@@ -43,10 +45,10 @@ test: check-c test-mpi test-examples
 
 # Messages of more than 2**31 bytes: a few minutes and 15 GiB, skipped where that is not free.
 test-large: $(VENV)/installed
-	PARTIALCOLL_TEST_LARGE=1 $(BIN)/python tests/run.py --ranks 2 test_large.py
+	PARTIALCOLL_TEST_LARGE=1 $(BIN)/python tests/run.py --ranks 2 --domains rank test_large.py
 
 test-mpi: $(VENV)/installed
-	$(BIN)/python tests/run.py --ranks "$(RANKS)"
+	$(BIN)/python tests/run.py --ranks "$(RANKS)" --domains "$(DOMAINS)"
 
 EXAMPLES := $(wildcard examples/*.py)
 C_EXAMPLES := $(wildcard examples/c/*.c)

@@ -50,6 +50,11 @@ class Buffer:
         """A new buffer of the same kind, filled with zeros."""
         return Buffer(np.zeros_like(self.array), self.dtype, self.count, self.datatype)
 
+    def outline(self) -> Buffer:
+        """One of the same kind whose array has shape and dtype, but no memory of that size."""
+        array = np.broadcast_to(np.zeros((), self.array.dtype), self.array.shape)
+        return Buffer(array, self.dtype, self.count, self.datatype)
+
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for buffers that one handle can serve."""
@@ -227,8 +232,9 @@ def _apply_spec(argument: str, spec: Any) -> Buffer:
     return buffer if count is None else _cut(argument, buffer, count)
 
 
-def as_buffer(argument: str, given: Any, writable: bool) -> Buffer:
-    """One buffer, C-contiguous; its array shares the memory."""
+def as_buffer(argument: str, given: Any, writable: bool, used: bool = True) -> Buffer:
+    """One buffer, C-contiguous; its array shares the memory. An array that is not used, but
+    looked at for its shape, need not be contiguous."""
     spec = _is_spec(given)
     owner = given[0] if spec else given
     buffer = _apply_spec(argument, given) if spec else None
@@ -237,7 +243,7 @@ def as_buffer(argument: str, given: Any, writable: bool) -> Buffer:
     array = buffer.array
     bits = array.dtype == np.uint16 and _is_bfloat16_tensor(owner)
     dtype = lib.PCOLL_BFLOAT16 if bits else buffer.dtype
-    if not array.flags.c_contiguous:
+    if (used or spec) and not array.flags.c_contiguous:
         raise ValueError(
             f"{argument}: expected a C-contiguous buffer, got strides {array.strides} "
             f"for shape {array.shape}; pass np.ascontiguousarray(...)"
@@ -247,13 +253,18 @@ def as_buffer(argument: str, given: Any, writable: bool) -> Buffer:
     return Buffer(array, dtype, buffer.count, buffer.datatype, owner)
 
 
-def as_buffers(argument: str, buffers: Any, writable: bool) -> list[Buffer]:
+def is_list(buffers: Any) -> bool:
+    """Several buffers, not one?"""
+    return isinstance(buffers, (list, tuple)) and not _is_spec(buffers)
+
+
+def as_buffers(argument: str, buffers: Any, writable: bool, used: bool = True) -> list[Buffer]:
     """One buffer or a list of buffers."""
-    if isinstance(buffers, (list, tuple)) and not _is_spec(buffers):
-        if not buffers:
-            raise ValueError(f"{argument}: expected at least one buffer, got an empty list")
-        return [as_buffer(f"{argument}[{i}]", b, writable) for i, b in enumerate(buffers)]
-    return [as_buffer(argument, buffers, writable)]
+    if not is_list(buffers):
+        return [as_buffer(argument, buffers, writable, used)]
+    if not buffers:
+        raise ValueError(f"{argument}: expected at least one buffer, got an empty list")
+    return [as_buffer(f"{argument}[{i}]", b, writable, used) for i, b in enumerate(buffers)]
 
 
 def _same_datatype(a: MPI.Datatype | None, b: MPI.Datatype | None) -> bool:
@@ -320,7 +331,10 @@ def addresses(arrays: list[Array]) -> Any:
     return pointers
 
 
-def wrap(address: Any, like: Array) -> Array:
-    """An array on memory of the core, shaped like another."""
-    memory = ffi.buffer(ffi.cast("char *", address), max(like.nbytes, 1))
-    return np.frombuffer(memory, dtype=like.dtype, count=like.size).reshape(like.shape)
+def wrap(address: Any, like: Array, *, dtype: Any = None, writable: bool = True) -> Array:
+    """An array on memory of the core, shaped like another (of its dtype, if none is given)."""
+    dtype = like.dtype if dtype is None else np.dtype(dtype)
+    memory = ffi.buffer(ffi.cast("char *", address), max(like.size * dtype.itemsize, 1))
+    if not writable:
+        memory = memoryview(memory).toreadonly()
+    return np.frombuffer(memory, dtype=dtype, count=like.size).reshape(like.shape)

@@ -16,12 +16,14 @@ from ._buffers import Array, Buffer
 from ._errors import StateError
 from ._ffi import check, ffi, lib, raise_error, take_text
 from ._round import Result, Round
+from ._slots import Slots
 from .policy import Full, Policy
 
 _ANY = 2**64 - 1
 
 # As the core numbers them; "auto" is for making a handle.
 ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
+_DOMAINS = {lib.PCOLL_DOMAIN_NODE: "node", lib.PCOLL_DOMAIN_RANK: "rank"}
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class AllreduceHandle:
         ranks: int,
         send: list[Buffer] | None,
         recv: list[Buffer],
+        received: bool,
         single: bool,
         policy: Policy,
         deliver: str,
@@ -125,6 +128,7 @@ class AllreduceHandle:
         self._sums = sums
         self._ops = ops  # those of users must live as long as the handle
         self._has_identity = [_ops.has_identity(op, r) for op, r in zip(ops, recv)]
+        self._slots = None if received else Slots(self._pointer, self._record, recv, ops)
         self._set_buffers(send, recv)
         self.policy = policy
         self._memory = memory
@@ -135,7 +139,7 @@ class AllreduceHandle:
         self._send = None if send is None else [buffer.array for buffer in send]
         self._recv = [buffer.array for buffer in recv]
         self._send_pointers = ffi.NULL if self._send is None else _buffers.addresses(self._send)
-        self._recv_pointers = _buffers.addresses(self._recv)
+        self._recv_pointers = ffi.NULL if self._slots else _buffers.addresses(self._recv)
 
     def _serves(self, send: Any, recv: Any) -> bool:
         """Is it set to these buffers, one each?"""
@@ -164,6 +168,8 @@ class AllreduceHandle:
         elif code:
             raise_error(code)
         self._started = True
+        if self._slots is not None:
+            self._slots.empty()
         self._filled.clear()
 
     def Pready(self, buffer: int) -> None:
@@ -194,7 +200,7 @@ class AllreduceHandle:
         self._wait_in_slices(lambda us: int(step(self._core())), None)
 
     def Wait(self, timeout: float | None = None) -> Round:
-        """Wait until the round is complete; the receive buffers then hold its result.
+        """Wait until the round is complete; the receive buffers, or `result`, then hold it.
 
         Parameters
         ----------
@@ -249,6 +255,13 @@ class AllreduceHandle:
             raise_error(code)
         return self._take()
 
+    def _describe(self) -> Result:
+        """The round that the core has just delivered, to the receive buffers if there are any."""
+        if self._slots is None:
+            return Result(self._record_view[:], self._ranks, self._recv)
+        self._slots.fill()
+        return Result(self._record_view[:], self._ranks, None, self._slots.of)
+
     def _deliver_next(self, last: int, recv: list[Array], pointers: Any) -> Result | None:
         step = lib.pcoll_handle_deliver
         code = step(self._core(), last, pointers, self._c_round, self._masks)
@@ -263,7 +276,7 @@ class AllreduceHandle:
     def _take(self) -> Round:
         """The call is over: what it returns."""
         if self._one:
-            rnd = Round([Result(self._record_view[:], self._ranks, self._recv)])
+            rnd = Round([self._describe()])
         else:
             rnd = Round(*self._take_all())
             check(lib.pcoll_handle_finish(self._core()))
@@ -333,8 +346,8 @@ class AllreduceHandle:
         Parameters
         ----------
         on_round : callable
-            Called with each `Round` that passes meanwhile, its results in the receive
-            buffers; whoever keeps a replica applies them here.
+            Called with each `Round` that passes meanwhile, its result in the receive buffers or
+            `result`; whoever keeps a replica applies it here.
 
         Returns the last of these rounds.
         """
@@ -342,10 +355,9 @@ class AllreduceHandle:
         while True:
             self._wait_in_slices(lambda us: int(lib.pcoll_handle_wait(self._core(), us)), None)
             while True:
-                result = self._deliver_next(_ANY, self._recv, self._recv_pointers)
-                if result is None:
+                if self._deliver_next(_ANY, self._recv, self._recv_pointers) is None:
                     break
-                rnd = self._last_round = Round([result])
+                rnd = self._last_round = Round([self._describe()])
                 if on_round is not None:
                     on_round(rnd)
                 if rnd.joined:
@@ -358,6 +370,8 @@ class AllreduceHandle:
         The last deposit still rides in the next round. Afterwards only `Free` is left.
         """
         self._insist(lib.pcoll_handle_leave)
+        if self._slots is not None:  # nobody waits for its reader any more
+            self._slots.empty()
 
     def progress(self) -> None:
         """Drive communication once (for ``progress="manual"``). Local."""
@@ -416,12 +430,24 @@ class AllreduceHandle:
     @property
     def recv_buffer(self) -> Any:
         """The receive buffer (or list of buffers). For bfloat16 an array of `ml_dtypes.bfloat16`
-        where that package is installed, else of the bits as uint16."""
-        return self._unwrap(self._recv)
+        where that package is installed, else of the bits as uint16. Without one of yours
+        (``recvbuf=None``): what `result` is."""
+        return self._unwrap(self._recv) if self._slots is None else self.result
 
     @property
     def result(self) -> Any:
-        """The last result (or list of results), read-only; it changes at the next `Wait`."""
+        """The last result (or list of results), read-only.
+
+        With receive buffers of yours a view of them, which changes at the next `Wait`. With
+        ``recvbuf=None`` and ``deliver="one"`` a view of the library's own memory: nothing has
+        been copied (but float16 and bfloat16 are converted from the float32 they were reduced
+        in). It is good until the next `Start`, `leave` or `Free`, and its address changes with
+        each round. A round to which nobody contributed (`Round.active` is 0) holds the op's
+        identity, zeros if the op has none. StateError before the first round, and while a call
+        is under way.
+        """
+        if self._slots is not None:
+            return self._unwrap(self._slots.last())
         views = [r.view() for r in self._recv]
         for view in views:
             view.flags.writeable = False
@@ -453,6 +479,25 @@ class AllreduceHandle:
         code = ffi.new("int32_t *")
         check(lib.pcoll_handle_algorithm(self._core(), code))
         return ALGORITHMS[code[0]]
+
+    def _planes(self) -> tuple[str, int]:
+        domain = ffi.new("int32_t *")
+        counts = ffi.new("uint32_t[2]")
+        check(lib.pcoll_handle_domain(self._core(), domain, counts, counts + 1))
+        return _DOMAINS[domain[0]], int(counts[0])
+
+    @property
+    def domain(self) -> str:
+        """ "node": ranks that share memory reduce there, and only one of them talks to others;
+        "rank": messages only, which is also what "node" comes to where no two ranks share a
+        node. The same on all ranks."""
+        return self._planes()[0]
+
+    @property
+    def domains(self) -> int:
+        """How many domains the ranks form: as many as there are ranks with "rank", with "node"
+        as many as there are nodes, or more if their size is limited."""
+        return self._planes()[1]
 
     @property
     def schedule(self) -> ScheduleView:

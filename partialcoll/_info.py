@@ -34,7 +34,7 @@ def collect() -> dict[str, Any]:
         "mpi library": MPI.Get_library_version().rstrip("\x00").splitlines()[0],
         "mpi thread level": levels[MPI.Query_thread()],
         "abi match": True,
-        "domains": ["rank"],
+        "domains": ["node", "rank"],
         "mpi4py": mpi4py.__version__,
         "numpy": numpy.__version__,
         "python": platform.python_version(),

@@ -87,6 +87,51 @@ def _from_float32(out: Array, values: Array) -> None:
     out[...] = np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(np.uint16)
 
 
+def narrow(like: Array, values: Array) -> Array:
+    """float32 values in the half type of another array."""
+    out = np.empty(like.shape, like.dtype)
+    _from_float32(out, values)
+    return out
+
+
+def is_half(buffer: Buffer) -> bool:
+    """float16 or bfloat16, which the core holds as float32?"""
+    return buffer.dtype in _HALVES
+
+
+_IDENTITIES = {
+    lib.PCOLL_SUM: 0,
+    lib.PCOLL_PROD: 1,
+    lib.PCOLL_LAND: 1,
+    lib.PCOLL_LOR: 0,
+    lib.PCOLL_LXOR: 0,
+    lib.PCOLL_BAND: -1,
+    lib.PCOLL_BOR: 0,
+    lib.PCOLL_BXOR: 0,
+}
+
+
+def _extreme(dtype: np.dtype[Any], largest: bool) -> Any:
+    if dtype.kind == "f":
+        return np.inf if largest else -np.inf
+    info = np.iinfo(dtype)
+    return info.max if largest else info.min
+
+
+def identity(op: Any, buffer: Buffer) -> Array:
+    """What a round without contributions holds; zeros where the op has no such value."""
+    like, code = buffer.array, op_code(op)
+    if not has_identity(op, buffer):
+        return np.zeros(like.shape, like.dtype)
+    dtype = np.dtype(np.float32) if is_half(buffer) else like.dtype
+    if code in (lib.PCOLL_MIN, lib.PCOLL_MAX):
+        value = _extreme(dtype, code == lib.PCOLL_MIN)
+    else:
+        value = _IDENTITIES[code]
+    values = np.full(like.shape, np.asarray(value).astype(dtype), dtype)
+    return narrow(like, values) if is_half(buffer) else values
+
+
 def add_up(buffer: Buffer, results: list[Array]) -> None:
     """The sum of several results into the buffer; half types add up in float32."""
     out = buffer.array

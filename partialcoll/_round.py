@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +19,25 @@ _LAYOUT = struct.Struct("=3Q2I4i")
 class Result:
     """One delivered round.
 
-    ``buffers`` is the list of the reduced values (numpy.ndarray). Where a call delivered one
-    round only, these are the receive buffers themselves, which the next call overwrites.
+    Attributes
+    ----------
+    buffers : list of numpy.ndarray
+        The reduced values. Where a call delivered one round only, these are the receive
+        buffers themselves, which the next call overwrites; without receive buffers
+        (``recvbuf=None``, ``deliver="one"``) read-only views of the library's memory, which
+        are good until the next `Start` (StateError if they are first asked for after it).
     """
 
-    __slots__ = ("_fields", "_ranks", "_raw", "buffers")
+    __slots__ = ("_buffers", "_fields", "_ranks", "_raw")
 
-    def __init__(self, raw: bytes, ranks: int, buffers: list[Array]) -> None:
-        self.buffers = buffers
+    def __init__(
+        self,
+        raw: bytes,
+        ranks: int,
+        buffers: list[Array] | None,
+        look: Callable[[int], list[Array]] | None = None,
+    ) -> None:
+        self._buffers: Any = look if buffers is None else buffers
         self._raw = raw
         self._ranks = ranks
         self._fields: tuple[int, ...] | None = None
@@ -36,6 +47,14 @@ class Result:
         if self._fields is None:
             self._fields = _LAYOUT.unpack_from(self._raw)
         return self._fields[which]
+
+    @property
+    def buffers(self) -> list[Array]:
+        """The reduced values, one array for each buffer."""
+        if not isinstance(self._buffers, list):  # looked up when first asked for: few loops do
+            self._buffers = self._buffers(self.index)
+        found: list[Array] = self._buffers
+        return found
 
     @property
     def index(self) -> int:

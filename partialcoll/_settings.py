@@ -10,13 +10,19 @@ from collections.abc import Sequence
 logger = logging.getLogger("partialcoll")
 
 
+def given(argument: str, value: str | None, variable: str, default: str) -> tuple[str, str]:
+    """The argument if given, else the environment variable, else the default; before it what
+    messages are to call it."""
+    if value is not None:
+        return argument, value
+    return f"{argument} (from {variable})", os.environ.get(variable) or default
+
+
 def choice(
     argument: str, value: str | None, variable: str, default: str, allowed: Sequence[str]
 ) -> str:
     """The argument if given, else the environment variable, else the default."""
-    source = argument
-    if value is None:
-        value, source = os.environ.get(variable) or default, f"{argument} (from {variable})"
+    source, value = given(argument, value, variable, default)
     if value not in allowed:
         expected = ", ".join(repr(word) for word in allowed)
         raise ValueError(f"{source}: expected one of {expected}, got {value!r}")

@@ -97,6 +97,13 @@ def compare(rows: list[_report.Row], by: str = "latency_us_avg") -> None:
             row["speedup_vs_limit"] = row["limit_us"] / own
 
 
+def label(row: _report.Row, rows: list[_report.Row], by: str = "collective") -> str:
+    """Of a row in a picture: with its domain, where that tells two rows apart."""
+    name = str(row[by]).replace("mpi", "MPI_Allreduce")
+    several = len({other["domain"] for other in rows} - {"-"}) > 1
+    return f"{name}\n{row['domain']}" if several and row["domain"] != "-" else name
+
+
 def _times(ratio: float) -> str:
     return f"{ratio:.1f}×" if ratio < 1e5 else f"{ratio:.1e}×".replace("e+0", "e")
 
@@ -108,9 +115,11 @@ def plot(rows: list[_report.Row], title: str, path: str) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = [row["collective"].replace("mpi", "MPI_Allreduce") for row in rows]
+    names = [label(row, rows) for row in rows]
     colours = ["#9aa0a6" if row["collective"] == "mpi" else "#1a73e8" for row in rows]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(max(9, 1.6 * len(rows)), 3.6), constrained_layout=True
+    )
     figure.suptitle(title, fontsize=11)
     least = min((row["latency_us_avg"] for row in rows if row["latency_us_avg"]), default=1.0)
     latency = [row["latency_us_avg"] or least / 2 for row in rows]  # a logarithm needs some
@@ -148,6 +157,7 @@ def plot(rows: list[_report.Row], title: str, path: str) -> None:
     right.set_ylabel("ranks in the sum (mean)")
     right.set_ylim(0, rows[0]["ranks"] * 1.15)
     for axes in (left, right):
+        axes.tick_params(axis="x", labelsize=10 if len(rows) < 7 else 8)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
     plt.close(figure)

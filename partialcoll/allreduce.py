@@ -26,8 +26,6 @@ _LATE = {
     "latest": lib.PCOLL_LATE_LATEST,
     "drop": lib.PCOLL_LATE_DROP,
 }
-# Values that a later version will know are refused by name, not silently replaced.
-_DOMAINS = ("rank",)
 
 
 def _code(argument: str, value: Any, codes: dict[str, int]) -> int:
@@ -35,6 +33,16 @@ def _code(argument: str, value: Any, codes: dict[str, int]) -> int:
         expected = ", ".join(repr(word) for word in codes)
         raise ValueError(f"{argument}: expected one of {expected}, got {value!r}")
     return codes[value]
+
+
+def _set_domain(options: Any, domain: str | None) -> None:
+    source, text = _settings.given("domain", domain, "PARTIALCOLL_DOMAIN", "node")
+    if not isinstance(text, str):
+        raise TypeError(f"{source}: expected a text such as 'node', got {type(text).__name__}")
+    most = ffi.addressof(options, "domain_ranks")
+    if lib.pcoll_domain_parse(text.encode(), ffi.addressof(options, "domain"), most):
+        message = ffi.string(lib.pcoll_last_error()).decode(errors="replace")
+        raise ValueError(message.replace("domain", source, 1))
 
 
 def _as_ops(op: Any, count: int) -> list[Any]:
@@ -60,10 +68,14 @@ class _Arguments:
         missed: str,
         progress: str | None,
         algorithm: str | None,
+        domain: str | None,
         seed: int,
         name: str | None,
+        like: Any,
     ) -> None:
-        self._take_buffers(sendbuf, recvbuf)
+        # With "all" a call may deliver several rounds: they are added up in a buffer.
+        self.received = recvbuf is not None or deliver != "one"
+        self._take_buffers(sendbuf, recvbuf, like)
         self.ops = _as_ops(op, len(self.recv))
         codes = [_ops.op_code(one) for one in self.ops]
         for one, code, buffer in zip(self.ops, codes, self.recv):
@@ -87,7 +99,6 @@ class _Arguments:
         algorithm = _settings.choice(
             "algorithm", algorithm, "PARTIALCOLL_ALGORITHM", "auto", ALGORITHMS
         )
-        _settings.choice("domain", None, "PARTIALCOLL_DOMAIN", "rank", _DOMAINS)
         progress = _settings.choice(
             "progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(PROGRESS)
         )
@@ -95,6 +106,7 @@ class _Arguments:
         self.missed = missed
         self.options = ffi.new("pcoll_options *")
         fill(self.policy, self.options.policy)
+        _set_domain(self.options, domain)
         self.options.deliver = _code("deliver", deliver, _DELIVER)
         self.options.algorithm = ALGORITHMS.index(algorithm)
         self.options.late = _code("late", late, _LATE)
@@ -104,26 +116,41 @@ class _Arguments:
         self.options.seed = int(seed) % 2**64
         self.options.name = _hash(name)
 
-    def _take_buffers(self, sendbuf: Any, recvbuf: Any) -> None:
+    def _take_buffers(self, sendbuf: Any, recvbuf: Any, like: Any) -> None:
         in_place = sendbuf is MPI.IN_PLACE
-        if sendbuf is None and recvbuf is None:
-            raise ValueError("recvbuf: expected a buffer, got None with sendbuf=None")
         self.send: list[Buffer] | None = None
         if not in_place and sendbuf is not None:
             self.send = _buffers.as_buffers("sendbuf", sendbuf, writable=False)
-        if recvbuf is None:
-            if self.send is None:
-                raise ValueError("recvbuf: expected a buffer with sendbuf=MPI.IN_PLACE, got None")
-            self.recv = [buffer.like() for buffer in self.send]
-        else:
+        if like is not None and not (sendbuf is None and recvbuf is None):
+            raise ValueError("like: expected sendbuf=None and recvbuf=None with it, got a buffer")
+        if recvbuf is not None:
             self.recv = _buffers.as_buffers("recvbuf", recvbuf, writable=True)
+            self._check_received(in_place)
+        elif in_place:
+            raise ValueError("recvbuf: expected a buffer with sendbuf=MPI.IN_PLACE, got None")
+        else:
+            self.recv = self._unreceived(like)
+        given = sendbuf if self.send is not None and not in_place else recvbuf
+        self.single = not _buffers.is_list(like if given is None else given)
+
+    def _check_received(self, in_place: bool) -> None:
         if in_place:
             _buffers.check_apart("recvbuf", self.recv)
             self.send = self.recv
         elif self.send is not None:
             _buffers.check_match(self.send, self.recv)
-        given = recvbuf if sendbuf is None or in_place else sendbuf
-        self.single = _buffers._is_spec(given) or not isinstance(given, (list, tuple))
+
+    def _unreceived(self, like: Any) -> list[Buffer]:
+        """No receive buffers are given: what results look like, and room for them if needed."""
+        buffers = self.send
+        if buffers is None:
+            if like is None:
+                raise ValueError(
+                    "recvbuf: expected a buffer, or one to go by in like=, got None with "
+                    "sendbuf=None"
+                )
+            buffers = _buffers.as_buffers("like", like, writable=False, used=False)
+        return [buffer.like() if self.received else buffer.outline() for buffer in buffers]
 
     def memory(self, ranks: int) -> int:
         """Bytes that a handle with these arguments holds on this rank."""
@@ -164,6 +191,7 @@ def _create(comm: MPI.Intracomm, arguments: dict[str, Any]) -> AllreduceHandle:
         ranks=comm.size,
         send=a.send,
         recv=a.recv,
+        received=a.received,
         single=a.single,
         policy=a.policy,
         deliver=a.deliver,
@@ -187,8 +215,10 @@ def Allreduce_init(
     missed: str = "sum",
     progress: str | None = None,
     algorithm: str | None = None,
+    domain: str | None = None,
     seed: int = 0,
     name: str | None = None,
+    like: Any = None,
 ) -> AllreduceHandle:
     """Make a persistent partial allreduce. Collective.
 
@@ -204,7 +234,9 @@ def Allreduce_init(
         MPI datatype, whose elements `count` then counts. All buffers of a handle travel in
         one round. None: write deposits to `send_buffer`, which saves a copy.
     recvbuf : buffer, list of buffers or None
-        Same dtypes and sizes as sendbuf, no common memory. None: made by the library.
+        Same dtypes and sizes as sendbuf, no common memory. None: results stay in the library's
+        memory, which saves a copy; read them at `AllreduceHandle.result` (with deliver="all"
+        the library makes receive buffers).
     op : mpi4py.MPI.Op or list of them
         One for all buffers or one for each. SUM, PROD, MIN, MAX for floats (float16 and
         bfloat16 accumulate in float32 and are rounded once); SUM, PROD for complex numbers;
@@ -233,10 +265,18 @@ def Allreduce_init(
     algorithm : "auto", "recdbl", "rabenseifner", "ring" or "native"
         How the data is reduced, see docs/algorithms.md. "auto" chooses by the number of ranks
         and bytes. Default: PARTIALCOLL_ALGORITHM or "auto".
+    domain : "node", "rank", "auto", "node:K" or "auto:K"
+        Which ranks reduce in shared memory, so that only one of them talks to others: those of
+        a node (of at most K each), an error where its memory cannot be had; none, messages
+        only; those of a node where that is possible. algorithm="native" and replays use
+        messages only. Default: PARTIALCOLL_DOMAIN or "node".
     seed : int
         Of the draws; the same on all ranks.
     name : str
         For messages; must agree between ranks.
+    like : buffer or list of buffers
+        With sendbuf=None and recvbuf=None: gives the shapes and dtypes, and is not used
+        otherwise. Then nothing is copied: write to `send_buffer`, read from `result`.
 
     Raises
     ------
@@ -262,8 +302,10 @@ def Allreduce_init(
             "missed": missed,
             "progress": progress,
             "algorithm": algorithm,
+            "domain": domain,
             "seed": seed,
             "name": name,
+            "like": like,
         },
     )
 

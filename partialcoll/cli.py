@@ -15,7 +15,7 @@ from ._errors import Error
 from .sim import network
 
 COLLECTIVES = ("mpi", "solo", "majority", "full")
-DOMAINS = ("rank",)
+DOMAINS = ("node", "rank")
 ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
 
 
@@ -132,6 +132,17 @@ def _add_algorithm(parser: argparse.ArgumentParser, names: Sequence[str]) -> Non
     )
 
 
+def _add_domain(parser: argparse.ArgumentParser, allowed: Sequence[str] = DOMAINS) -> None:
+    parser.add_argument(
+        "--domain",
+        type=_words(allowed),
+        default=list(allowed),
+        help="ranks of a node in shared memory, messages only, or side by side (default "
+        + ",".join(allowed)
+        + ")",
+    )
+
+
 def _add_arrivals(skew: argparse.ArgumentParser, iters: int) -> None:
     """What the measured and the simulated skew have in common."""
     skew.add_argument(
@@ -152,7 +163,6 @@ def _add_arrivals(skew: argparse.ArgumentParser, iters: int) -> None:
         default=list(COLLECTIVES),
         help="mpi and policies (default " + ",".join(COLLECTIVES) + "); quorum:0.5, for instance",
     )
-    skew.add_argument("--domain", type=_words(DOMAINS), default=["rank"], help=",".join(DOMAINS))
     skew.add_argument(
         "--late",
         choices=("carry", "latest", "drop"),
@@ -170,6 +180,7 @@ def _add_skew(commands: Any) -> None:
         "leaving Wait, the mean over ranks and rounds, each collective in turn in every iteration.",
     )
     _add_arrivals(skew, iters=30)
+    _add_domain(skew)
     skew.add_argument("--warmup", type=int, default=3, help="iterations before that (default 3)")
     _add_algorithm(skew, ALGORITHMS)
     _add_output(skew)
@@ -191,6 +202,7 @@ def _add_sim_skew(commands: Any) -> None:
         help="simulated ranks (default 1024); with several numbers the picture shows the growth",
     )
     _add_arrivals(skew, iters=10)
+    _add_domain(skew, DOMAINS[1:])
     skew.add_argument(
         "--loggp",
         type=_explained(network.parse_loggp),
@@ -257,8 +269,12 @@ def _add_balanced(commands: Any) -> None:
         default=["mpi", "full"],
         help="mpi and policies (default mpi,full)",
     )
+    _add_domain(balanced)
     balanced.add_argument(
-        "--domain", type=_words(DOMAINS), default=["rank"], help=",".join(DOMAINS)
+        "--zero-copy",
+        action="store_true",
+        help="no copies in or out: deposits and results stay in the library's memory (mpi has "
+        "no such way)",
     )
     _add_algorithm(balanced, ALGORITHMS)
     balanced.add_argument(
@@ -308,6 +324,7 @@ def _add_idle(commands: Any) -> None:
     idle.add_argument(
         "--seconds", type=_not_negative, default=5.0, help="of each state (default 5)"
     )
+    _add_domain(idle)
     _add_output(idle)
     _add_launch(idle)
 

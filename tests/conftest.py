@@ -61,11 +61,22 @@ def comm():
     dup.Free()
 
 
+@pytest.fixture(autouse=True)
+def every_rank_alone(request, monkeypatch):
+    """For tests marked messages_only; where the suite runs in shared memory they are left out,
+    it runs without as well."""
+    if request.node.get_closest_marker("messages_only"):
+        if os.environ.get("PARTIALCOLL_DOMAIN", "rank") != "rank":
+            pytest.skip("about messages between ranks: runs with PARTIALCOLL_DOMAIN=rank")
+        monkeypatch.setenv("PARTIALCOLL_DOMAIN", "rank")
+
+
 @pytest.fixture
 def clean_environment():
-    """The environment without what a launcher or the user has set, for subprocesses."""
+    """The environment without what a launcher or the user has set, for subprocesses; the domain
+    stays, because the suite runs once in each."""
     drop = ("PMI", "OMPI", "PMIX", "PRTE", "PARTIALCOLL", "HYDRA", "MPIR", "MPIEXEC", "GFORTRAN")
-    keep = ("OMPI_MCA_btl_sm_backing_directory",)
+    keep = ("OMPI_MCA_btl_sm_backing_directory", "PARTIALCOLL_DOMAIN")
     return {k: v for k, v in os.environ.items() if k in keep or not k.startswith(drop)}
 
 

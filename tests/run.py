@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the test suite: once without a launcher, then under mpiexec for several numbers of ranks.
+All of it for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node reduce.
 
-python tests/run.py --ranks "1 2 3 4 5 8" [pytest arguments]
+python tests/run.py --ranks "1 2 3 4 5 8" --domains "node rank" [pytest arguments]
 """
 
 import argparse
@@ -33,23 +34,33 @@ def main():
         sys.exit(worker([a for a in sys.argv[1:] if a != "--worker"]))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", default="1 2 3 4 5 8")
+    parser.add_argument("--domains", default="node rank")
     options, arguments = parser.parse_known_args()
-    with own_segments():
-        sys.exit(run_all(options, arguments))
-
-
-def run_all(options, arguments):
-    """Every number of ranks in turn; the first exit status that is not 0."""
     # From elsewhere than the checkout, so that the installed package is tested.
     os.chdir(TESTS)
-    paths = arguments or [str(TESTS)]
-    print("== without a launcher", flush=True)
     begin = time.monotonic()
+    code = 0
+    with own_segments():
+        for domain in options.domains.split():
+            os.environ["PARTIALCOLL_DOMAIN"] = domain
+            code = code or run_all(options, arguments, begin)
+    sys.exit(code)
+
+
+def run_all(options, arguments, begin):
+    """Every number of ranks in turn; the first exit status that is not 0."""
+    paths = arguments or [str(TESTS)]
+
+    def say(what):
+        domain = os.environ["PARTIALCOLL_DOMAIN"]
+        print(f"== domain {domain}: {what} ({time.monotonic() - begin:.0f} s so far)", flush=True)
+
+    say("without a launcher")
     code = subprocess.call([sys.executable, "-m", "pytest", "--with-mpi", "-q", *paths])
     for ranks in [int(word) for word in options.ranks.split()]:
         if code:
             break
-        print(f"== {ranks} ranks ({time.monotonic() - begin:.0f} s so far)", flush=True)
+        say(f"{ranks} ranks")
         words = ["--worker", "--with-mpi", "-m", "mpi", "-q", "--no-header", *paths]
         code = launch(ranks, [SELF, *words], JOB_LIMIT_S)
     return code

@@ -10,7 +10,7 @@ from mpi4py import MPI
 import partialcoll as pc
 from partialcoll.bench import tune
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages_only]
 
 ALGORITHMS = ("recdbl", "rabenseifner", "ring", "native")
 together = settings(derandomize=True, database=None, deadline=None, max_examples=25)

@@ -154,6 +154,8 @@ WRONG = {
     "missed": (dict(missed="none"), ValueError, "missed"),
     "progress": (dict(progress="magic"), ValueError, "progress"),
     "algorithm": (dict(algorithm="smoke"), ValueError, "algorithm"),
+    "domain": (dict(domain="galaxy"), ValueError, '^domain: expected .* got "galaxy"'),
+    "domain type": (dict(domain=2), TypeError, "domain"),
     "history": (dict(history=0), ValueError, "history"),
     "history type": (dict(history=2.5), TypeError, "history"),
 }
@@ -168,7 +170,8 @@ def test_everywhere(comm, case):
 
 
 @pytest.mark.parametrize(
-    "case", ("dtype", "op not commutative", "datatype null", "read-only", "quorum", "history")
+    "case",
+    ("dtype", "op not commutative", "datatype null", "read-only", "quorum", "domain", "history"),
 )
 def test_on_one_rank(comm, case):
     """Wrong on the last rank only: the others learn that it is, and which rank."""
@@ -203,6 +206,7 @@ DIFFERENT = {
     "deliver": ({}, dict(deliver="all")),
     "late": ({}, dict(late="drop")),
     "history": ({}, dict(history=3)),
+    "domain": (dict(domain="node"), dict(domain="rank")),
     "seed": ({}, dict(seed=1)),
     "name": ({}, dict(name="other")),
     "number of buffers": (

@@ -4,6 +4,7 @@
 import itertools
 import json
 import math
+import pathlib
 import subprocess
 import sys
 
@@ -25,6 +26,7 @@ def run(clean_environment, tmp_path):
             command, env=clean_environment, capture_output=True, text=True, timeout=170
         )
         assert done.returncode == 0, done.stderr
+        run_it.said = done.stderr
         doc = json.loads(path.read_text())
         assert doc["schema"] == 1 and doc["command"] == f"bench {words[0]}"
         return doc["rows"]
@@ -36,6 +38,7 @@ def test_balanced(run, tmp_path):
     names = "mpi,full,quorum:0.5,solo,linger=10ms"
     rows = run(
         "balanced", "-n", "3", "--sizes", "8,1K", "--iters", "2", "--collectives", names,
+        "--domain", "rank",
         "--plot", str(tmp_path / "p.png"),
     )  # fmt: skip
     expected = itertools.product((8, 1024), ("mpi", "full", "quorum:0.5", "solo,linger=10ms"))
@@ -50,7 +53,7 @@ def test_balanced(run, tmp_path):
 
 def test_skew_with_quorums(run):
     names = "mpi,quorum:2,first_of:2,last_of:2,full,deadline=1s"
-    rows = run("skew", "-n", "3", "--iters", "3", "--collectives", names)
+    rows = run("skew", "-n", "3", "--iters", "3", "--collectives", names, "--domain", "rank")
     assert [row["collective"] for row in rows] == names.replace("full,", "full;").replace(
         ",", " "
     ).replace(";", ",").split()
@@ -67,6 +70,9 @@ def test_skew_with_quorums(run):
         ["balanced", "--sizes", "4T"],
         ["balanced", "--algorithm", "smoke"],
         ["balanced", "--iters", "0"],
+        ["balanced", "--domain", "galaxy"],
+        ["skew", "--domain", "node,"],
+        ["idle", "--domain", "auto"],
         ["skew", "--collectives", "mpi,quorum:0"],
         ["skew", "--collectives", "mpi,solo,speed=3"],
     ),
@@ -121,8 +127,73 @@ def test_tune(run, tmp_path):
 
 @pytest.mark.parametrize("algorithm", ("recdbl", "rabenseifner", "ring", "native"))
 def test_balanced_says_its_algorithm(run, algorithm):
-    rows = run("balanced", "-n", "2", "--sizes", "4K", "--iters", "1", "--algorithm", algorithm)
+    rows = run(
+        "balanced", "-n", "2", "--sizes", "4K", "--iters", "1", "--algorithm", algorithm,
+        "--domain", "rank",
+    )  # fmt: skip
     assert [row["algorithm"] for row in rows] == ["native", algorithm]
+    assert [row["domain"] for row in rows] == ["-", "rank"]
+
+
+def domains_of(rows, said, collective):
+    """Of the rows of a collective that was asked for on both planes: what each is, once; where
+    there is none in shared memory, that is said."""
+    domains = [row["domain"] for row in rows if row["collective"] == collective]
+    assert domains == (["rank"] if 'domain "node" comes to "rank"' in said else ["node", "rank"])
+    return domains
+
+
+def test_both_planes(run, tmp_path):
+    """By default, each row by what its handle is."""
+    picture = tmp_path / "p.png"
+    words = ("-n", "2", "--iters", "2", "--collectives", "mpi,full", "--plot", str(picture))
+    rows = run("skew", "--skew-ms", "0.1", *words)
+    domains = domains_of(rows, run.said, "full")
+    assert [row["domain"] for row in rows] == ["-", *domains]
+    assert all(row["wrong"] == 0 and row["speedup_vs_mpi"] for row in rows)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    rows = run("balanced", "--sizes", "8,1K", *words)
+    assert [row["domain"] for row in rows] == ["-", *domains] * 2
+    assert run.said.count("comes to") == (len(domains) == 1)
+    rows = run("balanced", "--sizes", "8", "-n", "2", "--algorithm", "native")
+    assert domains_of(rows, run.said, "full") == ["rank"]
+
+
+def test_idle(run, tmp_path):
+    picture = tmp_path / "p.png"
+    rows = run("idle", "-n", "2", "--seconds", "0.05", "--plot", str(picture))
+    expected = {"state", "domain", "ranks", "cpu_percent_per_rank"}
+    assert all(set(row) == expected and row["ranks"] == 2 for row in rows)
+    domains = ["rank"] if "comes to" in run.said else ["node", "rank"]
+    states = itertools.product(domains, ("idle", "waiting"))
+    assert [(row["domain"], row["state"]) for row in rows] == list(states)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_zero_copy(run):
+    """Every element is checked where it lies; mpi has no such way and stays as it is."""
+    rows = run(
+        "balanced", "-n", "3", "--sizes", "8,4K", "--iters", "1", "--zero-copy", "--domain", "rank",
+        "--collectives", "mpi,full,solo",
+    )  # fmt: skip
+    names = ["mpi", "full (zero copy)", "solo (zero copy)"]
+    assert [row["collective"] for row in rows] == 2 * names
+    assert all(set(row) == set(ROW) and row["wrong"] == 0 for row in rows)
+
+
+def test_gloo_without_torch(clean_environment):
+    """Says what is missing, and does not start a job."""
+    script = pathlib.Path(__file__).resolve().parent.parent / "bench" / "gloo.py"
+    hide = f"import sys; sys.modules['torch'] = None; sys.argv = ['{script}']"
+    code = f"{hide}; import runpy; runpy.run_path('{script}', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and "pip install torch" in done.stderr, done.stderr
 
 
 def test_overhead(run, tmp_path):

@@ -48,7 +48,7 @@ def test_quorum_of_the_environment(dropin, clean_environment, tmp_path, quorum, 
 @pytest.mark.parametrize("algorithm", ["recdbl", "rabenseifner", "ring"])
 def test_algorithm_of_the_environment(dropin, clean_environment, tmp_path, algorithm):
     """Elements that Rabenseifner's does not cut (24 bytes) go round the ring."""
-    settings = {"PARTIALCOLL_ALGORITHM": algorithm}
+    settings = {"PARTIALCOLL_ALGORITHM": algorithm, "PARTIALCOLL_DOMAIN": "rank"}
     done = c_users.run([dropin], clean_environment, tmp_path, settings=settings)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 

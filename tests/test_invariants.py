@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nine invariants of docs/semantics.md, by name, under MPI with random delays."""
 
+import os
 import time
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,15 +14,23 @@ import partialcoll as pc
 pytestmark = pytest.mark.mpi
 
 POLICIES = ("solo", "majority", "full", "quorum:0.5", "last_of:1,linger=200us,max_staleness=2")
-ALGORITHMS = ("recdbl", "rabenseifner", "ring", "native")
+# All of a node in shared memory; two and two of them, with messages between; messages only.
+PLANES = [("node", "auto"), *product(("node:2",), ("recdbl", "ring")),
+          *product(("rank",), ("recdbl", "rabenseifner", "ring", "native"))]  # fmt: skip
+DOMAIN = os.environ.get("PARTIALCOLL_DOMAIN")
 ROUNDS = 60
 
 
-@pytest.fixture(autouse=True, params=ALGORITHMS)
-def algorithm(request, monkeypatch):
-    """Every test with every algorithm."""
-    monkeypatch.setenv("PARTIALCOLL_ALGORITHM", request.param)
-    return request.param
+@pytest.fixture(
+    autouse=True,
+    params=[p for p in PLANES if DOMAIN is None or p[0].startswith(DOMAIN)],
+    ids=" ".join,
+)
+def plane(request, monkeypatch):
+    """Every test on both planes; those of the setting that the suite runs in, if it has one."""
+    domain, algorithm = request.param
+    monkeypatch.setenv("PARTIALCOLL_DOMAIN", domain)
+    monkeypatch.setenv("PARTIALCOLL_ALGORITHM", algorithm)
 
 
 def delay(rng, most_ms=2.0):

@@ -59,7 +59,7 @@ def mark(buffer):
 def test_one_message(comm):
     need(comm, 2, 15)
     recv = np.zeros(BYTES, np.int8)
-    with pc.Allreduce_init(comm, None, recv, quorum="full", history=1) as h:
+    with pc.Allreduce_init(comm, None, recv, quorum="full", history=1, domain="rank") as h:
         send = h.send_buffer
         mark(send)
         del send

@@ -63,6 +63,7 @@ PY_LAYERS = [
     {"_clibs"},
     {"policy", "_buffers", "_comm", "_waiting"},
     {"_ops", "_round"},
+    {"_slots"},
     {"_handle"},
     {"allreduce", "schedule"},
     {"_drop_in"},

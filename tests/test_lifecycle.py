@@ -219,13 +219,13 @@ def test_manual_progress(comm):
 
 def test_statistics_and_looks(comm):
     send, recv = np.ones(100, np.float32), np.zeros(100, np.float32)
-    h = pc.Allreduce_init(comm, send, recv, quorum="solo", history=3)
+    h = pc.Allreduce_init(comm, send, recv, quorum="solo", history=3, domain="rank")
     for _ in range(7):
         one_round(h)
     s = h.stats
     assert s.calls == 7 and s.delivered == 7 and s.arrived + s.stored == 7 and s.lost == 0
-    assert h.memory == pc.memory_estimate(comm, send, recv, history=3)
-    assert h.memory >= (3 + (3 + 1) / comm.size) * 400
+    assert h.memory == pc.memory_estimate(comm, send, recv, history=3, domain="rank")
+    assert h.memory >= (3 + 3 + 1) * 400
     text, dot = str(h.schedule), h.schedule.to_dot()
     assert "ends the round" in text and dot.startswith("digraph")
     assert h.last_round.index == 6

@@ -723,7 +723,7 @@ def test_goal(comm):
 @pytest.mark.parametrize("quorum", ["solo", "full", "quorum:0.5,deadline=1s"])
 def test_goal_of_an_allreduce(comm, quorum):
     x, y = np.ones(8), np.zeros(8)
-    with pc.Allreduce_init(comm, x, y, quorum=quorum) as handle:
+    with pc.Allreduce_init(comm, x, y, quorum=quorum, domain="rank") as handle:
         blocks = comm.allgather(handle.schedule.to_goal(ns_per_byte=1.0))
         run(handle)
         with pytest.raises(ValueError, match="ns_per_byte"):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """No skew: latency and bandwidth of each collective over the message size, every element checked.
 
-The collectives take turns. Of each, a batch of calls back to back is timed; what a call of the
-slowest rank took is one sample. Outside of the timing a few calls with other values each are
-checked, every element on every rank.
+The collectives take turns, each on both planes (ranks of a node in shared memory, messages only).
+Of each, a batch of calls back to back is timed; what a call of the slowest rank took is one sample.
+Outside of the timing a few calls with other values each are checked, every element on every rank.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 import numpy as np
@@ -19,9 +20,12 @@ from mpi4py import MPI
 import partialcoll as pc
 
 from .. import _report, _skew
+from .._buffers import Array
+from . import planes
 
 COLUMNS = (
     "collective",
+    "domain",
     "algorithm",
     "ranks",
     "bytes",
@@ -41,6 +45,15 @@ _MOST_CALLS = 100
 _CHECKED_CALLS = 3
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What is measured: a policy, or "mpi"; the domains to measure it with; an algorithm."""
+
+    name: str
+    domains: Sequence[str]
+    algorithm: str
+
+
 def _batch_us(call: Callable[[], Any], calls: int) -> float:
     """Mean microseconds of a call."""
     begin = time.perf_counter()
@@ -49,41 +62,91 @@ def _batch_us(call: Callable[[], Any], calls: int) -> float:
     return (time.perf_counter() - begin) / calls * 1e6
 
 
+@dataclass
 class Contender:
-    """One collective on buffers of one size."""
+    """One collective on buffers of one size, and what was seen of it on this rank."""
 
-    def __init__(
-        self, name: str, domain: str, algorithm: str, comm: MPI.Intracomm, send: Any, recv: Any
-    ) -> None:
-        self.name, self.domain, self.algorithm = name, domain, "native"
-        self.handle: pc.AllreduceHandle | None = None
-        self.samples: list[float] = []
-        self.active: list[int] = []
-        self.wrong = 0
-        if name == "mpi":
-            self.call: Callable[[], Any] = lambda: comm.Allreduce(send, recv, MPI.SUM)
-        else:
-            handle = pc.Allreduce_init(
-                comm, send, recv, quorum=name, late="drop", algorithm=algorithm
-            )
-            self.handle = handle
-            self.algorithm = handle.algorithm
+    name: str
+    domain: str
+    algorithm: str
+    call: Callable[[], Any]
+    send: Callable[[], Array]
+    """Where to put what the next call is to reduce."""
+    result: Callable[[], Array]
+    """What the last call reduced."""
+    received: Array | None
+    """The memory that a call fills, if that is the caller's."""
+    handle: pc.AllreduceHandle | None = None
+    samples: list[float] = field(default_factory=list)
+    active: list[int] = field(default_factory=list)
+    wrong: int = 0
 
-            def start_and_wait() -> pc.Round:
-                handle.Start()
-                return handle.Wait()
-
-            self.call = start_and_wait
-
-    def check(self, comm: MPI.Intracomm, send: Any, recv: Any, step: int) -> None:
+    def check(self, comm: MPI.Intracomm, step: int) -> None:
         """One call whose every element is compared with the sum over the mask."""
-        send.fill((comm.rank + step) % 7 + 1)
-        recv.fill(-1)
+        if self.received is not None:
+            self.received.fill(-1)
+        self.send().fill((comm.rank + step) % 7 + 1)
         rnd = self.call()
-        mask = np.ones(comm.size, bool) if rnd is None else rnd.mask
+        mask = rnd.mask if isinstance(rnd, pc.Round) else np.ones(comm.size, bool)
         expected = ((np.flatnonzero(mask) + step) % 7 + 1).sum()
-        self.wrong += int(np.count_nonzero(recv != np.float32(expected)))
+        self.wrong += int(np.count_nonzero(self.result() != np.float32(expected)))
         self.active.append(int(mask.sum()))
+
+
+def of_handle(name: str, handle: pc.AllreduceHandle, received: Array | None) -> Contender:
+    """A handle, with a receive buffer or without."""
+
+    def start_and_wait() -> pc.Round:
+        handle.Start()
+        return handle.Wait()
+
+    return Contender(
+        name,
+        handle.domain,
+        handle.algorithm,
+        start_and_wait,
+        send=lambda: handle.send_buffer,
+        result=lambda: handle.result,
+        received=received,
+        handle=handle,
+    )
+
+
+def _of_mpi(comm: MPI.Intracomm, send: Array, recv: Array) -> Contender:
+    return Contender(
+        "mpi",
+        "-",
+        "native",
+        lambda: comm.Allreduce(send, recv, MPI.SUM),
+        send=lambda: send,
+        result=lambda: recv,
+        received=recv,
+    )
+
+
+def of_kind(
+    kind: Kind, zero_copy: bool, comm: MPI.Intracomm, send: Array, recv: Array
+) -> list[Contender]:
+    """What is to be measured of a kind on these buffers, one for each domain. Collective."""
+    if kind.name == "mpi":
+        return [_of_mpi(comm, send, recv)]
+
+    def make(domain: str) -> pc.AllreduceHandle:
+        buffers = (None, None) if zero_copy else (send, recv)
+        return pc.Allreduce_init(
+            comm,
+            *buffers,
+            quorum=kind.name,
+            late="drop",
+            algorithm=kind.algorithm,
+            domain=domain,
+            like=send if zero_copy else None,
+        )
+
+    name = f"{kind.name} (zero copy)" if zero_copy else kind.name
+    received = None if zero_copy else recv
+    made = planes.handles(comm, kind.domains, make, f"bench balanced, {kind.name}")
+    return [of_handle(name, handle, received) for handle in made]
 
 
 def _row(c: Contender, comm: MPI.Intracomm, count: int, link_gbps: float | None) -> Any:
@@ -110,20 +173,14 @@ def _row(c: Contender, comm: MPI.Intracomm, count: int, link_gbps: float | None)
     return row
 
 
-def measure(
-    kinds: Sequence[tuple[str, str, str]],
+def by_turns(
+    contenders: Sequence[Contender],
     comm: MPI.Intracomm,
     count: int,
     iters: int,
     link_gbps: float | None = None,
 ) -> list[_report.Row]:
-    """Collectives (name, domain, algorithm) on so many elements, by turns; rows on rank 0.
-
-    link_gbps: what each rank can send, gigabits per second, for the limit by arithmetic.
-    Collective.
-    """
-    send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
-    contenders = [Contender(*kind, comm, send, recv) for kind in kinds]
+    """Check and time them, by turns, and free their handles; rows on rank 0. Collective."""
     gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", name="bench gate")
     calls = max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
 
@@ -134,7 +191,7 @@ def measure(
 
     for step in range(_CHECKED_CALLS):  # they also warm up
         for c in contenders:
-            c.check(comm, send, recv, step)
+            c.check(comm, step)
             meet()
     for _ in range(iters):
         for c in contenders:
@@ -149,16 +206,38 @@ def measure(
     return rows
 
 
+def measure(
+    kinds: Sequence[Kind],
+    comm: MPI.Intracomm,
+    count: int,
+    iters: int,
+    link_gbps: float | None = None,
+    zero_copy: bool = False,
+) -> list[_report.Row]:
+    """Collectives on so many elements, by turns; rows on rank 0. Collective.
+
+    link_gbps: what each rank can send, gigabits per second, for the limit by arithmetic.
+    zero_copy: deposits and results stay in the memory of the library; they are filled and looked
+    at where they are checked only.
+    """
+    send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
+    contenders = [c for kind in kinds for c in of_kind(kind, zero_copy, comm, send, recv)]
+    return by_turns(contenders, comm, count, iters, link_gbps)
+
+
 def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
     """Measure every size; the rows on rank 0, an empty list elsewhere. Collective."""
-    kinds = [
-        (name, "-" if name == "mpi" else domain, options.algorithm)
-        for name in options.collectives
-        for domain in (options.domain if name != "mpi" else options.domain[:1])
-    ]
+    kinds = [Kind(name, options.domain, options.algorithm) for name in options.collectives]
     rows = []
     for size in _report.progress(options.sizes, comm.rank == 0, "balanced"):
-        rows += measure(kinds, comm, max(1, size // 4), options.iters, options.link_gbps)
+        rows += measure(
+            kinds,
+            comm,
+            max(1, size // 4),
+            options.iters,
+            options.link_gbps,
+            options.zero_copy,
+        )
     return rows
 
 
@@ -170,14 +249,14 @@ def plot(rows: list[_report.Row], title: str, path: str, by: str = "collective")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 3.8), constrained_layout=True)
-    for name in dict.fromkeys(row[by] for row in rows):
-        own = [row for row in rows if row[by] == name]
+    for name in dict.fromkeys(_skew.label(row, rows, by) for row in rows):
+        own = [row for row in rows if _skew.label(row, rows, by) == name]
         axes.plot(
             [row["bytes"] for row in own],
             [row["latency_us_p50"] for row in own],
             marker="o",
-            label=name.replace("mpi", "MPI_Allreduce"),
-            color="#9aa0a6" if name == "mpi" else None,
+            label=name.replace("\n", ", "),
+            color="#9aa0a6" if name == "MPI_Allreduce" else None,
         )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -12,9 +12,10 @@ from mpi4py import MPI
 
 import partialcoll as pc
 
-from .. import _report
+from .. import _report, _skew
+from . import planes
 
-COLUMNS = ("state", "ranks", "cpu_percent_per_rank")
+COLUMNS = ("state", "domain", "ranks", "cpu_percent_per_rank")
 
 
 def _cpu_percent(action: Callable[[], object]) -> float:
@@ -25,9 +26,22 @@ def _cpu_percent(action: Callable[[], object]) -> float:
 
 
 def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
-    """Measure; rows on rank 0. Collective."""
-    buffer, result = np.ones(1024, np.float32), np.empty(1024, np.float32)
-    handle = pc.Allreduce_init(comm, buffer, result, quorum="full", name="bench idle")
+    """Measure each domain alone, after the other; rows on rank 0. Collective."""
+
+    def make(domain: str) -> pc.AllreduceHandle:
+        buffer, result = np.ones(1024, np.float32), np.empty(1024, np.float32)
+        return pc.Allreduce_init(
+            comm, buffer, result, quorum="full", domain=domain, name="bench idle"
+        )
+
+    rows = []
+    for handle in planes.handles(comm, options.domain, make, "bench idle"):
+        rows += _measure(handle, options.seconds, comm)
+    return rows
+
+
+def _measure(handle: pc.AllreduceHandle, seconds: float, comm: MPI.Intracomm) -> list[_report.Row]:
+    """Both states of one handle, which is freed then; rows on rank 0. Collective."""
 
     def meet() -> None:
         handle.Start()
@@ -35,12 +49,12 @@ def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
 
     def wait_for_last() -> None:
         if comm.rank == comm.size - 1:
-            time.sleep(options.seconds)
+            time.sleep(seconds)
         meet()
 
     rows = []
     for state, action in (
-        ("idle", lambda: time.sleep(options.seconds)),
+        ("idle", lambda: time.sleep(seconds)),
         ("waiting", wait_for_last),
     ):
         meet()
@@ -49,6 +63,7 @@ def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
             rows.append(
                 {
                     "state": state,
+                    "domain": handle.domain,
                     "ranks": comm.size,
                     "cpu_percent_per_rank": float(np.mean(percent)),
                 }
@@ -66,7 +81,9 @@ def plot(rows: list[_report.Row], path: str) -> None:
 
     figure, axes = plt.subplots(figsize=(4, 3), constrained_layout=True)
     bars = axes.bar(
-        [r["state"] for r in rows], [r["cpu_percent_per_rank"] for r in rows], color="#1a73e8"
+        [_skew.label(r, rows, "state") for r in rows],
+        [r["cpu_percent_per_rank"] for r in rows],
+        color="#1a73e8",
     )
     axes.bar_label(bars, fmt="%.2f %%")
     axes.set_ylabel("CPU of a core per rank (%)")

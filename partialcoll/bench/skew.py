@@ -18,6 +18,7 @@ from mpi4py import MPI
 import partialcoll as pc
 
 from .. import _report, _skew
+from . import planes
 
 
 @dataclass
@@ -73,17 +74,21 @@ def _contenders(
         if name == "mpi":
             made.append(Contender("mpi", "-", lambda: comm.Allreduce(send, recv, MPI.SUM)))
             continue
-        for domain in options.domain:
-            handle = pc.Allreduce_init(
+
+        def make(domain: str, name: str = name) -> pc.AllreduceHandle:
+            return pc.Allreduce_init(
                 comm,
                 send,
                 recv,
                 quorum=name,
                 late=options.late,
                 algorithm=options.algorithm,
+                domain=domain,
                 name=f"bench {name}",
             )
-            made.append(Contender(name, domain, _start_and_wait(handle), handle))
+
+        for handle in planes.handles(comm, options.domain, make, f"bench skew, {name}"):
+            made.append(Contender(name, handle.domain, _start_and_wait(handle), handle))
     return made
 
 

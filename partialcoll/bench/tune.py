@@ -19,7 +19,7 @@ from .. import _report
 from .._ffi import check, ffi, lib
 from .._handle import ALGORITHMS
 from .._version import __version__
-from .balanced import COLUMNS, measure, plot
+from .balanced import COLUMNS, Kind, measure, plot
 
 _WORTH = 0.97  # of the time so far: a change that saves less is noise
 
@@ -78,7 +78,7 @@ def _measure_on(ranks: int, options: argparse.Namespace, comm: MPI.Intracomm) ->
     """With the first so many ranks. Rows on rank 0."""
     part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED))
     rows: list[_report.Row] = []
-    kinds = [("full", "rank", name) for name in ALGORITHMS[1:]]
+    kinds = [Kind("full", ["rank"], name) for name in ALGORITHMS[1:]]  # of the fabric
     if part != MPI.COMM_NULL:
         for size in _report.progress(options.sizes, part.rank == 0, f"tune {ranks}"):
             rows += measure(kinds, part, max(1, size // 4), options.iters)

@@ -51,6 +51,7 @@ def _parameters(options: argparse.Namespace, collective: str, ranks: int) -> tup
     check(lib.pcoll_policy_parse(_policy(collective).encode(), ffi.addressof(handle, "policy")))
     handle.late = getattr(lib, f"PCOLL_LATE_{options.late.upper()}")
     handle.history = 1
+    handle.domain = lib.PCOLL_DOMAIN_RANK
     handle.seed = options.seed
     return skew, handle
 

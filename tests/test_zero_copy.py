@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deposits written where they are sent from, results read where they were reduced."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import partialcoll as pc
+
+pytestmark = pytest.mark.mpi
+
+DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")
+OPS = {"?": (MPI.LAND, MPI.LOR, MPI.LXOR), "c": (MPI.SUM, MPI.PROD)}
+PAIR = np.dtype([("value", "f8"), ("index", "i4")], align=True)
+
+
+def one_round(h):
+    h.Start()
+    return h.Wait(timeout=60)
+
+
+def is_refused(array):
+    """Neither written nor made writable."""
+    with pytest.raises(ValueError, match="read-only"):
+        array[...] = 0
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        array.flags.writeable = True
+    return True
+
+
+def test_neither_way(comm):
+    """Many rounds of one shape: the slots take turns, the values are right, nothing is written."""
+    like = np.zeros((2, 3), np.float32)
+    h = pc.Allreduce_init(comm, None, None, like=like, quorum="full", history=2)
+    sent, read = set(), set()
+    for t in range(8):
+        send = h.send_buffer
+        assert send.shape == (2, 3) and send.dtype == np.float32
+        sent.add(send.ctypes.data)
+        send[:] = comm.rank + t
+        rnd = one_round(h)
+        result = h.result
+        read.add(result.ctypes.data)
+        assert result.shape == (2, 3) and result.dtype == np.float32 and is_refused(result)
+        assert (result == sum(r + t for r in range(comm.size))).all()
+        for other in (h.recv_buffer, rnd.results[0].buffers[0], np.asarray(rnd.results[0])):
+            assert other.ctypes.data == result.ctypes.data  # a view each, no copy
+    assert len(sent) > 1 and 1 < len(read) <= 3  # as many as results are kept, and one more
+    assert not like.any()
+    h.Free()
+
+
+def test_results_alone(comm):
+    """Send buffers of the user, results of the library; several buffers."""
+    send = [np.full(3, comm.rank + 1.0), np.full((2, 2), comm.rank, np.int32), np.zeros(0)]
+    ops = [MPI.SUM, MPI.MAX, MPI.MIN]
+    with pc.Allreduce_init(comm, send, None, op=ops, quorum="full", late="latest") as h:
+        rnd = one_round(h)
+        for results in (h.result, h.recv_buffer, rnd.results[0].buffers):
+            assert [r.shape for r in results] == [(3,), (2, 2), (0,)]
+            assert (results[0] == comm.size * (comm.size + 1) / 2).all()
+            assert (results[1] == comm.size - 1).all()
+
+
+def test_results_of_the_user(comm):
+    """With a receive buffer the result is a view of that, before the first round as well."""
+    recv = np.full(3, 7.0)
+    with pc.Allreduce_init(comm, np.ones(3), recv, quorum="full") as h:
+        assert list(h.result) == [7] * 3 and h.result.base is recv
+        rnd = one_round(h)
+        assert list(recv) == [comm.size] * 3 and rnd.results[0].buffers[0] is recv
+        assert not h.result.flags.writeable and h.recv_buffer is recv
+        h.Start()
+        assert list(h.result) == [comm.size] * 3
+        h.Wait()
+
+
+@pytest.mark.parametrize("code", DTYPES)
+def test_as_with_a_buffer(comm, code):
+    """Every dtype and op: the same bits as in a receive buffer, the half types' included."""
+    dtype = np.dtype(code)
+    values = np.random.default_rng(comm.rank).integers(0, 2 if code == "?" else 5, 1009)
+    send = (values / 3 if dtype.kind in "fc" else values).astype(dtype)
+    for op in OPS.get(dtype.kind if dtype.kind == "c" else code, (MPI.SUM, MPI.PROD, MPI.MAX)):
+        recv = np.zeros_like(send)
+        with (
+            pc.Allreduce_init(comm, send, recv, op=op, quorum="full") as copied,
+            pc.Allreduce_init(comm, None, None, like=send, op=op, quorum="full") as h,
+        ):
+            for _ in range(2):
+                one_round(copied)
+                h.send_buffer[:] = send
+                one_round(h)
+                assert h.result.dtype == dtype and h.result.tobytes() == recv.tobytes()
+                assert not h.result.flags.writeable
+
+
+def test_bfloat16(comm):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    send = (np.arange(64) / 7 * (1 + comm.rank / 256)).astype(ml_dtypes.bfloat16)
+    send[5] = np.nan
+    recv = np.zeros_like(send)
+    with (
+        pc.Allreduce_init(comm, send, recv, quorum="full") as copied,
+        pc.Allreduce_init(comm, send, quorum="full") as h,
+    ):
+        one_round(copied)
+        one_round(h)
+        finite = np.arange(64) != 5
+        assert h.result.dtype == send.dtype
+        assert h.result[finite].tobytes() == recv[finite].tobytes()
+        assert np.isnan(h.result[5]) and np.isnan(recv[5])
+
+
+def test_elements_of_mpi(comm):
+    """Pairs, and an op of the user's on a derived datatype: as the bytes that they are."""
+    pairs = np.zeros(3, PAIR)
+    pairs["value"], pairs["index"] = comm.rank, comm.rank
+    spec = [pairs, 3, MPI.DOUBLE_INT]
+    with pc.Allreduce_init(comm, None, None, MPI.MAXLOC, like=spec, quorum="full") as h:
+        h.send_buffer[:] = pairs
+        one_round(h)
+        assert h.result.dtype == PAIR and list(h.result["index"]) == [comm.size - 1] * 3
+
+    def add(a, b, datatype):
+        total = np.frombuffer(b)
+        total += np.frombuffer(a)
+
+    op, triple = MPI.Op.Create(add, commute=True), MPI.DOUBLE.Create_contiguous(3).Commit()
+    with pc.Allreduce_init(comm, [np.ones(6), 2, triple], op=op, quorum="full") as h:
+        one_round(h)
+        assert list(h.result) == [comm.size] * 6
+    op.Free()
+    triple.Free()
+
+
+IDENTITIES = [
+    (MPI.SUM, "f8", 0),
+    (MPI.PROD, "c8", 1),
+    (MPI.PROD, "f2", 1),
+    (MPI.MIN, "f4", np.inf),
+    (MPI.MAX, "f2", -np.inf),
+    (MPI.MIN, "i2", 2**15 - 1),
+    (MPI.MAX, "i8", -(2**63)),
+    (MPI.MIN, "u8", 2**64 - 1),
+    (MPI.MAX, "u1", 0),
+    (MPI.LAND, "?", True),
+    (MPI.LAND, "i4", 1),
+    (MPI.LOR, "?", False),
+    (MPI.LXOR, "u2", 0),
+    (MPI.BAND, "u4", 2**32 - 1),
+    (MPI.BAND, "i1", -1),
+    (MPI.BOR, "i4", 0),
+    (MPI.BXOR, "u8", 0),
+]
+
+
+@pytest.mark.parametrize(("op", "code", "identity"), IDENTITIES)
+def test_nobody_contributes(comm, op, code, identity):
+    """The result of such a round is the op's identity, as the receive buffer's would be."""
+    like = np.ones(2, code)
+    recv = np.full(2, 1, code)
+    h = pc.Allreduce_init(comm, None, None, op, like=like, quorum="full")
+    with pc.Allreduce_init(comm, None, recv, op, quorum="full") as copied:
+        copied.join()
+    rnd = h.join()
+    assert rnd.active == 0 and h.result.dtype == like.dtype
+    assert list(h.result) == [identity] * 2 == list(recv)
+    assert not h.result.flags.writeable
+    h.send_buffer[:] = 1  # and it goes on
+    one_round(h)
+    assert h.last_round.active == comm.size
+    h.Free()
+
+
+def test_nobody_contributes_and_no_identity(comm):
+    with pc.Allreduce_init(
+        comm, [np.ones(2, PAIR), 2, MPI.DOUBLE_INT], op=MPI.MAXLOC, quorum="full"
+    ) as h:
+        one_round(h)
+        assert h.join().active == 0
+        assert list(h.result) == list(np.zeros(2, PAIR))
+
+
+def test_join_and_conservation(comm):
+    """Rounds are read where they lie while the others finish; nothing is lost."""
+    h = pc.Allreduce_init(comm, None, None, like=np.zeros(2), quorum="solo")
+    total, seen = 0.0, 0.0
+
+    def note(rnd):
+        nonlocal seen
+        assert rnd.results[0].buffers[0][0] == h.result[0]
+        seen += h.result[0]
+
+    for t in range(5 + 10 * comm.rank):
+        h.send_buffer[:] = t + comm.rank
+        total += t + comm.rank
+        h.Start()
+        note(h.Wait())
+    h.join(on_round=note)
+    assert seen == comm.allreduce(total)
+    h.Free()
+
+
+def test_deliver_all(comm):
+    """Several rounds may come at once, so there the library makes receive buffers."""
+    h = pc.Allreduce_init(
+        comm, None, None, like=[np.zeros(2), np.zeros(3, np.float16)], quorum="full", deliver="all"
+    )
+    for buffer in h.send_buffer:
+        buffer[:] = 1
+    for rnd in h.until(5):
+        assert h.recv_buffer[0].base is None  # memory of its own, where it was before
+        assert [list(b) for b in rnd.results[-1].buffers] == [list(r) for r in h.recv_buffer]
+        assert not h.result[0].flags.writeable
+        assert list(h.result[0]) == [comm.size] * 2 and list(h.result[1]) == [comm.size] * 3
+        assert len(rnd.results) == 1
+        for buffer in h.send_buffer:
+            buffer[:] = 1
+    h.Free()
+
+
+def test_there_is_no_result(comm):
+    """Before the first round, while a call is under way, of an older round, after leave."""
+    h = pc.Allreduce_init(comm, np.ones(2), quorum="full")
+    for look in (lambda: h.result, lambda: h.recv_buffer):
+        with pytest.raises(pc.StateError, match="none before the first Wait"):
+            look()
+    first, second = one_round(h), one_round(h)
+    with pytest.raises(pc.StateError, match="round 0 went back"):
+        first.results[0].buffers  # noqa: B018
+    assert first.index == 0 and first.active == comm.size and list(first.mask) == [1] * comm.size
+    assert list(second.results[0].buffers[0]) == [comm.size] * 2
+    h.Start()
+    for look in (lambda: h.result, lambda: h.recv_buffer):
+        with pytest.raises(pc.StateError, match="between Start and Wait"):
+            look()
+    third = h.Wait()
+    assert list(h.result) == [comm.size] * 2
+    h.leave()
+    with pytest.raises(pc.StateError, match="leave"):
+        h.result  # noqa: B018
+    with pytest.raises(pc.StateError, match="round 2 went back"):
+        third.results[0].buffers  # noqa: B018
+    h.Free()
+
+
+def test_freed(comm):
+    h = pc.Allreduce_init(comm, np.ones(2), quorum="full")
+    rnd = one_round(h)
+    h.Free()
+    for look in (lambda: h.result, lambda: rnd.results[0].buffers):
+        with pytest.raises(pc.StateError, match="freed"):
+            look()
+
+
+def test_a_shape_is_enough(comm):
+    """`like` is looked at, not used: strided and read-only arrays serve, gigabytes cost nothing."""
+    strided = np.zeros((4, 6), np.int32)[:, ::2]
+    fixed = np.broadcast_to(np.float64(0), (5,))
+    with pc.Allreduce_init(comm, None, None, like=[strided, fixed], quorum="full") as h:
+        for buffer in h.send_buffer:
+            buffer[:] = comm.rank
+        one_round(h)
+        assert [r.shape for r in h.result] == [(4, 3), (5,)]
+        assert all((r == sum(range(comm.size))).all() for r in h.result)
+    huge = np.broadcast_to(np.float32(0), (2**36,))
+    with pytest.raises((MemoryError, ValueError, pc.MismatchError)):
+        pc.Allreduce_init(comm, None, None, like=huge, quorum="full")
+
+
+def test_memory(comm):
+    """Nothing of the size of the data but the slots."""
+    options = dict(like=np.zeros(1000), history=3, domain="rank")
+    with pc.Allreduce_init(comm, None, None, **options) as h:
+        assert h.memory == pc.memory_estimate(comm, None, None, **options)
+        assert h.memory >= (4 + 3 + 1) * 8000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    (
+        (dict(sendbuf=np.ones(2), like=np.ones(2)), ValueError, "like: expected sendbuf=None"),
+        (dict(sendbuf=None, recvbuf=np.ones(2), like=np.ones(2)), ValueError, "like"),
+        (dict(sendbuf=MPI.IN_PLACE, like=np.ones(2)), ValueError, "like"),
+        (dict(sendbuf=None), ValueError, "recvbuf: expected a buffer, or one to go by in like="),
+        (dict(sendbuf=None, like=[]), ValueError, "like: expected at least one"),
+        (dict(sendbuf=None, like=3), TypeError, "like"),
+        (dict(sendbuf=None, like=(2, 3)), TypeError, "like"),
+        (dict(sendbuf=None, like=np.ones(2, "M8[s]")), TypeError, "like: .*datetime64"),
+        (dict(sendbuf=None, like=[np.ones(2), "x"]), TypeError, r"like"),
+        (dict(sendbuf=MPI.IN_PLACE), ValueError, "IN_PLACE"),
+    ),
+)
+def test_refused(comm, arguments, error, text):
+    with pytest.raises(error, match=text):
+        pc.Allreduce_init(comm, **arguments)
