@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable, NoReturn
 
 import numpy as np
@@ -140,6 +141,18 @@ class AllreduceHandle:
         self._recv = [buffer.array for buffer in recv]
         self._send_pointers = ffi.NULL if self._send is None else _buffers.addresses(self._send)
         self._recv_pointers = ffi.NULL if self._slots else _buffers.addresses(self._recv)
+        self._bind()
+
+    def _bind(self) -> None:
+        """What `Start` and `Wait` call in the core, with its arguments: a rank that arrives out
+        of a long computation pays for every line of Python that it has to fetch anew."""
+        core, us = self._pointer[0], _waiting.SLICE_US
+        self._begin: Callable[[], int] = partial(lib.pcoll_handle_start, core, self._send_pointers)
+        self._end: Callable[[], int] = partial(lib.pcoll_handle_wait, core, us)
+        if self._one:
+            self._end = partial(
+                lib.pcoll_handle_take, core, us, self._recv_pointers, self._c_round, self._masks
+            )
 
     def _serves(self, send: Any, recv: Any) -> bool:
         """Is it set to these buffers, one each?"""
@@ -162,15 +175,19 @@ class AllreduceHandle:
         The buffers may be changed when it returns. Raises StateError if the last start has
         not been waited for, the rank has left, or the handle was freed.
         """
-        code = lib.pcoll_handle_start(self._core(), self._send_pointers)
-        if code == lib.PCOLL_EAGAIN:
-            self._insist(lambda handle: lib.pcoll_handle_start(handle, self._send_pointers))
-        elif code:
-            raise_error(code)
+        code = self._begin()
+        if code:
+            self._begin_slowly(code)
         self._started = True
         if self._slots is not None:
             self._slots.empty()
-        self._filled.clear()
+        if self._filled:
+            self._filled.clear()
+
+    def _begin_slowly(self, code: int) -> None:
+        if code != lib.PCOLL_EAGAIN:
+            raise_error(code)
+        self._insist(lambda handle: lib.pcoll_handle_start(handle, self._send_pointers))
 
     def Pready(self, buffer: int) -> None:
         """Buffer number `buffer` (from 0) is filled; with the last one, the call starts. Local.
@@ -210,19 +227,20 @@ class AllreduceHandle:
         Waiting burns no core. After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning
         of the logger "partialcoll" names the ranks that are missing.
         """
-        if timeout is not None:
-            _waiting.check_timeout(timeout)
-        handle = self._pointer[0] or self._core()
-        slice_us = _waiting.SLICE_US if timeout is None else 0
-        if self._one:
-            code = self._step(handle, slice_us)
+        if timeout is None:
+            code = self._end()
         else:
-            code = lib.pcoll_handle_wait(handle, slice_us)
+            _waiting.check_timeout(timeout)
+            code = self._look()
         if code == lib.PCOLL_EAGAIN:
             self._wait_longer(timeout)
         elif code:
             raise_error(code)
         return self._take()
+
+    def _look(self) -> int:
+        handle = self._core()
+        return self._step(handle, 0) if self._one else int(lib.pcoll_handle_wait(handle, 0))
 
     def _step(self, handle: Any, timeout_us: int) -> int:
         """deliver="one": wait, deliver and finish in one call of the core."""
@@ -247,8 +265,7 @@ class AllreduceHandle:
 
     def Test(self) -> Round | None:
         """The round if it is complete, else None. Never blocks; drives communication."""
-        handle = self._core()
-        code = self._step(handle, 0) if self._one else lib.pcoll_handle_wait(handle, 0)
+        code = self._look()
         if code == lib.PCOLL_EAGAIN:
             return None
         if code:
@@ -276,9 +293,10 @@ class AllreduceHandle:
     def _take(self) -> Round:
         """The call is over: what it returns."""
         if self._one:
-            rnd = Round([self._describe()])
+            rnd = Round(self._describe())
         else:
-            rnd = Round(*self._take_all())
+            results, lost = self._take_all()
+            rnd = Round(results[-1], results, lost)
             check(lib.pcoll_handle_finish(self._core()))
         self._started = False
         self._last_round = rnd
@@ -357,7 +375,7 @@ class AllreduceHandle:
             while True:
                 if self._deliver_next(_ANY, self._recv, self._recv_pointers) is None:
                     break
-                rnd = self._last_round = Round([self._describe()])
+                rnd = self._last_round = Round(self._describe())
                 if on_round is not None:
                     on_round(rnd)
                 if rnd.joined:
@@ -389,6 +407,7 @@ class AllreduceHandle:
             None,
             lambda waited: _waiting.report_missing(self._pointer[0], waited),
         )
+        self._begin = self._end = self._core  # raises
 
     def __enter__(self) -> AllreduceHandle:
         return self

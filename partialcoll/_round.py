@@ -122,56 +122,71 @@ class Round:
         Rounds that this call skipped because they were older than ``history``.
     """
 
-    __slots__ = ("lost", "results")
+    __slots__ = ("_last", "_lost", "_results")
 
-    def __init__(self, results: list[Result], lost: int | None = None) -> None:
-        self.results = results
-        self.lost: int = results[-1]._field(2) if lost is None else lost
+    def __init__(
+        self, last: Result, results: list[Result] | None = None, lost: int | None = None
+    ) -> None:
+        self._last = last
+        self._results = results
+        self._lost = lost
+
+    @property
+    def results(self) -> list[Result]:
+        """The delivered rounds, oldest first; with ``deliver="one"`` exactly one."""
+        if self._results is None:
+            self._results = [self._last]
+        return self._results
+
+    @property
+    def lost(self) -> int:
+        """Rounds that this call skipped because they were older than ``history``."""
+        return self._last._field(2) if self._lost is None else self._lost
 
     @property
     def included(self) -> bool:
         """Was the deposit of this call in a delivered round?"""
-        return bool(self.results[-1]._field(6))
+        return bool(self._last._field(6))
 
     @property
     def lag(self) -> int:
         """Rounds that are complete on this rank and have not been delivered yet."""
-        return self.results[-1]._field(1)
+        return self._last._field(1)
 
     @property
     def joined(self) -> bool:
         """With this round all ranks have joined."""
-        return bool(self.results[-1]._field(8))
+        return bool(self._last._field(8))
 
     @property
     def index(self) -> int:
         """Number of the last round delivered, from 0, the same on all ranks."""
-        return self.results[-1].index
+        return self._last.index
 
     @property
     def active(self) -> int:
         """Ranks that contributed fresh data to the last round delivered."""
-        return self.results[-1].active
+        return self._last.active
 
     @property
     def stored(self) -> int:
         """Of the active ranks, those with a deposit from before the round."""
-        return self.results[-1].stored
+        return self._last.stored
 
     @property
     def initiator(self) -> int:
         """Lowest rank whose arrival started the last round delivered; -1 without one."""
-        return self.results[-1].initiator
+        return self._last.initiator
 
     @property
     def below_quorum(self) -> bool:
         """The last round delivered completed by its deadline, below its quorum."""
-        return self.results[-1].below_quorum
+        return self._last.below_quorum
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
         """Which ranks contributed to the last round delivered: bool, shape (ranks,)."""
-        return self.results[-1].mask
+        return self._last.mask
 
     def __repr__(self) -> str:
         return (

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "../base/error.h"
+#include "../kernels/copy.h"
 #include "survey.h"
 #include "tuning.h"
 #include "vertex_parts.h"
@@ -108,6 +109,8 @@ int vertex_create(struct context *c, const struct vertex_spec *spec,
     v->drives = v->plane.members == 1 || (v->plane.leads && v->plane.domains > 1);
     if (rc == PCOLL_OK)
         rc = vertex_lay_out(spec, v->plane.domains, &v->shape, &plan);
+    v->shape.payload.past_cache =
+        copy_is_large(2 * v->plane.members * v->shape.payload.bytes);
     if (rc == PCOLL_OK)
         rc = allocate(v, &plan);
     if (rc == PCOLL_OK)

@@ -42,6 +42,8 @@ static uint64_t look(struct node *n)
     descriptor_load(word, &n->member);
     n->member.complete = control_round(node_control(n));
     note_departure(n, word);
+    if (n->member.complete >= n->member.frozen) /* the round that read it is over */
+        n->member.contribution.frozen = NO_SLOT;
     return word;
 }
 

@@ -45,9 +45,10 @@
  *      it reads (list, slots) and writes (its chunk) stays in round t.
  *   2. A deposit is frozen at most once, and what is frozen is not written. The swap of
  *      the descriptor is the only way in, and the application writes slots that its
- *      descriptor names neither as pending nor as frozen. It takes a frozen slot for
- *      busy until the next freeze, which comes after the end of the round that reads
- *      it: no thaw is needed, three slots suffice.
+ *      descriptor names neither as pending nor as frozen. A frozen slot is free again
+ *      when control, read after the descriptor, says that the round which froze it is
+ *      over; an old value of control only makes it look busy, and three slots suffice.
+ *      Nobody has to thaw it.
  *   3. No start is lost. Who deposits swaps its descriptor, then reads all; of two
  *      deposits one reads the other. Who delivers writes `delivered`, then looks; who
  *      deposits reads it after its swap: one of them sees both.

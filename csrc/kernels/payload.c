@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Laying out the block of a handle's buffers, filling and emptying it. */
+#include "copy.h"
 #include "payload.h"
 
 #include <stdlib.h>
@@ -107,10 +108,12 @@ void payload_pad(struct payload *p, size_t bytes)
 }
 
 static void copy_or(convert_fn *convert, const struct payload_part *part, void *out,
-                    const void *in)
+                    const void *in, bool past_cache)
 {
     if (convert)
         convert(out, in, part->count);
+    else if (past_cache && part->bytes)
+        copy_past_cache(out, in, part->bytes);
     else if (part->bytes)
         memcpy(out, in, part->bytes);
 }
@@ -119,14 +122,14 @@ void payload_pack(const struct payload *p, void *block, const void *const *buffe
 {
     for (int i = 0; i < p->parts; i++)
         copy_or(p->part[i].widen, &p->part[i], (char *)block + p->part[i].offset,
-                buffers[i]);
+                buffers[i], p->past_cache);
 }
 
 void payload_unpack(const struct payload *p, void *const *buffers, const void *block)
 {
     for (int i = 0; i < p->parts; i++)
         copy_or(p->part[i].narrow, &p->part[i], buffers[i],
-                (const char *)block + p->part[i].offset);
+                (const char *)block + p->part[i].offset, p->past_cache);
 }
 
 void payload_identity(const struct payload *p, void *const *buffers)

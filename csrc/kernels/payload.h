@@ -30,6 +30,7 @@ struct payload {
     size_t bytes; /* of the block, a multiple of 64 */
     int parts;
     struct payload_part *part;
+    bool past_cache; /* what the application hands over and is given: see copy.h */
 };
 
 /* Lay the buffers out. PCOLL_EINVAL for an unknown dtype or op, an op that is not

@@ -20,6 +20,10 @@ import partialcoll as pc
 from .. import _report, _skew
 from . import planes
 
+# How long a rank computes before it arrives, in seconds; before that it sleeps, so that 32
+# ranks can share few cores.
+_COMPUTING = 100e-6
+
 
 @dataclass
 class Contender:
@@ -47,8 +51,9 @@ class Gate:
         )
         self._margin = 0.5e-3 + 0.1e-3 * comm.size
 
-    def pass_at(self, delay: float) -> None:
-        """Return `delay` seconds after a common point in time.
+    def pass_at(self, delay: float, work: Any) -> None:
+        """Return `delay` seconds after a common point in time, out of a computation on `work`:
+        a rank that has slept would pay for its cold caches, and call that latency.
 
         Ranks of one machine share its clock; across machines the point is when the ranks
         have met, which adds the time of one small allreduce to the skew.
@@ -57,9 +62,12 @@ class Gate:
         self._handle.Start()
         self._handle.Wait()
         begin = self._latest[0] + self._margin if self._one_clock else time.perf_counter()
-        left = begin + delay - time.perf_counter()
+        arrival = begin + delay
+        left = arrival - _COMPUTING - time.perf_counter()
         if left > 0:
             time.sleep(left)
+        while time.perf_counter() < arrival:
+            work += 1
 
     def free(self) -> None:
         """Collective."""
@@ -110,7 +118,8 @@ def _measure(
     c: Contender, gate: Gate, delay: float, recv: Any, everybody: Any, late: str, keep: bool
 ) -> None:
     recv.fill(-1)
-    gate.pass_at(delay)
+    work = np.zeros_like(recv)
+    gate.pass_at(delay, work)
     begin = time.perf_counter()
     rnd = c.call()
     elapsed = time.perf_counter() - begin
