@@ -272,6 +272,11 @@ class AllreduceHandle:
             raise_error(code)
         return self._take()
 
+    def _measured(self, us: Any) -> tuple[Any, ...]:
+        """Arguments of pcoll_handle_measure, for one round."""
+        buffers = (self._send_pointers, self._recv_pointers)
+        return (self._core(), *buffers, 1, us, self._c_round, self._masks)
+
     def _describe(self) -> Result:
         """The round that the core has just delivered, to the receive buffers if there are any."""
         if self._slots is None:

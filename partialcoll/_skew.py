@@ -98,10 +98,15 @@ def compare(rows: list[_report.Row], by: str = "latency_us_avg") -> None:
 
 
 def label(row: _report.Row, rows: list[_report.Row], by: str = "collective") -> str:
-    """Of a row in a picture: with its domain, where that tells two rows apart."""
+    """Of a row in a picture: with what tells it apart from others, domain and interface."""
     name = str(row[by]).replace("mpi", "MPI_Allreduce")
-    several = len({other["domain"] for other in rows} - {"-"}) > 1
-    return f"{name}\n{row['domain']}" if several and row["domain"] != "-" else name
+    if row["domain"] == "-":
+        return name
+    own = [other for other in rows if other["domain"] != "-"]
+    for key in ("domain", "interface"):
+        if len({other.get(key) for other in own}) > 1:
+            name += f"\n{row[key]}"
+    return name
 
 
 def _times(ratio: float) -> str:

@@ -182,6 +182,12 @@ def _add_skew(commands: Any) -> None:
     _add_arrivals(skew, iters=30)
     _add_domain(skew)
     skew.add_argument("--warmup", type=int, default=3, help="iterations before that (default 3)")
+    skew.add_argument(
+        "--interface",
+        type=_words(("python", "c")),
+        default=["python"],
+        help="calls of Python, timed there, or of C; or both (default python)",
+    )
     _add_algorithm(skew, ALGORITHMS)
     _add_output(skew)
     _add_launch(skew)

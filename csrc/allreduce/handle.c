@@ -192,9 +192,9 @@ int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
 }
 
 int pcoll_handle_measure(pcoll_handle *h, const void *const *send, void *const *recv,
-                         uint64_t rounds, double *microseconds)
+                         uint64_t rounds, double *microseconds, pcoll_round *round,
+                         uint64_t *masks)
 {
-    pcoll_round round;
     int64_t begin = clock_ns();
     int rc = PCOLL_OK;
     for (uint64_t i = 0; i < rounds && rc == PCOLL_OK; i++) {
@@ -202,7 +202,7 @@ int pcoll_handle_measure(pcoll_handle *h, const void *const *send, void *const *
             rc = pcoll_handle_start(h, send);
         while (rc == PCOLL_EAGAIN);
         while (rc == PCOLL_OK &&
-               (rc = pcoll_handle_take(h, 1000000, recv, &round, NULL)) == PCOLL_EAGAIN)
+               (rc = pcoll_handle_take(h, 1000000, recv, round, masks)) == PCOLL_EAGAIN)
             rc = PCOLL_OK;
     }
     *microseconds = rounds ? (double)(clock_ns() - begin) / 1e3 / (double)rounds : 0;

@@ -295,11 +295,13 @@ int pcoll_handle_take(pcoll_handle *handle, int64_t timeout_us, void *const *rec
 /*
  * Start and take so many rounds of a handle with deliver="one", back to back, and say
  * how long one took on average, in microseconds: what a binding's own loop over the
- * same two calls is to be compared with. Errors are those of the two calls. Local, in
- * the sense that they are.
+ * same two calls is to be compared with. The last of the rounds is described as
+ * pcoll_handle_take does. Errors are those of the two calls. Local, in the sense that
+ * they are.
  */
 int pcoll_handle_measure(pcoll_handle *handle, const void *const *send,
-                         void *const *recv, uint64_t rounds, double *microseconds);
+                         void *const *recv, uint64_t rounds, double *microseconds,
+                         pcoll_round *round, uint64_t *masks);
 /* Number of rounds complete on this rank, and of rounds delivered. Local. */
 int pcoll_handle_rounds(pcoll_handle *handle, uint64_t *complete, uint64_t *delivered);
 /* End of the call: the handle may be started again. Local. */

@@ -32,9 +32,10 @@ def _from_python(call: Callable[[], Any]) -> Callable[[], float]:
 def _from_c(handle: pc.AllreduceHandle, send: Any, recv: Any) -> Callable[[], float]:
     pointers = [_buffers.addresses([array]) for array in (send, recv)]
     us = ffi.new("double *")
+    rnd = ffi.new("pcoll_round *")
 
     def measure() -> float:
-        check(lib.pcoll_handle_measure(handle._core(), *pointers, _CALLS, us))
+        check(lib.pcoll_handle_measure(handle._core(), *pointers, _CALLS, us, rnd, ffi.NULL))
         return float(us[0])
 
     return measure

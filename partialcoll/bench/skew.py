@@ -8,6 +8,7 @@ Source: Li et al., PPoPP 2020, section 6.1 (the microbenchmark; 32 ranks, 1 ms).
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from dataclasses import dataclass, field
 from typing import Any, Callable
@@ -18,6 +19,7 @@ from mpi4py import MPI
 import partialcoll as pc
 
 from .. import _report, _skew
+from .._ffi import check, ffi, lib
 from . import planes
 
 # How long a rank computes before it arrives, in seconds; before that it sleeps, so that 32
@@ -31,7 +33,8 @@ class Contender:
 
     name: str
     domain: str
-    call: Callable[[], Any]
+    interface: str
+    call: Callable[[], tuple[Any, float]]  # who was in the round (None: all); seconds
     handle: Any = None
     latencies: list[float] = field(default_factory=list)
     active: list[int] = field(default_factory=list)
@@ -80,7 +83,7 @@ def _contenders(
     made = []
     for name in options.collectives:
         if name == "mpi":
-            made.append(Contender("mpi", "-", lambda: comm.Allreduce(send, recv, MPI.SUM)))
+            made.append(Contender("mpi", "-", "python", _allreduce(comm, send, recv)))
             continue
 
         def make(domain: str, name: str = name) -> pc.AllreduceHandle:
@@ -95,17 +98,47 @@ def _contenders(
                 name=f"bench {name}",
             )
 
-        for handle in planes.handles(comm, options.domain, make, f"bench skew, {name}"):
-            made.append(Contender(name, handle.domain, _start_and_wait(handle), handle))
+        for handle, interface in itertools.product(
+            planes.handles(comm, options.domain, make, f"bench skew, {name}"), options.interface
+        ):
+            made.append(
+                Contender(name, handle.domain, interface, _CALLS[interface](handle), handle)
+            )
     return made
 
 
-def _start_and_wait(handle: pc.AllreduceHandle) -> Callable[[], pc.Round]:
-    def call() -> pc.Round:
-        handle.Start()
-        return handle.Wait()
+def _allreduce(comm: MPI.Intracomm, send: Any, recv: Any) -> Callable[[], tuple[Any, float]]:
+    def call() -> tuple[Any, float]:
+        begin = time.perf_counter()
+        comm.Allreduce(send, recv, MPI.SUM)
+        return None, time.perf_counter() - begin
 
     return call
+
+
+def _start_and_wait(handle: pc.AllreduceHandle) -> Callable[[], tuple[Any, float]]:
+    def call() -> tuple[Any, float]:
+        begin = time.perf_counter()
+        handle.Start()
+        rnd = handle.Wait()
+        elapsed = time.perf_counter() - begin
+        return rnd.mask, elapsed
+
+    return call
+
+
+def _start_and_take(handle: pc.AllreduceHandle) -> Callable[[], tuple[Any, float]]:
+    """The same in C, timed there: what a program in C or Fortran waits."""
+    us = ffi.new("double *")
+
+    def call() -> tuple[Any, float]:
+        check(lib.pcoll_handle_measure(*handle._measured(us)))
+        return handle._describe().mask, us[0] * 1e-6
+
+    return call
+
+
+_CALLS = {"python": _start_and_wait, "c": _start_and_take}
 
 
 def _check(recv: Any, mask: Any) -> int:
@@ -120,15 +153,13 @@ def _measure(
     recv.fill(-1)
     work = np.zeros_like(recv)
     gate.pass_at(delay, work)
-    begin = time.perf_counter()
-    rnd = c.call()
-    elapsed = time.perf_counter() - begin
+    mask, elapsed = c.call()
     if not keep:
         return
     c.latencies.append(elapsed * 1e6)
-    c.active.append(int(rnd.mask.sum()) if rnd is not None else len(everybody))
-    if rnd is None or late == "drop":  # else carried deposits make other sums
-        c.wrong += _check(recv, rnd.mask if rnd is not None else everybody)
+    c.active.append(int(mask.sum()) if mask is not None else len(everybody))
+    if mask is None or late == "drop":  # else carried deposits make other sums
+        c.wrong += _check(recv, mask if mask is not None else everybody)
 
 
 def _row(c: Contender, comm: MPI.Intracomm, options: argparse.Namespace) -> _report.Row | None:
@@ -138,7 +169,7 @@ def _row(c: Contender, comm: MPI.Intracomm, options: argparse.Namespace) -> _rep
     if latencies is None or active is None:
         return None
     all_latencies = np.concatenate([np.asarray(x) for x in latencies])
-    return _skew.row(
+    row = _skew.row(
         c.name,
         comm.size,
         options.count,
@@ -149,6 +180,8 @@ def _row(c: Contender, comm: MPI.Intracomm, options: argparse.Namespace) -> _rep
         limit=_skew.limit_us(c.name, comm.size, options.skew_ms * 1e3),
         wrong=wrong if c.handle is None or options.late == "drop" else None,
     )
+    row["interface"] = c.interface
+    return row
 
 
 def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
@@ -164,9 +197,8 @@ def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
         for c in contenders:
             _measure(c, gate, delay, recv, everybody, options.late, keep=step >= 0)
     rows = [row for c in contenders if (row := _row(c, comm, options)) is not None]
-    for c in contenders:
-        if c.handle is not None:
-            c.handle.Free()
+    for handle in {id(c.handle): c.handle for c in contenders if c.handle is not None}.values():
+        handle.Free()
     gate.free()
     _skew.compare(rows)
     return rows
@@ -181,4 +213,5 @@ def main(options: argparse.Namespace) -> None:
         where = f"{rows[0]['ranks']} ranks arriving {options.skew_ms:g} ms apart, {bytes_text}"
         _skew.plot(rows, where, path)
 
-    _report.on_job(options, "bench skew", _skew.COLUMNS, run, draw)
+    columns = (*_skew.COLUMNS[:2], "interface", *_skew.COLUMNS[2:])
+    _report.on_job(options, "bench skew", columns, run, draw)
