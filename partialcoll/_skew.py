@@ -98,15 +98,10 @@ def compare(rows: list[_report.Row], by: str = "latency_us_avg") -> None:
 
 
 def label(row: _report.Row, rows: list[_report.Row], by: str = "collective") -> str:
-    """Of a row in a picture: with what tells it apart from others, domain and interface."""
+    """Of a row in a picture: with its domain, where that tells two rows apart."""
     name = str(row[by]).replace("mpi", "MPI_Allreduce")
-    if row["domain"] == "-":
-        return name
-    own = [other for other in rows if other["domain"] != "-"]
-    for key in ("domain", "interface"):
-        if len({other.get(key) for other in own}) > 1:
-            name += f"\n{row[key]}"
-    return name
+    several = len({other["domain"] for other in rows} - {"-"}) > 1
+    return f"{name}\n{row['domain']}" if several and row["domain"] != "-" else name
 
 
 def _times(ratio: float) -> str:

@@ -213,24 +213,31 @@ def test_forked_child(run):
 
 
 def test_below_thread_multiple(run):
-    """The agent is refused, not silently left out; manual progress works."""
+    """The agent is refused, not silently left out; manual progress works; one domain needs
+    none, unless there are timers."""
     done = run(
         """
-        try:
-            pc.Allreduce_init(comm, np.ones(1), quorum="full")
-        except pc.StateError as error:
-            assert "MPI_THREAD_MULTIPLE" in str(error) and "manual" in str(error)
-            say("refused")
-        h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full", progress="manual")
-        h.Start()
-        say("active", h.Wait().active)
-        h.Free()
+        for options in ({"domain": "rank"}, {"quorum": "full,deadline=1"}):
+            try:
+                pc.Allreduce_init(comm, np.ones(1), **{"quorum": "full", **options})
+            except pc.StateError as error:
+                assert "MPI_THREAD_MULTIPLE" in str(error) and "manual" in str(error)
+                say("refused")
+        x, y = np.ones(1), np.zeros(1)
+        for options in ({"domain": "rank", "progress": "manual"}, {"domain": "node"}):
+            with pc.Allreduce_init(comm, x, y, quorum="full", **options) as h:
+                h.Start()
+                say("active", h.Wait().active)
+        with pc.Allreduce_init(comm, x, y, quorum="solo", domain="node") as h:
+            for _ in range(50):
+                h.Start()
+                h.Wait()
         """,
         ranks=2,
         before="import mpi4py; mpi4py.rc.thread_level = 'serialized'",
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("refused") == 2 and done.stdout.count("active 2") == 2
+    assert done.stdout.count("refused") == 4 and done.stdout.count("active 2") == 4
 
 
 def test_exception_on_one_rank_is_named(run):

@@ -4,7 +4,6 @@
 
 #include <stdint.h>
 #include <string.h>
-#include <unistd.h>
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -46,10 +45,3 @@ void copy_past_cache(void *out, const void *in, size_t bytes)
 }
 
 #endif
-
-bool copy_is_large(size_t bytes)
-{
-    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    enum { TYPICAL = 32 << 20 };
-    return bytes > (cache > 0 ? (size_t)cache : (size_t)TYPICAL);
-}

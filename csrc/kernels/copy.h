@@ -8,13 +8,9 @@
 #ifndef PCOLL_KERNELS_COPY_H
 #define PCOLL_KERNELS_COPY_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 /* As memcpy; what it has written is visible to others like all other stores. */
 void copy_past_cache(void *out, const void *in, size_t bytes);
-
-/* Do so many bytes, all in use at one time on a machine, not fit into its cache? */
-bool copy_is_large(size_t bytes);
 
 #endif

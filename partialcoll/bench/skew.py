@@ -169,8 +169,8 @@ def _row(c: Contender, comm: MPI.Intracomm, options: argparse.Namespace) -> _rep
     if latencies is None or active is None:
         return None
     all_latencies = np.concatenate([np.asarray(x) for x in latencies])
-    row = _skew.row(
-        c.name,
+    return _skew.row(
+        c.name if c.interface == "python" else f"{c.name} (C)",
         comm.size,
         options.count,
         all_latencies,
@@ -180,8 +180,6 @@ def _row(c: Contender, comm: MPI.Intracomm, options: argparse.Namespace) -> _rep
         limit=_skew.limit_us(c.name, comm.size, options.skew_ms * 1e3),
         wrong=wrong if c.handle is None or options.late == "drop" else None,
     )
-    row["interface"] = c.interface
-    return row
 
 
 def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
@@ -213,5 +211,4 @@ def main(options: argparse.Namespace) -> None:
         where = f"{rows[0]['ranks']} ranks arriving {options.skew_ms:g} ms apart, {bytes_text}"
         _skew.plot(rows, where, path)
 
-    columns = (*_skew.COLUMNS[:2], "interface", *_skew.COLUMNS[2:])
-    _report.on_job(options, "bench skew", columns, run, draw)
+    _report.on_job(options, "bench skew", _skew.COLUMNS, run, draw)
