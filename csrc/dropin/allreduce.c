@@ -119,6 +119,15 @@ static int choose_algorithm(int32_t *algorithm)
     return text && *text ? pcoll_algorithm_parse(text, algorithm) : PCOLL_OK;
 }
 
+/* PARTIALCOLL_DOMAIN, else the ranks of a node. */
+static int choose_domain(int32_t *domain, uint32_t *domain_ranks)
+{
+    const char *text = getenv("PARTIALCOLL_DOMAIN");
+    *domain = PCOLL_DOMAIN_NODE;
+    *domain_ranks = 0;
+    return text && *text ? pcoll_domain_parse(text, domain, domain_ranks) : PCOLL_OK;
+}
+
 /* The communicator's own policy, else PARTIALCOLL_QUORUM, else full. */
 static int choose_policy(struct record *record, pcoll_policy *policy)
 {
@@ -140,6 +149,8 @@ static int reduce(const void *send, void *recv, MPI_Comm comm, struct record *re
         rc = choose_progress(&key->policy, &key->progress);
     if (rc == PCOLL_OK)
         rc = choose_algorithm(&key->algorithm);
+    if (rc == PCOLL_OK)
+        rc = choose_domain(&key->domain, &key->domain_ranks);
     if (rc == PCOLL_OK && key->signature.of_user && policy_is_partial(&key->policy))
         rc = fail(PCOLL_EINVAL, "op: expected a predefined one, got one of your own; a "
                                 "round that does not wait for everybody may need it "

@@ -97,6 +97,8 @@ static pcoll_options options_of(const struct cache_key *key)
     return (pcoll_options){
         .policy = key->policy,
         .algorithm = algorithm_of(key),
+        .domain = key->domain,
+        .domain_ranks = key->domain_ranks,
         .deliver = PCOLL_DELIVER_ONE,
         .late = key->signature.op == PCOLL_SUM ? PCOLL_LATE_CARRY : PCOLL_LATE_LATEST,
         .progress = key->progress,
@@ -125,7 +127,8 @@ bool cache_same_key(const struct cache_key *a, const struct cache_key *b)
 {
     return a->count == b->count && signature_same(&a->signature, &b->signature) &&
            a->site == b->site && a->progress == b->progress &&
-           a->algorithm == b->algorithm && same_policy(&a->policy, &b->policy);
+           a->algorithm == b->algorithm && a->domain == b->domain &&
+           a->domain_ranks == b->domain_ranks && same_policy(&a->policy, &b->policy);
 }
 
 struct cache_entry *cache_find(struct cache *cache, const struct cache_key *key)

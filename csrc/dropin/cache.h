@@ -24,10 +24,10 @@ struct cache_key {
     pcoll_policy policy;
     uint64_t count;
     struct signature signature;
-    int32_t progress;
-    int32_t
-        algorithm;    /* Rabenseifner's becomes the ring where elements do not let it */
-    const void *site; /* NULL: calls from all places share a handle */
+    int32_t progress, domain;
+    uint32_t domain_ranks;
+    int32_t algorithm; /* Rabenseifner's becomes the ring where elements do not let it */
+    const void *site;  /* NULL: calls from all places share a handle */
 };
 
 struct cache_entry {

@@ -28,13 +28,18 @@ static void read_environment(void)
     struct settings *s = &the_settings;
     const char *quorum = getenv("PARTIALCOLL_QUORUM");
     const char *algorithm = getenv("PARTIALCOLL_ALGORITHM");
+    const char *domain = getenv("PARTIALCOLL_DOMAIN");
     s->all = is_on("PARTIALCOLL_ALL");
     s->report = is_on("PARTIALCOLL_REPORT");
     s->algorithm = PCOLL_ALGORITHM_AUTO;
+    s->domain = PCOLL_DOMAIN_NODE;
     s->quorum = (pcoll_policy){.kind = PCOLL_FULL};
     if (algorithm && *algorithm &&
         pcoll_algorithm_parse(algorithm, &s->algorithm) != PCOLL_OK)
         complain(s, "PARTIALCOLL_ALGORITHM");
+    if (domain && *domain &&
+        pcoll_domain_parse(domain, &s->domain, &s->domain_ranks) != PCOLL_OK)
+        complain(s, "PARTIALCOLL_DOMAIN");
     if (quorum && *quorum && pcoll_policy_parse(quorum, &s->quorum) != PCOLL_OK)
         complain(s, "PARTIALCOLL_QUORUM");
 }

@@ -11,6 +11,8 @@
 struct settings {
     pcoll_policy quorum; /* PARTIALCOLL_QUORUM, or full */
     int32_t algorithm;   /* PARTIALCOLL_ALGORITHM, or auto */
+    int32_t domain;      /* PARTIALCOLL_DOMAIN, or the node */
+    uint32_t domain_ranks;
     bool all;            /* PARTIALCOLL_ALL=1: of every communicator */
     bool report;         /* PARTIALCOLL_REPORT=1 */
     char complaint[256]; /* about a value that was ignored, or "" */

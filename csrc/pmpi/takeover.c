@@ -163,6 +163,8 @@ enum outcome takeover_plan(const struct call *c, struct record **record,
         return PASSED_OP_OF_USER;
     key->policy = r->policy;
     key->algorithm = settings()->algorithm;
+    key->domain = settings()->domain;
+    key->domain_ranks = settings()->domain_ranks;
     key->progress = r->partial ? PCOLL_PROGRESS_AGENT : PCOLL_PROGRESS_MANUAL;
     key->site = r->partial ? c->site : NULL;
     return TAKEN;
