@@ -74,6 +74,7 @@ static int write_deposit(struct node *n, struct deposit_plan plan,
 {
     const struct payload *p = &n->base.shape->payload;
     char *target = own_slot(n, plan.target);
+    INTERLEAVE();
     if (plan.carried == NO_SLOT && buffers)
         payload_pack(p, target, buffers);
     else if (plan.carried == NO_SLOT)
@@ -157,10 +158,12 @@ static void copy_out(struct node *n, const struct round_header *h, void *const *
                      pcoll_round *round, uint64_t *masks)
 {
     const struct round_shape *shape = n->base.shape;
+    INTERLEAVE();
     if (buffers && round_is_null(h, shape->ranks))
         payload_identity(&shape->payload, buffers);
     else if (buffers)
         payload_unpack(&shape->payload, buffers, message_payload(shape, h));
+    INTERLEAVE();
     round_describe(shape, h, round, masks);
 }
 

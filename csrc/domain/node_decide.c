@@ -210,8 +210,8 @@ static void count_absences(struct node *n, const struct round_header *result)
         uint32_t before = atomic_load_explicit(&n->absent[i], memory_order_relaxed);
         uint64_t live = atomic_load_explicit(&n->live[i / 64], memory_order_relaxed);
         bool here = bitset_has(active, i) || !(live >> i % 64 & 1);
-        atomic_store_explicit(&n->absent[i], here ? 0 : before + 1,
-                              memory_order_release);
+        STEP(atomic_store_explicit(&n->absent[i], here ? 0 : before + 1,
+                                   memory_order_release));
     }
 }
 
@@ -245,7 +245,7 @@ void node_account(struct node *n, uint64_t round, struct round_header *result)
     uint64_t live[bitset_words(ranks)];
     round_live(result, ranks, live);
     for (size_t i = 0; i < bitset_words(ranks); i++)
-        atomic_store_explicit(&n->live[i], live[i], memory_order_release);
+        STEP(atomic_store_explicit(&n->live[i], live[i], memory_order_release));
     node_note_join(n, round, result);
 }
 
