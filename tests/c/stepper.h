@@ -15,7 +15,8 @@
 enum stepper_mode {
     STEPPER_UNIFORM,  /* any that can run */
     STEPPER_STAY,     /* the same again, mostly */
-    STEPPER_PRIORITY, /* the one of highest priority; now and then one gets the lowest */
+    STEPPER_PRIORITY, /* the one of highest priority; now and then one gets the lowest
+                       */
     STEPPER_STALL,    /* as STAY, but one at a time stands still for a long stretch */
     STEPPER_PLANNED   /* the same again, but for the departures */
 };

@@ -2,9 +2,9 @@
 /*
  * P members of one domain in shared memory, step by step: each has an application that
  * deposits, waits and takes as csrc/allreduce/handle.c does, and a driver. Every atomic
- * step is a point where the others may go on, and whoever sleeps is really gone until it
- * is woken, so a start or a wake-up that is lost shows as a deadlock. The invariants of
- * docs/semantics.md are checked as they go. One seed, one run.
+ * step is a point where the others may go on, and whoever sleeps is really gone until
+ * it is woken, so a start or a wake-up that is lost shows as a deadlock. The invariants
+ * of docs/semantics.md are checked as they go. One seed, one run.
  */
 #ifndef PCOLL_TESTS_STEPS_H
 #define PCOLL_TESTS_STEPS_H

@@ -198,8 +198,7 @@ static bool leaves(uint32_t rank)
 /* "all": to a round number; those that others wait for do not stop before. */
 static uint64_t loop(uint32_t rank, uint64_t number, uint64_t calls)
 {
-    bool until =
-        s->o.handle.deliver == PCOLL_DELIVER_ALL && s->o.ending == END_LOOP;
+    bool until = s->o.handle.deliver == PCOLL_DELIVER_ALL && s->o.ending == END_LOOP;
     for (uint64_t i = 0; until ? of(rank)->next < calls : i < calls; i++)
         call(rank, number++);
     return number;

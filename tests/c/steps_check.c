@@ -38,8 +38,8 @@ static void check_lags(struct steps *s, uint64_t round)
 {
     for (uint32_t i = 0; i < s->o.ranks; i++) {
         const struct steps_member *m = &s->member[i];
-        uint64_t delivered = atomic_load_explicit(
-            &steps_node(s, i)->lines[i].delivered, memory_order_relaxed);
+        uint64_t delivered = atomic_load_explicit(&steps_node(s, i)->lines[i].delivered,
+                                                  memory_order_relaxed);
         bool waited_for = !m->left && !m->in_change && !m->retired;
         INVARIANT("staleness",
                   !waited_for || s->o.handle.deliver != PCOLL_DELIVER_ONE ||
@@ -88,10 +88,11 @@ static void check_taken(struct steps *s, uint32_t rank, struct ledger_entry *e)
         return;
     }
     bool fresh = is_new(s, m, a, e->value);
-    INVARIANT("conservation", fresh || (a->has_pending && e->value == a->pending),
-              "round %llu takes %g of rank %u, pending %g (%d), being handed in %g (%d)",
-              (unsigned long long)round, e->value, rank, a->pending, a->has_pending,
-              m->depositing, m->in_deposit && !m->deposit_taken);
+    INVARIANT(
+        "conservation", fresh || (a->has_pending && e->value == a->pending),
+        "round %llu takes %g of rank %u, pending %g (%d), being handed in %g (%d)",
+        (unsigned long long)round, e->value, rank, a->pending, a->has_pending,
+        m->depositing, m->in_deposit && !m->deposit_taken);
     INVARIANT("agreement",
               e->arrived == (fresh && one ? round == m->next
                              : fresh      ? e->arrived
@@ -231,11 +232,11 @@ static void check_masks(struct steps *s, const pcoll_round *r, const uint64_t *m
     for (uint32_t i = 0; i < s->o.ranks; i++) {
         const struct ledger_entry *e = &s->ledger->round[r->index][i];
         bool is_late = e->active && !e->arrived;
-        INVARIANT("agreement",
-                  s->ledger->frozen[i] > r->index && bitset_has(masks, i) == e->active &&
-                      bitset_has(stored, i) == is_late,
-                  "rank %u in the masks of round %llu", i,
-                  (unsigned long long)r->index);
+        INVARIANT(
+            "agreement",
+            s->ledger->frozen[i] > r->index && bitset_has(masks, i) == e->active &&
+                bitset_has(stored, i) == is_late,
+            "rank %u in the masks of round %llu", i, (unsigned long long)r->index);
         active += e->active;
         late += is_late;
     }
@@ -254,8 +255,9 @@ static void check_result(struct steps *s, uint32_t rank, const pcoll_round *r,
                          const double *recv)
 {
     int op = s->o.handle.op;
-    double sum = r->active ? reference_by_rank(s->ledger, r->index, reference_op(op), 0, 1)
-                           : identity_of(op);
+    double sum = r->active
+                     ? reference_by_rank(s->ledger, r->index, reference_op(op), 0, 1)
+                     : identity_of(op);
     for (uint32_t i = 0; i < s->o.count; i++) {
         double e = r->active ? steps_element(sum, i) : sum;
         INVARIANT("conservation", recv[i] == e || fabs(recv[i] - e) <= 1e-9 * fabs(e),

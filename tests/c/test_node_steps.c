@@ -147,7 +147,9 @@ static struct steps_options smallest(const char *policy, int deliver,
 {
     struct steps_options o = {
         .ranks = 2,
-        .handle = {.deliver = deliver, .late = PCOLL_LATE_CARRY, .op = PCOLL_SUM,
+        .handle = {.deliver = deliver,
+                   .late = PCOLL_LATE_CARRY,
+                   .op = PCOLL_SUM,
                    .history = 1},
         .calls = 2,
         .ending = ending,
@@ -179,8 +181,7 @@ static void print(const char *what, const struct tally *t, clock_t begin)
            "%llu switches, %.1f s: all invariants held\n",
            what, (unsigned long long)t->schedules, (unsigned long long)t->rounds,
            (unsigned long long)t->lost, (unsigned long long)t->steps,
-           (unsigned long long)t->switches,
-           (double)(clock() - begin) / CLOCKS_PER_SEC);
+           (unsigned long long)t->switches, (double)(clock() - begin) / CLOCKS_PER_SEC);
 }
 
 int main(void)
