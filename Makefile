@@ -21,7 +21,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
            setup.py pyproject.toml
 
 .PHONY: all demo test test-large test-mpi test-examples check-c soak mutants coverage \
-        model model-quick spin print-simulation format lint clean
+        model model-quick spin print-simulation print-steps format lint clean
 all: $(VENV)/installed
 
 $(VENV)/tools:
@@ -102,9 +102,12 @@ $(C)/soak: tests/c/test_invariants.c $(CORE) $(HEADERS) $(HELPERS)
 	@mkdir -p $(C)
 	$(CC) $(WARN) $(ASAN) -O2 $(CORE) $(EXTRA) tests/c/check.c $< -lm -lpthread -o $@
 
-# What tests/mutants.py plants its mistakes in.
+# What tests/mutants.py plants its mistakes in, by the program that has to catch them.
 print-simulation:
 	@echo $(CORE) $(WORLD) tests/c/check.c tests/c/test_invariants.c
+
+print-steps:
+	@echo $(CORE) $(STEPS) tests/c/check.c tests/c/test_node_steps.c
 
 mutants:
 	$(PYTHON) tests/mutants.py
