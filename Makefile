@@ -81,7 +81,8 @@ STEPS := $(addprefix tests/c/,coroutine.c ledger.c reference.c space.c stepper.c
 $(C)/test_node_steps: EXTRA := $(STEPS) -DPCOLL_TEST_INTERLEAVE \
     -DPCOLL_TEST_CHUNK_BYTES=64
 $(C)/test_threads $(C)/test_program_threads: EXTRA := tests/c/inproc.c
-$(C)/test_threads $(C)/test_program_threads: SANITIZE := $(TSAN)
+$(C)/test_node_threads: EXTRA := tests/c/inproc.c -DPCOLL_TEST_CHUNK_BYTES=64
+$(C)/test_threads $(C)/test_node_threads $(C)/test_program_threads: SANITIZE := $(TSAN)
 SANITIZE ?= $(ASAN)
 
 $(C)/test_%: tests/c/test_%.c $(CORE) $(HEADERS) $(HELPERS)

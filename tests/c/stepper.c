@@ -151,6 +151,9 @@ static void go_on(void)
     if (s.clock >= s.next_timer)
         fire_timers();
     while (!s.ready_count) { /* all are asleep */
+        interleave_hook = NULL;
+        s.o.idle(s.next_timer);
+        interleave_hook = stepper_point;
         INVARIANT("liveness", s.next_timer != INT64_MAX,
                   "deadlock: everybody waits, and no timer is set");
         s.clock = s.next_timer;

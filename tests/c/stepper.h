@@ -35,6 +35,8 @@ struct stepper_options {
     uint32_t stay;    /* leave once in so many steps */
     int64_t tick;     /* nanoseconds of a step */
     uint64_t longest; /* more steps than that are too many */
+    /* Nobody can run before that time; no step may be made in it. */
+    void (*idle)(int64_t until);
     struct departure departure[STEPPER_DEPARTURES];
     int departures;
 };

@@ -81,11 +81,32 @@ static struct node_site site_of(uint32_t rank)
                               .frozen = steps_frozen};
 }
 
+/* Nobody makes a step until then: nothing may be left to do, and who is to look at an
+ * alarm has set it. */
+void steps_idle(int64_t until)
+{
+    const struct node *n = (struct node *)s.observer;
+    uint64_t before = atomic_load(&n->shared->control);
+    int64_t alarm, set = INT64_MAX;
+    s.observer->ops->help(s.observer, true, &alarm);
+    uint64_t after = atomic_load(&n->shared->control);
+    INVARIANT("liveness", before == after && control_phase(after) == NODE_OPEN,
+              "all are asleep, and round %llu is not started or not ended",
+              (unsigned long long)control_round(before));
+    for (uint32_t i = 0; i < s.o.ranks; i++)
+        set = s.member[i].alarm < set ? s.member[i].alarm : set;
+    INVARIANT("liveness", alarm >= set || until == INT64_MAX,
+              "all are asleep, and nobody looks at round %llu at %lld, but at %lld",
+              (unsigned long long)control_round(before), (long long)alarm,
+              (long long)set);
+}
+
 static void make_member(uint32_t rank)
 {
     static uint64_t const hosts[STEPS_MOST_RANKS];
     struct steps_member *m = &s.member[rank];
-    *m = (struct steps_member){.taken_in = -1, .doing = "about to begin"};
+    *m = (struct steps_member){
+        .taken_in = -1, .alarm = INT64_MAX, .doing = "about to begin"};
     CHECK_OK(plane_init(&m->plane, rank, s.o.ranks, hosts, 0));
     if (rank == 0) {
         s.bytes = node_bytes(&s.shape, &s.options, &m->plane);
@@ -120,10 +141,14 @@ static void make(const struct steps_options *o)
     CHECK_OK(round_shape_init(&s.shape, o->ranks, &buffer, 1, NULL));
     for (uint32_t i = 0; i < o->ranks; i++)
         make_member(i);
+    struct node_site site = site_of(0);
+    site.frozen = NULL;
+    CHECK_OK(domain_node_create(&s.shape, &s.options, &site, &s.observer));
 }
 
 static void unmake(void)
 {
+    s.observer->ops->destroy(s.observer);
     for (uint32_t i = 0; i < s.o.ranks; i++) {
         s.member[i].domain->ops->destroy(s.member[i].domain);
         plane_destroy(&s.member[i].plane);
@@ -138,6 +163,7 @@ const struct steps *steps_run(const struct steps_options *o)
     check_dump = dump;
     steps_begin(&s);
     s.o.stepper.coroutines = 2 * (int)o->ranks;
+    s.o.stepper.idle = steps_idle;
     stepper_run(&s.o.stepper, steps_body, &s.report);
     steps_end(&s);
     unmake();

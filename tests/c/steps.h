@@ -36,6 +36,7 @@ struct steps_member {
     const char *doing; /* for a failure */
     uint32_t rings;    /* of the application's bell */
     uint32_t kicks;    /* of the driver */
+    int64_t alarm;     /* of the driver */
     bool in_deposit, in_change, in_deliver;
     double depositing;    /* the value that is being handed in */
     bool deposit_taken;   /* and has been taken already, */
@@ -59,6 +60,7 @@ struct steps {
     size_t bytes;
     uint32_t slot; /* of the handle, for the draws */
     struct steps_member member[STEPS_MOST_RANKS];
+    struct domain *observer; /* as rank 0 sees it: for steps_idle */
     struct ledger *ledger;
     uint32_t applications; /* that are not over */
     uint64_t joined_at[2]; /* round with which the first, second join was over, +1 */
@@ -102,6 +104,8 @@ void steps_deposited(struct steps *s, uint32_t rank, enum deposit_outcome outcom
 void steps_delivered(struct steps *s, uint32_t rank, const pcoll_round *r,
                      const uint64_t *masks, const double *recv);
 void steps_joined(struct steps *s, uint32_t rank, const pcoll_round *r);
+/* All are asleep until then. */
+void steps_idle(int64_t until);
 /* All is over. */
 void steps_end(struct steps *s);
 

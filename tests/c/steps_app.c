@@ -229,21 +229,18 @@ static void application(uint32_t rank)
 static void driver(uint32_t rank)
 {
     struct steps_member *m = of(rank);
-    int64_t alarm = INT64_MAX, next;
-    uint32_t seen = m->kicks;
+    uint32_t seen = 0;
     while (s->applications) {
-        if (s->o.nosy) {
-            int64_t soon = stepper_now() + 1 + stepper_random(s->o.nosy);
-            alarm = soon < alarm ? soon : alarm;
-        }
+        int64_t nosy =
+            s->o.nosy ? stepper_now() + 1 + stepper_random(s->o.nosy) : INT64_MAX;
         if (m->kicks == seen)
-            stepper_block(alarm);
-        if (m->kicks == seen && stepper_now() < alarm)
-            continue;
+            stepper_block(nosy < m->alarm ? nosy : m->alarm);
         seen = m->kicks;
-        alarm = stepper_now() < alarm ? alarm : INT64_MAX;
+        if (m->alarm <= stepper_now())
+            m->alarm = INT64_MAX;
+        int64_t next;
         m->domain->ops->help(m->domain, true, &next);
-        alarm = next < alarm ? next : alarm;
+        m->alarm = next < m->alarm ? next : m->alarm;
     }
 }
 
