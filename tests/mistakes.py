@@ -584,14 +584,14 @@ MUTANTS = [
     Mutant(
         "one round too many is admitted",
         "domain/node_decide.c",
-        "v->admitted = least + n->member.history;",
-        "v->admitted = least + n->member.history + 1;",
+        "v->admitted = least + n->history;",
+        "v->admitted = least + n->history + 1;",
     ),
     Mutant(
         "back-pressure of a node is off by one",
         "domain/node_decide.c",
-        "round < n->member.history + STEP(atomic_load(&line->delivered)))",
-        "round <= n->member.history + STEP(atomic_load(&line->delivered)))",
+        "round < n->history + STEP(atomic_load(&line->delivered)))",
+        "round <= n->history + STEP(atomic_load(&line->delivered)))",
     ),
     Mutant(
         "a rank that is being freed holds the others back",

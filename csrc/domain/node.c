@@ -246,8 +246,8 @@ static void node_look(struct domain *d, int who, struct member *copy)
     uint64_t word = STEP(atomic_load(&n->descriptors[who]));
     uint32_t flags = STEP(atomic_load(&line->flags));
     *copy = (struct member){.rank = n->site.plane->member[who],
-                            .deliver = n->member.deliver,
-                            .history = n->member.history,
+                            .deliver = n->deliver,
+                            .history = n->history,
                             .started = flags & NODE_CALLING,
                             .retired = flags & NODE_RETIRED,
                             .joining = descriptor_joining(word),
@@ -467,6 +467,8 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
     n->fabric = plane->domains > 1;
     n->members = plane->members;
     n->who = plane->who;
+    n->deliver = options->deliver;
+    n->history = options->history;
     n->ring = options->history + 1;
     n->set = calloc(bitset_words(shape->ranks), sizeof *n->set);
     bool enough = n->set;

@@ -87,8 +87,8 @@ void node_arrivals(struct node *n, struct node_view *v, uint64_t round)
 static bool is_behind(const struct node *n, uint32_t j, uint64_t round)
 {
     const struct node_line *line = &n->lines[j];
-    if (n->member.deliver != PCOLL_DELIVER_ONE ||
-        round < n->member.history + STEP(atomic_load(&line->delivered)))
+    if (n->deliver != PCOLL_DELIVER_ONE ||
+        round < n->history + STEP(atomic_load(&line->delivered)))
         return false;
     bool away = descriptor_left(STEP(atomic_load(&n->descriptors[j])));
     return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);
@@ -117,7 +117,7 @@ bool node_admits(struct node *n, uint64_t round, enum node_side side)
         uint64_t delivered = STEP(atomic_load(&n->lines[j].delivered));
         least = delivered < least ? delivered : least;
     }
-    v->admitted = least + n->member.history;
+    v->admitted = least + n->history;
     return true;
 }
 
