@@ -17,7 +17,7 @@
 #include "check.h"
 #include "inproc.h"
 
-enum { RANKS = 4, ROUNDS = 60, COUNT = 40 };
+enum { RANKS = 4, ROUNDS = 200, COUNT = 40 };
 
 /* With deliver="all" a result may be overwritten while it is copied out: the copy is
  * then thrown away (node.h, invariant 5). So the thread sanitizer is not told what is
