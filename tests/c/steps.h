@@ -37,6 +37,7 @@ struct steps_member {
     uint32_t rings;    /* of the application's bell */
     uint32_t kicks;    /* of the driver */
     int64_t alarm;     /* of the driver */
+    int64_t told;      /* that its application has told it of */
     bool in_deposit, in_change, in_deliver;
     double depositing;    /* the value that is being handed in */
     bool deposit_taken;   /* and has been taken already, */

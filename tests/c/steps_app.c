@@ -31,18 +31,30 @@ static void look_again(uint32_t rank)
     struct domain *d = of(rank)->domain;
     int64_t alarm;
     d->ops->help(d, false, &alarm);
+    of(rank)->told = alarm;
     if (alarm != INT64_MAX)
         kick_driver(rank);
+}
+
+/* vertex_help. */
+static void help(uint32_t rank)
+{
+    struct steps_member *m = of(rank);
+    int64_t alarm;
+    m->domain->ops->help(m->domain, false, &alarm);
+    if (alarm == INT64_MAX || alarm == m->told)
+        return;
+    m->told = alarm;
+    kick_driver(rank);
 }
 
 /* call_is_over. */
 static bool is_over(uint32_t rank)
 {
     struct domain *d = of(rank)->domain;
-    int64_t alarm;
     if (d->ops->ready(d, 0))
         return true;
-    d->ops->help(d, false, &alarm);
+    help(rank);
     return d->ops->ready(d, 0);
 }
 

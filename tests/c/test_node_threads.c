@@ -69,11 +69,11 @@ static int64_t now(void *arg)
 
 static bool call_is_over(void *arg)
 {
-    struct domain *d = ((struct rank *)arg)->vertex->domain;
-    int64_t alarm;
+    struct vertex *v = ((struct rank *)arg)->vertex;
+    struct domain *d = v->domain;
     bool ready = d->ops->ready(d, 0);
     if (!ready) {
-        d->ops->help(d, false, &alarm);
+        vertex_help(v);
         ready = d->ops->ready(d, 0);
     }
     return ready;
