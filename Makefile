@@ -77,7 +77,7 @@ C := build/c
 
 $(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE \
     -DPCOLL_TEST_CHAIN_BYTES=128
-STEPS := $(addprefix tests/c/,coroutine.c ledger.c reference.c space.c stepper.c steps.c steps_app.c steps_check.c)
+STEPS := $(addprefix tests/c/,coroutine.c ledger.c reference.c space.c stepper.c steps.c steps_app.c steps_check.c steps_fabric.c)
 $(C)/test_node_steps: EXTRA := $(STEPS) -DPCOLL_TEST_INTERLEAVE \
     -DPCOLL_TEST_CHUNK_BYTES=64
 $(C)/test_threads $(C)/test_program_threads: EXTRA := tests/c/inproc.c

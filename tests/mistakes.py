@@ -635,6 +635,38 @@ MUTANTS = [
         "if (active && !descriptor_arrived(word))",
         "if (false)",
     ),
+    Mutant(
+        "a sum lies before the fabric without a mark",
+        "domain/node_close.c",
+        "        n->base.ops->alert(&n->base);",
+        "        n->site.alert(n->site.arg, n->site.plane->member[0]);",
+    ),
+    Mutant(
+        "who asks the leader to look leaves no mark",
+        "domain/node.c",
+        "    STEP(atomic_store(&n->shared->attention, 1));\n",
+        "",
+    ),
+    Mutant(
+        "the leader is asked to look before there is a mark",
+        "domain/node.c",
+        "    STEP(atomic_store(&n->shared->attention, 1));\n"
+        "    n->site.alert(n->site.arg, n->site.plane->member[0]);",
+        "    n->site.alert(n->site.arg, n->site.plane->member[0]);\n"
+        "    STEP(atomic_store(&n->shared->attention, 1));",
+    ),
+    Mutant(
+        "a lone deposit is sent with an old header",
+        "domain/node.c",
+        "    memcpy(alone, n->gathered, d->shape->header_bytes);\n",
+        "",
+    ),
+    Mutant(
+        "a fabric's round is over without the end of its join",
+        "domain/node.c",
+        "    node_note_join(n, round, h);\n    node_complete(n, round);",
+        "    node_complete(n, round);\n    node_note_join(n, round, h);",
+    ),
     # Found by a reviewer who tried to get past the checks.
     Mutant(
         "only 64 ranks can have joined",

@@ -15,10 +15,15 @@ static void wake(void *arg, uint32_t rank)
     stepper_wake(steps_application(rank));
 }
 
+/* The leader itself is kicked; others ring its bell, and leave the mark in the domain.
+ */
 static void alert(void *arg, uint32_t rank)
 {
     (void)arg;
-    CHECK(false, "rank %u is alerted where there is no fabric", rank);
+    CHECK(s.o.fabric && rank == 0, "rank %u is alerted", rank);
+    if (stepper_self() / 2 == 0)
+        s.member[0].kicks++;
+    stepper_wake(steps_driver(0));
 }
 
 static int64_t now(void *arg)
@@ -89,6 +94,8 @@ void steps_idle(int64_t until)
     uint64_t before = atomic_load(&n->shared->control);
     int64_t alarm, set = INT64_MAX;
     s.observer->ops->help(s.observer, true, &alarm);
+    if (s.o.fabric)
+        steps_run_fabric(&s);
     uint64_t after = atomic_load(&n->shared->control);
     INVARIANT("liveness", before == after && control_phase(after) == NODE_OPEN,
               "all are asleep, and round %llu is not started or not ended",
@@ -108,6 +115,7 @@ static void make_member(uint32_t rank)
     *m = (struct steps_member){
         .taken_in = -1, .alarm = INT64_MAX, .doing = "about to begin"};
     CHECK_OK(plane_init(&m->plane, rank, s.o.ranks, hosts, 0));
+    m->plane.domains += s.o.fabric; /* one without ranks */
     if (rank == 0) {
         s.bytes = node_bytes(&s.shape, &s.options, &m->plane);
         s.memory = aligned_alloc(64, (s.bytes + 63) / 64 * 64);
@@ -130,6 +138,7 @@ static void make(const struct steps_options *o)
     CHECK(ledger, "no memory for a ledger");
     ledger_clear(ledger, o->ranks);
     s.applications = o->ranks;
+    bitset_fill(s.fabric.live, o->ranks);
     s.policy = space_policy_of(h);
     s.options = (pcoll_options){.policy = s.policy,
                                 .seed = 7,

@@ -24,6 +24,7 @@ struct steps_options {
     bool fractions; /* values whose sum depends on the order of additions */
     uint32_t think; /* ns between calls, at most */
     uint32_t slow;  /* this rank thinks ten times as long; none if >= ranks */
+    bool fabric;    /* rounds start at the leader, and pass through a fabric */
     uint32_t nosy;  /* ns between looks of a driver that nobody has asked; 0: none */
     struct stepper_options stepper;
 };
@@ -52,6 +53,17 @@ struct steps_member {
     int joins;
 };
 
+/* The leader's side of the fabric. */
+struct steps_fabric {
+    uint64_t round;
+    bool started;
+    uint32_t initiator;
+    uint64_t live[(STEPS_MOST_RANKS + 63) / 64], drawn[(STEPS_MOST_RANKS + 63) / 64],
+        overdue[(STEPS_MOST_RANKS + 63) / 64], arrived[(STEPS_MOST_RANKS + 63) / 64],
+        deposited[(STEPS_MOST_RANKS + 63) / 64];
+    uint32_t absences[STEPS_MOST_RANKS];
+};
+
 struct steps {
     struct steps_options o;
     pcoll_options options;
@@ -61,6 +73,7 @@ struct steps {
     size_t bytes;
     uint32_t slot; /* of the handle, for the draws */
     struct steps_member member[STEPS_MOST_RANKS];
+    struct steps_fabric fabric;
     struct domain *observer; /* as rank 0 sees it: for steps_idle */
     struct ledger *ledger;
     uint32_t applications; /* that are not over */
@@ -91,6 +104,9 @@ static inline int steps_driver(uint32_t rank)
 {
     return 2 * (int)rank + 1;
 }
+
+/* steps_fabric.c: the leader's driver runs. */
+void steps_run_fabric(struct steps *s);
 
 /* steps_check.c */
 

@@ -29,8 +29,11 @@ static void kick_driver(uint32_t rank)
 static void look_again(uint32_t rank)
 {
     struct domain *d = of(rank)->domain;
-    int64_t alarm;
-    d->ops->help(d, false, &alarm);
+    int64_t alarm = INT64_MAX;
+    if (s->o.fabric)
+        d->ops->alert(d);
+    else
+        d->ops->help(d, false, &alarm);
     of(rank)->told = alarm;
     if (alarm != INT64_MAX)
         kick_driver(rank);
@@ -231,10 +234,28 @@ static void application(uint32_t rank)
     m->doing = "over";
     m->retired = true;
     m->domain->ops->retire(m->domain);
-    kick_driver(rank);
+    if (s->o.fabric)
+        m->domain->ops->alert(m->domain);
+    else
+        kick_driver(rank);
     if (--s->applications == 0)
         for (uint32_t i = 0; i < s->o.ranks; i++)
             kick_driver(i);
+}
+
+/* The leader's: when it has been kicked, or finds the mark. */
+static void drive_fabric(void)
+{
+    struct steps_member *m = of(0);
+    uint32_t seen = 0;
+    while (s->applications) {
+        bool asked = m->domain->ops->attention(m->domain);
+        if (asked || m->kicks != seen) {
+            seen = m->kicks;
+            steps_run_fabric(s);
+        } else
+            stepper_block(INT64_MAX);
+    }
 }
 
 /* run_member, when it is asked to, and when its alarm rings. */
@@ -258,7 +279,9 @@ static void driver(uint32_t rank)
 
 void steps_body(int id)
 {
-    if (id % 2)
+    if (id == 1 && s->o.fabric)
+        drive_fabric();
+    else if (id % 2)
         driver((uint32_t)id / 2);
     else
         application((uint32_t)id / 2);

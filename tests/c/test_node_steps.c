@@ -83,6 +83,8 @@ static struct steps_options draw(uint64_t seed)
     o.think = PICK(&d, thinks);
     o.slow = roll(&d, 2) ? roll(&d, o.ranks) : UINT32_MAX;
     o.nosy = roll(&d, 3) ? 0 : 1000;
+    pcoll_policy p = space_policy_of(&o.handle);
+    o.fabric = o.ranks > 1 && roll(&d, 4) == 0 && !(p.linger > 0 || p.deadline > 0);
     o.stepper = (struct stepper_options){.mode = (enum stepper_mode)roll(&d, 4),
                                          .seed = seed,
                                          .stay = PICK(&d, stays),
@@ -95,14 +97,14 @@ static void describe(const struct steps_options *o)
 {
     snprintf(check_context, sizeof check_context,
              "PARTIALCOLL_SEED=%llu: %u ranks, %s deliver=%s late=%s history=%u%s, %u "
-             "elements, ending %s after %llu calls; %s %u, %lld ns",
+             "elements, ending %s after %llu calls%s; %s %u, %lld ns",
              (unsigned long long)o->stepper.seed, o->ranks,
              space_policy_text(&o->handle),
              o->handle.deliver == PCOLL_DELIVER_ONE ? "one" : "all",
              late_names[o->handle.late], o->handle.history,
              o->handle.owned_send ? " owned_send" : "", o->count, endings[o->ending],
-             (unsigned long long)o->calls, modes[o->stepper.mode], o->stepper.stay,
-             (long long)o->stepper.tick);
+             (unsigned long long)o->calls, o->fabric ? ", on a fabric" : "",
+             modes[o->stepper.mode], o->stepper.stay, (long long)o->stepper.tick);
 }
 
 struct tally {
