@@ -600,6 +600,24 @@ MUTANTS = [
         "return !away;",
     ),
     Mutant(
+        "a rank that has left holds the others back",
+        "domain/node_decide.c",
+        "return !away && !(STEP(",
+        "(void)away;\n    return !(STEP(",
+    ),
+    Mutant(
+        "ranks that had gone are overdue when they are back",
+        "domain/node_decide.c",
+        "bool here = bitset_has(active, i) || !(live >> i % 64 & 1);",
+        "bool here = bitset_has(active, i);\n        (void)live;",
+    ),
+    Mutant(
+        "nobody is told when a linger is over",
+        "domain/node_decide.c",
+        "    if (!over && due < *alarm)",
+        "    if (false)",
+    ),
+    Mutant(
         "a linger begins with that of an earlier round",
         "domain/node_decide.c",
         "while ((word & ~mask) != tag) {",
@@ -660,12 +678,6 @@ MUTANTS = [
         "domain/node.c",
         "    memcpy(alone, n->gathered, d->shape->header_bytes);\n",
         "",
-    ),
-    Mutant(
-        "a fabric's round is over without the end of its join",
-        "domain/node.c",
-        "    node_note_join(n, round, h);\n    node_complete(n, round);",
-        "    node_complete(n, round);\n    node_note_join(n, round, h);",
     ),
     # Found by a reviewer who tried to get past the checks.
     Mutant(

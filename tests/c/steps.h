@@ -77,6 +77,7 @@ struct steps {
     struct domain *observer; /* as rank 0 sees it: for steps_idle */
     struct ledger *ledger;
     uint32_t applications; /* that are not over */
+    uint32_t leavers;      /* of them: have left, and wait for the others */
     uint64_t joined_at[2]; /* round with which the first, second join was over, +1 */
     uint64_t rounds, lost;
     struct stepper_report report;

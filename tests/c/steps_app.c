@@ -219,12 +219,24 @@ static uint64_t loop(uint32_t rank, uint64_t number, uint64_t calls)
     return number;
 }
 
+/* Who has left does something else, and frees its handle when the others are through.
+ */
+static void leave(uint32_t rank)
+{
+    change(rank, member_leave);
+    of(rank)->doing = "gone";
+    s->leavers++;
+    while (s->applications > s->leavers)
+        stepper_block(stepper_now() + 10000);
+    s->leavers--;
+}
+
 static void application(uint32_t rank)
 {
     bool joins = s->o.ending == END_JOIN || s->o.ending == END_LEAVE;
     uint64_t number = loop(rank, 0, calls_of(rank, 0));
     if (joins && leaves(rank))
-        change(rank, member_leave);
+        leave(rank);
     else if (joins) {
         join(rank);
         number = loop(rank, number, calls_of(rank, 1));

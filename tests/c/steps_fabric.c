@@ -44,12 +44,12 @@ static void finish(struct steps *s, const struct round_header *contribution)
     struct steps_fabric *f = &s->fabric;
     struct domain *d = s->member[0].domain;
     struct round_header *result = d->ops->result(d, f->round);
-    stepper_point();
+    INTERLEAVE();
     memcpy(result, contribution, s->shape.header_bytes);
     if (!round_is_null(contribution, s->o.ranks))
         memcpy(message_payload(&s->shape, result),
                message_payload(&s->shape, contribution), s->shape.payload.bytes);
-    stepper_point();
+    INTERLEAVE();
     count_absences(s, result);
     round_live(result, s->o.ranks, f->live);
     d->ops->publish(d, f->round++);
