@@ -86,6 +86,40 @@ static struct node_site site_of(uint32_t rank)
                               .frozen = steps_frozen};
 }
 
+/* What others may see of a member is what it has done; nobody is at work. */
+static void check_looks(void)
+{
+    uint64_t busy[bitset_words(STEPS_MOST_RANKS)];
+    bitset_clear(busy, bitset_words(STEPS_MOST_RANKS));
+    s.observer->ops->busy(s.observer, busy);
+    CHECK(bitset_empty(busy, bitset_words(s.o.ranks)), "somebody is busy, all sleep");
+    const uint64_t *awaited = s.observer->ops->awaited(s.observer);
+    CHECK(s.o.fabric || !awaited == !policy_draws(&s.policy), "awaited");
+    for (uint32_t i = 0; i < s.o.ranks; i++) {
+        const struct steps_member *known = &s.member[i];
+        struct member m;
+        s.observer->ops->look(s.observer, (int)i, &m);
+        CHECK(m.rank == i && m.delivered == known->next && m.left == known->left &&
+                  m.joining == (known->joining && !known->all_joined) &&
+                  m.started == known->calling && m.retired == known->retired &&
+                  m.frozen == s.rounds && m.complete == s.rounds,
+              "what is seen of rank %u", i);
+    }
+}
+
+/* Who closes is named, if it should stop there. */
+void steps_closing(uint32_t rank)
+{
+    uint64_t busy[bitset_words(STEPS_MOST_RANKS)];
+    void (*hook)(void) = interleave_hook;
+    bitset_clear(busy, bitset_words(STEPS_MOST_RANKS));
+    interleave_hook = NULL;
+    s.observer->ops->busy(s.observer, busy);
+    interleave_hook = hook;
+    CHECK(bitset_count(busy, bitset_words(s.o.ranks)) == 1 && bitset_has(busy, rank),
+          "rank %u closes a round, and others are said to be busy", rank);
+}
+
 /* Nobody makes a step until then: nothing may be left to do, and who is to look at an
  * alarm has set it. */
 void steps_idle(int64_t until)
@@ -93,6 +127,7 @@ void steps_idle(int64_t until)
     const struct node *n = (struct node *)s.observer;
     uint64_t before = atomic_load(&n->shared->control);
     int64_t alarm, set = INT64_MAX;
+    check_looks();
     s.observer->ops->help(s.observer, true, &alarm);
     if (s.o.fabric)
         steps_run_fabric(&s);

@@ -46,7 +46,7 @@ struct steps_member {
     int64_t came_at;      /* the call with which it arrives began */
     uint64_t call;        /* deliver="one": the round its last call stands for */
     int64_t taken_in;     /* its last deposit, or -1 */
-    bool joining, left, retired;
+    bool calling, joining, left, retired;
     bool all_joined;   /* joining, and the round with which all had is under way */
     uint64_t next;     /* the round that it has not been given */
     double *frozen_in; /* the slot that the last round reads */
@@ -122,6 +122,8 @@ void steps_deposited(struct steps *s, uint32_t rank, enum deposit_outcome outcom
 void steps_delivered(struct steps *s, uint32_t rank, const pcoll_round *r,
                      const uint64_t *masks, const double *recv);
 void steps_joined(struct steps *s, uint32_t rank, const pcoll_round *r);
+/* A rank begins to close a round. */
+void steps_closing(uint32_t rank);
 /* All are asleep until then. */
 void steps_idle(int64_t until);
 /* All is over. */

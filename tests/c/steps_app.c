@@ -115,6 +115,7 @@ static void deposit(uint32_t rank, uint64_t call)
     m->came_at = stepper_now();
     CHECK_OK(d->ops->deposit(d, 0, owned ? NULL : buffers, &outcome));
     steps_deposited(s, rank, outcome);
+    m->calling = true;
     memset(send, 0xff, sizeof send);
     if (outcome == DEPOSIT_ARRIVED ||
         (outcome == DEPOSIT_STORED && s->policy.max_staleness))
@@ -153,6 +154,7 @@ static void change(uint32_t rank, int (*step)(struct member *))
     CHECK_OK(d->ops->change(d, 0, step));
     m->in_change = false;
     m->joining = m->joining || step == member_join;
+    m->calling = m->joining;
     m->left = m->left || step == member_leave;
     look_again(rank);
 }
@@ -161,6 +163,7 @@ static void finish(uint32_t rank)
 {
     struct domain *d = of(rank)->domain;
     CHECK_OK(d->ops->change(d, 0, member_finish));
+    of(rank)->calling = false;
 }
 
 /* One call: with deliver="one" a round, else those that have not been seen. */

@@ -156,6 +156,7 @@ void steps_frozen(void *arg, uint32_t rank, uint64_t round,
               "rank %u enters round %llu, expected %llu", rank,
               (unsigned long long)round, (unsigned long long)l->frozen[rank]);
     if (rank == 0) {
+        steps_closing((uint32_t)stepper_self() / 2);
         begin_round(s, round);
         check_lags(s, round);
     }

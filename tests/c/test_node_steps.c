@@ -107,6 +107,41 @@ static void describe(const struct steps_options *o)
              modes[o->stepper.mode], o->stepper.stay, (long long)o->stepper.tick);
 }
 
+/* Every byte of the memory is reserved by one member: what is not would be missed when
+ * it is first touched. */
+static void test_parts(void)
+{
+    enum { RANKS = 7, DOMAINS = 2 };
+    static uint64_t const hosts[RANKS] = {1, 2, 1, 1, 2, 2, 1};
+    pcoll_options o = {.history = 2, .owned_send = 1, .policy.max_staleness = 1};
+    pcoll_buffer buffer = {.count = 100, .dtype = PCOLL_FLOAT64, .op = PCOLL_SUM};
+    struct round_shape shape;
+    CHECK_OK(round_shape_init(&shape, RANKS, &buffer, 1, NULL));
+    for (uint32_t domain = 0; domain < DOMAINS; domain++) {
+        static uint8_t times[1 << 16];
+        size_t bytes = 0;
+        memset(times, 0, sizeof times);
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            struct plane p;
+            CHECK_OK(plane_init(&p, rank, RANKS, hosts, 0));
+            for (int part = 0; p.index == domain && part < NODE_PARTS; part++) {
+                size_t offset, length;
+                bytes = node_bytes(&shape, &o, &p);
+                node_part(&shape, &o, &p, (enum node_part)part, &offset, &length);
+                CHECK(offset + length <= bytes && bytes < sizeof times, "part %d",
+                      part);
+                for (size_t i = 0; i < length; i++)
+                    times[offset + i]++;
+            }
+            plane_destroy(&p);
+        }
+        for (size_t i = 0; i < bytes; i++)
+            CHECK(times[i] == 1, "byte %zu of %zu is reserved %d times", i, bytes,
+                  times[i]);
+    }
+    round_shape_destroy(&shape);
+}
+
 struct tally {
     uint64_t schedules, rounds, lost, steps, switches;
 };
@@ -200,6 +235,7 @@ int main(void)
         printf("%s\npassed\n", check_context);
         return 0;
     }
+    test_parts();
     clock_t begin = clock();
     for (seed = 1; seed <= schedules; seed++) {
         struct steps_options o = draw(seed);
