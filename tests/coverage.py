@@ -2,8 +2,9 @@
 """Which lines of the engine and the protocol do the simulated schedules reach?
 
 Builds them with gcc's coverage, runs the schedules, those of the steps of a domain in shared
-memory too (and the fuzzing and the tests of the policies, for what is refused before it runs), prints each file's share and the lines that were never
-reached, and fails below 95 %. Needs gcc and gcov.
+memory too (and the fuzzing and the tests of the policies, for what is refused before it runs),
+prints each file's share and the lines that were never reached, and fails below 95 %. Needs gcc and
+gcov.
 
     python tests/coverage.py [--schedules 2000] [--json F]
 """
