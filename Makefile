@@ -23,7 +23,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
            setup.py pyproject.toml
 
 .PHONY: all demo test test-large test-mpi test-examples check-c soak mutants coverage \
-        model model-quick spin print-simulation format lint clean
+        model model-quick spin print-simulation print-steps format lint clean
 all: $(VENV)/installed
 
 $(VENV)/tools:
@@ -79,8 +79,12 @@ C := build/c
 
 $(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE \
     -DPCOLL_TEST_CHAIN_BYTES=128
+STEPS := $(addprefix tests/c/,coroutine.c ledger.c reference.c space.c stepper.c steps.c steps_app.c steps_check.c steps_fabric.c)
+$(C)/test_node_steps: EXTRA := $(STEPS) -DPCOLL_TEST_INTERLEAVE \
+    -DPCOLL_TEST_CHUNK_BYTES=64
 $(C)/test_threads $(C)/test_program_threads: EXTRA := tests/c/inproc.c
-$(C)/test_threads $(C)/test_program_threads: SANITIZE := $(TSAN)
+$(C)/test_node_threads: EXTRA := tests/c/inproc.c -DPCOLL_TEST_CHUNK_BYTES=64
+$(C)/test_threads $(C)/test_node_threads $(C)/test_program_threads: SANITIZE := $(TSAN)
 SANITIZE ?= $(ASAN)
 
 $(C)/test_%: tests/c/test_%.c $(CORE) $(HEADERS) $(HELPERS)
@@ -101,9 +105,12 @@ $(C)/soak: tests/c/test_invariants.c $(CORE) $(HEADERS) $(HELPERS)
 	@mkdir -p $(C)
 	$(CC) $(WARN) $(ASAN) -O2 $(CORE) $(EXTRA) tests/c/check.c $< -lm -lpthread -o $@
 
-# What tests/mutants.py plants its mistakes in.
+# What tests/mutants.py plants its mistakes in, by the program that has to catch them.
 print-simulation:
 	@echo $(CORE) $(WORLD) tests/c/check.c tests/c/test_invariants.c
+
+print-steps:
+	@echo $(CORE) $(STEPS) tests/c/check.c tests/c/test_node_steps.c
 
 mutants:
 	$(PYTHON) tests/mutants.py

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which lines of the engine and the protocol do the simulated schedules reach?
 
-Builds them with gcc's coverage, runs the schedules (and the fuzzing and the tests of the policies,
-for what is refused before it runs), prints each file's share and the lines that were never
-reached, and fails below 95 %. Needs gcc and gcov.
+Builds them with gcc's coverage, runs the schedules, those of the steps of a domain in shared
+memory too (and the fuzzing and the tests of the policies, for what is refused before it runs),
+prints each file's share and the lines that were never reached, and fails below 95 %. Needs gcc and
+gcov.
 
     python tests/coverage.py [--schedules 2000] [--json F]
 """
@@ -27,14 +28,19 @@ FLAGS = [
     "--coverage",
     "-DPCOLL_TEST_INTERLEAVE",
     "-DPCOLL_TEST_CHAIN_BYTES=128",
+    "-DPCOLL_TEST_CHUNK_BYTES=64",
 ]
-PROGRAMS = ("test_invariants", "test_fuzz", "test_policy")
+PROGRAMS = {
+    "simulation": ("test_invariants", "test_fuzz", "test_policy"),
+    "steps": ("test_node_steps",),
+}
 ENOUGH = 95.0
 
 
 def measured(source: Path) -> bool:
     """Is this one of the files that have to be covered?"""
-    return source.parent.name == "protocol" or source.name == "engine.c"
+    of_domain = source.parent.name == "domain" and source.name.startswith("node")
+    return source.parent.name == "protocol" or source.name == "engine.c" or of_domain
 
 
 def compile_one(source: Path, folder: Path) -> str:
@@ -46,15 +52,19 @@ def compile_one(source: Path, folder: Path) -> str:
 
 def build(folder: Path) -> list[str]:
     """The programs."""
-    mains = [ROOT / "tests/c" / f"{name}.c" for name in PROGRAMS]
-    common = [compile_one(source, folder) for source in sources() if source not in mains]
+    compiled: dict[Path, str] = {}
     programs = []
-    for main in mains:
-        programs.append(str(folder / main.stem))
-        objects = [*common, compile_one(main, folder)]
-        subprocess.run(
-            ["cc", "--coverage", *objects, "-lm", "-lpthread", "-o", programs[-1]], check=True
-        )
+    for group, names in PROGRAMS.items():
+        mains = [ROOT / "tests/c" / f"{name}.c" for name in names]
+        common = [source for source in sources(group) if source not in mains]
+        for main in mains:
+            for source in (*common, main):
+                compiled[source] = compiled.get(source) or compile_one(source, folder)
+            programs.append(str(folder / main.stem))
+            objects = [compiled[source] for source in (*common, main)]
+            subprocess.run(
+                ["cc", "--coverage", *objects, "-lm", "-lpthread", "-o", programs[-1]], check=True
+            )
     return programs
 
 
@@ -86,7 +96,11 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        env = {**os.environ, "PARTIALCOLL_SCHEDULES": str(options.schedules)}
+        env = {
+            **os.environ,
+            "PARTIALCOLL_SCHEDULES": str(options.schedules),
+            "PARTIALCOLL_DEPARTURES": "1",
+        }
         for program in build(folder):
             subprocess.run([program], env=env, check=True, stdout=subprocess.DEVNULL)
         for source in filter(measured, sources()):

@@ -386,9 +386,9 @@ MUTANTS = [
     ),
     Mutant(
         "closing does not wait for reports",
-        "allreduce/vertex.c",
-        "return s->tokens_sent &&\n",
-        "return false && s->tokens_sent &&\n",
+        "allreduce/vertex_closing.c",
+        "return s->tokens_sent && s->tokens_received",
+        "return false && s->tokens_received",
     ),
     # One handle on one rank.
     Mutant(
@@ -399,19 +399,19 @@ MUTANTS = [
     ),
     Mutant(
         "leavers stay live",
-        "allreduce/vertex.c",
-        "v->live[i] &= ~(joined[i] | left[i]);",
-        "v->live[i] &= ~joined[i];",
+        "protocol/round.c",
+        "live[i] &= ~(left[i] | (back ? 0 : joined[i]));",
+        "live[i] &= left[i] | ~(back ? 0 : joined[i]);",
     ),
     Mutant(
         "closing forgets the round in progress",
-        "allreduce/vertex.c",
-        "v->closing_rounds = v->engine.current + v->frozen;",
-        "v->closing_rounds = v->engine.current;",
+        "allreduce/vertex_closing.c",
+        "v->drives ? v->engine.current + v->frozen : 0;",
+        "v->drives ? v->engine.current : 0;",
     ),
     Mutant(
         "closing does not wait for the last messages",
-        "allreduce/vertex.c",
+        "allreduce/vertex_closing.c",
         "if (v->last_received < v->activation.edges ||",
         "if (",
     ),
@@ -422,18 +422,275 @@ MUTANTS = [
         "s->ring = options->history + 1;",
         "s->ring = options->history;",
     ),
+    # The domain in shared memory.
+    Mutant(
+        "a deposit is handed in without a swap",
+        "domain/node.c",
+        "            STEP(atomic_compare_exchange_strong(own_descriptor(n), &word,\n"
+        "                                                descriptor_of(&after)))) {\n"
+        "            n->member = after;\n"
+        "            n->owes",
+        "            (STEP(atomic_store(own_descriptor(n), descriptor_of(&after))), true)) {\n"
+        "            n->member = after;\n"
+        "            n->owes",
+    ),
+    Mutant(
+        "a join is handed in without a swap",
+        "domain/node.c",
+        "            STEP(atomic_compare_exchange_strong(own_descriptor(n), &word, next))) {",
+        "            (STEP(atomic_store(own_descriptor(n), next)), true)) {",
+    ),
+    Mutant(
+        "a rank says that it has read a round before it ceases to join",
+        "domain/node.c",
+        "    if (m->joined)\n"
+        "        STEP(atomic_fetch_and(own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));\n"
+        "    STEP(atomic_store(&own_line(n)->delivered, m->delivered));\n",
+        "    STEP(atomic_store(&own_line(n)->delivered, m->delivered));\n"
+        "    if (m->joined)\n"
+        "        STEP(atomic_fetch_and(own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));\n",
+    ),
+    Mutant(
+        "who has read a round does not look whether it held the next one back",
+        "domain/node.c",
+        "control_round(control) >= before + m->history);",
+        "control_round(control) > before + m->history);",
+    ),
+    Mutant(
+        "a copy is taken for whole although its slot is being written",
+        "domain/node.c",
+        "uint64_t control = node_control(n), reuse = round + n->ring;",
+        "uint64_t control = node_control(n), reuse = round + n->ring + 1;",
+    ),
+    Mutant(
+        "a copy is looked at before it is known to be whole",
+        "domain/node.c",
+        "        joined = ends_join(n, h);",
+        "        joined = joined || ends_join(n, h);",
+    ),
+    Mutant(
+        "a rank is told the wrong round of its deposit",
+        "domain/node.c",
+        "m->taken_in = (int64_t)rounds - 1;",
+        "m->taken_in = (int64_t)rounds;",
+    ),
+    Mutant(
+        "the round of a deposit is read before it is written",
+        "domain/node.c",
+        "    uint64_t rounds = m->contribution.frozen != NO_SLOT\n",
+        "    uint64_t rounds = false\n",
+    ),
+    Mutant(
+        "an arrival has no time",
+        "domain/node.c",
+        "        if (*outcome == DEPOSIT_ARRIVED)\n            note_arrival_time(n);\n",
+        "",
+    ),
+    Mutant(
+        "a round is closed twice",
+        "domain/node_close.c",
+        "    if (!STEP(atomic_compare_exchange_strong(\n"
+        "            &n->shared->control, &open, control_word(round, NODE_CLOSING, n->who))))\n"
+        "        return false;\n",
+        "    STEP(atomic_store(&n->shared->control,\n"
+        "                      control_word(round, NODE_CLOSING, n->who)));\n",
+    ),
+    Mutant(
+        "a later round is closed than was counted",
+        "domain/node_close.c",
+        "if (control_round(open) != round || control_phase(open) != NODE_OPEN)",
+        "if (control_phase(open) != NODE_OPEN)",
+    ),
+    Mutant(
+        "a rank is frozen without a swap",
+        "domain/node_close.c",
+        "    while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,\n"
+        "                                              descriptor_freeze(word))))\n"
+        "        ;\n",
+        "    STEP(atomic_store(&n->descriptors[j], descriptor_freeze(word)));\n",
+    ),
+    Mutant(
+        "the list of an earlier round is reduced",
+        "domain/node_close.c",
+        "    atomic_store_explicit(&n->shared->parts, parts, memory_order_relaxed);\n"
+        "    return parts;",
+        "    return parts;",
+    ),
+    Mutant(
+        "a chunk of a later round is taken",
+        "domain/node_close.c",
+        "if (word >> 32 != (uint32_t)round || *chunk >= n->chunks)",
+        "if (*chunk >= n->chunks)",
+    ),
+    Mutant(
+        "a chunk is given to two",
+        "domain/node_close.c",
+        "    } while (!STEP(atomic_compare_exchange_weak(&n->shared->taken, &word, word + 1)));",
+        "        STEP(atomic_store(&n->shared->taken, word + 1));\n    } while (0);",
+    ),
+    Mutant(
+        "chunks are finished before they are counted",
+        "domain/node_close.c",
+        "        STEP(atomic_store(&n->shared->done, 0));\n"
+        "        STEP(atomic_store(&n->shared->taken, round << 32));\n"
+        "        set_control(n, round, NODE_REDUCING);\n",
+        "        STEP(atomic_store(&n->shared->taken, round << 32));\n"
+        "        set_control(n, round, NODE_REDUCING);\n"
+        "        STEP(atomic_store(&n->shared->done, 0));\n",
+    ),
+    Mutant(
+        "the next round opens before it is known who is live",
+        "domain/node_close.c",
+        "    node_account(n, round, node_result(n, round));\n    node_complete(n, round);\n",
+        "    node_complete(n, round);\n    node_account(n, round, node_result(n, round));\n",
+    ),
+    Mutant(
+        "nobody is woken at the end of a round",
+        "domain/node_close.c",
+        "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n);\n",
+        "    set_control(n, round + 1, NODE_OPEN);\n",
+    ),
+    Mutant(
+        "sleepers are woken before the round is over",
+        "domain/node_close.c",
+        "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n);\n",
+        "    wake_sleepers(n);\n    set_control(n, round + 1, NODE_OPEN);\n",
+    ),
+    Mutant(
+        "a round starts with those who were live before",
+        "domain/node_decide.c",
+        "    if (v->opened == round + 1)\n        return true;",
+        "    if (v->opened)\n        return true;",
+    ),
+    Mutant(
+        "who has come out of join counts as arrived",
+        "domain/node_decide.c",
+        "descriptor_joining(word) && knows_end_of_join(n, j) &&\n"
+        "           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));",
+        "descriptor_joining(word) && knows_end_of_join(n, j);",
+    ),
+    Mutant(
+        "the round after a join does not wait for its readers",
+        "domain/node_decide.c",
+        "if (is_behind(n, j, round) || (joined && is_unaware(n, j)))",
+        "if (is_behind(n, j, round))",
+    ),
+    Mutant(
+        "the round after a join was admitted before",
+        "domain/node_decide.c",
+        "    if (round < v->admitted && !joined)",
+        "    if (round < v->admitted)",
+    ),
+    Mutant(
+        "one round too many is admitted",
+        "domain/node_decide.c",
+        "v->admitted = least + n->history;",
+        "v->admitted = least + n->history + 1;",
+    ),
+    Mutant(
+        "back-pressure of a node is off by one",
+        "domain/node_decide.c",
+        "round < n->history + STEP(atomic_load(&line->delivered)))",
+        "round <= n->history + STEP(atomic_load(&line->delivered)))",
+    ),
+    Mutant(
+        "a rank that is being freed holds the others back",
+        "domain/node_decide.c",
+        "return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);",
+        "return !away;",
+    ),
+    Mutant(
+        "a rank that has left holds the others back",
+        "domain/node_decide.c",
+        "return !away && !(STEP(",
+        "(void)away;\n    return !(STEP(",
+    ),
+    Mutant(
+        "ranks that had gone are overdue when they are back",
+        "domain/node_decide.c",
+        "bool here = bitset_has(active, i) || !(live >> i % 64 & 1);",
+        "bool here = bitset_has(active, i);\n        (void)live;",
+    ),
+    Mutant(
+        "nobody is told when a linger is over",
+        "domain/node_decide.c",
+        "    if (!over && due < *alarm)",
+        "    if (false)",
+    ),
+    Mutant(
+        "a linger begins with that of an earlier round",
+        "domain/node_decide.c",
+        "while ((word & ~mask) != tag) {",
+        "while (!word) {",
+    ),
+    Mutant(
+        "a deadline begins with an earlier arrival",
+        "domain/node_decide.c",
+        "if (!bitset_has(v->arrived, rank) || !bitset_has(v->live, rank) || at >= least)",
+        "if (at >= least)",
+    ),
+    Mutant(
+        "a frozen slot is free at once",
+        "protocol/descriptor.h",
+        "return DESCRIPTOR_NO_SLOT | (word & 7) << 3 | gone |",
+        "return DESCRIPTOR_NO_SLOT | DESCRIPTOR_NO_SLOT << 3 | gone |",
+    ),
+    Mutant(
+        "a join is announced once",
+        "protocol/descriptor.h",
+        "uint64_t gone = word & ((uint64_t)3 << 7);",
+        "uint64_t gone = word & ((uint64_t)1 << 8);",
+    ),
+    Mutant(
+        "an arrival outlives the round that took it",
+        "protocol/descriptor.h",
+        "uint64_t gone = word & ((uint64_t)3 << 7);",
+        "uint64_t gone = word & ((uint64_t)7 << 6);",
+    ),
+    Mutant(
+        "a stored deposit is not announced as stored",
+        "protocol/descriptor.h",
+        "if (active && !descriptor_arrived(word))",
+        "if (false)",
+    ),
+    Mutant(
+        "a sum lies before the fabric without a mark",
+        "domain/node_close.c",
+        "        n->base.ops->alert(&n->base);",
+        "        n->site.alert(n->site.arg, n->site.plane->member[0]);",
+    ),
+    Mutant(
+        "who asks the leader to look leaves no mark",
+        "domain/node.c",
+        "    STEP(atomic_store(&n->shared->attention, 1));\n",
+        "",
+    ),
+    Mutant(
+        "the leader is asked to look before there is a mark",
+        "domain/node.c",
+        "    STEP(atomic_store(&n->shared->attention, 1));\n"
+        "    n->site.alert(n->site.arg, n->site.plane->member[0]);",
+        "    n->site.alert(n->site.arg, n->site.plane->member[0]);\n"
+        "    STEP(atomic_store(&n->shared->attention, 1));",
+    ),
+    Mutant(
+        "a lone deposit is sent with an old header",
+        "domain/node.c",
+        "    memcpy(alone, n->gathered, d->shape->header_bytes);\n",
+        "",
+    ),
     # Found by a reviewer who tried to get past the checks.
     Mutant(
         "only 64 ranks can have joined",
-        "protocol/member.c",
+        "protocol/round.c",
         "for (size_t i = 0; i < bitset_words(ranks); i++)\n        gone +=",
         "for (size_t i = 0; i < 1; i++)\n        gone +=",
     ),
     Mutant(
         "only 64 ranks can cease to be live",
-        "allreduce/vertex.c",
-        "for (size_t i = 0; i < words; i++)\n        v->live[i] &= ~(joined[i] | left[i]);",
-        "for (size_t i = 0; i < 1; i++)\n        v->live[i] &= ~(joined[i] | left[i]);",
+        "protocol/round.c",
+        "for (size_t i = 0; i < bitset_words(ranks); i++)\n        live[i] &=",
+        "for (size_t i = 0; i < 1; i++)\n        live[i] &=",
     ),
     Mutant(
         "only 64 ranks count as arrived",

@@ -2,8 +2,9 @@
 """Do the invariants catch mistakes? Plants protocol mistakes one at a time and looks.
 
 Each mistake is one small change of a source under csrc/. It has to compile, and running the
-simulated schedules with it has to end with a broken invariant: a crash, a hang or a clean run
-is a failure of this script. The unchanged sources have to pass first.
+simulated schedules with it (for the domain in shared memory: those of its steps) has to end with a
+broken invariant: a crash, a hang or a clean run is a failure of this script. The unchanged sources
+have to pass first.
 
     python tests/mutants.py [--jobs 2] [--json F] [NAME ...]
 """
@@ -15,6 +16,7 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,23 +32,30 @@ FLAGS = [
     "-O1",
     "-DPCOLL_TEST_INTERLEAVE",
     "-DPCOLL_TEST_CHAIN_BYTES=128",
+    "-DPCOLL_TEST_CHUNK_BYTES=64",
 ]
 SCHEDULES = 20000
+PROGRAMS = ("simulation", "steps")
+DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")
 PATIENCE = 300  # seconds for one mutant: only a hang takes that long
 
 
+def program_of(mutant: Mutant) -> str:
+    """Which program has to catch it."""
+    return "steps" if DOMAIN.fullmatch(mutant.file) else "simulation"
+
+
 class Builder:
-    """Compiles everything once; then a mutant costs one file and a link."""
+    """Compiles everything once; then a mutant costs one file (a header: a few) and a link."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.sources = {program: sources(program) for program in PROGRAMS}
         self.objects: dict[Path, Path] = {}
 
-    def compile(self, source: Path, to: Path, include: Path | None = None) -> None:
-        """One file. A changed copy finds its headers beside the original."""
-        beside = ["-iquote", str(include)] if include else []
+    def compile(self, source: Path, to: Path) -> None:
         subprocess.run(
-            ["cc", *FLAGS, *beside, "-c", str(source), "-o", str(to)],
+            ["cc", *FLAGS, "-c", str(source), "-o", str(to)],
             check=True,
             capture_output=True,
             text=True,
@@ -55,15 +64,16 @@ class Builder:
     def compile_all(self, jobs: int) -> None:
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             compiled = []
-            for i, source in enumerate(sources()):
+            every = {source: None for group in self.sources.values() for source in group}
+            for i, source in enumerate(every):
                 self.objects[source] = self.folder / f"{i}-{source.stem}.o"
                 compiled.append(pool.submit(self.compile, source, self.objects[source]))
             for future in compiled:
                 future.result()
 
-    def link(self, name: str, changed: dict[Path, Path]) -> Path:
+    def link(self, of: str, name: str, changed: dict[Path, Path]) -> Path:
         program = self.folder / name
-        objects = [str(changed.get(s, o)) for s, o in self.objects.items()]
+        objects = [str(changed.get(s, self.objects[s])) for s in self.sources[of]]
         subprocess.run(
             ["cc", *objects, "-lm", "-lpthread", "-o", str(program)],
             check=True,
@@ -80,16 +90,31 @@ class Builder:
                 f"{mutant.name}: found {text.count(mutant.old)} times in {mutant.file}, "
                 f"expected once:\n{mutant.old}"
             )
-        copy = self.folder / f"mutant-{index}.c"
-        copy.write_text(text.replace(mutant.old, mutant.new))
-        compiled = copy.with_suffix(".o")
-        self.compile(copy, compiled, include=original.parent)
-        return self.link(f"mutant-{index}", {original: compiled})
+        tree = self.folder / f"csrc-{index}"
+        shutil.copytree(ROOT / "csrc", tree, ignore=shutil.ignore_patterns("*.so", "*.o"))
+        (tree / mutant.file).write_text(text.replace(mutant.old, mutant.new))
+        changed = {}
+        for source in self.concerned(original):
+            changed[source] = tree / f"{source.stem}.o"
+            self.compile(tree / source.relative_to(ROOT / "csrc"), changed[source])
+        program = self.link(program_of(mutant), f"mutant-{index}", changed)
+        shutil.rmtree(tree)
+        return program
+
+    def concerned(self, file: Path) -> list[Path]:
+        """What has to be compiled again: of a header of the domain, the files of the domain."""
+        if file.suffix == ".c":
+            return [file]
+        return sorted((ROOT / "csrc/domain").glob("node*.c"))
 
 
 def run(program: Path, schedules: int) -> tuple[int | None, str, float]:
     """Exit status (None: it hangs), what it said, seconds."""
-    env = {**os.environ, "PARTIALCOLL_SCHEDULES": str(schedules)}
+    env = {
+        **os.environ,
+        "PARTIALCOLL_SCHEDULES": str(schedules),
+        "PARTIALCOLL_DEPARTURES": "1",
+    }
     begin = time.monotonic()
     try:
         done = subprocess.run(
@@ -143,10 +168,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         builder = Builder(Path(folder))
         builder.compile_all(options.jobs)
-        status, said, _ = run(builder.link("unchanged", {}), 200)
-        if status != 0:
-            print(f"the unchanged sources do not pass:\n{said}", file=sys.stderr)
-            return 1
+        for program in PROGRAMS:
+            status, said, _ = run(builder.link(program, f"unchanged-{program}", {}), 200)
+            if status != 0:
+                print(f"the unchanged sources do not pass:\n{said}", file=sys.stderr)
+                return 1
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             rows = list(pool.map(lambda pair: judge(builder, *pair), enumerate(chosen)))
     for row in rows:

@@ -109,10 +109,9 @@ static bool call_is_over(void *arg)
 {
     pcoll_handle *h = arg;
     struct domain *d = h->vertex->domain;
-    int64_t alarm; /* the driver's */
     bool ready = d->ops->ready(d, 0);
     if (!ready && d->ops->help) {
-        d->ops->help(d, false, &alarm);
+        vertex_help(h->vertex);
         ready = d->ops->ready(d, 0);
     }
     return (ready && (!h->vertex->arrivals || turns_are_over(h))) || has_failed(h);

@@ -302,6 +302,16 @@ const struct participant_ops vertex_ops = {
     .attention = participant_attention,
 };
 
+void vertex_help(struct vertex *v)
+{
+    int64_t alarm;
+    v->domain->ops->help(v->domain, false, &alarm);
+    if (alarm == INT64_MAX || alarm == v->told)
+        return;
+    v->told = alarm;
+    context_kick(v->context, &v->base);
+}
+
 int vertex_look_again(struct vertex *v, bool driver)
 {
     struct domain *d = v->domain;
@@ -310,6 +320,8 @@ int vertex_look_again(struct vertex *v, bool driver)
         d->ops->help(d, driver, &alarm);
     else if (d->ops->alert)
         d->ops->alert(d);
+    if (!driver)
+        v->told = alarm;
     if (!d->ops->help || alarm != INT64_MAX)
         context_kick(v->context, &v->base);
     return PCOLL_OK;

@@ -76,6 +76,7 @@ struct vertex {
 
     struct agreement closing_agreement;
     uint64_t closing_rounds; /* rounds that must be over before the end */
+    int64_t told;            /* alarm that the application has told the driver of */
     _Atomic int closing;
     bool last_sent;
     int last_received;
@@ -120,6 +121,10 @@ const uint64_t *vertex_awaited(struct vertex *v);
 /* Application: it has made a deposit. Sees to it that the driver looks, if there is
  * something in it for the driver. */
 void vertex_deposited(struct vertex *v, enum deposit_outcome outcome);
+
+/* Application, in shared memory only: do what there is to do. When it is to be looked
+ * at again is told to the driver, once. */
+void vertex_help(struct vertex *v);
 
 /* Application or driver: something has changed that may let a round start. */
 int vertex_look_again(struct vertex *v, bool driver);

@@ -76,6 +76,7 @@ static int write_deposit(struct node *n, struct deposit_plan plan,
 {
     const struct payload *p = &n->base.shape->payload;
     char *target = own_slot(n, plan.target);
+    INTERLEAVE();
     if (plan.carried == NO_SLOT && buffers)
         payload_pack(p, target, buffers);
     else if (plan.carried == NO_SLOT)
@@ -159,23 +160,25 @@ static void copy_out(struct node *n, const struct round_header *h, void *const *
                      pcoll_round *round, uint64_t *masks)
 {
     const struct round_shape *shape = n->base.shape;
+    INTERLEAVE();
     if (buffers && round_is_null(h, shape->ranks))
         payload_identity(&shape->payload, buffers);
     else if (buffers)
         payload_unpack(&shape->payload, buffers, message_payload(shape, h));
+    INTERLEAVE();
     round_describe(shape, h, round, masks);
 }
 
-/* With this round all have joined: the rank no longer announces it, and says so before
- * it says that it has read the round, since nobody starts the next one before. */
-static void note_end_of_join(struct node *n, const struct round_header *h,
-                             uint64_t round)
+/* Does the header say that with this round all have joined? Then the rank no longer
+ * announces it, and says so before it says that it has read the round, since nobody
+ * starts the next one before. */
+static bool ends_join(const struct node *n, const struct round_header *h)
 {
-    struct member *m = &n->member;
+    const struct member *m = &n->member;
     uint32_t ranks = n->base.shape->ranks;
-    if (m->joining && bitset_has(round_mask_const(h, ranks, ROUND_JOINED), m->rank) &&
-        round_all_gone(h, ranks))
-        m->joined_in = (int64_t)round;
+    return m->joining &&
+           bitset_has(round_mask_const(h, ranks, ROUND_JOINED), m->rank) &&
+           round_all_gone(h, ranks);
 }
 
 /* Was a round held back for this member, as far as it can tell? It will look. */
@@ -199,6 +202,7 @@ static int node_deliver(struct domain *d, int who, uint64_t last, uint64_t horiz
     struct node *n = node_of(d);
     struct member *m = &n->member;
     uint64_t index, lost, before = m->delivered;
+    bool joined = false;
     for (bool whole = false; !whole;) {
         look(n);
         if (!member_read_begin(m, last, horizon, &index, &lost)) {
@@ -208,10 +212,12 @@ static int node_deliver(struct domain *d, int who, uint64_t last, uint64_t horiz
         n->unreported += lost;
         const struct round_header *h = node_result(n, index);
         copy_out(n, h, buffers, round, masks);
-        note_end_of_join(n, h, index);
+        joined = ends_join(n, h);
         fence_after_reads();
         whole = m->deliver == PCOLL_DELIVER_ONE || !overwritten(n, index);
     }
+    if (joined)
+        m->joined_in = (int64_t)index;
     *moved = end_read(n, before);
     look(n);
     round->index = index;
@@ -242,8 +248,8 @@ static void node_look(struct domain *d, int who, struct member *copy)
     uint64_t word = STEP(atomic_load(&n->descriptors[who]));
     uint32_t flags = STEP(atomic_load(&line->flags));
     *copy = (struct member){.rank = n->site.plane->member[who],
-                            .deliver = n->member.deliver,
-                            .history = n->member.history,
+                            .deliver = n->deliver,
+                            .history = n->history,
                             .started = flags & NODE_CALLING,
                             .retired = flags & NODE_RETIRED,
                             .joining = descriptor_joining(word),
@@ -463,6 +469,8 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
     n->fabric = plane->domains > 1;
     n->members = plane->members;
     n->who = plane->who;
+    n->deliver = options->deliver;
+    n->history = options->history;
     n->ring = options->history + 1;
     n->set = calloc(bitset_words(shape->ranks), sizeof *n->set);
     bool enough = n->set;

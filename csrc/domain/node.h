@@ -171,8 +171,10 @@ struct node {
     uint64_t seed;
     bool fabric;
     uint32_t members, who, chunks, ring;
+    enum pcoll_deliver deliver; /* these two as in member, but for all threads */
+    uint32_t history;
     uint64_t *set;        /* of the members */
-    struct member member; /* this rank; its application's */
+    struct member member; /* this rank; its application's alone */
     struct node_view view[NODE_SIDES];
     bool owes;           /* its last deposit has not been seen to leave */
     uint64_t unreported; /* rounds lost since the last delivery */

@@ -31,15 +31,16 @@ static int freeze_member(struct node *n, uint32_t j, struct round_header *h)
         ;
     int slot = descriptor_pending(word);
     descriptor_announce(word, rank, h, n->base.shape->ranks);
-    if (slot != NO_SLOT) {
-        atomic_store_explicit(&line->taken_in, h->round + 1, memory_order_release);
-        atomic_fetch_add_explicit(&line->included, 1, memory_order_relaxed);
-    }
     if (n->site.frozen)
         n->site.frozen(n->site.arg, rank, h->round, h,
                        slot == NO_SLOT
                            ? NULL
                            : message_payload(n->base.shape, node_slot(n, j, slot)));
+    if (slot != NO_SLOT) {
+        STEP(
+            atomic_store_explicit(&line->taken_in, h->round + 1, memory_order_release));
+        atomic_fetch_add_explicit(&line->included, 1, memory_order_relaxed);
+    }
     return slot;
 }
 
@@ -92,6 +93,7 @@ static int reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
 
 static void do_chunk(struct node *n, uint64_t round, uint32_t chunk)
 {
+    INTERLEAVE();
     int rc = reduce_chunk(n, round, chunk);
     if (rc != PCOLL_OK)
         atomic_store(&n->shared->failure, rc);

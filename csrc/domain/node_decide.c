@@ -48,13 +48,20 @@ static bool knows_end_of_join(const struct node *n, uint32_t j)
     return !joined || STEP(atomic_load(&n->lines[j].delivered)) >= joined;
 }
 
+/* Does the rank announce a join that is not over? It ceases to say so before it says
+ * that it has read the round; so what it says counts only if it is read after that. */
+static bool announces_join(const struct node *n, uint32_t j, uint64_t word)
+{
+    return descriptor_joining(word) && knows_end_of_join(n, j) &&
+           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));
+}
+
 static bool has_arrived(const struct node *n, const struct node_view *v, uint32_t j,
                         uint64_t word)
 {
     if (descriptor_arrived(word))
         return true;
-    bool goes =
-        descriptor_left(word) || (descriptor_joining(word) && knows_end_of_join(n, j));
+    bool goes = descriptor_left(word) || announces_join(n, j, word);
     return goes && bitset_has(v->live, n->site.plane->member[j]);
 }
 
@@ -80,8 +87,8 @@ void node_arrivals(struct node *n, struct node_view *v, uint64_t round)
 static bool is_behind(const struct node *n, uint32_t j, uint64_t round)
 {
     const struct node_line *line = &n->lines[j];
-    if (n->member.deliver != PCOLL_DELIVER_ONE ||
-        round < n->member.history + STEP(atomic_load(&line->delivered)))
+    if (n->deliver != PCOLL_DELIVER_ONE ||
+        round < n->history + STEP(atomic_load(&line->delivered)))
         return false;
     bool away = descriptor_left(STEP(atomic_load(&n->descriptors[j])));
     return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);
@@ -110,7 +117,7 @@ bool node_admits(struct node *n, uint64_t round, enum node_side side)
         uint64_t delivered = STEP(atomic_load(&n->lines[j].delivered));
         least = delivered < least ? delivered : least;
     }
-    v->admitted = least + n->member.history;
+    v->admitted = least + n->history;
     return true;
 }
 
@@ -203,8 +210,8 @@ static void count_absences(struct node *n, const struct round_header *result)
         uint32_t before = atomic_load_explicit(&n->absent[i], memory_order_relaxed);
         uint64_t live = atomic_load_explicit(&n->live[i / 64], memory_order_relaxed);
         bool here = bitset_has(active, i) || !(live >> i % 64 & 1);
-        atomic_store_explicit(&n->absent[i], here ? 0 : before + 1,
-                              memory_order_release);
+        STEP(atomic_store_explicit(&n->absent[i], here ? 0 : before + 1,
+                                   memory_order_release));
     }
 }
 
@@ -238,7 +245,7 @@ void node_account(struct node *n, uint64_t round, struct round_header *result)
     uint64_t live[bitset_words(ranks)];
     round_live(result, ranks, live);
     for (size_t i = 0; i < bitset_words(ranks); i++)
-        atomic_store_explicit(&n->live[i], live[i], memory_order_release);
+        STEP(atomic_store_explicit(&n->live[i], live[i], memory_order_release));
     node_note_join(n, round, result);
 }
 

@@ -4,7 +4,11 @@
 #include "node_memory.h"
 
 /* Chunks are cut so that a sum and what is added to it stay in a core's cache. */
+#ifdef PCOLL_TEST_CHUNK_BYTES
+static size_t const chunk_bytes = PCOLL_TEST_CHUNK_BYTES;
+#else
 static size_t const chunk_bytes = 64 << 10;
+#endif
 
 struct layout {
     size_t descriptors, asleep, live, absent, lines, list, slots, gathered, results;
@@ -45,20 +49,21 @@ size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
     return lay_out(shape, options, plane).total;
 }
 
-/* Its slots, its share of the results; the leader the rest. */
+/* Its slots, its share of the results and what comes before them; the leader the rest.
+ */
 void node_part(const struct round_shape *shape, const pcoll_options *options,
                const struct plane *plane, enum node_part part, size_t *offset,
                size_t *bytes)
 {
     struct layout l = lay_out(shape, options, plane);
     size_t slots = (l.gathered - l.slots) / plane->members;
-    size_t results = l.total - l.results;
+    size_t results = l.total - l.gathered;
     size_t begin = results * plane->who / plane->members;
     size_t end = results * (plane->who + 1) / plane->members;
     if (part == NODE_PART_SLOTS)
         *offset = l.slots + plane->who * slots, *bytes = slots;
     else if (part == NODE_PART_RESULTS)
-        *offset = l.results + begin, *bytes = end - begin;
+        *offset = l.gathered + begin, *bytes = end - begin;
     else
         *offset = 0, *bytes = plane->leads ? l.slots : 0;
 }

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The leader's driver where there is a fabric, as in
+ * csrc/allreduce/{vertex,starting}.c: it starts the rounds, and carries the sum of the
+ * domain into the result, as if the other domains had nothing to say. */
+#include <string.h>
+
+#include "../../csrc/base/splitmix.h"
+#include "check.h"
+#include "steps.h"
+
+/* What the round asks for; its initiator, if it may start. */
+static bool may_start(struct steps *s, uint32_t *initiator)
+{
+    struct steps_fabric *f = &s->fabric;
+    struct domain *d = s->member[0].domain;
+    size_t words = bitset_words(s->o.ranks);
+    struct policy_draw draw = {.stream = splitmix_mix(s->options.seed) ^ s->slot,
+                               .round = f->round,
+                               .vertices = 2};
+    struct policy_round asked = {
+        .ranks = s->o.ranks, .live = f->live, .drawn = f->drawn, .overdue = f->overdue};
+    policy_open(&s->policy, &draw, s->policy.max_staleness ? f->absences : NULL,
+                &asked);
+    bitset_clear(f->arrived, words);
+    bitset_clear(f->deposited, words);
+    d->ops->arrivals(d, f->arrived, f->deposited);
+    struct policy_report report = policy_count(&asked, f->arrived, f->deposited);
+    *initiator = bitset_first_common(
+        f->arrived, policy_draws(&s->policy) ? f->drawn : f->live, words);
+    return policy_met(&s->policy, &asked, &report, d->member_set);
+}
+
+static void count_absences(struct steps *s, const struct round_header *result)
+{
+    struct steps_fabric *f = &s->fabric;
+    const uint64_t *active = round_mask_const(result, s->o.ranks, ROUND_ACTIVE);
+    for (uint32_t i = 0; i < s->o.ranks; i++)
+        f->absences[i] =
+            bitset_has(active, i) || !bitset_has(f->live, i) ? 0 : f->absences[i] + 1;
+}
+
+static void finish(struct steps *s, const struct round_header *contribution)
+{
+    struct steps_fabric *f = &s->fabric;
+    struct domain *d = s->member[0].domain;
+    struct round_header *result = d->ops->result(d, f->round);
+    INTERLEAVE();
+    memcpy(result, contribution, s->shape.header_bytes);
+    if (!round_is_null(contribution, s->o.ranks))
+        memcpy(message_payload(&s->shape, result),
+               message_payload(&s->shape, contribution), s->shape.payload.bytes);
+    INTERLEAVE();
+    count_absences(s, result);
+    round_live(result, s->o.ranks, f->live);
+    d->ops->publish(d, f->round++);
+    f->started = false;
+}
+
+void steps_run_fabric(struct steps *s)
+{
+    struct steps_fabric *f = &s->fabric;
+    struct domain *d = s->member[0].domain;
+    for (;;) {
+        uint32_t initiator;
+        if (!f->started && d->ops->admits(d) && may_start(s, &initiator)) {
+            f->started = true;
+            f->initiator = initiator;
+        }
+        struct round_header *h = f->started ? d->ops->freeze(d, f->round) : NULL;
+        if (!h)
+            return;
+        h->initiator = f->initiator;
+        finish(s, h);
+    }
+}

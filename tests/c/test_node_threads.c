@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Domains in shared memory as they run under MPI (csrc/allreduce/handle.c, sharing.c),
+ * but with ranks that are threads: each has an application thread, an agent, a bell,
+ * and random delays. Four ranks in one domain, and in two with a fabric between them; a
+ * result has several chunks. Results are compared between ranks; the thread sanitizer
+ * watches.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../../csrc/allreduce/vertex.h"
+#include "../../csrc/base/splitmix.h"
+#include "../../csrc/domain/node.h"
+#include "check.h"
+#include "inproc.h"
+
+enum { RANKS = 4, ROUNDS = 200, COUNT = 40 };
+
+/* With deliver="all" a result may be overwritten while it is copied out: the copy is
+ * then thrown away (node.h, invariant 5). So the thread sanitizer is not told what is
+ * read there; with "one" it is. */
+void AnnotateIgnoreReadsBegin(const char *file, int line);
+void AnnotateIgnoreReadsEnd(const char *file, int line);
+
+struct rank {
+    uint32_t rank;
+    pcoll_options options;
+    struct progress *progress;
+    struct context *context;
+    struct vertex *vertex;
+    struct node_site site;
+    double sums[ROUNDS]; /* by round; 0: not seen */
+    uint64_t joined_at;
+};
+
+static struct rank ranks[RANKS];
+
+/* sharing.c */
+
+static struct bell_page *bell_of(uint32_t rank)
+{
+    return progress_bell(ranks[rank].progress)->page;
+}
+
+static void wake(void *arg, uint32_t rank)
+{
+    (void)arg;
+    bell_wake_waiters(bell_of(rank));
+}
+
+static void alert(void *arg, uint32_t rank)
+{
+    struct rank *r = arg;
+    if (rank == r->rank)
+        context_kick(r->context, &r->vertex->base);
+    else
+        bell_ring(bell_of(rank));
+}
+
+static int64_t now(void *arg)
+{
+    return context_now(((struct rank *)arg)->context);
+}
+
+/* handle.c */
+
+static bool call_is_over(void *arg)
+{
+    struct vertex *v = ((struct rank *)arg)->vertex;
+    struct domain *d = v->domain;
+    bool ready = d->ops->ready(d, 0);
+    if (!ready) {
+        vertex_help(v);
+        ready = d->ops->ready(d, 0);
+    }
+    return ready;
+}
+
+static bool closed(void *arg)
+{
+    struct rank *r = arg;
+    return atomic_load(&r->vertex->closing) == CLOSED;
+}
+
+static void must_wait(struct rank *r, bool (*what)(void *))
+{
+    CHECK(progress_wait(r->progress, what, r, 60000000) == PCOLL_OK,
+          "rank %u waited for a minute", r->rank);
+    CHECK_OK(context_check(r->context));
+}
+
+static void wait_for_call(struct rank *r)
+{
+    struct domain *d = r->vertex->domain;
+    if (progress_soon(call_is_over, r))
+        return;
+    d->ops->sleeps(d, true);
+    must_wait(r, call_is_over);
+    d->ops->sleeps(d, false);
+}
+
+static bool deliver(struct rank *r, pcoll_round *round)
+{
+    struct domain *d = r->vertex->domain;
+    double recv[COUNT];
+    void *buffers[] = {recv};
+    uint64_t masks[2];
+    bool moved = false, all = r->options.deliver == PCOLL_DELIVER_ALL;
+    if (all)
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    int rc =
+        d->ops->deliver(d, 0, UINT64_MAX, UINT64_MAX, buffers, round, masks, &moved);
+    if (all)
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    if (rc != PCOLL_OK)
+        return false;
+    if (moved)
+        vertex_look_again(r->vertex, false);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(recv[i] == recv[0], "element %d of round %llu: %g, the first one %g", i,
+              (unsigned long long)round->index, recv[i], recv[0]);
+    if (round->index < ROUNDS)
+        r->sums[round->index] = recv[0];
+    return true;
+}
+
+static void nap(struct rank *r, uint64_t n)
+{
+    uint32_t us = splitmix_below(r->rank + 77, n, 300);
+    if (us > 200)
+        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+}
+
+static uint64_t call(struct rank *r, uint64_t t)
+{
+    struct domain *d = r->vertex->domain;
+    bool one = r->options.deliver == PCOLL_DELIVER_ONE, any = false;
+    double send[COUNT];
+    const void *buffers[] = {send};
+    enum deposit_outcome outcome;
+    pcoll_round round = {0};
+    for (int i = 0; i < COUNT; i++)
+        send[i] = (double)(t + 1) * (r->rank + 1);
+    CHECK_OK(d->ops->deposit(d, 0, buffers, &outcome));
+    memset(send, 0, sizeof send);
+    vertex_deposited(r->vertex, outcome);
+    wait_for_call(r);
+    while (!(one && any) && deliver(r, &round))
+        any = true;
+    CHECK(any, "nothing delivered");
+    CHECK_OK(d->ops->change(d, 0, member_finish));
+    return round.index + 1;
+}
+
+static void join(struct rank *r)
+{
+    struct domain *d = r->vertex->domain;
+    pcoll_round round = {0};
+    CHECK_OK(d->ops->change(d, 0, member_join));
+    vertex_look_again(r->vertex, false);
+    while (!round.joined) {
+        wait_for_call(r);
+        CHECK(deliver(r, &round), "nothing delivered");
+    }
+    r->joined_at = round.index;
+    CHECK_OK(d->ops->change(d, 0, member_finish));
+}
+
+static void *application(void *arg)
+{
+    struct rank *r = arg;
+    uint64_t t = 0;
+    for (uint64_t seen = 0; seen < ROUNDS; t++) {
+        nap(r, t);
+        seen = call(r, t);
+    }
+    join(r);
+    progress_lock(r->progress);
+    CHECK_OK(vertex_close(r->vertex));
+    progress_unlock(r->progress);
+    must_wait(r, closed);
+    return NULL;
+}
+
+/* The vertex, and the memory of its domain: the leader comes before its members. */
+static void share(struct rank *r, void **memory)
+{
+    const struct plane *p = &r->vertex->plane;
+    void **mine = &memory[p->index];
+    if (p->leads) {
+        size_t bytes = node_bytes(&r->vertex->shape, &r->options, p);
+        *mine = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        CHECK(*mine, "no memory");
+        memset(*mine, 0, bytes);
+    }
+    r->site = (struct node_site){.memory = *mine,
+                                 .plane = p,
+                                 .slot = &r->vertex->base.slot,
+                                 .arg = r,
+                                 .wake = wake,
+                                 .alert = alert,
+                                 .now = now};
+    CHECK_OK(vertex_settle(r->vertex, &r->options, domain_node_create, &r->site));
+}
+
+static void create(struct rank *r, struct inproc *net, uint32_t rank, pcoll_options o,
+                   uint32_t most, void **memory)
+{
+    static uint64_t const hosts[RANKS];
+    *r = (struct rank){.rank = rank, .options = o};
+    pcoll_buffer buffer = {.count = COUNT, .dtype = PCOLL_FLOAT64, .op = PCOLL_SUM};
+    CHECK_OK(progress_create(&r->progress));
+    struct transport *t = inproc_endpoint(net, rank, bell_of(rank));
+    CHECK_OK(context_create(t, r->progress, &r->context));
+    struct vertex_spec spec = {.ranks = RANKS,
+                               .hosts = hosts,
+                               .most = most,
+                               .buffers = &buffer,
+                               .nbuffers = 1,
+                               .options = &r->options};
+    CHECK_OK(vertex_create(r->context, &spec, &r->vertex));
+    share(r, memory);
+    CHECK_OK(context_register(r->context, &r->vertex->base, 0));
+    progress_add(r->progress, &r->context->source);
+}
+
+static void destroy(struct rank *r)
+{
+    progress_remove(r->progress, &r->context->source);
+    progress_destroy(&r->progress);
+    context_unregister(r->context, 0);
+    vertex_destroy(&r->vertex);
+    context_destroy(&r->context);
+}
+
+static void compare(bool full)
+{
+    for (int t = 0; t < ROUNDS; t++) {
+        double sum = 0;
+        for (int i = 0; i < RANKS; i++) {
+            double here = ranks[i].sums[t];
+            CHECK(!sum || !here || here == sum, "round %d: %g and %g", t, sum, here);
+            sum = here ? here : sum;
+        }
+        if (full)
+            CHECK(sum == (t + 1) * RANKS * (RANKS + 1) / 2, "round %d: %g", t, sum);
+    }
+    for (int i = 1; i < RANKS; i++)
+        INVARIANT("agreement", ranks[i].joined_at == ranks[0].joined_at,
+                  "rank %d came out of join with round %llu, rank 0 with %llu", i,
+                  (unsigned long long)ranks[i].joined_at,
+                  (unsigned long long)ranks[0].joined_at);
+}
+
+static void run(pcoll_options o, uint32_t most, const char *policy)
+{
+    pthread_t threads[RANKS];
+    void *memory[RANKS] = {NULL};
+    snprintf(check_context, sizeof check_context,
+             "%s, deliver=%s, history=%u, %u domains", policy,
+             o.deliver == PCOLL_DELIVER_ONE ? "one" : "all", o.history, RANKS / most);
+    struct inproc *net = inproc_create(RANKS);
+    for (uint32_t i = 0; i < RANKS; i++)
+        create(&ranks[i], net, i, o, most, memory);
+    for (uint32_t i = 0; i < RANKS; i++)
+        CHECK_OK(progress_start_agent(ranks[i].progress, o.progress));
+    for (uint32_t i = 0; i < RANKS; i++)
+        pthread_create(&threads[i], NULL, application, &ranks[i]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        pthread_join(threads[i], NULL);
+    compare(o.policy.kind == PCOLL_FULL && !(o.policy.deadline > 0));
+    for (uint32_t i = 0; i < RANKS; i++)
+        destroy(&ranks[i]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        free(memory[i]);
+    inproc_free(net);
+}
+
+int main(void)
+{
+    static const char *const policies[] = {"solo",
+                                           "majority",
+                                           "full",
+                                           "quorum:0.5",
+                                           "first_of:2",
+                                           "last_of:2,max_staleness=2",
+                                           "solo,linger=50us",
+                                           "quorum:1.0,deadline=150us",
+                                           "full,deadline=100us"};
+    for (size_t policy = 0; policy < sizeof policies / sizeof *policies; policy++) {
+        for (uint32_t most = RANKS; most >= RANKS / 2; most -= RANKS / 2) {
+            for (int kind = 0; kind < 4; kind++) {
+                uint32_t history = kind & 1 ? 3 : 1;
+                pcoll_options o = {.deliver =
+                                       kind & 2 ? PCOLL_DELIVER_ALL : PCOLL_DELIVER_ONE,
+                                   .late = PCOLL_LATE_CARRY,
+                                   .history = history,
+                                   .progress = PCOLL_PROGRESS_AGENT};
+                CHECK_OK(pcoll_policy_parse(policies[policy], &o.policy));
+                run(o, most, policies[policy]);
+            }
+        }
+    }
+    printf("node threads: all tests passed\n");
+    return 0;
+}
