@@ -4,7 +4,11 @@
 #include "node_memory.h"
 
 /* Chunks are cut so that a sum and what is added to it stay in a core's cache. */
+#ifdef PCOLL_TEST_CHUNK_BYTES
+static size_t const chunk_bytes = PCOLL_TEST_CHUNK_BYTES;
+#else
 static size_t const chunk_bytes = 64 << 10;
+#endif
 
 struct layout {
     size_t descriptors, asleep, live, absent, lines, list, slots, gathered, results;
