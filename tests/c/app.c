@@ -358,7 +358,8 @@ static bool advance_locked(struct world *w, uint32_t rank)
     if (w->driving[rank])
         return false;
     w->driving[rank] = true;
-    if (a->handle < end_of_handles(w, rank) && misuses && !sim_random(w->sim, misuses))
+    bool made = a->handle < end_of_handles(w, rank) && a->phase != MEETING;
+    if (made && misuses && !sim_random(w->sim, misuses))
         app_misuse(w, rank);
     bool more = false;
     if (a->phase == FREEING)
