@@ -48,13 +48,21 @@ static bool knows_end_of_join(const struct node *n, uint32_t j)
     return !joined || STEP(atomic_load(&n->lines[j].delivered)) >= joined;
 }
 
+/* It has come to say that it joins. A rank that reads the round with which all had
+ * joined takes its word back before it says that it has read it: so whoever sees the
+ * latter has to ask again. */
+static bool announces_join(const struct node *n, uint32_t j, uint64_t word)
+{
+    return descriptor_joining(word) && knows_end_of_join(n, j) &&
+           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));
+}
+
 static bool has_arrived(const struct node *n, const struct node_view *v, uint32_t j,
                         uint64_t word)
 {
     if (descriptor_arrived(word))
         return true;
-    bool goes =
-        descriptor_left(word) || (descriptor_joining(word) && knows_end_of_join(n, j));
+    bool goes = descriptor_left(word) || announces_join(n, j, word);
     return goes && bitset_has(v->live, n->site.plane->member[j]);
 }
 
