@@ -7,16 +7,14 @@
 #include "check.h"
 #include "world_state.h"
 
-/* WAKE_BELL: and the handle, from WAKE_HANDLE bits on. */
-enum wake_token { WAKE_AGENT, WAKE_CALL, WAKE_STALLED, WAKE_BELL };
-enum { WAKE_HANDLE = 8, LONGEST_WAKE = 500 };
+enum { LONGEST_WAKE = 500 };
 
 const char *app_phase_name(enum app_phase phase)
 {
-    static const char *const names[] = {
-        [THINKING] = "computing", [WAITING] = "waiting",   [JOINING] = "joining",
-        [FREEING] = "freeing",    [RENEWING] = "renewing", [MEETING] = "meeting",
-        [DONE] = "done"};
+    static const char *const names[] = {[THINKING] = "computing", [WAITING] = "waiting",
+                                        [JOINING] = "joining",    [FREEING] = "freeing",
+                                        [RENEWING] = "renewing",  [MEETING] = "meeting",
+                                        [DONE] = "done"};
     return names[phase];
 }
 
@@ -373,7 +371,7 @@ static bool advance_locked(struct world *w, uint32_t rank)
 bool app_advance(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
-    if (a->stalled || a->busy)
+    if (a->stalled)
         return false;
     if (w->o.in_call && a->phase == WAITING && rank != w->o.awake &&
         sim_now(w->sim) < w->o.asleep) {
@@ -381,33 +379,30 @@ bool app_advance(struct world *w, uint32_t rank)
         sim_wake(w->sim, rank, w->o.asleep - sim_now(w->sim), WAKE_STALLED);
         return false;
     }
-    a->busy = true;
     bool more = advance_locked(w, rank);
     if (a->phase == WAITING || a->phase == JOINING)
         more = advance_waiting(w, rank);
-    a->busy = false;
     return more;
+}
+
+bool app_rung(struct world *w, uint32_t rank, uint64_t token)
+{
+    struct app *a = &w->app[rank];
+    bool bell = (token & ((1 << WAKE_HANDLE) - 1)) == WAKE_BELL;
+    a->rung = a->rung || (bell && token >> WAKE_HANDLE == (uint64_t)a->handle);
+    return bell;
 }
 
 void app_woken(struct world *w, uint32_t rank, uint64_t token)
 {
     struct app *a = &w->app[rank];
-    if ((token & 255) == WAKE_BELL) {
-        a->rung = a->rung || token >> WAKE_HANDLE == (uint64_t)a->handle;
-        return;
-    }
-    bool calls = token == WAKE_CALL && a->phase == THINKING;
-    CHECK(token == WAKE_AGENT || !a->busy, "rank %u is two threads", rank);
-    if (token == WAKE_STALLED)
+    if (token == WAKE_STALLED) {
         a->stalled = false;
-    a->busy = a->busy || token != WAKE_AGENT;
-    if (token == WAKE_STALLED && (a->phase == WAITING || a->phase == JOINING)) {
         a->rung = true;
-        if (is_ready(w, rank))
+        if ((a->phase == WAITING || a->phase == JOINING) && is_ready(w, rank))
             take(w, rank);
-    } else if (calls)
+    } else if (token == WAKE_CALL && a->phase == THINKING)
         start(w, rank);
-    a->busy = a->busy && token == WAKE_AGENT;
 }
 
 void app_begin(struct world *w, uint32_t rank)

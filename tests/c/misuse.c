@@ -51,8 +51,8 @@ static void check_awaited(struct world *w, uint32_t rank)
         INVARIANT("quorum",
                   bitset_has(awaited, r) == (live[r] && reference_may_start(&c, r)),
                   "round %llu waits for rank %u: %d; it is live %d, drawn %d",
-                  (unsigned long long)round, r, bitset_has(awaited, r),
-                  live[r], reference_may_start(&c, r));
+                  (unsigned long long)round, r, bitset_has(awaited, r), live[r],
+                  reference_may_start(&c, r));
 }
 
 static void try_all(struct world *w, uint32_t rank)

@@ -319,15 +319,14 @@ static void print_line(const struct space_tally *t, FILE *out, size_t policy,
         fprintf(out, " %4llu", (unsigned long long)of[many_ranks[i]]);
     fprintf(out, " |");
     for (size_t i = 0; i < LENGTH(groupings); i++)
-        fprintf(out, " %9llu",
-                (unsigned long long)t->grouped_of[policy][algorithm][i]);
+        fprintf(out, " %9llu", (unsigned long long)t->grouped_of[policy][algorithm][i]);
     fprintf(out, "\n");
 }
 
 void space_print(const struct space_tally *t, FILE *out)
 {
-    fprintf(out,
-            "handles run, by policy x algorithm, number of ranks | domains\n%-24s", "");
+    fprintf(out, "handles run, by policy x algorithm, number of ranks | domains\n%-24s",
+            "");
     for (size_t i = 0; i < LENGTH(rank_counts); i++)
         fprintf(out, " %4u", rank_counts[i]);
     for (size_t i = 0; i < LENGTH(many_ranks); i++)

@@ -203,8 +203,8 @@ static bool single_admits(struct domain *d)
     bool admits = s->real->ops->admits(s->real);
     struct member m = own_state(s);
     uint64_t round = s->published;
-    bool lags = s->deliver == PCOLL_DELIVER_ONE &&
-                round - s->account->delivered >= s->history;
+    bool lags =
+        s->deliver == PCOLL_DELIVER_ONE && round - s->account->delivered >= s->history;
     bool copies = m.reading >= 0 && (uint64_t)m.reading + s->history + 1 == round;
     bool joins = m.joined_in >= 0;
     INVARIANT("liveness", admits || lags || copies || joins,

@@ -8,66 +8,11 @@
 #include "../../csrc/base/splitmix.h"
 #include "check.h"
 #include "space.h"
+#include "threads.h"
 #include "wire.h"
 #include "world_state.h"
 
-void (*interleave_hook)(void);
-static struct world *current; /* for the hooks, which have no arguments */
-
-enum { MOST_STEPS = 20000000, MOST_POLLS = 100000, MOST_NESTED = 3 };
-
-static void drive(struct world *w, uint32_t rank, int *polls)
-{
-    w->again[rank] = false;
-    w->driving[rank] = true;
-    while (context_poll(w->context[rank]) > 0)
-        INVARIANT("liveness", ++*polls < MOST_POLLS, "rank %u is busy for ever", rank);
-    w->driving[rank] = false;
-    int rc = context_check(w->context[rank]);
-    INVARIANT("isolation", rc == PCOLL_OK, "rank %u: %d: %s", rank, rc,
-              pcoll_last_error());
-}
-
-/* While its driver is in the middle of something, its application alone goes on. */
-static void run_rank(struct world *w, uint32_t rank)
-{
-    int polls = 0;
-    bool more = true;
-    while (more) {
-        if (w->driving[rank])
-            w->again[rank] = true;
-        else
-            drive(w, rank, &polls);
-        more = app_advance(w, rank) || (w->again[rank] && !w->driving[rank]);
-    }
-}
-
-static bool step(struct world *w)
-{
-    struct sim_stop stop;
-    if (!sim_step(w->sim, &stop))
-        return false;
-    INVARIANT("liveness", w->steps++ < MOST_STEPS, "it goes on for ever");
-    if (stop.woken)
-        app_woken(w, stop.rank, stop.token);
-    run_rank(w, stop.rank);
-    return true;
-}
-
-/* The others go on for a while in the middle of somebody's step, and still others in
- * the middle of theirs. */
-static void interleave(void)
-{
-    struct world *w = current;
-    uint32_t one_in = w->o.trouble.interleaves;
-    if (w->nested == MOST_NESTED || !one_in || sim_random(w->sim, one_in))
-        return;
-    w->nested++;
-    uint32_t most = sim_random(w->sim, 2) ? 8 * w->o.ranks : 4;
-    for (uint32_t steps = sim_random(w->sim, most); steps && step(w);)
-        steps--;
-    w->nested--;
-}
+static struct world *current; /* for the dump, which has no arguments */
 
 static void dump_operations(FILE *out, const struct vertex *v)
 {
@@ -88,10 +33,9 @@ static void dump_rank(FILE *out, struct world *w, int k, uint32_t rank)
     struct member m;
     v->domain->ops->look(v->domain, (int)v->plane.who, &m);
     fprintf(out,
-            "  rank %u: %s%s%s at handle %d, call %llu; round %llu %s, frozen %llu, "
+            "  rank %u: %s%s at handle %d, call %llu; round %llu %s, frozen %llu, "
             "complete %llu, delivered %llu%s%s%s%s; closing %d; not done:",
-            rank, app_phase_name(a->phase), a->stalled ? " (stalled)" : "",
-            a->busy ? " (in a call)" : "", a->handle,
+            rank, app_phase_name(a->phase), a->stalled ? " (stalled)" : "", a->handle,
             (unsigned long long)a->call, (unsigned long long)v->engine.current,
             v->engine.released ? "released" : "held", (unsigned long long)m.frozen,
             (unsigned long long)m.complete, (unsigned long long)m.delivered,
@@ -271,17 +215,14 @@ void world_run(const struct world_options *options, struct world_report *report)
     w->ledger = ledgers;
     create(w);
     current = w;
-    interleave_hook = interleave;
     check_dump = dump;
     for (uint32_t r = 0; r < w->o.ranks; r++)
         app_begin(w, r);
-    while (step(w))
-        ;
+    threads_run(w);
     check_nobody_waits(w);
     check_end(w);
     fill_report(w);
     check_dump = NULL;
-    interleave_hook = NULL;
     if (report)
         *report = w->report;
     destroy(w);

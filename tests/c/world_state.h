@@ -12,11 +12,21 @@ enum { WORLD_SEED = 7 }; /* of the draws */
 
 enum app_phase { THINKING, WAITING, JOINING, FREEING, RENEWING, MEETING, DONE };
 
+/* What sim_wake was called for. WAKE_BELL: and the handle, from WAKE_HANDLE bits on. */
+enum wake_token {
+    WAKE_AGENT,
+    WAKE_CALL,
+    WAKE_STALLED,
+    WAKE_BELL,
+    WAKE_PAUSED, /* its application goes on */
+    WAKE_PAUSED_AGENT
+};
+enum { WAKE_HANDLE = 8 };
+
 /* The application of one rank: phase, and which handle it is at. Handles are numbered
  * through all generations. */
 struct app {
     enum app_phase phase;
-    bool busy; /* in the middle of a step: others go on, it does not */
     bool rung; /* shared memory: it is to look whether its round is complete */
     bool asks; /* it has asked for its handle to be closed */
     int handle;
@@ -46,13 +56,13 @@ struct world {
         struct world *world;
         int handle;
     } way[WORLD_MOST_MADE]; /* from a domain to its world */
-    /* By rank: somebody drives, as holding the progress lock; is to look again. */
+    /* By rank: somebody holds the progress lock; when it is free the agent is to look.
+     */
     bool driving[LEDGER_MOST_RANKS], again[LEDGER_MOST_RANKS];
     uint64_t expected_next[WORLD_MOST_MADE][LEDGER_MOST_RANKS];
     uint64_t joined_at[WORLD_MOST_MADE][2]; /* round after the first, second join, +1 */
     struct world_report report;
     uint64_t deliveries, steps;
-    int nested; /* so many are in the middle of a step */
 };
 
 /* How handle k was asked for. */
@@ -82,6 +92,8 @@ void app_ring(struct world *w, int k, uint32_t rank);
 void app_alert(struct world *w, uint32_t rank);
 /* Its wake-up of this token has come. */
 void app_woken(struct world *w, uint32_t rank, uint64_t token);
+/* Whatever it does: it is told if the token is that of a bell. */
+bool app_rung(struct world *w, uint32_t rank, uint64_t token);
 /* One step, if it can make one. */
 bool app_advance(struct world *w, uint32_t rank);
 const char *app_phase_name(enum app_phase phase);
