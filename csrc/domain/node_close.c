@@ -102,7 +102,7 @@ static void end_reduction(struct node *n, uint64_t round)
 {
     if (n->fabric) {
         set_control(n, round, NODE_FABRIC);
-        n->site.alert(n->site.arg, n->site.plane->member[0]);
+        n->base.ops->alert(&n->base);
         return;
     }
     node_account(n, round, node_result(n, round));
