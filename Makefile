@@ -76,7 +76,7 @@ TSAN := -O1 -g -fsanitize=thread
 C := build/c
 
 $(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE \
-    -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=256
+    -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=128
 $(C)/test_threads $(C)/test_program_threads: EXTRA := tests/c/inproc.c
 $(C)/test_threads $(C)/test_program_threads: SANITIZE := $(TSAN)
 SANITIZE ?= $(ASAN)

@@ -27,7 +27,7 @@ FLAGS = [
     "--coverage",
     "-DPCOLL_TEST_INTERLEAVE",
     "-DPCOLL_TEST_CHAIN_BYTES=128",
-    "-DPCOLL_TEST_CHUNK_BYTES=256",
+    "-DPCOLL_TEST_CHUNK_BYTES=128",
 ]
 PROGRAMS = ("test_invariants", "test_fuzz", "test_policy")
 ENOUGH = 95.0

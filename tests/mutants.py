@@ -30,7 +30,7 @@ FLAGS = [
     "-O1",
     "-DPCOLL_TEST_INTERLEAVE",
     "-DPCOLL_TEST_CHAIN_BYTES=128",
-    "-DPCOLL_TEST_CHUNK_BYTES=256",
+    "-DPCOLL_TEST_CHUNK_BYTES=128",
 ]
 SCHEDULES = 20000
 PATIENCE = 300  # seconds for one mutant: only a hang takes that long

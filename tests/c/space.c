@@ -107,6 +107,8 @@ static const uint32_t counts[] = {1, 1, 2, 3, 7, 64, 257};
 static const int64_t thinks[] = {0, 1000, 10000, 100000};
 static const uint32_t one_ins[] = {0, 0, 3, 20}; /* how often a trouble happens */
 
+static const uint32_t pauses[] = {0, 2, 8, 50}; /* of a thread, between two steps */
+
 /* The n-th draw of a seed. */
 struct dice {
     uint64_t seed, n;
@@ -172,7 +174,7 @@ struct world_options space_draw(uint64_t seed)
                                        .duplicates = PICK(&d, one_ins),
                                        .misuses = PICK(&d, one_ins),
                                        .close_all = PICK(&d, one_ins),
-                                       .interleaves = PICK(&d, one_ins),
+                                       .interleaves = PICK(&d, pauses),
                                        .stall_longest = roll(&d, 2) ? 3000 : 50000};
     o.grouping = PICK(&d, grouped);
     return o;
