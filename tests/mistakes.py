@@ -386,9 +386,9 @@ MUTANTS = [
     ),
     Mutant(
         "closing does not wait for reports",
-        "allreduce/vertex.c",
-        "return s->tokens_sent &&\n",
-        "return false && s->tokens_sent &&\n",
+        "allreduce/vertex_closing.c",
+        "return s->tokens_sent &&",
+        "return false && s->tokens_sent &&",
     ),
     # One handle on one rank.
     Mutant(
@@ -399,19 +399,19 @@ MUTANTS = [
     ),
     Mutant(
         "leavers stay live",
-        "allreduce/vertex.c",
-        "v->live[i] &= ~(joined[i] | left[i]);",
-        "v->live[i] &= ~joined[i];",
+        "protocol/round.c",
+        "live[i] &= ~(left[i] | (back ? 0 : joined[i]));",
+        "live[i] &= ~(back ? 0 : joined[i]);",
     ),
     Mutant(
         "closing forgets the round in progress",
-        "allreduce/vertex.c",
-        "v->closing_rounds = v->engine.current + v->frozen;",
-        "v->closing_rounds = v->engine.current;",
+        "allreduce/vertex_closing.c",
+        "v->engine.current + v->frozen : 0",
+        "v->engine.current : 0",
     ),
     Mutant(
         "closing does not wait for the last messages",
-        "allreduce/vertex.c",
+        "allreduce/vertex_closing.c",
         "if (v->last_received < v->activation.edges ||",
         "if (",
     ),
@@ -425,15 +425,15 @@ MUTANTS = [
     # Found by a reviewer who tried to get past the checks.
     Mutant(
         "only 64 ranks can have joined",
-        "protocol/member.c",
+        "protocol/round.c",
         "for (size_t i = 0; i < bitset_words(ranks); i++)\n        gone +=",
         "for (size_t i = 0; i < 1; i++)\n        gone +=",
     ),
     Mutant(
         "only 64 ranks can cease to be live",
-        "allreduce/vertex.c",
-        "for (size_t i = 0; i < words; i++)\n        v->live[i] &= ~(joined[i] | left[i]);",
-        "for (size_t i = 0; i < 1; i++)\n        v->live[i] &= ~(joined[i] | left[i]);",
+        "protocol/round.c",
+        "for (size_t i = 0; i < bitset_words(ranks); i++)\n        live[i] &=",
+        "for (size_t i = 0; i < 1; i++)\n        live[i] &=",
     ),
     Mutant(
         "only 64 ranks count as arrived",
@@ -508,5 +508,96 @@ MUTANTS = [
         "protocol/policy.c",
         "return round->live_count && report->arrived == count;",
         "return report->arrived == count;",
+    ),
+    # Two planes: domains in shared memory, their leaders on the fabric.
+    Mutant(
+        "a node's sum is there, and its leader is not told what for",
+        "domain/node_close.c",
+        "n->base.ops->alert(&n->base);",
+        "n->site.alert(n->site.arg, n->site.plane->member[0]);",
+    ),
+    Mutant(
+        "a member's deposit does not make its leader look",
+        "allreduce/vertex.c",
+        "else if (d->ops->alert)",
+        "else if (d->ops->alert && v->drives)",
+    ),
+    Mutant(
+        "the leader forgets that its round waits for the node's sum",
+        "allreduce/vertex.c",
+        "    v->gathering = *finished ? NO_OPERATION : id;",
+        "    v->gathering = NO_OPERATION;\n    (void)id;",
+    ),
+    Mutant(
+        "members of a node do not close",
+        "allreduce/vertex.c",
+        "return closing == DRAINING ? vertex_drain(v) : PCOLL_OK;",
+        "return PCOLL_OK;",
+    ),
+    Mutant(
+        "a member's timer is forgotten",
+        "allreduce/vertex.c",
+        "    if (alarm != INT64_MAX)\n        context_alarm(v->context, &v->base, alarm);",
+        "    (void)alarm;",
+    ),
+    Mutant(
+        "reports are counted for the rank, not for its node",
+        "allreduce/vertex.c",
+        "v->plane.domain[source], message",
+        "source % v->plane.domains, message",
+    ),
+    Mutant(
+        "reports go to the rank with the coordinator's number",
+        "allreduce/starting.c",
+        "t->ops->control(t, v->plane.leader[s->round.coordinator], &message);",
+        "t->ops->control(t, s->round.coordinator, &message);",
+    ),
+    Mutant(
+        "the last messages go to ranks with the vertices' numbers",
+        "allreduce/vertex_closing.c",
+        "vertex_send_control(v, p->leader[peer], CONTROL_LAST, k);",
+        "vertex_send_control(v, peer, CONTROL_LAST, k);",
+    ),
+    Mutant(
+        "only the leader of a node is one of its members",
+        "domain/node.c",
+        "bitset_add(n->set, plane->member[i]);",
+        "bitset_add(n->set, plane->member[0]);",
+    ),
+    Mutant(
+        "a round of a node is over, and nobody is woken",
+        "domain/node_close.c",
+        "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n);",
+        "    set_control(n, round + 1, NODE_OPEN);",
+    ),
+    Mutant(
+        "the ranks of a node are added up from the last one on",
+        "domain/node_close.c",
+        "const struct node_frozen *part = &n->list[k];",
+        "const struct node_frozen *part = &n->list[n->shared->parts - 1 - k];",
+    ),
+    Mutant(
+        "a member that has caught up does not say so",
+        "domain/node.c",
+        "return control_phase(control) == NODE_OPEN &&\n",
+        "return false && control_phase(control) == NODE_OPEN &&\n",
+    ),
+    Mutant(
+        "a node's back-pressure is off by one",
+        "domain/node_decide.c",
+        "round < n->member.history + STEP",
+        "round <= n->member.history + STEP",
+    ),
+    Mutant(
+        "a rank that has come out of join is taken for one that joins again",
+        "domain/node_decide.c",
+        "&&\n           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));",
+        ";",
+    ),
+    Mutant(
+        "a result of a node is not looked at again after it was copied",
+        "domain/node.c",
+        "whole = m->deliver == PCOLL_DELIVER_ONE || !overwritten(n, index);",
+        "whole = true || overwritten(n, index);",
     ),
 ]
