@@ -71,14 +71,14 @@ CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algori
         $(wildcard csrc/simulation/*.c)
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
 HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))
-WORLD := $(addprefix tests/c/,app.c invariants.c ledger.c misuse.c reference.c space.c spy.c wire.c world.c)
+WORLD := $(addprefix tests/c/,app.c fiber.c invariants.c ledger.c misuse.c model.c reference.c space.c spy.c spy_node.c threads.c wire.c world.c)
 WARN := -std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Wswitch -Wmissing-prototypes -Werror
 ASAN := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -O1 -g -fsanitize=thread
 C := build/c
 
 $(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE \
-    -DPCOLL_TEST_CHAIN_BYTES=128
+    -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=64
 STEPS := $(addprefix tests/c/,coroutine.c ledger.c reference.c space.c stepper.c steps.c steps_app.c steps_check.c steps_fabric.c)
 $(C)/test_node_steps: EXTRA := $(STEPS) -DPCOLL_TEST_INTERLEAVE \
     -DPCOLL_TEST_CHUNK_BYTES=64

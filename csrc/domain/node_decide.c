@@ -18,9 +18,14 @@ static int64_t nanoseconds(double seconds)
     return (int64_t)(seconds * 1e9);
 }
 
-/* Find out what the round asks for; false if it is over. What was written for it is
- * released before control names it, and what is written for the next one only after
- * control has moved on. */
+static bool is_open(uint64_t control, uint64_t round)
+{
+    return control_round(control) == round && control_phase(control) == NODE_OPEN;
+}
+
+/* Find out what the open round asks for; false if it has begun to close. What was
+ * written for it is released before control names it, and what is written for the next
+ * one only when it closes. */
 static bool open_view(struct node *n, struct node_view *v, uint64_t round)
 {
     uint32_t ranks = n->base.shape->ranks;
@@ -31,7 +36,7 @@ static bool open_view(struct node *n, struct node_view *v, uint64_t round)
     for (uint32_t i = 0; n->absent && i < ranks; i++)
         v->absences[i] =
             STEP(atomic_load_explicit(&n->absent[i], memory_order_acquire));
-    if (control_round(node_control(n)) != round)
+    if (!is_open(node_control(n), round))
         return false;
     struct policy_draw draw = {
         .stream = splitmix_mix(n->seed) ^ *n->site.slot, .round = round, .vertices = 1};

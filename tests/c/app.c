@@ -7,14 +7,14 @@
 #include "check.h"
 #include "world_state.h"
 
-enum wake_token { WAKE_AGENT, WAKE_CALL, WAKE_STALLED };
+enum { LONGEST_WAKE = 500 };
 
 const char *app_phase_name(enum app_phase phase)
 {
-    static const char *const names[] = {
-        [THINKING] = "computing", [BUSY] = "in a call",  [WAITING] = "waiting",
-        [JOINING] = "joining",    [FREEING] = "freeing", [RENEWING] = "renewing",
-        [MEETING] = "meeting",    [DONE] = "done"};
+    static const char *const names[] = {[THINKING] = "computing", [WAITING] = "waiting",
+                                        [JOINING] = "joining",    [FREEING] = "freeing",
+                                        [RENEWING] = "renewing",  [MEETING] = "meeting",
+                                        [DONE] = "done"};
     return names[phase];
 }
 
@@ -29,9 +29,61 @@ static double deposit_value(const struct world *w, uint32_t rank, uint64_t call,
     return ldexp(bits & 1 ? value : -value, (int)(bits >> 1 & 31) - 16);
 }
 
-static void kick(struct world *w, uint32_t rank, struct vertex *v)
+void app_ring(struct world *w, int k, uint32_t rank)
 {
-    context_kick(w->context[rank], &v->base);
+    sim_wake(w->sim, rank, sim_random(w->sim, LONGEST_WAKE),
+             WAKE_BELL | (uint64_t)k << WAKE_HANDLE);
+}
+
+void app_alert(struct world *w, uint32_t rank)
+{
+    sim_wake(w->sim, rank, sim_random(w->sim, LONGEST_WAKE), WAKE_AGENT);
+}
+
+static struct vertex *vertex_at(struct world *w, uint32_t rank)
+{
+    return w->vertex[w->app[rank].handle][rank];
+}
+
+/* Begin to wait. In shared memory it says so, looks once, and then it sleeps until
+ * somebody wakes it: nothing else makes it look (allreduce/handle.c). */
+static void wait_for_round(struct world *w, uint32_t rank, enum app_phase phase)
+{
+    struct domain *d = vertex_at(w, rank)->domain;
+    if (d->ops->sleeps)
+        d->ops->sleeps(d, true);
+    w->app[rank].rung = true;
+    w->app[rank].phase = phase;
+}
+
+static void stop_waiting(struct world *w, uint32_t rank)
+{
+    struct domain *d = vertex_at(w, rank)->domain;
+    if (d->ops->sleeps)
+        d->ops->sleeps(d, false);
+}
+
+static bool looks(struct domain *d)
+{
+    int64_t alarm;
+    if (d->ops->ready(d, 0))
+        return true;
+    d->ops->help(d, false, &alarm);
+    return d->ops->ready(d, 0);
+}
+
+static bool is_ready(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    struct domain *d = vertex_at(w, rank)->domain;
+    if (!d->ops->help)
+        return d->ops->ready(d, 0);
+    bool ready = false;
+    while (a->rung && !ready) {
+        a->rung = false;
+        ready = looks(d);
+    }
+    return ready;
 }
 
 static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
@@ -42,12 +94,9 @@ static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
     uint64_t masks[2 * bitset_words(w->o.ranks)];
     bool moved = false;
     void *recv[] = {a->recv};
-    enum app_phase phase = a->phase;
-    a->phase = BUSY;
     memset(a->recv, 0xff, w->o.count * sizeof *a->recv);
     int rc =
         v->domain->ops->deliver(v->domain, 0, last, UINT64_MAX, recv, r, masks, &moved);
-    a->phase = phase;
     if (rc == PCOLL_EEMPTY)
         return false;
     CHECK_OK(rc);
@@ -56,7 +105,7 @@ static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
     w->report.lost += r->lost;
     w->deliveries++;
     if (moved)
-        kick(w, rank, v);
+        CHECK_OK(vertex_look_again(v, false));
     return true;
 }
 
@@ -79,12 +128,11 @@ static void start(struct world *w, uint32_t rank)
     for (uint32_t i = 0; i < w->o.count; i++)
         to[i] = ldexp(value, -(int)(i % 16));
     const void *send[] = {to};
-    a->phase = BUSY;
     CHECK_OK(v->domain->ops->deposit(v->domain, 0, owned ? NULL : send, &outcome));
     /* What was handed over may be overwritten at once. */
     memset(a->send, 0xff, w->o.count * sizeof *a->send);
     vertex_deposited(v, outcome);
-    a->phase = WAITING;
+    wait_for_round(w, rank, WAITING);
 }
 
 static void begin_join(struct world *w, uint32_t rank)
@@ -92,8 +140,8 @@ static void begin_join(struct world *w, uint32_t rank)
     struct app *a = &w->app[rank];
     struct vertex *v = w->vertex[a->handle][rank];
     CHECK_OK(v->domain->ops->change(v->domain, 0, member_join));
-    kick(w, rank, v);
-    a->phase = JOINING;
+    CHECK_OK(vertex_look_again(v, false));
+    wait_for_round(w, rank, JOINING);
 }
 
 /* Handles of the generation that a rank is at: from the first to before the end. */
@@ -112,6 +160,13 @@ static void begin_free(struct world *w, uint32_t rank)
     struct app *a = &w->app[rank];
     a->phase = FREEING;
     a->handle = first_handle(w, rank);
+    a->asks = false;
+}
+
+static void ask_to_close(struct world *w, uint32_t rank)
+{
+    struct app *a = &w->app[rank];
+    a->asks = true;
     uint32_t close_all = w->o.trouble.close_all;
     bool all = close_all && sim_random(w->sim, close_all) == 0;
     for (int k = a->handle; all && k < end_of_handles(w, rank); k++)
@@ -124,7 +179,7 @@ static void leave_all(struct world *w, uint32_t rank)
     for (int k = first_handle(w, rank); k < end_of_handles(w, rank); k++) {
         struct vertex *v = w->vertex[k][rank];
         CHECK_OK(v->domain->ops->change(v->domain, 0, member_leave));
-        kick(w, rank, v);
+        CHECK_OK(vertex_look_again(v, false));
     }
 }
 
@@ -182,13 +237,14 @@ static void finish_call(struct world *w, uint32_t rank)
     struct domain *d = w->vertex[a->handle][rank]->domain;
     struct member m;
     pcoll_round r;
+    stop_waiting(w, rank);
     d->ops->snapshot(d, 0, &m);
     uint64_t last = m.deliver == PCOLL_DELIVER_ONE ? m.delivered : m.complete - 1;
-    int delivered = 0;
+    /* The first may be a newer one: those before it are lost by now. */
+    INVARIANT("order", deliver_one(w, a->handle, rank, UINT64_MAX, &r),
+              "rank %u was told of a round that is not there", rank);
     while (deliver_one(w, a->handle, rank, last, &r))
-        delivered++;
-    INVARIANT("order", delivered > 0, "rank %u was told of a round that is not there",
-              rank);
+        ;
     CHECK_OK(d->ops->change(d, 0, member_finish));
     if (++a->handle < end_of_handles(w, rank))
         start(w, rank);
@@ -203,8 +259,11 @@ static void advance_join(struct world *w, uint32_t rank)
     struct app *a = &w->app[rank];
     struct domain *d = w->vertex[a->handle][rank]->domain;
     pcoll_round r;
-    if (!deliver_one(w, a->handle, rank, UINT64_MAX, &r) || !r.joined)
+    stop_waiting(w, rank);
+    if (!deliver_one(w, a->handle, rank, UINT64_MAX, &r) || !r.joined) {
+        wait_for_round(w, rank, JOINING);
         return;
+    }
     check_joined(w, a->handle, 2 - a->joins_left, rank, &r);
     CHECK_OK(d->ops->change(d, 0, member_finish));
     join_over(w, rank);
@@ -229,9 +288,12 @@ static void end_generation(struct world *w, uint32_t rank)
     meet(w, rank, RENEWING);
 }
 
+/* Holding the progress lock. */
 static bool advance_free(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
+    if (!a->asks)
+        ask_to_close(w, rank);
     if (atomic_load(&w->vertex[a->handle][rank]->closing) != CLOSED)
         return false;
     check_closed(w, a->handle, rank);
@@ -257,12 +319,6 @@ static bool advance_meeting(struct world *w, uint32_t rank)
     return true;
 }
 
-static bool is_ready(struct world *w, uint32_t rank)
-{
-    struct domain *d = w->vertex[w->app[rank].handle][rank]->domain;
-    return d->ops->ready(d, 0);
-}
-
 /* A round is there to be taken. */
 static void take(struct world *w, uint32_t rank)
 {
@@ -284,10 +340,37 @@ static bool stalls(struct world *w, uint32_t rank)
     return true;
 }
 
+static bool advance_waiting(struct world *w, uint32_t rank)
+{
+    if (!is_ready(w, rank) || stalls(w, rank))
+        return false;
+    take(w, rank);
+    return true;
+}
+
+/* What needs the progress lock. */
+static bool advance_locked(struct world *w, uint32_t rank)
+{
+    uint32_t misuses = w->o.trouble.misuses;
+    struct app *a = &w->app[rank];
+    if (w->driving[rank])
+        return false;
+    w->driving[rank] = true;
+    bool made = a->handle < end_of_handles(w, rank) && a->phase != MEETING;
+    if (made && misuses && !sim_random(w->sim, misuses))
+        app_misuse(w, rank);
+    bool more = false;
+    if (a->phase == FREEING)
+        more = advance_free(w, rank);
+    else if (a->phase == RENEWING || a->phase == MEETING)
+        more = advance_meeting(w, rank);
+    w->driving[rank] = false;
+    return more;
+}
+
 bool app_advance(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
-    uint32_t misuses = w->o.trouble.misuses;
     if (a->stalled)
         return false;
     if (w->o.in_call && a->phase == WAITING && rank != w->o.awake &&
@@ -296,27 +379,18 @@ bool app_advance(struct world *w, uint32_t rank)
         sim_wake(w->sim, rank, w->o.asleep - sim_now(w->sim), WAKE_STALLED);
         return false;
     }
-    if (a->phase != BUSY && a->handle < end_of_handles(w, rank) && misuses &&
-        !sim_random(w->sim, misuses))
-        app_misuse(w, rank);
-    switch (a->phase) {
-    case WAITING:
-    case JOINING:
-        if (!is_ready(w, rank) || stalls(w, rank))
-            return false;
-        take(w, rank);
-        return true;
-    case FREEING:
-        return advance_free(w, rank);
-    case RENEWING:
-    case MEETING:
-        return advance_meeting(w, rank);
-    case THINKING:
-    case BUSY:
-    case DONE:
-        return false;
-    }
-    return false;
+    bool more = advance_locked(w, rank);
+    if (a->phase == WAITING || a->phase == JOINING)
+        more = advance_waiting(w, rank);
+    return more;
+}
+
+bool app_rung(struct world *w, uint32_t rank, uint64_t token)
+{
+    struct app *a = &w->app[rank];
+    bool bell = (token & ((1 << WAKE_HANDLE) - 1)) == WAKE_BELL;
+    a->rung = a->rung || (bell && token >> WAKE_HANDLE == (uint64_t)a->handle);
+    return bell;
 }
 
 void app_woken(struct world *w, uint32_t rank, uint64_t token)
@@ -324,6 +398,7 @@ void app_woken(struct world *w, uint32_t rank, uint64_t token)
     struct app *a = &w->app[rank];
     if (token == WAKE_STALLED) {
         a->stalled = false;
+        a->rung = true;
         if ((a->phase == WAITING || a->phase == JOINING) && is_ready(w, rank))
             take(w, rank);
     } else if (token == WAKE_CALL && a->phase == THINKING)

@@ -75,11 +75,14 @@ static void check_result(struct world *w, int k, uint32_t rank, const pcoll_roun
     const double *recv = w->app[rank].recv;
     uint32_t blocks = (w->o.count + 7) / 8;
     double expected = identity_of(h->op);
+    struct ledger_entry vertices[LEDGER_MOST_RANKS];
+    reference_gather(&w->ledger[k], r->index, reference_op(h->op), domain_of(w, k),
+                     vertices);
     for (uint32_t i = 0; i < w->o.count; i++) {
         int exponent = r->active ? -(int)(i % 16) : 0;
         if (r->active && i % 8 == 0)
-            expected =
-                a->result(&w->ledger[k], r->index, reference_op(h->op), i / 8, blocks);
+            expected = a->result(vertices, domains_of(w, k), reference_op(h->op), i / 8,
+                                 blocks);
         double e = ldexp(expected, exponent);
         INVARIANT("conservation", recv[i] == e || fabs(recv[i] - e) <= 1e-9 * fabs(e),
                   "element %u of round %llu of handle %d is %.17g, expected %.17g", i,
@@ -111,8 +114,8 @@ static void check_agreement(struct world *w, int k, uint32_t rank, const pcoll_r
 
 /* The policy was kept, or the round says that a deadline cut it short; and that one had
  * passed. */
-/* The lowest rank that started it: seen on the wire where each decides for itself,
- * under full the lowest that had to come. */
+/* The lowest rank that started it: of a vertex seen to start it on the wire where each
+ * decides for itself, under full the lowest that had to come. */
 static void check_initiator(struct world *w, int k, const pcoll_round *r,
                             const struct quorum_case *c)
 {
@@ -120,14 +123,19 @@ static void check_initiator(struct world *w, int k, const pcoll_round *r,
     bool full = p->kind == PCOLL_FULL, timed = p->deadline > 0;
     bool counted = p->linger > 0 || p->max_staleness || p->kind == PCOLL_QUORUM ||
                    p->kind == PCOLL_LAST_OF;
+    const uint32_t *domain = domain_of(w, k);
+    const struct ledger_entry *of = w->ledger[k].round[r->index];
     uint32_t lowest = 0;
-    if (timed || (counted && !full) || (w->o.ranks == 1 && !full))
+    if (timed || (counted && !full) || (domains_of(w, k) == 1 && !full))
         return;
-    while (full && lowest < w->o.ranks && !reference_came(c, lowest))
+    while (lowest < w->o.ranks &&
+           !(full ? reference_came(c, lowest) : of[lowest].started))
         lowest++;
-    if (!full)
-        lowest = w->ledger[k].starter[r->index] - 1;
-    INVARIANT("agreement", r->initiator == (int32_t)lowest,
+    bool right = r->initiator == (int32_t)lowest;
+    for (uint32_t i = lowest; !full && i < w->o.ranks; i++) /* leaders */
+        right = right || (of[i].started && domain[i] == domain[r->initiator]);
+    bool alone = domains_of(w, k) == w->o.ranks;
+    INVARIANT("agreement", alone || full ? r->initiator == (int32_t)lowest : right,
               "round %llu of handle %d says that rank %d started it, it was rank %d",
               (unsigned long long)r->index, k, r->initiator, (int)lowest);
 }

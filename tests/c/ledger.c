@@ -18,20 +18,20 @@ void ledger_clear(struct ledger *l, uint32_t ranks)
     if (!l->round) {
         l->round = calloc(LEDGER_MOST_ROUNDS, sizeof *l->round);
         l->seen = calloc(LEDGER_MOST_ROUNDS, sizeof *l->seen);
-        l->starter = calloc(LEDGER_MOST_ROUNDS, sizeof *l->starter);
         l->first_arrival = calloc(LEDGER_MOST_ROUNDS, sizeof *l->first_arrival);
         l->first_absent = calloc(LEDGER_MOST_ROUNDS, sizeof *l->first_absent);
-        CHECK(l->round && l->seen && l->starter && l->first_arrival && l->first_absent,
+        CHECK(l->round && l->seen && l->first_arrival && l->first_absent,
               "no memory for a ledger");
     }
-    memset(l->round, 0, rounds(l) * sizeof *l->round);
+    memset(l->round, 0, (rounds(l) + 1) * sizeof *l->round);
     memset(l->seen, 0, rounds(l) * sizeof *l->seen);
-    memset(l->starter, 0, (rounds(l) + 1) * sizeof *l->starter);
     memset(l->first_arrival, 0, (rounds(l) + 1) * sizeof *l->first_arrival);
     memset(l->first_absent, 0, (rounds(l) + 1) * sizeof *l->first_absent);
     memset(l->frozen, 0, sizeof l->frozen);
     memset(l->account, 0, sizeof l->account);
     memset(l->sent, 0, sizeof l->sent);
     memset(l->received, 0, sizeof l->received);
+    for (uint32_t r = 0; r < ranks; r++)
+        l->account[r].taken_in = -1;
     l->ranks = ranks;
 }

@@ -14,6 +14,7 @@ enum { LEDGER_MOST_ROUNDS = 4096, LEDGER_MOST_RANKS = 130 };
 struct ledger_entry {
     double value; /* of the first element */
     bool active, arrived, joined, left;
+    bool started; /* it sent the first activation: its vertex starts by itself */
 };
 
 /* What a rank has handed in and not yet seen in a round. */
@@ -22,6 +23,10 @@ struct ledger_account {
     bool has_pending, pending_arrived;
     double deposited, dropped; /* sums of the values handed in and forgotten */
     double magnitude;          /* of what these sums were made of: bounds rounding */
+    uint64_t delivered;        /* rounds */
+    int64_t taken_in;          /* the round that took the last deposit, or -1 */
+    uint64_t taken;            /* rounds that took one */
+    void *slot;                /* in shared memory, that the last round has read */
 };
 
 /* What the first rank that was given a round was told. */
@@ -37,7 +42,6 @@ struct ledger {
     struct ledger_entry (*round)[LEDGER_MOST_RANKS]; /* [round][rank] */
     struct ledger_seen *seen;                        /* [round] */
     uint64_t frozen[LEDGER_MOST_RANKS];              /* rounds entered, by rank */
-    uint32_t *starter; /* lowest rank that started a round itself, +1; 0: nobody yet */
     int64_t *first_arrival, *first_absent; /* arrival, entry of one that has not
                                              arrived: times, by round; 0: none yet */
     struct ledger_account account[LEDGER_MOST_RANKS];

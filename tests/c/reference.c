@@ -185,19 +185,28 @@ static void absorb(struct ledger_entry *a, const struct ledger_entry *b,
         *a = *b;
 }
 
+void reference_gather(const struct ledger *l, uint64_t round, combine_fn *combine,
+                      const uint32_t *domain, struct ledger_entry *vertices)
+{
+    for (uint32_t r = 0; r < l->ranks; r++)
+        vertices[r] = (struct ledger_entry){0};
+    for (uint32_t r = 0; r < l->ranks; r++)
+        absorb(&vertices[domain[r]], &l->round[round][r], combine);
+}
+
 /* Those beyond the power of two are folded in first, then neighbours at 1, 2, 4 …, the
  * lower on the left. */
-double reference_recdbl(const struct ledger *l, uint64_t round, combine_fn *combine,
-                        uint64_t block, uint64_t blocks)
+double reference_recdbl(const struct ledger_entry *vertices, uint32_t n,
+                        combine_fn *combine, uint64_t block, uint64_t blocks)
 {
     (void)block;
     (void)blocks;
     struct ledger_entry v[LEDGER_MOST_RANKS];
-    memcpy(v, l->round[round], sizeof v);
+    memcpy(v, vertices, n * sizeof *v);
     uint32_t power = 1;
-    while (2 * power <= l->ranks)
+    while (2 * power <= n)
         power *= 2;
-    for (uint32_t r = power; r < l->ranks; r++)
+    for (uint32_t r = power; r < n; r++)
         absorb(&v[r - power], &v[r], combine);
     for (uint32_t hop = 1; hop < power; hop *= 2)
         for (uint32_t r = 0; r < power; r += 2 * hop)
@@ -205,27 +214,27 @@ double reference_recdbl(const struct ledger *l, uint64_t round, combine_fn *comb
     return v[0].value;
 }
 
-/* The blocks are dealt out in P even segments; segment s is added up from vertex s+1 on
+/* The blocks are dealt out in n even segments; segment s is added up from vertex s+1 on
  * round to vertex s. */
-double reference_ring(const struct ledger *l, uint64_t round, combine_fn *combine,
-                      uint64_t block, uint64_t blocks)
+double reference_ring(const struct ledger_entry *vertices, uint32_t n,
+                      combine_fn *combine, uint64_t block, uint64_t blocks)
 {
     uint32_t segment = 0;
-    while ((segment + 1) * blocks / l->ranks <= block)
+    while ((segment + 1) * blocks / n <= block)
         segment++;
-    struct ledger_entry sum = l->round[round][(segment + 1) % l->ranks];
-    for (uint32_t i = 2; i <= l->ranks; i++)
-        absorb(&sum, &l->round[round][(segment + i) % l->ranks], combine);
+    struct ledger_entry sum = vertices[(segment + 1) % n];
+    for (uint32_t i = 2; i <= n; i++)
+        absorb(&sum, &vertices[(segment + i) % n], combine);
     return sum.value;
 }
 
-double reference_by_rank(const struct ledger *l, uint64_t round, combine_fn *combine,
-                         uint64_t block, uint64_t blocks)
+double reference_in_order(const struct ledger_entry *vertices, uint32_t n,
+                          combine_fn *combine, uint64_t block, uint64_t blocks)
 {
     (void)block;
     (void)blocks;
-    struct ledger_entry sum = l->round[round][0];
-    for (uint32_t r = 1; r < l->ranks; r++)
-        absorb(&sum, &l->round[round][r], combine);
+    struct ledger_entry sum = vertices[0];
+    for (uint32_t r = 1; r < n; r++)
+        absorb(&sum, &vertices[r], combine);
     return sum.value;
 }

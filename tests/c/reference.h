@@ -38,11 +38,15 @@ bool reference_fresh(const struct quorum_case *c);
 typedef double combine_fn(double a, double b);
 combine_fn *reference_op(int op);
 
-/* The result of a round in which somebody was active, in the order of an algorithm,
- * where element i of `count` is put in as the first one of the ledger: block i of 64
- * bytes, of `blocks`, belongs to it. */
-typedef double result_rule(const struct ledger *l, uint64_t round, combine_fn *combine,
-                           uint64_t block, uint64_t blocks);
-result_rule reference_recdbl, reference_ring, reference_by_rank;
+/* What the domains of a round come to, each in the order of its ranks: by vertex, whose
+ * numbers are in domain[], by rank. */
+void reference_gather(const struct ledger *l, uint64_t round, combine_fn *combine,
+                      const uint32_t *domain, struct ledger_entry *vertices);
+
+/* The result of a round in which somebody was active, in the order of an algorithm over
+ * n vertices: block i of 64 bytes, of `blocks`. */
+typedef double result_rule(const struct ledger_entry *vertices, uint32_t n,
+                           combine_fn *combine, uint64_t block, uint64_t blocks);
+result_rule reference_recdbl, reference_ring, reference_in_order;
 
 #endif

@@ -37,7 +37,7 @@ const struct space_algorithm space_algorithms[] = {
     {"recdbl", PCOLL_ALGORITHM_RECDBL, reference_recdbl},
     {"rabenseifner", PCOLL_ALGORITHM_RABENSEIFNER, reference_recdbl},
     {"ring", PCOLL_ALGORITHM_RING, reference_ring},
-    {"native", PCOLL_ALGORITHM_NATIVE, reference_by_rank}};
+    {"native", PCOLL_ALGORITHM_NATIVE, reference_in_order}};
 
 static const struct {
     const char *name;
@@ -53,6 +53,40 @@ static const struct {
     int most_handles; /* "all": one such handle per loop */
 } delivers[] = {{"one", PCOLL_DELIVER_ONE, WORLD_MOST_HANDLES},
                 {"all", PCOLL_DELIVER_ALL, 1}};
+
+/* Where a rank is; those in one place share memory. */
+static uint32_t by_itself(uint32_t rank)
+{
+    return rank;
+}
+
+static uint32_t together(uint32_t rank)
+{
+    (void)rank;
+    return 0;
+}
+
+/* 1, 4 and 2 neighbours, again and again. */
+static uint32_t unevenly(uint32_t rank)
+{
+    uint32_t within = rank % 7;
+    return 3 * (rank / 7) + (within > 0) + (within > 4);
+}
+
+static uint32_t by_turns(uint32_t rank)
+{
+    return rank % 3;
+}
+
+static const struct {
+    const char *name;
+    uint32_t (*place)(uint32_t rank);
+    uint32_t most; /* ranks in a domain; 0: all of a place */
+} groupings[] = {{"alone", by_itself, 0},   {"one", together, 0},
+                 {"pairs", together, 2},    {"threes", together, 3},
+                 {"1+4+2", unevenly, 0},    {"strided", by_turns, 0},
+                 {"dealt out", by_turns, 4}};
+static const int grouped[] = {0, 0, 1, 1, 1, 2, 3, 4, 5, 6}; /* how often each */
 
 static const char *const endings[] = {"loop", "join", "leave", "free"};
 static const int ops[] = {PCOLL_SUM, PCOLL_MIN, PCOLL_MAX};
@@ -72,6 +106,8 @@ static const uint32_t many_ranks[] = {32, 64, 65, 130}; /* one run in fifty */
 static const uint32_t counts[] = {1, 1, 2, 3, 7, 64, 257};
 static const int64_t thinks[] = {0, 1000, 10000, 100000};
 static const uint32_t one_ins[] = {0, 0, 3, 20}; /* how often a trouble happens */
+
+static const uint32_t pauses[] = {0, 2, 8, 50}; /* of a thread, between two steps */
 
 /* The n-th draw of a seed. */
 struct dice {
@@ -138,9 +174,61 @@ struct world_options space_draw(uint64_t seed)
                                        .duplicates = PICK(&d, one_ins),
                                        .misuses = PICK(&d, one_ins),
                                        .close_all = PICK(&d, one_ins),
-                                       .interleaves = PICK(&d, one_ins),
+                                       .interleaves = PICK(&d, pauses),
                                        .stall_longest = roll(&d, 2) ? 3000 : 50000};
+    o.grouping = PICK(&d, grouped);
     return o;
+}
+
+int space_grouping_count(void)
+{
+    return LENGTH(groupings);
+}
+
+uint32_t space_hosts(const struct world_options *o, uint64_t *hosts)
+{
+    for (uint32_t r = 0; r < o->ranks; r++)
+        hosts[r] = 1000 + 7 * groupings[o->grouping].place(o->ranks - 1 - r);
+    return groupings[o->grouping].most;
+}
+
+/* Is it in the same place, and in the same of the even parts that its ranks are dealt
+ * out in? */
+static bool share_memory(const struct world_options *o, const uint32_t *position,
+                         uint32_t count, uint32_t a, uint32_t b)
+{
+    uint32_t most = groupings[o->grouping].most;
+    uint32_t parts = most ? (count + most - 1) / most : 1, part[2];
+    const uint32_t both[] = {position[a], position[b]};
+    for (int i = 0; i < 2; i++) {
+        part[i] = parts;
+        while (part[i] && (uint64_t)count * part[i] / parts > both[i])
+            part[i]--;
+    }
+    return part[0] == part[1];
+}
+
+uint32_t space_domains(const struct world_options *o, int algorithm, uint32_t *domain)
+{
+    uint64_t hosts[LEDGER_MOST_RANKS];
+    uint32_t position[LEDGER_MOST_RANKS], count[LEDGER_MOST_RANKS] = {0}, domains = 0;
+    bool native = space_algorithms[algorithm].algorithm == PCOLL_ALGORITHM_NATIVE;
+    space_hosts(o, hosts);
+    for (uint32_t r = 0; r < o->ranks; r++) {
+        position[r] = 0;
+        for (uint32_t i = 0; i < o->ranks; i++) {
+            position[r] += i < r && hosts[i] == hosts[r];
+            count[r] += hosts[i] == hosts[r];
+        }
+    }
+    for (uint32_t r = 0; r < o->ranks; r++) {
+        uint32_t i = 0;
+        while (i < r && (native || hosts[i] != hosts[r] ||
+                         !share_memory(o, position, count[r], i, r)))
+            i++;
+        domain[r] = i < r ? domain[i] : domains++;
+    }
+    return domains;
 }
 
 int space_policy_count(void)
@@ -188,9 +276,9 @@ void space_describe(const struct world_options *o, char *text, size_t capacity)
 {
     size_t used = (size_t)snprintf(
         text, capacity,
-        "PARTIALCOLL_SEED=%llu: %u ranks, ending %s, %llu calls, %d times",
-        (unsigned long long)o->seed, o->ranks, endings[o->ending],
-        (unsigned long long)o->calls, o->generations);
+        "PARTIALCOLL_SEED=%llu: %u ranks, %s, ending %s, %llu calls, %d times",
+        (unsigned long long)o->seed, o->ranks, groupings[o->grouping].name,
+        endings[o->ending], (unsigned long long)o->calls, o->generations);
     for (int k = 0; k < o->handles && used < capacity; k++) {
         const struct world_handle *h = &o->handle[k];
         pcoll_policy policy = space_policy_of(h);
@@ -212,6 +300,9 @@ void space_count(struct space_tally *t, const struct world_options *o,
         const struct world_handle *h = &o->handle[k % o->handles];
         t->handles++;
         t->handles_of[h->policy][h->algorithm][o->ranks]++;
+        uint32_t domain[LEDGER_MOST_RANKS];
+        bool alone = space_domains(o, h->algorithm, domain) == o->ranks;
+        t->grouped_of[h->policy][h->algorithm][alone ? 0 : o->grouping]++;
         t->rounds += r->rounds[k];
     }
 }
@@ -225,19 +316,26 @@ static void print_line(const struct space_tally *t, FILE *out, size_t policy,
     fprintf(out, "%-24s", name);
     const uint64_t *of = t->handles_of[policy][algorithm];
     for (size_t i = 0; i < LENGTH(rank_counts); i++)
-        fprintf(out, " %6llu", (unsigned long long)of[rank_counts[i]]);
+        fprintf(out, " %4llu", (unsigned long long)of[rank_counts[i]]);
     for (size_t i = 0; i < LENGTH(many_ranks); i++)
-        fprintf(out, " %6llu", (unsigned long long)of[many_ranks[i]]);
+        fprintf(out, " %4llu", (unsigned long long)of[many_ranks[i]]);
+    fprintf(out, " |");
+    for (size_t i = 0; i < LENGTH(groupings); i++)
+        fprintf(out, " %9llu", (unsigned long long)t->grouped_of[policy][algorithm][i]);
     fprintf(out, "\n");
 }
 
 void space_print(const struct space_tally *t, FILE *out)
 {
-    fprintf(out, "handles run, by policy x algorithm and number of ranks\n%-24s", "");
+    fprintf(out, "handles run, by policy x algorithm, number of ranks | domains\n%-24s",
+            "");
     for (size_t i = 0; i < LENGTH(rank_counts); i++)
-        fprintf(out, " %6u", rank_counts[i]);
+        fprintf(out, " %4u", rank_counts[i]);
     for (size_t i = 0; i < LENGTH(many_ranks); i++)
-        fprintf(out, " %6u", many_ranks[i]);
+        fprintf(out, " %4u", many_ranks[i]);
+    fprintf(out, " |");
+    for (size_t i = 0; i < LENGTH(groupings); i++)
+        fprintf(out, " %9s", groupings[i].name);
     fprintf(out, "\n");
     for (size_t p = 0; p < LENGTH(space_policies); p++)
         for (size_t a = 0; a < LENGTH(space_algorithms); a++)

@@ -35,14 +35,24 @@ struct space_algorithm {
 };
 extern const struct space_algorithm space_algorithms[];
 
+/* How ranks are grouped, by the row in world_options: where each is, and the most in a
+ * domain. The first row: all alone. */
+int space_grouping_count(void);
+uint32_t space_hosts(const struct world_options *o, uint64_t *hosts);
+/* What has to come of it for a handle with this row's algorithm: the domain of each
+ * rank, numbered by their lowest ranks; how many. */
+uint32_t space_domains(const struct world_options *o, int algorithm, uint32_t *domain);
+
 /* A run drawn from its seed, uniformly over the tables. */
 struct world_options space_draw(uint64_t seed);
 /* It in words. */
 void space_describe(const struct world_options *o, char *text, size_t capacity);
 
-/* How many runs there were of each policy, algorithm and number of ranks. */
+/* How many handles there were of each policy and algorithm, with so many ranks, and
+ * grouped so. */
 struct space_tally {
     uint64_t runs, rounds, lost, handles, handles_of[16][8][LEDGER_MOST_RANKS + 1];
+    uint64_t grouped_of[16][8][16];
 };
 void space_count(struct space_tally *t, const struct world_options *o,
                  const struct world_report *r);

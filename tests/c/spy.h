@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A domain of one rank that is watched: every deposit and every freeze passes through a
- * model of what the contract says about them, written independently of the code under
- * test. Memory that nobody may read any more is filled with NaNs.
+ * A domain that is watched, from one rank: every deposit and every freeze passes
+ * through a model of what the contract says about them (model.h), written independently
+ * of the code under test. Memory that nobody may read any more is filled with NaNs.
+ *
+ * spy.c watches what its application calls, and a domain of one rank; spy_node.c what
+ * drives a domain in shared memory.
  */
 #ifndef PCOLL_TESTS_SPY_H
 #define PCOLL_TESTS_SPY_H
@@ -11,33 +14,61 @@
 #include "../../csrc/transport/sim.h"
 #include "ledger.h"
 
-struct spy {
-    struct domain base;
-    struct domain *real;
-    struct ledger *ledger;
-    struct sim *sim;
-    uint32_t rank;
-    enum pcoll_late late;
-    struct ledger_account *account; /* in the ledger */
-    uint64_t published, delivered;  /* rounds */
-    int64_t taken_in;               /* the round that took the last deposit, or -1 */
-    enum pcoll_deliver deliver;
-    uint32_t history;
-    pcoll_stats expected;
-    struct vertex **vertex;      /* this domain's; NULL while it is being made */
-    struct round_header *frozen; /* what the round in progress reads */
-};
-
+/* Where a domain is, and how it reaches the others. */
 struct spy_arg {
     struct ledger *ledger;
     struct sim *sim; /* for its clock */
     uint32_t rank;
-    struct vertex **vertex; /* where its vertex will stand */
+    struct vertex **vertices; /* of the handle by rank, its own made already */
+    void *memory;             /* shared by the domain; NULL: a domain of one rank */
+    void *arg;                /* of the two: as in node.h */
+    void (*wake)(void *arg, uint32_t rank);
+    void (*alert)(void *arg, uint32_t rank);
+};
+
+struct spy {
+    struct domain base;
+    struct domain_ops ops; /* of the base */
+    struct domain *real;
+    struct spy_arg site;
+    struct ledger *ledger;
+    struct ledger_account *account; /* in the ledger */
+    uint32_t rank;
+    enum pcoll_late late;
+    enum pcoll_deliver deliver;
+    uint32_t history;
+    uint64_t published; /* rounds; of a single domain */
+    pcoll_stats expected;
+    struct round_header *frozen; /* what the round in progress reads */
 };
 
 /* A domain_create_fn; arg is a struct spy_arg. The first buffer must be float64; with
  * late=carry its op is SUM. */
-int spy_create(const struct round_shape *shape, const pcoll_options *options, void *arg,
-               struct domain **out);
+domain_create_fn spy_create;
+
+/* Between the two files. */
+
+static inline struct spy *spy_of(struct domain *d)
+{
+    return (struct spy *)d;
+}
+
+/* The watched domain's operations for its application, filled in. */
+struct domain_ops spy_member_ops(void);
+/* With this many rounds complete. */
+uint64_t spy_complete(const struct spy *s);
+/* A rank that frees its handle holds nobody up any more. */
+bool spy_closing(const struct spy *s, uint32_t rank);
+/* The round begins: nothing of its result is there. It is over: nobody reads this. */
+void spy_poison(const struct round_shape *shape, const struct round_header *h);
+
+/* spy_node.c */
+int spy_node_create(struct spy *s, const struct round_shape *shape,
+                    const pcoll_options *options);
+struct domain_ops spy_node_ops(void);
+/* Rounds complete, as the shared memory says. */
+uint64_t spy_node_complete(const struct spy *s);
+/* Lost, and not yet reported. */
+uint64_t spy_node_unreported(const struct spy *s);
 
 #endif

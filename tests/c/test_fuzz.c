@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random input for the schedule builder, the engine and the policy parser, compared
- * with an oracle: what a schedule means is worked out here a second time, by looking at
+ * Random input for the schedule builder, the engine and the parsers, compared with an
+ * oracle: what a schedule means is worked out here a second time, by looking at
  * all operations again and again.
  *
  *   PARTIALCOLL_SEED=n  that case alone
@@ -316,6 +316,9 @@ static void random_text(struct dice *d, char *text, size_t capacity)
         "%s%n",
         "\xff\xfe",
         "99999999",
+        "node",
+        "rank",
+        "auto:",
         "",
     };
     size_t used = 0;
@@ -353,6 +356,29 @@ static void fuzz_policy(struct dice *d, uint64_t *accepted)
           again);
 }
 
+/* What is taken is a word, and a number in its one form, and says the same again. */
+static void fuzz_domain(struct dice *d, uint64_t *accepted)
+{
+    static const char *const words[] = {[PCOLL_DOMAIN_NODE] = "node",
+                                        [PCOLL_DOMAIN_RANK] = "rank",
+                                        [PCOLL_DOMAIN_AUTO] = "auto"};
+    char text[256], canonical[32];
+    int32_t domain = -77;
+    uint32_t most = 77;
+    random_text(d, text, sizeof text);
+    int rc = pcoll_domain_parse(text, &domain, &most);
+    if (rc != PCOLL_OK) {
+        CHECK(rc == PCOLL_EINVAL && domain == -77 && most == 77, "\"%s\": %d", text,
+              rc);
+        CHECK(strstr(pcoll_last_error(), "domain: expected"), "\"%s\": %s", text,
+              pcoll_last_error());
+        return;
+    }
+    ++*accepted;
+    snprintf(canonical, sizeof canonical, most ? "%s:%u" : "%s", words[domain], most);
+    CHECK(!strcmp(text, canonical), "\"%s\" is taken for \"%s\"", text, canonical);
+}
+
 static void fuzz(uint64_t seed, uint64_t *committed, uint64_t *accepted)
 {
     struct dice d = {.seed = seed};
@@ -361,6 +387,7 @@ static void fuzz(uint64_t seed, uint64_t *committed, uint64_t *accepted)
     fuzz_schedule(&d, committed);
     for (int i = 0; i < 5; i++)
         fuzz_policy(&d, accepted);
+    fuzz_domain(&d, accepted);
 }
 
 int main(void)
@@ -372,8 +399,8 @@ int main(void)
         fuzz(strtoull(one, NULL, 10), &committed, &accepted);
     for (uint64_t seed = 1; seed <= cases && !one; seed++)
         fuzz(seed, &committed, &accepted);
-    printf("fuzz: %llu cases; %llu schedules were valid and run, %llu policies were "
-           "taken\n",
+    printf("fuzz: %llu cases; %llu schedules were valid and run, %llu policies and "
+           "domains were taken\n",
            (unsigned long long)(one ? 1 : cases), (unsigned long long)committed,
            (unsigned long long)accepted);
     return 0;

@@ -63,13 +63,6 @@ static int wire_recv(struct transport *t, uint32_t peer, uint32_t tag, void *dat
     return w->real->ops->recv(w->real, peer, tag, data, capacity, cookie);
 }
 
-static void note_starter(const struct wire *w, struct ledger *l, uint64_t round)
-{
-    uint32_t *starter = &l->starter[round];
-    if (!*starter || w->base.rank + 1 < *starter)
-        *starter = w->base.rank + 1;
-}
-
 static int pass_control(struct wire *w, uint32_t peer, const struct control *message)
 {
     w->ledgers[message->handle].sent[peer]++;
@@ -87,7 +80,7 @@ static int wire_control(struct transport *t, uint32_t peer,
     pass_once(w, &w->activation[message->handle][message->edge], message->round,
               "an activation", message->edge);
     if (message->edge == 0)
-        note_starter(w, &w->ledgers[message->handle], message->round);
+        w->ledgers[message->handle].round[message->round][t->rank].started = true;
     if (w->duplicate_one_in && sim_random(w->sim, w->duplicate_one_in) == 0)
         pass_control(w, peer, message);
     return pass_control(w, peer, message);

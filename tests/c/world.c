@@ -4,55 +4,15 @@
 
 #include <string.h>
 
-#include "../../csrc/base/interleave.h"
+#include "../../csrc/domain/node.h"
 #include "../../csrc/base/splitmix.h"
 #include "check.h"
 #include "space.h"
+#include "threads.h"
 #include "wire.h"
 #include "world_state.h"
 
-void (*interleave_hook)(void);
-static struct world *current; /* for the hooks, which have no arguments */
-
-enum { MOST_STEPS = 20000000, MOST_POLLS = 100000 };
-
-static void run_rank(struct world *w, uint32_t rank)
-{
-    int polls = 0;
-    do {
-        while (context_poll(w->context[rank]) > 0)
-            INVARIANT("liveness", polls++ < MOST_POLLS, "rank %u is busy for ever",
-                      rank);
-        int rc = context_check(w->context[rank]);
-        INVARIANT("isolation", rc == PCOLL_OK, "rank %u: %d: %s", rank, rc,
-                  pcoll_last_error());
-    } while (app_advance(w, rank));
-}
-
-static bool step(struct world *w)
-{
-    struct sim_stop stop;
-    if (!sim_step(w->sim, &stop))
-        return false;
-    INVARIANT("liveness", w->steps++ < MOST_STEPS, "it goes on for ever");
-    if (stop.woken)
-        app_woken(w, stop.rank, stop.token);
-    run_rank(w, stop.rank);
-    return true;
-}
-
-/* Everybody goes on for a while in the middle of an application's step. */
-static void interleave(void)
-{
-    struct world *w = current;
-    uint32_t one_in = w->o.trouble.interleaves;
-    if (w->nested || !one_in || sim_random(w->sim, one_in))
-        return;
-    w->nested = true;
-    for (uint32_t steps = sim_random(w->sim, 8 * w->o.ranks); steps && step(w);)
-        steps--;
-    w->nested = false;
-}
+static struct world *current; /* for the dump, which has no arguments */
 
 static void dump_operations(FILE *out, const struct vertex *v)
 {
@@ -71,7 +31,7 @@ static void dump_rank(FILE *out, struct world *w, int k, uint32_t rank)
         return; /* not yet, or freed */
     const struct app *a = &w->app[rank];
     struct member m;
-    v->domain->ops->snapshot(v->domain, 0, &m);
+    v->domain->ops->look(v->domain, (int)v->plane.who, &m);
     fprintf(out,
             "  rank %u: %s%s at handle %d, call %llu; round %llu %s, frozen %llu, "
             "complete %llu, delivered %llu%s%s%s%s; closing %d; not done:",
@@ -90,6 +50,7 @@ static void dump_rank(FILE *out, struct world *w, int k, uint32_t rank)
 static void dump(FILE *out)
 {
     struct world *w = current;
+    interleave_hook = NULL;
     for (int k = 0; k < w->o.handles * w->o.generations; k++) {
         struct vertex *behind = NULL;
         fprintf(out, "handle %d, %s, at %lld ns:\n", k,
@@ -108,9 +69,52 @@ static void dump(FILE *out)
     }
 }
 
+static void wake(void *arg, uint32_t rank)
+{
+    const struct way *way = arg;
+    app_ring(way->world, way->handle, rank);
+}
+
+static void alert(void *arg, uint32_t rank)
+{
+    const struct way *way = arg;
+    app_alert(way->world, rank);
+}
+
+static void *memory_of(struct world *w, int k, const struct vertex *v,
+                       const pcoll_options *options)
+{
+    void **memory = &w->memory[k][v->plane.index];
+    size_t bytes = node_bytes(&v->shape, options, &v->plane);
+    if (!*memory && v->plane.members > 1) {
+        *memory = aligned_alloc(64, bytes);
+        CHECK(*memory, "no memory for a domain");
+        memset(*memory, 0, bytes);
+    }
+    return *memory;
+}
+
+static void settle(struct world *w, int k, uint32_t rank, const pcoll_options *options)
+{
+    struct vertex *v = w->vertex[k][rank];
+    CHECK(!memcmp(v->plane.domain, domain_of(w, k), w->o.ranks * sizeof(uint32_t)),
+          "rank %u: other domains than are expected", rank);
+    w->way[k] = (struct way){w, k};
+    struct spy_arg arg = {.ledger = &w->ledger[k],
+                          .sim = w->sim,
+                          .rank = rank,
+                          .vertices = w->vertex[k],
+                          .memory = memory_of(w, k, v, options),
+                          .arg = &w->way[k],
+                          .wake = wake,
+                          .alert = alert};
+    CHECK_OK(vertex_settle(v, options, spy_create, &arg));
+}
+
 static void create_handle(struct world *w, int k, uint32_t rank)
 {
     const struct world_handle *h = handle_of(w, k);
+    uint64_t hosts[LEDGER_MOST_RANKS];
     pcoll_options options = {.algorithm = space_algorithms[h->algorithm].algorithm,
                              .deliver = h->deliver,
                              .owned_send = h->owned_send,
@@ -119,17 +123,15 @@ static void create_handle(struct world *w, int k, uint32_t rank)
                              .seed = WORLD_SEED};
     options.policy = space_policy_of(h);
     pcoll_buffer buffer = {.count = w->o.count, .dtype = PCOLL_FLOAT64, .op = h->op};
-    struct spy_arg arg = {.ledger = &w->ledger[k],
-                          .sim = w->sim,
-                          .rank = rank,
-                          .vertex = &w->vertex[k][rank]};
+    bool native = options.algorithm == PCOLL_ALGORITHM_NATIVE;
     struct vertex_spec spec = {.ranks = w->o.ranks,
+                               .most = space_hosts(&w->o, hosts),
+                               .hosts = native ? NULL : hosts,
                                .buffers = &buffer,
                                .nbuffers = 1,
-                               .options = &options,
-                               .create_domain = spy_create,
-                               .domain_arg = &arg};
+                               .options = &options};
     CHECK_OK(vertex_create(w->context[rank], &spec, &w->vertex[k][rank]));
+    settle(w, k, rank, &options);
     CHECK_OK(vertex_open(w->vertex[k][rank]));
     CHECK_OK(context_register(w->context[rank], &w->vertex[k][rank]->base,
                               (uint32_t)(k % w->o.handles)));
@@ -166,6 +168,8 @@ static void create(struct world *w)
                         &w->sim));
     for (int k = 0; k < o->handles * o->generations; k++)
         ledger_clear(&w->ledger[k], o->ranks);
+    for (int k = 0; k < o->handles; k++)
+        w->domains[k] = space_domains(o, o->handle[k].algorithm, w->domain[k]);
     for (uint32_t r = 0; r < o->ranks; r++) {
         struct transport *wire =
             wire_create(w->sim, r, (uint32_t)o->handles, t->duplicates);
@@ -185,6 +189,9 @@ static void destroy(struct world *w)
         free(w->app[r].send);
         free(w->app[r].recv);
     }
+    for (int k = 0; k < WORLD_MOST_MADE; k++)
+        for (uint32_t i = 0; i < w->o.ranks; i++)
+            free(w->memory[k][i]);
     sim_free(&w->sim);
 }
 
@@ -208,17 +215,14 @@ void world_run(const struct world_options *options, struct world_report *report)
     w->ledger = ledgers;
     create(w);
     current = w;
-    interleave_hook = interleave;
     check_dump = dump;
     for (uint32_t r = 0; r < w->o.ranks; r++)
         app_begin(w, r);
-    while (step(w))
-        ;
+    threads_run(w);
     check_nobody_waits(w);
     check_end(w);
     fill_report(w);
     check_dump = NULL;
-    interleave_hook = NULL;
     if (report)
         *report = w->report;
     destroy(w);

@@ -34,13 +34,14 @@ struct world_trouble {
     uint32_t agent_stalls, application_stalls;
     uint32_t spurious_wakes, duplicates, misuses;
     uint32_t close_all;   /* handles at once, so that closings queue up */
-    uint32_t interleaves; /* others go on in the middle of a deposit or a delivery */
+    uint32_t interleaves; /* others go on between two steps in memory */
     int64_t stall_longest;
 };
 
 struct world_options {
     uint32_t ranks;
     uint64_t seed;
+    int grouping; /* of the ranks into domains: a row of space.h; 0: none */
     int handles;
     struct world_handle handle[WORLD_MOST_HANDLES];
     int generations;

@@ -10,12 +10,25 @@
 
 enum { WORLD_SEED = 7 }; /* of the draws */
 
-enum app_phase { THINKING, BUSY, WAITING, JOINING, FREEING, RENEWING, MEETING, DONE };
+enum app_phase { THINKING, WAITING, JOINING, FREEING, RENEWING, MEETING, DONE };
+
+/* What sim_wake was called for. WAKE_BELL: and the handle, from WAKE_HANDLE bits on. */
+enum wake_token {
+    WAKE_AGENT,
+    WAKE_CALL,
+    WAKE_STALLED,
+    WAKE_BELL,
+    WAKE_PAUSED, /* its application goes on */
+    WAKE_PAUSED_AGENT
+};
+enum { WAKE_HANDLE = 8 };
 
 /* The application of one rank: phase, and which handle it is at. Handles are numbered
  * through all generations. */
 struct app {
     enum app_phase phase;
+    bool rung; /* shared memory: it is to look whether its round is complete */
+    bool asks; /* it has asked for its handle to be closed */
     int handle;
     int generation;
     uint64_t votes; /* for the agreement before the next generation */
@@ -35,11 +48,21 @@ struct world {
     struct vertex *vertex[WORLD_MOST_MADE][LEDGER_MOST_RANKS];
     struct ledger *ledger; /* of each handle */
     struct app app[LEDGER_MOST_RANKS];
+    /* By handle: the domain of each rank, how many there are, the memory of each. */
+    uint32_t domain[WORLD_MOST_HANDLES][LEDGER_MOST_RANKS];
+    uint32_t domains[WORLD_MOST_HANDLES];
+    void *memory[WORLD_MOST_MADE][LEDGER_MOST_RANKS];
+    struct way {
+        struct world *world;
+        int handle;
+    } way[WORLD_MOST_MADE]; /* from a domain to its world */
+    /* By rank: somebody holds the progress lock; when it is free the agent is to look.
+     */
+    bool driving[LEDGER_MOST_RANKS], again[LEDGER_MOST_RANKS];
     uint64_t expected_next[WORLD_MOST_MADE][LEDGER_MOST_RANKS];
     uint64_t joined_at[WORLD_MOST_MADE][2]; /* round after the first, second join, +1 */
     struct world_report report;
     uint64_t deliveries, steps;
-    bool nested; /* some application is in the middle of a step */
 };
 
 /* How handle k was asked for. */
@@ -48,13 +71,29 @@ static inline const struct world_handle *handle_of(const struct world *w, int k)
     return &w->o.handle[k % w->o.handles];
 }
 
+static inline const uint32_t *domain_of(const struct world *w, int k)
+{
+    return w->domain[k % w->o.handles];
+}
+
+static inline uint32_t domains_of(const struct world *w, int k)
+{
+    return w->domains[k % w->o.handles];
+}
+
 /* Make all handles of a generation on a rank; take the ones before it away. */
 void world_make_handles(struct world *w, uint32_t rank, int generation);
 
 /* app.c */
 void app_begin(struct world *w, uint32_t rank);
+/* A domain in shared memory wakes it, because of a round of handle k. */
+void app_ring(struct world *w, int k, uint32_t rank);
+/* Its agent is to look, soon. */
+void app_alert(struct world *w, uint32_t rank);
 /* Its wake-up of this token has come. */
 void app_woken(struct world *w, uint32_t rank, uint64_t token);
+/* Whatever it does: it is told if the token is that of a bell. */
+bool app_rung(struct world *w, uint32_t rank, uint64_t token);
 /* One step, if it can make one. */
 bool app_advance(struct world *w, uint32_t rank);
 const char *app_phase_name(enum app_phase phase);

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One rank's deposits, as the contract has them; see model.h. */
+#include "model.h"
+
+#include <math.h>
+
+#include "check.h"
+#include "reference.h"
+
+/* Does a call that deposits now arrive at the round that it stands for? */
+static bool in_time(const struct ledger *l, const struct model_deposit *d)
+{
+    uint64_t frozen = l->frozen[d->rank], delivered = l->account[d->rank].delivered;
+    if (d->deliver == PCOLL_DELIVER_ONE)
+        return frozen <= delivered;
+    return d->complete == delivered && frozen == d->complete;
+}
+
+/* The earliest; time 0 stands for none. */
+static void note_time(int64_t *times, uint64_t round, int64_t time)
+{
+    if (!times[round] || time + 1 < times[round])
+        times[round] = time + 1;
+}
+
+void model_arrival(struct ledger *l, uint32_t rank, int64_t time)
+{
+    note_time(l->first_arrival, l->frozen[rank], time);
+}
+
+void model_deposit(struct ledger *l, const struct model_deposit *d,
+                   enum deposit_outcome outcome)
+{
+    struct ledger_account *a = &l->account[d->rank];
+    bool right = in_time(l, d), drops = d->late == PCOLL_LATE_DROP;
+    INVARIANT("staleness",
+              outcome == (right   ? DEPOSIT_ARRIVED
+                          : drops ? DEPOSIT_DROPPED
+                                  : DEPOSIT_STORED),
+              "rank %u deposits %s: %d", d->rank, right ? "in time" : "late", outcome);
+    a->deposited += d->value;
+    a->magnitude += fabs(d->value);
+    a->taken_in = -1;
+    if (outcome == DEPOSIT_DROPPED) {
+        a->dropped += d->value;
+        return;
+    }
+    bool add = d->late == PCOLL_LATE_CARRY && a->has_pending;
+    if (a->has_pending && !add)
+        a->dropped += a->pending;
+    a->pending = add ? a->pending + d->value : d->value;
+    a->has_pending = true;
+    a->pending_arrived = outcome == DEPOSIT_ARRIVED;
+    if (outcome == DEPOSIT_ARRIVED)
+        model_arrival(l, d->rank, d->began);
+}
+
+/* At the source: a round takes exactly what is owed, once, and at the first chance. */
+static void check_contribution(const struct ledger *l, uint32_t rank, uint64_t round,
+                               const struct round_header *h, const double *value)
+{
+    const struct ledger_account *a = &l->account[rank];
+    unsigned long long t = round;
+    INVARIANT("staleness", value || !a->has_pending,
+              "rank %u misses round %llu although it owes %g", rank, t, a->pending);
+    INVARIANT("conservation", a->has_pending || !value,
+              "rank %u contributes to round %llu, but owes nothing", rank, t);
+    INVARIANT("conservation", !value || *value == a->pending,
+              "rank %u contributes %g to round %llu, owes %g", rank, *value, t,
+              a->pending);
+    bool active = bitset_has(round_mask_const(h, l->ranks, ROUND_ACTIVE), rank);
+    bool stored = bitset_has(round_mask_const(h, l->ranks, ROUND_STORED), rank);
+    INVARIANT("agreement",
+              active == !!value && stored == (value && !a->pending_arrived),
+              "rank %u in round %llu: said to be active %d, stored %d; it is %d, %d",
+              rank, t, active, stored, !!value, value && !a->pending_arrived);
+}
+
+/* Live, not arrived, and not here to say that it goes away. */
+static bool is_absent(const struct ledger *l, uint64_t round, uint32_t rank)
+{
+    const struct ledger_entry *e = &l->round[round][rank];
+    bool live[LEDGER_MOST_RANKS];
+    reference_live(l, round, live);
+    return live[rank] && !e->arrived && !e->joined && !e->left;
+}
+
+void model_freeze(struct ledger *l, uint32_t rank, uint64_t round,
+                  const struct round_header *h, const void *payload, int64_t time)
+{
+    struct ledger_account *a = &l->account[rank];
+    const double *value = payload;
+    INVARIANT("at most once", round == l->frozen[rank],
+              "rank %u enters round %llu, expected %llu", rank,
+              (unsigned long long)round, (unsigned long long)l->frozen[rank]);
+    INVARIANT("liveness", round + 1 < LEDGER_MOST_ROUNDS, "rounds run free");
+    check_contribution(l, rank, round, h, value);
+    struct ledger_entry *e = &l->round[round][rank];
+    e->value = value ? *value : 0;
+    e->active = value;
+    e->arrived = value && a->pending_arrived;
+    e->joined = bitset_has(round_mask_const(h, l->ranks, ROUND_JOINED), rank);
+    e->left = bitset_has(round_mask_const(h, l->ranks, ROUND_LEFT), rank);
+    l->frozen[rank]++;
+    a->taken_in = value ? (int64_t)round : a->taken_in;
+    a->taken += e->active;
+    if (is_absent(l, round, rank))
+        note_time(l->first_absent, round, time);
+    a->has_pending = a->pending_arrived = false;
+    a->pending = 0;
+}

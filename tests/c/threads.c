@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "threads.h"
+
+#include "../../csrc/base/interleave.h"
+#include "check.h"
+#include "fiber.h"
+#include "world_state.h"
+
+void (*interleave_hook)(void);
+
+enum { MOST_STEPS = 20000000, MOST_POLLS = 100000, SHORTEST_PAUSE = 400 };
+
+enum who { APPLICATION, AGENT, THREADS };
+
+struct thread {
+    struct world *world;
+    uint32_t rank;
+    enum who who;
+    struct fiber *fiber; /* kept from world to world */
+    uint64_t token;      /* application: it has been woken by this one, or NO_TOKEN */
+    bool more;           /* it has made a step and may make another */
+};
+
+static uint64_t const NO_TOKEN = UINT64_MAX;
+
+/* By rank; the one that runs. */
+static struct thread threads[THREADS][LEDGER_MOST_RANKS], *running;
+
+static bool is_paused(const struct thread *t)
+{
+    return fiber_is_paused(t->fiber);
+}
+
+/* The others go on for a while in the middle of this one's step. */
+static void pause_now_and_then(void)
+{
+    struct thread *t = running;
+    if (!t || !fiber_current())
+        return;
+    struct world *w = t->world;
+    if (sim_random(w->sim, w->o.trouble.interleaves))
+        return;
+    int64_t longest = w->o.trouble.stall_longest;
+    if (sim_random(w->sim, 8))
+        longest = sim_random(w->sim, 2) ? SHORTEST_PAUSE : 0;
+    sim_wake(w->sim, t->rank, sim_random(w->sim, (uint32_t)longest + 1),
+             t->who == AGENT ? WAKE_PAUSED_AGENT : WAKE_PAUSED);
+    fiber_pause();
+}
+
+static void run(struct thread *t, void (*body)(void *))
+{
+    running = t;
+    if (t->world->o.trouble.interleaves)
+        fiber_run(&t->fiber, body, t);
+    else
+        body(t);
+    running = NULL;
+}
+
+static void resume(struct thread *t)
+{
+    running = t;
+    fiber_resume(t->fiber);
+    running = NULL;
+}
+
+/* Holding the progress lock. */
+static void drive(void *arg)
+{
+    struct thread *t = arg;
+    struct world *w = t->world;
+    int polls = 0;
+    w->driving[t->rank] = true;
+    while (context_poll(w->context[t->rank]) > 0)
+        INVARIANT("liveness", polls++ < MOST_POLLS, "rank %u is busy for ever",
+                  t->rank);
+    w->driving[t->rank] = false;
+    int rc = context_check(w->context[t->rank]);
+    INVARIANT("isolation", rc == PCOLL_OK, "rank %u: %d: %s", t->rank, rc,
+              pcoll_last_error());
+}
+
+static void go_on(void *arg)
+{
+    struct thread *t = arg;
+    uint64_t token = t->token;
+    t->token = NO_TOKEN;
+    if (token != NO_TOKEN)
+        app_woken(t->world, t->rank, token);
+    t->more = app_advance(t->world, t->rank) || token != NO_TOKEN;
+}
+
+/* Its agent and its application, until there is nothing to do for them. */
+static void run_rank(struct world *w, uint32_t rank)
+{
+    struct thread *app = &threads[APPLICATION][rank], *agent = &threads[AGENT][rank];
+    bool more = true;
+    while (more) {
+        bool drives = !w->driving[rank];
+        w->again[rank] = !drives;
+        if (drives)
+            run(agent, drive);
+        app->more = false;
+        if (!is_paused(app))
+            run(app, go_on);
+        more = app->more || (w->again[rank] && !w->driving[rank]);
+    }
+}
+
+static void wake(struct world *w, const struct sim_stop *stop)
+{
+    struct thread *app = &threads[APPLICATION][stop->rank];
+    if (stop->token == WAKE_PAUSED)
+        resume(app);
+    else if (stop->token == WAKE_PAUSED_AGENT)
+        resume(&threads[AGENT][stop->rank]);
+    else if (!app_rung(w, stop->rank, stop->token) && stop->token != WAKE_AGENT)
+        app->token = stop->token;
+}
+
+static bool step(struct world *w)
+{
+    struct sim_stop stop;
+    if (!sim_step(w->sim, &stop))
+        return false;
+    INVARIANT("liveness", w->steps++ < MOST_STEPS, "it goes on for ever");
+    if (stop.woken)
+        wake(w, &stop);
+    run_rank(w, stop.rank);
+    return true;
+}
+
+void threads_run(struct world *w)
+{
+    for (int who = 0; who < THREADS; who++)
+        for (uint32_t r = 0; r < w->o.ranks; r++) {
+            struct thread *t = &threads[who][r];
+            *t = (struct thread){.world = w,
+                                 .rank = r,
+                                 .who = (enum who)who,
+                                 .fiber = t->fiber,
+                                 .token = NO_TOKEN};
+        }
+    interleave_hook = pause_now_and_then;
+    while (step(w))
+        ;
+    interleave_hook = NULL;
+}

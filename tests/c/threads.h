@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The two threads of every simulated rank, its application and its agent, and when each
+ * goes on. Where the world asks for it they pause between steps in memory, for a while,
+ * and everybody else goes on. Nobody drives a rank while its application holds the
+ * progress lock, nor the other way round.
+ */
+#ifndef PCOLL_TESTS_THREADS_H
+#define PCOLL_TESTS_THREADS_H
+
+#include "world.h"
+
+struct world;
+
+/* Until nothing is left to happen. */
+void threads_run(struct world *w);
+
+#endif
