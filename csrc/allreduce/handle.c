@@ -125,12 +125,11 @@ static void expect_wake(pcoll_handle *h, bool asleep)
         d->ops->sleeps(d, asleep);
 }
 
-/* In shared memory the others are microseconds away: not worth a sleep, if they run. */
+/* In one domain the others are microseconds away: not worth a sleep, if they run. */
 static bool is_over_soon(pcoll_handle *h, int64_t timeout_us)
 {
-    if (!h->vertex->domain->ops->help || timeout_us <= 0)
-        return false;
-    return progress_soon(call_is_over, h);
+    bool near = h->vertex->plane.domains == 1 && h->vertex->domain->ops->help;
+    return near && timeout_us > 0 && progress_soon(call_is_over, h);
 }
 
 static bool is_started(pcoll_handle *h)

@@ -108,12 +108,14 @@ static bool is_unaware(const struct node *n, uint32_t j)
 }
 
 /* Rounds delivered only grow, so what was admitted stays so; with "one" it is known for
- * as many rounds ahead as the history has. */
+ * as many rounds ahead as the history has. With "all" only the end of a join holds a
+ * round back. */
 bool node_admits(struct node *n, uint64_t round, enum node_side side)
 {
     struct node_view *v = &n->view[side];
     bool joined = STEP(atomic_load(&n->shared->all_joined)) == round;
-    if (round < v->admitted && !joined)
+    bool known = n->deliver != PCOLL_DELIVER_ONE || round < v->admitted;
+    if (known && !joined)
         return true;
     uint64_t least = UINT64_MAX;
     for (uint32_t j = 0; j < n->members; j++) {
