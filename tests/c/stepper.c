@@ -23,6 +23,8 @@ static struct {
     int64_t priority[COROUTINES], lowest;
     int victim;
     uint64_t stalled_until;
+    int next_victim; /* after so many steps */
+    uint32_t steps_left;
 } s;
 
 int stepper_self(void)
@@ -90,14 +92,27 @@ static int highest(void)
     return best;
 }
 
+static void choose_victim(void)
+{
+    uint32_t const once_in = 200, longest = 3000;
+    bool now = s.steps_left && s.current == s.next_victim && --s.steps_left == 0;
+    bool over = s.report->steps >= s.stalled_until;
+    if (!now && !(over && !stepper_random(once_in)))
+        return;
+    s.victim = now ? s.current : any();
+    s.stalled_until = s.report->steps + stepper_random(longest);
+}
+
+void stepper_stall_soon(uint32_t steps)
+{
+    s.next_victim = s.current;
+    s.steps_left = 1 + stepper_random(steps);
+}
+
 /* Unless nobody else can run. */
 static int not_the_victim(void)
 {
-    uint32_t const once_in = 200, longest = 3000;
-    if (s.report->steps >= s.stalled_until && !stepper_random(once_in)) {
-        s.victim = any();
-        s.stalled_until = s.report->steps + stepper_random(longest);
-    }
+    choose_victim();
     int id = stay();
     if (s.report->steps < s.stalled_until)
         for (int tries = 0; id == s.victim && tries < s.ready_count; tries++)

@@ -58,6 +58,8 @@ uint32_t stepper_random(uint32_t bound);
 /* Stand still until stepper_wake, at most until that time (INT64_MAX: no limit). */
 void stepper_block(int64_t until);
 void stepper_wake(int id);
+/* STALL: it is to stand still after so many steps of its own, at most. */
+void stepper_stall_soon(uint32_t steps);
 /* Let the others go on: a step that does nothing. */
 void stepper_point(void);
 

@@ -132,6 +132,8 @@ static bool deliver(uint32_t rank, uint64_t last, pcoll_round *r)
     bool moved = false;
     memset(recv, 0xff, sizeof recv);
     m->doing = "taking a result";
+    if (s->o.stepper.mode == STEPPER_STALL && !stepper_random(4))
+        stepper_stall_soon(8); /* in the middle of the copy */
     m->in_deliver = true;
     int rc = d->ops->deliver(d, 0, last, UINT64_MAX, buffers, r, masks, &moved);
     m->in_deliver = false;
