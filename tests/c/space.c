@@ -107,7 +107,7 @@ static const uint32_t counts[] = {1, 1, 2, 3, 7, 64, 257};
 static const int64_t thinks[] = {0, 1000, 10000, 100000};
 static const uint32_t one_ins[] = {0, 0, 3, 20}; /* how often a trouble happens */
 
-static const uint32_t pauses[] = {0, 2, 8, 50}; /* of a thread, between two steps */
+static const uint32_t pauses[] = {0, 4, 15, 60}; /* of a thread, between two steps */
 
 /* The n-th draw of a seed. */
 struct dice {

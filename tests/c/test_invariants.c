@@ -67,6 +67,7 @@ static void test_reproducible(void)
             struct world_options o = plain(ranks, seed, "full");
             struct world_report report;
             o.fractions = true;
+            o.grouping = (int)ranks % space_grouping_count();
             o.network.L = 1000.0 * (double)seed;
             world_run(&o, &report);
             CHECK(report.rounds[0] == 10, "%llu rounds",
@@ -104,6 +105,7 @@ static void test_wait_free(void)
         o.awake = ranks / 2;
         o.asleep = a_second;
         o.in_call = i & 1;
+        o.grouping = (int)i % space_grouping_count();
         if (i & 2) {
             o.handle[0].deliver = PCOLL_DELIVER_ALL;
             o.handle[0].history = 2;
@@ -126,6 +128,7 @@ static void test_timers(void)
             o.handle[0].policy = policy;
             o.handle[0].modifier = modifier;
             o.asleep = a_second;
+            o.grouping = (policy + modifier) % space_grouping_count();
             pcoll_policy p = space_policy_of(&o.handle[0]);
             bool alone =
                 p.kind == PCOLL_SOLO || (p.kind == PCOLL_QUORUM && p.count == 1);
