@@ -157,10 +157,12 @@ static void copy_out(struct node *n, const struct round_header *h, void *const *
                      pcoll_round *round, uint64_t *masks)
 {
     const struct round_shape *shape = n->base.shape;
+    INTERLEAVE();
     if (buffers && round_is_null(h, shape->ranks))
         payload_identity(&shape->payload, buffers);
     else if (buffers)
         payload_unpack(&shape->payload, buffers, message_payload(shape, h));
+    INTERLEAVE();
     round_describe(shape, h, round, masks);
 }
 
