@@ -168,14 +168,13 @@ static void copy_out(struct node *n, const struct round_header *h, void *const *
 
 /* With this round all have joined: the rank no longer announces it, and says so before
  * it says that it has read the round, since nobody starts the next one before. */
-static void note_end_of_join(struct node *n, const struct round_header *h,
-                             uint64_t round)
+static bool ends_join(const struct node *n, const struct round_header *h)
 {
-    struct member *m = &n->member;
+    const struct member *m = &n->member;
     uint32_t ranks = n->base.shape->ranks;
-    if (m->joining && bitset_has(round_mask_const(h, ranks, ROUND_JOINED), m->rank) &&
-        round_all_gone(h, ranks))
-        m->joined_in = (int64_t)round;
+    return m->joining &&
+           bitset_has(round_mask_const(h, ranks, ROUND_JOINED), m->rank) &&
+           round_all_gone(h, ranks);
 }
 
 /* Was a round held back for this member, as far as it can tell? It will look. */
@@ -199,6 +198,7 @@ static int node_deliver(struct domain *d, int who, uint64_t last, uint64_t horiz
     struct node *n = node_of(d);
     struct member *m = &n->member;
     uint64_t index, lost, before = m->delivered;
+    bool joined = false;
     for (bool whole = false; !whole;) {
         look(n);
         if (!member_read_begin(m, last, horizon, &index, &lost)) {
@@ -208,10 +208,12 @@ static int node_deliver(struct domain *d, int who, uint64_t last, uint64_t horiz
         n->unreported += lost;
         const struct round_header *h = node_result(n, index);
         copy_out(n, h, buffers, round, masks);
-        note_end_of_join(n, h, index);
+        joined = ends_join(n, h);
         fence_after_reads();
         whole = m->deliver == PCOLL_DELIVER_ONE || !overwritten(n, index);
     }
+    if (joined)
+        m->joined_in = (int64_t)index;
     *moved = end_read(n, before);
     look(n);
     round->index = index;
