@@ -725,9 +725,9 @@ MUTANTS = [
     ),
     Mutant(
         "a rank that frees its handle still holds the others back",
-        "allreduce/vertex.c",
-        "bool closing = atomic_load(&v->closing) != OPEN;",
-        "bool closing = atomic_load(&v->closing) > DRAINING;",
+        "protocol/member.c",
+        "if (m->retired)\n        return true;",
+        "if (0)\n        return true;",
     ),
     Mutant(
         "back-pressure with deliver=all",
@@ -850,6 +850,12 @@ MUTANTS = [
         "domain/node_decide.c",
         "&&\n           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));",
         ";",
+    ),
+    Mutant(
+        "a member that frees its handle still holds the others back",
+        "domain/node_decide.c",
+        "return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);",
+        "return !away;",
     ),
     Mutant(
         "a result of a node is not looked at again after it was copied",

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * INTERLEAVE(): a point between two locked steps of an application's thread, where the
- * thread that drives the rounds may get in between. It is nothing, except in the tests
- * with simulated ranks, which have one thread: there everybody else may go on for a
- * while at this point.
+ * INTERLEAVE(): a point between two steps of a thread in memory that others change too,
+ * locked or atomic, where they may get in between. It is nothing, except in the tests
+ * with simulated ranks: there the thread may pause at this point while everybody else
+ * goes on.
  */
 #ifndef PCOLL_BASE_INTERLEAVE_H
 #define PCOLL_BASE_INTERLEAVE_H

@@ -150,6 +150,8 @@ struct node_site {
     /* Tests: a member has been frozen. NULL: nobody is told. */
     void (*frozen)(void *arg, uint32_t rank, uint64_t round,
                    const struct round_header *header, const void *payload);
+    /* Tests: all have ended the round; what it has read is its owners' from now on. */
+    void (*over)(void *arg, uint64_t round);
 };
 
 /* Whose thread it is: each has its own room for counting. */

@@ -176,6 +176,8 @@ bool node_reduce(struct node *n, uint64_t round)
 
 void node_complete(struct node *n, uint64_t round)
 {
+    if (n->site.over)
+        n->site.over(n->site.arg, round);
     set_control(n, round + 1, NODE_OPEN);
     wake_sleepers(n);
 }

@@ -26,7 +26,7 @@ struct cache_key {
     struct signature signature;
     int32_t progress, domain;
     uint32_t domain_ranks;
-    int32_t algorithm; /* Rabenseifner's becomes the ring where elements do not let it */
+    int32_t algorithm; /* Rabenseifner's may become the ring: algorithm_of */
     const void *site;  /* NULL: calls from all places share a handle */
 };
 

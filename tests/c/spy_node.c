@@ -38,13 +38,12 @@ static struct member look_at(struct spy *s, uint32_t who)
 }
 
 /* The first member of a round is frozen: nobody is too far behind; its result is not
- * there yet, and nobody reads what the round before was made of. */
+ * there yet. */
 static void begin_round(struct spy *s, uint64_t round, const struct round_header *h)
 {
     const struct plane *p = plane_of(s);
     for (uint32_t who = 0; who < p->members; who++) {
         struct member m = look_at(s, who);
-        struct ledger_account *a = &s->ledger->account[p->member[who]];
         INVARIANT("staleness",
                   s->deliver != PCOLL_DELIVER_ONE || m.left ||
                       spy_closing(s, p->member[who]) ||
@@ -52,11 +51,22 @@ static void begin_round(struct spy *s, uint64_t round, const struct round_header
                   "round %llu begins, of which rank %u has %llu, history is %u",
                   (unsigned long long)round, p->member[who],
                   (unsigned long long)m.delivered, s->history);
+    }
+    spy_poison(s->base.shape, h);
+}
+
+/* Nobody reads what the round was made of, from before its owners may write there. */
+static void note_over(void *arg, uint64_t round)
+{
+    struct spy *s = arg; /* of whoever ends it */
+    const struct plane *p = plane_of(s);
+    (void)round;
+    for (uint32_t who = 0; who < p->members; who++) {
+        struct ledger_account *a = &s->ledger->account[p->member[who]];
         if (a->slot)
             memset(a->slot, 0xff, s->base.shape->payload.bytes);
         a->slot = NULL;
     }
-    spy_poison(s->base.shape, h);
 }
 
 static void note_frozen(void *arg, uint32_t rank, uint64_t round,
@@ -98,11 +108,13 @@ int spy_node_create(struct spy *s, const struct round_shape *shape,
     struct node_site site = {.memory = s->site.memory,
                              .plane = &v->plane,
                              .slot = &v->base.slot,
+                             .owned_sends = options->owned_send,
                              .arg = s,
                              .wake = wake,
                              .alert = alert,
                              .now = now,
-                             .frozen = note_frozen};
+                             .frozen = note_frozen,
+                             .over = note_over};
     return domain_node_create(shape, options, &site, &s->real);
 }
 
@@ -206,14 +218,14 @@ static struct round_header *result(struct domain *d, uint64_t round)
     return spy_of(d)->real->ops->result(spy_of(d)->real, round);
 }
 
-/* Nobody else begins the next round, so what this one has read is still nobody's. */
+/* The fabric has read what this one was made of. */
 static void publish(struct domain *d, uint64_t round)
 {
     struct spy *s = spy_of(d);
-    s->real->ops->publish(s->real, round);
     if (s->frozen)
         spy_poison(d->shape, s->frozen);
     s->frozen = NULL;
+    s->real->ops->publish(s->real, round);
 }
 
 struct domain_ops spy_node_ops(void)

@@ -79,11 +79,13 @@ static struct node_site site_of(uint32_t rank)
     return (struct node_site){.memory = s.memory,
                               .plane = &s.member[rank].plane,
                               .slot = &s.slot,
+                              .owned_sends = s.options.owned_send,
                               .arg = &s,
                               .wake = wake,
                               .alert = alert,
                               .now = now,
-                              .frozen = steps_frozen};
+                              .frozen = steps_frozen,
+                              .over = steps_over};
 }
 
 /* What others may see of a member is what it has done; nobody is at work. */

@@ -114,6 +114,8 @@ void steps_run_fabric(struct steps *s);
 /* The domain says: a member has been frozen. */
 void steps_frozen(void *arg, uint32_t rank, uint64_t round,
                   const struct round_header *header, const void *payload);
+/* All have ended a round. */
+void steps_over(void *arg, uint64_t round);
 /* Element i of what is handed in is the value times a power of two. */
 double steps_element(double value, uint32_t i);
 /* Its deposit is handed in. */

@@ -18,16 +18,22 @@ static void spoil(struct steps *s, double *payload)
     memset(payload, 0xff, s->shape.payload.bytes);
 }
 
-/* A round begins to close: the one before it is over, so nobody may use what that one
- * read, nor a result from here on that this one overwrites. */
-static void begin_round(struct steps *s, uint64_t round)
+/* A round is over: nobody may use what it read, but its owner to write there. */
+void steps_over(void *arg, uint64_t round)
 {
-    struct node *n = steps_node(s, 0);
+    struct steps *s = arg;
+    (void)round;
     for (uint32_t i = 0; i < s->o.ranks; i++) {
         if (s->member[i].frozen_in)
             spoil(s, s->member[i].frozen_in);
         s->member[i].frozen_in = NULL;
     }
+}
+
+/* A round begins to close: nobody may use a result from here on that it overwrites. */
+static void begin_round(struct steps *s, uint64_t round)
+{
+    struct node *n = steps_node(s, 0);
     spoil(s, message_payload(&s->shape, node_result(n, round)));
     s->rounds = round + 1;
 }
@@ -256,9 +262,10 @@ static void check_result(struct steps *s, uint32_t rank, const pcoll_round *r,
                          const double *recv)
 {
     int op = s->o.handle.op;
-    double sum = r->active
-                     ? reference_by_rank(s->ledger, r->index, reference_op(op), 0, 1)
-                     : identity_of(op);
+    const struct ledger *l = s->ledger;
+    double sum = r->active ? reference_in_order(l->round[r->index], l->ranks,
+                                                reference_op(op), 0, 1)
+                           : identity_of(op);
     for (uint32_t i = 0; i < s->o.count; i++) {
         double e = r->active ? steps_element(sum, i) : sum;
         INVARIANT("conservation", recv[i] == e || fabs(recv[i] - e) <= 1e-9 * fabs(e),

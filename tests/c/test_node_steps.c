@@ -166,7 +166,7 @@ static void depart(struct steps_options *o, struct tally *t, int most)
     struct departure *next = &o->stepper.departure[depth];
     const struct steps *s = run(o, t);
     uint64_t steps = s->report.steps;
-    if (depth == most)
+    if (depth >= most)
         return;
     CHECK(steps < STEPPER_PLANNED_STEPS, "%llu steps", (unsigned long long)steps);
     memcpy(choices[depth], s->report.choices, steps);
