@@ -77,33 +77,59 @@ ASAN := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -O1 -g -fsanitize=thread
 C := build/c
 
-$(C)/test_invariants $(C)/soak: EXTRA := $(WORLD) -DPCOLL_TEST_INTERLEAVE \
-    -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=64
 STEPS := $(addprefix tests/c/,coroutine.c ledger.c reference.c space.c stepper.c steps.c steps_app.c steps_check.c steps_fabric.c)
-$(C)/test_node_steps: EXTRA := $(STEPS) -DPCOLL_TEST_INTERLEAVE \
-    -DPCOLL_TEST_CHUNK_BYTES=64
-$(C)/test_threads $(C)/test_program_threads: EXTRA := tests/c/inproc.c
-$(C)/test_node_threads: EXTRA := tests/c/inproc.c -DPCOLL_TEST_CHUNK_BYTES=64
-$(C)/test_threads $(C)/test_node_threads $(C)/test_program_threads: SANITIZE := $(TSAN)
-SANITIZE ?= $(ASAN)
+INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=64
 
-$(C)/test_%: tests/c/test_%.c $(CORE) $(HEADERS) $(HELPERS)
-	@mkdir -p $(C)
-	$(CC) $(WARN) $(SANITIZE) $(CORE) $(EXTRA) tests/c/check.c $< -lm -lpthread -o $@
+# Objects in folders by how they are compiled, each once for all programs.
+objects = $(patsubst %.c,$(C)/$(1)/%.o,$(2))
+$(C)/plain/%.o: FLAGS := $(ASAN)
+$(C)/interleaved/%.o: FLAGS := $(ASAN) $(INTERLEAVED)
+$(C)/threads/%.o: FLAGS := $(TSAN) -DPCOLL_TEST_CHUNK_BYTES=64
+$(C)/shipped/%.o: FLAGS := -O3
+define compile
+$(C)/$(1)/%.o: %.c $(HEADERS)
+	@mkdir -p $$(@D)
+	@$(CC) $(WARN) $$(FLAGS) -c $$< -o $$@
+endef
+$(foreach how,plain interleaved threads shipped,$(eval $(call compile,$(how))))
 
-C_TESTS := $(patsubst tests/c/%.c,$(C)/%,$(wildcard tests/c/test_*.c))
+# What a program consists of besides itself and the core.
+WITH_invariants := $(WORLD)
+WITH_node_steps := $(STEPS)
+WITH_threads := tests/c/inproc.c
+WITH_node_threads := tests/c/inproc.c
+WITH_program_threads := tests/c/inproc.c
+HOW_invariants := interleaved
+HOW_node_steps := interleaved
+HOW_threads := threads
+HOW_node_threads := threads
+HOW_program_threads := threads
+SANITIZE_threads := -fsanitize=thread
+how = $(or $(HOW_$(1)),plain)
 
-check-c: $(C_TESTS) $(C)/kernels_as_shipped
-	@for test in $^; do $$test || exit 1; done
+C_TESTS := $(patsubst tests/c/test_%.c,%,$(wildcard tests/c/test_*.c))
+define link
+$(C)/test_$(1): $$(call objects,$(call how,$(1)),$(CORE) $(WITH_$(1)) tests/c/check.c tests/c/test_$(1).c)
+	@$(CC) $(or $(SANITIZE_$(call how,$(1))),-fsanitize=address$(comma)undefined) $$^ -lm -lpthread -o $$@
+endef
+comma := ,
+$(foreach test,$(C_TESTS),$(eval $(call link,$(test))))
 
 # Without sanitizers, so that it is the vectorised loops that are checked.
-$(C)/kernels_as_shipped: tests/c/test_kernels.c $(CORE) $(HEADERS) $(HELPERS)
-	@mkdir -p $(C)
-	$(CC) $(WARN) -O3 $(CORE) tests/c/check.c $< -lm -lpthread -o $@
+$(C)/kernels_as_shipped: $(call objects,shipped,$(CORE) tests/c/check.c tests/c/test_kernels.c)
+	@$(CC) $^ -lm -lpthread -o $@
+
+C_PROGRAMS := $(C_TESTS:%=$(C)/test_%) $(C)/kernels_as_shipped
+JOBS ?= $(shell nproc)
+
+check-c:
+	@echo compiling the C tests
+	@$(MAKE) --no-print-directory -j$(JOBS) $(C_PROGRAMS)
+	@for test in $(C_PROGRAMS); do $$test || exit 1; done
 
 $(C)/soak: tests/c/test_invariants.c $(CORE) $(HEADERS) $(HELPERS)
 	@mkdir -p $(C)
-	$(CC) $(WARN) $(ASAN) -O2 $(CORE) $(EXTRA) tests/c/check.c $< -lm -lpthread -o $@
+	$(CC) $(WARN) $(ASAN) -O2 $(CORE) $(WORLD) $(INTERLEAVED) tests/c/check.c $< -lm -lpthread -o $@
 
 # What tests/mutants.py plants its mistakes in, by the program that has to catch them.
 print-simulation:
@@ -130,7 +156,6 @@ spin:
 	    { echo "spin is needed: install the package spin"; exit 1; }
 
 SCHEDULES ?= 1000000
-JOBS ?= $(shell nproc)
 soak: $(C)/soak
 	PARTIALCOLL_SCHEDULES=$(SCHEDULES) PARTIALCOLL_JOBS=$(JOBS) $(C)/soak
 
