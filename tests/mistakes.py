@@ -863,4 +863,10 @@ MUTANTS = [
         "whole = m->deliver == PCOLL_DELIVER_ONE || !overwritten(n, index);",
         "whole = true || overwritten(n, index);",
     ),
+    Mutant(
+        "what an overwritten header says of a join is kept",
+        "domain/node.c",
+        "joined = ends_join(n, h);",
+        "joined = joined || ends_join(n, h);",
+    ),
 ]
