@@ -106,7 +106,7 @@ static inline uint32_t control_who(uint64_t word)
     return (uint32_t)(word & (((uint64_t)1 << NODE_WHO_BITS) - 1));
 }
 
-enum node_flag { NODE_CALLING = 1, NODE_JOINING = 2, NODE_RETIRED = 4 };
+enum node_flag { NODE_CALLING = 1, NODE_RETIRED = 2 };
 
 /* One member's words that are not read in every round. */
 struct node_line {

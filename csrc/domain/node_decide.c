@@ -7,7 +7,9 @@
  * met: {round, time} of the moment at which the policy was found met, for linger. The
  * first to find it writes it by swap. One who is late for round t puts {t, …} in a
  * later round's place, or its swap fails: the others see another round's number and
- * write theirs. Time in microseconds.
+ * write theirs. Time in microseconds. Of the
+ * round there is room for 16 bits: one that finds its number written 65536 rounds ago
+ * does not linger, once.
  */
 #include "node.h"
 
