@@ -125,11 +125,19 @@ static void expect_wake(pcoll_handle *h, bool asleep)
         d->ops->sleeps(d, asleep);
 }
 
-/* In one domain the others are microseconds away: not worth a sleep, if they run. */
-static bool is_over_soon(pcoll_handle *h, int64_t timeout_us)
+/* In one domain the others are microseconds away: not worth a sleep, if they run. If
+ * they do not, they need the cores more than we do. */
+static int sleep_until_over(pcoll_handle *h, int64_t timeout_us)
 {
+    struct progress *p = h->context->progress;
     bool near = h->vertex->plane.domains == 1 && h->vertex->domain->ops->help;
-    return near && timeout_us > 0 && progress_soon(call_is_over, h);
+    if (near && timeout_us > 0 && progress_soon(call_is_over, h))
+        return PCOLL_OK;
+    expect_wake(h, true);
+    int rc = near ? progress_sleep(p, call_is_over, h, timeout_us)
+                  : progress_wait(p, call_is_over, h, timeout_us);
+    expect_wake(h, false);
+    return rc;
 }
 
 static bool is_started(pcoll_handle *h)
@@ -141,12 +149,7 @@ static int wait_for_call(pcoll_handle *h, int64_t timeout_us)
 {
     if (!is_started(h))
         return fail(PCOLL_ESTATE, "not started: there is nothing to wait for");
-    int rc = PCOLL_OK;
-    if (!is_over_soon(h, timeout_us)) {
-        expect_wake(h, true);
-        rc = progress_wait(h->context->progress, call_is_over, h, timeout_us);
-        expect_wake(h, false);
-    }
+    int rc = sleep_until_over(h, timeout_us);
     struct domain *d = h->vertex->domain;
     if (rc != PCOLL_OK || (d->ops->ready(d, 0) && !d->ops->failure))
         return rc;

@@ -2,7 +2,7 @@
 /* Making a vertex: the form of its messages, its algorithm, its schedule. */
 #include <stdlib.h>
 
-#include "../base/cache.h"
+#include "../base/cpu_cache.h"
 #include "../base/error.h"
 #include "survey.h"
 #include "tuning.h"
@@ -110,7 +110,7 @@ int vertex_create(struct context *c, const struct vertex_spec *spec,
     if (rc == PCOLL_OK)
         rc = vertex_lay_out(spec, v->plane.domains, &v->shape, &plan);
     v->shape.payload.past_cache =
-        2 * v->plane.members * v->shape.payload.bytes > cache_bytes();
+        2 * v->plane.members * v->shape.payload.bytes > cache_size();
     if (rc == PCOLL_OK)
         rc = allocate(v, &plan);
     if (rc == PCOLL_OK)

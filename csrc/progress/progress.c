@@ -277,16 +277,13 @@ bool progress_soon(bool (*ready)(void *), void *arg)
     return false;
 }
 
-int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
-                  int64_t timeout_us)
+static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
+                    int64_t timeout_us, int looked)
 {
-    progress_without_agent(p);
-    if (ready(arg))
-        return PCOLL_OK;
     struct bell_page *page = p->bell.page;
     int64_t deadline =
         clock_us() + (timeout_us < longest_wait_us ? timeout_us : longest_wait_us);
-    struct rest rest = {0};
+    struct rest rest = {.looks = looked};
     int rc = PCOLL_OK;
     atomic_fetch_add(&page->waiters, 1);
     for (;;) {
@@ -307,6 +304,19 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
     }
     hand_over(p);
     return rc;
+}
+
+int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
+                  int64_t timeout_us)
+{
+    progress_without_agent(p);
+    return ready(arg) ? PCOLL_OK : wait_for(p, ready, arg, timeout_us, 0);
+}
+
+int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
+                   int64_t timeout_us)
+{
+    return ready(arg) ? PCOLL_OK : wait_for(p, ready, arg, timeout_us, WAITER_LOOKS);
 }
 
 static struct nap agent_nap(const struct progress *p, bool waiters)

@@ -73,5 +73,9 @@ bool progress_soon(bool (*ready)(void *), void *arg);
 /* Drive and sleep until ready(arg), at most timeout_us. PCOLL_EAGAIN. */
 int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
                   int64_t timeout_us);
+/* The same, but sleep at once: whoever makes it ready rings, and messages have nothing
+ * to do with it. */
+int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
+                   int64_t timeout_us);
 
 #endif
