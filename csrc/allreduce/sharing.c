@@ -7,6 +7,7 @@
 #include "sharing.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "../base/error.h"
 #include "../domain/node.h"
@@ -80,6 +81,7 @@ static int settle_node(struct vertex *v, const pcoll_options *options,
                              .arg = v,
                              .wake = wake,
                              .alert = alert,
+                             .cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN),
                              .now = now};
     return rc == PCOLL_OK ? vertex_settle(v, options, domain_node_create, &site) : rc;
 }

@@ -469,6 +469,7 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
     n->fabric = plane->domains > 1;
     n->members = plane->members;
     n->who = plane->who;
+    n->hands = site->cores ? site->cores : plane->members;
     n->deliver = options->deliver;
     n->history = options->history;
     n->ring = options->history + 1;

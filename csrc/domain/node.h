@@ -27,6 +27,7 @@
  *              deposit, join, leave; the closer to freeze.
  *   taken      {round, next chunk}: by swap. Set by the closer before REDUCING.
  *   done       chunks finished, by addition. Set by the closer before REDUCING.
+ *   workers    members that take chunks, by addition: not more than there are cores.
  *   lines      one per member: `delivered`, `arrived_at`, `flags` by its application;
  *              `taken_in`, `included` by the closer; `working` by whoever works for it.
  *   asleep     a set of members: each its own bit.
@@ -129,6 +130,7 @@ struct node_shared {
     _Atomic uint32_t attention; /* the leader is to look */
     _Alignas(64) _Atomic uint64_t taken;
     _Atomic uint64_t done;
+    _Atomic uint32_t workers; /* members that take chunks */
     _Alignas(64) _Atomic uint64_t met;
     _Atomic uint64_t all_joined; /* round with which all had joined, +1; 0: none yet */
     _Atomic int failure;         /* an op of MPI failed: rounds are worthless */
@@ -146,6 +148,7 @@ struct node_site {
     void (*wake)(void *arg, uint32_t rank);
     /* The rank's driver should look. */
     void (*alert)(void *arg, uint32_t rank);
+    uint32_t cores;            /* that the members share; 0: one for each */
     int64_t (*now)(void *arg); /* nanoseconds; the same clock for all members */
     /* Tests: a member has been frozen. NULL: nobody is told. */
     void (*frozen)(void *arg, uint32_t rank, uint64_t round,
@@ -173,6 +176,7 @@ struct node {
     uint64_t seed;
     bool fabric;
     uint32_t members, who, chunks, ring;
+    uint32_t hands;             /* that can work at one time */
     enum pcoll_deliver deliver; /* these two as in member, but for all threads */
     uint32_t history;
     uint64_t *set;        /* of the members */

@@ -4,11 +4,12 @@
 #include "../base/fence.h"
 #include "node.h"
 
-static void wake_sleepers(struct node *n)
+/* At most so many. */
+static void wake_sleepers(struct node *n, uint32_t most)
 {
     for (size_t i = 0; i < bitset_words(n->members); i++) {
         uint64_t asleep = STEP(atomic_load(&n->asleep[i]));
-        for (; asleep; asleep &= asleep - 1) {
+        for (; asleep && most; asleep &= asleep - 1, most--) {
             size_t member = 64 * i + (size_t)__builtin_ctzll(asleep);
             n->site.wake(n->site.arg, n->site.plane->member[member]);
         }
@@ -140,7 +141,7 @@ bool node_close(struct node *n, uint64_t round, uint32_t initiator)
         STEP(atomic_store(&n->shared->done, 0));
         STEP(atomic_store(&n->shared->taken, round << 32));
         set_control(n, round, NODE_REDUCING);
-        wake_sleepers(n); /* they would be woken at the end: now they can help */
+        wake_sleepers(n, n->hands - 1); /* as they are going to be woken anyway */
         node_reduce(n, round);
     }
     return true;
@@ -158,10 +159,22 @@ static bool take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
     return true;
 }
 
+/* More than the machine has cores would only take them from each other, each with a
+ * chunk that the others wait for. */
+static bool join_work(struct node *n)
+{
+    if (STEP(atomic_fetch_add(&n->shared->workers, 1)) < n->hands)
+        return true;
+    STEP(atomic_fetch_sub(&n->shared->workers, 1));
+    return false;
+}
+
 bool node_reduce(struct node *n, uint64_t round)
 {
     uint32_t chunk;
     bool ended = false;
+    if (!join_work(n))
+        return false;
     _Atomic uint64_t *working = &n->lines[n->who].working;
     atomic_store_explicit(working, round + 1, memory_order_relaxed);
     while (!ended && take_chunk(n, round, &chunk)) {
@@ -169,6 +182,7 @@ bool node_reduce(struct node *n, uint64_t round)
         ended = STEP(atomic_fetch_add(&n->shared->done, 1)) + 1 == n->chunks;
     }
     atomic_store_explicit(working, 0, memory_order_relaxed);
+    STEP(atomic_fetch_sub(&n->shared->workers, 1));
     if (ended)
         end_reduction(n, round);
     return ended;
@@ -179,7 +193,7 @@ void node_complete(struct node *n, uint64_t round)
     if (n->site.over)
         n->site.over(n->site.arg, round);
     set_control(n, round + 1, NODE_OPEN);
-    wake_sleepers(n);
+    wake_sleepers(n, n->members);
 }
 
 void node_busy(struct domain *d, uint64_t *set)
