@@ -545,16 +545,22 @@ MUTANTS = [
         "    node_complete(n, round);\n    node_account(n, round, node_result(n, round));\n",
     ),
     Mutant(
+        "who has worked on a round counts as a worker for ever",
+        "domain/node_close.c",
+        "    STEP(atomic_fetch_sub(&n->shared->workers, 1));\n    if (ended)",
+        "    if (ended)",
+    ),
+    Mutant(
         "nobody is woken at the end of a round",
         "domain/node_close.c",
-        "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n);\n",
+        "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n, n->members);\n",
         "    set_control(n, round + 1, NODE_OPEN);\n",
     ),
     Mutant(
         "sleepers are woken before the round is over",
         "domain/node_close.c",
-        "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n);\n",
-        "    wake_sleepers(n);\n    set_control(n, round + 1, NODE_OPEN);\n",
+        "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n, n->members);\n",
+        "    wake_sleepers(n, n->members);\n    set_control(n, round + 1, NODE_OPEN);\n",
     ),
     Mutant(
         "a round starts with those who were live before",
@@ -578,8 +584,8 @@ MUTANTS = [
     Mutant(
         "the round after a join was admitted before",
         "domain/node_decide.c",
-        "    if (round < v->admitted && !joined)",
-        "    if (round < v->admitted)",
+        "    if (known && !joined)",
+        "    if (known)",
     ),
     Mutant(
         "one round too many is admitted",
@@ -656,7 +662,7 @@ MUTANTS = [
     Mutant(
         "a sum lies before the fabric without a mark",
         "domain/node_close.c",
-        "        n->base.ops->alert(&n->base);",
+        "        node_alert(&n->base);",
         "        n->site.alert(n->site.arg, n->site.plane->member[0]);",
     ),
     Mutant(
@@ -768,12 +774,6 @@ MUTANTS = [
     ),
     # Two planes: domains in shared memory, their leaders on the fabric.
     Mutant(
-        "a node's sum is there, and its leader is not told what for",
-        "domain/node_close.c",
-        "n->base.ops->alert(&n->base);",
-        "n->site.alert(n->site.arg, n->site.plane->member[0]);",
-    ),
-    Mutant(
         "a member's deposit does not make its leader look",
         "allreduce/vertex.c",
         "else if (d->ops->alert)",
@@ -822,12 +822,6 @@ MUTANTS = [
         "bitset_add(n->set, plane->member[0]);",
     ),
     Mutant(
-        "a round of a node is over, and nobody is woken",
-        "domain/node_close.c",
-        "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n);",
-        "    set_control(n, round + 1, NODE_OPEN);",
-    ),
-    Mutant(
         "the ranks of a node are added up from the last one on",
         "domain/node_close.c",
         "const struct node_frozen *part = &n->list[k];",
@@ -842,8 +836,8 @@ MUTANTS = [
     Mutant(
         "a node's back-pressure is off by one",
         "domain/node_decide.c",
-        "round < n->member.history + STEP",
-        "round <= n->member.history + STEP",
+        "round < n->history + STEP",
+        "round <= n->history + STEP",
     ),
     Mutant(
         "a rank that has come out of join is taken for one that joins again",

@@ -83,6 +83,7 @@ static struct node_site site_of(uint32_t rank)
                               .arg = &s,
                               .wake = wake,
                               .alert = alert,
+                              .cores = s.o.count % 3,
                               .now = now,
                               .frozen = steps_frozen,
                               .over = steps_over};
