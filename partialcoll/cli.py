@@ -287,7 +287,7 @@ def _add_balanced(commands: Any) -> None:
         "--link-gbps",
         type=_not_negative,
         metavar="G",
-        help="what each rank can send, gigabits per second: gives limit_us, for 2 S (P-1)/P bytes",
+        help="what each host can send, gigabits per second: gives limit_us, for 2 S (H-1)/H bytes",
     )
     balanced.add_argument(
         "--iters", type=_positive_int, default=15, help="batches of each (default 15)"

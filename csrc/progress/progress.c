@@ -48,6 +48,7 @@ struct nap {
     int64_t first, last, growth;
 };
 static const struct nap waiter_rung = {200, 4000, 1}, waiter_unrung = {20, 1000, 16},
+                        sleeper_rung = {1000, 100000, 1},
                         agent_busy_rung = {200, 4000, 1},
                         agent_busy_unrung = {50, 1000, 16},
                         agent_idle_rung = {1000, 100000, 1},
@@ -278,7 +279,7 @@ bool progress_soon(bool (*ready)(void *), void *arg)
 }
 
 static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
-                    int64_t timeout_us, int looked)
+                    int64_t timeout_us, int looked, struct nap rung)
 {
     struct bell_page *page = p->bell.page;
     int64_t deadline =
@@ -300,7 +301,7 @@ static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
             rest = (struct rest){0};
         else
             take_rest(p, &rest, seen, BELL_WAITER, WAITER_LOOKS,
-                      must_look(p) ? waiter_unrung : waiter_rung, left);
+                      must_look(p) ? waiter_unrung : rung, left);
     }
     hand_over(p);
     return rc;
@@ -310,13 +311,14 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
                   int64_t timeout_us)
 {
     progress_without_agent(p);
-    return ready(arg) ? PCOLL_OK : wait_for(p, ready, arg, timeout_us, 0);
+    return ready(arg) ? PCOLL_OK : wait_for(p, ready, arg, timeout_us, 0, waiter_rung);
 }
 
 int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
                    int64_t timeout_us)
 {
-    return ready(arg) ? PCOLL_OK : wait_for(p, ready, arg, timeout_us, WAITER_LOOKS);
+    return ready(arg) ? PCOLL_OK
+                      : wait_for(p, ready, arg, timeout_us, WAITER_LOOKS, sleeper_rung);
 }
 
 static struct nap agent_nap(const struct progress *p, bool waiters)

@@ -149,7 +149,14 @@ def of_kind(
     return [of_handle(name, handle, received) for handle in made]
 
 
-def _row(c: Contender, comm: MPI.Intracomm, count: int, link_gbps: float | None) -> Any:
+def _limit_us(nbytes: int, hosts: int, link_gbps: float | None) -> float | None:
+    """What each host must send, 2S(H-1)/H, over its link."""
+    if not link_gbps or hosts == 1:
+        return None
+    return 2 * nbytes * (hosts - 1) / hosts * 8 / link_gbps / 1e3
+
+
+def _row(c: Contender, comm: MPI.Intracomm, count: int, hosts: int, link_gbps: float | None) -> Any:
     wrong = comm.reduce(c.wrong)
     active = comm.gather(c.active)
     if active is None:
@@ -162,12 +169,9 @@ def _row(c: Contender, comm: MPI.Intracomm, count: int, link_gbps: float | None)
         active,
         domain=c.domain,
         algorithm=c.algorithm,
-        limit=None,
+        limit=_limit_us(4 * count, hosts, link_gbps),
         wrong=wrong,
     )
-    if link_gbps:
-        sent = 2 * row["bytes"] * (comm.size - 1) / comm.size
-        row["limit_us"] = sent * 8 / link_gbps / 1e3
     row["bandwidth_gbs"] = row["bytes"] / row["latency_us_avg"] / 1e3
     row["busbw_gbs"] = row["bandwidth_gbs"] * 2 * (comm.size - 1) / comm.size
     return row
@@ -181,7 +185,7 @@ def by_turns(
     link_gbps: float | None = None,
 ) -> list[_report.Row]:
     """Check and time them, by turns, and free their handles; rows on rank 0. Collective."""
-    gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", name="bench gate")
+    gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", domain="auto", name="bench gate")
     calls = max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
 
     def meet() -> None:
@@ -197,7 +201,8 @@ def by_turns(
         for c in contenders:
             meet()
             c.samples.append(comm.allreduce(_batch_us(c.call, calls), MPI.MAX))
-    rows = [row for c in contenders if (row := _row(c, comm, count, link_gbps)) is not None]
+    described = [_row(c, comm, count, gate.domains, link_gbps) for c in contenders]
+    rows = [row for row in described if row is not None]
     for c in contenders:
         if c.handle is not None:
             c.handle.Free()
@@ -216,7 +221,7 @@ def measure(
 ) -> list[_report.Row]:
     """Collectives on so many elements, by turns; rows on rank 0. Collective.
 
-    link_gbps: what each rank can send, gigabits per second, for the limit by arithmetic.
+    link_gbps: what each host can send, gigabits per second, for the limit by arithmetic.
     zero_copy: deposits and results stay in the memory of the library; they are filled and looked
     at where they are checked only.
     """
