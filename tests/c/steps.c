@@ -122,8 +122,10 @@ void steps_closing(uint32_t rank)
     interleave_hook = NULL;
     s.observer->ops->busy(s.observer, busy);
     interleave_hook = hook;
-    CHECK(bitset_count(busy, bitset_words(s.o.ranks)) == 1 && bitset_has(busy, rank),
-          "rank %u closes a round, and others are said to be busy", rank);
+    INVARIANT("at most once",
+              bitset_count(busy, bitset_words(s.o.ranks)) == 1 &&
+                  bitset_has(busy, rank),
+              "rank %u closes a round, and others are said to be busy", rank);
 }
 
 /* Nobody makes a step until then: nothing may be left to do, and who is to look at an
