@@ -232,10 +232,8 @@ class AllreduceHandle:
         else:
             _waiting.check_timeout(timeout)
             code = self._look()
-        if code == lib.PCOLL_EAGAIN:
-            self._wait_longer(timeout)
-        elif code:
-            raise_error(code)
+        if code:
+            self._wait_longer(code, timeout)
         return self._take()
 
     def _look(self) -> int:
@@ -249,7 +247,10 @@ class AllreduceHandle:
         )
         return code
 
-    def _wait_longer(self, timeout: float | None) -> None:
+    def _wait_longer(self, code: int, timeout: float | None) -> None:
+        if code != lib.PCOLL_EAGAIN:
+            raise_error(code)
+
         def step(us: int) -> int:
             handle = self._core()  # a signal handler may have freed it
             return self._step(handle, us) if self._one else int(lib.pcoll_handle_wait(handle, us))

@@ -76,6 +76,7 @@ static bool has_failed(const pcoll_handle *h)
 static int finish(pcoll_handle *h)
 {
     int rc = h->vertex->domain->ops->change(h->vertex->domain, 0, member_finish);
+    h->started = h->started && rc != PCOLL_OK;
     if (rc == PCOLL_OK && h->vertex->arrivals)
         arrivals_note_call(h->vertex->arrivals, handle_member(h).delivered);
     return rc;
@@ -99,6 +100,7 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
         rc = d->ops->deposit(d, 0, send, &outcome);
     if (rc != PCOLL_OK)
         return handle_leave(h, rc);
+    h->started = true;
     vertex_deposited(h->vertex, outcome);
     if (outcome != DEPOSIT_ARRIVED && h->vertex->drives)
         progress_without_agent(h->context->progress);
@@ -140,14 +142,9 @@ static int sleep_until_over(pcoll_handle *h, int64_t timeout_us)
     return rc;
 }
 
-static bool is_started(pcoll_handle *h)
-{
-    return handle_member(h).started;
-}
-
 static int wait_for_call(pcoll_handle *h, int64_t timeout_us)
 {
-    if (!is_started(h))
+    if (!h->started)
         return fail(PCOLL_ESTATE, "not started: there is nothing to wait for");
     int rc = sleep_until_over(h, timeout_us);
     struct domain *d = h->vertex->domain;
@@ -247,7 +244,7 @@ static int enter_all(pcoll_handle *const *handles, int32_t count, struct progres
             return rc;
         }
         *p = handles[i]->context->progress;
-        if (!is_started(handles[i])) {
+        if (!handles[i]->started) {
             leave_all(handles, i + 1);
             return fail(PCOLL_ESTATE, "handle %d is not started", i);
         }
@@ -331,6 +328,7 @@ static int change(pcoll_handle *h, int (*step)(struct member *))
     rc = turns_await(h);
     if (rc == PCOLL_OK)
         rc = h->vertex->domain->ops->change(h->vertex->domain, 0, step);
+    h->started = h->started || (rc == PCOLL_OK && step == member_join);
     if (rc == PCOLL_OK)
         vertex_look_again(h->vertex, false);
     return handle_leave(h, rc);

@@ -11,6 +11,7 @@ struct pcoll_handle {
     struct context *context;
     struct vertex *vertex; /* NULL: ended */
     _Atomic bool busy;
+    bool started; /* a call is outstanding; of whoever is in the handle */
 };
 
 /* Every call of the application begins and ends with these. PCOLL_ESTATE: another

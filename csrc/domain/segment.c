@@ -83,13 +83,19 @@ static int make_file(size_t bytes, int *fd)
     return rc;
 }
 
+/* By pieces: a signal undoes the one it interrupts, so all at once might never end. */
 static int reserve(const struct segment *s, size_t from, size_t bytes)
 {
-    int failed;
-    do
-        failed = posix_fallocate(s->fd, (off_t)from, (off_t)bytes);
-    while (failed == EINTR);
-    return failed ? too_large(s->bytes, strerror(failed)) : PCOLL_OK;
+    static size_t const piece = 4 << 20;
+    size_t end = from + bytes;
+    while (from < end) {
+        size_t now = end - from < piece ? end - from : piece;
+        int failed = posix_fallocate(s->fd, (off_t)from, (off_t)now);
+        if (failed && failed != EINTR)
+            return too_large(s->bytes, strerror(failed));
+        from += failed ? 0 : now;
+    }
+    return PCOLL_OK;
 }
 
 int segment_create(size_t bytes, uint64_t cookie, struct segment *s)
