@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import Any
 
 from mpi4py import MPI
@@ -14,6 +15,10 @@ PROGRESS: dict[str, int] = {
     "manual": lib.PCOLL_PROGRESS_MANUAL,
     "spin": lib.PCOLL_PROGRESS_SPIN,
 }
+
+
+# Before mpi4py finalizes MPI, which does so after all of these.
+atexit.register(lib.pcoll_quiet)
 
 
 def address(comm: Any) -> Any:

@@ -119,6 +119,15 @@ int runtime_start_agent(struct context *c, int progress, bool here)
     return rc;
 }
 
+int pcoll_quiet(void)
+{
+    bool gone = runtime_forked() || !mpi_is_running();
+    struct runtime *r = gone ? NULL : mpi_process_state();
+    if (r)
+        progress_stop_agent(r->progress);
+    return PCOLL_OK;
+}
+
 void runtime_add(struct runtime_entry *entry)
 {
     struct runtime *r = mpi_process_state();

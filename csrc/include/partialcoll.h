@@ -234,6 +234,11 @@ int pcoll_algorithm_parse(const char *text, int32_t *algorithm);
 /* The file that PCOLL_ALGORITHM_AUTO reads, if it is there, or "none":
  * $PARTIALCOLL_TUNE, else partialcoll/tune.txt in the user's configuration. Local. */
 int pcoll_tuning_path(char *path, uint64_t capacity);
+/* End the agent thread of this process; from now on whoever waits makes progress. To be
+ * called just before MPI_Finalize, in which some MPIs fail if another thread is inside
+ * MPI when it begins. The libraries' MPI_Finalize and the Python package do so. Local.
+ */
+int pcoll_quiet(void);
 /* PCOLL_OK if the op is defined for the dtype, else PCOLL_EINVAL with a message that
  * says which are. Local. */
 int pcoll_op_check(int32_t op, int32_t dtype);

@@ -391,14 +391,21 @@ int progress_start_agent(struct progress *p, enum pcoll_progress mode)
     return PCOLL_OK;
 }
 
+void progress_stop_agent(struct progress *p)
+{
+    if (atomic_load(&p->agent_mode) < 0)
+        return;
+    atomic_store(&p->stop, true);
+    bell_wake_agent(p->bell.page);
+    pthread_join(p->agent, NULL);
+    atomic_store(&p->agent_mode, -1);
+    atomic_store(&p->stop, false);
+}
+
 void progress_destroy(struct progress **at)
 {
     struct progress *p = *at;
-    if (atomic_load(&p->agent_mode) >= 0) {
-        atomic_store(&p->stop, true);
-        bell_wake_agent(p->bell.page);
-        pthread_join(p->agent, NULL);
-    }
+    progress_stop_agent(p);
     bell_destroy(&p->bell);
     free(p);
     *at = NULL;

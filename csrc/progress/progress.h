@@ -42,6 +42,9 @@ void progress_destroy(struct progress **p);
 /* Start the agent if it is not running (mode: sleeping or spinning). */
 int progress_start_agent(struct progress *p, enum pcoll_progress mode);
 
+/* End it; whoever waits drives. One thread at a time. */
+void progress_stop_agent(struct progress *p);
+
 void progress_add(struct progress *p, struct progress_source *source);
 void progress_remove(struct progress *p, struct progress_source *source);
 

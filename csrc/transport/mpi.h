@@ -12,6 +12,9 @@
 /* PCOLL_OK, or PCOLL_EMPI with MPI's own message for its error code. */
 int mpi_check(int mpi_error, const char *what);
 
+/* Between MPI_Init and the end of MPI_Finalize? */
+bool mpi_is_running(void);
+
 /* PCOLL_EINVAL unless *comm is a usable intra-communicator of an MPI that is running.
  */
 int mpi_check_comm(const void *comm);

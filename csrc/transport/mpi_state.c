@@ -28,6 +28,15 @@ int mpi_check_comm(const void *comm)
     return PCOLL_OK;
 }
 
+bool mpi_is_running(void)
+{
+    int initialized = 0, finalized = 0;
+    MPI_Initialized(&initialized);
+    if (initialized)
+        MPI_Finalized(&finalized);
+    return initialized && !finalized;
+}
+
 void mpi_world(uint32_t *rank, uint32_t *size)
 {
     MPI_Comm world = MPI_COMM_WORLD;
