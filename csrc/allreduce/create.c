@@ -30,7 +30,7 @@ static int start_agent(struct context *c, const struct vertex *v,
                        const pcoll_options *o)
 {
     bool messages = v->plane.domains > 1 || v->plane.ranks == 1;
-    bool timers = o->policy.linger > 0 || o->policy.deadline > 0;
+    bool timers = policy_has_timers(&o->policy);
     if (!messages && !timers)
         return PCOLL_OK;
     return runtime_start_agent(c, o->progress, v->drives || timers);

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 
 #include "../base/error.h"
+#include "../protocol/policy.h"
 
 int options_check(const pcoll_options *o)
 {
@@ -26,8 +27,7 @@ int options_check(const pcoll_options *o)
         return fail(PCOLL_EINVAL, "late: unknown value %d", o->late);
     if (o->progress < PCOLL_PROGRESS_AGENT || o->progress > PCOLL_PROGRESS_SPIN)
         return fail(PCOLL_EINVAL, "progress: unknown value %d", o->progress);
-    if (o->progress == PCOLL_PROGRESS_MANUAL &&
-        (o->policy.linger > 0 || o->policy.deadline > 0))
+    if (o->progress == PCOLL_PROGRESS_MANUAL && policy_has_timers(&o->policy))
         return fail(PCOLL_EINVAL,
                     "progress: linger and deadline need the agent, and manual progress "
                     "has none");

@@ -4,16 +4,12 @@
 
 #include <stdlib.h>
 
+#include "../base/clock.h"
 #include "../base/error.h"
 #include "../base/splitmix.h"
 #include "vertex.h"
 
 static int64_t const NEVER = -1;
-
-static int64_t nanoseconds(double seconds)
-{
-    return (int64_t)(seconds * 1e9);
-}
 
 /* What the current round asks for; found out when it is first needed. */
 static const struct policy_round *demand(struct vertex *v)
@@ -99,7 +95,7 @@ static bool passed(struct vertex *v, int64_t *since, double seconds)
     int64_t now = context_now(v->context);
     if (*since == NEVER)
         *since = now;
-    int64_t due = *since + nanoseconds(seconds);
+    int64_t due = *since + seconds_to_ns(seconds);
     if (now < due)
         context_alarm(v->context, &v->base, due);
     return now >= due;

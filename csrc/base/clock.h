@@ -18,4 +18,10 @@ static inline int64_t clock_us(void)
     return clock_ns() / 1000;
 }
 
+/* What users give in seconds. */
+static inline int64_t seconds_to_ns(double seconds)
+{
+    return (int64_t)(seconds * 1e9);
+}
+
 #endif

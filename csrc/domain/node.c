@@ -55,14 +55,9 @@ static void set_flag(struct node *n, uint32_t flag, bool on)
     atomic_store_explicit(flags, now, memory_order_relaxed);
 }
 
-static bool has_timers(const struct node *n)
-{
-    return n->policy.linger > 0 || n->policy.deadline > 0;
-}
-
 static void note_arrival_time(struct node *n)
 {
-    if (has_timers(n))
+    if (policy_has_timers(&n->policy))
         STEP(atomic_store(&own_line(n)->arrived_at, n->site.now(n->site.arg)));
 }
 
@@ -289,8 +284,10 @@ static void node_retire(struct domain *d)
     STEP(atomic_fetch_or(&own_line(n)->flags, NODE_RETIRED));
 }
 
-void node_help(struct node *n, enum node_side side, int64_t *alarm)
+static void node_help(struct domain *d, bool driver, int64_t *alarm)
 {
+    struct node *n = node_of(d);
+    enum node_side side = driver ? NODE_DRIVER : NODE_APPLICATION;
     *alarm = INT64_MAX;
     for (bool more = true; more;) {
         uint64_t control = node_control(n);
@@ -301,11 +298,6 @@ void node_help(struct node *n, enum node_side side, int64_t *alarm)
         else if (control_phase(control) == NODE_REDUCING)
             more = node_reduce(n, round);
     }
-}
-
-static void help(struct domain *d, bool driver, int64_t *alarm)
-{
-    node_help(node_of(d), driver ? NODE_DRIVER : NODE_APPLICATION, alarm);
 }
 
 /* For its rounds: sets its bit before it looks for the last time. */
@@ -420,7 +412,7 @@ static const struct domain_ops node_ops = {
     .look = node_look,
     .change = node_change,
     .retire = node_retire,
-    .help = help,
+    .help = node_help,
     .sleeps = node_sleeps,
     .failure = node_failure,
     .busy = node_busy,

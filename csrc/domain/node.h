@@ -257,7 +257,4 @@ void node_note_join(struct node *n, uint64_t round, const struct round_header *r
 /* The round asks for these ranks; NULL: any. */
 const uint64_t *node_awaited(struct domain *d);
 
-/* node.c: do whatever is to be done; time to come again in *alarm. */
-void node_help(struct node *n, enum node_side side, int64_t *alarm);
-
 #endif

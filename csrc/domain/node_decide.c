@@ -11,18 +11,23 @@
  * round there is room for 16 bits: one that finds its number written 65536 rounds ago
  * does not linger, once.
  */
+#include "../base/clock.h"
 #include "node.h"
 
 enum { MET_TIME_BITS = 48 };
 
-static int64_t nanoseconds(double seconds)
-{
-    return (int64_t)(seconds * 1e9);
-}
-
 static bool is_open(uint64_t control, uint64_t round)
 {
     return control_round(control) == round && control_phase(control) == NODE_OPEN;
+}
+
+/* What a round asks for, of those who are live in it. */
+static void ask(const struct node *n, uint64_t round, const uint32_t *absences,
+                struct policy_round *asked)
+{
+    struct policy_draw draw = {
+        .stream = splitmix_mix(n->seed) ^ *n->site.slot, .round = round, .vertices = 1};
+    policy_open(&n->policy, &draw, absences, asked);
 }
 
 /* Find out what the open round asks for; false if it has begun to close. What was
@@ -40,9 +45,7 @@ static bool open_view(struct node *n, struct node_view *v, uint64_t round)
             STEP(atomic_load_explicit(&n->absent[i], memory_order_acquire));
     if (!is_open(node_control(n), round))
         return false;
-    struct policy_draw draw = {
-        .stream = splitmix_mix(n->seed) ^ *n->site.slot, .round = round, .vertices = 1};
-    policy_open(&n->policy, &draw, v->absences, &v->round);
+    ask(n, round, v->absences, &v->round);
     v->opened = round + 1;
     return true;
 }
@@ -190,10 +193,11 @@ static bool may_start(struct node *n, struct node_view *v, uint64_t round,
     bool met = policy_met(p, &v->round, &report, n->base.member_set);
     *initiator = starter(n, v);
     if (met && p->linger > 0 && !policy_all_arrived(&v->round, &report))
-        met = passed(n, met_since(n, round) + nanoseconds(p->linger), alarm);
+        met = passed(n, met_since(n, round) + seconds_to_ns(p->linger), alarm);
     if (!met && p->deadline > 0) {
         int64_t first = first_arrival(n, v, initiator);
-        met = first != INT64_MAX && passed(n, first + nanoseconds(p->deadline), alarm);
+        met =
+            first != INT64_MAX && passed(n, first + seconds_to_ns(p->deadline), alarm);
     }
     return met;
 }
@@ -233,13 +237,11 @@ static void judge(struct node *n, uint64_t round, struct round_header *result)
     uint32_t absences[n->absent ? ranks : 1];
     struct policy_round asked = {
         .ranks = ranks, .live = live, .drawn = drawn, .overdue = overdue};
-    struct policy_draw draw = {
-        .stream = splitmix_mix(n->seed) ^ *n->site.slot, .round = round, .vertices = 1};
     for (size_t i = 0; i < bitset_words(ranks); i++)
         live[i] = atomic_load_explicit(&n->live[i], memory_order_relaxed);
     for (uint32_t i = 0; n->absent && i < ranks; i++)
         absences[i] = atomic_load_explicit(&n->absent[i], memory_order_relaxed);
-    policy_open(&n->policy, &draw, n->absent ? absences : NULL, &asked);
+    ask(n, round, n->absent ? absences : NULL, &asked);
     if (!policy_kept(&n->policy, &asked, result))
         result->flags |= ROUND_BELOW_QUORUM;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../base/clock.h"
 #include "../base/error.h"
 
 /* Half of what a message can be. */
@@ -157,8 +158,7 @@ int draft_timer(struct draft *d, double seconds, const char *label, int *op)
         return fail(PCOLL_EINVAL, "seconds: expected 0 to %g, got %g",
                     PCOLL_LONGEST_TIME, seconds);
     snprintf(text, sizeof text, "%g s", seconds);
-    return add(d,
-               (struct draft_op){.kind = OP_TIMER, .delay = (int64_t)(seconds * 1e9)},
+    return add(d, (struct draft_op){.kind = OP_TIMER, .delay = seconds_to_ns(seconds)},
                label ? label : text, op);
 }
 

@@ -187,6 +187,11 @@ struct policy_report policy_count(const struct policy_round *round,
     return report;
 }
 
+bool policy_has_timers(const struct pcoll_policy *policy)
+{
+    return policy->linger > 0 || policy->deadline > 0;
+}
+
 bool policy_draws(const struct pcoll_policy *policy)
 {
     return rules[policy->kind].draws;

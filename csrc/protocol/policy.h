@@ -66,6 +66,9 @@ struct policy_report policy_relevant(const struct pcoll_policy *policy,
 /* Are ranks drawn, one of which starts the round? */
 bool policy_draws(const struct pcoll_policy *policy);
 
+/* Does it need somebody who looks at the time? */
+bool policy_has_timers(const struct pcoll_policy *policy);
+
 /* Does a coordinator decide? */
 bool policy_coordinated(const struct pcoll_policy *policy);
 /* Does the vertex that starts have to activate the others? (Under full all start by

@@ -9,15 +9,22 @@
 #include "../base/error.h"
 #include "mpi.h"
 
-int mpi_check_comm(const void *comm)
+bool mpi_is_running(void)
 {
-    int initialized = 0, finalized = 0, inter = 0;
+    int initialized = 0, finalized = 0;
     MPI_Initialized(&initialized);
     if (initialized)
         MPI_Finalized(&finalized);
-    if (!initialized || finalized)
+    return initialized && !finalized;
+}
+
+int mpi_check_comm(const void *comm)
+{
+    int initialized = 0, inter = 0;
+    MPI_Initialized(&initialized);
+    if (!mpi_is_running())
         return fail(PCOLL_ESTATE, "MPI is %s",
-                    finalized ? "finalized" : "not initialized");
+                    initialized ? "finalized" : "not initialized");
     MPI_Comm c = *(const MPI_Comm *)comm;
     if (c == MPI_COMM_NULL)
         return fail(PCOLL_EINVAL, "comm: expected a communicator, got MPI.COMM_NULL");
@@ -26,15 +33,6 @@ int mpi_check_comm(const void *comm)
         return fail(PCOLL_EINVAL,
                     "comm: expected an intra-communicator, got an inter-communicator");
     return PCOLL_OK;
-}
-
-bool mpi_is_running(void)
-{
-    int initialized = 0, finalized = 0;
-    MPI_Initialized(&initialized);
-    if (initialized)
-        MPI_Finalized(&finalized);
-    return initialized && !finalized;
 }
 
 void mpi_world(uint32_t *rank, uint32_t *size)
