@@ -291,6 +291,30 @@ def test_rank_that_does_not_come_is_named(run, domain):
     assert pending or domain == "node", done.stdout  # in one domain there are no messages
 
 
+@pytest.mark.parametrize("domain", ["node", "rank"])
+def test_rank_that_does_not_collect_is_named(run, domain):
+    """Its call is outstanding, but of a round that is over: the next one waits for it."""
+    done = run(
+        """
+        import logging
+        logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
+        h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
+        h.Start()
+        if comm.rank == 1:
+            time.sleep(1.5)
+        h.Wait()
+        h.Start()
+        h.Wait()
+        h.Free()
+        """,
+        ranks=3,
+        env={"PARTIALCOLL_STALL_WARN": "0.4", "PARTIALCOLL_DOMAIN": domain},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "round 1: rank 1 has not collected round 0" in done.stdout, done.stdout
+    assert "rank 2 has" not in done.stdout and "rank 0 has" not in done.stdout, done.stdout
+
+
 def test_only_drawn_ranks_are_named(run):
     """Of four ranks two are late: last_of:1 waits for the one that was drawn, not for the other."""
     done = run(

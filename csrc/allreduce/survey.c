@@ -16,10 +16,11 @@
 
 enum answer_flag {
     ANSWERED = 1,
-    IS_CALLING = 2,
+    HAS_ARRIVED = 2,
     HAS_JOINED = 4,
     HAS_LEFT = 8,
-    IS_CLOSING = 16
+    IS_CLOSING = 16,
+    IS_CALLING = 32
 };
 
 struct answer {
@@ -39,6 +40,7 @@ static struct answer answer_of(struct vertex *v, uint32_t who)
     struct member m;
     v->domain->ops->look(v->domain, (int)who, &m);
     unsigned flags = ANSWERED;
+    flags |= m.arrived ? HAS_ARRIVED : 0;
     flags |= m.started ? IS_CALLING : 0;
     flags |= m.joining ? HAS_JOINED : 0;
     flags |= m.left ? HAS_LEFT : 0;
@@ -148,12 +150,14 @@ static void say_rank(struct text *t, uint32_t rank, const struct answer *a,
     unsigned long long next = a->next;
     if (!(a->flags & ANSWERED))
         say(t, "%srank %u does not answer", separator, rank);
-    else if (a->activated > round || (a->flags & IS_CALLING))
+    else if (a->activated > round || (a->flags & HAS_ARRIVED))
         return;
     else if (a->flags & (HAS_LEFT | IS_CLOSING))
         say(t, "%srank %u has left its loop", separator, rank);
     else if (a->flags & HAS_JOINED)
         return;
+    else if (a->flags & IS_CALLING)
+        say(t, "%srank %u has not collected round %llu", separator, rank, next);
     else
         say(t, "%srank %u has not arrived: its next call is for round %llu", separator,
             rank, next);
