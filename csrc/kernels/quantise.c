@@ -27,17 +27,18 @@ static inline uint32_t as_bits(float value)
 }
 
 /*
- * Random numbers: 32-bit multiplications and shifts, as in murmur3's finaliser, keyed at
- * the beginning and before each second half. Dithers and weights share the first half.
+ * Random numbers of (seed, index): 32-bit multiplications and shifts, as in murmur3's
+ * finaliser, with keys before each half. The first half is what the hash is keyed with,
+ * both give the dither.
  */
 struct keys {
-    uint32_t first, dither, weight;
+    uint32_t first, second;
 };
 
 static struct keys keys_of(uint64_t seed)
 {
-    uint64_t a = splitmix_at(seed, 0), b = splitmix_at(seed, 1);
-    return (struct keys){(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b};
+    uint64_t a = splitmix_at(seed, 0);
+    return (struct keys){(uint32_t)a, (uint32_t)(a >> 32)};
 }
 
 static inline uint32_t first_half(uint32_t index, struct keys k)
@@ -46,23 +47,12 @@ static inline uint32_t first_half(uint32_t index, struct keys k)
     return (h ^ h >> 16) * 0x7feb352du;
 }
 
-static inline uint32_t second_half(uint32_t h, uint32_t key, uint32_t factor)
-{
-    h ^= key;
-    h = (h ^ h >> 15) * factor;
-    return h ^ h >> 16;
-}
-
 /* In [0, 1), a multiple of 2^-23. */
 static inline float dither_of(uint32_t half, struct keys k)
 {
-    uint32_t h = second_half(half, k.dither, 0x846ca68bu);
-    return as_float(0x3f800000u | h >> 9) - 1.0f;
-}
-
-static inline uint64_t weighted(uint32_t z, uint32_t half, struct keys k)
-{
-    return (uint64_t)z * (second_half(half, k.weight, 0xc2b2ae35u) | 1);
+    uint32_t h = half ^ k.second;
+    h = (h ^ h >> 15) * 0x846ca68bu;
+    return as_float(0x3f800000u | (h ^ h >> 16) >> 9) - 1.0f;
 }
 
 /* To the nearest integer, ties to even, mod 2^32, for |value| < 2^22; any number at all
@@ -162,19 +152,6 @@ static float inverse_of(float step)
     return step > 0 ? 1 / step : 0;
 }
 
-CLONES static uint64_t quantise(uint16_t *restrict words, const float *restrict x,
-                                size_t count, float inverse, struct keys k)
-{
-    uint64_t sum = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint32_t half = first_half((uint32_t)i, k);
-        uint32_t z = round_to_integer(x[i] * inverse + dither_of(half, k));
-        words[i] = (uint16_t)z;
-        sum += weighted(z, half, k);
-    }
-    return sum;
-}
-
 /* What does not depend on the element. */
 struct lattice {
     float step, inverse;
@@ -182,35 +159,87 @@ struct lattice {
     struct keys k;
 };
 
+static inline uint32_t quantise_one(uint32_t *word, float x, uint32_t index,
+                                    const struct lattice *l)
+{
+    uint32_t half = first_half(index, l->k);
+    *word = round_to_integer(x * l->inverse + dither_of(half, l->k));
+    return *word + half;
+}
+
+CLONES static uint64_t quantise(uint32_t *restrict words, const float *restrict x,
+                                uint32_t count, const struct lattice *lattice)
+{
+    const struct lattice l = *lattice;
+    uint32_t pairs = count / 2;
+    uint64_t sum = 0;
+    INDEPENDENT
+    for (uint32_t i = 0; i < pairs; i++) {
+        uint32_t a = quantise_one(words + i, x[i], i, &l);
+        uint32_t b = quantise_one(words + pairs + i, x[pairs + i], pairs + i, &l);
+        sum += (uint64_t)a * b;
+    }
+    if (count % 2)
+        sum += (uint64_t)quantise_one(words + count - 1, x[count - 1], count - 1, &l) * first_half(count, l.k);
+    return sum;
+}
+
 /*
  * The candidate z lies in [first, first + q), which is centred on key / s + u: z is within
  * q / 2 of it then. Rounded is key / s + u - 1/2, which is floor but for ties.
  */
+static inline uint32_t reconstruct_one(float *out, float key, uint32_t word, uint32_t index,
+                                    const struct lattice *l)
+{
+    uint32_t half = first_half(index, l->k);
+    float u = dither_of(half, l->k);
+    uint32_t first = round_to_integer(key * l->inverse + (u - 0.5f)) + 1 - l->q / 2;
+    uint32_t z = first + ((word - first) & (l->q - 1));
+    *out = ((float)(int32_t)z - u) * l->step;
+    return z + half;
+}
+
 CLONES static uint64_t reconstruct(float *out, const float *key,
-                                   const uint16_t *restrict words, size_t count,
+                                   const uint32_t *restrict words, uint32_t count,
                                    const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
+    uint32_t pairs = count / 2;
     uint64_t sum = 0;
     INDEPENDENT
-    for (size_t i = 0; i < count; i++) {
-        uint32_t half = first_half((uint32_t)i, l.k);
-        float u = dither_of(half, l.k);
-        uint32_t first =
-            round_to_integer(key[i] * l.inverse + (u - 0.5f)) + 1 - l.q / 2;
-        uint32_t z = first + ((words[i] - first) & (l.q - 1));
-        out[i] = ((float)(int32_t)z - u) * l.step;
-        sum += weighted(z, half, l.k);
+    for (uint32_t i = 0; i < pairs; i++) {
+        uint32_t a = reconstruct_one(out + i, key[i], words[i], i, &l);
+        uint32_t b = reconstruct_one(out + pairs + i, key[pairs + i], words[pairs + i], pairs + i, &l);
+        sum += (uint64_t)a * b;
     }
+    if (count % 2)
+        sum += (uint64_t)reconstruct_one(out + count - 1, key[count - 1], words[count - 1], count - 1, &l) * first_half(count, l.k);
     return sum;
+}
+
+CLONES static void narrow(uint16_t *restrict out, const uint32_t *restrict in,
+                          size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = (uint16_t)in[i];
+}
+
+CLONES static void widen(uint32_t *restrict out, const uint16_t *restrict in,
+                         size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = in[i];
 }
 
 uint64_t lattice_encode(const float *x, size_t count, float step, uint64_t seed,
                         int bits, void *low, void *high)
 {
     uint16_t words[LATTICE_BLOCK];
+    uint32_t wide[LATTICE_BLOCK];
     size_t lanes = plane_lanes(count);
-    uint64_t sum = quantise(words, x, count, inverse_of(step), keys_of(seed));
+    struct lattice l = {.inverse = inverse_of(step), .k = keys_of(seed)};
+    uint64_t sum = quantise(wide, x, (uint32_t)count, &l);
+    narrow(words, wide, count);
     memset(words + count, 0, (lanes * PLANE_ROWS - count) * sizeof *words);
     plane_pack(low, words, lanes, 0, bits);
     if (high)
@@ -240,7 +269,9 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
                         .inverse = inverse_of(step),
                         .q = 1u << (high ? LATTICE_MOST_BITS : bits),
                         .k = keys_of(seed)};
-    uint64_t sum = reconstruct(out, key ? key : zeros, words, count, &l);
+    uint32_t wide[LATTICE_BLOCK];
+    widen(wide, words, count);
+    uint64_t sum = reconstruct(out, key ? key : zeros, wide, (uint32_t)count, &l);
     return begin_hash(count, step, seed, bits) + sum == hash &&
            all_zero(words + count, lanes * PLANE_ROWS - count);
 }
