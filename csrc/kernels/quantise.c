@@ -44,14 +44,14 @@ static struct keys keys_of(uint64_t seed)
 static inline uint32_t first_half(uint32_t index, struct keys k)
 {
     uint32_t h = index * 0x9e3779b9u + k.first;
-    return (h ^ h >> 16) * 0x7feb352du;
+    h = (h ^ h >> 16) * 0x7feb352du;
+    return h ^ h >> 15;
 }
 
 /* In [0, 1), a multiple of 2^-23. */
 static inline float dither_of(uint32_t half, struct keys k)
 {
-    uint32_t h = half ^ k.second;
-    h = (h ^ h >> 15) * 0x846ca68bu;
+    uint32_t h = (half ^ k.second) * 0x846ca68bu;
     return as_float(0x3f800000u | (h ^ h >> 16) >> 9) - 1.0f;
 }
 
