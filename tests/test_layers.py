@@ -69,7 +69,7 @@ PY_LAYERS = [
     {"_ops", "_round"},
     {"_slots"},
     {"_handle"},
-    {"allreduce", "schedule"},
+    {"allreduce", "schedule", "gossip"},
     {"_drop_in"},
     {"__init__"},
     {"_info", "_report"},

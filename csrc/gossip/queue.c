@@ -143,7 +143,7 @@ static int write_message(struct gossip_memory *m, uint32_t peer, uint32_t slot,
     return rc == PCOLL_OK ? w->ops->flush(w, peer) : rc;
 }
 
-int queue_push(struct gossip_memory *m, uint32_t peer, const void *x, const void *key,
+int gossip_push(struct gossip_memory *m, uint32_t peer, const void *x, const void *key,
                void *sent, bool *pushed)
 {
     uint32_t slot;
@@ -212,7 +212,7 @@ static int read_message(struct gossip_memory *m, uint32_t peer,
     return PCOLL_OK;
 }
 
-int queue_take(struct gossip_memory *m, const void *key, void *out, uint32_t *source,
+int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *source,
                bool *taken)
 {
     uint32_t own = m->window->rank;
@@ -236,7 +236,7 @@ int queue_take(struct gossip_memory *m, const void *key, void *out, uint32_t *so
     }
 }
 
-int queue_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
+int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
                uint32_t *source, bool *found)
 {
     for (int i = 0; i < MOST_TRIES; i++) {
