@@ -65,7 +65,7 @@ PY_LAYERS = [
     {"_ops", "_round"},
     {"_slots"},
     {"_handle"},
-    {"allreduce", "schedule"},
+    {"allreduce", "schedule", "quantize"},
     {"_drop_in"},
     {"__init__"},
     {"_info", "_report"},

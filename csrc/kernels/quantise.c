@@ -277,6 +277,8 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
     uint32_t wide[LATTICE_BLOCK];
     widen(wide, words, count);
     uint64_t sum = reconstruct(out, key ? key : zeros, wide, (uint32_t)count, &l);
+    if (step == 0)
+        memset(out, 0, count * sizeof *out); /* no -0 */
     return begin_hash(count, step, seed, bits) + sum == hash &&
            all_zero(words + count, lanes * PLANE_ROWS - count);
 }
