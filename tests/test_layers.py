@@ -69,6 +69,7 @@ PY_LAYERS = [
     {"_ops", "_round"},
     {"_slots"},
     {"_handle"},
+    {"quantize"},
     {"allreduce", "schedule", "gossip"},
     {"_drop_in"},
     {"__init__"},
