@@ -155,8 +155,8 @@ class Lattice:
     seed : int
         Of the random numbers, 0 to 2^64-1; encode() takes one for each vector.
     margin : float
-        How many times the stated or measured distance keys may be away, at least 1. Default 2:
-        readers' keys move on while a payload waits for them.
+        How many times the stated or measured distance keys may be away, at least 1 (default).
+        More for readers whose keys move on meanwhile and who cannot ask for more bits.
     """
 
     bits: int
@@ -167,7 +167,7 @@ class Lattice:
     BLOCK: ClassVar[int] = 1024
 
     def __init__(
-        self, bits: int = 8, *, rotate: bool = False, seed: int = 0, margin: float = 2.0
+        self, bits: int = 8, *, rotate: bool = False, seed: int = 0, margin: float = 1.0
     ) -> None:
         if not isinstance(rotate, (bool, np.bool_)):
             raise TypeError(f"rotate: expected True or False, got {type(rotate).__name__}")

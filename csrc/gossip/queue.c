@@ -144,7 +144,7 @@ static int write_message(struct gossip_memory *m, uint32_t peer, uint32_t slot,
 }
 
 int gossip_push(struct gossip_memory *m, uint32_t peer, const void *x, const void *key,
-               void *sent, bool *pushed)
+                void *sent, bool *pushed)
 {
     uint32_t slot;
     int64_t state, found;
@@ -213,7 +213,7 @@ static int read_message(struct gossip_memory *m, uint32_t peer,
 }
 
 int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *source,
-               bool *taken)
+                bool *taken)
 {
     uint32_t own = m->window->rank;
     *taken = false;
@@ -237,7 +237,7 @@ int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *s
 }
 
 int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
-               uint32_t *source, bool *found)
+                uint32_t *source, bool *found)
 {
     for (int i = 0; i < MOST_TRIES; i++) {
         struct message newest;

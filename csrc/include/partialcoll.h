@@ -565,6 +565,7 @@ int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes);
 /* Collective. PCOLL_EAGAIN: not all have come within the time; call again. */
 int pcoll_gossip_free(pcoll_gossip **gossip, int64_t timeout_us);
 
+/*
  * A vector in few bits, for readers who have a similar one: their key. What is lost
  * depends on the distance between the two, not on their length (docs/quantisation.md).
  *
