@@ -8,8 +8,6 @@
 #include "fetch.h"
 
 enum slot_state { FREE = 0, WRITING = 1, FULL = 2, STATES = 4 };
-enum { MOST_TRIES = 16 };
-
 static enum slot_state state_of(int64_t word)
 {
     return (enum slot_state)(word % STATES);

@@ -42,16 +42,16 @@
  * `sent`, unless NULL, becomes what the receiver will have then.
  */
 int gossip_push(struct gossip_memory *m, uint32_t peer, const void *x, const void *key,
-               void *sent, bool *pushed);
+                void *sent, bool *pushed);
 
 /* Owner: the oldest message into out (application's form). *taken: false if there is
  * none. Those that do not decode with this key are thrown away and counted. */
 int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *source,
-               bool *taken);
+                bool *taken);
 
 /* The newest message in the queue of anybody, which stays there. *found: false if there
  * is none, or none that decodes with this key, or it was taken every time. */
 int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
-               uint32_t *source, bool *found);
+                uint32_t *source, bool *found);
 
 #endif
