@@ -179,10 +179,11 @@ def _changed(values, index, value):
     return (*values[:index], value, *values[index + 1 :])
 
 
-def explore(world):
+def explore(world, limit=200_000):
     """Every reachable state, once. Returns (states, ends).
 
-    Also checks that an end can be reached from every state: nobody is busy for ever.
+    Also checks that an end can be reached from every state: nobody is busy for ever. More states
+    than `limit` are wrong as well: a correct pairing has a known number of them.
     """
     numbers, before, ends = {world.start: 0}, [[]], []
     todo = deque([world.start])
@@ -196,6 +197,8 @@ def explore(world):
         for me, what in world.moves(state):
             after = world.step(state, me, what)
             if after not in numbers:
+                if len(numbers) >= limit:
+                    raise Wrong(f"more than {limit} states")
                 numbers[after] = len(before)
                 before.append([])
                 todo.append(after)

@@ -10,13 +10,11 @@ import networkx as nx
 import numpy as np
 import pytest
 from interleavings import PLANTED, World, Wrong, draw, explore
-from mpi4py import MPI
 
 import partialcoll as pc
 from partialcoll import pairing
 from partialcoll.pairing import TAKEN, Available, Bipartite, Hops, LocalBoard, Random
 
-pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="one process says it all")
 T = pc.Topology
 PATH = T.from_networkx(nx.path_graph(3))
 
@@ -152,6 +150,13 @@ def test_first_in_first_out():
     assert ranks[3].taken == 1 and not ranks[3].waiting
     assert ranks[3].poll() == 4  # free again
     assert ranks[2].poll() == 1 and ranks[1].next_peer() is None and ranks[1].taken == 1
+
+
+def test_who_comes_back_is_last():
+    _, ranks = waiters(T.star(4))
+    assert [ranks[r].poll() for r in (1, 2)] == [None, None]
+    assert ranks[0].poll() == 1 and ranks[1].poll() is TAKEN and ranks[1].poll() is None
+    assert ranks[0].poll() == 2 and ranks[0].poll() == 1
 
 
 def test_leave():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topologies: edges, text, spectra against closed forms, against networkx, against each other."""
 
+import doctest
 import math
 import pickle
 import subprocess
@@ -9,14 +10,13 @@ import sys
 import networkx as nx
 import numpy as np
 import pytest
-from mpi4py import MPI
+import topology_table
 
 import partialcoll as pc
-from partialcoll import _named_graphs, _spectrum
+from partialcoll import _named_graphs, _spectrum, topology
 from partialcoll._graph import Rows
 from partialcoll.topology import A2CiD2
 
-pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="one process says it all")
 T = pc.Topology
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17)
 UNDIRECTED = ("ring", "complete", "exponential", "torus", "star")
@@ -483,9 +483,9 @@ def test_what_the_number_of_ranks_forbids():
     ):
         with pytest.raises(ValueError, match="topology: "):
             T.make(text, n)
-    for topology in (T.ring(3), nx.path_graph(3)):
+    for other in (T.ring(3), nx.path_graph(3)):
         with pytest.raises(ValueError, match="expected one of 4 ranks, got one of 3"):
-            T.make(topology, 4)
+            T.make(other, 4)
 
 
 @pytest.mark.parametrize("wrong", (None, 3, ["ring"], np.eye(3), {"ring": 3}))
@@ -555,3 +555,18 @@ t.to_networkx()
 assert "networkx" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# ---- docs
+
+
+def test_docs():
+    """The page's table is what comes out, its examples and the module's do what they say."""
+    page = topology_table.PAGE
+    _, table, _ = topology_table.split(page.read_text())
+    fixed = [line for line in topology_table.table().splitlines() if "random" not in line]
+    assert [line for line in table.splitlines() if "random" not in line] == fixed
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert not failed and tried > 4
+    failed, tried = doctest.testmod(topology)
+    assert not failed and tried > 3
