@@ -30,7 +30,7 @@ $(VENV)/tools:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel tqdm networkx \
-	    matplotlib pytest pytest-mpi hypothesis ml_dtypes
+	    matplotlib pytest pytest-mpi hypothesis ml_dtypes scipy
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
