@@ -17,6 +17,7 @@ from .._errors import StateError
 from ._exchange import Array, Exchange, PeerSource, Steps
 from ._handover import Handover
 from ._pace import Pace
+from ._partners import Partners
 from ._process import LearningRate, Process, check_number
 from ._thread import CommunicationThread
 from ._total import Total
@@ -98,10 +99,11 @@ class Decoupled(Threaded):
         total: Total | None,
     ) -> None:
         super().__init__(x, exchange, learning_rate=learning_rate, total=total)
-        self._peers = peers
+        self._partners = Partners(peers, exchange.size)
+        self._pace: Pace | None = None
         if rate is not None:
-            check_number("rate", rate, 0)
-        self._pace = None if rate is None else Pace(rate, poisson, (seed, exchange.rank))
+            begun = check_number("rate", rate, 0) * self._begun()
+            self._pace = Pace(begun, poisson, (seed, exchange.rank))
         self._handover = Handover(self._x)
         self._due = 0
         self._due_lock = threading.Lock()
@@ -128,23 +130,34 @@ class Decoupled(Threaded):
             with self._due_lock:
                 self._due += self._pace.draw()
 
+    def _begun(self) -> float:
+        """Of the communications that `rate` counts: how many this rank begins."""
+        return self._partners.share()
+
     def due(self) -> int:
         """How many communication events the steps so far have called for that have not come."""
         return self._due
 
     def _next_peer(self) -> int | None:
         """The peer for this event, if one is due and there is somebody."""
+        if self._pace is not None and self._due == 0:
+            return None
+        settled, peer = self._partners.next()
+        if settled:
+            self._settle_one()
+        return peer
+
+    def _settle_one(self) -> None:
         if self._pace is not None:
             with self._due_lock:
-                if self._due == 0:
-                    return None
                 self._due -= 1
-        peer = self._peers.next_peer()
-        if peer is not None and not 0 <= peer < self._exchange.size:
-            raise ValueError(
-                f"peers: expected a rank from 0 to {self._exchange.size - 1}, got {peer!r}"
-            )
-        return peer
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        with super()._at_rest():
+            if self._partners.rest():
+                self._settle_one()
+            yield
 
     def _count(self, went_through: bool) -> None:
         if went_through:

@@ -68,9 +68,7 @@ class CommunicationThread:
         try:
             while not self._stopping:
                 self._work.clear()
-                if self._event() or self._work.wait(nap):
-                    nap = _SHORTEST
-                else:
-                    nap = min(2 * nap, _LONGEST)
+                busy = self._event() or self._work.wait(nap)
+                nap = _SHORTEST if busy else min(2 * nap, _LONGEST)
         except BaseException as error:
             self._error = error

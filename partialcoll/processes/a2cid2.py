@@ -26,20 +26,6 @@ from ._process import LearningRate, check_number
 from ._total import Total
 
 
-def parameters(chi1: float, chi2: float) -> tuple[float, float]:
-    """eta and alpha~/alpha for a graph's chi_1 and chi_2 (proposition 3.6; alpha = 1/2).
-
-    1/chi_1 is the smallest non-zero eigenvalue of the Laplacian in which an edge weighs as many
-    averagings as it has per unit of time; chi_2 is half the largest effective resistance of an
-    edge. The unit of time is a gradient step.
-    """
-    check_number("chi[0]", chi1, 0)
-    check_number("chi[1]", chi2, 0)
-    if not chi1 >= chi2 > 0:
-        raise ValueError(f"chi: expected chi_1 >= chi_2 > 0, got {chi1} and {chi2}")
-    return 1 / (2 * math.sqrt(chi1 * chi2)), math.sqrt(chi1 / chi2)
-
-
 class StepTime:
     """Running mean of the seconds between steps: the unit of time."""
 
@@ -73,16 +59,15 @@ class A2CiD2(Decoupled):
         A `partialcoll.GossipBuffer` of the same shape and dtype.
     peers : PeerSource
         Whom to average with; anything with ``next_peer() -> int | None``.
-    chi : pair of floats, or None
-        chi_1 and chi_2 of the topology, for the averagings that there really are: each rank
-        begins `rate` of them per gradient step, and takes part in twice as many if those it
-        is a peer of count. Not needed for the baseline.
     accelerated : bool
         False: the paper's asynchronous baseline, eta = 0 and alpha~ = alpha = 1/2.
+    parameters : object with `eta`, `alpha` and `alpha_tilde`, or None
+        Proposition 3.6's, of eta per gradient step. None: of the exchange's topology for `rate`.
     learning_rate : float or callable
         What `step` multiplies gradients by, or a function of the number of steps so far.
     rate : float
-        Averagings that this rank begins per gradient step, on average.
+        Averagings per gradient step that a rank takes part in, on average. It begins half of
+        them, the others the other half.
     poisson : bool
         A Poisson number of them for each step, as in the paper; else always the same.
     seed : int
@@ -106,8 +91,8 @@ class A2CiD2(Decoupled):
         exchange: Exchange,
         peers: PeerSource,
         *,
-        chi: tuple[float, float] | None = None,
         accelerated: bool = True,
+        parameters: Any = None,
         learning_rate: LearningRate = 0.1,
         rate: float = 1.0,
         poisson: bool = True,
@@ -126,11 +111,12 @@ class A2CiD2(Decoupled):
             seed=seed,
             total=total,
         )
-        if accelerated and chi is None:
-            raise ValueError("chi: expected chi_1 and chi_2 with accelerated=True, got None")
-        self._eta, self._ratio = (0.0, 1.0)
-        if accelerated and chi is not None:
-            self._eta, self._ratio = parameters(*chi)
+        if parameters is None:
+            parameters = exchange.topology.a2cid2(rate, accelerated=accelerated)
+        self._eta = check_number("parameters.eta", parameters.eta, 0)
+        self._alpha = check_number("parameters.alpha", parameters.alpha, 0, 1)
+        self._ratio = check_number("parameters.alpha_tilde", parameters.alpha_tilde, 0)
+        self._ratio /= self._alpha
         if unit is not None and check_number("unit", unit, 0) == 0:
             raise ValueError(f"unit: expected a time above 0, got {unit}")
         self._unit = unit
@@ -167,7 +153,7 @@ class A2CiD2(Decoupled):
             self._count(
                 self._meet(peer)
                 and self._exchange.average(
-                    self._x, peer, weight=0.5, momentum=self._momentum, ratio=self._ratio
+                    self._x, peer, weight=self._alpha, momentum=self._momentum, ratio=self._ratio
                 )
             )
         self._handover.show(self._x)

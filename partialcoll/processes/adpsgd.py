@@ -29,8 +29,9 @@ class ADPSGD(Decoupled):
     learning_rate : float or callable
         What `step` multiplies gradients by, or a function of the number of steps so far.
     rate : float or None
-        Averagings that this rank begins per gradient step; Algorithm 1 has one. None: one after
-        the other without pause, as in appendix A, which keeps a core busy.
+        Averagings per gradient step that this rank takes part in. It begins half of them, the
+        others the other half: 2 is Algorithm 1, where every gradient step comes with one.
+        None: one after the other without pause, as in appendix A, which keeps a core busy.
     total : Total or None
         For what is collective: `averaged_model`, `synchronise`, `consensus_distance`.
 
@@ -45,7 +46,7 @@ class ADPSGD(Decoupled):
         peers: PeerSource,
         *,
         learning_rate: LearningRate = 0.1,
-        rate: float | None = 1.0,
+        rate: float | None = 2.0,
         total: Total | None = None,
     ) -> None:
         super().__init__(

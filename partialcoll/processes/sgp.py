@@ -100,6 +100,9 @@ class SGP(Decoupled):
         """w, by which x is divided. Local."""
         return float(self._xw[-1])
 
+    def _begun(self) -> float:
+        return 1.0  # a push has one rank that begins it, and no other
+
     def _event(self) -> bool:
         peer = self._next_peer()
         if not self._renew() and peer is None:
