@@ -29,7 +29,7 @@ all: $(VENV)/installed
 $(VENV)/tools:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel tqdm \
+	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel tqdm networkx \
 	    matplotlib pytest pytest-mpi hypothesis ml_dtypes
 	touch $@
 

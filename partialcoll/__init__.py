@@ -15,6 +15,7 @@ from ._version import __version__
 from .allreduce import Allreduce_init, Startall, Waitall, Waitany, memory_estimate
 from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
 from .schedule import Operation, Schedule
+from .topology import Topology
 
 __all__ = [
     "AbiError",
@@ -38,6 +39,7 @@ __all__ = [
     "Startall",
     "StateError",
     "Stats",
+    "Topology",
     "Waitall",
     "Waitany",
     "__version__",

@@ -58,7 +58,10 @@ FOLDERS_OF_MPI = {"dropin", "pmpi"}
 
 # Module of the package -> modules it may import.
 PY_LAYERS = [
-    {"_errors", "_version", "_settings"},
+    {"_errors", "_version", "_settings", "_graph", "_topology_text"},
+    {"_spectrum", "_named_graphs"},
+    {"topology"},
+    {"pairing"},
     {"_ffi", "_launch", "_mpiexec"},
     {"_clibs"},
     {"policy", "_buffers", "_comm", "_waiting"},
