@@ -82,6 +82,7 @@ def sources() -> list[str]:
         "progress",
         "allreduce",
         "program",
+        "gossip",
         "simulation",
     ]
     root = HERE.parent

@@ -38,6 +38,7 @@ C_LAYERS = {
         "progress",
         "allreduce",
     },
+    "gossip": {"base", "kernels", "transport", "progress", "allreduce"},
     "simulation": {
         "base",
         "schedule",
@@ -53,7 +54,7 @@ C_LAYERS = {
     "dropin": {"base"},
     "pmpi": {"base", "dropin", "progress", "allreduce"},
 }
-MAY_CALL_MPI = re.compile(r"transport/mpi(_\w+)?\.[ch]")
+MAY_CALL_MPI = re.compile(r"transport/mpi(_\w+)?\.[ch]|gossip/window_mpi\.c")
 FOLDERS_OF_MPI = {"dropin", "pmpi"}
 
 # Module of the package -> modules it may import.

@@ -26,11 +26,21 @@ int agree_begin(struct context *c, enum agree_op op, const uint64_t *values, int
                 struct waiting **out);
 int agree_end(struct waiting *w, uint64_t *values);
 
-/*
- * Compare the arguments; payload is their layout, for the size of MPI's datatypes. Two
- * ops of users cannot be told apart. local is this rank's own verdict about them: if it
- * is not PCOLL_OK here, it is returned here and PCOLL_EMISMATCH on the others.
- */
+/* An argument that has to be the same everywhere, as a number. */
+struct agree_field {
+    const char *argument;
+    const char *const *values; /* words for the values 0, 1 …; NULL: a number */
+    bool real;                 /* the bits of a double */
+};
+enum { AGREE_FIELDS = 32 }; /* at most */
+
+/* Compare them. local is this rank's own verdict about them: if it is not PCOLL_OK
+ * here, it is returned here and PCOLL_EMISMATCH on the others. */
+int agree_same(struct context *c, int local, const struct agree_field *fields,
+               const uint64_t *own, int count);
+
+/* The same for those of an allreduce; payload is their layout, for the size of MPI's
+ * datatypes. Two ops of users cannot be told apart. */
 int agree_arguments(struct context *c, int local, const pcoll_buffer *buffers,
                     int nbuffers, const struct payload *payload,
                     const pcoll_options *options);

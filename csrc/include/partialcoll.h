@@ -487,6 +487,84 @@ int pcoll_skew_free(pcoll_skew_run **run);
 int pcoll_skew_memory(const pcoll_skew *skew, const pcoll_options *options,
                       uint64_t *bytes);
 
+/*
+ * Gossip buffers (docs/gossip.md): one model per rank, averaged in pairs without
+ * anybody waiting for anybody. All functions but create and free are one-sided: they
+ * read and write the memory of others without their help, and return when that is over.
+ * A peer on another node is helped by its agent.
+ */
+typedef struct pcoll_gossip pcoll_gossip;
+
+typedef struct pcoll_gossip_options {
+    uint64_t count; /* elements of the model */
+    int32_t dtype;  /* float16, bfloat16, float32 or float64 */
+    int32_t bits;   /* of the lattice codec, 2 to 16; 0: none */
+    int32_t rotate; /* with the codec: rotate each block first */
+    double
+        margin; /* with the codec: room for distances so much larger than those seen */
+    uint64_t seed;            /* with the codec; ranks make different ones of it */
+    uint32_t queue_slots;     /* messages that a rank's queue holds, 1 to 1024 */
+    uint32_t max_uncollected; /* deltas that may lie at a rank before it collects */
+    uint64_t topology;        /* any number that is the same if the graph is */
+    int32_t progress;         /* enum pcoll_progress */
+} pcoll_gossip_options;
+
+typedef struct pcoll_gossip_stats {
+    uint64_t publishes, reads, averages;
+    uint64_t skipped;         /* averages: too much was uncollected at the peer */
+    uint64_t collected;       /* deltas */
+    uint64_t retries, torn;   /* reads that an owner overtook: tried again, given up */
+    uint64_t pushed, drained; /* messages */
+    uint64_t queue_full;      /* messages that were not sent */
+    uint64_t decode_failures; /* messages that did not decode, thrown away */
+    uint64_t fallbacks;       /* blocks read again with more bits */
+    uint64_t bytes_read, bytes_written; /* of other ranks' memory and one's own queue */
+} pcoll_gossip_stats;
+
+/* Collective. The options are the same on all ranks: PCOLL_EMISMATCH otherwise. */
+int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
+                        pcoll_gossip **gossip);
+/* Make x what others read of this rank; *version counts from 1. */
+int pcoll_gossip_publish(pcoll_gossip *gossip, const void *x, uint64_t *version);
+/* The last published model of the peer, of one version throughout. key: this rank's own
+ * model, with the codec, or NULL for 0. PCOLL_EEMPTY: there is none yet. PCOLL_EAGAIN:
+ * the peer publishes faster than it can be read. */
+int pcoll_gossip_read(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
+                      uint64_t *version);
+/* x -= weight (x - the peer's), in place; what x lost is given to the peer. momentum,
+ * unless NULL, moves ratio times as far. *averaged is 0, and nothing has changed, if
+ * max_uncollected deltas lie at the peer. */
+int pcoll_gossip_average(pcoll_gossip *gossip, uint32_t peer, void *x, double weight,
+                         void *momentum, double ratio, int32_t *averaged);
+/* Add to x what others have given; ratio times that to momentum, unless NULL. */
+int pcoll_gossip_collect(pcoll_gossip *gossip, void *x, void *momentum, double ratio,
+                         uint64_t *deltas);
+/* What lies there uncollected: float64 if the model is, else float32. */
+int pcoll_gossip_pending(pcoll_gossip *gossip, void *out);
+/* Send x to the peer's queue; *pushed is 0 if that is full. With the codec it decodes
+ * for certain with this key (NULL: 0); sent, unless NULL, becomes what the peer will
+ * have. */
+int pcoll_gossip_push(pcoll_gossip *gossip, uint32_t peer, const void *x,
+                      const void *key, void *sent, int32_t *pushed);
+/* The oldest message of this rank's queue; *taken is 0 if there is none. */
+int pcoll_gossip_drain(pcoll_gossip *gossip, const void *key, void *out,
+                       uint32_t *source, int32_t *taken);
+/* The newest message in anybody's queue, which stays there. */
+int pcoll_gossip_peek(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
+                      uint32_t *source, int32_t *found);
+/* A board that all share, for pairing: one number for each rank and a counter, all 0 at
+ * the start. Each step is atomic. */
+int pcoll_gossip_board_read(pcoll_gossip *gossip, int64_t *numbers);
+int pcoll_gossip_board_swap(pcoll_gossip *gossip, uint32_t rank, int64_t expected,
+                            int64_t desired, int64_t *before);
+int pcoll_gossip_board_count(pcoll_gossip *gossip, int64_t delta, int64_t *before);
+/* Local. */
+int pcoll_gossip_get_stats(pcoll_gossip *gossip, pcoll_gossip_stats *stats);
+/* Bytes of the window of each rank. Local. */
+int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes);
+/* Collective. PCOLL_EAGAIN: not all have come within the time; call again. */
+int pcoll_gossip_free(pcoll_gossip **gossip, int64_t timeout_us);
+
 /* cffi:end */
 
 /*

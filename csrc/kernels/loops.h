@@ -20,7 +20,7 @@
 #define PCOLL_SANITIZED
 #endif
 
-#if defined(__x86_64__) && !defined(PCOLL_SANITIZED)
+#if defined(__x86_64__) && !defined(PCOLL_SANITIZED) && !defined(PCOLL_TEST_ONE_TARGET)
 #define CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define CLONES

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The accumulator; see accumulator.h. */
+#include "accumulator.h"
+
+static int count_up(struct gossip_memory *m, uint32_t peer, enum gossip_word word,
+                    int64_t by)
+{
+    int64_t before;
+    return m->window->ops->fetch_add(m->window, peer, word_at(word), by, &before);
+}
+
+int accumulator_reserve(struct gossip_memory *m, uint32_t peer, uint32_t cap,
+                        bool *reserved)
+{
+    struct window *w = m->window;
+    int64_t before, collected = 0;
+    int rc = w->ops->fetch_add(w, peer, word_at(WORD_RESERVED), 1, &before);
+    if (rc == PCOLL_OK)
+        rc = window_read_word(w, peer, word_at(WORD_COLLECTED), &collected);
+    if (rc != PCOLL_OK)
+        return rc;
+    *reserved = before - collected < cap;
+    return *reserved ? PCOLL_OK : count_up(m, peer, WORD_RESERVED, -1);
+}
+
+static size_t sums_at(const struct layout *l, size_t first)
+{
+    return l->sums_at + first * l->sum;
+}
+
+static int add(struct gossip_memory *m, uint32_t peer, size_t first)
+{
+    const struct layout *l = &m->layout;
+    struct window *w = m->window;
+    int rc = w->ops->add(w, peer, sums_at(l, first), m->change, l->held,
+                         chunk_length(l, first));
+    return rc == PCOLL_OK ? w->ops->complete(w, peer) : rc;
+}
+
+int accumulator_add_chunk(struct gossip_memory *m, uint32_t peer, size_t first)
+{
+    m->stats.bytes_written += chunk_length(&m->layout, first) * m->layout.sum;
+    return add(m, peer, first);
+}
+
+int accumulator_landed(struct gossip_memory *m, uint32_t peer)
+{
+    int rc = m->window->ops->flush(m->window, peer);
+    return rc == PCOLL_OK ? count_up(m, peer, WORD_LANDED, 1) : rc;
+}
+
+int accumulator_deltas(struct gossip_memory *m, uint64_t *deltas)
+{
+    struct window *w = m->window;
+    int64_t landed = 0, collected = 0;
+    int rc = window_read_word(w, w->rank, word_at(WORD_LANDED), &landed);
+    if (rc == PCOLL_OK)
+        rc = window_read_word(w, w->rank, word_at(WORD_COLLECTED), &collected);
+    *deltas = (uint64_t)(landed - collected);
+    return rc;
+}
+
+int accumulator_look(struct gossip_memory *m, size_t first)
+{
+    const struct layout *l = &m->layout;
+    struct window *w = m->window;
+    int rc = w->ops->get_sums(w, w->rank, sums_at(l, first), m->change, l->held,
+                              chunk_length(l, first));
+    return rc == PCOLL_OK ? w->ops->complete(w, w->rank) : rc;
+}
+
+int accumulator_take(struct gossip_memory *m, size_t first)
+{
+    return add(m, m->window->rank, first);
+}
+
+int accumulator_collected(struct gossip_memory *m, uint64_t deltas)
+{
+    int rc = m->window->ops->flush(m->window, m->window->rank);
+    return rc == PCOLL_OK
+               ? count_up(m, m->window->rank, WORD_COLLECTED, (int64_t)deltas)
+               : rc;
+}

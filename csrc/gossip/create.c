@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a gossip buffer. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../allreduce/agree.h"
+#include "../kernels/reduce.h"
+#include "../transport/mpi.h"
+#include "buffer.h"
+#include "window_mpi.h"
+
+enum field {
+    FIELD_COUNT,
+    FIELD_DTYPE,
+    FIELD_BITS,
+    FIELD_ROTATE,
+    FIELD_QUEUE_SLOTS,
+    FIELD_TOPOLOGY,
+    FIELDS
+};
+
+static const char *const rotate_names[] = {"no", "yes", NULL};
+
+static const struct agree_field fields[FIELDS] = {
+    [FIELD_COUNT] = {"like (number of elements)", NULL},
+    [FIELD_DTYPE] = {"like (dtype)", dtype_names},
+    [FIELD_BITS] = {"codec (bits, 0: none)", NULL},
+    [FIELD_ROTATE] = {"codec (rotate)", rotate_names},
+    [FIELD_QUEUE_SLOTS] = {"queue_slots", NULL},
+    [FIELD_TOPOLOGY] = {"topology (its hash)", NULL},
+};
+
+static int compare(struct context *c, int local, const pcoll_gossip_options *o)
+{
+    uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
+                            [FIELD_DTYPE] = (uint64_t)o->dtype,
+                            [FIELD_BITS] = (uint64_t)o->bits,
+                            [FIELD_ROTATE] = o->rotate != 0,
+                            [FIELD_QUEUE_SLOTS] = o->queue_slots,
+                            [FIELD_TOPOLOGY] = o->topology};
+    return agree_same(c, local, fields, own, FIELDS);
+}
+
+void gossip_dispose(struct gossip_memory **m)
+{
+    if ((*m)->window)
+        (*m)->window->ops->destroy((*m)->window);
+    gossip_memory_destroy(*m);
+    free(*m);
+    *m = NULL;
+}
+
+static int prepare(struct context *c, const pcoll_gossip_options *o,
+                   struct gossip_memory *m)
+{
+    *m = (struct gossip_memory){
+        .margin = o->margin,
+        .rotate = o->rotate != 0,
+        .seed = splitmix_at(o->seed, c->transport->rank),
+    };
+    int rc = layout_init(&m->layout, c->transport->size, o);
+    if (rc == PCOLL_OK && o->bits && !(o->margin >= 1 && o->margin <= 1e6))
+        rc = fail(PCOLL_EINVAL, "margin: expected 1 to 1e6, got %g", o->margin);
+    if (rc == PCOLL_OK)
+        rc = gossip_memory_init(m);
+    return rc == PCOLL_OK && c->transport->off_node
+               ? runtime_start_agent(c, o->progress, true)
+               : rc;
+}
+
+/* Words and sums begin at 0; slots are written before they are read. */
+static int clear(struct gossip_memory *m)
+{
+    const struct layout *l = &m->layout;
+    memset(m->window->memory, 0, l->slots_at);
+    memset(m->window->memory + l->sums_at, 0, l->queue_at - l->sums_at);
+    return m->window->ops->sync(m->window);
+}
+
+/* Collective. */
+static int open_window(struct context *c, const void *comm, struct gossip_memory *m)
+{
+    int rc = window_mpi_create(comm, m->layout.bytes, &m->window);
+    if (rc == PCOLL_OK)
+        rc = clear(m);
+    return agree_outcome(c, rc);
+}
+
+static int join_others(struct context *c, const void *comm, int local,
+                       const pcoll_gossip_options *options, struct gossip_memory *m,
+                       struct participant *p)
+{
+    agree_settle(c);
+    int rc = compare(c, local, options);
+    if (rc == PCOLL_OK)
+        rc = open_window(c, comm, m);
+    return rc == PCOLL_OK ? agree_enter(c, p) : rc;
+}
+
+static int create(struct context *c, const void *comm,
+                  const pcoll_gossip_options *options, pcoll_gossip **gossip)
+{
+    pcoll_gossip *g = calloc(1, sizeof *g);
+    struct gossip_memory *m = calloc(1, sizeof *m);
+    int local = g && m ? prepare(c, options, m)
+                       : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
+    if (g)
+        g->base = participant_init(&gossip_participant);
+    int rc = join_others(c, comm, local, options, m, g ? &g->base : NULL);
+    if (rc != PCOLL_OK) {
+        if (m)
+            gossip_dispose(&m);
+        free(g);
+        return rc;
+    }
+    g->entry = (struct runtime_entry){
+        .begin_end = gossip_begin_end, .end = gossip_end, .slot = g->base.slot};
+    g->context = c;
+    g->memory = m;
+    g->max_uncollected = options->max_uncollected;
+    runtime_add(&g->entry);
+    *gossip = g;
+    return PCOLL_OK;
+}
+
+int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
+                        pcoll_gossip **gossip)
+{
+    struct context *c;
+    if (runtime_forked())
+        return fail(PCOLL_ESTATE, "gossip buffers cannot be made in a forked process");
+    int rc = mpi_check_comm(comm);
+    if (rc == PCOLL_OK)
+        rc = runtime_context(comm, &c);
+    return rc == PCOLL_OK ? create(c, comm, options, gossip) : rc;
+}

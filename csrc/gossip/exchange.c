@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exchange.h"
+
+#include "../kernels/averaging.h"
+#include "accumulator.h"
+#include "register.h"
+
+/* The same elements of a model and its companion, in the held form. */
+struct piece {
+    void *x, *momentum;
+};
+
+static bool is_wide(const struct layout *l)
+{
+    return l->held == PCOLL_FLOAT64;
+}
+
+static bool is_narrow(const struct layout *l)
+{
+    return l->dtype != l->held;
+}
+
+static struct piece piece_at(const struct layout *l, const struct moving *own,
+                             size_t first)
+{
+    return (struct piece){.x = place_at(l, own->x, first),
+                          .momentum =
+                              own->momentum ? place_at(l, own->momentum, first) : NULL};
+}
+
+static void average(const struct layout *l, struct piece p, const void *theirs,
+                    void *given, double weight, double ratio, size_t count)
+{
+    if (is_wide(l))
+        average_float64(p.x, theirs, p.momentum, given, weight, ratio, count);
+    else
+        average_float32(p.x, theirs, p.momentum, given, weight, ratio, count);
+}
+
+static void collect(const struct layout *l, struct piece p, void *sum, double ratio,
+                    size_t count)
+{
+    if (is_wide(l))
+        collect_float64(p.x, p.momentum, sum, ratio, count);
+    else
+        collect_float32(p.x, p.momentum, sum, ratio, count);
+}
+
+/*
+ * Elements of 16 bits move in float32 and are rounded; what they really lost is the
+ * difference between what they were and what they became, and `change` becomes that.
+ */
+static void settle_narrow(struct gossip_memory *m, void *elements, float *after,
+                          float *change, double ratio, void *momentum, size_t count)
+{
+    const struct layout *l = &m->layout;
+    float *before = m->theirs;
+    gossip_widen(l, before, elements, count);
+    gossip_narrow(l, elements, after, count);
+    gossip_widen(l, after, elements, count);
+    for (size_t i = 0; i < count; i++)
+        change[i] = before[i] - after[i];
+    if (!momentum)
+        return;
+    gossip_widen(l, after, momentum, count);
+    for (size_t i = 0; i < count; i++)
+        after[i] -= (float)ratio * change[i];
+    gossip_narrow(l, momentum, after, count);
+}
+
+static void average_narrow(struct gossip_memory *m, struct piece p, double weight,
+                           double ratio, size_t count)
+{
+    gossip_widen(&m->layout, m->ours, p.x, count);
+    average_float32(m->ours, m->theirs, NULL, m->change, weight, ratio, count);
+    settle_narrow(m, p.x, m->ours, m->change, ratio, p.momentum, count);
+}
+
+static void collect_narrow(struct gossip_memory *m, struct piece p, double ratio,
+                           size_t count)
+{
+    gossip_widen(&m->layout, m->ours, p.x, count);
+    collect_float32(m->ours, NULL, m->change, ratio, count);
+    settle_narrow(m, p.x, m->ours, m->change, ratio, p.momentum, count);
+}
+
+static int average_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
+                         double weight, const struct moving *own, uint64_t *version)
+{
+    const struct layout *l = &m->layout;
+    struct piece p = piece_at(l, own, first);
+    size_t count = chunk_length(l, first);
+    bool whole;
+    int rc = register_read_chunk(m, peer, first, p.x, version, &whole);
+    if (rc != PCOLL_OK || !whole)
+        return rc;
+    if (l->bits)
+        coded_observe(m, p.x, m->theirs, first, count);
+    if (is_narrow(l))
+        average_narrow(m, p, weight, own->ratio, count);
+    else
+        average(l, p, m->theirs, m->change, weight, own->ratio, count);
+    return accumulator_add_chunk(m, peer, first);
+}
+
+int exchange_average(struct gossip_memory *m, uint32_t peer, uint32_t cap,
+                     double weight, const struct moving *own, bool *averaged)
+{
+    const struct layout *l = &m->layout;
+    uint64_t version;
+    *averaged = false;
+    int rc = register_version(m, peer, &version);
+    if (rc == PCOLL_OK && !version)
+        rc = fail(PCOLL_EEMPTY, "rank %u has not published anything yet", peer);
+    if (rc == PCOLL_OK)
+        rc = accumulator_reserve(m, peer, cap, averaged);
+    if (rc != PCOLL_OK || !*averaged) {
+        m->stats.skipped += rc == PCOLL_OK;
+        return rc;
+    }
+    for (size_t first = 0; first < l->count && rc == PCOLL_OK; first += l->chunk)
+        rc = average_chunk(m, peer, first, weight, own, &version);
+    m->stats.averages++;
+    return rc == PCOLL_OK ? accumulator_landed(m, peer) : rc;
+}
+
+int exchange_collect(struct gossip_memory *m, const struct moving *own,
+                     uint64_t *deltas)
+{
+    const struct layout *l = &m->layout;
+    int rc = accumulator_deltas(m, deltas);
+    for (size_t first = 0; first < l->count && rc == PCOLL_OK && *deltas;
+         first += l->chunk) {
+        struct piece p = piece_at(l, own, first);
+        rc = accumulator_look(m, first);
+        if (rc != PCOLL_OK)
+            return rc;
+        if (is_narrow(l))
+            collect_narrow(m, p, own->ratio, chunk_length(l, first));
+        else
+            collect(l, p, m->change, own->ratio, chunk_length(l, first));
+        rc = accumulator_take(m, first);
+    }
+    if (rc == PCOLL_OK && *deltas)
+        rc = accumulator_collected(m, *deltas);
+    m->stats.collected += *deltas;
+    return rc;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fetch.h"
+
+#include <string.h>
+
+#include "../kernels/quantise.h"
+
+static int get(struct gossip_memory *m, uint32_t peer, size_t at, void *into,
+               size_t bytes)
+{
+    struct window *w = m->window;
+    m->stats.bytes_read += bytes;
+    return w->ops->get(w, peer, at, into, bytes);
+}
+
+static int get_now(struct gossip_memory *m, uint32_t peer, size_t at, void *into,
+                   size_t bytes)
+{
+    int rc = get(m, peer, at, into, bytes);
+    return rc == PCOLL_OK ? m->window->ops->complete(m->window, peer) : rc;
+}
+
+/* `length` elements from this one on, as they are. */
+static int fetch_raw(struct gossip_memory *m, uint32_t peer, size_t slot_at,
+                     size_t first, size_t length, void *out)
+{
+    const struct layout *l = &m->layout;
+    bool as_is = l->dtype == l->held;
+    int rc = get_now(m, peer, slot_at + l->raw_at + first * l->element,
+                     as_is ? out : m->fetched, length * l->element);
+    if (rc == PCOLL_OK && !as_is)
+        gossip_widen(l, out, m->fetched, length);
+    return rc;
+}
+
+/* A block of a chunk that is being fetched. */
+struct part {
+    size_t block, length;
+    const struct block_note *note;
+    const char *low;
+    const void *key;
+    char *out;
+};
+
+/* One that its low plane was not enough for. */
+static int fetch_more(struct gossip_memory *m, uint32_t peer, size_t slot_at,
+                      const struct slot_header *header, const struct part *p,
+                      struct fetched *fetched)
+{
+    const struct layout *l = &m->layout;
+    char high[LATTICE_BLOCK * 2];
+    fetched->fallbacks++;
+    if (p->note->coded == 1 && l->high && (header->planes & PLANE_HIGH)) {
+        int rc =
+            get_now(m, peer, slot_at + l->high_at + p->block * l->high, high, l->high);
+        if (rc != PCOLL_OK || coded_read(m, p->block, p->length, header->seed, p->note,
+                                         p->low, high, p->key, p->out))
+            return rc;
+    }
+    if (p->note->coded == 0 || (header->planes & PLANE_RAW))
+        return fetch_raw(m, peer, slot_at, p->block * LATTICE_BLOCK, p->length, p->out);
+    fetched->failures++;
+    memset(p->out, 0, p->length * l->sum);
+    return PCOLL_OK;
+}
+
+static int fetch_coded(struct gossip_memory *m, uint32_t peer, size_t slot_at,
+                       size_t first, struct slot_header *header)
+{
+    const struct layout *l = &m->layout;
+    size_t block = first / LATTICE_BLOCK,
+           blocks = (chunk_length(l, first) + LATTICE_BLOCK - 1) / LATTICE_BLOCK;
+    int rc = get(m, peer, slot_at, header, sizeof *header);
+    if (rc == PCOLL_OK)
+        rc = get(m, peer, slot_at + l->notes_at + block * sizeof *m->notes, m->notes,
+                 blocks * sizeof *m->notes);
+    if (rc == PCOLL_OK)
+        rc = get_now(m, peer, slot_at + l->low_at + block * l->low, m->planes,
+                     blocks * l->low);
+    return rc;
+}
+
+static int decode_blocks(struct gossip_memory *m, uint32_t peer, size_t slot_at,
+                         size_t first, const struct slot_header *header,
+                         const void *key, struct fetched *fetched)
+{
+    const struct layout *l = &m->layout;
+    size_t end = chunk_length(l, first);
+    int rc = PCOLL_OK;
+    for (size_t at = 0, i = 0; at < end && rc == PCOLL_OK; at += LATTICE_BLOCK, i++) {
+        struct part p = {.block = first / LATTICE_BLOCK + i,
+                         .length = end - at < LATTICE_BLOCK ? end - at : LATTICE_BLOCK,
+                         .note = &m->notes[i],
+                         .low = m->planes + i * l->low,
+                         .key = key ? element_at(l, key, at) : NULL,
+                         .out = (char *)m->theirs + at * l->sum};
+        if (!coded_read(m, p.block, p.length, header->seed, p.note, p.low, NULL, p.key,
+                        p.out))
+            rc = fetch_more(m, peer, slot_at, header, &p, fetched);
+    }
+    return rc;
+}
+
+int fetch_chunk(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
+                const void *key, struct fetched *fetched)
+{
+    struct slot_header header;
+    *fetched = (struct fetched){0};
+    if (!m->layout.bits)
+        return fetch_raw(m, peer, slot_at, first, chunk_length(&m->layout, first),
+                         m->theirs);
+    int rc = fetch_coded(m, peer, slot_at, first, &header);
+    if (rc != PCOLL_OK)
+        return rc;
+    return decode_blocks(m, peer, slot_at, first, &header, key, fetched);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fetching a chunk out of a slot of a peer: with the codec the low plane first; where
+ * the key is too far for a block, that block's high plane; where even that fails, or
+ * the block was not coded, its elements as they are. The slot may change meanwhile:
+ * whoever calls validates what came before it is used.
+ */
+#ifndef PCOLL_GOSSIP_FETCH_H
+#define PCOLL_GOSSIP_FETCH_H
+
+#include "coded.h"
+
+/* Blocks of a chunk that needed more than their low plane, and those that what is there
+ * was not enough for: they are 0. */
+struct fetched {
+    uint32_t fallbacks, failures;
+};
+
+/* The slot that lies at this offset of the peer's window; into m->theirs, held form. */
+int fetch_chunk(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
+                const void *key, struct fetched *fetched);
+
+#endif

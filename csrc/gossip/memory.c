@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../kernels/quantise.h"
+#include "../kernels/reduce.h"
+
+static int make_codec(struct gossip_memory *m)
+{
+    const struct layout *l = &m->layout;
+    if (!l->bits)
+        return PCOLL_OK;
+    m->distances = malloc((l->blocks ? l->blocks : 1) * sizeof *m->distances);
+    m->notes = malloc(l->chunk / LATTICE_BLOCK * sizeof *m->notes);
+    m->planes = malloc(l->chunk / LATTICE_BLOCK * (l->low + l->high));
+    m->key = malloc(LATTICE_BLOCK * sizeof *m->key);
+    m->block = malloc(LATTICE_BLOCK * sizeof *m->block);
+    if (!m->distances || !m->notes || !m->planes || !m->key || !m->block)
+        return fail(PCOLL_ENOMEM, "no memory for the codec");
+    for (size_t b = 0; b < l->blocks; b++)
+        m->distances[b] = -1;
+    return PCOLL_OK;
+}
+
+int gossip_memory_init(struct gossip_memory *m)
+{
+    const struct layout *l = &m->layout;
+    size_t bytes = l->chunk * l->sum;
+    m->fetched = malloc(l->chunk * l->element);
+    m->theirs = malloc(bytes);
+    m->ours = malloc(bytes);
+    m->change = malloc(bytes);
+    if (!m->fetched || !m->theirs || !m->ours || !m->change)
+        return fail(PCOLL_ENOMEM, "no memory for a chunk");
+    return make_codec(m);
+}
+
+void gossip_memory_destroy(struct gossip_memory *m)
+{
+    free(m->fetched);
+    free(m->planes);
+    free(m->notes);
+    free(m->theirs);
+    free(m->ours);
+    free(m->change);
+    free(m->key);
+    free(m->block);
+    free(m->distances);
+}
+
+void gossip_widen(const struct layout *l, void *held, const void *elements,
+                  size_t count)
+{
+    const struct dtype *dtype = dtype_find(l->dtype);
+    if (dtype->widen)
+        dtype->widen(held, elements, count);
+    else if (held != elements)
+        memcpy(held, elements, count * l->element);
+}
+
+void gossip_narrow(const struct layout *l, void *elements, const void *held,
+                   size_t count)
+{
+    const struct dtype *dtype = dtype_find(l->dtype);
+    if (dtype->narrow)
+        dtype->narrow(elements, held, count);
+    else if (held != elements)
+        memcpy(elements, held, count * l->element);
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The register; see register.h. */
+#include "register.h"
+
+#include <string.h>
+
+#include "../kernels/copy.h"
+#include "../kernels/quantise.h"
+#include "fetch.h"
+
+enum { MOST_TRIES = 16 };
+
+static uint32_t planes_of(const struct layout *l)
+{
+    return PLANE_RAW | (l->bits ? PLANE_LOW : 0) | (l->high ? PLANE_HIGH : 0);
+}
+
+static void write_planes(struct gossip_memory *m, char *slot, const void *x,
+                         const struct slot_header *header)
+{
+    const struct layout *l = &m->layout;
+    struct block_note *notes = (struct block_note *)(slot + l->notes_at);
+    for (size_t first = 0; l->bits && first < l->count; first += l->chunk) {
+        size_t block = first / LATTICE_BLOCK;
+        struct planes to = {.notes = notes + block,
+                            .low = slot + l->low_at + block * l->low,
+                            .high =
+                                l->high ? slot + l->high_at + block * l->high : NULL};
+        coded_write(m, x, NULL, first, header->seed, false, &to);
+    }
+    copy_past_cache(slot + l->raw_at, x, l->count * l->element);
+}
+
+int register_publish(struct gossip_memory *m, const void *x, uint64_t *version)
+{
+    struct window *w = m->window;
+    int64_t last;
+    int rc = window_read_word(w, w->rank, word_at(WORD_VERSION), &last);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct slot_header header = {.number = (uint64_t)last + 1,
+                                 .seed = gossip_next_seed(m),
+                                 .source = w->rank,
+                                 .planes = planes_of(&m->layout)};
+    char *slot = w->memory + register_slot_at(&m->layout, header.number);
+    memcpy(slot, &header, sizeof header);
+    write_planes(m, slot, x, &header);
+    rc = w->ops->sync(w);
+    if (rc == PCOLL_OK)
+        rc = w->ops->fetch_add(w, w->rank, word_at(WORD_VERSION), 1, &last);
+    if (rc == PCOLL_OK)
+        rc = w->ops->sync(w);
+    *version = header.number;
+    m->stats.publishes++;
+    return rc;
+}
+
+int register_version(struct gossip_memory *m, uint32_t peer, uint64_t *version)
+{
+    int64_t word = 0;
+    int rc = window_read_word(m->window, peer, word_at(WORD_VERSION), &word);
+    *version = (uint64_t)word;
+    return rc;
+}
+
+int register_read_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
+                        const void *key, uint64_t *version, bool *whole)
+{
+    *whole = false;
+    for (int i = 0; i < MOST_TRIES && !*whole; i++) {
+        struct fetched fetched;
+        uint64_t before = *version;
+        int rc = fetch_chunk(m, peer, register_slot_at(&m->layout, before), first, key,
+                             &fetched);
+        if (rc == PCOLL_OK)
+            rc = register_version(m, peer, version);
+        if (rc != PCOLL_OK)
+            return rc;
+        *whole = *version - before <= 1;
+        m->stats.fallbacks += *whole ? fetched.fallbacks : 0;
+        m->stats.retries += !*whole;
+    }
+    m->stats.torn += !*whole;
+    return PCOLL_OK;
+}
+
+/* All chunks, as long as `version` stays whole; the newest version in *now. */
+static int read_version(struct gossip_memory *m, uint32_t peer, const void *key,
+                        void *out, uint64_t version, uint64_t *now)
+{
+    const struct layout *l = &m->layout;
+    *now = version;
+    for (size_t first = 0; first < l->count && *now - version <= 1; first += l->chunk) {
+        struct fetched fetched;
+        int rc = fetch_chunk(m, peer, register_slot_at(l, version), first,
+                             key ? element_at(l, key, first) : NULL, &fetched);
+        if (rc == PCOLL_OK)
+            rc = register_version(m, peer, now);
+        if (rc != PCOLL_OK)
+            return rc;
+        m->stats.fallbacks += fetched.fallbacks;
+        gossip_narrow(l, place_at(l, out, first), m->theirs, chunk_length(l, first));
+    }
+    return PCOLL_OK;
+}
+
+int register_read(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
+                  uint64_t *version)
+{
+    int rc = register_version(m, peer, version);
+    if (rc == PCOLL_OK && !*version)
+        rc = fail(PCOLL_EEMPTY, "rank %u has not published anything yet", peer);
+    for (int i = 0; i < MOST_TRIES && rc == PCOLL_OK; i++) {
+        uint64_t now;
+        rc = read_version(m, peer, key, out, *version, &now);
+        if (rc != PCOLL_OK || now - *version <= 1)
+            return rc;
+        m->stats.retries++;
+        *version = now;
+    }
+    m->stats.torn += rc == PCOLL_OK;
+    return rc == PCOLL_OK ? fail(PCOLL_EAGAIN,
+                                 "rank %u publishes faster than it can be read", peer)
+                          : rc;
+}

@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gossip buffers: models averaged in pairs, without anybody waiting for anybody."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from . import _buffers, _comm, _launch, _settings, _waiting
+from ._errors import StateError
+from ._ffi import check, ffi, lib
+from .quantize import Lattice
+from .topology import Topology
+
+Array = np.ndarray[Any, Any]
+_FLOATS = {lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16, lib.PCOLL_FLOAT32, lib.PCOLL_FLOAT64}
+
+
+@dataclass(frozen=True)
+class GossipStats:
+    """What a `GossipBuffer` has done on this rank since it was made.
+
+    ``publishes``, ``reads``, ``averages``: operations. ``skipped``: averages that were not made,
+    because the peer had not collected. ``collected``: deltas taken from others. ``retries``,
+    ``torn``: chunks read again because their owner had published meanwhile, and given up.
+    ``pushed``, ``drained``: messages; ``queue_full``: not sent for want of room.
+    ``decode_failures``: messages thrown away because they did not decode with the key.
+    ``fallbacks``: blocks that were read again with more bits. ``bytes_read``,
+    ``bytes_written``: of the memory of others, and of the own queue.
+    """
+
+    publishes: int
+    reads: int
+    averages: int
+    skipped: int
+    collected: int
+    retries: int
+    torn: int
+    pushed: int
+    drained: int
+    queue_full: int
+    decode_failures: int
+    fallbacks: int
+    bytes_read: int
+    bytes_written: int
+
+
+class GossipBuffer:
+    """One model per rank, which ranks average in pairs.
+
+    Three buffers over MPI's one-sided communication, in memory that MPI allocates: a *register*
+    (what this rank publishes), an *accumulator* (what others have given to this rank's model) and
+    a *queue* (whole models sent to this rank). Nothing but making and freeing one is collective,
+    and nothing else waits for another rank. What each promises is in docs/gossip.md.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Its ranks; dup'ed.
+    like : array
+        Shape and dtype of the model: float16, bfloat16, float32 or float64, the same on all
+        ranks. It is not kept.
+    topology : str, networkx graph or Topology
+        Who may talk to whom; see `Topology.make`. It has to be connected.
+    codec : Lattice or None
+        With one, models are read and pushed in few bits.
+    queue_slots : int
+        Messages that the queue holds, 1 to 1024.
+    max_uncollected : int
+        Deltas that may lie at a rank before it collects; `average` skips it then. 2 converges,
+        6 diverged in simulation.
+    progress : "agent", "manual" or "spin"
+        Who helps ranks of other nodes to reach this one's memory. Default:
+        PARTIALCOLL_PROGRESS or "agent". Within one node nobody has to.
+
+    One thread at a time may use a buffer. In a ``with`` statement the end frees it.
+
+    Raises
+    ------
+    MismatchError
+        Shape, dtype, topology or codec differ between ranks.
+    ValueError
+        The topology is disconnected or has another number of ranks.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        like: Any,
+        topology: Any = "exponential",
+        codec: Lattice | None = None,
+        queue_slots: int = 4,
+        max_uncollected: int = 2,
+        progress: str | None = None,
+    ) -> None:
+        self._pointer = ffi.new("pcoll_gossip **")
+        _launch.check_launcher()
+        address = _comm.address(comm)
+        _settings.configure_logging(comm.rank)
+        self._rank, self._size = comm.rank, comm.size
+        buffer = _buffers.as_buffer("like", like, writable=False)
+        if buffer.dtype not in _FLOATS or buffer.datatype is not None:
+            raise TypeError(
+                f"like: expected float16, bfloat16, float32 or float64, got {buffer.name}"
+            )
+        self._shape, self._dtype = buffer.array.shape, buffer.array.dtype
+        self._core_dtype = buffer.dtype
+        if codec is not None and not isinstance(codec, Lattice):
+            raise TypeError(f"codec: expected a Lattice or None, got {codec!r}")
+        self._topology = Topology.make(topology, comm.size)
+        self._neighbours = self._allowed()
+        options = self._options(codec, queue_slots, max_uncollected, progress)
+        options.count, options.dtype = buffer.count, buffer.dtype
+        check(lib.pcoll_gossip_create(address, options, self._pointer))
+
+    def _allowed(self) -> frozenset[int]:
+        """Those whom this rank may read, average with or send to."""
+        if not self._topology.is_connected:
+            raise ValueError(
+                f"topology: expected a connected graph, got {self._topology!r}: "
+                "what is not connected never agrees"
+            )
+        around = {
+            *self._topology.out_neighbours(self._rank),
+            *self._topology.in_neighbours(self._rank),
+        }
+        return frozenset(around)
+
+    def _options(
+        self, codec: Lattice | None, queue_slots: int, max_uncollected: int, progress: str | None
+    ) -> Any:
+        for name, value in (("queue_slots", queue_slots), ("max_uncollected", max_uncollected)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise TypeError(f"{name}: expected a number, got {value!r}")
+            if not 1 <= value <= (1024 if name == "queue_slots" else 2**31):
+                raise ValueError(f"{name}: expected at least 1 (at most 1024 slots), got {value}")
+        chosen = _settings.choice(
+            "progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(_comm.PROGRESS)
+        )
+        options = ffi.new("pcoll_gossip_options *")
+        options.queue_slots, options.max_uncollected = queue_slots, max_uncollected
+        options.progress = _comm.PROGRESS[chosen]
+        options.topology = zlib.crc32(repr(self._topology.digest()).encode())
+        if codec is not None:
+            options.bits, options.rotate = codec.bits, codec.rotate
+            options.margin, options.seed = codec.margin, codec.seed
+        return options
+
+    def _core(self) -> Any:
+        if self._pointer[0] == ffi.NULL:
+            raise StateError("the gossip buffer has been freed")
+        return self._pointer[0]
+
+    # Arguments
+
+    def _peer(self, peer: Any) -> int:
+        if isinstance(peer, (bool, np.bool_)) or not isinstance(peer, (int, np.integer)):
+            raise TypeError(f"peer: expected a rank, got {peer!r}")
+        if not 0 <= peer < self._size:
+            raise ValueError(f"peer: expected a rank from 0 to {self._size - 1}, got {peer}")
+        if int(peer) not in self._neighbours:
+            raise ValueError(
+                f"peer: expected a neighbour of rank {self._rank} in the topology "
+                f"({', '.join(map(str, sorted(self._neighbours))) or 'it has none'}), got {peer}"
+            )
+        return int(peer)
+
+    def _address(self, argument: str, given: Any, writable: bool = False) -> Any:
+        """Of an array like the model; NULL for None."""
+        if given is None:
+            return ffi.NULL
+        buffer = _buffers.as_buffer(argument, given, writable)
+        if buffer.dtype != self._core_dtype:
+            raise TypeError(f"{argument}: expected dtype {self._dtype}, got {buffer.name}")
+        if buffer.array.shape != self._shape:
+            raise ValueError(
+                f"{argument}: expected shape {self._shape}, got {buffer.array.shape}"
+            )
+        return ffi.cast("void *", buffer.array.ctypes.data)
+
+    def _place(self, out: Any) -> Any:
+        return np.empty(self._shape, self._dtype) if out is None else out
+
+    # What a rank does
+
+    def publish(self, x: Any) -> int:
+        """Make a copy of `x` what others read of this rank. Local.
+
+        Returns its version: 1, 2, …
+        """
+        version = ffi.new("uint64_t *")
+        check(lib.pcoll_gossip_publish(self._core(), self._address("x", x), version))
+        return int(version[0])
+
+    def read(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int]:
+        """The model that `peer` has published last, and its version. One-sided.
+
+        Parameters
+        ----------
+        peer : int
+            A neighbour.
+        key : array
+            With a codec: this rank's own model. The nearer it is, the fewer bits are read.
+        out : array
+            Where the model goes; a new array by default.
+
+        Raises StateError if the peer has published nothing yet, or publishes faster than it can
+        be read.
+        """
+        out = self._place(out)
+        version = ffi.new("uint64_t *")
+        code = lib.pcoll_gossip_read(
+            self._core(),
+            self._peer(peer),
+            self._address("key", key),
+            self._address("out", out, writable=True),
+            version,
+        )
+        if code == lib.PCOLL_EAGAIN:
+            raise StateError(ffi.string(lib.pcoll_last_error()).decode())
+        check(code)
+        return out, int(version[0])
+
+    def average(
+        self,
+        x: Any,
+        peer: int,
+        *,
+        weight: float = 0.5,
+        momentum: Any = None,
+        ratio: float = 1.0,
+    ) -> bool:
+        """Average `x` with what `peer` has published. One-sided, in place.
+
+        ``x -= weight * (x - theirs)``, and what `x` has lost is given to the peer, which has it
+        when it collects. So the sum over all ranks of ``x`` and `pending` does not change,
+        whatever others do meanwhile. `momentum`, if given, moves `ratio` times as far (A2CiD2's
+        x~, with ratio = alpha~ / alpha).
+
+        Returns False, and changes nothing, if too many deltas lie uncollected at the peer.
+        Raises StateError if the peer has published nothing yet.
+        """
+        for name, value in (("weight", weight), ("ratio", ratio)):
+            if not np.isfinite(value):
+                raise ValueError(f"{name}: expected a finite number, got {value}")
+        averaged = ffi.new("int32_t *")
+        check(
+            lib.pcoll_gossip_average(
+                self._core(),
+                self._peer(peer),
+                self._address("x", x, writable=True),
+                float(weight),
+                self._address("momentum", momentum, writable=True),
+                float(ratio),
+                averaged,
+            )
+        )
+        return bool(averaged[0])
+
+    def collect(self, x: Any, *, momentum: Any = None, ratio: float = 1.0) -> int:
+        """Add to `x`, in place, what others have given since the last time. Local.
+
+        What `x` cannot hold (rounding) stays for the next time. `momentum` gains `ratio` times
+        what `x` does. Returns how many deltas have landed since; with 0 nothing has changed.
+        """
+        deltas = ffi.new("uint64_t *")
+        check(
+            lib.pcoll_gossip_collect(
+                self._core(),
+                self._address("x", x, writable=True),
+                self._address("momentum", momentum, writable=True),
+                float(ratio),
+                deltas,
+            )
+        )
+        return int(deltas[0])
+
+    def pending(self) -> Array:
+        """A copy of what lies here uncollected; float64 for float64, else float32. Local."""
+        held = np.float64 if self._core_dtype == lib.PCOLL_FLOAT64 else np.float32
+        out = np.empty(self._shape, held)
+        check(lib.pcoll_gossip_pending(self._core(), ffi.cast("void *", out.ctypes.data)))
+        return out
+
+    def push(self, peer: int, x: Any, *, key: Any = None, sent: Any = None) -> bool:
+        """Send `x` to the queue of `peer`. One-sided.
+
+        With a codec it is encoded relative to `key` (default: 0), so that the peer can decode it
+        with the same key; `sent`, an array, becomes exactly what the peer will have. Returns
+        False if the queue is full: then nothing was sent.
+        """
+        pushed = ffi.new("int32_t *")
+        check(
+            lib.pcoll_gossip_push(
+                self._core(),
+                self._peer(peer),
+                self._address("x", x),
+                self._address("key", key),
+                self._address("sent", sent, writable=True),
+                pushed,
+            )
+        )
+        return bool(pushed[0])
+
+    def drain(self, *, key: Any = None) -> list[tuple[int, Array]]:
+        """Take all messages out of the own queue: (source, model), oldest first. Local.
+
+        With a codec: decoded with `key` (default: 0). Those that do not decode are counted in
+        ``stats.decode_failures`` and are not returned.
+        """
+        messages = []
+        source, taken = ffi.new("uint32_t *"), ffi.new("int32_t *")
+        for _ in range(1024):  # others may be faster than this loop
+            out = self._place(None)
+            check(
+                lib.pcoll_gossip_drain(
+                    self._core(),
+                    self._address("key", key),
+                    self._address("out", out, writable=True),
+                    source,
+                    taken,
+                )
+            )
+            if not taken[0]:
+                break
+            messages.append((int(source[0]), out))
+        return messages
+
+    def peek(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int] | None:
+        """The newest message in the queue of `peer`, which stays there, and who sent it; None if
+        there is none that decodes with `key`. One-sided. `peer` may be this rank."""
+        out = self._place(out)
+        source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
+        check(
+            lib.pcoll_gossip_peek(
+                self._core(),
+                self._rank if peer == self._rank else self._peer(peer),
+                self._address("key", key),
+                self._address("out", out, writable=True),
+                source,
+                found,
+            )
+        )
+        return (out, int(source[0])) if found[0] else None
+
+    # What it is
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._size
+
+    @property
+    def topology(self) -> Topology:
+        """Who may talk to whom."""
+        return self._topology
+
+    @property
+    def stats(self) -> GossipStats:
+        """Counters of this rank."""
+        stats = ffi.new("pcoll_gossip_stats *")
+        check(lib.pcoll_gossip_get_stats(self._core(), stats))
+        return GossipStats(**{f.name: int(getattr(stats, f.name)) for f in fields(GossipStats)})
+
+    @property
+    def memory(self) -> int:
+        """Bytes of this rank's window: four models, and one for each slot of the queue. What is
+        never written takes no memory."""
+        size = ffi.new("uint64_t *")
+        check(lib.pcoll_gossip_bytes(self._core(), size))
+        return int(size[0])
+
+    # The end
+
+    def Free(self, timeout: float | None = None) -> None:
+        """Free it. Collective: nobody's memory goes before all have come.
+
+        A second call does nothing. Raises TimeoutError after `timeout` seconds; Free may be
+        called again then.
+        """
+        if self._pointer[0] == ffi.NULL:
+            return
+        if not _waiting.wait(self._try_to_free, timeout, self._say_who_waits):
+            raise TimeoutError(f"not all ranks have freed the gossip buffer within {timeout} s")
+
+    def _try_to_free(self, microseconds: int) -> int:
+        return int(lib.pcoll_gossip_free(self._pointer, microseconds))
+
+    def _say_who_waits(self, waited: float) -> None:
+        _settings.logger.warning(
+            "waiting for %.1f s in GossipBuffer.Free: not all %d ranks have called it",
+            waited,
+            self._size,
+        )
+
+    def __enter__(self) -> GossipBuffer:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            self.Free()
+
+    def __repr__(self) -> str:
+        state = "freed" if self._pointer[0] == ffi.NULL else f"rank {self._rank} of {self._size}"
+        return f"GossipBuffer({state}, shape={self._shape}, dtype={self._dtype})"
