@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from .._errors import StateError
 from ._exchange import Array, Exchange, PeerSource, Steps
@@ -33,7 +34,6 @@ class Threaded(Process):
         self._exchange = exchange
         self._communicating = threading.Lock()
         self._thread = CommunicationThread(self.communicate)
-        self._met: set[int] = set()  # peers whose register has been read
 
     def communicate(self) -> bool:
         """One communication event, which waits for nobody; False if there was nothing to do, or
@@ -66,16 +66,6 @@ class Threaded(Process):
         with self._communicating:
             yield
         self._thread.wake()
-
-    def _meet(self, peer: int) -> bool:
-        """Has the peer published? It may not have been made yet."""
-        if peer not in self._met:
-            try:
-                self._exchange.read(peer, key=self._x)
-            except StateError:
-                return False
-            self._met.add(peer)
-        return True
 
     def Free(self) -> None:
         """Stop. The buffers that the process was given are not freed. Idempotent."""
@@ -158,6 +148,13 @@ class Decoupled(Threaded):
             if self._partners.rest():
                 self._settle_one()
             yield
+
+    def _average(self, peer: int, **how: Any) -> None:
+        """Average x with a peer's; it may have too much uncollected, or not be there yet."""
+        try:
+            self._count(self._exchange.average(self._x, peer, **how))
+        except StateError:
+            self._count(False)
 
     def _count(self, went_through: bool) -> None:
         if went_through:

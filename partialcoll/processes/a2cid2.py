@@ -150,12 +150,7 @@ class A2CiD2(Decoupled):
             self._mix()
         self._exchange.publish(self._x)
         if peer is not None:
-            self._count(
-                self._meet(peer)
-                and self._exchange.average(
-                    self._x, peer, weight=self._alpha, momentum=self._momentum, ratio=self._ratio
-                )
-            )
+            self._average(peer, weight=self._alpha, momentum=self._momentum, ratio=self._ratio)
         self._handover.show(self._x)
         return True
 

@@ -67,7 +67,7 @@ class ADPSGD(Decoupled):
             return False
         self._exchange.publish(self._x)
         if peer is not None:
-            self._count(self._meet(peer) and self._exchange.average(self._x, peer))
+            self._average(peer)
         self._handover.show(self._x)
         return True
 

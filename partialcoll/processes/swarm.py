@@ -22,6 +22,7 @@ import time
 
 import numpy as np
 
+from .._errors import StateError
 from ._decoupled import Threaded
 from ._exchange import Array, Exchange, PeerSource, Steps
 from ._process import LearningRate, check_count
@@ -143,10 +144,13 @@ class Swarm(Threaded):
         if not activated:
             return self._take_in()
         peer = self._peers.next_peer()
-        if peer is not None and self._meet(peer):
-            self._interact(peer)
-        elif peer is not None:
-            self._counts.skipped += 1
+        if peer is not None:
+            try:
+                went_through = self._interact(peer)
+            except StateError:  # the peer has not published yet
+                went_through = False
+            self._counts.communications += went_through
+            self._counts.skipped += not went_through
         return True
 
     def _alter(self, change: Array) -> None:
@@ -168,19 +172,18 @@ class Swarm(Threaded):
             self._exchange.publish(self._own)
         return bool(messages)
 
-    def _queue(self, peer: int) -> None:
+    def _queue(self, peer: int) -> bool:
         """Half of the difference goes to `peer`, and exactly that away from here."""
         self._add_messages()
         self._exchange.read(peer, key=self._own, out=self._peer_model)
         np.subtract(self._own, self._peer_model, out=self._moved)
         self._moved *= 0.5
-        if self._exchange.push(peer, self._moved, sent=self._sent):
+        pushed = self._exchange.push(peer, self._moved, sent=self._sent)
+        if pushed:
             np.negative(self._sent, out=self._sent)
             self._alter(self._sent)
-            self._counts.communications += 1
-        else:
-            self._counts.skipped += 1
         self._exchange.publish(self._own)
+        return pushed
 
     # Variant "registers": lines 8 to 14 of Algorithm 1
 
@@ -190,20 +193,18 @@ class Swarm(Threaded):
         self._counts.received += len(messages)
         return messages[-1][1] if messages else self._base
 
-    def _registers(self, peer: int) -> None:
-        current = self._current()
+    def _registers(self, peer: int) -> bool:
         outdated, _ = self._exchange.read(peer, key=self._base, out=self._peer_model)
+        current = self._current()
         written = self._exchange.peek(peer, key=outdated)
         theirs = outdated if written is None else written[0]
         mean = np.add(current, theirs, out=self._moved)
         mean *= 0.5
-        if self._exchange.push(peer, mean, key=outdated):
-            self._counts.communications += 1
-        else:
-            self._counts.skipped += 1
+        pushed = self._exchange.push(peer, mean, key=outdated)
         mean -= self._base  # X_i becomes the mean plus what training has done since X^_i
         self._alter(mean)
         self._write_both()
+        return pushed
 
     def _write_both(self) -> None:
         """Line 13: both registers say what the model is now; the current one by being empty."""
