@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .._errors import DecodeError, StateError
+from .._errors import Error, StateError
 from ..processes._exchange import Array
 from .events import Events
 
@@ -203,7 +203,7 @@ class SimulatedBuffer:
         self.on_arrival()
 
     def _decoded(self, message: Any, key: Array | None) -> Array:
-        """Raises DecodeError."""
+        """Raises Error if it does not decode."""
         if self._codec is None:
             return np.array(message)
         decoded: Array = self._codec.decode(message, key)
@@ -216,7 +216,7 @@ class SimulatedBuffer:
             source, message = self._queue.popleft()
             try:
                 messages.append((source, self._decoded(message, key)))
-            except DecodeError:
+            except Error:  # DecodeError, of a Lattice
                 self.stats.decode_failures += 1
         self.stats.drained += len(messages)
         return messages
@@ -228,7 +228,7 @@ class SimulatedBuffer:
         for source, message in reversed(self._everybody[peer]._queue):
             try:
                 decoded = self._decoded(message, key)
-            except DecodeError:
+            except Error:  # DecodeError, of a Lattice
                 self.stats.decode_failures += 1
                 continue
             if out is not None:
