@@ -65,9 +65,9 @@ class ADPSGD(Decoupled):
         peer = self._next_peer()
         if not self._renew() and peer is None:
             return False
-        self._exchange.publish(self._x)
         if peer is not None:
             self._average(peer)
+        self._exchange.publish(self._x)
         self._handover.show(self._x)
         return True
 
