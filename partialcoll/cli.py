@@ -235,6 +235,137 @@ def _add_sim_skew(commands: Any) -> None:
     _add_output(skew)
 
 
+METHODS = (
+    "a2cid2",
+    "baseline",
+    "adpsgd",
+    "swarm",
+    "swarm-registers",
+    "sgp",
+    "dpsgd",
+    "allreduce",
+    "localsgd",
+    "slowmo",
+)
+
+
+def _topologies(text: str) -> list[str]:
+    """A comma-separated list of topologies, whose arguments have commas as well."""
+    from .topology import Topology
+
+    names: list[str] = []
+    for word in text.split(","):
+        if "=" in word and names:
+            names[-1] += "," + word
+        else:
+            names.append(word)
+    for name in names:
+        try:
+            Topology.make(name, 16)
+        except ValueError as error:
+            if "expected one of ring" in str(error):
+                raise argparse.ArgumentTypeError(str(error)) from None
+    return names
+
+
+def _rates(text: str) -> list[float]:
+    rates = [_not_negative(word) for word in text.split(",")]
+    if 0 in rates:
+        raise argparse.ArgumentTypeError(f"expected numbers above 0, got {text}")
+    return rates
+
+
+def _add_sim_gossip(commands: Any) -> None:
+    gossip = commands.add_parser(
+        "gossip",
+        help="decentralised training in virtual time, for any number of ranks",
+        description="Consensus distance and loss of the processes in partialcoll.processes, the "
+        "same code that runs under MPI. Time is counted in gradient steps of an ordinary rank. The "
+        "table shows how each run ended; JSON and picture have its course.",
+    )
+    gossip.add_argument(
+        "--ranks", type=_positive_int, default=64, help="simulated ranks (default 64)"
+    )
+    gossip.add_argument(
+        "--topology",
+        type=_topologies,
+        default=["ring"],
+        metavar="T[,T…]",
+        help="ring, complete, exponential, torus:8x8 …, see docs/topologies.md (default ring)",
+    )
+    gossip.add_argument(
+        "--methods",
+        type=_words(METHODS),
+        default=["a2cid2", "baseline", "allreduce"],
+        help=f"some of {', '.join(METHODS)} (default a2cid2,baseline,allreduce)",
+    )
+    gossip.add_argument(
+        "--rate",
+        type=_rates,
+        default=[1.0],
+        metavar="R[,R…]",
+        help="averagings per gradient step that a rank takes part in (default 1); dpsgd and "
+        "allreduce have their own, one exchange per step",
+    )
+    gossip.add_argument(
+        "--local-steps",
+        type=_positive_int,
+        help="of swarm, localsgd and slowmo (default: what the rate comes to, 2/R)",
+    )
+    gossip.add_argument(
+        "--pairing",
+        type=_one_of(("random", "bipartite", "hops", "available")),
+        default="random",
+        help="who averages with whom: random, bipartite, hops, available (default random)",
+    )
+    gossip.add_argument(
+        "--task",
+        type=_one_of(("consensus", "quadratic", "logistic")),
+        default="consensus",
+        help="consensus (agree, nothing else), quadratic, logistic; the data differ between the "
+        "ranks (default consensus)",
+    )
+    gossip.add_argument("--dim", type=_positive_int, default=16, help="parameters (default 16)")
+    gossip.add_argument("--learning-rate", type=_not_negative, default=0.05, help="(default 0.05)")
+    gossip.add_argument(
+        "--noise",
+        type=_not_negative,
+        default=0.5,
+        help="of the gradients, standard deviation per parameter; logistic: 0 for whole batches "
+        "(default 0.5)",
+    )
+    gossip.add_argument(
+        "--codec-bits", type=_positive_int, help="bits per parameter on the way (default: all)"
+    )
+    gossip.add_argument(
+        "--slow",
+        type=_not_negative,
+        default=1.0,
+        metavar="K",
+        help="rank 0 takes K times as long for a step (default 1)",
+    )
+    gossip.add_argument(
+        "--step-times",
+        type=_one_of(("constant", "exponential")),
+        default="constant",
+        help="how long a gradient step takes: constant (default), exponential",
+    )
+    gossip.add_argument(
+        "--latency", type=_not_negative, default=0.02, help="mean, in gradient steps (default 0.02)"
+    )
+    gossip.add_argument(
+        "--time", type=_not_negative, default=200.0, help="in gradient steps (default 200)"
+    )
+    gossip.add_argument(
+        "--samples", type=_positive_int, default=50, help="rows for each run (default 50)"
+    )
+    gossip.add_argument("--seed", type=_seed, default=0, help="the first (default 0)")
+    gossip.add_argument(
+        "--seeds", type=_positive_int, default=1, help="runs, each with its seed (default 1)"
+    )
+    _add_output(gossip)
+
+
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -420,6 +551,7 @@ def parser() -> argparse.ArgumentParser:
         dest="sim", required=True
     )
     _add_sim_skew(sim)
+    _add_sim_gossip(sim)
     return top
 
 
@@ -439,8 +571,10 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         print(_clibs.preload())
         return 0
     if options.command == "sim":
-        from .sim.skew import main
-
+        if options.sim == "gossip":
+            from .sim.gossip import main
+        else:
+            from .sim.skew import main
         main(options)
         return 0
     if not _mpiexec.in_job():

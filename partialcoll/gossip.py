@@ -173,9 +173,7 @@ class GossipBuffer:
         if buffer.dtype != self._core_dtype:
             raise TypeError(f"{argument}: expected dtype {self._dtype}, got {buffer.name}")
         if buffer.array.shape != self._shape:
-            raise ValueError(
-                f"{argument}: expected shape {self._shape}, got {buffer.array.shape}"
-            )
+            raise ValueError(f"{argument}: expected shape {self._shape}, got {buffer.array.shape}")
         return ffi.cast("void *", buffer.array.ctypes.data)
 
     def _place(self, out: Any) -> Any:

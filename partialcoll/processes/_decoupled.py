@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes whose steps never wait: a training thread and a communication thread around x.
+
+The training thread adds updates and takes the newest model (`Handover`); the communication thread
+owns x, applies the updates to it and exchanges it. Subclasses say what an event is. An event runs
+under a lock, so that the averages over all ranks can bring communication to rest; the training
+thread never takes that lock in a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from .._errors import StateError
+from ._exchange import Array, Exchange, PeerSource, Steps
+from ._handover import Handover
+from ._pace import Pace
+from ._partners import Partners
+from ._process import LearningRate, Process, check_number
+from ._thread import CommunicationThread
+from ._total import Total
+
+
+class Threaded(Process):
+    """A process with a communication thread, that calls `_event` under a lock."""
+
+    def __init__(
+        self, x: Array, exchange: Exchange, *, learning_rate: LearningRate, total: Total | None
+    ) -> None:
+        super().__init__(x, learning_rate=learning_rate, total=total)
+        self._exchange = exchange
+        self._communicating = threading.Lock()
+        self._thread = CommunicationThread(self.communicate)
+
+    def communicate(self) -> bool:
+        """One communication event, which waits for nobody; False if there was nothing to do, or
+        communication is at rest.
+
+        The communication thread calls it in a loop; without one (`start`) call it yourself.
+        """
+        if not self._communicating.acquire(blocking=False):
+            return False
+        try:
+            return self._event()
+        finally:
+            self._communicating.release()
+
+    def _event(self) -> bool:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start the communication thread. Local; idempotent."""
+        if self._freed:
+            raise StateError("the process has been freed")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the communication thread after the event under way. Local; idempotent."""
+        self._thread.stop()
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        with self._communicating:
+            yield
+        self._thread.wake()
+
+    def Free(self) -> None:
+        """Stop. The buffers that the process was given are not freed. Idempotent."""
+        super().Free()
+        self._thread.check()
+
+
+class Decoupled(Threaded):
+    """A process whose updates go to x through a `Handover`, some events to each step."""
+
+    def __init__(
+        self,
+        x: Array,
+        exchange: Exchange,
+        peers: PeerSource,
+        *,
+        learning_rate: LearningRate,
+        rate: float | None,
+        poisson: bool,
+        seed: int,
+        total: Total | None,
+    ) -> None:
+        super().__init__(x, exchange, learning_rate=learning_rate, total=total)
+        self._partners = Partners(peers, exchange.size)
+        self._pace: Pace | None = None
+        if rate is not None:
+            begun = check_number("rate", rate, 0) * self._begun()
+            self._pace = Pace(begun, poisson, (seed, exchange.rank))
+        self._handover = Handover(self._x)
+        self._due = 0
+        self._due_lock = threading.Lock()
+
+    @property
+    def model(self) -> Array:
+        """What the next gradient is to be taken at: the newest snapshot of x, with all of this
+        rank's own updates. Nobody changes it until the next step, and you must not either."""
+        return self._handover.view
+
+    def advancing(self, update: Array) -> Steps[None]:
+        """`apply`: there is nothing that it waits for."""
+        self._check_update("update", update)
+        self._thread.check()
+        with self._exposed():
+            self._handover.add(update)
+            self._stepped()
+        self._thread.wake()
+        yield from ()
+
+    def _stepped(self) -> None:
+        self._counts.steps += 1
+        if self._pace is not None:
+            with self._due_lock:
+                self._due += self._pace.draw()
+
+    def _begun(self) -> float:
+        """Of the communications that `rate` counts: how many this rank begins."""
+        return self._partners.share()
+
+    def due(self) -> int:
+        """How many communication events the steps so far have called for that have not come."""
+        return self._due
+
+    def _next_peer(self) -> int | None:
+        """The peer for this event, if one is due and there is somebody."""
+        if self._pace is not None and self._due == 0:
+            return None
+        settled, peer = self._partners.next()
+        if settled:
+            self._settle_one()
+        return peer
+
+    def _settle_one(self) -> None:
+        if self._pace is not None:
+            with self._due_lock:
+                self._due -= 1
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        with super()._at_rest():
+            if self._partners.rest():
+                self._settle_one()
+            yield
+
+    def _average(self, peer: int, **how: Any) -> None:
+        """Average x with a peer's; it may have too much uncollected, or not be there yet."""
+        try:
+            self._count(self._exchange.average(self._x, peer, **how))
+        except StateError:
+            self._count(False)
+
+    def _count(self, went_through: bool) -> None:
+        if went_through:
+            self._counts.communications += 1
+        else:
+            self._counts.skipped += 1

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over all ranks for what is done now and then: exact averages, consensus distances.
+
+In float64 whatever the model's dtype, and piece by piece, so that a large model needs no shared
+memory of many times its size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from ..allreduce import Allreduce_init
+from ._exchange import Array, Reduction, Steps
+
+_PIECE = 1 << 16  # elements
+
+
+class Total:
+    """The sum of a vector over all ranks.
+
+    Parameters
+    ----------
+    reduction : Reduction
+        A full allreduce (SUM) of one float64 vector; its size is that of a piece.
+    """
+
+    def __init__(self, reduction: Reduction) -> None:
+        self._reduction = reduction
+
+    @classmethod
+    def over(cls, comm: MPI.Intracomm) -> Total:
+        """The total over the ranks of a communicator. Collective."""
+        like = np.empty(_PIECE)
+        return cls(Allreduce_init(comm, None, None, like=like, quorum="full", history=1))
+
+    def summing(self, vector: Array) -> Steps[Array]:
+        """The float64 sum of the ranks' vectors. Collective: every rank has one of this size."""
+        result = np.empty(vector.size)
+        begin = 0
+        while begin < vector.size:
+            buffer = self._reduction.send_buffer
+            part = vector[begin : begin + buffer.size]
+            buffer[: part.size] = part
+            buffer[part.size :] = 0
+            self._reduction.Start()
+            yield self._reduction
+            result[begin : begin + part.size] = self._reduction.result[: part.size]
+            begin += part.size
+        return result
+
+    def meeting(self) -> Steps[None]:
+        """Wait until all ranks are here. Collective."""
+        yield from self.summing(np.zeros(1))
+
+    def Free(self) -> None:
+        """Free the allreduce below. Collective; idempotent."""
+        self._reduction.Free()

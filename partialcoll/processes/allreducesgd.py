@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allreduce-SGD: all ranks take the same step, the mean of theirs. The yardstick.
+
+Source: what the papers on decentralised training compare with; for instance Lian et al., ICML 2018,
+section 5, AllReduce-SGD.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._exchange import Array, Reduction, Steps
+from ._process import LearningRate, Process
+from ._total import Total
+
+
+def check_reduction(handle: Reduction, x: Array) -> Reduction:
+    """Does it sum vectors like x?"""
+    buffer = handle.send_buffer
+    if not isinstance(buffer, np.ndarray) or buffer.shape != x.shape or buffer.dtype != x.dtype:
+        kind = (
+            f"shape {buffer.shape} of {buffer.dtype}"
+            if isinstance(buffer, np.ndarray)
+            else f"{len(buffer)} buffers"
+        )
+        raise ValueError(
+            f"handle: expected a buffer of shape {x.shape} of {x.dtype} as the model's, got {kind}"
+        )
+    return handle
+
+
+class AllreduceSGD(Process):
+    """One rank of synchronous SGD.
+
+    Parameters
+    ----------
+    x : numpy array
+        The first model, float32 or float64, one dimension; copied. The same on all ranks.
+    handle : Reduction
+        ``Allreduce_init(comm, None, None, like=x, quorum="full")``.
+    learning_rate : float or callable
+        What `step` multiplies gradients by, or a function of the number of steps so far.
+    total : Total or None
+        For what is collective: `averaged_model`, `synchronise`, `consensus_distance`.
+
+    Models stay identical to the bit. Each step waits for all ranks.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        handle: Reduction,
+        *,
+        learning_rate: LearningRate = 0.1,
+        total: Total | None = None,
+    ) -> None:
+        super().__init__(x, learning_rate=learning_rate, total=total)
+        self._handle = check_reduction(handle, self._x)
+        self._mean = np.empty_like(self._x)
+
+    def advancing(self, update: Array) -> Steps[None]:
+        """`apply` as a generator: waits for all ranks' updates."""
+        self._check_update("update", update)
+        with self._exposed():
+            np.copyto(self._handle.send_buffer, update)
+            self._handle.Start()
+            yield self._handle
+            np.divide(self._handle.result, self._handle.last_round.active, out=self._mean)
+        self._x += self._mean
+        self._counts.steps += 1
+        self._counts.communications += 1

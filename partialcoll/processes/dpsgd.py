@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""D-PSGD: decentralised parallel SGD, in lock-step with the neighbours only.
+
+Source: Lian, Zhang, Zhang, Hsieh, Zhang, Liu, "Can Decentralized Algorithms Outperform Centralized
+Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", NeurIPS 2017,
+Algorithm 1: x_i becomes sum_j W_ij x_j minus the gradient step that was computed at x_i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .._errors import StateError
+from ._exchange import Array, Neighbours, Steps
+from ._process import LearningRate, Process, check_number
+from ._total import Total
+
+
+def metropolis(neighbours: Sequence[Sequence[int]], rank: int) -> dict[int, float]:
+    """Row `rank` of a symmetric, doubly stochastic W for any graph: 1/(1 + the larger degree of
+    the two) for each neighbour, the rest for the rank itself. Given the neighbours of all ranks.
+
+    Source: Xiao, Boyd, Lall, IPSN 2005.
+    """
+    degree = [len(set(some)) for some in neighbours]
+    weights = {j: 1 / (1 + max(degree[rank], degree[j])) for j in sorted(set(neighbours[rank]))}
+    weights[rank] = 1 - math.fsum(weights.values())
+    return weights
+
+
+class DPSGD(Process):
+    """One rank of D-PSGD.
+
+    Parameters
+    ----------
+    x : numpy array
+        The first model, float32 or float64, one dimension; copied.
+    exchange : Neighbours
+        `NeighbourExchange` with vectors like x.
+    weights : mapping of rank to float
+        Row of W: a weight for each neighbour, the rest, at least 0, is the rank's own. Columns
+        must add up to 1 as well, over all ranks, else the average is not preserved: see
+        `metropolis`.
+    rank : int
+        This rank; `weights` may have an entry for it.
+    learning_rate : float or callable
+        What `step` multiplies gradients by, or a function of the number of steps so far.
+    total : Total or None
+        For what is collective: `averaged_model`, `synchronise`, `consensus_distance`.
+
+    Each step waits for the neighbours' models of the step before. `begin` sends this rank's early,
+    before its gradient is known, so that the exchange goes on behind the computation.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        exchange: Neighbours,
+        weights: Mapping[int, float],
+        rank: int,
+        *,
+        learning_rate: LearningRate = 0.1,
+        total: Total | None = None,
+    ) -> None:
+        super().__init__(x, learning_rate=learning_rate, total=total)
+        if exchange.send_buffer.shape != self._x.shape:
+            raise ValueError(
+                f"exchange: expected vectors of shape {self._x.shape} as the model's, got "
+                f"{exchange.send_buffer.shape}"
+            )
+        others = {j: check_number(f"weights[{j}]", w, 0, 1) for j, w in weights.items()}
+        own = others.pop(rank, None)
+        if set(others) != set(exchange.received):
+            raise ValueError(
+                f"weights: expected the neighbours {sorted(exchange.received)}, got "
+                f"{sorted(others)}"
+            )
+        rest = 1 - math.fsum(others.values())
+        if rest < -1e-9 or (own is not None and abs(own - rest) > 1e-9):
+            raise ValueError(
+                f"weights: expected a sum of 1, got {math.fsum(others.values()) + (own or 0):g}"
+            )
+        self._exchange = exchange
+        self._weights = dict(sorted(others.items()))
+        self._own_weight = max(0.0, rest)
+        self._begun = False
+
+    def begin(self) -> None:
+        """Send the model to the neighbours; the next step does it otherwise. Local."""
+        if not self._begun:
+            np.copyto(self._exchange.send_buffer, self._x)
+            self._exchange.Start()
+            self._begun = True
+
+    def _reset(self, model: Array) -> None:
+        if self._begun:
+            raise StateError("the model was sent to the neighbours by begin: finish the step first")
+        super()._reset(model)
+
+    def advancing(self, update: Array) -> Steps[None]:
+        """`apply` as a generator: waits for the neighbours' models."""
+        self._check_update("update", update)
+        with self._exposed():
+            self.begin()
+            yield self._exchange
+            self._begun = False
+            self._x *= self._own_weight
+            for j, weight in self._weights.items():
+                self._x += weight * self._exchange.received[j]
+        self._x += update
+        self._counts.steps += 1
+        self._counts.communications += len(self._weights)
+        self._counts.received += len(self._weights)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGP: stochastic gradient push, gradient descent over push-sum gossip on a directed graph.
+
+Source: Assran, Loizou, Ballas, Rabbat, "Stochastic Gradient Push for Distributed Deep Learning",
+ICML 2019, Algorithm 1, and section 3 for the time-varying directed exponential graph. Push-sum:
+Kempe, Dobra, Gehrke, FOCS 2003.
+
+Each rank keeps x and a weight w, at first 1. It pushes half of both to the next out-neighbour and
+keeps the other half, adds what comes in, and computes gradients at z = x/w. Nobody waits: what
+comes late is added late, and where a queue is full the share is kept. The sums of x and of w are
+conserved, with everything in the queues, and z finds the average whatever the delays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ._decoupled import Decoupled
+from ._exchange import Array, Exchange, PeerSource
+from ._process import LearningRate, check_model
+from ._total import Total
+
+
+class ExponentialPeers:
+    """Out-neighbours on the time-varying directed exponential graph: 1, 2, 4 ... ranks further,
+    one after the other. A peer source."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+        self._hops = [1 << k for k in range((size - 1).bit_length())]
+        self._turn = 0
+
+    def next_peer(self) -> int | None:
+        """The next one; None with one rank only."""
+        if not self._hops:
+            return None
+        hop = self._hops[self._turn % len(self._hops)]
+        self._turn += 1
+        return (self._rank + hop) % self._size
+
+
+class SGP(Decoupled):
+    """One rank of stochastic gradient push.
+
+    Parameters
+    ----------
+    x : numpy array
+        The first model, float32 or float64, one dimension; copied.
+    exchange : Exchange
+        A `partialcoll.GossipBuffer` made ``like=SGP.message(x)``: one element more than x, for
+        the weight. Without a codec: it would round the weight as if it were a parameter.
+    peers : PeerSource or None
+        Whom to push to. None: `ExponentialPeers`.
+    learning_rate : float or callable
+        What `step` multiplies gradients by, or a function of the number of steps so far.
+    rate : float
+        Pushes per gradient step; Algorithm 1 has one.
+    total : Total or None
+        For what is collective: `averaged_model`, `synchronise`, `consensus_distance`.
+
+    Invariant: the sums over all ranks of x, which changes by updates only, and of w, which is the
+    number of ranks, with all messages in the queues.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        exchange: Exchange,
+        peers: PeerSource | None = None,
+        *,
+        learning_rate: LearningRate = 0.1,
+        rate: float = 1.0,
+        total: Total | None = None,
+    ) -> None:
+        super().__init__(
+            x,
+            exchange,
+            peers if peers is not None else ExponentialPeers(exchange.rank, exchange.size),
+            learning_rate=learning_rate,
+            rate=rate,
+            poisson=False,
+            seed=0,
+            total=total,
+        )
+        self._xw = self.message(self._x)  # x and w in one vector, as they travel
+        self._x = self._xw[:-1]
+        self._share = np.empty_like(self._xw)
+        self._sent = np.empty_like(self._xw)
+
+    @staticmethod
+    def message(x: Array) -> Array:
+        """What is pushed for a model x: one element more, the weight."""
+        return np.append(check_model("x", x), x.dtype.type(1))
+
+    @property
+    def weight(self) -> float:
+        """w, by which x is divided. Local."""
+        return float(self._xw[-1])
+
+    def _begun(self) -> float:
+        return 1.0  # a push has one rank that begins it, and no other
+
+    def _event(self) -> bool:
+        peer = self._next_peer()
+        if not self._renew() and peer is None:
+            return False
+        if peer is not None:
+            self._push(peer)
+        self._handover.show(self._x, 1 / self.weight)
+        return True
+
+    def _renew(self) -> bool:
+        """x gets the updates of this rank, x and w the shares of others; were there any?"""
+        update = self._handover.take()
+        if update is not None:
+            self._x += update
+        messages = self._exchange.drain()
+        for _, share in messages:
+            self._xw += share
+        self._counts.received += len(messages)
+        return update is not None or bool(messages)
+
+    def _push(self, peer: int) -> None:
+        """Half of x and w, if there is room; what is kept and what is sent is what there was."""
+        np.multiply(self._xw, 0.5, out=self._share)
+        pushed = self._exchange.push(peer, self._share, sent=self._sent)
+        if pushed:
+            self._xw -= self._sent
+        self._count(pushed)
+
+    def _settle(self) -> None:
+        self._renew()
+        self._handover.show(self._x, 1 / self.weight)
+
+    def _mass(self) -> tuple[Array, float]:
+        return self._x, self.weight
+
+    def _reset(self, model: Array) -> None:
+        super()._reset(model)
+        self._xw[-1] = 1
+        self._handover.reset(self._x)
+
+    def _more_state(self) -> dict[str, Any]:
+        return {"weight": self.weight}
+
+    def _load_more(self, state: Mapping[str, Any]) -> None:
+        weight = float(state["weight"])
+        if not weight > 0:
+            raise ValueError(f"state['weight']: expected a weight above 0, got {weight}")
+        self._xw[-1] = weight
+        self._handover.show(self._x, 1 / weight)

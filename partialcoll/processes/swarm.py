@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SwarmSGD: local steps, and now and then the average with one other rank, which is not disturbed.
+
+Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous Decentralized SGD with Quantized and
+Local Updates", NeurIPS 2021, Algorithm 1 and section 3.
+
+Two variants of the communication. "registers" is the paper's Algorithm 1: rank i averages its own
+current model with that of j and writes the mean into j's current register, over whatever another
+rank has written there meanwhile, which is then lost. "queue" is the paper's remedy, as differences:
+half of the difference goes to j's queue and exactly that is subtracted here, so nothing is lost and
+the sum over the ranks is conserved, quantised or not; where the queue is full neither happens.
+
+The training thread has the model to itself. At an activation it hands a copy to the communication
+thread, goes on at once, and takes in what communication changed, a difference as well, in the first
+step after that is known.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+
+from .._errors import StateError
+from ._decoupled import Threaded
+from ._exchange import Array, Exchange, PeerSource, Steps
+from ._process import LearningRate, check_count
+from ._total import Total
+
+
+class Swarm(Threaded):
+    """One rank of SwarmSGD.
+
+    Parameters
+    ----------
+    x : numpy array
+        The first model, float32 or float64, one dimension; copied.
+    exchange : Exchange
+        A `partialcoll.GossipBuffer` of the same shape and dtype. With a codec models and
+        differences are quantised; this rank's model is the key.
+    peers : PeerSource
+        Whom to average with; anything with ``next_peer() -> int | None``.
+    local_steps : int
+        H, the steps between two activations.
+    geometric : bool
+        Draw the number of steps each time, geometric with mean H, as the analysis does.
+    variant : "queue" or "registers"
+        See the top of the module.
+    learning_rate : float or callable
+        What `step` multiplies gradients by, or a function of the number of steps so far.
+    seed : int
+        Of the draws; they differ between ranks.
+    total : Total or None
+        For what is collective: `averaged_model`, `synchronise`, `consensus_distance`.
+
+    Invariant of "queue": the sum over all ranks of the models, of what training has not taken in,
+    and of the messages in the queues changes by updates only.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        exchange: Exchange,
+        peers: PeerSource,
+        *,
+        local_steps: int = 4,
+        geometric: bool = False,
+        variant: str = "queue",
+        learning_rate: LearningRate = 0.1,
+        seed: int = 0,
+        total: Total | None = None,
+    ) -> None:
+        super().__init__(x, exchange, learning_rate=learning_rate, total=total)
+        if variant not in ("queue", "registers"):
+            raise ValueError(f"variant: expected 'queue' or 'registers', got {variant!r}")
+        self._interact = self._queue if variant == "queue" else self._registers
+        self._take_in = self._add_messages if variant == "queue" else self._wait_for_activation
+        self._peers = peers
+        self._local_steps = check_count("local_steps", local_steps)
+        self._geometric = geometric
+        self._random = np.random.default_rng((seed, exchange.rank))
+        self._until_activation = self._draw()
+        # The training thread's: self._x, the model. Between the threads, under the lock:
+        self._lock = threading.Lock()
+        self._handed = np.empty_like(self._x)  # the model at the activation
+        self._activated = False  # it is there, and not yet taken
+        self._change = np.zeros_like(self._x)  # what communication changed, for training
+        self._changed = False
+        # The communication thread's:
+        self._own = self._x.copy()  # the model at the last activation, with changes since
+        self._base = self._x.copy()  # X^: what the registers of this rank say
+        self._moved = np.empty_like(self._x)
+        self._sent = np.empty_like(self._x)
+        self._peer_model = np.empty_like(self._x)
+        exchange.publish(self._own)
+
+    # The training thread
+
+    def advancing(self, update: Array) -> Steps[None]:
+        """`apply`: there is nothing that it waits for."""
+        self._check_update("update", update)
+        self._thread.check()
+        self._x += update
+        self._counts.steps += 1
+        self._until_activation -= 1
+        begin = time.perf_counter()
+        with self._lock:
+            self._take_change()
+            if self._until_activation <= 0 and not self._activated:
+                np.copyto(self._handed, self._x)
+                self._activated = True
+                self._until_activation = self._draw()
+        self._counts.exposed_s += time.perf_counter() - begin
+        if self._activated:
+            self._thread.wake()
+        yield from ()
+
+    def _draw(self) -> int:
+        if not self._geometric:
+            return self._local_steps
+        return int(self._random.geometric(1 / self._local_steps))
+
+    def _take_change(self) -> None:
+        if self._changed:
+            self._x += self._change
+            self._change.fill(0)
+            self._changed = False
+
+    def due(self) -> int:
+        """How many communication events the steps so far have called for that have not come."""
+        return int(self._activated)
+
+    # The communication thread
+
+    def _event(self) -> bool:
+        with self._lock:
+            activated = self._activated
+            if activated:
+                self._own, self._handed = self._handed, self._own
+                if self._changed:  # after the model was handed over
+                    self._own += self._change
+                self._activated = False
+        if not activated:
+            return self._take_in()
+        peer = self._peers.next_peer()
+        if peer is not None:
+            try:
+                went_through = self._interact(peer)
+            except StateError:  # the peer has not published yet
+                went_through = False
+            self._counts.communications += went_through
+            self._counts.skipped += not went_through
+        return True
+
+    def _alter(self, change: Array) -> None:
+        """The model gets this: here now, in training at its next step."""
+        self._own += change
+        with self._lock:
+            self._change += change
+            self._changed = True
+
+    # Variant "queue"
+
+    def _add_messages(self) -> bool:
+        """Differences that others have pushed here; the register then has them."""
+        messages = self._exchange.drain()
+        for _, difference in messages:
+            self._alter(difference)
+        self._counts.received += len(messages)
+        if messages:
+            self._exchange.publish(self._own)
+        return bool(messages)
+
+    def _queue(self, peer: int) -> bool:
+        """Half of the difference goes to `peer`, and exactly that away from here."""
+        self._add_messages()
+        self._exchange.read(peer, key=self._own, out=self._peer_model)
+        np.subtract(self._own, self._peer_model, out=self._moved)
+        self._moved *= 0.5
+        pushed = self._exchange.push(peer, self._moved, sent=self._sent)
+        if pushed:
+            np.negative(self._sent, out=self._sent)
+            self._alter(self._sent)
+        self._exchange.publish(self._own)
+        return pushed
+
+    # Variant "registers": lines 8 to 14 of Algorithm 1
+
+    def _current(self) -> Array:
+        """X_i: the newest that others have written to this rank's current register, else X^_i."""
+        messages = self._exchange.drain(key=self._base)
+        self._counts.received += len(messages)
+        return messages[-1][1] if messages else self._base
+
+    def _registers(self, peer: int) -> bool:
+        outdated, _ = self._exchange.read(peer, key=self._base, out=self._peer_model)
+        current = self._current()
+        written = self._exchange.peek(peer, key=outdated)
+        theirs = outdated if written is None else written[0]
+        mean = np.add(current, theirs, out=self._moved)
+        mean *= 0.5
+        pushed = self._exchange.push(peer, mean, key=outdated)
+        mean -= self._base  # X_i becomes the mean plus what training has done since X^_i
+        self._alter(mean)
+        self._write_both()
+        return pushed
+
+    def _write_both(self) -> None:
+        """Line 13: both registers say what the model is now; the current one by being empty."""
+        np.copyto(self._base, self._own)
+        self._exchange.publish(self._own)
+
+    def _wait_for_activation(self) -> bool:
+        """What others write here is looked at by the next interaction."""
+        return False
+
+    # Averages over all ranks
+
+    def _settle(self) -> None:
+        """At rest, called by the training thread, which may look at everything."""
+        with self._lock:
+            self._activated = False
+            self._take_change()
+        np.copyto(self._own, self._x)
+        if self._take_in():
+            with self._lock:
+                self._take_change()
+
+    def _reset(self, model: Array) -> None:
+        super()._reset(model)
+        self._change.fill(0)
+        self._changed = self._activated = False
+        np.copyto(self._own, self._x)
+        if self._interact == self._registers:
+            self._current()  # of the model before
+        self._write_both()
