@@ -73,8 +73,7 @@ class Pairing(ABC):
             raise ValueError(f"rank: expected 0 to {topology.n - 1}, got {rank}")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise ValueError(f"seed: expected an integer, not negative, got {seed!r}")
-        self.topology, self.rank = topology, int(rank)
-        self._draws = np.random.default_rng([int(seed), self.rank])
+        self.topology, self.rank, self.seed = topology, int(rank), int(seed)
         self._calls = 0
 
     @abstractmethod
@@ -90,6 +89,10 @@ class Random(Pairing):
     """
 
     name = "random"
+
+    def __init__(self, topology: Topology, rank: int, *, seed: int = 0) -> None:
+        super().__init__(topology, rank, seed=seed)
+        self._draws = np.random.default_rng([self.seed, self.rank])
 
     def next_peer(self) -> int | None:
         """A neighbour; None if there is none."""
