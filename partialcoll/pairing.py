@@ -29,8 +29,9 @@ withdrawing at the same time, for ever.)
 
 A stale read is harmless: words may be read one by one, at different times, and be old when they
 are used. A ticket that is gone, or was replaced by a newer one, makes the swap fail. One that was
-withdrawn and posted again in the meantime means what it meant: that rank waits. Only in a
-wait that is over does a rank draw a new ticket, so a rank that withdrew in vain keeps its place.
+withdrawn and posted again in the meantime means what it meant: that rank waits. A rank draws a new
+ticket only after it has found somebody, was taken, or left, so one that withdrew in vain keeps its
+place. Words need to become visible some time, in no order among each other.
 
 Nobody blocks: a poll makes at most 4 reads and 8 other operations, whatever the others do. A rank
 that has gone away holds nothing that others need: a ticket drawn and not posted is waited for by
