@@ -61,16 +61,15 @@ def test_the_sum_stays(comm, dtype, codec):
     several(comm)
     x = start(comm, dtype)
     before = sum_over_ranks(comm, x)
-    size = comm.allreduce(np.abs(x).astype(np.float64))
+    limit = 1e-12 if dtype == np.float64 else 1e-5
     with pc.GossipBuffer(comm, like=x, topology="complete", codec=codec) as g:
         gossip(comm, g, x, 40, collects_every=10 if comm.rank == 0 else 1)
-        after = sum_over_ranks(comm, x.astype(np.float64) + g.pending())
-        limit = 1e-12 if dtype == np.float64 else 1e-5
-        assert (np.abs(after - before) <= limit * size).all()
-        g.collect(x)
-        comm.Barrier()
-        # What 16 bits do not hold stays in the accumulator.
-        assert (np.abs(sum_over_ranks(comm, x + g.pending()) - before) <= limit * size).all()
+        for _ in range(2):
+            now = sum_over_ranks(comm, x.astype(np.float64) + g.pending())
+            assert np.linalg.norm(now - before) <= limit * np.linalg.norm(before)
+            comm.Barrier()
+            g.collect(x)  # what 16 bits do not hold stays in the accumulator
+            comm.Barrier()
 
 
 @pytest.mark.parametrize("codec", [None, pc.Lattice(8)], ids=str)
@@ -79,7 +78,7 @@ def test_ranks_come_closer(comm, codec):
     x = start(comm)
     first = distance(comm, x)
     with pc.GossipBuffer(comm, like=x, topology="ring", codec=codec) as g:
-        for _ in range(20):  # until it has shrunk: how many averagings get through depends
+        for _ in range(200):  # until it has shrunk: how many averagings get through depends
             gossip(comm, g, x, 30, collects_every=5 if comm.rank == 0 else 1)
             g.collect(x)
             if distance(comm, x) < first / 100:
@@ -149,17 +148,15 @@ def test_one_waits_for_nobody(comm):
     with pc.GossipBuffer(comm, like=x, topology="complete", queue_slots=2) as g:
         g.publish(x)
         comm.Barrier()
-        request = comm.Ibarrier()
         if comm.rank:
             averaged = sum(g.average(x, 0) for _ in range(5))
             assert averaged <= 2
             g.push(0, x)
             g.read(0)
             g.peek(0)
-        else:
-            while not request.Test():
-                time.sleep(0.01)
-        request.Wait()
+        request = comm.Ibarrier()
+        while not request.Test():
+            time.sleep(0.01)
         if comm.rank == 0:
             assert 1 <= g.collect(x) <= 2  # the cap
             assert 1 <= len(g.drain()) <= 2
