@@ -69,17 +69,41 @@ static struct block block_of(const pcoll_lattice *l, uint64_t index)
     };
 }
 
-/* A block of a vector (NULL: 0) as it is encoded. */
-static void load(const pcoll_lattice *l, const struct block *b, const void *vector,
-                 float *out)
+static bool lies_as_float(const pcoll_lattice *l, const void *at)
 {
+    return l->dtype == PCOLL_FLOAT32 && !l->rotate &&
+           (uintptr_t)at % sizeof(float) == 0;
+}
+
+/* The next block comes from memory while this one is computed: what a block takes is
+ * too long, and touches too much else, for the processor to look that far ahead. */
+static void fetch_next(const pcoll_lattice *l, const struct block *b,
+                       const void *vector)
+{
+    size_t bytes = b->count * form_of(l->dtype).size;
+    const char *next = (const char *)vector + b->offset + bytes;
+    if (vector && b->count == LATTICE_BLOCK)
+        for (size_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch(next + at); /* beyond the end it does nothing */
+}
+
+/* A block of a vector (NULL: 0) as it is encoded: in `room`, or where it lies if that
+ * will do. */
+static const float *load(const pcoll_lattice *l, const struct block *b,
+                         const void *vector, float *room)
+{
+    const char *at = (const char *)vector + b->offset;
     if (!vector) {
-        memset(out, 0, b->count * sizeof *out);
-        return;
+        memset(room, 0, b->count * sizeof *room);
+        return room;
     }
-    form_of(l->dtype).widen(out, (const char *)vector + b->offset, b->count);
+    fetch_next(l, b, vector);
+    if (lies_as_float(l, at))
+        return (const float *)(const void *)at;
+    form_of(l->dtype).widen(room, at, b->count);
     if (l->rotate)
-        lattice_rotate(out, b->count, b->seed);
+        lattice_rotate(room, b->count, b->seed);
+    return room;
 }
 
 int pcoll_lattice_size(const pcoll_lattice *lattice, uint64_t *bytes, uint64_t *blocks)
@@ -99,11 +123,10 @@ int pcoll_lattice_distances(const pcoll_lattice *l, const void *x, const void *k
     struct lattice_layout at;
     int rc = lattice_layout(l, &at);
     for (uint64_t i = 0; !rc && i < at.blocks; i++) {
-        float ours[LATTICE_BLOCK], theirs[LATTICE_BLOCK], magnitude;
+        float room[LATTICE_BLOCK], more[LATTICE_BLOCK], magnitude;
         struct block b = block_of(l, i);
-        load(l, &b, x, ours);
-        load(l, &b, key, theirs);
-        lattice_distance(ours, theirs, b.count, distances + i, &magnitude);
+        lattice_distance(load(l, &b, x, room), load(l, &b, key, more), b.count,
+                         distances + i, &magnitude);
     }
     return rc;
 }
@@ -146,10 +169,9 @@ static int no_step(const pcoll_lattice *l, const struct block *b, const void *x,
 static float step_for(const pcoll_lattice *l, const struct block *b, const float *x,
                       const void *key, const float *distances, double margin)
 {
-    float theirs[LATTICE_BLOCK], distance, magnitude;
-    if (!distances)
-        load(l, b, key, theirs);
-    lattice_distance(x, distances ? NULL : theirs, b->count, &distance, &magnitude);
+    float room[LATTICE_BLOCK], distance, magnitude;
+    const float *theirs = distances ? NULL : load(l, b, key, room);
+    lattice_distance(x, theirs, b->count, &distance, &magnitude);
     if (distances)
         distance = distances[b->index];
     return lattice_step((float)(margin * (double)distance), magnitude, l->bits);
@@ -177,9 +199,9 @@ int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
         return fail(PCOLL_EINVAL, "margin: expected a number of at least 1, got %g",
                     margin);
     for (uint64_t i = 0; i < at.blocks; i++) {
-        float ours[LATTICE_BLOCK];
+        float room[LATTICE_BLOCK];
         struct block b = block_of(l, i);
-        load(l, &b, x, ours);
+        const float *ours = load(l, &b, x, room);
         float step = step_for(l, &b, ours, key, distances, margin);
         if (isnan(step))
             return no_step(l, &b, x, distances ? NULL : key);
@@ -234,10 +256,9 @@ static int for_each_block(const void *payload, uint64_t bytes, const void *key,
         return rc;
     *failures = 0;
     for (uint64_t i = 0; i < r.at.blocks; i++) {
-        float known[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
+        float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
         struct block b = block_of(&r.l, i);
-        load(&r.l, &b, key, known);
-        failed[i] = !decode_block(&r, &b, known, decoded);
+        failed[i] = !decode_block(&r, &b, load(&r.l, &b, key, room), decoded);
         *failures += failed[i];
         if (failed[i])
             continue;
