@@ -69,22 +69,10 @@ static struct block block_of(const pcoll_lattice *l, uint64_t index)
     };
 }
 
-static bool lies_as_float(const pcoll_lattice *l, const void *at)
+/* Do blocks lie in a vector as they are encoded? */
+static bool lies_as_float(const pcoll_lattice *l)
 {
-    return l->dtype == PCOLL_FLOAT32 && !l->rotate &&
-           (uintptr_t)at % sizeof(float) == 0;
-}
-
-/* The next block comes from memory while this one is computed: what a block takes is
- * too long, and touches too much else, for the processor to look that far ahead. */
-static void fetch_next(const pcoll_lattice *l, const struct block *b,
-                       const void *vector)
-{
-    size_t bytes = b->count * form_of(l->dtype).size;
-    const char *next = (const char *)vector + b->offset + bytes;
-    if (vector && b->count == LATTICE_BLOCK)
-        for (size_t at = 0; at < bytes; at += 64)
-            __builtin_prefetch(next + at); /* beyond the end it does nothing */
+    return l->dtype == PCOLL_FLOAT32 && !l->rotate;
 }
 
 /* A block of a vector (NULL: 0) as it is encoded: in `room`, or where it lies if that
@@ -97,8 +85,7 @@ static const float *load(const pcoll_lattice *l, const struct block *b,
         memset(room, 0, b->count * sizeof *room);
         return room;
     }
-    fetch_next(l, b, vector);
-    if (lies_as_float(l, at))
+    if (lies_as_float(l))
         return (const float *)(const void *)at;
     form_of(l->dtype).widen(room, at, b->count);
     if (l->rotate)
@@ -226,7 +213,8 @@ struct reader {
     const char *payload;
 };
 
-/* With the low plane, then with both. out and key are apart, rotated if all is. */
+/* With the low plane, then with both; rotated, if all is. With a high plane out and key
+ * are apart. */
 static bool decode_block(const struct reader *r, const struct block *b,
                          const float *key, float *out)
 {
@@ -242,8 +230,8 @@ static bool decode_block(const struct reader *r, const struct block *b,
             lattice_decode(out, key, b->count, step, b->seed, bits, low, high, hash));
 }
 
-/* What to do with a block: key is that of the application, in its own form, or NULL. */
-typedef void use_fn(const struct reader *r, const struct block *b, const float *decoded,
+/* Decodes a block and uses it; false: it does not decode. key may be NULL. */
+typedef bool use_fn(const struct reader *r, const struct block *b, const void *key,
                     double weight, void *vector);
 
 static int for_each_block(const void *payload, uint64_t bytes, const void *key,
@@ -256,24 +244,30 @@ static int for_each_block(const void *payload, uint64_t bytes, const void *key,
         return rc;
     *failures = 0;
     for (uint64_t i = 0; i < r.at.blocks; i++) {
-        float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
         struct block b = block_of(&r.l, i);
-        failed[i] = !decode_block(&r, &b, load(&r.l, &b, key, room), decoded);
+        failed[i] = !use(&r, &b, key, weight, vector);
         *failures += failed[i];
-        if (failed[i])
-            continue;
-        if (r.l.rotate)
-            lattice_rotate_back(decoded, b.count, b.seed);
-        use(&r, &b, decoded, weight, (char *)vector + b.offset);
     }
     return PCOLL_OK;
 }
 
-static void store(const struct reader *r, const struct block *b, const float *decoded,
+/* Straight to where it belongs, if it lies there as it is decoded; but not over a key
+ * that the high plane may need. */
+static bool store(const struct reader *r, const struct block *b, const void *key,
                   double weight, void *vector)
 {
+    float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
+    char *at = (char *)vector + b->offset;
+    bool direct = lies_as_float(&r->l) && !(r->l.high && key == vector);
+    float *into = direct ? (float *)(void *)at : decoded;
     (void)weight;
-    form_of(r->l.dtype).narrow(vector, decoded, b->count);
+    if (!decode_block(r, b, load(&r->l, b, key, room), into))
+        return false;
+    if (r->l.rotate)
+        lattice_rotate_back(into, b->count, b->seed);
+    if (!direct)
+        form_of(r->l.dtype).narrow(at, decoded, b->count);
+    return true;
 }
 
 int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
@@ -281,6 +275,8 @@ int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
 {
     return for_each_block(payload, bytes, key, out, store, 0, failed, failures);
 }
+
+/* Average. */
 
 CLONES static void approach_float32(float *restrict x, const float *restrict y,
                                     size_t count, float weight)
@@ -296,26 +292,36 @@ CLONES static void approach_float64(double *restrict x, const float *restrict y,
         x[i] -= weight * (x[i] - (double)y[i]);
 }
 
-static void approach(const struct reader *r, const struct block *b,
-                     const float *decoded, double weight, void *vector)
+/* In float32, but for float64. */
+static void approach(int dtype, void *x, const float *y, size_t count, double weight)
 {
-    struct form form = form_of(r->l.dtype);
-    float ours[LATTICE_BLOCK];
-    if (r->l.dtype == PCOLL_FLOAT32) {
-        approach_float32(vector, decoded, b->count, (float)weight);
-        return;
+    struct form form = form_of(dtype);
+    float wide[LATTICE_BLOCK];
+    if (dtype == PCOLL_FLOAT64)
+        approach_float64(x, y, count, weight);
+    else if (dtype == PCOLL_FLOAT32)
+        approach_float32(x, y, count, (float)weight);
+    else {
+        form.widen(wide, x, count);
+        approach_float32(wide, y, count, (float)weight);
+        form.narrow(x, wide, count);
     }
-    if (r->l.dtype == PCOLL_FLOAT64) {
-        approach_float64(vector, decoded, b->count, weight);
-        return;
-    }
-    form.widen(ours, vector, b->count);
-    approach_float32(ours, decoded, b->count, (float)weight);
-    form.narrow(vector, ours, b->count);
+}
+
+static bool average(const struct reader *r, const struct block *b, const void *key,
+                    double weight, void *vector)
+{
+    float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
+    if (!decode_block(r, b, load(&r->l, b, key, room), decoded))
+        return false;
+    if (r->l.rotate)
+        lattice_rotate_back(decoded, b->count, b->seed);
+    approach(r->l.dtype, (char *)vector + b->offset, decoded, b->count, weight);
+    return true;
 }
 
 int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, void *x,
                           uint8_t *failed, uint64_t *failures)
 {
-    return for_each_block(payload, bytes, x, x, approach, weight, failed, failures);
+    return for_each_block(payload, bytes, x, x, average, weight, failed, failures);
 }
