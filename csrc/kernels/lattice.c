@@ -80,11 +80,11 @@ static bool lies_as_float(const pcoll_lattice *l)
 static const float *load(const pcoll_lattice *l, const struct block *b,
                          const void *vector, float *room)
 {
-    const char *at = (const char *)vector + b->offset;
     if (!vector) {
         memset(room, 0, b->count * sizeof *room);
         return room;
     }
+    const char *at = (const char *)vector + b->offset;
     if (lies_as_float(l))
         return (const float *)(const void *)at;
     form_of(l->dtype).widen(room, at, b->count);
