@@ -89,7 +89,7 @@ uint64_t lattice_block_seed(uint64_t seed, uint64_t block)
 /* Distances. */
 
 /* Floats without sign are ordered as their bits are, and NaN is above all. */
-CLONES static uint32_t largest(const float *x, size_t count)
+CLONES_V4 static uint32_t largest(const float *x, size_t count)
 {
     uint32_t most = 0;
     for (size_t i = 0; i < count; i++) {
@@ -99,8 +99,8 @@ CLONES static uint32_t largest(const float *x, size_t count)
     return most;
 }
 
-CLONES static uint32_t furthest(const float *x, const float *key, size_t count,
-                                uint32_t *magnitude)
+CLONES_V4 static uint32_t furthest(const float *x, const float *key, size_t count,
+                                   uint32_t *magnitude)
 {
     uint32_t most = 0, far = 0;
     for (size_t i = 0; i < count; i++) {
@@ -181,8 +181,8 @@ static uint64_t without_partner(uint32_t last, uint32_t count, struct keys k)
 }
 
 /* Element i of the first half is hashed with element i of the second. */
-CLONES static uint64_t quantise(uint32_t *restrict words, const float *restrict x,
-                                uint32_t count, const struct lattice *lattice)
+CLONES_V4 static uint64_t quantise(uint32_t *restrict words, const float *restrict x,
+                                   uint32_t count, const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
     uint32_t pairs = count / 2, last = count - 1;
@@ -219,9 +219,9 @@ static inline uint32_t reconstruct_one(float *out, float key, uint32_t word,
     return z + half;
 }
 
-CLONES static uint64_t reconstruct(float *out, const float *key,
-                                   const uint32_t *restrict words, uint32_t count,
-                                   const struct lattice *lattice)
+CLONES_V4 static uint64_t reconstruct(float *out, const float *key,
+                                      const uint32_t *restrict words, uint32_t count,
+                                      const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
     uint32_t pairs = count / 2, last = count - 1;
@@ -244,15 +244,15 @@ CLONES static uint64_t reconstruct(float *out, const float *key,
     return sum;
 }
 
-CLONES static void narrow(uint16_t *restrict out, const uint32_t *restrict in,
-                          size_t count)
+CLONES_V4 static void narrow(uint16_t *restrict out, const uint32_t *restrict in,
+                             size_t count)
 {
     for (size_t i = 0; i < count; i++)
         out[i] = (uint16_t)in[i];
 }
 
-CLONES static void widen(uint32_t *restrict out, const uint16_t *restrict in,
-                         size_t count)
+CLONES_V4 static void widen(uint32_t *restrict out, const uint16_t *restrict in,
+                            size_t count)
 {
     for (size_t i = 0; i < count; i++)
         out[i] = in[i];
