@@ -125,10 +125,10 @@ $(C)/kernels_as_shipped: $(call objects,shipped,$(CORE) tests/c/check.c tests/c/
 
 # The codec once more, as it is shipped and for one processor at a time: all compute the same
 # bits. Where a processor lacks what it is compiled for, it says so and succeeds.
-TARGETS := $(if $(filter x86_64,$(shell uname -m)),sse2 avx2 avx512f)
+TARGETS := $(if $(filter x86_64,$(shell uname -m)),sse2 avx2 avx512)
 $(C)/sse2/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET
-$(C)/avx2/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET -mavx2
-$(C)/avx512f/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET -mavx512f
+$(C)/avx2/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET -mavx2 -mfma
+$(C)/avx512/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma
 $(foreach how,$(TARGETS),$(eval $(call compile,$(how))))
 define link_codec
 $(C)/quantise_$(1): $$(call objects,$(1),$(wildcard csrc/kernels/*.c csrc/base/*.c) tests/c/check.c tests/c/test_quantise.c)

@@ -19,8 +19,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "csrc" / "kernels"
-FILES = ("floats", "complex", "integers", "logical", "halves")
+FILES = (
+    "floats",
+    "complex",
+    "integers",
+    "logical",
+    "halves",
+    "planes",
+    "rotate",
+    "quantise",
+    "lattice",
+)
 TARGETS = {"default": [], "avx2": ["-mavx2"], "avx512f": ["-mavx512f"]}
+HOT = "/*hot*/"
 CC = os.environ.get("CC", "gcc")
 
 
@@ -34,19 +45,21 @@ def flags() -> list[str]:
 
 
 def one_function_a_line(source: Path, options: list[str]) -> str:
-    """Preprocessed, clones taken off, so that a line of the report is one function."""
+    """Preprocessed, so that a line of the report is one function. Clones are taken off, and those
+    that had some, which are the hot ones, are marked."""
     command = [CC, *options, "-E", "-P", str(source)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    text = re.sub(r"__attribute__\s*\(\(target_clones\([^)]*\)\)\)", "", text)
-    return re.sub(r"(?=\bstatic void \w+\()", "\n", text)
+    text = re.sub(r"(?=\bstatic \w+ \w+\()", "\n", text)
+    return re.sub(r"__attribute__\s*\(\(target_clones\([^)]*\)\)\)\s*", "\n" + HOT, text)
 
 
 def functions(text: str) -> dict[int, str]:
-    """Line -> the function it belongs to."""
+    """Line -> the hot function it belongs to, or nothing."""
     owner, lines = "", {}
     for number, line in enumerate(text.split("\n"), 1):
-        found = re.match(r"static void (\w+)\(", line)
-        owner = found.group(1) if found else owner
+        found = re.match(r"(/\*hot\*/)?static \w+ (\w+)\(", line)
+        if found:
+            owner = found.group(2) if found.group(1) else ""
         lines[number] = owner
     return lines
 
@@ -62,7 +75,8 @@ def widths(source: Path, options: list[str], folder: Path) -> dict[str, int]:
     found = dict.fromkeys((name for name in lines.values() if name), 0)
     for line, width in re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+)", report):
         name = lines[int(line)]
-        found[name] = max(found.get(name, 0), int(width))
+        if name:
+            found[name] = max(found[name], int(width))
     return found
 
 
@@ -75,12 +89,7 @@ def table() -> dict[str, dict[str, int]]:
                 found = widths(KERNELS / f"{name}.c", [*flags(), *more], Path(folder))
                 for function, width in found.items():
                     rows.setdefault(function, {})[target] = width
-    return {name: row for name, row in rows.items() if is_hot(name)}
-
-
-def is_hot(name: str) -> bool:
-    """The identities run once in a round without contributions."""
-    return "identity" not in name and not re.match(r"(zero|ones?|no|yes)(_\d+)?$", name)
+    return rows
 
 
 def speed() -> list[tuple[int, int, int]]:

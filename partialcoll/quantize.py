@@ -55,6 +55,8 @@ def _vector(argument: str, given: Any, writable: bool = False) -> Buffer:
     if buffer.dtype not in _FLOATS:
         expected = ", ".join(_FLOATS.values())
         raise TypeError(f"{argument}: expected elements of {expected}, got {buffer.name}")
+    if not buffer.array.flags.aligned:
+        raise ValueError(f"{argument}: expected aligned elements, got an array that is not")
     return buffer
 
 

@@ -389,6 +389,7 @@ def ones(*shape, dtype="f4"):
         ({"x": ones(4, dtype="i4")}, TypeError, "x: expected elements of float32, .* got int32"),
         ({"x": ones(4, dtype="c8")}, TypeError, "x: .* got complex64"),
         ({"x": ones(4, 4)[:, 1]}, ValueError, "x: expected a C-contiguous buffer"),
+        ({"x": np.zeros(17, "u1")[1:].view("f4")}, ValueError, "x: expected aligned elements"),
         ({"x": "words"}, TypeError, "x: expected a numpy array"),
         ({"x": ones(4), "key": ones(5)}, ValueError, r"key: expected shape \(4,\) as x, got"),
         ({"x": ones(4), "key": ones(2, 2)}, ValueError, r"key: expected shape \(4,\) as x, got"),

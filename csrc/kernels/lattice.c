@@ -69,17 +69,28 @@ static struct block block_of(const pcoll_lattice *l, uint64_t index)
     };
 }
 
-/* A block of a vector (NULL: 0) as it is encoded. */
-static void load(const pcoll_lattice *l, const struct block *b, const void *vector,
-                 float *out)
+/* Do blocks lie in a vector as they are encoded? */
+static bool lies_as_float(const pcoll_lattice *l)
+{
+    return l->dtype == PCOLL_FLOAT32 && !l->rotate;
+}
+
+/* A block of a vector (NULL: 0) as it is encoded: in `room`, or where it lies if that
+ * will do. */
+static const float *load(const pcoll_lattice *l, const struct block *b,
+                         const void *vector, float *room)
 {
     if (!vector) {
-        memset(out, 0, b->count * sizeof *out);
-        return;
+        memset(room, 0, b->count * sizeof *room);
+        return room;
     }
-    form_of(l->dtype).widen(out, (const char *)vector + b->offset, b->count);
+    const char *at = (const char *)vector + b->offset;
+    if (lies_as_float(l))
+        return (const float *)(const void *)at;
+    form_of(l->dtype).widen(room, at, b->count);
     if (l->rotate)
-        lattice_rotate(out, b->count, b->seed);
+        lattice_rotate(room, b->count, b->seed);
+    return room;
 }
 
 int pcoll_lattice_size(const pcoll_lattice *lattice, uint64_t *bytes, uint64_t *blocks)
@@ -99,11 +110,10 @@ int pcoll_lattice_distances(const pcoll_lattice *l, const void *x, const void *k
     struct lattice_layout at;
     int rc = lattice_layout(l, &at);
     for (uint64_t i = 0; !rc && i < at.blocks; i++) {
-        float ours[LATTICE_BLOCK], theirs[LATTICE_BLOCK], magnitude;
+        float room[LATTICE_BLOCK], more[LATTICE_BLOCK], magnitude;
         struct block b = block_of(l, i);
-        load(l, &b, x, ours);
-        load(l, &b, key, theirs);
-        lattice_distance(ours, theirs, b.count, distances + i, &magnitude);
+        lattice_distance(load(l, &b, x, room), load(l, &b, key, more), b.count,
+                         distances + i, &magnitude);
     }
     return rc;
 }
@@ -146,10 +156,9 @@ static int no_step(const pcoll_lattice *l, const struct block *b, const void *x,
 static float step_for(const pcoll_lattice *l, const struct block *b, const float *x,
                       const void *key, const float *distances, double margin)
 {
-    float theirs[LATTICE_BLOCK], distance, magnitude;
-    if (!distances)
-        load(l, b, key, theirs);
-    lattice_distance(x, distances ? NULL : theirs, b->count, &distance, &magnitude);
+    float room[LATTICE_BLOCK], distance, magnitude;
+    const float *theirs = distances ? NULL : load(l, b, key, room);
+    lattice_distance(x, theirs, b->count, &distance, &magnitude);
     if (distances)
         distance = distances[b->index];
     return lattice_step((float)(margin * (double)distance), magnitude, l->bits);
@@ -177,9 +186,9 @@ int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
         return fail(PCOLL_EINVAL, "margin: expected a number of at least 1, got %g",
                     margin);
     for (uint64_t i = 0; i < at.blocks; i++) {
-        float ours[LATTICE_BLOCK];
+        float room[LATTICE_BLOCK];
         struct block b = block_of(l, i);
-        load(l, &b, x, ours);
+        const float *ours = load(l, &b, x, room);
         float step = step_for(l, &b, ours, key, distances, margin);
         if (isnan(step))
             return no_step(l, &b, x, distances ? NULL : key);
@@ -204,7 +213,8 @@ struct reader {
     const char *payload;
 };
 
-/* With the low plane, then with both. out and key are apart, rotated if all is. */
+/* With the low plane, then with both; rotated, if all is. With a high plane out and key
+ * are apart. */
 static bool decode_block(const struct reader *r, const struct block *b,
                          const float *key, float *out)
 {
@@ -220,8 +230,8 @@ static bool decode_block(const struct reader *r, const struct block *b,
             lattice_decode(out, key, b->count, step, b->seed, bits, low, high, hash));
 }
 
-/* What to do with a block: key is that of the application, in its own form, or NULL. */
-typedef void use_fn(const struct reader *r, const struct block *b, const float *decoded,
+/* Decodes a block and uses it; false: it does not decode. key may be NULL. */
+typedef bool use_fn(const struct reader *r, const struct block *b, const void *key,
                     double weight, void *vector);
 
 static int for_each_block(const void *payload, uint64_t bytes, const void *key,
@@ -234,25 +244,30 @@ static int for_each_block(const void *payload, uint64_t bytes, const void *key,
         return rc;
     *failures = 0;
     for (uint64_t i = 0; i < r.at.blocks; i++) {
-        float known[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
         struct block b = block_of(&r.l, i);
-        load(&r.l, &b, key, known);
-        failed[i] = !decode_block(&r, &b, known, decoded);
+        failed[i] = !use(&r, &b, key, weight, vector);
         *failures += failed[i];
-        if (failed[i])
-            continue;
-        if (r.l.rotate)
-            lattice_rotate_back(decoded, b.count, b.seed);
-        use(&r, &b, decoded, weight, (char *)vector + b.offset);
     }
     return PCOLL_OK;
 }
 
-static void store(const struct reader *r, const struct block *b, const float *decoded,
+/* Straight to where it belongs, if it lies there as it is decoded; but not over a key
+ * that the high plane may need. */
+static bool store(const struct reader *r, const struct block *b, const void *key,
                   double weight, void *vector)
 {
+    float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
+    char *at = (char *)vector + b->offset;
+    bool direct = lies_as_float(&r->l) && !(r->l.high && key == vector);
+    float *into = direct ? (float *)(void *)at : decoded;
     (void)weight;
-    form_of(r->l.dtype).narrow(vector, decoded, b->count);
+    if (!decode_block(r, b, load(&r->l, b, key, room), into))
+        return false;
+    if (r->l.rotate)
+        lattice_rotate_back(into, b->count, b->seed);
+    if (!direct)
+        form_of(r->l.dtype).narrow(at, decoded, b->count);
+    return true;
 }
 
 int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
@@ -260,6 +275,8 @@ int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
 {
     return for_each_block(payload, bytes, key, out, store, 0, failed, failures);
 }
+
+/* Average. */
 
 CLONES static void approach_float32(float *restrict x, const float *restrict y,
                                     size_t count, float weight)
@@ -275,26 +292,36 @@ CLONES static void approach_float64(double *restrict x, const float *restrict y,
         x[i] -= weight * (x[i] - (double)y[i]);
 }
 
-static void approach(const struct reader *r, const struct block *b,
-                     const float *decoded, double weight, void *vector)
+/* In float32, but for float64. */
+static void approach(int dtype, void *x, const float *y, size_t count, double weight)
 {
-    struct form form = form_of(r->l.dtype);
-    float ours[LATTICE_BLOCK];
-    if (r->l.dtype == PCOLL_FLOAT32) {
-        approach_float32(vector, decoded, b->count, (float)weight);
-        return;
+    struct form form = form_of(dtype);
+    float wide[LATTICE_BLOCK];
+    if (dtype == PCOLL_FLOAT64)
+        approach_float64(x, y, count, weight);
+    else if (dtype == PCOLL_FLOAT32)
+        approach_float32(x, y, count, (float)weight);
+    else {
+        form.widen(wide, x, count);
+        approach_float32(wide, y, count, (float)weight);
+        form.narrow(x, wide, count);
     }
-    if (r->l.dtype == PCOLL_FLOAT64) {
-        approach_float64(vector, decoded, b->count, weight);
-        return;
-    }
-    form.widen(ours, vector, b->count);
-    approach_float32(ours, decoded, b->count, (float)weight);
-    form.narrow(vector, ours, b->count);
+}
+
+static bool average(const struct reader *r, const struct block *b, const void *key,
+                    double weight, void *vector)
+{
+    float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
+    if (!decode_block(r, b, load(&r->l, b, key, room), decoded))
+        return false;
+    if (r->l.rotate)
+        lattice_rotate_back(decoded, b->count, b->seed);
+    approach(r->l.dtype, (char *)vector + b->offset, decoded, b->count, weight);
+    return true;
 }
 
 int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, void *x,
                           uint8_t *failed, uint64_t *failures)
 {
-    return for_each_block(payload, bytes, x, x, approach, weight, failed, failures);
+    return for_each_block(payload, bytes, x, x, average, weight, failed, failures);
 }

@@ -24,6 +24,16 @@
 #define CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define CLONES
+#define CLONES_NONE
+#endif
+
+/* For loops that multiply to 64 bits, or work on 16: with AVX-512 F alone gcc takes
+ * them apart, with the rest of AVX-512 the codec is faster by 15 to 20 %. */
+#if defined(__x86_64__) && !defined(CLONES_NONE) && !defined(__clang__) &&             \
+    __GNUC__ >= 12
+#define CLONES_V4 __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
+#else
+#define CLONES_V4 CLONES
 #endif
 
 /* The next loop carries nothing from one turn to another. */

@@ -17,30 +17,32 @@ static struct place place_of(int row, int width)
     return (struct place){(size_t)(row * width) / 16, row * width % 16};
 }
 
-CLONES static void put(uint16_t *restrict packed, const uint16_t *restrict words,
-                       size_t lanes, int shift, int bit, uint16_t mask)
+CLONES_V4 static void put(uint16_t *restrict packed, const uint16_t *restrict words,
+                          size_t lanes, int shift, int bit, uint16_t mask)
 {
     for (size_t i = 0; i < lanes; i++)
         packed[i] |= (uint16_t)((words[i] >> shift & mask) << bit);
 }
 
 /* What did not fit into the word before. */
-CLONES static void put_rest(uint16_t *restrict packed, const uint16_t *restrict words,
-                            size_t lanes, int shift, int done, uint16_t mask)
+CLONES_V4 static void put_rest(uint16_t *restrict packed,
+                               const uint16_t *restrict words, size_t lanes, int shift,
+                               int done, uint16_t mask)
 {
     for (size_t i = 0; i < lanes; i++)
         packed[i] |= (uint16_t)((words[i] >> shift & mask) >> done);
 }
 
-CLONES static void take(uint16_t *restrict words, const uint16_t *restrict packed,
-                        size_t lanes, int shift, int bit, uint16_t mask)
+CLONES_V4 static void take(uint16_t *restrict words, const uint16_t *restrict packed,
+                           size_t lanes, int shift, int bit, uint16_t mask)
 {
     for (size_t i = 0; i < lanes; i++)
         words[i] |= (uint16_t)((packed[i] >> bit & mask) << shift);
 }
 
-CLONES static void take_rest(uint16_t *restrict words, const uint16_t *restrict packed,
-                             size_t lanes, int shift, int done, uint16_t mask)
+CLONES_V4 static void take_rest(uint16_t *restrict words,
+                                const uint16_t *restrict packed, size_t lanes,
+                                int shift, int done, uint16_t mask)
 {
     for (size_t i = 0; i < lanes; i++)
         words[i] |= (uint16_t)((packed[i] << done & mask) << shift);

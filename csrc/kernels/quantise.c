@@ -41,18 +41,24 @@ static struct keys keys_of(uint64_t seed)
     return (struct keys){(uint32_t)a, (uint32_t)(a >> 32)};
 }
 
-static inline uint32_t first_half(uint32_t index, struct keys k)
+/* Of an index: counter_of, which loops count up by `golden`, without multiplying. */
+static const uint32_t golden = 0x9e3779b9u;
+
+static inline uint32_t counter_of(uint32_t index, struct keys k)
 {
-    uint32_t h = index * 0x9e3779b9u + k.first;
-    h = (h ^ h >> 16) * 0x7feb352du;
+    return index * golden + k.first;
+}
+
+static inline uint32_t first_half(uint32_t counter)
+{
+    uint32_t h = (counter ^ counter >> 16) * 0x7feb352du;
     return h ^ h >> 15;
 }
 
-/* In [0, 1), a multiple of 2^-23. */
+/* Uniform in [1, 2), a multiple of 2^-23: what does for [0, 1) does for it as well. */
 static inline float dither_of(uint32_t half, struct keys k)
 {
-    uint32_t h = (half ^ k.second) * 0x846ca68bu;
-    return as_float(0x3f800000u | (h ^ h >> 16) >> 9) - 1.0f;
+    return as_float(0x3f800000u | ((half ^ k.second) * 0x846ca68bu) >> 9);
 }
 
 /* To the nearest integer, ties to even, mod 2^32, for |value| < 2^22; any number at all
@@ -83,7 +89,7 @@ uint64_t lattice_block_seed(uint64_t seed, uint64_t block)
 /* Distances. */
 
 /* Floats without sign are ordered as their bits are, and NaN is above all. */
-CLONES static uint32_t largest(const float *x, size_t count)
+CLONES_V4 static uint32_t largest(const float *x, size_t count)
 {
     uint32_t most = 0;
     for (size_t i = 0; i < count; i++) {
@@ -93,8 +99,8 @@ CLONES static uint32_t largest(const float *x, size_t count)
     return most;
 }
 
-CLONES static uint32_t furthest(const float *x, const float *key, size_t count,
-                                uint32_t *magnitude)
+CLONES_V4 static uint32_t furthest(const float *x, const float *key, size_t count,
+                                   uint32_t *magnitude)
 {
     uint32_t most = 0, far = 0;
     for (size_t i = 0; i < count; i++) {
@@ -160,29 +166,41 @@ struct lattice {
     struct keys k;
 };
 
-static inline uint32_t quantise_one(uint32_t *word, float x, uint32_t index,
+static inline uint32_t quantise_one(uint32_t *word, float x, uint32_t counter,
                                     const struct lattice *l)
 {
-    uint32_t half = first_half(index, l->k);
+    uint32_t half = first_half(counter);
     *word = round_to_integer(x * l->inverse + dither_of(half, l->k));
     return *word + half;
 }
 
-CLONES static uint64_t quantise(uint32_t *restrict words, const float *restrict x,
-                                uint32_t count, const struct lattice *lattice)
+/* An odd one's partner: what would be next, with z = 0. */
+static uint64_t without_partner(uint32_t last, uint32_t count, struct keys k)
+{
+    return (uint64_t)last * first_half(counter_of(count, k));
+}
+
+/* Element i of the first half is hashed with element i of the second. */
+CLONES_V4 static uint64_t quantise(uint32_t *restrict words, const float *restrict x,
+                                   uint32_t count, const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
-    uint32_t pairs = count / 2;
+    uint32_t pairs = count / 2, last = count - 1;
+    uint32_t near = counter_of(0, l.k), far = counter_of(pairs, l.k);
     uint64_t sum = 0;
     INDEPENDENT
     for (uint32_t i = 0; i < pairs; i++) {
-        uint32_t a = quantise_one(words + i, x[i], i, &l);
-        uint32_t b = quantise_one(words + pairs + i, x[pairs + i], pairs + i, &l);
+        uint32_t j = pairs + i;
+        uint32_t a = quantise_one(words + i, x[i], near, &l);
+        uint32_t b = quantise_one(words + j, x[j], far, &l);
         sum += (uint64_t)a * b;
+        near += golden;
+        far += golden;
     }
-    if (count % 2)
-        sum += (uint64_t)quantise_one(words + count - 1, x[count - 1], count - 1, &l) *
-               first_half(count, l.k);
+    if (count % 2) {
+        uint32_t a = quantise_one(words + last, x[last], counter_of(last, l.k), &l);
+        sum += without_partner(a, count, l.k);
+    }
     return sum;
 }
 
@@ -191,9 +209,9 @@ CLONES static uint64_t quantise(uint32_t *restrict words, const float *restrict 
  * within q / 2 of it then. Rounded is key / s + u - 1/2, which is floor but for ties.
  */
 static inline uint32_t reconstruct_one(float *out, float key, uint32_t word,
-                                       uint32_t index, const struct lattice *l)
+                                       uint32_t counter, const struct lattice *l)
 {
-    uint32_t half = first_half(index, l->k);
+    uint32_t half = first_half(counter);
     float u = dither_of(half, l->k);
     uint32_t first = round_to_integer(key * l->inverse + (u - 0.5f)) + 1 - l->q / 2;
     uint32_t z = first + ((word - first) & (l->q - 1));
@@ -201,36 +219,40 @@ static inline uint32_t reconstruct_one(float *out, float key, uint32_t word,
     return z + half;
 }
 
-CLONES static uint64_t reconstruct(float *out, const float *key,
-                                   const uint32_t *restrict words, uint32_t count,
-                                   const struct lattice *lattice)
+CLONES_V4 static uint64_t reconstruct(float *out, const float *key,
+                                      const uint32_t *restrict words, uint32_t count,
+                                      const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
-    uint32_t pairs = count / 2;
+    uint32_t pairs = count / 2, last = count - 1;
+    uint32_t near = counter_of(0, l.k), far = counter_of(pairs, l.k);
     uint64_t sum = 0;
     INDEPENDENT
     for (uint32_t i = 0; i < pairs; i++) {
-        uint32_t a = reconstruct_one(out + i, key[i], words[i], i, &l);
-        uint32_t b = reconstruct_one(out + pairs + i, key[pairs + i], words[pairs + i],
-                                     pairs + i, &l);
+        uint32_t j = pairs + i;
+        uint32_t a = reconstruct_one(out + i, key[i], words[i], near, &l);
+        uint32_t b = reconstruct_one(out + j, key[j], words[j], far, &l);
         sum += (uint64_t)a * b;
+        near += golden;
+        far += golden;
     }
-    if (count % 2)
-        sum += (uint64_t)reconstruct_one(out + count - 1, key[count - 1],
-                                         words[count - 1], count - 1, &l) *
-               first_half(count, l.k);
+    if (count % 2) {
+        uint32_t a = reconstruct_one(out + last, key[last], words[last],
+                                     counter_of(last, l.k), &l);
+        sum += without_partner(a, count, l.k);
+    }
     return sum;
 }
 
-CLONES static void narrow(uint16_t *restrict out, const uint32_t *restrict in,
-                          size_t count)
+CLONES_V4 static void narrow(uint16_t *restrict out, const uint32_t *restrict in,
+                             size_t count)
 {
     for (size_t i = 0; i < count; i++)
         out[i] = (uint16_t)in[i];
 }
 
-CLONES static void widen(uint32_t *restrict out, const uint16_t *restrict in,
-                         size_t count)
+CLONES_V4 static void widen(uint32_t *restrict out, const uint16_t *restrict in,
+                            size_t count)
 {
     for (size_t i = 0; i < count; i++)
         out[i] = in[i];

@@ -17,8 +17,7 @@ from .._ffi import check, ffi, lib
 
 COLUMNS = ("codec", "bits", "direction", "bytes", "gbs", "max_error", "ratio")
 _DISTANCE = 0.01  # of the keys; elements are of standard deviation 1
-_SAMPLE = 4 << 20  # bytes that one sample works through at least
-Array = Any
+_SAMPLE = 4 << 20  # bytes that one sample works through, in at most 100 calls
 
 
 class _Work:
@@ -58,7 +57,7 @@ class _Coded:
         self.failures = ffi.new("uint64_t *")
 
     @staticmethod
-    def _at(array: Array, kind: str = "void *") -> Any:
+    def _at(array: Any, kind: str = "void *") -> Any:
         return ffi.cast(kind, array.ctypes.data)
 
     def encode(self) -> None:
@@ -87,7 +86,8 @@ class _Coded:
         self._read(lib.pcoll_lattice_decode, self._at(work.key), self._at(work.out))
 
     def average(self) -> None:
-        """In place; the vector is the key. Weight 0.5, then back: it stays where it is."""
+        """In place. The vector moves towards x from where the others have left it, which is always
+        near enough for a key."""
         self._read(lib.pcoll_lattice_average, 0.5, self._at(self.work.out))
 
     def average_error(self) -> float:
@@ -144,7 +144,7 @@ def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
         work = _Work(size, comm.rank)
         tasks = _tasks(work, options)
         samples: list[list[float]] = [[] for _ in tasks]
-        repeats = max(1, _SAMPLE // size)
+        repeats = min(100, max(1, _SAMPLE // size))
         work.out[:] = work.key
         for step in range(-1, options.iters):  # the first one warms up
             for (_, call), times in zip(tasks, samples):
