@@ -163,9 +163,10 @@ class Process:
         """
         return False
 
-    def due(self) -> int:
-        """How many communication events the steps so far have called for that have not come."""
-        return 0
+    def next_event(self) -> float | None:
+        """Seconds until the next communication event that the steps so far have called for; None
+        if there is none. Others may have something for this rank before that."""
+        return None
 
     def start(self) -> None:
         """Start the communication thread, if the process has one. Local; idempotent."""

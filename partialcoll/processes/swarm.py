@@ -127,9 +127,9 @@ class Swarm(Threaded):
             self._change.fill(0)
             self._changed = False
 
-    def due(self) -> int:
-        """How many communication events the steps so far have called for that have not come."""
-        return int(self._activated)
+    def next_event(self) -> float | None:
+        """0 if an activation has not been dealt with, else None."""
+        return 0.0 if self._activated else None
 
     # The communication thread
 
