@@ -30,7 +30,7 @@ $(VENV)/tools:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel tqdm networkx \
-	    matplotlib pytest pytest-mpi hypothesis ml_dtypes
+	    matplotlib pytest pytest-mpi hypothesis ml_dtypes scipy
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
@@ -68,6 +68,7 @@ CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algori
           csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c csrc/transport/sim*.c) \
         $(addprefix csrc/allreduce/,arrivals.c closing.c context.c data.c options.c starting.c survey.c tuning.c vertex.c vertex_closing.c vertex_create.c) \
         $(addprefix csrc/program/,build.c draft.c messages.c pending.c program.c races.c) \
+        $(addprefix csrc/gossip/,accumulator.c coded.c exchange.c fetch.c layout.c memory.c queue.c register.c) \
         $(wildcard csrc/simulation/*.c)
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
 HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))
@@ -77,8 +78,9 @@ ASAN := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -O1 -g -fsanitize=thread
 C := build/c
 
+GOSSIP_STEPS := $(addprefix tests/c/,coroutine.c memory_window.c stepper.c)
 STEPS := $(addprefix tests/c/,coroutine.c ledger.c reference.c space.c stepper.c steps.c steps_app.c steps_check.c steps_fabric.c)
-INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=64
+INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=64 -DPCOLL_TEST_CHUNK_BLOCKS=1 -DPCOLL_TEST_TRIES=2
 
 # Objects in folders by how they are compiled, each once for all programs.
 objects = $(patsubst %.c,$(C)/$(1)/%.o,$(2))
@@ -96,11 +98,13 @@ $(foreach how,plain interleaved threads shipped,$(eval $(call compile,$(how))))
 # What a program consists of besides itself and the core.
 WITH_invariants := $(WORLD)
 WITH_node_steps := $(STEPS)
+WITH_gossip_steps := $(GOSSIP_STEPS)
 WITH_threads := tests/c/inproc.c
 WITH_node_threads := tests/c/inproc.c
 WITH_program_threads := tests/c/inproc.c
 HOW_invariants := interleaved
 HOW_node_steps := interleaved
+HOW_gossip_steps := interleaved
 HOW_threads := threads
 HOW_node_threads := threads
 HOW_program_threads := threads
@@ -119,7 +123,21 @@ $(foreach test,$(C_TESTS),$(eval $(call link,$(test))))
 $(C)/kernels_as_shipped: $(call objects,shipped,$(CORE) tests/c/check.c tests/c/test_kernels.c)
 	@$(CC) $^ -lm -lpthread -o $@
 
-C_PROGRAMS := $(C_TESTS:%=$(C)/test_%) $(C)/kernels_as_shipped
+# The codec once more, as it is shipped and for one processor at a time: all compute the same
+# bits. Where a processor lacks what it is compiled for, it says so and succeeds.
+TARGETS := $(if $(filter x86_64,$(shell uname -m)),sse2 avx2 avx512f)
+$(C)/sse2/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET
+$(C)/avx2/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET -mavx2
+$(C)/avx512f/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET -mavx512f
+$(foreach how,$(TARGETS),$(eval $(call compile,$(how))))
+define link_codec
+$(C)/quantise_$(1): $$(call objects,$(1),$(wildcard csrc/kernels/*.c csrc/base/*.c) tests/c/check.c tests/c/test_quantise.c)
+	@$$(CC) $$^ -lm -lpthread -o $$@
+endef
+$(foreach how,shipped $(TARGETS),$(eval $(call link_codec,$(how))))
+
+C_PROGRAMS := $(C_TESTS:%=$(C)/test_%) $(C)/kernels_as_shipped \
+              $(foreach how,shipped $(TARGETS),$(C)/quantise_$(how))
 JOBS ?= $(shell nproc)
 
 check-c:
@@ -134,6 +152,9 @@ $(C)/soak: tests/c/test_invariants.c $(CORE) $(HEADERS) $(HELPERS)
 # What tests/mutants.py plants its mistakes in, by the program that has to catch them.
 print-simulation:
 	@echo $(CORE) $(WORLD) tests/c/check.c tests/c/test_invariants.c
+
+print-gossip:
+	@echo $(CORE) $(GOSSIP_STEPS) tests/c/check.c tests/c/test_gossip_steps.c
 
 print-steps:
 	@echo $(CORE) $(STEPS) tests/c/check.c tests/c/test_node_steps.c

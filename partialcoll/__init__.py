@@ -8,12 +8,13 @@
 """
 
 from ._drop_in import Allreduce
-from ._errors import AbiError, Error, MismatchError, StateError
+from ._errors import AbiError, DecodeError, Error, MismatchError, StateError
 from ._handle import AllreduceHandle, ScheduleView, Stats
 from ._round import Result, Round
 from ._version import __version__
 from .allreduce import Allreduce_init, Startall, Waitall, Waitany, memory_estimate
 from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
+from .quantize import Lattice
 from .schedule import Operation, Schedule
 from .topology import Topology
 
@@ -22,10 +23,12 @@ __all__ = [
     "Allreduce",
     "AllreduceHandle",
     "Allreduce_init",
+    "DecodeError",
     "Error",
     "FirstOf",
     "Full",
     "LastOf",
+    "Lattice",
     "Majority",
     "MismatchError",
     "Operation",

@@ -38,7 +38,11 @@ class Offsets:
         self.weights: Floats = np.array([weights[o] for o in sorted(weights)], dtype=np.float64)
         self._sums = list(np.cumsum(self.weights))
         self._known = {int(o) for o in self.offsets}
-        self.key = (self.shape, tuple(self._known), tuple(self._sums), directed)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for the same edges in this form."""
+        return self.shape, self.offsets.tobytes(), self.weights.tobytes(), self.directed
 
     def move(self, rank: int, offset: int, sign: int = 1) -> int:
         """The rank at which an offset ends that begins at `rank`."""
@@ -54,7 +58,7 @@ class Offsets:
         """Whom `rank` reaches over one edge, ascending, and the weights."""
         start = np.array(np.unravel_index(rank, self.shape))[:, None]
         there = start + np.array(np.unravel_index(self.offsets, self.shape))
-        ends = np.ravel_multi_index(list(there), self.shape, mode="wrap")
+        ends = np.ravel_multi_index(tuple(there), self.shape, mode="wrap")
         order = np.argsort(ends)
         return np.asarray(ends, dtype=np.int64)[order], self.weights[order]
 
@@ -98,7 +102,12 @@ class Rows:
         sums = np.bincount(where, weights=arcs[2], minlength=len(places))
         self._weights: Floats = sums.astype(np.float64)
         self._begin: Ints = np.searchsorted(places, np.arange(n + 1) * n)
-        self.key = (n, places.tobytes(), self._weights.tobytes(), directed)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for the same edges in this form."""
+        rows = (self._begin, self._peers, self._weights)
+        return *(array.tobytes() for array in rows), self.directed
 
     def row(self, rank: int) -> tuple[Ints, Floats]:
         """Whom `rank` reaches over one edge, ascending, and the weights."""

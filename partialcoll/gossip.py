@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -125,11 +124,7 @@ class GossipBuffer:
                 f"topology: expected a connected graph, got {self._topology!r}: "
                 "what is not connected never agrees"
             )
-        around = {
-            *self._topology.out_neighbours(self._rank),
-            *self._topology.in_neighbours(self._rank),
-        }
-        return frozenset(around)
+        return frozenset(self._topology.neighbours(self._rank))
 
     def _options(
         self, codec: Lattice | None, queue_slots: int, max_uncollected: int, progress: str | None
@@ -145,7 +140,7 @@ class GossipBuffer:
         options = ffi.new("pcoll_gossip_options *")
         options.queue_slots, options.max_uncollected = queue_slots, max_uncollected
         options.progress = _comm.PROGRESS[chosen]
-        options.topology = zlib.crc32(repr(self._topology.digest()).encode())
+        options.topology = self._topology.fingerprint
         if codec is not None:
             options.bits, options.rotate = codec.bits, codec.rotate
             options.margin, options.seed = codec.margin, codec.seed

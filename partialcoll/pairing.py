@@ -29,8 +29,9 @@ withdrawing at the same time, for ever.)
 
 A stale read is harmless: words may be read one by one, at different times, and be old when they
 are used. A ticket that is gone, or was replaced by a newer one, makes the swap fail. One that was
-withdrawn and posted again in the meantime means what it meant: that rank waits. Only in a
-wait that is over does a rank draw a new ticket, so a rank that withdrew in vain keeps its place.
+withdrawn and posted again in the meantime means what it meant: that rank waits. A rank draws a new
+ticket only after it has found somebody, was taken, or left, so one that withdrew in vain keeps its
+place. Words need to become visible some time, in no order among each other.
 
 Nobody blocks: a poll makes at most 4 reads and 8 other operations, whatever the others do. A rank
 that has gone away holds nothing that others need: a ticket drawn and not posted is waited for by
@@ -73,8 +74,7 @@ class Pairing(ABC):
             raise ValueError(f"rank: expected 0 to {topology.n - 1}, got {rank}")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise ValueError(f"seed: expected an integer, not negative, got {seed!r}")
-        self.topology, self.rank = topology, int(rank)
-        self._draws = np.random.default_rng([int(seed), self.rank])
+        self.topology, self.rank, self.seed = topology, int(rank), int(seed)
         self._calls = 0
 
     @abstractmethod
@@ -90,6 +90,10 @@ class Random(Pairing):
     """
 
     name = "random"
+
+    def __init__(self, topology: Topology, rank: int, *, seed: int = 0) -> None:
+        super().__init__(topology, rank, seed=seed)
+        self._draws = np.random.default_rng([self.seed, self.rank])
 
     def next_peer(self) -> int | None:
         """A neighbour; None if there is none."""

@@ -59,7 +59,8 @@ class Topology:
     Make one with `Topology.make` or a constructor named after the graph (`ring`, `complete`,
     `exponential`, `torus`, `star`, `hypercube`, `random_regular`, `bipartite_ring`, the directed
     `directed_exponential` and `one_peer_exponential`, `from_networkx`, `time_varying`). It does
-    not change; compare, hash and print it freely. Two are equal if they were made the same way.
+    not change; compare, hash and print it freely. Equal ones have the same edges in every round; a
+    copy by way of networkx, which keeps edges one by one, is not equal to a ring that does not.
 
     Weights are relative: a rank that chooses takes a neighbour with a probability proportional
     to the weight of the edge. A directed edge leads from who chooses (or sends) to who is chosen.

@@ -179,10 +179,11 @@ def _changed(values, index, value):
     return (*values[:index], value, *values[index + 1 :])
 
 
-def explore(world):
+def explore(world, limit=200_000):
     """Every reachable state, once. Returns (states, ends).
 
-    Also checks that an end can be reached from every state: nobody is busy for ever.
+    Also checks that an end can be reached from every state: nobody is busy for ever. More states
+    than `limit` are wrong as well: a correct pairing has a known number of them.
     """
     numbers, before, ends = {world.start: 0}, [[]], []
     todo = deque([world.start])
@@ -196,6 +197,8 @@ def explore(world):
         for me, what in world.moves(state):
             after = world.step(state, me, what)
             if after not in numbers:
+                if len(numbers) >= limit:
+                    raise Wrong(f"more than {limit} states")
                 numbers[after] = len(before)
                 before.append([])
                 todo.append(after)
@@ -219,15 +222,25 @@ def draw(world, rng, limit=100_000):
     """One drawn order of operations, to its end. Returns how many there were."""
     state = world.start
     for steps in range(limit):
-        moves = list(world.moves(state))
-        waiting = world.stuck(state) if steps % 16 == 0 or not moves else None
+        if steps % 64 == 63:
+            state = _settled(world, state)
+        waiting = world.stuck(state)
         if waiting is not None:
             world.check_end(waiting)
             return steps
-        # Most of the time ranks go on; seldom they leave or die.
-        usual = [m for m in moves if m[1] in ("", "poll")]
+        moves = list(world.moves(state))
+        # Mostly ranks go on; seldom they leave or die.
+        usual = [move for move in moves if move[1] in ("", "poll")]
         state = world.step(state, *rng.choice(usual if usual and rng.random() < 0.98 else moves))
     raise Wrong(f"no end after {limit} operations")
+
+
+def _settled(world, state):
+    """Everybody ends the poll that it is in: otherwise nobody can be seen to wait for ever."""
+    for me in range(len(state.ranks)):
+        while state.ranks[me].call:
+            state = world.step(state, me, "")
+    return state
 
 
 class SkipsTheSecondScan(Available):

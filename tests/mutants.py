@@ -2,7 +2,7 @@
 """Do the invariants catch mistakes? Plants protocol mistakes one at a time and looks.
 
 Each mistake is one small change of a source under csrc/. It has to compile, and running the
-simulated schedules with it (for the domain in shared memory: those of its steps) has to end with a
+simulated schedules with it (for the domain and the gossip buffers: those of their steps) has to end with a
 broken invariant: a crash, a hang or a clean run is a failure of this script. The unchanged sources
 have to pass first.
 
@@ -33,15 +33,19 @@ FLAGS = [
     "-DPCOLL_TEST_INTERLEAVE",
     "-DPCOLL_TEST_CHAIN_BYTES=128",
     "-DPCOLL_TEST_CHUNK_BYTES=64",
+    "-DPCOLL_TEST_CHUNK_BLOCKS=1",
+    "-DPCOLL_TEST_TRIES=2",
 ]
 SCHEDULES = 20000
-PROGRAMS = ("simulation", "steps")
+PROGRAMS = ("simulation", "steps", "gossip")
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")
 PATIENCE = 300  # seconds for one mutant: only a hang takes that long
 
 
 def program_of(mutant: Mutant) -> str:
     """Which program has to catch it."""
+    if mutant.file.startswith("gossip/"):
+        return "gossip"
     return "steps" if DOMAIN.fullmatch(mutant.file) else "simulation"
 
 
@@ -102,10 +106,11 @@ class Builder:
         return program
 
     def concerned(self, file: Path) -> list[Path]:
-        """What has to be compiled again: of a header of the domain, the files of the domain."""
+        """What has to be compiled again: of a header, the files that may include it."""
         if file.suffix == ".c":
             return [file]
-        return sorted((ROOT / "csrc/domain").glob("node*.c"))
+        pattern = "gossip/*.c" if file.parent.name == "gossip" else "domain/node*.c"
+        return sorted({*(ROOT / "csrc").glob(pattern)} & {*self.objects})
 
 
 def run(program: Path, schedules: int) -> tuple[int | None, str, float]:

@@ -73,6 +73,9 @@ def test_skew_with_quorums(run):
         ["balanced", "--domain", "galaxy"],
         ["skew", "--domain", "node,"],
         ["idle", "--domain", "auto"],
+        ["quantize", "--bits", "8,17"],
+        ["quantize", "--bits", "1"],
+        ["quantize", "--sizes", "0"],
         ["skew", "--collectives", "mpi,quorum:0"],
         ["skew", "--collectives", "mpi,solo,speed=3"],
     ),
@@ -201,4 +204,30 @@ def test_overhead(run, tmp_path):
     assert [set(row) for row in rows] == [{"call", "us"}] * 5
     us = {row["call"]: row["us"] for row in rows}
     assert all(us[name] > 0 for name in us if name != "added by Python")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ranks", ("1", "2"))
+def test_quantize(run, tmp_path, ranks):
+    """Errors are those that the bits allow, ratios those of the format."""
+    rows = run(
+        "quantize", "-n", ranks, "--sizes", "4,20K", "--bits", "4,8,13", "--rotate", "--iters", "2",
+        "--plot", str(tmp_path / "p.png"),
+    )  # fmt: skip
+    coded = itertools.product(
+        ("lattice", "lattice, rotated"), (4, 8, 13), ("encode", "decode", "decode+average")
+    )
+    expected = [("memcpy", 32, "copy"), *coded]
+    for size, part in ((4, rows[: len(expected)]), (20 << 10, rows[len(expected) :])):
+        assert [(r["codec"], r["bits"], r["direction"]) for r in part] == expected
+        for row in part:
+            fields = ["codec", "bits", "direction", "bytes", "gbs", "max_error", "ratio"]
+            assert list(row) == fields and row["bytes"] == size and row["gbs"] > 0
+            if row["codec"] == "lattice":
+                step = 2 * 0.01 / (2 ** row["bits"] - 1)
+                half = 2 if row["direction"] == "decode+average" else 1
+                assert row["max_error"] <= 0.51 * step / half + 4e-6
+            if row["codec"] != "memcpy" and size > 4:
+                assert row["ratio"] == pytest.approx(row["bits"] / 32, abs=0.01)
+    assert all(row["max_error"] == 0 and row["ratio"] == 1 for row in rows[:: len(expected)])
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

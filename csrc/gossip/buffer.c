@@ -113,7 +113,7 @@ int pcoll_gossip_push(pcoll_gossip *g, uint32_t peer, const void *x, const void 
     int rc = enter_with(g, peer);
     if (rc != PCOLL_OK)
         return rc;
-    rc = queue_push(g->memory, peer, x, key, sent, &done);
+    rc = gossip_push(g->memory, peer, x, key, sent, &done);
     *pushed = done;
     return gossip_leave(g, rc);
 }
@@ -125,7 +125,7 @@ int pcoll_gossip_drain(pcoll_gossip *g, const void *key, void *out, uint32_t *so
     int rc = enter_open(g);
     if (rc != PCOLL_OK)
         return rc;
-    rc = queue_take(g->memory, key, out, source, &done);
+    rc = gossip_take(g->memory, key, out, source, &done);
     *taken = done;
     g->memory->stats.drained += done;
     return gossip_leave(g, rc);
@@ -138,7 +138,7 @@ int pcoll_gossip_peek(pcoll_gossip *g, uint32_t peer, const void *key, void *out
     int rc = enter_with(g, peer);
     if (rc != PCOLL_OK)
         return rc;
-    rc = queue_peek(g->memory, peer, key, out, source, &done);
+    rc = gossip_peek(g->memory, peer, key, out, source, &done);
     *found = done;
     return gossip_leave(g, rc);
 }

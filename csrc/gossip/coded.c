@@ -56,8 +56,6 @@ static float step_for(const struct gossip_memory *m, size_t block, size_t length
         distance = (float)m->margin * m->distances[block];
         if (!(m->distances[block] >= 0))
             return NAN;
-        if (m->rotate) /* another rotation than the one that it was seen in */
-            distance *= 2;
     }
     return lattice_step(distance, magnitude, m->layout.bits);
 }

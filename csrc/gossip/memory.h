@@ -34,6 +34,13 @@ struct gossip_memory {
     pcoll_gossip_stats stats;
 };
 
+/* How often to read again what was overwritten meanwhile. */
+#ifndef PCOLL_TEST_TRIES
+enum { MOST_TRIES = 16 };
+#else
+enum { MOST_TRIES = PCOLL_TEST_TRIES };
+#endif
+
 /* The layout is there; make the rest. PCOLL_ENOMEM. */
 int gossip_memory_init(struct gossip_memory *m);
 void gossip_memory_destroy(struct gossip_memory *m);

@@ -8,8 +8,6 @@
 #include "fetch.h"
 
 enum slot_state { FREE = 0, WRITING = 1, FULL = 2, STATES = 4 };
-enum { MOST_TRIES = 16 };
-
 static enum slot_state state_of(int64_t word)
 {
     return (enum slot_state)(word % STATES);
@@ -143,8 +141,8 @@ static int write_message(struct gossip_memory *m, uint32_t peer, uint32_t slot,
     return rc == PCOLL_OK ? w->ops->flush(w, peer) : rc;
 }
 
-int queue_push(struct gossip_memory *m, uint32_t peer, const void *x, const void *key,
-               void *sent, bool *pushed)
+int gossip_push(struct gossip_memory *m, uint32_t peer, const void *x, const void *key,
+                void *sent, bool *pushed)
 {
     uint32_t slot;
     int64_t state, found;
@@ -212,8 +210,8 @@ static int read_message(struct gossip_memory *m, uint32_t peer,
     return PCOLL_OK;
 }
 
-int queue_take(struct gossip_memory *m, const void *key, void *out, uint32_t *source,
-               bool *taken)
+int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *source,
+                bool *taken)
 {
     uint32_t own = m->window->rank;
     *taken = false;
@@ -236,8 +234,8 @@ int queue_take(struct gossip_memory *m, const void *key, void *out, uint32_t *so
     }
 }
 
-int queue_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
-               uint32_t *source, bool *found)
+int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
+                uint32_t *source, bool *found)
 {
     for (int i = 0; i < MOST_TRIES; i++) {
         struct message newest;

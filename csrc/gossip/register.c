@@ -4,31 +4,39 @@
 
 #include <string.h>
 
+#include "../base/interleave.h"
 #include "../kernels/copy.h"
 #include "../kernels/quantise.h"
 #include "fetch.h"
-
-enum { MOST_TRIES = 16 };
 
 static uint32_t planes_of(const struct layout *l)
 {
     return PLANE_RAW | (l->bits ? PLANE_LOW : 0) | (l->high ? PLANE_HIGH : 0);
 }
 
-static void write_planes(struct gossip_memory *m, char *slot, const void *x,
-                         const struct slot_header *header)
+static void write_coded(struct gossip_memory *m, char *slot, const void *x,
+                        size_t first, uint64_t seed)
 {
     const struct layout *l = &m->layout;
-    struct block_note *notes = (struct block_note *)(slot + l->notes_at);
-    for (size_t first = 0; l->bits && first < l->count; first += l->chunk) {
-        size_t block = first / LATTICE_BLOCK;
-        struct planes to = {.notes = notes + block,
-                            .low = slot + l->low_at + block * l->low,
-                            .high =
-                                l->high ? slot + l->high_at + block * l->high : NULL};
-        coded_write(m, x, NULL, first, header->seed, false, &to);
+    size_t block = first / LATTICE_BLOCK;
+    struct planes to = {.notes = (struct block_note *)(slot + l->notes_at) + block,
+                        .low = slot + l->low_at + block * l->low,
+                        .high = l->high ? slot + l->high_at + block * l->high : NULL};
+    coded_write(m, x, NULL, first, seed, false, &to);
+}
+
+static void write_slot(struct gossip_memory *m, char *slot, const void *x,
+                       const struct slot_header *header)
+{
+    const struct layout *l = &m->layout;
+    memcpy(slot, header, sizeof *header);
+    for (size_t first = 0; first < l->count; first += l->chunk) {
+        INTERLEAVE();
+        if (l->bits)
+            write_coded(m, slot, x, first, header->seed);
+        copy_past_cache(slot + l->raw_at + first * l->element, element_at(l, x, first),
+                        chunk_length(l, first) * l->element);
     }
-    copy_past_cache(slot + l->raw_at, x, l->count * l->element);
 }
 
 int register_publish(struct gossip_memory *m, const void *x, uint64_t *version)
@@ -43,8 +51,7 @@ int register_publish(struct gossip_memory *m, const void *x, uint64_t *version)
                                  .source = w->rank,
                                  .planes = planes_of(&m->layout)};
     char *slot = w->memory + register_slot_at(&m->layout, header.number);
-    memcpy(slot, &header, sizeof header);
-    write_planes(m, slot, x, &header);
+    write_slot(m, slot, x, &header);
     rc = w->ops->sync(w);
     if (rc == PCOLL_OK)
         rc = w->ops->fetch_add(w, w->rank, word_at(WORD_VERSION), 1, &last);

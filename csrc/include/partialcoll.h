@@ -565,6 +565,54 @@ int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes);
 /* Collective. PCOLL_EAGAIN: not all have come within the time; call again. */
 int pcoll_gossip_free(pcoll_gossip **gossip, int64_t timeout_us);
 
+/*
+ * A vector in few bits, for readers who have a similar one: their key. What is lost
+ * depends on the distance between the two, not on their length (docs/quantisation.md).
+ *
+ * A payload describes itself: header, a step and a hash for each block of 1024
+ * elements, and the planes of all blocks. It is in the byte order of this machine;
+ * another one refuses it. All of this is local, and MPI need not be initialised.
+ */
+typedef struct pcoll_lattice {
+    uint64_t count; /* elements */
+    uint64_t seed;  /* of dithers and rotation; another one for each message */
+    int32_t
+        dtype; /* float32, float64 (kept to float32's precision), float16, bfloat16 */
+    int32_t bits;   /* an element, 2 to 16 */
+    int32_t high;   /* 1: the other 16 - bits as well, for keys that are too far */
+    int32_t rotate; /* 1: each block is rotated first, which spreads outliers */
+} pcoll_lattice;
+
+/* Bytes of a payload, and how many blocks it has. PCOLL_EINVAL names the member. */
+int pcoll_lattice_size(const pcoll_lattice *lattice, uint64_t *bytes, uint64_t *blocks);
+/* distances[b] = max|x - key| over block b, as it is encoded (rotated, if that is
+ * asked for); key NULL: 0. Rounded to float32; not finite where x or key is not. */
+int pcoll_lattice_distances(const pcoll_lattice *lattice, const void *x,
+                            const void *key, float *distances);
+/*
+ * Write a payload of the bytes that pcoll_lattice_size says. Keys up to margin x
+ * distances[b] away in block b (max norm, as above) decode for certain; distances NULL:
+ * those from `key`; key NULL as well: from 0. PCOLL_EINVAL: an argument, an element
+ * that is not finite as float32, or too large (about 2^125).
+ */
+int pcoll_lattice_encode(const pcoll_lattice *lattice, const void *x, const void *key,
+                         const float *distances, double margin, void *payload);
+/* Check header and table of a payload and describe it. PCOLL_EPROTOCOL: truncated,
+ * damaged, or not a payload; the message says which. */
+int pcoll_lattice_look(const void *payload, uint64_t bytes, pcoll_lattice *lattice);
+/*
+ * Decode with a key of the payload's count and dtype, NULL: 0. failed[b] becomes 1
+ * where block b does not decode (the key is too far, or the block damaged), else 0;
+ * *failures counts them. out may be key; what it holds in a failed block means nothing.
+ * The errors of pcoll_lattice_look. Any bytes may be handed in.
+ */
+int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
+                         void *out, uint8_t *failed, uint64_t *failures);
+/* x -= weight (x - what the payload decodes to with key x), in one pass. A failed block
+ * of x stays as it is. */
+int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, void *x,
+                          uint8_t *failed, uint64_t *failures);
+
 /* cffi:end */
 
 /*

@@ -121,10 +121,11 @@ void lattice_distance(const float *x, const float *key, size_t count, float *dis
 }
 
 /*
- * With D = |x - key| / s: decode is right if D + (error of the two quotients) < (q-1)/2.
- * A quotient plus dither is off by 3 roundings, 2^-24 each, of x / s (key / s), whose
- * sum is below 2 magnitude / s + D: 6 x 2^-24 magnitude / s is what 2^-21 is for. The
- * rest, and the rounding of distance and step themselves, is below 2^-20 of the whole.
+ * With D = |x - key| / s: decode is right if D + (error of the two quotients) <
+ * (q-1)/2. A quotient plus dither is off by 3 roundings, 2^-24 each, of x / s (key /
+ * s), whose sum is below 2 magnitude / s + D: 6 x 2^-24 magnitude / s is what 2^-21 is
+ * for. The rest, and the rounding of distance and step themselves, is below 2^-20 of
+ * the whole.
  */
 float lattice_step(float distance, float magnitude, int bits)
 {
@@ -180,16 +181,17 @@ CLONES static uint64_t quantise(uint32_t *restrict words, const float *restrict 
         sum += (uint64_t)a * b;
     }
     if (count % 2)
-        sum += (uint64_t)quantise_one(words + count - 1, x[count - 1], count - 1, &l) * first_half(count, l.k);
+        sum += (uint64_t)quantise_one(words + count - 1, x[count - 1], count - 1, &l) *
+               first_half(count, l.k);
     return sum;
 }
 
 /*
- * The candidate z lies in [first, first + q), which is centred on key / s + u: z is within
- * q / 2 of it then. Rounded is key / s + u - 1/2, which is floor but for ties.
+ * The candidate z lies in [first, first + q), which is centred on key / s + u: z is
+ * within q / 2 of it then. Rounded is key / s + u - 1/2, which is floor but for ties.
  */
-static inline uint32_t reconstruct_one(float *out, float key, uint32_t word, uint32_t index,
-                                    const struct lattice *l)
+static inline uint32_t reconstruct_one(float *out, float key, uint32_t word,
+                                       uint32_t index, const struct lattice *l)
 {
     uint32_t half = first_half(index, l->k);
     float u = dither_of(half, l->k);
@@ -209,11 +211,14 @@ CLONES static uint64_t reconstruct(float *out, const float *key,
     INDEPENDENT
     for (uint32_t i = 0; i < pairs; i++) {
         uint32_t a = reconstruct_one(out + i, key[i], words[i], i, &l);
-        uint32_t b = reconstruct_one(out + pairs + i, key[pairs + i], words[pairs + i], pairs + i, &l);
+        uint32_t b = reconstruct_one(out + pairs + i, key[pairs + i], words[pairs + i],
+                                     pairs + i, &l);
         sum += (uint64_t)a * b;
     }
     if (count % 2)
-        sum += (uint64_t)reconstruct_one(out + count - 1, key[count - 1], words[count - 1], count - 1, &l) * first_half(count, l.k);
+        sum += (uint64_t)reconstruct_one(out + count - 1, key[count - 1],
+                                         words[count - 1], count - 1, &l) *
+               first_half(count, l.k);
     return sum;
 }
 
@@ -272,6 +277,8 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
     uint32_t wide[LATTICE_BLOCK];
     widen(wide, words, count);
     uint64_t sum = reconstruct(out, key ? key : zeros, wide, (uint32_t)count, &l);
+    if (step == 0)
+        memset(out, 0, count * sizeof *out); /* no -0 */
     return begin_hash(count, step, seed, bits) + sum == hash &&
            all_zero(words + count, lanes * PLANE_ROWS - count);
 }

@@ -20,13 +20,14 @@
  * and decodes with q = 2^16; step, seed and hash stay.
  *
  * Wrong decodes are detected. The hash is a function of seed, step, count and bits plus
- * the sum of z_i r_i over the block, z_i whole (not mod q) and as 32 bits without sign,
- * r_i odd, 32 bits, from the seed; the sum mod 2^64. A wrong decode differs in each z_i
- * by d_i with |d_i| < 2^32, not all 0; it is a multiple of q, which is why the sum has
- * more than 32 bits. One wrong element is always seen: r_i is odd and d_i is not 0 mod
- * 2^64. With more, all but one r_i leave at most one value for the last: one in 2^31,
- * if the r_i are as good as random. That is 5e-10 a block. The same holds for flipped
- * bits of a plane; the bits that fill the last words have to be 0.
+ * the sum of (z_i + k_i)(z_j + k_j) over pairs i, j of elements, mod 2^64: each factor
+ * mod 2^32, z whole (not mod q), k_i 32 bits of the generator. That is the hash NH of
+ * UMAC (Black et al. 1999): two different blocks z have the same one with probability
+ * 2^-32 at most if the k_i are uniform and independent, whatever the difference is. So
+ * that errors are multiples of q does not matter, as it would to a sum mod 2^32. Ours
+ * are pseudo-random, so it is measured as well: no miss in the millions of trials of
+ * the tests. The same holds for flipped bits of a plane; those that fill its last words
+ * have to be 0.
  *
  * The same bits on every processor: IEEE operations in the order written, none fused.
  * Rounding is to the nearest even, the mode that C starts in.

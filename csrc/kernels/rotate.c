@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rotation of quantise.h: signs, then the Walsh-Hadamard transform in place, log2 of
- * the size stages of sums and differences. Its matrix is symmetric and orthogonal, so it
- * undoes itself.
+ * The rotation of quantise.h: signs, then the Walsh-Hadamard transform in place, log2
+ * of the size stages of sums and differences. Its matrix is symmetric and orthogonal,
+ * so it undoes itself.
  */
 #include <string.h>
 

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Windows of ranks that are coroutines of one thread: every step on another's memory is
+ * a point at which somebody else may go on, and takes no more than the seam promises
+ * (csrc/gossip/window.h): gets see memory piece by piece; puts and additions arrive
+ * piece by piece, in any order, at the latest in flush; one element at a time is
+ * atomic.
+ */
+#ifndef PCOLL_TESTS_MEMORY_WINDOW_H
+#define PCOLL_TESTS_MEMORY_WINDOW_H
+
+#include "../../csrc/gossip/window.h"
+
+enum { MEMORY_RANKS = 8 };
+
+/* The window of each of `ranks`, zeroed. */
+void memory_windows_create(uint32_t ranks, size_t bytes, struct window **windows);
+void memory_windows_destroy(uint32_t ranks, struct window **windows);
+
+/* Called after every change of a word, if set. */
+extern void (*memory_window_watch)(void);
+
+#endif
