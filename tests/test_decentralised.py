@@ -815,3 +815,29 @@ def test_uniform_peers_are_neighbours():
     world = World("ring", 5, 1)
     peers = Uniform(world.topology, 2)
     assert {peers.next_peer() for _ in range(50)} == {1, 3}
+
+
+def test_a_change_while_the_model_is_handed_over():
+    """The communication thread changes the model between the hand-over and taking it."""
+    world = World("complete", 2, 2)
+    p = Swarm(np.zeros(2), world.buffers()[0], Fixed(None), local_steps=1)
+    p.apply(np.array([1.0, 0.0]))
+    p._alter(np.array([0.0, 5.0]))  # not in what was handed over
+    assert p.communicate()
+    np.testing.assert_array_equal(p._own, [1, 5])
+    p.apply(np.zeros(2))
+    np.testing.assert_array_equal(p.model, [1, 5])
+
+
+def test_nobody_waits_for_a_rank_at_rest():
+    """While averages are taken nobody may count on this rank as a peer."""
+    world = World("complete", 2, 1)
+    board = pairing.LocalBoard(2)
+    peers = pairing.make("available", world.topology, 0, board=board)
+    p = ADPSGD(np.zeros(1), world.buffers()[0], peers, rate=1.0)
+    p.apply(np.zeros(1))
+    p.communicate()
+    assert board.read_all().any()
+    p.state_dict()
+    assert not board.read_all().any()
+    assert p.next_event() == 0  # it keeps its turn
