@@ -1,21 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of decentralised training under MPI: the synchronous ones, and averages over all
-ranks."""
+"""The processes of decentralised training under MPI: the synchronous ones against their formulas,
+and what gossip conserves, with all threads running."""
+
+import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 import partialcoll as pc
-from partialcoll import Topology
+from partialcoll import Topology, pairing
+from partialcoll.gossip import GossipBuffer
 from partialcoll.processes import (
+    ADPSGD,
     DPSGD,
+    SGP,
+    A2CiD2,
     AllreduceSGD,
     LocalSGD,
     NeighbourExchange,
     SlowMo,
+    Swarm,
     Total,
     metropolis,
 )
+from partialcoll.quantize import Lattice
 
 pytestmark = pytest.mark.mpi
 
@@ -126,4 +135,69 @@ def test_slowmo(comm):
                     begin = mean = begin - 0.8 * 0.25 * u
                     np.testing.assert_allclose(p.model, begin, rtol=1e-11, atol=1e-12)
                     assert len(set(comm.allgather(p.model.tobytes()))) == 1
+    total.Free()
+
+
+GOSSIP = {
+    "adpsgd": ADPSGD,
+    "a2cid2": A2CiD2,
+    "baseline": partial(A2CiD2, accelerated=False),
+    "swarm": Swarm,
+    "swarm, 8 bits": Swarm,
+    "sgp": SGP,
+}
+
+
+@pytest.mark.parametrize("name", GOSSIP)
+def test_nothing_is_lost(comm, name):
+    """Threads, windows, whatever interleaves: the exact average is that of all updates."""
+    dim = 300
+    models = updates(comm, 0, dim, np.float64)
+    # Updates of SGP count w times, so it gets none: its average stays where it is.
+    drawn = updates(comm, 1, dim, np.float64) * (0.0 if name == "sgp" else 0.01)
+    own = models[comm.rank]
+    like = SGP.message(own) if name == "sgp" else own
+    topology = Topology.make("exponential", comm.size)
+    codec = Lattice(bits=8) if "bits" in name else None
+    peers = pairing.make("random", topology, comm.rank)
+    total = Total.over(comm)
+    exchange = GossipBuffer(comm, like=like, topology=topology, codec=codec)
+    with exchange, GOSSIP[name](own, exchange, peers, total=total) as p:
+        steps = 0
+        most = 20000
+        while steps < most and (comm.size > 1 or steps < 50):
+            p.apply(drawn[comm.rank])
+            steps += 1
+            if p.stats.communications >= 20 and p.stats.received >= 5:
+                break
+            time.sleep(1e-4)  # leaves the core to the other threads
+        assert steps < most, p.stats
+        all_steps = comm.allgather(steps)
+        expected = models.mean(axis=0) + np.array(all_steps) @ drawn / comm.size
+        np.testing.assert_allclose(p.averaged_model(), expected, rtol=0, atol=1e-9)
+        p.synchronise()
+        p.stop()
+        np.testing.assert_allclose(p.model, expected, rtol=0, atol=1e-9)
+        assert len(set(comm.allgather(p.averaged_model().tobytes()))) == 1
+    total.Free()
+
+
+def test_slowmo_around_gossip(comm):
+    """The outer step is exact, whatever the inner process has under way."""
+    topology = Topology.make("exponential", comm.size)
+    peers = pairing.make("random", topology, comm.rank)
+    x = np.ones(6)
+    begin, mean, u = x.copy(), x.copy(), np.zeros(6)
+    total = Total.over(comm)
+    with GossipBuffer(comm, like=x, topology=topology) as exchange:
+        inner = ADPSGD(x, exchange, peers, learning_rate=0.5, total=total)
+        with SlowMo(inner, tau=3, beta=0.7) as p:
+            for step in range(1, 31):
+                drawn = updates(comm, step, 6, np.float64)
+                p.apply(drawn[comm.rank])
+                mean = mean + drawn.mean(axis=0)
+                if step % 3 == 0:
+                    u = 0.7 * u + (begin - mean) / 0.5
+                    begin = mean = begin - 0.5 * u
+                    np.testing.assert_allclose(p.averaged_model(), begin, rtol=0, atol=1e-9)
     total.Free()
