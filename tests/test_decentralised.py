@@ -212,7 +212,7 @@ def test_convergence(make, kind):
     assert min(begin) > 0.05
     train(world, processes, task, 400)
     # Races of "registers" lose updates, so it ends beside the optimum; the paper says so.
-    bound = 0.05 if make in (swarm_registers, swarm_geometric) else 0.01
+    bound = 0.05 if make in (swarm_registers, swarm_geometric) else 0.02
     assert max(losses()) < bound * min(begin), losses()
 
 
@@ -330,7 +330,7 @@ def test_sgp(ranks, drawn):
         p = np.zeros((ranks, ranks))
         for i in range(ranks):
             hop = int(random.integers(1, ranks)) if drawn else hops[k % len(hops)]
-            chosen[i].append((i + hop) % ranks)
+            chosen[i][:] = [(i + hop) % ranks]
             kept = 0.5 if xw[i, 3] >= 1 / 8 else 1.0
             p[i, i] += kept
             p[(i + hop) % ranks, i] += 1 - kept
@@ -362,6 +362,20 @@ def test_sgp_keeps_what_it_cannot_push():
     world.settle()
     assert b.communicate() and b.weight == 1.5
     np.testing.assert_array_equal(b.model, [4, 8])
+
+
+def test_sgp_passes_on_what_is_too_much():
+    """A rank that makes no steps does not keep the weight of the others."""
+    world = World("complete", 3, 1)
+    a, b, c = [SGP(np.array([1.0]), buffer) for buffer in world.buffers(np.zeros(2))]
+    for _ in range(30):
+        for p in (a, b):
+            p.apply(np.zeros(1))
+        for p in (a, b, c):
+            while p.communicate():
+                pass
+            world.settle()
+    assert c.weight <= 2 and c.stats.communications > 3
 
 
 def test_sgp_does_not_give_everything_away():
