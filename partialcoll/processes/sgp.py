@@ -13,7 +13,7 @@ conserved, with everything in the queues, and z finds the average whatever the d
 In lock-step, as in the paper, w is 1 at every update. Where nobody waits it is not, and a rank
 that gets little for what it gives would have an ever smaller w, and gradient steps of x that are
 ever larger in z. So an update is added to z, that is w times the update to x, and a rank whose w is
-below 1/8 keeps what it has until it gets something. And one whose w is above 2, because its own
+below 1/8 keeps what it has until it gets something. And one whose w is above 4, because its own
 steps take long, pushes without a step: else all weight would end with the slowest rank.
 """
 
@@ -29,7 +29,7 @@ from ._exchange import Array, Exchange, PeerSource
 from ._process import LearningRate, check_model
 from ._total import Total
 
-_LEAST_WEIGHT, _MOST_WEIGHT = 1 / 8, 2
+_LEAST_WEIGHT, _MOST_WEIGHT = 1 / 8, 4
 
 
 class ExponentialPeers:
