@@ -51,7 +51,8 @@ def mass_a2cid2(process, buffer):
 
 
 def mass_swarm(process, buffer):
-    return process._x + process._change + sum(buffer.undrained(), np.zeros_like(process._x))
+    change = 0 if process._change is None else process._change
+    return process._x + change + sum(buffer.undrained(), np.zeros_like(process._x))
 
 
 def mass_sgp(process, buffer):
