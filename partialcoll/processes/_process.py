@@ -95,7 +95,7 @@ class Process:
         self._learning_rate = learning_rate
         self._total = total
         self._counts = Counts()
-        self._scratch = np.empty_like(self._x)
+        self._scratch: Array | None = None  # for `step`, once it has been called
         self._freed = False
 
     # Training
@@ -116,6 +116,8 @@ class Process:
     def step(self, gradient: Array) -> None:
         """One gradient step, with the gradient at `model`: `apply` of -learning_rate·gradient."""
         self._check_update("gradient", gradient)
+        if self._scratch is None:
+            self._scratch = np.empty_like(self._x)
         self.apply(np.multiply(gradient, -self.learning_rate, out=self._scratch))
 
     def apply(self, update: Array) -> None:
