@@ -13,6 +13,7 @@ from ._handle import AllreduceHandle, ScheduleView, Stats
 from ._round import Result, Round
 from ._version import __version__
 from .allreduce import Allreduce_init, Startall, Waitall, Waitany, memory_estimate
+from .gossip import GossipBuffer, GossipStats
 from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
 from .quantize import Lattice
 from .schedule import Operation, Schedule
@@ -28,6 +29,8 @@ __all__ = [
     "FirstOf",
     "Full",
     "LastOf",
+    "GossipBuffer",
+    "GossipStats",
     "Lattice",
     "Majority",
     "MismatchError",

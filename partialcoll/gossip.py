@@ -48,6 +48,33 @@ class GossipStats:
     bytes_written: int
 
 
+class _Board:
+    """The words that all ranks of a buffer share, at rank 0; see `pairing.Board`."""
+
+    def __init__(self, buffer: GossipBuffer) -> None:
+        self._buffer = buffer
+
+    def read_all(self) -> Array:
+        """A copy of the words, one for each rank. One-sided."""
+        words = np.empty(self._buffer.size, np.int64)
+        place = ffi.cast("int64_t *", words.ctypes.data)
+        check(lib.pcoll_gossip_board_read(self._buffer._core(), place))
+        return words
+
+    def compare_and_swap(self, index: int, expected: int, desired: int) -> int:
+        """Word `index` becomes `desired` if it is `expected`; what it was. One-sided."""
+        before = ffi.new("int64_t *")
+        core = self._buffer._core()
+        check(lib.pcoll_gossip_board_swap(core, index, expected, desired, before))
+        return int(before[0])
+
+    def fetch_add(self, delta: int) -> int:
+        """Add to the counter; what it was. One-sided."""
+        before = ffi.new("int64_t *")
+        check(lib.pcoll_gossip_board_count(self._buffer._core(), delta, before))
+        return int(before[0])
+
+
 class GossipBuffer:
     """One model per rank, which ranks average in pairs.
 
@@ -357,6 +384,12 @@ class GossipBuffer:
     def topology(self) -> Topology:
         """Who may talk to whom."""
         return self._topology
+
+    @property
+    def board(self) -> _Board:
+        """A number for each rank and a counter, 0 at first, that all share: what
+        `pairing.Available` needs."""
+        return _Board(self)
 
     @property
     def stats(self) -> GossipStats:

@@ -557,3 +557,17 @@ def test_a_rank_that_is_stopped_goes_on(job, tmp_path):
     os.kill(pid, signal.SIGCONT)
     out, err = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 0 and out.count("rounds 400") == 3, err
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_gossip_buffers_are_left_to_finalize(run, ranks):
+    done = run(
+        """
+        g = pc.GossipBuffer(comm, like=np.ones(1000))
+        h = pc.GossipBuffer(comm, like=np.ones(10))
+        g.publish(np.ones(1000))
+        say("done")
+        """,
+        ranks=ranks,
+    )
+    assert done.returncode == 0 and done.stdout.count("done") == (ranks or 1), done.stderr

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a gossip buffer: freed by its user, or by MPI_Finalize. Windows are freed
- * collectively, so first all agree that it is this one's turn (allreduce/closing.c).
+ * The end of a gossip buffer: freed by its user, or by MPI_Finalize. Freeing a window is
+ * collective and blocks, so all first agree that it is this one's turn
+ * (allreduce/closing.c); then the driver frees it, whatever its own rank waits for: the
+ * ranks need not free their buffers in one order.
  */
 #include <stdlib.h>
 
@@ -34,6 +36,8 @@ static int no_control(struct participant *p, uint32_t source,
 static int begin_close(struct participant *p)
 {
     pcoll_gossip *g = of(p);
+    g->memory->window->ops->destroy(g->memory->window);
+    g->memory->window = NULL;
     atomic_store(&g->closed, true);
     return context_closed(g->context, p);
 }
@@ -59,14 +63,14 @@ static bool is_closed(void *arg)
     return atomic_load(&g->closed) || atomic_load(&g->context->failure);
 }
 
-/* After a failure the window stays: others may not have come to free theirs. */
+/* After a failure the window is still there, and stays: others may not have come to free
+ * theirs. */
 static void dispose(pcoll_gossip *g)
 {
     progress_lock(g->context->progress);
     context_unregister(g->context, g->base.slot);
     progress_unlock(g->context->progress);
-    if (!atomic_load(&g->closed))
-        g->memory->window = NULL;
+    g->memory->window = NULL;
     gossip_dispose(&g->memory);
 }
 

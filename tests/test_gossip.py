@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gossip buffers under MPI: what each of the three promises, whoever does what when."""
+
+import time
+
+import numpy as np
+import pytest
+
+import partialcoll as pc
+
+pytestmark = pytest.mark.mpi
+
+COUNT = 70_001  # two chunks
+DTYPES = [np.float64, np.float32, np.float16]
+CODECS = [None, pc.Lattice(8), pc.Lattice(4), pc.Lattice(16), pc.Lattice(5, rotate=True)]
+
+
+def several(comm):
+    if comm.size < 2:
+        pytest.skip("needs two ranks")
+
+
+def start(comm, dtype=np.float64, count=COUNT):
+    return np.random.default_rng(comm.rank).normal(size=count).astype(dtype)
+
+
+def sum_over_ranks(comm, x):
+    return comm.allreduce(x.astype(np.float64))
+
+
+def others(g):
+    return sorted(g.topology.neighbours(g.rank))
+
+
+def distance(comm, x):
+    x = x.astype(np.float64)
+    mean = comm.allreduce(x) / comm.size
+    return np.sqrt(comm.allreduce(((x - mean) ** 2).sum()) / comm.size)
+
+
+def gossip(comm, g, x, rounds, collects_every=1, **moving):
+    """Average with anybody, all at their own pace; one rank collects rarely."""
+    rng = np.random.default_rng(comm.rank)
+    peers, averaged = others(g), 0
+    g.publish(x)
+    comm.Barrier()
+    for i in range(rounds):
+        if i % collects_every == 0:
+            g.collect(x, **moving)
+            g.publish(x)
+        averaged += g.average(x, peers[rng.integers(len(peers))], **moving)
+        if rng.random() < 0.1:
+            time.sleep(rng.random() * 1e-3)
+    comm.Barrier()
+    return averaged
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_sum_stays(comm, dtype, codec):
+    several(comm)
+    x = start(comm, dtype)
+    before = sum_over_ranks(comm, x)
+    size = comm.allreduce(np.abs(x).astype(np.float64))
+    with pc.GossipBuffer(comm, like=x, topology="complete", codec=codec) as g:
+        gossip(comm, g, x, 40, collects_every=10 if comm.rank == 0 else 1)
+        after = sum_over_ranks(comm, x.astype(np.float64) + g.pending())
+        limit = 1e-12 if dtype == np.float64 else 1e-5
+        assert (np.abs(after - before) <= limit * size).all()
+        g.collect(x)
+        comm.Barrier()
+        # What 16 bits do not hold stays in the accumulator.
+        assert (np.abs(sum_over_ranks(comm, x + g.pending()) - before) <= limit * size).all()
+
+
+@pytest.mark.parametrize("codec", [None, pc.Lattice(8)], ids=str)
+def test_ranks_come_closer(comm, codec):
+    several(comm)
+    x = start(comm)
+    first = distance(comm, x)
+    with pc.GossipBuffer(comm, like=x, topology="ring", codec=codec) as g:
+        for _ in range(20):  # until it has shrunk: how many averagings get through depends
+            gossip(comm, g, x, 30, collects_every=5 if comm.rank == 0 else 1)
+            g.collect(x)
+            if distance(comm, x) < first / 100:
+                return
+        raise AssertionError(f"from {first} to {distance(comm, x)}")
+
+
+def test_momentum_moves_in_proportion(comm):
+    several(comm)
+    x = start(comm)
+    momentum = x + 1
+    x0, momentum0 = x.copy(), momentum.copy()
+    total = sum_over_ranks(comm, x + momentum)
+    with pc.GossipBuffer(comm, like=x, topology="ring") as g:
+        gossip(comm, g, x, 30, momentum=momentum, ratio=1.75)
+        assert np.allclose(momentum - momentum0, 1.75 * (x - x0), rtol=1e-9, atol=1e-9)
+        after = sum_over_ranks(comm, x + momentum + 2.75 * g.pending())
+        assert np.allclose(after, total, rtol=1e-12, atol=1e-11)
+
+
+def test_weight(comm):
+    several(comm)
+    x = np.full(COUNT, float(comm.rank))
+    with pc.GossipBuffer(comm, like=x, topology="ring") as g:
+        g.publish(x)
+        comm.Barrier()
+        peer = (comm.rank + 1) % comm.size
+        assert g.average(x, peer, weight=0.25)
+        assert np.allclose(x, comm.rank + 0.25 * (peer - comm.rank))
+        comm.Barrier()
+        given = 0.25 * ((comm.rank - 1) % comm.size - comm.rank)
+        assert np.allclose(g.pending(), given)
+        assert g.collect(x) == 1 and np.allclose(g.pending(), 0)
+        assert np.allclose(x, comm.rank + 0.25 * (peer - comm.rank) + given)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_a_register_is_read_whole(comm, codec):
+    """One version throughout, never older than one seen before, whatever the owner does."""
+    several(comm)
+    x = np.empty(COUNT)
+    with pc.GossipBuffer(comm, like=x, topology="ring", codec=codec) as g:
+        peer = others(g)[0]
+        x[:] = 1.0
+        assert g.publish(x) == 1
+        comm.Barrier()
+        seen = 0
+        for i in range(2, 60):
+            x[:] = i
+            assert g.publish(x) == i
+            try:
+                y, version = g.read(peer, key=x)
+            except pc.StateError as error:
+                assert "faster than it can be read" in str(error)
+                continue
+            assert (np.abs(y - version) <= 1e-6 * version).all() and version >= seen
+            seen = version
+        comm.Barrier()
+        y, version = g.read(peer, key=x)
+        assert version == 59 and (np.abs(y - 59) < 1e-4).all()
+
+
+def test_one_waits_for_nobody(comm):
+    """The others do everything while rank 0 sleeps in the operating system."""
+    several(comm)
+    x = start(comm)
+    with pc.GossipBuffer(comm, like=x, topology="complete", queue_slots=2) as g:
+        g.publish(x)
+        comm.Barrier()
+        request = comm.Ibarrier()
+        if comm.rank:
+            averaged = sum(g.average(x, 0) for _ in range(5))
+            assert averaged <= 2
+            g.push(0, x)
+            g.read(0)
+            g.peek(0)
+        else:
+            while not request.Test():
+                time.sleep(0.01)
+        request.Wait()
+        if comm.rank == 0:
+            assert 1 <= g.collect(x) <= 2  # the cap
+            assert 1 <= len(g.drain()) <= 2
+        comm.Barrier()
+
+
+def test_the_cap(comm):
+    several(comm)
+    x = start(comm)
+    with pc.GossipBuffer(comm, like=x, topology="ring", max_uncollected=1) as g:
+        g.publish(x)
+        comm.Barrier()
+        if comm.rank == 1:
+            assert g.average(x, 0)
+            before = x.copy()
+            assert not g.average(x, 0) and (x == before).all()
+            assert g.stats.skipped == 1 and g.stats.averages == 1
+        comm.Barrier()
+        if comm.rank == 0:
+            assert g.collect(x) == 1 and g.collect(x) == 0
+        comm.Barrier()
+        if comm.rank == 1:
+            assert g.average(x, 0)
+        comm.Barrier()
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_messages(comm, dtype, codec):
+    """All that push took comes, once, as push said."""
+    several(comm)
+    x = start(comm, dtype, 5000)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with pc.GossipBuffer(comm, like=x, topology="ring", codec=codec, queue_slots=3) as g:
+        sent = []
+        for i in range(3):
+            copy = np.empty_like(x)
+            assert g.push(right, (x + i).astype(dtype), sent=copy)
+            sent.append(copy)
+        comm.Barrier()
+        assert not g.push(right, x) and g.stats.queue_full == 1
+        expected = comm.sendrecv(sent, dest=right, source=left)
+        newest, source = g.peek(comm.rank)
+        assert source == left and (newest == expected[2]).all()
+        comm.Barrier()
+        got = g.drain()
+        assert [source for source, _ in got] == [left] * 3
+        for (_, a), b in zip(got, expected, strict=True):
+            assert (a == b).all()
+        assert g.drain() == [] and g.peek(comm.rank) is None
+        comm.Barrier()
+        assert g.push(right, x)  # there is room again
+        comm.Barrier()
+
+
+def test_a_key_makes_messages_exact(comm):
+    several(comm)
+    x = start(comm, np.float32, 5000)
+    right = (comm.rank + 1) % comm.size
+    key = np.full(5000, 1000.0, np.float32)
+    with pc.GossipBuffer(comm, like=x, topology="ring", codec=pc.Lattice(16)) as g:
+        assert g.push(right, key + x / 1000, key=key)
+        comm.Barrier()
+        ((_, got),) = g.drain(key=key)
+        theirs = np.random.default_rng((comm.rank - 1) % comm.size).normal(size=5000) / 1000
+        assert np.abs(got - 1000 - theirs).max() < 1e-3
+        comm.Barrier()
+        assert g.push(right, key + x / 1000, key=key)
+        comm.Barrier()
+        assert g.drain() == [] and g.stats.decode_failures == 1  # another key
+
+
+def test_nothing_published(comm):
+    several(comm)
+    x = start(comm)
+    with pc.GossipBuffer(comm, like=x, topology="ring") as g:
+        for call in (lambda p: g.read(p), lambda p: g.average(x, p)):
+            with pytest.raises(pc.StateError, match="has not published anything yet"):
+                call(others(g)[0])
+        assert g.collect(x) == 0
+        comm.Barrier()
+
+
+def test_bits_save_bytes(comm):
+    several(comm)
+    x = start(comm, np.float32)
+    near = x / 1000
+    read = {}
+    for codec in (None, pc.Lattice(8)):
+        with pc.GossipBuffer(comm, like=near, topology="ring", codec=codec) as g:
+            for _ in range(3):  # the first one finds out how far the others are
+                g.publish(near)
+                comm.Barrier()
+                for peer in others(g):
+                    g.average(near, peer, weight=0.01)
+                comm.Barrier()
+                g.collect(near)
+                comm.Barrier()
+            g.publish(near)
+            comm.Barrier()
+            before = g.stats.bytes_read
+            g.read(peer, key=near)
+            read[codec] = g.stats.bytes_read - before
+            comm.Barrier()
+    assert read[pc.Lattice(8)] < 0.4 * read[None], read
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "other, what",
+    [
+        (dict(like=np.zeros(4)), "number of elements"),
+        (dict(like=np.zeros(3, np.float32)), "dtype"),
+        (dict(topology="complete"), "topology"),
+        (dict(codec=pc.Lattice(7)), "codec"),
+        (dict(queue_slots=5), "queue_slots"),
+    ],
+)
+def test_ranks_disagree(comm, other, what):
+    if comm.size < 4:
+        pytest.skip("a ring and a complete graph are the same")
+    options = {"like": np.zeros(3), "topology": "ring", **(other if comm.rank == 1 else {})}
+    with pytest.raises(pc.MismatchError, match=what):
+        pc.GossipBuffer(comm, **options)
+    with pc.GossipBuffer(comm, like=np.zeros(3)):  # nothing is left behind
+        pass
+
+
+def test_one_rank_is_wrong(comm):
+    several(comm)
+    if comm.rank == 1:
+        with pytest.raises(ValueError, match="margin"):
+            lattice = pc.Lattice(8)
+            object.__setattr__(lattice, "margin", 0.0)
+            pc.GossipBuffer(comm, like=np.zeros(3), codec=lattice)
+    else:
+        with pytest.raises(pc.MismatchError, match="rank 1"):
+            pc.GossipBuffer(comm, like=np.zeros(3), codec=pc.Lattice(8))
+
+
+@pytest.mark.parametrize(
+    "options, error, words",
+    [
+        (dict(like=np.zeros(3, np.int32)), TypeError, "like: expected float16"),
+        (dict(like="text"), TypeError, "like"),
+        (dict(like=np.zeros(3), codec=8), TypeError, "codec: expected a Lattice"),
+        (dict(like=np.zeros(3), queue_slots=0), ValueError, "queue_slots"),
+        (dict(like=np.zeros(3), queue_slots=1.5), TypeError, "queue_slots"),
+        (dict(like=np.zeros(3), max_uncollected=0), ValueError, "max_uncollected"),
+        (dict(like=np.zeros(3), topology="cube"), ValueError, "topology"),
+        (dict(like=np.zeros(3), progress="fast"), ValueError, "progress"),
+    ],
+)
+def test_bad_options(comm, options, error, words):
+    with pytest.raises(error, match=words):
+        pc.GossipBuffer(comm, **options)
+
+
+def test_disconnected(comm):
+    several(comm)
+    networkx = pytest.importorskip("networkx")
+    graph = networkx.empty_graph(comm.size)
+    with pytest.raises(ValueError, match="connected"):
+        pc.GossipBuffer(comm, like=np.zeros(3), topology=graph)
+
+
+def test_bad_arguments(comm):
+    if comm.size < 4:
+        pytest.skip("everybody is a neighbour")
+    x = np.zeros((3, 4))
+    with pc.GossipBuffer(comm, like=x, topology="ring") as g:
+        g.publish(x)
+        comm.Barrier()
+        peer, far = (comm.rank + 1) % comm.size, (comm.rank + 2) % comm.size
+        for bad, error, words in (
+            (comm.size, ValueError, "peer: expected a rank from 0"),
+            (-1, ValueError, "peer"),
+            (far, ValueError, "neighbour"),
+            (comm.rank, ValueError, "neighbour"),
+            (1.5, TypeError, "peer"),
+            (True, TypeError, "peer"),
+        ):
+            for call in (lambda p: g.read(p), lambda p: g.average(x, p), lambda p: g.push(p, x)):
+                with pytest.raises(error, match=words):
+                    call(bad)
+        frozen = x.copy()
+        frozen.flags.writeable = False
+        for bad, error, words in (
+            (np.zeros((4, 3)), ValueError, "shape"),
+            (np.zeros((3, 4), np.float32), TypeError, "dtype"),
+            (np.zeros((4, 3)).T, ValueError, "contiguous"),
+            (frozen, ValueError, "x"),
+        ):
+            with pytest.raises(error, match=words):
+                g.average(bad, peer)
+        with pytest.raises(ValueError, match="weight"):
+            g.average(x, peer, weight=float("nan"))
+        g.publish(frozen)
+        comm.Barrier()
+
+
+def test_freed(comm):
+    g = pc.GossipBuffer(comm, like=np.zeros(3), topology="ring")
+    assert "rank" in repr(g) and g.memory >= 4 * 24
+    g.Free()
+    g.Free()
+    assert "freed" in repr(g)
+    for call in (lambda: g.publish(np.zeros(3)), lambda: g.stats, lambda: g.drain()):
+        with pytest.raises(pc.StateError, match="freed"):
+            call()
+
+
+def test_free_says_who_waits(comm):
+    several(comm)
+    g = pc.GossipBuffer(comm, like=np.zeros(3), topology="ring")
+    if comm.rank == 0:
+        with pytest.raises(TimeoutError, match="freed the gossip buffer"):
+            g.Free(timeout=0.05)
+        with pytest.raises(pc.StateError, match="being freed"):
+            g.publish(np.zeros(3))
+    comm.Barrier()
+    g.Free()
+
+
+def test_several_buffers(comm):
+    """Freed in another order on each rank."""
+    several(comm)
+    buffers = [pc.GossipBuffer(comm, like=np.zeros(3), topology="ring") for _ in range(3)]
+    if comm.rank % 2:
+        buffers.reverse()
+    for g in buffers:
+        try:
+            g.Free(timeout=0.01)
+        except TimeoutError:
+            pass
+    for g in buffers:
+        g.Free()
+
+
+def test_a_board(comm):
+    with pc.GossipBuffer(comm, like=np.zeros(3)) as g:
+        assert (g.board.read_all() == 0).all()
+        comm.Barrier()
+        ticket = g.board.fetch_add(1)
+        assert g.board.compare_and_swap(comm.rank, 0, ticket + 1) == 0
+        assert g.board.compare_and_swap(comm.rank, 0, 7) == ticket + 1
+        comm.Barrier()
+        assert sorted(g.board.read_all()) == list(range(1, comm.size + 1))
+        comm.Barrier()
