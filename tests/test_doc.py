@@ -3,13 +3,17 @@
 
 import inspect
 
+import pytest
+
 import partialcoll as pc
+from partialcoll import processes
 
 
-def test_docstrings():
+@pytest.mark.parametrize("module", (pc, processes), ids=lambda m: m.__name__)
+def test_docstrings(module):
     missing = []
-    for name in pc.__all__:
-        thing = getattr(pc, name)
+    for name in module.__all__:
+        thing = getattr(module, name)
         if name == "__version__":
             continue
         if not inspect.getdoc(thing):

@@ -72,6 +72,7 @@ PY_LAYERS = [
     {"quantize"},
     {"allreduce", "schedule", "gossip"},
     {"_drop_in"},
+    {"processes"},
     {"__init__"},
     {"_info", "_report"},
     {"_skew"},

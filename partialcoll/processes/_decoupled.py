@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .._errors import StateError
@@ -33,7 +34,7 @@ class Threaded(Process):
         super().__init__(x, learning_rate=learning_rate, total=total)
         self._exchange = exchange
         self._communicating = threading.Lock()
-        self._thread = CommunicationThread(self.communicate)
+        self._thread = CommunicationThread(self.communicate, self.next_event)
 
     def communicate(self) -> bool:
         """One communication event, which waits for nobody; False if there was nothing to do, or
@@ -95,7 +96,7 @@ class Decoupled(Threaded):
             begun = check_number("rate", rate, 0) * self._begun()
             self._pace = Pace(begun, poisson, (seed, exchange.rank))
         self._handover = Handover(self._x)
-        self._due = 0
+        self._due: deque[float] = deque()  # when the events are that have not come
         self._due_lock = threading.Lock()
 
     @property
@@ -117,20 +118,30 @@ class Decoupled(Threaded):
     def _stepped(self) -> None:
         self._counts.steps += 1
         if self._pace is not None:
+            times = self._times(self._pace.draw())
             with self._due_lock:
-                self._due += self._pace.draw()
+                self._due.extend(times)
+
+    def _times(self, events: int) -> Sequence[float]:
+        """When the events of this step are to come, ascending, by `_now`. At once."""
+        return [0.0] * events
+
+    def _now(self) -> float:
+        return 0.0
 
     def _begun(self) -> float:
         """Of the communications that `rate` counts: how many this rank begins."""
         return self._partners.share()
 
-    def due(self) -> int:
-        """How many communication events the steps so far have called for that have not come."""
-        return self._due
+    def next_event(self) -> float | None:
+        """Seconds until the next communication event that the steps so far have called for; None
+        if there is none, or always the next one, without pause."""
+        with self._due_lock:
+            return max(0.0, self._due[0] - self._now()) if self._due else None
 
     def _next_peer(self) -> int | None:
         """The peer for this event, if one is due and there is somebody."""
-        if self._pace is not None and self._due == 0:
+        if self._pace is not None and self.next_event() != 0:
             return None
         settled, peer = self._partners.next()
         if settled:
@@ -140,7 +151,7 @@ class Decoupled(Threaded):
     def _settle_one(self) -> None:
         if self._pace is not None:
             with self._due_lock:
-                self._due -= 1
+                self._due.popleft()
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:

@@ -34,7 +34,6 @@ class Handover:
         self._waiting = np.zeros_like(x)
         self._taken = np.zeros_like(x)
         self._any_waiting = self._any_taken = self._is_new = False
-        self._gain = 1.0  # by how much an update of x changes the model that is shown
 
     @property
     def view(self) -> Array:
@@ -47,13 +46,12 @@ class Handover:
             self._waiting += update
             self._any_waiting = True
             if not self._is_new:
-                self._view += update if self._gain == 1 else self._gain * update
+                self._view += update
                 return
             self._is_new = False
-            np.multiply(self._waiting, self._gain, out=self._view)
+            np.add(self._shown, self._waiting, out=self._view)
             if self._any_taken:
-                self._view += self._gain * self._taken
-            self._view += self._shown
+                self._view += self._taken
 
     def take(self) -> Array | None:
         """Communication thread: the updates since the last time, to be added to x now; None if
@@ -65,12 +63,12 @@ class Handover:
             self._any_waiting, self._any_taken = False, True
         return self._taken
 
-    def show(self, x: Array, gain: float = 1.0) -> None:
-        """Communication thread: x, times `gain`, is the newest model."""
-        np.multiply(x, gain, out=self._next)
+    def show(self, x: Array) -> None:
+        """Communication thread: x is the newest model."""
+        np.copyto(self._next, x)
         with self._lock:
             self._shown, self._next = self._next, self._shown
-            self._gain, self._is_new = gain, True
+            self._is_new = True
             taken, self._any_taken = self._any_taken, False
         if taken:
             self._taken.fill(0)
@@ -83,4 +81,3 @@ class Handover:
             self._waiting.fill(0)
             self._taken.fill(0)
             self._any_waiting = self._any_taken = self._is_new = False
-            self._gain = 1.0

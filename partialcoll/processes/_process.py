@@ -95,7 +95,7 @@ class Process:
         self._learning_rate = learning_rate
         self._total = total
         self._counts = Counts()
-        self._scratch = np.empty_like(self._x)
+        self._scratch: Array | None = None  # for `step`, once it has been called
         self._freed = False
 
     # Training
@@ -116,6 +116,8 @@ class Process:
     def step(self, gradient: Array) -> None:
         """One gradient step, with the gradient at `model`: `apply` of -learning_rate·gradient."""
         self._check_update("gradient", gradient)
+        if self._scratch is None:
+            self._scratch = np.empty_like(self._x)
         self.apply(np.multiply(gradient, -self.learning_rate, out=self._scratch))
 
     def apply(self, update: Array) -> None:
@@ -163,9 +165,10 @@ class Process:
         """
         return False
 
-    def due(self) -> int:
-        """How many communication events the steps so far have called for that have not come."""
-        return 0
+    def next_event(self) -> float | None:
+        """Seconds until the next communication event that the steps so far have called for; None
+        if there is none. Others may have something for this rank before that."""
+        return None
 
     def start(self) -> None:
         """Start the communication thread, if the process has one. Local; idempotent."""

@@ -21,10 +21,13 @@ class CommunicationThread:
     ----------
     event : callable
         One communication event; False if there was nothing to do.
+    next_event : callable
+        Seconds until there will be something, or None.
     """
 
-    def __init__(self, event: Callable[[], bool]) -> None:
+    def __init__(self, event: Callable[[], bool], next_event: Callable[[], float | None]) -> None:
         self._event = event
+        self._next_event = next_event
         self._work = threading.Event()
         self._stopping = False
         self._error: BaseException | None = None
@@ -63,12 +66,17 @@ class CommunicationThread:
             self.stop()
             raise StateError(f"the communication thread has ended: {error}") from error
 
+    def _until(self, nap: float) -> float:
+        """A nap, but for what is to come earlier."""
+        known = self._next_event()
+        return nap if not known else min(nap, known)
+
     def _run(self) -> None:
         nap = _SHORTEST
         try:
             while not self._stopping:
                 self._work.clear()
-                busy = self._event() or self._work.wait(nap)
+                busy = self._event() or self._work.wait(self._until(nap))
                 nap = _SHORTEST if busy else min(2 * nap, _LONGEST)
         except BaseException as error:
             self._error = error

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -32,7 +32,7 @@ class StepTime:
     """Running mean of the seconds between steps: the unit of time."""
 
     def __init__(self) -> None:
-        self._mean: float | None = None
+        self.mean = 0.0  # 0 as long as there is no measure
         self._last: float | None = None
         self._steps = 0
 
@@ -40,14 +40,13 @@ class StepTime:
         """A gradient step has been made."""
         if self._last is not None:
             self._steps += 1
-            mean = now - self._last if self._mean is None else self._mean
             # A plain mean at first, then one of the last hundred or so.
-            self._mean = mean + (now - self._last - mean) / min(self._steps, 100)
+            self.mean += (now - self._last - self.mean) / min(self._steps, 100)
         self._last = now
 
     def units(self, seconds: float) -> float:
-        """A time in units; 0 as long as there is no measure."""
-        return seconds / self._mean if self._mean else 0.0
+        """A time in units."""
+        return seconds / self.mean if self.mean else 0.0
 
 
 class A2CiD2(Decoupled):
@@ -128,6 +127,7 @@ class A2CiD2(Decoupled):
         self._clock = clock
         self._mixed_at = clock()
         self._step_time = StepTime()
+        self._random = np.random.default_rng((seed, exchange.rank, 1))
         exchange.publish(self._x)
 
     @property
@@ -141,8 +141,16 @@ class A2CiD2(Decoupled):
         return self._ratio
 
     def _stepped(self) -> None:
-        super()._stepped()
         self._step_time.stepped(self._clock())
+        super()._stepped()
+
+    def _times(self, events: int) -> Sequence[float]:
+        """At random within the next step, which makes Poisson numbers a Poisson process."""
+        now, step = self._clock(), self._step_time.mean
+        return [now + step * part for part in sorted(self._random.random(events).tolist())]
+
+    def _now(self) -> float:
+        return self._clock()
 
     def _event(self) -> bool:
         peer = self._next_peer()

@@ -9,6 +9,12 @@ Each rank keeps x and a weight w, at first 1. It pushes half of both to the next
 keeps the other half, adds what comes in, and computes gradients at z = x/w. Nobody waits: what
 comes late is added late, and where a queue is full the share is kept. The sums of x and of w are
 conserved, with everything in the queues, and z finds the average whatever the delays.
+
+In lock-step, as in the paper, w is 1 at every update. Where nobody waits it is not, and a rank
+that gets little for what it gives would have an ever smaller w, and gradient steps of x that are
+ever larger in z. So an update is added to z, that is w times the update to x, and a rank whose w is
+below 1/8 keeps what it has until it gets something. And one whose w is above 4, because its own
+steps take long, pushes without a step: else all weight would end with the slowest rank.
 """
 
 from __future__ import annotations
@@ -22,6 +28,8 @@ from ._decoupled import Decoupled
 from ._exchange import Array, Exchange, PeerSource
 from ._process import LearningRate, check_model
 from ._total import Total
+
+_LEAST_WEIGHT, _MOST_WEIGHT = 1 / 8, 4
 
 
 class ExponentialPeers:
@@ -61,8 +69,8 @@ class SGP(Decoupled):
     total : Total or None
         For what is collective: `averaged_model`, `synchronise`, `consensus_distance`.
 
-    Invariant: the sums over all ranks of x, which changes by updates only, and of w, which is the
-    number of ranks, with all messages in the queues.
+    Invariant: the sums over all ranks of x, which changes by w times updates only, and of w, which
+    is the number of ranks, with all messages in the queues.
     """
 
     def __init__(
@@ -105,35 +113,41 @@ class SGP(Decoupled):
 
     def _event(self) -> bool:
         peer = self._next_peer()
-        if not self._renew() and peer is None:
+        renewed = self._renew()
+        if peer is None and self.weight > _MOST_WEIGHT:
+            _, peer = self._partners.next()
+        if peer is None and not renewed:
             return False
         if peer is not None:
-            self._push(peer)
-        self._handover.show(self._x, 1 / self.weight)
+            self._count(self.weight >= _LEAST_WEIGHT and self._push(peer))
+        self._show()
         return True
 
+    def _show(self) -> None:
+        self._handover.show(np.divide(self._x, self.weight, out=self._share[:-1]))
+
     def _renew(self) -> bool:
-        """x gets the updates of this rank, x and w the shares of others; were there any?"""
-        update = self._handover.take()
-        if update is not None:
-            self._x += update
+        """x and w get the shares of others, z the updates of this rank; were there any?"""
         messages = self._exchange.drain()
         for _, share in messages:
             self._xw += share
+        update = self._handover.take()
+        if update is not None:
+            self._x += np.multiply(update, self.weight, out=self._share[:-1])
         self._counts.received += len(messages)
         return update is not None or bool(messages)
 
-    def _push(self, peer: int) -> None:
+    def _push(self, peer: int) -> bool:
         """Half of x and w, if there is room; what is kept and what is sent is what there was."""
         np.multiply(self._xw, 0.5, out=self._share)
         pushed = self._exchange.push(peer, self._share, sent=self._sent)
         if pushed:
             self._xw -= self._sent
-        self._count(pushed)
+        return pushed
 
     def _settle(self) -> None:
         self._renew()
-        self._handover.show(self._x, 1 / self.weight)
+        self._show()
 
     def _mass(self) -> tuple[Array, float]:
         return self._x, self.weight
@@ -151,4 +165,4 @@ class SGP(Decoupled):
         if not weight > 0:
             raise ValueError(f"state['weight']: expected a weight above 0, got {weight}")
         self._xw[-1] = weight
-        self._handover.show(self._x, 1 / weight)
+        self._handover.reset(self._x / self._xw.dtype.type(weight))

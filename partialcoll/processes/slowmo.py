@@ -97,9 +97,9 @@ class SlowMo(Process):
         """The inner process's."""
         return self._inner.communicate()
 
-    def due(self) -> int:
+    def next_event(self) -> float | None:
         """The inner process's."""
-        return self._inner.due()
+        return self._inner.next_event()
 
     def start(self) -> None:
         """Start the inner process's communication thread. Local; idempotent."""

@@ -18,7 +18,6 @@ step after that is known.
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 
@@ -81,18 +80,19 @@ class Swarm(Threaded):
         self._geometric = geometric
         self._random = np.random.default_rng((seed, exchange.rank))
         self._until_activation = self._draw()
-        # The training thread's: self._x, the model. Between the threads, under the lock:
+        # The training thread's: self._x, the model. Between the threads, pointers only, under
+        # the lock:
         self._lock = threading.Lock()
-        self._handed = np.empty_like(self._x)  # the model at the activation
+        self._handed = self._x.copy()  # the model at the activation
         self._activated = False  # it is there, and not yet taken
-        self._change = np.zeros_like(self._x)  # what communication changed, for training
-        self._changed = False
+        self._change: Array | None = None  # what communication changed, for training
+        self._spare = [np.zeros_like(self._x), np.zeros_like(self._x)]  # for more of these
         # The communication thread's:
         self._own = self._x.copy()  # the model at the last activation, with changes since
         self._base = self._x.copy()  # X^: what the registers of this rank say
-        self._moved = np.empty_like(self._x)
-        self._sent = np.empty_like(self._x)
-        self._peer_model = np.empty_like(self._x)
+        self._moved = np.zeros_like(self._x)
+        self._sent = np.zeros_like(self._x)
+        self._peer_model = np.zeros_like(self._x)
         exchange.publish(self._own)
 
     # The training thread
@@ -104,17 +104,19 @@ class Swarm(Threaded):
         self._x += update
         self._counts.steps += 1
         self._until_activation -= 1
-        begin = time.perf_counter()
-        with self._lock:
-            self._take_change()
-            if self._until_activation <= 0 and not self._activated:
-                np.copyto(self._handed, self._x)
-                self._activated = True
-                self._until_activation = self._draw()
-        self._counts.exposed_s += time.perf_counter() - begin
-        if self._activated:
-            self._thread.wake()
+        with self._exposed():
+            if not self._activated:  # else the change belongs to the model that was handed over
+                self._take_change()
+                if self._until_activation <= 0:
+                    self._hand_over()
         yield from ()
+
+    def _hand_over(self) -> None:
+        """Nobody else looks at `_handed` while nothing is activated."""
+        np.copyto(self._handed, self._x)
+        self._activated = True
+        self._until_activation = self._draw()
+        self._thread.wake()
 
     def _draw(self) -> int:
         if not self._geometric:
@@ -122,27 +124,26 @@ class Swarm(Threaded):
         return int(self._random.geometric(1 / self._local_steps))
 
     def _take_change(self) -> None:
-        if self._changed:
-            self._x += self._change
-            self._change.fill(0)
-            self._changed = False
+        with self._lock:
+            change, self._change = self._change, None
+        if change is not None:
+            self._x += change
+            with self._lock:
+                self._spare.append(change)
 
-    def due(self) -> int:
-        """How many communication events the steps so far have called for that have not come."""
-        return int(self._activated)
+    def next_event(self) -> float | None:
+        """0 if an activation has not been dealt with, else None."""
+        return 0.0 if self._activated else None
 
     # The communication thread
 
     def _event(self) -> bool:
-        with self._lock:
-            activated = self._activated
-            if activated:
-                self._own, self._handed = self._handed, self._own
-                if self._changed:  # after the model was handed over
-                    self._own += self._change
-                self._activated = False
-        if not activated:
+        if not self._activated:
             return self._take_in()
+        self._own, self._handed = self._handed, self._own
+        if self._change is not None:  # not in what was handed over, and training leaves it there
+            self._own += self._change
+        self._activated = False
         peer = self._peers.next_peer()
         if peer is not None:
             try:
@@ -157,8 +158,14 @@ class Swarm(Threaded):
         """The model gets this: here now, in training at its next step."""
         self._own += change
         with self._lock:
-            self._change += change
-            self._changed = True
+            before, self._change = self._change, None
+            after = self._spare.pop() if before is None else before
+        if before is None:
+            np.copyto(after, change)
+        else:
+            after += change
+        with self._lock:
+            self._change = after
 
     # Variant "queue"
 
@@ -219,18 +226,16 @@ class Swarm(Threaded):
 
     def _settle(self) -> None:
         """At rest, called by the training thread, which may look at everything."""
-        with self._lock:
-            self._activated = False
-            self._take_change()
+        self._activated = False
+        self._take_change()
         np.copyto(self._own, self._x)
-        if self._take_in():
-            with self._lock:
-                self._take_change()
+        self._take_in()
+        self._take_change()
 
     def _reset(self, model: Array) -> None:
+        self._take_change()
         super()._reset(model)
-        self._change.fill(0)
-        self._changed = self._activated = False
+        self._activated = False
         np.copyto(self._own, self._x)
         if self._interact == self._registers:
             self._current()  # of the model before

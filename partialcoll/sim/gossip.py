@@ -336,9 +336,10 @@ def plot(rows: list[_report.Row], title: str, path: str) -> None:
         "excess": "loss above the least, mean over ranks",
     }
     for axes, (x, y) in zip(all_axes, panels):
+        most = max(row[y] for row in rows)
         for label, seeds in _curves(rows).items():
             values = np.array([[row[y] for row in run] for run in seeds], float)
-            values[values <= 1e-16] = np.nan  # a logarithm needs some
+            values[values <= 1e-9 * most] = np.nan  # rounding; a logarithm needs some
             along = np.mean([[row[x] for row in run] for run in seeds], axis=0)
             known = ~np.isnan(values).any(axis=0)
             axes.plot(along[known], np.exp(np.log(values[:, known]).mean(axis=0)), label=label)

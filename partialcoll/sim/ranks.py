@@ -46,7 +46,8 @@ class SimulatedRank:
         self.process = process
         self._rank, self._task, self._events = rank, task, events
         self._step_time, self._transfer, self._random = step_time, transfer, random
-        self._looks = False  # the communication thread is going to look
+        self._looks = False  # the communication thread is going to look,
+        self._look_at = 0.0  # then
 
     def start(self, delay: float) -> None:
         """Begin after so much time."""
@@ -75,12 +76,16 @@ class SimulatedRank:
         self._look_after(NAP)
 
     def _look_after(self, delay: float) -> None:
-        if not self._looks:
-            self._looks = True
+        at = self._events.now + delay
+        if not self._looks or at < self._look_at:
+            self._looks, self._look_at = True, at
             self._events.after(delay, self._communicate)
 
     def _communicate(self) -> None:
+        if not self._looks or self._events.now < self._look_at:
+            return  # somebody has looked meanwhile
         self._looks = False
         did = self.process.communicate()
-        if self.process.due():
-            self._look_after(self._transfer() if did else NAP)
+        due = self.process.next_event()
+        if due is not None:
+            self._look_after(due + (self._transfer() if did else 0) or NAP)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of decentralised training under MPI: the synchronous ones against their formulas,
+and what gossip conserves, with all threads running."""
+
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+
+import partialcoll as pc
+from partialcoll import Topology, pairing
+from partialcoll.gossip import GossipBuffer
+from partialcoll.processes import (
+    ADPSGD,
+    DPSGD,
+    SGP,
+    A2CiD2,
+    AllreduceSGD,
+    LocalSGD,
+    NeighbourExchange,
+    SlowMo,
+    Swarm,
+    Total,
+    metropolis,
+)
+from partialcoll.quantize import Lattice
+
+pytestmark = pytest.mark.mpi
+
+
+def updates(comm, step, dim, dtype):
+    """Those of all ranks in one step."""
+    return np.random.default_rng(step).standard_normal((comm.size, dim)).astype(dtype)
+
+
+def handle_like(comm, x):
+    return pc.Allreduce_init(comm, None, None, like=x, quorum="full")
+
+
+@pytest.mark.parametrize("dtype", (np.float32, np.float64))
+def test_allreduce_sgd(comm, dtype):
+    """The mean of the updates, and the same bits everywhere."""
+    x = np.linspace(0, 1, 37).astype(dtype)
+    with handle_like(comm, x) as handle, AllreduceSGD(x, handle, learning_rate=0.5) as p:
+        for step in range(5):
+            u = updates(comm, step, 37, dtype)
+            p.step(u[comm.rank])
+            x = x - 0.5 * u.astype(np.float64).mean(axis=0)
+        np.testing.assert_allclose(p.model, x, rtol=1e-4 if dtype == np.float32 else 1e-12)
+        assert len(set(comm.allgather(p.model.tobytes()))) == 1
+        assert p.stats.steps == p.stats.communications == 5
+
+
+def test_local_sgd(comm):
+    x = np.zeros(5)
+    own = np.zeros((comm.size, 5))
+    with handle_like(comm, x) as handle, LocalSGD(x, handle, local_steps=3) as p:
+        for step in range(1, 8):
+            u = updates(comm, step, 5, np.float64)
+            p.apply(u[comm.rank])
+            own += u
+            if step % 3 == 0:
+                own[:] = own.mean(axis=0)
+            np.testing.assert_allclose(p.model, own[comm.rank], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("topology", ("ring", "star", "complete", "exponential"))
+@pytest.mark.parametrize("begin_early", (False, True))
+def test_dpsgd(comm, topology, begin_early):
+    """X(k+1) = W X(k) + U(k)."""
+    graph = Topology.make(topology, comm.size)
+    around = [graph.neighbours(rank) for rank in range(comm.size)]
+    w = np.zeros((comm.size, comm.size))
+    for i in range(comm.size):
+        for j, weight in metropolis(around, i).items():
+            w[i, j] = weight
+    x = updates(comm, 99, 6, np.float64)
+    own = x[comm.rank].copy()
+    weights = metropolis(around, comm.rank)
+    exchange = NeighbourExchange(comm, own, around[comm.rank])
+    with exchange, DPSGD(own, exchange, weights, comm.rank) as p:
+        for step in range(9):
+            u = updates(comm, step, 6, np.float64)
+            if begin_early:
+                p.begin()
+            p.apply(u[comm.rank])
+            x = w @ x + u
+            np.testing.assert_allclose(p.model, x[comm.rank], rtol=1e-11, atol=1e-11)
+
+
+def test_neighbours_that_do_not_agree(comm):
+    if comm.size == 1:
+        return
+    neighbours = [1] if comm.rank == 0 else []
+    with pytest.raises(pc.MismatchError):
+        NeighbourExchange(comm, np.zeros(3), neighbours)
+    with pytest.raises(ValueError, match="neighbours: expected other ranks"):
+        NeighbourExchange(comm, np.zeros(3), [comm.rank])
+
+
+def test_averages(comm):
+    """More than a piece of the sum: exact, whatever the dtype."""
+    dim = 70001
+    models = updates(comm, 0, dim, np.float32)
+    mean = models.astype(np.float64).mean(axis=0)
+    x = models[comm.rank]
+    total = Total.over(comm)
+    with handle_like(comm, x) as handle, LocalSGD(x, handle, total=total) as p:
+        np.testing.assert_allclose(p.averaged_model(), mean, rtol=1e-6, atol=1e-7)
+        apart = np.sqrt(((models - mean) ** 2).sum(axis=1).mean())
+        assert p.consensus_distance() == pytest.approx(apart, rel=1e-12)
+        p.synchronise()
+        np.testing.assert_array_equal(p.model, mean.astype(np.float32))
+        assert p.consensus_distance() == pytest.approx(0, abs=1e-4)
+        assert len(set(comm.allgather(p.model.tobytes()))) == 1
+    total.Free()
+    total.Free()
+
+
+def test_slowmo(comm):
+    """Around local SGD without its own averages: Algorithm 1."""
+    x = np.ones(4)
+    total = Total.over(comm)
+    begin, mean, u = x.copy(), x.copy(), np.zeros(4)
+    with handle_like(comm, x) as handle:
+        inner = LocalSGD(x, handle, local_steps=1000, learning_rate=0.25, total=total)
+        with SlowMo(inner, tau=4, beta=0.5, alpha=0.8) as p:
+            for step in range(1, 13):
+                drawn = updates(comm, step, 4, np.float64)
+                p.step(drawn[comm.rank])
+                mean = mean - 0.25 * drawn.mean(axis=0)
+                if step % 4 == 0:
+                    u = 0.5 * u + (begin - mean) / 0.25
+                    begin = mean = begin - 0.8 * 0.25 * u
+                    np.testing.assert_allclose(p.model, begin, rtol=1e-11, atol=1e-12)
+                    assert len(set(comm.allgather(p.model.tobytes()))) == 1
+    total.Free()
+
+
+GOSSIP = {
+    "adpsgd": ADPSGD,
+    "a2cid2": A2CiD2,
+    "baseline": partial(A2CiD2, accelerated=False),
+    "swarm": Swarm,
+    "swarm, 8 bits": Swarm,
+    "sgp": SGP,
+}
+
+
+@pytest.mark.parametrize("name", GOSSIP)
+def test_nothing_is_lost(comm, name):
+    """Threads, windows, whatever interleaves: the exact average is that of all updates."""
+    dim = 300
+    models = updates(comm, 0, dim, np.float64)
+    # Updates of SGP count w times, so it gets none: its average stays where it is.
+    drawn = updates(comm, 1, dim, np.float64) * (0.0 if name == "sgp" else 0.01)
+    own = models[comm.rank]
+    like = SGP.message(own) if name == "sgp" else own
+    topology = Topology.make("exponential", comm.size)
+    codec = Lattice(bits=8) if "bits" in name else None
+    peers = pairing.make("random", topology, comm.rank)
+    total = Total.over(comm)
+    exchange = GossipBuffer(comm, like=like, topology=topology, codec=codec)
+    with exchange, GOSSIP[name](own, exchange, peers, total=total) as p:
+        steps, most = 0, 20000 if comm.size > 1 else 50
+        # Others that have had enough no longer answer: then there is only `skipped`.
+        while steps < most and p.stats.communications + p.stats.skipped < 40:
+            p.apply(drawn[comm.rank])
+            steps += 1
+            time.sleep(1e-4)  # leaves the core to the other threads
+        assert steps < most or comm.size == 1, p.stats
+        counts = comm.allgather(p.stats)
+        if comm.size > 1:
+            assert sum(c.communications for c in counts) > 20
+        all_steps = comm.allgather(steps)
+        expected = models.mean(axis=0) + np.array(all_steps) @ drawn / comm.size
+        np.testing.assert_allclose(p.averaged_model(), expected, rtol=0, atol=1e-9)
+        p.synchronise()
+        p.stop()
+        np.testing.assert_allclose(p.model, expected, rtol=0, atol=1e-9)
+        assert len(set(comm.allgather(p.averaged_model().tobytes()))) == 1
+    total.Free()
+
+
+def test_slowmo_around_gossip(comm):
+    """The outer step is exact, whatever the inner process has under way."""
+    topology = Topology.make("exponential", comm.size)
+    peers = pairing.make("random", topology, comm.rank)
+    x = np.ones(6)
+    begin, mean, u = x.copy(), x.copy(), np.zeros(6)
+    total = Total.over(comm)
+    with GossipBuffer(comm, like=x, topology=topology) as exchange:
+        inner = ADPSGD(x, exchange, peers, learning_rate=0.5, total=total)
+        with SlowMo(inner, tau=3, beta=0.7) as p:
+            for step in range(1, 31):
+                drawn = updates(comm, step, 6, np.float64)
+                p.apply(drawn[comm.rank])
+                mean = mean + drawn.mean(axis=0)
+                if step % 3 == 0:
+                    u = 0.7 * u + (begin - mean) / 0.5
+                    begin = mean = begin - 0.5 * u
+                    np.testing.assert_allclose(p.averaged_model(), begin, rtol=0, atol=1e-9)
+    total.Free()
