@@ -518,6 +518,35 @@ def _add_quantize(commands: Any) -> None:
     _add_launch(quantize, ranks=1)
 
 
+def _add_gossip(commands: Any) -> None:
+    gossip = commands.add_parser(
+        "gossip",
+        help="what the operations of a gossip buffer cost, beside memcpy and MPI_Sendrecv",
+        description="Rank 0 publishes, reads, averages, collects, pushes and drains, while the "
+        "others sleep (only sendrecv needs rank 1). gbs counts models that are moved: averaging "
+        "reads one and writes one. All take turns, medians. sum_error is the relative change of "
+        "the sum over all ranks.",
+    )
+    gossip.add_argument(
+        "--sizes",
+        type=_sizes,
+        default=_sizes("4K,64K,1M,16M,100M"),
+        help="bytes of float32: FROM:TO, doubling, or a list (default 4K,64K,1M,16M,100M)",
+    )
+    gossip.add_argument(
+        "--bits",
+        type=_bit_widths,
+        default=[],
+        metavar="B[,B…]",
+        help="with the lattice codec as well, so many bits of an element",
+    )
+    gossip.add_argument(
+        "--iters", type=_positive_int, default=15, help="samples of each (default 15)"
+    )
+    _add_output(gossip)
+    _add_launch(gossip, ranks=2)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
@@ -547,6 +576,7 @@ def parser() -> argparse.ArgumentParser:
     _add_idle(bench)
     _add_overhead(bench)
     _add_quantize(bench)
+    _add_gossip(bench)
     sim = commands.add_parser("sim", help="the same code in virtual time").add_subparsers(
         dest="sim", required=True
     )
@@ -587,6 +617,8 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         from .bench.tune import main
     elif options.bench == "overhead":
         from .bench.overhead import main
+    elif options.bench == "gossip":
+        from .bench.gossip import main
     elif options.bench == "quantize":
         from .bench.quantize import main
     else:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a gossip buffer: freed by its user, or by MPI_Finalize. Freeing a window is
- * collective and blocks, so all first agree that it is this one's turn
+ * The end of a gossip buffer: freed by its user, or by MPI_Finalize. Freeing a window
+ * is collective and blocks, so all first agree that it is this one's turn
  * (allreduce/closing.c); then the driver frees it, whatever its own rank waits for: the
  * ranks need not free their buffers in one order.
  */
@@ -63,8 +63,8 @@ static bool is_closed(void *arg)
     return atomic_load(&g->closed) || atomic_load(&g->context->failure);
 }
 
-/* After a failure the window is still there, and stays: others may not have come to free
- * theirs. */
+/* After a failure the window is still there, and stays: others may not have come to
+ * free theirs. */
 static void dispose(pcoll_gossip *g)
 {
     progress_lock(g->context->progress);

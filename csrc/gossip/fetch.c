@@ -82,7 +82,7 @@ static int fetch_coded(struct gossip_memory *m, uint32_t peer, size_t slot_at,
 
 static int decode_blocks(struct gossip_memory *m, uint32_t peer, size_t slot_at,
                          size_t first, const struct slot_header *header,
-                         const void *key, struct fetched *fetched)
+                         const void *key, void *out, struct fetched *fetched)
 {
     const struct layout *l = &m->layout;
     size_t end = chunk_length(l, first);
@@ -93,7 +93,7 @@ static int decode_blocks(struct gossip_memory *m, uint32_t peer, size_t slot_at,
                          .note = &m->notes[i],
                          .low = m->planes + i * l->low,
                          .key = key ? element_at(l, key, at) : NULL,
-                         .out = (char *)m->theirs + at * l->sum};
+                         .out = (char *)out + at * l->sum};
         if (!coded_read(m, p.block, p.length, header->seed, p.note, p.low, NULL, p.key,
                         p.out))
             rc = fetch_more(m, peer, slot_at, header, &p, fetched);
@@ -102,15 +102,27 @@ static int decode_blocks(struct gossip_memory *m, uint32_t peer, size_t slot_at,
 }
 
 int fetch_chunk(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
-                const void *key, struct fetched *fetched)
+                const void *key, void *out, struct fetched *fetched)
 {
     struct slot_header header;
     *fetched = (struct fetched){0};
     if (!m->layout.bits)
-        return fetch_raw(m, peer, slot_at, first, chunk_length(&m->layout, first),
-                         m->theirs);
+        return fetch_raw(m, peer, slot_at, first, chunk_length(&m->layout, first), out);
     int rc = fetch_coded(m, peer, slot_at, first, &header);
-    if (rc != PCOLL_OK)
-        return rc;
-    return decode_blocks(m, peer, slot_at, first, &header, key, fetched);
+    return rc == PCOLL_OK
+               ? decode_blocks(m, peer, slot_at, first, &header, key, out, fetched)
+               : rc;
+}
+
+int fetch_elements(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
+                   const void *key, void *model, struct fetched *fetched)
+{
+    const struct layout *l = &m->layout;
+    void *place = place_at(l, model, first),
+         *out = l->dtype == l->held ? place : m->theirs;
+    const void *own = key ? element_at(l, key, first) : NULL;
+    int rc = fetch_chunk(m, peer, slot_at, first, own, out, fetched);
+    if (rc == PCOLL_OK && out != place)
+        gossip_narrow(l, place, out, chunk_length(l, first));
+    return rc;
 }

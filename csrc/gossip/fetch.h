@@ -16,8 +16,12 @@ struct fetched {
     uint32_t fallbacks, failures;
 };
 
-/* The slot that lies at this offset of the peer's window; into m->theirs, held form. */
+/* The slot that lies at this offset of the peer's window; into out, held form. */
 int fetch_chunk(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
-                const void *key, struct fetched *fetched);
+                const void *key, void *out, struct fetched *fetched);
+
+/* The same into elements of a whole model, application's form. */
+int fetch_elements(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
+                   const void *key, void *model, struct fetched *fetched);
 
 #endif

@@ -200,12 +200,11 @@ static int read_message(struct gossip_memory *m, uint32_t peer,
     *whole = true;
     for (size_t first = 0; first < l->count; first += l->chunk) {
         struct fetched fetched;
-        int rc = fetch_chunk(m, peer, queue_slot_at(l, from->slot), first,
-                             key ? element_at(l, key, first) : NULL, &fetched);
+        int rc = fetch_elements(m, peer, queue_slot_at(l, from->slot), first, key, out,
+                                &fetched);
         if (rc != PCOLL_OK)
             return rc;
         *whole = *whole && !fetched.failures;
-        gossip_narrow(l, place_at(l, out, first), m->theirs, chunk_length(l, first));
     }
     return PCOLL_OK;
 }

@@ -78,7 +78,7 @@ int register_read_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
         struct fetched fetched;
         uint64_t before = *version;
         int rc = fetch_chunk(m, peer, register_slot_at(&m->layout, before), first, key,
-                             &fetched);
+                             m->theirs, &fetched);
         if (rc == PCOLL_OK)
             rc = register_version(m, peer, version);
         if (rc != PCOLL_OK)
@@ -99,14 +99,13 @@ static int read_version(struct gossip_memory *m, uint32_t peer, const void *key,
     *now = version;
     for (size_t first = 0; first < l->count && *now - version <= 1; first += l->chunk) {
         struct fetched fetched;
-        int rc = fetch_chunk(m, peer, register_slot_at(l, version), first,
-                             key ? element_at(l, key, first) : NULL, &fetched);
+        int rc = fetch_elements(m, peer, register_slot_at(l, version), first, key, out,
+                                &fetched);
         if (rc == PCOLL_OK)
             rc = register_version(m, peer, now);
         if (rc != PCOLL_OK)
             return rc;
         m->stats.fallbacks += fetched.fallbacks;
-        gossip_narrow(l, place_at(l, out, first), m->theirs, chunk_length(l, first));
     }
     return PCOLL_OK;
 }
