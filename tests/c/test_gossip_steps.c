@@ -356,6 +356,78 @@ static uint64_t run(uint64_t seed)
     return report.steps;
 }
 
+/* Two ranks, one after the other. */
+static void create_pair(int bits)
+{
+    memset(&t, 0, sizeof t);
+    t.ranks = 2;
+    t.cap = 1;
+    t.options = (pcoll_gossip_options){.count = 2048,
+                                       .dtype = PCOLL_FLOAT64,
+                                       .bits = bits,
+                                       .queue_slots = 2,
+                                       .max_uncollected = 1};
+    struct layout l;
+    CHECK_OK(layout_init(&l, t.ranks, &t.options));
+    memory_windows_create(t.ranks, l.bytes, t.windows);
+    prepare(0, 1);
+    prepare(1, 2);
+}
+
+/* Any flipped bit of what the codec wrote: a message is thrown away, a register is read
+ * with more bits or as it is, never wrongly. */
+static void test_corrupted(void)
+{
+    create_pair(8);
+    const struct layout *l = &t.memory[0].layout;
+    static double out[MOST_COUNT], sent[MOST_COUNT];
+    for (uint64_t i = 0; i < 500; i++) {
+        bool done;
+        uint32_t source;
+        CHECK_OK(gossip_push(&t.memory[0], 1, t.model[0], t.model[1], sent, &done));
+        CHECK(done, "no room");
+        size_t at = queue_slot_at(l, 0) + l->notes_at +
+                    splitmix_below(7, i, (uint32_t)(l->high_at - l->notes_at));
+        bool note = at < queue_slot_at(l, 0) + l->low_at;
+        bool used = note ? (at - queue_slot_at(l, 0) - l->notes_at) <
+                               l->blocks * sizeof(struct block_note)
+                         : true;
+        t.windows[1]->memory[at] ^= (char)(1 << splitmix_below(8, i, 8));
+        CHECK_OK(gossip_take(&t.memory[1], t.model[1], out, &source, &done));
+        CHECK(!done || !used || !memcmp(out, sent, l->count * sizeof *out),
+              "byte %zu: a corrupted message was delivered", at);
+        CHECK(done || t.memory[1].stats.decode_failures > 0, "lost, and not counted");
+        CHECK_OK(gossip_take(&t.memory[1], t.model[1], out, &source, &done));
+        CHECK(!done, "delivered twice");
+    }
+    CHECK(t.memory[1].stats.decode_failures > 450, "%llu of 500 corrupted ones noticed",
+          (unsigned long long)t.memory[1].stats.decode_failures);
+    destroy();
+}
+
+/* The same for registers, which have more bits to fall back to. */
+static void test_corrupted_register(void)
+{
+    create_pair(8);
+    const struct layout *l = &t.memory[0].layout;
+    static double out[MOST_COUNT];
+    for (size_t b = 0; b < l->blocks; b++)
+        t.memory[0].distances[b] = 200; /* as if it had seen rank 1 */
+    for (uint64_t i = 0; i < 300; i++) {
+        uint64_t version;
+        CHECK_OK(register_publish(&t.memory[0], t.model[0], &version));
+        size_t at = register_slot_at(l, version) + l->low_at +
+                    splitmix_below(9, i, (uint32_t)(l->raw_at - l->low_at));
+        t.windows[0]->memory[at] ^= (char)(1 << splitmix_below(10, i, 8));
+        CHECK_OK(register_read(&t.memory[1], 0, t.model[1], out, &version));
+        for (size_t e = 0; e < l->count; e++)
+            CHECK(fabs(out[e] - t.model[0][e]) <= 1, "element %zu is %g, was %g", e,
+                  out[e], t.model[0][e]);
+    }
+    CHECK(t.memory[1].stats.fallbacks > 0, "nothing was read again");
+    destroy();
+}
+
 int main(void)
 {
     uint64_t seed = setting("PARTIALCOLL_SEED", 0), steps = 0;
@@ -365,6 +437,8 @@ int main(void)
         printf("%s\npassed\n", check_context);
         return 0;
     }
+    test_corrupted();
+    test_corrupted_register();
     for (seed = 1; seed <= schedules; seed++)
         steps += run(seed);
     printf("gossip steps: %llu schedules, %llu steps: all invariants held\n",
