@@ -30,14 +30,16 @@ def run(comm: MPI.Intracomm, dtype: str, averagings: int, count: int, topology: 
         peers = g.topology.neighbours(comm.rank)
         g.publish(x)
         comm.Barrier()
-        every, done, tries = 50 if comm.rank == 0 else 1, 0, 0
-        while done < averagings // comm.size:
+        every, done, tries, end = 50 if comm.rank == 0 else 1, 0, 0, None
+        while end is None or not end.Test():  # who has done its part still collects
             if tries % every == 0:
                 g.collect(x)
                 g.publish(x)
-            done += g.average(x, peers[rng.integers(len(peers))])
+            if done < averagings // comm.size:
+                done += g.average(x, peers[rng.integers(len(peers))])
+            elif end is None:
+                end = comm.Ibarrier()
             tries += 1
-        comm.Barrier()
         after = comm.allreduce(x.astype(np.float64) + g.pending())
         comm.Barrier()
         g.collect(x)

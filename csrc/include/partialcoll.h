@@ -571,8 +571,8 @@ int pcoll_gossip_free(pcoll_gossip **gossip, int64_t timeout_us);
  *
  * A payload describes itself: header, a step and a hash for each block of 1024
  * elements, and the planes of all blocks. It is in the byte order of this machine;
- * another one refuses it. Vectors are aligned as their dtype asks for, payloads need not be. All
- * of this is local, and MPI need not be initialised.
+ * another one refuses it. Vectors are aligned as their dtype asks for, payloads need
+ * not be. All of this is local, and MPI need not be initialised.
  */
 typedef struct pcoll_lattice {
     uint64_t count; /* elements */
