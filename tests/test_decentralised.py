@@ -634,6 +634,14 @@ def test_an_error_in_the_thread_surfaces():
         p.step(np.ones(2))
     p.Free()
 
+    # In a with-statement at its end, unless there is another one.
+    for error, expected in ((None, StateError), (KeyError("mine"), KeyError)):
+        with pytest.raises(expected), ADPSGD(np.zeros(2), buffers[0], Fixed(7)) as p:
+            p.apply(np.ones(2))
+            p._thread._thread.join(60)
+            if error is not None:
+                raise error
+
 
 @pytest.mark.parametrize("make", GOSSIP, ids=lambda m: m.__name__)
 def test_state(make):

@@ -298,4 +298,8 @@ class Process:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.Free()
+        try:
+            self.Free()
+        except StateError:
+            if kind is None:  # else the thread's error would hide this one
+                raise

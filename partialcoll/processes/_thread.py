@@ -11,7 +11,7 @@ from .._errors import StateError
 # Seconds. A nap doubles while nothing happens: what others leave here is found soon after a busy
 # time, and an idle process costs less than a hundredth of a core.
 _SHORTEST = 0.5e-3
-_LONGEST = 20e-3
+_LONGEST = 40e-3
 
 
 class CommunicationThread:

@@ -39,7 +39,8 @@ class Swarm(Threaded):
         A `partialcoll.GossipBuffer` of the same shape and dtype. With a codec models and
         differences are quantised; this rank's model is the key.
     peers : PeerSource
-        Whom to average with; anything with ``next_peer() -> int | None``.
+        Whom to average with; anything with ``next_peer() -> int | None``. One that chooses for
+        itself, as `pairing.Random`: an interaction needs nobody who is free.
     local_steps : int
         H, the steps between two activations.
     geometric : bool
