@@ -135,7 +135,7 @@ class GossipBuffer:
                 f"like: expected float16, bfloat16, float32 or float64, got {buffer.name}"
             )
         self._shape, self._dtype = buffer.array.shape, buffer.array.dtype
-        self._core_dtype = buffer.dtype
+        self._element = buffer.dtype
         if codec is not None and not isinstance(codec, Lattice):
             raise TypeError(f"codec: expected a Lattice or None, got {codec!r}")
         self._topology = Topology.make(topology, comm.size)
@@ -197,7 +197,7 @@ class GossipBuffer:
         if given is None:
             return ffi.NULL
         buffer = _buffers.as_buffer(argument, given, writable)
-        if buffer.dtype != self._core_dtype:
+        if buffer.dtype != self._element:
             raise TypeError(f"{argument}: expected dtype {self._dtype}, got {buffer.name}")
         if buffer.array.shape != self._shape:
             raise ValueError(f"{argument}: expected shape {self._shape}, got {buffer.array.shape}")
@@ -302,7 +302,7 @@ class GossipBuffer:
 
     def pending(self) -> Array:
         """A copy of what lies here uncollected; float64 for float64, else float32. Local."""
-        held = np.float64 if self._core_dtype == lib.PCOLL_FLOAT64 else np.float32
+        held = np.float64 if self._element == lib.PCOLL_FLOAT64 else np.float32
         out = np.empty(self._shape, held)
         check(lib.pcoll_gossip_pending(self._core(), ffi.cast("void *", out.ctypes.data)))
         return out

@@ -2,9 +2,9 @@
 """Do the invariants catch mistakes? Plants protocol mistakes one at a time and looks.
 
 Each mistake is one small change of a source under csrc/. It has to compile, and running the
-simulated schedules with it (for the domain and the gossip buffers: those of their steps) has to end with a
-broken invariant: a crash, a hang or a clean run is a failure of this script. The unchanged sources
-have to pass first.
+simulated schedules with it (for the domain and the gossip buffers: those of their steps) has to
+end with a broken invariant: a crash, a hang or a clean run is a failure of this script. The
+unchanged sources have to pass first.
 
     python tests/mutants.py [--jobs 2] [--json F] [NAME ...]
 """

@@ -73,6 +73,8 @@ def test_skew_with_quorums(run):
         ["balanced", "--domain", "galaxy"],
         ["skew", "--domain", "node,"],
         ["idle", "--domain", "auto"],
+        ["gossip", "--bits", "1"],
+        ["gossip", "--sizes", "0"],
         ["quantize", "--bits", "8,17"],
         ["quantize", "--bits", "1"],
         ["quantize", "--sizes", "0"],
@@ -231,3 +233,25 @@ def test_quantize(run, tmp_path, ranks):
                 assert row["ratio"] == pytest.approx(row["bits"] / 32, abs=0.01)
     assert all(row["max_error"] == 0 and row["ratio"] == 1 for row in rows[:: len(expected)])
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ranks", ["2", "3"])
+def test_gossip(run, tmp_path, ranks):
+    plot = tmp_path / "gossip.png"
+    words = ["gossip", "-n", ranks, "--sizes", "4,300K", "--bits", "8", "--iters", "2"]
+    rows = run(*words, "--plot", str(plot))
+    ops = ["memcpy", "sendrecv", "publish", "read", "average", "collect", "push", "drain"]
+    assert [row["op"] for row in rows] == 4 * ops
+    assert {(row["codec"], row["bytes"]) for row in rows} == {
+        (codec, size) for codec in (None, 8) for size in (4, 300 << 10)
+    }
+    for row in rows:
+        assert row["peers"] == int(ranks) - 1 and row["gbs"] > 0 and row["latency_us"] > 0
+        assert row["sum_error"] < 1e-6
+    assert plot.stat().st_size > 5000
+
+
+def test_gossip_alone(capfd):
+    """One rank has nobody to average with."""
+    assert main(["bench", "gossip", "-n", "1"]) != 0
+    assert "at least 2 ranks" in capfd.readouterr().err

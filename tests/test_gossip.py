@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gossip buffers under MPI: what each of the three promises, whoever does what when."""
 
+import contextlib
 import time
 
 import numpy as np
@@ -390,10 +391,8 @@ def test_several_buffers(comm):
     if comm.rank % 2:
         buffers.reverse()
     for g in buffers:
-        try:
+        with contextlib.suppress(TimeoutError):
             g.Free(timeout=0.01)
-        except TimeoutError:
-            pass
     for g in buffers:
         g.Free()
 

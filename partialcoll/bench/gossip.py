@@ -58,7 +58,7 @@ class _Pair:
 
     def sum_error(self) -> float:
         """How much the sum over all ranks has changed, relative to that of absolute values."""
-        size = self.comm.allreduce(float(np.abs(self.x.astype(np.float64)).sum()))
+        size: float = self.comm.allreduce(float(np.abs(self.x.astype(np.float64)).sum()))
         return abs(self._sum() - self.total) / size
 
     def sendrecv(self) -> None:
@@ -133,7 +133,7 @@ def _measure(
 def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:
     """Measure, all operations of a size by turns; rows on rank 0. Collective."""
     if comm.size < 2:
-        raise ValueError("bench gossip: needs at least 2 ranks, got 1")
+        raise SystemExit("bench gossip: -n: expected at least 2 ranks, got 1")
     rows = []
     for bits in (0, *options.bits):
         for size in options.sizes:
