@@ -71,10 +71,13 @@ def command(
 
 
 def environment(vendor: str) -> dict[str, str]:
-    """The environment of the job: one compute thread a rank, Open MPI allowed as root."""
+    """The environment of the job: one compute thread a rank, Open MPI allowed as root and without
+    a complaint about each window."""
     env = dict(os.environ)
     env.setdefault("OMP_NUM_THREADS", "1")
     env["PARTIALCOLL_TTY"] = "1" if sys.stderr.isatty() else ""
+    if vendor == "openmpi":
+        env.setdefault("OMPI_MCA_osc", "^ucx")
     if vendor == "openmpi" and os.geteuid() == 0:
         env.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         env.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
