@@ -381,6 +381,16 @@ class GossipBuffer:
         return self._size
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the model."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its elements."""
+        return self._dtype
+
+    @property
     def topology(self) -> Topology:
         """Who may talk to whom."""
         return self._topology

@@ -755,6 +755,17 @@ def test_bad_construction(arguments, options, error, match):
         ADPSGD(*arguments, buffer, Fixed(1), **options)
 
 
+def test_an_exchange_of_another_shape():
+    """Said where the process is made, not by its thread."""
+    exchanges = World("complete", 2, 3).buffers()
+    with pytest.raises(ValueError, match=r"exchange: expected shape \(4,\) .*got \(3,\)"):
+        ADPSGD(np.zeros(4), exchanges[0], Fixed(1))
+    with pytest.raises(ValueError, match=r"3 parameters and 1 more"):
+        SGP(np.zeros(3), exchanges[0], Fixed(1))
+    with pytest.raises(ValueError, match="float32"):
+        Swarm(np.zeros(3, np.float32), exchanges[0], Fixed(1))
+
+
 def test_bad_arguments():
     world = World("complete", 2, 2)
     buffer, _ = world.buffers()

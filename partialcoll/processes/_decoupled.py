@@ -28,13 +28,25 @@ from ._total import Total
 class Threaded(Process):
     """A process with a communication thread, that calls `_event` under a lock."""
 
+    _beside_x = 0  # elements that are exchanged with x
+
     def __init__(
         self, x: Array, exchange: Exchange, *, learning_rate: LearningRate, total: Total | None
     ) -> None:
         super().__init__(x, learning_rate=learning_rate, total=total)
+        self._check_exchange(exchange)
         self._exchange = exchange
         self._communicating = threading.Lock()
         self._thread = CommunicationThread(self.communicate, self.next_event)
+
+    def _check_exchange(self, exchange: Exchange) -> None:
+        shape, dtype = (self._x.size + self._beside_x,), self._x.dtype
+        if (exchange.shape, exchange.dtype) != (shape, dtype):
+            more = f" and {self._beside_x} more" if self._beside_x else ""
+            raise ValueError(
+                f"exchange: expected shape {shape} ({self._x.size} parameters{more}) and {dtype}, "
+                f"got {exchange.shape} and {exchange.dtype}"
+            )
 
     def communicate(self) -> bool:
         """One communication event, which waits for nobody; False if there was nothing to do, or

@@ -33,6 +33,14 @@ class Exchange(Protocol):
         """How many ranks there are."""
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what is exchanged."""
+
+    @property
+    def dtype(self) -> Any:
+        """Of its elements."""
+
+    @property
     def topology(self) -> Any:
         """Who may exchange with whom."""
 

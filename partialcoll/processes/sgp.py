@@ -73,6 +73,8 @@ class SGP(Decoupled):
     is the number of ranks, with all messages in the queues.
     """
 
+    _beside_x = 1  # the weight
+
     def __init__(
         self,
         x: Array,

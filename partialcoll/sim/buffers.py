@@ -55,6 +55,7 @@ class SimulatedBuffer:
         max_uncollected: int,
     ) -> None:
         self.rank = rank
+        self.shape, self.dtype = like.shape, like.dtype
         self.topology = topology
         self.stats = BufferCounts()
         self.on_arrival: Callable[[], None] = _nobody

@@ -437,10 +437,10 @@ int main(void)
         printf("%s\npassed\n", check_context);
         return 0;
     }
-    test_corrupted();
-    test_corrupted_register();
     for (seed = 1; seed <= schedules; seed++)
         steps += run(seed);
+    test_corrupted();
+    test_corrupted_register();
     printf("gossip steps: %llu schedules, %llu steps: all invariants held\n",
            (unsigned long long)schedules, (unsigned long long)steps);
     return 0;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does gossip conserve the sum, and does it mix, while one rank collects rarely?
 
-Run on some ranks: mpiexec -n 4 python bench/gossip.py [--averagings 100000]. Every rank averages
+Run on some ranks: mpiexec -n 4 python bench/conserved.py [--averagings 100000]. Every rank averages
 with random others without pause; rank 0 collects once in 50. Prints, for each dtype, the relative
 change of the sum (what lies uncollected included) and how much the consensus distance has shrunk.
 """
