@@ -86,10 +86,8 @@ def main() -> None:
             rate, exposed = run(comm, method, factor, options)
             undelayed = undelayed or rate
             if comm.rank == 0:
-                print(
-                    f"{method:10} {factor:16g} {rate:23.2f} {rate / undelayed:13.1%} {exposed:17.2f}",
-                    flush=True,
-                )
+                part = f"{rate / undelayed:13.1%}"
+                print(f"{method:10} {factor:16g} {rate:23.2f} {part} {exposed:17.2f}", flush=True)
 
 
 if __name__ == "__main__":

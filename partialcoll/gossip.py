@@ -134,7 +134,8 @@ class GossipBuffer:
             raise TypeError(
                 f"like: expected float16, bfloat16, float32 or float64, got {buffer.name}"
             )
-        self._shape, self._dtype = buffer.array.shape, buffer.array.dtype
+        self._shape: tuple[int, ...] = buffer.array.shape
+        self._dtype: np.dtype[Any] = buffer.array.dtype
         self._element = buffer.dtype
         if codec is not None and not isinstance(codec, Lattice):
             raise TypeError(f"codec: expected a Lattice or None, got {codec!r}")
