@@ -86,7 +86,7 @@ INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST
 objects = $(patsubst %.c,$(C)/$(1)/%.o,$(2))
 $(C)/plain/%.o: FLAGS := $(ASAN)
 $(C)/interleaved/%.o: FLAGS := $(ASAN) $(INTERLEAVED)
-$(C)/threads/%.o: FLAGS := $(TSAN) -DPCOLL_TEST_CHUNK_BYTES=64
+$(C)/threads/%.o: FLAGS := $(TSAN) -DPCOLL_TEST_CHUNK_BYTES=64 -DPCOLL_TEST_CHUNK_BLOCKS=1
 $(C)/shipped/%.o: FLAGS := -O3
 define compile
 $(C)/$(1)/%.o: %.c $(HEADERS)
@@ -105,6 +105,7 @@ WITH_program_threads := tests/c/inproc.c
 HOW_invariants := interleaved
 HOW_node_steps := interleaved
 HOW_gossip_steps := interleaved
+HOW_gossip_threads := threads
 HOW_threads := threads
 HOW_node_threads := threads
 HOW_program_threads := threads
