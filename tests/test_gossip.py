@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 import partialcoll as pc
+from partialcoll import pairing
 
 pytestmark = pytest.mark.mpi
 
 COUNT = 70_001  # two chunks
 DTYPES = [np.float64, np.float32, np.float16]
+with contextlib.suppress(ImportError):
+    from ml_dtypes import bfloat16
+
+    DTYPES.append(bfloat16)
 CODECS = [None, pc.Lattice(8), pc.Lattice(4), pc.Lattice(16), pc.Lattice(5, rotate=True)]
 
 
@@ -263,6 +268,42 @@ def test_bits_save_bytes(comm):
             read[codec] = g.stats.bytes_read - before
             comm.Barrier()
     assert read[pc.Lattice(8)] < 0.4 * read[None], read
+
+
+@pytest.mark.parametrize("topology", ["ring", "complete"])
+def test_free_ranks_find_each_other(comm, topology):
+    """Over the board of the buffer: whoever takes somebody is the one whom that one was taken by;
+    a rank that has had enough holds nobody up."""
+    several(comm)
+    x = np.zeros(3)
+    with pc.GossipBuffer(comm, like=x, topology=topology) as g:
+        free = pairing.make("available", g.topology, comm.rank, board=g.board)
+        rng = np.random.default_rng(comm.rank)
+        took, end = [], None
+        while end is None or not end.Test():
+            if rng.random() < 0.2:
+                time.sleep(rng.random() * 1e-3)
+            if end is not None:
+                continue
+            peer = free.poll()
+            if isinstance(peer, int):
+                took.append(peer)
+            if len(took) + free.taken >= 40 or (peer is None and comm.Iprobe(tag=7)):
+                free.leave()
+                for other in range(comm.size):  # there may be nobody left for them
+                    if other != comm.rank:
+                        comm.send(None, other, tag=7)
+                end = comm.Ibarrier()
+        for other in range(comm.size):
+            if other != comm.rank:
+                comm.recv(source=other, tag=7)
+        pairs = comm.allgather((took, free.taken))
+        chosen = [peer for peers, _ in pairs for peer in peers]
+        assert [chosen.count(rank) for rank in range(comm.size)] == [taken for _, taken in pairs]
+        assert len(chosen) >= 20
+        assert all(peer in g.topology.neighbours(comm.rank) for peer in took)
+        assert (g.board.read_all() == 0).all()
+        comm.Barrier()
 
 
 # Bad input
