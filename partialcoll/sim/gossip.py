@@ -347,7 +347,15 @@ def plot(rows: list[_report.Row], title: str, path: str) -> None:
         axes.set_xlabel(names[x])
         axes.set_ylabel(names[y])
         axes.spines[["top", "right"]].set_visible(False)
-    all_axes[0].legend(fontsize=8, frameon=False)
+    lines, labels = all_axes[0].get_legend_handles_labels()
+    figure.legend(
+        lines,
+        labels,
+        loc="outside lower center",
+        ncols=min(6, len(labels)),
+        fontsize=8,
+        frameon=False,
+    )
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=130)
     plt.close(figure)
