@@ -9,6 +9,8 @@
 #include "buffer.h"
 #include "window_mpi.h"
 
+enum { FAR_CHUNKS = 8 };
+
 enum field {
     FIELD_COUNT,
     FIELD_DTYPE,
@@ -59,6 +61,8 @@ static int prepare(struct context *c, const pcoll_gossip_options *o,
         .seed = splitmix_at(o->seed, c->transport->rank),
     };
     int rc = layout_init(&m->layout, c->transport->size, o);
+    if (c->transport->off_node) /* a message takes much longer than a nap */
+        m->layout.chunk *= FAR_CHUNKS;
     if (rc == PCOLL_OK && o->bits && !(o->margin >= 1 && o->margin <= 1e6))
         rc = fail(PCOLL_EINVAL, "margin: expected 1 to 1e6, got %g", o->margin);
     if (rc == PCOLL_OK)

@@ -8,20 +8,71 @@
 #include "window_mpi.h"
 
 #include <mpi.h>
+#include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
+#include <time.h>
 
 #include "../transport/mpi.h"
+
+enum { MOST_REQUESTS = 16 };
 
 struct window_mpi {
     struct window base;
     MPI_Win win;
     MPI_Comm comm;
+    bool *far; /* by rank: on another node */
+    MPI_Request requests[MOST_REQUESTS];
+    int under_way;
 };
+
+static struct window_mpi *of(struct window *w)
+{
+    return (struct window_mpi *)w;
+}
 
 static MPI_Win win_of(struct window *w)
 {
-    return ((struct window_mpi *)w)->win;
+    return of(w)->win;
+}
+
+static bool is_far(struct window *w, uint32_t peer)
+{
+    return of(w)->far[peer];
+}
+
+/* For all requests, without burning a core. */
+static int wait_patiently(struct window_mpi *m)
+{
+    long us = 10;
+    for (int done = 0; m->under_way; us = us < 100 ? 2 * us : 200) {
+        int rc = mpi_check(
+            MPI_Testall(m->under_way, m->requests, &done, MPI_STATUSES_IGNORE),
+            "MPI_Testall");
+        if (rc != PCOLL_OK)
+            return rc;
+        if (done)
+            m->under_way = 0;
+        else
+            nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+    }
+    return PCOLL_OK;
+}
+
+/* Where the next request goes, NULL after a failure. */
+static MPI_Request *next_request(struct window *w)
+{
+    struct window_mpi *m = of(w);
+    if (m->under_way == MOST_REQUESTS && wait_patiently(m) != PCOLL_OK)
+        return NULL;
+    return &m->requests[m->under_way];
+}
+
+/* It has been begun. */
+static int begun(struct window *w, int mpi_error, const char *what)
+{
+    int rc = mpi_check(mpi_error, what);
+    of(w)->under_way += rc == PCOLL_OK;
+    return rc;
 }
 
 static MPI_Datatype type_of(int dtype)
@@ -34,52 +85,103 @@ static MPI_Datatype type_of(int dtype)
 /* MPI counts in int; a message is a chunk, far below. */
 static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_t bytes)
 {
-    return mpi_check(MPI_Get(into, (int)bytes, MPI_BYTE, (int)peer, (MPI_Aint)offset,
-                             (int)bytes, MPI_BYTE, win_of(w)),
-                     "MPI_Get");
+    MPI_Aint at = (MPI_Aint)offset;
+    int n = (int)bytes, target = (int)peer;
+    if (!is_far(w, peer))
+        return mpi_check(MPI_Get(into, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
+                         "MPI_Get");
+    MPI_Request *request = next_request(w);
+    return request ? begun(w,
+                           MPI_Rget(into, n, MPI_BYTE, target, at, n, MPI_BYTE,
+                                    win_of(w), request),
+                           "MPI_Rget")
+                   : PCOLL_EMPI;
 }
 
 static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
                size_t bytes)
 {
-    return mpi_check(MPI_Put(from, (int)bytes, MPI_BYTE, (int)peer, (MPI_Aint)offset,
-                             (int)bytes, MPI_BYTE, win_of(w)),
-                     "MPI_Put");
+    MPI_Aint at = (MPI_Aint)offset;
+    int n = (int)bytes, target = (int)peer;
+    if (!is_far(w, peer))
+        return mpi_check(MPI_Put(from, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
+                         "MPI_Put");
+    MPI_Request *request = next_request(w);
+    return request ? begun(w,
+                           MPI_Rput(from, n, MPI_BYTE, target, at, n, MPI_BYTE,
+                                    win_of(w), request),
+                           "MPI_Rput")
+                   : PCOLL_EMPI;
 }
 
 static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
                int dtype, size_t count)
 {
-    return mpi_check(MPI_Accumulate(from, (int)count, type_of(dtype), (int)peer,
-                                    (MPI_Aint)offset, (int)count, type_of(dtype),
-                                    MPI_SUM, win_of(w)),
-                     "MPI_Accumulate");
+    MPI_Aint at = (MPI_Aint)offset;
+    MPI_Datatype type = type_of(dtype);
+    int n = (int)count, target = (int)peer;
+    if (!is_far(w, peer))
+        return mpi_check(
+            MPI_Accumulate(from, n, type, target, at, n, type, MPI_SUM, win_of(w)),
+            "MPI_Accumulate");
+    MPI_Request *request = next_request(w);
+    return request ? begun(w,
+                           MPI_Raccumulate(from, n, type, target, at, n, type, MPI_SUM,
+                                           win_of(w), request),
+                           "MPI_Raccumulate")
+                   : PCOLL_EMPI;
+}
+
+/* `into` becomes what was there before `from` was added, or NULL was not. */
+static int get_and_add(struct window *w, uint32_t peer, size_t offset, const void *from,
+                       void *into, int dtype, size_t count)
+{
+    MPI_Aint at = (MPI_Aint)offset;
+    MPI_Datatype type = type_of(dtype);
+    MPI_Op op = from ? MPI_SUM : MPI_NO_OP;
+    int n = (int)count, target = (int)peer, given = from ? n : 0;
+    if (!is_far(w, peer))
+        return mpi_check(MPI_Get_accumulate(from, given, type, into, n, type, target,
+                                            at, n, type, op, win_of(w)),
+                         "MPI_Get_accumulate");
+    MPI_Request *request = next_request(w);
+    return request ? begun(w,
+                           MPI_Rget_accumulate(from, given, type, into, n, type, target,
+                                               at, n, type, op, win_of(w), request),
+                           "MPI_Rget_accumulate")
+                   : PCOLL_EMPI;
 }
 
 static int get_sums(struct window *w, uint32_t peer, size_t offset, void *into,
                     int dtype, size_t count)
 {
-    return mpi_check(MPI_Get_accumulate(NULL, 0, type_of(dtype), into, (int)count,
-                                        type_of(dtype), (int)peer, (MPI_Aint)offset,
-                                        (int)count, type_of(dtype), MPI_NO_OP,
-                                        win_of(w)),
-                     "MPI_Get_accumulate");
+    return get_and_add(w, peer, offset, NULL, into, dtype, count);
 }
 
 static int complete(struct window *w, uint32_t peer)
 {
+    if (is_far(w, peer))
+        return wait_patiently(of(w));
     return mpi_check(MPI_Win_flush_local((int)peer, win_of(w)), "MPI_Win_flush_local");
 }
 
 static int flush(struct window *w, uint32_t peer)
 {
-    return mpi_check(MPI_Win_flush((int)peer, win_of(w)), "MPI_Win_flush");
+    int rc = wait_patiently(of(w));
+    return rc == PCOLL_OK
+               ? mpi_check(MPI_Win_flush((int)peer, win_of(w)), "MPI_Win_flush")
+               : rc;
 }
 
 static int fetch_add(struct window *w, uint32_t peer, size_t offset, int64_t delta,
                      int64_t *before)
 {
-    int rc = mpi_check(MPI_Fetch_and_op(&delta, before, MPI_INT64_T, (int)peer,
+    int rc;
+    if (is_far(w, peer))
+        rc =
+            get_and_add(w, peer, offset, delta ? &delta : NULL, before, PCOLL_INT64, 1);
+    else
+        rc = mpi_check(MPI_Fetch_and_op(&delta, before, MPI_INT64_T, (int)peer,
                                         (MPI_Aint)offset, delta ? MPI_SUM : MPI_NO_OP,
                                         win_of(w)),
                        "MPI_Fetch_and_op");
@@ -103,13 +205,14 @@ static int sync(struct window *w)
 /* Collective; all are known to be here. */
 static void destroy(struct window *w)
 {
-    struct window_mpi *m = (struct window_mpi *)w;
+    struct window_mpi *m = of(w);
     if (m->win != MPI_WIN_NULL) {
         MPI_Win_unlock_all(m->win);
         MPI_Win_free(&m->win);
     }
     if (m->comm != MPI_COMM_NULL)
         MPI_Comm_free(&m->comm);
+    free(m->far);
     free(m);
 }
 
@@ -133,6 +236,36 @@ static int check_model(MPI_Win win)
                ? PCOLL_OK
                : fail(PCOLL_EMPI, "gossip buffers need windows of MPI's unified memory "
                                   "model, which this MPI does not give");
+}
+
+/* Who is on another node, as MPI sees it. */
+static int find_far(struct window_mpi *m)
+{
+    int size = (int)m->base.size;
+    MPI_Comm node;
+    MPI_Group all, near;
+    int *ranks = malloc(2 * m->base.size * sizeof *ranks);
+    m->far = calloc(m->base.size, sizeof *m->far);
+    int rc = mpi_check(
+        MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
+        "MPI_Comm_split_type");
+    if (rc == PCOLL_OK && ranks && m->far) {
+        for (int i = 0; i < size; i++)
+            ranks[i] = i;
+        MPI_Comm_group(m->comm, &all);
+        MPI_Comm_group(node, &near);
+        MPI_Group_translate_ranks(all, size, ranks, near, ranks + size);
+        for (int i = 0; i < size; i++)
+            m->far[i] = ranks[size + i] == MPI_UNDEFINED;
+        MPI_Group_free(&all);
+        MPI_Group_free(&near);
+    }
+    if (rc == PCOLL_OK)
+        MPI_Comm_free(&node);
+    bool had_room = ranks && m->far;
+    free(ranks);
+    return rc != PCOLL_OK || had_room ? rc
+                                      : fail(PCOLL_ENOMEM, "no memory for a window");
 }
 
 static int allocate(struct window_mpi *m, size_t bytes)
@@ -164,8 +297,11 @@ int window_mpi_create(const void *comm, size_t bytes, struct window **out)
         rc = mpi_check(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN),
                        "MPI_Comm_set_errhandler");
     if (rc == PCOLL_OK)
+        rc = find_far(m);
+    if (rc == PCOLL_OK)
         rc = allocate(m, bytes);
     if (rc != PCOLL_OK) {
+        free(m->far);
         free(m); /* what MPI has made of it is lost: the others may not free theirs */
         return rc;
     }
