@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,6 +17,21 @@ from .quantize import Lattice
 from .topology import Topology
 
 Array = np.ndarray[Any, Any]
+
+
+def _has_memory(given: Any) -> bool:
+    """Is it more than something that an array can be made of?"""
+    if isinstance(given, np.generic):
+        return False
+    if isinstance(given, np.ndarray) or hasattr(given, "data_ptr"):
+        return True
+    try:
+        memoryview(given)
+    except TypeError:
+        return isinstance(given, (list, tuple)) and bool(given) and _has_memory(given[0])
+    return True
+
+
 _FLOATS = {lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16, lib.PCOLL_FLOAT32, lib.PCOLL_FLOAT64}
 
 
@@ -129,6 +145,17 @@ class GossipBuffer:
         address = _comm.address(comm)
         _settings.configure_logging(comm.rank)
         self._rank, self._size = comm.rank, comm.size
+        options = ffi.new("pcoll_gossip_options *")
+        try:
+            self._describe(options, like, topology)
+            self._choose(options, codec, queue_slots, max_uncollected, progress)
+        except Exception:  # the others are told, else they would wait
+            options.dtype = -1
+            lib.pcoll_gossip_create(address, options, self._pointer)
+            raise
+        check(lib.pcoll_gossip_create(address, options, self._pointer))
+
+    def _describe(self, options: Any, like: Any, topology: Any) -> None:
         buffer = _buffers.as_buffer("like", like, writable=False)
         if buffer.dtype not in _FLOATS or buffer.datatype is not None:
             raise TypeError(
@@ -137,13 +164,11 @@ class GossipBuffer:
         self._shape: tuple[int, ...] = buffer.array.shape
         self._dtype: np.dtype[Any] = buffer.array.dtype
         self._element = buffer.dtype
-        if codec is not None and not isinstance(codec, Lattice):
-            raise TypeError(f"codec: expected a Lattice or None, got {codec!r}")
-        self._topology = Topology.make(topology, comm.size)
+        self._topology = Topology.make(topology, self._size)
         self._neighbours = self._allowed()
-        options = self._options(codec, queue_slots, max_uncollected, progress)
         options.count, options.dtype = buffer.count, buffer.dtype
-        check(lib.pcoll_gossip_create(address, options, self._pointer))
+        options.shape = zlib.crc32(repr(self._shape).encode())
+        options.topology = self._topology.fingerprint
 
     def _allowed(self) -> frozenset[int]:
         """Those whom this rank may read, average with or send to."""
@@ -154,9 +179,16 @@ class GossipBuffer:
             )
         return frozenset(self._topology.neighbours(self._rank))
 
-    def _options(
-        self, codec: Lattice | None, queue_slots: int, max_uncollected: int, progress: str | None
-    ) -> Any:
+    def _choose(
+        self,
+        options: Any,
+        codec: Lattice | None,
+        queue_slots: int,
+        max_uncollected: int,
+        progress: str | None,
+    ) -> None:
+        if codec is not None and not isinstance(codec, Lattice):
+            raise TypeError(f"codec: expected a Lattice or None, got {codec!r}")
         for name, value in (("queue_slots", queue_slots), ("max_uncollected", max_uncollected)):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise TypeError(f"{name}: expected a number, got {value!r}")
@@ -165,14 +197,11 @@ class GossipBuffer:
         chosen = _settings.choice(
             "progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(_comm.PROGRESS)
         )
-        options = ffi.new("pcoll_gossip_options *")
         options.queue_slots, options.max_uncollected = queue_slots, max_uncollected
         options.progress = _comm.PROGRESS[chosen]
-        options.topology = self._topology.fingerprint
         if codec is not None:
             options.bits, options.rotate = codec.bits, codec.rotate
             options.margin, options.seed = codec.margin, codec.seed
-        return options
 
     def _core(self) -> Any:
         if self._pointer[0] == ffi.NULL:
@@ -193,16 +222,32 @@ class GossipBuffer:
             )
         return int(peer)
 
-    def _address(self, argument: str, given: Any, writable: bool = False) -> Any:
-        """Of an array like the model; NULL for None."""
+    def _memory(self, argument: str, given: Any, writable: bool = False) -> Any:
+        """Of an array like the model, which it keeps alive; NULL for None."""
         if given is None:
             return ffi.NULL
+        if writable and not _has_memory(given):
+            raise TypeError(
+                f"{argument}: expected an array whose memory can be written to, got "
+                f"{type(given).__name__}"
+            )
         buffer = _buffers.as_buffer(argument, given, writable)
         if buffer.dtype != self._element:
             raise TypeError(f"{argument}: expected dtype {self._dtype}, got {buffer.name}")
         if buffer.array.shape != self._shape:
             raise ValueError(f"{argument}: expected shape {self._shape}, got {buffer.array.shape}")
-        return ffi.cast("void *", buffer.array.ctypes.data)
+        return ffi.from_buffer(buffer.array.reshape(-1).view(np.uint8))
+
+    def _moving(self, x: Any, momentum: Any, factors: dict[str, float]) -> tuple[Any, Any]:
+        """What averaging and collecting write to, and what they multiply by."""
+        for name, value in factors.items():
+            if not abs(value) <= 1e30:
+                raise ValueError(f"{name}: expected a number of at most 1e30, got {value}")
+        memory = self._memory("x", x, True), self._memory("momentum", momentum, True)
+        if momentum is not None:
+            pair = [_buffers.as_buffer("momentum", given, True) for given in (x, momentum)]
+            _buffers.check_apart("momentum", pair)
+        return memory
 
     def _place(self, out: Any) -> Any:
         return np.empty(self._shape, self._dtype) if out is None else out
@@ -215,7 +260,7 @@ class GossipBuffer:
         Returns its version: 1, 2, …
         """
         version = ffi.new("uint64_t *")
-        check(lib.pcoll_gossip_publish(self._core(), self._address("x", x), version))
+        check(lib.pcoll_gossip_publish(self._core(), self._memory("x", x), version))
         return int(version[0])
 
     def read(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int]:
@@ -238,8 +283,8 @@ class GossipBuffer:
         code = lib.pcoll_gossip_read(
             self._core(),
             self._peer(peer),
-            self._address("key", key),
-            self._address("out", out, writable=True),
+            self._memory("key", key),
+            self._memory("out", out, writable=True),
             version,
         )
         if code == lib.PCOLL_EAGAIN:
@@ -266,21 +311,10 @@ class GossipBuffer:
         Returns False, and changes nothing, if too many deltas lie uncollected at the peer.
         Raises StateError if the peer has published nothing yet.
         """
-        for name, value in (("weight", weight), ("ratio", ratio)):
-            if not np.isfinite(value):
-                raise ValueError(f"{name}: expected a finite number, got {value}")
+        own, other = self._moving(x, momentum, {"weight": weight, "ratio": ratio})
         averaged = ffi.new("int32_t *")
-        check(
-            lib.pcoll_gossip_average(
-                self._core(),
-                self._peer(peer),
-                self._address("x", x, writable=True),
-                float(weight),
-                self._address("momentum", momentum, writable=True),
-                float(ratio),
-                averaged,
-            )
-        )
+        core, rank = self._core(), self._peer(peer)
+        check(lib.pcoll_gossip_average(core, rank, own, weight, other, ratio, averaged))
         return bool(averaged[0])
 
     def collect(self, x: Any, *, momentum: Any = None, ratio: float = 1.0) -> int:
@@ -289,16 +323,9 @@ class GossipBuffer:
         What `x` cannot hold (rounding) stays for the next time. `momentum` gains `ratio` times
         what `x` does. Returns how many deltas have landed since; with 0 nothing has changed.
         """
+        own, other = self._moving(x, momentum, {"ratio": ratio})
         deltas = ffi.new("uint64_t *")
-        check(
-            lib.pcoll_gossip_collect(
-                self._core(),
-                self._address("x", x, writable=True),
-                self._address("momentum", momentum, writable=True),
-                float(ratio),
-                deltas,
-            )
-        )
+        check(lib.pcoll_gossip_collect(self._core(), own, other, ratio, deltas))
         return int(deltas[0])
 
     def pending(self) -> Array:
@@ -320,9 +347,9 @@ class GossipBuffer:
             lib.pcoll_gossip_push(
                 self._core(),
                 self._peer(peer),
-                self._address("x", x),
-                self._address("key", key),
-                self._address("sent", sent, writable=True),
+                self._memory("x", x),
+                self._memory("key", key),
+                self._memory("sent", sent, writable=True),
                 pushed,
             )
         )
@@ -341,8 +368,8 @@ class GossipBuffer:
             check(
                 lib.pcoll_gossip_drain(
                     self._core(),
-                    self._address("key", key),
-                    self._address("out", out, writable=True),
+                    self._memory("key", key),
+                    self._memory("out", out, writable=True),
                     source,
                     taken,
                 )
@@ -355,14 +382,16 @@ class GossipBuffer:
     def peek(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int] | None:
         """The newest message in the queue of `peer`, which stays there, and who sent it; None if
         there is none that decodes with `key`. One-sided. `peer` may be this rank."""
+        if out is not None and out is key:
+            raise ValueError("out: expected other memory than key's")
         out = self._place(out)
         source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
         check(
             lib.pcoll_gossip_peek(
                 self._core(),
                 self._rank if peer == self._rank else self._peer(peer),
-                self._address("key", key),
-                self._address("out", out, writable=True),
+                self._memory("key", key),
+                self._memory("out", out, writable=True),
                 source,
                 found,
             )
@@ -411,8 +440,8 @@ class GossipBuffer:
 
     @property
     def memory(self) -> int:
-        """Bytes of this rank's window: four models, and one for each slot of the queue. What is
-        never written takes no memory."""
+        """Bytes of this rank's window: four models (five of 16 bits), and one for each slot of the
+        queue. What is never written takes no memory."""
         size = ffi.new("uint64_t *")
         check(lib.pcoll_gossip_bytes(self._core(), size))
         return int(size[0])
@@ -422,9 +451,11 @@ class GossipBuffer:
     def Free(self, timeout: float | None = None) -> None:
         """Free it. Collective: nobody's memory goes before all have come.
 
+        What lies here uncollected goes with it: to keep it, meet (a barrier) and collect before.
         A second call does nothing. Raises TimeoutError after `timeout` seconds; Free may be
         called again then.
         """
+        _waiting.check_timeout(timeout)
         if self._pointer[0] == ffi.NULL:
             return
         if not _waiting.wait(self._try_to_free, timeout, self._say_who_waits):

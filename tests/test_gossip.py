@@ -235,6 +235,58 @@ def test_a_key_makes_messages_exact(comm):
         assert g.drain() == [] and g.stats.decode_failures == 1  # another key
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_lose_what_the_distance_says(comm, dtype):
+    """Not more because the elements are wider or narrower than those of the codec."""
+    several(comm)
+    common = np.random.default_rng(7).normal(size=COUNT)
+    x = (common + comm.rank / 8).astype(dtype)  # others are up to size / 8 away
+    with pc.GossipBuffer(
+        comm, like=x, topology="complete", codec=pc.Lattice(8), max_uncollected=comm.size
+    ) as g:
+        for _ in range(2):
+            g.publish(x)
+            comm.Barrier()
+            for peer in others(g):
+                assert g.average(x, peer, weight=0.0)
+            comm.Barrier()
+            g.collect(x)
+        g.publish(x)
+        comm.Barrier()
+        peer = others(g)[0]
+        y, _ = g.read(peer, key=x)
+        rounding = 8 * float(np.finfo(np.float32).eps) + (
+            0.02 if np.dtype(dtype).itemsize == 2 else 0
+        )
+        error = np.abs(y.astype(np.float64) - (common + peer / 8)).max()
+        assert error <= comm.size / 8 / 250 + rounding, error
+        comm.Barrier()
+
+
+def test_what_float16_cannot_hold_waits(comm):
+    several(comm)
+    x = np.full(COUNT, 60000.0 if comm.rank == 0 else -60000.0, np.float16)
+    with pc.GossipBuffer(comm, like=x, topology="complete") as g:
+        g.publish(x)
+        comm.Barrier()
+        if comm.rank == 0:
+            assert g.average(x, 1)  # 0 here, 60000 more for rank 1
+            x[:] = 60000.0
+            g.publish(x)
+        comm.Barrier()
+        if comm.rank == 1:
+            g.collect(x)
+            assert (x == 0).all()
+            x[:] = 50000.0
+            g.average(x, 0, weight=-3.0)  # away from it
+            assert np.isfinite(x).all()
+        comm.Barrier()
+        if comm.rank == 0:
+            g.collect(x)
+        assert np.isfinite(x.astype(np.float64) + g.pending()).all() and np.isfinite(x).all()
+        comm.Barrier()
+
+
 def test_nothing_published(comm):
     several(comm)
     x = start(comm)
@@ -313,6 +365,8 @@ def test_free_ranks_find_each_other(comm, topology):
     "other, what",
     [
         (dict(like=np.zeros(4)), "number of elements"),
+        (dict(like=np.zeros((3, 1))), "shape"),
+        (dict(max_uncollected=3), "max_uncollected"),
         (dict(like=np.zeros(3, np.float32)), "dtype"),
         (dict(topology="complete"), "topology"),
         (dict(codec=pc.Lattice(7)), "codec"),
@@ -342,6 +396,19 @@ def test_one_rank_is_wrong(comm):
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [dict(like=np.zeros(3, np.int32)), dict(queue_slots=0), dict(codec=3), dict(topology="?")],
+)
+def test_the_others_are_told(comm, wrong):
+    """Who is refused at home does not leave the others waiting."""
+    several(comm)
+    options = {"like": np.zeros(3), "topology": "ring", **(wrong if comm.rank == 1 else {})}
+    expected = (TypeError, ValueError) if comm.rank == 1 else pc.MismatchError
+    with pytest.raises(expected):
+        pc.GossipBuffer(comm, **options)
+
+
+@pytest.mark.parametrize(
     "options, error, words",
     [
         (dict(like=np.zeros(3, np.int32)), TypeError, "like: expected float16"),
@@ -365,6 +432,13 @@ def test_disconnected(comm):
     graph = networkx.empty_graph(comm.size)
     with pytest.raises(ValueError, match="connected"):
         pc.GossipBuffer(comm, like=np.zeros(3), topology=graph)
+
+
+class OnlyAnArray:
+    """Something that an array can be made of, each time another one."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.ones((3, 4), dtype)
 
 
 def test_bad_arguments(comm):
@@ -396,8 +470,23 @@ def test_bad_arguments(comm):
         ):
             with pytest.raises(error, match=words):
                 g.average(bad, peer)
-        with pytest.raises(ValueError, match="weight"):
-            g.average(x, peer, weight=float("nan"))
+        for bad in (float("nan"), float("inf"), 1e300):
+            with pytest.raises(ValueError, match="weight"):
+                g.average(x, peer, weight=bad)
+            with pytest.raises(ValueError, match="ratio"):
+                g.collect(x, ratio=bad)
+        for both in (x, x[:]):
+            with pytest.raises(ValueError, match="apart"):
+                g.average(x, peer, momentum=both)
+            with pytest.raises(ValueError, match="apart"):
+                g.collect(x, momentum=both)
+        with pytest.raises(ValueError, match="out: expected other memory"):
+            g.peek(peer, key=x, out=x)
+        with pytest.raises(TypeError, match="x: expected an array whose memory"):
+            g.average(OnlyAnArray(), peer)
+        g.publish(OnlyAnArray())  # it may be read from
+        with pytest.raises(ValueError, match="timeout"):
+            g.Free(timeout=-1)
         g.publish(frozen)
         comm.Barrier()
 
@@ -436,6 +525,58 @@ def test_several_buffers(comm):
             g.Free(timeout=0.01)
     for g in buffers:
         g.Free()
+
+
+def test_buffers_of_two_communicators(comm):
+    """Freed in any order, and given up in between."""
+    several(comm)
+    other = comm.Dup()
+    for i in range(20):
+        pair = [pc.GossipBuffer(c, like=np.zeros(3), topology="ring") for c in (comm, other)]
+        if (comm.rank + i) % 2:
+            pair.reverse()
+        for g in pair:
+            with contextlib.suppress(TimeoutError):
+                g.Free(timeout=0)
+        for g in pair:
+            g.Free()
+    other.Free()
+
+
+def test_free_keeps_its_time(comm):
+    """Even if another rank has asked, has given up, and does something else."""
+    several(comm)
+    g = pc.GossipBuffer(comm, like=np.zeros(3), topology="ring")
+    if comm.rank == 0:
+        with contextlib.suppress(TimeoutError):
+            g.Free(timeout=0)
+        while not comm.Iprobe(source=1):
+            time.sleep(1e-3)
+        comm.recv(source=1)
+    elif comm.rank == 1:
+        with contextlib.suppress(TimeoutError):
+            g.Free(timeout=0.2)
+        comm.send(None, 0)
+    g.Free()
+
+
+def test_memory_is_given_back(comm):
+    several(comm)
+    x = np.ones(1 << 20)
+    used = []
+    for _ in range(6):
+        with pc.GossipBuffer(comm, like=x, topology="ring") as g:
+            g.publish(x)
+        comm.Barrier()
+        used.append(resident())
+        comm.Barrier()
+    assert max(used[2:]) - used[1] < 2 * x.nbytes, used
+
+
+def resident():
+    """Bytes of memory that this process has, shared ones included."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
 
 
 def test_a_board(comm):

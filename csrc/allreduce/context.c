@@ -33,10 +33,30 @@ int context_create(struct transport *t, struct progress *p, struct context **out
 
 /* After a failure the transport's requests may still point into buffers, and MPI would
  * wait for them: it is better lost. */
+void context_leave(struct context *c, struct leftover *l)
+{
+    struct leftover **end = &c->leftovers;
+    while (*end)
+        end = &(*end)->next;
+    l->next = NULL;
+    *end = l;
+}
+
+void context_end_leftovers(struct context *c)
+{
+    while (c->leftovers) {
+        struct leftover *l = c->leftovers;
+        c->leftovers = l->next;
+        l->end(l);
+    }
+}
+
 void context_end_transport(struct context *c)
 {
-    if (c->transport && atomic_load(&c->failure) == PCOLL_OK)
+    if (c->transport && atomic_load(&c->failure) == PCOLL_OK) {
+        context_end_leftovers(c);
         c->transport->ops->destroy(c->transport);
+    }
     c->transport = NULL;
     if (c->sends_pending)
         progress_unrung(c->progress, -1);

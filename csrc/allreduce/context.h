@@ -34,6 +34,13 @@ struct closings {
     uint64_t *ballot; /* by slot */
 };
 
+/* What a participant leaves behind when it has closed: freed with the transport, by all
+ * ranks in the order in which it was left. */
+struct leftover {
+    void (*end)(struct leftover *l); /* collective; may block; frees it */
+    struct leftover *next;
+};
+
 struct context {
     struct progress_source source; /* first: found again from it */
     struct transport *transport;
@@ -53,6 +60,8 @@ struct context {
     struct closings closing;
     _Atomic uint32_t closings; /* asked for and not over */
 
+    struct leftover *leftovers;
+
     int64_t alarm; /* the earliest of the participants', or INT64_MAX */
 
     /* The first failure of the transport or the protocol; final. */
@@ -61,7 +70,11 @@ struct context {
 };
 
 int context_create(struct transport *t, struct progress *p, struct context **out);
-/* Destroy the transport, if it still has one: collective. */
+/* Driver: leave this behind. */
+void context_leave(struct context *c, struct leftover *l);
+/* Free what was left, when nothing closes and all ranks do so: collective. */
+void context_end_leftovers(struct context *c);
+/* That, and destroy the transport, if it still has one: collective. */
 void context_end_transport(struct context *c);
 /* That, and the rest. */
 void context_destroy(struct context **c);

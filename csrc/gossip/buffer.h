@@ -6,11 +6,18 @@
 #include "../allreduce/runtime.h"
 #include "memory.h"
 
+/* A window that nobody uses any more. */
+struct spent_window {
+    struct leftover base; /* first: found again from it */
+    struct window *window;
+};
+
 struct pcoll_gossip {
     struct runtime_entry entry; /* first: found again from it */
     struct participant base;    /* for its place in the order of closing */
     struct context *context;
     struct gossip_memory *memory; /* NULL: freed */
+    struct spent_window *spent;   /* room for it, until it has closed */
     uint32_t max_uncollected;
     bool closing; /* asked for */
     _Atomic bool closed;
@@ -29,6 +36,10 @@ void gossip_end(struct runtime_entry *entry);
 /* When its turn has come. */
 extern const struct participant_ops gossip_participant;
 
+/* All but the window. */
 void gossip_dispose(struct gossip_memory **m);
+
+/* For context_leave. */
+void gossip_end_window(struct leftover *l);
 
 #endif

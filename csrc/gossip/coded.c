@@ -110,6 +110,7 @@ void coded_observe(struct gossip_memory *m, const void *x, const void *theirs,
     const struct layout *l = &m->layout;
     struct layout held = *l;
     held.dtype = l->held;
+    held.element = l->sum;
     for (size_t i = 0; i < length; i += LATTICE_BLOCK) {
         size_t n = block_length(l, first + i);
         float distance, magnitude;

@@ -16,7 +16,9 @@ enum field {
     FIELD_DTYPE,
     FIELD_BITS,
     FIELD_ROTATE,
+    FIELD_SHAPE,
     FIELD_QUEUE_SLOTS,
+    FIELD_MAX_UNCOLLECTED,
     FIELD_TOPOLOGY,
     FIELDS
 };
@@ -28,7 +30,9 @@ static const struct agree_field fields[FIELDS] = {
     [FIELD_DTYPE] = {"like (dtype)", dtype_names},
     [FIELD_BITS] = {"codec (bits, 0: none)", NULL},
     [FIELD_ROTATE] = {"codec (rotate)", rotate_names},
+    [FIELD_SHAPE] = {"like (shape, its hash)", NULL},
     [FIELD_QUEUE_SLOTS] = {"queue_slots", NULL},
+    [FIELD_MAX_UNCOLLECTED] = {"max_uncollected", NULL},
     [FIELD_TOPOLOGY] = {"topology (its hash)", NULL},
 };
 
@@ -38,15 +42,15 @@ static int compare(struct context *c, int local, const pcoll_gossip_options *o)
                             [FIELD_DTYPE] = (uint64_t)o->dtype,
                             [FIELD_BITS] = (uint64_t)o->bits,
                             [FIELD_ROTATE] = o->rotate != 0,
+                            [FIELD_SHAPE] = o->shape,
                             [FIELD_QUEUE_SLOTS] = o->queue_slots,
+                            [FIELD_MAX_UNCOLLECTED] = o->max_uncollected,
                             [FIELD_TOPOLOGY] = o->topology};
     return agree_same(c, local, fields, own, FIELDS);
 }
 
 void gossip_dispose(struct gossip_memory **m)
 {
-    if ((*m)->window)
-        (*m)->window->ops->destroy((*m)->window);
     gossip_memory_destroy(*m);
     free(*m);
     *m = NULL;
@@ -81,9 +85,11 @@ static int clear(struct gossip_memory *m)
     return m->window->ops->sync(m->window);
 }
 
-/* Collective. */
+/* Collective. What some could not make stays lost with those who could: to free a
+ * window all are needed. */
 static int open_window(struct context *c, const void *comm, struct gossip_memory *m)
 {
+    context_end_leftovers(c);
     int rc = window_mpi_create(comm, m->layout.bytes, &m->window);
     if (rc == PCOLL_OK)
         rc = clear(m);
@@ -106,14 +112,16 @@ static int create(struct context *c, const void *comm,
 {
     pcoll_gossip *g = calloc(1, sizeof *g);
     struct gossip_memory *m = calloc(1, sizeof *m);
-    int local = g && m ? prepare(c, options, m)
-                       : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
+    struct spent_window *spent = calloc(1, sizeof *spent);
+    int local = g && m && spent ? prepare(c, options, m)
+                                : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
     if (g)
         g->base = participant_init(&gossip_participant);
     int rc = join_others(c, comm, local, options, m, g ? &g->base : NULL);
     if (rc != PCOLL_OK) {
         if (m)
             gossip_dispose(&m);
+        free(spent);
         free(g);
         return rc;
     }
@@ -121,6 +129,7 @@ static int create(struct context *c, const void *comm,
         .begin_end = gossip_begin_end, .end = gossip_end, .slot = g->base.slot};
     g->context = c;
     g->memory = m;
+    g->spent = spent;
     g->max_uncollected = options->max_uncollected;
     runtime_add(&g->entry);
     *gossip = g;

@@ -33,11 +33,21 @@ static int no_control(struct participant *p, uint32_t source,
     return fail(PCOLL_EPROTOCOL, "a message of rank %u for a gossip buffer", source);
 }
 
+void gossip_end_window(struct leftover *l)
+{
+    struct spent_window *spent = (struct spent_window *)l;
+    spent->window->ops->destroy(spent->window);
+    free(spent);
+}
+
 static int begin_close(struct participant *p)
 {
     pcoll_gossip *g = of(p);
-    g->memory->window->ops->destroy(g->memory->window);
-    g->memory->window = NULL;
+    struct window *w = g->memory->window;
+    w->ops->retire(w);
+    *g->spent = (struct spent_window){.base.end = gossip_end_window, .window = w};
+    context_leave(g->context, &g->spent->base);
+    g->spent = NULL;
     atomic_store(&g->closed, true);
     return context_closed(g->context, p);
 }
@@ -70,8 +80,9 @@ static void dispose(pcoll_gossip *g)
     progress_lock(g->context->progress);
     context_unregister(g->context, g->base.slot);
     progress_unlock(g->context->progress);
-    g->memory->window = NULL;
     gossip_dispose(&g->memory);
+    free(g->spent);
+    g->spent = NULL;
 }
 
 int pcoll_gossip_free(pcoll_gossip **at, int64_t timeout_us)

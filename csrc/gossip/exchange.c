@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "exchange.h"
 
+#include <math.h>
+
 #include "../kernels/averaging.h"
 #include "accumulator.h"
 #include "register.h"
@@ -46,6 +48,16 @@ static void collect(const struct layout *l, struct piece p, void *sum, double ra
         collect_float32(p.x, p.momentum, sum, ratio, count);
 }
 
+/* What float16 has no number for stays at the largest, and the rest in the sum. */
+static void clamp(const struct layout *l, const float *before, float *after,
+                  size_t count)
+{
+    const float most = 65504;
+    for (size_t i = 0; l->dtype == PCOLL_FLOAT16 && i < count; i++)
+        if (fabsf(before[i]) <= most)
+            after[i] = fminf(fmaxf(after[i], -most), most);
+}
+
 /*
  * Elements of 16 bits move in float32 and are rounded; what they really lost is the
  * difference between what they were and what they became, and `change` becomes that.
@@ -56,6 +68,7 @@ static void settle_narrow(struct gossip_memory *m, void *elements, float *after,
     const struct layout *l = &m->layout;
     float *before = m->theirs;
     gossip_widen(l, before, elements, count);
+    clamp(l, before, after, count);
     gossip_narrow(l, elements, after, count);
     gossip_widen(l, after, elements, count);
     for (size_t i = 0; i < count; i++)

@@ -214,7 +214,7 @@ int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *s
 {
     uint32_t own = m->window->rank;
     *taken = false;
-    for (;;) {
+    for (uint32_t i = 0; i <= m->layout.queue_slots; i++) { /* others go on sending */
         struct message oldest;
         bool found, whole;
         int64_t before;
@@ -231,6 +231,7 @@ int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *s
         if (rc != PCOLL_OK || *taken)
             return rc;
     }
+    return PCOLL_OK;
 }
 
 int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,

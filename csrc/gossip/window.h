@@ -43,6 +43,10 @@ struct window_ops {
     int (*compare_swap)(struct window *w, uint32_t peer, size_t offset,
                         int64_t expected, int64_t desired, int64_t *before);
     int (*sync)(struct window *w);
+    /* Local: nobody uses it any more; give the memory back as far as that can be done.
+     */
+    void (*retire)(struct window *w);
+    /* Collective. */
     void (*destroy)(struct window *w);
 };
 

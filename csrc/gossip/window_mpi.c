@@ -10,7 +10,9 @@
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../transport/mpi.h"
 
@@ -20,6 +22,7 @@ struct window_mpi {
     struct window base;
     MPI_Win win;
     MPI_Comm comm;
+    size_t bytes;
     bool *far; /* by rank: on another node */
     MPI_Request requests[MOST_REQUESTS];
     int under_way;
@@ -197,12 +200,21 @@ static int compare_swap(struct window *w, uint32_t peer, size_t offset,
     return rc == PCOLL_OK ? flush(w, peer) : rc;
 }
 
-static int sync(struct window *w)
+static int sync_stores(struct window *w)
 {
     return mpi_check(MPI_Win_sync(win_of(w)), "MPI_Win_sync");
 }
 
-/* Collective; all are known to be here. */
+/* Whole pages: of memory in a file, or else of this process's own. */
+static void retire(struct window *w)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)w->memory + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)w->memory + of(w)->bytes) / page * page;
+    if (end > begin && madvise((void *)begin, end - begin, MADV_REMOVE))
+        madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 static void destroy(struct window *w)
 {
     struct window_mpi *m = of(w);
@@ -224,7 +236,8 @@ static const struct window_ops ops = {.get = get,
                                       .flush = flush,
                                       .fetch_add = fetch_add,
                                       .compare_swap = compare_swap,
-                                      .sync = sync,
+                                      .sync = sync_stores,
+                                      .retire = retire,
                                       .destroy = destroy};
 
 /* Without it a store of ours would not be seen by a get of theirs. */
@@ -289,6 +302,7 @@ int window_mpi_create(const void *comm, size_t bytes, struct window **out)
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a window");
     m->base.ops = &ops;
+    m->bytes = bytes;
     m->win = MPI_WIN_NULL;
     m->comm = MPI_COMM_NULL;
     mpi_comm_shape(comm, &m->base.rank, &m->base.size);

@@ -505,7 +505,8 @@ typedef struct pcoll_gossip_options {
     uint64_t seed;            /* with the codec; ranks make different ones of it */
     uint32_t queue_slots;     /* messages that a rank's queue holds, 1 to 1024 */
     uint32_t max_uncollected; /* deltas that may lie at a rank before it collects */
-    uint64_t topology;        /* any number that is the same if the graph is */
+    uint64_t shape;           /* any number that is the same if the shape is */
+    uint64_t topology;        /* the same for the graph */
     int32_t progress;         /* enum pcoll_progress */
 } pcoll_gossip_options;
 
@@ -521,7 +522,8 @@ typedef struct pcoll_gossip_stats {
     uint64_t bytes_read, bytes_written; /* of other ranks' memory and one's own queue */
 } pcoll_gossip_stats;
 
-/* Collective. The options are the same on all ranks: PCOLL_EMISMATCH otherwise. */
+/* Collective. The options, but for margin, seed and progress, are the same on all
+ * ranks: PCOLL_EMISMATCH otherwise. */
 int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
                         pcoll_gossip **gossip);
 /* Make x what others read of this rank; *version counts from 1. */
@@ -532,8 +534,8 @@ int pcoll_gossip_publish(pcoll_gossip *gossip, const void *x, uint64_t *version)
 int pcoll_gossip_read(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
                       uint64_t *version);
 /* x -= weight (x - the peer's), in place; what x lost is given to the peer. momentum,
- * unless NULL, moves ratio times as far. *averaged is 0, and nothing has changed, if
- * max_uncollected deltas lie at the peer. */
+ * unless NULL, moves ratio times as far; it is apart from x. *averaged is 0, and
+ * nothing has changed, if max_uncollected deltas lie at the peer. */
 int pcoll_gossip_average(pcoll_gossip *gossip, uint32_t peer, void *x, double weight,
                          void *momentum, double ratio, int32_t *averaged);
 /* Add to x what others have given; ratio times that to momentum, unless NULL. */
@@ -546,10 +548,11 @@ int pcoll_gossip_pending(pcoll_gossip *gossip, void *out);
  * have. */
 int pcoll_gossip_push(pcoll_gossip *gossip, uint32_t peer, const void *x,
                       const void *key, void *sent, int32_t *pushed);
-/* The oldest message of this rank's queue; *taken is 0 if there is none. */
+/* The oldest message of this rank's queue; *taken is 0 if there is none. out is not
+ * key. */
 int pcoll_gossip_drain(pcoll_gossip *gossip, const void *key, void *out,
                        uint32_t *source, int32_t *taken);
-/* The newest message in anybody's queue, which stays there. */
+/* The newest message in anybody's queue, which stays there. out is not key. */
 int pcoll_gossip_peek(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
                       uint32_t *source, int32_t *found);
 /* A board that all share, for pairing: one number for each rank and a counter, all 0 at
