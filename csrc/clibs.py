@@ -49,7 +49,11 @@ def libraries(vendor):
             _link(preload, "pmpi/exports.map"),
             _sources("pmpi"),
             arguments=["-fvisibility=default"],  # MPI's names; the map says what leaves
-            anew=[*_sources("transport", "mpi*.c"), *_sources("dropin")],
+            anew=[
+                *_sources("transport", "mpi*.c"),
+                *_sources("gossip", "*_mpi.c"),
+                *_sources("dropin"),
+            ],
             anew_arguments=["-include", str(HERE / "pmpi" / "names.h")],
         ),
     ]

@@ -400,7 +400,7 @@ def ones(*shape, dtype="f4"):
         ({"x": ones(4), "distance": [1, 2]}, ValueError, "one for each of 1 blocks"),
         ({"x": ones(4), "distance": "far"}, TypeError, "distance: expected a number"),
         ({"x": ones(4), "distance": 1e300}, ValueError, r"below about 2\^125"),
-        ({"x": ones(4), "distance": 1e38}, ValueError, r"below about 2\^125"),
+        ({"x": ones(4), "distance": 3e38}, ValueError, r"below about 2\^125"),
         ({"x": ones(4) * 3e38}, ValueError, r"below about 2\^125"),
         ({"x": ones(4), "seed": -1}, ValueError, "seed: "),
     ),
