@@ -9,6 +9,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,13 +21,16 @@ JOB_LIMIT_S = 900
 
 
 def worker(arguments):
-    """One rank: only rank 0 talks."""
+    """One rank: only rank 0 talks. Each has its own folder for what is temporary: pytest tidies
+    up in it, and ranks that do so in one folder at the same time trip over each other."""
     import pytest
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.rank:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return pytest.main(arguments)
+    with tempfile.TemporaryDirectory(prefix="partialcoll-rank-") as folder:
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
+        return pytest.main(arguments)
 
 
 def main():
