@@ -10,12 +10,16 @@
 #   make mutants         planted mistakes, each of which an invariant has to catch
 #   make model           the model of the protocol, exhaustively (installs spin)
 #   make coverage        lines of engine and protocol that the simulated schedules reach
+#   make … TORCH=        without PyTorch, which the tests and examples of partialcoll.torch take
 #   make format lint     clang-format and ruff; ruff, mypy and clang-format as checks
 
 PYTHON ?= python3
 MPI ?= mpich
 VENV := .venv/$(MPI)
 BIN := $(VENV)/bin
+# What pip installs for the tests of partialcoll.torch, other arguments of pip's included; empty: not
+# at all, and these tests are skipped.
+TORCH ?= torch==2.13.0
 RANKS ?= 1 2 3 4 5 8
 DOMAINS ?= node rank
 SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.map' | \
@@ -23,7 +27,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
            setup.py pyproject.toml
 
 .PHONY: all demo test test-large test-mpi test-examples check-c soak mutants coverage \
-        model model-quick spin print-simulation print-steps format lint clean
+        model model-quick spin print-simulation print-group print-matching print-steps format lint clean
 all: $(VENV)/installed
 
 $(VENV)/tools:
@@ -31,6 +35,11 @@ $(VENV)/tools:
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel tqdm networkx \
 	    matplotlib pytest pytest-mpi hypothesis ml_dtypes scipy
+	touch $@
+
+# By itself, since it is large: only what tests partialcoll.torch needs it.
+$(VENV)/torch: $(VENV)/tools
+	$(BIN)/python -m pip install -q scikit-learn $(TORCH)
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
@@ -47,12 +56,12 @@ test: check-c test-mpi test-examples
 test-large: $(VENV)/installed
 	PARTIALCOLL_TEST_LARGE=1 $(BIN)/python tests/run.py --ranks 2 --domains rank test_large.py
 
-test-mpi: $(VENV)/installed
+test-mpi: $(VENV)/installed $(VENV)/torch
 	$(BIN)/python tests/run.py --ranks "$(RANKS)" --domains "$(DOMAINS)"
 
-EXAMPLES := $(wildcard examples/*.py)
+EXAMPLES := $(filter-out $(if $(TORCH),,examples/torch_%),$(wildcard examples/*.py))
 C_EXAMPLES := $(wildcard examples/c/*.c)
-test-examples: $(VENV)/installed
+test-examples: $(VENV)/installed $(VENV)/torch
 	for example in $(EXAMPLES); do \
 	    $(BIN)/python tests/launch.py 4 $$example || exit 1; done
 	mkdir -p build/examples
@@ -64,11 +73,14 @@ test-examples: $(VENV)/installed
 # The C tests. One program for each test_*.c, from the sources that need no MPI.
 
 CC ?= cc
+MATCH := $(addprefix csrc/group/,match.c match_lead.c match_list.c match_look.c match_message.c verdict.c)
+GROUP := $(filter-out $(addprefix csrc/group/,create.c end.c handle.c pending.c),$(wildcard csrc/group/*.c))
 CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algorithms/*.c \
           csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c csrc/transport/sim*.c) \
         $(addprefix csrc/allreduce/,arrivals.c closing.c context.c data.c options.c starting.c survey.c tuning.c vertex.c vertex_closing.c vertex_create.c) \
         $(addprefix csrc/program/,build.c draft.c messages.c pending.c program.c races.c) \
-        $(addprefix csrc/gossip/,accumulator.c coded.c exchange.c fetch.c layout.c memory.c queue.c register.c) \
+        $(addprefix csrc/gossip/,accumulator.c coded.c exchange.c fetch.c layout.c memory.c queue.c register.c spent_window.c) \
+        $(GROUP) \
         $(wildcard csrc/simulation/*.c)
 HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
 HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))
@@ -79,6 +91,7 @@ TSAN := -O1 -g -fsanitize=thread
 C := build/c
 
 GOSSIP_STEPS := $(addprefix tests/c/,coroutine.c memory_window.c stepper.c)
+MATCHING := $(addprefix tests/c/,matching.c matching_check.c matching_events.c matching_fuzz.c matching_round.c)
 STEPS := $(addprefix tests/c/,coroutine.c ledger.c reference.c space.c stepper.c steps.c steps_app.c steps_check.c steps_fabric.c)
 INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=64 -DPCOLL_TEST_CHUNK_BLOCKS=1 -DPCOLL_TEST_TRIES=2
 
@@ -99,9 +112,12 @@ $(foreach how,plain interleaved threads shipped,$(eval $(call compile,$(how))))
 WITH_invariants := $(WORLD)
 WITH_node_steps := $(STEPS)
 WITH_gossip_steps := $(GOSSIP_STEPS)
+WITH_matching := $(MATCHING)
+WITH_group := tests/c/sim_window.c
 WITH_threads := tests/c/inproc.c
 WITH_node_threads := tests/c/inproc.c
 WITH_program_threads := tests/c/inproc.c
+WITH_group_threads := tests/c/inproc.c
 HOW_invariants := interleaved
 HOW_node_steps := interleaved
 HOW_gossip_steps := interleaved
@@ -109,6 +125,7 @@ HOW_gossip_threads := threads
 HOW_threads := threads
 HOW_node_threads := threads
 HOW_program_threads := threads
+HOW_group_threads := threads
 SANITIZE_threads := -fsanitize=thread
 how = $(or $(HOW_$(1)),plain)
 
@@ -156,6 +173,14 @@ print-simulation:
 
 print-gossip:
 	@echo $(CORE) $(GOSSIP_STEPS) tests/c/check.c tests/c/test_gossip_steps.c
+
+print-group:
+	@echo $(wildcard $(addprefix csrc/,base/*.c schedule/*.c algorithms/*.c kernels/*.c progress/*.c transport/sim*.c)) \
+	    csrc/allreduce/closing.c csrc/allreduce/context.c csrc/gossip/spent_window.c $(GROUP) \
+	    tests/c/sim_window.c tests/c/check.c tests/c/test_group.c
+
+print-matching:
+	@echo csrc/base/error.c $(MATCH) $(MATCHING) tests/c/check.c tests/c/test_matching.c
 
 print-steps:
 	@echo $(CORE) $(STEPS) tests/c/check.c tests/c/test_node_steps.c

@@ -83,6 +83,7 @@ def sources() -> list[str]:
         "allreduce",
         "program",
         "gossip",
+        "group",
         "simulation",
     ]
     root = HERE.parent

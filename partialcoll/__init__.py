@@ -14,8 +14,11 @@ from ._round import Result, Round
 from ._version import __version__
 from .allreduce import Allreduce_init, Startall, Waitall, Waitany, memory_estimate
 from .gossip import GossipBuffer, GossipStats
+from .grid import Grid, bandwidth_shares
+from .group import GroupAllreduce, GroupAllreduce_init, GroupRound, GroupStats
 from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
 from .quantize import Lattice
+from .resync import ExchangeStats, StateExchange
 from .schedule import Operation, Schedule
 from .topology import Topology
 
@@ -26,10 +29,16 @@ __all__ = [
     "Allreduce_init",
     "DecodeError",
     "Error",
+    "ExchangeStats",
     "FirstOf",
     "Full",
     "GossipBuffer",
     "GossipStats",
+    "Grid",
+    "GroupAllreduce",
+    "GroupAllreduce_init",
+    "GroupRound",
+    "GroupStats",
     "LastOf",
     "Lattice",
     "Majority",
@@ -44,10 +53,12 @@ __all__ = [
     "Solo",
     "Startall",
     "StateError",
+    "StateExchange",
     "Stats",
     "Topology",
     "Waitall",
     "Waitany",
     "__version__",
+    "bandwidth_shares",
     "memory_estimate",
 ]

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import atexit
-from typing import Any
+import functools
+from typing import Any, Callable
 
 from mpi4py import MPI
 
@@ -17,8 +18,22 @@ PROGRESS: dict[str, int] = {
 }
 
 
-# Before mpi4py finalizes MPI, which does so after all of these.
+# MPICH aborts now and then if a thread is inside it when MPI_Finalize begins, so the agent ends
+# before that: at the end of the program, which is when mpi4py finalizes MPI by itself (after all of
+# these), and where the program says so.
 atexit.register(lib.pcoll_quiet)
+
+
+def _after_the_agent(finalize: Callable[[], None]) -> Callable[[], None]:
+    @functools.wraps(finalize)
+    def Finalize() -> None:
+        lib.pcoll_quiet()
+        finalize()
+
+    return Finalize
+
+
+vars(MPI)["Finalize"] = _after_the_agent(MPI.Finalize)
 
 
 def address(comm: Any) -> Any:

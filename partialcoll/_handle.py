@@ -126,6 +126,9 @@ class AllreduceHandle:
         self._last_round: Round | None = None
         self._started = False
         self._filled: set[int] = set()  # buffers named by Pready for the call to come
+        # Called whenever a call of this handle has waited for a slice, between two waits in the
+        # core: a rank that waits can serve others. True: again soon.
+        self._while_waiting: Callable[[], bool] | None = None
         self._sums = sums
         self._ops = ops  # those of users must live as long as the handle
         self._has_identity = [_ops.has_identity(op, r) for op, r in zip(ops, recv)]
@@ -258,11 +261,16 @@ class AllreduceHandle:
         self._wait_in_slices(step, timeout)
 
     def _wait_in_slices(self, step: Callable[[int], int], timeout: float | None) -> None:
-        done = _waiting.wait(
-            step, timeout, lambda waited: _waiting.report_missing(self._pointer[0], waited)
-        )
-        if not done:
+        if not self._wait_and_serve(step, timeout):
             raise TimeoutError(f"the round was not complete after {timeout} s; wait again")
+
+    def _wait_and_serve(self, step: Callable[[int], int], timeout: float | None) -> bool:
+        return _waiting.wait(
+            step,
+            timeout,
+            lambda waited: _waiting.report_missing(self._pointer[0], waited),
+            self._while_waiting,
+        )
 
     def Test(self) -> Round | None:
         """The round if it is complete, else None. Never blocks; drives communication."""
@@ -408,11 +416,7 @@ class AllreduceHandle:
         if self._pointer[0] == ffi.NULL:
             return
         check(lib.pcoll_handle_free_begin(self._pointer[0]))
-        _waiting.wait(
-            lambda us: int(lib.pcoll_handle_free(self._pointer, us)),
-            None,
-            lambda waited: _waiting.report_missing(self._pointer[0], waited),
-        )
+        self._wait_and_serve(lambda us: int(lib.pcoll_handle_free(self._pointer, us)), None)
         self._begin = self._end = self._core  # raises
 
     def __enter__(self) -> AllreduceHandle:
@@ -480,6 +484,10 @@ class AllreduceHandle:
 
     def _unwrap(self, arrays: list[Array]) -> Any:
         return arrays[0] if self._single else arrays
+
+    def _missing(self) -> str:
+        """Who the call under way waits for, in one sentence; nothing if that cannot be told."""
+        return _waiting.missing(self._core())
 
     @property
     def last_round(self) -> Round | None:

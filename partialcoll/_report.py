@@ -50,18 +50,18 @@ def table(rows: list[Row], columns: Iterable[str]) -> str:
     return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in cells)
 
 
-def check_outputs(json_file: str | None, plot: str | None) -> None:
+def check_outputs(json_file: str | None, plot: str | None, option: str = "--plot") -> None:
     """Raises Error if a file cannot be written, before anything has been measured for it."""
     if plot is not None and os.path.splitext(plot)[1] not in (".png", ".pdf", ".svg"):
-        raise Error(f"--plot: expected a name that ends in .png, .pdf or .svg, got {plot}")
-    for option, path in (("--json", json_file), ("--plot", plot)):
-        if path is None or (option == "--json" and path == "-"):
+        raise Error(f"{option}: expected a name that ends in .png, .pdf or .svg, got {plot}")
+    for name, path in (("--json", json_file), (option, plot)):
+        if path is None or (name == "--json" and path == "-"):
             continue
         try:
             with open(path, "ab"):
                 pass
         except OSError as error:
-            raise Error(f"{option}: {error}") from None
+            raise Error(f"{name}: {error}") from None
 
 
 def write(where: str | None, doc: dict[str, Any], text: str) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from . import _buffers, _comm, _launch, _settings, _waiting
+from . import _buffers, _comm, _launch, _settings
 from ._errors import StateError
 from ._ffi import check, ffi, lib
+from ._freeing import FreedTogether
 from .quantize import Lattice
 from .topology import Topology
 
@@ -91,7 +92,7 @@ class _Board:
         return int(before[0])
 
 
-class GossipBuffer:
+class GossipBuffer(FreedTogether):
     """One model per rank, which ranks average in pairs.
 
     Three buffers over MPI's one-sided communication, in memory that MPI allocates: a *register*
@@ -128,6 +129,9 @@ class GossipBuffer:
     ValueError
         The topology is disconnected or has another number of ranks.
     """
+
+    _noun = "gossip buffer"
+    _free = lib.pcoll_gossip_free
 
     def __init__(
         self,
@@ -455,28 +459,7 @@ class GossipBuffer:
         A second call does nothing. Raises TimeoutError after `timeout` seconds; Free may be
         called again then.
         """
-        _waiting.check_timeout(timeout)
-        if self._pointer[0] == ffi.NULL:
-            return
-        if not _waiting.wait(self._try_to_free, timeout, self._say_who_waits):
-            raise TimeoutError(f"not all ranks have freed the gossip buffer within {timeout} s")
-
-    def _try_to_free(self, microseconds: int) -> int:
-        return int(lib.pcoll_gossip_free(self._pointer, microseconds))
-
-    def _say_who_waits(self, waited: float) -> None:
-        _settings.logger.warning(
-            "waiting for %.1f s in GossipBuffer.Free: not all %d ranks have called it",
-            waited,
-            self._size,
-        )
-
-    def __enter__(self) -> GossipBuffer:
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            self.Free()
+        super().Free(timeout)
 
     def __repr__(self) -> str:
         state = "freed" if self._pointer[0] == ffi.NULL else f"rank {self._rank} of {self._size}"

@@ -23,6 +23,7 @@ max_staleness : int
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar
 
 from ._ffi import check, ffi, lib
@@ -80,6 +81,13 @@ class Policy:
 
     def _arguments(self) -> list[str]:
         return []
+
+    def replace(self, **modifiers: Any) -> Policy:
+        """The same policy with some modifiers changed: ``Solo().replace(linger=1e-3)``."""
+        other = copy.copy(self)
+        argument = "".join(f":{argument}" for argument in self._arguments())
+        other._complete(argument, **{**self._modifiers(), **modifiers})
+        return other
 
     def __repr__(self) -> str:
         given = [f"{name}={value!r}" for name, value in self._modifiers().items() if value]

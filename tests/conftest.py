@@ -6,6 +6,8 @@ it. A test that does not end prints the stack of every thread on every rank and 
 """
 
 import faulthandler
+import functools
+import logging
 import os
 import subprocess
 import sys
@@ -31,6 +33,17 @@ def say(*words):  # in one piece, whatever the other ranks print
 """
 
 
+@functools.cache
+def last_words():
+    """Where a rank that ends its job says why: a file that run.py prints, or standard error."""
+    folder = os.environ.get("PARTIALCOLL_TEST_WORDS")
+    if MPI.COMM_WORLD.size == 1 or not folder:
+        return sys.stderr
+    handler = logging.FileHandler(f"{folder}/rank {MPI.COMM_WORLD.rank}")
+    logging.getLogger("partialcoll").addHandler(handler)
+    return handler.stream
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield
@@ -39,7 +52,7 @@ def pytest_runtest_makereport(item, call):
         rank = MPI.COMM_WORLD.rank
         print(
             f"\n=== rank {rank}: {item.nodeid} failed ===\n{report.longreprtext}",
-            file=sys.stderr,
+            file=last_words(),
             flush=True,
         )
         MPI.COMM_WORLD.Abort(1)
@@ -47,7 +60,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
-    faulthandler.dump_traceback_later(TEST_LIMIT_S, exit=True)
+    faulthandler.dump_traceback_later(TEST_LIMIT_S, exit=True, file=last_words())
     yield
     faulthandler.cancel_dump_traceback_later()
 
@@ -76,6 +89,7 @@ def clean_environment():
     """The environment without what a launcher or the user has set, for subprocesses; the domain
     stays, because the suite runs once in each."""
     drop = ("PMI", "OMPI", "PMIX", "PRTE", "PARTIALCOLL", "HYDRA", "MPIR", "MPIEXEC", "GFORTRAN")
+    drop += ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")  # set by partialcoll.torch
     keep = ("OMPI_MCA_btl_sm_backing_directory", "PARTIALCOLL_DOMAIN")
     return {k: v for k, v in os.environ.items() if k in keep or not k.startswith(drop)}
 

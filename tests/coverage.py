@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines of the engine and the protocol do the simulated schedules reach?
+"""Which lines of the engine, the protocol and matchmaking do the simulated schedules reach?
 
 Builds them with gcc's coverage, runs the schedules, those of the steps of a domain in shared
-memory too (and the fuzzing and the tests of the policies, for what is refused before it runs),
-prints each file's share and the lines that were never reached, and fails below 95 %. Needs gcc and
-gcov.
+memory and of matchmaking too (and the fuzzing and the tests of the policies, for what is refused
+before it runs), prints each file's share and the lines that were never reached, and fails below
+95 %. Needs gcc and gcov.
 
     python tests/coverage.py [--schedules 2000] [--json F]
 """
@@ -33,6 +33,7 @@ FLAGS = [
 PROGRAMS = {
     "simulation": ("test_invariants", "test_fuzz", "test_policy"),
     "steps": ("test_node_steps",),
+    "matching": ("test_matching",),
 }
 ENOUGH = 95.0
 
@@ -40,7 +41,8 @@ ENOUGH = 95.0
 def measured(source: Path) -> bool:
     """Is this one of the files that have to be covered?"""
     of_domain = source.parent.name == "domain" and source.name.startswith("node")
-    return source.parent.name == "protocol" or source.name == "engine.c" or of_domain
+    of_group = source.parent.name == "group" and source.stem.split("_")[0] == "match"
+    return source.parent.name == "protocol" or source.name == "engine.c" or of_domain or of_group
 
 
 def compile_one(source: Path, folder: Path) -> str:

@@ -2,9 +2,9 @@
 """Do the invariants catch mistakes? Plants protocol mistakes one at a time and looks.
 
 Each mistake is one small change of a source under csrc/. It has to compile, and running the
-simulated schedules with it (for the domain and the gossip buffers: those of their steps) has to
-end with a broken invariant: a crash, a hang or a clean run is a failure of this script. The
-unchanged sources have to pass first.
+simulated schedules with it (for the domain and the gossip buffers: those of their steps; for
+matchmaking and groups: those of their peers) has to end with a broken invariant: a crash, a hang or
+a clean run is a failure of this script. The unchanged sources have to pass first.
 
     python tests/mutants.py [--jobs 2] [--json F] [NAME ...]
 """
@@ -36,9 +36,11 @@ FLAGS = [
     "-DPCOLL_TEST_CHUNK_BLOCKS=1",
     "-DPCOLL_TEST_TRIES=2",
 ]
-SCHEDULES = 20000
-PROGRAMS = ("simulation", "steps", "gossip")
+MOST_SCHEDULES = 20000
+SCHEDULES = {"group": 3000}  # a schedule is a hundred rounds
+PROGRAMS = ("simulation", "steps", "gossip", "matching", "group")
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")
+MATCHING = re.compile(r"group/(match(_\w+)?|verdict)\.[ch]")
 PATIENCE = 300  # seconds for one mutant: only a hang takes that long
 
 
@@ -46,6 +48,10 @@ def program_of(mutant: Mutant) -> str:
     """Which program has to catch it."""
     if mutant.file.startswith("gossip/"):
         return "gossip"
+    if MATCHING.fullmatch(mutant.file):
+        return "matching"
+    if mutant.file.startswith("group/") or mutant.file.endswith("/butterfly.c"):
+        return "group"
     return "steps" if DOMAIN.fullmatch(mutant.file) else "simulation"
 
 
@@ -147,7 +153,7 @@ def judge(builder: Builder, index: int, mutant: Mutant) -> dict[str, object]:
         program = builder.plant(index, mutant)
     except subprocess.CalledProcessError as error:
         return {"mutant": mutant.name, "caught": False, "by": "DOES NOT COMPILE " + error.stderr}
-    status, said, seconds = run(program, SCHEDULES)
+    status, said, seconds = run(program, SCHEDULES.get(program_of(mutant), MOST_SCHEDULES))
     caught, by = verdict(status, said)
     seed = re.search(r"PARTIALCOLL_SEED=(\d+)", said)
     return {

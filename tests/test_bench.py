@@ -14,6 +14,8 @@ from rows import ROW
 from partialcoll import _skew
 from partialcoll.cli import main
 
+BENCH = pathlib.Path(__file__).resolve().parent.parent / "bench"
+
 
 @pytest.fixture
 def run(clean_environment, tmp_path):
@@ -75,6 +77,10 @@ def test_skew_with_quorums(run):
         ["idle", "--domain", "auto"],
         ["gossip", "--bits", "1"],
         ["gossip", "--sizes", "0"],
+        ["group", "--grid", "2y4"],
+        ["group", "--bandwidth", "1,0,1"],
+        ["group", "--bandwidth", "fast"],
+        ["group", "--keys", "moving"],
         ["quantize", "--bits", "8,17"],
         ["quantize", "--bits", "1"],
         ["quantize", "--sizes", "0"],
@@ -255,3 +261,83 @@ def test_gossip_alone(capfd):
     """One rank has nobody to average with."""
     assert main(["bench", "gossip", "-n", "1"]) != 0
     assert "at least 2 ranks" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("bandwidth", ("equal", "measured", "1,2,1,0.5"))
+def test_group(run, tmp_path, bandwidth):
+    """A turn is exact on a full grid and not meant to be on others; every element is checked."""
+    plot = tmp_path / "group.png"
+    words = ["group", "-n", "4", "--sizes", "4,100K", "--grid", "2x2,4,3x2", "--iters", "2"]
+    rows = run(*words, "--bandwidth", bandwidth, "--plot", str(plot))
+    kinds = [
+        ("mpi", None),
+        ("full", None),
+        ("group", "2x2"),
+        ("group, one round", "2x2"),
+        ("group", "4"),
+        ("group", "3x2"),
+        ("group, one round", "3x2"),
+    ]
+    assert [(row["method"], row["grid"]) for row in rows] == 2 * kinds
+    for row in rows:
+        assert row["ranks"] == 4 and row["wrong"] == 0 and row["seconds"] > 0
+        assert row["bytes"] in (4, 100 << 10) and row["error"] < 1e-5
+        assert not row["void_rounds"]
+        full = row["grid"] in (None, "2x2", "4") and "one round" not in row["method"]
+        assert row["exact"] == full
+        assert row["rounds"] == (2 if row["method"] == "group" and "x" in row["grid"] else 1)
+        if full:
+            share = 2 * 3 / 4 if row["grid"] != "2x2" else 2.0
+            bus = row["bytes"] * share / row["seconds"] / 1e9
+            assert row["busbw_gbs"] == pytest.approx(bus)
+    assert plot.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    (
+        (["--bandwidth", "1,2"], "expected 4 numbers"),
+        (["--grid", "3"], "--grid"),
+    ),
+)
+def test_group_refuses(clean_environment, words, said):
+    """What only the ranks can know."""
+    command = [sys.executable, "-m", "partialcoll", "bench", "group", "-n", "4", *words]
+    done = subprocess.run(
+        command, env=clean_environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode != 0 and said in done.stderr
+
+
+def test_uneven_prediction():
+    """Against the linear program, solved by HiGHS."""
+    scipy = pytest.importorskip("scipy.optimize")
+    import partialcoll as pc
+
+    sys.path.insert(0, str(BENCH))
+    try:
+        import uneven
+    finally:
+        sys.path.remove(str(BENCH))
+    for text in ("1gbit,1gbit,1gbit,100mbit", "5mbit,4mbit,3mbit", "1gbit,1gbit,1gbit,1gbit"):
+        rates = [uneven.bits_per_second(rate) for rate in text.split(",")]
+        m = len(rates)
+        # min t with 8 (1 + (m-2) w_i) <= t b_i, for one byte, in nanoseconds and gigabits
+        bounds = [
+            [*(8 * (m - 2) * (i == j) for j in range(m)), -b / 1e9] for i, b in enumerate(rates)
+        ]
+        found = scipy.linprog(
+            [0] * m + [1], bounds, [-8] * m, [[1] * m + [0]], [1], bounds=[(0, None)] * (m + 1)
+        )
+        got = uneven.predicted(pc.bandwidth_shares(rates), rates, 1)
+        assert got == pytest.approx(found.fun / 1e9, rel=1e-6)
+    with pytest.raises(Exception, match="expected rates such as"):
+        uneven.bits_per_second("fast")
+
+
+def test_hivemind_refuses():
+    """An interpreter that is none, before anything is started."""
+    script = BENCH / "hivemind.py"
+    words = [sys.executable, str(script), "--hivemind", "/nowhere/python"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "expected a Python interpreter" in done.stderr

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every public name has a docstring."""
 
+import importlib
 import inspect
 
 import pytest
 
 import partialcoll as pc
-from partialcoll import processes
 
 
-@pytest.mark.parametrize("module", (pc, processes), ids=lambda m: m.__name__)
-def test_docstrings(module):
-    missing = []
+def module_of(name):
+    if name == "partialcoll.torch":
+        pytest.importorskip("torch")
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", ("partialcoll", "partialcoll.processes", "partialcoll.torch"))
+def test_docstrings(name):
+    module, missing = module_of(name), []
     for name in module.__all__:
         thing = getattr(module, name)
         if name == "__version__":
@@ -36,6 +42,17 @@ MODULE = (
     "Allreduce Allreduce_init Startall Waitall Waitany Solo Majority Full Quorum FirstOf LastOf "
     "Schedule"
 )
+TORCH = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
+    barrier allreduce allreduce_ allreduce_async allreduce_async_ poll synchronize broadcast
+    broadcast_ broadcast_async broadcast_async_ broadcast_object allgather_object
+    broadcast_parameters broadcast_optimizer_state join Average Sum Compression start_timeline
+    stop_timeline DistributedOptimizer Allreduce Eager Strategy"""
+
+
+def test_horovods_names():
+    module = module_of("partialcoll.torch")
+    assert not [name for name in TORCH.split() if name not in module.__all__]
+    assert not [name for name in module.__all__ if not hasattr(module, name)]
 
 
 def test_interface_names():

@@ -8,6 +8,7 @@ minute each, they run when PARTIALCOLL_TEST_LARGE is set (`make test-large`).
 """
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -77,3 +78,21 @@ def test_one_copy(comm):
         h.Start()
         h.Wait()
         check(recv, 1)
+
+
+def test_state(comm):
+    """A state of more than 2**31 bytes in one array, and one of its own beside it."""
+    need(comm, 2, 12)
+    exchange = pc.StateExchange(comm, timeout=60)
+    if comm.rank == 0:
+        round, state = exchange.ask()
+        assert round == 3 and (state["small"] == np.arange(5000)).all()
+        check(state["x"], 1)
+    x = np.zeros(BYTES if comm.rank else 1, np.int8)
+    if comm.rank:
+        mark(x)
+    barrier = comm.Ibarrier()
+    while not barrier.Test():
+        exchange.serve(3, {"x": x, "small": np.arange(5000)})
+        time.sleep(1e-4)
+    exchange.Free()

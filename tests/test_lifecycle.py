@@ -206,6 +206,65 @@ def test_timeout_leaves_the_handle_waitable(comm):
     h.Free()
 
 
+def serving(comm, called):
+    """What a waiting rank does meanwhile: answers the rank that it waits for."""
+
+    def serve():
+        called.append(comm.rank)
+        if comm.Iprobe(0, 5):
+            comm.Recv(np.empty(1), 0, 5)
+            comm.Send(np.ones(1), 0, 6)
+        return len(called) % 2 == 0
+
+    return serve
+
+
+def test_who_waits_serves_meanwhile(comm):
+    """In Wait, with and without a limit, in join and in Free: a rank that waits for rank 0 answers
+    it, else nobody would go on."""
+    if comm.size < 2:
+        pytest.skip("takes two ranks")
+    h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
+    waits = (h.Wait, lambda: h.Wait(timeout=60), h.join, h.Free)
+    for wait in waits:
+        called = []
+        starts = wait not in (h.join, h.Free)
+        if comm.rank == 0:
+            for peer in range(1, comm.size):
+                comm.Send(np.ones(1), peer, 5)
+                comm.Recv(np.empty(1), peer, 6)
+        else:
+            h._while_waiting = serving(comm, called)
+        if starts:
+            h.Start()
+        wait()
+        h._while_waiting = None
+        assert (len(called) > 0) == (comm.rank > 0)
+
+
+def test_what_a_waiting_rank_raises_ends_the_wait(comm):
+    """And the handle can be waited for again."""
+    if comm.size < 2:
+        pytest.skip("takes two ranks")
+
+    def refuse():
+        raise KeyError("served")
+
+    h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
+    if comm.rank == 0:
+        comm.Barrier()
+        one_round(h)
+    else:
+        h.Start()
+        h._while_waiting = refuse
+        with pytest.raises(KeyError, match="served"):
+            h.Wait()
+        h._while_waiting = None
+        comm.Barrier()
+        assert h.Wait().active == comm.size
+    h.Free()
+
+
 def test_manual_progress(comm):
     """Without the agent a rank takes part whenever it enters the library."""
     send, recv = np.ones(1), np.zeros(1)
@@ -215,6 +274,27 @@ def test_manual_progress(comm):
         r = one_round(h)
         assert r.index == t and recv[0] == r.active
     h.Free()
+
+
+def others_time():
+    """CPU seconds of this process's other threads."""
+    return time.process_time() - time.thread_time()
+
+
+def test_the_agent_spins_no_longer_than_its_handle(comm):
+    x = np.ones(4)
+    for progress in ("spin", "agent"):
+        h = pc.Allreduce_init(comm, x, np.empty(4), quorum="full", progress=progress, domain="rank")
+        one_round(h)
+        comm.Barrier()
+        limit = time.monotonic() + 60
+        while progress == "agent":  # until it sleeps: the first handle is gone
+            before = others_time()
+            time.sleep(0.2)
+            if others_time() - before < 0.01:
+                break
+            assert time.monotonic() < limit, "the agent still burns a core"
+        h.Free()
 
 
 def test_statistics_and_looks(comm):

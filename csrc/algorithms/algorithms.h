@@ -90,6 +90,22 @@ allreduce_builder build_allreduce_recdbl, build_allreduce_rabenseifner,
 /* One vertex alone: its contribution is the result. The end of the round. */
 int build_allreduce_alone(struct sched *s, int freeze);
 
+/* A butterfly among the members of a group, by their places in its list. */
+struct butterfly_plan {
+    uint32_t members, position;
+    uint32_t pieces;   /* of the own part; 0: it is empty */
+    const bool *empty; /* by member: its part */
+};
+
+/* The edges of its notices, and of what is fetched after them. */
+enum butterfly_edge { BUTTERFLY_INPUT, BUTTERFLY_RESULT };
+
+/* `start`: the event after which the own input may be read. scratch: three for each
+ * member. Returns the operation that ends the round. REDUCE and "average" name their
+ * piece as a slice of the own part, REDUCE its member as peer. */
+int build_butterfly(struct sched *s, const struct butterfly_plan *plan, int start,
+                    int *scratch);
+
 /* Vertices beyond the largest power of two fold into the first ones: the size of what
  * is left. */
 uint32_t largest_power_of_two(uint32_t size);

@@ -121,7 +121,8 @@ static int create(struct context *c, const pcoll_buffer *buffers, int nbuffers,
     }
     *h = (pcoll_handle){.entry = {.begin_end = handle_begin_end,
                                   .end = handle_end,
-                                  .slot = v->base.slot},
+                                  .slot = v->base.slot,
+                                  .progress = options->progress},
                         .context = c,
                         .vertex = v};
     runtime_add(&h->entry);

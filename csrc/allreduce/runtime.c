@@ -114,7 +114,7 @@ int runtime_start_agent(struct context *c, int progress, bool here)
     if (!here)
         return PCOLL_OK;
     progress_lock(c->progress);
-    int rc = progress_start_agent(c->progress, progress);
+    int rc = progress_start_agent(c->progress);
     progress_unlock(c->progress);
     return rc;
 }
@@ -128,6 +128,15 @@ int pcoll_quiet(void)
     return PCOLL_OK;
 }
 
+/* The agent spins as long as somebody is there who asked for that. With the mutex. */
+static void set_pace(struct runtime *r)
+{
+    bool spins = false;
+    for (const struct runtime_entry *e = r->entries; e; e = e->next)
+        spins |= e->progress == PCOLL_PROGRESS_SPIN;
+    progress_spin(r->progress, spins);
+}
+
 void runtime_add(struct runtime_entry *entry)
 {
     struct runtime *r = mpi_process_state();
@@ -138,6 +147,7 @@ void runtime_add(struct runtime_entry *entry)
         at = &(*at)->next;
     entry->next = *at;
     *at = entry;
+    set_pace(r);
     pthread_mutex_unlock(&r->mutex);
 }
 
@@ -150,6 +160,7 @@ void runtime_remove(struct runtime_entry *entry)
         at = &(*at)->next;
     if (*at)
         *at = entry->next;
+    set_pace(r);
     pthread_mutex_unlock(&r->mutex);
 }
 

@@ -14,7 +14,8 @@ struct runtime;
 struct runtime_entry {
     void (*begin_end)(struct runtime_entry *); /* start to close, do not wait */
     void (*end)(struct runtime_entry *);       /* wait, free all but the entry */
-    uint32_t slot; /* on its communicator: the same on all ranks */
+    uint32_t slot;    /* on its communicator: the same on all ranks */
+    int32_t progress; /* as asked for: enum pcoll_progress */
     struct runtime_entry *next;
     struct runtime *runtime;
 };

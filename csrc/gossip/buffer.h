@@ -5,12 +5,7 @@
 
 #include "../allreduce/runtime.h"
 #include "memory.h"
-
-/* A window that nobody uses any more. */
-struct spent_window {
-    struct leftover base; /* first: found again from it */
-    struct window *window;
-};
+#include "spent_window.h"
 
 struct pcoll_gossip {
     struct runtime_entry entry; /* first: found again from it */
@@ -38,8 +33,5 @@ extern const struct participant_ops gossip_participant;
 
 /* All but the window. */
 void gossip_dispose(struct gossip_memory **m);
-
-/* For context_leave. */
-void gossip_end_window(struct leftover *l);
 
 #endif

@@ -9,12 +9,6 @@
 /* A distance that is not seen again is forgotten by and by. */
 static const float memory_of_distances = 0.9f;
 
-static size_t block_length(const struct layout *l, size_t first)
-{
-    size_t left = l->count - first;
-    return left < LATTICE_BLOCK ? left : LATTICE_BLOCK;
-}
-
 static void to_float(const struct layout *l, float *out, const void *elements,
                      size_t count)
 {

@@ -125,8 +125,10 @@ static int create(struct context *c, const void *comm,
         free(g);
         return rc;
     }
-    g->entry = (struct runtime_entry){
-        .begin_end = gossip_begin_end, .end = gossip_end, .slot = g->base.slot};
+    g->entry = (struct runtime_entry){.begin_end = gossip_begin_end,
+                                      .end = gossip_end,
+                                      .slot = g->base.slot,
+                                      .progress = options->progress};
     g->context = c;
     g->memory = m;
     g->spent = spent;

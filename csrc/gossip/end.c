@@ -33,21 +33,10 @@ static int no_control(struct participant *p, uint32_t source,
     return fail(PCOLL_EPROTOCOL, "a message of rank %u for a gossip buffer", source);
 }
 
-void gossip_end_window(struct leftover *l)
-{
-    struct spent_window *spent = (struct spent_window *)l;
-    spent->window->ops->destroy(spent->window);
-    free(spent);
-}
-
 static int begin_close(struct participant *p)
 {
     pcoll_gossip *g = of(p);
-    struct window *w = g->memory->window;
-    w->ops->retire(w);
-    *g->spent = (struct spent_window){.base.end = gossip_end_window, .window = w};
-    context_leave(g->context, &g->spent->base);
-    g->spent = NULL;
+    window_spend(g->context, g->memory->window, &g->spent);
     atomic_store(&g->closed, true);
     return context_closed(g->context, p);
 }

@@ -68,8 +68,7 @@ static int fetch_coded(struct gossip_memory *m, uint32_t peer, size_t slot_at,
                        size_t first, struct slot_header *header)
 {
     const struct layout *l = &m->layout;
-    size_t block = first / LATTICE_BLOCK,
-           blocks = (chunk_length(l, first) + LATTICE_BLOCK - 1) / LATTICE_BLOCK;
+    size_t block = first / LATTICE_BLOCK, blocks = chunk_blocks(l, first);
     int rc = get(m, peer, slot_at, header, sizeof *header);
     if (rc == PCOLL_OK)
         rc = get(m, peer, slot_at + l->notes_at + block * sizeof *m->notes, m->notes,
@@ -89,7 +88,7 @@ static int decode_blocks(struct gossip_memory *m, uint32_t peer, size_t slot_at,
     int rc = PCOLL_OK;
     for (size_t at = 0, i = 0; at < end && rc == PCOLL_OK; at += LATTICE_BLOCK, i++) {
         struct part p = {.block = first / LATTICE_BLOCK + i,
-                         .length = end - at < LATTICE_BLOCK ? end - at : LATTICE_BLOCK,
+                         .length = block_length(l, first + at),
                          .note = &m->notes[i],
                          .low = m->planes + i * l->low,
                          .key = key ? element_at(l, key, at) : NULL,

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "../include/partialcoll.h"
+#include "../kernels/quantise.h"
 
 enum { LINE = 64, REGISTER_SLOTS = 3 };
 
@@ -91,6 +92,18 @@ static inline size_t queue_slot_at(const struct layout *l, uint32_t slot)
 static inline size_t chunk_length(const struct layout *l, size_t first)
 {
     return l->count - first < l->chunk ? l->count - first : l->chunk;
+}
+
+/* Of how many blocks that is. */
+static inline size_t chunk_blocks(const struct layout *l, size_t first)
+{
+    return (chunk_length(l, first) + LATTICE_BLOCK - 1) / LATTICE_BLOCK;
+}
+
+/* How many elements the block that begins with this one has. */
+static inline size_t block_length(const struct layout *l, size_t first)
+{
+    return l->count - first < LATTICE_BLOCK ? l->count - first : LATTICE_BLOCK;
 }
 
 #endif

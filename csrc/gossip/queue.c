@@ -8,6 +8,7 @@
 #include "fetch.h"
 
 enum slot_state { FREE = 0, WRITING = 1, FULL = 2, STATES = 4 };
+
 static enum slot_state state_of(int64_t word)
 {
     return (enum slot_state)(word % STATES);
@@ -70,8 +71,7 @@ static int put_uncoded(struct gossip_memory *m, uint32_t peer, size_t slot_at,
     int rc = PCOLL_OK;
     for (size_t i = 0, at = first; at < end && rc == PCOLL_OK; i++, at += LATTICE_BLOCK)
         if (!m->notes[i].coded)
-            rc = put_raw(m, peer, slot_at, x, at,
-                         end - at < LATTICE_BLOCK ? end - at : LATTICE_BLOCK);
+            rc = put_raw(m, peer, slot_at, x, at, block_length(&m->layout, at));
     return rc;
 }
 
@@ -79,8 +79,7 @@ static int put_coded(struct gossip_memory *m, uint32_t peer, size_t slot_at,
                      const void *x, const void *key, size_t first, uint64_t seed)
 {
     const struct layout *l = &m->layout;
-    size_t block = first / LATTICE_BLOCK,
-           blocks = (chunk_length(l, first) + LATTICE_BLOCK - 1) / LATTICE_BLOCK;
+    size_t block = first / LATTICE_BLOCK, blocks = chunk_blocks(l, first);
     struct planes to = {.notes = m->notes, .low = m->planes};
     coded_write(m, x, key, first, seed, true, &to);
     int rc = put(m, peer, slot_at + l->notes_at + block * sizeof *m->notes, m->notes,
@@ -98,7 +97,7 @@ static void decode_own(struct gossip_memory *m, const void *x, const void *key,
     const struct layout *l = &m->layout;
     size_t end = first + chunk_length(l, first);
     for (size_t i = 0, at = first; at < end; i++, at += LATTICE_BLOCK) {
-        size_t length = end - at < LATTICE_BLOCK ? end - at : LATTICE_BLOCK;
+        size_t length = block_length(l, at);
         if (!coded_read(m, at / LATTICE_BLOCK, length, seed, &m->notes[i],
                         m->planes + i * l->low, NULL,
                         key ? element_at(l, key, at) : NULL, m->ours))

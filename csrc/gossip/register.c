@@ -110,6 +110,22 @@ static int read_version(struct gossip_memory *m, uint32_t peer, const void *key,
     return PCOLL_OK;
 }
 
+/* How far a model that was read whole is from the key: what this rank's own steps
+   follow from, since others are as far from it. */
+static void observe_model(struct gossip_memory *m, const void *key, const void *model)
+{
+    const struct layout *l = &m->layout;
+    for (size_t first = 0; first < l->count; first += l->chunk) {
+        size_t count = chunk_length(l, first);
+        const void *theirs = element_at(l, model, first);
+        if (l->dtype != l->held) {
+            gossip_widen(l, m->theirs, theirs, count);
+            theirs = m->theirs;
+        }
+        coded_observe(m, element_at(l, key, first), theirs, first, count);
+    }
+}
+
 int register_read(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
                   uint64_t *version)
 {
@@ -119,7 +135,10 @@ int register_read(struct gossip_memory *m, uint32_t peer, const void *key, void 
     for (int i = 0; i < MOST_TRIES && rc == PCOLL_OK; i++) {
         uint64_t now;
         rc = read_version(m, peer, key, out, *version, &now);
-        if (rc != PCOLL_OK || now - *version <= 1)
+        bool whole = rc == PCOLL_OK && now - *version <= 1;
+        if (whole && key && m->layout.bits)
+            observe_model(m, key, out);
+        if (rc != PCOLL_OK || whole)
             return rc;
         m->stats.retries++;
         *version = now;

@@ -17,12 +17,18 @@
 #ifndef PCOLL_GOSSIP_WINDOW_H
 #define PCOLL_GOSSIP_WINDOW_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "../base/error.h"
 
 struct window;
+
+/* One that is under way: the window's business. */
+struct window_get {
+    uint64_t request;
+};
 
 struct window_ops {
     int (*get)(struct window *w, uint32_t peer, size_t offset, void *into,
@@ -36,6 +42,11 @@ struct window_ops {
     int (*get_sums)(struct window *w, uint32_t peer, size_t offset, void *into,
                     int dtype, size_t count);
     int (*complete)(struct window *w, uint32_t peer);
+    /* A get of its own, for those who must not wait: when `over` says so, or at once if
+     * the peer is near. */
+    int (*begin_get)(struct window *w, uint32_t peer, size_t offset, void *into,
+                     size_t bytes, struct window_get *get);
+    int (*over)(struct window *w, struct window_get *get, bool *over);
     int (*flush)(struct window *w, uint32_t peer);
 
     int (*fetch_add)(struct window *w, uint32_t peer, size_t offset, int64_t delta,
@@ -53,13 +64,26 @@ struct window_ops {
 struct window {
     const struct window_ops *ops;
     uint32_t rank, size;
-    char *memory; /* of this rank, zero at the start */
+    char *memory;    /* of this rank, zero at the start */
+    const bool *far; /* by rank: takes its target's help; NULL: nobody */
 };
+
+static inline bool window_is_far(const struct window *w, uint32_t peer)
+{
+    return w->far && w->far[peer];
+}
 
 static inline int window_read_word(struct window *w, uint32_t peer, size_t offset,
                                    int64_t *value)
 {
     return w->ops->fetch_add(w, peer, offset, 0, value);
+}
+
+/* The same for a word that compare_swap changes. */
+static inline int window_read_swapped(struct window *w, uint32_t peer, size_t offset,
+                                      int64_t *value)
+{
+    return w->ops->compare_swap(w, peer, offset, 0, 0, value);
 }
 
 #endif

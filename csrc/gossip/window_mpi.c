@@ -10,6 +10,7 @@
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ struct window_mpi {
     MPI_Win win;
     MPI_Comm comm;
     size_t bytes;
-    bool *far; /* by rank: on another node */
+    bool *far;
     MPI_Request requests[MOST_REQUESTS];
     int under_way;
 };
@@ -36,11 +37,6 @@ static struct window_mpi *of(struct window *w)
 static MPI_Win win_of(struct window *w)
 {
     return of(w)->win;
-}
-
-static bool is_far(struct window *w, uint32_t peer)
-{
-    return of(w)->far[peer];
 }
 
 /* For all requests, without burning a core. */
@@ -90,7 +86,7 @@ static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_
 {
     MPI_Aint at = (MPI_Aint)offset;
     int n = (int)bytes, target = (int)peer;
-    if (!is_far(w, peer))
+    if (!window_is_far(w, peer))
         return mpi_check(MPI_Get(into, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
                          "MPI_Get");
     MPI_Request *request = next_request(w);
@@ -106,7 +102,7 @@ static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
 {
     MPI_Aint at = (MPI_Aint)offset;
     int n = (int)bytes, target = (int)peer;
-    if (!is_far(w, peer))
+    if (!window_is_far(w, peer))
         return mpi_check(MPI_Put(from, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
                          "MPI_Put");
     MPI_Request *request = next_request(w);
@@ -123,7 +119,7 @@ static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
     MPI_Aint at = (MPI_Aint)offset;
     MPI_Datatype type = type_of(dtype);
     int n = (int)count, target = (int)peer;
-    if (!is_far(w, peer))
+    if (!window_is_far(w, peer))
         return mpi_check(
             MPI_Accumulate(from, n, type, target, at, n, type, MPI_SUM, win_of(w)),
             "MPI_Accumulate");
@@ -143,7 +139,7 @@ static int get_and_add(struct window *w, uint32_t peer, size_t offset, const voi
     MPI_Datatype type = type_of(dtype);
     MPI_Op op = from ? MPI_SUM : MPI_NO_OP;
     int n = (int)count, target = (int)peer, given = from ? n : 0;
-    if (!is_far(w, peer))
+    if (!window_is_far(w, peer))
         return mpi_check(MPI_Get_accumulate(from, given, type, into, n, type, target,
                                             at, n, type, op, win_of(w)),
                          "MPI_Get_accumulate");
@@ -163,9 +159,52 @@ static int get_sums(struct window *w, uint32_t peer, size_t offset, void *into,
 
 static int complete(struct window *w, uint32_t peer)
 {
-    if (is_far(w, peer))
+    if (window_is_far(w, peer))
         return wait_patiently(of(w));
     return mpi_check(MPI_Win_flush_local((int)peer, win_of(w)), "MPI_Win_flush_local");
+}
+
+/* A request of MPI's is a number or a pointer. */
+static MPI_Request request_of(const struct window_get *get)
+{
+    MPI_Request request;
+    memcpy(&request, &get->request, sizeof request);
+    return request;
+}
+
+static void keep_request(struct window_get *get, MPI_Request request)
+{
+    get->request = 0;
+    memcpy(&get->request, &request, sizeof request);
+}
+
+static int begin_get(struct window *w, uint32_t peer, size_t offset, void *into,
+                     size_t bytes, struct window_get *g)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    int rc = PCOLL_OK;
+    if (window_is_far(w, peer))
+        rc = mpi_check(MPI_Rget(into, (int)bytes, MPI_BYTE, (int)peer, (MPI_Aint)offset,
+                                (int)bytes, MPI_BYTE, win_of(w), &request),
+                       "MPI_Rget");
+    else {
+        rc = get(w, peer, offset, into, bytes);
+        if (rc == PCOLL_OK)
+            rc = complete(w, peer);
+    }
+    keep_request(g, request);
+    return rc;
+}
+
+static int is_over(struct window *w, struct window_get *g, bool *over)
+{
+    MPI_Request request = request_of(g);
+    int done = 0;
+    int rc = mpi_check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    (void)w;
+    keep_request(g, request);
+    *over = done;
+    return rc;
 }
 
 static int flush(struct window *w, uint32_t peer)
@@ -180,7 +219,7 @@ static int fetch_add(struct window *w, uint32_t peer, size_t offset, int64_t del
                      int64_t *before)
 {
     int rc;
-    if (is_far(w, peer))
+    if (window_is_far(w, peer))
         rc =
             get_and_add(w, peer, offset, delta ? &delta : NULL, before, PCOLL_INT64, 1);
     else
@@ -233,6 +272,8 @@ static const struct window_ops ops = {.get = get,
                                       .add = add,
                                       .get_sums = get_sums,
                                       .complete = complete,
+                                      .begin_get = begin_get,
+                                      .over = is_over,
                                       .flush = flush,
                                       .fetch_add = fetch_add,
                                       .compare_swap = compare_swap,
@@ -270,6 +311,7 @@ static int find_far(struct window_mpi *m)
         MPI_Group_translate_ranks(all, size, ranks, near, ranks + size);
         for (int i = 0; i < size; i++)
             m->far[i] = ranks[size + i] == MPI_UNDEFINED;
+        m->base.far = m->far;
         MPI_Group_free(&all);
         MPI_Group_free(&near);
     }

@@ -617,6 +617,137 @@ int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
 int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, void *x,
                           uint8_t *failed, uint64_t *failures);
 
+/*
+ * Grids and shares of grouped averaging (docs/groups.md). A grid is the lengths of its
+ * sides, 1 to 16 of them. Cells are numbered row by row: the last axis is the fastest
+ * digit. All of this is local, and MPI need not be initialised. PCOLL_EINVAL names the
+ * argument; what is written to the outputs means nothing then.
+ */
+
+/* Whether there are such a grid and cells for all peers: sides of 1 or more, fewer than
+ * 2^63 cells. */
+int pcoll_grid_check(const uint32_t *sides, uint32_t axes, uint64_t peers);
+/* A good grid for 1 to 2^32 peers; sides has room for 16. */
+int pcoll_grid_auto(uint64_t peers, uint32_t *sides, uint32_t *axes);
+/* The lines of the cells along an axis: the cells of one line, and no others of that
+ * axis, have one number, less than cells / side. */
+int pcoll_grid_lines(const uint32_t *sides, uint32_t axes, uint32_t axis,
+                     const uint64_t *cells, uint64_t count, uint64_t *lines);
+/* Their coordinates on the axis. */
+int pcoll_grid_coordinates(const uint32_t *sides, uint32_t axes, uint32_t axis,
+                           const uint64_t *cells, uint64_t count,
+                           uint32_t *coordinates);
+/* The cells with their coordinates on the axis replaced by chunks; moved may be cells.
+ */
+int pcoll_grid_move(const uint32_t *sides, uint32_t axes, uint32_t axis,
+                    const uint64_t *cells, const uint32_t *chunks, uint64_t count,
+                    uint64_t *moved);
+/* Where the members at these positions of groups of these sizes, each on its line of
+ * the round's axis, go after the round with dynamic keys: coordinates that differ
+ * within a group. */
+int pcoll_grid_chunks(const uint32_t *sides, uint32_t axes, uint64_t peers,
+                      uint64_t round, const uint64_t *lines, const uint32_t *positions,
+                      const uint32_t *sizes, uint64_t count, uint32_t *chunks);
+/* The part of a vector that each member of a group is to reduce, by their bandwidths in
+ * any unit: those with which the slowest is done first. PCOLL_EINVAL: one that is not
+ * above 0 or not finite; PCOLL_ENOMEM. */
+int pcoll_group_shares(const double *bandwidths, uint32_t members, double *shares);
+/* Where the parts of count elements begin and end: bounds has room for members + 1, all
+ * multiples of grain (0: of 1) but for the last, count. A share of 0 has no element. */
+int pcoll_group_bounds(const double *shares, uint32_t members, uint64_t count,
+                       uint64_t grain, uint64_t *bounds);
+
+/*
+ * Grouped averaging (docs/groups.md): ranks on a virtual grid; round t averages along
+ * axis t mod axes, among those of one line that are there. A member that is silent for
+ * longer than the timeout makes the round void for its group alone: all its members
+ * keep their inputs then. The agent does the work, also while the application computes;
+ * the group of the next round is found as soon as one is over.
+ */
+typedef struct pcoll_group pcoll_group;
+
+enum pcoll_keys {
+    PCOLL_KEYS_AUTO,   /* static if the ranks fill the grid */
+    PCOLL_KEYS_STATIC, /* cells stay */
+    PCOLL_KEYS_DYNAMIC /* cells move: whoever has met does not meet again soon */
+};
+
+typedef struct pcoll_group_options {
+    uint64_t count; /* elements */
+    int32_t dtype;  /* float16, bfloat16, float32 or float64 */
+    int32_t keys;   /* enum pcoll_keys */
+    uint32_t axes;  /* of the grid; 0: one is chosen */
+    uint32_t side[16];
+    int64_t cell;       /* of this rank; -1: its number */
+    double bandwidth;   /* of this rank, in any unit; 0: all are equal. See measure */
+    int32_t measure;    /* 1: bandwidths are measured, in bytes per second */
+    uint32_t every;     /* rounds after which a measured bandwidth is taken over */
+    int64_t timeout_us; /* how long a member may be silent in mid-round */
+    int64_t window_us;  /* how long to wait for more members; 0: by the timeout */
+    int32_t progress;   /* enum pcoll_progress */
+} pcoll_group_options;
+
+typedef struct pcoll_group_round {
+    uint64_t index;    /* of the round */
+    uint64_t missed;   /* rounds before it, since the last one of this rank */
+    uint32_t axis;     /* it was along this one */
+    uint32_t members;  /* of the group; 0: void */
+    uint32_t position; /* of this rank among them */
+    uint32_t active;   /* how many of them contributed */
+    int32_t exact; /* so many rounds as there are axes were complete, this the last */
+    int32_t is_void;
+} pcoll_group_round;
+
+typedef struct pcoll_group_stats {
+    uint64_t rounds, void_rounds; /* with a contribution of this rank */
+    uint64_t null_rounds;         /* without one */
+    uint64_t matched_ahead;       /* the group was known before pcoll_group_start */
+    uint64_t suspected;           /* ranks that this one has found to be silent */
+    uint64_t bytes_fetched;       /* from other ranks' memory */
+    double bandwidth;             /* measured; 0: not yet */
+} pcoll_group_stats;
+
+/* What the grid, the keys and the time limits became. */
+typedef struct pcoll_group_shape {
+    uint32_t axes, side[16];
+    int32_t keys;
+    int64_t timeout_us, window_us;
+    uint64_t bytes; /* of the window, and of the rank's own memory */
+} pcoll_group_shape;
+
+/* Collective. The options, but for cell, bandwidth and progress, are the same on all
+ * ranks: PCOLL_EMISMATCH otherwise; no two ranks have one cell. */
+int pcoll_group_create(const void *comm, const pcoll_group_options *options,
+                       pcoll_group **group);
+/* Local. Contribute; `send` may be used again at once. PCOLL_ESTATE: the last one has
+ * not been waited for, or this rank is away. */
+int pcoll_group_start(pcoll_group *group, const void *send);
+/* Until the round that took the contribution is over: `receive` becomes the average of
+ * those who contributed, or what this rank gave if the round is void. PCOLL_EAGAIN: not
+ * within the time. */
+int pcoll_group_wait(pcoll_group *group, int64_t timeout_us, void *receive,
+                     pcoll_group_round *round);
+/* Of the round waited for last: ranks and their shares; room for all ranks. Local. */
+int pcoll_group_members(pcoll_group *group, uint32_t *ranks, double *shares);
+/* Local. Take part no more, beginning with a round that this rank has not started. */
+int pcoll_group_leave(pcoll_group *group);
+/* Local. Take part again, in the round that the others are at. */
+int pcoll_group_rejoin(pcoll_group *group);
+/* Local. What this rank knows: the round it is at, whether it is away (or about to be),
+ * and of each rank: 0 there, 1 away, 2 suspected. */
+int pcoll_group_look(pcoll_group *group, uint64_t *round, int32_t *away,
+                     uint8_t *standings);
+/* Local. From the next matchmaking on. */
+int pcoll_group_set_bandwidth(pcoll_group *group, double bandwidth);
+/* Local. What the round waits for, in words. */
+int pcoll_group_pending(pcoll_group *group, char *text, uint64_t capacity);
+/* Local. */
+int pcoll_group_get_stats(pcoll_group *group, pcoll_group_stats *stats);
+int pcoll_group_get_shape(pcoll_group *group, pcoll_group_shape *shape);
+/* Collective. Leaves first. PCOLL_EAGAIN: not all have come within the time; call
+ * again. */
+int pcoll_group_free(pcoll_group **group, int64_t timeout_us);
+
 /* cffi:end */
 
 /*

@@ -73,3 +73,14 @@ void collect_float64(double *x, double *momentum, double *sum, double ratio,
     if (momentum)
         add_scaled_float64(momentum, sum, -ratio, count);
 }
+
+/* A loop alone: the division is done as such, since its result is rounded once. */
+#define DIVIDE(name, type)                                                             \
+    CLONES void name(type *x, type divisor, size_t count)                              \
+    {                                                                                  \
+        for (size_t i = 0; i < count; i++)                                             \
+            x[i] /= divisor;                                                           \
+    }
+
+DIVIDE(divide_float32, float)
+DIVIDE(divide_float64, double)

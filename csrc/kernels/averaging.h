@@ -23,4 +23,8 @@ void collect_float32(float *x, float *momentum, float *sum, double ratio, size_t
 void collect_float64(double *x, double *momentum, double *sum, double ratio,
                      size_t count);
 
+/* x becomes x / divisor. */
+void divide_float32(float *x, float divisor, size_t count);
+void divide_float64(double *x, double divisor, size_t count);
+
 #endif

@@ -150,7 +150,8 @@ static int commit(pcoll_schedule *s, int progress, bool valid)
     s->committed = true;
     s->entry = (struct runtime_entry){.begin_end = schedule_begin_end,
                                       .end = schedule_end,
-                                      .slot = s->program->base.slot};
+                                      .slot = s->program->base.slot,
+                                      .progress = progress};
     runtime_add(&s->entry);
     return PCOLL_OK;
 }

@@ -21,7 +21,7 @@ struct progress {
     _Atomic int unrung; /* messages under way that come without a ring */
     _Atomic int64_t alarm_us; /* the earliest of the sources'; the driver's */
     _Atomic bool stop;
-    _Atomic int agent_mode; /* -1: no agent */
+    _Atomic bool has_agent, spins;
     pthread_t agent;
     struct progress_source *sources; /* under the drive lock */
     _Atomic int off_node;
@@ -250,7 +250,7 @@ static void take_rest(struct progress *p, struct rest *r, uint32_t seen,
 
 void progress_without_agent(struct progress *p)
 {
-    if (atomic_load(&p->agent_mode) < 0)
+    if (!atomic_load(&p->has_agent))
         drive(p);
 }
 
@@ -338,7 +338,7 @@ static void *agent_main(void *arg)
         bool waiters = atomic_load(&p->bell.page->waiters);
         if (!waiters && drive_or_kick(p) > 0)
             rest = (struct rest){0};
-        else if (atomic_load(&p->agent_mode) == PCOLL_PROGRESS_SPIN)
+        else if (atomic_load(&p->spins))
             sched_yield();
         else
             take_rest(p, &rest, seen, BELL_AGENT, AGENT_LOOKS, agent_nap(p, waiters),
@@ -357,7 +357,6 @@ int progress_create(struct progress **out)
         free(p);
         return rc;
     }
-    atomic_store(&p->agent_mode, -1);
     atomic_store(&p->alarm_us, INT64_MAX);
     *out = p;
     return PCOLL_OK;
@@ -374,31 +373,31 @@ static int create_agent(struct progress *p)
     return rc;
 }
 
-int progress_start_agent(struct progress *p, enum pcoll_progress mode)
+int progress_start_agent(struct progress *p)
 {
-    int now = atomic_load(&p->agent_mode);
-    if (now == PCOLL_PROGRESS_SPIN || now == (int)mode)
+    if (atomic_load(&p->has_agent))
         return PCOLL_OK;
-    atomic_store(&p->agent_mode, mode);
-    if (now >= 0) {
+    atomic_store(&p->has_agent, true);
+    if (create_agent(p) == 0)
+        return PCOLL_OK;
+    atomic_store(&p->has_agent, false);
+    return fail(PCOLL_ENOMEM, "the agent thread could not be started");
+}
+
+void progress_spin(struct progress *p, bool spins)
+{
+    if (atomic_exchange(&p->spins, spins) != spins)
         bell_wake_agent(p->bell.page);
-        return PCOLL_OK;
-    }
-    if (create_agent(p) != 0) {
-        atomic_store(&p->agent_mode, -1);
-        return fail(PCOLL_ENOMEM, "the agent thread could not be started");
-    }
-    return PCOLL_OK;
 }
 
 void progress_stop_agent(struct progress *p)
 {
-    if (atomic_load(&p->agent_mode) < 0)
+    if (!atomic_load(&p->has_agent))
         return;
     atomic_store(&p->stop, true);
     bell_wake_agent(p->bell.page);
     pthread_join(p->agent, NULL);
-    atomic_store(&p->agent_mode, -1);
+    atomic_store(&p->has_agent, false);
     atomic_store(&p->stop, false);
 }
 

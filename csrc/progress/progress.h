@@ -39,8 +39,10 @@ int progress_create(struct progress **out);
 /* Stops the agent. No thread may be waiting. */
 void progress_destroy(struct progress **p);
 
-/* Start the agent if it is not running (mode: sleeping or spinning). */
-int progress_start_agent(struct progress *p, enum pcoll_progress mode);
+/* Start the agent if it is not running. It sleeps while there is nothing to do, … */
+int progress_start_agent(struct progress *p);
+/* … or polls without end, from now on or no longer. */
+void progress_spin(struct progress *p, bool spins);
 
 /* End it; whoever waits drives. One thread at a time. */
 void progress_stop_agent(struct progress *p);

@@ -150,6 +150,14 @@ static bool known(const struct sched *s, int op)
     return op >= 0 && (uint32_t)op < s->count;
 }
 
+void sched_from(struct sched *s, int op, int peer)
+{
+    if (known(s, op) && !s->committed)
+        s->ops[op].peer = peer;
+    else
+        s->failed = true;
+}
+
 void sched_slice(struct sched *s, int op, struct slice slice)
 {
     if (known(s, op) && !s->committed)

@@ -75,6 +75,8 @@ int sched_nop(struct sched *s, const char *label);
 int sched_timer(struct sched *s, const char *label);
 int sched_event(struct sched *s, const char *label);
 
+/* A REDUCE is about what came from there. */
+void sched_from(struct sched *s, int op, int peer);
 /* Not all the data, but these slices. */
 void sched_slice(struct sched *s, int op, struct slice slice);
 /* SEND, RECV: the header is not before the data. */

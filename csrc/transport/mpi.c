@@ -198,10 +198,9 @@ static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
     MPI_Count bytes = 0;
     switch (info->kind) {
     case CONTROL_RECV:
-        *event = (struct transport_event){.kind = TRANSPORT_CONTROL,
-                                          .source = (uint32_t)status->MPI_SOURCE,
-                                          .control = *info->control};
-        return true;
+        m->arrived[i] = true;
+        m->sources[i] = (uint32_t)status->MPI_SOURCE;
+        return false;
     case CONTROL_SEND:
         free(info->control);
         end_send(m, info);
@@ -240,6 +239,24 @@ static int reserve_events(struct mpi_transport *m)
     return PCOLL_OK;
 }
 
+/* The receives of control messages are posted in a ring, so messages fill it in their
+ * order; MPI may tell of a later one first. Those that are next become events, and
+ * their receives the last of the ring. */
+static int take_controls(struct mpi_transport *m, int *made)
+{
+    int rc = PCOLL_OK;
+    while (m->arrived[m->next_control] && rc == PCOLL_OK) {
+        int at = m->next_control;
+        m->events[(*made)++] = (struct transport_event){.kind = TRANSPORT_CONTROL,
+                                                        .source = m->sources[at],
+                                                        .control = m->inbox[at]};
+        m->arrived[at] = false;
+        m->next_control = (at + 1) % CONTROL_RECEIVES;
+        rc = mpi_check(MPI_Start(&m->requests[at]), "MPI_Start");
+    }
+    return rc;
+}
+
 static int mpi_poll(struct transport *t, const struct transport_event **events)
 {
     struct mpi_transport *m = of(t);
@@ -254,13 +271,11 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
     if (finished == MPI_UNDEFINED || finished == 0)
         return 0;
     int made = 0;
-    for (int i = 0; i < finished; i++) {
-        int at = m->done[i];
-        made += to_event(m, at, &m->statuses[i], &m->events[made]);
-        if (m->info[at].kind == CONTROL_RECV &&
-            (rc = mpi_check(MPI_Start(&m->requests[at]), "MPI_Start")) != PCOLL_OK)
-            return rc;
-    }
+    for (int i = 0; i < finished; i++)
+        made += to_event(m, m->done[i], &m->statuses[i], &m->events[made]);
+    rc = take_controls(m, &made);
+    if (rc != PCOLL_OK)
+        return rc;
     mpi_compact_requests(m);
     *events = m->events;
     return made;
@@ -275,8 +290,10 @@ static void mpi_destroy(struct transport *t)
 {
     struct mpi_transport *m = of(t);
     for (int i = 0; i < CONTROL_RECEIVES && i < m->count; i++) {
-        MPI_Cancel(&m->requests[i]);
-        MPI_Wait(&m->requests[i], MPI_STATUS_IGNORE);
+        if (!m->arrived[i]) {
+            MPI_Cancel(&m->requests[i]);
+            MPI_Wait(&m->requests[i], MPI_STATUS_IGNORE);
+        }
         MPI_Request_free(&m->requests[i]);
     }
     for (int i = CONTROL_RECEIVES; i < m->count; i++) {

@@ -26,8 +26,7 @@ static int post_control_receives(struct mpi_transport *m)
 {
     int rc = mpi_reserve(m, CONTROL_RECEIVES);
     for (int i = 0; i < CONTROL_RECEIVES && rc == PCOLL_OK; i++) {
-        m->info[i] =
-            (struct request_info){.kind = CONTROL_RECV, .control = &m->inbox[i]};
+        m->info[i] = (struct request_info){.kind = CONTROL_RECV};
         rc = mpi_check(MPI_Recv_init(&m->inbox[i], sizeof m->inbox[i], MPI_BYTE,
                                      MPI_ANY_SOURCE, CONTROL_TAG, m->comm,
                                      &m->requests[i]),

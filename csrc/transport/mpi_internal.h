@@ -32,7 +32,7 @@ struct request_info {
     uint64_t cookie;
     bool large;
     bool at_once;            /* a send that was over when it was posted */
-    struct control *control; /* buffer of a control message */
+    struct control *control; /* of one that is sent */
 };
 
 struct mpi_transport {
@@ -50,7 +50,10 @@ struct mpi_transport {
     int pending_sends;        /* and native calls */
     struct bell_page **bells; /* of peers on this machine, else NULL */
     uint64_t *hosts, *pids;
-    struct control inbox[CONTROL_RECEIVES];
+    struct control inbox[CONTROL_RECEIVES]; /* a ring */
+    bool arrived[CONTROL_RECEIVES];
+    uint32_t sources[CONTROL_RECEIVES];
+    int next_control;
 };
 
 /* MPI's names of what it knows of ours (mpi_reduction.c), else its null handles. */

@@ -281,7 +281,7 @@ static int sim_poll(struct transport *t, const struct transport_event **events)
     e->polled = fresh;
     e->polled_capacity = capacity;
     e->count = 0;
-    if (e->sim->options.hostile)
+    if (e->sim->options.hostile && !e->sim->options.in_order)
         shuffle(e->sim, fresh, count);
     *events = fresh;
     return count;

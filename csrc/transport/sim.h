@@ -10,7 +10,7 @@
  *     (rendezvous), and only then is its buffer read: who writes to it earlier sends
  *     garbage;
  *   - a receive buffer is filled with NaNs when it is posted;
- *   - what one poll returns is shuffled;
+ *   - what one poll returns is shuffled, unless in_order;
  *   - a rank's agent stalls: things happen, but nobody looks for a while;
  *   - a rank is woken for nothing.
  *
@@ -32,6 +32,7 @@ struct sim_options {
     uint32_t stall_one_in; /* of the times that a rank is woken; 0: never */
     int64_t stall_longest;
     uint32_t spurious_one_in;
+    bool in_order; /* what one poll returns is not shuffled */
 };
 
 /* PCOLL_EINVAL names an impossible option. */

@@ -5,8 +5,8 @@
  *
  * Non-blocking throughout. What was begun ends as an event of poll(). One thread at a
  * time (the progress lock). Messages of one (sender, receiver, tag) keep their order,
- * and so do the control messages of one (sender, receiver), except that what one poll
- * returns may be in any order.
+ * and so do the control messages of one (sender, receiver). (The simulator shuffles
+ * what one poll returns all the same: allreduces do not need that order, groups do.)
  */
 #ifndef PCOLL_TRANSPORT_H
 #define PCOLL_TRANSPORT_H
@@ -21,7 +21,7 @@ struct control {
     uint16_t kind;   /* the handle's business */
     uint16_t edge;
     uint64_t round;
-    uint64_t value[2];
+    uint64_t value[4];
 };
 
 enum transport_event_kind {

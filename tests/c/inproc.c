@@ -2,11 +2,14 @@
 /* Queues behind one mutex; a send is over when its message has been taken. */
 #include "inproc.h"
 
-#include "../../csrc/base/clock.h"
-
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "../../csrc/allreduce/context.h"
+#include "../../csrc/base/clock.h"
+#include "../../csrc/base/splitmix.h"
+#include "check.h"
 
 struct item {
     uint32_t from, tag;
@@ -238,4 +241,17 @@ struct transport *inproc_endpoint(struct inproc *n, uint32_t rank,
     e->net = n;
     e->bell = bell;
     return &e->base;
+}
+
+void inproc_wait(struct progress *p, struct context *c, bool (*what)(void *), void *arg)
+{
+    CHECK(progress_wait(p, what, arg, 60000000) == PCOLL_OK, "waited for a minute");
+    CHECK_OK(context_check(c));
+}
+
+void inproc_nap(uint32_t rank, uint64_t n)
+{
+    uint32_t us = splitmix_below(rank + 77, n, 400);
+    if (us > 200)
+        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
 }

@@ -17,4 +17,12 @@ void inproc_free(struct inproc *n);
 struct transport *inproc_endpoint(struct inproc *n, uint32_t rank,
                                   struct bell_page *bell);
 
+/* What their applications do. Wait for it, a minute at most. */
+struct progress;
+struct context;
+void inproc_wait(struct progress *p, struct context *c, bool (*what)(void *),
+                 void *arg);
+/* Half of the time nothing, else long enough for the agent to take over. */
+void inproc_nap(uint32_t rank, uint64_t n);
+
 #endif

@@ -85,20 +85,13 @@ static bool closed(void *arg)
     return atomic_load(&r->vertex->closing) == CLOSED;
 }
 
-static void must_wait(struct rank *r, bool (*what)(void *))
-{
-    CHECK(progress_wait(r->progress, what, r, 60000000) == PCOLL_OK,
-          "rank %u waited for a minute", r->rank);
-    CHECK_OK(context_check(r->context));
-}
-
 static void wait_for_call(struct rank *r)
 {
     struct domain *d = r->vertex->domain;
     if (progress_soon(call_is_over, r))
         return;
     d->ops->sleeps(d, true);
-    must_wait(r, call_is_over);
+    inproc_wait(r->progress, r->context, call_is_over, r);
     d->ops->sleeps(d, false);
 }
 
@@ -125,13 +118,6 @@ static bool deliver(struct rank *r, pcoll_round *round)
     if (round->index < ROUNDS)
         r->sums[round->index] = recv[0];
     return true;
-}
-
-static void nap(struct rank *r, uint64_t n)
-{
-    uint32_t us = splitmix_below(r->rank + 77, n, 300);
-    if (us > 200)
-        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
 }
 
 static uint64_t call(struct rank *r, uint64_t t)
@@ -174,14 +160,14 @@ static void *application(void *arg)
     struct rank *r = arg;
     uint64_t t = 0;
     for (uint64_t seen = 0; seen < ROUNDS; t++) {
-        nap(r, t);
+        inproc_nap(r->rank, t);
         seen = call(r, t);
     }
     join(r);
     progress_lock(r->progress);
     CHECK_OK(vertex_close(r->vertex));
     progress_unlock(r->progress);
-    must_wait(r, closed);
+    inproc_wait(r->progress, r->context, closed, r);
     return NULL;
 }
 
@@ -265,8 +251,10 @@ static void run(pcoll_options o, uint32_t most, const char *policy)
     struct inproc *net = inproc_create(RANKS);
     for (uint32_t i = 0; i < RANKS; i++)
         create(&ranks[i], net, i, o, most, memory);
-    for (uint32_t i = 0; i < RANKS; i++)
-        CHECK_OK(progress_start_agent(ranks[i].progress, o.progress));
+    for (uint32_t i = 0; i < RANKS; i++) {
+        progress_spin(ranks[i].progress, o.progress == PCOLL_PROGRESS_SPIN);
+        CHECK_OK(progress_start_agent(ranks[i].progress));
+    }
     for (uint32_t i = 0; i < RANKS; i++)
         pthread_create(&threads[i], NULL, application, &ranks[i]);
     for (uint32_t i = 0; i < RANKS; i++)

@@ -37,21 +37,6 @@ static bool closed(void *arg)
     return atomic_load(&r->program->closing) == PROGRAM_CLOSED;
 }
 
-static void must_wait(struct rank *r, bool (*what)(void *))
-{
-    CHECK(progress_wait(r->progress, what, r, 60000000) == PCOLL_OK,
-          "rank %u waited for a minute", r->rank);
-    CHECK_OK(context_check(r->context));
-}
-
-/* Half of the runs are left to the agent for a while. */
-static void nap(struct rank *r, uint64_t n)
-{
-    uint32_t us = splitmix_below(r->rank + 77, n, 400);
-    if (us > 200)
-        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
-}
-
 static void *application(void *arg)
 {
     struct rank *r = arg;
@@ -60,10 +45,10 @@ static void *application(void *arg)
             r->mine[i] = (double)(t + 1) * (r->rank + 1);
             r->total[i] = 0;
         }
-        nap(r, 2 * t);
+        inproc_nap(r->rank, 2 * t);
         program_start(r->program);
-        nap(r, 2 * t + 1);
-        must_wait(r, over);
+        inproc_nap(r->rank, 2 * t + 1);
+        inproc_wait(r->progress, r->context, over, r);
         for (int i = 0; i < COUNT; i++)
             CHECK(r->total[i] == (double)(t + 1) * RANKS * (RANKS + 1) / 2,
                   "run %llu: %g", (unsigned long long)t, r->total[i]);
@@ -73,7 +58,7 @@ static void *application(void *arg)
     progress_lock(r->progress);
     CHECK_OK(program_close(r->program));
     progress_unlock(r->progress);
-    must_wait(r, closed);
+    inproc_wait(r->progress, r->context, closed, r);
     return NULL;
 }
 
@@ -124,7 +109,7 @@ static void run(bool agents)
     for (uint32_t i = 0; i < RANKS; i++)
         create(&ranks[i], net, i);
     for (uint32_t i = 0; i < RANKS && agents; i++)
-        CHECK_OK(progress_start_agent(ranks[i].progress, PCOLL_PROGRESS_AGENT));
+        CHECK_OK(progress_start_agent(ranks[i].progress));
     for (uint32_t i = 0; i < RANKS; i++)
         pthread_create(&threads[i], NULL, application, &ranks[i]);
     for (uint32_t i = 0; i < RANKS; i++)

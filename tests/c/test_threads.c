@@ -37,20 +37,6 @@ static bool closed(void *arg)
     return atomic_load(&r->vertex->closing) == CLOSED;
 }
 
-static void must_wait(struct rank *r, bool (*what)(void *))
-{
-    CHECK(progress_wait(r->progress, what, r, 60000000) == PCOLL_OK,
-          "rank %u waited for a minute", r->rank);
-    CHECK_OK(context_check(r->context));
-}
-
-static void nap(struct rank *r, uint64_t n)
-{
-    uint32_t us = splitmix_below(r->rank + 77, n, 400);
-    if (us > 200)
-        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
-}
-
 static uint64_t take(struct rank *r)
 {
     struct domain *d = r->vertex->domain;
@@ -84,19 +70,19 @@ static void *application(void *arg)
     enum deposit_outcome outcome;
     uint64_t seen = 0;
     for (uint64_t t = 0; seen < ROUNDS; t++) {
-        nap(r, t);
+        inproc_nap(r->rank, t);
         for (int i = 0; i < COUNT; i++)
             send[i] = (double)(t + 1) * (r->rank + 1);
         r->deposited += send[0];
         CHECK_OK(d->ops->deposit(d, 0, buffers, &outcome));
         vertex_deposited(r->vertex, outcome);
-        must_wait(r, ready);
+        inproc_wait(r->progress, r->context, ready, r);
         seen = take(r);
     }
     progress_lock(r->progress);
     CHECK_OK(vertex_close(r->vertex));
     progress_unlock(r->progress);
-    must_wait(r, closed);
+    inproc_wait(r->progress, r->context, closed, r);
     return NULL;
 }
 
@@ -149,8 +135,10 @@ static void run(pcoll_options o, const char *what)
     struct inproc *net = inproc_create(RANKS);
     for (uint32_t i = 0; i < RANKS; i++)
         create(&ranks[i], net, i, o);
-    for (uint32_t i = 0; i < RANKS; i++)
-        CHECK_OK(progress_start_agent(ranks[i].progress, o.progress));
+    for (uint32_t i = 0; i < RANKS; i++) {
+        progress_spin(ranks[i].progress, o.progress == PCOLL_PROGRESS_SPIN);
+        CHECK_OK(progress_start_agent(ranks[i].progress));
+    }
     for (uint32_t i = 0; i < RANKS; i++)
         pthread_create(&threads[i], NULL, application, &ranks[i]);
     for (uint32_t i = 0; i < RANKS; i++)

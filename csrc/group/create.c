@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a grouped allreduce. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../allreduce/agree.h"
+#include "../base/splitmix.h"
+#include "../gossip/window_mpi.h"
+#include "../transport/mpi.h"
+#include "group.h"
+
+enum field {
+    FIELD_COUNT,
+    FIELD_DTYPE,
+    FIELD_KEYS,
+    FIELD_GRID,
+    FIELD_AXES,
+    FIELD_BANDWIDTH,
+    FIELD_MEASURE,
+    FIELD_EVERY,
+    FIELD_TIMEOUT,
+    FIELD_WINDOW,
+    FIELDS
+};
+
+static const char *const keys_names[] = {"auto", "static", "dynamic", NULL};
+static const char *const no_yes[] = {"no", "yes", NULL};
+
+static const struct agree_field fields[FIELDS] = {
+    [FIELD_COUNT] = {"sendbuf (number of elements)", NULL},
+    [FIELD_DTYPE] = {"sendbuf (dtype)", dtype_names},
+    [FIELD_KEYS] = {"keys", keys_names},
+    [FIELD_GRID] = {"grid (sides, their hash)", NULL},
+    [FIELD_AXES] = {"grid (axes)", NULL},
+    [FIELD_BANDWIDTH] = {"bandwidth (given)", no_yes},
+    [FIELD_MEASURE] = {"bandwidth (measured)", no_yes},
+    [FIELD_EVERY] = {"measure_every", NULL},
+    [FIELD_TIMEOUT] = {"timeout (microseconds)", NULL},
+    [FIELD_WINDOW] = {"window (microseconds)", NULL},
+};
+
+static uint64_t hash_sides(const pcoll_group_options *o)
+{
+    uint64_t hash = o->axes;
+    for (uint32_t i = 0; i < o->axes && i < GRID_MOST_AXES; i++)
+        hash = splitmix_at(hash, o->side[i]);
+    return hash >> 1;
+}
+
+static int compare(struct context *c, int local, const pcoll_group_options *o)
+{
+    uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
+                            [FIELD_DTYPE] = (uint64_t)o->dtype,
+                            [FIELD_KEYS] = (uint64_t)o->keys,
+                            [FIELD_GRID] = hash_sides(o),
+                            [FIELD_AXES] = o->axes,
+                            [FIELD_BANDWIDTH] = o->bandwidth > 0,
+                            [FIELD_MEASURE] = o->measure != 0,
+                            [FIELD_EVERY] = o->every,
+                            [FIELD_TIMEOUT] = (uint64_t)o->timeout_us,
+                            [FIELD_WINDOW] = (uint64_t)o->window_us};
+    return agree_same(c, local, fields, own, FIELDS);
+}
+
+/* Everybody's cell; no two are the same. On all ranks with the same outcome. */
+static int take_cells(struct context *c, struct pcoll_group *g)
+{
+    uint64_t cells = grid_cells(&g->grid), ranks = c->transport->size;
+    g->cell = g->options.cell < 0 ? c->transport->rank : (uint64_t)g->options.cell;
+    int rc = agree_gather(c, g->cell, &g->cells);
+    for (uint64_t r = 0; r < ranks && rc == PCOLL_OK; r++) {
+        if (g->cells[r] >= cells)
+            rc = fail(PCOLL_EINVAL,
+                      "cell: expected 0 to %" PRIu64 ", got %" PRIu64
+                      " on rank %" PRIu64,
+                      cells - 1, g->cells[r], r);
+        for (uint64_t s = 0; s < r && rc == PCOLL_OK; s++)
+            if (g->cells[s] == g->cells[r])
+                rc = fail(PCOLL_EINVAL,
+                          "cell: expected a cell for each rank, got %" PRIu64
+                          " on ranks %" PRIu64 " and %" PRIu64,
+                          g->cells[r], s, r);
+    }
+    return rc;
+}
+
+/* Collective. A window that some could not make stays lost with those who could. */
+static int open_window(struct context *c, const void *comm, struct pcoll_group *g)
+{
+    context_end_leftovers(c);
+    int rc = window_mpi_create(comm, g->place.bytes, &g->window);
+    if (rc == PCOLL_OK)
+        rc = group_attach(g);
+    return agree_outcome(c, rc);
+}
+
+static int join_others(struct context *c, const void *comm, int local,
+                       const pcoll_group_options *options, struct pcoll_group *g)
+{
+    agree_settle(c);
+    int rc = compare(c, local, options);
+    if (rc == PCOLL_OK)
+        rc = take_cells(c, g);
+    if (rc == PCOLL_OK)
+        rc = open_window(c, comm, g);
+    return rc == PCOLL_OK ? agree_enter(c, &g->base) : rc;
+}
+
+/* Everything is there: the agent may begin. */
+static void set_off(struct context *c, struct pcoll_group *g)
+{
+    g->entry = (struct runtime_entry){.begin_end = group_begin_end,
+                                      .end = group_end,
+                                      .slot = g->base.slot,
+                                      .progress = g->options.progress};
+    runtime_add(&g->entry);
+    progress_lock(c->progress);
+    g->driven = true;
+    progress_unlock(c->progress);
+    context_kick(c, &g->base);
+}
+
+static int create(struct context *c, const void *comm,
+                  const pcoll_group_options *options, pcoll_group **group)
+{
+    struct pcoll_group *g = calloc(1, sizeof *g), none = {.context = c};
+    int local = PCOLL_OK;
+    if (g) {
+        g->context = c;
+        g->options = *options;
+        local = group_prepare(g, c->transport->rank, c->transport->size);
+        if (local == PCOLL_OK)
+            local = runtime_start_agent(c, options->progress, true);
+    } else
+        local = fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
+    int rc = join_others(c, comm, local, options, g ? g : &none);
+    if (rc == PCOLL_OK) {
+        set_off(c, g);
+        *group = g;
+    } else if (g) {
+        group_dispose(g);
+        free(g);
+    }
+    return rc;
+}
+
+int pcoll_group_create(const void *comm, const pcoll_group_options *options,
+                       pcoll_group **group)
+{
+    struct context *c;
+    if (runtime_forked())
+        return fail(PCOLL_ESTATE,
+                    "grouped allreduces cannot be made in a forked process");
+    int rc = mpi_check_comm(comm);
+    if (rc == PCOLL_OK)
+        rc = runtime_context(comm, &c);
+    return rc == PCOLL_OK ? create(c, comm, options, group) : rc;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a grouped allreduce waits for, in words: for stall warnings. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "group.h"
+
+struct text {
+    char *at;
+    size_t left;
+};
+
+static void add(struct text *t, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void add(struct text *t, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(t->at, t->left, format, arguments);
+    va_end(arguments);
+    size_t used = n < 0 ? 0 : (size_t)n < t->left ? (size_t)n : t->left - 1;
+    t->at += used;
+    t->left -= used;
+}
+
+static void add_members(struct text *t, struct pcoll_group *g, const char *what,
+                        bool (*waits)(const struct round *, uint32_t))
+{
+    const struct round *r = &g->now.data;
+    const char *before = what;
+    for (uint32_t i = 0; i < r->crew.members; i++)
+        if (i != r->crew.position && waits(r, i)) {
+            add(t, "%s %u", before, r->crew.rank[i]);
+            before = ",";
+        }
+}
+
+static void describe_round(struct text *t, struct pcoll_group *g)
+{
+    const struct current *now = &g->now;
+    add(t, " in a group of %u led by rank %u", now->data.crew.members,
+        now->name.leader);
+    if (now->contribution == CONTRIBUTION_OPEN)
+        add(t, ", not started here");
+    add_members(t, g, ": no input yet of rank", round_waits_for_input);
+    add_members(t, g, ": no part yet of rank", round_waits_for_part);
+    if (now->marked)
+        add(t, ": done here, the others have not all said so");
+}
+
+static void describe_matching(struct text *t, struct pcoll_group *g)
+{
+    uint32_t line = g->dynamic ? 0 : group_live_on_line(g);
+    add(t, " looks for its group");
+    if (match_state(&g->match) == MATCH_FOLLOWING)
+        add(t, ", waits for the list of rank %u", g->match.leader);
+    if (g->dynamic)
+        add(t, "; %u of %u ranks have come to this round", g->inquiry.counted,
+            roll_count(&g->roll, g->round));
+    const char *before = "; expected: rank";
+    for (uint32_t i = 0; i < line; i++) {
+        add(t, "%s %u", before, g->line[i]);
+        before = ",";
+    }
+}
+
+static void describe(struct text *t, struct pcoll_group *g)
+{
+    add(t, "round %" PRIu64 ":", g->round);
+    switch (g->phase) {
+    case PHASE_ROUND:
+        describe_round(t, g);
+        break;
+    case PHASE_MATCHING:
+        describe_matching(t, g);
+        break;
+    case PHASE_ASKING:
+        add(t, " back again, asks the others where they are");
+        break;
+    case PHASE_AWAY:
+        add(t, " this rank has left");
+        break;
+    case PHASE_IDLE:
+        break;
+    }
+    const char *before = "; suspected: rank";
+    for (uint32_t r = 0; r < g->roll.ranks; r++)
+        if (g->roll.entries[r].standing == STANDING_SUSPECT) {
+            add(t, "%s %u", before, r);
+            before = ",";
+        }
+}
+
+int pcoll_group_pending(pcoll_group *g, char *text, uint64_t capacity)
+{
+    int rc = group_enter(g);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct text t = {text, capacity};
+    progress_lock(g->context->progress);
+    if (capacity)
+        describe(&t, g);
+    progress_unlock(g->context->progress);
+    return group_leave_call(g, rc);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One rank's work in a group's round: a butterfly (algorithms/butterfly.c) on the
+ * engine, whose fetches are gets from the members' windows. From near members they
+ * are over at once; from far ones they are looked after (round_poll).
+ *
+ * One round at a time; driven by one thread at a time. Who is in the group, and whether
+ * the round counts, is not its business.
+ */
+#ifndef PCOLL_GROUP_ROUND_H
+#define PCOLL_GROUP_ROUND_H
+
+#include "../kernels/reduce.h"
+#include "../schedule/engine.h"
+#include "place.h"
+
+/* A group as one of its members sees it: by places in its list. */
+struct crew {
+    uint32_t members, position;
+    uint32_t *rank;
+    double *share;
+    uint64_t *bound; /* members + 1 elements: the parts */
+};
+
+/* A fetch that is under way. */
+struct fetch {
+    int op; /* -1: none */
+    size_t bytes;
+    struct window_get get;
+};
+
+/* How fast the inputs of far members came: from each one, and from all together. */
+struct meter {
+    int64_t began;   /* ns, the first fetch; 0: none */
+    uint64_t bytes;  /* that have come */
+    double download; /* bytes per second, at the best moment */
+    int64_t *begun;  /* by member */
+    double *rate;    /* by member; 0: nothing that could be measured */
+};
+
+/* What MPI may still write to, after a void round. */
+struct abandoned {
+    struct fetch *fetches;
+    uint32_t count;
+    char *landing, *fetched;
+    struct abandoned *next;
+};
+
+/* Tell a member: who is asked to by the engine. */
+typedef int notice_fn(void *arg, uint32_t member, int edge);
+
+struct round {
+    struct window *window;
+    struct place place;
+    const struct dtype *dtype;
+    reduce_fn *add;
+    size_t held;               /* bytes of an element in a sum */
+    uint32_t most;             /* members at most */
+    size_t piece;              /* elements */
+    notice_fn *notice;         /* of this rank to the others */
+    int (*breathe)(void *arg); /* called now and then while there is much to do */
+    void *arg;
+
+    struct crew crew;
+    bool *empty;         /* by member: its part */
+    bool *heard;         /* by member: that its input is there … */
+    bool *contributes;   /* … or that it has none */
+    uint32_t active;     /* how many do */
+    struct sched *sched; /* NULL: no round */
+    struct engine engine;
+    int start, *scratch;
+    int *input_there, *part_done; /* by member: operation, or -1 */
+
+    char *landing; /* the result, as the application's elements */
+    char *fetched; /* a piece of a near member's input, two of each far one */
+    char *sums[2]; /* of odd and even pieces */
+    char *widened; /* a piece in the form of sums, if that is another */
+    struct fetch *fetches;
+    uint32_t under_way;
+    struct abandoned *abandoned;
+    uint64_t bytes_fetched;
+    struct meter meter;
+};
+
+/* The window, place, dtype, most, piece and notice are there; make the rest. */
+int round_init(struct round *r);
+void round_destroy(struct round *r);
+/* Of its memory. */
+size_t round_bytes(const struct round *r);
+
+/* The crew is filled in: get ready. */
+int round_prepare(struct round *r);
+/* The own input lies in the window, or (own = false) there is none. */
+int round_start(struct round *r, bool own);
+/* A member's input is there, and contributes or does not; its part is done. */
+void round_input(struct round *r, uint32_t member, bool contributes);
+void round_part(struct round *r, uint32_t member);
+/* Does this rank? Who does gets the result as well. */
+static inline bool round_contributes(const struct round *r)
+{
+    return r->contributes[r->crew.position];
+}
+/* Go on as far as that is possible. */
+int round_run(struct round *r);
+static inline bool round_over(const struct round *r)
+{
+    return r->sched && engine_over(&r->engine);
+}
+/* Fetches from far members: has one ended? */
+int round_poll(struct round *r, bool *ended);
+/* Has everything been heard of this member that this rank needs? */
+bool round_waits_for_input(const struct round *r, uint32_t member);
+bool round_waits_for_part(const struct round *r, uint32_t member);
+/* Over, or void: what was begun is abandoned. PCOLL_ENOMEM. */
+int round_end(struct round *r);
+
+#endif

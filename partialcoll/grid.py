@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grid of grouped averaging, and who of a group reduces how much: arithmetic only.
+
+Source: Ryabinin et al., Moshpit SGD, NeurIPS 2021, section 3.1 and appendix G.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from ._ffi import check, ffi, lib
+
+MOST_AXES = 16
+MOST_SIDE = (1 << 32) - 1
+MOST_AUTO = 1 << 32
+
+Cells = npt.NDArray[np.int64]
+
+
+def _whole(value: Any, name: str, least: int, most: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected a whole number, got {value!r}") from None
+    if not least <= number <= most:
+        raise ValueError(f"{name}: expected {least} to {most}, got {number}")
+    return number
+
+
+def _sides(sides: Sequence[int] | str) -> list[int]:
+    """The sides of (4, 8) or "4x8"."""
+    if isinstance(sides, str):
+        words = sides.split("x")
+        if not all(word.isdigit() for word in words):
+            raise ValueError(f'grid: expected "auto" or sides such as "32x32", got {sides!r}')
+        sides = [int(word) for word in words]
+    try:
+        given = list(sides)
+    except TypeError:
+        raise TypeError(f'grid: expected a tuple of sides or "auto", got {sides!r}') from None
+    if not 1 <= len(given) <= MOST_AXES:
+        raise ValueError(f"grid: expected 1 to {MOST_AXES} axes, got {len(given)}")
+    return [_whole(side, "grid: sides", 1, MOST_SIDE) for side in given]
+
+
+def _numbers(values: Any, name: str, dtype: Any, most: int) -> npt.NDArray[Any]:
+    """A contiguous array of whole numbers of 0 to `most`."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected whole numbers, got {array.dtype}")
+    if array.size and not (int(array.min()) >= 0 and int(array.max()) <= most):
+        raise ValueError(f"{name}: expected 0 to {most}, got {array.min()} to {array.max()}")
+    return np.ascontiguousarray(array, dtype)
+
+
+def _pointer(array: npt.NDArray[Any], ctype: str) -> Any:
+    return ffi.cast(ctype, array.ctypes.data)
+
+
+class Grid:
+    """A grid of cells for so many peers: who averages with whom in which round.
+
+    ``sides`` is how long each axis is, as ``(4, 8)`` or ``"4x8"``, or ``"auto"``: a full grid of
+    two or more axes with sides of about 32 at most, if ``peers`` has such factors, else one with
+    as few empty cells as sides that differ by one allow. Cells are numbered row by row, as by
+    `numpy.ravel_multi_index`; at first each peer has the cell of its own number. ``cells`` below
+    are one number or an array of them, and so are the results.
+
+    ValueError: an axis too many (16 at most), a side of 0, 2^63 cells or more, fewer cells than
+    peers.
+    """
+
+    def __init__(self, sides: Sequence[int] | str = "auto", peers: int | None = None) -> None:
+        if isinstance(sides, str) and sides == "auto":
+            if peers is None:
+                raise ValueError('peers: expected a number with grid="auto", got None')
+            self._peers = _whole(peers, "peers", 1, MOST_AUTO)
+            room, axes = ffi.new("uint32_t[]", MOST_AXES), ffi.new("uint32_t *")
+            check(lib.pcoll_grid_auto(self._peers, room, axes))
+            self._sides = tuple(int(side) for side in room[0 : axes[0]])
+        else:
+            self._sides = tuple(_sides(sides))
+            most = (1 << 63) - 1
+            asked = 0 if peers is None else _whole(peers, "peers", 1, most)
+            check(lib.pcoll_grid_check(self._sides, len(self._sides), asked))
+            self._peers = self.cells if peers is None else asked
+        self._c_sides = ffi.new("uint32_t[]", self._sides)
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """How long each axis is."""
+        return self._sides
+
+    @property
+    def peers(self) -> int:
+        """How many peers it is for."""
+        return self._peers
+
+    @property
+    def axes(self) -> int:
+        """How many there are: after so many rounds everybody has met everybody, directly or
+        through others."""
+        return len(self._sides)
+
+    @property
+    def cells(self) -> int:
+        """How many there are."""
+        cells = 1
+        for side in self._sides:
+            cells *= side
+        return cells
+
+    @property
+    def full(self) -> bool:
+        """Whether every cell has a peer: `axes` complete rounds then give the exact average."""
+        return self.cells == self._peers
+
+    def __repr__(self) -> str:
+        return f"Grid({self._sides}, peers={self._peers})"
+
+    def __str__(self) -> str:
+        return "x".join(str(side) for side in self._sides)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Grid):
+            return NotImplemented
+        return (self._sides, self._peers) == (other._sides, other._peers)
+
+    def __hash__(self) -> int:
+        return hash((self._sides, self._peers))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Grid, (self._sides, self._peers)
+
+    def axis(self, round: int) -> int:
+        """Along which axis a round averages: they take turns."""
+        return _whole(round, "round", 0, (1 << 64) - 1) % self.axes
+
+    def _axis(self, axis: int) -> int:
+        return _whole(axis, "axis", 0, self.axes - 1)
+
+    @overload
+    def line(self, cells: int, axis: int) -> int: ...
+    @overload
+    def line(self, cells: npt.NDArray[Any], axis: int) -> Cells: ...
+    def line(self, cells: Any, axis: int) -> Any:
+        """The lines of the cells along an axis, the keys of their groups: the cells of one line,
+        and no others, have one number, less than cells / side."""
+        return self._each(lib.pcoll_grid_lines, cells, axis, np.int64, "uint64_t *")
+
+    @overload
+    def coordinate(self, cells: int, axis: int) -> int: ...
+    @overload
+    def coordinate(self, cells: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint32]: ...
+    def coordinate(self, cells: Any, axis: int) -> Any:
+        """Their places on an axis, from 0 to its side - 1."""
+        return self._each(lib.pcoll_grid_coordinates, cells, axis, np.uint32, "uint32_t *")
+
+    def _each(self, function: Any, cells: Any, axis: int, dtype: Any, ctype: str) -> Any:
+        given = _numbers(cells, "cells", np.int64, self.cells - 1)
+        out = np.empty(given.shape, dtype)
+        check(
+            function(
+                self._c_sides,
+                self.axes,
+                self._axis(axis),
+                _pointer(given, "uint64_t *"),
+                given.size,
+                _pointer(out, ctype),
+            )
+        )
+        return out if np.ndim(cells) else out.item()
+
+    @overload
+    def move(self, cells: int, axis: int, chunks: int) -> int: ...
+    @overload
+    def move(self, cells: npt.NDArray[Any], axis: int, chunks: npt.NDArray[Any]) -> Cells: ...
+    def move(self, cells: Any, axis: int, chunks: Any) -> Any:
+        """The cells with their coordinates on the axis replaced by `chunks`: where the members of
+        groups go with dynamic keys, after a round that was not void."""
+        axis = self._axis(axis)
+        given = _numbers(cells, "cells", np.int64, self.cells - 1)
+        to = _numbers(chunks, "chunks", np.uint32, self._sides[axis] - 1)
+        if given.shape != to.shape:
+            raise ValueError(f"chunks: expected the shape of cells, {given.shape}, got {to.shape}")
+        out = np.empty_like(given)
+        check(
+            lib.pcoll_grid_move(
+                self._c_sides,
+                self.axes,
+                axis,
+                _pointer(given, "uint64_t *"),
+                _pointer(to, "uint32_t *"),
+                given.size,
+                _pointer(out, "uint64_t *"),
+            )
+        )
+        return out if np.ndim(cells) else out.item()
+
+    def chunks(self, round: int, lines: Any, positions: Any, sizes: Any) -> npt.NDArray[np.uint32]:
+        """Where the members of groups go with dynamic keys: of groups of these sizes, each on its
+        line of the round's axis, those at these positions in the order of ranks. Coordinates on
+        that axis which differ within a group, and from round to round. All three are arrays of
+        one length; a size is at most the side."""
+        keys = _numbers(lines, "lines", np.int64, (1 << 63) - 1)
+        places = _numbers(positions, "positions", np.uint32, MOST_SIDE)
+        of = _numbers(sizes, "sizes", np.uint32, MOST_SIDE)
+        if not keys.shape == places.shape == of.shape:
+            raise ValueError(
+                "lines, positions, sizes: expected one shape, got "
+                f"{keys.shape}, {places.shape}, {of.shape}"
+            )
+        out = np.empty(keys.shape, np.uint32)
+        check(
+            lib.pcoll_grid_chunks(
+                self._c_sides,
+                self.axes,
+                self._peers,
+                _whole(round, "round", 0, (1 << 64) - 1),
+                _pointer(keys, "uint64_t *"),
+                _pointer(places, "uint32_t *"),
+                _pointer(of, "uint32_t *"),
+                keys.size,
+                _pointer(out, "uint32_t *"),
+            )
+        )
+        return out
+
+
+def bandwidth_shares(bandwidths: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The part of the vector that each member of a group is to reduce.
+
+    With bandwidth b and share w, of M members, a member sends and takes in (1 + (M - 2) w) / b
+    vectors: the shares that make the slowest as fast as possible, by the closed form of the linear
+    program of the paper's appendix G. They add up to 1; a slow member's may be 0. One or two
+    members: equal.
+
+    ``bandwidths``: one number for each member, above 0 and finite, in any unit; ValueError names
+    the first that is not.
+    """
+    given = np.ascontiguousarray(bandwidths, np.float64)
+    if given.ndim != 1:
+        raise ValueError(f"bandwidths: expected one dimension, got shape {given.shape}")
+    shares = np.empty_like(given)
+    check(
+        lib.pcoll_group_shares(
+            _pointer(given, "double *"), given.size, _pointer(shares, "double *")
+        )
+    )
+    return shares

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What comes after matching: a group's round with its verdict (csrc/group/verdict.h).
+ * Each member publishes, waits until all have published, fetches for a while, marks
+ * itself done, and looks until there is a verdict; when its patience ends it votes for
+ * void. The word is read in one step and swapped in another: others come between.
+ *
+ *   agreement     all who learn a verdict learn the same one
+ *   all done      a round counts only if all members have marked themselves done
+ *   counts        it does, where nobody fails
+ */
+#include "check.h"
+#include "matching.h"
+
+enum { ROUND_PATIENCE = 8 * PATIENCE };
+
+static int64_t *word_of(const struct sim_group *g)
+{
+    return &sim.words[g->leader][g->seq % VERDICTS];
+}
+
+static struct sim_round *round_of(uint32_t peer)
+{
+    return &sim.peers[peer].rounds[sim.peers[peer].round];
+}
+
+void sim_round_open(const struct sim_group *g)
+{
+    *word_of(g) = (int64_t)((uint64_t)g->seq << 32);
+}
+
+void sim_round_refuse(const struct sim_group *g)
+{
+    enum verdict verdict;
+    *word_of(g) = verdict_after(*word_of(g), g->seq, UINT32_MAX, VOTE_VOID, &verdict);
+}
+
+void sim_round_begin(uint32_t peer)
+{
+    struct sim_round *r = round_of(peer);
+    r->step = STEP_PUBLISH;
+    r->give_up = sim.now + ROUND_PATIENCE;
+}
+
+static bool all_have_published(const struct sim_group *g)
+{
+    for (uint32_t i = 0; i < g->count; i++)
+        if (!sim.peers[g->members[i].rank].rounds[g->round].published)
+            return false;
+    return true;
+}
+
+static void learn(uint32_t peer, struct sim_group *g, enum verdict verdict)
+{
+    struct sim_round *r = round_of(peer);
+    INVARIANT("agreement", verdict != VERDICT_GONE, "the word of (%u, %u) is gone",
+              g->leader, g->seq);
+    INVARIANT("agreement", g->verdict == VERDICT_OPEN || g->verdict == verdict,
+              "(%u, %u): peer %u learns %d, others %d", g->leader, g->seq, peer,
+              verdict, g->verdict);
+    g->verdict = r->verdict = verdict;
+    r->step = STEP_OVER;
+    for (uint32_t i = 0; i < g->count && verdict == VERDICT_COMMIT; i++)
+        INVARIANT("all done", sim.peers[g->members[i].rank].rounds[g->round].marked,
+                  "(%u, %u) counts, and %u was not done", g->leader, g->seq,
+                  g->members[i].rank);
+}
+
+/* The second half of a vote; false: the word was changed meanwhile. */
+static bool swap(uint32_t peer, struct sim_group *g, enum verdict_vote vote)
+{
+    struct sim_round *r = round_of(peer);
+    enum verdict verdict;
+    int64_t after = verdict_after(r->word, g->seq, g->count, vote, &verdict);
+    if (after != r->word && *word_of(g) != r->word)
+        return false;
+    r->marked = r->marked || (vote == VOTE_DONE && after != r->word);
+    if (after != r->word)
+        *word_of(g) = after;
+    if (verdict != VERDICT_OPEN)
+        learn(peer, g, verdict);
+    return true;
+}
+
+static void go_on_voting(uint32_t peer, struct sim_group *g)
+{
+    static const enum verdict_vote votes[] = {
+        [STEP_MARK] = VOTE_DONE, [STEP_LOOK] = VOTE_NOTHING, [STEP_VOID] = VOTE_VOID};
+    struct sim_round *r = round_of(peer);
+    if (!r->has_read) {
+        r->word = *word_of(g);
+        r->has_read = true;
+        return;
+    }
+    r->has_read = false;
+    if (!swap(peer, g, votes[r->step]) || r->step == STEP_OVER)
+        return;
+    bool late = sim.now >= r->give_up;
+    r->step = late ? STEP_VOID : STEP_LOOK;
+}
+
+int64_t sim_round_go_on(uint32_t peer)
+{
+    struct sim_round *r = round_of(peer);
+    struct sim_group *g = &sim.groups[r->group];
+    switch (r->step) {
+    case STEP_PUBLISH:
+        r->published = true;
+        r->step = STEP_FETCH;
+        break;
+    case STEP_FETCH:
+        if (all_have_published(g))
+            r->step = STEP_MARK;
+        else if (sim.now >= r->give_up)
+            r->step = STEP_VOID;
+        break;
+    case STEP_MARK:
+    case STEP_LOOK:
+    case STEP_VOID:
+        go_on_voting(peer, g);
+        break;
+    case STEP_OVER:
+        break;
+    }
+    if (r->has_read)
+        return sim_draw(PATIENCE / 40);
+    return sim_draw(r->step == STEP_MARK ? PATIENCE : PATIENCE / 3);
+}
+
+void check_round(const struct sim_group *g, bool calm)
+{
+    INVARIANT("counts", !calm || g->verdict == VERDICT_COMMIT,
+              "(%u, %u): %d, and nobody has failed", g->leader, g->seq, g->verdict);
+    for (uint32_t i = 0; i < g->count; i++) {
+        const struct sim_peer *p = &sim.peers[g->members[i].rank];
+        const struct sim_round *r = &p->rounds[g->round];
+        bool member = g->formed[g->members[i].rank] && p->fate != FATE_STOPS;
+        INVARIANT("agreement", !member || (r->verdict == g->verdict && r->verdict),
+                  "(%u, %u): %u has learned %d, others %d", g->leader, g->seq,
+                  g->members[i].rank, r->verdict, g->verdict);
+    }
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Grouped allreduce as it runs under MPI, on ranks that are threads, each with an
+ * agent: the application on one side, the driver on the other, and windows that all
+ * share. The thread sanitizer watches that inputs and parts are read only after the
+ * notice that they are there, and written only after the verdict.
+ *
+ * (In a void round somebody may still read what is written anew, by design, and throws
+ * it away: test_group.c is for that. Here the timeouts are out of reach.)
+ */
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "../../csrc/base/splitmix.h"
+#include "../../csrc/group/group.h"
+#include "check.h"
+#include "inproc.h"
+
+enum { RANKS = 4, ROUNDS = 300, COUNT = 50 };
+
+static struct rank {
+    uint32_t rank;
+    struct progress *progress;
+    struct context *context;
+    struct pcoll_group g;
+    struct window window;
+    double x[COUNT];
+} ranks[RANKS];
+
+/* Windows. */
+
+static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_t bytes)
+{
+    (void)w;
+    memcpy(into, ranks[peer].window.memory + offset, bytes);
+    return PCOLL_OK;
+}
+
+static int begin_get(struct window *w, uint32_t peer, size_t offset, void *into,
+                     size_t bytes, struct window_get *handle)
+{
+    (void)handle;
+    return get(w, peer, offset, into, bytes);
+}
+
+/* Entries of the directory may be read while they are written: word by word. */
+static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
+               size_t bytes)
+{
+    (void)w;
+    for (size_t i = 0; i < bytes / sizeof(int64_t); i++)
+        __atomic_store_n((int64_t *)(void *)(ranks[peer].window.memory + offset) + i,
+                         ((const int64_t *)from)[i], __ATOMIC_SEQ_CST);
+    return PCOLL_OK;
+}
+
+static int get_words(struct window *w, uint32_t peer, size_t offset, void *into,
+                     size_t bytes)
+{
+    if (offset >= ranks[peer].g.place.input_at)
+        return get(w, peer, offset, into, bytes);
+    for (size_t i = 0; i < bytes / sizeof(int64_t); i++)
+        ((int64_t *)into)[i] =
+            __atomic_load_n((int64_t *)(void *)(ranks[peer].window.memory + offset) + i,
+                            __ATOMIC_SEQ_CST);
+    return PCOLL_OK;
+}
+
+static int done(struct window *w, uint32_t peer)
+{
+    (void)w, (void)peer;
+    return PCOLL_OK;
+}
+
+static int compare_swap(struct window *w, uint32_t peer, size_t offset,
+                        int64_t expected, int64_t desired, int64_t *before)
+{
+    int64_t *word = (int64_t *)(void *)(ranks[peer].window.memory + offset);
+    (void)w;
+    *before = expected;
+    __atomic_compare_exchange_n(word, before, desired, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    return PCOLL_OK;
+}
+
+static int sync_stores(struct window *w)
+{
+    (void)w;
+    return PCOLL_OK;
+}
+
+static void retire(struct window *w)
+{
+    (void)w;
+}
+
+static const struct window_ops ops = {.get = get_words,
+                                      .put = put,
+                                      .complete = done,
+                                      .flush = done,
+                                      .begin_get = begin_get,
+                                      .compare_swap = compare_swap,
+                                      .sync = sync_stores,
+                                      .retire = retire,
+                                      .destroy = retire};
+
+/* Applications. */
+
+static bool over(void *arg)
+{
+    struct rank *r = arg;
+    return atomic_load(&r->g.finished) == atomic_load(&r->g.started);
+}
+
+static bool closed(void *arg)
+{
+    return atomic_load(&((struct rank *)arg)->g.closed);
+}
+
+static void *application(void *arg)
+{
+    struct rank *r = arg;
+    double *input = (double *)(void *)(r->window.memory + r->g.place.input_at);
+    for (uint64_t t = 0; t < ROUNDS; t++) {
+        for (int i = 0; i < COUNT; i++)
+            input[i] = t % 2 ? r->x[i] : (double)(r->rank + 10 * t);
+        inproc_nap(r->rank, 2 * t);
+        atomic_fetch_add(&r->g.started, 1);
+        context_kick(r->context, &r->g.base);
+        inproc_nap(r->rank, 2 * t + 1);
+        inproc_wait(r->progress, r->context, over, r);
+        pthread_mutex_lock(&r->g.mutex);
+        CHECK(!r->g.outcome.is_void && r->g.outcome.index == t, "round %llu",
+              (unsigned long long)t);
+        pthread_mutex_unlock(&r->g.mutex);
+        memcpy(r->x, r->g.now.data.landing, sizeof r->x);
+        double average = 10.0 * (double)(t - 1) + (RANKS - 1) / 2.0;
+        for (int i = 0; i < COUNT && t % 2; i++)
+            CHECK(r->x[i] == average, "round %llu: %g", (unsigned long long)t, r->x[i]);
+    }
+    progress_lock(r->progress);
+    r->g.closing = true;
+    progress_unlock(r->progress);
+    context_kick(r->context, &r->g.base);
+    inproc_wait(r->progress, r->context, closed, r);
+    return NULL;
+}
+
+static void create(struct inproc *net, uint32_t rank, int32_t keys)
+{
+    struct rank *r = &ranks[rank];
+    *r = (struct rank){.rank = rank};
+    CHECK_OK(progress_create(&r->progress));
+    struct transport *t = inproc_endpoint(net, rank, progress_bell(r->progress)->page);
+    CHECK_OK(context_create(t, r->progress, &r->context));
+    r->g.context = r->context;
+    r->g.options = (pcoll_group_options){.count = COUNT,
+                                         .dtype = PCOLL_FLOAT64,
+                                         .keys = keys,
+                                         .axes = 2,
+                                         .side = {2, 2},
+                                         .timeout_us = 600000000,
+                                         .every = 1};
+    CHECK_OK(group_prepare(&r->g, rank, RANKS));
+    r->g.cell = rank;
+    r->g.cells = calloc(RANKS, sizeof *r->g.cells);
+    for (uint32_t i = 0; i < RANKS; i++)
+        r->g.cells[i] = i;
+    r->window = (struct window){.ops = &ops,
+                                .rank = rank,
+                                .size = RANKS,
+                                .memory = calloc(1, r->g.place.bytes)};
+    r->g.window = &r->window;
+    CHECK_OK(group_attach(&r->g));
+    CHECK_OK(context_register(r->context, &r->g.base, 0));
+    progress_add(r->progress, &r->context->source);
+}
+
+static void destroy(struct rank *r)
+{
+    progress_remove(r->progress, &r->context->source);
+    progress_destroy(&r->progress);
+    context_unregister(r->context, 0);
+    group_dispose(&r->g);
+    context_destroy(&r->context);
+    free(r->window.memory);
+}
+
+static void run(int32_t keys)
+{
+    pthread_t threads[RANKS];
+    snprintf(check_context, sizeof check_context, "keys %d", keys);
+    struct inproc *net = inproc_create(RANKS);
+    for (uint32_t i = 0; i < RANKS; i++)
+        create(net, i, keys);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        CHECK_OK(progress_start_agent(ranks[i].progress));
+        progress_lock(ranks[i].progress);
+        ranks[i].g.driven = true;
+        progress_unlock(ranks[i].progress);
+        context_kick(ranks[i].context, &ranks[i].g.base);
+    }
+    for (uint32_t i = 0; i < RANKS; i++)
+        pthread_create(&threads[i], NULL, application, &ranks[i]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < RANKS; i++)
+        destroy(&ranks[i]);
+    inproc_free(net);
+}
+
+int main(void)
+{
+    run(PCOLL_KEYS_STATIC);
+    run(PCOLL_KEYS_DYNAMIC);
+    printf("groups and threads: all tests passed\n");
+    return 0;
+}
