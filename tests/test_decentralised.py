@@ -98,6 +98,20 @@ CONSERVING = [
 GOSSIP = [make for make, _, _ in CONSERVING] + [swarm_registers]
 
 
+def in_place(process, update):
+    """As an optimizer does that changes the model itself."""
+    process.begin()
+    process.lend()[:] += update
+    process.apply_in_place()
+
+
+def as_vector(process, update):
+    process.apply(update)
+
+
+WAYS = (as_vector, in_place)
+
+
 def make_all(make, world, first, **how):
     like = SGP.message(world.like) if make is sgp else world.like
     everybody = list(zip(first, world.buffers(like), world.peers()))
@@ -109,7 +123,8 @@ def make_all(make, world, first, **how):
 @pytest.mark.parametrize(
     ("make", "mass", "gain"), CONSERVING, ids=lambda x: getattr(x, "__name__", x)
 )
-def test_conservation(make, mass, gain, seed, dtype):
+@pytest.mark.parametrize("apply", WAYS, ids=lambda x: x.__name__)
+def test_conservation(make, mass, gain, seed, dtype, apply):
     """Whatever interleaves, with messages on their way: the sum changes by updates only."""
     random = np.random.default_rng(seed)
     world = World("ring", 6, 5, latency=0.5, seed=seed, dtype=dtype)
@@ -129,7 +144,7 @@ def test_conservation(make, mass, gain, seed, dtype):
         what = random.integers(3)
         if what == 0:
             update = random.standard_normal(5).astype(dtype)
-            processes[rank].apply(update)
+            apply(processes[rank], update)
             expected[:5] += gain * update.astype(np.float64)
         elif what == 1:
             if make is sgp:
@@ -530,7 +545,8 @@ def test_no_update_waits_for_communication():
 # Between the two threads
 
 
-def test_handover():
+@pytest.mark.parametrize("lent", (False, True))
+def test_handover(lent):
     """Both sides by turns, drawn: the view has all own updates, and x gets each once."""
     random = np.random.default_rng(0)
     x = np.zeros(2)
@@ -542,7 +558,12 @@ def test_handover():
         what = random.integers(3)
         if what == 0:
             update = random.integers(-5, 6, 2).astype(float)
-            handover.add(update)
+            if lent:
+                handover.lend()
+                handover.view[:] += update
+                handover.add_what_changed()
+            else:
+                handover.add(update)
             added += update
             seen_others = shown_others
             np.testing.assert_array_equal(handover.view, added + seen_others)

@@ -38,27 +38,43 @@ def handle_like(comm, x):
     return pc.Allreduce_init(comm, None, None, like=x, quorum="full")
 
 
+def in_place(process, update):
+    """As an optimizer does that changes the model itself."""
+    process.begin()
+    process.lend()[:] += update
+    process.apply_in_place()
+
+
+def as_vector(process, update):
+    process.apply(update)
+
+
+ways = pytest.mark.parametrize("apply", (as_vector, in_place), ids=lambda x: x.__name__)
+
+
+@ways
 @pytest.mark.parametrize("dtype", (np.float32, np.float64))
-def test_allreduce_sgd(comm, dtype):
+def test_allreduce_sgd(comm, dtype, apply):
     """The mean of the updates, and the same bits everywhere."""
     x = np.linspace(0, 1, 37).astype(dtype)
     with handle_like(comm, x) as handle, AllreduceSGD(x, handle, learning_rate=0.5) as p:
         for step in range(5):
             u = updates(comm, step, 37, dtype)
-            p.step(u[comm.rank])
+            apply(p, dtype(-0.5) * u[comm.rank])
             x = x - 0.5 * u.astype(np.float64).mean(axis=0)
         np.testing.assert_allclose(p.model, x, rtol=1e-4 if dtype == np.float32 else 1e-12)
         assert len(set(comm.allgather(p.model.tobytes()))) == 1
         assert p.stats.steps == p.stats.communications == 5
 
 
-def test_local_sgd(comm):
+@ways
+def test_local_sgd(comm, apply):
     x = np.zeros(5)
     own = np.zeros((comm.size, 5))
     with handle_like(comm, x) as handle, LocalSGD(x, handle, local_steps=3) as p:
         for step in range(1, 8):
             u = updates(comm, step, 5, np.float64)
-            p.apply(u[comm.rank])
+            apply(p, u[comm.rank])
             own += u
             if step % 3 == 0:
                 own[:] = own.mean(axis=0)
@@ -67,7 +83,8 @@ def test_local_sgd(comm):
 
 @pytest.mark.parametrize("topology", ("ring", "star", "complete", "exponential"))
 @pytest.mark.parametrize("begin_early", (False, True))
-def test_dpsgd(comm, topology, begin_early):
+@ways
+def test_dpsgd(comm, topology, begin_early, apply):
     """X(k+1) = W X(k) + U(k)."""
     graph = Topology.make(topology, comm.size)
     around = [graph.neighbours(rank) for rank in range(comm.size)]
@@ -84,9 +101,35 @@ def test_dpsgd(comm, topology, begin_early):
             u = updates(comm, step, 6, np.float64)
             if begin_early:
                 p.begin()
-            p.apply(u[comm.rank])
+            apply(p, u[comm.rank])
             x = w @ x + u
             np.testing.assert_allclose(p.model, x[comm.rank], rtol=1e-11, atol=1e-11)
+
+
+def test_a_model_that_is_changed_too_early(comm):
+    """What D-PSGD sends to the neighbours is the model without the update."""
+    x = np.zeros(2)
+    graph = Topology.make("ring", comm.size)
+    around = [graph.neighbours(rank) for rank in range(comm.size)]
+    exchange = NeighbourExchange(comm, x, around[comm.rank])
+    with exchange, DPSGD(x, exchange, metropolis(around, comm.rank), comm.rank) as p:
+        p.lend()[:] += 1
+        with pytest.raises(pc.StateError, match=r"before begin"):
+            p.apply_in_place()
+
+
+def refuses_in_place(process):
+    with process, pytest.raises(pc.StateError, match="not been lent"):
+        process.apply_in_place()
+
+
+def test_a_model_that_was_not_lent(comm):
+    x = np.zeros(2)
+    with handle_like(comm, x) as handle:
+        refuses_in_place(AllreduceSGD(x, handle))
+    with GossipBuffer(comm, like=x, topology="complete") as exchange:
+        peers = pairing.make("random", exchange.topology, comm.rank)
+        refuses_in_place(ADPSGD(x, exchange, peers))
 
 
 def test_neighbours_that_do_not_agree(comm):
@@ -148,8 +191,19 @@ GOSSIP = {
 }
 
 
+def until_all(comm, enough):
+    """Yields until every rank has had enough; who has goes on for the others."""
+    all_have = None
+    while all_have is None or not all_have.Test():
+        yield
+        if all_have is None and enough():
+            all_have = comm.Ibarrier()
+        time.sleep(1e-4)  # leaves the core to the other threads
+
+
+@ways
 @pytest.mark.parametrize("name", GOSSIP)
-def test_nothing_is_lost(comm, name):
+def test_nothing_is_lost(comm, name, apply):
     """Threads, windows, whatever interleaves: the exact average is that of all updates."""
     dim = 300
     models = updates(comm, 0, dim, np.float64)
@@ -163,16 +217,10 @@ def test_nothing_is_lost(comm, name):
     total = Total.over(comm)
     exchange = GossipBuffer(comm, like=like, topology=topology, codec=codec)
     with exchange, GOSSIP[name](own, exchange, peers, total=total) as p:
-        steps, most = 0, 20000 if comm.size > 1 else 50
-        # Others that have had enough no longer answer: then there is only `skipped`.
-        while steps < most and p.stats.communications + p.stats.skipped < 40:
-            p.apply(drawn[comm.rank])
+        steps = 0
+        for _ in until_all(comm, lambda: comm.size == 1 or p.stats.communications >= 10):
+            apply(p, drawn[comm.rank])
             steps += 1
-            time.sleep(1e-4)  # leaves the core to the other threads
-        assert steps < most or comm.size == 1, p.stats
-        counts = comm.allgather(p.stats)
-        if comm.size > 1:
-            assert sum(c.communications for c in counts) > 20
         all_steps = comm.allgather(steps)
         expected = models.mean(axis=0) + np.array(all_steps) @ drawn / comm.size
         np.testing.assert_allclose(p.averaged_model(), expected, rtol=0, atol=1e-9)

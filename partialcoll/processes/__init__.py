@@ -4,7 +4,9 @@
 They know gradients and updates, no framework. docs/decentralised.md says which is for what.
 """
 
-from ._exchange import Exchange, Neighbours, PeerSource, Reduction
+from ._alone import Alone
+from ._decoupled import Threaded
+from ._exchange import Exchange, GroupReduction, Neighbours, PeerSource, Reduction
 from ._neighbours import NeighbourExchange
 from ._process import Counts, Process
 from ._total import Total
@@ -13,6 +15,7 @@ from .adpsgd import ADPSGD
 from .allreducesgd import AllreduceSGD
 from .dpsgd import DPSGD, metropolis
 from .localsgd import LocalSGD
+from .moshpit import Moshpit
 from .sgp import SGP, ExponentialPeers
 from .slowmo import SlowMo
 from .swarm import Swarm
@@ -23,10 +26,13 @@ __all__ = [
     "SGP",
     "A2CiD2",
     "AllreduceSGD",
+    "Alone",
     "Counts",
     "Exchange",
     "ExponentialPeers",
+    "GroupReduction",
     "LocalSGD",
+    "Moshpit",
     "NeighbourExchange",
     "Neighbours",
     "PeerSource",
@@ -34,6 +40,7 @@ __all__ = [
     "Reduction",
     "SlowMo",
     "Swarm",
+    "Threaded",
     "Total",
     "metropolis",
 ]

@@ -13,7 +13,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Callable
 
 from .._errors import StateError
 from ._exchange import Array, Exchange, PeerSource, Steps
@@ -21,7 +21,7 @@ from ._handover import Handover
 from ._pace import Pace
 from ._partners import Partners
 from ._process import LearningRate, Process, check_number
-from ._thread import CommunicationThread
+from ._thread import LONGEST_NAP, CommunicationThread
 from ._total import Total
 
 
@@ -37,7 +37,11 @@ class Threaded(Process):
         self._check_exchange(exchange)
         self._exchange = exchange
         self._communicating = threading.Lock()
-        self._thread = CommunicationThread(self.communicate, self.next_event)
+        self._rest_wanted = False
+        self._exchange_stats = exchange.stats
+        self._thread = CommunicationThread(
+            self.communicate, self.next_event, lambda: self._longest_nap()
+        )
 
     def _check_exchange(self, exchange: Exchange) -> None:
         shape, dtype = (self._x.size + self._beside_x,), self._x.dtype
@@ -54,15 +58,27 @@ class Threaded(Process):
 
         The communication thread calls it in a loop; without one (`start`) call it yourself.
         """
-        if not self._communicating.acquire(blocking=False):
+        if self._rest_wanted or not self._communicating.acquire(blocking=False):
             return False
         try:
-            return self._event()
+            busy = self._event()
+            if busy:
+                self._exchange_stats = self._exchange.stats
+            return busy
         finally:
             self._communicating.release()
 
+    @property
+    def exchange_stats(self) -> Any:
+        """The exchange's counts, after the last event. Any thread may ask."""
+        return self._exchange_stats
+
     def _event(self) -> bool:
         raise NotImplementedError
+
+    def _longest_nap(self) -> float:
+        """Seconds for which what others have left here may lie unseen."""
+        return LONGEST_NAP
 
     def start(self) -> None:
         """Start the communication thread. Local; idempotent."""
@@ -76,8 +92,12 @@ class Threaded(Process):
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
-        with self._communicating:
-            yield
+        self._rest_wanted = True  # a thread that never pauses would take the lock again and again
+        try:
+            with self._communicating:
+                yield
+        finally:
+            self._rest_wanted = False
         self._thread.wake()
 
     def Free(self) -> None:
@@ -114,15 +134,37 @@ class Decoupled(Threaded):
     @property
     def model(self) -> Array:
         """What the next gradient is to be taken at: the newest snapshot of x, with all of this
-        rank's own updates. Nobody changes it until the next step, and you must not either."""
+        rank's own updates. Nobody changes it until the next step, and you must not either,
+        unless it was lent (`lend`)."""
         return self._handover.view
+
+    def lend(self) -> Array:
+        """See `Process.lend`. Takes one more vector."""
+        self._check_usable()
+        self._handover.lend()
+        return self.model
 
     def advancing(self, update: Array) -> Steps[None]:
         """`apply`: there is nothing that it waits for."""
         self._check_update("update", update)
+        yield from self._stepping(lambda: self._handover.add(update))
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place`: there is nothing that it waits for."""
+        self._check_usable()
+        yield from self._stepping(self._handover.add_what_changed)
+
+    def hand_over_changes(self) -> None:
+        """See `Process.hand_over_changes`."""
+        self._check_usable()
+        if self._handover.has_changed():
+            self._handover.add_what_changed()
+            self._thread.wake()
+
+    def _stepping(self, add: Callable[[], None]) -> Steps[None]:
         self._thread.check()
         with self._exposed():
-            self._handover.add(update)
+            add()
             self._stepped()
         self._thread.wake()
         yield from ()
@@ -150,6 +192,12 @@ class Decoupled(Threaded):
         if there is none, or always the next one, without pause."""
         with self._due_lock:
             return max(0.0, self._due[0] - self._now()) if self._due else None
+
+    def _reset(self, model: Array) -> None:
+        """Events that were still to come are of a time before."""
+        super()._reset(model)
+        with self._due_lock:
+            self._due.clear()
 
     def _next_peer(self) -> int | None:
         """The peer for this event, if one is due and there is somebody."""

@@ -2,13 +2,14 @@
 """What the processes talk to, by shape: anything with these methods will do.
 
 `Exchange` is what `partialcoll.GossipBuffer` offers, and the simulator's buffer. `Reduction` is a
-handle of ``Allreduce_init(comm, None, None, like=x, quorum="full")``. `Neighbours` is what
-`NeighbourExchange` offers. The processes know nothing else of communication, and no MPI.
+handle of ``Allreduce_init(comm, None, None, like=x, quorum="full")``, `GroupReduction` one of
+``GroupAllreduce_init``. `Neighbours` is what `NeighbourExchange` offers. The processes know nothing
+else of communication, and no MPI.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
@@ -121,6 +122,50 @@ class Reduction(Waitable, Protocol):
 
     def Start(self) -> None:
         """Hand in this rank's part."""
+
+    def Free(self) -> None:
+        """Free it. Collective."""
+
+
+class GroupReduction(Waitable, Protocol):
+    """A persistent average over a group of ranks, another one each round."""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+
+    @property
+    def send_buffer(self) -> Array:
+        """What this rank puts in; it stays as it is until `Wait` has returned."""
+
+    @property
+    def recv_buffer(self) -> Array:
+        """The average, after `Wait`; of a void round what was put in."""
+
+    @property
+    def last_round(self) -> Any:
+        """What the last wait returned: its `active` ranks are in the average; was it `void`?"""
+
+    @property
+    def round(self) -> int:
+        """The number of the next round."""
+
+    @property
+    def live(self) -> Sequence[int]:
+        """Who takes part, as far as this rank knows."""
+
+    @property
+    def away(self) -> bool:
+        """Has this rank left?"""
+
+    def Start(self) -> None:
+        """Hand in the send buffer for the next round."""
+
+    def leave(self) -> None:
+        """Take no part from now on. Local."""
+
+    def rejoin(self) -> None:
+        """Take part again. Local."""
 
     def Free(self) -> None:
         """Free it. Collective."""

@@ -12,6 +12,9 @@ which nobody changes under it. Under one short lock:
 Invariant: every update is in exactly one of `_waiting`, `_taken` and `_shown`. So shown + taken +
 waiting is the newest model with all of this rank's own updates in it, and that is what the view
 is. No copy of x is made under the lock; the training thread's additions are.
+
+A view that was lent is changed in place. `_before`, the training thread's alone, is what the view
+was after the last addition: the difference is the update, which the view has already.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import threading
 
 import numpy as np
 
+from .._errors import StateError
 from ._exchange import Array
 
 
@@ -34,24 +38,53 @@ class Handover:
         self._waiting = np.zeros_like(x)
         self._taken = np.zeros_like(x)
         self._any_waiting = self._any_taken = self._is_new = False
+        self._before: Array | None = None
 
     @property
     def view(self) -> Array:
         """The model that the training thread computes at."""
         return self._view
 
+    def lend(self) -> None:
+        """Training thread: the view will be changed in place."""
+        if self._before is None:
+            self._before = self._view.copy()
+
     def add(self, update: Array) -> None:
         """Training thread: an update is finished. The view then has it, and what is new of x."""
         with self._lock:
-            self._waiting += update
-            self._any_waiting = True
-            if not self._is_new:
+            if not self._hand_over(update):
                 self._view += update
-                return
-            self._is_new = False
-            np.add(self._shown, self._waiting, out=self._view)
-            if self._any_taken:
-                self._view += self._taken
+        self._note_view()
+
+    def has_changed(self) -> bool:
+        """Training thread: has the view, lent, been changed in place since the last addition?"""
+        return self._before is not None and not np.array_equal(self._view, self._before)
+
+    def add_what_changed(self) -> None:
+        """Training thread: as `add`, of what the view, lent, was changed by since the last time."""
+        if self._before is None:
+            raise StateError("apply_in_place: the model has not been lent")
+        update = np.subtract(self._view, self._before, out=self._before)
+        with self._lock:
+            self._hand_over(update)
+        self._note_view()
+
+    def _hand_over(self, update: Array) -> bool:
+        """Under the lock. Was there something new of x? Then it is in the view, as all updates."""
+        self._waiting += update
+        self._any_waiting = True
+        if not self._is_new:
+            return False
+        self._is_new = False
+        np.add(self._shown, self._waiting, out=self._view)
+        if self._any_taken:
+            self._view += self._taken
+        return True
+
+    def _note_view(self) -> None:
+        if self._before is not None:
+            np.copyto(self._before, self._view)
 
     def take(self) -> Array | None:
         """Communication thread: the updates since the last time, to be added to x now; None if
@@ -81,3 +114,4 @@ class Handover:
             self._waiting.fill(0)
             self._taken.fill(0)
             self._any_waiting = self._any_taken = self._is_new = False
+        self._note_view()

@@ -103,8 +103,15 @@ class Process:
     @property
     def model(self) -> Array:
         """What the next gradient is to be taken at. Nobody changes it until the next step, and
-        you must not either."""
+        you must not either, unless it was lent (`lend`)."""
         return self._x
+
+    def lend(self) -> Array:
+        """The model, always the same array, for somebody who changes it in place: an optimizer
+        that knows no update vectors. From now on every change of it is an update, and
+        `apply_in_place` is a step. Local; idempotent."""
+        self._check_usable()
+        return self.model
 
     @property
     def learning_rate(self) -> float:
@@ -128,14 +135,48 @@ class Process:
         """
         drive(self.advancing(update))
 
+    def apply_in_place(self) -> None:
+        """One step with whatever was added to `model` since the last one; see `lend`."""
+        drive(self.advancing_in_place())
+
+    def hand_over_changes(self) -> None:
+        """As `apply_in_place`, but not a step: what was added to the lent model counts as an
+        update of this rank. Local."""
+        self._check_usable()
+
+    def complete(self) -> None:
+        """End what `begin` has started, without a step. Collective."""
+        drive(self._completing())
+
+    def _completing(self) -> Steps[None]:
+        yield from ()
+
+    def begin(self) -> None:
+        """The next gradient is about to be computed: what need not wait for it may start. Local;
+        for most processes there is nothing to do."""
+
     def advancing(self, update: Array) -> Steps[None]:
         """`apply` as a generator that yields whatever it has to wait for; for those who go on
         with something else meanwhile, as the simulator does. `update` must stay as it is."""
+        self._check_update("update", update)
+        self._x += update
+        yield from self._advancing()
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place` as a generator."""
+        self._check_usable()
+        yield from self._advancing()
+
+    def _advancing(self) -> Steps[None]:
+        """What follows when x has its update."""
         raise NotImplementedError
 
-    def _check_update(self, argument: str, update: Any) -> None:
+    def _check_usable(self) -> None:
         if self._freed:
             raise StateError("the process has been freed")
+
+    def _check_update(self, argument: str, update: Any) -> None:
+        self._check_usable()
         if not isinstance(update, np.ndarray):
             raise TypeError(f"{argument}: expected a numpy array, got {type(update).__name__}")
         if update.shape != self._x.shape:
@@ -189,21 +230,25 @@ class Process:
     def _mass(self) -> tuple[Array, float]:
         """Vector and weight of this rank; the average is the sum of vectors over that of weights,
         and no communication changes either."""
-        return self._x, 1.0
+        return self._settled(), 1.0
+
+    def _settled(self) -> Array:
+        """This rank's model after `_settle`."""
+        return self._x
 
     def _reset(self, model: Array) -> None:
         """From now on this is the model; nothing from before is to have an effect."""
         np.copyto(self._x, model)
 
     def _collective(self) -> Total:
-        if self._freed:
-            raise StateError("the process has been freed")
+        self._check_usable()
         if self._total is None:
             raise StateError("total: expected Total.over(comm) for what is collective, got None")
         return self._total
 
     def _averaging(self, total: Total) -> Steps[Array]:
         """At rest. The first meeting: everything that was sent has come."""
+        yield from self._completing()
         yield from total.meeting()
         self._settle()
         vector, weight = self._mass()
@@ -230,6 +275,11 @@ class Process:
         """Every rank's model becomes the exact average. Collective. Once before the training
         and once after it is what the gossip processes need."""
         drive(self.replacing(lambda model: model))
+
+    def begin_anew(self, model: Array) -> None:
+        """This rank's model becomes this one, and nothing from before has an effect. Collective:
+        every rank gives one."""
+        drive(self.replacing(lambda mean: model))
 
     def consensus_distance(self) -> float:
         """The square root of mean_i |x_i - mean|^2 over the ranks' models. Collective."""
@@ -258,7 +308,24 @@ class Process:
         """
         with self._at_rest():
             self._settle()
-            return {"model": self._x.copy(), "steps": self._counts.steps, **self._more_state()}
+            return {
+                "model": self._settled().copy(),
+                "steps": self._counts.steps,
+                **self._more_state(),
+            }
+
+    def state_of_model(self) -> dict[str, Any]:
+        """As `state_dict`, of a process that begins anew with `model`: right after `synchronise`
+        a state that belongs together, even if others have gone on since. Local."""
+        return {"model": self.model.copy(), "steps": self._counts.steps, **self._new_state()}
+
+    def _new_state(self) -> dict[str, Any]:
+        """`_more_state` of one that begins with `model`."""
+        return self._more_state()
+
+    def begin_at(self, steps: int) -> None:
+        """Count steps from here, as another rank does: boundaries are where its are. Local."""
+        self._counts.steps = check_count("steps", steps) if steps else 0
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there. Local. KeyError, TypeError or ValueError if it does not fit; the

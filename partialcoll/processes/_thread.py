@@ -11,7 +11,7 @@ from .._errors import StateError
 # Seconds. A nap doubles while nothing happens: what others leave here is found soon after a busy
 # time, and an idle process costs less than a hundredth of a core.
 _SHORTEST = 0.5e-3
-_LONGEST = 40e-3
+LONGEST_NAP = 40e-3
 
 
 class CommunicationThread:
@@ -23,11 +23,19 @@ class CommunicationThread:
         One communication event; False if there was nothing to do.
     next_event : callable
         Seconds until there will be something, or None.
+    longest_nap : callable
+        Seconds after which it looks for what others have left here, at most.
     """
 
-    def __init__(self, event: Callable[[], bool], next_event: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        event: Callable[[], bool],
+        next_event: Callable[[], float | None],
+        longest_nap: Callable[[], float] = lambda: LONGEST_NAP,
+    ) -> None:
         self._event = event
         self._next_event = next_event
+        self._longest_nap = longest_nap
         self._work = threading.Event()
         self._stopping = False
         self._error: BaseException | None = None
@@ -77,6 +85,6 @@ class CommunicationThread:
             while not self._stopping:
                 self._work.clear()
                 busy = self._event() or self._work.wait(self._until(nap))
-                nap = _SHORTEST if busy else min(2 * nap, _LONGEST)
+                nap = _SHORTEST if busy else max(_SHORTEST, min(2 * nap, self._longest_nap()))
         except BaseException as error:
             self._error = error

@@ -7,11 +7,13 @@ memory of many times its size.
 
 from __future__ import annotations
 
+from typing import Any, Callable
+
 import numpy as np
 from mpi4py import MPI
 
 from ..allreduce import Allreduce_init
-from ._exchange import Array, Reduction, Steps
+from ._exchange import Array, Reduction, Steps, drive
 
 _PIECE = 1 << 16  # elements
 
@@ -52,6 +54,19 @@ class Total:
     def meeting(self) -> Steps[None]:
         """Wait until all ranks are here. Collective."""
         yield from self.summing(np.zeros(1))
+
+    def sum(self, vector: Array) -> Array:
+        """`summing`, waited for here. Collective."""
+        return drive(self.summing(vector))
+
+    def meet(self) -> None:
+        """`meeting`, waited for here. Collective."""
+        drive(self.meeting())
+
+    def meanwhile(self, look: Callable[[], Any] | None) -> None:
+        """Have this called now and then by whoever waits for the other ranks."""
+        handle: Any = self._reduction
+        handle._while_waiting = look
 
     def Free(self) -> None:
         """Free the allreduce below. Collective; idempotent."""

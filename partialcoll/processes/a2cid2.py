@@ -27,6 +27,8 @@ from ._exchange import Array, Exchange, PeerSource
 from ._process import LearningRate, check_number
 from ._total import Total
 
+_LATE = 0.05  # of a step: a quarter of the latency at which it becomes unstable on a ring
+
 
 class StepTime:
     """Running mean of the seconds between steps: the unit of time."""
@@ -39,10 +41,17 @@ class StepTime:
     def stepped(self, now: float) -> None:
         """A gradient step has been made."""
         if self._last is not None:
+            took = now - self._last
+            if self._steps >= 10:  # who evaluates in between makes no long step
+                took = min(took, 10 * self.mean)
             self._steps += 1
             # A plain mean at first, then one of the last hundred or so.
-            self.mean += (now - self._last - self.mean) / min(self._steps, 100)
+            self.mean += (took - self.mean) / min(self._steps, 100)
         self._last = now
+
+    def pause(self) -> None:
+        """What comes before the next step is none."""
+        self._last = None
 
     def units(self, seconds: float) -> float:
         """A time in units."""
@@ -113,7 +122,9 @@ class A2CiD2(Decoupled):
             total=total,
         )
         if parameters is None:
-            parameters = exchange.topology.a2cid2(rate, accelerated=accelerated)
+            # Without averagings there is nothing to relax towards either.
+            accelerated = accelerated and rate > 0
+            parameters = exchange.topology.a2cid2(rate or 1.0, accelerated=accelerated)
         self._eta = check_number("parameters.eta", parameters.eta, 0)
         self._alpha = check_number("parameters.alpha", parameters.alpha, 0, 1)
         self._ratio = check_number("parameters.alpha_tilde", parameters.alpha_tilde, 0)
@@ -151,6 +162,11 @@ class A2CiD2(Decoupled):
 
     def _now(self) -> float:
         return self._clock()
+
+    def _longest_nap(self) -> float:
+        """With momentum, averages that come late feed on themselves: see for them in time."""
+        longest, step = super()._longest_nap(), self._step_time.mean
+        return min(longest, _LATE * step) if self._eta and step else longest
 
     def _event(self) -> bool:
         peer = self._next_peer()
@@ -211,12 +227,16 @@ class A2CiD2(Decoupled):
     def _reset(self, model: Array) -> None:
         super()._reset(model)
         np.copyto(self._momentum, model)
+        self._step_time.pause()
         self._mixed_at = self._clock()
         self._handover.reset(self._x)
         self._exchange.publish(self._x)
 
     def _more_state(self) -> dict[str, Any]:
         return {"momentum": self._momentum.copy()}
+
+    def _new_state(self) -> dict[str, Any]:
+        return {"momentum": self.model.copy()}
 
     def _load_more(self, state: Mapping[str, Any]) -> None:
         np.copyto(self._momentum, state["momentum"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._errors import StateError
 from ._exchange import Array, Reduction, Steps
 from ._process import LearningRate, Process
 from ._total import Total
@@ -57,6 +58,21 @@ class AllreduceSGD(Process):
         super().__init__(x, learning_rate=learning_rate, total=total)
         self._handle = check_reduction(handle, self._x)
         self._mean = np.empty_like(self._x)
+        self._before: Array | None = None  # the model at the last step, once it has been lent
+
+    def lend(self) -> Array:
+        """See `Process.lend`. Takes one more vector."""
+        if self._before is None:
+            self._before = super().lend().copy()
+        return self._x
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place` as a generator: waits for all ranks' updates."""
+        self._check_usable()
+        if self._before is None:
+            raise StateError("apply_in_place: the model has not been lent")
+        update, self._x[:] = self._x - self._before, self._before
+        yield from self.advancing(update)
 
     def advancing(self, update: Array) -> Steps[None]:
         """`apply` as a generator: waits for all ranks' updates."""
@@ -67,5 +83,14 @@ class AllreduceSGD(Process):
             yield self._handle
             np.divide(self._handle.result, self._handle.last_round.active, out=self._mean)
         self._x += self._mean
+        self._note_model()
         self._counts.steps += 1
         self._counts.communications += 1
+
+    def _reset(self, model: Array) -> None:
+        super()._reset(model)
+        self._note_model()
+
+    def _note_model(self) -> None:
+        if self._before is not None:
+            np.copyto(self._before, self._x)

@@ -52,7 +52,8 @@ class DPSGD(Process):
         For what is collective: `averaged_model`, `synchronise`, `consensus_distance`.
 
     Each step waits for the neighbours' models of the step before. `begin` sends this rank's early,
-    before its gradient is known, so that the exchange goes on behind the computation.
+    before its gradient is known, so that the exchange goes on behind the computation. Who changes
+    the model in place (`lend`) must `begin` before.
     """
 
     def __init__(
@@ -95,6 +96,12 @@ class DPSGD(Process):
             self._exchange.Start()
             self._begun = True
 
+    def _completing(self) -> Steps[None]:
+        """Who has not begun begins, so that all have sent as often. What comes is not used."""
+        self.begin()
+        yield self._exchange
+        self._begun = False
+
     def _reset(self, model: Array) -> None:
         if self._begun:
             raise StateError("the model was sent to the neighbours by begin: finish the step first")
@@ -105,12 +112,26 @@ class DPSGD(Process):
         self._check_update("update", update)
         with self._exposed():
             self.begin()
-            yield self._exchange
-            self._begun = False
-            self._x *= self._own_weight
-            for j, weight in self._weights.items():
-                self._x += weight * self._exchange.received[j]
-        self._x += update
+            self._x += update
+            yield from self._advancing()
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place` as a generator: waits for the neighbours' models. StateError if the
+        model was not sent before it was changed."""
+        self._check_usable()
+        if not self._begun:
+            raise StateError("apply_in_place: the model has been changed before begin()")
+        with self._exposed():
+            yield from self._advancing()
+
+    def _advancing(self) -> Steps[None]:
+        """x has the update; what was sent is x without it, and moves by W - I."""
+        yield self._exchange
+        self._begun = False
+        change = (self._own_weight - 1) * self._exchange.send_buffer
+        for j, weight in self._weights.items():
+            change += weight * self._exchange.received[j]
+        self._x += change
         self._counts.steps += 1
         self._counts.communications += len(self._weights)
         self._counts.received += len(self._weights)

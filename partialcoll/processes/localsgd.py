@@ -44,10 +44,8 @@ class LocalSGD(Process):
         self._handle = check_reduction(handle, self._x)
         self._local_steps = check_count("local_steps", local_steps)
 
-    def advancing(self, update: Array) -> Steps[None]:
-        """`apply` as a generator: waits for all ranks' models if this is such a step."""
-        self._check_update("update", update)
-        self._x += update
+    def _advancing(self) -> Steps[None]:
+        """Waits for all ranks' models if this is such a step."""
         self._counts.steps += 1
         if self._counts.steps % self._local_steps:
             return

@@ -162,6 +162,9 @@ class SGP(Decoupled):
     def _more_state(self) -> dict[str, Any]:
         return {"weight": self.weight}
 
+    def _new_state(self) -> dict[str, Any]:
+        return {"weight": 1.0}
+
     def _load_more(self, state: Mapping[str, Any]) -> None:
         weight = float(state["weight"])
         if not weight > 0:

@@ -67,13 +67,40 @@ class SlowMo(Process):
         """The inner process's, for the next step."""
         return self._inner.learning_rate
 
+    def lend(self) -> Array:
+        """The inner process's model; see `Process.lend`."""
+        return self._inner.lend()
+
+    def hand_over_changes(self) -> None:
+        """The inner process's."""
+        self._inner.hand_over_changes()
+
+    def complete(self) -> None:
+        """The inner process's. Collective."""
+        self._inner.complete()
+
+    def begin(self) -> None:
+        """The inner process's."""
+        self._inner.begin()
+
     def advancing(self, update: Array) -> Steps[None]:
         """`apply` as a generator: waits where the inner process does, and every tau steps."""
+        yield from self._around(self._inner.advancing(update))
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place` as a generator."""
+        yield from self._around(self._inner.advancing_in_place())
+
+    def _around(self, inner_step: Steps[None]) -> Steps[None]:
         gamma = self._inner.learning_rate
-        yield from self._inner.advancing(update)
+        yield from inner_step
         self._counts.steps += 1
         if self._counts.steps % self._tau == 0:
-            yield from self.replacing(lambda mean: self._outer(mean, gamma))
+            # Ranks may have come to different learning rates, by steps that they have left out;
+            # models and momentum have to be the same all the same.
+            rates = yield from self._collective().summing(np.array([gamma, 1.0]))
+            mean_rate = float(rates[0] / rates[1])
+            yield from self.replacing(lambda mean: self._outer(mean, mean_rate))
 
     def _outer(self, mean: Array, gamma: float) -> Array:
         if not gamma > 0:
@@ -88,6 +115,11 @@ class SlowMo(Process):
         model = yield from self._inner.replacing(change)
         np.copyto(self._x, model)
         return model
+
+    def begin_anew(self, model: Array) -> None:
+        """Without momentum, too. Collective."""
+        super().begin_anew(model)
+        self._slow.fill(0)
 
     def averaged_model(self) -> Array:
         """The average of all ranks' models, exactly. Collective."""
@@ -114,9 +146,19 @@ class SlowMo(Process):
         """A copy of the inner process's counts."""
         return self._inner.stats
 
+    def begin_at(self, steps: int) -> None:
+        """Both count steps from here. Local."""
+        super().begin_at(steps)
+        self._inner.begin_at(steps)
+
     def state_dict(self) -> dict[str, Any]:
         """Of both: what `load_state_dict` needs to go on from here, as copies. Local."""
         return {**super().state_dict(), "inner": self._inner.state_dict()}
+
+    def state_of_model(self) -> dict[str, Any]:
+        """Of both. Local."""
+        state = {"model": self._x.copy(), "steps": self._counts.steps, **self._more_state()}
+        return {**state, "inner": self._inner.state_of_model()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there. Local."""

@@ -98,11 +98,9 @@ class Swarm(Threaded):
 
     # The training thread
 
-    def advancing(self, update: Array) -> Steps[None]:
-        """`apply`: there is nothing that it waits for."""
-        self._check_update("update", update)
+    def _advancing(self) -> Steps[None]:
+        """There is nothing that it waits for."""
         self._thread.check()
-        self._x += update
         self._counts.steps += 1
         self._until_activation -= 1
         with self._exposed():
@@ -226,12 +224,16 @@ class Swarm(Threaded):
     # Averages over all ranks
 
     def _settle(self) -> None:
-        """At rest, called by the training thread, which may look at everything."""
+        """At rest, called by the training thread, which may look at everything. Its model stays
+        as it is until the next step: what has come for it is in `_own`."""
         self._activated = False
-        self._take_change()
         np.copyto(self._own, self._x)
+        if self._change is not None:
+            self._own += self._change
         self._take_in()
-        self._take_change()
+
+    def _settled(self) -> Array:
+        return self._own
 
     def _reset(self, model: Array) -> None:
         self._take_change()
