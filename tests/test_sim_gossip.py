@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from partialcoll.cli import METHODS, main, parser
+from partialcoll.cli import main, parser
+from partialcoll.cli.sim import METHODS
 from partialcoll.sim import gossip
 from partialcoll.sim.buffers import buffers
 from partialcoll.sim.events import Events, latencies

@@ -19,7 +19,7 @@ from ..processes._exchange import Array
 from .events import Events
 
 
-class _Later:
+class Later:
     """Something that is complete at some time."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class _Meeting:
             self.events.after(delay, lambda m=m: m.deliver(total))  # type: ignore[misc]
 
 
-class SimulatedReduction(_Later):
+class SimulatedReduction(Later):
     """One rank's handle of a full allreduce (SUM); made by `reductions`."""
 
     def __init__(self, meeting: _Meeting, like: Array) -> None:
@@ -109,7 +109,7 @@ def reductions(
     return meeting.members
 
 
-class SimulatedNeighbours(_Later):
+class SimulatedNeighbours(Later):
     """One rank's exchange with its neighbours; made by `neighbour_exchanges`."""
 
     def __init__(

@@ -25,6 +25,7 @@ from ..processes import (
     A2CiD2,
     AllreduceSGD,
     LocalSGD,
+    Moshpit,
     Process,
     SlowMo,
     Swarm,
@@ -35,6 +36,7 @@ from ..topology import Topology
 from .buffers import SimulatedBuffer, buffers
 from .collectives import neighbour_exchanges, reductions
 from .events import Events, latencies
+from .groups import group_reductions
 from .ranks import SimulatedRank
 from .tasks import TASKS, Task
 
@@ -176,6 +178,17 @@ def _slowmo(world: World) -> list[Process]:
     return [SlowMo(inner, tau=tau, beta=0.7) for inner in _localsgd(world)]
 
 
+def _moshpit(world: World) -> list[Process]:
+    first, options = world.task.first, world.options
+    handles = group_reductions(
+        world.topology.n, options.grid, first[0], world.events, world.latency, options.window
+    )
+    return [
+        Moshpit(x, handle, local_steps=_local_steps(world), learning_rate=options.learning_rate)
+        for x, handle in zip(first, handles)
+    ]
+
+
 # How the processes of all ranks are made; communications that one that was begun makes for both
 # ranks together.
 METHODS: dict[str, tuple[Callable[[World], list[Process]], int]] = {
@@ -189,6 +202,7 @@ METHODS: dict[str, tuple[Callable[[World], list[Process]], int]] = {
     "allreduce": (_allreduce, 1),
     "localsgd": (_localsgd, 1),
     "slowmo": (_slowmo, 1),
+    "moshpit": (_moshpit, 1),
 }
 
 
