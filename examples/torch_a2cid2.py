@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A2CiD2 on a ring beside its baseline: how far apart the ranks are while they train, and how good
+the average of their models is. Nobody waits for anybody, and every rank has data of its own.
+
+mpiexec -n 4 python examples/torch_a2cid2.py      (with -n 8 and more the difference is plain)
+"""
+
+import torch
+
+import partialcoll.torch as pct
+
+STEPS, CLASSES, FEATURES = 300, 8, 16
+
+
+def samples(seed, count, own=None):
+    """Points around one centre for each class; `own`: nine of ten are of this class."""
+    random = torch.Generator().manual_seed(seed)
+    centres = torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(0))
+    labels = torch.randint(CLASSES, (count,), generator=random)
+    if own is not None:
+        labels[torch.rand(count, generator=random) < 0.9] = own % CLASSES
+    return centres[labels] + 0.8 * torch.randn(count, FEATURES, generator=random), labels
+
+
+def train(strategy):
+    """The mean consensus distance on the way, and accuracies: of the averaged model, of the own."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(FEATURES, 32), torch.nn.ReLU(), torch.nn.Linear(32, CLASSES)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = pct.DistributedOptimizer(
+        optimizer, model.named_parameters(), strategy=strategy, model=model
+    )
+    apart = []
+    for step in range(STEPS):
+        x, y = samples(1 + step * pct.size() + pct.rank(), 16, own=pct.rank())
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if step % 20 == 19:  # collective, so ranks meet here
+            apart.append(optimizer.consensus_distance())
+    own, averaged = accuracy(model), accuracy(optimizer.averaged_model())
+    optimizer.join()  # all ranks end with that average
+    assert accuracy(model) == averaged
+    optimizer.close()
+    return sum(apart) / len(apart), averaged, own
+
+
+def accuracy(model):
+    x, y = samples(seed=999, count=1000)
+    with torch.no_grad():
+        return (model(x).argmax(1) == y).float().mean().item()
+
+
+torch.set_num_threads(1)
+pct.init()
+found = {
+    "no averaging": train(pct.A2CiD2("ring", rate=0.0)),
+    "baseline": train(pct.A2CiD2("ring", rate=1.0, accelerated=False)),
+    "A2CiD2": train(pct.A2CiD2("ring", rate=1.0)),
+}
+if pct.rank() == 0:
+    print(f"ring of {pct.size()}   consensus distance   accuracy of the average   of rank 0 alone")
+    for name, (apart, averaged, own) in found.items():
+        print(f"{name:14} {apart:18.3f} {averaged:25.3f} {own:17.3f}", flush=True)
+for name in ("baseline", "A2CiD2"):
+    assert pct.size() == 1 or found[name][0] < found["no averaging"][0]
+    assert pct.size() == 1 or found[name][1] > 0.9
+pct.shutdown()

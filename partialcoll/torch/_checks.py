@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused when an optimizer is wrapped: models and options that cannot work, by name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, Callable, TypeVar
+
+import torch
+from mpi4py import MPI
+
+from .._errors import MismatchError
+from ._layout import DTYPES, dense_strides
+
+T = TypeVar("T")
+Named = list[tuple[str, torch.nn.Parameter]]
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """A torch optimizer that steps without a closure, on dense gradients."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer: expected a torch.optim.Optimizer, got {type(optimizer).__name__}"
+        )
+    if isinstance(optimizer, (torch.optim.LBFGS, torch.optim.SparseAdam)):
+        why = "needs a closure" if isinstance(optimizer, torch.optim.LBFGS) else "is for sparse"
+        raise TypeError(
+            f"optimizer: {type(optimizer).__name__} {why}{' gradients' * ('sparse' in why)}, "
+            "and is not supported; take one that steps once on a dense gradient"
+        )
+    loop = optimizer.__dict__.get("_loop")
+    if loop is not None and not loop.closed:
+        raise TypeError(
+            "optimizer: it is in a DistributedOptimizer already, which is still open; use that "
+            "one, or close() it before"
+        )
+    if "step" in optimizer.__dict__:
+        raise TypeError(
+            "optimizer: a learning rate scheduler is attached already; make the "
+            "DistributedOptimizer first, and the scheduler with what it returns"
+        )
+
+
+def check_model(model: Any) -> None:
+    """No layers that communicate on their own in every forward pass, none with sparse gradients."""
+    if model is None:
+        return
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.SyncBatchNorm):
+            raise TypeError(
+                f"model: {name or 'it'} is a SyncBatchNorm, which waits for all ranks in every "
+                "forward pass; use BatchNorm (its buffers are averaged in join()) or GroupNorm"
+            )
+        if getattr(module, "sparse", False):
+            raise TypeError(
+                f"model: {name or 'it'} ({type(module).__name__}) has sparse gradients, which are "
+                "not supported; make it with sparse=False"
+            )
+
+
+def name_parameters(optimizer: torch.optim.Optimizer, named: Any, model: Any) -> Named:
+    """The optimizer's parameters that require a gradient, in its order, with their names.
+
+    Raises ValueError for names that come twice and for parameters without a name.
+    """
+    known: dict[torch.nn.Parameter, str] = {}
+    if named is None and model is not None:
+        named = model.named_parameters()
+    if named is not None:
+        known = _names(named)
+    found = []
+    for i, group in enumerate(optimizer.param_groups):
+        for j, parameter in enumerate(group["params"]):
+            if not parameter.requires_grad:
+                continue
+            if named is not None and parameter not in known:
+                raise ValueError(
+                    f"named_parameters: parameter {j} of group {i} (shape "
+                    f"{tuple(parameter.shape)}) of the optimizer has no name there"
+                )
+            name = known.get(parameter, f"group{i}.{j}")
+            check_parameter(name, parameter)
+            found.append((name, parameter))
+    if not found:
+        raise ValueError("optimizer: expected parameters that require a gradient, got none")
+    return found
+
+
+def check_apart(parameters: Named, others: Named) -> None:
+    """No parameter is in another optimizer that is open: both would gather its gradient."""
+    taken = {parameter for _, parameter in others}
+    for name, parameter in parameters:
+        if parameter in taken:
+            raise ValueError(
+                f"parameter {name!r}: it is in another DistributedOptimizer, which is still open; "
+                "close() that one before"
+            )
+
+
+def _names(named: Any) -> dict[torch.nn.Parameter, str]:
+    known: dict[torch.nn.Parameter, str] = {}
+    seen: set[str] = set()
+    for item in named.items() if isinstance(named, dict) else named:
+        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)):
+            raise TypeError(
+                "named_parameters: expected pairs of name and parameter, as "
+                f"model.named_parameters() gives them, got {type(item).__name__}"
+            )
+        if item[0] in seen:
+            raise ValueError(f"named_parameters: the name {item[0]!r} comes twice")
+        seen.add(item[0])
+        known.setdefault(item[1], item[0])
+    return known
+
+
+def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
+    """A dense one on the CPU, of a dtype that can be added up."""
+    if parameter.device.type != "cpu":
+        raise TypeError(f"parameter {name!r}: expected it on the CPU, got {parameter.device}")
+    if parameter.dtype not in DTYPES or parameter.layout != torch.strided:
+        expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise TypeError(
+            f"parameter {name!r}: expected a dense one of {expected}, got "
+            f"{parameter.dtype}, {parameter.layout}"
+        )
+
+
+# All ranks together
+
+
+def together(comm: MPI.Intracomm, check: Callable[[], T]) -> T:
+    """check() on every rank; if it raises on one, all raise. Collective."""
+    error: Exception | None = None
+    found: Any = None
+    try:
+        found = check()
+    except Exception as caught:
+        error = caught
+    bad = [(rank, text) for rank, text in enumerate(comm.allgather(_text(error))) if text]
+    if error is not None:
+        raise error
+    if bad:
+        raise MismatchError(f"rank {bad[0][0]} was refused: {bad[0][1]}")
+    result: T = found
+    return result
+
+
+def _text(error: Exception | None) -> str:
+    return f"{type(error).__name__}: {error}" if error is not None else ""
+
+
+def describe(parameters: Named) -> list[tuple[str, str]]:
+    """What must be the same on all ranks of the parameters, as (name, text)."""
+    return [(name, _form(parameter)) for name, parameter in parameters]
+
+
+def _form(parameter: torch.Tensor) -> str:
+    text = f"shape {tuple(parameter.shape)} of {str(parameter.dtype).removeprefix('torch.')}"
+    return text if parameter.is_contiguous() else f"{text}, strides {dense_strides(parameter)}"
+
+
+def check_agreement(comm: MPI.Intracomm, said: Iterable[tuple[str, str]]) -> None:
+    """The same (name, text) pairs, in the same order, on all ranks. Collective.
+
+    Raises MismatchError everywhere, with the first name that differs, and the ranks.
+    """
+    own = list(said)
+    digest = hashlib.blake2b(repr(own).encode()).digest()
+    if len(set(comm.allgather(digest))) == 1:
+        return
+    everybody = comm.allgather(own)
+    for i in range(max(map(len, everybody))):
+        sides: dict[tuple[str, str] | None, list[int]] = {}
+        for rank, pairs in enumerate(everybody):
+            sides.setdefault(pairs[i] if i < len(pairs) else None, []).append(rank)
+        if len(sides) > 1:
+            raise MismatchError(f"the ranks differ: {_sides(sides)}")
+
+
+def _sides(sides: dict[tuple[str, str] | None, list[int]]) -> str:
+    words = []
+    for pair, ranks in sides.items():
+        what = "nothing more" if pair is None else f"{pair[0]!r}: {pair[1]}"
+        words.append(f"{what} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}")
+    return "; ".join(words)

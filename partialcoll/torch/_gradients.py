@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where autograd puts the gradients, and whether it has done so.
+
+`param.grad` is a view of the handle's send buffer from `zero_grad()` to `step()`, and a view of the
+applied gradient from then to the next `zero_grad()`. A hook on each parameter, which autograd calls
+when a gradient has been added, counts backward passes and moves what landed elsewhere.
+
+             collect()                 restart(), show()               collect()
+    param.grad:  | send buffer, from zero  | applied gradient ...          | next send buffer
+                 zero_grad()  backward()   step(): deposit, wait, apply    zero_grad()
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Protocol
+
+import torch
+
+from .._errors import StateError
+from ._layout import Layout, Views
+from .metrics import Metrics
+
+
+class Slot(Protocol):
+    """Memory for the gradients of one step."""
+
+    @property
+    def flats(self) -> list[torch.Tensor]:
+        """One tensor for each dtype."""
+
+    @property
+    def views(self) -> Views:
+        """In these, one for each parameter."""
+
+
+class OwnSlot:
+    """Where gradients lie: memory of this rank alone, the same in every step."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.flats = layout.new()
+        self.views: Views = layout.views(self.flats)
+
+
+class Gradients:
+    """The gradients of a list of named parameters. Keeps no reference to the optimizer."""
+
+    def __init__(
+        self,
+        parameters: list[tuple[str, torch.nn.Parameter]],
+        passes: int,
+        slot: Slot,
+        metrics: Metrics,
+    ) -> None:
+        self._shown: Views = slot.views
+        self._names = [name for name, _ in parameters]
+        self._parameters = [parameter for _, parameter in parameters]
+        self._most, self._metrics = passes, metrics
+        self._passes = [0] * len(parameters)
+        self._any = False
+        self.slot = slot
+        self._hooks: list[Any] = []
+        self.collect()
+        for i, parameter in enumerate(self._parameters):
+            hookable: Any = parameter
+            self._hooks.append(hookable.register_post_accumulate_grad_hook(self._hook(i)))
+            self._hooks.append(self._refuse_sparse(i, hookable))
+
+    def _hook(self, i: int) -> Callable[[torch.Tensor], None]:
+        def added(parameter: torch.Tensor) -> None:
+            self._any = True
+            self._passes[i] += 1
+            if self._passes[i] > self._most:
+                raise StateError(
+                    f"parameter {self._names[i]!r}: a gradient came {self._passes[i]} times before "
+                    f"step(), expected backward_passes_per_step={self._most}; call step() after "
+                    "each backward pass, or set backward_passes_per_step"
+                )
+            if parameter.grad is not self.slot.views.tensors[i]:
+                self._move(i)
+
+        return added
+
+    def _refuse_sparse(self, i: int, parameter: Any) -> Any:
+        """Looks at the first gradient that comes; costs nothing afterwards."""
+
+        def look(gradient: torch.Tensor) -> None:
+            if gradient.layout != torch.strided:
+                raise TypeError(
+                    f"parameter {self._names[i]!r}: its gradient is sparse, which is not "
+                    "supported; make its layer with sparse=False"
+                )
+            hook.remove()
+
+        hook = parameter.register_hook(look)
+        return hook
+
+    @torch.no_grad()
+    def _move(self, i: int) -> None:
+        """A gradient in memory of the program's own goes to the send buffer."""
+        parameter, view = self._parameters[i], self.slot.views.sound()[i]
+        gradient = parameter.grad
+        if gradient is None:
+            view.zero_()
+        else:
+            if gradient.shape != view.shape or gradient.layout != torch.strided:
+                raise ValueError(
+                    f"parameter {self._names[i]!r}: expected a dense gradient of shape "
+                    f"{tuple(view.shape)}, got {gradient.layout} of {tuple(gradient.shape)}"
+                )
+            view.copy_(gradient)
+            self._metrics.copied += 1
+        parameter.grad = view
+
+    @property
+    def flats(self) -> list[torch.Tensor]:
+        """All of them, one tensor for each dtype."""
+        return self.slot.flats
+
+    @property
+    def came(self) -> bool:
+        """Has a gradient come since the last round?"""
+        return self._any
+
+    def check_complete(self) -> None:
+        """Raises StateError if a backward pass is missing."""
+        if not self._any and self._assigned():
+            return  # torch.func and the like: no backward pass that a hook could see
+        if not self._any:
+            raise StateError("step() without backward: no gradient has come since the last step")
+        most = max(self._passes)
+        if most < self._most:
+            raise StateError(
+                f"step() after {most} of {self._most} backward passes (backward_passes_per_step)"
+            )
+
+    def _assigned(self) -> bool:
+        """Has the program made a tensor of its own some parameter's gradient?"""
+        known = zip(self._parameters, self.slot.views.tensors, self._shown.tensors)
+        return any(p.grad is not None and p.grad is not a and p.grad is not b for p, a, b in known)
+
+    def gather(self) -> None:
+        """Whatever the program has put in the place of a view, or taken away, since backward."""
+        strayed = self.slot.views.strayed()
+        for i, (parameter, view) in enumerate(zip(self._parameters, self.slot.views.tensors)):
+            if parameter.grad is not view or i in strayed:
+                self._move(i)
+
+    def restart(self, slot: Slot) -> None:
+        """The next round's backward passes begin, and end in this slot."""
+        self._any = False
+        self._passes = [0] * len(self._passes)
+        self.slot = slot
+
+    def collect(self) -> None:
+        """From now on gradients gather in the slot, from zero."""
+        for flat in self.slot.flats:
+            flat.zero_()
+        self.show(self.slot.views)
+
+    def show(self, views: Views) -> None:
+        """Make these the parameters' gradients."""
+        self._shown = views
+        for parameter, view in zip(self._parameters, views.sound()):
+            parameter.grad = view
+
+    def close(self) -> None:
+        """Leave the parameters alone."""
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self._parameters:
+            parameter.grad = None

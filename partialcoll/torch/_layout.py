@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the gradients lie: one flat buffer for each dtype, and a view in it for each parameter."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._buffers import Array
+
+# Bytes. Views begin at multiples of it, as memory of torch's own does.
+_ALIGNMENT = 64
+
+_NUMPY = {
+    torch.float16: np.float16,
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.complex64: np.complex64,
+    torch.complex128: np.complex128,
+}
+DTYPES = (*_NUMPY, torch.bfloat16)
+
+
+def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor on the array's memory; for bfloat16, which numpy lacks, by way of its bits."""
+    if dtype == torch.bfloat16:
+        return torch.from_numpy(array.view(np.uint16)).view(dtype)
+    return torch.from_numpy(array)
+
+
+def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Those of a gradient of it: its own (channels_last, ...) if it leaves no holes. Fused
+    optimizers go through memory and take it for granted."""
+    return torch.empty_like(tensor, device="meta").stride()
+
+
+class Layout:
+    """The flat buffers for a list of tensors, and each tensor's place in them."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.dtypes = [d for d in DTYPES if any(t.dtype == d for t in tensors)]
+        self.counts = [0] * len(self.dtypes)
+        self._places: list[tuple[int, int, int, torch.Size, tuple[int, ...]]] = []
+        for tensor in tensors:
+            which = self.dtypes.index(tensor.dtype)
+            begin = self.counts[which]
+            end, strides = begin + tensor.numel(), dense_strides(tensor)
+            self._places.append((which, begin, end, tensor.shape, strides))
+            grain = _ALIGNMENT // tensor.element_size()
+            self.counts[which] = -(-(begin + tensor.numel()) // grain) * grain
+
+    def digest(self) -> str:
+        """Equal for layouts in which each tensor lies in the same place, in the same order."""
+        places = [(which, begin, tuple(shape), s) for which, begin, _, shape, s in self._places]
+        return hashlib.blake2b(repr(places).encode(), digest_size=8).hexdigest()
+
+    def outline(self) -> list[Any]:
+        """One tensor without memory for each buffer: what `like=` of a handle takes."""
+        return [torch.zeros(n, dtype=d) for n, d in zip(self.counts, self.dtypes)]
+
+    def new(self) -> list[torch.Tensor]:
+        """Buffers of its own, filled with zeros."""
+        return [torch.zeros(n, dtype=d) for n, d in zip(self.counts, self.dtypes)]
+
+    def tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
+        """The buffers as tensors on the memory of these arrays."""
+        return [as_tensor(array, dtype) for array, dtype in zip(arrays, self.dtypes)]
+
+    def view(self, flats: Sequence[torch.Tensor], i: int) -> torch.Tensor:
+        """Tensor i's part of the buffers, in its shape and order of memory."""
+        which, begin, end, shape, strides = self._places[i]
+        return flats[which][begin:end].as_strided(shape, strides)
+
+    def part(self, flats: Sequence[Any], i: int) -> Any:
+        """Tensor i's part of the buffers (arrays or tensors), flat, in the order of memory."""
+        which, begin, end, _, _ = self._places[i]
+        return flats[which][begin:end]
+
+    def views(self, flats: Sequence[torch.Tensor]) -> Views:
+        """Each tensor's part of the buffers."""
+        return Views(self, flats, len(self._places))
+
+
+class Views:
+    """A view of flat buffers for each tensor.
+
+    ``p.grad.data = ...``, which `model.to()` does as well, gives a view other memory; who looks
+    only at whether `p.grad` is the view would not see it.
+    """
+
+    def __init__(self, layout: Layout, flats: Sequence[torch.Tensor], count: int) -> None:
+        self._layout, self._flats = layout, flats
+        self.tensors = [layout.view(flats, i) for i in range(count)]
+        self._addresses = self._where()
+
+    def _where(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in self.tensors]
+
+    def strayed(self) -> Sequence[int]:
+        """Those to which somebody has given other memory."""
+        now = self._where()
+        if now == self._addresses:
+            return ()
+        return [i for i, (a, b) in enumerate(zip(now, self._addresses)) if a != b]
+
+    def sound(self) -> list[torch.Tensor]:
+        """All of them; made anew where they have strayed."""
+        for i in self.strayed():
+            self.tensors[i] = self._layout.view(self._flats, i)
+        return self.tensors

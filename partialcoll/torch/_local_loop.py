@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of a decentralised strategy: the inner optimizer's on this rank's own parameters, with
+its own gradient; then the process hears of it, and what it has to say of the others is in them.
+
+The parameters lie in the process's model (`Flat`), so what the optimizer does, whatever it is, is
+the update. Between a step and the next one nobody but the program touches them: the communication
+thread has its own vectors, and what it has averaged comes in at the end of a step.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import time
+from typing import Any, Callable
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from .._errors import MismatchError, StateError
+from .._settings import logger
+from ..gossip import GossipStats
+from ..processes import Moshpit
+from ..quantize import Lattice
+from ..resync import StateExchange
+from . import _checkpoint, _state
+from ._checks import Named
+from ._flat import Flat
+from ._gradients import Gradients, OwnSlot
+from ._layout import Layout
+from ._loop import Loop, Settings, clip
+from .decentralised import Built, Ground, LocalStrategy
+from .metrics import Metrics
+
+
+class LocalLoop(Loop):
+    """The loop of the strategies whose ranks have models of their own."""
+
+    strategy: LocalStrategy
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        parameters: Named,
+        strategy: LocalStrategy,
+        settings: Settings,
+        inner: torch.optim.Optimizer,
+        inner_step: Callable[[], Any],
+    ) -> None:
+        super().__init__(comm, parameters, strategy, settings, inner, inner_step)
+        self._clip_norm = settings.clip_norm
+        self._last_rate = 1.0
+        self._updates = 0  # steps with a gradient
+        self._together = True  # have all ranks joined since the last step?
+        self._metrics = Metrics()
+        self._warned = False  # of a codec with too few bits
+        self._layout = Layout([parameter for _, parameter in parameters])
+        self._flat = Flat(parameters)
+        own = self._flat.vector()
+        built = self._build(own)
+        self.process, self._attendance = built.process, built.attendance
+        self._owned, self._gossip, self._groups = built.owned, built.gossip, built.groups
+        self._states = None if self._groups is None else StateExchange(self.comm)
+        if self._states is not None:
+            self._total().meanwhile(self._serve)
+        self._flat.move_to(self.process.lend())
+        self.process.synchronise()
+        self._flat.scatter()
+        # For `broadcast_parameters` to come: what the ranks had before it became an average.
+        first = self._flat.vector()
+        self._before = None if np.array_equal(own, first) else (own, first)
+        self._slot = OwnSlot(self._layout)
+        self.gradients = Gradients(parameters, settings.passes, self._slot, self._metrics)
+        self.process.start()
+        atexit.register(self.process.stop)  # a thread must not outlive the interpreter
+
+    def _build(self, x: Any) -> Built:
+        total = self._total()
+        try:
+            return self.strategy.build(Ground(self.comm, x, total, self._learning_rate))
+        except BaseException:  # on all ranks, or on none
+            total.Free()
+            self.comm.Free()
+            raise
+
+    def _learning_rate(self, steps: int) -> float:
+        """The first group's; where it is 0, what it was before: SlowMo divides by it."""
+        rate = float(self._inner.param_groups[0]["lr"])
+        if rate > 0:
+            self._last_rate = rate
+        return self._last_rate
+
+    # One step
+
+    def step(self, scale: float | None, overflown: bool) -> None:
+        """See the module."""
+        self._check_open()
+        self._flat.bring_back()
+        self._gather()
+        self._begin()
+        finite = not overflown and self._scale(1.0 if scale is None else 1 / scale)
+        if finite:
+            self._update()
+        else:
+            self._metrics.skipped += 1
+        self._flat.gather()
+        self._metrics.steps += 1
+        self._together, self._before = False, None
+        begin = time.perf_counter()
+        self._exchange()
+        self._metrics.wait_s += time.perf_counter() - begin
+        self.gradients.restart(self._slot)
+        if finite:
+            self._step_schedulers(self._updates)
+        self._raise_if_wanted(finite, overflown)
+
+    def _begin(self) -> None:
+        """What need not wait for the gradient starts."""
+        self.process.start()  # if it has failed, it says so each time
+        self.process.begin()
+        self._attendance.begin()
+
+    def _update(self) -> None:
+        if self._clip_norm is not None:
+            clip(self.gradients.flats, self._clip_norm)
+        self._inner_step()
+        self._flat.bring_back()  # it may have made new memory of them
+        self._updates += 1
+
+    def _exchange(self) -> None:
+        """The process's part of a step."""
+        self._attendance.before(self.version + 1)
+        self.process.apply_in_place()
+        self._attendance.after()
+        self._flat.scatter()
+        if self._groups is not None and not self._groups.away:
+            self._serve()
+        if not self._warned and self._gossip is not None:
+            self._warned = warn_of_fallbacks(self._gossip.exchange_stats, self._flat.size)
+
+    @property
+    def version(self) -> int:
+        """Own steps, and empty ones of a join."""
+        return self.process.stats.steps
+
+    @property
+    def updates(self) -> int:
+        """Own steps with a gradient."""
+        return self._updates
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counts of this rank so far."""
+        found, counts = self._metrics, self.process.stats
+        found.rounds = found.active = self._updates
+        found.included = found.steps - found.skipped
+        found.communications, found.received = counts.communications, counts.received
+        found.refused = counts.skipped
+        found.fallbacks = 0 if self._gossip is None else self._gossip.exchange_stats.fallbacks
+        return found
+
+    # Around it
+
+    def synchronize(self) -> None:
+        """There is no average of gradients."""
+        raise StateError(f"synchronize: not with {type(self.strategy).__name__}")
+
+    def zero_grad(self) -> None:
+        """Gradients gather from zero; what need not wait for them starts."""
+        self._check_open()
+        self._flat.bring_back()
+        super().zero_grad()
+        self._begin()
+
+    def _take_changes(self) -> None:
+        """What the program has done to the parameters since the last step."""
+        self._flat.bring_back()
+        self._flat.gather()
+        self.process.hand_over_changes()
+        self._flat.scatter()
+
+    def _join(self) -> None:
+        self._take_changes()
+        self._attendance.join(self.process)
+        self.process.synchronise()
+        self._flat.scatter()
+        self._together = True
+
+    def _serve(self) -> None:
+        """Ranks that come back to their groups need a state."""
+        groups = self._groups
+        if groups is not None and self._states is not None:
+            self._states.serve(groups.round, lambda: self._capture(groups))
+
+    def leave(self) -> None:
+        """Take no part from now on."""
+        if self._groups is None:
+            super().leave()
+            return
+        self._check_between("leave()")
+        self._take_changes()
+        self._groups.leave()
+        self._flat.scatter()
+
+    def rejoin(self, timeout: float | None) -> None:
+        """Take part again, with the state of a peer that did meanwhile, if there is one."""
+        if self._groups is None or self._states is None:
+            super().rejoin(timeout)
+            return
+        self._check_between("rejoin()")
+        self._flat.bring_back()
+        peers = self._groups.others()
+        if peers:
+            _, state = self._states.ask(peers, timeout=timeout)
+            self._restore(self._groups, state)
+        self._groups.rejoin()
+
+    # Averages over all ranks
+
+    def consensus_distance(self) -> float:
+        """See `Loop`. Of the parameters: between them, in the vector, a codec leaves its noise."""
+        self._check_open()
+        self._take_changes()
+        return super().consensus_distance()
+
+    def _mean_vector(self) -> Any:
+        self._take_changes()
+        mean = self.process.averaged_model()
+        self._flat.scatter()
+        return mean
+
+    def parameters_replaced(self) -> None:
+        """The process begins anew from them. Collective."""
+        self.process.begin_anew(self._flat.vector())
+        self.process.synchronise()  # those that were not replaced
+        self._flat.scatter()
+        self._before = None
+
+    def parameters_to_be_replaced(self) -> None:
+        """What this rank had when it was wrapped, if nothing has happened to it since: the root
+        may have loaded a checkpoint before, which the average is not."""
+        if self._before is not None and np.array_equal(self._flat.vector(), self._before[1]):
+            self._flat.assign(self._before[0])
+
+    # The replica, for a peer that needs it and for checkpoints
+
+    def _capture(self, groups: Moshpit) -> dict[str, Any]:
+        return {
+            "process": groups.snapshot(),
+            "optimizer": _state.pack(self._inner.state_dict()),
+            "schedulers": [_state.pack(s.state_dict()) for s in self._attached()],
+            "updates": self._updates,
+        }
+
+    def _restore(self, groups: Moshpit, state: dict[str, Any]) -> None:
+        groups.load_state_dict(state["process"])
+        self._flat.scatter()
+        _state.load_optimizer(self._inner, _state.unpack(state["optimizer"]))
+        self._load_schedulers([_state.unpack(of_one) for of_one in state["schedulers"]])
+        self._updates = state["updates"]
+
+    def begin_at(self, position: dict[str, Any]) -> None:
+        """Count as another rank does. Momentum of the strategy's own stays as it is."""
+        self.process.begin_at(position["version"])
+        self._updates = position["updates"]
+        self._load_schedulers(position["schedulers"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the inner optimizer, and the process's; see `_checkpoint`."""
+        self._check_between("state_dict()")
+        if not (self.strategy.rests or self._together):
+            raise StateError(
+                f"state_dict(): with {type(self.strategy).__name__} averages are under way between "
+                "steps; save right after join()"
+            )
+        if self.strategy.rests:
+            self._take_changes()
+            state = self.process.state_dict()
+        else:  # others may have gone on since: of what they left here, nothing
+            self._flat.bring_back()
+            self._flat.gather()
+            state = self.process.state_of_model()
+        entry = {
+            "size": self.comm.size,
+            "rank": self.comm.rank,
+            "strategy": self.strategy.describe(self.comm.size),
+            "layout": self._layout.digest(),
+            "process": _checkpoint.to_tensors(state),
+            **self.position(),
+        }
+        return {**self._inner.state_dict(), _checkpoint.KEY: entry}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What `state_dict` gave, or that of an optimizer that was not wrapped. The former is
+        collective where averages are under way between steps: while some ranks have loaded it and
+        others have not, nobody may average."""
+        saved = state.get(_checkpoint.KEY)
+        own = {key: value for key, value in state.items() if key != _checkpoint.KEY}
+        if saved is None:
+            self._check_between("load_state_dict()")
+            _state.load_optimizer(self._inner, own)
+        elif self.strategy.rests:
+            self._check_loading(saved)
+            self._load(own, saved)
+        else:
+            self._together_or_not_at_all(lambda: self._check_loading(saved))
+            self.process.stop()
+            self._total().meet()
+            self._together_or_not_at_all(lambda: self._load(own, saved))
+
+    def _together_or_not_at_all(self, check: Callable[[], None]) -> None:
+        """If it raises on one rank, all raise. Collective; says who is missing if it takes long."""
+        failure: Exception | None = None
+        try:
+            check()
+        except Exception as caught:
+            failure = caught
+        failed = np.zeros(self.comm.size)
+        failed[self.comm.rank] = failure is not None
+        ranks = np.flatnonzero(self._total().sum(failed))
+        if failure is not None:
+            raise failure
+        if ranks.size:
+            raise MismatchError(f"load_state_dict: refused on rank {ranks[0]}")
+
+    def _load(self, own: dict[str, Any], saved: dict[str, Any]) -> None:
+        self._flat.bring_back()
+        self.process.load_state_dict(_checkpoint.from_tensors(saved["process"]))
+        self._flat.scatter()
+        _state.load_optimizer(self._inner, own)
+        self._load_schedulers(saved["schedulers"])
+        self._updates, self._together, self._before = saved["updates"], True, None
+
+    def _check_loading(self, saved: Any) -> None:
+        self._check_between("load_state_dict()")
+        rank, size, attached = self.comm.rank, self.comm.size, self._attached()
+        _checkpoint.check_own(saved, rank, size, attached, ("process",))
+        here = self.strategy.describe(size)
+        if saved["strategy"] != here:
+            raise ValueError(f"state_dict: it is of {saved['strategy']}, expected one of {here}")
+        if saved["layout"] != self._layout.digest():
+            raise ValueError(
+                "state_dict: it is of parameters of other shapes, dtypes or orders of memory than "
+                "this model's"
+            )
+
+    def _free(self) -> None:
+        atexit.unregister(self.process.stop)
+        try:
+            self.process.complete()
+            self._attendance.complete()
+            self.process.Free()
+        finally:
+            self._total().meanwhile(None)
+            self._flat.release()
+            with contextlib.ExitStack() as ending:  # each of them, whatever the others raise
+                for owned in reversed([*self._owned, self._states]):
+                    if owned is not None:
+                        ending.callback(owned.Free)
+
+
+def warn_of_fallbacks(stats: GossipStats, elements: int) -> bool:
+    """Says so if a codec cannot hold what it is given: half of all had to be read twice."""
+    blocks = stats.reads * -(-elements // Lattice.BLOCK)
+    if stats.reads < 32 or 2 * stats.fallbacks < blocks:
+        return False
+    logger.warning(
+        "the codec has too few bits for the distances between models: %d of %d blocks were read "
+        "again with more; give it more, or let the ranks average more often",
+        stats.fallbacks,
+        blocks,
+    )
+    return True

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop's side of one wrapped optimizer: what all strategies have in common.
+
+What a step does beyond the inner optimizer's is the subclass's: `RoundLoop` exchanges gradients
+and applies the same updates on every rank, `LocalLoop` updates this rank's own parameters, which
+the ranks then average.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+from mpi4py import MPI
+
+from .._errors import StateError
+from .._round import Result
+from ..processes import Total
+from . import _averages, _batchnorm
+from ._checks import Named
+from ._gradients import Gradients
+from .metrics import Metrics
+from .strategies import Strategy
+
+NON_FINITE = ("propagate", "skip", "raise")
+
+
+@dataclass
+class Settings:
+    """What does not depend on the strategy. See `DistributedOptimizer`."""
+
+    passes: int = 1
+    average: bool = True
+    predivide: float = 1.0
+    clip_norm: float | None = None
+    non_finite: str = "propagate"
+    check_every: int = 1000
+    on_round: list[Callable[[Result], None]] = field(default_factory=list)
+    on_step: list[Callable[[Any], None]] = field(default_factory=list)
+    model: torch.nn.Module | None = None
+
+
+class Loop:
+    """`inner` is the optimizer that was wrapped, `inner_step` its step."""
+
+    gradients: Gradients
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        parameters: Named,
+        strategy: Strategy,
+        settings: Settings,
+        inner: torch.optim.Optimizer,
+        inner_step: Callable[[], Any],
+    ) -> None:
+        self.comm = comm.Dup()  # shutdown() may come before the end
+        self.strategy, self.settings, self.parameters = strategy, settings, parameters
+        self._inner, self._inner_step = inner, inner_step
+        mine = {parameter for _, parameter in parameters}
+        everything = [p for group in inner.param_groups for p in group["params"]]
+        self._frozen = [p for p in everything if p not in mine]
+        self.schedulers: list[tuple[Any, int]] = []
+        self.closed = False
+        self._sums: Total | None = None
+
+    # What a step is
+
+    def step(self, scale: float | None, overflown: bool) -> None:
+        """`scale`: the gradients are too large by it; `overflown`: they are not finite, as a
+        GradScaler has found."""
+        raise NotImplementedError
+
+    @property
+    def version(self) -> int:
+        """`DistributedOptimizer.round`."""
+        raise NotImplementedError
+
+    @property
+    def updates(self) -> int:
+        """Of these, how many have changed the parameters."""
+        raise NotImplementedError
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counts of this rank so far."""
+        raise NotImplementedError
+
+    def _gather(self) -> None:
+        """The local gradient is where it belongs, whole; else StateError."""
+        for parameter in self._frozen:
+            if parameter.grad is not None:
+                raise StateError(
+                    f"a parameter of shape {tuple(parameter.shape)} has a gradient, but did not "
+                    "require one when the optimizer was wrapped; wrap it anew"
+                )
+        self.gradients.check_complete()
+        self.gradients.gather()
+
+    def _scale(self, factor: float) -> bool:
+        """Scale the local gradient; is it finite (as far as anybody wants to know)?"""
+        if factor != 1.0:
+            for flat in self.gradients.flats:
+                flat.mul_(factor)
+        return self.settings.non_finite == "propagate" or are_finite(self.gradients.flats)
+
+    def _raise_if_wanted(self, finite: bool, overflown: bool) -> None:
+        if not finite and self.settings.non_finite == "raise" and not overflown:
+            raise FloatingPointError(
+                "the gradient of this rank is not finite; nothing of it was used"
+            )
+
+    def _step_schedulers(self, updates: int) -> None:
+        for scheduler, every in self.schedulers:
+            if updates % every == 0:
+                scheduler.step()
+
+    def _attached(self) -> list[Any]:
+        return [scheduler for scheduler, _ in self.schedulers]
+
+    def _check_open(self) -> None:
+        """The memory where gradients were is gone after the end."""
+        if self.closed:
+            raise StateError("the DistributedOptimizer is closed; use the optimizer in it")
+
+    # Around it
+
+    def synchronize(self) -> None:
+        """The average of all ranks' gradients, before `step`; `Allreduce` only."""
+        raise NotImplementedError
+
+    def zero_grad(self) -> None:
+        """Gradients gather from zero."""
+        self._check_open()
+        if self.gradients.came:
+            raise StateError(
+                "zero_grad() between backward() and step(): the gradient would be lost; call "
+                "step() first"
+            )
+        self.gradients.collect()
+
+    def join(self) -> None:
+        """Contribute nothing until all have joined. Collective."""
+        self._check_between("join()")
+        self._join()
+        if self.settings.model is not None:
+            _batchnorm.average(self.comm, self.settings.model)
+
+    def _join(self) -> None:
+        raise NotImplementedError
+
+    def _check_between(self, what: str) -> None:
+        """Raises StateError unless it is open and between a step and the next backward pass."""
+        self._check_open()
+        if self.gradients.came:
+            raise StateError(f"{what} between backward() and step(); call step() first")
+
+    # Averages over all ranks
+
+    def _total(self) -> Total:
+        """Collective when it is new."""
+        if self._sums is None:
+            self._sums = Total.over(self.comm)
+        return self._sums
+
+    def consensus_distance(self) -> float:
+        """The square root of mean_i |x_i - mean|^2 over the ranks' parameters. Collective."""
+        self._check_open()
+        return _averages.distance(self._total(), _averages.as_vector(self.parameters))
+
+    def averaged_model(self) -> torch.nn.Module:
+        """A copy of the model with the averages over all ranks. Collective."""
+        self._check_open()
+        if self.settings.model is None:
+            raise StateError("averaged_model: give model= to DistributedOptimizer")
+        return _averages.averaged_copy(
+            self.comm, self.settings.model, self.parameters, self._mean_vector()
+        )
+
+    def _mean_vector(self) -> Any:
+        """Of the parameters, as `_averages.as_vector` has them, over all ranks."""
+        return _averages.mean(self._total(), _averages.as_vector(self.parameters))
+
+    # Checkpoints, the end
+
+    def position(self) -> dict[str, Any]:
+        """Where in the training this replica is, apart from its tensors."""
+        return {
+            "version": self.version,
+            "updates": self.updates,
+            "schedulers": [scheduler.state_dict() for scheduler in self._attached()],
+        }
+
+    def begin_at(self, position: dict[str, Any]) -> None:
+        """Begin where another rank is."""
+        raise NotImplementedError
+
+    def _load_schedulers(self, states: list[Any]) -> None:
+        for scheduler, state in zip(self._attached(), states):
+            scheduler.load_state_dict(copy.deepcopy(state))
+
+    def parameters_replaced(self) -> None:
+        """All ranks have given the parameters other values, the same ones. Collective."""
+
+    def parameters_to_be_replaced(self) -> None:
+        """Some rank's parameters are about to become everybody's."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the inner optimizer, and what belongs to the strategy; see `_checkpoint`."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What `state_dict` gave, or that of an optimizer that was not wrapped."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Take no part from now on."""
+        raise StateError(f"leave: not with {type(self.strategy).__name__}; Moshpit's ranks may")
+
+    def rejoin(self, timeout: float | None) -> None:
+        """Take part again."""
+        raise StateError(f"rejoin: not with {type(self.strategy).__name__}; Moshpit's ranks may")
+
+    def free(self) -> None:
+        """Collective; idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self.gradients.close()
+        try:
+            self._free()
+        finally:  # collective, too
+            if self._sums is not None:
+                self._sums.Free()
+            self.comm.Free()
+
+    def _free(self) -> None:
+        raise NotImplementedError
+
+
+def are_finite(flats: Iterable[torch.Tensor]) -> bool:
+    """One pass over the data; a second one only where the sum alone overflows."""
+    for flat in flats:
+        total = flat.sum().item()
+        sound = math.isfinite(abs(total))
+        if not sound and not bool(torch.isfinite(flat).all()):
+            return False
+    return True
+
+
+def clip(flats: list[torch.Tensor], most: float) -> None:
+    """Scale all of it so that its 2-norm is at most `most`.
+
+    The norm is computed in float64 and rounded to float32: ranks whose processors add in other
+    orders come to the same factor.
+    """
+    squares = sum(float(torch.linalg.vector_norm(flat, dtype=_wide(flat))) ** 2 for flat in flats)
+    norm = float(torch.tensor(math.sqrt(squares), dtype=torch.float32))
+    if norm > most:
+        for flat in flats:
+            flat.mul_(most / norm)
+
+
+def _wide(flat: torch.Tensor) -> torch.dtype:
+    return torch.complex128 if flat.is_complex() else torch.float64

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a distributed optimizer has done, and handing it on to tqdm or TensorBoard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+
+@dataclass
+class Metrics:
+    """Counts of this rank since the optimizer was made.
+
+    Attributes
+    ----------
+    steps : int
+        Own gradients deposited.
+    rounds : int
+        Updates applied: rounds with a gradient of somebody.
+    included : int
+        Own gradients that have reached an applied round.
+    active : int
+        Contributions in these rounds, of all ranks.
+    wait_s : float
+        Seconds spent waiting for rounds.
+    lag : int
+        Rounds that were complete, but not yet applied, at the end of the last step.
+    lost : int
+        Rounds whose results were gone before this rank came to them (``deliver="all"``).
+    resyncs : int
+        Times that this rank took the state of another one.
+    skipped : int
+        Own gradients that were not finite, and of which nothing was deposited.
+    copied : int
+        Gradients found in memory of the program's own, which cost a copy each.
+    communications, received, refused : int
+        Decentralised strategies: averages or messages that this rank began and that went through;
+        those of others that came here; those that the peer had no room for, and void rounds.
+    fallbacks : int
+        With a codec: blocks that did not decode, and were read again with more bits.
+
+    With a decentralised strategy a round is an own update, and `wait_s` are the seconds that steps
+    spent on anything but it.
+    """
+
+    steps: int = 0
+    rounds: int = 0
+    included: int = 0
+    active: int = 0
+    wait_s: float = 0.0
+    lag: int = 0
+    lost: int = 0
+    resyncs: int = 0
+    skipped: int = 0
+    copied: int = 0
+    communications: int = 0
+    received: int = 0
+    refused: int = 0
+    fallbacks: int = 0
+
+    @property
+    def included_ratio(self) -> float:
+        """Part of the own gradients that has reached an applied round; 1 before the first."""
+        return self.included / self.steps if self.steps else 1.0
+
+    @property
+    def mean_active(self) -> float:
+        """Ranks in an applied round, on average; 0 before the first."""
+        return self.active / self.rounds if self.rounds else 0.0
+
+
+def show_in_tqdm(bar: Any, every: int = 10) -> Callable[[Any], None]:
+    """An ``on_step=`` that shows the metrics behind a tqdm bar, every so many steps."""
+
+    def show(opt: Any) -> None:
+        m = opt.metrics()
+        if m.steps % every == 0:
+            bar.set_postfix(
+                active=f"{m.mean_active:.1f}", included=f"{m.included_ratio:.3f}", lag=m.lag
+            )
+
+    return show
+
+
+def write_to_tensorboard(writer: Any, every: int = 10) -> Callable[[Any], None]:
+    """An ``on_step=`` that writes the metrics with a `torch.utils.tensorboard.SummaryWriter`, at
+    the number of the round, every so many steps."""
+
+    def write(opt: Any) -> None:
+        m = opt.metrics()
+        if m.steps % every == 0:
+            for name in ("mean_active", "included_ratio", "wait_s", "lag", "lost", "skipped"):
+                writer.add_scalar(f"partialcoll/{name}", getattr(m, name), opt.round)
+
+    return write

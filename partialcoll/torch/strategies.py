@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the ranks' gradients become one update: what `DistributedOptimizer` takes as strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from ..policy import Full, Policy, as_policy
+
+_MODIFIERS = ("linger", "deadline", "max_staleness")
+
+
+def check_clip_norm(clip_norm: float | None) -> None:
+    """None, or a norm above 0."""
+    if clip_norm is None:
+        return
+    if isinstance(clip_norm, bool) or not isinstance(clip_norm, (int, float)):
+        raise TypeError(f"clip_norm: expected a number or None, got {type(clip_norm).__name__}")
+    if not clip_norm > 0:
+        raise ValueError(f"clip_norm: expected a norm above 0, got {clip_norm}")
+
+
+class Strategy:
+    """Base of the strategies. They hold options, nothing else: one may serve many optimizers."""
+
+    clip_norm: float | None
+
+    def check(self, comm: MPI.Intracomm) -> None:
+        """Raises what is wrong with the options on these ranks. Local."""
+
+    def describe(self, ranks: int) -> str:
+        """All options, in words that are the same on all ranks."""
+        return repr(self)
+
+
+class RoundStrategy(Strategy):
+    """A strategy whose ranks all apply the same updates, those of the rounds of one handle."""
+
+    def options(self) -> dict[str, Any]:
+        """Of the handle that carries the gradients, see `partialcoll.Allreduce_init`."""
+        raise NotImplementedError
+
+    @property
+    def synchronous(self) -> bool:
+        """Is every rank's gradient in every update?"""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Allreduce(RoundStrategy):
+    """Synchronous SGD: the average over all ranks, in every step; what Horovod does.
+
+    Parameters
+    ----------
+    clip_norm : float or None
+        The averaged gradient is scaled so that its 2-norm over all parameters is at most this.
+    algorithm, domain, progress : str or None
+        Of the allreduce, see `partialcoll.Allreduce_init`.
+
+    The only strategy with `synchronize` and `skip_synchronize`.
+    """
+
+    clip_norm: float | None = None
+    algorithm: str | None = None
+    domain: str | None = None
+    progress: str | None = None
+
+    def __post_init__(self) -> None:
+        check_clip_norm(self.clip_norm)
+
+    @property
+    def policy(self) -> Policy:
+        """When a round may complete."""
+        return Full()
+
+    @property
+    def synchronous(self) -> bool:
+        """Every rank's gradient is in every update."""
+        return True
+
+    def options(self) -> dict[str, Any]:
+        """Of the handle."""
+        names = ("algorithm", "domain", "progress")
+        return {"quorum": self.policy, **{name: getattr(self, name) for name in names}}
+
+
+@dataclass(frozen=True)
+class Eager(RoundStrategy):
+    """Eager-SGD: an update takes the gradients that are there; late ones ride in the next.
+
+    Parameters
+    ----------
+    quorum : policy or str
+        When a round may complete: "solo", "majority", "quorum:6", "full", ... with any of
+        ",linger=50us,deadline=2s,max_staleness=8"; see `partialcoll.policy`.
+    deliver : "one" or "all"
+        "one": the t-th step applies round t, on every rank. "all": a step applies every round
+        that this rank has not seen yet, so a rank that is always slow holds nobody up; ranks
+        then make different numbers of steps, so loop ``for _ in opt.until(rounds)``.
+    history : int
+        Rounds kept. With "one" no rank lags more than that; with "all" a rank that lags more
+        takes the state of an up-to-date rank, and one more than there are ranks are kept at least.
+    linger, deadline, max_staleness
+        In place of those in `quorum`: seconds, seconds, rounds.
+    clip_norm : float or None
+        The applied gradient (the sum of a round divided by the number of ranks) is scaled so
+        that its 2-norm over all parameters is at most this.
+    algorithm, domain, progress, seed
+        Of the allreduce, see `partialcoll.Allreduce_init`.
+
+    Every rank applies the same rounds in the same order: replicas stay identical to the bit.
+    Source: Li et al., PPoPP 2020, section 5.
+    """
+
+    quorum: Policy | str = "majority"
+    deliver: str = "one"
+    history: int = 8
+    linger: float | None = None
+    deadline: float | None = None
+    max_staleness: int | None = None
+    clip_norm: float | None = None
+    algorithm: str | None = None
+    domain: str | None = None
+    progress: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_clip_norm(self.clip_norm)
+        if self.deliver not in ("one", "all"):
+            raise ValueError(f"deliver: expected 'one' or 'all', got {self.deliver!r}")
+        _ = self.policy  # raises
+
+    @property
+    def policy(self) -> Policy:
+        """When a round may complete, modifiers included."""
+        policy = as_policy(self.quorum)
+        given = {name: getattr(self, name) for name in _MODIFIERS}
+        given = {name: value for name, value in given.items() if value is not None}
+        return policy.replace(**given) if given else policy
+
+    @property
+    def synchronous(self) -> bool:
+        """Is every rank's gradient in every update?"""
+        return isinstance(self.policy, Full) and not self.policy.deadline
+
+    def options(self) -> dict[str, Any]:
+        """Of the handle."""
+        names = ("deliver", "history", "algorithm", "domain", "progress", "seed")
+        return {"quorum": self.policy, **{name: getattr(self, name) for name in names}}
