@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several hosts on one machine: runs a command as an MPI job whose ranks stand on emulated hosts.
 
-    emulated_hosts.py HOSTS [--rate 1gbit] [--per-host 1] -- COMMAND…
+    emulated_hosts.py HOSTS [--rate 1gbit[,1gbit…]] [--per-host 1] -- COMMAND…
 
-A host is a network namespace on a bridge; what it sends is limited to the rate (a token bucket,
-so bandwidth is emulated, latency is not). Needs root, iproute2, and MPICH: the mpiexec beside
-this interpreter. Everything it makes is gone when it ends; names carry its process id, so
-several may run at once.
+A host is a network namespace on a bridge; what it sends is limited to the rate, one for all or one
+for each host (a token bucket, so bandwidth is emulated, latency is not). Needs root, iproute2, and
+MPICH: the mpiexec beside this interpreter. Everything it makes is gone when it ends; names carry
+its process id, so several may run at once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -33,8 +34,9 @@ def _ip(*words: str, quiet: bool = False) -> str:
 class Hosts:
     """Makes the hosts on entry, removes them on exit. Subnet 10.x.y.0/24, x and y of this pid."""
 
-    def __init__(self, count: int, rate: str) -> None:
-        self.count, self.rate = count, rate
+    def __init__(self, count: int, rates: Sequence[str]) -> None:
+        self.count = count
+        self.rates = list(rates) * count if len(rates) == 1 else list(rates)
         self.tag = f"{os.getpid() % 65536:04x}"
         self.net = f"10.{64 + os.getpid() // 256 % 128}.{os.getpid() % 256}"
         self.bridge = f"pcb{self.tag}"
@@ -47,7 +49,7 @@ class Hosts:
         _ip("-n", host, "addr", "add", f"{self.net}.{i}/24", "dev", inner)
         for device in (inner, "lo"):
             _ip("-n", host, "link", "set", device, "up")
-        bucket = ["rate", self.rate, "burst", "256kb", "latency", "100ms"]
+        bucket = ["rate", self.rates[i - 1], "burst", "256kb", "latency", "100ms"]
         tc = ["tc", "qdisc", "replace", "dev", inner, "root", "tbf", *bucket]
         _ip("netns", "exec", host, *tc)
 
@@ -115,13 +117,21 @@ def main() -> int:
     own, _, command = shlex.join(sys.argv[1:]).partition(" -- ")
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("hosts", type=int)
-    parser.add_argument("--rate", default="1gbit", help="as tc takes it (default 1gbit)")
+    parser.add_argument(
+        "--rate",
+        type=lambda text: text.split(","),
+        default=["1gbit"],
+        metavar="R[,R…]",
+        help="as tc takes it, one for all or one for each host (default 1gbit)",
+    )
     parser.add_argument("--per-host", type=int, default=1, help="ranks (default 1)")
     options = parser.parse_args(shlex.split(own))
     if not command:
         parser.error("expected -- COMMAND")
     if not 1 <= options.hosts <= 200:
         parser.error(f"expected 1 to 200 hosts, got {options.hosts}")
+    if len(options.rate) not in (1, options.hosts):
+        parser.error(f"--rate: expected 1 or {options.hosts} rates, got {len(options.rate)}")
     with Hosts(options.hosts, options.rate) as hosts:
         return run(hosts, options.per_host, shlex.split(command))
 

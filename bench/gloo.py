@@ -17,22 +17,48 @@ import os
 import subprocess
 import sys
 import tempfile
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from partialcoll import _mpiexec
-from partialcoll.cli import DOMAINS, _positive_int, _sizes, _words
+from partialcoll.cli import arguments
+from partialcoll.cli.options import DOMAINS
 
 TORCH = "torch==2.13.0"
 
 
-def relaunch(ranks: int) -> int:
-    """This script with these arguments on the ranks of a new job; its exit status."""
+def _name(script: str) -> str:
+    return os.path.splitext(os.path.basename(script))[0]
+
+
+def elsewhere(options: argparse.Namespace, script: str) -> int | None:
+    """None in a job; else the script's exit status on the ranks of a new one (2 without torch)."""
+    if importlib.util.find_spec("torch") is None:
+        where = f"bench/{_name(script)}.py"
+        print(f"{where}: torch is not installed: pip install {TORCH}", file=sys.stderr)
+        return 2
+    if _mpiexec.in_job():
+        return None
     vendor = _mpiexec.flavour()
-    words = _mpiexec.command(_mpiexec.find(vendor), vendor, ranks, None, None)
+    words = _mpiexec.command(_mpiexec.find(vendor), vendor, options.n, None, None)
     return subprocess.call(
-        [*words, sys.executable, os.path.abspath(__file__), *sys.argv[1:]],
+        [*words, sys.executable, os.path.abspath(script), *sys.argv[1:]],
         env=_mpiexec.environment(vendor),
     )
+
+
+def report(
+    options: argparse.Namespace,
+    script: str,
+    columns: Sequence[str],
+    run: Callable[[argparse.Namespace, Any], list[dict[str, Any]]],
+) -> int:
+    """The rows of run() as table and JSON; exit status 0. Collective."""
+    from partialcoll import _report
+
+    options.plot = None
+    _report.on_job(options, f"bench {_name(script)}", columns, run, lambda rows, path: None)
+    return 0
 
 
 def join_gloo(comm: Any, folder: str) -> None:
@@ -101,26 +127,21 @@ def run(options: argparse.Namespace, comm: Any) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-n", type=_positive_int, default=8, help="ranks (default %(default)s)")
-    parser.add_argument("--sizes", type=_sizes, default=_sizes("4M,16M,64M"))
-    parser.add_argument("--domain", type=_words(DOMAINS), default=["node"])
-    parser.add_argument("--iters", type=_positive_int, default=9)
+    parser.add_argument(
+        "-n", type=arguments.positive_int, default=8, help="ranks (default %(default)s)"
+    )
+    parser.add_argument("--sizes", type=arguments.sizes, default=arguments.sizes("4M,16M,64M"))
+    parser.add_argument("--domain", type=arguments.words(DOMAINS), default=["node"])
+    parser.add_argument("--iters", type=arguments.positive_int, default=9)
     parser.add_argument("--json", metavar="F", help="the rows as JSON; - for standard output")
     options = parser.parse_args()
-    if importlib.util.find_spec("torch") is None:
-        print(f"bench/gloo.py: torch is not installed: pip install {TORCH}", file=sys.stderr)
-        return 2
-    if not _mpiexec.in_job():
-        return relaunch(options.n)
-    from partialcoll import _report
+    status = elsewhere(options, __file__)
+    if status is not None:
+        return status
     from partialcoll.bench.balanced import COLUMNS
 
-    options.plot = None
     columns = [c for c in COLUMNS if "mpi" not in c and "limit" not in c]
-    _report.on_job(
-        options, "bench gloo", [*columns, "speedup_vs_gloo"], run, lambda rows, path: None
-    )
-    return 0
+    return report(options, __file__, [*columns, "speedup_vs_gloo"], run)
 
 
 if __name__ == "__main__":
