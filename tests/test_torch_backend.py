@@ -920,7 +920,7 @@ torch.set_num_threads(1)
 
 def test_a_program_with_no_setup(run):
     """Importing sets what the ranks are, init_process_group the rest; the program may end with
-    operations under way, and without destroying anything."""
+    operations under way, and without destroying anything of ours."""
     script = """
     rank, size = str(comm.rank), str(comm.size)
     before = dict(os.environ)
@@ -940,6 +940,9 @@ def test_a_program_with_no_setup(run):
     gloo = dist.new_group(backend="gloo")
     dist.all_reduce(tensor, group=gloo)
     assert (tensor == comm.size ** 2).all()
+    # A thread of gloo's that still has the tensor when the interpreter ends aborts the program.
+    dist.destroy_process_group(gloo)
+    del gloo
     if comm.rank == 0:
         left = dist.all_reduce(tensor, async_op=True)
         message = dist.irecv(torch.zeros(2), 1)
