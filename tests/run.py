@@ -94,12 +94,13 @@ def run_all(options, arguments, begin):
         print(f"== domain {domain}: {what} ({time.monotonic() - begin:.0f} s so far)", flush=True)
 
     say("without a launcher")
-    code = subprocess.call([sys.executable, "-m", "pytest", "--with-mpi", "-q", *arguments])
+    words = ["--with-mpi", "-q", "--durations=40", *arguments]
+    code = subprocess.call([sys.executable, "-m", "pytest", *words])
     for ranks in [int(word) for word in options.ranks.split()]:
         if code:
             break
         say(f"{ranks} ranks")
-        words = ["--worker", "--with-mpi", "-m", "mpi", "-q", "--no-header", *arguments]
+        words = ["--worker", "--with-mpi", "-m", "mpi", "-q", "--no-header", "--durations=8", *arguments]
         if ranks not in TORCH_RANKS:
             words += [f"--ignore={path}" for path in sorted(TESTS.glob("test_torch*.py"))]
         code = launch_and_hear(ranks, [SELF, *words])
