@@ -100,7 +100,16 @@ def run_all(options, arguments, begin):
         if code:
             break
         say(f"{ranks} ranks")
-        words = ["--worker", "--with-mpi", "-m", "mpi", "-q", "--no-header", "--durations=8", *arguments]
+        words = [
+            "--worker",
+            "--with-mpi",
+            "-m",
+            "mpi",
+            "-q",
+            "--no-header",
+            "--durations=8",
+            *arguments,
+        ]
         if ranks not in TORCH_RANKS:
             words += [f"--ignore={path}" for path in sorted(TESTS.glob("test_torch*.py"))]
         code = launch_and_hear(ranks, [SELF, *words])
