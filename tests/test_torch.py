@@ -4,6 +4,7 @@
 import copy
 import hashlib
 import pickle
+import threading
 import time
 
 import numpy as np
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
+from partialcoll.torch import _side_by_side  # noqa: E402
 
 pytestmark = pytest.mark.mpi
 
@@ -162,16 +164,26 @@ def test_ranks_with_more_and_less_data(comm):
     opt.close()
 
 
-def test_join_of_horovod_joins_all_optimizers(comm):
-    models = [network(0), network(1)]
-    both = [wrap(model, strategy=pct.Eager("solo")) for model in models]
-    for model, opt in zip(models, both):
-        train(comm, model, opt, 1 + comm.rank)
-    assert 0 <= pct.join() < comm.size
-    for model, opt in zip(models, both):
-        assert len(set(comm.allgather((opt.round, bits(model))))) == 1
-        opt.close()
-    pct.join()  # of nothing
+def test_side_by_side():
+    """Calls that wait for each other; one that fails is heard of though another one still waits."""
+    first, second, never = threading.Event(), threading.Event(), threading.Event()
+
+    def fail():
+        raise KeyError("on purpose")
+
+    def forward():
+        first.set()
+        assert second.wait(60)
+
+    def backward():
+        assert first.wait(60)
+        second.set()
+
+    _side_by_side.run([forward, backward])
+    _side_by_side.run([])
+    with pytest.raises(KeyError, match="on purpose"):
+        _side_by_side.run([never.wait, fail])
+    never.set()
 
 
 def test_a_slow_rank_skips_ahead(comm):

@@ -575,15 +575,31 @@ def test_one_rank_has_nearly_all_the_data(comm, name):
     opt.close()
 
 
-def test_join_of_horovod_joins_all_optimizers(comm):
-    models = [network(0), network(1), network(2)]
-    chosen = [pct.ADPSGD(), pct.Swarm(), pct.Eager("solo")]
-    all_of_them = [wrap(model, strategy=how) for model, how in zip(models, chosen)]
-    for model, opt in zip(models, all_of_them):
-        train(model, opt, comm.rank, 1 + comm.rank)
-    assert 0 <= pct.join() < comm.size
-    for model, opt in zip(models, all_of_them):
-        assert same_everywhere(comm, model)
+@pytest.mark.parametrize(
+    "strategies",
+    (
+        (pct.ADPSGD(), pct.Swarm(), pct.Eager("solo")),
+        (pct.Allreduce(), pct.Eager("majority"), pct.Eager("solo", deliver="all")),
+        (pct.DPSGD(), pct.LocalSGD(local_steps=3), pct.SlowMo(pct.ADPSGD(), tau=2)),
+        (pct.Eager("full"), pct.SGP(), pct.Moshpit(), pct.DPSGD()),
+    ),
+    ids=lambda strategies: "+".join(type(one).__name__ for one in strategies),
+)
+def test_join_of_horovod_joins_all_optimizers(comm, strategies):
+    """At the same time: who has more data makes steps of all of them by turns, and those of some
+    strategies wait for the ranks that have joined."""
+    models = [network(seed) for seed in range(len(strategies))]
+    opts = [wrap(model, strategy=how) for model, how in zip(models, strategies)]
+    for epoch in range(2):
+        for step in range(1 + 4 * ((comm.rank + epoch) % comm.size)):
+            for model, opt in zip(models, opts):
+                opt.zero_grad()
+                loss(model, comm.rank, step).backward()
+                opt.step()
+        assert 0 <= pct.join() < comm.size
+        for model in models:
+            assert same_everywhere(comm, model)
+    for opt in opts:
         opt.close()
 
 
@@ -617,12 +633,16 @@ def test_leave_and_rejoin(comm):
         comm.recv(source=0)
         opt.rejoin(timeout=60)
         assert opt.round >= 3 + 4
+        comm.send(None, 0)
     else:
         if comm.rank == 0:
             comm.recv(source=last)
         train(model, opt, comm.rank, 4)
         if comm.rank == 0:
             comm.send(None, last)
+            while not comm.iprobe(source=last):  # in its join it would be away, and not asked
+                train(model, opt, comm.rank, 1)
+            comm.recv(source=last)
     train(model, opt, comm.rank, 4)
     opt.join()
     assert same_everywhere(comm, model)

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from .._errors import MismatchError
 from . import _wire
 from ._calls import Calls
+from ._loop import Loop
 from ._tensors import check_name, check_process_set, check_root
 from ._world import world
 
@@ -329,12 +330,14 @@ def broadcast_optimizer_state(
 def join(device: int = -1) -> int:
     """No more data on this rank: wait until all ranks have come here. Collective.
 
-    Every `DistributedOptimizer` joins, in the order they were made: this rank contributes nothing
-    to the others' steps and applies their updates. When it returns, all ranks have the same
-    parameters and training can go on. `allreduce` and its like have no part in it: make as many of
-    these calls on every rank. Several optimizers and ranks with different numbers of steps: only
-    where no step waits for others (`ADPSGD` and its like, ``Eager("solo", deliver="all")``), since
-    a rank that waits in the join of the first one makes no steps of the second.
+    Every `DistributedOptimizer` joins: this rank contributes nothing to the others' steps and
+    applies their updates. When it returns, all ranks have the same parameters and training can go
+    on. `allreduce` and its like have no part in it: make as many of these calls on every rank.
+
+    Several optimizers join at the same time, each in a thread, since the others go on with steps
+    of all of them: their schedulers and ``on_round=`` may run side by side here. (Where MPI gives
+    less than THREAD_MULTIPLE they join in the order they were made, and with uneven data only
+    strategies whose steps wait for nobody do: `ADPSGD` and its like.)
 
     Parameters
     ----------
@@ -350,8 +353,7 @@ def join(device: int = -1) -> int:
     except ValueError as error:
         here.calls.refuse(error)
     came = time.time()
-    for optimizer in here.optimizers:
-        optimizer.join()
+    Loop.join([optimizer._loop for optimizer in here.optimizers])
     here.calls.agree("join")
     times = here.comm.allgather(came)
     return times.index(max(times))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -20,7 +20,7 @@ from mpi4py import MPI
 from .._errors import StateError
 from .._round import Result
 from ..processes import Total
-from . import _averages, _batchnorm
+from . import _averages, _batchnorm, _side_by_side
 from ._checks import Named
 from ._gradients import Gradients
 from .metrics import Metrics
@@ -143,12 +143,18 @@ class Loop:
             )
         self.gradients.collect()
 
-    def join(self) -> None:
-        """Contribute nothing until all have joined. Collective."""
-        self._check_between("join()")
-        self._join()
-        if self.settings.model is not None:
-            _batchnorm.average(self.comm, self.settings.model)
+    @staticmethod
+    def join(loops: Sequence[Loop]) -> None:
+        """Contribute nothing to any of them until all have joined them all. Collective.
+
+        At the same time, since ranks that have not joined make steps of all of them in turn.
+        """
+        for loop in loops:
+            loop._check_between("join()")
+        _side_by_side.run([loop._join for loop in loops])
+        for loop in loops:  # in turn: they may have the same model
+            if loop.settings.model is not None:
+                _batchnorm.average(loop.comm, loop.settings.model)
 
     def _join(self) -> None:
         raise NotImplementedError

@@ -171,7 +171,7 @@ class Distributed:
 
         With a decentralised strategy every rank's parameters become the exact average of all.
         """
-        self._loop.join()
+        Loop.join([self._loop])
 
     def consensus_distance(self) -> float:
         """How far the ranks' parameters are apart: the square root of mean_i |x_i - mean|². 0 if
