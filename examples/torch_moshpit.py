@@ -10,7 +10,7 @@ import torch
 
 import partialcoll.torch as pct
 
-STEPS, LEAVES_AT = 150, 30
+STEPS, LEAVES_AT = 400, 30
 
 
 def batch(step):
@@ -43,7 +43,7 @@ for _ in optimizer.until(STEPS):
     if restless and optimizer.round == LEAVES_AT:
         restless = False
         optimizer.leave()  # at once; nobody waits for this rank from now on
-        time.sleep(0.2)  # the machine is wanted for something else
+        time.sleep(0.1)  # the machine is wanted for something else
         optimizer.rejoin()  # model and number of steps of a rank that went on
         print(f"rank {pct.rank()} left at step {LEAVES_AT}, is back at step {optimizer.round}")
         assert optimizer.round > LEAVES_AT
