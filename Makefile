@@ -26,7 +26,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
              grep -v -e _core_ -e partialcoll/include) \
            setup.py pyproject.toml
 
-.PHONY: all demo test test-large test-mpi test-examples check-c soak mutants coverage \
+.PHONY: all demo ready test test-large test-mpi test-examples check-c soak mutants coverage \
         model model-quick spin print-simulation print-group print-matching print-steps format lint clean
 all: $(VENV)/installed
 
@@ -50,18 +50,21 @@ $(VENV)/installed: $(VENV)/tools $(SOURCES)
 demo: $(VENV)/installed
 	$(BIN)/partialcoll bench skew -n 8 --iters 20 --json demo.json --plot demo.png
 
+# What the tests of one MPI need, without running them.
+ready: $(VENV)/installed $(VENV)/torch
+
 test: check-c test-mpi test-examples
 
 # Messages of more than 2**31 bytes: a few minutes and 15 GiB, skipped where that is not free.
 test-large: $(VENV)/installed
 	PARTIALCOLL_TEST_LARGE=1 $(BIN)/python tests/run.py --ranks 2 --domains rank test_large.py
 
-test-mpi: $(VENV)/installed $(VENV)/torch
+test-mpi: ready
 	$(BIN)/python tests/run.py --ranks "$(RANKS)" --domains "$(DOMAINS)"
 
 EXAMPLES := $(filter-out $(if $(TORCH),,examples/torch_%),$(wildcard examples/*.py))
 C_EXAMPLES := $(wildcard examples/c/*.c)
-test-examples: $(VENV)/installed $(VENV)/torch
+test-examples: ready
 	for example in $(EXAMPLES); do \
 	    $(BIN)/python tests/launch.py 4 $$example || exit 1; done
 	mkdir -p build/examples

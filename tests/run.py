@@ -95,7 +95,9 @@ def run_all(options, arguments, begin):
 
     say("without a launcher")
     words = ["--with-mpi", "-q", "--durations=40", *arguments]
-    code = subprocess.call([sys.executable, "-m", "pytest", *words])
+    with tempfile.TemporaryDirectory(prefix="partialcoll-alone-") as folder:
+        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": folder}  # as for ranks, see worker
+        code = subprocess.call([sys.executable, "-m", "pytest", *words], env=environment)
     for ranks in [int(word) for word in options.ranks.split()]:
         if code:
             break
