@@ -56,6 +56,10 @@ class Result:
         found: list[Array] = self._buffers
         return found
 
+    def with_buffers(self, buffers: list[Array]) -> Result:
+        """The same round, with these values."""
+        return Result(self._raw, self._ranks, buffers)
+
     @property
     def index(self) -> int:
         """Number of the round, from 0, the same on all ranks."""

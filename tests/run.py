@@ -50,6 +50,7 @@ WITHOUT_DOMAINS = [
     "torch_decentralised_use",
     "torch_hook",
     "torch_names",
+    "torch_overlap",
     "torch_state",
 ]
 

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.mpi
 
 STRATEGIES = {
     "allreduce": pct.Allreduce(),
+    "overlap": pct.Allreduce(overlap=True, bucket_bytes=200),
     "solo": pct.Eager("solo"),
     "majority": pct.Eager("majority"),
     "quorum": pct.Eager("quorum:0.5", history=2),
@@ -102,7 +103,7 @@ def test_replicas_are_identical_after_every_step(comm, name, make):
     opt.close()
 
 
-@pytest.mark.parametrize("name", ["allreduce", "full"])
+@pytest.mark.parametrize("name", ["allreduce", "overlap", "full"])
 @pytest.mark.parametrize("make", OPTIMIZERS)
 def test_as_if_one_process_had_all_the_data(comm, name, make):
     model, plain = network(), network()
@@ -302,7 +303,7 @@ def test_frozen_and_unused_parameters_and_groups(comm, name):
     opt.close()
 
 
-@pytest.mark.parametrize("name", ["allreduce", "majority"])
+@pytest.mark.parametrize("name", ["allreduce", "overlap", "majority"])
 def test_several_dtypes(comm, name):
     class Mixed(torch.nn.Module):
         def __init__(self):
@@ -471,7 +472,7 @@ def test_grad_scaler_on_one_rank_is_as_without_us(comm):
     opt.close()
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "overlap"])
 def test_an_overflow_on_one_rank_skips_no_round(comm, name):
     model = network()
     opt = wrap(model, strategy=STRATEGIES[name])

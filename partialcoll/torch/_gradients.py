@@ -33,6 +33,16 @@ class Slot(Protocol):
         """In these, one for each parameter."""
 
 
+class Watch(Protocol):
+    """Who wants to know when a gradient is complete, and takes it away then."""
+
+    def filled(self, i: int) -> None:
+        """That of parameter i is."""
+
+    def check_waits(self, i: int) -> None:
+        """StateError if that of parameter i has been taken away."""
+
+
 class OwnSlot:
     """Where gradients lie: memory of this rank alone, the same in every step."""
 
@@ -50,7 +60,9 @@ class Gradients:
         passes: int,
         slot: Slot,
         metrics: Metrics,
+        watch: Watch | None = None,
     ) -> None:
+        self._watch = watch
         self._shown: Views = slot.views
         self._names = [name for name, _ in parameters]
         self._parameters = [parameter for _, parameter in parameters]
@@ -77,6 +89,8 @@ class Gradients:
                 )
             if parameter.grad is not self.slot.views.tensors[i]:
                 self._move(i)
+            if self._watch is not None and self._passes[i] == self._most:
+                self._watch.filled(i)
 
         return added
 
@@ -97,6 +111,8 @@ class Gradients:
     @torch.no_grad()
     def _move(self, i: int) -> None:
         """A gradient in memory of the program's own goes to the send buffer."""
+        if self._watch is not None:
+            self._watch.check_waits(i)
         parameter, view = self._parameters[i], self.slot.views.sound()[i]
         gradient = parameter.grad
         if gradient is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the gradients lie: one flat buffer for each dtype, and a view in it for each parameter."""
+"""Where the gradients lie: flat buffers of one dtype each, and a view in one for each parameter."""
 
 from __future__ import annotations
 
@@ -39,19 +39,50 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 class Layout:
-    """The flat buffers for a list of tensors, and each tensor's place in them."""
+    """The flat buffers for a list of tensors, and each tensor's place in them.
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self.dtypes = [d for d in DTYPES if any(t.dtype == d for t in tensors)]
-        self.counts = [0] * len(self.dtypes)
-        self._places: list[tuple[int, int, int, torch.Size, tuple[int, ...]]] = []
-        for tensor in tensors:
-            which = self.dtypes.index(tensor.dtype)
-            begin = self.counts[which]
-            end, strides = begin + tensor.numel(), dense_strides(tensor)
-            self._places.append((which, begin, end, tensor.shape, strides))
-            grain = _ALIGNMENT // tensor.element_size()
-            self.counts[which] = -(-(begin + tensor.numel()) // grain) * grain
+    One buffer for each dtype; with `bucket_bytes` several, none above that unless a single tensor
+    is, filled from the last tensor on, since backward computes the gradients of the last layers
+    first.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], bucket_bytes: int | None = None) -> None:
+        self.dtypes: list[torch.dtype] = []  # one for each buffer
+        self.counts: list[int] = []
+        if bucket_bytes is None:
+            self.dtypes = [d for d in DTYPES if any(t.dtype == d for t in tensors)]
+            self.counts = [0] * len(self.dtypes)
+        places = [
+            self._place(tensor, bucket_bytes)
+            for tensor in (tensors if bucket_bytes is None else reversed(tensors))
+        ]
+        self._places = places if bucket_bytes is None else places[::-1]
+
+    def _place(
+        self, tensor: torch.Tensor, most: int | None
+    ) -> tuple[int, int, int, torch.Size, tuple[int, ...]]:
+        """The next one: its buffer, begin, end, shape and strides there."""
+        own, size = tensor.dtype, tensor.element_size()
+        which = next((i for i in reversed(range(len(self.dtypes))) if self.dtypes[i] == own), None)
+        grain = _ALIGNMENT // size
+        count = -(-tensor.numel() // grain) * grain
+        if which is not None and most is not None and self.counts[which]:
+            which = which if (self.counts[which] + count) * size <= most else None
+        if which is None:
+            which = len(self.dtypes)
+            self.dtypes.append(own)
+            self.counts.append(0)
+        begin = self.counts[which]
+        self.counts[which] += count
+        return which, begin, begin + tensor.numel(), tensor.shape, dense_strides(tensor)
+
+    def __len__(self) -> int:
+        """How many tensors."""
+        return len(self._places)
+
+    def bucket(self, i: int) -> int:
+        """The buffer in which tensor i lies."""
+        return self._places[i][0]
 
     def digest(self) -> str:
         """Equal for layouts in which each tensor lies in the same place, in the same order."""

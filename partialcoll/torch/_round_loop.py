@@ -17,6 +17,7 @@ from .._errors import StateError
 from .._round import Result, Round
 from . import _checkpoint, _state
 from ._checks import Named
+from ._early import Early
 from ._fingerprints import Fingerprints
 from ._gradients import Gradients
 from ._loop import Loop, Settings, clip
@@ -56,13 +57,21 @@ class RoundLoop(Loop):
             fingerprints=prints,
             update=self._update,
             keep_pending=not strategy.synchronous,
+            bucket_bytes=strategy.early_bytes,
         )
         if options.get("deliver") == "all" and comm.size > 1:
             self.rounds.resync_by(
                 Resync(comm, lambda: self.rounds.version, self._capture, self._restore)
             )
         self._slot = self.rounds.slot()
-        self.gradients = Gradients(parameters, settings.passes, self._slot, self.rounds.metrics)
+        self._factor = 1.0 / settings.predivide if settings.average else 1.0
+        self._early: Early | None = None
+        if strategy.early_bytes is not None:
+            self._early = Early(self.rounds, [name for name, _ in parameters], self._factor)
+            self._early.begin(self._slot)
+        self.gradients = Gradients(
+            parameters, settings.passes, self._slot, self.rounds.metrics, self._early
+        )
 
     # One step
 
@@ -112,21 +121,37 @@ class RoundLoop(Loop):
     ) -> bool:
         """A round; False if the local gradient was not finite."""
         self.rounds.check_whole("step()")
-        self._gather()
-        factor = 1.0 / self.settings.predivide if self.settings.average else 1.0
-        finite = not overflown and self._scale(factor if scale is None else factor / scale)
-        if not finite:
-            for flat in self.gradients.flats:
-                flat.zero_()
-            self.rounds.metrics.skipped += 1
+        finite = self._prepare(scale, overflown)
         self.rounds.start(self._slot, finite)
         self._next_slot()
         self._show_applied()
         deliver(self.rounds.wait())
         return finite
 
+    def _prepare(self, scale: float | None, overflown: bool) -> bool:
+        """What this rank deposits is in the slot. Is it its gradient?"""
+        if self._early is not None:
+            if scale is not None or overflown:
+                raise StateError(
+                    "step() of a GradScaler with Allreduce(overlap=True): the scaled gradients "
+                    "have been sent; take Allreduce() without overlap"
+                )
+            self._gather()
+            self._early.finish()
+            return True
+        self._gather()
+        factor = self._factor if scale is None else self._factor / scale
+        finite = not overflown and self._scale(factor)
+        if not finite:
+            for flat in self.gradients.flats:
+                flat.zero_()
+            self.rounds.metrics.skipped += 1
+        return finite
+
     def _next_slot(self) -> None:
         self._slot = self.rounds.slot()
+        if self._early is not None:
+            self._early.begin(self._slot)
         self.gradients.restart(self._slot)
 
     def _show_applied(self) -> None:
@@ -219,7 +244,7 @@ class RoundLoop(Loop):
             "rank": rounds.rank,
             "strategy": repr(self.strategy),
             "pending": _checkpoint.by_dtype(rounds.pending),
-            "layout": rounds.layout.digest(),
+            "layout": rounds.plain.digest(),
             **self.position(),
         }
         return {**self._inner.state_dict(), _checkpoint.KEY: entry}
@@ -237,8 +262,8 @@ class RoundLoop(Loop):
                 "load_state_dict() between rounds: late deposits of the ranks are under way; load "
                 "before the first step or right after join()"
             )
-        attached, like = self._attached(), rounds.applied
-        _checkpoint.check(saved, rounds.rank, rounds.ranks, rounds.layout, attached)
+        attached, like = self._attached(), rounds.plain.outline()
+        _checkpoint.check(saved, rounds.rank, rounds.ranks, rounds.plain, attached)
         own = {key: value for key, value in state.items() if key != _checkpoint.KEY}
         _state.load_optimizer(self._inner, own)
         self._load_schedulers(saved["schedulers"])

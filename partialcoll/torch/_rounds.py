@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rounds of one optimizer: deposits go out, applied gradients come back.
 
-One handle carries all gradients and, as its last buffer, the fingerprints. Who owns which memory:
+One handle carries all gradients and, as its last buffer, the fingerprints; or one that lets buckets
+of gradients go early. Who owns which memory:
 between two starts the handle's send buffers belong to this rank: backward writes into them, through
 views. At the start they go to the library, and others take their place. What a round brought is
 read from the library's memory, divided, and written to `applied`, which is this object's own: what
@@ -25,6 +26,7 @@ from .._settings import logger
 from ..allreduce import Allreduce_init
 from ._fingerprints import Fingerprints
 from ._layout import Layout
+from ._partitioned import Partitioned
 from ._resync import Resync
 from .metrics import Metrics
 
@@ -54,6 +56,8 @@ class Rounds:
         Called with each delivered round, in order, when its gradient is in `applied`.
     keep_pending : bool
         Keep a copy of each deposit until it has reached a round, for checkpoints.
+    bucket_bytes : int or None
+        Of the buffers, which may be sent one by one then (`send`).
 
     Its state:
 
@@ -77,6 +81,7 @@ class Rounds:
         fingerprints: Fingerprints,
         update: Callable[[Result], None],
         keep_pending: bool,
+        bucket_bytes: int | None = None,
     ) -> None:
         self.rank, self.ranks = comm.rank, comm.size
         self.version = 0  # rounds seen, since training began
@@ -86,13 +91,19 @@ class Rounds:
         self._joining = self._behind = self._updating = False
         self._gradients = 0  # in the round whose average is in `applied`
         self.metrics = Metrics()
-        self.layout = Layout([p for _, p in parameters])
+        tensors = [p for _, p in parameters]
+        self.plain = Layout(tensors)  # of what is saved
+        self.layout = self.plain if bucket_bytes is None else Layout(tensors, bucket_bytes)
         self.applied = self.layout.new()
         self.applied_views = self.layout.views(self.applied)
         self._divisor, self._fingerprints, self._update = divisor, fingerprints, update
         like = [*self.layout.outline(), fingerprints.outline()]
-        self.handle = Allreduce_init(comm, None, None, like=like, late="carry", **options)
-        self._slots: dict[int, Slot] = {}
+        self.handle: Any
+        if bucket_bytes is None:
+            self.handle = Allreduce_init(comm, None, None, like=like, late="carry", **options)
+        else:
+            self.handle = Partitioned(comm, like, late="carry", **options)
+        self._slots: dict[tuple[int, ...], Slot] = {}
         self._begin = 0.0
         self._kept = Kept(self.layout) if keep_pending else None
         self._outstanding = 0  # own deposits that have reached no delivered round yet
@@ -106,10 +117,10 @@ class Rounds:
     def slot(self) -> Slot:
         """The send buffers of the deposit to come."""
         arrays = self.handle.send_buffer
-        address = int(arrays[-1].__array_interface__["data"][0])
-        slot = self._slots.get(address)
+        place = tuple(int(array.__array_interface__["data"][0]) for array in arrays)
+        slot = self._slots.get(place)
         if slot is None:  # there are only a few places, which take turns
-            slot = self._slots[address] = Slot(self.layout, arrays)
+            slot = self._slots[place] = Slot(self.layout, arrays)
         return slot
 
     @property
@@ -126,14 +137,25 @@ class Rounds:
         self.metrics.steps -= 1
         self.metrics.included -= 1  # of the zeros, ahead of time
 
+    def send(self, slot: Slot, bucket: int) -> None:
+        """Deposit one bucket of the slot ahead of the others."""
+        self.check_whole("backward()")
+        self._add_carried(slot, bucket)
+        self.handle.Pready(bucket)
+
+    def _add_carried(self, slot: Slot, bucket: int) -> None:
+        if self._carried is not None:
+            slot.flats[bucket].add_(self._carried[bucket])
+
     def start(self, slot: Slot, gradient: bool) -> None:
         """Deposit what is in the slot: a gradient, or zeros in place of one."""
         self.check_whole("step()")
         if self.resync is not None:
             self.resync.serve()
         if self._carried is not None:
-            for flat, carried in zip(slot.flats, self._carried):
-                flat.add_(carried)
+            for bucket in range(len(slot.flats)):
+                if self.layout is self.plain or not self.handle.is_gone(bucket):
+                    self._add_carried(slot, bucket)
             self._carried, gradient = None, True
         self._fingerprints.write(slot.rows, self._first, self.version, gradient)
         if self._kept is not None:
@@ -281,8 +303,17 @@ class Rounds:
         self.version, self.updates = version, updates
         self._fingerprints.forget()
         self._first = version - (0 if last is None else last.index + 1)
-        self._carried = pending
+        self._carried = None if pending is None else self._in_buckets(pending)
         self._updating = False
+
+    def _in_buckets(self, flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What lies as in `plain`, as it does in `layout`."""
+        if self.layout is self.plain:
+            return list(flats)
+        buckets = self.layout.new()
+        for i in range(len(self.layout)):
+            self.layout.part(buckets, i).copy_(self.plain.part(flats, i))
+        return buckets
 
     def free(self) -> None:
         """Collective. The slots' memory is gone then."""

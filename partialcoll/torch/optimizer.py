@@ -29,7 +29,7 @@ from ._reductions import Average, Sum
 from ._round_loop import RoundLoop
 from .decentralised import LocalStrategy
 from .metrics import Metrics
-from .strategies import Allreduce, Strategy, check_clip_norm
+from .strategies import Allreduce, RoundStrategy, Strategy, check_clip_norm
 
 
 class _OwnStep(property):
@@ -292,6 +292,11 @@ def _settings(
     check_clip_norm(clip_norm)
     if isinstance(strategy, LocalStrategy):
         _check_local(strategy, op, predivide, on_round)
+    if isinstance(strategy, RoundStrategy) and strategy.early_bytes and non_finite != "propagate":
+        raise ValueError(
+            f"non_finite: expected 'propagate' with overlap=True, got {non_finite!r}: gradients "
+            "are sent before all of them can be looked at"
+        )
     if None not in (clip_norm, strategy.clip_norm) and clip_norm != strategy.clip_norm:
         raise ValueError(
             f"clip_norm: {clip_norm} here, {strategy.clip_norm} in the strategy; give one of them"

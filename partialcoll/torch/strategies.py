@@ -48,6 +48,12 @@ class RoundStrategy(Strategy):
         """Is every rank's gradient in every update?"""
         raise NotImplementedError
 
+    @property
+    def early_bytes(self) -> int | None:
+        """How large the buckets are that go while backward computes others; None: there are
+        none, all goes at the step."""
+        return None
+
 
 @dataclass(frozen=True)
 class Allreduce(RoundStrategy):
@@ -59,6 +65,13 @@ class Allreduce(RoundStrategy):
         The averaged gradient is scaled so that its 2-norm over all parameters is at most this.
     algorithm, domain, progress : str or None
         Of the allreduce, see `partialcoll.Allreduce_init`.
+    overlap : bool
+        Send gradients while backward computes others, in buckets that are filled from the last
+        parameter on. What has been sent must not be changed any more: no GradScaler,
+        ``non_finite="propagate"``; StateError where a program does. Worthwhile where moving the
+        gradients takes long.
+    bucket_bytes : int
+        Of a bucket, at most, unless one parameter is larger.
 
     The only strategy with `synchronize` and `skip_synchronize`.
     """
@@ -67,9 +80,19 @@ class Allreduce(RoundStrategy):
     algorithm: str | None = None
     domain: str | None = None
     progress: str | None = None
+    overlap: bool = False
+    bucket_bytes: int = 25 * 2**20
 
     def __post_init__(self) -> None:
         check_clip_norm(self.clip_norm)
+        if not isinstance(self.overlap, bool):
+            raise TypeError(f"overlap: expected True or False, got {self.overlap!r}")
+        if isinstance(self.bucket_bytes, bool) or not isinstance(self.bucket_bytes, int):
+            raise TypeError(
+                f"bucket_bytes: expected a number of bytes, got {type(self.bucket_bytes).__name__}"
+            )
+        if self.bucket_bytes < 1:
+            raise ValueError(f"bucket_bytes: expected at least 1, got {self.bucket_bytes}")
 
     @property
     def policy(self) -> Policy:
@@ -80,6 +103,11 @@ class Allreduce(RoundStrategy):
     def synchronous(self) -> bool:
         """Every rank's gradient is in every update."""
         return True
+
+    @property
+    def early_bytes(self) -> int | None:
+        """As given, with `overlap`."""
+        return self.bucket_bytes if self.overlap else None
 
     def options(self) -> dict[str, Any]:
         """Of the handle."""
