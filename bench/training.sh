@@ -38,4 +38,8 @@ for n in 2 8; do
     "$python" bench/train_ddp.py -n $n --json "$out/train-ddp-$n$suffix.json" \
         > "$out/train-ddp-$n$suffix.txt"
 done
+# What of the gradients' transfer is left in a step, on emulated hosts (root, iproute2, MPICH).
+if [ "$mpi" = mpich ] && [ "$(id -u)" = 0 ] && command -v tc > /dev/null; then
+    "$python" bench/overlap.py --json "$out/overlap.json" > "$out/overlap.txt"
+fi
 "$python" bench/adapter.py --json "$out/train-adapter$suffix.json" > "$out/train-adapter$suffix.txt"
