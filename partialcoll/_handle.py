@@ -123,6 +123,7 @@ class AllreduceHandle:
         self._record_view = ffi.buffer(self._record)
         self._c_round = ffi.cast("pcoll_round *", self._record)
         self._masks = ffi.cast("uint64_t *", self._record + ffi.sizeof("pcoll_round"))
+        self._place = ffi.new("void **")
         self._last_round: Round | None = None
         self._started = False
         self._filled: set[int] = set()  # buffers named by Pready for the call to come
@@ -455,6 +456,12 @@ class AllreduceHandle:
             check(lib.pcoll_handle_send_slot(self._core(), i, address))
             arrays.append(_buffers.wrap(address[0], like))
         return self._unwrap(arrays)
+
+    def _send_place(self) -> int:
+        """Where the memory of the next deposit is: the places are few and take turns, so whoever
+        keeps views of them need not make these anew."""
+        check(lib.pcoll_handle_send_slot(self._core(), 0, self._place))
+        return int(ffi.cast("uintptr_t", self._place[0]))
 
     @property
     def recv_buffer(self) -> Any:

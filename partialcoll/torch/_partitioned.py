@@ -39,6 +39,9 @@ class Partitioned:
         """Where to put the next deposit. A buffer's place changes when it goes."""
         return [handle.send_buffer for handle in (*self._parts, self._last)]
 
+    def _send_place(self) -> tuple[int, ...]:
+        return tuple(handle._send_place() for handle in (*self._parts, self._last))
+
     @property
     def memory(self) -> int:
         """Bytes that the library holds for it on this rank."""

@@ -103,7 +103,7 @@ class Rounds:
             self.handle = Allreduce_init(comm, None, None, like=like, late="carry", **options)
         else:
             self.handle = Partitioned(comm, like, late="carry", **options)
-        self._slots: dict[tuple[int, ...], Slot] = {}
+        self._slots: dict[Any, Slot] = {}
         self._begin = 0.0
         self._kept = Kept(self.layout) if keep_pending else None
         self._outstanding = 0  # own deposits that have reached no delivered round yet
@@ -116,11 +116,10 @@ class Rounds:
 
     def slot(self) -> Slot:
         """The send buffers of the deposit to come."""
-        arrays = self.handle.send_buffer
-        place = tuple(int(array.__array_interface__["data"][0]) for array in arrays)
+        place = self.handle._send_place()
         slot = self._slots.get(place)
         if slot is None:  # there are only a few places, which take turns
-            slot = self._slots[place] = Slot(self.layout, arrays)
+            slot = self._slots[place] = Slot(self.layout, self.handle.send_buffer)
         return slot
 
     @property
