@@ -56,9 +56,9 @@ class Result:
         found: list[Array] = self._buffers
         return found
 
-    def with_buffers(self, buffers: list[Array]) -> Result:
-        """The same round, with these values."""
-        return Result(self._raw, self._ranks, buffers)
+    def with_buffers(self, look: Callable[[int], list[Array]]) -> Result:
+        """The same round, with other values: what this returns for its index."""
+        return Result(self._raw, self._ranks, None, look)
 
     @property
     def index(self) -> int:

@@ -4,6 +4,7 @@
 import copy
 import hashlib
 import pickle
+import signal
 import threading
 import time
 
@@ -165,6 +166,21 @@ def test_ranks_with_more_and_less_data(comm):
     opt.close()
 
 
+@pytest.mark.parametrize("name", ["allreduce", "overlap"])
+def test_backward_between_synchronize_and_step(comm, name):
+    """It would add to the average, on this rank alone."""
+    model = network()
+    opt = wrap(model, strategy=STRATEGIES[name])
+    opt.zero_grad()
+    loss(model, comm.rank, 0).backward()
+    opt.synchronize()
+    with pytest.raises(pc.StateError, match=r"backward\(\) between synchronize\(\) and step"):
+        loss(model, comm.rank, 1).backward()
+    with pytest.raises(pc.StateError, match="spoilt"):
+        opt.step()
+    opt.close()
+
+
 def test_side_by_side():
     """Calls that wait for each other; one that fails is heard of though another one still waits."""
     first, second, never = threading.Event(), threading.Event(), threading.Event()
@@ -180,11 +196,45 @@ def test_side_by_side():
         assert first.wait(60)
         second.set()
 
+    def wait_for_ever():
+        try:
+            while not never.wait(0.01):
+                pass
+        finally:
+            left.append(threading.current_thread())
+
+    left = []
     _side_by_side.run([forward, backward])
     _side_by_side.run([])
     with pytest.raises(KeyError, match="on purpose"):
-        _side_by_side.run([never.wait, fail])
-    never.set()
+        _side_by_side.run([wait_for_ever, fail, wait_for_ever])
+    assert len(left) == 2  # nothing goes on
+
+
+def test_interrupted_join_of_several(comm):
+    """Ctrl-C while the others still train: nothing changes behind the program's back, and the
+    join can be called again."""
+    models = [network(0), network(1)]
+    opts = [wrap(model, strategy=pct.Allreduce()) for model in models]
+    last = comm.size - 1
+    if comm.size > 1 and comm.rank == last:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt):
+            pct.join()
+        signal.signal(signal.SIGALRM, before)
+        then = [bits(model) for model in models]
+        comm.Barrier()
+        assert then == [bits(model) for model in models]
+    elif comm.size > 1:
+        comm.Barrier()
+        for step in range(3):
+            for model, opt in zip(models, opts):
+                step_on(model, opt, float(step))
+    pct.join()
+    for model, opt in zip(models, opts):
+        assert len(set(comm.allgather((opt.round, bits(model))))) == 1
+        opt.close()
 
 
 def test_a_slow_rank_skips_ahead(comm):

@@ -2,15 +2,20 @@
 """Gradients go while backward still computes others: a bucket of them as soon as it is full.
 
 What has gone belongs to the library until the round is over. So whatever changes a gradient has to
-come before, in the backward pass, or after the sum (`clip_norm`): a gradient that is changed in
-between is found by the version that torch counts of its memory, and refused.
+come before, in the backward pass, or after the sum (`clip_norm`). A gradient that is changed in
+between is found by the version that torch counts of its memory, and refused. Torch does not count
+what is done to `grad.data`, to an array of numpy on it, or by some of its kernels: so every so many
+rounds, and in the first one, the bits are compared as well.
 """
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 
 from .._errors import StateError
+from ._fingerprints import hash_tensors
 from ._rounds import Rounds, Slot
 
 _TOO_LATE = (
@@ -19,48 +24,61 @@ _TOO_LATE = (
 )
 
 
-class Early:
-    """Sends buckets of a step's slot. factor: what gradients are multiplied by before that."""
+# In these the library's deposit takes other bits; the others it only reads.
+_WIDENED = (torch.float16, torch.bfloat16)
 
-    def __init__(self, rounds: Rounds, names: list[str], factor: float) -> None:
-        self._rounds, self._factor, self._names = rounds, factor, names
+
+class Early:
+    """Sends buckets of a step's slot. factor: what gradients are multiplied by before that; every:
+    rounds after which the bits of what has gone are compared."""
+
+    def __init__(self, rounds: Rounds, names: list[str], factor: float, every: int) -> None:
+        self._rounds = weakref.ref(rounds)  # the parameters' hooks keep this object
+        self._factor, self._names, self._every = factor, names, every
         self._bucket = [rounds.layout.bucket(i) for i in range(len(names))]
         self._sizes = [self._bucket.count(b) for b in range(len(rounds.layout.counts))]
 
-    def begin(self, slot: Slot) -> None:
-        """The backward passes to come fill this one."""
-        self._slot = slot
+    def begin(self, slot: Slot, version: int) -> None:
+        """The backward passes to come fill this one; so many rounds have been seen."""
+        self._slot, self._exact = slot, version % self._every == 0
         self._missing = list(self._sizes)
-        self._versions: dict[int, int] = {}  # of the buckets that have gone
+        self._scaled: set[int] = set()
+        self._gone: dict[int, tuple[int, bytes]] = {}  # bucket -> what it was then
 
     def filled(self, i: int) -> None:
         """Parameter i has its gradient. Called within backward."""
-        bucket = self._bucket[i]
+        bucket, rounds = self._bucket[i], self._rounds()
         self._missing[bucket] -= 1
-        if not self._missing[bucket]:
-            self._scale(bucket)
-            self._rounds.send(self._slot, bucket)
-            self._versions[bucket] = self._version(bucket)
+        if self._missing[bucket] or rounds is None:
+            return
+        rounds.check_waited("backward()")
+        self._scale(bucket)
+        rounds.add_carried(self._slot, bucket)
+        self._gone[bucket] = self._look(bucket)
+        rounds.send(bucket)
 
     @torch.no_grad()
     def _scale(self, bucket: int) -> None:
-        if self._factor != 1.0:
+        if self._factor != 1.0 and bucket not in self._scaled:
+            self._scaled.add(bucket)
             self._slot.flats[bucket].mul_(self._factor)
 
-    def _version(self, bucket: int) -> int:
-        return int(self._slot.flats[bucket]._version)
+    def _look(self, bucket: int) -> tuple[int, bytes]:
+        flat = self._slot.flats[bucket]
+        exact = self._exact and flat.dtype not in _WIDENED
+        return int(flat._version), hash_tensors([flat]) if exact else b""
 
     def check_waits(self, i: int) -> None:
         """StateError if the gradient of parameter i, which is about to be replaced, has gone."""
-        if self._bucket[i] in self._versions:
+        if self._bucket[i] in self._gone:
             raise StateError(f"parameter {self._names[i]!r}: its gradient was replaced {_TOO_LATE}")
 
     def finish(self) -> None:
         """Before the rest goes. StateError if what has gone was changed."""
-        for bucket, version in self._versions.items():
-            if self._version(bucket) != version:
+        for bucket, then in self._gone.items():
+            if self._look(bucket) != then:
                 name = self._names[self._bucket.index(bucket)]
                 raise StateError(f"the gradient of {name!r}, or beside it, was changed {_TOO_LATE}")
         for bucket in range(len(self._sizes)):
-            if bucket not in self._versions:
+            if bucket not in self._gone:
                 self._scale(bucket)

@@ -69,6 +69,7 @@ class Gradients:
         self._most, self._metrics = passes, metrics
         self._passes = [0] * len(parameters)
         self._any = False
+        self._averaged = self._spoilt = False
         self.slot = slot
         self._hooks: list[Any] = []
         self.collect()
@@ -87,9 +88,17 @@ class Gradients:
                     f"step(), expected backward_passes_per_step={self._most}; call step() after "
                     "each backward pass, or set backward_passes_per_step"
                 )
+            if self._averaged:
+                self._spoilt = True
+                raise StateError(
+                    "backward() between synchronize() and step(): its gradient would be added to "
+                    "the average, on this rank alone"
+                )
             if parameter.grad is not self.slot.views.tensors[i]:
                 self._move(i)
             if self._watch is not None and self._passes[i] == self._most:
+                if self.slot.views.has_strayed(i):
+                    self._move(i)
                 self._watch.filled(i)
 
         return added
@@ -160,6 +169,19 @@ class Gradients:
         for i, (parameter, view) in enumerate(zip(self._parameters, self.slot.views.tensors)):
             if parameter.grad is not view or i in strayed:
                 self._move(i)
+
+    def hold_average(self) -> None:
+        """From now to `give_average` what is shown is the average: no gradient may come."""
+        self._averaged = True
+
+    def give_average(self) -> None:
+        """The update takes it. StateError if a gradient has come."""
+        if self._spoilt:
+            raise StateError(
+                "step() after backward() since synchronize(): the average is spoilt on this rank; "
+                "begin anew from a checkpoint, on all ranks"
+            )
+        self._averaged = False
 
     def restart(self, slot: Slot) -> None:
         """The next round's backward passes begin, and end in this slot."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,29 +50,35 @@ class Layout:
     def __init__(self, tensors: Sequence[torch.Tensor], bucket_bytes: int | None = None) -> None:
         self.dtypes: list[torch.dtype] = []  # one for each buffer
         self.counts: list[int] = []
+        self._most = math.inf if bucket_bytes is None else bucket_bytes
         if bucket_bytes is None:
-            self.dtypes = [d for d in DTYPES if any(t.dtype == d for t in tensors)]
-            self.counts = [0] * len(self.dtypes)
-        places = [
-            self._place(tensor, bucket_bytes)
-            for tensor in (tensors if bucket_bytes is None else reversed(tensors))
-        ]
-        self._places = places if bucket_bytes is None else places[::-1]
+            for dtype in DTYPES:
+                if any(tensor.dtype == dtype for tensor in tensors):
+                    self._add_buffer(dtype)
+            self._places = [self._place(tensor) for tensor in tensors]
+        else:
+            self._places = [self._place(tensor) for tensor in reversed(tensors)][::-1]
 
-    def _place(
-        self, tensor: torch.Tensor, most: int | None
-    ) -> tuple[int, int, int, torch.Size, tuple[int, ...]]:
+    def _add_buffer(self, dtype: torch.dtype) -> int:
+        self.dtypes.append(dtype)
+        self.counts.append(0)
+        return len(self.dtypes) - 1
+
+    def _buffer_for(self, dtype: torch.dtype, count: int) -> int:
+        """The last one of the dtype, if there is room."""
+        for which in reversed(range(len(self.dtypes))):
+            if self.dtypes[which] == dtype:
+                nbytes = (self.counts[which] + count) * dtype.itemsize
+                if nbytes <= self._most or not self.counts[which]:
+                    return which
+                break
+        return self._add_buffer(dtype)
+
+    def _place(self, tensor: torch.Tensor) -> tuple[int, int, int, torch.Size, tuple[int, ...]]:
         """The next one: its buffer, begin, end, shape and strides there."""
-        own, size = tensor.dtype, tensor.element_size()
-        which = next((i for i in reversed(range(len(self.dtypes))) if self.dtypes[i] == own), None)
-        grain = _ALIGNMENT // size
+        grain = _ALIGNMENT // tensor.element_size()
         count = -(-tensor.numel() // grain) * grain
-        if which is not None and most is not None and self.counts[which]:
-            which = which if (self.counts[which] + count) * size <= most else None
-        if which is None:
-            which = len(self.dtypes)
-            self.dtypes.append(own)
-            self.counts.append(0)
+        which = self._buffer_for(tensor.dtype, count)
         begin = self.counts[which]
         self.counts[which] += count
         return which, begin, begin + tensor.numel(), tensor.shape, dense_strides(tensor)
@@ -137,6 +144,10 @@ class Views:
         if now == self._addresses:
             return ()
         return [i for i, (a, b) in enumerate(zip(now, self._addresses)) if a != b]
+
+    def has_strayed(self, i: int) -> bool:
+        """Has somebody given this one other memory?"""
+        return self.tensors[i].data_ptr() != self._addresses[i]
 
     def sound(self) -> list[torch.Tensor]:
         """All of them; made anew where they have strayed."""

@@ -147,7 +147,8 @@ class Loop:
     def join(loops: Sequence[Loop]) -> None:
         """Contribute nothing to any of them until all have joined them all. Collective.
 
-        At the same time, since ranks that have not joined make steps of all of them in turn.
+        At the same time, since ranks that have not joined make steps of all of them in turn. If
+        one fails, or Ctrl-C comes, all are interrupted.
         """
         for loop in loops:
             loop._check_between("join()")

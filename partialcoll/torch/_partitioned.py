@@ -6,6 +6,9 @@ for the round: what a round is, who has joined, is what that one says. All of th
 makes one round for each of its rounds, but for the round that ends a join, in which nobody
 deposits. A rank that has joined starts the other handles, with zeros, when a round of the last one
 has passed: whoever takes part in that has started them, and waits for it there.
+
+Whatever is interrupted can be taken up again: which handles have started, and which have had their
+round, is asked of them.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .._buffers import Array
+from .._handle import AllreduceHandle
 from .._round import Round
 from ..allreduce import Allreduce_init
 
@@ -29,9 +33,17 @@ class Partitioned:
     """
 
     def __init__(self, comm: MPI.Intracomm, like: Sequence[Any], **options: Any) -> None:
-        self._parts = [Allreduce_init(comm, None, None, like=one, **options) for one in like[:-1]]
-        self._last = Allreduce_init(comm, None, None, like=like[-1], **options)
-        self._gone: set[int] = set()  # buffers that this call has sent
+        handles: list[AllreduceHandle] = []
+        try:
+            for one in like:
+                handles.append(Allreduce_init(comm, None, None, like=one, **options))
+        except BaseException:  # on all ranks
+            for handle in handles:
+                handle.Free()
+            raise
+        *self._parts, self._last = handles
+        # Of a join: the round of the last handle that is passing, and what the others had before.
+        self._passing: tuple[Round, list[Round | None]] | None = None
         self.last_round: Round | None = None
 
     @property
@@ -42,64 +54,75 @@ class Partitioned:
     def _send_place(self) -> tuple[int, ...]:
         return tuple(handle._send_place() for handle in (*self._parts, self._last))
 
-    @property
-    def memory(self) -> int:
-        """Bytes that the library holds for it on this rank."""
-        return sum(int(handle.memory) for handle in (*self._parts, self._last))
-
-    def Pready(self, buffer: int) -> None:
+    def send(self, buffer: int) -> None:
         """This buffer is filled, and goes. Local."""
         self._parts[buffer].Start()
-        self._gone.add(buffer)
 
     def is_gone(self, buffer: int) -> bool:
         """Has it gone, for the call to come?"""
-        return buffer in self._gone
+        return self._parts[buffer]._started
 
     def Start(self) -> None:
         """All that have not gone yet. Local."""
-        for i in range(len(self._parts)):
-            if i not in self._gone:
-                self.Pready(i)
+        for part in self._parts:
+            if not part._started:
+                part.Start()
         self._last.Start()
-        self._gone.clear()
 
     def Wait(self) -> Round:
-        """Until all of the round is there. May be called again if it was interrupted."""
+        """Until all of the round is there."""
         for part in self._parts:
             if part._started:
                 part.Wait()
         return self._whole(self._last.Wait())
 
     def _whole(self, rnd: Round) -> Round:
-        """With the results of all buffers."""
-        if rnd.joined:  # nobody has deposited anything
-            sums = [np.zeros_like(part.send_buffer) for part in self._parts]
-        else:
-            sums = [part.result for part in self._parts]
+        """With the results of all buffers, which say themselves how long they are good."""
         (last,) = rnd.results
-        self.last_round = Round(last.with_buffers([*sums, *last.buffers]))
+        parts = [part.last_round for part in self._parts]
+
+        def look(_: int) -> list[Array]:
+            if rnd.joined:  # nobody has deposited anything
+                sums = [np.zeros_like(part.send_buffer) for part in self._parts]
+            else:
+                sums = [part.results[0].buffers[0] for part in parts if part is not None]
+            return [*sums, *last.buffers]
+
+        self.last_round = Round(last.with_buffers(look))
         return self.last_round
 
     def join(self, on_round: Callable[[Round], None]) -> Round:
         """Contribute nothing until all ranks have joined. Collective."""
 
         def passed(rnd: Round) -> None:
-            if not rnd.joined:
-                for part in self._parts:
-                    part.send_buffer[...] = 0
-                    part.Start()
-                for part in self._parts:
-                    part.Wait()
-            on_round(self._whole(rnd))
+            self._passing = rnd, [part.last_round for part in self._parts]
+            self._pass(on_round)
 
+        self._pass(on_round)
         self._last.join(passed)
         assert self.last_round is not None
         return self.last_round
 
+    def _pass(self, on_round: Callable[[Round], None]) -> None:
+        """The other handles' part in a round of the last one, as far as it is still to be done."""
+        if self._passing is None:
+            return
+        rnd, before = self._passing
+        if not rnd.joined:
+            waiting = [p for p, last in zip(self._parts, before) if p.last_round is last]
+            for part in waiting:
+                if not part._started:
+                    part.send_buffer[...] = 0
+                    part.Start()
+            for part in waiting:
+                part.Wait()
+        whole = self._whole(rnd)
+        self._passing = None
+        on_round(whole)
+
     @property
     def _started(self) -> bool:
-        return bool(self._last._started)
+        return self._last._started
 
     def Free(self) -> None:
         """Collective; idempotent."""

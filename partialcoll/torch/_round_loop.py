@@ -67,8 +67,9 @@ class RoundLoop(Loop):
         self._factor = 1.0 / settings.predivide if settings.average else 1.0
         self._early: Early | None = None
         if strategy.early_bytes is not None:
-            self._early = Early(self.rounds, [name for name, _ in parameters], self._factor)
-            self._early.begin(self._slot)
+            names = [name for name, _ in parameters]
+            self._early = Early(self.rounds, names, self._factor, settings.check_every)
+            self._early.begin(self._slot, self.rounds.version)
         self.gradients = Gradients(
             parameters, settings.passes, self._slot, self.rounds.metrics, self._early
         )
@@ -89,6 +90,7 @@ class RoundLoop(Loop):
         same on all ranks."""
         result = self._averaged
         assert result is not None
+        self.gradients.give_average()
         if overflown:
             self.rounds.metrics.skipped += 1
             self.rounds.pass_over()
@@ -100,6 +102,8 @@ class RoundLoop(Loop):
 
     @torch.no_grad()
     def _unscale(self, scale: float) -> None:
+        if scale == 1:
+            return
         for _, parameter in self.parameters:
             if parameter.grad is not None:
                 parameter.grad.div_(scale)
@@ -110,6 +114,7 @@ class RoundLoop(Loop):
         if self._averaged is not None:
             raise StateError("synchronize() comes twice before step()")
         self._exchange(None, False, self._average)
+        self.gradients.hold_average()
 
     def _average(self, rnd: Round) -> None:
         self._averaged = rnd.results[0]
@@ -121,6 +126,8 @@ class RoundLoop(Loop):
     ) -> bool:
         """A round; False if the local gradient was not finite."""
         self.rounds.check_whole("step()")
+        self.rounds.check_waited("step()")
+        self._gather()
         finite = self._prepare(scale, overflown)
         self.rounds.start(self._slot, finite)
         self._next_slot()
@@ -129,17 +136,15 @@ class RoundLoop(Loop):
         return finite
 
     def _prepare(self, scale: float | None, overflown: bool) -> bool:
-        """What this rank deposits is in the slot. Is it its gradient?"""
+        """The gradient in the slot becomes what this rank deposits. Is it still a gradient?"""
         if self._early is not None:
             if scale is not None or overflown:
                 raise StateError(
                     "step() of a GradScaler with Allreduce(overlap=True): the scaled gradients "
                     "have been sent; take Allreduce() without overlap"
                 )
-            self._gather()
             self._early.finish()
             return True
-        self._gather()
         factor = self._factor if scale is None else self._factor / scale
         finite = not overflown and self._scale(factor)
         if not finite:
@@ -151,7 +156,7 @@ class RoundLoop(Loop):
     def _next_slot(self) -> None:
         self._slot = self.rounds.slot()
         if self._early is not None:
-            self._early.begin(self._slot)
+            self._early.begin(self._slot, self.rounds.version)
         self.gradients.restart(self._slot)
 
     def _show_applied(self) -> None:

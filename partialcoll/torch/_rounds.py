@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rounds of one optimizer: deposits go out, applied gradients come back.
 
-One handle carries all gradients and, as its last buffer, the fingerprints; or one that lets buckets
-of gradients go early. Who owns which memory:
-between two starts the handle's send buffers belong to this rank: backward writes into them, through
-views. At the start they go to the library, and others take their place. What a round brought is
-read from the library's memory, divided, and written to `applied`, which is this object's own: what
-the inner optimizer reads, and may change.
+One handle carries all gradients and, as its last buffer, the fingerprints; or one whose other
+buffers may go early, `Partitioned`. Who owns which memory: between two starts the handle's send
+buffers belong to this rank: backward writes into them, through views. At the start, or when they
+are sent, they go to the library, and others take their place. What a round brought is read from the
+library's memory, divided, and written to `applied`, which is this object's own: what the inner
+optimizer reads, and may change.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 from .._buffers import Array
 from .._errors import StateError
+from .._handle import AllreduceHandle
 from .._round import Result, Round
 from .._settings import logger
 from ..allreduce import Allreduce_init
@@ -34,10 +35,9 @@ from .metrics import Metrics
 class Slot:
     """Send buffers of the handle as tensors, as views for the parameters, and the fingerprints."""
 
-    def __init__(self, layout: Layout, arrays: Sequence[Array]) -> None:
-        self.flats = layout.tensors(arrays)
-        self.views = layout.views(self.flats)
-        self.rows = arrays[-1]
+    def __init__(self, layout: Layout, flats: list[torch.Tensor], rows: Array) -> None:
+        self.flats, self.rows = flats, rows
+        self.views = layout.views(flats)
 
 
 class Rounds:
@@ -65,7 +65,7 @@ class Rounds:
     version, updates              rounds this replica has seen, and those that changed it
     _first                        the version at which the handle's round 0 begins
     _outstanding, _carried        own deposits in no delivered round; what a checkpoint had of
-                                  them
+                                  them, as in `plain`
     _joining, _behind             in `join`, which has lost rounds
     _updating                     within an update; still, if that was interrupted
     _gradients                    in the round whose average is in `applied`
@@ -98,12 +98,13 @@ class Rounds:
         self.applied_views = self.layout.views(self.applied)
         self._divisor, self._fingerprints, self._update = divisor, fingerprints, update
         like = [*self.layout.outline(), fingerprints.outline()]
-        self.handle: Any
+        self.handle: AllreduceHandle | Partitioned
         if bucket_bytes is None:
             self.handle = Allreduce_init(comm, None, None, like=like, late="carry", **options)
         else:
             self.handle = Partitioned(comm, like, late="carry", **options)
         self._slots: dict[Any, Slot] = {}
+        self._flats: dict[tuple[int, int], torch.Tensor] = {}  # of the slots, by buffer and address
         self._begin = 0.0
         self._kept = Kept(self.layout) if keep_pending else None
         self._outstanding = 0  # own deposits that have reached no delivered round yet
@@ -112,6 +113,7 @@ class Rounds:
     def resync_by(self, resync: Resync) -> None:
         """Rounds may be lost; whoever waits for one serves others meanwhile."""
         self.resync = resync
+        assert isinstance(self.handle, AllreduceHandle)
         self.handle._while_waiting = resync.serve
 
     def slot(self) -> Slot:
@@ -119,7 +121,12 @@ class Rounds:
         place = self.handle._send_place()
         slot = self._slots.get(place)
         if slot is None:  # there are only a few places, which take turns
-            slot = self._slots[place] = Slot(self.layout, self.handle.send_buffer)
+            *arrays, rows = self.handle.send_buffer
+            flats = [
+                self._flats.setdefault((i, tensor.data_ptr()), tensor)
+                for i, tensor in enumerate(self.layout.tensors(arrays))
+            ]
+            slot = self._slots[place] = Slot(self.layout, flats, rows)
         return slot
 
     @property
@@ -136,15 +143,26 @@ class Rounds:
         self.metrics.steps -= 1
         self.metrics.included -= 1  # of the zeros, ahead of time
 
-    def send(self, slot: Slot, bucket: int) -> None:
+    def send(self, bucket: int) -> None:
         """Deposit one bucket of the slot ahead of the others."""
         self.check_whole("backward()")
-        self._add_carried(slot, bucket)
-        self.handle.Pready(bucket)
+        assert isinstance(self.handle, Partitioned)
+        self.handle.send(bucket)
 
-    def _add_carried(self, slot: Slot, bucket: int) -> None:
-        if self._carried is not None:
+    def _is_gone(self, bucket: int) -> bool:
+        return isinstance(self.handle, Partitioned) and self.handle.is_gone(bucket)
+
+    @torch.no_grad()
+    def add_carried(self, slot: Slot, bucket: int) -> None:
+        """What a checkpoint had, before the bucket goes."""
+        if self._carried is None:
+            return
+        if self.layout is self.plain:
             slot.flats[bucket].add_(self._carried[bucket])
+            return
+        for i in range(len(self.layout)):
+            if self.layout.bucket(i) == bucket:
+                self.layout.part(slot.flats, i).add_(self.plain.part(self._carried, i))
 
     def start(self, slot: Slot, gradient: bool) -> None:
         """Deposit what is in the slot: a gradient, or zeros in place of one."""
@@ -153,8 +171,8 @@ class Rounds:
             self.resync.serve()
         if self._carried is not None:
             for bucket in range(len(slot.flats)):
-                if self.layout is self.plain or not self.handle.is_gone(bucket):
-                    self._add_carried(slot, bucket)
+                if not self._is_gone(bucket):
+                    self.add_carried(slot, bucket)
             self._carried, gradient = None, True
         self._fingerprints.write(slot.rows, self._first, self.version, gradient)
         if self._kept is not None:
@@ -223,6 +241,14 @@ class Rounds:
                 f"{what} within an update, or after one that was interrupted (by Ctrl-C, or an "
                 "exception in on_round=): the parameters may be those of no round; begin anew "
                 "from a checkpoint, on all ranks"
+            )
+
+    def check_waited(self, what: str) -> None:
+        """Raises StateError after a step that was interrupted while it waited."""
+        if self.handle._started:
+            raise StateError(
+                f"{what} after a step that was interrupted (by Ctrl-C) while it waited for its "
+                "round, which this replica has missed: begin anew from a checkpoint, on all ranks"
             )
 
     def note(self, rnd: Round) -> None:
@@ -302,24 +328,17 @@ class Rounds:
         self.version, self.updates = version, updates
         self._fingerprints.forget()
         self._first = version - (0 if last is None else last.index + 1)
-        self._carried = None if pending is None else self._in_buckets(pending)
+        self._carried = pending
         self._updating = False
-
-    def _in_buckets(self, flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What lies as in `plain`, as it does in `layout`."""
-        if self.layout is self.plain:
-            return list(flats)
-        buckets = self.layout.new()
-        for i in range(len(self.layout)):
-            self.layout.part(buckets, i).copy_(self.plain.part(flats, i))
-        return buckets
 
     def free(self) -> None:
         """Collective. The slots' memory is gone then."""
         self._slots.clear()
+        self._flats.clear()
         self.handle.Free()
         if self.resync is not None:
             self.resync.end()
+            assert isinstance(self.handle, AllreduceHandle)
             self.handle._while_waiting = None
 
 

@@ -82,13 +82,14 @@ class Distributed:
     step = _OwnStep(_get_step, _set_step, doc=_step.__doc__)
 
     def _unscaled(self) -> tuple[float | None, bool]:
-        """What a GradScaler has found out about the local gradient: its scale, and whether it
-        is not finite. The inner optimizer must not see it, its gradient is another one."""
+        """What a GradScaler has found out about the local gradient: its scale (1 if it has
+        divided already; None: there is no scaler), and whether it is not finite. The inner
+        optimizer must not see it, its gradient is another one."""
         if "found_inf" not in self.__dict__:
             return None, False
         scale, found = self.__dict__["grad_scale"], self.__dict__["found_inf"]
         self.__dict__.update(grad_scale=None, found_inf=None)
-        return None if scale is None else float(scale), bool(found)
+        return 1.0 if scale is None else float(scale), bool(found)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Gradients gather from zero, in the library's memory (whatever `set_to_none`).

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,10 @@ class Allreduce(RoundStrategy):
     def early_bytes(self) -> int | None:
         """As given, with `overlap`."""
         return self.bucket_bytes if self.overlap else None
+
+    def describe(self, ranks: int) -> str:
+        """All options that matter."""
+        return repr(self if self.overlap else dataclasses.replace(self, bucket_bytes=1))
 
     def options(self) -> dict[str, Any]:
         """Of the handle."""
