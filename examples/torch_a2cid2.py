@@ -42,7 +42,7 @@ def train(strategy):
             apart.append(optimizer.consensus_distance())
     own, averaged = accuracy(model), accuracy(optimizer.averaged_model())
     optimizer.join()  # all ranks end with that average
-    assert accuracy(model) == averaged
+    assert abs(accuracy(model) - averaged) < 0.005  # what was under way then is rounded in
     optimizer.close()
     return sum(apart) / len(apart), averaged, own
 

@@ -20,6 +20,8 @@ from partialcoll import _mpiexec
 
 TEST_LIMIT_S = 180.0
 JOB_LIMIT_S = 120
+TORCH = "test_torch"  # what tests of PyTorch begin with
+
 PREAMBLE = """
 import os, sys, time, warnings
 import numpy as np
@@ -63,6 +65,15 @@ def pytest_runtest_protocol(item):
     faulthandler.dump_traceback_later(TEST_LIMIT_S, exit=True, file=last_words())
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without a launcher, leave what a job of one rank runs as well to that; see run.py."""
+    if "PARTIALCOLL_TEST_LEFT_TO_ONE_RANK" not in os.environ:
+        return
+    stays = [not i.get_closest_marker("mpi") or i.path.name.startswith(TORCH) for i in items]
+    config.hook.pytest_deselected(items=[i for i, here in zip(items, stays) if not here])
+    items[:] = [i for i, here in zip(items, stays) if here]
 
 
 @pytest.fixture

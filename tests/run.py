@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the test suite: once without a launcher, then under mpiexec for several numbers of ranks.
-All of it for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node reduce; but what
-knows nothing of domains (`WITHOUT_DOMAINS`) in the first one only. What rides on collectives that
-are tested for every number of ranks (`test_torch*`) runs on some of them (`TORCH_RANKS`), since
-each process takes a while to load PyTorch.
+"""Runs the test suite: what needs no launcher without one, then under mpiexec for several numbers
+of ranks. All of it for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node reduce; but
+what knows nothing of domains (`WITHOUT_DOMAINS`) in the first one only. What rides on collectives
+that are tested for every number of ranks (`test_torch*`) runs on some of them (`TORCH_RANKS`),
+since each process takes a while to load PyTorch.
 
 python tests/run.py --ranks "1 2 3 4 5 8" --domains "node rank" [pytest arguments]
 """
@@ -98,6 +98,8 @@ def run_all(options, arguments, begin):
     words = ["--with-mpi", "-q", "--durations=40", *arguments]
     with tempfile.TemporaryDirectory(prefix="partialcoll-alone-") as folder:
         environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": folder}  # as for ranks, see worker
+        if "1" in options.ranks.split():
+            environment["PARTIALCOLL_TEST_LEFT_TO_ONE_RANK"] = "1"
         code = subprocess.call([sys.executable, "-m", "pytest", *words], env=environment)
     for ranks in [int(word) for word in options.ranks.split()]:
         if code:

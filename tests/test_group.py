@@ -351,9 +351,9 @@ def test_nobody_need_keep_step(comm):
 
 def test_what_it_is(comm):
     x = start(comm.rank)
-    with groups(comm, x, timeout=31.5, window=2.25) as t:
+    with groups(comm, x, timeout=331.5, window=302.25) as t:
         assert (t.rank, t.size) == (comm.rank, comm.size)
-        assert t.timeout == 31.5 and t.window == 2.25 and t.memory >= 3 * x.nbytes
+        assert t.timeout == 331.5 and t.window == 302.25 and t.memory >= 3 * x.nbytes
         comm.Barrier()
         assert t.round == 0 and not t.away and t.live == tuple(range(comm.size))
         assert t.suspects == () and t.bandwidth == 0

@@ -87,6 +87,8 @@ def test_the_others_go_on(comm, who, shape):
             with pytest.raises(pc.StateError, match="rejoin first"):
                 t.Start()
         else:
+            while away in t.live:  # it may take its time
+                one_round(t)
             for _ in range(20):
                 rnd = one_round(t)
                 assert rnd.void or rnd.active >= 1
@@ -266,14 +268,11 @@ def test_who_is_late_is_passed_over(comm, shape):
     x = start(comm.rank)
     mine, total = x.copy(), comm.allreduce(x)
     with groups(comm, x, timeout=SHORT, **shapes(comm)[shape]) as t:
-        passed = False
         if comm.rank != late:
             for _ in range(4):
                 rnd = one_round(t)
                 assert rnd.active <= len(rnd.group)
-                passed |= late in rnd.group and rnd.active < len(rnd.group)
-            if shape == 0 and not rnd.void:
-                assert passed or t.stats.suspected or t.stats.void_rounds
+                assert late not in rnd.group or rnd.active < len(rnd.group)
         comm.Barrier()
         if comm.rank == late:
             assert (x == mine).all()

@@ -60,7 +60,7 @@ def test_each_asks_in_turn(comm, size):
     """While the others take steps; the arrays that were sent change right after `serve`."""
     if comm.size == 1:
         pytest.skip("nobody to ask")
-    exchange = pc.StateExchange(comm)
+    exchange = pc.StateExchange(comm, timeout=60)
     own = state_of(comm.rank, 0, size)
 
     def serve(round):
@@ -97,7 +97,7 @@ def test_all_but_one_ask_at_once(comm):
     """Each of its neighbour first, so that askers ask askers, who say that they have nothing."""
     if comm.size == 1:
         pytest.skip("nobody to ask")
-    exchange = pc.StateExchange(comm)
+    exchange = pc.StateExchange(comm, timeout=60)
     giver = comm.size - 1
     for _ in range(5):
         if comm.rank != giver:
@@ -182,7 +182,7 @@ def test_isolation(comm):
     """Two exchanges and the user's messages on one communicator do not meet."""
     if comm.size == 1:
         pytest.skip("nobody to ask")
-    first, second = pc.StateExchange(comm), pc.StateExchange(comm)
+    first, second = (pc.StateExchange(comm, timeout=60) for _ in range(2))
     request = comm.Irecv(np.empty(3, np.int64), MPI.ANY_SOURCE, MPI.ANY_TAG)
     if comm.rank == 0:
         _, a = first.ask()
@@ -327,6 +327,7 @@ def test_stopped_peer(run):
 
 STOPPED_WHILE_SENDING = """
 import os, signal
+from pathlib import Path
 exchange = pc.StateExchange(comm, timeout=60, patience=0.3)
 pids = comm.allgather(os.getpid())
 x = np.full(8 << 20, comm.rank, np.float64)
@@ -335,8 +336,12 @@ if comm.rank == 0:
         exchange.serve(5, {"x": x})
     os.kill(os.getpid(), signal.SIGSTOP)
 elif comm.rank == 1:
+    stopped = False  # before, rank 2 may be served by nobody but rank 0
     while not comm.Iprobe(2, 7):
-        exchange.serve(6, {"x": x})
+        state = Path(f"/proc/{pids[0]}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        stopped = stopped or state == "T"
+        if stopped:
+            exchange.serve(6, {"x": x})
         time.sleep(1e-4)
     comm.recv(source=2, tag=7)
 else:

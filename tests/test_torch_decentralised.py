@@ -630,7 +630,8 @@ def test_leave_and_rejoin(comm):
         opt.leave()
         comm.send(None, 0)  # the others make a good many steps without it
         train(model, opt, comm.rank, 2)  # its own
-        comm.recv(source=0)
+        for rank in range(last):
+            comm.recv(source=rank)
         opt.rejoin(timeout=60)
         assert opt.round >= 3 + 4
         comm.send(None, 0)
@@ -638,8 +639,8 @@ def test_leave_and_rejoin(comm):
         if comm.rank == 0:
             comm.recv(source=last)
         train(model, opt, comm.rank, 4)
+        comm.send(None, last)
         if comm.rank == 0:
-            comm.send(None, last)
             while not comm.iprobe(source=last):  # in its join it would be away, and not asked
                 train(model, opt, comm.rank, 1)
             comm.recv(source=last)

@@ -2,6 +2,7 @@
 """The communication hook of DistributedDataParallel: what a step promises, on gloo."""
 
 import copy
+import gc
 import logging
 import os
 import pickle
@@ -37,9 +38,11 @@ def group():
     with tempfile.TemporaryDirectory() as own:
         store = dist.FileStore(f"{world.bcast(own)}/store", world.size)
         dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
+        del store  # its end touches the file
         yield
         world.Barrier()
         dist.destroy_process_group()
+        gc.collect()
         world.Barrier()
 
 

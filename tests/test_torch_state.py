@@ -296,7 +296,7 @@ def test_far_behind(world, quorum):
     assert m.included == m.steps
     if quorum == "solo":
         assert (m.resyncs > 0) == (m.lost > 0) or world.rank > 0
-        assert world.rank > 0 or (m.resyncs >= 3 and m.lost >= 30 and steps <= 8)
+        assert world.rank > 0 or (m.resyncs >= 1 and m.lost >= 30 and steps <= 8)
     opt.close()
 
 
@@ -349,13 +349,15 @@ def test_asks_ranks_that_close(world):
 
 
 class Tell(logging.Handler):
-    """The other ranks hear of the first warning."""
+    """The other ranks hear of the first warning that rounds were lost."""
 
     def __init__(self, comm):
         super().__init__(logging.WARNING)
         self.comm, self.said = comm, []
 
     def emit(self, record):
+        if "lost rounds before" not in record.getMessage():
+            return  # a round takes long
         if not self.said:
             for peer in range(1, self.comm.size):
                 self.comm.send(None, peer)
@@ -371,16 +373,18 @@ def test_says_so_while_it_waits_for_a_state(world, monkeypatch):
     model = Ledger()
     opt = wrap(model, strategy=pct.Eager("solo", **ALL))
     if world.rank == 0:
-        wait_until(lambda: opt.rounds_complete() >= 30)
+        world.recv(source=1)
         tell = Tell(world)
         logging.getLogger("partialcoll").addHandler(tell)
         model.deposit(opt, 1)
         logging.getLogger("partialcoll").removeHandler(tell)
-        assert "lost rounds before" in tell.said[0] and "without an answer: " in tell.said[0]
+        assert "without an answer: " in tell.said[0]
         assert opt.metrics().resyncs == 1
     else:
-        for _ in opt.until(30):
-            model.deposit(opt, 1)
+        if world.rank == 1:  # the others have no state that would do
+            for _ in opt.until(30):
+                model.deposit(opt, 1)
+            world.send(None, 0)
         world.recv(source=0)
     opt.join()
     model.check(world)
