@@ -17,7 +17,7 @@ from typing import Any
 
 import gloo
 import numpy as np
-from train_ddp import block
+from train_ddp import by_turns
 
 from partialcoll.cli import arguments
 
@@ -123,12 +123,12 @@ def run(options: argparse.Namespace, comm: Any) -> list[dict[str, Any]]:
         "Allreduce": Adapter(make(options), comm, pct.Allreduce()),
         "Eager full": Adapter(make(options), comm, pct.Eager("full")),
     }
-    for turn in range(-2, options.iters):
-        data = [(torch.randn(()), None) for _ in range(options.steps)]
-        for method in some.values():
-            seconds = block(method, data)
-            if turn >= 0:
-                method.samples.append(seconds)
+    by_turns(
+        list(some.values()),
+        options.iters,
+        2,
+        lambda: [(torch.randn(()), None) for _ in range(options.steps)],
+    )
     hand = some["by hand"]
     for method in some.values():
         for mine, other in zip(method.parameters, hand.parameters):

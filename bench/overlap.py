@@ -23,7 +23,7 @@ import time
 from typing import Any
 
 import gloo
-from train_ddp import Method, Ours, block
+from train_ddp import Method, Ours, by_turns
 from uneven import bits_per_second
 
 from partialcoll.cli import arguments
@@ -102,14 +102,13 @@ def run(options: argparse.Namespace, comm: Any) -> list[dict[str, Any]]:
     pct.init()
     some = methods(options, comm)
     draw = torch.Generator().manual_seed(comm.rank)
-    for turn in range(-1, options.iters):
-        data = [
+
+    def data() -> Any:
+        return [
             tuple(torch.randn(2, 4, options.width, generator=draw)) for _ in range(options.steps)
         ]
-        for method in some.values():
-            seconds = block(method, data)
-            if turn >= 0:
-                method.samples.append(seconds)
+
+    by_turns(list(some.values()), options.iters, 1, data)
     ends = {
         name: torch.nn.utils.parameters_to_vector(method.model.parameters()).detach()
         for name, method in some.items()

@@ -17,7 +17,8 @@ import statistics
 import sys
 import tempfile
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import gloo
 
@@ -142,6 +143,17 @@ def block(method: Method, data: list[Any]) -> float:
     return seconds / len(data)
 
 
+def by_turns(methods: Sequence[Any], turns: int, warmup: int, draw: Callable[[], Any]) -> None:
+    """Blocks of steps of all methods, one after the other; each keeps its `samples`. draw: the
+    data of a turn. Collective."""
+    for turn in range(-warmup, turns):
+        data = draw()
+        for method in methods:
+            seconds = block(method, data)
+            if turn >= 0:
+                method.samples.append(seconds)
+
+
 def network(layers: int, width: int) -> Any:
     """A perceptron, the same on all ranks."""
     import torch
@@ -161,13 +173,12 @@ def run(options: argparse.Namespace, comm: Any) -> list[dict[str, Any]]:
     model = network(options.layers, options.width)
     some = methods(model, comm)
     draw = torch.Generator().manual_seed(comm.rank)
-    for block_number in range(-2, options.iters):
-        shape = (options.steps, options.batch, options.width)
-        data = list(zip(torch.randn(shape, generator=draw), torch.randn(shape, generator=draw)))
-        for method in some.values():
-            seconds = block(method, data)
-            if block_number >= 0:
-                method.samples.append(seconds)
+    shape = (options.steps, options.batch, options.width)
+
+    def data() -> Any:
+        return list(zip(torch.randn(shape, generator=draw), torch.randn(shape, generator=draw)))
+
+    by_turns(list(some.values()), options.iters, 2, data)
     ends = {
         name: torch.nn.utils.parameters_to_vector(method.model.parameters()).detach()
         for name, method in some.items()

@@ -307,16 +307,12 @@ def test_everybody_is_late_now_and_then(comm, shape):
 
 STOPPED = """
         import signal
-        from pathlib import Path
 
         grid, keys, victim = eval(sys.argv[1]), sys.argv[2], int(sys.argv[3])
         pids = comm.allgather(os.getpid())
         x = np.random.default_rng(comm.rank).normal(size=5000)
         total = comm.allreduce(x)
         waker = 1 if victim == 0 else 0
-
-        def state(pid):
-            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
         t = pc.GroupAllreduce_init(comm, MPI.IN_PLACE, x, grid=grid, keys=keys, timeout=0.4)
         for _ in range(4):

@@ -354,7 +354,6 @@ def test_leaves_and_comes_back(comm):
 
 STOPS = """
 import os, signal
-from pathlib import Path
 from partialcoll.processes import Moshpit
 exchange = pc.StateExchange(comm, timeout=60)
 x = np.zeros(20000)
@@ -373,7 +372,7 @@ if comm.rank == 3:
     p.resync()
     say("resynchronised at step", p.stats.steps)
 else:
-    while Path(f"/proc/{pids[3]}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+    while state(pids[3]) != "T":
         time.sleep(1e-3)
     for step in range(20):  # while rank 3 stands still
         p.apply(np.full(20000, float(comm.rank)))

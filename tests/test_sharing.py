@@ -14,7 +14,6 @@ NODE = {"PARTIALCOLL_DOMAIN": "node"}
 
 STOPPED = """
         import logging, signal
-        from pathlib import Path
 
         pids = comm.allgather(os.getpid())
         stopper = []
@@ -24,9 +23,6 @@ STOPPED = """
                 os.kill(os.getpid(), stopper.pop())
             y = np.frombuffer(b, np.float64)
             y += np.frombuffer(a, np.float64)
-
-        def state(pid):
-            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
         class GoOn(logging.Handler):
             def emit(self, record):

@@ -157,9 +157,6 @@ class Rounds:
         """What a checkpoint had, before the bucket goes."""
         if self._carried is None:
             return
-        if self.layout is self.plain:
-            slot.flats[bucket].add_(self._carried[bucket])
-            return
         for i in range(len(self.layout)):
             if self.layout.bucket(i) == bucket:
                 self.layout.part(slot.flats, i).add_(self.plain.part(self._carried, i))
