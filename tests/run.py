@@ -10,6 +10,7 @@ python tests/run.py --ranks "1 2 3 4 5 8" --domains "node rank" [pytest argument
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -130,10 +131,24 @@ def launch_and_hear(ranks, words):
         try:
             code = launch(ranks, words, JOB_LIMIT_S)
         finally:
-            for file in sorted(Path(folder).iterdir()) if code else []:
-                if said := file.read_text(errors="replace"):
-                    print(f"\n== {file.name}:\n{said}", flush=True)
+            words = {file.name: file.read_text(errors="replace") for file in Path(folder).iterdir()}
+            said = {name: text for name, text in sorted(words.items()) if code and text}
+            for name, text in said.items():
+                print(f"\n== {name}:\n{text}", flush=True)
+            for name, text in said.items():  # last, where a reader of a long log looks first
+                print(f"== {name}: {in_short(text)}", flush=True)
     return code
+
+
+def in_short(said):
+    """The failed test, or where the main thread was when the time was over: down to its test."""
+    if failed := re.search("=== rank [0-9]+: (.* failed) ===", said):
+        return failed[1]
+    main_thread = said.rpartition("(most recent call first)")[2]
+    frames = re.findall('File ".*?([^/]*)", line ([0-9]+) in (.*)', main_thread)
+    test = [i for i, (file, _, _) in enumerate(frames) if file.startswith("test_")]
+    to_test = frames[: test[0] + 1] if test else frames[:4]
+    return " < ".join(f"{file}:{line} {function}" for file, line, function in to_test[-6:])
 
 
 if __name__ == "__main__":
