@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making, sharing and freeing handles; communicators; threads; what stays usable."""
 
+import ctypes
 import gc
 import pickle
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -295,6 +297,33 @@ def test_the_agent_spins_no_longer_than_its_handle(comm):
                 break
             assert time.monotonic() < limit, "the agent still burns a core"
         h.Free()
+
+
+@pytest.mark.parametrize("yields", [False, True])
+def test_open_mpi_yields_as_before(comm, yields):
+    """Our tests keep the core and leave Open MPI's switch as it was (csrc/transport/mpi_test.h)."""
+    name = "opal_progress_yield_when_idle"
+    try:
+        flag = ctypes.c_bool.in_dll(ctypes.CDLL(loaded("libopen-pal.so")), name)
+    except (StopIteration, ValueError):
+        pytest.skip("this MPI has no such switch")
+    before, flag.value = flag.value, yields
+    try:
+        h = pc.Allreduce_init(comm, np.ones(4), np.empty(4), quorum="full", domain="rank")
+        for _ in range(100):
+            one_round(h)
+        h.Free()
+        limit = time.monotonic() + 60
+        while flag.value != yields:  # only while the agent tests
+            assert time.monotonic() < limit
+    finally:
+        flag.value = before
+
+
+def loaded(library):
+    """Path of a library that this process has loaded."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next(line.split()[-1] for line in lines if f"/{library}" in line)
 
 
 def test_statistics_and_looks(comm):

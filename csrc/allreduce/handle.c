@@ -133,7 +133,7 @@ static int sleep_until_over(pcoll_handle *h, int64_t timeout_us)
 {
     struct progress *p = h->context->progress;
     bool near = h->vertex->plane.domains == 1 && h->vertex->domain->ops->help;
-    if (near && timeout_us > 0 && progress_soon(call_is_over, h))
+    if (near && timeout_us > 0 && progress_soon(p, call_is_over, h))
         return PCOLL_OK;
     expect_wake(h, true);
     int rc = near ? progress_sleep(p, call_is_over, h, timeout_us)

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "../transport/mpi.h"
+#include "../transport/mpi_test.h"
 
 enum { MOST_REQUESTS = 16 };
 
@@ -44,9 +45,8 @@ static int wait_patiently(struct window_mpi *m)
 {
     long us = 10;
     for (int done = 0; m->under_way; us = us < 100 ? 2 * us : 200) {
-        int rc = mpi_check(
-            MPI_Testall(m->under_way, m->requests, &done, MPI_STATUSES_IGNORE),
-            "MPI_Testall");
+        int rc =
+            mpi_check(mpi_test_all(m->under_way, m->requests, &done), "MPI_Testall");
         if (rc != PCOLL_OK)
             return rc;
         if (done)
@@ -200,7 +200,7 @@ static int is_over(struct window *w, struct window_get *g, bool *over)
 {
     MPI_Request request = request_of(g);
     int done = 0;
-    int rc = mpi_check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    int rc = mpi_check(mpi_test(&request, &done), "MPI_Test");
     (void)w;
     keep_request(g, request);
     *over = done;

@@ -19,7 +19,8 @@ struct progress {
         looked;         /* the bell's count before the last poll, see progress_notify */
     _Atomic int rounds; /* in progress */
     _Atomic int unrung; /* messages under way that come without a ring */
-    _Atomic int64_t alarm_us; /* the earliest of the sources'; the driver's */
+    _Atomic int64_t alarm_us;         /* the earliest of the sources'; the driver's */
+    _Atomic int64_t crowded_until_us; /* see yield_core; whoever writes it is right */
     _Atomic bool stop;
     _Atomic bool has_agent, spins;
     pthread_t agent;
@@ -35,6 +36,10 @@ struct progress {
  */
 enum { SOON_SPINS = 100, SOON_YIELDS = 20 };
 enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, LOOKS_AWOKEN = 3 };
+
+/* A yield that takes longer than this has met a thread that computes; what is lost to
+ * such yields is at most one part in so many of the time. */
+enum { CROWDED_US = 1000, CROWDED_TIMES = 16 };
 
 /*
  * How long to sleep at most before looking again, in microseconds, growing from the
@@ -66,11 +71,34 @@ static void pause_us(int64_t us)
     nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
 }
 
+/* Others want the cores for longer than a yield: whoever looks in vain sleeps at once.
+ */
+static bool crowded(const struct progress *p)
+{
+    int64_t until = atomic_load(&p->crowded_until_us);
+    return until && clock_us() < until;
+}
+
+/*
+ * Among threads that wait as well, a yield takes microseconds. Beside one that computes
+ * it takes its time slice, whatever comes meanwhile, and the kernel counts the rest of
+ * ours as used: some twenty milliseconds where threads are many. One that sleeps
+ * instead has the core as soon as a ring wakes it.
+ */
+static void yield_core(struct progress *p)
+{
+    int64_t before = clock_us();
+    sched_yield();
+    int64_t now = clock_us();
+    if (now - before >= CROWDED_US)
+        atomic_store(&p->crowded_until_us, now + (now - before) * CROWDED_TIMES);
+}
+
 void progress_lock(struct progress *p)
 {
     for (int spins = 0; !try_lock(p); spins++) {
-        if (spins < WAITER_LOOKS)
-            sched_yield();
+        if (spins < WAITER_LOOKS && !crowded(p))
+            yield_core(p);
         else
             pause_us(50);
     }
@@ -235,8 +263,8 @@ static void take_rest(struct progress *p, struct rest *r, uint32_t seen,
                       enum bell_sleeper who, int looks, struct nap nap,
                       int64_t limit_us)
 {
-    if (r->looks++ < looks) {
-        sched_yield();
+    if (r->looks++ < looks && !crowded(p)) {
+        yield_core(p);
         return;
     }
     r->nap = longer_nap(nap, r->nap);
@@ -263,15 +291,15 @@ static void relax(void)
 #endif
 }
 
-bool progress_soon(bool (*ready)(void *), void *arg)
+bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg)
 {
     for (int i = 0; i < SOON_SPINS; i++) {
         if (ready(arg))
             return true;
         relax();
     }
-    for (int i = 0; i < SOON_YIELDS; i++) {
-        sched_yield();
+    for (int i = 0; i < SOON_YIELDS && !crowded(p); i++) {
+        yield_core(p);
         if (ready(arg))
             return true;
     }

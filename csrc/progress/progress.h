@@ -73,7 +73,7 @@ void progress_unrung(struct progress *p, int change);
 
 /* Look a little while whether ready(arg), without driving or sleeping: for what other
  * threads on this machine are about to finish. */
-bool progress_soon(bool (*ready)(void *), void *arg);
+bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg);
 
 /* Drive and sleep until ready(arg), at most timeout_us. PCOLL_EAGAIN. */
 int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,

@@ -18,6 +18,7 @@
 #include "../base/clock.h"
 #include "../base/error.h"
 #include "mpi_internal.h"
+#include "mpi_test.h"
 
 static struct mpi_transport *of(struct transport *t)
 {
@@ -34,7 +35,7 @@ static void ring(struct mpi_transport *m, uint32_t peer)
 static void begin_send(struct mpi_transport *m, uint32_t peer)
 {
     int over = 0;
-    MPI_Request_get_status(m->requests[m->count], &over, MPI_STATUS_IGNORE);
+    mpi_get_status(m->requests[m->count], &over);
     m->info[m->count++].at_once = over;
     m->pending_sends += !over;
     ring(m, peer);
@@ -148,7 +149,7 @@ static int mpi_control(struct transport *t, uint32_t peer,
                                  m->comm, request),
                        "MPI_Isend");
     if (rc == PCOLL_OK)
-        rc = mpi_check(MPI_Test(request, &over, MPI_STATUS_IGNORE), "MPI_Test");
+        rc = mpi_check(mpi_test(request, &over), "MPI_Test");
     if (rc != PCOLL_OK || over)
         free(copy);
     if (rc != PCOLL_OK)
@@ -264,8 +265,9 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
     int rc = reserve_events(m);
     if (rc != PCOLL_OK)
         return rc;
-    rc = mpi_check(MPI_Testsome(m->count, m->requests, &finished, m->done, m->statuses),
-                   "MPI_Testsome");
+    rc =
+        mpi_check(mpi_test_some(m->count, m->requests, &finished, m->done, m->statuses),
+                  "MPI_Testsome");
     if (rc != PCOLL_OK)
         return rc;
     if (finished == MPI_UNDEFINED || finished == 0)

@@ -7,6 +7,7 @@
 
 #include "../base/error.h"
 #include "mpi_internal.h"
+#include "mpi_test.h"
 
 /* Wait without burning a core: others may need it to get here. */
 static int patient_wait(MPI_Request *request, const char *what)
@@ -14,7 +15,7 @@ static int patient_wait(MPI_Request *request, const char *what)
     long us = 10;
     for (;;) {
         int done;
-        int rc = mpi_check(MPI_Test(request, &done, MPI_STATUS_IGNORE), what);
+        int rc = mpi_check(mpi_test(request, &done), what);
         if (rc != PCOLL_OK || done)
             return rc;
         nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);

@@ -8,6 +8,7 @@
 
 #include "../base/error.h"
 #include "mpi_internal.h"
+#include "mpi_test.h"
 
 struct channel {
     MPI_Comm comm;
@@ -33,8 +34,7 @@ int mpi_native_opened(struct transport *t, struct channel *c)
 {
     (void)t;
     int over = 0;
-    int rc =
-        mpi_check(MPI_Test(&c->opening, &over, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+    int rc = mpi_check(mpi_test(&c->opening, &over), "MPI_Comm_idup");
     if (rc == PCOLL_OK && over)
         MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN);
     return rc == PCOLL_OK && !over ? PCOLL_EAGAIN : rc;

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * MPI's tests, keeping the core.
+ *
+ * Open MPI gives the core away inside every test that finds nothing once it has been
+ * told that ranks share cores. Where ranks only wait, that costs nothing. Beside a
+ * thread that computes it costs that thread's whole time slice, which no ring can cut
+ * short, and the driver holds the drive lock meanwhile. Our waits yield and sleep by
+ * themselves (progress.c), so their tests do without.
+ *
+ * The switch is Open MPI's own and not part of MPI: where it is not found, nothing
+ * changes. It is one flag of the process, which other threads read in their own tests:
+ * while it is off they may look again without a yield in between, for the microsecond
+ * that a test takes. Only who has found it on turns it on again, so it is never left
+ * off.
+ */
+#ifndef PCOLL_TRANSPORT_MPI_TEST_H
+#define PCOLL_TRANSPORT_MPI_TEST_H
+
+#include <mpi.h>
+
+/* As MPI_Test, MPI_Testall, MPI_Testsome and MPI_Request_get_status. */
+int mpi_test(MPI_Request *request, int *done);
+int mpi_test_all(int count, MPI_Request *requests, int *done);
+int mpi_test_some(int count, MPI_Request *requests, int *finished, int *done,
+                  MPI_Status *statuses);
+int mpi_get_status(MPI_Request request, int *done);
+
+#endif
