@@ -37,6 +37,11 @@ def elsewhere(options: argparse.Namespace, script: str) -> int | None:
         where = f"bench/{_name(script)}.py"
         print(f"{where}: torch is not installed: pip install {TORCH}", file=sys.stderr)
         return 2
+    return in_new_job(options, script)
+
+
+def in_new_job(options: argparse.Namespace, script: str) -> int | None:
+    """None in a job; else the script's exit status on the ranks of a new one."""
     if _mpiexec.in_job():
         return None
     vendor = _mpiexec.flavour()

@@ -106,7 +106,7 @@ def make_ffi() -> FFI:
         sources=sources(),
         include_dirs=["csrc"],
         extra_compile_args=FLAGS,
-        libraries=["m", "pthread"],
+        libraries=["m", "pthread", "dl"],
     )
     return ffi
 

@@ -349,6 +349,6 @@ int pcoll_handle_progress(pcoll_handle *h)
     int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    progress_kick(h->context->progress);
+    progress_poll(h->context->progress);
     return handle_leave(h, context_check(h->context));
 }

@@ -11,6 +11,12 @@
 #include "../base/clock.h"
 #include "../base/error.h"
 
+/* Whether threads that compute want the cores; see yield_core. Until when that is taken
+ * to be so, and for how long it was the last time, halved by each fast yield since. */
+struct crowd {
+    _Atomic int64_t until_us, lasting_us;
+};
+
 struct progress {
     struct bell bell;
     _Atomic uint32_t driving; /* the drive lock */
@@ -19,8 +25,9 @@ struct progress {
         looked;         /* the bell's count before the last poll, see progress_notify */
     _Atomic int rounds; /* in progress */
     _Atomic int unrung; /* messages under way that come without a ring */
-    _Atomic int64_t alarm_us;         /* the earliest of the sources'; the driver's */
-    _Atomic int64_t crowded_until_us; /* see yield_core; whoever writes it is right */
+    _Atomic int64_t alarm_us; /* the earliest of the sources'; the driver's */
+    struct crowd crowd[2];    /* of the waiters, of the agent */
+    _Atomic uint32_t vain;    /* polls by threads that do not wait; see poll_in_vain */
     _Atomic bool stop;
     _Atomic bool has_agent, spins;
     pthread_t agent;
@@ -37,9 +44,15 @@ struct progress {
 enum { SOON_SPINS = 100, SOON_YIELDS = 20 };
 enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, LOOKS_AWOKEN = 3 };
 
-/* A yield that takes longer than this has met a thread that computes; what is lost to
- * such yields is at most one part in so many of the time. */
-enum { CROWDED_US = 1000, CROWDED_TIMES = 16 };
+/*
+ * A yield that takes longer than CROWDED_US has met a thread that computes. For as long
+ * nobody yields, and for twice as long each time that the next yield is slow as well:
+ * what meets one for a moment goes on as before, and where they stay few of those who
+ * wait for each other try at the same time.
+ */
+enum { CROWDED_US = 1000, CROWDED_MOST_US = 1000000 };
+
+enum { POLLS_A_YIELD = 64 };
 
 /*
  * How long to sleep at most before looking again, in microseconds, growing from the
@@ -71,11 +84,15 @@ static void pause_us(int64_t us)
     nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
 }
 
-/* Others want the cores for longer than a yield: whoever looks in vain sleeps at once.
- */
-static bool crowded(const struct progress *p)
+static struct crowd *crowd_of(struct progress *p, enum bell_sleeper who)
 {
-    int64_t until = atomic_load(&p->crowded_until_us);
+    return &p->crowd[who == BELL_AGENT];
+}
+
+/* Others want the cores for longer than a yield: sleep instead. */
+static bool crowded(const struct crowd *c)
+{
+    int64_t until = atomic_load(&c->until_us);
     return until && clock_us() < until;
 }
 
@@ -83,22 +100,35 @@ static bool crowded(const struct progress *p)
  * Among threads that wait as well, a yield takes microseconds. Beside one that computes
  * it takes its time slice, whatever comes meanwhile, and the kernel counts the rest of
  * ours as used: some twenty milliseconds where threads are many. One that sleeps
- * instead has the core as soon as a ring wakes it.
+ * instead has the core as soon as a ring wakes it. The agent's yields are its own: what
+ * it meets on a core of this process alone is the thread that is to wait next.
+ *
+ * Threads may write a crowd at the same time: one of them is right, and what is wrong
+ * costs a yield or a sleep that the other would have spared.
  */
-static void yield_core(struct progress *p)
+static void yield_core(struct crowd *c)
 {
     int64_t before = clock_us();
     sched_yield();
-    int64_t now = clock_us();
-    if (now - before >= CROWDED_US)
-        atomic_store(&p->crowded_until_us, now + (now - before) * CROWDED_TIMES);
+    int64_t now = clock_us(), took = now - before;
+    int64_t lasting = atomic_load(&c->lasting_us);
+    if (took < CROWDED_US) {
+        if (lasting)
+            atomic_store(&c->lasting_us, lasting / 2);
+        return;
+    }
+    lasting = 2 * lasting > took ? 2 * lasting : took;
+    lasting = lasting < CROWDED_MOST_US ? lasting : CROWDED_MOST_US;
+    atomic_store(&c->lasting_us, lasting);
+    atomic_store(&c->until_us, now + lasting);
 }
 
 void progress_lock(struct progress *p)
 {
+    struct crowd *crowd = crowd_of(p, BELL_WAITER);
     for (int spins = 0; !try_lock(p); spins++) {
-        if (spins < WAITER_LOOKS && !crowded(p))
-            yield_core(p);
+        if (spins < WAITER_LOOKS && !crowded(crowd))
+            yield_core(crowd);
         else
             pause_us(50);
     }
@@ -263,8 +293,13 @@ static void take_rest(struct progress *p, struct rest *r, uint32_t seen,
                       enum bell_sleeper who, int looks, struct nap nap,
                       int64_t limit_us)
 {
-    if (r->looks++ < looks && !crowded(p)) {
-        yield_core(p);
+    struct crowd *crowd = crowd_of(p, who);
+    bool full = crowded(crowd);
+    if (full && r->looks < looks - LOOKS_AWOKEN)
+        r->looks = looks - LOOKS_AWOKEN;
+    if (r->looks++ < looks) {
+        if (!full)
+            yield_core(crowd);
         return;
     }
     r->nap = longer_nap(nap, r->nap);
@@ -280,6 +315,21 @@ void progress_without_agent(struct progress *p)
 {
     if (!atomic_load(&p->has_agent))
         drive(p);
+}
+
+/* A thread polls in a loop of its own: now and then others have the core, whoever they
+ * are, for what it waits for may need it. */
+static void poll_in_vain(struct progress *p)
+{
+    if (atomic_fetch_add(&p->vain, 1) % POLLS_A_YIELD == POLLS_A_YIELD - 1)
+        sched_yield();
+}
+
+void progress_poll(struct progress *p)
+{
+    atomic_fetch_add(&p->kicks, 1);
+    if (drive(p) <= 0)
+        poll_in_vain(p);
 }
 
 static void relax(void)
@@ -298,8 +348,9 @@ bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg)
             return true;
         relax();
     }
-    for (int i = 0; i < SOON_YIELDS && !crowded(p); i++) {
-        yield_core(p);
+    struct crowd *crowd = crowd_of(p, BELL_WAITER);
+    for (int i = 0; i < SOON_YIELDS && !crowded(crowd); i++) {
+        yield_core(crowd);
         if (ready(arg))
             return true;
     }
@@ -332,6 +383,8 @@ static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
                       must_look(p) ? waiter_unrung : rung, left);
     }
     hand_over(p);
+    if (rc == PCOLL_EAGAIN && timeout_us <= 0)
+        poll_in_vain(p);
     return rc;
 }
 

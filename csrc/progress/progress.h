@@ -60,6 +60,9 @@ void progress_unlock(struct progress *p);
 /* There is work for the driver: see that somebody drives. */
 void progress_kick(struct progress *p);
 
+/* The same for a thread that asks again and again: sometimes it yields. */
+void progress_poll(struct progress *p);
+
 /* Where there is no agent: drive once, since the application is here. */
 void progress_without_agent(struct progress *p);
 

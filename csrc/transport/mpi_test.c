@@ -11,7 +11,13 @@
 typedef bool set_yield(bool yields);
 
 static pthread_once_t looked_up = PTHREAD_ONCE_INIT;
-static set_yield *set;
+static set_yield *set; /* NULL if tests do not yield */
+
+static void yield_again(void)
+{
+    if (set)
+        set(true);
+}
 
 /* In the library that MPI comes from and those that it needs: the symbol is not global
  * in a Python process. */
@@ -29,49 +35,47 @@ static void look_up(void)
     void *symbol = dlsym(handle, "opal_progress_set_yield_when_idle");
     memcpy(&set, &symbol, sizeof set);
     dlclose(handle); /* it stays: this library needs it */
+    if (set && !set(false))
+        set = NULL;
+    yield_again();
 }
 
-static bool keep_core(void)
+static void keep_core(void)
 {
     pthread_once(&looked_up, look_up);
-    return set && set(false);
-}
-
-static void yield_again(bool yielded)
-{
-    if (yielded)
-        set(true);
+    if (set)
+        set(false);
 }
 
 int mpi_test(MPI_Request *request, int *done)
 {
-    bool yielded = keep_core();
+    keep_core();
     int rc = MPI_Test(request, done, MPI_STATUS_IGNORE);
-    yield_again(yielded);
+    yield_again();
     return rc;
 }
 
 int mpi_test_all(int count, MPI_Request *requests, int *done)
 {
-    bool yielded = keep_core();
+    keep_core();
     int rc = MPI_Testall(count, requests, done, MPI_STATUSES_IGNORE);
-    yield_again(yielded);
+    yield_again();
     return rc;
 }
 
 int mpi_test_some(int count, MPI_Request *requests, int *finished, int *done,
                   MPI_Status *statuses)
 {
-    bool yielded = keep_core();
+    keep_core();
     int rc = MPI_Testsome(count, requests, finished, done, statuses);
-    yield_again(yielded);
+    yield_again();
     return rc;
 }
 
 int mpi_get_status(MPI_Request request, int *done)
 {
-    bool yielded = keep_core();
+    keep_core();
     int rc = MPI_Request_get_status(request, done, MPI_STATUS_IGNORE);
-    yield_again(yielded);
+    yield_again();
     return rc;
 }

@@ -9,10 +9,14 @@
  * themselves (progress.c), so their tests do without.
  *
  * The switch is Open MPI's own and not part of MPI: where it is not found, nothing
- * changes. It is one flag of the process, which other threads read in their own tests:
- * while it is off they may look again without a yield in between, for the microsecond
- * that a test takes. Only who has found it on turns it on again, so it is never left
- * off.
+ * changes. It is one flag of the process, which the other threads read in their own
+ * tests: while one of ours lasts, they may look again without a yield in between.
+ *
+ * Protocol. Whether idle tests yield is looked up once and does not change while MPI
+ * runs. Only if they do the flag is written, off before each test and on after it, by
+ * any number of threads: the last write of each is "on", so the last of all is, and
+ * another's "on" in the midst of a test costs a yield. Another copy of this file in the
+ * process that looks it up in the midst of a test leaves it alone from then on.
  */
 #ifndef PCOLL_TRANSPORT_MPI_TEST_H
 #define PCOLL_TRANSPORT_MPI_TEST_H

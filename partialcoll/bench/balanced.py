@@ -183,10 +183,13 @@ def by_turns(
     count: int,
     iters: int,
     link_gbps: float | None = None,
+    calls: int | None = None,
 ) -> list[_report.Row]:
-    """Check and time them, by turns, and free their handles; rows on rank 0. Collective."""
+    """Check and time them, by turns, and free their handles; rows on rank 0. Collective.
+
+    calls: in a batch; None: fewer for large messages."""
     gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", domain="auto", name="bench gate")
-    calls = max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
+    calls = calls or max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
 
     def meet() -> None:
         """Without anybody burning a core for it."""
@@ -218,16 +221,18 @@ def measure(
     iters: int,
     link_gbps: float | None = None,
     zero_copy: bool = False,
+    calls: int | None = None,
 ) -> list[_report.Row]:
     """Collectives on so many elements, by turns; rows on rank 0. Collective.
 
     link_gbps: what each host can send, gigabits per second, for the limit by arithmetic.
     zero_copy: deposits and results stay in the memory of the library; they are filled and looked
     at where they are checked only.
+    calls: as for `by_turns`.
     """
     send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
     contenders = [c for kind in kinds for c in of_kind(kind, zero_copy, comm, send, recv)]
-    return by_turns(contenders, comm, count, iters, link_gbps)
+    return by_turns(contenders, comm, count, iters, link_gbps, calls)
 
 
 def run(options: argparse.Namespace, comm: MPI.Intracomm) -> list[_report.Row]:

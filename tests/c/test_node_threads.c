@@ -88,7 +88,7 @@ static bool closed(void *arg)
 static void wait_for_call(struct rank *r)
 {
     struct domain *d = r->vertex->domain;
-    if (progress_soon(call_is_over, r))
+    if (progress_soon(r->progress, call_is_over, r))
         return;
     d->ops->sleeps(d, true);
     inproc_wait(r->progress, r->context, call_is_over, r);
