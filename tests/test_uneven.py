@@ -133,6 +133,8 @@ def test_far_behind_all(comm):
             time.sleep(20e-3)
         else:
             time.sleep(0.2e-3)
+    if comm.rank == 0 and calls < 10 and comm.size > 1:  # late itself, it has skipped most
+        comm.send(None, comm.size - 1)
     assert h.stats.lost == lost and h.stats.delivered == seen
     assert seen + lost >= 60
     if slow:
