@@ -214,6 +214,28 @@ def test_side_by_side():
     assert len(left) == 2  # nothing goes on
 
 
+def test_interrupted_while_a_thread_starts(monkeypatch):
+    """Ctrl-C before the thread has had the core for the first time: it does nothing then."""
+
+    Thread = threading.Thread
+
+    class Late(Thread):
+        def start(self):
+            threads.append(Thread(target=lambda: go.wait() and self.run()))
+            threads[-1].start()
+            raise KeyboardInterrupt
+
+    threads, go, called = [], threading.Event(), []
+    monkeypatch.setattr(threading, "Thread", Late)
+    with pytest.raises(KeyboardInterrupt):
+        _side_by_side.run([lambda: called.append(1), lambda: called.append(2)])
+    monkeypatch.undo()
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert len(threads) == 1 and not called
+
+
 def test_interrupted_join_of_several(comm):
     """Ctrl-C while the others still train: nothing changes behind the program's back, and the
     join can be called again."""

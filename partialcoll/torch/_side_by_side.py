@@ -33,12 +33,14 @@ def run(calls: Sequence[Callable[[], None]]) -> None:
             call()
         return
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    over = threading.Event()
     with_grad = torch.is_grad_enabled()
 
     def carry_out(call: Callable[[], None]) -> None:
         try:
-            with torch.set_grad_enabled(with_grad):
-                call()
+            if not over.is_set():  # interrupted while this thread was about to start
+                with torch.set_grad_enabled(with_grad):
+                    call()
         except BaseException as error:
             ended.put(error)
         else:
@@ -56,6 +58,7 @@ def run(calls: Sequence[Callable[[], None]]) -> None:
             if error is not None:
                 raise error
     except BaseException:
+        over.set()
         _interrupt(threads)
         raise
 
