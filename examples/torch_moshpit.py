@@ -46,7 +46,6 @@ for _ in optimizer.until(STEPS):
         time.sleep(0.1)  # the machine is wanted for something else
         optimizer.rejoin()  # model and number of steps of a rank that went on
         print(f"rank {pct.rank()} left at step {LEAVES_AT}, is back at step {optimizer.round}")
-        assert optimizer.round >= LEAVES_AT  # the same if the others were through meanwhile
     time.sleep(0.002)  # as if a step took longer
     optimizer.zero_grad()
     loss(model, *batch(optimizer.round)).backward()
