@@ -25,5 +25,7 @@ for n in 2 4 8; do
 done
 bench balanced -n 8 --sizes 4M:64M --domain node --zero-copy --json "$out/zero-copy-8$suffix.json"
 bench idle -n 8 --json "$out/idle-8$suffix.json"
+"$bin/python" bench/busy_neighbours.py --json "$out/busy-neighbours$suffix.json" \
+    > "$out/busy-neighbours$suffix.txt"
 # On one core, and so the same with both MPIs.
 bench quantize --sizes 256K,4M,64M --rotate --json "$out/quantize.json" > "$out/quantize.txt"
