@@ -131,11 +131,11 @@ def launch_and_hear(ranks, words):
         try:
             code = launch(ranks, words, JOB_LIMIT_S)
         finally:
-            words = {file.name: file.read_text(errors="replace") for file in Path(folder).iterdir()}
-            said = {name: text for name, text in sorted(words.items()) if code and text}
-            for name, text in said.items():
+            files = sorted(Path(folder).iterdir()) if code else []
+            said = [(f.name, f.read_text(errors="replace")) for f in files if f.stat().st_size]
+            for name, text in said:
                 print(f"\n== {name}:\n{text}", flush=True)
-            for name, text in said.items():  # last, where a reader of a long log looks first
+            for name, text in said:  # last, where a reader of a long log looks first
                 print(f"== {name}: {in_short(text)}", flush=True)
     return code
 

@@ -56,7 +56,7 @@ def gossip(comm, g, x, rounds, collects_every=1, **moving):
             g.publish(x)
         averaged += g.average(x, peers[rng.integers(len(peers))], **moving)
         if rng.random() < 0.1:
-            time.sleep(rng.random() * 1e-3)
+            time.sleep(rng.random() * 1e-3)  # a rank that is late now and then
     comm.Barrier()
     return averaged
 
@@ -165,7 +165,7 @@ def test_one_waits_for_nobody(comm):
             g.peek(0)
         request = comm.Ibarrier()
         while not request.Test():
-            time.sleep(0.01)
+            time.sleep(0.01)  # leaves the core to the others
         if comm.rank == 0:
             assert 1 <= g.collect(x) <= 2  # the cap
             assert 1 <= len(g.drain()) <= 2
@@ -355,7 +355,7 @@ def test_free_ranks_find_each_other(comm, topology):
         took, end = [], None
         while end is None or not end.Test():
             if rng.random() < 0.2:
-                time.sleep(rng.random() * 1e-3)
+                time.sleep(rng.random() * 1e-3)  # a rank that is late now and then
             if end is not None:
                 continue
             peer = free.poll()
@@ -572,7 +572,7 @@ def test_free_keeps_its_time(comm):
         with contextlib.suppress(TimeoutError):
             g.Free(timeout=0)
         while not comm.Iprobe(source=1):
-            time.sleep(1e-3)
+            time.sleep(1e-3)  # leaves the core to the others
         comm.recv(source=1)
     elif comm.rank == 1:
         with contextlib.suppress(TimeoutError):

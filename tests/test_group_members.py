@@ -225,10 +225,10 @@ def test_coming_and_going(comm, seed, shape):
             if kind < 0.3:
                 t.leave()
                 if rng.random() < 0.7:
-                    time.sleep(rng.random() * 2e-3)
+                    time.sleep(rng.random() * 2e-3)  # away for some rounds, or for none
                 t.rejoin()
             elif kind < 0.4:
-                time.sleep(rng.random() * 2e-3)
+                time.sleep(rng.random() * 2e-3)  # late
             t.Start()
             if rng.random() < 0.1:
                 t.leave()

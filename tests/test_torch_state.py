@@ -270,7 +270,7 @@ ALL = dict(deliver="all", history=2)
 @pytest.mark.mpi
 @pytest.mark.parametrize("quorum", ("solo", "first_of:2"))
 def test_far_behind(world, quorum):
-    """Rank 0 makes a step for 30 of the others: it takes their state, and nobody waits for it."""
+    """Rank 0 makes a step for 40 of the others: it takes their state, and nobody waits for it."""
     if world.size < 2:
         pytest.skip("takes two ranks")
     model, rounds = Ledger(), 150
@@ -281,7 +281,7 @@ def test_far_behind(world, quorum):
     for t in opt.until(rounds):
         if world.rank == 0:
             # Drawn ranks: the others may need this one.
-            wait_until(lambda t=t: quorum != "solo" or opt.rounds_complete() >= min(t + 30, rounds))
+            wait_until(lambda t=t: quorum != "solo" or opt.rounds_complete() >= min(t + 40, rounds))
         steps += 1
         model.deposit(opt, steps % 7 + 1)
         look(model, opt)
@@ -296,7 +296,7 @@ def test_far_behind(world, quorum):
     assert m.included == m.steps
     if quorum == "solo":
         assert (m.resyncs > 0) == (m.lost > 0) or world.rank > 0
-        assert world.rank > 0 or (m.resyncs >= 1 and m.lost >= 20 and steps <= 8)
+        assert world.rank > 0 or (m.resyncs >= 1 and m.lost >= 30 and steps <= 8)
     opt.close()
 
 

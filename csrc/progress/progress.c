@@ -10,12 +10,7 @@
 
 #include "../base/clock.h"
 #include "../base/error.h"
-
-/* Whether threads that compute want the cores; see yield_core. Until when that is taken
- * to be so, and for how long it was the last time, halved by each fast yield since. */
-struct crowd {
-    _Atomic int64_t until_us, lasting_us;
-};
+#include "crowd.h"
 
 struct progress {
     struct bell bell;
@@ -26,7 +21,7 @@ struct progress {
     _Atomic int rounds; /* in progress */
     _Atomic int unrung; /* messages under way that come without a ring */
     _Atomic int64_t alarm_us; /* the earliest of the sources'; the driver's */
-    struct crowd crowd[2];    /* of the waiters, of the agent */
+    struct crowd crowd[2];    /* see crowd_of */
     _Atomic uint32_t vain;    /* polls by threads that do not wait; see poll_in_vain */
     _Atomic bool stop;
     _Atomic bool has_agent, spins;
@@ -43,14 +38,6 @@ struct progress {
  */
 enum { SOON_SPINS = 100, SOON_YIELDS = 20 };
 enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, LOOKS_AWOKEN = 3 };
-
-/*
- * A yield that takes longer than CROWDED_US has met a thread that computes. For as long
- * nobody yields, and for twice as long each time that the next yield is slow as well:
- * what meets one for a moment goes on as before, and where they stay few of those who
- * wait for each other try at the same time.
- */
-enum { CROWDED_US = 1000, CROWDED_MOST_US = 1000000 };
 
 enum { POLLS_A_YIELD = 64 };
 
@@ -84,43 +71,11 @@ static void pause_us(int64_t us)
     nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
 }
 
+/* The agent's yields are its own: what it meets on a core of this process alone is the
+ * thread that is to wait next. */
 static struct crowd *crowd_of(struct progress *p, enum bell_sleeper who)
 {
     return &p->crowd[who == BELL_AGENT];
-}
-
-/* Others want the cores for longer than a yield: sleep instead. */
-static bool crowded(const struct crowd *c)
-{
-    int64_t until = atomic_load(&c->until_us);
-    return until && clock_us() < until;
-}
-
-/*
- * Among threads that wait as well, a yield takes microseconds. Beside one that computes
- * it takes its time slice, whatever comes meanwhile, and the kernel counts the rest of
- * ours as used: some twenty milliseconds where threads are many. One that sleeps
- * instead has the core as soon as a ring wakes it. The agent's yields are its own: what
- * it meets on a core of this process alone is the thread that is to wait next.
- *
- * Threads may write a crowd at the same time: one of them is right, and what is wrong
- * costs a yield or a sleep that the other would have spared.
- */
-static void yield_core(struct crowd *c)
-{
-    int64_t before = clock_us();
-    sched_yield();
-    int64_t now = clock_us(), took = now - before;
-    int64_t lasting = atomic_load(&c->lasting_us);
-    if (took < CROWDED_US) {
-        if (lasting)
-            atomic_store(&c->lasting_us, lasting / 2);
-        return;
-    }
-    lasting = 2 * lasting > took ? 2 * lasting : took;
-    lasting = lasting < CROWDED_MOST_US ? lasting : CROWDED_MOST_US;
-    atomic_store(&c->lasting_us, lasting);
-    atomic_store(&c->until_us, now + lasting);
 }
 
 void progress_lock(struct progress *p)
@@ -128,7 +83,7 @@ void progress_lock(struct progress *p)
     struct crowd *crowd = crowd_of(p, BELL_WAITER);
     for (int spins = 0; !try_lock(p); spins++) {
         if (spins < WAITER_LOOKS && !crowded(crowd))
-            yield_core(crowd);
+            crowd_yield(crowd);
         else
             pause_us(50);
     }
@@ -170,6 +125,12 @@ static int drive(struct progress *p)
     return happened;
 }
 
+static int kick(struct progress *p)
+{
+    atomic_fetch_add(&p->kicks, 1);
+    return drive(p);
+}
+
 /* Kicks that came while the lock was held for something else have found it taken. */
 void progress_unlock(struct progress *p)
 {
@@ -179,8 +140,7 @@ void progress_unlock(struct progress *p)
 
 void progress_kick(struct progress *p)
 {
-    atomic_fetch_add(&p->kicks, 1);
-    drive(p);
+    kick(p);
 }
 
 /* The ring is ours, not a message: it must not look like one to those who compare. In
@@ -248,10 +208,7 @@ static bool must_look(const struct progress *p)
 static int drive_or_kick(struct progress *p)
 {
     int happened = drive(p);
-    if (happened != BUSY)
-        return happened;
-    atomic_fetch_add(&p->kicks, 1);
-    return drive(p);
+    return happened == BUSY ? kick(p) : happened;
 }
 
 /*
@@ -299,7 +256,7 @@ static void take_rest(struct progress *p, struct rest *r, uint32_t seen,
         r->looks = looks - LOOKS_AWOKEN;
     if (r->looks++ < looks) {
         if (!full)
-            yield_core(crowd);
+            crowd_yield(crowd);
         return;
     }
     r->nap = longer_nap(nap, r->nap);
@@ -327,8 +284,7 @@ static void poll_in_vain(struct progress *p)
 
 void progress_poll(struct progress *p)
 {
-    atomic_fetch_add(&p->kicks, 1);
-    if (drive(p) <= 0)
+    if (kick(p) <= 0)
         poll_in_vain(p);
 }
 
@@ -350,7 +306,7 @@ bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg)
     }
     struct crowd *crowd = crowd_of(p, BELL_WAITER);
     for (int i = 0; i < SOON_YIELDS && !crowded(crowd); i++) {
-        yield_core(crowd);
+        crowd_yield(crowd);
         if (ready(arg))
             return true;
     }
