@@ -391,7 +391,45 @@ def test_sgp_passes_on_what_is_too_much():
             while p.communicate():
                 pass
             world.settle()
-    assert c.weight <= 4 and c.stats.communications > 3
+    assert c.weight <= 1.5 and c.stats.communications > 3
+
+
+def test_sgp_a_rank_that_has_ended_its_steps_gives_back():
+    """The other one's updates go on to count: what both have is the last one's in the end."""
+    world = World("complete", 2, 1)
+    a, b = processes = [SGP(np.zeros(1), buffer) for buffer in world.buffers(np.zeros(2))]
+
+    def step(process, target):
+        process.apply(0.1 * (target - process.model))
+        for p in (*processes, *processes):
+            while p.communicate():
+                pass
+            world.settle()
+
+    for _ in range(10):
+        step(a, 1.0)
+        step(b, 2.0)
+    for _ in range(100):
+        step(b, 2.0)
+    assert 0.5 <= a.weight <= 1.5
+    np.testing.assert_allclose([a._x / a.weight, b.model], 2.0, atol=0.02)
+
+
+def test_sgp_where_there_is_no_room_nobody_is_busy():
+    """Who has too much and cannot push it has nothing to do until the other one takes it."""
+    world = World("complete", 2, 1, queue_slots=1)
+    a, b = [SGP(np.zeros(1), buffer) for buffer in world.buffers(np.zeros(2))]
+    a._xw[-1] = 16
+    for _ in range(3):
+        assert b._push(0)
+        world.settle()
+        assert a.communicate()
+    assert a.weight == (16 + 7 / 8) / 2  # the queue of b is full
+    assert not a.communicate() and a.stats.skipped == 0
+    world.settle()
+    assert b.communicate()
+    world.settle()
+    assert a.communicate() and a.weight == (16 + 7 / 8) / 4
 
 
 def test_sgp_does_not_give_everything_away():

@@ -13,8 +13,11 @@ conserved, with everything in the queues, and z finds the average whatever the d
 In lock-step, as in the paper, w is 1 at every update. Where nobody waits it is not, and a rank
 that gets little for what it gives would have an ever smaller w, and gradient steps of x that are
 ever larger in z. So an update is added to z, that is w times the update to x, and a rank whose w is
-below 1/8 keeps what it has until it gets something. And one whose w is above 4, because its own
-steps take long, pushes without a step: else all weight would end with the slowest rank.
+below 1/8 keeps what it has until it gets something. And one that got three shares or more since
+its own last update, and whose w is above 1.5, pushes without a step: else the weight, and with it
+what the others learn, would end with ranks that are slow or that wait in a join for the others.
+Three, because that is rare where ranks are alike (it adds 4 % of messages), while a rank that
+pushes to one that has stopped gives it at least four before its own w is too small.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from ._exchange import Array, Exchange, PeerSource
 from ._process import LearningRate, check_model
 from ._total import Total
 
-_LEAST_WEIGHT, _MOST_WEIGHT = 1 / 8, 4
+_LEAST_WEIGHT, _MOST_WEIGHT = 1 / 8, 1.5
+_MANY_SHARES = 3
 
 
 class ExponentialPeers:
@@ -99,6 +103,7 @@ class SGP(Decoupled):
         self._x = self._xw[:-1]
         self._share = np.empty_like(self._xw)
         self._sent = np.empty_like(self._xw)
+        self._idle_shares = 0  # that came since this rank's last update
 
     @staticmethod
     def message(x: Array) -> Array:
@@ -116,14 +121,22 @@ class SGP(Decoupled):
     def _event(self) -> bool:
         peer = self._next_peer()
         renewed = self._renew()
-        if peer is None and self.weight > _MOST_WEIGHT:
-            _, peer = self._partners.next()
-        if peer is None and not renewed:
-            return False
         if peer is not None:
             self._count(self.weight >= _LEAST_WEIGHT and self._push(peer))
+        elif not self._pass_on() and not renewed:
+            return False
         self._show()
         return True
+
+    def _pass_on(self) -> bool:
+        """Push without a step, if this rank has too much; if there is no room, that can wait."""
+        if self._idle_shares < _MANY_SHARES or self.weight <= _MOST_WEIGHT:
+            return False
+        _, peer = self._partners.next()
+        pushed = peer is not None and self._push(peer)
+        if pushed:
+            self._count(True)
+        return pushed
 
     def _show(self) -> None:
         self._handover.show(np.divide(self._x, self.weight, out=self._share[:-1]))
@@ -133,8 +146,10 @@ class SGP(Decoupled):
         messages = self._exchange.drain()
         for _, share in messages:
             self._xw += share
+        self._idle_shares += len(messages)
         update = self._handover.take()
         if update is not None:
+            self._idle_shares = 0
             self._x += np.multiply(update, self.weight, out=self._share[:-1])
         self._counts.received += len(messages)
         return update is not None or bool(messages)
