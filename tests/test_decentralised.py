@@ -297,6 +297,22 @@ def test_a2cid2_averaging():
     np.testing.assert_allclose(b._momentum, first[1] + parameters.alpha_tilde * m)
 
 
+def test_a2cid2_an_event_far_ahead_holds_up_no_other():
+    """After a long step events are drawn far ahead; those of the next steps come before them."""
+    now = [0.0]
+    world = World("ring", 8, 2)
+    x, buffer = np.zeros(2), world.buffers()[0]
+    p = A2CiD2(x, buffer, Fixed(1), clock=lambda: now[0], rate=8.0, poisson=False)
+    for now[0] in (0.0, 100.0, *np.arange(101.0, 160.0)):
+        p.apply(np.zeros(2))
+    assert max(p._due) > 160
+    now[0] = 160.0
+    while p.communicate():
+        world.settle()
+    assert min(p._due) > 160
+    assert p.stats.communications + p.stats.skipped == 61 * 4 - len(p._due)
+
+
 @pytest.mark.parametrize("begin_early", (False, True))
 @pytest.mark.parametrize("topology", ("ring", "star", "exponential"))
 def test_dpsgd(topology, begin_early):

@@ -223,10 +223,11 @@ def test_nothing_is_lost(comm, name, apply):
             steps += 1
         all_steps = comm.allgather(steps)
         expected = models.mean(axis=0) + np.array(all_steps) @ drawn / comm.size
-        np.testing.assert_allclose(p.averaged_model(), expected, rtol=0, atol=1e-9)
+        # A rank that is held up makes the others add very many updates, which round.
+        np.testing.assert_allclose(p.averaged_model(), expected, rtol=0, atol=1e-7)
         p.synchronise()
         p.stop()
-        np.testing.assert_allclose(p.model, expected, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(p.model, expected, rtol=0, atol=1e-7)
         assert len(set(comm.allgather(p.averaged_model().tobytes()))) == 1
     total.Free()
 

@@ -160,12 +160,12 @@ def test_liveness(comm):
     comm.Barrier()
     if comm.rank == 0:
         h.Start()
-        r = h.Wait(timeout=30)
+        r = h.Wait(timeout=60)
         assert r.active == 1 and r.initiator == 0 and recv[0] == 1.0
     comm.Barrier()
     if comm.rank != 0:
         h.Start()
-        r = h.Wait(timeout=30)
+        r = h.Wait(timeout=60)
         assert r.index == 0 and not r.included and recv[0] == 1.0
     h.Free()
 

@@ -208,14 +208,14 @@ def test_timeout_leaves_the_handle_waitable(comm):
     h.Free()
 
 
-def serving(comm, called):
+def serving(comm, called, tag):
     """What a waiting rank does meanwhile: answers the rank that it waits for."""
 
     def serve():
         called.append(comm.rank)
-        if comm.Iprobe(0, 5):
-            comm.Recv(np.empty(1), 0, 5)
-            comm.Send(np.ones(1), 0, 6)
+        if comm.Iprobe(0, tag):
+            comm.Recv(np.empty(1), 0, tag)
+            comm.Send(np.ones(1), 0, tag)
         return len(called) % 2 == 0
 
     return serve
@@ -228,15 +228,15 @@ def test_who_waits_serves_meanwhile(comm):
         pytest.skip("takes two ranks")
     h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
     waits = (h.Wait, lambda: h.Wait(timeout=60), h.join, h.Free)
-    for wait in waits:
+    for tag, wait in enumerate(waits):  # who is late in one must not answer the next one's
         called = []
         starts = wait not in (h.join, h.Free)
         if comm.rank == 0:
             for peer in range(1, comm.size):
-                comm.Send(np.ones(1), peer, 5)
-                comm.Recv(np.empty(1), peer, 6)
+                comm.Send(np.ones(1), peer, tag)
+                comm.Recv(np.empty(1), peer, tag)
         else:
-            h._while_waiting = serving(comm, called)
+            h._while_waiting = serving(comm, called, tag)
         if starts:
             h.Start()
         wait()

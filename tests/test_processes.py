@@ -166,8 +166,8 @@ def test_interrupt_in_wait(run):
         if comm.rank == 0:
             signal.signal(signal.SIGALRM, signal.default_int_handler)
             h.Start()
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
             try:
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
                 h.Wait()
             except KeyboardInterrupt:
                 say("interrupted")

@@ -21,6 +21,7 @@ from strategies import (  # noqa: E402
     loss,
     mean_of,
     network,
+    patient,
     same_everywhere,
     train,
     vector,
@@ -201,7 +202,7 @@ def test_identical_gradients_are_as_one_rank(comm, name, make):
 @pytest.mark.parametrize("name", ["dpsgd", "localsgd", "slowmo", "moshpit"])
 def test_identical_data_in_lock_step_is_as_one_rank(comm, name, make):
     """Weight decay and all, after every step."""
-    strategy = without_slow_momentum(STRATEGIES[name])
+    strategy = without_slow_momentum(patient(STRATEGIES[name], comm.size))
     model, plain = network(), network()
     opt = wrap(model, make, strategy=strategy)
     reference = OPTIMIZERS[make](plain.parameters())
@@ -227,9 +228,9 @@ def test_it_learns(comm, name):
     # The lot of the fastest rank alone would be half of the ranks away.
     enough = 0.2 * away() + 0.25 * comm.size
     epochs = 0
-    # Sixty steps take no time: ranks may make theirs one after the other. Then SGP, where an update
-    # counts by the weight that its rank has, needs more of them; all others are there at once.
-    while away() >= enough and epochs < (20 if "sgp" in name else 1):
+    # Sixty steps take no time: ranks may make theirs one after the other, before anything is
+    # averaged. Where nobody waits more of them may be needed then; all others are there at once.
+    while away() >= enough and epochs < (20 if name in WAIT_FREE else 1):
         for _ in range(60):
             opt.zero_grad()
             (model.weight - (comm.rank + 1.0)).square().sum().backward()
@@ -462,7 +463,8 @@ def test_moshpit_on_a_full_grid_by_hand(comm, grid, axes):
         x = x + update
         return averaged(x) if step % 2 else x
 
-    check_by_hand(comm, pct.Moshpit(grid=grid, local_steps=2, rounds=axes), mix)
+    strategy = pct.Moshpit(grid=grid, local_steps=2, rounds=axes, timeout=240.0)
+    check_by_hand(comm, strategy, mix)
 
 
 def test_moshpit_with_an_outer_optimizer_by_hand(comm):
@@ -484,6 +486,7 @@ def test_moshpit_with_an_outer_optimizer_by_hand(comm):
         average="pseudo-gradients",
         outer_learning_rate=rate,
         outer_momentum=momentum,
+        timeout=240.0,
     )
     check_by_hand(comm, strategy, mix)
 
@@ -631,7 +634,8 @@ def test_leave_and_rejoin(comm):
     if comm.size < 2:
         pytest.skip("needs two ranks")
     model = network()
-    opt = wrap(model, strategy=pct.Moshpit(timeout=4.0), model=model)
+    strategy = pct.Moshpit(grid=(comm.size,), timeout=60.0)  # nobody is thought to be gone
+    opt = wrap(model, strategy=strategy, model=model)
     last = comm.size - 1
     train(model, opt, comm.rank, 3)
     if comm.rank == last:

@@ -7,7 +7,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from strategies import STRATEGIES, bits, loss, network, same_everywhere, vector, wrap  # noqa: E402
+from strategies import (  # noqa: E402
+    STRATEGIES,
+    bits,
+    loss,
+    network,
+    patient,
+    same_everywhere,
+    vector,
+    wrap,
+)
 
 import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
@@ -36,7 +45,8 @@ def test_an_optimizer_that_makes_new_memory(comm, name):
     models = []
     for make in (torch.optim.SGD, NewMemory):
         model = network()
-        opt = wrap(model, make(model.parameters(), lr=0.1), strategy=STRATEGIES[name])
+        strategy = patient(STRATEGIES[name], comm.size)
+        opt = wrap(model, make(model.parameters(), lr=0.1), strategy=strategy)
         for step in range(6):
             opt.zero_grad()
             loss(model, comm.rank, step).backward()

@@ -10,8 +10,8 @@ thread never takes that lock in a step.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
@@ -128,7 +128,7 @@ class Decoupled(Threaded):
             begun = check_number("rate", rate, 0) * self._begun()
             self._pace = Pace(begun, poisson, (seed, exchange.rank))
         self._handover = Handover(self._x)
-        self._due: deque[float] = deque()  # when the events are that have not come
+        self._due: list[float] = []  # a heap: when events that are still to come are due
         self._due_lock = threading.Lock()
 
     @property
@@ -174,10 +174,11 @@ class Decoupled(Threaded):
         if self._pace is not None:
             times = self._times(self._pace.draw())
             with self._due_lock:
-                self._due.extend(times)
+                for when in times:
+                    heapq.heappush(self._due, when)
 
     def _times(self, events: int) -> Sequence[float]:
-        """When the events of this step are to come, ascending, by `_now`. At once."""
+        """When the events of this step are to come, by `_now`. At once."""
         return [0.0] * events
 
     def _now(self) -> float:
@@ -211,7 +212,7 @@ class Decoupled(Threaded):
     def _settle_one(self) -> None:
         if self._pace is not None:
             with self._due_lock:
-                self._due.popleft()
+                heapq.heappop(self._due)
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:

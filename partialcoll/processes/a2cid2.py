@@ -158,7 +158,7 @@ class A2CiD2(Decoupled):
     def _times(self, events: int) -> Sequence[float]:
         """At random within the next step, which makes Poisson numbers a Poisson process."""
         now, step = self._clock(), self._step_time.mean
-        return [now + step * part for part in sorted(self._random.random(events).tolist())]
+        return [now + step * part for part in self._random.random(events).tolist()]
 
     def _now(self) -> float:
         return self._clock()
