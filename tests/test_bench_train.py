@@ -691,6 +691,7 @@ def test_all_strategies_with_own_models(train):
         distance = abs(row["final_loss"] - base["final_loss"])
         # An update of SGP counts by the weight of its rank, little where the others are held up.
         assert distance < 0.1 + left_out or name[0] == "sgp", name
+        assert row["final_loss"] < run["course"]["loss"][0], name
         assert row["communications"] > 0 and row["consensus"] >= 0, name
         assert max(run["steps"]) == 40, name
         assert STRATEGIES[name[0]].waits is Waits.NOBODY or run["steps"] == [40] * 3, name
