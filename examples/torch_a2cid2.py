@@ -5,6 +5,8 @@ the average of their models is. Nobody waits for anybody, and every rank has dat
 mpiexec -n 4 python examples/torch_a2cid2.py      (with -n 8 and more the difference is plain)
 """
 
+import time
+
 import torch
 
 import partialcoll.torch as pct
@@ -37,6 +39,7 @@ def train(strategy):
         x, y = samples(1 + step * pct.size() + pct.rank(), 16, own=pct.rank())
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
+        time.sleep(0.002)  # as if a step took longer: averages come behind it
         optimizer.step()
         if step % 20 == 19:  # collective, so ranks meet here
             apart.append(optimizer.consensus_distance())

@@ -21,7 +21,7 @@ from launch import launch, own_segments
 
 TESTS = Path(__file__).resolve().parent
 SELF = str(Path(__file__).resolve())
-JOB_LIMIT_S = 1800  # of all tests; a test that hangs ends after TEST_LIMIT_S of conftest.py
+JOB_LIMIT_S = 3600  # of all tests; a test that hangs ends after TEST_LIMIT_S of conftest.py
 TORCH_RANKS = (2, 5)  # and one without a launcher
 # One-sided communication, arithmetic, simulations, texts: the same in every domain.
 WITHOUT_DOMAINS = [
