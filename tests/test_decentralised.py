@@ -410,25 +410,60 @@ def test_sgp_passes_on_what_is_too_much():
     assert c.weight <= 1.5 and c.stats.communications > 3
 
 
-def test_sgp_a_rank_that_has_ended_its_steps_gives_back():
-    """The other one's updates go on to count: what both have is the last one's in the end."""
-    world = World("complete", 2, 1)
-    a, b = processes = [SGP(np.zeros(1), buffer) for buffer in world.buffers(np.zeros(2))]
+@pytest.mark.parametrize("ranks", (2, 3, 4, 8, 16))
+@pytest.mark.parametrize("waits", (True, False))
+def test_sgp_what_the_last_ranks_learn_counts(ranks, waits):
+    """Ranks that have ended give their weight to those that go on: one, if they wait for it in a
+    sum, else half of them. What all have in the end is what these learn."""
+    world = World("complete", ranks, 1)
+    totals = [SimpleNamespace(waiting=False) for _ in range(ranks)]
+    buffers = world.buffers(np.zeros(2))
+    processes = [SGP(np.zeros(1), *each, total=t) for *each, t in zip(buffers, totals)]
+    still = 1 if waits else (ranks + 1) // 2
+    weights = []
 
-    def step(process, target):
-        process.apply(0.1 * (target - process.model))
-        for p in (*processes, *processes):
-            while p.communicate():
-                pass
-            world.settle()
+    def step(some, target):
+        for p in some:
+            p.apply(0.1 * (target - p.model))
+            weights.append(p.weight)
+            while any([q.communicate() for q in processes]):
+                world.settle()
 
     for _ in range(10):
-        step(a, 1.0)
-        step(b, 2.0)
-    for _ in range(100):
-        step(b, 2.0)
-    assert 0.5 <= a.weight <= 1.5
-    np.testing.assert_allclose([a._x / a.weight, b.model], 2.0, atol=0.02)
+        step(processes, 1.0)
+    for total in totals[still:]:
+        total.waiting = waits
+    weights.clear()
+    for _ in range(150):
+        step(processes[:still], 2.0)
+    assert all(p.weight <= (1 + 0.5 / ranks if waits else 1.5) for p in processes[still:])
+    assert np.mean(weights) > (0.99 if waits else 0.74)
+    x, w = (sum(values) for values in zip(*[(p._x[0], p.weight) for p in processes]))
+    assert w == pytest.approx(ranks)
+    assert x / w > 1 + 0.75 * (1 - (1 - 0.1 * still / ranks) ** 150)  # if all w were 1, and mixed
+
+
+@pytest.mark.parametrize("ranks", (2, 3, 4, 5, 8))
+@pytest.mark.parametrize("waits", (True, False))
+def test_sgp_comes_to_rest(ranks, waits):
+    """Where nobody makes a step weight is not passed on for ever, however it is spread."""
+    random = np.random.default_rng(ranks)
+    for weights in ([0.8] * (ranks - 1), *random.dirichlet(np.ones(ranks), 20) * ranks):
+        world = World("complete", ranks, 1)
+        total = SimpleNamespace(waiting=waits)
+        buffers = world.buffers(np.zeros(2))
+        processes = [SGP(np.zeros(1), buffer, total=total) for buffer in buffers]
+        for p, w in zip(processes, [*weights[: ranks - 1], ranks - sum(weights[: ranks - 1])]):
+            p._xw[-1], p._idle_shares = w, 3
+        for _ in range(1000):
+            if not any([p.communicate() for p in processes]):
+                break
+            world.settle()
+        else:
+            pytest.fail("it goes on")
+        most = 1 + 0.5 / ranks if waits else 1.5
+        assert all(p.weight <= most for p in processes)
+        assert sum(p.weight for p in processes) == pytest.approx(ranks)
 
 
 def test_sgp_where_there_is_no_room_nobody_is_busy():
@@ -440,12 +475,13 @@ def test_sgp_where_there_is_no_room_nobody_is_busy():
         assert b._push(0)
         world.settle()
         assert a.communicate()
-    assert a.weight == (16 + 7 / 8) / 2  # the queue of b is full
+    assert a.weight == 1 and b.weight == 1 / 8
+    a._xw[-1] = 16  # and the queue of b is full
     assert not a.communicate() and a.stats.skipped == 0
     world.settle()
     assert b.communicate()
     world.settle()
-    assert a.communicate() and a.weight == (16 + 7 / 8) / 4
+    assert a.communicate() and a.weight == 1
 
 
 def test_sgp_does_not_give_everything_away():

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from together import Fixed
 
 import partialcoll as pc
 from partialcoll import Topology, pairing
@@ -229,6 +230,25 @@ def test_nothing_is_lost(comm, name, apply):
         p.stop()
         np.testing.assert_allclose(p.model, expected, rtol=0, atol=1e-7)
         assert len(set(comm.allgather(p.averaged_model().tobytes()))) == 1
+    total.Free()
+
+
+@pytest.mark.parametrize("collective", ("synchronise", "averaged_model"))
+@pytest.mark.parametrize("name", ("adpsgd", "a2cid2", "sgp"))
+def test_who_waits_for_an_average_answers(comm, name, collective):
+    """The others go on with it: more than it can leave uncollected."""
+    if comm.size == 1:
+        pytest.skip("nobody waits")
+    own = np.zeros(10)
+    like = SGP.message(own) if name == "sgp" else own
+    total = Total.over(comm)
+    with GossipBuffer(comm, like=like) as exchange:
+        peers = None if name == "sgp" else Fixed(0 if comm.rank else 1)
+        with GOSSIP[name](own, exchange, peers, total=total) as p:
+            while comm.rank and p.stats.communications < 50:
+                p.apply(np.ones(10))
+                time.sleep(1e-4)  # leaves the core to the other threads
+            getattr(p, collective)()
     total.Free()
 
 

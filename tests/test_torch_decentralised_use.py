@@ -21,6 +21,7 @@ from strategies import (  # noqa: E402
     bits,
     loss,
     network,
+    patient,
     same_everywhere,
     train,
     vector,
@@ -525,7 +526,8 @@ def test_metrics(comm, name):
 
     bar, writer, model = Bar(), Writer(), network()
     tell = [pct.show_in_tqdm(bar, every=2), pct.write_to_tensorboard(writer, every=2)]
-    opt = wrap(model, strategy=STRATEGIES[name], on_step=tell)
+    strategy = patient(STRATEGIES[name], comm.size)
+    opt = wrap(model, strategy=strategy, on_step=tell)
     train(model, opt, comm.rank, 12, delay=1e-3)
     m = opt.metrics()
     assert (m.steps, m.rounds, m.skipped) == (12, 12, 0)
@@ -542,7 +544,7 @@ def test_metrics(comm, name):
         assert communications > 0
         assert received > 0 or name in ("localsgd", "slowmo")  # sums are of nobody in particular
     assert bar.what and any(step == 12 for _, _, step in writer.said)
-    assert opt.strategy is STRATEGIES[name]
+    assert opt.strategy is strategy
     opt.close()
 
 

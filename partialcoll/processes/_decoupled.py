@@ -90,6 +90,10 @@ class Threaded(Process):
         """Stop the communication thread after the event under way. Local; idempotent."""
         self._thread.stop()
 
+    def _gathering(self, total: Total) -> Steps[None]:
+        """Who is at rest takes nothing from the others, so it is not as long as they go on."""
+        yield from total.meeting()
+
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
         self._rest_wanted = True  # a thread that never pauses would take the lock again and again

@@ -246,6 +246,10 @@ class Process:
             raise StateError("total: expected Total.over(comm) for what is collective, got None")
         return self._total
 
+    def _gathering(self, total: Total) -> Steps[None]:
+        """Wait for the other ranks, if they may need this one as long as they make steps."""
+        yield from ()
+
     def _averaging(self, total: Total) -> Steps[Array]:
         """At rest. The first meeting: everything that was sent has come."""
         yield from self._completing()
@@ -259,12 +263,14 @@ class Process:
     def averaged_model(self) -> Array:
         """The average of all ranks' models, exactly: with all that is under way. Collective."""
         total = self._collective()
+        drive(self._gathering(total))
         with self._at_rest():
             return drive(self._averaging(total))
 
     def replacing(self, change: Callable[[Array], Array]) -> Steps[Array]:
         """Generator: every rank's model becomes `change` of the exact average. Collective."""
         total = self._collective()
+        yield from self._gathering(total)
         with self._at_rest():
             model = change((yield from self._averaging(total)))
             self._reset(model)

@@ -29,6 +29,7 @@ class Total:
 
     def __init__(self, reduction: Reduction) -> None:
         self._reduction = reduction
+        self._waiting = False
 
     @classmethod
     def over(cls, comm: MPI.Intracomm) -> Total:
@@ -40,20 +41,30 @@ class Total:
         """The float64 sum of the ranks' vectors. Collective: every rank has one of this size."""
         result = np.empty(vector.size)
         begin = 0
-        while begin < vector.size:
-            buffer = self._reduction.send_buffer
-            part = vector[begin : begin + buffer.size]
-            buffer[: part.size] = part
-            buffer[part.size :] = 0
-            self._reduction.Start()
-            yield self._reduction
-            result[begin : begin + part.size] = self._reduction.result[: part.size]
-            begin += part.size
+        self._waiting = True
+        try:
+            while begin < vector.size:
+                buffer = self._reduction.send_buffer
+                part = vector[begin : begin + buffer.size]
+                buffer[: part.size] = part
+                buffer[part.size :] = 0
+                self._reduction.Start()
+                yield self._reduction
+                result[begin : begin + part.size] = self._reduction.result[: part.size]
+                begin += part.size
+        finally:
+            self._waiting = False
         return result
 
     def meeting(self) -> Steps[None]:
         """Wait until all ranks are here. Collective."""
         yield from self.summing(np.zeros(1))
+
+    @property
+    def waiting(self) -> bool:
+        """Is this rank in a sum, where it waits for the others and makes no steps? Any thread may
+        ask; the answer may be old."""
+        return self._waiting
 
     def sum(self, vector: Array) -> Array:
         """`summing`, waited for here. Collective."""

@@ -13,15 +13,21 @@ conserved, with everything in the queues, and z finds the average whatever the d
 In lock-step, as in the paper, w is 1 at every update. Where nobody waits it is not, and a rank
 that gets little for what it gives would have an ever smaller w, and gradient steps of x that are
 ever larger in z. So an update is added to z, that is w times the update to x, and a rank whose w is
-below 1/8 keeps what it has until it gets something. And one that got three shares or more since
-its own last update, and whose w is above 1.5, pushes without a step: else the weight, and with it
-what the others learn, would end with ranks that are slow or that wait in a join for the others.
-Three, because that is rare where ranks are alike (it adds 4 % of messages), while a rank that
-pushes to one that has stopped gives it at least four before its own w is too small.
+below 1/8 keeps what it has until it gets something.
+
+Else the weight, and with it what the others learn, would end with ranks that are slow or that wait
+for the others. These pass on, without a step, what they have above 1: those that wait (in a sum
+over all ranks, `Total.waiting`) if it is more than 1/(2P) of P ranks; the slow ones, that is those
+that got three shares for each push of a step since their last update, if it is more than 1/2. It
+comes to rest: if weight were passed on for ever, everybody would pass some on for ever, since the
+next one is another each time; but who has done so has 1 or more from then on, as pushes of steps
+are none any more, and the weights together are P. When R ranks of P still make steps, the others
+then keep less than P - R + 1/2. Where ranks are alike three shares are rare: 4 % more messages.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,8 +38,8 @@ from ._exchange import Array, Exchange, PeerSource
 from ._process import LearningRate, check_model
 from ._total import Total
 
-_LEAST_WEIGHT, _MOST_WEIGHT = 1 / 8, 1.5
-_MANY_SHARES = 3
+_LEAST_WEIGHT = 1 / 8
+_SLOW_SHARES, _SLOW_WEIGHT = 3, 1.5
 
 
 class ExponentialPeers:
@@ -104,6 +110,7 @@ class SGP(Decoupled):
         self._share = np.empty_like(self._xw)
         self._sent = np.empty_like(self._xw)
         self._idle_shares = 0  # that came since this rank's last update
+        self._slow_shares = _SLOW_SHARES * max(1.0, rate)
 
     @staticmethod
     def message(x: Array) -> Array:
@@ -130,13 +137,18 @@ class SGP(Decoupled):
 
     def _pass_on(self) -> bool:
         """Push without a step, if this rank has too much; if there is no room, that can wait."""
-        if self._idle_shares < _MANY_SHARES or self.weight <= _MOST_WEIGHT:
+        if self.weight <= self._most_weight():
             return False
         _, peer = self._partners.next()
-        pushed = peer is not None and self._push(peer)
+        pushed = peer is not None and self._push(peer, part=1 - 1 / self.weight)
         if pushed:
             self._count(True)
         return pushed
+
+    def _most_weight(self) -> float:
+        if self._total is not None and self._total.waiting:
+            return 1 + 0.5 / self._exchange.size
+        return _SLOW_WEIGHT if self._idle_shares >= self._slow_shares else math.inf
 
     def _show(self) -> None:
         self._handover.show(np.divide(self._x, self.weight, out=self._share[:-1]))
@@ -154,9 +166,9 @@ class SGP(Decoupled):
         self._counts.received += len(messages)
         return update is not None or bool(messages)
 
-    def _push(self, peer: int) -> bool:
-        """Half of x and w, if there is room; what is kept and what is sent is what there was."""
-        np.multiply(self._xw, 0.5, out=self._share)
+    def _push(self, peer: int, part: float = 0.5) -> bool:
+        """Of x and w, if there is room; what is kept and what is sent is what there was."""
+        np.multiply(self._xw, part, out=self._share)
         pushed = self._exchange.push(peer, self._share, sent=self._sent)
         if pushed:
             self._xw -= self._sent
@@ -171,7 +183,7 @@ class SGP(Decoupled):
 
     def _reset(self, model: Array) -> None:
         super()._reset(model)
-        self._xw[-1] = 1
+        self._xw[-1], self._idle_shares = 1, 0
         self._handover.reset(self._x)
 
     def _more_state(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ of its own, until all have joined; all then end at the same step. How they learn
   since a 0 spreads by one hop a step; from then on it is k after step T + k. So all ranks find
   that c exceeds any number from D on after the same step.
 
-Nobody waits for a rank without lock-step: it stands by, its communication thread answering.
+Nobody waits for a rank without lock-step: in `synchronise` its communication thread answers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Attendance:
         """It has been made."""
 
     def join(self, process: Process) -> None:
-        """Until all ranks have joined; meanwhile empty steps of the process, if they are needed."""
-        self._total.meet()
+        """Empty steps of the process, if they are needed, until all ranks have joined. If not, the
+        exact average that follows waits for them."""
 
     def complete(self) -> None:
         """End what `begin` has started, without a step. Collective."""
