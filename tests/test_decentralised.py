@@ -914,6 +914,8 @@ def test_bad_arguments():
     for kind in (AllreduceSGD, LocalSGD):
         with pytest.raises(ValueError, match=r"handle: expected a buffer of shape \(2,\)"):
             kind(x, handle)
+    with pytest.raises(TypeError, match="peers: a push takes no partner's consent"):
+        SGP(np.zeros(1), buffer, SimpleNamespace(next_peer=None, poll=None, leave=None))
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_who_waits_for_an_average_answers(comm, name, collective):
     own = np.zeros(10)
     like = SGP.message(own) if name == "sgp" else own
     total = Total.over(comm)
-    with GossipBuffer(comm, like=like) as exchange:
+    with GossipBuffer(comm, like=like, topology="complete") as exchange:
         peers = None if name == "sgp" else Fixed(0 if comm.rank else 1)
         with GOSSIP[name](own, exchange, peers, total=total) as p:
             while comm.rank and p.stats.communications < 50:

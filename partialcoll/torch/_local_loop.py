@@ -308,6 +308,7 @@ class LocalLoop(Loop):
             self.process.stop()
             self._total().meet()
             self._together_or_not_at_all(lambda: self._load(own, saved))
+            self.process.start()  # a rank whose next call is a join answers meanwhile
 
     def _together_or_not_at_all(self, check: Callable[[], None]) -> None:
         """If it raises on one rank, all raise. Collective; says who is missing if it takes long."""
