@@ -224,11 +224,12 @@ def test_nothing_is_lost(comm, name, apply):
             steps += 1
         all_steps = comm.allgather(steps)
         expected = models.mean(axis=0) + np.array(all_steps) @ drawn / comm.size
-        # A rank that is held up makes the others add very many updates, which round.
-        np.testing.assert_allclose(p.averaged_model(), expected, rtol=0, atol=1e-7)
+        # A rank that is held up makes the others add very many updates, and roundings add up.
+        most = 1e-9 * max(1.0, (max(all_steps) / 20_000) ** 2)
+        np.testing.assert_allclose(p.averaged_model(), expected, rtol=0, atol=most)
         p.synchronise()
         p.stop()
-        np.testing.assert_allclose(p.model, expected, rtol=0, atol=1e-7)
+        np.testing.assert_allclose(p.model, expected, rtol=0, atol=most)
         assert len(set(comm.allgather(p.averaged_model().tobytes()))) == 1
     total.Free()
 
