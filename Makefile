@@ -2,12 +2,15 @@
 # Everything needs only Python 3, a C compiler and make; each target sets up what it needs.
 #
 #   make demo            bench skew on 8 ranks: table, demo.json, demo.png
-#   make test            all tests with the default MPI; MPI=mpich or MPI=openmpi chooses; all
-#                        of them twice, DOMAINS=node or DOMAINS=rank for one of the settings
+#   make test            what each commit has to pass (CONTRIBUTING.md) with the default MPI;
+#                        MPI=mpich or MPI=openmpi chooses
+#   make test-mpi        its part on ranks; RANKS="1 2 3 4 5 8" DOMAINS="node rank": all of that
+#   make test-all        everything, in parts; what has passed is not run again, see build/test-all,
+#                        unless make test-all-restart
 #   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
 #   make test-large      messages of more than 2**31 bytes, where the memory is free
 #   make soak            a million simulated schedules
-#   make mutants         planted mistakes, each of which an invariant has to catch
+#   make mutants         planted mistakes, each of which an invariant has to catch; SLICE=1/8: a part
 #   make model           the model of the protocol, exhaustively (installs spin)
 #   make coverage        lines of engine and protocol that the simulated schedules reach
 #   make … TORCH=        without PyTorch, which the tests and examples of partialcoll.torch take
@@ -20,52 +23,68 @@ BIN := $(VENV)/bin
 # What pip installs for the tests of partialcoll.torch, other arguments of pip's included; empty: not
 # at all, and these tests are skipped.
 TORCH ?= torch==2.13.0
-RANKS ?= 1 2 3 4 5 8
+RANKS ?=
 DOMAINS ?= node rank
 SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.map' | \
              grep -v -e _core_ -e partialcoll/include) \
            setup.py pyproject.toml
 
-.PHONY: all demo ready test test-large test-mpi test-examples check-c soak mutants coverage \
-        model model-quick spin print-simulation print-group print-matching print-steps format lint clean
+.PHONY: all demo ready test test-all test-all-restart test-large test-mpi test-examples test-c \
+        check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers format lint clean
 all: $(VENV)/installed
 
-$(VENV)/tools:
-	$(PYTHON) -m venv $(VENV)
+$(VENV)/tools: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel tqdm networkx \
-	    matplotlib pytest pytest-mpi hypothesis ml_dtypes scipy
+	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel click rich networkx \
+	    matplotlib pytest pytest-mpi hypothesis ml_dtypes scipy jsonschema
 	touch $@
 
 # By itself, since it is large: only what tests partialcoll.torch needs it.
-$(VENV)/torch: $(VENV)/tools
+$(VENV)/torch: | $(VENV)/tools
 	$(BIN)/python -m pip install -q scikit-learn $(TORCH)
 	touch $@
 
+# As users have it, and with the core's assertions (csrc/base/check.h), which is what is tested.
+install = MPICC=$(abspath $(BIN))/mpicc $(1) $(BIN)/python -m pip install -q --no-build-isolation \
+              --force-reinstall --no-deps .
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
-	MPICC=$(abspath $(BIN))/mpicc $(BIN)/python -m pip install -q --no-build-isolation \
-	    --force-reinstall --no-deps .
+	rm -f $(VENV)/checked
+	$(call install)
+	touch $@
+
+$(VENV)/checked: $(VENV)/tools $(SOURCES)
+	rm -f $(VENV)/installed
+	$(call install,PARTIALCOLL_CHECKS=1)
 	touch $@
 
 demo: $(VENV)/installed
 	$(BIN)/partialcoll bench skew -n 8 --iters 20 --json demo.json --plot demo.png
 
 # What the tests of one MPI need, without running them.
-ready: $(VENV)/installed $(VENV)/torch
+ready: $(VENV)/checked $(VENV)/torch
 
-test: check-c test-mpi test-examples
+test: test-c test-mpi test-examples
 
 # Messages of more than 2**31 bytes: a few minutes and 15 GiB, skipped where that is not free.
-test-large: $(VENV)/installed
-	PARTIALCOLL_TEST_LARGE=1 $(BIN)/python tests/run.py --ranks 2 --domains rank test_large.py
+test-large: $(VENV)/checked
+	PARTIALCOLL_TEST_LARGE=1 $(BIN)/python tests/run.py --ranks 2 --domains rank collectives/test_large.py
 
 test-mpi: ready
-	$(BIN)/python tests/run.py --ranks "$(RANKS)" --domains "$(DOMAINS)"
+	$(BIN)/python tests/run.py $(if $(JOB),--only $(JOB),$(if $(RANKS),--ranks "$(RANKS)" --domains "$(DOMAINS)",--commit))
+
+test-all:
+	$(PYTHON) tests/parts.py
+
+test-all-restart:
+	$(PYTHON) tests/parts.py --restart
 
 EXAMPLES := $(filter-out $(if $(TORCH),,examples/torch_%),$(wildcard examples/*.py))
 C_EXAMPLES := $(wildcard examples/c/*.c)
+# HALF=0 or HALF=1: every other one of the Python examples.
 test-examples: ready
-	for example in $(EXAMPLES); do \
+	i=0; for example in $(EXAMPLES); do i=$$((i + 1)); \
+	    [ $$(((i + $(or $(HALF),0)) % 2)) -eq 0 ] || [ -z "$(HALF)" ] || continue; \
 	    $(BIN)/python tests/launch.py 4 $$example || exit 1; done
 	mkdir -p build/examples
 	cd build/examples && for example in $(C_EXAMPLES:examples/c/%.c=%); do \
@@ -73,32 +92,22 @@ test-examples: ready
 	        $$($(abspath $(BIN))/partialcoll config --cflags --libs) -o $$example && \
 	    $(abspath $(BIN))/python ../../tests/launch.py 4 --program ./$$example || exit 1; done
 
-# The C tests. One program for each test_*.c, from the sources that need no MPI.
+# The C tests. One program for each test_*.c.
 
 CC ?= cc
-MATCH := $(addprefix csrc/group/,match.c match_lead.c match_list.c match_look.c match_message.c verdict.c)
-GROUP := $(filter-out $(addprefix csrc/group/,create.c end.c handle.c pending.c),$(wildcard csrc/group/*.c))
-CORE := $(wildcard csrc/base/*.c csrc/schedule/*.c csrc/protocol/*.c csrc/algorithms/*.c \
-          csrc/kernels/*.c csrc/domain/*.c csrc/progress/*.c csrc/transport/sim*.c) \
-        $(addprefix csrc/allreduce/,arrivals.c closing.c context.c data.c options.c starting.c survey.c tuning.c vertex.c vertex_closing.c vertex_create.c) \
-        $(addprefix csrc/program/,build.c draft.c messages.c pending.c program.c races.c) \
-        $(addprefix csrc/gossip/,accumulator.c coded.c exchange.c fetch.c layout.c memory.c queue.c register.c spent_window.c) \
-        $(GROUP) \
-        $(wildcard csrc/simulation/*.c)
-HEADERS := $(wildcard csrc/*/*.h tests/c/*.h)
-HELPERS := $(filter-out $(wildcard tests/c/test_*.c),$(wildcard tests/c/*.c))
-WORLD := $(addprefix tests/c/,app.c fiber.c invariants.c ledger.c misuse.c model.c reference.c space.c spy.c spy_node.c threads.c wire.c world.c)
-WARN := -std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Wswitch -Wmissing-prototypes -Werror
+# The folders of csrc by the part of the build that they belong to (csrc/layers.txt).
+part = $(addprefix csrc/,$(shell sed -nE 's/^([a-z_/]+) +($(1)):.*/\1/p' csrc/layers.txt))
+CORE := $(wildcard $(addsuffix /*.c,$(call part,pure|core|sim)))
+HEADERS := $(wildcard csrc/*/*.h csrc/*/*/*.h tests/c/*.h)
+HELPERS := $(filter-out tests/c/test_%,$(wildcard tests/c/*.c))
+WARN := -std=c11 -D_GNU_SOURCE -Icsrc -DPCOLL_CHECKS -ffp-contract=off -Wall -Wextra -Wswitch -Wmissing-prototypes -Werror
 ASAN := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -O1 -g -fsanitize=thread
+INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=64 -DPCOLL_TEST_CHUNK_BLOCKS=1 -DPCOLL_TEST_TRIES=2
 C := build/c
 
-GOSSIP_STEPS := $(addprefix tests/c/,coroutine.c memory_window.c stepper.c)
-MATCHING := $(addprefix tests/c/,matching.c matching_check.c matching_events.c matching_fuzz.c matching_round.c)
-STEPS := $(addprefix tests/c/,coroutine.c ledger.c reference.c space.c stepper.c steps.c steps_app.c steps_check.c steps_fabric.c)
-INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=64 -DPCOLL_TEST_CHUNK_BLOCKS=1 -DPCOLL_TEST_TRIES=2
-
-# Objects in folders by how they are compiled, each once for all programs.
+# Objects in folders by how they are compiled, each once for all programs. Core and helpers are
+# archives, from which a program takes what it needs: the few files that need an MPI are not.
 objects = $(patsubst %.c,$(C)/$(1)/%.o,$(2))
 $(C)/plain/%.o: FLAGS := $(ASAN)
 $(C)/interleaved/%.o: FLAGS := $(ASAN) $(INTERLEAVED)
@@ -108,40 +117,27 @@ define compile
 $(C)/$(1)/%.o: %.c $(HEADERS)
 	@mkdir -p $$(@D)
 	@$(CC) $(WARN) $$(FLAGS) -c $$< -o $$@
+$(C)/$(1)/core.a: $(call objects,$(1),$(CORE))
+	@rm -f $$@; ar rcs $$@ $$^
+$(C)/$(1)/helpers.a: $(call objects,$(1),$(HELPERS))
+	@rm -f $$@; ar rcs $$@ $$^
 endef
 $(foreach how,plain interleaved threads shipped,$(eval $(call compile,$(how))))
 
-# What a program consists of besides itself and the core.
-WITH_invariants := $(WORLD)
-WITH_node_steps := $(STEPS)
-WITH_gossip_steps := $(GOSSIP_STEPS)
-WITH_matching := $(MATCHING)
-WITH_group := tests/c/sim_window.c
-WITH_threads := tests/c/inproc.c
-WITH_node_threads := tests/c/inproc.c
-WITH_program_threads := tests/c/inproc.c
-WITH_group_threads := tests/c/inproc.c
-HOW_invariants := interleaved
-HOW_node_steps := interleaved
-HOW_gossip_steps := interleaved
-HOW_gossip_threads := threads
-HOW_threads := threads
-HOW_node_threads := threads
-HOW_program_threads := threads
-HOW_group_threads := threads
-SANITIZE_threads := -fsanitize=thread
-how = $(or $(HOW_$(1)),plain)
-
+# How a program is compiled stands in its first lines: "Compiled: interleaved".
 C_TESTS := $(patsubst tests/c/test_%.c,%,$(wildcard tests/c/test_*.c))
+how = $(or $(shell sed -nE '1,12s/.*Compiled: ([a-z]+).*/\1/p' tests/c/test_$(1).c),plain)
+SANITIZE_threads := -fsanitize=thread
+SANITIZE_plain := -fsanitize=address,undefined
+SANITIZE_interleaved := $(SANITIZE_plain)
 define link
-$(C)/test_$(1): $$(call objects,$(call how,$(1)),$(CORE) $(WITH_$(1)) tests/c/check.c tests/c/test_$(1).c)
-	@$(CC) $(or $(SANITIZE_$(call how,$(1))),-fsanitize=address$(comma)undefined) $$^ -lm -lpthread -o $$@
+$(C)/test_$(1): $(C)/$(2)/tests/c/test_$(1).o $(C)/$(2)/helpers.a $(C)/$(2)/core.a
+	@$(CC) $(SANITIZE_$(2)) $$^ -lm -lpthread -o $$@
 endef
-comma := ,
-$(foreach test,$(C_TESTS),$(eval $(call link,$(test))))
+$(foreach test,$(C_TESTS),$(eval $(call link,$(test),$(call how,$(test)))))
 
-# Without sanitizers, so that it is the vectorised loops that are checked.
-$(C)/kernels_as_shipped: $(call objects,shipped,$(CORE) tests/c/check.c tests/c/test_kernels.c)
+# Without sanitizers, so that it is the vectorized loops that are checked.
+$(C)/kernels_as_shipped: $(C)/shipped/tests/c/test_kernels.o $(C)/shipped/helpers.a $(C)/shipped/core.a
 	@$(CC) $^ -lm -lpthread -o $@
 
 # The codec once more, as it is shipped and for one processor at a time: all compute the same
@@ -150,46 +146,53 @@ TARGETS := $(if $(filter x86_64,$(shell uname -m)),sse2 avx2 avx512)
 $(C)/sse2/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET
 $(C)/avx2/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET -mavx2 -mfma
 $(C)/avx512/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma
+CODEC := $(wildcard csrc/base/*.c csrc/kernels/*.c csrc/kernels/codec/*.c)
 $(foreach how,$(TARGETS),$(eval $(call compile,$(how))))
 define link_codec
-$(C)/quantise_$(1): $$(call objects,$(1),$(wildcard csrc/kernels/*.c csrc/base/*.c) tests/c/check.c tests/c/test_quantise.c)
+$(C)/quantize_$(1): $$(call objects,$(1),$(CODEC) tests/c/check.c tests/c/test_quantize.c)
 	@$$(CC) $$^ -lm -lpthread -o $$@
 endef
 $(foreach how,shipped $(TARGETS),$(eval $(call link_codec,$(how))))
 
 C_PROGRAMS := $(C_TESTS:%=$(C)/test_%) $(C)/kernels_as_shipped \
-              $(foreach how,shipped $(TARGETS),$(C)/quantise_$(how))
+              $(foreach how,shipped $(TARGETS),$(C)/quantize_$(how))
 JOBS ?= $(shell nproc)
 
+# Each program prints what it has to say when it is through. The longest begins first.
+C_RUNS := $(C_PROGRAMS:$(C)/%=run/%)
+LONGEST := run/test_invariants
 check-c:
-	@echo compiling the C tests
-	@$(MAKE) --no-print-directory -j$(JOBS) $(C_PROGRAMS)
-	@for test in $(C_PROGRAMS); do $$test || exit 1; done
+	@echo compiling and running the C tests
+	@$(MAKE) --no-print-directory --output-sync -j$(JOBS) $(LONGEST) $(filter-out $(LONGEST),$(C_RUNS))
 
-$(C)/soak: tests/c/test_invariants.c $(CORE) $(HEADERS) $(HELPERS)
-	@mkdir -p $(C)
-	$(CC) $(WARN) $(ASAN) -O2 $(CORE) $(WORLD) $(INTERLEAVED) tests/c/check.c $< -lm -lpthread -o $@
+run/%: $(C)/%
+	@$(and $(FEW),$(FEW_$*),PARTIALCOLL_SCHEDULES=$(FEW_$*)) $<
 
-# What tests/mutants.py plants its mistakes in, by the program that has to catch them.
-print-simulation:
-	@echo $(CORE) $(WORLD) tests/c/check.c tests/c/test_invariants.c
+# For each commit, a part of the schedules.
+FEW_test_invariants := 3000
+FEW_test_node_steps := 10000
+FEW_test_group := 100
+test-c:
+	@$(MAKE) --no-print-directory check-c FEW=1
 
-print-gossip:
-	@echo $(CORE) $(GOSSIP_STEPS) tests/c/check.c tests/c/test_gossip_steps.c
+$(C)/soak/%.o: FLAGS := $(ASAN) -O2 $(INTERLEAVED)
+$(eval $(call compile,soak))
+$(C)/soak/soak: $(C)/soak/tests/c/test_invariants.o $(C)/soak/helpers.a $(C)/soak/core.a
+	$(CC) $(SANITIZE_plain) $^ -lm -lpthread -o $@
 
-print-group:
-	@echo $(wildcard $(addprefix csrc/,base/*.c schedule/*.c algorithms/*.c kernels/*.c progress/*.c transport/sim*.c)) \
-	    csrc/allreduce/closing.c csrc/allreduce/context.c csrc/gossip/spent_window.c $(GROUP) \
-	    tests/c/sim_window.c tests/c/check.c tests/c/test_group.c
-
-print-matching:
-	@echo csrc/base/error.c $(MATCH) $(MATCHING) tests/c/check.c tests/c/test_matching.c
-
-print-steps:
-	@echo $(CORE) $(STEPS) tests/c/check.c tests/c/test_node_steps.c
+# What tests/mutants.py and tests/coverage.py compile themselves.
+print-core:
+	@echo $(CORE)
+print-helpers:
+	@echo $(HELPERS)
 
 mutants:
-	$(PYTHON) tests/mutants.py
+	$(PYTHON) tests/mutants.py $(if $(SLICE),--slice $(SLICE))
+
+# For each commit, another part: eight commits in a row have all.
+TURN := $(or $(shell git rev-list --count HEAD 2> /dev/null),0)
+mutants-slice:
+	$(PYTHON) tests/mutants.py --slice $(TURN)/8
 
 coverage:
 	$(PYTHON) tests/coverage.py
@@ -206,8 +209,8 @@ spin:
 	    { echo "spin is needed: install the package spin"; exit 1; }
 
 SCHEDULES ?= 1000000
-soak: $(C)/soak
-	PARTIALCOLL_SCHEDULES=$(SCHEDULES) PARTIALCOLL_JOBS=$(JOBS) $(C)/soak
+soak: $(C)/soak/soak
+	PARTIALCOLL_SCHEDULES=$(SCHEDULES) PARTIALCOLL_JOBS=$(JOBS) $(C)/soak/soak
 
 # Style.
 

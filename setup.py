@@ -18,12 +18,25 @@ from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "csrc"))
 import clibs
+import mpi_compiler
 
 PACKAGE = Path("partialcoll")
 
 
 class BuildAll(build_ext):
     """build_ext that also links the libraries for C users."""
+
+    def finalize_options(self):
+        """What is linked depends on the objects, which setuptools does not look at."""
+        super().finalize_options()
+        self.force = True
+
+    def run(self):
+        """In a folder where another MPI's core was built before, leave that out."""
+        for pattern in ("_core_*", "lib/*"):
+            for old in (Path(self.build_lib) / PACKAGE).glob(pattern):
+                old.unlink()
+        super().run()
 
     def build_extension(self, ext):
         """Compile the core, link the libraries, then let the extension link the same objects."""
@@ -36,8 +49,17 @@ class BuildAll(build_ext):
         header.mkdir(parents=True, exist_ok=True)
         shutil.copy2(clibs.HEADER, header)
         ext.sources, ext.extra_objects = generated, objects
+        ext.extra_link_args = [self._map_argument(ext.name)]
         super().build_extension(ext)
+        mpi_compiler.chosen().check(ext.name, self._map(ext.name))
         ext.sources, ext.extra_objects = generated + core, []
+
+    def _map(self, name):
+        """Where the linker writes what it took from where."""
+        return Path(self.build_temp) / f"{name}.map"
+
+    def _map_argument(self, name):
+        return f"-Wl,-Map={self._map(name)}"
 
     def _compile(self, sources, ext, folder="", arguments=()):
         return self.compiler.compile(
@@ -52,13 +74,15 @@ class BuildAll(build_ext):
         """The core's objects, but for the sources that this library has compiled anew."""
         own = self._compile(library.sources, ext, library.name, library.arguments)
         own += self._compile(library.anew, ext, library.name, library.anew_arguments)
-        shared = [o for o, source in zip(objects, core) if source not in library.anew]
+        left_out = {*library.anew, *library.without}
+        shared = [o for o, source in zip(objects, core) if source not in left_out]
         self.compiler.link_shared_object(
             shared + own,
             str(Path(self.build_lib) / PACKAGE / "lib" / library.file),
             libraries=[*ext.libraries, "dl"],
-            extra_postargs=library.link_arguments,
+            extra_postargs=[*library.link_arguments, self._map_argument(library.name)],
         )
+        mpi_compiler.chosen().check(library.file, self._map(library.name))
 
     def _extras(self):
         """Paths inside the package of what this command makes besides the extension."""

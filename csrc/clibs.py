@@ -4,15 +4,16 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import layers
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
 HEADER = HERE / "include" / "partialcoll.h"
 
 
 @dataclass
 class Library:
-    """Sources beyond the core's, and those of the core that this library compiles anew, each with
-    arguments of its own; how to link it."""
+    """Sources beyond the core's, those of the core that this library compiles anew, each with
+    arguments of its own, and those that it does without; how to link it."""
 
     name: str
     file: str
@@ -21,10 +22,7 @@ class Library:
     arguments: list = field(default_factory=list)
     anew: list = field(default_factory=list)
     anew_arguments: list = field(default_factory=list)
-
-
-def _sources(folder, pattern="*.c"):
-    return sorted(str(path.relative_to(ROOT)) for path in (HERE / folder).glob(pattern))
+    without: list = field(default_factory=list)
 
 
 def _link(file, exports):
@@ -41,19 +39,22 @@ def _link(file, exports):
 def libraries(vendor):
     """The library for C users and the interposer."""
     plain, preload = f"libpartialcoll_{vendor}.so", f"libpartialcoll_preload_{vendor}.so"
+    names = HERE / "compat" / "interposer" / "names.h"
     return [
-        Library("plain", plain, _link(plain, "dropin/exports.map"), _sources("dropin")),
+        Library(
+            "plain",
+            plain,
+            _link(plain, "compat/mpi_shaped/exports.map"),
+            layers.sources("c"),
+        ),
         Library(
             "preload",
             preload,
-            _link(preload, "pmpi/exports.map"),
-            _sources("pmpi"),
+            _link(preload, "compat/interposer/exports.map"),
+            layers.sources("interposer"),
             arguments=["-fvisibility=default"],  # MPI's names; the map says what leaves
-            anew=[
-                *_sources("transport", "mpi*.c"),
-                *_sources("gossip", "*_mpi.c"),
-                *_sources("dropin"),
-            ],
-            anew_arguments=["-include", str(HERE / "pmpi" / "names.h")],
+            anew=layers.sources("mpi", "c"),
+            anew_arguments=["-include", str(names)],
+            without=layers.sources("sim"),
         ),
     ]

@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from partialcoll import GossipBuffer, Topology, pairing
-from partialcoll.processes import ADPSGD, Total
+from partialcoll.decentralized import ADPSGD, GlobalSum
 
 comm = MPI.COMM_WORLD
 rng = np.random.default_rng(comm.rank)
@@ -28,11 +28,11 @@ def gradient(model):
 x = np.zeros(truth.size)
 graph = Topology.make("complete", comm.size)
 exchange = GossipBuffer(comm, like=x, topology=graph)
-total = Total.over(comm)
+total = GlobalSum.over(comm)
 peers = pairing.make("random", graph, comm.rank)
 
 with ADPSGD(x, exchange, peers, learning_rate=0.05, total=total) as process:
-    process.synchronise()
+    process.average_models()
     seconds = 0.0
     for _epoch in range(5):
         begin = time.perf_counter()
@@ -40,7 +40,7 @@ with ADPSGD(x, exchange, peers, learning_rate=0.05, total=total) as process:
             time.sleep(0.005 if comm.rank == 0 else 0.001)  # rank 0 computes five times as long
             process.step(gradient(process.model))
         seconds += time.perf_counter() - begin
-        process.synchronise()  # the exact average, for which all wait
+        process.average_models()  # the exact average, for which all wait
     error = np.abs(process.model - truth).max()
 
 times = comm.gather(seconds)

@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 import partialcoll as pc
-from partialcoll.processes import Moshpit, Total
+from partialcoll.decentralized import GlobalSum, Moshpit
 
 comm = MPI.COMM_WORLD
 last = comm.size - 1
@@ -40,7 +40,7 @@ def gradient(model):
 model = np.zeros(truth.size)
 groups = pc.GroupAllreduce_init(comm, model.copy(), model.copy(), timeout=5.0, window=0.5)
 exchange = pc.StateExchange(comm)
-total = Total.over(comm)
+total = GlobalSum.over(comm)
 process = Moshpit(model, groups, local_steps=2, exchange=exchange, learning_rate=0.05, total=total)
 for step in range(200):
     time.sleep(0.001)
@@ -56,7 +56,7 @@ done = comm.Ibarrier()
 while not done.Test():
     exchange.serve(groups.round, process.state_dict)
     time.sleep(0.001)
-process.synchronise()
+process.average_models()
 error = np.abs(process.model - truth).max()
 if comm.rank == 0:
     print(f"largest error of the common model: {error:.3f}")

@@ -15,13 +15,13 @@ STEPS, CLASSES, FEATURES = 300, 8, 16
 
 
 def samples(seed, count, own=None):
-    """Points around one centre for each class; `own`: nine of ten are of this class."""
+    """Points around one center for each class; `own`: nine of ten are of this class."""
     random = torch.Generator().manual_seed(seed)
-    centres = torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(0))
+    centers = torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(0))
     labels = torch.randint(CLASSES, (count,), generator=random)
     if own is not None:
         labels[torch.rand(count, generator=random) < 0.9] = own % CLASSES
-    return centres[labels] + 0.8 * torch.randn(count, FEATURES, generator=random), labels
+    return centers[labels] + 0.8 * torch.randn(count, FEATURES, generator=random), labels
 
 
 def train(strategy):

@@ -7,58 +7,22 @@
 >>> rnd = pc.Allreduce(MPI.COMM_WORLD, x, total, quorum="majority")
 """
 
-from ._drop_in import Allreduce
-from ._errors import AbiError, DecodeError, Error, MismatchError, StateError
-from ._handle import AllreduceHandle, ScheduleView, Stats
-from ._round import Result, Round
-from ._version import __version__
-from .allreduce import Allreduce_init, Startall, Waitall, Waitany, memory_estimate
-from .gossip import GossipBuffer, GossipStats
-from .grid import Grid, bandwidth_shares
-from .group import GroupAllreduce, GroupAllreduce_init, GroupRound, GroupStats
-from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
-from .quantize import Lattice
-from .resync import ExchangeStats, StateExchange
-from .schedule import Operation, Schedule
-from .topology import Topology
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "AbiError",
-    "Allreduce",
-    "AllreduceHandle",
-    "Allreduce_init",
-    "DecodeError",
-    "Error",
-    "ExchangeStats",
-    "FirstOf",
-    "Full",
-    "GossipBuffer",
-    "GossipStats",
-    "Grid",
-    "GroupAllreduce",
-    "GroupAllreduce_init",
-    "GroupRound",
-    "GroupStats",
-    "LastOf",
-    "Lattice",
-    "Majority",
-    "MismatchError",
-    "Operation",
-    "Policy",
-    "Quorum",
-    "Result",
-    "Round",
-    "Schedule",
-    "ScheduleView",
-    "Solo",
-    "Startall",
-    "StateError",
-    "StateExchange",
-    "Stats",
-    "Topology",
-    "Waitall",
-    "Waitany",
-    "__version__",
-    "bandwidth_shares",
-    "memory_estimate",
-]
+from . import _command, _moved
+
+if TYPE_CHECKING or not _command.only_starts():
+    from ._public import *  # noqa: F403
+    from ._public import __all__ as __all__
+    from ._public import __version__ as __version__
+
+    if not TYPE_CHECKING:
+        __getattr__ = _moved.attribute
+else:
+
+    def __getattr__(name: str) -> Any:
+        """A public name, when the command needs the library after all."""
+        if name.startswith("__") and name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module("._public", __name__), name)

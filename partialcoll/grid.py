@@ -6,30 +6,20 @@ Source: Ryabinin et al., Moshpit SGD, NeurIPS 2021, section 3.1 and appendix G.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from ._ffi import check, ffi, lib
+from ._core import checks
+from ._core.ffi import call, check, ffi, lib
 
 MOST_AXES = 16
 MOST_SIDE = (1 << 32) - 1
 MOST_AUTO = 1 << 32
 
 Cells = npt.NDArray[np.int64]
-
-
-def _whole(value: Any, name: str, least: int, most: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}: expected a whole number, got {value!r}") from None
-    if not least <= number <= most:
-        raise ValueError(f"{name}: expected {least} to {most}, got {number}")
-    return number
 
 
 def _sides(sides: Sequence[int] | str) -> list[int]:
@@ -45,7 +35,7 @@ def _sides(sides: Sequence[int] | str) -> list[int]:
         raise TypeError(f'grid: expected a tuple of sides or "auto", got {sides!r}') from None
     if not 1 <= len(given) <= MOST_AXES:
         raise ValueError(f"grid: expected 1 to {MOST_AXES} axes, got {len(given)}")
-    return [_whole(side, "grid: sides", 1, MOST_SIDE) for side in given]
+    return [checks.integer("grid: sides", side, 1, MOST_SIDE) for side in given]
 
 
 def _numbers(values: Any, name: str, dtype: Any, most: int) -> npt.NDArray[Any]:
@@ -56,10 +46,6 @@ def _numbers(values: Any, name: str, dtype: Any, most: int) -> npt.NDArray[Any]:
     if array.size and not (int(array.min()) >= 0 and int(array.max()) <= most):
         raise ValueError(f"{name}: expected 0 to {most}, got {array.min()} to {array.max()}")
     return np.ascontiguousarray(array, dtype)
-
-
-def _pointer(array: npt.NDArray[Any], ctype: str) -> Any:
-    return ffi.cast(ctype, array.ctypes.data)
 
 
 class Grid:
@@ -79,14 +65,14 @@ class Grid:
         if isinstance(sides, str) and sides == "auto":
             if peers is None:
                 raise ValueError('peers: expected a number with grid="auto", got None')
-            self._peers = _whole(peers, "peers", 1, MOST_AUTO)
+            self._peers = checks.integer("peers", peers, 1, MOST_AUTO)
             room, axes = ffi.new("uint32_t[]", MOST_AXES), ffi.new("uint32_t *")
             check(lib.pcoll_grid_auto(self._peers, room, axes))
             self._sides = tuple(int(side) for side in room[0 : axes[0]])
         else:
             self._sides = tuple(_sides(sides))
             most = (1 << 63) - 1
-            asked = 0 if peers is None else _whole(peers, "peers", 1, most)
+            asked = 0 if peers is None else checks.integer("peers", peers, 1, most)
             check(lib.pcoll_grid_check(self._sides, len(self._sides), asked))
             self._peers = self.cells if peers is None else asked
         self._c_sides = ffi.new("uint32_t[]", self._sides)
@@ -139,10 +125,10 @@ class Grid:
 
     def axis(self, round: int) -> int:
         """Along which axis a round averages: they take turns."""
-        return _whole(round, "round", 0, (1 << 64) - 1) % self.axes
+        return checks.integer("round", round, 0, 2**64 - 1) % self.axes
 
     def _axis(self, axis: int) -> int:
-        return _whole(axis, "axis", 0, self.axes - 1)
+        return checks.integer("axis", axis, 0, self.axes - 1)
 
     @overload
     def line(self, cells: int, axis: int) -> int: ...
@@ -151,7 +137,7 @@ class Grid:
     def line(self, cells: Any, axis: int) -> Any:
         """The lines of the cells along an axis, the keys of their groups: the cells of one line,
         and no others, have one number, less than cells / side."""
-        return self._each(lib.pcoll_grid_lines, cells, axis, np.int64, "uint64_t *")
+        return self._each(lib.pcoll_grid_lines, cells, axis, np.int64)
 
     @overload
     def coordinate(self, cells: int, axis: int) -> int: ...
@@ -159,21 +145,12 @@ class Grid:
     def coordinate(self, cells: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint32]: ...
     def coordinate(self, cells: Any, axis: int) -> Any:
         """Their places on an axis, from 0 to its side - 1."""
-        return self._each(lib.pcoll_grid_coordinates, cells, axis, np.uint32, "uint32_t *")
+        return self._each(lib.pcoll_grid_coordinates, cells, axis, np.uint32)
 
-    def _each(self, function: Any, cells: Any, axis: int, dtype: Any, ctype: str) -> Any:
+    def _each(self, function: Any, cells: Any, axis: int, dtype: Any) -> Any:
         given = _numbers(cells, "cells", np.int64, self.cells - 1)
         out = np.empty(given.shape, dtype)
-        check(
-            function(
-                self._c_sides,
-                self.axes,
-                self._axis(axis),
-                _pointer(given, "uint64_t *"),
-                given.size,
-                _pointer(out, ctype),
-            )
-        )
+        call(function, self._c_sides, self.axes, self._axis(axis), given, given.size, out)
         return out if np.ndim(cells) else out.item()
 
     @overload
@@ -189,17 +166,7 @@ class Grid:
         if given.shape != to.shape:
             raise ValueError(f"chunks: expected the shape of cells, {given.shape}, got {to.shape}")
         out = np.empty_like(given)
-        check(
-            lib.pcoll_grid_move(
-                self._c_sides,
-                self.axes,
-                axis,
-                _pointer(given, "uint64_t *"),
-                _pointer(to, "uint32_t *"),
-                given.size,
-                _pointer(out, "uint64_t *"),
-            )
-        )
+        call(lib.pcoll_grid_move, self._c_sides, self.axes, axis, given, to, given.size, out)
         return out if np.ndim(cells) else out.item()
 
     def chunks(self, round: int, lines: Any, positions: Any, sizes: Any) -> npt.NDArray[np.uint32]:
@@ -216,19 +183,9 @@ class Grid:
                 f"{keys.shape}, {places.shape}, {of.shape}"
             )
         out = np.empty(keys.shape, np.uint32)
-        check(
-            lib.pcoll_grid_chunks(
-                self._c_sides,
-                self.axes,
-                self._peers,
-                _whole(round, "round", 0, (1 << 64) - 1),
-                _pointer(keys, "uint64_t *"),
-                _pointer(places, "uint32_t *"),
-                _pointer(of, "uint32_t *"),
-                keys.size,
-                _pointer(out, "uint32_t *"),
-            )
-        )
+        grid = (self._c_sides, self.axes, self._peers)
+        index = checks.integer("round", round, 0, 2**64 - 1)
+        call(lib.pcoll_grid_chunks, *grid, index, keys, places, of, keys.size, out)
         return out
 
 
@@ -247,9 +204,5 @@ def bandwidth_shares(bandwidths: npt.ArrayLike) -> npt.NDArray[np.float64]:
     if given.ndim != 1:
         raise ValueError(f"bandwidths: expected one dimension, got shape {given.shape}")
     shares = np.empty_like(given)
-    check(
-        lib.pcoll_group_shares(
-            _pointer(given, "double *"), given.size, _pointer(shares, "double *")
-        )
-    )
+    call(lib.pcoll_group_shares, given, given.size, shares)
     return shares

@@ -26,7 +26,8 @@ from __future__ import annotations
 import copy
 from typing import Any, ClassVar
 
-from ._ffi import check, ffi, lib
+from ._core import checks
+from ._core.ffi import check, ffi, lib
 
 
 def _canonical(text: str) -> str:
@@ -36,11 +37,6 @@ def _canonical(text: str) -> str:
     check(lib.pcoll_policy_parse(text.encode(), policy))
     check(lib.pcoll_policy_format(policy, buffer, 200))
     return str(ffi.string(buffer).decode())
-
-
-def _check_number(name: str, value: Any, kinds: tuple[type, ...], expected: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}")
 
 
 class Policy:
@@ -63,9 +59,9 @@ class Policy:
 
     def _complete(self, argument: str, linger: float, deadline: float, max_staleness: int) -> None:
         """Keep the modifiers and the canonical text, which checks everything."""
-        _check_number("linger", linger, (int, float), "seconds")
-        _check_number("deadline", deadline, (int, float), "seconds")
-        _check_number("max_staleness", max_staleness, (int,), "a number of rounds")
+        checks.real("linger", linger, what="seconds")
+        checks.real("deadline", deadline, what="seconds")
+        checks.integer("max_staleness", max_staleness, what="a number of rounds")
         self.linger, self.deadline = float(linger), float(deadline)
         self.max_staleness = max_staleness
         given = [f",{name}={value!r}" for name, value in self._modifiers().items() if value]
@@ -151,7 +147,7 @@ class Quorum(Policy):
         deadline: float = 0.0,
         max_staleness: int = 0,
     ) -> None:
-        _check_number("quorum", ranks, (int, float), "a number of ranks or a fraction")
+        checks.real("quorum", ranks, what="a number of ranks or a fraction")
         self.ranks = ranks
         self._complete(f":{ranks!r}", linger, deadline, max_staleness)
 
@@ -165,7 +161,7 @@ class _Drawn(Policy):
     def __init__(
         self, m: int, *, linger: float = 0.0, deadline: float = 0.0, max_staleness: int = 0
     ) -> None:
-        _check_number("quorum", m, (int,), "a number of ranks")
+        checks.integer("quorum", m, what="a number of ranks")
         self.m = m
         self._complete(f":{m!r}", linger, deadline, max_staleness)
 
@@ -193,24 +189,23 @@ class LastOf(_Drawn):
     _name = "last_of"
 
 
+_KINDS: dict[int, type[Policy]] = {
+    lib.PCOLL_SOLO: Solo,
+    lib.PCOLL_MAJORITY: Majority,
+    lib.PCOLL_FULL: Full,
+    lib.PCOLL_QUORUM: Quorum,
+    lib.PCOLL_FIRST_OF: FirstOf,
+    lib.PCOLL_LAST_OF: LastOf,
+}
+
+
 def _from_struct(policy: Any) -> Policy:
-    modifiers = {
-        "linger": policy.linger,
-        "deadline": policy.deadline,
-        "max_staleness": policy.max_staleness,
-    }
-    if policy.kind == lib.PCOLL_QUORUM:
-        return Quorum(policy.count or policy.fraction, **modifiers)
-    if policy.kind == lib.PCOLL_FIRST_OF:
-        return FirstOf(policy.count, **modifiers)
-    if policy.kind == lib.PCOLL_LAST_OF:
-        return LastOf(policy.count, **modifiers)
-    simple: dict[int, type[Policy]] = {
-        lib.PCOLL_SOLO: Solo,
-        lib.PCOLL_MAJORITY: Majority,
-        lib.PCOLL_FULL: Full,
-    }
-    return simple[policy.kind](**modifiers)
+    kind = _KINDS[policy.kind]
+    counts: list[Any] = []
+    if issubclass(kind, (Quorum, _Drawn)):
+        counts = [policy.count or policy.fraction]
+    names = ("linger", "deadline", "max_staleness")
+    return kind(*counts, **{name: getattr(policy, name) for name in names})
 
 
 def parse(text: str) -> Policy:

@@ -12,15 +12,15 @@ import os
 import subprocess
 import sys
 import textwrap
+import zlib
 
 import pytest
 from mpi4py import MPI
 
-from partialcoll import _mpiexec
+from partialcoll.tools import launcher
 
 TEST_LIMIT_S = 180.0
 JOB_LIMIT_S = 120
-TORCH = "test_torch"  # what tests of PyTorch begin with
 
 PREAMBLE = """
 import os, sys, time, warnings
@@ -72,12 +72,18 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Without a launcher, leave what a job of one rank runs as well to that; see run.py."""
-    if "PARTIALCOLL_TEST_LEFT_TO_ONE_RANK" not in os.environ:
+    """Where a commit is tested: of what needs one MPI only the half that run.py says."""
+    half = os.environ.get("PARTIALCOLL_TEST_HALF")
+    if half is None:
         return
-    stays = [not i.get_closest_marker("mpi") or i.path.name.startswith(TORCH) for i in items]
-    config.hook.pytest_deselected(items=[i for i, here in zip(items, stays) if not here])
-    items[:] = [i for i, here in zip(items, stays) if here]
+    left = [i for i in items if i.get_closest_marker("one_mpi") and drawn(i.name) != int(half)]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [i for i in items if i not in left]
+
+
+def drawn(name):
+    """The half of a test: 0 or 1, the same on all ranks."""
+    return zlib.crc32(name.encode()) % 2
 
 
 @pytest.fixture
@@ -114,9 +120,9 @@ def job(clean_environment):
     """Command and environment that start a Python script on some ranks."""
 
     def make(script, ranks, *arguments):
-        vendor = _mpiexec.flavour()
-        command = _mpiexec.command(_mpiexec.find(vendor), vendor, ranks, None, None)
-        launched = _mpiexec.environment(vendor)
+        vendor = launcher.flavor()
+        command = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
+        launched = launcher.environment(vendor)
         extra = {k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k}
         return [*command, sys.executable, str(script), *arguments], {**clean_environment, **extra}
 

@@ -12,6 +12,7 @@ before it runs), prints each file's share and the lines that were never reached,
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -19,60 +20,60 @@ import sys
 import tempfile
 from pathlib import Path
 
-from simulation import ROOT, sources
+from simulation import LIBRARIES, ROOT, archive, sources
 
 FLAGS = [
     "-std=c11",
     "-D_GNU_SOURCE",
+    f"-I{ROOT / 'csrc'}",
     "-O0",
     "--coverage",
     "-DPCOLL_TEST_INTERLEAVE",
     "-DPCOLL_TEST_CHAIN_BYTES=128",
     "-DPCOLL_TEST_CHUNK_BYTES=64",
 ]
-PROGRAMS = {
-    "simulation": ("test_invariants", "test_fuzz", "test_policy"),
-    "steps": ("test_node_steps",),
-    "matching": ("test_matching",),
-}
+PROGRAMS = ("invariants", "fuzz", "policy", "node_steps", "matching")
 ENOUGH = 95.0
 
 
 def measured(source: Path) -> bool:
     """Is this one of the files that have to be covered?"""
     of_domain = source.parent.name == "domain" and source.name.startswith("node")
-    of_group = source.parent.name == "group" and source.stem.split("_")[0] == "match"
+    of_group = source.parent.name == "group" and source.stem.startswith("matchmaking")
     return source.parent.name == "protocol" or source.name == "engine.c" or of_domain or of_group
 
 
 def compile_one(source: Path, folder: Path) -> str:
     """Each file on its own, since gcov wants one object per source; the object."""
-    target = folder / f"{source.parent.name}-{source.stem}.o"
+    target = folder / f"{name_of(source)}.o"
     subprocess.run(["cc", *FLAGS, "-c", str(source), "-o", str(target)], check=True)
     return str(target)
 
 
+def name_of(source: Path) -> str:
+    return "-".join(source.relative_to(ROOT).with_suffix("").parts)
+
+
 def build(folder: Path) -> list[str]:
     """The programs."""
-    compiled: dict[Path, str] = {}
+    libraries = []
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for what in ("helpers", "core"):
+            compiled = pool.map(lambda source: compile_one(source, folder), sources(what))
+            libraries.append(archive(folder / f"{what}.a", list(compiled)))
     programs = []
-    for group, names in PROGRAMS.items():
-        mains = [ROOT / "tests/c" / f"{name}.c" for name in names]
-        common = [source for source in sources(group) if source not in mains]
-        for main in mains:
-            for source in (*common, main):
-                compiled[source] = compiled.get(source) or compile_one(source, folder)
-            programs.append(str(folder / main.stem))
-            objects = [compiled[source] for source in (*common, main)]
-            subprocess.run(
-                ["cc", "--coverage", *objects, "-lm", "-lpthread", "-o", programs[-1]], check=True
-            )
+    for name in PROGRAMS:
+        programs.append(str(folder / name))
+        main = compile_one(ROOT / f"tests/c/test_{name}.c", folder)
+        subprocess.run(
+            ["cc", "--coverage", main, *libraries, *LIBRARIES, "-o", programs[-1]], check=True
+        )
     return programs
 
 
 def lines(folder: Path, source: Path) -> dict[int, int]:
     """How often each line that has code was reached."""
-    notes = folder / f"{source.parent.name}-{source.stem}.gcda"
+    notes = folder / f"{name_of(source)}.gcda"
     done = subprocess.run(
         ["gcov", "--json-format", "--stdout", str(notes)],
         cwd=folder,
@@ -105,7 +106,7 @@ def main() -> int:
         }
         for program in build(folder):
             subprocess.run([program], env=env, check=True, stdout=subprocess.DEVNULL)
-        for source in filter(measured, sources()):
+        for source in filter(measured, sources("core")):
             counts = lines(folder, source)
             missed = sorted(number for number, count in counts.items() if not count)
             rows.append(

@@ -20,12 +20,12 @@ def own_segments():
 def launch(ranks, words, limit_s=300):
     """Run Python with these arguments on so many ranks, or, after --program, the program that
     they name; its exit status."""
-    from partialcoll import _mpiexec
+    from partialcoll.tools import launcher
 
-    vendor = _mpiexec.flavour()
-    command = _mpiexec.command(_mpiexec.find(vendor), vendor, ranks, None, None)
+    vendor = launcher.flavor()
+    command = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
     command += words[1:] if words[0] == "--program" else [sys.executable, *words]
-    return subprocess.run(command, env=_mpiexec.environment(vendor), timeout=limit_s).returncode
+    return subprocess.run(command, env=launcher.environment(vendor), timeout=limit_s).returncode
 
 
 if __name__ == "__main__":

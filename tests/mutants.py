@@ -6,7 +6,10 @@ simulated schedules with it (for the domain and the gossip buffers: those of the
 matchmaking and groups: those of their peers) has to end with a broken invariant: a crash, a hang or
 a clean run is a failure of this script. The unchanged sources have to pass first.
 
-    python tests/mutants.py [--jobs 2] [--json F] [NAME ...]
+    python tests/mutants.py [--jobs 2] [--json F] [--slice I/N] [NAME ...]
+
+A slice is two mistakes of each file, always the same, and the I-th of N parts of the others: what a
+commit has to pass, where the next one takes the next part. Those that take long are in no slice.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from pathlib import Path
 
 from mistakes import MUTANTS, Mutant
-from simulation import ROOT, sources
+from simulation import LIBRARIES, ROOT, archive, sources
 
 FLAGS = [
     "-std=c11",
     "-D_GNU_SOURCE",
+    "-DPCOLL_CHECKS",
     "-O1",
     "-DPCOLL_TEST_INTERLEAVE",
     "-DPCOLL_TEST_CHAIN_BYTES=128",
@@ -36,11 +41,27 @@ FLAGS = [
     "-DPCOLL_TEST_CHUNK_BLOCKS=1",
     "-DPCOLL_TEST_TRIES=2",
 ]
-MOST_SCHEDULES = 60000  # two of them need 19782
+MAX_SCHEDULES = 60000  # two of them need 19782
 SCHEDULES = {"group": 3000}  # a schedule is a hundred rounds
-PROGRAMS = ("simulation", "steps", "gossip", "matching", "group")
+PROGRAMS = {
+    "simulation": "invariants",
+    "steps": "node_steps",
+    "gossip": "gossip_steps",
+    "matching": "matching",
+    "group": "group",
+}
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")
-MATCHING = re.compile(r"group/(match(_\w+)?|verdict)\.[ch]")
+MATCHING = re.compile(r"protocol/group/(matchmaking(_\w+)?|decision)\.[ch]")
+ALWAYS = 2  # of each file, in every slice
+# Take a hundred times as long as the others to be caught: never in a slice.
+LONG = {
+    "slices have no room for their headers",
+    "a list is taken by one that follows nobody any more",
+    "a list is taken from anybody while following",
+    "who sees somebody ahead is behind, though others come",
+    "members send no heartbeats",
+    "complete rounds are counted across missed ones",
+}
 PATIENCE = 900  # seconds for one mutant: only a hang takes that long
 
 
@@ -50,9 +71,17 @@ def program_of(mutant: Mutant) -> str:
         return "gossip"
     if MATCHING.fullmatch(mutant.file):
         return "matching"
-    if mutant.file.startswith("group/") or mutant.file.endswith("/butterfly.c"):
+    if mutant.file.startswith(("group/", "protocol/group/")) or mutant.file.endswith(
+        "/butterfly.c"
+    ):
         return "group"
     return "steps" if DOMAIN.fullmatch(mutant.file) else "simulation"
+
+
+def as_pattern(text: str) -> str:
+    """This text, wherever a formatter breaks its lines."""
+    words = [re.escape(word) for word in text.split()]
+    return r"\s+".join(words)
 
 
 class Builder:
@@ -60,12 +89,14 @@ class Builder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.sources = {program: sources(program) for program in PROGRAMS}
+        self.sources = {what: sources(what) for what in ("core", "helpers")}
+        self.mains = {p: ROOT / f"tests/c/test_{name}.c" for p, name in PROGRAMS.items()}
         self.objects: dict[Path, Path] = {}
+        self.archives: list[str] = []
 
-    def compile(self, source: Path, to: Path) -> None:
+    def compile(self, source: Path, to: Path, tree: Path = ROOT / "csrc") -> None:
         subprocess.run(
-            ["cc", *FLAGS, "-c", str(source), "-o", str(to)],
+            ["cc", *FLAGS, f"-I{tree}", "-c", str(source), "-o", str(to)],
             check=True,
             capture_output=True,
             text=True,
@@ -74,39 +105,51 @@ class Builder:
     def compile_all(self, jobs: int) -> None:
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             compiled = []
-            every = {source: None for group in self.sources.values() for source in group}
+            every = [*self.mains.values(), *self.sources["helpers"], *self.sources["core"]]
             for i, source in enumerate(every):
                 self.objects[source] = self.folder / f"{i}-{source.stem}.o"
                 compiled.append(pool.submit(self.compile, source, self.objects[source]))
             for future in compiled:
                 future.result()
+        for what, files in self.sources.items():
+            objects = [str(self.objects[source]) for source in files]
+            self.archives.insert(0, archive(self.folder / f"{what}.a", objects))
 
-    def link(self, of: str, name: str, changed: dict[Path, Path]) -> Path:
+    def link(self, of: str, name: str, changed: list[Path]) -> Path:
+        """What has changed takes the place of the archive's member of that name."""
         program = self.folder / name
-        objects = [str(changed.get(s, self.objects[s])) for s in self.sources[of]]
+        archives = list(self.archives)
+        if changed:
+            archives[-1] = str(self.folder / f"{name}.a")
+            shutil.copyfile(self.archives[-1], archives[-1])
+            archive(Path(archives[-1]), [str(file) for file in changed])
         subprocess.run(
-            ["cc", *objects, "-lm", "-lpthread", "-o", str(program)],
+            ["cc", str(self.objects[self.mains[of]]), *archives, *LIBRARIES, "-o", str(program)],
             check=True,
             capture_output=True,
             text=True,
         )
+        for file in {*archives} - {*self.archives}:
+            Path(file).unlink()
         return program
 
     def plant(self, index: int, mutant: Mutant) -> Path:
         original = ROOT / "csrc" / mutant.file
         text = original.read_text()
-        if text.count(mutant.old) != 1:
+        found = list(re.finditer(as_pattern(mutant.old), text))
+        if len(found) != 1:
             raise SystemExit(
-                f"{mutant.name}: found {text.count(mutant.old)} times in {mutant.file}, "
+                f"{mutant.name}: found {len(found)} times in {mutant.file}, "
                 f"expected once:\n{mutant.old}"
             )
+        begin, end = found[0].span()
         tree = self.folder / f"csrc-{index}"
         shutil.copytree(ROOT / "csrc", tree, ignore=shutil.ignore_patterns("*.so", "*.o"))
-        (tree / mutant.file).write_text(text.replace(mutant.old, mutant.new))
-        changed = {}
+        (tree / mutant.file).write_text(text[:begin] + mutant.new + text[end:])
+        changed = []
         for source in self.concerned(original):
-            changed[source] = tree / f"{source.stem}.o"
-            self.compile(tree / source.relative_to(ROOT / "csrc"), changed[source])
+            changed.append(tree / self.objects[source].name)
+            self.compile(tree / source.relative_to(ROOT / "csrc"), changed[-1], tree)
         program = self.link(program_of(mutant), f"mutant-{index}", changed)
         shutil.rmtree(tree)
         return program
@@ -115,8 +158,8 @@ class Builder:
         """What has to be compiled again: of a header, the files that may include it."""
         if file.suffix == ".c":
             return [file]
-        pattern = "gossip/*.c" if file.parent.name == "gossip" else "domain/node*.c"
-        return sorted({*(ROOT / "csrc").glob(pattern)} & {*self.objects})
+        folder = file.parent.name if file.parent.name in ("gossip", "group") else "domain"
+        return sorted({*(ROOT / "csrc").glob(f"{folder}/*.c")} & {*self.objects})
 
 
 def run(program: Path, schedules: int) -> tuple[int | None, str, float]:
@@ -136,7 +179,7 @@ def run(program: Path, schedules: int) -> tuple[int | None, str, float]:
     return done.returncode, done.stdout + done.stderr, time.monotonic() - begin
 
 
-def verdict(status: int | None, said: str) -> tuple[bool, str]:
+def decision(status: int | None, said: str) -> tuple[bool, str]:
     """Was it caught by an invariant, and by which or what happened instead."""
     broken = re.search(r"invariant broken: ([a-z ]+)", said)
     if status == 1 and broken:
@@ -153,8 +196,8 @@ def judge(builder: Builder, index: int, mutant: Mutant) -> dict[str, object]:
         program = builder.plant(index, mutant)
     except subprocess.CalledProcessError as error:
         return {"mutant": mutant.name, "caught": False, "by": "DOES NOT COMPILE " + error.stderr}
-    status, said, seconds = run(program, SCHEDULES.get(program_of(mutant), MOST_SCHEDULES))
-    caught, by = verdict(status, said)
+    status, said, seconds = run(program, SCHEDULES.get(program_of(mutant), MAX_SCHEDULES))
+    caught, by = decision(status, said)
     seed = re.search(r"PARTIALCOLL_SEED=(\d+)", said)
     return {
         "mutant": mutant.name,
@@ -166,21 +209,39 @@ def judge(builder: Builder, index: int, mutant: Mutant) -> dict[str, object]:
     }
 
 
+def drawn(mutant: Mutant) -> int:
+    """A number that stays the mutant's own whatever others come and go."""
+    return zlib.crc32(mutant.name.encode())
+
+
+def part(mutants: list[Mutant], text: str) -> list[Mutant]:
+    """The slice "I/N" of them; I may be any number, it counts modulo N."""
+    index, parts = (int(word) for word in text.split("/"))
+    short = [m for m in mutants if m.name not in LONG]
+    always = set()
+    for file in {m.file for m in short}:
+        always |= set(sorted((m for m in short if m.file == file), key=drawn)[:ALWAYS])
+    return [m for m in short if m in always or drawn(m) % parts == index % parts]
+
+
 def main() -> int:
     """Run them; exit 1 if one was not caught."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", help="write what was seen to a file")
     parser.add_argument("names", nargs="*", help="only mutants whose name contains one of these")
+    parser.add_argument("--slice", metavar="I/N", help="two of each file and a part of the others")
     options = parser.parse_args()
     chosen = [m for m in MUTANTS if not options.names or any(n in m.name for n in options.names)]
+    if options.slice:
+        chosen = part(chosen, options.slice)
     if not chosen:
         parser.error(f"no mutant has any of {options.names} in its name")
     with tempfile.TemporaryDirectory() as folder:
         builder = Builder(Path(folder))
         builder.compile_all(options.jobs)
         for program in PROGRAMS:
-            status, said, _ = run(builder.link(program, f"unchanged-{program}", {}), 200)
+            status, said, _ = run(builder.link(program, f"unchanged-{program}", []), 200)
             if status != 0:
                 print(f"the unchanged sources do not pass:\n{said}", file=sys.stderr)
                 return 1

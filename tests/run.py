@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the test suite: what needs no launcher without one, then under mpiexec for several numbers
-of ranks. All of it for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node reduce; but
-what knows nothing of domains (`WITHOUT_DOMAINS`) in the first one only. What rides on collectives
-that are tested for every number of ranks (`test_torch*`) runs on some of them (`TORCH_RANKS`),
-since each process takes a while to load PyTorch.
+of ranks, for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node reduce.
 
-python tests/run.py --ranks "1 2 3 4 5 8" --domains "node rank" [pytest arguments]
+    python tests/run.py --commit                                     what each commit has to pass
+    python tests/run.py --ranks "1 2 3 4 5 8" --domains "node rank"  all of it
+    … [pytest arguments]
+
+What a test depends on, it says by its markers (pyproject.toml): `mpi` runs on all numbers of ranks,
+`one_domain` in the first setting only, `few_ranks` on FEW_RANKS. What is `one_mpi` each commit runs
+with one MPI, half of it with each, and the next commit with the other one. CONTRIBUTING.md says
+what each commit leaves out.
 """
 
 import argparse
@@ -16,44 +20,24 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from launch import launch, own_segments
+
+from partialcoll.tools import launcher
 
 TESTS = Path(__file__).resolve().parent
 SELF = str(Path(__file__).resolve())
 JOB_LIMIT_S = 3600  # of all tests; a test that hangs ends after TEST_LIMIT_S of conftest.py
-TORCH_RANKS = (2, 5)  # and one without a launcher
-# One-sided communication, arithmetic, simulations, texts: the same in every domain.
-WITHOUT_DOMAINS = [
-    "bench_train",
-    "decentralised",
-    "decentralised_mpi",
-    "doc",
-    "gossip",
-    "grid",
-    "group",
-    "layers",
-    "model",
-    "moshpit",
-    "pairing",
-    "policy",
-    "quantize",
-    "resync",
-    "sim",
-    "sim_gossip",
-    "sim_moshpit",
-    "topology",
-    "torch",
-    "torch_backend",
-    "torch_decentralised",
-    "torch_decentralised_order",
-    "torch_decentralised_state",
-    "torch_decentralised_use",
-    "torch_hook",
-    "torch_names",
-    "torch_overlap",
-    "torch_state",
-]
+FEW_RANKS = (2, 5)  # and one without a launcher
+ALONE = 0  # without a launcher
+
+# For each commit: each MPI has three numbers of ranks and both settings, each number of ranks has
+# both settings, and none of it is there twice.
+COMMIT = {
+    "mpich": [(ALONE, "node"), (2, "node"), (3, "rank"), (5, "node")],
+    "openmpi": [(ALONE, "rank"), (2, "rank"), (3, "node"), (5, "node")],
+}
 
 
 def worker(arguments):
@@ -72,54 +56,83 @@ def worker(arguments):
 def main():
     if "--worker" in sys.argv:
         sys.exit(worker([a for a in sys.argv[1:] if a != "--worker"]))
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", default="1 2 3 4 5 8")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--commit", action="store_true", help="what each commit has to pass")
+    parser.add_argument("--ranks", default="1 2 3 4 5 8", help="0: without a launcher")
     parser.add_argument("--domains", default="node rank")
+    parser.add_argument("--only", metavar="JOB", help="one of these jobs, as node-3 or rank-alone")
     options, arguments = parser.parse_known_args()
+    if options.only and options.only not in [job.name for job in jobs(options)]:
+        parser.error(
+            f"--only: expected one of {[j.name for j in jobs(options)]}, got {options.only}"
+        )
     # From elsewhere than the checkout, so that the installed package is tested.
     os.chdir(TESTS)
     begin = time.monotonic()
     code = 0
     with own_segments():
-        for i, domain in enumerate(options.domains.split()):
-            os.environ["PARTIALCOLL_DOMAIN"] = domain
-            left_out = [f"--ignore={TESTS}/test_{name}.py" for name in WITHOUT_DOMAINS if i]
-            code = code or run_all(options, [*left_out, *(arguments or [str(TESTS)])], begin)
+        for job in [j for j in jobs(options) if options.only in (None, j.name)]:
+            if options.commit:
+                os.environ["PARTIALCOLL_TEST_HALF"] = str(half(job))
+            code = code or run_job(job, arguments or [str(TESTS)], begin)
     sys.exit(code)
 
 
-def run_all(options, arguments, begin):
-    """Every number of ranks in turn; the first exit status that is not 0."""
+class Job(NamedTuple):
+    """Some ranks in one setting, and which tests they run: expressions over markers."""
 
-    def say(what):
-        domain = os.environ["PARTIALCOLL_DOMAIN"]
-        print(f"== domain {domain}: {what} ({time.monotonic() - begin:.0f} s so far)", flush=True)
+    ranks: int
+    domain: str
+    markers: tuple[str, ...] = ()
 
-    say("without a launcher")
-    words = ["--with-mpi", "-q", "--durations=40", *arguments]
+    @property
+    def name(self):
+        return f"{self.domain}-{self.ranks or 'alone'}"
+
+
+def jobs(options):
+    if options.commit:
+        mpi = launcher.flavor()
+        return [Job(*job) for job in COMMIT[mpi]]
+    numbers = [int(word) for word in options.ranks.split()]
+    # What a job of one rank runs as well is left to that.
+    alone = ["not mpi or few_ranks"] if 1 in numbers else []
+    each = [(ALONE, alone), *((ranks, []) for ranks in numbers)]
+    return [
+        Job(ranks, domain, [*markers, *(["not one_domain"] if i else [])])
+        for i, domain in enumerate(options.domains.split())
+        for ranks, markers in each
+    ]
+
+
+def half(job):
+    """Which half of the tests of one MPI is this job's: the other one than the other MPI's, than on
+    another number of ranks and than of the commit before."""
+    count = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True)
+    turn = int(count.stdout) if count.returncode == 0 else 0
+    return (turn + sorted(COMMIT).index(launcher.flavor()) + (job.ranks == FEW_RANKS[-1])) % 2
+
+
+def run_job(job, arguments, begin):
+    """Its exit status."""
+    os.environ["PARTIALCOLL_DOMAIN"] = job.domain
+    what = f"{job.ranks} ranks" if job.ranks else "without a launcher"
+    seconds = time.monotonic() - begin
+    print(f"== domain {job.domain}: {what} ({seconds:.0f} s so far)", flush=True)
+    markers = list(job.markers)
+    words = ["--with-mpi", "-q", "--no-header", "--durations=20", *arguments]
+    if job.ranks:
+        markers.append("mpi")
+    if job.ranks and job.ranks not in FEW_RANKS:  # nor shall ranks load PyTorch to leave it out
+        markers.append("not few_ranks")
+        words.append(f"--ignore={TESTS}/pytorch")
+    if markers:
+        words += ["-m", " and ".join(f"({text})" for text in markers)]
+    if job.ranks:
+        return launch_and_hear(job.ranks, [SELF, "--worker", *words])
     with tempfile.TemporaryDirectory(prefix="partialcoll-alone-") as folder:
         environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": folder}  # as for ranks, see worker
-        if "1" in options.ranks.split():
-            environment["PARTIALCOLL_TEST_LEFT_TO_ONE_RANK"] = "1"
-        code = subprocess.call([sys.executable, "-m", "pytest", *words], env=environment)
-    for ranks in [int(word) for word in options.ranks.split()]:
-        if code:
-            break
-        say(f"{ranks} ranks")
-        words = [
-            "--worker",
-            "--with-mpi",
-            "-m",
-            "mpi",
-            "-q",
-            "--no-header",
-            "--durations=8",
-            *arguments,
-        ]
-        if ranks not in TORCH_RANKS:
-            words += [f"--ignore={path}" for path in sorted(TESTS.glob("test_torch*.py"))]
-        code = launch_and_hear(ranks, [SELF, *words])
-    return code
+        return subprocess.call([sys.executable, "-m", "pytest", *words], env=environment)
 
 
 def launch_and_hear(ranks, words):

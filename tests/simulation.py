@@ -7,11 +7,18 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# Archives of core and helpers need each other: a helper watches what the core calls.
+LIBRARIES = ["-lm", "-lpthread"]
 
 
-def sources(program: str = "simulation") -> list[Path]:
-    """The C sources, the test's main included; program: simulation (test_invariants) or steps
-    (test_node_steps)."""
-    command = ["make", "-s", f"print-{program}"]
+def sources(what: str) -> list[Path]:
+    """The C sources of the `core`, or the `helpers` of the C tests."""
+    command = ["make", "-s", f"print-{what}"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in names.split()]
+
+
+def archive(to: Path, objects: list[str]) -> str:
+    """A program takes out of it what it needs."""
+    subprocess.run(["ar", "rcs", str(to), *objects], check=True)
+    return str(to)

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Activation broadcast: the union of P binomial trees, so that any vertex can be the
+ * Activation broadcast: the union of P binomial trees, so that any endpoint can be the
  * root. Source: Di Girolamo et al. 2015; Li et al., PPoPP 2020, section 4.1.1
  * ("Activation").
  *
- * Vertex r has out-edges k = 0 … L-1 to (r + 2^k) mod P and in-edges from (r - 2^k) mod
- * P, L = ceil(log2 P). Starting (N0) fires all out-edges; an activation through in-edge
- * k fires the out-edges j > k. Each out-edge has a gate of its own, "any of N0 and the
- * in-edges below me", and is consumed on its own: a vertex that forwarded only on its
- * first activation would leave ranks out from P = 5 on. The active part starts with any
- * of N0 and the in-edges (N1).
+ * Endpoint r has out-edges k = 0 … L-1 to (r + 2^k) mod P and in-edges from (r - 2^k)
+ * mod P, L = ceil(log2 P). Starting (N0) fires all out-edges; an activation through
+ * in-edge k fires the out-edges j > k. Each out-edge has a gate of its own, "any of N0
+ * and the in-edges below me", and is consumed on its own: an endpoint that forwarded
+ * only on its first activation would leave ranks out from P = 5 on. The active part
+ * starts with any of N0 and the in-edges (N1).
  *
  * Every sum of distinct powers of two below 2^L is a path with growing k, and each
- * distance d < P has one, so every vertex is reached from every root within L hops, for
- * any P. Distances beyond P wrap around and give duplicates, which are consumed.
+ * distance d < P has one, so every endpoint is reached from every root within L hops,
+ * for any P. Distances beyond P wrap around and give duplicates, which are consumed.
  *
  * Steps <= L; messages sent <= L of one control message each.
  */
-#include "algorithms.h"
+#include "algorithms/algorithms.h"
 
 int activation_edges(uint32_t size)
 {

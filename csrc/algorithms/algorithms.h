@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Schedule builders, one per file. Each adds its operations for one vertex to a
+ * Schedule builders, one per file. Each adds its operations for one endpoint to a
  * schedule and returns the operation that ends its part; none knows how operations are
  * carried out.
  */
@@ -9,14 +9,14 @@
 
 #include <stddef.h>
 
-#include "../include/partialcoll.h"
-#include "../schedule/sched.h"
+#include "include/partialcoll.h"
+#include "schedule/sched.h"
 
 enum { MAX_ACTIVATION_EDGES = 32, MAX_TEMPS = 16 };
 
 /* The buffers that operations name. */
 enum round_buffer {
-    BUFFER_DEPOSIT,      /* what the members of the vertex have handed in */
+    BUFFER_DEPOSIT,      /* what the members of the endpoint have handed in */
     BUFFER_CONTRIBUTION, /* frozen at the activation */
     BUFFER_RESULT,
     BUFFER_TEMP, /* the first of the temporaries */
@@ -25,7 +25,7 @@ enum round_buffer {
 
 /* The operations of the activation that its executor must know. */
 struct activation {
-    int start;  /* event: this vertex starts the round itself (N0) */
+    int start;  /* event: this endpoint starts the round itself (N0) */
     int force;  /* event: so does it, and activates the others; start, or one of its own
                  */
     int active; /* the round is active here (N1): the data part goes after it */
@@ -33,16 +33,16 @@ struct activation {
     int from[MAX_ACTIVATION_EDGES]; /* control receive of each in-edge */
 };
 
-/* Broadcast of an activation from any vertex to all. Steps <= ceil(log2 P) hops. */
+/* Broadcast of an activation from any endpoint to all. Steps <= ceil(log2 P) hops. */
 void build_activation(struct sched *s, uint32_t rank, uint32_t size,
                       struct activation *a);
-/* No broadcast: every vertex starts by itself. */
+/* No broadcast: every endpoint starts by itself. */
 void build_own_activation(struct sched *s, struct activation *a);
-/* Every vertex starts by itself, and one that is forced activates all. */
+/* Every endpoint starts by itself, and one that is forced activates all. */
 void build_forced_activation(struct sched *s, uint32_t rank, uint32_t size,
                              struct activation *a);
 
-/* In-edge k of the activation comes from this vertex. */
+/* In-edge k of the activation comes from this endpoint. */
 uint32_t activation_source(uint32_t rank, uint32_t size, int edge);
 /* Number of in-edges (and out-edges): ceil(log2 size). */
 int activation_edges(uint32_t size);
@@ -66,11 +66,11 @@ struct algorithm_plan {
     int native_parts; /* native: buffers of the handle */
 };
 
-/* For `size` vertices and so many bytes of data. */
+/* For `size` endpoints and so many bytes of data. */
 void algorithm_plan(enum pcoll_algorithm algorithm, uint32_t size, size_t bytes,
                     struct algorithm_plan *plan);
 
-/* About how many operations that is for one vertex. */
+/* About how many operations that is for one endpoint. */
 uint32_t algorithm_operations(const struct algorithm_plan *plan, uint32_t size);
 
 /*
@@ -87,7 +87,7 @@ typedef int allreduce_builder(struct sched *s, uint32_t rank, uint32_t size, int
 allreduce_builder build_allreduce_recdbl, build_allreduce_rabenseifner,
     build_allreduce_ring, build_allreduce_native;
 
-/* One vertex alone: its contribution is the result. The end of the round. */
+/* One endpoint alone: its contribution is the result. The end of the round. */
 int build_allreduce_alone(struct sched *s, int freeze);
 
 /* A butterfly among the members of a group, by their places in its list. */
@@ -106,7 +106,7 @@ enum butterfly_edge { BUTTERFLY_INPUT, BUTTERFLY_RESULT };
 int build_butterfly(struct sched *s, const struct butterfly_plan *plan, int start,
                     int *scratch);
 
-/* Vertices beyond the largest power of two fold into the first ones: the size of what
+/* Endpoints beyond the largest power of two fold into the first ones: the size of what
  * is left. */
 uint32_t largest_power_of_two(uint32_t size);
 

@@ -8,7 +8,7 @@
  * of the headers (source: docs/algorithms.md). Steps and bytes: the vendor's. The order
  * of additions is the vendor's as well.
  */
-#include "algorithms.h"
+#include "algorithms/algorithms.h"
 
 int build_allreduce_native(struct sched *s, uint32_t rank, uint32_t size, int freeze,
                            const struct algorithm_plan *plan)

@@ -4,24 +4,25 @@
  * Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
  * Operations in MPICH", IJHPCA 2005, section 4 (Rabenseifner's algorithm).
  *
- * With m = 2^floor(log2 P): the vertices from m on fold into the first P - m. Then the
- * partners across 1, 2, 4 … vertices each give the other one half of what they still
- * own, and reduce what they keep (the lower vertex on the left, so the bits are those
+ * With m = 2^floor(log2 P): the endpoints from m on fold into the first P - m. Then the
+ * partners across 1, 2, 4 … endpoints each give the other one half of what they still
+ * own, and reduce what they keep (the lower endpoint on the left, so the bits are those
  * of recursive doubling); and, the other way round, give each other what they own until
  * all own everything. The folded ones get the result.
  *
  * Steps: 2 log2 m, plus 2 where P is no power of two. Bytes sent: 2 S (m-1)/m (+ S).
  *
  * Headers travel with the halves of the first phase, next to them, in space that this
- * vertex has given away before. A reduction changes the header, and the next half's
+ * endpoint has given away before. A reduction changes the header, and the next half's
  * goes where the last one's data may be: so a half is reduced when the other one has
- * gone. After the first phase every vertex knows the whole header: none in the second.
+ * gone. After the first phase every endpoint knows the whole header: none in the
+ * second.
  */
-#include "algorithms.h"
+#include "algorithms/algorithms.h"
 
 enum { EDGE_FOLD = 0, EDGE_UNFOLD = 1, EDGE_EXCHANGE = 2, MAX_STEPS = 32 };
 
-/* One vertex on its way. */
+/* One endpoint on its way. */
 struct walk {
     struct sched *s;
     uint32_t rank;
@@ -56,7 +57,7 @@ static void send_slice(struct walk *w, uint32_t peer, int edge, struct slice sli
     w->last_send = send;
 }
 
-/* Receive a slice and reduce it into the result, lower vertex on the left. */
+/* Receive a slice and reduce it into the result, lower endpoint on the left. */
 static int absorb(struct walk *w, uint32_t peer, int edge, struct slice slice,
                   enum header_place place)
 {
@@ -76,7 +77,7 @@ static int absorb(struct walk *w, uint32_t peer, int edge, struct slice slice,
     return reduce;
 }
 
-/* Across 2^k vertices: the lower one keeps the first half. */
+/* Across 2^k endpoints: the lower one keeps the first half. */
 static void halve(struct walk *w, int k)
 {
     uint32_t peer = w->rank ^ (uint32_t)1 << k;

@@ -4,16 +4,16 @@
  * Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
  * Operations in MPICH", IJHPCA 2005, section 4.
  *
- * With m = 2^floor(log2 P): the vertices from m on fold into the first P - m, the first
- * m exchange everything with their partner across 1, 2, 4 … vertices, and the folded
- * ones get the result. Both partners reduce the same two operands, the one of the lower
- * vertex on the left, so all hold the same bits.
+ * With m = 2^floor(log2 P): the endpoints from m on fold into the first P - m, the
+ * first m exchange everything with their partner across 1, 2, 4 … endpoints, and the
+ * folded ones get the result. Both partners reduce the same two operands, the one of
+ * the lower endpoint on the left, so all hold the same bits.
  *
  * Steps: log2 m, plus 2 where P is no power of two. Bytes sent: S log2 m (+ S).
  * Receives alternate between two temporaries, so step k+1 is posted while step k is
  * reduced.
  */
-#include "algorithms.h"
+#include "algorithms/algorithms.h"
 
 enum { EDGE_FOLD = 0, EDGE_UNFOLD = 1, EDGE_EXCHANGE = 2 };
 
@@ -22,14 +22,14 @@ struct chain {
     struct sched *s;
     uint32_t rank;
     int freeze;
-    int value;     /* buffer that holds this vertex's part so far */
+    int value;     /* buffer that holds this endpoint's part so far */
     int ready;     /* operation after which it does */
     int last_send; /* sends from `value` that must be over before it changes, or -1 */
     int free_after[2]; /* operation after which each temporary may be received into */
     int steps;
 };
 
-/* Receive from a peer and reduce into the result, lower vertex on the left. */
+/* Receive from a peer and reduce into the result, lower endpoint on the left. */
 static void absorb(struct chain *c, uint32_t peer, int edge)
 {
     int which = c->steps++ % 2;
@@ -54,7 +54,7 @@ static void give(struct chain *c, uint32_t peer, int edge)
     sched_after(c->s, c->last_send, c->ready);
 }
 
-/* Vertices beyond the power of two: hand in, take the result. */
+/* Endpoints beyond the power of two: hand in, take the result. */
 static int build_folded(struct chain *c, uint32_t peer)
 {
     give(c, peer, EDGE_FOLD);

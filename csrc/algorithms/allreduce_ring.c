@@ -5,20 +5,20 @@
  * workstations", JPDC 2009; the pieces are those of Thakur et al. (see recursive
  * doubling), pipelined.
  *
- * The data is cut into P segments. Segment s starts at vertex s+1, goes round once
- * while every vertex adds its own on the right, and is complete at vertex s; then it
- * goes round once more. Each vertex so sends to the next and receives from the one
+ * The data is cut into P segments. Segment s starts at endpoint s+1, goes round once
+ * while every endpoint adds its own on the right, and is complete at endpoint s; then
+ * it goes round once more. Each endpoint so sends to the next and receives from the one
  * before, all the time. Each segment is cut again, into chains that go round side by
  * side: while a piece of one is reduced, pieces of others are under way.
  *
  * Steps: 2 (P-1). Bytes sent: 2 S (P-1)/P.
  *
- * A piece travels behind its header in the first turn; after it every vertex knows the
- * whole header: none in the second one. Each chain has two temporaries, and in each
+ * A piece travels behind its header in the first turn; after it every endpoint knows
+ * the whole header: none in the second one. Each chain has two temporaries, and in each
  * turn two edges, for odd and even steps: a receive is posted only when the one two
  * steps before it is over, so there is never a choice.
  */
-#include "algorithms.h"
+#include "algorithms/algorithms.h"
 
 enum { EDGES_OF_CHAIN = 4, EDGE_GATHER = 2 };
 
@@ -29,7 +29,7 @@ struct ring {
     uint32_t chain;
 };
 
-/* Of this chain, the piece of the segment `behind` vertices behind this one. */
+/* Of this chain, the piece of the segment `behind` endpoints behind this one. */
 static struct slice piece(const struct ring *r, uint32_t behind)
 {
     uint32_t segment = (r->rank + 2 * r->size - behind) % r->size;
@@ -61,7 +61,7 @@ static int add_recv(const struct ring *r, int edge, int into, struct slice slice
     return recv;
 }
 
-/* The first turn: what this vertex owns at its end is reduced. */
+/* The first turn: what this endpoint owns at its end is reduced. */
 static int reduce_scatter(const struct ring *r, int freeze)
 {
     int temps[2] = {BUFFER_TEMP + 2 * (int)r->chain,

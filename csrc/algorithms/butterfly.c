@@ -16,7 +16,7 @@
  * post a receive that its peer answers. A piece of one member has two places, for odd
  * and even pieces: it is fetched when the piece two before it has been reduced.
  */
-#include "algorithms.h"
+#include "algorithms/algorithms.h"
 
 struct butterfly {
     struct sched *s;

@@ -2,10 +2,10 @@
 /* The arguments of an allreduce, as numbers that its ranks compare. */
 #include <string.h>
 
-#include "../algorithms/algorithms.h"
-#include "../base/splitmix.h"
-#include "agree.h"
-#include "arrivals.h"
+#include "algorithms/algorithms.h"
+#include "base/random.h"
+#include "runtime/agreement.h"
+#include "allreduce/event_log.h"
 
 enum field {
     FIELD_BUFFERS,
@@ -85,7 +85,7 @@ static void fill_fields(uint64_t *f, const pcoll_buffer *buffers, int nbuffers,
     memcpy(&f[FIELD_LINGER], &o->policy.linger, sizeof *f);
     memcpy(&f[FIELD_DEADLINE], &o->policy.deadline, sizeof *f);
     f[FIELD_MAX_STALENESS] = o->policy.max_staleness;
-    f[FIELD_RECORDS] = arrivals_wanted();
+    f[FIELD_RECORDS] = event_log_wanted();
     f[FIELD_DOMAIN] = (uint64_t)o->domain;
     f[FIELD_DOMAIN_RANKS] = o->domain_ranks;
     f[FIELD_ALGORITHM] = (uint64_t)o->algorithm;
@@ -96,7 +96,7 @@ static void fill_fields(uint64_t *f, const pcoll_buffer *buffers, int nbuffers,
     f[FIELD_NAME] = o->name;
 }
 
-int agree_arguments(struct context *c, int local, const pcoll_buffer *buffers,
+int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffers,
                     int nbuffers, const struct payload *payload,
                     const pcoll_options *options)
 {

@@ -3,14 +3,14 @@
  * Comparing arguments by maxima: the maximum of x and of ~x tell whether all x are
  * equal; the maximum of vectors that are zero but for one's own element gathers them.
  */
-#include "agree.h"
+#include "runtime/agreement.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/error.h"
+#include "base/error.h"
 
 enum { NAME_LENGTH = 24 };
 
@@ -54,7 +54,7 @@ static void list_values(const struct agree_field *field, const uint64_t *values,
     free(listed);
 }
 
-static int report_invalid(struct context *c, bool valid)
+static int report_invalid(struct communicator *c, bool valid)
 {
     uint64_t *values;
     char text[300] = "";
@@ -71,7 +71,7 @@ static int report_invalid(struct context *c, bool valid)
                : rc;
 }
 
-static int report(struct context *c, const struct agree_field *field, uint64_t own)
+static int report(struct communicator *c, const struct agree_field *field, uint64_t own)
 {
     uint64_t *values;
     char text[300] = "";
@@ -86,7 +86,7 @@ static int report(struct context *c, const struct agree_field *field, uint64_t o
 }
 
 /* The first of all is whether they are valid. */
-static int compare(struct context *c, bool valid, const struct agree_field *fields,
+static int compare(struct communicator *c, bool valid, const struct agree_field *fields,
                    const uint64_t *own, int count, uint64_t *both)
 {
     for (int i = 0; i <= count; i++) {
@@ -102,7 +102,7 @@ static int compare(struct context *c, bool valid, const struct agree_field *fiel
     return rc;
 }
 
-int agree_same(struct context *c, int local, const struct agree_field *fields,
+int agree_same(struct communicator *c, int local, const struct agree_field *fields,
                const uint64_t *own, int count)
 {
     char message[512];

@@ -1,66 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Making a handle: each rank makes its part, then all compare their arguments, share
- * memory where they are to (sharing.c), agree on a slot, enter the vertex in their
+ * memory where they are to (sharing.c), agree on a slot, enter the endpoint in their
  * tables, and agree that all have done so. A rank that fails takes part in the
  * agreements all the same, so that it fails on every rank.
  */
 #include <stdlib.h>
 #include <time.h>
 
-#include "../base/error.h"
-#include "../domain/node.h"
-#include "../transport/mpi.h"
-#include "../transport/mpi_reduction.h"
-#include "agree.h"
-#include "handle.h"
-#include "options.h"
-#include "sharing.h"
+#include "base/error.h"
+#include "domain/node.h"
+#include "transport/mpi/mpi_transport.h"
+#include "transport/mpi/reduction.h"
+#include "runtime/agreement.h"
+#include "allreduce/handle.h"
+#include "allreduce/options.h"
+#include "allreduce/sharing.h"
 
-static int open_arrivals(struct vertex *v)
+static int open_event_log(struct endpoint *v)
 {
     uint32_t rank, ranks;
     mpi_world(&rank, &ranks);
-    return arrivals_open(rank, ranks, runtime_next_number(), &v->arrivals);
+    return event_log_open(rank, ranks, process_next_number(), &v->event_log);
 }
 
 /* Messages and timers need somebody to look after them while the application computes;
  * ranks that share one domain see to their rounds themselves. */
-static int start_agent(struct context *c, const struct vertex *v,
+static int start_agent(struct communicator *c, const struct endpoint *v,
                        const pcoll_options *o)
 {
-    bool messages = v->plane.domains > 1 || v->plane.ranks == 1;
+    bool messages = v->placement.domains > 1 || v->placement.ranks == 1;
     bool timers = policy_has_timers(&o->policy);
     if (!messages && !timers)
         return PCOLL_OK;
-    return runtime_start_agent(c, o->progress, v->drives || timers);
+    return process_start_agent(c, o->progress, v->drives || timers);
 }
 
 /* This rank's part, before anybody else is asked. */
-static int make_vertex(struct context *c, const pcoll_buffer *buffers, int nbuffers,
-                       const pcoll_options *o, struct vertex **v)
+static int make_endpoint(struct communicator *c, const pcoll_buffer *buffers,
+                         int nbuffers, const pcoll_options *o, struct endpoint **v)
 {
     int rc = options_check(o);
     if (rc != PCOLL_OK)
         return rc;
     pcoll_options thrifty = options_thrifty(o);
-    rc = vertex_create(c,
-                       &(struct vertex_spec){.ranks = c->transport->size,
-                                             .hosts = sharing_hosts(c, o),
-                                             .most = o->domain_ranks,
-                                             .off_node = c->transport->off_node,
-                                             .buffers = buffers,
-                                             .nbuffers = nbuffers,
-                                             .make_user = mpi_reduction_create,
-                                             .options = &thrifty},
-                       v);
+    rc = endpoint_create(c,
+                         &(struct endpoint_spec){.ranks = c->transport->size,
+                                                 .hosts = sharing_hosts(c, o),
+                                                 .most = o->domain_ranks,
+                                                 .off_node = c->transport->off_node,
+                                                 .buffers = buffers,
+                                                 .nbuffers = nbuffers,
+                                                 .make_user = mpi_reduction_create,
+                                                 .options = &thrifty},
+                         v);
     if (rc == PCOLL_OK)
         rc = start_agent(c, *v, o);
-    return rc == PCOLL_OK ? open_arrivals(*v) : rc;
+    return rc == PCOLL_OK ? open_event_log(*v) : rc;
 }
 
 /* Opening goes on while nobody holds the progress lock: others may need the agent. */
-static int await_channel(struct context *c, struct channel *channel)
+static int await_channel(struct communicator *c, struct channel *channel)
 {
     int rc;
     do {
@@ -70,25 +70,25 @@ static int await_channel(struct context *c, struct channel *channel)
         if (rc == PCOLL_EAGAIN)
             nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     } while (rc == PCOLL_EAGAIN && !atomic_load(&c->failure));
-    return rc == PCOLL_EAGAIN ? context_check(c) : rc;
+    return rc == PCOLL_EAGAIN ? communicator_check(c) : rc;
 }
 
 /* Native: a line of collectives for this handle alone. Collective; a failure is final.
  */
-static int open_channel(struct context *c, struct vertex *v)
+static int open_channel(struct communicator *c, struct endpoint *v)
 {
     progress_lock(c->progress);
-    int rc = vertex_open(v);
+    int rc = endpoint_open(v);
     progress_unlock(c->progress);
     if (rc == PCOLL_OK && v->channel)
         rc = await_channel(c, v->channel);
-    return rc == PCOLL_OK ? rc : context_fail(c, rc);
+    return rc == PCOLL_OK ? rc : communicator_fail(c, rc);
 }
 
 /* Agree with the others. *unshared: on all ranks, there was not enough memory to share.
  */
-static int join_others(struct context *c, int local, const pcoll_buffer *buffers,
-                       int nbuffers, const pcoll_options *o, struct vertex *v,
+static int join_others(struct communicator *c, int local, const pcoll_buffer *buffers,
+                       int nbuffers, const pcoll_options *o, struct endpoint *v,
                        bool *unshared)
 {
     agree_settle(c);
@@ -102,12 +102,12 @@ static int join_others(struct context *c, int local, const pcoll_buffer *buffers
     return rc == PCOLL_OK ? agree_enter(c, &v->base) : rc;
 }
 
-static int create(struct context *c, const pcoll_buffer *buffers, int nbuffers,
+static int create(struct communicator *c, const pcoll_buffer *buffers, int nbuffers,
                   const pcoll_options *options, pcoll_handle **handle, bool *unshared)
 {
-    struct vertex *v = NULL;
+    struct endpoint *v = NULL;
     pcoll_handle *h = calloc(1, sizeof *h);
-    int local = h ? make_vertex(c, buffers, nbuffers, options, &v)
+    int local = h ? make_endpoint(c, buffers, nbuffers, options, &v)
                   : fail(PCOLL_ENOMEM, "no memory for a handle");
     pcoll_options resolved = *options;
     if (v)
@@ -115,17 +115,13 @@ static int create(struct context *c, const pcoll_buffer *buffers, int nbuffers,
     int rc = join_others(c, local, buffers, nbuffers, &resolved, v, unshared);
     if (rc != PCOLL_OK) {
         if (v)
-            vertex_destroy(&v);
+            endpoint_destroy(&v);
         free(h);
         return rc;
     }
-    *h = (pcoll_handle){.entry = {.begin_end = handle_begin_end,
-                                  .end = handle_end,
-                                  .slot = v->base.slot,
-                                  .progress = options->progress},
-                        .context = c,
-                        .vertex = v};
-    runtime_add(&h->entry);
+    user_object_init(&h->base, &handle_kind);
+    h->endpoint = v;
+    user_object_made(&h->base, c, &v->base, options->progress);
     *handle = h;
     return PCOLL_OK;
 }
@@ -134,13 +130,9 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
                            int32_t nbuffers, const pcoll_options *options,
                            pcoll_handle **handle)
 {
-    struct context *c;
+    struct communicator *c;
     bool unshared = false;
-    if (runtime_forked())
-        return fail(PCOLL_ESTATE, "handles cannot be made in a forked process");
-    int rc = mpi_check_comm(comm);
-    if (rc == PCOLL_OK)
-        rc = runtime_context(comm, &c);
+    int rc = user_object_admit(&handle_kind, comm, &c);
     if (rc == PCOLL_OK)
         rc = create(c, buffers, nbuffers, options, handle, &unshared);
     if (!unshared || options->domain != PCOLL_DOMAIN_AUTO)
@@ -156,21 +148,21 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
     struct round_shape shape;
     struct algorithm_plan plan;
     pcoll_options thrifty = options_thrifty(options);
-    struct vertex_spec spec = {.ranks = ranks,
-                               .buffers = buffers,
-                               .nbuffers = nbuffers,
-                               .make_user = mpi_reduction_create,
-                               .options = &thrifty};
+    struct endpoint_spec spec = {.ranks = ranks,
+                                 .buffers = buffers,
+                                 .nbuffers = nbuffers,
+                                 .make_user = mpi_reduction_create,
+                                 .options = &thrifty};
     int rc = options_check(options);
     bool node = options->domain != PCOLL_DOMAIN_RANK && ranks > 1;
     if (rc == PCOLL_OK)
-        rc = vertex_lay_out(&spec, node ? 1 : ranks, &shape, &plan);
+        rc = endpoint_lay_out(&spec, node ? 1 : ranks, &shape, &plan);
     if (rc != PCOLL_OK)
         return rc;
-    struct plane plane = {.ranks = ranks, .domains = 1, .members = ranks};
-    *bytes = node ? node_bytes(&shape, &thrifty, &plane) / ranks
+    struct placement placement = {.ranks = ranks, .domains = 1, .members = ranks};
+    *bytes = node ? node_bytes(&shape, &thrifty, &placement) / ranks
                   : domain_single_bytes(&shape, &thrifty) +
-                        vertex_bytes(&shape, &plan, &options->policy);
+                        endpoint_bytes(&shape, &plan, &options->policy);
     round_shape_destroy(&shape);
     return PCOLL_OK;
 }

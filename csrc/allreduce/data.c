@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers and messages of a round; see data.h. */
-#include "data.h"
+#include "allreduce/data.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/error.h"
-#include "../base/pages.h"
+#include "base/error.h"
+#include "base/pages.h"
 
 /* A slice of a buffer. */
 struct view {

@@ -6,10 +6,11 @@
  * Contribution and result are messages of the domain, header first. A temporary holds
  * either as much, each slice at its own place, or (plan.pieces) one slice behind its
  * header. So every slice lies where it can be sent from, with the header of the round
- * next to it: before it or after it, in space that belongs to a slice which this vertex
- * has given away (the builders see to that), or in front of or behind the whole.
+ * next to it: before it or after it, in space that belongs to a slice which this
+ * endpoint has given away (the builders see to that), or in front of or behind the
+ * whole.
  *
- * A vertex's value is null while nobody in it has contributed: then there is only a
+ * An endpoint's value is null while nobody in it has contributed: then there is only a
  * header, in memory and on the wire.
  *
  * The driver's, except that the domain owns contribution and result.
@@ -17,9 +18,9 @@
 #ifndef PCOLL_ALLREDUCE_DATA_H
 #define PCOLL_ALLREDUCE_DATA_H
 
-#include "../algorithms/algorithms.h"
-#include "../domain/domain.h"
-#include "../transport/transport.h"
+#include "algorithms/algorithms.h"
+#include "domain/domain.h"
+#include "transport/transport.h"
 
 struct data_buffer {
     char *memory;                /* header first */

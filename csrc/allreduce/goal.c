@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the operations of an allreduce cost, for GOAL: a round to which all contribute.
  */
-#include "goal.h"
+#include "allreduce/goal.h"
 
 struct pricing {
-    const struct vertex *v;
+    const struct endpoint *v;
     double ns_per_byte;
 };
 
@@ -23,8 +23,8 @@ static struct goal_cost cost_of(const void *arg, int id)
         .time = moves ? (uint64_t)((double)bytes * pricing->ns_per_byte) : 0};
 }
 
-char *vertex_goal(const struct vertex *v, double ns_per_byte)
+char *endpoint_goal(const struct endpoint *v, double ns_per_byte)
 {
     struct pricing pricing = {.v = v, .ns_per_byte = ns_per_byte};
-    return sched_goal(v->sched, v->context->transport->rank, cost_of, &pricing);
+    return sched_goal(v->sched, v->communicator->transport->rank, cost_of, &pricing);
 }

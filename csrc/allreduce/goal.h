@@ -3,9 +3,9 @@
 #ifndef PCOLL_ALLREDUCE_GOAL_H
 #define PCOLL_ALLREDUCE_GOAL_H
 
-#include "vertex.h"
+#include "allreduce/endpoint.h"
 
 /* A byte that is copied or reduced takes so many nanoseconds. malloc'ed. */
-char *vertex_goal(const struct vertex *v, double ns_per_byte);
+char *endpoint_goal(const struct endpoint *v, double ns_per_byte);
 
 #endif

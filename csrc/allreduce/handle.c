@@ -3,63 +3,34 @@
  * The handle: what the application calls (include/partialcoll.h), on top of the domain
  * for deposits and results, of the progress engine for waiting.
  *
- * Threads: one at a time on a handle. `busy` turns a second one away; it does not make
- * it wait. Everything that the agent shares with the application is behind the domain's
+ * Threads: one at a time on a handle. Everything that the agent shares with the application is behind the domain's
  * mutex, the drive lock or an atomic.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
-#include "../base/error.h"
-#include "handle.h"
-#include "turns.h"
-
-/* Entering and leaving a call. */
-
-int handle_enter_any(pcoll_handle *h)
-{
-    if (runtime_forked())
-        return fail(
-            PCOLL_ESTATE,
-            "this process was forked from the one that made the handle: handles "
-            "work in that one only");
-    if (atomic_exchange(&h->busy, true))
-        return fail(PCOLL_ESTATE, "the handle is in use by another thread");
-    if (!h->vertex) {
-        atomic_store(&h->busy, false);
-        return fail(PCOLL_ESTATE, "the handle has been freed");
-    }
-    return PCOLL_OK;
-}
-
-int handle_enter(pcoll_handle *h)
-{
-    int rc = handle_enter_any(h);
-    if (rc != PCOLL_OK || atomic_load(&h->vertex->closing) == OPEN)
-        return rc;
-    atomic_store(&h->busy, false);
-    return fail(PCOLL_ESTATE, "the handle is being freed");
-}
-
-int handle_leave(pcoll_handle *h, int rc)
-{
-    atomic_store(&h->busy, false);
-    return rc;
-}
+#include "base/clock.h"
+#include "base/error.h"
+#include "allreduce/handle.h"
+#include "allreduce/replay.h"
 
 struct member handle_member(pcoll_handle *h)
 {
     struct member m;
-    h->vertex->domain->ops->snapshot(h->vertex->domain, h->vertex->plane.who, &m);
+    h->endpoint->domain->ops->snapshot(h->endpoint->domain, &m);
     return m;
+}
+
+static struct event_log *log_of(const pcoll_handle *h)
+{
+    return h->endpoint->event_log;
 }
 
 /* PCOLL_OK, or what has failed for good: messages, or an op in another process. */
 static int check(pcoll_handle *h)
 {
-    struct domain *d = h->vertex->domain;
-    int rc = context_check(h->context);
+    struct domain *d = h->endpoint->domain;
+    int rc = communicator_check(h->base.communicator);
     if (rc == PCOLL_OK && d->ops->failure && (rc = d->ops->failure(d)) != PCOLL_OK)
         return fail(rc, "a reduction has failed on one of the ranks of this node");
     return rc;
@@ -67,19 +38,76 @@ static int check(pcoll_handle *h)
 
 static bool has_failed(const pcoll_handle *h)
 {
-    struct domain *d = h->vertex->domain;
-    return atomic_load(&h->context->failure) ||
+    struct domain *d = h->endpoint->domain;
+    return atomic_load(&h->base.communicator->failure) ||
            (d->ops->failure && d->ops->failure(d) != PCOLL_OK);
 }
 
 /* The call is over: the application may start the next one. */
 static int finish(pcoll_handle *h)
 {
-    int rc = h->vertex->domain->ops->change(h->vertex->domain, 0, member_finish);
+    int rc = h->endpoint->domain->ops->change(h->endpoint->domain, member_finish);
     h->started = h->started && rc != PCOLL_OK;
-    if (rc == PCOLL_OK && h->vertex->arrivals)
-        arrivals_note_call(h->vertex->arrivals, handle_member(h).delivered);
+    if (rc == PCOLL_OK && log_of(h))
+        event_log_note_call(log_of(h), handle_member(h).delivered);
     return rc;
+}
+
+/* A replay: whoever comes too early is to try again. */
+
+static bool may_happen(void *arg)
+{
+    pcoll_handle *h = arg;
+    struct member m = handle_member(h);
+    return replay_admits_event(log_of(h), &m) ||
+           atomic_load(&h->base.communicator->failure);
+}
+
+static bool may_read(void *arg)
+{
+    pcoll_handle *h = arg;
+    struct member m = handle_member(h);
+    return replay_admits_read(log_of(h), &m) ||
+           atomic_load(&h->base.communicator->failure);
+}
+
+static int await(pcoll_handle *h, bool (*ready)(void *))
+{
+    enum { PATIENCE_US = 100000 };
+    int rc = progress_wait(h->base.communicator->progress, ready, h, PATIENCE_US);
+    return rc == PCOLL_OK ? communicator_check(h->base.communicator) : rc;
+}
+
+/* A deposit, join or leave: PCOLL_EAGAIN while it is not this rank's turn. */
+static int await_turn(pcoll_handle *h)
+{
+    return log_of(h) ? await(h, may_happen) : PCOLL_OK;
+}
+
+/* A read up to round `last`: the same; as if no more than *horizon rounds were
+ * complete. */
+static int await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon)
+{
+    if (!log_of(h))
+        return PCOLL_OK;
+    struct member m = handle_member(h);
+    return replay_holds_read(log_of(h), &m, last, horizon) ? await(h, may_read)
+                                                           : PCOLL_OK;
+}
+
+static void note_read(pcoll_handle *h)
+{
+    if (log_of(h) && handle_member(h).deliver == PCOLL_DELIVER_ALL)
+        event_log_note_read(log_of(h), handle_member(h).seen);
+}
+
+static bool replay_is_over(pcoll_handle *h)
+{
+    if (!log_of(h))
+        return true;
+    struct member m = handle_member(h);
+    return replay_call_over(log_of(h), &m) ||
+           atomic_load(&h->base.communicator->failure);
 }
 
 /* Rounds. */
@@ -89,40 +117,40 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
     int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    if ((rc = turns_await(h)) != PCOLL_OK)
+    if ((rc = await_turn(h)) != PCOLL_OK)
         return handle_leave(h, rc);
-    struct domain *d = h->vertex->domain;
+    struct domain *d = h->endpoint->domain;
     enum deposit_outcome outcome;
     rc = check(h);
-    if (rc == PCOLL_OK && !send && !d->ops->send_slot(d, 0))
+    if (rc == PCOLL_OK && !send && !d->ops->send_slot(d))
         rc = fail(PCOLL_EINVAL, "send: expected buffers, got NULL");
     if (rc == PCOLL_OK)
-        rc = d->ops->deposit(d, 0, send, &outcome);
+        rc = d->ops->deposit(d, send, &outcome);
     if (rc != PCOLL_OK)
         return handle_leave(h, rc);
     h->started = true;
-    vertex_deposited(h->vertex, outcome);
-    if (outcome != DEPOSIT_ARRIVED && h->vertex->drives)
-        progress_without_agent(h->context->progress);
+    endpoint_deposited(h->endpoint, outcome);
+    if (outcome != DEPOSIT_ARRIVED && h->endpoint->drives)
+        progress_without_agent(h->base.communicator->progress);
     return handle_leave(h, PCOLL_OK);
 }
 
 static bool call_is_over(void *arg)
 {
     pcoll_handle *h = arg;
-    struct domain *d = h->vertex->domain;
-    bool ready = d->ops->ready(d, 0);
+    struct domain *d = h->endpoint->domain;
+    bool ready = d->ops->ready(d);
     if (!ready && d->ops->help) {
-        vertex_help(h->vertex);
-        ready = d->ops->ready(d, 0);
+        endpoint_help(h->endpoint);
+        ready = d->ops->ready(d);
     }
-    return (ready && (!h->vertex->arrivals || turns_are_over(h))) || has_failed(h);
+    return (ready && replay_is_over(h)) || has_failed(h);
 }
 
 /* In shared memory: wants to be woken, from before its last look on. */
 static void expect_wake(pcoll_handle *h, bool asleep)
 {
-    struct domain *d = h->vertex->domain;
+    struct domain *d = h->endpoint->domain;
     if (d->ops->sleeps)
         d->ops->sleeps(d, asleep);
 }
@@ -131,8 +159,8 @@ static void expect_wake(pcoll_handle *h, bool asleep)
  * they do not, they need the cores more than we do. */
 static int sleep_until_over(pcoll_handle *h, int64_t timeout_us)
 {
-    struct progress *p = h->context->progress;
-    bool near = h->vertex->plane.domains == 1 && h->vertex->domain->ops->help;
+    struct progress *p = h->base.communicator->progress;
+    bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->ops->help;
     if (near && timeout_us > 0 && progress_soon(p, call_is_over, h))
         return PCOLL_OK;
     expect_wake(h, true);
@@ -147,8 +175,8 @@ static int wait_for_call(pcoll_handle *h, int64_t timeout_us)
     if (!h->started)
         return fail(PCOLL_ESTATE, "not started: there is nothing to wait for");
     int rc = sleep_until_over(h, timeout_us);
-    struct domain *d = h->vertex->domain;
-    if (rc != PCOLL_OK || (d->ops->ready(d, 0) && !d->ops->failure))
+    struct domain *d = h->endpoint->domain;
+    if (rc != PCOLL_OK || (d->ops->ready(d) && !d->ops->failure))
         return rc;
     return check(h);
 }
@@ -156,16 +184,16 @@ static int wait_for_call(pcoll_handle *h, int64_t timeout_us)
 static int deliver(pcoll_handle *h, uint64_t last, void *const *recv,
                    pcoll_round *round, uint64_t *masks)
 {
-    struct domain *d = h->vertex->domain;
+    struct domain *d = h->endpoint->domain;
     bool moved = false;
     uint64_t horizon = UINT64_MAX;
-    int rc = turns_await_read(h, last, &horizon);
+    int rc = await_read(h, last, &horizon);
     if (rc == PCOLL_OK)
-        rc = d->ops->deliver(d, 0, last, horizon, recv, round, masks, &moved);
+        rc = d->ops->deliver(d, last, horizon, recv, round, masks, &moved);
     if (rc == PCOLL_OK)
-        turns_note_read(h);
-    if (moved || h->vertex->arrivals)
-        vertex_look_again(h->vertex, false);
+        note_read(h);
+    if (moved || log_of(h))
+        endpoint_poll(h->endpoint, false);
     return rc;
 }
 
@@ -243,7 +271,7 @@ static int enter_all(pcoll_handle *const *handles, int32_t count, struct progres
             leave_all(handles, i);
             return rc;
         }
-        *p = handles[i]->context->progress;
+        *p = handles[i]->base.communicator->progress;
         if (!handles[i]->started) {
             leave_all(handles, i + 1);
             return fail(PCOLL_ESTATE, "handle %d is not started", i);
@@ -290,7 +318,7 @@ int pcoll_handle_rounds(pcoll_handle *h, uint64_t *complete, uint64_t *delivered
     if (rc != PCOLL_OK)
         return rc;
     struct member m = handle_member(h);
-    *complete = turns_complete(h, &m);
+    *complete = replay_complete(log_of(h), &m);
     *delivered = m.delivered;
     return handle_leave(h, PCOLL_OK);
 }
@@ -308,8 +336,8 @@ int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
     int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    char *slot = h->vertex->domain->ops->send_slot(h->vertex->domain, 0);
-    const struct payload *p = &h->vertex->shape.payload;
+    char *slot = h->endpoint->domain->ops->send_slot(h->endpoint->domain);
+    const struct payload *p = &h->endpoint->shape.payload;
     if (!slot)
         rc = fail(PCOLL_ESTATE, "the handle was made with send buffers of its user");
     else if (buffer < 0 || buffer >= p->parts)
@@ -325,12 +353,12 @@ static int change(pcoll_handle *h, int (*step)(struct member *))
     int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    rc = turns_await(h);
+    rc = await_turn(h);
     if (rc == PCOLL_OK)
-        rc = h->vertex->domain->ops->change(h->vertex->domain, 0, step);
+        rc = h->endpoint->domain->ops->change(h->endpoint->domain, step);
     h->started = h->started || (rc == PCOLL_OK && step == member_join);
     if (rc == PCOLL_OK)
-        vertex_look_again(h->vertex, false);
+        endpoint_poll(h->endpoint, false);
     return handle_leave(h, rc);
 }
 
@@ -349,6 +377,6 @@ int pcoll_handle_progress(pcoll_handle *h)
     int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    progress_poll(h->context->progress);
-    return handle_leave(h, context_check(h->context));
+    progress_poll(h->base.communicator->progress);
+    return handle_leave(h, communicator_check(h->base.communicator));
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "options.h"
+#include "allreduce/options.h"
 
 #include <stdbool.h>
 
-#include "../base/error.h"
-#include "../protocol/policy.h"
+#include "base/error.h"
+#include "protocol/policy.h"
 
 int options_check(const pcoll_options *o)
 {

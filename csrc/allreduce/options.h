@@ -3,7 +3,7 @@
 #ifndef PCOLL_ALLREDUCE_OPTIONS_H
 #define PCOLL_ALLREDUCE_OPTIONS_H
 
-#include "../include/partialcoll.h"
+#include "include/partialcoll.h"
 
 /* PCOLL_EINVAL names the option that is impossible and its range. */
 int options_check(const pcoll_options *options);

@@ -8,9 +8,9 @@
  * under the domain's mutex, by which the driver of the last round has let go of the
  * reduction before we see that it is over, and the driver of the next one sees ours.
  */
-#include "../base/error.h"
-#include "../transport/mpi_reduction.h"
-#include "handle.h"
+#include "base/error.h"
+#include "transport/mpi/reduction.h"
+#include "allreduce/handle.h"
 
 static int check_buffer(const struct payload *p, int32_t buffer)
 {
@@ -28,13 +28,13 @@ static int check_buffer(const struct payload *p, int32_t buffer)
 /* Is no round under way here, and can none begin? */
 static int check_between(pcoll_handle *h)
 {
-    const pcoll_policy *policy = &h->vertex->policy;
+    const pcoll_policy *policy = &h->endpoint->policy;
     struct member m;
     if (policy->kind != PCOLL_FULL || policy->deadline > 0)
         return fail(PCOLL_ESTATE,
                     "quorum: expected a handle whose rounds wait for all ranks, or a "
                     "late contribution could be reduced by another op");
-    h->vertex->domain->ops->snapshot(h->vertex->domain, 0, &m);
+    h->endpoint->domain->ops->snapshot(h->endpoint->domain, &m);
     if (m.started || m.left || m.frozen > m.complete ||
         m.contribution.pending != NO_SLOT)
         return fail(PCOLL_ESTATE, "the op can be changed between two rounds only: wait "
@@ -48,7 +48,7 @@ int pcoll_handle_set_reduction(pcoll_handle *h, int32_t buffer, const void *mpi_
     int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    struct payload *p = &h->vertex->shape.payload;
+    struct payload *p = &h->endpoint->shape.payload;
     rc = check_buffer(p, buffer);
     if (rc == PCOLL_OK)
         rc = check_between(h);

@@ -4,104 +4,108 @@
  * which file it is, and the members open it. Each then reserves its own part, and all
  * agree that all could.
  */
-#include "sharing.h"
+#include "allreduce/sharing.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "../base/error.h"
-#include "../domain/node.h"
-#include "agree.h"
+#include "base/error.h"
+#include "domain/node.h"
+#include "runtime/agreement.h"
 
 /* A native handle leaves everything to the vendor; a record is of single ranks. */
-const uint64_t *sharing_hosts(const struct context *c, const pcoll_options *options)
+const uint64_t *sharing_hosts(const struct communicator *c,
+                              const pcoll_options *options)
 {
     bool alone = options->domain == PCOLL_DOMAIN_RANK ||
-                 options->algorithm == PCOLL_ALGORITHM_NATIVE || arrivals_wanted();
+                 options->algorithm == PCOLL_ALGORITHM_NATIVE || event_log_wanted();
     return alone ? NULL : c->transport->hosts;
 }
 
-static struct bell_page *bell_of(const struct vertex *v, uint32_t rank)
+static struct doorbell_page *doorbell_of(const struct endpoint *v, uint32_t rank)
 {
-    const struct transport *t = v->context->transport;
-    return rank == t->rank ? progress_bell(v->context->progress)->page : t->bells[rank];
+    const struct transport *t = v->communicator->transport;
+    return rank == t->rank ? progress_doorbell(v->communicator->progress)->page
+                           : t->doorbells[rank];
 }
 
 static void wake(void *arg, uint32_t rank)
 {
-    bell_wake_waiters(bell_of(arg, rank));
+    doorbell_wake_waiters(doorbell_of(arg, rank));
 }
 
 static void alert(void *arg, uint32_t rank)
 {
-    struct vertex *v = arg;
-    if (rank == v->context->transport->rank)
-        context_kick(v->context, &v->base);
+    struct endpoint *v = arg;
+    if (rank == v->communicator->transport->rank)
+        communicator_notify(v->communicator, &v->base);
     else
-        bell_ring(bell_of(v, rank));
+        doorbell_ring(doorbell_of(v, rank));
 }
 
 static int64_t now(void *arg)
 {
-    return context_now(((struct vertex *)arg)->context);
+    return communicator_now(((struct endpoint *)arg)->communicator);
 }
 
-static int open_segment(struct vertex *v, size_t bytes, uint64_t fd)
+static int open_segment(struct endpoint *v, size_t bytes, uint64_t fd)
 {
-    uint32_t leader = v->plane.leader[v->plane.index];
+    uint32_t leader = v->placement.leader[v->placement.index];
     if (!fd)
         return fail(PCOLL_ENOMEM, "rank %u could not make the memory of its domain",
                     leader);
-    return segment_open(v->context->transport->pids[leader], fd - 1, bytes,
-                        bell_of(v, leader)->cookie, &v->segment);
+    return segment_open(v->communicator->transport->pids[leader], fd - 1, bytes,
+                        doorbell_of(v, leader)->cookie, &v->segment);
 }
 
-static int reserve(struct vertex *v, const pcoll_options *options)
+static int reserve(struct endpoint *v, const pcoll_options *options)
 {
     int rc = PCOLL_OK;
     for (int part = 0; part < NODE_PARTS && rc == PCOLL_OK; part++) {
         size_t offset, bytes;
-        node_part(&v->shape, options, &v->plane, (enum node_part)part, &offset, &bytes);
+        node_part(&v->shape, options, &v->placement, (enum node_part)part, &offset,
+                  &bytes);
         rc = segment_reserve(&v->segment, offset, bytes);
     }
     return rc;
 }
 
 /* common: options as far as the memory depends on them. */
-static int settle_node(struct vertex *v, const pcoll_options *options,
+static int settle_node(struct endpoint *v, const pcoll_options *options,
                        const pcoll_options *common, size_t bytes, uint64_t fd)
 {
-    int rc = v->plane.leads ? PCOLL_OK : open_segment(v, bytes, fd);
+    int rc = v->placement.leads ? PCOLL_OK : open_segment(v, bytes, fd);
     if (rc == PCOLL_OK)
         rc = reserve(v, common);
-    struct node_site site = {.memory = v->segment.memory,
-                             .plane = &v->plane,
-                             .slot = &v->base.slot,
-                             .owned_sends = common->owned_send,
-                             .arg = v,
-                             .wake = wake,
-                             .alert = alert,
-                             .cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN),
-                             .now = now};
-    return rc == PCOLL_OK ? vertex_settle(v, options, domain_node_create, &site) : rc;
+    struct node_hooks hooks = {.memory = v->segment.memory,
+                               .placement = &v->placement,
+                               .slot = &v->base.slot,
+                               .owned_sends = common->owned_send,
+                               .arg = v,
+                               .wake = wake,
+                               .alert = alert,
+                               .cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN),
+                               .now = now};
+    return rc == PCOLL_OK ? endpoint_settle(v, options, domain_node_create, &hooks)
+                          : rc;
 }
 
-static int settle_single(struct vertex *v, const pcoll_options *options)
+static int settle_single(struct endpoint *v, const pcoll_options *options)
 {
-    return vertex_settle(v, options, domain_single_create,
-                         &v->context->transport->rank);
+    return endpoint_settle(v, options, domain_single_create,
+                           &v->communicator->transport->rank);
 }
 
-static int share(struct context *c, struct vertex *v, const pcoll_options *options,
-                 const pcoll_options *common)
+static int share(struct communicator *c, struct endpoint *v,
+                 const pcoll_options *options, const pcoll_options *common)
 {
-    const struct plane *p = &v->plane;
+    const struct placement *p = &v->placement;
     bool shares = p->members > 1;
     size_t bytes = shares ? node_bytes(&v->shape, common, p) : 0;
-    int made =
-        shares && p->leads
-            ? segment_create(bytes, bell_of(v, c->transport->rank)->cookie, &v->segment)
-            : PCOLL_OK;
+    int made = shares && p->leads
+                   ? segment_create(bytes, doorbell_of(v, c->transport->rank)->cookie,
+                                    &v->segment)
+                   : PCOLL_OK;
     uint64_t *fds;
     int rc = agree_gather(c, (uint64_t)(v->segment.fd + 1), &fds);
     if (rc == PCOLL_OK) {
@@ -116,9 +120,10 @@ static int share(struct context *c, struct vertex *v, const pcoll_options *optio
     return rc;
 }
 
-int sharing_settle(struct context *c, struct vertex *v, const pcoll_options *options)
+int sharing_settle(struct communicator *c, struct endpoint *v,
+                   const pcoll_options *options)
 {
-    if (v->plane.domains == v->plane.ranks)
+    if (v->placement.domains == v->placement.ranks)
         return agree_outcome(c, settle_single(v, options));
     uint64_t owned = options->owned_send != 0;
     int rc = agree_max(c, &owned, 1);

@@ -4,13 +4,15 @@
 #ifndef PCOLL_ALLREDUCE_SHARING_H
 #define PCOLL_ALLREDUCE_SHARING_H
 
-#include "vertex.h"
+#include "allreduce/endpoint.h"
 
 /* Where the ranks are that may share memory for a handle with these options; NULL:
  * nobody does. */
-const uint64_t *sharing_hosts(const struct context *c, const pcoll_options *options);
+const uint64_t *sharing_hosts(const struct communicator *c,
+                              const pcoll_options *options);
 
-/* Give the vertex its domain. Collective; an error on every rank or on none. */
-int sharing_settle(struct context *c, struct vertex *v, const pcoll_options *options);
+/* Give the endpoint its domain. Collective; an error on every rank or on none. */
+int sharing_settle(struct communicator *c, struct endpoint *v,
+                   const pcoll_options *options);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tuning.h"
+#include "allreduce/tuning.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../algorithms/algorithms.h"
-#include "../base/error.h"
+#include "algorithms/algorithms.h"
+#include "base/error.h"
 
 enum { LINE_LENGTH = 1024, PATH_LENGTH = 4096 };
 

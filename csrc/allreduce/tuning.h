@@ -19,7 +19,7 @@
 
 #include <stdbool.h>
 
-#include "../include/partialcoll.h"
+#include "include/partialcoll.h"
 
 /* off_node: not all ranks are on one machine (for the table built in). PCOLL_EINVAL
  * names the file and the line that is wrong. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See cpu_cache.h. */
-#include "cpu_cache.h"
+#include "base/cpu_cache.h"
 
 #include <stdio.h>
 

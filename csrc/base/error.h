@@ -5,7 +5,7 @@
 #ifndef PCOLL_BASE_ERROR_H
 #define PCOLL_BASE_ERROR_H
 
-#include "../include/partialcoll.h"
+#include "include/partialcoll.h"
 
 /* Record the message of a failure and return its code. */
 int fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));

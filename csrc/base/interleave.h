@@ -8,8 +8,9 @@
 #ifndef PCOLL_BASE_INTERLEAVE_H
 #define PCOLL_BASE_INTERLEAVE_H
 
+extern void (*interleave_hook)(void); /* the tests' own (tests/c/interleave.c) */
+
 #ifdef PCOLL_TEST_INTERLEAVE
-extern void (*interleave_hook)(void);
 #define INTERLEAVE() (interleave_hook ? interleave_hook() : (void)0)
 #else
 #define INTERLEAVE() ((void)0)

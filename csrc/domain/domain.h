@@ -4,10 +4,10 @@
  * domain, run the schedule between domains, publish in the domain.
  *
  *   member side   called by the threads of applications, each for its own member
- *   vertex side   called by whoever drives the fabric, one at a time
+ *   endpoint side   called by whoever drives the fabric, one at a time
  *
  * Implementations: single.c (every rank is a domain of its own), node.c (ranks that
- * share memory). Each brings its own synchronisation between the two sides; neither
+ * share memory). Each brings its own synchronization between the two sides; neither
  * side ever waits for the other.
  *
  * A message is a round header followed by the payload: contributions and results have
@@ -16,10 +16,10 @@
 #ifndef PCOLL_DOMAIN_H
 #define PCOLL_DOMAIN_H
 
-#include "../kernels/payload.h"
-#include "../protocol/member.h"
+#include "kernels/payload.h"
+#include "protocol/member.h"
 
-/* What a domain and its vertex both must know of a handle. */
+/* What a domain and its endpoint both must know of a handle. */
 struct round_shape {
     uint32_t ranks; /* of the communicator */
     size_t header_bytes;
@@ -31,27 +31,27 @@ struct round_shape {
 struct domain;
 
 struct domain_ops {
-    /* Member side. `who` counts the members of this domain from 0. */
+    /* Member side, of this process's member. */
 
     /* Begin a call and deposit the buffers (NULL: what lies in send_slot, in the form
      * of the application). PCOLL_ESTATE; what an op of MPI fails with. */
-    int (*deposit)(struct domain *d, int who, const void *const *buffers,
+    int (*deposit)(struct domain *d, const void *const *buffers,
                    enum deposit_outcome *outcome);
-    void *(*send_slot)(struct domain *d, int who);
-    bool (*ready)(struct domain *d, int who);
+    void *(*send_slot)(struct domain *d);
+    bool (*ready)(struct domain *d);
     /* Copy out the next result up to round `last`, as if no more than `horizon` rounds
      * were complete (a replay; else UINT64_MAX); PCOLL_EEMPTY. Sets *moved if the
-     * vertex should look again because a round was held back for this member. masks as
-     * in pcoll_handle_deliver. */
-    int (*deliver)(struct domain *d, int who, uint64_t last, uint64_t horizon,
+     * endpoint should look again because a round was held back for this member. masks
+     * as in pcoll_handle_deliver. */
+    int (*deliver)(struct domain *d, uint64_t last, uint64_t horizon,
                    void *const *buffers, pcoll_round *round, uint64_t *masks,
                    bool *moved);
     /* A copy of the member's state, for its application; of what all may know of any
-     * member, for anybody. */
-    void (*snapshot)(struct domain *d, int who, struct member *copy);
-    void (*look)(struct domain *d, int who, struct member *copy);
+     * member, counted from 0 in this domain, for anybody. */
+    void (*snapshot)(struct domain *d, struct member *copy);
+    void (*poll)(struct domain *d, int who, struct member *copy);
     /* One of the state changes of protocol/member.h. */
-    int (*change)(struct domain *d, int who, int (*step)(struct member *));
+    int (*change)(struct domain *d, int (*step)(struct member *));
     /* The handle is being freed: this process's member holds nobody up any more. */
     void (*retire)(struct domain *d);
 
@@ -72,7 +72,7 @@ struct domain_ops {
     void (*alert)(struct domain *d);
     bool (*attention)(struct domain *d);
 
-    /* Vertex side. */
+    /* Endpoint side. */
 
     /* Add the ranks that have arrived at the open round to one set, those with a
      * deposit that has not left to the other. */

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A member of a domain in shared memory: what its application calls, and what drives
  * the rounds. The protocol is in node.h. */
-#include "node.h"
+#include "domain/node.h"
 
 #include <stdlib.h>
 
-#include "../base/error.h"
-#include "../base/fence.h"
-#include "node_memory.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "base/fence.h"
+#include "domain/node_memory.h"
 
 static struct node_line *own_line(const struct node *n)
 {
@@ -41,6 +42,7 @@ static uint64_t look(struct node *n)
     uint64_t word = STEP(atomic_load(own_descriptor(n)));
     descriptor_load(word, &n->member);
     n->member.complete = control_round(node_control(n));
+    CHECK(member_counts_hold(&n->member));
     note_departure(n, word);
     if (n->member.complete >= n->member.frozen) /* the round that read it is over */
         n->member.contribution.frozen = NO_SLOT;
@@ -58,7 +60,7 @@ static void set_flag(struct node *n, uint32_t flag, bool on)
 static void note_arrival_time(struct node *n)
 {
     if (policy_has_timers(&n->policy))
-        STEP(atomic_store(&own_line(n)->arrived_at, n->site.now(n->site.arg)));
+        STEP(atomic_store(&own_line(n)->arrived_at, n->hooks.now(n->hooks.arg)));
 }
 
 static char *own_slot(const struct node *n, int slot)
@@ -71,6 +73,8 @@ static int write_deposit(struct node *n, struct deposit_plan plan,
 {
     const struct payload *p = &n->base.shape->payload;
     char *target = own_slot(n, plan.target);
+    CHECK(plan.target >= 0 && plan.target < n->slots_each);
+    CHECK(plan.target != n->member.contribution.frozen);
     INTERLEAVE();
     if (plan.carried == NO_SLOT && buffers)
         payload_pack(p, target, buffers);
@@ -106,10 +110,9 @@ static bool publish(struct node *n, struct deposit_plan plan,
     }
 }
 
-static int node_deposit(struct domain *d, int who, const void *const *buffers,
+static int node_deposit(struct domain *d, const void *const *buffers,
                         enum deposit_outcome *outcome)
 {
-    (void)who;
     struct node *n = node_of(d);
     int rc = member_begin(&n->member);
     if (rc != PCOLL_OK)
@@ -128,17 +131,15 @@ static int node_deposit(struct domain *d, int who, const void *const *buffers,
     return PCOLL_OK;
 }
 
-static void *node_send_slot(struct domain *d, int who)
+static void *node_send_slot(struct domain *d)
 {
-    (void)who;
     struct node *n = node_of(d);
     int user = n->member.contribution.user;
     return user == NO_SLOT ? NULL : own_slot(n, user);
 }
 
-static bool node_ready(struct domain *d, int who)
+static bool node_ready(struct domain *d)
 {
-    (void)who;
     struct node *n = node_of(d);
     return control_round(node_control(n)) >= n->member.wanted;
 }
@@ -189,11 +190,10 @@ static bool end_read(struct node *n, uint64_t before)
            (m->joined || control_round(control) >= before + m->history);
 }
 
-static int node_deliver(struct domain *d, int who, uint64_t last, uint64_t horizon,
+static int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
                         void *const *buffers, pcoll_round *round, uint64_t *masks,
                         bool *moved)
 {
-    (void)who;
     struct node *n = node_of(d);
     struct member *m = &n->member;
     uint64_t index, lost, before = m->delivered;
@@ -211,6 +211,7 @@ static int node_deliver(struct domain *d, int who, uint64_t last, uint64_t horiz
         fence_after_reads();
         whole = m->deliver == PCOLL_DELIVER_ONE || !overwritten(n, index);
     }
+    CHECK(index < m->complete);
     if (joined)
         m->joined_in = (int64_t)index;
     *moved = end_read(n, before);
@@ -224,9 +225,8 @@ static int node_deliver(struct domain *d, int who, uint64_t last, uint64_t horiz
     return PCOLL_OK;
 }
 
-static void node_snapshot(struct domain *d, int who, struct member *copy)
+static void node_snapshot(struct domain *d, struct member *copy)
 {
-    (void)who;
     struct node *n = node_of(d);
     look(n);
     *copy = n->member;
@@ -236,13 +236,13 @@ static void node_snapshot(struct domain *d, int who, struct member *copy)
 }
 
 /* From its words alone: for other threads and other members. */
-static void node_look(struct domain *d, int who, struct member *copy)
+static void node_poll(struct domain *d, int who, struct member *copy)
 {
     const struct node *n = node_of(d);
     const struct node_line *line = &n->lines[who];
     uint64_t word = STEP(atomic_load(&n->descriptors[who]));
     uint32_t flags = STEP(atomic_load(&line->flags));
-    *copy = (struct member){.rank = n->site.plane->member[who],
+    *copy = (struct member){.rank = n->hooks.placement->member[who],
                             .deliver = n->deliver,
                             .history = n->history,
                             .started = flags & NODE_CALLING,
@@ -256,9 +256,8 @@ static void node_look(struct domain *d, int who, struct member *copy)
 }
 
 /* Joins and leaves show in the descriptor; the end of a call is the member's own. */
-static int node_change(struct domain *d, int who, int (*step)(struct member *))
+static int node_change(struct domain *d, int (*step)(struct member *))
 {
-    (void)who;
     struct node *n = node_of(d);
     for (;;) {
         uint64_t word = look(n);
@@ -319,13 +318,6 @@ static int node_failure(struct domain *d)
 
 /* The fabric's side: the leader's driver. */
 
-void node_alert(struct domain *d)
-{
-    struct node *n = node_of(d);
-    STEP(atomic_store(&n->shared->attention, 1));
-    n->site.alert(n->site.arg, n->site.plane->member[0]);
-}
-
 static bool node_attention(struct domain *d)
 {
     struct node *n = node_of(d);
@@ -376,19 +368,11 @@ static void fabric_publish(struct domain *d, uint64_t round)
 {
     struct node *n = node_of(d);
     const struct round_header *h = node_result(n, round);
+    CHECK(control_phase(node_control(n)) == NODE_FABRIC && h->round == round);
     if (round_is_null(h, d->shape->ranks))
         payload_identity_block(&d->shape->payload, message_payload(d->shape, h));
     node_note_join(n, round, h);
     node_complete(n, round);
-}
-
-void node_note_join(struct node *n, uint64_t round, const struct round_header *result)
-{
-    uint32_t ranks = n->base.shape->ranks;
-    if (round_all_gone(result, ranks) &&
-        !bitset_empty(round_mask_const(result, ranks, ROUND_JOINED),
-                      bitset_words(ranks)))
-        STEP(atomic_store(&n->shared->all_joined, round + 1));
 }
 
 static void node_destroy(struct domain *d)
@@ -409,7 +393,7 @@ static const struct domain_ops node_ops = {
     .ready = node_ready,
     .deliver = node_deliver,
     .snapshot = node_snapshot,
-    .look = node_look,
+    .poll = node_poll,
     .change = node_change,
     .retire = node_retire,
     .help = node_help,
@@ -450,18 +434,22 @@ static bool create_view(struct node *n, struct node_view *v, uint32_t ranks)
 int domain_node_create(const struct round_shape *shape, const pcoll_options *options,
                        void *arg, struct domain **out)
 {
-    const struct node_site *site = arg;
-    const struct plane *plane = site->plane;
+    CHECK(((const struct node_hooks *)arg)->placement->members > 0);
+    CHECK(((const struct node_hooks *)arg)->placement->who <
+          ((const struct node_hooks *)arg)->placement->members);
+    CHECK(options->history >= 1);
+    const struct node_hooks *hooks = arg;
+    const struct placement *placement = hooks->placement;
     struct node *n = calloc(1, sizeof *n);
     if (!n)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
-    n->site = *site;
+    n->hooks = *hooks;
     n->policy = options->policy;
     n->seed = options->seed;
-    n->fabric = plane->domains > 1;
-    n->members = plane->members;
-    n->who = plane->who;
-    n->hands = site->cores ? site->cores : plane->members;
+    n->fabric = placement->domains > 1;
+    n->members = placement->members;
+    n->who = placement->who;
+    n->hands = hooks->cores ? hooks->cores : placement->members;
     n->deliver = options->deliver;
     n->history = options->history;
     n->ring = options->history + 1;
@@ -474,12 +462,12 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
     }
     for (uint32_t i = 0; i < n->members; i++)
-        bitset_add(n->set, plane->member[i]);
+        bitset_add(n->set, placement->member[i]);
     n->base = (struct domain){.ops = &node_ops,
                               .shape = shape,
                               .members = (int)n->members,
                               .member_set = n->set};
-    member_init(&n->member, plane->member[n->who], options);
+    member_init(&n->member, placement->member[n->who], options);
     node_map(n, options);
     *out = &n->base;
     return PCOLL_OK;

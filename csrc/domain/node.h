@@ -62,7 +62,8 @@
  *      round that reuses the slot has begun to close, the copy is void and the round
  *      counts as lost. (A read of bytes under change; they are not looked at.)
  *   6. No sleeper is forgotten: it sets its bit, then looks at control, then sleeps on
- *      its bell; who completes a round sets control, then reads the bits, then rings.
+ *      its doorbell; who completes a round sets control, then reads the bits, then
+ *      rings.
  *
  * A member that stops (SIGSTOP, a debugger) stops the round only if it is closing or
  * holds a chunk: node_busy() names it. Elsewhere nobody needs it.
@@ -72,12 +73,12 @@
 
 #include <stdatomic.h>
 
-#include "../base/interleave.h"
-#include "../base/splitmix.h"
-#include "../protocol/descriptor.h"
-#include "../protocol/policy.h"
-#include "domain.h"
-#include "plane.h"
+#include "base/interleave.h"
+#include "base/random.h"
+#include "protocol/descriptor.h"
+#include "protocol/round_trigger.h"
+#include "domain/domain.h"
+#include "domain/placement.h"
 
 /* Every atomic step is a point where the tests let the others go on. */
 #define STEP(operation) (INTERLEAVE(), (operation))
@@ -138,9 +139,9 @@ struct node_shared {
 };
 
 /* Where this domain runs. All pointers stay valid until its end. */
-struct node_site {
+struct node_hooks {
     void *memory; /* node_bytes() of zeros, shared by all members */
-    const struct plane *plane;
+    const struct placement *placement;
     const uint32_t *slot; /* of the handle, for the draws */
     bool owned_sends;     /* some member has send buffers in its slots */
     void *arg;
@@ -171,7 +172,7 @@ struct node_view {
 
 struct node {
     struct domain base;
-    struct node_site site;
+    struct node_hooks hooks;
     pcoll_policy policy;
     uint64_t seed;
     bool fabric;
@@ -201,12 +202,12 @@ struct node {
  * member. */
 enum node_part { NODE_PART_SLOTS, NODE_PART_RESULTS, NODE_PART_WORDS, NODE_PARTS };
 size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
-                  const struct plane *plane);
+                  const struct placement *placement);
 void node_part(const struct round_shape *shape, const pcoll_options *options,
-               const struct plane *plane, enum node_part part, size_t *offset,
+               const struct placement *placement, enum node_part part, size_t *offset,
                size_t *bytes);
 
-/* arg is a struct node_site. */
+/* arg is a struct node_hooks. */
 domain_create_fn domain_node_create;
 
 /* For the files of the domain. */
@@ -234,6 +235,15 @@ static inline struct round_header *node_result(const struct node *n, uint64_t ro
                                    round % n->ring * n->base.shape->slot_bytes);
 }
 
+/* What a round asks for, of those who are live in it: `asked` names them. */
+static inline void node_ask(const struct node *n, uint64_t round,
+                            const uint32_t *absences, struct policy_round *asked)
+{
+    struct round_draw draw = {
+        .seed = n->seed, .slot = *n->hooks.slot, .round = round, .endpoints = 1};
+    round_trigger_open(&n->policy, &draw, absences, asked);
+}
+
 /* node_close.c: the swap to CLOSING and what follows, as far as it goes here; false if
  * the round had been closed by somebody else. */
 bool node_close(struct node *n, uint64_t round, uint32_t initiator);
@@ -245,15 +255,13 @@ void node_complete(struct node *n, uint64_t round);
 void node_alert(struct domain *d);
 /* Members that close the round or hold a chunk of it. */
 void node_busy(struct domain *d, uint64_t *set);
+/* After a round: have all ranks joined with it? */
+void node_note_join(struct node *n, uint64_t round, const struct round_header *result);
 
 /* node_decide.c: start the open round, if it may; the time to look again. */
 bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *alarm);
 bool node_admits(struct node *n, uint64_t round, enum node_side side);
 void node_arrivals(struct node *n, struct node_view *v, uint64_t round);
-/* What the completed round changes for the next. */
-void node_account(struct node *n, uint64_t round, struct round_header *result);
-/* After a round: have all ranks joined with it? */
-void node_note_join(struct node *n, uint64_t round, const struct round_header *result);
 /* The round asks for these ranks; NULL: any. */
 const uint64_t *node_awaited(struct domain *d);
 

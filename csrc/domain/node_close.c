@@ -1,42 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From CLOSING to the end of a round: freezing the members, reducing what they have
- * deposited, opening the next one. The protocol is in node.h. */
-#include "../base/fence.h"
-#include "node.h"
+ * deposited, what the result changes for the next round, opening that one. The protocol is in node.h. */
+#include "base/check.h"
+#include "base/fence.h"
+#include "domain/node.h"
 
 /* At most so many. */
 static void wake_sleepers(struct node *n, uint32_t most)
 {
+    CHECK(most <= n->members || n->hands > n->members);
     for (size_t i = 0; i < bitset_words(n->members); i++) {
         uint64_t asleep = STEP(atomic_load(&n->asleep[i]));
         for (; asleep && most; asleep &= asleep - 1, most--) {
             size_t member = 64 * i + (size_t)__builtin_ctzll(asleep);
-            n->site.wake(n->site.arg, n->site.plane->member[member]);
+            n->hooks.wake(n->hooks.arg, n->hooks.placement->member[member]);
         }
     }
 }
 
+void node_alert(struct domain *d)
+{
+    CHECK(node_of(d)->members > 0);
+    struct node *n = node_of(d);
+    STEP(atomic_store(&n->shared->attention, 1));
+    n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);
+}
+
 static void set_control(struct node *n, uint64_t round, enum node_phase phase)
 {
+    CHECK(control_who(control_word(round, phase, n->who)) == n->who);
     STEP(atomic_store(&n->shared->control, control_word(round, phase, n->who)));
 }
 
 /* The closer: take member j's deposit, if there is one; its slot. */
 static int freeze_member(struct node *n, uint32_t j, struct round_header *h)
 {
-    uint32_t rank = n->site.plane->member[j];
+    CHECK(j < n->members);
+    uint32_t rank = n->hooks.placement->member[j];
     struct node_line *line = &n->lines[j];
     uint64_t word = STEP(atomic_load(&n->descriptors[j]));
     while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,
                                               descriptor_freeze(word))))
         ;
     int slot = descriptor_pending(word);
+    CHECK(descriptor_rounds(word) == h->round);
+    CHECK(slot < n->slots_each);
     descriptor_announce(word, rank, h, n->base.shape->ranks);
-    if (n->site.frozen)
-        n->site.frozen(n->site.arg, rank, h->round, h,
-                       slot == NO_SLOT
-                           ? NULL
-                           : message_payload(n->base.shape, node_slot(n, j, slot)));
+    if (n->hooks.frozen)
+        n->hooks.frozen(n->hooks.arg, rank, h->round, h,
+                        slot == NO_SLOT
+                            ? NULL
+                            : message_payload(n->base.shape, node_slot(n, j, slot)));
     if (slot != NO_SLOT) {
         STEP(
             atomic_store_explicit(&line->taken_in, h->round + 1, memory_order_release));
@@ -63,12 +77,14 @@ static uint32_t freeze_all(struct node *n, uint64_t round, uint32_t initiator)
                 (struct node_frozen){.member = j, .slot = (uint32_t)slot};
     }
     h->initiator = initiator;
+    CHECK(parts <= n->members);
     atomic_store_explicit(&n->shared->parts, parts, memory_order_relaxed);
     return parts;
 }
 
 static const char *part_payload(const struct node *n, uint32_t k)
 {
+    CHECK(k < atomic_load_explicit(&n->shared->parts, memory_order_relaxed));
     const struct node_frozen *part = &n->list[k];
     return message_payload(n->base.shape, node_slot(n, part->member, (int)part->slot));
 }
@@ -76,6 +92,7 @@ static const char *part_payload(const struct node *n, uint32_t k)
 /* One after the other in the order of the ranks, whoever does it. */
 static int reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
 {
+    CHECK(chunk < n->chunks);
     const struct payload *p = &n->base.shape->payload;
     uint32_t parts = atomic_load_explicit(&n->shared->parts, memory_order_relaxed);
     size_t begin = payload_cut(p, chunk, n->chunks),
@@ -100,6 +117,64 @@ static void do_chunk(struct node *n, uint64_t round, uint32_t chunk)
         atomic_store(&n->shared->failure, rc);
 }
 
+/* The round is over: what its result says of the next one. */
+
+void node_note_join(struct node *n, uint64_t round, const struct round_header *result)
+{
+    CHECK(result->round == round);
+    uint32_t ranks = n->base.shape->ranks;
+    if (round_all_gone(result, ranks) &&
+        !bitset_empty(round_mask_const(result, ranks, ROUND_JOINED),
+                      bitset_words(ranks)))
+        STEP(atomic_store(&n->shared->all_joined, round + 1));
+}
+
+static void count_absences(struct node *n, const struct round_header *result)
+{
+    uint32_t ranks = n->base.shape->ranks;
+    const uint64_t *active = round_mask_const(result, ranks, ROUND_ACTIVE);
+    for (uint32_t i = 0; i < ranks; i++) {
+        uint32_t before = atomic_load_explicit(&n->absent[i], memory_order_relaxed);
+        uint64_t live = atomic_load_explicit(&n->live[i / 64], memory_order_relaxed);
+        uint32_t now =
+            round_absences(before, bitset_has(active, i), live >> i % 64 & 1);
+        STEP(atomic_store_explicit(&n->absent[i], now, memory_order_release));
+    }
+}
+
+/* Before the live set changes. */
+static void judge(struct node *n, uint64_t round, struct round_header *result)
+{
+    uint32_t ranks = n->base.shape->ranks;
+    uint64_t live[bitset_words(ranks)], drawn[bitset_words(ranks)],
+        overdue[bitset_words(ranks)];
+    uint32_t absences[n->absent ? ranks : 1];
+    struct policy_round asked = {
+        .ranks = ranks, .live = live, .drawn = drawn, .overdue = overdue};
+    for (size_t i = 0; i < bitset_words(ranks); i++)
+        live[i] = atomic_load_explicit(&n->live[i], memory_order_relaxed);
+    for (uint32_t i = 0; n->absent && i < ranks; i++)
+        absences[i] = atomic_load_explicit(&n->absent[i], memory_order_relaxed);
+    node_ask(n, round, n->absent ? absences : NULL, &asked);
+    if (!policy_kept(&n->policy, &asked, result))
+        result->flags |= ROUND_BELOW_QUORUM;
+}
+
+/* What the completed round changes for the next. */
+static void account(struct node *n, uint64_t round, struct round_header *result)
+{
+    uint32_t ranks = n->base.shape->ranks;
+    if (n->policy.deadline > 0)
+        judge(n, round, result);
+    if (n->absent)
+        count_absences(n, result);
+    uint64_t live[bitset_words(ranks)];
+    round_live(result, ranks, live);
+    for (size_t i = 0; i < bitset_words(ranks); i++)
+        STEP(atomic_store_explicit(&n->live[i], live[i], memory_order_release));
+    node_note_join(n, round, result);
+}
+
 /* The sum of the domain is there. */
 static void end_reduction(struct node *n, uint64_t round)
 {
@@ -108,7 +183,7 @@ static void end_reduction(struct node *n, uint64_t round)
         node_alert(&n->base);
         return;
     }
-    node_account(n, round, node_result(n, round));
+    account(n, round, node_result(n, round));
     node_complete(n, round);
 }
 
@@ -124,6 +199,7 @@ static bool needs_no_reduction(struct node *n, uint64_t round, uint32_t parts)
 
 bool node_close(struct node *n, uint64_t round, uint32_t initiator)
 {
+    CHECK(n->who < n->members);
     uint64_t open = STEP(atomic_load(&n->shared->control));
     if (control_round(open) != round || control_phase(open) != NODE_OPEN)
         return false;
@@ -171,6 +247,7 @@ static bool join_work(struct node *n)
 
 bool node_reduce(struct node *n, uint64_t round)
 {
+    CHECK(n->chunks > 1);
     uint32_t chunk;
     bool ended = false;
     if (!join_work(n))
@@ -179,7 +256,9 @@ bool node_reduce(struct node *n, uint64_t round)
     atomic_store_explicit(working, round + 1, memory_order_relaxed);
     while (!ended && take_chunk(n, round, &chunk)) {
         do_chunk(n, round, chunk);
-        ended = STEP(atomic_fetch_add(&n->shared->done, 1)) + 1 == n->chunks;
+        uint64_t done = STEP(atomic_fetch_add(&n->shared->done, 1)) + 1;
+        CHECK(done <= n->chunks);
+        ended = done == n->chunks;
     }
     atomic_store_explicit(working, 0, memory_order_relaxed);
     STEP(atomic_fetch_sub(&n->shared->workers, 1));
@@ -190,21 +269,24 @@ bool node_reduce(struct node *n, uint64_t round)
 
 void node_complete(struct node *n, uint64_t round)
 {
-    if (n->site.over)
-        n->site.over(n->site.arg, round);
+    CHECK(control_round(node_control(n)) == round);
+    CHECK(control_phase(node_control(n)) != NODE_OPEN);
+    if (n->hooks.over)
+        n->hooks.over(n->hooks.arg, round);
     set_control(n, round + 1, NODE_OPEN);
     wake_sleepers(n, n->members);
 }
 
 void node_busy(struct domain *d, uint64_t *set)
 {
+    CHECK(set);
     struct node *n = node_of(d);
     uint64_t control = node_control(n);
     if (control_phase(control) == NODE_CLOSING)
-        bitset_add(set, n->site.plane->member[control_who(control)]);
+        bitset_add(set, n->hooks.placement->member[control_who(control)]);
     for (uint32_t j = 0; j < n->members; j++)
         if (control_phase(control) == NODE_REDUCING &&
             atomic_load_explicit(&n->lines[j].working, memory_order_relaxed) ==
                 control_round(control) + 1)
-            bitset_add(set, n->site.plane->member[j]);
+            bitset_add(set, n->hooks.placement->member[j]);
 }

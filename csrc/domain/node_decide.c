@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When does the open round of a domain without a fabric start, and what does its end
- * change? Everybody can tell: the descriptors say who has come. (With a fabric the
- * vertex decides, see allreduce/starting.h.)
+ * When does the open round of a domain without a fabric start? Everybody can tell: the
+ * descriptors say who has come, and protocol/round_trigger.h what that means. (With a
+ * fabric the endpoint decides, see allreduce/endpoint_trigger.h.)
  *
  * met: {round, time} of the moment at which the policy was found met, for linger. The
  * first to find it writes it by swap. One who is late for round t puts {t, …} in a
@@ -11,23 +11,14 @@
  * round there is room for 16 bits: one that finds its number written 65536 rounds ago
  * does not linger, once.
  */
-#include "../base/clock.h"
-#include "node.h"
+#include "domain/node.h"
+#include "base/check.h"
 
 enum { MET_TIME_BITS = 48 };
 
 static bool is_open(uint64_t control, uint64_t round)
 {
     return control_round(control) == round && control_phase(control) == NODE_OPEN;
-}
-
-/* What a round asks for, of those who are live in it. */
-static void ask(const struct node *n, uint64_t round, const uint32_t *absences,
-                struct policy_round *asked)
-{
-    struct policy_draw draw = {
-        .stream = splitmix_mix(n->seed) ^ *n->site.slot, .round = round, .vertices = 1};
-    policy_open(&n->policy, &draw, absences, asked);
 }
 
 /* Find out what the open round asks for; false if it has begun to close. What was
@@ -45,7 +36,7 @@ static bool open_view(struct node *n, struct node_view *v, uint64_t round)
             STEP(atomic_load_explicit(&n->absent[i], memory_order_acquire));
     if (!is_open(node_control(n), round))
         return false;
-    ask(n, round, v->absences, &v->round);
+    node_ask(n, round, v->absences, &v->round);
     v->opened = round + 1;
     return true;
 }
@@ -69,22 +60,24 @@ static bool announces_join(const struct node *n, uint32_t j, uint64_t word)
 static bool has_arrived(const struct node *n, const struct node_view *v, uint32_t j,
                         uint64_t word)
 {
+    CHECK(j < n->members);
     if (descriptor_arrived(word))
         return true;
     bool goes = descriptor_left(word) || announces_join(n, j, word);
-    return goes && bitset_has(v->live, n->site.plane->member[j]);
+    return goes && bitset_has(v->live, n->hooks.placement->member[j]);
 }
 
 /* A descriptor that has been frozen for this round already means that the round is
  * under way: whoever counts it finds control changed. */
 void node_arrivals(struct node *n, struct node_view *v, uint64_t round)
 {
+    CHECK(v->opened || n->fabric);
     size_t words = bitset_words(n->base.shape->ranks);
     bitset_clear(v->arrived, words);
     bitset_clear(v->deposited, words);
     for (uint32_t j = 0; j < n->members; j++) {
         uint64_t word = STEP(atomic_load(&n->descriptors[j]));
-        uint32_t rank = n->site.plane->member[j];
+        uint32_t rank = n->hooks.placement->member[j];
         if (descriptor_rounds(word) != round)
             continue;
         if (has_arrived(n, v, j, word))
@@ -117,6 +110,7 @@ static bool is_unaware(const struct node *n, uint32_t j)
  * round back. */
 bool node_admits(struct node *n, uint64_t round, enum node_side side)
 {
+    CHECK(side < NODE_SIDES);
     struct node_view *v = &n->view[side];
     bool joined = STEP(atomic_load(&n->shared->all_joined)) == round;
     bool known = n->deliver != PCOLL_DELIVER_ONE || round < v->admitted;
@@ -133,27 +127,14 @@ bool node_admits(struct node *n, uint64_t round, enum node_side side)
     return true;
 }
 
-static int64_t now(const struct node *n)
-{
-    return n->site.now(n->site.arg);
-}
-
-static bool passed(const struct node *n, int64_t due, int64_t *alarm)
-{
-    bool over = now(n) >= due;
-    if (!over && due < *alarm)
-        *alarm = due;
-    return over;
-}
-
-/* Since when has the policy been met? */
-static int64_t met_since(struct node *n, uint64_t round)
+/* Since when has the policy been met? It is met now: the first to say so is right. */
+static int64_t met_since(struct node *n, uint64_t round, int64_t now)
 {
     uint64_t const mask = ((uint64_t)1 << MET_TIME_BITS) - 1;
     uint64_t tag = (round + 1) << MET_TIME_BITS;
     uint64_t word = STEP(atomic_load(&n->shared->met));
     while ((word & ~mask) != tag) {
-        uint64_t mine = tag | ((uint64_t)(now(n) / 1000) & mask);
+        uint64_t mine = tag | ((uint64_t)(now / 1000) & mask);
         if (STEP(atomic_compare_exchange_strong(&n->shared->met, &word, mine)))
             word = mine;
     }
@@ -164,9 +145,9 @@ static int64_t met_since(struct node *n, uint64_t round)
 static int64_t first_arrival(const struct node *n, const struct node_view *v,
                              uint32_t *first)
 {
-    int64_t least = INT64_MAX;
+    int64_t least = ROUND_NEVER;
     for (uint32_t j = 0; j < n->members; j++) {
-        uint32_t rank = n->site.plane->member[j];
+        uint32_t rank = n->hooks.placement->member[j];
         int64_t at = STEP(atomic_load(&n->lines[j].arrived_at));
         if (!bitset_has(v->arrived, rank) || !bitset_has(v->live, rank) || at >= least)
             continue;
@@ -176,92 +157,52 @@ static int64_t first_arrival(const struct node *n, const struct node_view *v,
     return least;
 }
 
-/* The lowest rank among those whose arrival can have started the round. */
-static uint32_t starter(const struct node *n, const struct node_view *v)
-{
-    size_t words = bitset_words(n->base.shape->ranks);
-    const uint64_t *among = policy_draws(&n->policy) ? v->round.drawn : v->live;
-    return bitset_first_common(v->arrived, among, words);
-}
-
-/* The round may start: the rank that starts it. */
-static bool may_start(struct node *n, struct node_view *v, uint64_t round,
-                      int64_t *alarm, uint32_t *initiator)
+/* May the round start? A linger begins when it is first seen to be met, by whoever. */
+static struct round_trigger trigger_of(struct node *n, struct node_view *v,
+                                       uint64_t round)
 {
     const pcoll_policy *p = &n->policy;
     struct policy_report report = policy_count(&v->round, v->arrived, v->deposited);
-    bool met = policy_met(p, &v->round, &report, n->base.member_set);
-    *initiator = starter(n, v);
-    if (met && p->linger > 0 && !policy_all_arrived(&v->round, &report))
-        met = passed(n, met_since(n, round) + seconds_to_ns(p->linger), alarm);
-    if (!met && p->deadline > 0) {
-        int64_t first = first_arrival(n, v, initiator);
-        met =
-            first != INT64_MAX && passed(n, first + seconds_to_ns(p->deadline), alarm);
+    struct round_state state = {
+        .report = &report,
+        .members = n->base.member_set,
+        .starter = round_trigger_starter(p, &v->round, v->arrived),
+        .met_since = ROUND_NEVER,
+        .now = policy_has_timers(p) ? n->hooks.now(n->hooks.arg) : 0,
+    };
+    struct round_trigger t = round_trigger_evaluate(p, &v->round, &state);
+    if (!t.start && t.met_since != ROUND_NEVER) {
+        state.met_since = met_since(n, round, state.now);
+        t = round_trigger_evaluate(p, &v->round, &state);
     }
-    return met;
+    if (t.start || !(p->deadline > 0))
+        return t;
+    state.first_arrival = first_arrival(n, v, &state.first);
+    struct round_trigger deadline = round_trigger_deadline(p, &state);
+    deadline.alarm = t.alarm < deadline.alarm ? t.alarm : deadline.alarm;
+    return deadline;
 }
 
 bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *alarm)
 {
+    CHECK(!n->fabric);
+    CHECK(side < NODE_SIDES);
     struct node_view *v = &n->view[side];
-    uint32_t initiator;
     if (!open_view(n, v, round))
         return true;
     node_arrivals(n, v, round);
-    if (!may_start(n, v, round, alarm, &initiator) || !node_admits(n, round, side))
+    struct round_trigger t = trigger_of(n, v, round);
+    if (t.alarm < *alarm)
+        *alarm = t.alarm;
+    if (!t.start || !node_admits(n, round, side))
         return control_round(node_control(n)) != round;
-    node_close(n, round, initiator);
+    node_close(n, round, t.initiator);
     return true;
-}
-
-static void count_absences(struct node *n, const struct round_header *result)
-{
-    uint32_t ranks = n->base.shape->ranks;
-    const uint64_t *active = round_mask_const(result, ranks, ROUND_ACTIVE);
-    for (uint32_t i = 0; i < ranks; i++) {
-        uint32_t before = atomic_load_explicit(&n->absent[i], memory_order_relaxed);
-        uint64_t live = atomic_load_explicit(&n->live[i / 64], memory_order_relaxed);
-        bool here = bitset_has(active, i) || !(live >> i % 64 & 1);
-        STEP(atomic_store_explicit(&n->absent[i], here ? 0 : before + 1,
-                                   memory_order_release));
-    }
-}
-
-/* Before the live set changes. */
-static void judge(struct node *n, uint64_t round, struct round_header *result)
-{
-    uint32_t ranks = n->base.shape->ranks;
-    uint64_t live[bitset_words(ranks)], drawn[bitset_words(ranks)],
-        overdue[bitset_words(ranks)];
-    uint32_t absences[n->absent ? ranks : 1];
-    struct policy_round asked = {
-        .ranks = ranks, .live = live, .drawn = drawn, .overdue = overdue};
-    for (size_t i = 0; i < bitset_words(ranks); i++)
-        live[i] = atomic_load_explicit(&n->live[i], memory_order_relaxed);
-    for (uint32_t i = 0; n->absent && i < ranks; i++)
-        absences[i] = atomic_load_explicit(&n->absent[i], memory_order_relaxed);
-    ask(n, round, n->absent ? absences : NULL, &asked);
-    if (!policy_kept(&n->policy, &asked, result))
-        result->flags |= ROUND_BELOW_QUORUM;
-}
-
-void node_account(struct node *n, uint64_t round, struct round_header *result)
-{
-    uint32_t ranks = n->base.shape->ranks;
-    if (n->policy.deadline > 0)
-        judge(n, round, result);
-    if (n->absent)
-        count_absences(n, result);
-    uint64_t live[bitset_words(ranks)];
-    round_live(result, ranks, live);
-    for (size_t i = 0; i < bitset_words(ranks); i++)
-        STEP(atomic_store_explicit(&n->live[i], live[i], memory_order_release));
-    node_note_join(n, round, result);
 }
 
 const uint64_t *node_awaited(struct domain *d)
 {
+    CHECK(node_of(d)->members > 0);
     struct node *n = node_of(d);
     struct node_view *v = &n->view[NODE_DRIVER];
     uint64_t round = control_round(node_control(n));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One block: words that all read in every round close together, then the members'
  * lines, then the slots of each member, then the results. */
-#include "node_memory.h"
+#include "domain/node_memory.h"
+#include "base/check.h"
 
 /* Chunks are cut so that a sum and what is added to it stay in a core's cache. */
 #ifdef PCOLL_TEST_CHUNK_BYTES
@@ -23,49 +24,53 @@ static size_t place(size_t *at, size_t bytes)
 }
 
 static struct layout lay_out(const struct round_shape *shape,
-                             const pcoll_options *options, const struct plane *plane)
+                             const pcoll_options *options,
+                             const struct placement *placement)
 {
     size_t slots = (size_t)contribution_slots(options->owned_send);
-    size_t members = plane->members;
+    size_t members = placement->members;
     struct layout l;
     size_t at = sizeof(struct node_shared);
     l.descriptors = place(&at, members * sizeof(uint64_t));
-    l.asleep = place(&at, bitset_words(plane->members) * sizeof(uint64_t));
+    l.asleep = place(&at, bitset_words(placement->members) * sizeof(uint64_t));
     l.live = place(&at, bitset_words(shape->ranks) * sizeof(uint64_t));
     l.absent =
         place(&at, options->policy.max_staleness ? shape->ranks * sizeof(uint32_t) : 0);
     l.lines = place(&at, members * sizeof(struct node_line));
     l.list = place(&at, members * sizeof(struct node_frozen));
     l.slots = place(&at, members * slots * shape->slot_bytes);
-    l.gathered = place(&at, plane->domains > 1 ? shape->slot_bytes : 0);
+    l.gathered = place(&at, placement->domains > 1 ? shape->slot_bytes : 0);
     l.results = place(&at, ((size_t)options->history + 1) * shape->slot_bytes);
     l.total = at;
     return l;
 }
 
 size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
-                  const struct plane *plane)
+                  const struct placement *placement)
 {
-    return lay_out(shape, options, plane).total;
+    CHECK(placement->members > 0);
+    return lay_out(shape, options, placement).total;
 }
 
 /* Its slots, its share of the results and what comes before them; the leader the rest.
  */
 void node_part(const struct round_shape *shape, const pcoll_options *options,
-               const struct plane *plane, enum node_part part, size_t *offset,
+               const struct placement *placement, enum node_part part, size_t *offset,
                size_t *bytes)
 {
-    struct layout l = lay_out(shape, options, plane);
-    size_t slots = (l.gathered - l.slots) / plane->members;
+    CHECK(part < NODE_PARTS);
+    CHECK(placement->who < placement->members);
+    struct layout l = lay_out(shape, options, placement);
+    size_t slots = (l.gathered - l.slots) / placement->members;
     size_t results = l.total - l.gathered;
-    size_t begin = results * plane->who / plane->members;
-    size_t end = results * (plane->who + 1) / plane->members;
+    size_t begin = results * placement->who / placement->members;
+    size_t end = results * (placement->who + 1) / placement->members;
     if (part == NODE_PART_SLOTS)
-        *offset = l.slots + plane->who * slots, *bytes = slots;
+        *offset = l.slots + placement->who * slots, *bytes = slots;
     else if (part == NODE_PART_RESULTS)
         *offset = l.gathered + begin, *bytes = end - begin;
     else
-        *offset = 0, *bytes = plane->leads ? l.slots : 0;
+        *offset = 0, *bytes = placement->leads ? l.slots : 0;
 }
 
 static uint32_t count_chunks(size_t bytes)
@@ -76,11 +81,12 @@ static uint32_t count_chunks(size_t bytes)
 
 void node_map(struct node *n, const pcoll_options *options)
 {
-    char *base = n->site.memory;
+    CHECK(n->hooks.memory && n->who < n->members);
+    char *base = n->hooks.memory;
     pcoll_options common = *options;
-    common.owned_send = n->site.owned_sends;
-    struct layout l = lay_out(n->base.shape, &common, n->site.plane);
-    n->slots_each = contribution_slots(n->site.owned_sends);
+    common.owned_send = n->hooks.owned_sends;
+    struct layout l = lay_out(n->base.shape, &common, n->hooks.placement);
+    n->slots_each = contribution_slots(n->hooks.owned_sends);
     n->chunks = count_chunks(n->base.shape->payload.bytes);
     n->shared = (struct node_shared *)base;
     n->descriptors = (_Atomic uint64_t *)(base + l.descriptors);

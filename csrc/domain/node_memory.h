@@ -3,7 +3,7 @@
 #ifndef PCOLL_DOMAIN_NODE_MEMORY_H
 #define PCOLL_DOMAIN_NODE_MEMORY_H
 
-#include "node.h"
+#include "domain/node.h"
 
 /* Point n at its memory; write what this member has to write before all begin. */
 void node_map(struct node *n, const pcoll_options *options);

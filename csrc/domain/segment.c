@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See segment.h. The cookie lies in a page of its own before the memory. */
-#include "segment.h"
+#include "domain/segment.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../base/error.h"
+#include "base/check.h"
+#include "base/error.h"
 
 static size_t const page = 4096;
 
@@ -100,6 +101,7 @@ static int reserve(const struct segment *s, size_t from, size_t bytes)
 
 int segment_create(size_t bytes, uint64_t cookie, struct segment *s)
 {
+    CHECK(bytes > 0 && s);
     *s = (struct segment){.bytes = bytes, .fd = -1};
     int rc = make_file(bytes, &s->fd);
     if (rc == PCOLL_OK && (rc = map(s, s->fd)) == PCOLL_OK)
@@ -114,6 +116,7 @@ int segment_create(size_t bytes, uint64_t cookie, struct segment *s)
 int segment_open(uint64_t pid, uint64_t fd, size_t bytes, uint64_t cookie,
                  struct segment *s)
 {
+    CHECK(bytes > 0);
     char path[64];
     *s = (struct segment){.bytes = bytes, .fd = -1};
     snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)pid,
@@ -136,6 +139,7 @@ int segment_open(uint64_t pid, uint64_t fd, size_t bytes, uint64_t cookie,
 
 void segment_sealed(struct segment *s)
 {
+    CHECK(s->fd >= -1);
     if (s->fd >= 0)
         close(s->fd);
     s->fd = -1;
@@ -143,11 +147,14 @@ void segment_sealed(struct segment *s)
 
 int segment_reserve(struct segment *s, size_t offset, size_t bytes)
 {
+    CHECK(s->memory || !bytes);
+    CHECK(offset + bytes <= s->bytes);
     return bytes ? reserve(s, page + offset, bytes) : PCOLL_OK;
 }
 
 void segment_close(struct segment *s)
 {
+    CHECK(!s->memory || s->bytes > 0);
     if (s->memory)
         munmap((char *)s->memory - page, page + s->bytes);
     segment_sealed(s);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The form of a handle's messages, and what their headers say. */
-#include "domain.h"
+#include "domain/domain.h"
+#include "base/check.h"
 
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers,
                      user_reduction_fn *make_user)
 {
+    CHECK(ranks > 0 && nbuffers > 0);
     *shape =
         (struct round_shape){.ranks = ranks, .header_bytes = round_header_bytes(ranks)};
     int rc = payload_init(&shape->payload, buffers, nbuffers, make_user);
@@ -16,6 +18,7 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
 
 void round_shape_pad(struct round_shape *shape, uint32_t slices)
 {
+    CHECK(shape->header_bytes == round_header_bytes(shape->ranks));
     payload_pad(&shape->payload, slices * shape->header_bytes);
     shape->message_bytes = shape->header_bytes + shape->payload.bytes;
     shape->slot_bytes = shape->message_bytes + shape->header_bytes;
@@ -23,12 +26,14 @@ void round_shape_pad(struct round_shape *shape, uint32_t slices)
 
 void round_shape_destroy(struct round_shape *shape)
 {
+    CHECK(shape);
     payload_destroy(&shape->payload);
 }
 
 void round_describe(const struct round_shape *shape, const struct round_header *h,
                     pcoll_round *round, uint64_t *masks)
 {
+    CHECK(shape->ranks > 0);
     size_t words = bitset_words(shape->ranks);
     const uint64_t *active = round_mask_const(h, shape->ranks, ROUND_ACTIVE);
     const uint64_t *stored = round_mask_const(h, shape->ranks, ROUND_STORED);
@@ -39,6 +44,8 @@ void round_describe(const struct round_shape *shape, const struct round_header *
         .initiator = h->initiator == ROUND_NOBODY ? -1 : (int32_t)h->initiator,
         .below_quorum = h->flags & ROUND_BELOW_QUORUM,
     };
+    CHECK(round->stored <= round->active);
+    CHECK(round->initiator < (int32_t)shape->ranks);
     if (masks) {
         memcpy(masks, active, words * sizeof *masks);
         memcpy(masks + words, stored, words * sizeof *masks);

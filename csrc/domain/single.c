@@ -3,23 +3,26 @@
  * A domain of one rank, in the memory of its process.
  *
  * Who owns which byte:
- *   slots[i]    written by the application's thread while slot i is neither pending nor
- *               frozen; read by the driver while frozen, by the application in a carry.
- *   results[t mod (H+1)]  written by the driver from the freeze of round t to its
- * publish; read by the application after that. The driver does not freeze round t+H+1
- * while member_admits() forbids it, which is what keeps a slot that is being read from
- * being reused. null        header of a round this rank contributes nothing to; the
- * driver's. member      both sides, under the mutex, which is held for a few loads and
- * stores and never during a copy or a reduction. Everything that one side wrote before
- *               it changed `member` is visible to the other after it sees the change.
+ *   slots[i]  written by the application's thread while slot i is neither pending nor
+ *             frozen; read by the driver while frozen, by the application in a carry.
+ *   results[t mod (H+1)]
+ *             written by the driver from the freeze of round t to its publish; read by
+ *             the application after that. The driver does not freeze round t+H+1 while
+ *             member_admits() forbids it, which is what keeps a slot that is being read
+ *             from being reused.
+ *   null      header of a round this rank contributes nothing to; the driver's.
+ *   member    both sides, under the mutex, which is held for a few loads and stores and
+ *             never during a copy or a reduction. Everything that one side wrote before
+ *             it changed `member` is visible to the other after it sees the change.
  */
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "../base/error.h"
-#include "../base/interleave.h"
-#include "../base/pages.h"
-#include "domain.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "base/interleave.h"
+#include "base/pages.h"
+#include "domain/domain.h"
 
 struct single {
     struct domain base;
@@ -83,10 +86,9 @@ static int write_deposit(struct single *s, struct deposit_plan plan, int user,
                                message_payload(shape, s->slots[user]));
 }
 
-static int single_deposit(struct domain *d, int who, const void *const *buffers,
+static int single_deposit(struct domain *d, const void *const *buffers,
                           enum deposit_outcome *outcome)
 {
-    (void)who;
     struct single *s = of(d);
     int rc = begin_call(s);
     if (rc != PCOLL_OK)
@@ -99,6 +101,7 @@ static int single_deposit(struct domain *d, int who, const void *const *buffers,
             return undo_call(s, rc);
         INTERLEAVE();
         pthread_mutex_lock(&s->mutex);
+        CHECK(plan.target != s->member.contribution.frozen);
         bool holds = contribution_plan_holds(&s->member.contribution, plan);
         if (holds)
             *outcome = member_publish(&s->member, plan);
@@ -108,17 +111,15 @@ static int single_deposit(struct domain *d, int who, const void *const *buffers,
     }
 }
 
-static void *single_send_slot(struct domain *d, int who)
+static void *single_send_slot(struct domain *d)
 {
-    (void)who;
     struct single *s = of(d);
     int user = s->member.contribution.user; /* only this thread changes it */
     return user == NO_SLOT ? NULL : message_payload(d->shape, s->slots[user]);
 }
 
-static bool single_ready(struct domain *d, int who)
+static bool single_ready(struct domain *d)
 {
-    (void)who;
     struct single *s = of(d);
     pthread_mutex_lock(&s->mutex);
     bool ready = member_ready(&s->member);
@@ -126,11 +127,10 @@ static bool single_ready(struct domain *d, int who)
     return ready;
 }
 
-static int single_deliver(struct domain *d, int who, uint64_t last, uint64_t horizon,
+static int single_deliver(struct domain *d, uint64_t last, uint64_t horizon,
                           void *const *buffers, pcoll_round *round, uint64_t *masks,
                           bool *moved)
 {
-    (void)who;
     struct single *s = of(d);
     uint64_t index, lost;
     pthread_mutex_lock(&s->mutex);
@@ -141,6 +141,7 @@ static int single_deliver(struct domain *d, int who, uint64_t last, uint64_t hor
 
     INTERLEAVE();
     const struct round_header *h = s->results[index % s->ring];
+    CHECK(h->round == index);
     if (buffers && round_is_null(h, d->shape->ranks))
         payload_identity(&d->shape->payload, buffers);
     else if (buffers)
@@ -158,18 +159,23 @@ static int single_deliver(struct domain *d, int who, uint64_t last, uint64_t hor
     return PCOLL_OK;
 }
 
-static void single_snapshot(struct domain *d, int who, struct member *copy)
+static void single_snapshot(struct domain *d, struct member *copy)
 {
-    (void)who;
     struct single *s = of(d);
     pthread_mutex_lock(&s->mutex);
     *copy = s->member;
     pthread_mutex_unlock(&s->mutex);
 }
 
-static int single_change(struct domain *d, int who, int (*step)(struct member *))
+/* A rank on its own: the one member is this process's. */
+static void single_poll(struct domain *d, int who, struct member *copy)
 {
     (void)who;
+    single_snapshot(d, copy);
+}
+
+static int single_change(struct domain *d, int (*step)(struct member *))
+{
     struct single *s = of(d);
     pthread_mutex_lock(&s->mutex);
     int rc = step(&s->member);
@@ -211,6 +217,7 @@ static struct round_header *single_freeze(struct domain *d, uint64_t round)
     uint32_t ranks = d->shape->ranks;
     round_header_clear(s->null, ranks, round);
     pthread_mutex_lock(&s->mutex);
+    CHECK(s->member.complete <= s->member.frozen);
     int slot = member_freeze(&s->member, s->null, ranks);
     pthread_mutex_unlock(&s->mutex);
     if (slot == NO_SLOT)
@@ -229,6 +236,7 @@ static void single_publish(struct domain *d, uint64_t round)
 {
     struct single *s = of(d);
     const struct round_header *h = s->results[round % s->ring];
+    CHECK(h->round == round);
     if (round_is_null(h, d->shape->ranks))
         payload_identity_block(&d->shape->payload, message_payload(d->shape, h));
     pthread_mutex_lock(&s->mutex);
@@ -252,7 +260,7 @@ static const struct domain_ops single_ops = {
     .ready = single_ready,
     .deliver = single_deliver,
     .snapshot = single_snapshot,
-    .look = single_snapshot,
+    .poll = single_poll,
     .change = single_change,
     .retire = single_retire,
     .arrivals = single_arrivals,
@@ -266,6 +274,7 @@ static const struct domain_ops single_ops = {
 size_t domain_single_bytes(const struct round_shape *shape,
                            const pcoll_options *options)
 {
+    CHECK(options->history >= 1);
     size_t messages =
         (size_t)contribution_slots(options->owned_send) + options->history + 1;
     return messages * shape->slot_bytes + shape->header_bytes;
@@ -286,6 +295,7 @@ static void carve(struct single *s)
 int domain_single_create(const struct round_shape *shape, const pcoll_options *options,
                          void *arg, struct domain **out)
 {
+    CHECK(*(const uint32_t *)arg < shape->ranks);
     uint32_t rank = *(const uint32_t *)arg;
     size_t bytes = domain_single_bytes(shape, options);
     struct single *s = calloc(1, sizeof *s);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The accumulator; see accumulator.h. */
-#include "accumulator.h"
+#include "gossip/accumulator.h"
+
+#include "base/check.h"
 
 static int count_up(struct gossip_memory *m, uint32_t peer, enum gossip_word word,
                     int64_t by)
@@ -13,6 +15,7 @@ int accumulator_reserve(struct gossip_memory *m, uint32_t peer, uint32_t cap,
                         bool *reserved)
 {
     struct window *w = m->window;
+    CHECK(peer < m->layout.ranks && peer != w->rank);
     int64_t before, collected = 0;
     int rc = w->ops->fetch_add(w, peer, word_at(WORD_RESERVED), 1, &before);
     if (rc == PCOLL_OK)
@@ -32,6 +35,7 @@ static int add(struct gossip_memory *m, uint32_t peer, size_t first)
 {
     const struct layout *l = &m->layout;
     struct window *w = m->window;
+    CHECK(first < l->count && first % l->chunk == 0);
     int rc = w->ops->add(w, peer, sums_at(l, first), m->change, l->held,
                          chunk_length(l, first));
     return rc == PCOLL_OK ? w->ops->complete(w, peer) : rc;
@@ -39,6 +43,7 @@ static int add(struct gossip_memory *m, uint32_t peer, size_t first)
 
 int accumulator_add_chunk(struct gossip_memory *m, uint32_t peer, size_t first)
 {
+    CHECK(peer != m->window->rank);
     m->stats.bytes_written += chunk_length(&m->layout, first) * m->layout.sum;
     return add(m, peer, first);
 }
@@ -56,14 +61,16 @@ int accumulator_deltas(struct gossip_memory *m, uint64_t *deltas)
     int rc = window_read_word(w, w->rank, word_at(WORD_LANDED), &landed);
     if (rc == PCOLL_OK)
         rc = window_read_word(w, w->rank, word_at(WORD_COLLECTED), &collected);
+    CHECK(rc != PCOLL_OK || landed >= collected);
     *deltas = (uint64_t)(landed - collected);
     return rc;
 }
 
-int accumulator_look(struct gossip_memory *m, size_t first)
+int accumulator_query(struct gossip_memory *m, size_t first)
 {
     const struct layout *l = &m->layout;
     struct window *w = m->window;
+    CHECK(first < l->count && first % l->chunk == 0);
     int rc = w->ops->get_sums(w, w->rank, sums_at(l, first), m->change, l->held,
                               chunk_length(l, first));
     return rc == PCOLL_OK ? w->ops->complete(w, w->rank) : rc;
@@ -76,6 +83,7 @@ int accumulator_take(struct gossip_memory *m, size_t first)
 
 int accumulator_collected(struct gossip_memory *m, uint64_t deltas)
 {
+    CHECK(deltas);
     int rc = m->window->ops->flush(m->window, m->window->rank);
     return rc == PCOLL_OK
                ? count_up(m, m->window->rank, WORD_COLLECTED, (int64_t)deltas)

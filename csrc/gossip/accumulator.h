@@ -36,7 +36,7 @@
 
 #include <stdbool.h>
 
-#include "memory.h"
+#include "gossip/memory.h"
 
 /* May a delta be given to the peer? If so, accumulator_landed has to follow. */
 int accumulator_reserve(struct gossip_memory *m, uint32_t peer, uint32_t cap,
@@ -49,7 +49,7 @@ int accumulator_landed(struct gossip_memory *m, uint32_t peer);
 int accumulator_deltas(struct gossip_memory *m, uint64_t *deltas);
 /* Owner: the sums of a chunk, into m->change; what is to be added to them instead, from
  * there. */
-int accumulator_look(struct gossip_memory *m, size_t first);
+int accumulator_query(struct gossip_memory *m, size_t first);
 int accumulator_take(struct gossip_memory *m, size_t first);
 /* Owner: so many deltas have been collected. */
 int accumulator_collected(struct gossip_memory *m, uint64_t deltas);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "coded.h"
+#include "gossip/coded.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../kernels/quantise.h"
+#include "kernels/codec/quantize.h"
+
+#include "base/check.h"
 
 /* A distance that is not seen again is forgotten by and by. */
 static const float memory_of_distances = 0.9f;
@@ -58,6 +60,7 @@ void coded_write(struct gossip_memory *m, const void *x, const void *key, size_t
                  uint64_t seed, bool exact, const struct planes *to)
 {
     const struct layout *l = &m->layout;
+    CHECK(l->bits && first % LATTICE_BLOCK == 0);
     size_t end = first + chunk_length(l, first);
     for (size_t i = 0; first + i * LATTICE_BLOCK < end; i++) {
         size_t at = first + i * LATTICE_BLOCK, length = block_length(l, at);
@@ -82,6 +85,7 @@ bool coded_read(struct gossip_memory *m, size_t block, size_t length, uint64_t s
                 const void *key, void *out)
 {
     const struct layout *l = &m->layout;
+    CHECK(block < l->blocks && length <= LATTICE_BLOCK);
     uint64_t block_seed = lattice_block_seed(seed, block);
     if (note->coded != 1)
         return false;

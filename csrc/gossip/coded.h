@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "memory.h"
+#include "gossip/memory.h"
 
 /* The planes of a chunk, wherever they are: blocks one after the other. */
 struct planes {

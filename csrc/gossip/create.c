@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../allreduce/agree.h"
-#include "../kernels/reduce.h"
-#include "../transport/mpi.h"
-#include "buffer.h"
-#include "window_mpi.h"
+#include "runtime/agreement.h"
+#include "kernels/reduce.h"
+#include "transport/mpi/mpi_transport.h"
+#include "gossip/object.h"
+#include "transport/mpi/window.h"
 
 enum { FAR_CHUNKS = 8 };
 
@@ -36,7 +36,7 @@ static const struct agree_field fields[FIELDS] = {
     [FIELD_TOPOLOGY] = {"topology (its hash)", NULL},
 };
 
-static int compare(struct context *c, int local, const pcoll_gossip_options *o)
+static int compare(struct communicator *c, int local, const pcoll_gossip_options *o)
 {
     uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
                             [FIELD_DTYPE] = (uint64_t)o->dtype,
@@ -49,14 +49,7 @@ static int compare(struct context *c, int local, const pcoll_gossip_options *o)
     return agree_same(c, local, fields, own, FIELDS);
 }
 
-void gossip_dispose(struct gossip_memory **m)
-{
-    gossip_memory_destroy(*m);
-    free(*m);
-    *m = NULL;
-}
-
-static int prepare(struct context *c, const pcoll_gossip_options *o,
+static int prepare(struct communicator *c, const pcoll_gossip_options *o,
                    struct gossip_memory *m)
 {
     *m = (struct gossip_memory){
@@ -65,14 +58,14 @@ static int prepare(struct context *c, const pcoll_gossip_options *o,
         .seed = splitmix_at(o->seed, c->transport->rank),
     };
     int rc = layout_init(&m->layout, c->transport->size, o);
-    if (c->transport->off_node) /* a message takes much longer than a nap */
+    if (c->transport->off_node) /* a message takes much longer than a backoff */
         m->layout.chunk *= FAR_CHUNKS;
     if (rc == PCOLL_OK && o->bits && !(o->margin >= 1 && o->margin <= 1e6))
         rc = fail(PCOLL_EINVAL, "margin: expected 1 to 1e6, got %g", o->margin);
     if (rc == PCOLL_OK)
         rc = gossip_memory_init(m);
     return rc == PCOLL_OK && c->transport->off_node
-               ? runtime_start_agent(c, o->progress, true)
+               ? process_start_agent(c, o->progress, true)
                : rc;
 }
 
@@ -87,18 +80,19 @@ static int clear(struct gossip_memory *m)
 
 /* Collective. What some could not make stays lost with those who could: to free a
  * window all are needed. */
-static int open_window(struct context *c, const void *comm, struct gossip_memory *m)
+static int open_window(struct communicator *c, const void *comm,
+                       struct gossip_memory *m)
 {
-    context_end_leftovers(c);
+    communicator_end_leftovers(c);
     int rc = window_mpi_create(comm, m->layout.bytes, &m->window);
     if (rc == PCOLL_OK)
         rc = clear(m);
     return agree_outcome(c, rc);
 }
 
-static int join_others(struct context *c, const void *comm, int local,
+static int join_others(struct communicator *c, const void *comm, int local,
                        const pcoll_gossip_options *options, struct gossip_memory *m,
-                       struct participant *p)
+                       struct object *p)
 {
     agree_settle(c);
     int rc = compare(c, local, options);
@@ -107,7 +101,7 @@ static int join_others(struct context *c, const void *comm, int local,
     return rc == PCOLL_OK ? agree_enter(c, p) : rc;
 }
 
-static int create(struct context *c, const void *comm,
+static int create(struct communicator *c, const void *comm,
                   const pcoll_gossip_options *options, pcoll_gossip **gossip)
 {
     pcoll_gossip *g = calloc(1, sizeof *g);
@@ -116,24 +110,24 @@ static int create(struct context *c, const void *comm,
     int local = g && m && spent ? prepare(c, options, m)
                                 : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
     if (g)
-        g->base = participant_init(&gossip_participant);
+        g->base = object_init(&gossip_object);
     int rc = join_others(c, comm, local, options, m, g ? &g->base : NULL);
     if (rc != PCOLL_OK) {
         if (m)
-            gossip_dispose(&m);
+            gossip_memory_free(&m);
         free(spent);
         free(g);
         return rc;
     }
-    g->entry = (struct runtime_entry){.begin_end = gossip_begin_end,
+    g->entry = (struct process_entry){.begin_end = gossip_begin_end,
                                       .end = gossip_end,
                                       .slot = g->base.slot,
                                       .progress = options->progress};
-    g->context = c;
+    g->communicator = c;
     g->memory = m;
     g->spent = spent;
     g->max_uncollected = options->max_uncollected;
-    runtime_add(&g->entry);
+    process_add(&g->entry);
     *gossip = g;
     return PCOLL_OK;
 }
@@ -141,11 +135,11 @@ static int create(struct context *c, const void *comm,
 int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
                         pcoll_gossip **gossip)
 {
-    struct context *c;
-    if (runtime_forked())
+    struct communicator *c;
+    if (process_forked())
         return fail(PCOLL_ESTATE, "gossip buffers cannot be made in a forked process");
     int rc = mpi_check_comm(comm);
     if (rc == PCOLL_OK)
-        rc = runtime_context(comm, &c);
+        rc = process_context(comm, &c);
     return rc == PCOLL_OK ? create(c, comm, options, gossip) : rc;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "exchange.h"
+#include "gossip/exchange.h"
 
 #include <math.h>
 
-#include "../kernels/averaging.h"
-#include "accumulator.h"
-#include "register.h"
+#include "kernels/averaging.h"
+#include "gossip/accumulator.h"
+#include "gossip/register.h"
 
 /* The same elements of a model and its companion, in the held form. */
 struct piece {
@@ -145,7 +145,7 @@ int exchange_collect(struct gossip_memory *m, const struct moving *own,
     for (size_t first = 0; first < l->count && rc == PCOLL_OK && *deltas;
          first += l->chunk) {
         struct piece p = piece_at(l, own, first);
-        rc = accumulator_look(m, first);
+        rc = accumulator_query(m, first);
         if (rc != PCOLL_OK)
             return rc;
         if (is_narrow(l))

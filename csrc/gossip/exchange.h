@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "memory.h"
+#include "gossip/memory.h"
 
 /* The model and its companion, NULL if there is none, which moves `ratio` times as far.
  */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fetch.h"
+#include "gossip/fetch.h"
 
 #include <string.h>
 
-#include "../kernels/quantise.h"
+#include "kernels/codec/quantize.h"
+
+#include "base/check.h"
 
 static int get(struct gossip_memory *m, uint32_t peer, size_t at, void *into,
                size_t bytes)
@@ -104,6 +106,7 @@ int fetch_chunk(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t f
                 const void *key, void *out, struct fetched *fetched)
 {
     struct slot_header header;
+    CHECK(peer < m->layout.ranks && first < m->layout.count);
     *fetched = (struct fetched){0};
     if (!m->layout.bits)
         return fetch_raw(m, peer, slot_at, first, chunk_length(&m->layout, first), out);

@@ -8,7 +8,7 @@
 #ifndef PCOLL_GOSSIP_FETCH_H
 #define PCOLL_GOSSIP_FETCH_H
 
-#include "coded.h"
+#include "gossip/coded.h"
 
 /* Blocks of a chunk that needed more than their low plane, and those that what is there
  * was not enough for: they are 0. */

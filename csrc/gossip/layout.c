@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "layout.h"
+#include "gossip/layout.h"
 
-#include "../base/error.h"
-#include "../kernels/quantise.h"
-#include "../kernels/reduce.h"
+#include "base/error.h"
+#include "kernels/codec/quantize.h"
+#include "kernels/reduce.h"
 
 #ifndef PCOLL_TEST_CHUNK_BLOCKS
 enum { CHUNK_BLOCKS = 64 }; /* 256 KiB of float32: stays in the cache of a core */

@@ -7,7 +7,7 @@
  * A slot holds a model in one or more planes:
  *   raw    the elements as the application has them
  *   low, high, one block_note for each block of LATTICE_BLOCK elements: the lattice
- *          codec (kernels/quantise.h); high is only there if bits < 16
+ *          codec (kernels/quantize.h); high is only there if bits < 16
  */
 #ifndef PCOLL_GOSSIP_LAYOUT_H
 #define PCOLL_GOSSIP_LAYOUT_H
@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../include/partialcoll.h"
-#include "../kernels/quantise.h"
+#include "include/partialcoll.h"
+#include "kernels/codec/quantize.h"
 
 enum { LINE = 64, REGISTER_SLOTS = 3 };
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "memory.h"
+#include "gossip/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../kernels/quantise.h"
-#include "../kernels/reduce.h"
+#include "kernels/codec/quantize.h"
+#include "kernels/reduce.h"
+
+#include "base/check.h"
 
 static int make_codec(struct gossip_memory *m)
 {
@@ -27,6 +29,7 @@ static int make_codec(struct gossip_memory *m)
 int gossip_memory_init(struct gossip_memory *m)
 {
     const struct layout *l = &m->layout;
+    CHECK(l->chunk && l->chunk % LATTICE_BLOCK == 0 && l->sum >= l->element);
     size_t bytes = l->chunk * l->sum;
     m->fetched = malloc(l->chunk * l->element);
     m->theirs = malloc(bytes);
@@ -68,4 +71,11 @@ void gossip_narrow(const struct layout *l, void *elements, const void *held,
         dtype->narrow(elements, held, count);
     else if (held != elements)
         memcpy(elements, held, count * l->element);
+}
+
+void gossip_memory_free(struct gossip_memory **m)
+{
+    gossip_memory_destroy(*m);
+    free(*m);
+    *m = NULL;
 }

@@ -8,9 +8,9 @@
 
 #include <stdbool.h>
 
-#include "../base/splitmix.h"
-#include "layout.h"
-#include "window.h"
+#include "base/random.h"
+#include "gossip/layout.h"
+#include "transport/window.h"
 
 struct gossip_memory {
     struct window *window;
@@ -36,14 +36,16 @@ struct gossip_memory {
 
 /* How often to read again what was overwritten meanwhile. */
 #ifndef PCOLL_TEST_TRIES
-enum { MOST_TRIES = 16 };
+enum { MAX_TRIES = 16 };
 #else
-enum { MOST_TRIES = PCOLL_TEST_TRIES };
+enum { MAX_TRIES = PCOLL_TEST_TRIES };
 #endif
 
 /* The layout is there; make the rest. PCOLL_ENOMEM. */
 int gossip_memory_init(struct gossip_memory *m);
 void gossip_memory_destroy(struct gossip_memory *m);
+/* The same for one that malloc made; *m becomes NULL. The window stays. */
+void gossip_memory_free(struct gossip_memory **m);
 
 /* The seed of this rank's next message. */
 static inline uint64_t gossip_next_seed(struct gossip_memory *m)

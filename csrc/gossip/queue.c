@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The queue; see queue.h. */
-#include "queue.h"
+#include "gossip/queue.h"
 
 #include <string.h>
 
-#include "../kernels/quantise.h"
-#include "fetch.h"
+#include "kernels/codec/quantize.h"
+#include "gossip/fetch.h"
+
+#include "base/check.h"
 
 enum slot_state { FREE = 0, WRITING = 1, FULL = 2, STATES = 4 };
 
 static enum slot_state state_of(int64_t word)
 {
+    CHECK(word >= 0 && word % STATES <= FULL);
     return (enum slot_state)(word % STATES);
 }
 
 static int swap(struct gossip_memory *m, uint32_t peer, uint32_t slot, int64_t from,
                 int64_t to, int64_t *found)
 {
+    CHECK(peer < m->layout.ranks && slot < m->layout.queue_slots);
     return m->window->ops->compare_swap(m->window, peer, queue_word_at(slot), from, to,
                                         found);
 }
@@ -154,6 +158,7 @@ int gossip_push(struct gossip_memory *m, uint32_t peer, const void *x, const voi
     rc = write_message(m, peer, slot, x, key, sent);
     if (rc == PCOLL_OK)
         rc = swap(m, peer, slot, state + WRITING, state + FULL, &found);
+    CHECK(rc != PCOLL_OK || found == state + WRITING); /* the slot is ours */
     m->stats.pushed++;
     return rc;
 }
@@ -236,7 +241,7 @@ int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *s
 int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
                 uint32_t *source, bool *found)
 {
-    for (int i = 0; i < MOST_TRIES; i++) {
+    for (int i = 0; i < MAX_TRIES; i++) {
         struct message newest;
         bool whole;
         int64_t state;

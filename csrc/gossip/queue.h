@@ -34,7 +34,7 @@
 
 #include <stdbool.h>
 
-#include "coded.h"
+#include "gossip/coded.h"
 
 /*
  * Send x to the peer; *pushed: false if its queue is full. With the codec, in bits that

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The register; see register.h. */
-#include "register.h"
+#include "gossip/register.h"
 
 #include <string.h>
 
-#include "../base/interleave.h"
-#include "../kernels/copy.h"
-#include "../kernels/quantise.h"
-#include "fetch.h"
+#include "base/check.h"
+#include "base/interleave.h"
+#include "kernels/copy.h"
+#include "kernels/codec/quantize.h"
+#include "gossip/fetch.h"
 
 static uint32_t planes_of(const struct layout *l)
 {
@@ -46,6 +47,7 @@ int register_publish(struct gossip_memory *m, const void *x, uint64_t *version)
     int rc = window_read_word(w, w->rank, word_at(WORD_VERSION), &last);
     if (rc != PCOLL_OK)
         return rc;
+    CHECK(last >= 0);
     struct slot_header header = {.number = (uint64_t)last + 1,
                                  .seed = gossip_next_seed(m),
                                  .source = w->rank,
@@ -66,6 +68,7 @@ int register_version(struct gossip_memory *m, uint32_t peer, uint64_t *version)
 {
     int64_t word = 0;
     int rc = window_read_word(m->window, peer, word_at(WORD_VERSION), &word);
+    CHECK(word >= 0);
     *version = (uint64_t)word;
     return rc;
 }
@@ -73,8 +76,9 @@ int register_version(struct gossip_memory *m, uint32_t peer, uint64_t *version)
 int register_read_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
                         const void *key, uint64_t *version, bool *whole)
 {
+    CHECK(*version && first < m->layout.count && first % m->layout.chunk == 0);
     *whole = false;
-    for (int i = 0; i < MOST_TRIES && !*whole; i++) {
+    for (int i = 0; i < MAX_TRIES && !*whole; i++) {
         struct fetched fetched;
         uint64_t before = *version;
         int rc = fetch_chunk(m, peer, register_slot_at(&m->layout, before), first, key,
@@ -83,6 +87,7 @@ int register_read_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
             rc = register_version(m, peer, version);
         if (rc != PCOLL_OK)
             return rc;
+        CHECK(*version >= before);
         *whole = *version - before <= 1;
         m->stats.fallbacks += *whole ? fetched.fallbacks : 0;
         m->stats.retries += !*whole;
@@ -132,7 +137,7 @@ int register_read(struct gossip_memory *m, uint32_t peer, const void *key, void 
     int rc = register_version(m, peer, version);
     if (rc == PCOLL_OK && !*version)
         rc = fail(PCOLL_EEMPTY, "rank %u has not published anything yet", peer);
-    for (int i = 0; i < MOST_TRIES && rc == PCOLL_OK; i++) {
+    for (int i = 0; i < MAX_TRIES && rc == PCOLL_OK; i++) {
         uint64_t now;
         rc = read_version(m, peer, key, out, *version, &now);
         bool whole = rc == PCOLL_OK && now - *version <= 1;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Grids and shares for callers outside: checked, and for many cells at once. */
-#include "grid.h"
-#include "shares.h"
+#include "protocol/group/grid.h"
+#include "protocol/group/shares.h"
 
-#include "../base/error.h"
+#include "base/error.h"
 
 static int check_axis(const struct grid *g, uint32_t axis)
 {

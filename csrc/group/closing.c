@@ -1,28 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Closing: nobody begins anything any more, but words may be under way. The ranks add
- * up what they have sent and taken, until two sums in a row are equal in both
+ * Closing: nobody begins anything any more, but messages may be under way. The ranks add
+ * up what they have sent and received, until two sums in a row are equal in both
  * (Mattern's four counters). Then the window is left for later.
  */
-#include "group.h"
+#include "group/group.h"
+#include "runtime/closing.h"
+
+#include "base/check.h"
 
 static const int64_t again_after = 1000000; /* ns */
 
 static int add_up(struct pcoll_group *g)
 {
     struct drain *d = &g->drain;
-    d->counts[0] = g->sent;
-    d->counts[1] = g->taken;
+    d->counts[0] = g->wire.sent;
+    d->counts[1] = g->wire.received;
     d->agreeing = true;
     d->again_at = INT64_MAX;
     d->agreement = (struct agreement){
-        .values = d->counts, .count = 2, .op = AGREE_SUM, .participant = &g->base};
-    return context_agree(g->context, &d->agreement);
+        .values = d->counts, .count = 2, .op = AGREE_SUM, .object = &g->base};
+    return communicator_agree(g->communicator, &d->agreement);
 }
 
-int group_begin_close(struct participant *p)
+int group_begin_close(struct object *p)
 {
     struct pcoll_group *g = group_of(p);
+    CHECK(g->queued && g->phase == PHASE_AWAY);
     g->drain.before[0] = UINT64_MAX;
     return add_up(g);
 }
@@ -35,17 +39,19 @@ static bool is_drained(const struct drain *d)
 
 static int finish(struct pcoll_group *g)
 {
-    window_spend(g->context, g->window, &g->spent);
+    CHECK(!atomic_load(&g->shared.closed) && g->window);
+    window_spend(g->communicator, g->window, &g->spent);
     g->drain.agreeing = false;
-    atomic_store(&g->closed, true);
-    return context_closed(g->context, &g->base);
+    atomic_store(&g->shared.closed, true);
+    return communicator_closed(g->communicator, &g->base);
 }
 
 int group_drain(struct pcoll_group *g)
 {
     struct drain *d = &g->drain;
+    CHECK(g->queued);
     int rc = group_flush_match(g);
-    if (rc != PCOLL_OK || atomic_load(&g->closed))
+    if (rc != PCOLL_OK || atomic_load(&g->shared.closed))
         return rc;
     if ((rc = group_refuse(g)) != PCOLL_OK) /* lists that cross with its leaving */
         return rc;
@@ -55,12 +61,12 @@ int group_drain(struct pcoll_group *g)
         d->agreeing = false;
         d->before[0] = d->counts[0];
         d->before[1] = d->counts[1];
-        d->again_at = context_now(g->context) + again_after;
+        d->again_at = communicator_now(g->communicator) + again_after;
     }
     if (d->again_at == INT64_MAX)
         return PCOLL_OK;
-    if (context_now(g->context) >= d->again_at)
+    if (communicator_now(g->communicator) >= d->again_at)
         return add_up(g);
-    context_alarm(g->context, &g->base, d->again_at);
+    communicator_alarm(g->communicator, &g->base, d->again_at);
     return PCOLL_OK;
 }

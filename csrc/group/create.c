@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../allreduce/agree.h"
-#include "../base/splitmix.h"
-#include "../gossip/window_mpi.h"
-#include "../transport/mpi.h"
-#include "group.h"
+#include "runtime/agreement.h"
+#include "base/random.h"
+#include "transport/mpi/window.h"
+#include "transport/mpi/mpi_transport.h"
+#include "group/group.h"
 
 enum field {
     FIELD_COUNT,
@@ -44,12 +44,12 @@ static const struct agree_field fields[FIELDS] = {
 static uint64_t hash_sides(const pcoll_group_options *o)
 {
     uint64_t hash = o->axes;
-    for (uint32_t i = 0; i < o->axes && i < GRID_MOST_AXES; i++)
+    for (uint32_t i = 0; i < o->axes && i < GRID_MAX_AXES; i++)
         hash = splitmix_at(hash, o->side[i]);
     return hash >> 1;
 }
 
-static int compare(struct context *c, int local, const pcoll_group_options *o)
+static int compare(struct communicator *c, int local, const pcoll_group_options *o)
 {
     uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
                             [FIELD_DTYPE] = (uint64_t)o->dtype,
@@ -65,7 +65,7 @@ static int compare(struct context *c, int local, const pcoll_group_options *o)
 }
 
 /* Everybody's cell; no two are the same. On all ranks with the same outcome. */
-static int take_cells(struct context *c, struct pcoll_group *g)
+static int take_cells(struct communicator *c, struct pcoll_group *g)
 {
     uint64_t cells = grid_cells(&g->grid), ranks = c->transport->size;
     g->cell = g->options.cell < 0 ? c->transport->rank : (uint64_t)g->options.cell;
@@ -87,16 +87,16 @@ static int take_cells(struct context *c, struct pcoll_group *g)
 }
 
 /* Collective. A window that some could not make stays lost with those who could. */
-static int open_window(struct context *c, const void *comm, struct pcoll_group *g)
+static int open_window(struct communicator *c, const void *comm, struct pcoll_group *g)
 {
-    context_end_leftovers(c);
+    communicator_end_leftovers(c);
     int rc = window_mpi_create(comm, g->place.bytes, &g->window);
     if (rc == PCOLL_OK)
         rc = group_attach(g);
     return agree_outcome(c, rc);
 }
 
-static int join_others(struct context *c, const void *comm, int local,
+static int join_others(struct communicator *c, const void *comm, int local,
                        const pcoll_group_options *options, struct pcoll_group *g)
 {
     agree_settle(c);
@@ -109,30 +109,30 @@ static int join_others(struct context *c, const void *comm, int local,
 }
 
 /* Everything is there: the agent may begin. */
-static void set_off(struct context *c, struct pcoll_group *g)
+static void set_off(struct communicator *c, struct pcoll_group *g)
 {
-    g->entry = (struct runtime_entry){.begin_end = group_begin_end,
+    g->entry = (struct process_entry){.begin_end = group_begin_end,
                                       .end = group_end,
                                       .slot = g->base.slot,
                                       .progress = g->options.progress};
-    runtime_add(&g->entry);
+    process_add(&g->entry);
     progress_lock(c->progress);
     g->driven = true;
     progress_unlock(c->progress);
-    context_kick(c, &g->base);
+    communicator_notify(c, &g->base);
 }
 
-static int create(struct context *c, const void *comm,
+static int create(struct communicator *c, const void *comm,
                   const pcoll_group_options *options, pcoll_group **group)
 {
-    struct pcoll_group *g = calloc(1, sizeof *g), none = {.context = c};
+    struct pcoll_group *g = calloc(1, sizeof *g), none = {.communicator = c};
     int local = PCOLL_OK;
     if (g) {
-        g->context = c;
+        g->communicator = c;
         g->options = *options;
         local = group_prepare(g, c->transport->rank, c->transport->size);
         if (local == PCOLL_OK)
-            local = runtime_start_agent(c, options->progress, true);
+            local = process_start_agent(c, options->progress, true);
     } else
         local = fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
     int rc = join_others(c, comm, local, options, g ? g : &none);
@@ -149,12 +149,12 @@ static int create(struct context *c, const void *comm,
 int pcoll_group_create(const void *comm, const pcoll_group_options *options,
                        pcoll_group **group)
 {
-    struct context *c;
-    if (runtime_forked())
+    struct communicator *c;
+    if (process_forked())
         return fail(PCOLL_ESTATE,
                     "grouped allreduces cannot be made in a forked process");
     int rc = mpi_check_comm(comm);
     if (rc == PCOLL_OK)
-        rc = runtime_context(comm, &c);
+        rc = process_context(comm, &c);
     return rc == PCOLL_OK ? create(c, comm, options, group) : rc;
 }

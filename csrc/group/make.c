@@ -5,17 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "group.h"
+#include "group/group.h"
 
-/* Of the timeout: the patience of matchmaking, which is a fifth of the window at most
- * (match.h), and the window where none is given. With static keys that ends only if
- * somebody is lost: after those who wait for the same rank in mid-round have given up.
- */
+#include "base/check.h"
+
+/* Of the timeout: the answer timeout of matchmaking, which is a fifth of the window at
+ * most (matchmaking.h), and the window where none is given. With static keys that ends
+ * only if somebody is lost: after those who wait for the same rank in mid-round have
+ * given up. */
 enum {
-    PATIENCE_PARTS = 10,
+    ANSWER_TIMEOUT_PARTS = 10,
     STATIC_WINDOW_TIMES = 2,
     DYNAMIC_WINDOW_PARTS = 5,
-    PATIENCES_IN_WINDOW = 5
+    ANSWER_TIMEOUTS_IN_WINDOW = 5
 };
 
 /* What can be said of the options without the others. */
@@ -65,7 +67,7 @@ static int lay_out(struct pcoll_group *g, uint32_t ranks)
 }
 
 /* No group is larger than the longest side, nor than all. */
-static uint32_t most_members(const struct pcoll_group *g, uint32_t ranks)
+static uint32_t max_members(const struct pcoll_group *g, uint32_t ranks)
 {
     uint32_t most = 1;
     for (uint32_t i = 0; i < g->grid.axes; i++)
@@ -76,48 +78,51 @@ static uint32_t most_members(const struct pcoll_group *g, uint32_t ranks)
 
 static int allocate(struct pcoll_group *g, uint32_t ranks)
 {
-    uint32_t most = most_members(g, ranks);
-    g->line = calloc(ranks, sizeof *g->line);
-    g->notices = calloc(ranks, sizeof *g->notices);
-    g->heard = calloc(ranks, sizeof *g->heard);
-    g->entries = calloc(ranks, sizeof *g->entries);
-    g->served = calloc(ranks, sizeof *g->served);
-    g->words = calloc((size_t)ranks * ENTRY_WORDS, sizeof *g->words);
-    g->bandwidths = calloc(most, sizeof *g->bandwidths);
-    g->outcome_ranks = calloc(most, sizeof *g->outcome_ranks);
-    g->outcome_shares = calloc(most, sizeof *g->outcome_shares);
-    g->now.heard = calloc(most, sizeof *g->now.heard);
+    uint32_t most = max_members(g, ranks);
+    g->matching.line = calloc(ranks, sizeof *g->matching.line);
+    g->now.notices = calloc(ranks, sizeof *g->now.notices);
+    g->wire.received_at = calloc(ranks, sizeof *g->wire.received_at);
+    g->inquiry.entries = calloc(ranks, sizeof *g->inquiry.entries);
+    g->matching.candidates = calloc(ranks, sizeof *g->matching.candidates);
+    g->remote.served = calloc(ranks, sizeof *g->remote.served);
+    g->remote.words = calloc((size_t)ranks * ENTRY_WORDS, sizeof *g->remote.words);
+    g->now.bandwidths = calloc(most, sizeof *g->now.bandwidths);
+    g->shared.outcome_ranks = calloc(most, sizeof *g->shared.outcome_ranks);
+    g->shared.outcome_shares = calloc(most, sizeof *g->shared.outcome_shares);
+    g->now.received_at = calloc(most, sizeof *g->now.received_at);
     g->spent = calloc(1, sizeof *g->spent);
-    g->now.data.most = most;
-    return g->line && g->notices && g->heard && g->entries && g->served && g->words &&
-                   g->bandwidths && g->outcome_ranks && g->outcome_shares &&
-                   g->now.heard && g->spent
+    g->now.data.max_members = most;
+    return g->matching.line && g->matching.candidates && g->now.notices &&
+                   g->wire.received_at && g->inquiry.entries && g->remote.served &&
+                   g->remote.words && g->now.bandwidths && g->shared.outcome_ranks &&
+                   g->shared.outcome_shares && g->now.received_at && g->spent
                ? PCOLL_OK
                : fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
 }
 
-static int64_t patience(const pcoll_group_options *o)
+static int64_t answer_timeout(const pcoll_group_options *o)
 {
-    int64_t by_timeout = o->timeout_us * 1000 / PATIENCE_PARTS;
-    int64_t by_window = o->window_us * 1000 / PATIENCES_IN_WINDOW;
+    int64_t by_timeout = o->timeout_us * 1000 / ANSWER_TIMEOUT_PARTS;
+    int64_t by_window = o->window_us * 1000 / ANSWER_TIMEOUTS_IN_WINDOW;
     return by_timeout < by_window ? by_timeout : by_window;
 }
 
 int group_prepare(struct pcoll_group *g, uint32_t rank, uint32_t ranks)
 {
-    g->base = participant_init(&group_participant);
-    g->drain.again_at = g->due = INT64_MAX;
-    g->time = context_now(g->context);
-    pthread_mutex_init(&g->mutex, NULL);
+    CHECK(rank < ranks && g->communicator);
+    g->base = object_init(&group_object);
+    g->drain.again_at = g->clock.due = INT64_MAX;
+    g->clock.time = communicator_now(g->communicator);
+    pthread_mutex_init(&g->shared.mutex, NULL);
     int rc = check(&g->options);
     if (rc == PCOLL_OK)
         rc = lay_out(g, ranks);
     if (rc == PCOLL_OK)
         rc = allocate(g, ranks);
     if (rc == PCOLL_OK)
-        rc = roll_init(&g->roll, ranks);
+        rc = membership_init(&g->membership, ranks);
     if (rc == PCOLL_OK)
-        rc = match_init(&g->match, rank, ranks, patience(&g->options));
+        rc = match_init(&g->match, rank, ranks, answer_timeout(&g->options));
     if (rc == PCOLL_OK && !g->options.measure)
         group_tell_bandwidth(g, g->options.bandwidth);
     return rc;
@@ -126,11 +131,12 @@ int group_prepare(struct pcoll_group *g, uint32_t rank, uint32_t ranks)
 int group_attach(struct pcoll_group *g)
 {
     struct round *r = &g->now.data;
+    CHECK(g->window && g->window->size == g->membership.ranks);
     r->window = g->window;
     r->place = g->place;
     r->dtype = dtype_find(g->options.dtype);
     r->notice = group_notify;
-    r->breathe = group_breathe;
+    r->heartbeat = group_heartbeat;
     r->arg = g;
     memset(g->window->memory, 0, g->place.input_at);
     int rc = g->window->ops->sync(g->window);
@@ -139,14 +145,24 @@ int group_attach(struct pcoll_group *g)
 
 void group_dispose(struct pcoll_group *g)
 {
+    CHECK(!g->driven || atomic_load(&g->shared.closed));
     round_destroy(&g->now.data);
     match_destroy(&g->match);
-    roll_destroy(&g->roll);
-    void *const all[] = {g->cells,          g->line,       g->notices,
-                         g->heard,          g->entries,    g->served,
-                         g->words,          g->bandwidths, g->outcome_ranks,
-                         g->outcome_shares, g->now.heard,  g->spent};
+    membership_destroy(&g->membership);
+    void *const all[] = {g->cells,
+                         g->matching.line,
+                         g->matching.candidates,
+                         g->now.notices,
+                         g->wire.received_at,
+                         g->inquiry.entries,
+                         g->remote.served,
+                         g->remote.words,
+                         g->now.bandwidths,
+                         g->shared.outcome_ranks,
+                         g->shared.outcome_shares,
+                         g->now.received_at,
+                         g->spent};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
-    pthread_mutex_destroy(&g->mutex);
+    pthread_mutex_destroy(&g->shared.mutex);
 }

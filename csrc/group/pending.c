@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "group.h"
+#include "group/group.h"
 
 struct text {
     char *at;
@@ -30,17 +30,17 @@ static void add_members(struct text *t, struct pcoll_group *g, const char *what,
 {
     const struct round *r = &g->now.data;
     const char *before = what;
-    for (uint32_t i = 0; i < r->crew.members; i++)
-        if (i != r->crew.position && waits(r, i)) {
-            add(t, "%s %u", before, r->crew.rank[i]);
+    for (uint32_t i = 0; i < r->group.members; i++)
+        if (i != r->group.position && waits(r, i)) {
+            add(t, "%s %u", before, r->group.rank[i]);
             before = ",";
         }
 }
 
 static void describe_round(struct text *t, struct pcoll_group *g)
 {
-    const struct current *now = &g->now;
-    add(t, " in a group of %u led by rank %u", now->data.crew.members,
+    const struct running *now = &g->now;
+    add(t, " in a group of %u led by rank %u", now->data.group.members,
         now->name.leader);
     if (now->contribution == CONTRIBUTION_OPEN)
         add(t, ", not started here");
@@ -58,10 +58,10 @@ static void describe_matching(struct text *t, struct pcoll_group *g)
         add(t, ", waits for the list of rank %u", g->match.leader);
     if (g->dynamic)
         add(t, "; %u of %u ranks have come to this round", g->inquiry.counted,
-            roll_count(&g->roll, g->round));
+            membership_count(&g->membership, g->round));
     const char *before = "; expected: rank";
     for (uint32_t i = 0; i < line; i++) {
-        add(t, "%s %u", before, g->line[i]);
+        add(t, "%s %u", before, g->matching.line[i]);
         before = ",";
     }
 }
@@ -86,8 +86,8 @@ static void describe(struct text *t, struct pcoll_group *g)
         break;
     }
     const char *before = "; suspected: rank";
-    for (uint32_t r = 0; r < g->roll.ranks; r++)
-        if (g->roll.entries[r].standing == STANDING_SUSPECT) {
+    for (uint32_t r = 0; r < g->membership.ranks; r++)
+        if (g->membership.entries[r].status == MEMBER_SUSPECT) {
             add(t, "%s %u", before, r);
             before = ",";
         }
@@ -99,9 +99,9 @@ int pcoll_group_pending(pcoll_group *g, char *text, uint64_t capacity)
     if (rc != PCOLL_OK)
         return rc;
     struct text t = {text, capacity};
-    progress_lock(g->context->progress);
+    progress_lock(g->communicator->progress);
     if (capacity)
         describe(&t, g);
-    progress_unlock(g->context->progress);
+    progress_unlock(g->communicator->progress);
     return group_leave_call(g, rc);
 }

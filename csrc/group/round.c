@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A butterfly on the members' windows; see round.h. */
-#include "round.h"
+#include "group/round.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../algorithms/algorithms.h"
-#include "../base/clock.h"
-#include "../kernels/averaging.h"
+#include "algorithms/algorithms.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "kernels/averaging.h"
 
 enum { LARGEST_GET = 1 << 24 };
 
@@ -19,18 +20,18 @@ static size_t least(size_t a, size_t b)
 /* Where a piece of the own part begins, and its length, in elements. */
 static size_t piece_begin(const struct round *r, uint32_t piece)
 {
-    return r->crew.bound[r->crew.position] + piece * r->piece;
+    return r->group.bound[r->group.position] + piece * r->piece;
 }
 
 static size_t piece_length(const struct round *r, uint32_t piece)
 {
-    size_t end = r->crew.bound[r->crew.position + 1];
+    size_t end = r->group.bound[r->group.position + 1];
     return least(r->piece, end - piece_begin(r, piece));
 }
 
 static bool is_far(const struct round *r, uint32_t member)
 {
-    return window_is_far(r->window, r->crew.rank[member]);
+    return window_is_far(r->window, r->group.rank[member]);
 }
 
 static char *in_window(const struct round *r, size_t at, size_t element)
@@ -84,11 +85,12 @@ static void meter_end(struct round *r, const struct op *op, size_t bytes)
 static int begin_get(struct round *r, int op, uint32_t member, size_t offset,
                      char *into, size_t bytes)
 {
-    uint32_t peer = r->crew.rank[member];
+    uint32_t peer = r->group.rank[member];
     int rc = PCOLL_OK;
     r->bytes_fetched += bytes;
     for (size_t done = 0; done < bytes && rc == PCOLL_OK;) {
         size_t n = least(bytes - done, LARGEST_GET);
+        CHECK(offset + bytes <= r->place.bytes && r->under_way < r->max_fetches);
         struct fetch *f = &r->fetches[r->under_way];
         f->op = op;
         f->bytes = n;
@@ -97,7 +99,7 @@ static int begin_get(struct round *r, int op, uint32_t member, size_t offset,
         r->under_way += rc == PCOLL_OK && is_far(r, member);
         done += n;
         if (rc == PCOLL_OK)
-            rc = r->breathe(r->arg);
+            rc = r->heartbeat(r->arg);
     }
     return rc;
 }
@@ -156,6 +158,7 @@ static int poll_abandoned(struct round *r)
 int round_poll(struct round *r, bool *ended)
 {
     int rc = poll_abandoned(r);
+    CHECK(!r->under_way || r->sched);
     *ended = false;
     while (rc == PCOLL_OK && r->under_way) {
         struct fetch over;
@@ -190,8 +193,8 @@ static int fetch_part(struct round *r, int id, const struct op *op)
     uint32_t member = (uint32_t)op->peer;
     if (!round_contributes(r))
         return PCOLL_OK;
-    size_t first = r->crew.bound[member] * r->place.element;
-    size_t bytes = r->crew.bound[member + 1] * r->place.element - first;
+    size_t first = r->group.bound[member] * r->place.element;
+    size_t bytes = r->group.bound[member + 1] * r->place.element - first;
     return begin_get(r, id, member, r->place.part_at + first, r->landing + first,
                      bytes);
 }
@@ -201,14 +204,14 @@ static int elements_of(struct round *r, uint32_t member, uint32_t piece,
                        const char **elements)
 {
     size_t begin = piece_begin(r, piece), element = r->place.element;
-    *elements = member == r->crew.position ? in_window(r, r->place.input_at, begin)
-                                           : room_of(r, member, piece);
-    if (member == r->crew.position || is_far(r, member))
+    *elements = member == r->group.position ? in_window(r, r->place.input_at, begin)
+                                            : room_of(r, member, piece);
+    if (member == r->group.position || is_far(r, member))
         return PCOLL_OK;
     r->bytes_fetched += piece_length(r, piece) * element;
     struct window_get get;
     return r->window->ops->begin_get(
-        r->window, r->crew.rank[member], r->place.input_at + begin * element,
+        r->window, r->group.rank[member], r->place.input_at + begin * element,
         room_of(r, member, piece), piece_length(r, piece) * element, &get);
 }
 
@@ -240,6 +243,7 @@ static int average(struct round *r, const struct op *op)
 {
     uint32_t piece = op->slice.begin;
     size_t begin = piece_begin(r, piece), n = piece_length(r, piece);
+    CHECK(r->active <= r->group.members);
     char *sum = r->sums[piece % 2], *part = in_window(r, r->place.part_at, begin);
     if (!r->active)
         return PCOLL_OK;
@@ -279,10 +283,11 @@ static int issue(struct round *r, int id)
 
 int round_run(struct round *r)
 {
+    CHECK(r->sched);
     for (int id; r->sched && (id = engine_next(&r->engine)) >= 0;) {
         int rc = issue(r, id);
         if (rc == PCOLL_OK)
-            rc = r->breathe(r->arg);
+            rc = r->heartbeat(r->arg);
         if (rc != PCOLL_OK)
             return rc;
         if (!has_fetches(r, id))
@@ -295,7 +300,8 @@ int round_run(struct round *r)
 
 int round_start(struct round *r, bool own)
 {
-    r->contributes[r->crew.position] = own;
+    CHECK(r->sched && !r->contributes[r->group.position]);
+    r->contributes[r->group.position] = own;
     r->active += own;
     engine_complete(&r->engine, r->engine.current, r->start);
     return r->window->ops->sync(r->window);
@@ -314,9 +320,10 @@ static bool is_done(const struct round *r, int op)
 
 void round_input(struct round *r, uint32_t member, bool contributes)
 {
-    if (r->heard[member])
+    CHECK(member < r->group.members);
+    if (r->known[member])
         return;
-    r->heard[member] = true;
+    r->known[member] = true;
     r->contributes[member] = contributes;
     r->active += contributes;
     complete_event(r, r->input_there[member]);
@@ -324,15 +331,18 @@ void round_input(struct round *r, uint32_t member, bool contributes)
 
 void round_part(struct round *r, uint32_t member)
 {
+    CHECK(member < r->group.members);
     complete_event(r, r->part_done[member]);
 }
 
 bool round_waits_for_input(const struct round *r, uint32_t member)
 {
-    return r->input_there[member] >= 0 && !r->heard[member];
+    CHECK(member < r->group.members);
+    return r->input_there[member] >= 0 && !r->known[member];
 }
 
 bool round_waits_for_part(const struct round *r, uint32_t member)
 {
+    CHECK(member < r->group.members);
     return r->part_done[member] >= 0 && !is_done(r, r->part_done[member]);
 }

@@ -10,12 +10,12 @@
 #ifndef PCOLL_GROUP_ROUND_H
 #define PCOLL_GROUP_ROUND_H
 
-#include "../kernels/reduce.h"
-#include "../schedule/engine.h"
-#include "place.h"
+#include "kernels/reduce.h"
+#include "schedule/engine.h"
+#include "group/layout.h"
 
 /* A group as one of its members sees it: by places in its list. */
-struct crew {
+struct group_members {
     uint32_t members, position;
     uint32_t *rank;
     double *share;
@@ -54,17 +54,17 @@ struct round {
     struct place place;
     const struct dtype *dtype;
     reduce_fn *add;
-    size_t held;               /* bytes of an element in a sum */
-    uint32_t most;             /* members at most */
-    size_t piece;              /* elements */
-    notice_fn *notice;         /* of this rank to the others */
-    int (*breathe)(void *arg); /* called now and then while there is much to do */
+    size_t held; /* bytes of an element in a sum */
+    uint32_t max_members;
+    size_t piece;                /* elements */
+    notice_fn *notice;           /* of this rank to the others */
+    int (*heartbeat)(void *arg); /* called now and then while there is much to do */
     void *arg;
 
-    struct crew crew;
+    struct group_members group;
     bool *empty;         /* by member: its part */
-    bool *heard;         /* by member: that its input is there … */
-    bool *contributes;   /* … or that it has none */
+    bool *known;         /* by member: whether it has an input … */
+    bool *contributes;   /* … and that it has */
     uint32_t active;     /* how many do */
     struct sched *sched; /* NULL: no round */
     struct engine engine;
@@ -77,18 +77,19 @@ struct round {
     char *widened; /* a piece in the form of sums, if that is another */
     struct fetch *fetches;
     uint32_t under_way;
+    size_t max_fetches;
     struct abandoned *abandoned;
     uint64_t bytes_fetched;
     struct meter meter;
 };
 
-/* The window, place, dtype, most, piece and notice are there; make the rest. */
+/* The window, place, dtype, max_members, piece and notice are there; make the rest. */
 int round_init(struct round *r);
 void round_destroy(struct round *r);
 /* Of its memory. */
 size_t round_bytes(const struct round *r);
 
-/* The crew is filled in: get ready. */
+/* The group is filled in: get ready. */
 int round_prepare(struct round *r);
 /* The own input lies in the window, or (own = false) there is none. */
 int round_start(struct round *r, bool own);
@@ -98,7 +99,7 @@ void round_part(struct round *r, uint32_t member);
 /* Does this rank? Who does gets the result as well. */
 static inline bool round_contributes(const struct round *r)
 {
-    return r->contributes[r->crew.position];
+    return r->contributes[r->group.position];
 }
 /* Go on as far as that is possible. */
 int round_run(struct round *r);
@@ -108,7 +109,7 @@ static inline bool round_over(const struct round *r)
 }
 /* Fetches from far members: has one ended? */
 int round_poll(struct round *r, bool *ended);
-/* Has everything been heard of this member that this rank needs? */
+/* Does it wait for a notice of this member? */
 bool round_waits_for_input(const struct round *r, uint32_t member);
 bool round_waits_for_part(const struct round *r, uint32_t member);
 /* Over, or void: what was begun is abandoned. PCOLL_ENOMEM. */

@@ -456,7 +456,7 @@ int pcoll_schedule_free(pcoll_schedule **schedule, int64_t timeout_us);
  * Skewed arrival in virtual time: rank i starts i times the skew late, in each
  * iteration, which begins when nothing is left to happen from the one before. The
  * schedule, the protocol and the reductions are those that run over MPI. Local, and
- * MPI need not be initialised.
+ * MPI need not be initialized.
  */
 typedef struct pcoll_skew {
     uint32_t ranks;
@@ -570,12 +570,12 @@ int pcoll_gossip_free(pcoll_gossip **gossip, int64_t timeout_us);
 
 /*
  * A vector in few bits, for readers who have a similar one: their key. What is lost
- * depends on the distance between the two, not on their length (docs/quantisation.md).
+ * depends on the distance between the two, not on their length (docs/quantization.md).
  *
  * A payload describes itself: header, a step and a hash for each block of 1024
  * elements, and the planes of all blocks. It is in the byte order of this machine;
  * another one refuses it. Vectors are aligned as their dtype asks for, payloads need
- * not be. All of this is local, and MPI need not be initialised.
+ * not be. All of this is local, and MPI need not be initialized.
  */
 typedef struct pcoll_lattice {
     uint64_t count; /* elements */
@@ -620,7 +620,7 @@ int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, vo
 /*
  * Grids and shares of grouped averaging (docs/groups.md). A grid is the lengths of its
  * sides, 1 to 16 of them. Cells are numbered row by row: the last axis is the fastest
- * digit. All of this is local, and MPI need not be initialised. PCOLL_EINVAL names the
+ * digit. All of this is local, and MPI need not be initialized. PCOLL_EINVAL names the
  * argument; what is written to the outputs means nothing then.
  */
 
@@ -736,7 +736,7 @@ int pcoll_group_rejoin(pcoll_group *group);
 /* Local. What this rank knows: the round it is at, whether it is away (or about to be),
  * and of each rank: 0 there, 1 away, 2 suspected. */
 int pcoll_group_look(pcoll_group *group, uint64_t *round, int32_t *away,
-                     uint8_t *standings);
+                     uint8_t *statuses);
 /* Local. From the next matchmaking on. */
 int pcoll_group_set_bandwidth(pcoll_group *group, double bandwidth);
 /* Local. What the round waits for, in words. */

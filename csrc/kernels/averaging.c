@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See averaging.h. x - (x - d) is not d, and that is the point: these are compiled
  * without contraction and without -ffast-math. */
-#include "averaging.h"
+#include "kernels/averaging.h"
 
-#include "loops.h"
+#include "kernels/loops.h"
 
 /* y += a x */
 #define ADD_SCALED(name, type)                                                         \

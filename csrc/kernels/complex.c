@@ -8,8 +8,8 @@
  * sum" gcc (12, for one) makes fused multiplications where the processor has them, even
  * with -ffp-contract=off, and then ranks on different processors get different bits.
  */
-#include "dtypes.h"
-#include "loops.h"
+#include "kernels/dtypes.h"
+#include "kernels/loops.h"
 
 #define COMPLEX_SUM(name, type)                                                        \
     CLONES static void name(void *out, const void *a, const void *b, size_t count)     \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See copy.h. */
-#include "copy.h"
+#include "kernels/copy.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef PCOLL_KERNELS_DTYPES_H
 #define PCOLL_KERNELS_DTYPES_H
 
-#include "reduce.h"
+#include "kernels/reduce.h"
 
 extern const struct dtype dtype_float32, dtype_float64;      /* floats.c */
 extern const struct dtype dtype_float16, dtype_bfloat16;     /* halves.c */

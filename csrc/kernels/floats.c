@@ -2,8 +2,8 @@
 /* float32 and float64: SUM, PROD, MIN, MAX. NaN in MIN and MAX: see reduce.h. */
 #include <math.h>
 
-#include "dtypes.h"
-#include "loops.h"
+#include "kernels/dtypes.h"
+#include "kernels/loops.h"
 
 #define FLOAT_KERNELS(suffix, type)                                                    \
     KERNEL(sum_##suffix, type, x + y)                                                  \

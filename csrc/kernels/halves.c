@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * float16 (IEEE 754 binary16) and bfloat16: held as float32, so here are only the
- * conversions. Bit arithmetic without branches: it vectorises everywhere, and it does
+ * conversions. Bit arithmetic without branches: it vectorizes everywhere, and it does
  * not depend on what the processor does with subnormal numbers. Rounding is to the
  * nearest, ties to even; NaN stays NaN (quiet), infinity stays infinity, and what is
  * beyond the largest number becomes infinity.
  */
 #include <string.h>
 
-#include "dtypes.h"
-#include "loops.h"
+#include "kernels/dtypes.h"
+#include "kernels/loops.h"
 
 static inline float as_float(uint32_t bits)
 {
@@ -26,7 +26,7 @@ static inline uint32_t as_bits(float value)
 }
 
 /* With masks: where a ?: guards a float operation, gcc makes a branch of it, because
- * the operation might trap, and then does not vectorise. */
+ * the operation might trap, and then does not vectorize. */
 static inline uint32_t choose(int condition, uint32_t yes, uint32_t no)
 {
     uint32_t mask = 0u - (uint32_t)condition;

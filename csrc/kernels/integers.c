@@ -4,8 +4,8 @@
  * what does not depend on the sign is computed without one, once for each width. 1u
  * keeps 16-bit factors from being multiplied as signed ints.
  */
-#include "dtypes.h"
-#include "loops.h"
+#include "kernels/dtypes.h"
+#include "kernels/loops.h"
 
 #define WIDTH_KERNELS(bits, type)                                                      \
     KERNEL(sum_##bits, type, (type)(x + y))                                            \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bool, one byte, 0 or 1: LAND, LOR, LXOR. Any other byte counts as true. */
-#include "dtypes.h"
-#include "loops.h"
+#include "kernels/dtypes.h"
+#include "kernels/loops.h"
 
 KERNEL(land, uint8_t, (uint8_t)((x != 0) & (y != 0)))
 KERNEL(lor, uint8_t, (uint8_t)((x | y) != 0))

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the hot loops are written: plainly, for the compiler to vectorise. `ivdep` states
+ * How the hot loops are written: plainly, for the compiler to vectorize. `ivdep` states
  * what reduce.h demands (out is a, or b, or apart), else the compiler would take its
  * scalar path where out is a. target_clones picks AVX2 or AVX-512 at load time;
  * sanitizers cannot have it, because they would instrument its resolver. Which loops
- * are vectorised: bench/results/kernels.txt.
+ * are vectorized: bench/results/kernels/any.json.
  */
 #ifndef PCOLL_KERNELS_LOOPS_H
 #define PCOLL_KERNELS_LOOPS_H
 
-#include "reduce.h"
+#include "kernels/reduce.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Laying out the block of a handle's buffers, filling and emptying it. */
-#include "copy.h"
-#include "payload.h"
+#include "kernels/copy.h"
+#include "kernels/payload.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/error.h"
+#include "base/error.h"
 
 static const size_t align = 64;
 /* Half of what a message of INT_MAX blocks of 64 bytes could hold. */

@@ -11,8 +11,8 @@
 
 #include <stdbool.h>
 
-#include "reduce.h"
-#include "user_reduction.h"
+#include "kernels/reduce.h"
+#include "kernels/user_reduction.h"
 
 struct payload_part {
     size_t offset;  /* in the block, a multiple of 64 */

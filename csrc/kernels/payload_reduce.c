@@ -3,8 +3,8 @@
 #include <stdalign.h>
 #include <string.h>
 
-#include "../base/error.h"
-#include "payload.h"
+#include "base/error.h"
+#include "kernels/payload.h"
 
 static const size_t align = 64;
 

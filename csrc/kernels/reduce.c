@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of dtypes, and what is asked of it. */
-#include "reduce.h"
+#include "kernels/reduce.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "../base/error.h"
-#include "dtypes.h"
+#include "base/error.h"
+#include "kernels/dtypes.h"
 
 static const struct dtype *const dtypes[REDUCE_DTYPES] = {
     [PCOLL_FLOAT32] = &dtype_float32,     [PCOLL_FLOAT64] = &dtype_float64,

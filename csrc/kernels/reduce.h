@@ -18,7 +18,7 @@
 
 #include <stddef.h>
 
-#include "../include/partialcoll.h"
+#include "include/partialcoll.h"
 
 enum { REDUCE_OPS = PCOLL_MPI_OP, REDUCE_DTYPES = PCOLL_MPI_TYPE };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reducing elements as a user's buffer holds them. */
-#include "dtypes.h"
+#include "kernels/dtypes.h"
 
 #include <stdint.h>
 

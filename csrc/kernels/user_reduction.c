@@ -4,12 +4,12 @@
  * right one is copied to a scratch first, piece by piece: swapping the two would give
  * other bits than on the partner of an exchange.
  */
-#include "user_reduction.h"
+#include "kernels/user_reduction.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/error.h"
+#include "base/error.h"
 
 static const size_t scratch_bytes = 1 << 16;
 

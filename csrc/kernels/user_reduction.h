@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-#include "../include/partialcoll.h"
+#include "include/partialcoll.h"
 
 struct user_reduction {
     size_t element; /* bytes from one element to the next */

@@ -22,7 +22,7 @@
 
 #include <stdbool.h>
 
-#include "../include/partialcoll.h"
+#include "include/partialcoll.h"
 
 enum { NO_SLOT = -1, MAX_SLOTS = 4 };
 

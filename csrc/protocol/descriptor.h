@@ -13,7 +13,8 @@
 #ifndef PCOLL_PROTOCOL_DESCRIPTOR_H
 #define PCOLL_PROTOCOL_DESCRIPTOR_H
 
-#include "member.h"
+#include "base/check.h"
+#include "protocol/member.h"
 
 /* Bits from the lowest: pending, frozen slot (7: none), arrived, joining, left; then
  * the rounds: 2^55 of them. */
@@ -21,6 +22,7 @@ enum { DESCRIPTOR_NO_SLOT = 7, DESCRIPTOR_ROUNDS = 9 };
 
 static inline uint64_t descriptor_of(const struct member *m)
 {
+    CHECK(m->contribution.pending < MAX_SLOTS && m->contribution.frozen < MAX_SLOTS);
     uint64_t pending = (uint64_t)m->contribution.pending & 7,
              frozen = (uint64_t)m->contribution.frozen & 7;
     uint64_t joining = m->joining && m->joined_in == NO_ROUND;
@@ -65,6 +67,8 @@ enum { DESCRIPTOR_JOINING = 1 << 7 };
 /* What others may have changed. */
 static inline void descriptor_load(uint64_t word, struct member *m)
 {
+    CHECK(descriptor_pending(word) == NO_SLOT ||
+          descriptor_pending(word) != descriptor_slot(word >> 3));
     m->contribution.pending = descriptor_pending(word);
     m->contribution.frozen = descriptor_slot(word >> 3);
     m->arrived = descriptor_arrived(word);
@@ -74,6 +78,7 @@ static inline void descriptor_load(uint64_t word, struct member *m)
 /* After an activation: one more round, the pending deposit frozen. */
 static inline uint64_t descriptor_freeze(uint64_t word)
 {
+    CHECK(descriptor_rounds(word) + 1 < (uint64_t)1 << (64 - DESCRIPTOR_ROUNDS));
     uint64_t gone = word & ((uint64_t)3 << 7);
     return DESCRIPTOR_NO_SLOT | (word & 7) << 3 | gone |
            (descriptor_rounds(word) + 1) << DESCRIPTOR_ROUNDS;
@@ -83,6 +88,7 @@ static inline uint64_t descriptor_freeze(uint64_t word)
 static inline void descriptor_announce(uint64_t word, uint32_t rank,
                                        struct round_header *h, uint32_t ranks)
 {
+    CHECK(rank < ranks);
     bool active = descriptor_pending(word) != NO_SLOT;
     if (active)
         bitset_add(round_mask(h, ranks, ROUND_ACTIVE), rank);

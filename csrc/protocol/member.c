@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank's view of the rounds; see member.h. */
-#include "member.h"
+#include "protocol/member.h"
 
-#include "../base/error.h"
+#include "base/check.h"
+#include "base/error.h"
 
 void member_init(struct member *m, uint32_t rank, const pcoll_options *options)
 {
+    CHECK(options->history >= 1);
     *m = (struct member){.rank = rank,
                          .deliver = options->deliver,
                          .history = options->history,
@@ -18,6 +20,7 @@ void member_init(struct member *m, uint32_t rank, const pcoll_options *options)
 
 int member_begin(struct member *m)
 {
+    CHECK(member_counts_hold(m));
     if (m->left)
         return fail(PCOLL_ESTATE,
                     "this rank has left the collective: it can only be freed");
@@ -43,6 +46,8 @@ static void choose_round(struct member *m, bool *open)
 
 enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan)
 {
+    CHECK(m->started);
+    CHECK(member_counts_hold(m));
     bool open;
     choose_round(m, &open);
     m->stats.calls++;
@@ -64,17 +69,20 @@ enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan)
 
 bool member_ready(const struct member *m)
 {
+    CHECK(member_counts_hold(m));
     return m->complete >= m->wanted;
 }
 
 bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
                        uint64_t *round, uint64_t *lost)
 {
+    CHECK(m->delivered <= m->complete);
     uint64_t complete = m->complete < horizon ? m->complete : horizon;
     uint64_t oldest = complete > m->history ? complete - m->history : 0;
     uint64_t next = m->delivered > oldest ? m->delivered : oldest;
     if (next >= complete || next > last)
         return false;
+    CHECK(next >= m->delivered && next < m->complete);
     m->seen = complete;
     *round = next;
     *lost = next - m->delivered;
@@ -93,6 +101,8 @@ static bool stop_holding_back(struct member *m)
 
 bool member_read_end(struct member *m)
 {
+    CHECK(m->reading != NO_ROUND);
+    CHECK((uint64_t)m->reading < m->complete);
     m->delivered = (uint64_t)m->reading + 1;
     m->reading = NO_ROUND;
     m->stats.delivered++;
@@ -109,11 +119,13 @@ bool member_read_end(struct member *m)
 
 bool member_included(const struct member *m, uint64_t round)
 {
+    CHECK(m->taken_in == NO_ROUND || (uint64_t)m->taken_in < m->frozen);
     return m->taken_in != NO_ROUND && (uint64_t)m->taken_in <= round;
 }
 
 int member_finish(struct member *m)
 {
+    CHECK(member_counts_hold(m));
     if (!m->started)
         return fail(PCOLL_ESTATE, "not started");
     if (m->joining)
@@ -127,6 +139,7 @@ int member_finish(struct member *m)
 
 int member_join(struct member *m)
 {
+    CHECK(member_counts_hold(m));
     if (m->joining) /* interrupted, and called again */
         return PCOLL_OK;
     int rc = member_begin(m);
@@ -140,6 +153,7 @@ int member_join(struct member *m)
 
 int member_leave(struct member *m)
 {
+    CHECK(member_counts_hold(m));
     if (m->started)
         return fail(PCOLL_ESTATE,
                     "wait for the round of the last start before leaving");
@@ -162,6 +176,7 @@ static bool announces_join(const struct member *m)
  */
 bool member_arrived(const struct member *m)
 {
+    CHECK(member_counts_hold(m));
     return m->arrived || ((announces_join(m) || m->left) && m->live);
 }
 
@@ -174,6 +189,7 @@ bool member_arrived(const struct member *m)
  */
 bool member_admits(struct member *m)
 {
+    CHECK(m->frozen == m->complete);
     if (m->retired)
         return true;
     uint64_t round = m->frozen;
@@ -189,6 +205,10 @@ bool member_admits(struct member *m)
 
 int member_freeze(struct member *m, struct round_header *h, uint32_t ranks)
 {
+    CHECK(m->frozen == m->complete);
+    CHECK(h->round == m->frozen);
+    CHECK(m->rank < ranks);
+    CHECK(m->contribution.frozen == NO_SLOT);
     int slot = contribution_freeze(&m->contribution);
     if (slot != NO_SLOT) {
         bitset_add(round_mask(h, ranks, ROUND_ACTIVE), m->rank);
@@ -209,6 +229,8 @@ int member_freeze(struct member *m, struct round_header *h, uint32_t ranks)
 
 void member_complete(struct member *m, const struct round_header *h, uint32_t ranks)
 {
+    CHECK(m->frozen == m->complete + 1);
+    CHECK(h->round == m->complete);
     bool announced = bitset_has(round_mask_const(h, ranks, ROUND_JOINED), m->rank);
     bool gone = bitset_has(round_mask_const(h, ranks, ROUND_LEFT), m->rank);
     bool over = round_all_gone(h, ranks);
@@ -218,4 +240,5 @@ void member_complete(struct member *m, const struct round_header *h, uint32_t ra
     contribution_thaw(&m->contribution);
     m->complete++;
     m->stats.rounds++;
+    CHECK(member_counts_hold(m));
 }

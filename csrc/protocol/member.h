@@ -17,8 +17,8 @@
 #ifndef PCOLL_PROTOCOL_MEMBER_H
 #define PCOLL_PROTOCOL_MEMBER_H
 
-#include "contribution.h"
-#include "round.h"
+#include "protocol/contribution.h"
+#include "protocol/round.h"
 
 enum { NO_ROUND = -1 };
 
@@ -44,9 +44,17 @@ struct member {
     uint64_t calls;         /* ended */
     uint64_t frozen_events; /* events when the last round was frozen */
     uint64_t seen;          /* complete rounds that the last read knew of */
-    bool holds_back; /* a round was refused because of this rank: kick when it moves */
+    bool
+        holds_back; /* a round was refused because of this rank: notify when it moves */
     pcoll_stats stats;
 };
+
+/* As the counts are seen by whoever they belong to: `complete` may be read later than
+ * `frozen`, never earlier. */
+static inline bool member_counts_hold(const struct member *m)
+{
+    return m->delivered <= m->complete && m->frozen <= m->complete + 1;
+}
 
 void member_init(struct member *m, uint32_t rank, const pcoll_options *options);
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of the policies, and the draws. */
-#include "policy.h"
+#include "protocol/policy.h"
 
 #include <math.h>
 
-#include "../base/error.h"
-#include "../base/splitmix.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "base/random.h"
 
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
@@ -66,8 +67,8 @@ static const struct {
     bool (*met)(const struct pcoll_policy *, const struct policy_round *,
                 const struct policy_report *);
     bool draws;  /* policy.count ranks, or one */
-    bool counts; /* ranks of several vertices have to come */
-    bool alone;  /* every vertex waits for its own members, the data part for all */
+    bool counts; /* ranks of several endpoints have to come */
+    bool alone;  /* every endpoint waits for its own members, the data part for all */
 } rules[] = {
     [PCOLL_SOLO] = {any_met, .draws = false, .counts = false, .alone = false},
     [PCOLL_MAJORITY] = {first_met, .draws = true, .counts = false, .alone = false},
@@ -79,6 +80,7 @@ static const struct {
 
 int policy_check(const struct pcoll_policy *p, uint32_t ranks)
 {
+    CHECK(ranks > 0);
     bool fraction = p->kind == PCOLL_QUORUM && !p->count;
     bool count = p->kind == PCOLL_FIRST_OF || p->kind == PCOLL_LAST_OF ||
                  (p->kind == PCOLL_QUORUM && p->count);
@@ -102,18 +104,21 @@ int policy_check(const struct pcoll_policy *p, uint32_t ranks)
 
 bool policy_starts_alone(const struct pcoll_policy *policy)
 {
+    CHECK(policy->kind >= 0 && policy->kind < (int)(sizeof rules / sizeof *rules));
     return rules[policy->kind].alone;
 }
 
 /* Under full a linger has nothing to wait for, and nobody is ever absent. */
 bool policy_coordinated(const struct pcoll_policy *policy)
 {
+    CHECK(policy->kind >= 0 && policy->kind < (int)(sizeof rules / sizeof *rules));
     return !rules[policy->kind].alone &&
            (rules[policy->kind].counts || policy->linger > 0 || policy->max_staleness);
 }
 
 bool policy_activates(const struct pcoll_policy *policy)
 {
+    CHECK(policy->kind >= 0 && policy->kind < (int)(sizeof rules / sizeof *rules));
     return !rules[policy->kind].alone || policy->deadline > 0;
 }
 
@@ -158,6 +163,7 @@ static void find_overdue(struct policy_round *round, const uint32_t *absences,
 void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
                  const uint32_t *absences, struct policy_round *round)
 {
+    CHECK(round->ranks > 0 && d->endpoints > 0);
     static uint64_t const coordinators = 0x636f6f7264696e61u; /* another stream */
     size_t words = bitset_words(round->ranks);
     bitset_clear(round->drawn, words);
@@ -170,7 +176,10 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
     round->drawn_count = bitset_count(round->drawn, words);
     round->overdue_count = bitset_count(round->overdue, words);
     round->coordinator =
-        splitmix_below(d->stream ^ coordinators, d->round, d->vertices);
+        splitmix_below(d->stream ^ coordinators, d->round, d->endpoints);
+    CHECK(round->coordinator < d->endpoints);
+    CHECK(round->drawn_count <= round->live_count);
+    CHECK(round->overdue_count <= round->live_count);
 }
 
 struct policy_report policy_count(const struct policy_round *round,
@@ -184,22 +193,26 @@ struct policy_report policy_count(const struct policy_round *round,
         report.drawn += (uint32_t)__builtin_popcountll(came & round->drawn[i]);
         report.overdue += (uint32_t)__builtin_popcountll(present & round->overdue[i]);
     }
+    CHECK(report.drawn <= report.arrived);
     return report;
 }
 
 bool policy_has_timers(const struct pcoll_policy *policy)
 {
+    CHECK(policy->linger >= 0 && policy->deadline >= 0);
     return policy->linger > 0 || policy->deadline > 0;
 }
 
 bool policy_draws(const struct pcoll_policy *policy)
 {
+    CHECK(policy->kind >= 0 && policy->kind < (int)(sizeof rules / sizeof *rules));
     return rules[policy->kind].draws;
 }
 
 struct policy_report policy_relevant(const struct pcoll_policy *policy,
                                      struct policy_report report)
 {
+    CHECK(report.drawn <= report.arrived);
     if (policy_draws(policy) && !(policy->linger > 0))
         report.arrived = 0;
     return report;
@@ -219,6 +232,9 @@ static bool members_arrived(const struct policy_round *round,
 bool policy_met(const struct pcoll_policy *policy, const struct policy_round *round,
                 const struct policy_report *report, const uint64_t *members)
 {
+    CHECK(report->drawn <= round->drawn_count);
+    CHECK(report->overdue <= round->overdue_count);
+    CHECK(report->arrived <= round->live_count);
     if (rules[policy->kind].alone)
         return members_arrived(round, report, members);
     return rules[policy->kind].met(policy, round, report) &&
@@ -228,12 +244,14 @@ bool policy_met(const struct pcoll_policy *policy, const struct policy_round *ro
 bool policy_all_arrived(const struct policy_round *round,
                         const struct policy_report *report)
 {
+    CHECK(report->arrived <= round->live_count);
     return report->arrived == round->live_count;
 }
 
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
                  const struct round_header *header)
 {
+    CHECK(round->live_count <= round->ranks);
     size_t words = bitset_words(round->ranks);
     uint64_t arrived[words];
     const uint64_t *mask[ROUND_MASKS];
@@ -250,5 +268,6 @@ bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *r
 const uint64_t *policy_awaited(const struct pcoll_policy *policy,
                                const struct policy_round *round)
 {
+    CHECK(round->drawn_count <= round->live_count);
     return policy_draws(policy) ? round->drawn : NULL;
 }

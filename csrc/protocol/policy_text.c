@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/error.h"
-#include "../include/partialcoll.h"
+#include "base/error.h"
+#include "include/partialcoll.h"
 
 enum argument { NO_ARGUMENT, A_COUNT, A_COUNT_OR_FRACTION };
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Merging headers: sets by union, the initiator by minimum. */
-#include "round.h"
+#include "protocol/round.h"
+#include "base/check.h"
 
 size_t round_header_bytes(uint32_t ranks)
 {
+    CHECK(ranks > 0);
     size_t bytes = sizeof(struct round_header) +
                    ROUND_MASKS * bitset_words(ranks) * sizeof(uint64_t);
     return (bytes + 63) / 64 * 64;
@@ -11,6 +13,7 @@ size_t round_header_bytes(uint32_t ranks)
 
 void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round)
 {
+    CHECK(ranks > 0);
     memset(h, 0, round_header_bytes(ranks));
     h->round = round;
     h->initiator = ROUND_NOBODY;
@@ -18,18 +21,21 @@ void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round)
 
 uint64_t *round_mask(struct round_header *h, uint32_t ranks, enum round_mask which)
 {
+    CHECK(which < ROUND_MASKS);
     return h->masks + (size_t)which * bitset_words(ranks);
 }
 
 const uint64_t *round_mask_const(const struct round_header *h, uint32_t ranks,
                                  enum round_mask which)
 {
+    CHECK(which < ROUND_MASKS);
     return h->masks + (size_t)which * bitset_words(ranks);
 }
 
 void round_header_merge(struct round_header *out, const struct round_header *a,
                         const struct round_header *b, uint32_t ranks)
 {
+    CHECK(a->round == b->round);
     out->round = a->round;
     out->initiator = a->initiator < b->initiator ? a->initiator : b->initiator;
     out->flags = a->flags | b->flags;
@@ -39,6 +45,7 @@ void round_header_merge(struct round_header *out, const struct round_header *a,
 
 bool round_is_null(const struct round_header *h, uint32_t ranks)
 {
+    CHECK(ranks > 0);
     return bitset_empty(round_mask_const(h, ranks, ROUND_ACTIVE), bitset_words(ranks));
 }
 
@@ -49,11 +56,13 @@ bool round_all_gone(const struct round_header *h, uint32_t ranks)
     uint32_t gone = 0;
     for (size_t i = 0; i < bitset_words(ranks); i++)
         gone += (uint32_t)__builtin_popcountll(joined[i] | left[i]);
+    CHECK(gone <= ranks);
     return gone == ranks;
 }
 
 void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live)
 {
+    CHECK(live != h->masks);
     const uint64_t *joined = round_mask_const(h, ranks, ROUND_JOINED);
     const uint64_t *left = round_mask_const(h, ranks, ROUND_LEFT);
     bool back = round_all_gone(h, ranks);

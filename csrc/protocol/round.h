@@ -9,7 +9,7 @@
 #ifndef PCOLL_PROTOCOL_ROUND_H
 #define PCOLL_PROTOCOL_ROUND_H
 
-#include "../base/bitset.h"
+#include "base/bitset.h"
 
 enum round_mask {
     ROUND_ACTIVE, /* contributed fresh data */

@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two instances, readiness by counters; see engine.h for the rules. */
-#include "engine.h"
+#include "schedule/engine.h"
 
 #include <stdlib.h>
 
-#include "../base/error.h"
+#include "base/check.h"
+#include "base/error.h"
 
 static bool completed_from_outside(const struct op *op)
 {
     return op->class == OP_EVENT || (op->class == OP_CONTROL && op->kind == OP_RECV);
 }
 
+static bool has_op(const struct engine *e, int op)
+{
+    return op >= 0 && (uint32_t)op < e->sched->count;
+}
+
 static void push_ready(struct instance *in, uint32_t op)
 {
+    CHECK(in->ops[op].state == OP_WAITING);
     in->ops[op].state = OP_READY;
     in->ready[in->tail++] = op;
 }
@@ -29,6 +36,7 @@ static void arm(const struct sched *s, struct instance *in)
 
 int engine_init(struct engine *e, const struct sched *s)
 {
+    CHECK(s->committed);
     *e = (struct engine){.sched = s};
     for (int i = 0; i < 2; i++) {
         struct instance *in = &e->instances[i];
@@ -46,6 +54,7 @@ int engine_init(struct engine *e, const struct sched *s)
 
 void engine_destroy(struct engine *e)
 {
+    CHECK(!e->instances[0].ops || e->sched);
     for (int i = 0; i < 2; i++) {
         free(e->instances[i].ops);
         free(e->instances[i].ready);
@@ -56,11 +65,13 @@ void engine_destroy(struct engine *e)
 /* Done: tell the successors, each of which fires when its gate opens, once. */
 static void finish(const struct sched *s, struct instance *in, uint32_t id)
 {
+    CHECK(in->ops[id].state != OP_DONE);
     const struct op *op = &s->ops[id];
     in->ops[id].state = OP_DONE;
     for (uint32_t i = 0; i < op->successors; i++) {
         uint32_t next = s->successor[op->first_successor + i];
         struct op_progress *p = &in->ops[next];
+        CHECK(p->done_preds < s->ops[next].preds);
         if (++p->done_preds == s->ops[next].need && p->state == OP_WAITING)
             push_ready(in, next);
     }
@@ -68,6 +79,7 @@ static void finish(const struct sched *s, struct instance *in, uint32_t id)
 
 enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op)
 {
+    CHECK(has_op(e, op));
     if (round < e->current) {
         e->dropped++;
         return ENGINE_DROPPED;
@@ -81,6 +93,7 @@ enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op)
         e->dropped++;
         return ENGINE_DROPPED;
     }
+    CHECK(state != OP_RUNNING || in->running > 0);
     if (state == OP_RUNNING)
         in->running--;
     finish(e->sched, in, (uint32_t)op);
@@ -92,11 +105,13 @@ enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op)
 
 void engine_release(struct engine *e)
 {
+    CHECK(!e->released);
     e->released = true;
 }
 
 int engine_next(struct engine *e)
 {
+    CHECK(e->instances[e->current % 2].head <= e->instances[e->current % 2].tail);
     struct instance *in = &e->instances[e->current % 2];
     while (e->released && in->head < in->tail) {
         uint32_t id = in->ready[in->head++];
@@ -106,6 +121,7 @@ int engine_next(struct engine *e)
         }
         in->ops[id].state = OP_RUNNING;
         in->running++;
+        CHECK(in->running <= e->sched->count);
         return (int)id;
     }
     return -1;
@@ -113,6 +129,7 @@ int engine_next(struct engine *e)
 
 bool engine_over(const struct engine *e)
 {
+    CHECK(has_op(e, e->sched->end));
     const struct instance *in = &e->instances[e->current % 2];
     return in->ops[e->sched->end].state == OP_DONE && !in->running &&
            in->head == in->tail;
@@ -120,6 +137,8 @@ bool engine_over(const struct engine *e)
 
 void engine_advance(struct engine *e)
 {
+    CHECK(!e->instances[e->current % 2].running);
+    CHECK(e->released);
     arm(e->sched, &e->instances[e->current % 2]);
     e->current++;
     e->released = false;
@@ -127,5 +146,7 @@ void engine_advance(struct engine *e)
 
 enum op_state engine_state(const struct engine *e, uint64_t round, int op)
 {
+    CHECK(has_op(e, op));
+    CHECK(round >= e->current && round <= e->current + 1);
     return e->instances[round % 2].ops[op].state;
 }

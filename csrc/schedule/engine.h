@@ -17,7 +17,7 @@
 #ifndef PCOLL_SCHEDULE_ENGINE_H
 #define PCOLL_SCHEDULE_ENGINE_H
 
-#include "sched.h"
+#include "schedule/sched.h"
 
 enum op_state { OP_WAITING, OP_READY, OP_RUNNING, OP_DONE };
 

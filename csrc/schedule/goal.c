@@ -11,7 +11,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "sched.h"
+#include "schedule/sched.h"
+#include "base/check.h"
 
 /* Simulators charge a message for its bytes after the first: one has at least that. */
 static uint64_t message_bytes(const struct goal_cost *cost)
@@ -43,6 +44,7 @@ static void write_op(FILE *out, uint32_t id, const struct op *op,
 char *sched_goal(const struct sched *s, uint32_t rank,
                  struct goal_cost (*cost)(const void *arg, int op), const void *arg)
 {
+    CHECK(cost);
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);

@@ -3,10 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "sched.h"
+#include "schedule/sched.h"
+#include "base/check.h"
 
 const char *op_kind_name(enum op_kind kind)
 {
+    CHECK(kind <= OP_NATIVE);
     static const char *const names[] = {[OP_SEND] = "SEND",     [OP_RECV] = "RECV",
                                         [OP_REDUCE] = "REDUCE", [OP_COPY] = "COPY",
                                         [OP_NOP] = "NOP",       [OP_TIMER] = "TIMER",
@@ -107,10 +109,12 @@ static char *render(const struct sched *s, void (*write)(FILE *, const struct sc
 
 char *sched_text(const struct sched *s)
 {
+    CHECK(s->count <= s->capacity);
     return render(s, write_text);
 }
 
 char *sched_dot(const struct sched *s)
 {
+    CHECK(s->count <= s->capacity);
     return render(s, write_dot);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Building and checking a schedule. */
-#include "sched.h"
+#include "schedule/sched.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/error.h"
+#include "base/check.h"
+#include "base/error.h"
 
 struct sched *sched_create(void)
 {
@@ -17,6 +18,7 @@ struct sched *sched_create(void)
 
 void sched_free(struct sched **s)
 {
+    CHECK(s);
     if (!*s)
         return;
     free((*s)->ops);
@@ -49,6 +51,7 @@ static bool grow(struct sched *s, void **items, uint32_t count, uint32_t *capaci
 
 static int add(struct sched *s, struct op op)
 {
+    CHECK(op.label);
     void *ops = s->ops;
     if (!grow(s, &ops, s->count, &s->capacity, sizeof *s->ops))
         return -1;
@@ -59,6 +62,7 @@ static int add(struct sched *s, struct op op)
 
 int sched_send(struct sched *s, const char *label, int peer, int edge, int from)
 {
+    CHECK(peer >= 0 && edge >= 0);
     return add(s, (struct op){.kind = OP_SEND,
                               .label = label,
                               .peer = peer,
@@ -70,6 +74,7 @@ int sched_send(struct sched *s, const char *label, int peer, int edge, int from)
 
 int sched_recv(struct sched *s, const char *label, int peer, int edge, int into)
 {
+    CHECK(peer >= 0);
     return add(s, (struct op){.kind = OP_RECV,
                               .label = label,
                               .peer = peer,
@@ -94,11 +99,13 @@ static int add_control(struct sched *s, enum op_kind kind, const char *label, in
 
 int sched_control_send(struct sched *s, const char *label, int peer, int edge)
 {
+    CHECK(peer >= 0 && edge >= 0);
     return add_control(s, OP_SEND, label, peer, edge);
 }
 
 int sched_control_recv(struct sched *s, const char *label, int peer, int edge)
 {
+    CHECK(peer >= 0 && edge >= 0);
     return add_control(s, OP_RECV, label, peer, edge);
 }
 
@@ -127,6 +134,7 @@ int sched_copy(struct sched *s, const char *label, int into, int from)
 
 int sched_native(struct sched *s, const char *label, int part)
 {
+    CHECK(part >= -1);
     return add_local(s, OP_NATIVE, OP_PLAIN, label, part, -1, -1);
 }
 
@@ -152,6 +160,7 @@ static bool known(const struct sched *s, int op)
 
 void sched_from(struct sched *s, int op, int peer)
 {
+    CHECK(peer >= 0);
     if (known(s, op) && !s->committed)
         s->ops[op].peer = peer;
     else
@@ -160,6 +169,7 @@ void sched_from(struct sched *s, int op, int peer)
 
 void sched_slice(struct sched *s, int op, struct slice slice)
 {
+    CHECK(slice.begin <= slice.end);
     if (known(s, op) && !s->committed)
         s->ops[op].slice = slice;
     else
@@ -168,6 +178,7 @@ void sched_slice(struct sched *s, int op, struct slice slice)
 
 void sched_header(struct sched *s, int op, enum header_place place)
 {
+    CHECK(place <= HEADER_NONE);
     if (known(s, op) && !s->committed)
         s->ops[op].header = place;
     else
@@ -176,6 +187,7 @@ void sched_header(struct sched *s, int op, enum header_place place)
 
 void sched_after(struct sched *s, int op, int predecessor)
 {
+    CHECK(!s->committed);
     if (!known(s, op) || !known(s, predecessor)) {
         s->failed = true;
         return;
@@ -192,6 +204,7 @@ void sched_after(struct sched *s, int op, int predecessor)
 
 void sched_need(struct sched *s, int op, uint32_t k)
 {
+    CHECK(!s->committed);
     if (known(s, op) && !s->committed)
         s->ops[op].need = k;
     else
@@ -200,6 +213,7 @@ void sched_need(struct sched *s, int op, uint32_t k)
 
 void sched_end(struct sched *s, int op)
 {
+    CHECK(!s->committed);
     s->end = op;
 }
 
@@ -300,6 +314,8 @@ static int check_op(const struct sched *s, uint32_t id)
 
 void sched_map_peers(struct sched *s, const uint32_t *map)
 {
+    CHECK(map);
+    CHECK(!s->committed);
     for (uint32_t i = 0; i < s->count && !s->failed; i++)
         if (s->ops[i].peer >= 0)
             s->ops[i].peer = (int)map[s->ops[i].peer];
@@ -307,6 +323,7 @@ void sched_map_peers(struct sched *s, const uint32_t *map)
 
 int sched_commit(struct sched *s)
 {
+    CHECK(s->count <= s->capacity);
     int rc;
     if (s->committed)
         return fail(PCOLL_ESTATE, "schedule: committed already");

@@ -37,7 +37,7 @@ struct op {
     enum op_kind kind;
     enum op_class class;
     const char *label; /* static text, for people */
-    int peer;          /* SEND, RECV: vertex */
+    int peer;          /* SEND, RECV: endpoint */
     int edge;          /* SEND, RECV: distinguishes messages between one pair */
     int out, a, b;     /* buffers. REDUCE: out = a (+) b; COPY, RECV: out; SEND: a;
                           NATIVE: the part */

@@ -39,7 +39,7 @@ struct transport_event {
 };
 
 struct transport;
-struct bell_page; /* base/bell.h */
+struct doorbell_page; /* base/doorbell.h */
 
 enum agree_op { AGREE_MAX, AGREE_SUM };
 
@@ -96,10 +96,10 @@ struct transport {
     bool off_node; /* some peer cannot wake us: look for messages now and then */
     bool threads;  /* several threads may call MPI at once */
 
-    /* Who can share memory: ranks with equal values, and their process ids and bells
-     * (the own one left out). NULL where nobody can. */
+    /* Who can share memory: ranks with equal values, and their process ids and
+     * doorbells (the own one left out). NULL where nobody can. */
     const uint64_t *hosts, *pids;
-    struct bell_page *const *bells;
+    struct doorbell_page *const *doorbells;
 };
 
 #endif

@@ -7,32 +7,47 @@
 """
 
 from . import process_group
-from ._calls import Call
-from ._compression import Compression, Compressor
-from ._functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-    join,
-    start_timeline,
-    stop_timeline,
+from .compression import Compression, Compressor
+from .ddp import PartialState, partial_allreduce_hook
+from .decentralized import (
+    ADPSGD,
+    DPSGD,
+    SGP,
+    A2CiD2,
+    LocalSGD,
+    LocalStrategy,
+    Moshpit,
+    SlowMo,
+    Swarm,
 )
-from ._reductions import Average, Max, Min, Product, Sum
-from ._tensors import (
+from .horovod import (
     allreduce,
     allreduce_,
     allreduce_async,
     allreduce_async_,
+    barrier,
     broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    join,
     poll,
+    start_timeline,
+    stop_timeline,
     synchronize,
 )
-from ._world import (
-    barrier,
+from .metrics import Metrics, show_in_tqdm, write_to_tensorboard
+from .objects import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from .ops.call import Call
+from .optimizer import DistributedOptimizer
+from .reductions import Average, Max, Min, Product, Sum
+from .strategies import Allreduce, Eager, RoundStrategy, Strategy
+from .world import (
     comm,
     cross_rank,
     cross_size,
@@ -44,21 +59,6 @@ from ._world import (
     shutdown,
     size,
 )
-from .ddp_hook import PartialState, partial_allreduce_hook
-from .decentralised import (
-    ADPSGD,
-    DPSGD,
-    SGP,
-    A2CiD2,
-    LocalSGD,
-    LocalStrategy,
-    Moshpit,
-    SlowMo,
-    Swarm,
-)
-from .metrics import Metrics, show_in_tqdm, write_to_tensorboard
-from .optimizer import DistributedOptimizer
-from .strategies import Allreduce, Eager, RoundStrategy, Strategy
 
 process_group.register()
 

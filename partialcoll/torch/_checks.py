@@ -10,11 +10,11 @@ from typing import Any, Callable, TypeVar
 import torch
 from mpi4py import MPI
 
-from .._errors import MismatchError
-from ._layout import DTYPES, dense_strides
+from .._core import checks
+from ..errors import MismatchError
+from .flat import DTYPES, Named, dense_strides
 
 T = TypeVar("T")
-Named = list[tuple[str, torch.nn.Parameter]]
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -100,6 +100,20 @@ def check_apart(parameters: Named, others: Named) -> None:
             )
 
 
+def check_memory(parameters: Named) -> None:
+    """Raises ValueError if two of them share memory: each would get a place of its own."""
+    seen: dict[int, str] = {}
+    for name, parameter in parameters:
+        if not parameter.numel():
+            continue
+        other = seen.setdefault(parameter.data_ptr(), name)
+        if other != name:
+            raise ValueError(
+                f"parameters {other!r} and {name!r} share memory; make them one parameter, or "
+                "give each its own"
+            )
+
+
 def _names(named: Any) -> dict[torch.nn.Parameter, str]:
     known: dict[torch.nn.Parameter, str] = {}
     seen: set[str] = set()
@@ -126,6 +140,12 @@ def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
             f"parameter {name!r}: expected a dense one of {expected}, got "
             f"{parameter.dtype}, {parameter.layout}"
         )
+
+
+def check_rounds(argument: str, value: Any) -> None:
+    """A number of rounds above 0."""
+    if checks.integer(argument, value, what="a number of rounds") < 1:
+        raise ValueError(f"{argument}: expected at least 1 round, got {value}")
 
 
 # All ranks together

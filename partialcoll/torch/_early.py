@@ -14,9 +14,10 @@ import weakref
 
 import torch
 
-from .._errors import StateError
+from ..errors import StateError
 from ._fingerprints import hash_tensors
-from ._rounds import Rounds, Slot
+from ._gradients import Slot
+from .replicated import Replicated
 
 _TOO_LATE = (
     "after it had been sent (overlap=True): change gradients in hooks of their parameters, clip "
@@ -32,7 +33,7 @@ class Early:
     """Sends buckets of a step's slot. factor: what gradients are multiplied by before that; every:
     rounds after which the bits of what has gone are compared."""
 
-    def __init__(self, rounds: Rounds, names: list[str], factor: float, every: int) -> None:
+    def __init__(self, rounds: Replicated, names: list[str], factor: float, every: int) -> None:
         self._rounds = weakref.ref(rounds)  # the parameters' hooks keep this object
         self._factor, self._names, self._every = factor, names, every
         self._bucket = [rounds.layout.bucket(i) for i in range(len(names))]

@@ -14,14 +14,15 @@ says nothing (its first entry is above 1).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 import numpy as np
 import torch
+from mpi4py import MPI
 
-from .._buffers import Array
-from .._errors import MismatchError
+from .._core.buffers import Array
+from ..errors import MismatchError
 
 _REMEMBERED = 64  # versions
 
@@ -56,17 +57,17 @@ def _list(ranks: set[int]) -> str:
 
 
 class Fingerprints:
-    """What this rank says, and what it makes of the others' rows."""
+    """What this rank says, and what it makes of the others' rows. Of the optimizer's groups, and
+    every so many versions of the parameters; without them, of versions alone."""
 
     def __init__(
         self,
-        rank: int,
-        ranks: int,
-        groups: Callable[[], list[dict[str, Any]]],
-        parameters: list[torch.Tensor],
-        every: int,
+        comm: MPI.Intracomm,
+        groups: Callable[[], Iterable[dict[str, Any]]] = tuple,
+        parameters: Sequence[torch.Tensor] = (),
+        every: int = 1,
     ) -> None:
-        self._rank, self._ranks, self._every = rank, ranks, every
+        self._rank, self._ranks, self._every = comm.rank, comm.size, every
         self._groups, self._parameters = groups, parameters
         self._given: Any = None
         self._hash = b""

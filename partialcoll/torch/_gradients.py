@@ -16,21 +16,18 @@ from typing import Any, Callable, Protocol
 
 import torch
 
-from .._errors import StateError
-from ._layout import Layout, Views
+from ..errors import StateError
+from .flat import Layout, Views
 from .metrics import Metrics
 
 
-class Slot(Protocol):
-    """Memory for the gradients of one step."""
+class Slot:
+    """Memory for the gradients of one step: buffers, and views in them for the parameters. `rows`
+    goes along with them, where they are a handle's."""
 
-    @property
-    def flats(self) -> list[torch.Tensor]:
-        """One tensor for each dtype."""
-
-    @property
-    def views(self) -> Views:
-        """In these, one for each parameter."""
+    def __init__(self, layout: Layout, flats: list[torch.Tensor], rows: Any = None) -> None:
+        self.flats, self.rows = flats, rows
+        self.views = layout.views(flats)
 
 
 class Watch(Protocol):
@@ -41,14 +38,6 @@ class Watch(Protocol):
 
     def check_waits(self, i: int) -> None:
         """StateError if that of parameter i has been taken away."""
-
-
-class OwnSlot:
-    """Where gradients lie: memory of this rank alone, the same in every step."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.flats = layout.new()
-        self.views: Views = layout.views(self.flats)
 
 
 class Gradients:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of a decentralised strategy: the inner optimizer's on this rank's own parameters, with
+"""One step of a decentralized strategy: the inner optimizer's on this rank's own parameters, with
 its own gradient; then the process hears of it, and what it has to say of the others is in them.
 
-The parameters lie in the process's model (`Flat`), so what the optimizer does, whatever it is, is
-the update. Between a step and the next one nobody but the program touches them: the communication
-thread has its own vectors, and what it has averaged comes in at the end of a step.
+The parameters lie in the process's model (`ParameterVector`), so what the optimizer does, whatever
+it is, is the update. Between a step and the next one nobody but the program touches them: the
+communication thread has its own vectors, and what it has averaged comes in at the end of a step.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from .._errors import MismatchError, StateError
-from .._settings import logger
-from ..gossip import GossipStats
-from ..processes import Moshpit
-from ..quantize import Lattice
-from ..resync import StateExchange
-from . import _checkpoint, _state
-from ._checks import Named
-from ._flat import Flat
-from ._gradients import Gradients, OwnSlot
-from ._layout import Layout
+from .._core.settings import logger
+from ..codec import Lattice
+from ..collectives.gossip import GossipStats
+from ..collectives.state_exchange import StateExchange
+from ..decentralized import Moshpit, Setup
+from ..errors import MismatchError, StateError
+from . import checkpoint
+from ._gradients import Gradients, Slot
 from ._loop import Loop, Settings, clip
-from .decentralised import Built, Ground, LocalStrategy
+from .decentralized import LocalStrategy
+from .flat import Layout, Named, ParameterVector
 from .metrics import Metrics
 
 
@@ -56,29 +54,29 @@ class LocalLoop(Loop):
         self._metrics = Metrics()
         self._warned = False  # of a codec with too few bits
         self._layout = Layout([parameter for _, parameter in parameters])
-        self._flat = Flat(parameters)
+        self._flat = ParameterVector(parameters)
         own = self._flat.vector()
         built = self._build(own)
-        self.process, self._attendance = built.process, built.attendance
-        self._owned, self._gossip, self._groups = built.owned, built.gossip, built.groups
+        self.process, self._join_hook, self._owned = built.process, built.join, built.owned
+        self._groups = self.process if isinstance(self.process, Moshpit) else None
         self._states = None if self._groups is None else StateExchange(self.comm)
         if self._states is not None:
             self._total().meanwhile(self._serve)
         self._flat.move_to(self.process.lend())
-        self.process.synchronise()
+        self.process.average_models()
         self._flat.scatter()
         # For `broadcast_parameters` to come: what the ranks had before it became an average.
         first = self._flat.vector()
         self._before = None if np.array_equal(own, first) else (own, first)
-        self._slot = OwnSlot(self._layout)
+        self._slot = Slot(self._layout, self._layout.new())
         self.gradients = Gradients(parameters, settings.passes, self._slot, self._metrics)
         self.process.start()
         atexit.register(self.process.stop)  # a thread must not outlive the interpreter
 
-    def _build(self, x: Any) -> Built:
+    def _build(self, x: Any) -> Setup:
         total = self._total()
         try:
-            return self.strategy.build(Ground(self.comm, x, total, self._learning_rate))
+            return self.strategy.build(x, self.comm, learning_rate=self._learning_rate, total=total)
         except BaseException:  # on all ranks, or on none
             total.Free()
             self.comm.Free()
@@ -119,7 +117,7 @@ class LocalLoop(Loop):
         """What need not wait for the gradient starts."""
         self.process.start()  # if it has failed, it says so each time
         self.process.begin()
-        self._attendance.begin()
+        self._join_hook.begin()
 
     def _update(self) -> None:
         if self._clip_norm is not None:
@@ -130,14 +128,15 @@ class LocalLoop(Loop):
 
     def _exchange(self) -> None:
         """The process's part of a step."""
-        self._attendance.before(self.version + 1)
+        self._join_hook.before(self.version + 1)
         self.process.apply_in_place()
-        self._attendance.after()
+        self._join_hook.after()
         self._flat.scatter()
         if self._groups is not None and not self._groups.away:
             self._serve()
-        if not self._warned and self._gossip is not None:
-            self._warned = warn_of_fallbacks(self._gossip.exchange_stats, self._flat.size)
+        stats = self.process.exchange_stats
+        if not self._warned and stats is not None:
+            self._warned = warn_of_fallbacks(stats, self._flat.size)
 
     @property
     def version(self) -> int:
@@ -157,7 +156,7 @@ class LocalLoop(Loop):
         found.included = found.steps - found.skipped
         found.communications, found.received = counts.communications, counts.received
         found.refused = counts.skipped
-        found.fallbacks = 0 if self._gossip is None else self._gossip.exchange_stats.fallbacks
+        found.fallbacks = getattr(self.process.exchange_stats, "fallbacks", 0)
         return found
 
     # Around it
@@ -182,8 +181,8 @@ class LocalLoop(Loop):
 
     def _join(self) -> None:
         self._take_changes()
-        self._attendance.join(self.process)
-        self.process.synchronise()
+        self._join_hook.join(self.process)
+        self.process.average_models()
         self._flat.scatter()
         self._together = True
 
@@ -233,7 +232,7 @@ class LocalLoop(Loop):
     def parameters_replaced(self) -> None:
         """The process begins anew from them. Collective."""
         self.process.begin_anew(self._flat.vector())
-        self.process.synchronise()  # those that were not replaced
+        self.process.average_models()  # those that were not replaced
         self._flat.scatter()
         self._before = None
 
@@ -248,16 +247,16 @@ class LocalLoop(Loop):
     def _capture(self, groups: Moshpit) -> dict[str, Any]:
         return {
             "process": groups.snapshot(),
-            "optimizer": _state.pack(self._inner.state_dict()),
-            "schedulers": [_state.pack(s.state_dict()) for s in self._attached()],
+            "optimizer": checkpoint.pack(self._inner.state_dict()),
+            "schedulers": [checkpoint.pack(s.state_dict()) for s in self._attached()],
             "updates": self._updates,
         }
 
     def _restore(self, groups: Moshpit, state: dict[str, Any]) -> None:
         groups.load_state_dict(state["process"])
         self._flat.scatter()
-        _state.load_optimizer(self._inner, _state.unpack(state["optimizer"]))
-        self._load_schedulers([_state.unpack(of_one) for of_one in state["schedulers"]])
+        checkpoint.load_optimizer(self._inner, checkpoint.unpack(state["optimizer"]))
+        self._load_schedulers([checkpoint.unpack(of_one) for of_one in state["schedulers"]])
         self._updates = state["updates"]
 
     def begin_at(self, position: dict[str, Any]) -> None:
@@ -267,7 +266,7 @@ class LocalLoop(Loop):
         self._load_schedulers(position["schedulers"])
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the inner optimizer, and the process's; see `_checkpoint`."""
+        """That of the inner optimizer, and the process's; see `checkpoint`."""
         self._check_between("state_dict()")
         if not (self.strategy.rests or self._together):
             raise StateError(
@@ -286,20 +285,20 @@ class LocalLoop(Loop):
             "rank": self.comm.rank,
             "strategy": self.strategy.describe(self.comm.size),
             "layout": self._layout.digest(),
-            "process": _checkpoint.to_tensors(state),
+            "process": checkpoint.to_tensors(state),
             **self.position(),
         }
-        return {**self._inner.state_dict(), _checkpoint.KEY: entry}
+        return {**self._inner.state_dict(), checkpoint.KEY: entry}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """What `state_dict` gave, or that of an optimizer that was not wrapped. The former is
         collective where averages are under way between steps: while some ranks have loaded it and
         others have not, nobody may average."""
-        saved = state.get(_checkpoint.KEY)
-        own = {key: value for key, value in state.items() if key != _checkpoint.KEY}
+        saved = state.get(checkpoint.KEY)
+        own = {key: value for key, value in state.items() if key != checkpoint.KEY}
         if saved is None:
             self._check_between("load_state_dict()")
-            _state.load_optimizer(self._inner, own)
+            checkpoint.load_optimizer(self._inner, own)
         elif self.strategy.rests:
             self._check_loading(saved)
             self._load(own, saved)
@@ -327,16 +326,16 @@ class LocalLoop(Loop):
 
     def _load(self, own: dict[str, Any], saved: dict[str, Any]) -> None:
         self._flat.bring_back()
-        self.process.load_state_dict(_checkpoint.from_tensors(saved["process"]))
+        self.process.load_state_dict(checkpoint.from_tensors(saved["process"]))
         self._flat.scatter()
-        _state.load_optimizer(self._inner, own)
+        checkpoint.load_optimizer(self._inner, own)
         self._load_schedulers(saved["schedulers"])
         self._updates, self._together, self._before = saved["updates"], True, None
 
     def _check_loading(self, saved: Any) -> None:
         self._check_between("load_state_dict()")
         rank, size, attached = self.comm.rank, self.comm.size, self._attached()
-        _checkpoint.check_own(saved, rank, size, attached, ("process",))
+        checkpoint.check_own(saved, rank, size, attached, ("process",))
         here = self.strategy.describe(size)
         if saved["strategy"] != here:
             raise ValueError(f"state_dict: it is of {saved['strategy']}, expected one of {here}")
@@ -350,7 +349,7 @@ class LocalLoop(Loop):
         atexit.unregister(self.process.stop)
         try:
             self.process.complete()
-            self._attendance.complete()
+            self._join_hook.complete()
             self.process.Free()
         finally:
             self._total().meanwhile(None)

@@ -11,37 +11,78 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Callable
+from dataclasses import dataclass
+from typing import Any, Callable, NoReturn
 
+import numpy as np
 import torch
 from mpi4py import MPI
 
-from .._errors import StateError
-from .._round import Result
-from ..processes import Total
+from .._core import checks
+from ..decentralized import GlobalSum
+from ..decentralized.options import check_clip_norm
+from ..errors import StateError
 from . import _averages, _batchnorm, _side_by_side
-from ._checks import Named
+from ._checks import check_model
 from ._gradients import Gradients
-from .metrics import Metrics
+from .flat import Named
+from .reductions import Average, Reduction, Sum
 from .strategies import Strategy
 
-NON_FINITE = ("propagate", "skip", "raise")
+_NON_FINITE = ("propagate", "skip", "raise")
 
 
 @dataclass
 class Settings:
-    """What does not depend on the strategy. See `DistributedOptimizer`."""
+    """What does not depend on the strategy, see `DistributedOptimizer`. Raises TypeError or
+    ValueError for what is wrong with it."""
 
-    passes: int = 1
-    average: bool = True
-    predivide: float = 1.0
-    clip_norm: float | None = None
-    non_finite: str = "propagate"
-    check_every: int = 1000
-    on_round: list[Callable[[Result], None]] = field(default_factory=list)
-    on_step: list[Callable[[Any], None]] = field(default_factory=list)
-    model: torch.nn.Module | None = None
+    passes: int
+    op: Reduction
+    predivide: float
+    clip_norm: float | None
+    non_finite: str
+    check_every: int
+    on_round: Any  # a list of callables, whatever was given; the same for on_step
+    on_step: Any
+    model: torch.nn.Module | None
+
+    def __post_init__(self) -> None:
+        if self.op not in (Average, Sum):
+            raise ValueError(f"op: expected Average or Sum, got {self.op!r}")
+        if not isinstance(self.predivide, (int, float)) or not 0 < self.predivide < math.inf:
+            raise ValueError(f"gradient_predivide_factor: expected above 0, got {self.predivide!r}")
+        if self.predivide != 1 and not self.average:
+            raise ValueError("gradient_predivide_factor: only with op=Average")
+        if self.non_finite not in _NON_FINITE:
+            raise ValueError(f"non_finite: expected one of {_NON_FINITE}, got {self.non_finite!r}")
+        check_clip_norm(self.clip_norm)
+        checks.count("backward_passes_per_step", self.passes)
+        checks.count("check_every", self.check_every)
+        self.on_round = _calls("on_round", self.on_round)
+        self.on_step = _calls("on_step", self.on_step)
+        check_model(self.model)
+
+    @property
+    def average(self) -> bool:
+        """Is a round's sum divided by the number of ranks?"""
+        return self.op is Average
+
+    @property
+    def before(self) -> float:
+        """What gradients are multiplied by before the sum."""
+        return 1.0 / self.predivide if self.average else 1.0
+
+    def divisor(self, ranks: int) -> float:
+        """Of a round's sum."""
+        return ranks / self.predivide if self.average else 1.0
+
+
+def _calls(argument: str, given: Any) -> list[Callable[[Any], None]]:
+    calls = [] if given is None else [given] if callable(given) else list(given)
+    if not all(map(callable, calls)):
+        raise TypeError(f"{argument}: expected a callable or a list of them")
+    return calls
 
 
 class Loop:
@@ -66,14 +107,9 @@ class Loop:
         self._frozen = [p for p in everything if p not in mine]
         self.schedulers: list[tuple[Any, int]] = []
         self.closed = False
-        self._sums: Total | None = None
+        self._sums: GlobalSum | None = None
 
-    # What a step is
-
-    def step(self, scale: float | None, overflown: bool) -> None:
-        """`scale`: the gradients are too large by it; `overflown`: they are not finite, as a
-        GradScaler has found."""
-        raise NotImplementedError
+    # What a step is, and what subclasses have: step, metrics, begin_at, state_dict, load_state_dict
 
     @property
     def version(self) -> int:
@@ -83,11 +119,6 @@ class Loop:
     @property
     def updates(self) -> int:
         """Of these, how many have changed the parameters."""
-        raise NotImplementedError
-
-    @property
-    def metrics(self) -> Metrics:
-        """Counts of this rank so far."""
         raise NotImplementedError
 
     def _gather(self) -> None:
@@ -129,10 +160,6 @@ class Loop:
 
     # Around it
 
-    def synchronize(self) -> None:
-        """The average of all ranks' gradients, before `step`; `Allreduce` only."""
-        raise NotImplementedError
-
     def zero_grad(self) -> None:
         """Gradients gather from zero."""
         self._check_open()
@@ -168,16 +195,16 @@ class Loop:
 
     # Averages over all ranks
 
-    def _total(self) -> Total:
+    def _total(self) -> GlobalSum:
         """Collective when it is new."""
         if self._sums is None:
-            self._sums = Total.over(self.comm)
+            self._sums = GlobalSum.over(self.comm)
         return self._sums
 
     def consensus_distance(self) -> float:
         """The square root of mean_i |x_i - mean|^2 over the ranks' parameters. Collective."""
         self._check_open()
-        return _averages.distance(self._total(), _averages.as_vector(self.parameters))
+        return self._total().distance(_averages.as_vector(self.parameters))
 
     def averaged_model(self) -> torch.nn.Module:
         """A copy of the model with the averages over all ranks. Collective."""
@@ -190,7 +217,9 @@ class Loop:
 
     def _mean_vector(self) -> Any:
         """Of the parameters, as `_averages.as_vector` has them, over all ranks."""
-        return _averages.mean(self._total(), _averages.as_vector(self.parameters))
+        mean = _averages.as_vector(self.parameters).astype(np.float64)
+        self._total().average([mean])
+        return mean
 
     # Checkpoints, the end
 
@@ -202,10 +231,6 @@ class Loop:
             "schedulers": [scheduler.state_dict() for scheduler in self._attached()],
         }
 
-    def begin_at(self, position: dict[str, Any]) -> None:
-        """Begin where another rank is."""
-        raise NotImplementedError
-
     def _load_schedulers(self, states: list[Any]) -> None:
         for scheduler, state in zip(self._attached(), states):
             scheduler.load_state_dict(copy.deepcopy(state))
@@ -216,21 +241,16 @@ class Loop:
     def parameters_to_be_replaced(self) -> None:
         """Some rank's parameters are about to become everybody's."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """That of the inner optimizer, and what belongs to the strategy; see `_checkpoint`."""
-        raise NotImplementedError
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What `state_dict` gave, or that of an optimizer that was not wrapped."""
-        raise NotImplementedError
-
     def leave(self) -> None:
         """Take no part from now on."""
-        raise StateError(f"leave: not with {type(self.strategy).__name__}; Moshpit's ranks may")
+        self._refuse("leave")
 
     def rejoin(self, timeout: float | None) -> None:
         """Take part again."""
-        raise StateError(f"rejoin: not with {type(self.strategy).__name__}; Moshpit's ranks may")
+        self._refuse("rejoin")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise StateError(f"{what}: not with {type(self.strategy).__name__}; Moshpit's ranks may")
 
     def free(self) -> None:
         """Collective; idempotent."""

@@ -19,14 +19,14 @@ from typing import Any, Callable
 import numpy as np
 from mpi4py import MPI
 
-from .._buffers import Array
-from .._handle import AllreduceHandle
-from .._round import Round
-from ..allreduce import Allreduce_init
+from .._core.buffers import Array
+from ..collectives.allreduce import Allreduce_init
+from ..collectives.handle import AllreduceHandle
+from ..round import Round
 
 
 class Partitioned:
-    """As much of a handle as `Rounds` needs. Collective.
+    """As much of a handle as `Replicated` needs. Collective.
 
     like : sequence of arrays or tensors
         What the buffers look like. Sums.
@@ -57,10 +57,6 @@ class Partitioned:
     def send(self, buffer: int) -> None:
         """This buffer is filled, and goes. Local."""
         self._parts[buffer].Start()
-
-    def is_gone(self, buffer: int) -> bool:
-        """Has it gone, for the call to come?"""
-        return self._parts[buffer]._started
 
     def Start(self) -> None:
         """All that have not gone yet. Local."""

@@ -20,14 +20,14 @@ import atexit
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from .._round import Result
-from .._settings import logger, stall_warning
-from ..resync import StateExchange
+from .._core.settings import logger, stall_warning
+from ..collectives.state_exchange import StateExchange
+from ..round import Result
 
 _NAP = 1e-3  # seconds
 
@@ -39,6 +39,14 @@ def room_for_joins(options: dict[str, Any], ranks: int) -> dict[str, Any]:
     return {**options, "history": max(options["history"], ranks + 1)}
 
 
+class Replica(NamedTuple):
+    """How to take the state that belongs to a rank's version, see `checkpoint.capture`, and how to
+    make such a state this rank's."""
+
+    capture: Callable[[], Any]
+    restore: Callable[[Any], None]
+
+
 class Resync:
     """Asks for states and serves them, for one optimizer. Collective to make and to end.
 
@@ -47,29 +55,25 @@ class Resync:
     comm : mpi4py.MPI.Intracomm
     version : callable
         Rounds that this rank has seen.
-    capture : callable
-        The state that belongs to this version, see `_state`.
-    restore : callable
-        Makes such a state this rank's.
+    replica : Replica
     """
 
     def __init__(
         self,
         comm: MPI.Intracomm,
         version: Callable[[], int],
-        capture: Callable[[], Any],
-        restore: Callable[[Any], None],
+        replica: Replica,
     ) -> None:
         self._comm = comm.Dup()
         self._exchange = StateExchange(comm)
-        self._version, self._capture, self._restore = version, capture, restore
+        self._version, self._replica = version, replica
         self._rank, self._size = comm.rank, comm.size
         self._ended = False
         atexit.register(self._end_with_the_program)
 
     def serve(self) -> bool:
         """Answer whoever asks, if this rank's version will do; True if answers are under way."""
-        return self._exchange.serve(self._version(), self._capture)
+        return self._exchange.serve(self._version(), self._replica.capture)
 
     def ask(self, least: int, results: Iterable[Result]) -> None:
         """Take the state of a peer, of version `least` or later. Waits until there is one; says
@@ -85,7 +89,7 @@ class Resync:
                 logger.warning(
                     "version %d, lost rounds before %d: %s", self._version(), least, still
                 )
-        self._restore(state)
+        self._replica.restore(state)
 
     def _likely(self, results: Iterable[Result]) -> list[int]:
         """All peers; first those who arrived at the newest rounds, who are up to date."""

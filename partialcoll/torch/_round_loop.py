@@ -13,17 +13,17 @@ from typing import Any, Callable
 import torch
 from mpi4py import MPI
 
-from .._errors import StateError
-from .._round import Result, Round
-from . import _checkpoint, _state
-from ._checks import Named
+from ..errors import StateError
+from ..round import Result, Round
+from . import checkpoint
 from ._early import Early
 from ._fingerprints import Fingerprints
 from ._gradients import Gradients
 from ._loop import Loop, Settings, clip
-from ._resync import Resync, room_for_joins
-from ._rounds import Rounds
+from ._resync import Replica
+from .flat import Named
 from .metrics import Metrics
+from .replicated import Replicated
 from .strategies import RoundStrategy
 
 
@@ -44,35 +44,26 @@ class RoundLoop(Loop):
         super().__init__(comm, parameters, strategy, settings, inner, inner_step)
         self._shown = False  # the parameters' gradients are the applied ones, untouched
         self._averaged: Result | None = None  # synchronize() has brought it, step() will use it
+        self._factor = settings.before
         tensors: list[torch.Tensor] = [parameter for _, parameter in parameters]
-        prints = Fingerprints(
-            comm.rank, comm.size, lambda: inner.param_groups, tensors, settings.check_every
-        )
-        options = room_for_joins(strategy.options(), comm.size)
-        self.rounds = Rounds(
-            comm,
+        every = settings.check_every
+        self.rounds = Replicated(
+            self.comm,
             parameters,
-            options,
-            divisor=comm.size / settings.predivide if settings.average else 1.0,
-            fingerprints=prints,
-            update=self._update,
-            keep_pending=not strategy.synchronous,
-            bucket_bytes=strategy.early_bytes,
+            strategy,
+            settings.divisor(comm.size),
+            Fingerprints(comm, lambda: inner.param_groups, tensors, every),
+            self._update,
+            Replica(self._capture, self._restore),
         )
-        if options.get("deliver") == "all" and comm.size > 1:
-            self.rounds.resync_by(
-                Resync(comm, lambda: self.rounds.version, self._capture, self._restore)
-            )
-        self._slot = self.rounds.slot()
-        self._factor = 1.0 / settings.predivide if settings.average else 1.0
+        slot = self.rounds.slot()
         self._early: Early | None = None
         if strategy.early_bytes is not None:
             names = [name for name, _ in parameters]
-            self._early = Early(self.rounds, names, self._factor, settings.check_every)
-            self._early.begin(self._slot, self.rounds.version)
-        self.gradients = Gradients(
-            parameters, settings.passes, self._slot, self.rounds.metrics, self._early
-        )
+            self._early = Early(self.rounds, names, self._factor, every)
+            self._early.begin(slot, 0)
+        metrics = self.rounds.metrics
+        self.gradients = Gradients(parameters, settings.passes, slot, metrics, self._early)
 
     # One step
 
@@ -81,32 +72,25 @@ class RoundLoop(Loop):
         finite, as a GradScaler has found."""
         self._check_open()
         if self._averaged is not None:
-            self._finish(scale, overflown)
+            self._finish(self._averaged, scale, overflown)
             return
         self._raise_if_wanted(self._exchange(scale, overflown, self.rounds.deliver), overflown)
 
-    def _finish(self, scale: float | None, overflown: bool) -> None:
+    def _finish(self, result: Result, scale: float | None, overflown: bool) -> None:
         """The update after `synchronize`. What a GradScaler has found is of the average then, the
         same on all ranks."""
-        result = self._averaged
-        assert result is not None
         self.gradients.give_average()
         if overflown:
             self.rounds.metrics.skipped += 1
             self.rounds.pass_over()
         else:
-            if scale is not None:
-                self._unscale(scale)
+            if scale not in (None, 1):
+                with torch.no_grad():
+                    for _, parameter in self.parameters:
+                        if parameter.grad is not None:
+                            parameter.grad.div_(scale)
             self.rounds.finish(result)
         self._averaged = None
-
-    @torch.no_grad()
-    def _unscale(self, scale: float) -> None:
-        if scale == 1:
-            return
-        for _, parameter in self.parameters:
-            if parameter.grad is not None:
-                parameter.grad.div_(scale)
 
     def synchronize(self) -> None:
         """The round, but not the update, which `step` makes then."""
@@ -129,7 +113,7 @@ class RoundLoop(Loop):
         self.rounds.check_waited("step()")
         self._gather()
         finite = self._prepare(scale, overflown)
-        self.rounds.start(self._slot, finite)
+        self.rounds.start(self.gradients.slot, finite)
         self._next_slot()
         self._show_applied()
         deliver(self.rounds.wait())
@@ -154,10 +138,10 @@ class RoundLoop(Loop):
         return finite
 
     def _next_slot(self) -> None:
-        self._slot = self.rounds.slot()
+        slot = self.rounds.slot()
         if self._early is not None:
-            self._early.begin(self._slot, self.rounds.version)
-        self.gradients.restart(self._slot)
+            self._early.begin(slot, self.rounds.version)
+        self.gradients.restart(slot)
 
     def _show_applied(self) -> None:
         self.gradients.show(self.rounds.applied_views)
@@ -192,21 +176,20 @@ class RoundLoop(Loop):
 
     # Around it
 
+    def _check_averaged(self, what: str, why: str = "") -> None:
+        if self._averaged is not None:
+            raise StateError(f"{what} between synchronize() and step(){why}; call step() first")
+
     def _check_between(self, what: str) -> None:
         self._check_open()
         self.rounds.check_whole(what)
-        if self._averaged is not None:
-            raise StateError(f"{what} between synchronize() and step(); call step() first")
+        self._check_averaged(what)
         super()._check_between(what)
 
     def zero_grad(self) -> None:
         """Gradients gather from zero."""
         self._check_open()
-        if self._averaged is not None:
-            raise StateError(
-                "zero_grad() between synchronize() and step(): the gradient would be lost; call "
-                "step() first"
-            )
+        self._check_averaged("zero_grad()", ": the gradient would be lost")
         super().zero_grad()
 
     def _join(self) -> None:
@@ -218,61 +201,39 @@ class RoundLoop(Loop):
     # The replica, for a peer that needs it and for checkpoints
 
     def _capture(self) -> dict[str, Any]:
-        state = _state.capture(self.parameters, self._inner, self._attached())
+        state = checkpoint.capture(self.parameters, self._inner, self._attached())
         return {**state, "version": self.rounds.version, "updates": self.rounds.updates}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        _state.restore(state, self.parameters, self._inner, self._attached())
+        checkpoint.restore(state, self.parameters, self._inner, self._attached())
         self.rounds.version, self.rounds.updates = state["version"], state["updates"]
 
     def begin_at(self, position: dict[str, Any]) -> None:
         """Begin where another rank is. Own pending deposits are kept."""
-        if position["version"] != self.rounds.version:
-            if not self.rounds.rests:
+        rounds = self.rounds
+        if position["version"] != rounds.version:
+            if not rounds.rests:
                 raise StateError("this rank is at another round, and its deposits are under way")
-            self.rounds.resume(position["version"], position["updates"], self.rounds.pending)
+            rounds.begin_at(position["version"], position["updates"], rounds.pending)
         self._load_schedulers(position["schedulers"])
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the inner optimizer, and what belongs to the rounds; see `_checkpoint`."""
-        if self._averaged is not None:
-            raise StateError("state_dict() between synchronize() and step(); call step() first")
-        rounds = self.rounds
-        rounds.check_whole("state_dict()")
-        if rounds.resync is not None and not rounds.rests:
-            raise StateError(
-                'state_dict() between rounds: with deliver="all" the ranks are at different '
-                "rounds; save right after join()"
-            )
-        entry = {
-            "size": rounds.ranks,
-            "rank": rounds.rank,
-            "strategy": repr(self.strategy),
-            "pending": _checkpoint.by_dtype(rounds.pending),
-            "layout": rounds.plain.digest(),
-            **self.position(),
-        }
-        return {**self._inner.state_dict(), _checkpoint.KEY: entry}
+        """That of the inner optimizer, and what belongs to the rounds; see `checkpoint`."""
+        self._check_averaged("state_dict()")
+        entry = {**self.rounds.entry(), **self.position()}
+        return {**self._inner.state_dict(), checkpoint.KEY: entry}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """What `state_dict` gave, or that of an optimizer that was not wrapped."""
         if self._averaged is not None or self.gradients.came:
             raise StateError("load_state_dict() between backward() and step(); call step() first")
-        rounds, saved = self.rounds, state.get(_checkpoint.KEY)
-        if saved is None:
-            _state.load_optimizer(self._inner, state)
-            return
-        if not (rounds.rests or self.strategy.synchronous):
-            raise StateError(
-                "load_state_dict() between rounds: late deposits of the ranks are under way; load "
-                "before the first step or right after join()"
-            )
-        attached, like = self._attached(), rounds.plain.outline()
-        _checkpoint.check(saved, rounds.rank, rounds.ranks, rounds.plain, attached)
-        own = {key: value for key, value in state.items() if key != _checkpoint.KEY}
-        _state.load_optimizer(self._inner, own)
-        self._load_schedulers(saved["schedulers"])
-        rounds.resume(saved["version"], saved["updates"], _checkpoint.pending(saved, like))
+        saved = state.get(checkpoint.KEY)
+        if saved is not None:
+            self.rounds.check_loading(saved, self._attached())
+        checkpoint.load_optimizer(self._inner, state)
+        if saved is not None:
+            self._load_schedulers(saved["schedulers"])
+            self.rounds.load(saved)
 
     def _free(self) -> None:
         self.rounds.free()

@@ -17,7 +17,7 @@ from typing import Callable
 import torch
 from mpi4py import MPI
 
-from .._settings import base_timeout
+from .._core.settings import base_timeout
 
 
 def run(calls: Sequence[Callable[[], None]]) -> None:

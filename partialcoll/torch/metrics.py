@@ -34,12 +34,12 @@ class Metrics:
     copied : int
         Gradients found in memory of the program's own, which cost a copy each.
     communications, received, refused : int
-        Decentralised strategies: averages or messages that this rank began and that went through;
+        Decentralized strategies: averages or messages that this rank began and that went through;
         those of others that came here; those that the peer had no room for, and void rounds.
     fallbacks : int
         With a codec: blocks that did not decode, and were read again with more bits.
 
-    With a decentralised strategy a round is an own update, and `wait_s` are the seconds that steps
+    With a decentralized strategy a round is an own update, and `wait_s` are the seconds that steps
     spent on anything but it.
     """
 

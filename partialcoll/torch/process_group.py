@@ -5,12 +5,14 @@
 >>> torch.distributed.init_process_group("partialcoll")  # under mpiexec, with no other setup
 
 Here torch's calls become operations: what all ranks have to agree on, as a text, and how the data
-moves. The order in which they are carried out, waiting and time limits: _group_queue.py; the data:
-_group_data.py; send and recv: _group_messages.py; how the ranks meet: _meeting.py.
+moves. The order in which they are carried out, waiting and time limits: ops/queue.py; the data:
+ops/handles.py, ops/transfer.py; send and recv: messages.py; how the ranks meet: rendezvous.py.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Callable
@@ -19,27 +21,39 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from . import _meeting, _wire
-from ._agreement import Intent
-from ._group_data import Plane, check_op
-from ._group_messages import Messages
-from ._group_queue import Queue, Work
+from . import environment, rendezvous
+from .messages import Messages
+from .ops import transfer, wire
+from .ops.call import Call, Move, Steps
+from .ops.handles import CHUNK, Form, Handles, Reduction
+from .ops.queue import Queue
+from .ops.work import Work
 
 NAME = "partialcoll"
+WINDOW = 3  # operations that are announced ahead
 
 # Without the signatures of torch's own methods, which are overloaded and change.
 _Base: Any = dist.ProcessGroup
 
 Tensors = Sequence[torch.Tensor]
 # What the ranks compare, how the data moves, what is filled.
-Plan = tuple[str, "Callable[[], None] | None", Tensors]
+Plan = tuple[str, Move, Tensors]
+
+_INTEGER_ONLY = {"band", "bor", "bxor"}
+_NOT_COMPLEX = {"min", "max"}
+_NOT_BOOL = {"avg"}
+_OPS = {"sum", "product", "min", "max", "avg", *_INTEGER_ONLY}
 
 _retired: dict[str, ProcessGroup] = {}  # destroyed, and not freed yet
 
 
 def _what(tensor: torch.Tensor) -> str:
     """For messages, and equal on ranks that may exchange such tensors."""
-    return f"{tensor.numel()} elements of {_wire.name(tensor.dtype)}"
+    return f"{tensor.numel()} elements of {wire.name(tensor.dtype)}"
+
+
+def _sizes(tensors: Tensors, like: torch.Tensor) -> str:
+    return f"{[tensor.numel() for tensor in tensors]} elements of {wire.name(like.dtype)}"
 
 
 def _one(tensors: Any, argument: str = "tensors") -> Any:
@@ -49,30 +63,62 @@ def _one(tensors: Any, argument: str = "tensors") -> Any:
     return tensors[0]
 
 
-def _reduction(op: Any, tensor: torch.Tensor) -> tuple[str, Any]:
-    """Its name and the factor that it begins with, if any."""
+def _form(op: Any, dtype: torch.dtype, ranks: int) -> Form:
+    """What becomes of the values. TypeError if the reduction is not defined for the dtype."""
     name, factor = op.op.name.lower(), None
+    exact = not (dtype.is_floating_point or dtype.is_complex)
     if name == "premul_sum":
+        if exact:
+            raise TypeError(f"op: PREMUL_SUM is not defined for {wire.name(dtype)}")
         name, factor = "sum", op.factor
-        if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
-            raise TypeError(f"op: PREMUL_SUM is not defined for {_wire.name(tensor.dtype)}")
-    check_op(name, tensor.dtype)
-    return name, factor
+    if name not in _OPS:
+        raise TypeError(f"op: expected one of {', '.join(sorted(_OPS))}, got {name}")
+    if (
+        (name in _INTEGER_ONLY and not exact)
+        or (name in _NOT_COMPLEX and dtype.is_complex)
+        or (name in _NOT_BOOL and dtype == torch.bool)
+    ):
+        raise TypeError(f"op: {name} is not defined for {wire.name(dtype)}")
+    return Form("sum", None, ranks) if name == "avg" else Form(name, factor)
 
 
-def _check_like(argument: str, tensors: Tensors, like: torch.Tensor, count: int | None) -> None:
-    """Tensors that are filled, one for each rank, each as large as one that is sent; count: the
-    number of ranks, None: it is not to be looked at."""
-    if count is not None and len(tensors) != count:
-        raise ValueError(
-            f"{argument}: expected a tensor for each of {count} ranks, got {len(tensors)}"
-        )
+def _check_like(argument: str, tensors: Tensors, like: torch.Tensor) -> None:
+    """Tensors that are filled with what others send, of the dtype of one that is sent."""
     for tensor in tensors:
-        _wire.check_tensor(tensor, written=True, reduced=False)
+        wire.check_tensor(tensor, written=True, reduced=False)
         if tensor.dtype != like.dtype:
             raise TypeError(
-                f"{argument}: expected {_wire.name(like.dtype)}, got {_wire.name(tensor.dtype)}"
+                f"{argument}: expected {wire.name(like.dtype)}, got {wire.name(tensor.dtype)}"
             )
+
+
+def _check_size(argument: str, tensor: torch.Tensor, count: int, what: str = "") -> None:
+    if tensor.numel() != count:
+        raise ValueError(f"{argument}: expected {count} elements{what}, got {tensor.numel()}")
+
+
+def _check_sent(*tensors: torch.Tensor) -> None:
+    for tensor in tensors:
+        wire.check_tensor(tensor, written=False, reduced=False)
+
+
+def _operation(options: Callable[[], Any] | None = None) -> Callable[[Callable[..., Plan]], Any]:
+    """A collective of torch's, made of the plan for it. The last argument is its options, which
+    torch may leave out: then they are what `options` makes."""
+
+    def make(plan: Callable[..., Plan]) -> Callable[..., Work]:
+        others = len(inspect.signature(plan).parameters) - 2
+
+        @functools.wraps(plan)
+        def begin(self: ProcessGroup, *given: Any, opts: Any = None) -> Work:
+            opts = given[others] if len(given) > others else opts
+            if opts is None and options is not None:
+                opts = options()
+            return self._begin(opts, lambda: plan(self, *given[:others], opts))
+
+        return begin
+
+    return make
 
 
 class ProcessGroup(_Base):
@@ -89,8 +135,8 @@ class ProcessGroup(_Base):
         self._name, self._description, self._identity = name, "undefined", identity
         self._comm, self._mail = comm, comm.Dup()
         self._timeout = timeout.total_seconds()
-        self._queue = Queue(comm, name)
-        self._plane = Plane(comm, name, self._queue.patient)
+        title, remedy = f"group {name}", "destroy_process_group() and make it anew"
+        self._queue = Queue(comm, title, WINDOW, owner="torch.distributed", remedy=remedy).open()
         self._messages = Messages(self._mail)
         self._coalescing: list[Work] | None = None
         self._sequence = 0
@@ -135,14 +181,13 @@ class ProcessGroup(_Base):
 
     def _begin(self, options: Any, plan: Callable[[], Plan]) -> Work:
         """The next operation of this group. If the arguments are wrong, the others hear of it."""
-        limit = self._limit(options)
+        limit, background = self._limit(options), getattr(options, "asyncOp", True)
         try:
             text, move, filled = plan()
         except (TypeError, ValueError) as error:
-            self._queue.refuse(error, limit)
+            self._queue.refuse(error, limit, background=True)
         self._sequence += 1
-        asynchronous = getattr(options, "asyncOp", True)
-        work = self._queue.submit(Intent(text), move, list(filled), limit, asynchronous)
+        work = self._queue.submit(Call(text, move, filled, timeout=limit), background)
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work
@@ -166,7 +211,6 @@ class ProcessGroup(_Base):
 
     def free(self) -> None:
         """Free what the group has held. Collective, after `shutdown`."""
-        self._plane.free()
         self._queue.free()
         self._mail.Free()
         self._comm.Free()
@@ -179,78 +223,55 @@ class ProcessGroup(_Base):
     # Reductions
 
     def _reducing(self, name: str, tensors: Tensors, op: Any, root: int | None = None) -> Plan:
-        for tensor in tensors:
-            _wire.check_tensor(tensor, written=root in (None, self.rank()))
-        plans = [(tensor, *_reduction(op, tensor)) for tensor in tensors]
         taken = root in (None, self.rank())
+        for tensor in tensors:
+            wire.check_tensor(tensor, written=taken)
+        moves = [
+            Reduction(_form(op, one.dtype, self.size()), one, one, wanted=taken, chunk=CHUNK)
+            for one in tensors
+        ]
+        return f"{name} of {', '.join(map(_what, tensors))}, {op.op.name}", moves, tensors
 
-        def move() -> None:
-            for tensor, op_name, factor in plans:
-                self._plane.reduce(tensor, op_name, factor, taken)
+    @_operation(dist.AllreduceOptions)
+    def allreduce(self, tensors: Any, opts: Any) -> Plan:
+        return self._reducing("all_reduce", [_one(tensors)], opts.reduceOp)
 
-        text = ", ".join(map(_what, tensors)) + f", {op.op.name}"
-        return f"{name} of {text}", move, tensors
+    @_operation(dist.AllreduceCoalescedOptions)
+    def allreduce_coalesced(self, tensors: Any, opts: Any) -> Plan:
+        return self._reducing("all_reduce_coalesced", tensors, opts.reduceOp)
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
-        opts = dist.AllreduceOptions() if opts is None else opts
-        return self._begin(
-            opts, lambda: self._reducing("all_reduce", [_one(tensors)], opts.reduceOp)
-        )
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
-        opts = dist.AllreduceCoalescedOptions() if opts is None else opts
-        return self._begin(
-            opts, lambda: self._reducing("all_reduce_coalesced", tensors, opts.reduceOp)
-        )
-
-    def reduce(self, tensors: Any, opts: Any) -> Work:
-        name = f"reduce to rank {opts.rootRank}"
-        return self._begin(
-            opts, lambda: self._reducing(name, [_one(tensors)], opts.reduceOp, opts.rootRank)
-        )
+    @_operation(dist.ReduceOptions)
+    def reduce(self, tensors: Any, opts: Any) -> Plan:
+        root = opts.rootRank
+        return self._reducing(f"reduce to rank {root}", [_one(tensors)], opts.reduceOp, root)
 
     def _scattering(self, pairs: Sequence[tuple[torch.Tensor, Tensors]], op: Any) -> Plan:
         """For each output of this rank: the pieces that it sends to all ranks, itself included."""
-        plans = []
+        forms = []
         for output, pieces in pairs:
-            _wire.check_tensor(output, written=True)
-            _check_like("input_list", pieces, output, self.size())
-            own = pieces[self.rank()]
-            if own.numel() != output.numel():
-                raise ValueError(
-                    f"output: expected {own.numel()} elements as in the input for this rank, got "
-                    f"{output.numel()}"
-                )
-            plans.append((output, pieces, *_reduction(op, output)))
+            wire.check_tensor(output, written=True)
+            self._check_each("input_list", pieces, output)
+            count = pieces[self.rank()].numel()
+            _check_size("output", output, count, " as in the input for this rank")
+            forms.append(_form(op, output.dtype, self.size()))
 
-        def move() -> None:
-            for output, pieces, op_name, factor in plans:
-                self._plane.reduce_pieces(pieces, op_name, factor, output)
+        def move(_: Handles) -> Steps:
+            for (output, pieces), form in zip(pairs, forms):
+                yield from transfer.reduce_pieces(self._comm, pieces, form, output)
 
-        sizes = ", ".join(
-            f"{[piece.numel() for piece in pieces]} elements of {_wire.name(output.dtype)}"
-            for output, pieces in pairs
-        )
-        outputs = [output for output, _ in pairs]
-        return f"reduce_scatter of {sizes}, {op.op.name}", move, outputs
+        sizes = ", ".join(_sizes(pieces, output) for output, pieces in pairs)
+        return f"reduce_scatter of {sizes}, {op.op.name}", move, [output for output, _ in pairs]
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> Work:
-        return self._begin(
-            opts,
-            lambda: self._scattering([(_one(outputs), _one(inputs, "input_list"))], opts.reduceOp),
-        )
+    @_operation(dist.ReduceScatterOptions)
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        return self._scattering([(_one(outputs), _one(inputs, "input_list"))], opts.reduceOp)
 
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        opts = dist.ReduceScatterOptions() if opts is None else opts
-
-        def plan() -> Plan:
-            pairs = [
-                (output, self._equal_pieces("input", whole, output))
-                for output, whole in zip(outputs, inputs)
-            ]
-            return self._scattering(pairs, opts.reduceOp)
-
-        return self._begin(opts, plan)
+    @_operation(dist.ReduceScatterOptions)
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        pairs = [
+            (one, self._equal_pieces("input", whole, one)) for one, whole in zip(outputs, inputs)
+        ]
+        return self._scattering(pairs, opts.reduceOp)
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
@@ -260,72 +281,59 @@ class ProcessGroup(_Base):
 
     def _equal_pieces(self, argument: str, whole: Any, part: Any) -> Tensors:
         """A tensor as one piece for each rank, each as large as another tensor."""
-        _wire.check_tensor(whole, written=False, reduced=False)
-        _wire.check_tensor(part, written=False, reduced=False)
+        _check_sent(whole, part)
         if whole.numel() != part.numel() * self.size():
             raise ValueError(
                 f"{argument}: expected {self.size()} times {part.numel()} elements, got "
                 f"{whole.numel()}"
             )
-        flat = whole.detach().reshape(-1)
-        pieces: Tensors = flat.view(self.size(), part.numel()).unbind(0)
+        pieces: Tensors = whole.detach().reshape(self.size(), part.numel()).unbind(0)
         return pieces
 
     # Bytes
 
-    def broadcast(self, tensors: Any, opts: Any) -> Work:
-        def plan() -> Plan:
-            tensor = _one(tensors)
-            _wire.check_tensor(tensor, written=self.rank() != opts.rootRank, reduced=False)
-            text = f"broadcast of {_what(tensor)} from rank {opts.rootRank}"
-            return text, lambda: self._plane.broadcast(tensor, opts.rootRank), [tensor]
-
-        return self._begin(opts, plan)
+    @_operation(dist.BroadcastOptions)
+    def broadcast(self, tensors: Any, opts: Any) -> Plan:
+        tensor, root = _one(tensors), opts.rootRank
+        wire.check_tensor(tensor, written=self.rank() != root, reduced=False)
+        text = f"broadcast of {_what(tensor)} from rank {root}"
+        return text, lambda _: transfer.broadcast(self._comm, tensor, root), [tensor]
 
     def _gathering(self, pairs: Sequence[tuple[Tensors, torch.Tensor]]) -> Plan:
         for outputs, tensor in pairs:
-            _wire.check_tensor(tensor, written=False, reduced=False)
-            _check_like("tensor_list", outputs, tensor, self.size())
+            _check_sent(tensor)
+            self._check_each("tensor_list", outputs, tensor)
             own = outputs[self.rank()]
-            if own.numel() != tensor.numel():
-                raise ValueError(
-                    f"tensor_list: expected {tensor.numel()} elements for this rank's tensor, got "
-                    f"{own.numel()}"
-                )
+            _check_size("tensor_list", own, tensor.numel(), " for this rank's tensor")
 
-        def move() -> None:
+        def move(_: Handles) -> Steps:
             for outputs, tensor in pairs:
-                self._plane.gather(tensor, outputs, None)
+                yield from transfer.gather(self._comm, tensor, outputs, None)
 
-        sizes = ", ".join(
-            f"{[output.numel() for output in outputs]} elements of {_wire.name(tensor.dtype)}"
-            for outputs, tensor in pairs
-        )
-        filled = [output for outputs, _ in pairs for output in outputs]
-        return f"all_gather of {sizes}", move, filled
+        sizes = ", ".join(_sizes(outputs, tensor) for outputs, tensor in pairs)
+        return f"all_gather of {sizes}", move, [one for outputs, _ in pairs for one in outputs]
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        return self._begin(
-            opts, lambda: self._gathering([(_one(outputs, "tensor_list"), _one(inputs))])
-        )
+    @_operation()
+    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        return self._gathering([(_one(outputs, "tensor_list"), _one(inputs))])
 
-    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    @_operation()
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
         """The i-th output list is for the i-th input; torch passes one list for each rank."""
-        return self._begin(opts, lambda: self._gathering(list(zip(zip(*outputs), inputs))))
+        return self._gathering(list(zip(zip(*outputs), inputs)))
 
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        def plan() -> Plan:
-            for output, tensor in zip(outputs, inputs):
-                self._equal_pieces("output", output, tensor)
-                _check_like("output", [output], tensor, None)
+    @_operation()
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        pairs = list(zip(outputs, inputs))
+        for output, tensor in pairs:
+            self._equal_pieces("output", output, tensor)
+            _check_like("output", [output], tensor)
 
-            def move() -> None:
-                for output, tensor in zip(outputs, inputs):
-                    self._plane.gather_flat(tensor, output)
+        def move(_: Handles) -> Steps:
+            for output, tensor in pairs:
+                yield from transfer.gather_flat(self._comm, tensor, output)
 
-            return f"all_gather of {', '.join(map(_what, inputs))} each", move, outputs
-
-        return self._begin(opts, plan)
+        return f"all_gather of {', '.join(map(_what, inputs))} each", move, outputs
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [input], opts)
@@ -333,87 +341,58 @@ class ProcessGroup(_Base):
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any) -> Work:
-        root = opts.rootRank
+    @_operation(dist.GatherOptions)
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        tensor, root = _one(inputs), opts.rootRank
+        _check_sent(tensor)
+        own = _one(outputs, "gather_list") if self.rank() == root else None
+        if own is not None:
+            self._check_each("gather_list", own, tensor)
+            for output in own:
+                _check_size("gather_list", output, tensor.numel())
+        text = f"gather of {_what(tensor)} to rank {root}"
+        return text, lambda _: transfer.gather(self._comm, tensor, own, root), own or []
 
-        def plan() -> Plan:
-            tensor = _one(inputs)
-            _wire.check_tensor(tensor, written=False, reduced=False)
-            own = _one(outputs, "gather_list") if self.rank() == root else None
-            if own is not None:
-                _check_like("gather_list", own, tensor, self.size())
-                for output in own:
-                    self._same_size("gather_list", output, tensor)
-            text = f"gather of {_what(tensor)} to rank {root}"
-            return text, lambda: self._plane.gather(tensor, own, root), own or []
+    @_operation(dist.ScatterOptions)
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        tensor, root = _one(outputs), opts.rootRank
+        wire.check_tensor(tensor, written=True, reduced=False)
+        own = _one(inputs, "scatter_list") if self.rank() == root else None
+        if own is not None:
+            self._check_each("scatter_list", own)
+            for piece in own:
+                _check_sent(piece)
+                _check_like("tensor", [tensor], piece)
+                _check_size("scatter_list", piece, tensor.numel())
+        text = f"scatter of {_what(tensor)} from rank {root}"
+        return text, lambda _: transfer.scatter(self._comm, tensor, own, root), [tensor]
 
-        return self._begin(opts, plan)
+    @_operation()
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        self._check_each("input_tensor_list", inputs)
+        self._check_each("output_tensor_list", outputs)
+        for tensor in inputs:
+            _check_sent(tensor)
+            _check_like("output_tensor_list", outputs, tensor)
+        text = f"all_to_all of {wire.name(inputs[0].dtype)}"
+        return text, lambda _: transfer.exchange(self._comm, inputs, outputs), outputs
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Work:
-        root = opts.rootRank
-
-        def plan() -> Plan:
-            tensor = _one(outputs)
-            _wire.check_tensor(tensor, written=True, reduced=False)
-            own = _one(inputs, "scatter_list") if self.rank() == root else None
-            if own is not None:
-                if len(own) != self.size():
-                    raise ValueError(
-                        f"scatter_list: expected a tensor for each of {self.size()} ranks, got "
-                        f"{len(own)}"
-                    )
-                for piece in own:
-                    _wire.check_tensor(piece, written=False, reduced=False)
-                    _check_like("tensor", [tensor], piece, None)
-                    self._same_size("scatter_list", piece, tensor)
-            text = f"scatter of {_what(tensor)} from rank {root}"
-            return text, lambda: self._plane.scatter(tensor, own, root), [tensor]
-
-        return self._begin(opts, plan)
-
-    @staticmethod
-    def _same_size(argument: str, tensor: torch.Tensor, like: torch.Tensor) -> None:
-        if tensor.numel() != like.numel():
-            raise ValueError(f"{argument}: expected {like.numel()} elements, got {tensor.numel()}")
-
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        def plan() -> Plan:
-            for argument, tensors in (
-                ("input_tensor_list", inputs),
-                ("output_tensor_list", outputs),
-            ):
-                if len(tensors) != self.size():
-                    raise ValueError(
-                        f"{argument}: expected a tensor for each of {self.size()} ranks, got "
-                        f"{len(tensors)}"
-                    )
-            for tensor in inputs:
-                _wire.check_tensor(tensor, written=False, reduced=False)
-                _check_like("output_tensor_list", outputs, tensor, None)
-            text = f"all_to_all of {_wire.name(inputs[0].dtype)}"
-            return text, lambda: self._plane.exchange(inputs, outputs), outputs
-
-        return self._begin(opts, plan)
-
+    @_operation()
     def all_to_all_single(
-        self, output: Any, input: Any, output_splits: Any, input_splits: Any, opts: Any = None
-    ) -> Work:
-        def plan() -> Plan:
-            _wire.check_tensor(input, written=False, reduced=False)
-            _check_like("output", [output], input, None)
-            come = self._split("output_split_sizes", output, output_splits)
-            sent = self._split("input_split_sizes", input, input_splits)
-            text = f"all_to_all_single of {_wire.name(input.dtype)}"
-            return text, lambda: self._plane.exchange(sent, come), [output]
-
-        return self._begin(opts, plan)
+        self, output: Any, input: Any, output_splits: Any, input_splits: Any, opts: Any
+    ) -> Plan:
+        _check_sent(input)
+        _check_like("output", [output], input)
+        come = self._split("output_split_sizes", output, output_splits)
+        sent = self._split("input_split_sizes", input, input_splits)
+        text = f"all_to_all_single of {wire.name(input.dtype)}"
+        return text, lambda _: transfer.exchange(self._comm, sent, come), [output]
 
     alltoall_base = all_to_all_single
 
     def _split(self, argument: str, tensor: torch.Tensor, sizes: Any) -> Tensors:
         """By the first dimension, evenly if there are no sizes."""
-        rows = tensor.shape[0] if tensor.dim() else 0
-        ranks = self.size()
+        rows, ranks = tensor.shape[0] if tensor.dim() else 0, self.size()
         if not sizes:
             if rows % ranks:
                 raise ValueError(
@@ -427,8 +406,18 @@ class ProcessGroup(_Base):
         pieces: Tensors = torch.split(tensor.detach(), list(sizes))
         return pieces
 
-    def barrier(self, opts: Any = None) -> Work:
-        return self._begin(opts, lambda: ("barrier", None, []))
+    def _check_each(self, argument: str, tensors: Tensors, like: Any = None) -> None:
+        """One for each rank; that are filled, if they are to be like another one."""
+        if len(tensors) != self.size():
+            raise ValueError(
+                f"{argument}: expected a tensor for each of {self.size()} ranks, got {len(tensors)}"
+            )
+        if like is not None:
+            _check_like(argument, tensors, like)
+
+    @_operation()
+    def barrier(self, opts: Any) -> Plan:
+        return "barrier", None, []
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -450,18 +439,19 @@ class ProcessGroup(_Base):
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         tensor = _one(tensors)
-        _wire.check_tensor(tensor, written=False, reduced=False)
+        _check_sent(tensor)
         return self._messages.send(tensor, self._check_peer("dst", dst), tag, self._timeout)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
-        tensor = _one(tensors)
-        _wire.check_tensor(tensor, written=True, reduced=False)
-        return self._messages.recv(tensor, self._check_peer("src", src), tag, self._timeout)
+        return self._receive(tensors, self._check_peer("src", src), tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        return self._receive(tensors, None, tag)
+
+    def _receive(self, tensors: Any, source: int | None, tag: int) -> Work:
         tensor = _one(tensors)
-        _wire.check_tensor(tensor, written=True, reduced=False)
-        return self._messages.recv(tensor, None, tag, self._timeout)
+        wire.check_tensor(tensor, written=True, reduced=False)
+        return self._messages.recv(tensor, source, tag, self._timeout)
 
 
 # How torch makes groups
@@ -483,7 +473,7 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroup:
     """What torch calls for a group of this backend; see `torch.distributed.Backend`. Collective."""
     ranks = list(options.global_ranks_in_group)
     timeout: timedelta = options.timeout
-    identity, comm = _meeting.gather_members(
+    identity, comm = rendezvous.gather_members(
         options.store,
         options.group_id,
         options.group_rank,
@@ -501,5 +491,5 @@ def register() -> None:
     if not dist.is_available() or hasattr(dist.Backend, NAME.upper()):
         return
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
-    _meeting.install()
-    _meeting.set_environment()
+    rendezvous.install()
+    environment.set_environment()

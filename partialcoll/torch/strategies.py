@@ -5,23 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mpi4py import MPI
 
+from .._core import checks
+from ..decentralized.options import check_clip_norm
 from ..policy import Full, Policy, as_policy
 
 _MODIFIERS = ("linger", "deadline", "max_staleness")
-
-
-def check_clip_norm(clip_norm: float | None) -> None:
-    """None, or a norm above 0."""
-    if clip_norm is None:
-        return
-    if isinstance(clip_norm, bool) or not isinstance(clip_norm, (int, float)):
-        raise TypeError(f"clip_norm: expected a number or None, got {type(clip_norm).__name__}")
-    if not clip_norm > 0:
-        raise ValueError(f"clip_norm: expected a norm above 0, got {clip_norm}")
 
 
 class Strategy:
@@ -40,14 +32,24 @@ class Strategy:
 class RoundStrategy(Strategy):
     """A strategy whose ranks all apply the same updates, those of the rounds of one handle."""
 
+    _HANDLE_OPTIONS: ClassVar[tuple[str, ...]] = ()  # options that are handed on
+
+    @property
+    def policy(self) -> Policy:
+        """When a round may complete."""
+        raise NotImplementedError
+
     def options(self) -> dict[str, Any]:
         """Of the handle that carries the gradients, see `partialcoll.Allreduce_init`."""
-        raise NotImplementedError
+        return {
+            "quorum": self.policy,
+            **{name: getattr(self, name) for name in self._HANDLE_OPTIONS},
+        }
 
     @property
     def synchronous(self) -> bool:
         """Is every rank's gradient in every update?"""
-        raise NotImplementedError
+        return isinstance(self.policy, Full) and not self.policy.deadline
 
     @property
     def early_bytes(self) -> int | None:
@@ -84,26 +86,18 @@ class Allreduce(RoundStrategy):
     overlap: bool = False
     bucket_bytes: int = 25 * 2**20
 
+    _HANDLE_OPTIONS: ClassVar[tuple[str, ...]] = ("algorithm", "domain", "progress")
+
     def __post_init__(self) -> None:
         check_clip_norm(self.clip_norm)
         if not isinstance(self.overlap, bool):
             raise TypeError(f"overlap: expected True or False, got {self.overlap!r}")
-        if isinstance(self.bucket_bytes, bool) or not isinstance(self.bucket_bytes, int):
-            raise TypeError(
-                f"bucket_bytes: expected a number of bytes, got {type(self.bucket_bytes).__name__}"
-            )
-        if self.bucket_bytes < 1:
-            raise ValueError(f"bucket_bytes: expected at least 1, got {self.bucket_bytes}")
+        checks.count("bucket_bytes", self.bucket_bytes, what="a number of bytes")
 
     @property
     def policy(self) -> Policy:
         """When a round may complete."""
         return Full()
-
-    @property
-    def synchronous(self) -> bool:
-        """Every rank's gradient is in every update."""
-        return True
 
     @property
     def early_bytes(self) -> int | None:
@@ -113,11 +107,6 @@ class Allreduce(RoundStrategy):
     def describe(self, ranks: int) -> str:
         """All options that matter."""
         return repr(self if self.overlap else dataclasses.replace(self, bucket_bytes=1))
-
-    def options(self) -> dict[str, Any]:
-        """Of the handle."""
-        names = ("algorithm", "domain", "progress")
-        return {"quorum": self.policy, **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True)
@@ -160,6 +149,8 @@ class Eager(RoundStrategy):
     progress: str | None = None
     seed: int = 0
 
+    _HANDLE_OPTIONS = ("deliver", "history", *Allreduce._HANDLE_OPTIONS, "seed")
+
     def __post_init__(self) -> None:
         check_clip_norm(self.clip_norm)
         if self.deliver not in ("one", "all"):
@@ -173,13 +164,3 @@ class Eager(RoundStrategy):
         given = {name: getattr(self, name) for name in _MODIFIERS}
         given = {name: value for name, value in given.items() if value is not None}
         return policy.replace(**given) if given else policy
-
-    @property
-    def synchronous(self) -> bool:
-        """Is every rank's gradient in every update?"""
-        return isinstance(self.policy, Full) and not self.policy.deadline
-
-    def options(self) -> dict[str, Any]:
-        """Of the handle."""
-        names = ("deliver", "history", "algorithm", "domain", "progress", "seed")
-        return {"quorum": self.policy, **{name: getattr(self, name) for name in names}}

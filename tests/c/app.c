@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
+#include "base/random.h"
 #include "check.h"
 #include "world_state.h"
 
@@ -32,7 +32,7 @@ static double deposit_value(const struct world *w, uint32_t rank, uint64_t call,
 void app_ring(struct world *w, int k, uint32_t rank)
 {
     sim_wake(w->sim, rank, sim_random(w->sim, LONGEST_WAKE),
-             WAKE_BELL | (uint64_t)k << WAKE_HANDLE);
+             WAKE_DOORBELL | (uint64_t)k << WAKE_HANDLE);
 }
 
 void app_alert(struct world *w, uint32_t rank)
@@ -40,16 +40,16 @@ void app_alert(struct world *w, uint32_t rank)
     sim_wake(w->sim, rank, sim_random(w->sim, LONGEST_WAKE), WAKE_AGENT);
 }
 
-static struct vertex *vertex_at(struct world *w, uint32_t rank)
+static struct endpoint *endpoint_at(struct world *w, uint32_t rank)
 {
-    return w->vertex[w->app[rank].handle][rank];
+    return w->endpoint[w->app[rank].handle][rank];
 }
 
 /* Begin to wait. In shared memory it says so, looks once, and then it sleeps until
  * somebody wakes it: nothing else makes it look (allreduce/handle.c). */
 static void wait_for_round(struct world *w, uint32_t rank, enum app_phase phase)
 {
-    struct domain *d = vertex_at(w, rank)->domain;
+    struct domain *d = endpoint_at(w, rank)->domain;
     if (d->ops->sleeps)
         d->ops->sleeps(d, true);
     w->app[rank].rung = true;
@@ -58,7 +58,7 @@ static void wait_for_round(struct world *w, uint32_t rank, enum app_phase phase)
 
 static void stop_waiting(struct world *w, uint32_t rank)
 {
-    struct domain *d = vertex_at(w, rank)->domain;
+    struct domain *d = endpoint_at(w, rank)->domain;
     if (d->ops->sleeps)
         d->ops->sleeps(d, false);
 }
@@ -66,18 +66,18 @@ static void stop_waiting(struct world *w, uint32_t rank)
 static bool looks(struct domain *d)
 {
     int64_t alarm;
-    if (d->ops->ready(d, 0))
+    if (d->ops->ready(d))
         return true;
     d->ops->help(d, false, &alarm);
-    return d->ops->ready(d, 0);
+    return d->ops->ready(d);
 }
 
 static bool is_ready(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
-    struct domain *d = vertex_at(w, rank)->domain;
+    struct domain *d = endpoint_at(w, rank)->domain;
     if (!d->ops->help)
-        return d->ops->ready(d, 0);
+        return d->ops->ready(d);
     bool ready = false;
     while (a->rung && !ready) {
         a->rung = false;
@@ -90,22 +90,22 @@ static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
                         pcoll_round *r)
 {
     struct app *a = &w->app[rank];
-    struct vertex *v = w->vertex[k][rank];
+    struct endpoint *v = w->endpoint[k][rank];
     uint64_t masks[2 * bitset_words(w->o.ranks)];
     bool moved = false;
     void *recv[] = {a->recv};
     memset(a->recv, 0xff, w->o.count * sizeof *a->recv);
     int rc =
-        v->domain->ops->deliver(v->domain, 0, last, UINT64_MAX, recv, r, masks, &moved);
+        v->domain->ops->deliver(v->domain, last, UINT64_MAX, recv, r, masks, &moved);
     if (rc == PCOLL_EEMPTY)
         return false;
-    CHECK_OK(rc);
+    EXPECT_OK(rc);
     check_delivery(w, k, rank, r, masks);
     w->report.active_mean += r->active;
     w->report.lost += r->lost;
     w->deliveries++;
     if (moved)
-        CHECK_OK(vertex_look_again(v, false));
+        EXPECT_OK(endpoint_poll(v, false));
     return true;
 }
 
@@ -120,27 +120,27 @@ static void think(struct world *w, uint32_t rank)
 static void start(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
-    struct vertex *v = w->vertex[a->handle][rank];
+    struct endpoint *v = w->endpoint[a->handle][rank];
     enum deposit_outcome outcome;
     double value = deposit_value(w, rank, a->call, a->handle);
-    double *owned = v->domain->ops->send_slot(v->domain, 0);
+    double *owned = v->domain->ops->send_slot(v->domain);
     double *to = owned ? owned : a->send;
     for (uint32_t i = 0; i < w->o.count; i++)
         to[i] = ldexp(value, -(int)(i % 16));
     const void *send[] = {to};
-    CHECK_OK(v->domain->ops->deposit(v->domain, 0, owned ? NULL : send, &outcome));
+    EXPECT_OK(v->domain->ops->deposit(v->domain, owned ? NULL : send, &outcome));
     /* What was handed over may be overwritten at once. */
     memset(a->send, 0xff, w->o.count * sizeof *a->send);
-    vertex_deposited(v, outcome);
+    endpoint_deposited(v, outcome);
     wait_for_round(w, rank, WAITING);
 }
 
 static void begin_join(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
-    struct vertex *v = w->vertex[a->handle][rank];
-    CHECK_OK(v->domain->ops->change(v->domain, 0, member_join));
-    CHECK_OK(vertex_look_again(v, false));
+    struct endpoint *v = w->endpoint[a->handle][rank];
+    EXPECT_OK(v->domain->ops->change(v->domain, member_join));
+    EXPECT_OK(endpoint_poll(v, false));
     wait_for_round(w, rank, JOINING);
 }
 
@@ -170,16 +170,16 @@ static void ask_to_close(struct world *w, uint32_t rank)
     uint32_t close_all = w->o.trouble.close_all;
     bool all = close_all && sim_random(w->sim, close_all) == 0;
     for (int k = a->handle; all && k < end_of_handles(w, rank); k++)
-        CHECK_OK(vertex_close(w->vertex[k][rank]));
-    CHECK_OK(vertex_close(w->vertex[a->handle][rank]));
+        EXPECT_OK(endpoint_close(w->endpoint[k][rank]));
+    EXPECT_OK(endpoint_close(w->endpoint[a->handle][rank]));
 }
 
 static void leave_all(struct world *w, uint32_t rank)
 {
     for (int k = first_handle(w, rank); k < end_of_handles(w, rank); k++) {
-        struct vertex *v = w->vertex[k][rank];
-        CHECK_OK(v->domain->ops->change(v->domain, 0, member_leave));
-        CHECK_OK(vertex_look_again(v, false));
+        struct endpoint *v = w->endpoint[k][rank];
+        EXPECT_OK(v->domain->ops->change(v->domain, member_leave));
+        EXPECT_OK(endpoint_poll(v, false));
     }
 }
 
@@ -234,18 +234,18 @@ static void join_over(struct world *w, uint32_t rank)
 static void finish_call(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
-    struct domain *d = w->vertex[a->handle][rank]->domain;
+    struct domain *d = w->endpoint[a->handle][rank]->domain;
     struct member m;
     pcoll_round r;
     stop_waiting(w, rank);
-    d->ops->snapshot(d, 0, &m);
+    d->ops->snapshot(d, &m);
     uint64_t last = m.deliver == PCOLL_DELIVER_ONE ? m.delivered : m.complete - 1;
     /* The first may be a newer one: those before it are lost by now. */
     INVARIANT("order", deliver_one(w, a->handle, rank, UINT64_MAX, &r),
               "rank %u was told of a round that is not there", rank);
     while (deliver_one(w, a->handle, rank, last, &r))
         ;
-    CHECK_OK(d->ops->change(d, 0, member_finish));
+    EXPECT_OK(d->ops->change(d, member_finish));
     if (++a->handle < end_of_handles(w, rank))
         start(w, rank);
     else {
@@ -257,7 +257,7 @@ static void finish_call(struct world *w, uint32_t rank)
 static void advance_join(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
-    struct domain *d = w->vertex[a->handle][rank]->domain;
+    struct domain *d = w->endpoint[a->handle][rank]->domain;
     pcoll_round r;
     stop_waiting(w, rank);
     if (!deliver_one(w, a->handle, rank, UINT64_MAX, &r) || !r.joined) {
@@ -265,7 +265,7 @@ static void advance_join(struct world *w, uint32_t rank)
         return;
     }
     check_joined(w, a->handle, 2 - a->joins_left, rank, &r);
-    CHECK_OK(d->ops->change(d, 0, member_finish));
+    EXPECT_OK(d->ops->change(d, member_finish));
     join_over(w, rank);
 }
 
@@ -274,7 +274,7 @@ static void meet(struct world *w, uint32_t rank, enum app_phase phase)
     struct app *a = &w->app[rank];
     a->phase = phase;
     a->agreement = (struct agreement){.values = &a->votes, .count = 1};
-    CHECK_OK(context_agree(w->context[rank], &a->agreement));
+    EXPECT_OK(communicator_agree(w->communicator[rank], &a->agreement));
 }
 
 /* All handles are closed: the same again in the same slots, or the end. */
@@ -294,11 +294,11 @@ static bool advance_free(struct world *w, uint32_t rank)
     struct app *a = &w->app[rank];
     if (!a->asks)
         ask_to_close(w, rank);
-    if (atomic_load(&w->vertex[a->handle][rank]->closing) != CLOSED)
+    if (atomic_load(&w->endpoint[a->handle][rank]->closing) != CLOSED)
         return false;
     check_closed(w, a->handle, rank);
     if (++a->handle < end_of_handles(w, rank))
-        CHECK_OK(vertex_close(w->vertex[a->handle][rank]));
+        EXPECT_OK(endpoint_close(w->endpoint[a->handle][rank]));
     else
         end_generation(w, rank);
     return a->phase == FREEING;
@@ -388,9 +388,9 @@ bool app_advance(struct world *w, uint32_t rank)
 bool app_rung(struct world *w, uint32_t rank, uint64_t token)
 {
     struct app *a = &w->app[rank];
-    bool bell = (token & ((1 << WAKE_HANDLE) - 1)) == WAKE_BELL;
-    a->rung = a->rung || (bell && token >> WAKE_HANDLE == (uint64_t)a->handle);
-    return bell;
+    bool doorbell = (token & ((1 << WAKE_HANDLE) - 1)) == WAKE_DOORBELL;
+    a->rung = a->rung || (doorbell && token >> WAKE_HANDLE == (uint64_t)a->handle);
+    return doorbell;
 }
 
 void app_woken(struct world *w, uint32_t rank, uint64_t token)

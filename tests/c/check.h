@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checks for the C tests: say what went wrong and where, and end. INVARIANT names which
- * promise of docs/semantics.md was broken; CHECK is for everything else.
+ * promise of docs/semantics.md was broken; EXPECT is for everything else. The core has
+ * CHECKs of its own (csrc/base/check.h).
  */
 #ifndef PCOLL_TESTS_CHECK_H
 #define PCOLL_TESTS_CHECK_H
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../../csrc/base/error.h"
+#include "base/error.h"
 
 /* Printed with every failure: what to set to see it again. */
 extern char check_context[512];
@@ -19,7 +20,7 @@ extern void (*check_dump)(FILE *out);
 /* Ends the program. */
 _Noreturn void check_failed(void);
 
-#define CHECK_AS(what, condition, ...)                                                 \
+#define EXPECT_AS(what, condition, ...)                                                \
     do {                                                                               \
         if (!(condition)) {                                                            \
             fprintf(stderr, "%s:%d: %s\n  %s\n  ", __FILE__, __LINE__, what,           \
@@ -29,15 +30,15 @@ _Noreturn void check_failed(void);
         }                                                                              \
     } while (0)
 
-#define CHECK(condition, ...) CHECK_AS("check failed", condition, __VA_ARGS__)
+#define EXPECT(condition, ...) EXPECT_AS("check failed", condition, __VA_ARGS__)
 
 #define INVARIANT(name, condition, ...)                                                \
-    CHECK_AS("invariant broken: " name, condition, __VA_ARGS__)
+    EXPECT_AS("invariant broken: " name, condition, __VA_ARGS__)
 
-#define CHECK_OK(call)                                                                 \
+#define EXPECT_OK(call)                                                                \
     do {                                                                               \
         int check_rc = (call);                                                         \
-        CHECK(check_rc == PCOLL_OK, "%d: %s", check_rc, pcoll_last_error());           \
+        EXPECT(check_rc == PCOLL_OK, "%d: %s", check_rc, pcoll_last_error());          \
     } while (0)
 
 #endif

@@ -29,7 +29,7 @@ static ucontext_t *context(int id)
     if (c.stack[id])
         return &c.of[id];
     c.stack[id] = malloc(STACK);
-    CHECK(c.stack[id] && getcontext(&c.of[id]) == 0, "no memory for a coroutine");
+    EXPECT(c.stack[id] && getcontext(&c.of[id]) == 0, "no memory for a coroutine");
     c.of[id].uc_stack.ss_sp = c.stack[id];
     c.of[id].uc_stack.ss_size = STACK;
     makecontext(&c.of[id], (void (*)(void))(uintptr_t)loop, 1, id);

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../csrc/allreduce/context.h"
-#include "../../csrc/base/clock.h"
-#include "../../csrc/base/splitmix.h"
+#include "runtime/communicator.h"
+#include "base/clock.h"
+#include "base/random.h"
 #include "check.h"
 
 struct item {
@@ -27,17 +27,17 @@ struct wanted {
     struct wanted *next;
 };
 
-enum { MOST_EVENTS = 1024 };
+enum { MAX_EVENTS = 1024 };
 
 struct endpoint {
     struct transport base;
     struct inproc *net;
-    struct bell_page *bell;
+    struct doorbell_page *doorbell;
     struct item *inbox; /* under the mutex, like all below */
     struct wanted *wanted;
-    struct transport_event fresh[MOST_EVENTS];
+    struct transport_event fresh[MAX_EVENTS];
     int fresh_count, pending_sends;
-    struct transport_event polled[MOST_EVENTS]; /* the poller's own */
+    struct transport_event polled[MAX_EVENTS]; /* the poller's own */
 };
 
 struct inproc {
@@ -57,7 +57,7 @@ static struct endpoint *of(struct transport *t)
 
 static void add_event(struct endpoint *e, struct transport_event event)
 {
-    if (e->fresh_count == MOST_EVENTS)
+    if (e->fresh_count == MAX_EVENTS)
         abort();
     e->fresh[e->fresh_count++] = event;
 }
@@ -96,7 +96,7 @@ static void match(struct endpoint *e)
             sender->pending_sends--;
             add_event(sender, (struct transport_event){.kind = TRANSPORT_DONE,
                                                        .cookie = m->cookie});
-            bell_ring(sender->bell);
+            doorbell_ring(sender->doorbell);
             free(found);
         }
         *at = m->next;
@@ -113,7 +113,7 @@ static int put(struct endpoint *e, uint32_t peer, struct item item)
     append(&e->net->endpoints[peer].inbox, m);
     e->pending_sends += item.data != NULL;
     pthread_mutex_unlock(&e->net->mutex);
-    bell_ring(e->net->endpoints[peer].bell);
+    doorbell_ring(e->net->endpoints[peer].doorbell);
     return 0;
 }
 
@@ -167,7 +167,7 @@ static int inproc_agree(struct transport *t, uint64_t *values, int count,
             add_event(&n->endpoints[i],
                       (struct transport_event){.kind = TRANSPORT_AGREED,
                                                .cookie = n->cookies[i]});
-            bell_ring(n->endpoints[i].bell);
+            doorbell_ring(n->endpoints[i].doorbell);
         }
     }
     pthread_mutex_unlock(&n->mutex);
@@ -233,20 +233,21 @@ void inproc_free(struct inproc *n)
 }
 
 struct transport *inproc_endpoint(struct inproc *n, uint32_t rank,
-                                  struct bell_page *bell)
+                                  struct doorbell_page *doorbell)
 {
     struct endpoint *e = &n->endpoints[rank];
     e->base = (struct transport){
         .ops = &ops, .rank = rank, .size = n->size, .tags = 1u << 20, .threads = true};
     e->net = n;
-    e->bell = bell;
+    e->doorbell = doorbell;
     return &e->base;
 }
 
-void inproc_wait(struct progress *p, struct context *c, bool (*what)(void *), void *arg)
+void inproc_wait(struct progress *p, struct communicator *c, bool (*what)(void *),
+                 void *arg)
 {
-    CHECK(progress_wait(p, what, arg, 60000000) == PCOLL_OK, "waited for a minute");
-    CHECK_OK(context_check(c));
+    EXPECT(progress_wait(p, what, arg, 60000000) == PCOLL_OK, "waited for a minute");
+    EXPECT_OK(communicator_check(c));
 }
 
 void inproc_nap(uint32_t rank, uint64_t n)

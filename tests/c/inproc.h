@@ -6,21 +6,21 @@
 #ifndef PCOLL_TESTS_INPROC_H
 #define PCOLL_TESTS_INPROC_H
 
-#include "../../csrc/base/bell.h"
-#include "../../csrc/transport/transport.h"
+#include "base/doorbell.h"
+#include "transport/transport.h"
 
 struct inproc;
 
 struct inproc *inproc_create(uint32_t size);
 void inproc_free(struct inproc *n);
-/* The transport of a rank, whose bell others ring. */
+/* The transport of a rank, whose doorbell others ring. */
 struct transport *inproc_endpoint(struct inproc *n, uint32_t rank,
-                                  struct bell_page *bell);
+                                  struct doorbell_page *doorbell);
 
 /* What their applications do. Wait for it, a minute at most. */
 struct progress;
-struct context;
-void inproc_wait(struct progress *p, struct context *c, bool (*what)(void *),
+struct communicator;
+void inproc_wait(struct progress *p, struct communicator *c, bool (*what)(void *),
                  void *arg);
 /* Half of the time nothing, else long enough for the agent to take over. */
 void inproc_nap(uint32_t rank, uint64_t n);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
+#include "base/random.h"
 #include "check.h"
 #include "reference.h"
 #include "space.h"
@@ -75,14 +75,14 @@ static void check_result(struct world *w, int k, uint32_t rank, const pcoll_roun
     const double *recv = w->app[rank].recv;
     uint32_t blocks = (w->o.count + 7) / 8;
     double expected = identity_of(h->op);
-    struct ledger_entry vertices[LEDGER_MOST_RANKS];
+    struct ledger_entry endpoints[LEDGER_MAX_RANKS];
     reference_gather(&w->ledger[k], r->index, reference_op(h->op), domain_of(w, k),
-                     vertices);
+                     endpoints);
     for (uint32_t i = 0; i < w->o.count; i++) {
         int exponent = r->active ? -(int)(i % 16) : 0;
         if (r->active && i % 8 == 0)
-            expected = a->result(vertices, domains_of(w, k), reference_op(h->op), i / 8,
-                                 blocks);
+            expected = a->result(endpoints, domains_of(w, k), reference_op(h->op),
+                                 i / 8, blocks);
         double e = ldexp(expected, exponent);
         INVARIANT("conservation", recv[i] == e || fabs(recv[i] - e) <= 1e-9 * fabs(e),
                   "element %u of round %llu of handle %d is %.17g, expected %.17g", i,
@@ -114,8 +114,8 @@ static void check_agreement(struct world *w, int k, uint32_t rank, const pcoll_r
 
 /* The policy was kept, or the round says that a deadline cut it short; and that one had
  * passed. */
-/* The lowest rank that started it: of a vertex seen to start it on the wire where each
- * decides for itself, under full the lowest that had to come. */
+/* The lowest rank that started it: of an endpoint seen to start it on the wire where
+ * each decides for itself, under full the lowest that had to come. */
 static void check_initiator(struct world *w, int k, const pcoll_round *r,
                             const struct quorum_case *c)
 {
@@ -144,7 +144,7 @@ static void check_quorum(struct world *w, int k, const pcoll_round *r)
 {
     const struct world_handle *h = handle_of(w, k);
     const struct ledger *l = &w->ledger[k];
-    bool live[LEDGER_MOST_RANKS];
+    bool live[LEDGER_MAX_RANKS];
     reference_live(l, r->index, live);
     struct quorum_case c = {.ledger = l,
                             .round = r->index,

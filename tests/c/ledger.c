@@ -16,12 +16,12 @@ static uint64_t rounds(const struct ledger *l)
 void ledger_clear(struct ledger *l, uint32_t ranks)
 {
     if (!l->round) {
-        l->round = calloc(LEDGER_MOST_ROUNDS, sizeof *l->round);
-        l->seen = calloc(LEDGER_MOST_ROUNDS, sizeof *l->seen);
-        l->first_arrival = calloc(LEDGER_MOST_ROUNDS, sizeof *l->first_arrival);
-        l->first_absent = calloc(LEDGER_MOST_ROUNDS, sizeof *l->first_absent);
-        CHECK(l->round && l->seen && l->first_arrival && l->first_absent,
-              "no memory for a ledger");
+        l->round = calloc(LEDGER_MAX_ROUNDS, sizeof *l->round);
+        l->seen = calloc(LEDGER_MAX_ROUNDS, sizeof *l->seen);
+        l->first_arrival = calloc(LEDGER_MAX_ROUNDS, sizeof *l->first_arrival);
+        l->first_absent = calloc(LEDGER_MAX_ROUNDS, sizeof *l->first_absent);
+        EXPECT(l->round && l->seen && l->first_arrival && l->first_absent,
+               "no memory for a ledger");
     }
     memset(l->round, 0, (rounds(l) + 1) * sizeof *l->round);
     memset(l->seen, 0, rounds(l) * sizeof *l->seen);

@@ -9,12 +9,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LEDGER_MOST_ROUNDS = 4096, LEDGER_MOST_RANKS = 130 };
+enum { LEDGER_MAX_ROUNDS = 4096, LEDGER_MAX_RANKS = 130 };
 
 struct ledger_entry {
     double value; /* of the first element */
     bool active, arrived, joined, left;
-    bool started; /* it sent the first activation: its vertex starts by itself */
+    bool started; /* it sent the first activation: its endpoint starts by itself */
 };
 
 /* What a rank has handed in and not yet seen in a round. */
@@ -39,14 +39,14 @@ struct ledger_seen {
 
 struct ledger {
     uint32_t ranks;
-    struct ledger_entry (*round)[LEDGER_MOST_RANKS]; /* [round][rank] */
-    struct ledger_seen *seen;                        /* [round] */
-    uint64_t frozen[LEDGER_MOST_RANKS];              /* rounds entered, by rank */
+    struct ledger_entry (*round)[LEDGER_MAX_RANKS]; /* [round][rank] */
+    struct ledger_seen *seen;                       /* [round] */
+    uint64_t frozen[LEDGER_MAX_RANKS];              /* rounds entered, by rank */
     int64_t *first_arrival, *first_absent; /* arrival, entry of one that has not
                                              arrived: times, by round; 0: none yet */
-    struct ledger_account account[LEDGER_MOST_RANKS];
-    uint64_t sent[LEDGER_MOST_RANKS];     /* control messages to a rank */
-    uint64_t received[LEDGER_MOST_RANKS]; /* by it */
+    struct ledger_account account[LEDGER_MAX_RANKS];
+    uint64_t sent[LEDGER_MAX_RANKS];     /* control messages to a rank */
+    uint64_t received[LEDGER_MAX_RANKS]; /* by it */
 };
 
 /* Empties a ledger; what is zero gets its memory, which is then kept from run to run.

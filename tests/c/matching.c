@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
+#include "base/random.h"
 #include "check.h"
 #include "matching_events.h"
 
@@ -12,7 +12,7 @@ enum { EVENTS_OF_RUN = 2000000 };
 
 struct sim_world sim;
 
-static int64_t last_arrival[MOST_PEERS][MOST_PEERS]; /* of each pair */
+static int64_t last_arrival[MAX_PEERS][MAX_PEERS]; /* of each pair */
 
 uint32_t sim_draw(uint32_t bound)
 {
@@ -83,7 +83,7 @@ static void send(uint32_t from, struct match_message message)
     last_arrival[from][to] = at;
     sim.late += at - sim.now > PATIENCE / 4;
     sim.messages++;
-    if (message.round < MOST_ROUNDS)
+    if (message.round < MAX_ROUNDS)
         sim.sent[message.round][sim_key(from, message.round)]++;
     message.peer = from;
     events_add((struct event){
@@ -103,7 +103,7 @@ static bool stopped(const struct sim_peer *p)
 /* Whoever may have dealt with this peer in this round. */
 static void touch(uint32_t peer, uint64_t round)
 {
-    if (round < MOST_ROUNDS)
+    if (round < MAX_ROUNDS)
         sim.touched[round][sim_key(peer, round)] = true;
 }
 
@@ -168,7 +168,7 @@ static struct match_goal goal_of(uint32_t peer, uint64_t round)
     return (struct match_goal){.round = round,
                                .key = key,
                                .time = r->goal_time,
-                               .most = plan->most,
+                               .max_members = plan->most,
                                .expected = known ? sim_comers(round, key) : 0,
                                .window = plan->window,
                                .self = r->self};
@@ -177,7 +177,7 @@ static struct match_goal goal_of(uint32_t peer, uint64_t round)
 static void look_up(uint32_t peer)
 {
     struct sim_peer *p = &sim.peers[peer];
-    struct match_entry entries[MOST_PEERS];
+    struct match_entry entries[MAX_PEERS];
     uint32_t count = 0;
     uint64_t round = p->round, key = sim_key(peer, round);
     for (uint32_t i = 0; i < sim.plan.peers; i++) {
@@ -246,7 +246,7 @@ static void abandon(uint32_t peer)
 static void report_lost(uint32_t peer, uint32_t about)
 {
     struct sim_peer *p = &sim.peers[peer];
-    if (p->round < MOST_ROUNDS) {
+    if (p->round < MAX_ROUNDS) {
         touch(peer, p->round);
         touch(about, p->round);
     }
@@ -279,7 +279,7 @@ static void handle(const struct event *e)
     int64_t clock = sim_clock(p, sim.now);
     switch (e->kind) {
     case EVENT_MESSAGE:
-        match_take(&p->m, clock, &e->message);
+        match_on_message(&p->m, clock, &e->message);
         break;
     case EVENT_BEGIN:
         begin(e->peer);
@@ -411,7 +411,7 @@ void sim_run(const struct matching_plan *plan)
     sim.plan = *plan;
     for (uint32_t i = 0; i < plan->peers; i++) {
         struct sim_peer *p = &sim.peers[i];
-        CHECK_OK(match_init(&p->m, i, plan->peers, PATIENCE));
+        EXPECT_OK(match_init(&p->m, i, plan->peers, PATIENCE));
         p->skew = draw_time(2000 * PATIENCE) - 1000 * PATIENCE;
         p->drift = ((double)sim_draw(2001) - 1000) * 1e-6;
     }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Simulated matchmaking: peers, each with a machine of csrc/group/match.h and a clock
- * of its own, messages that take time, and what may go wrong. Discrete events in true
- * time, all drawn from one seed.
+ * Simulated matchmaking: peers, each with a machine of
+ * csrc/protocol/group/matchmaking.h and a clock of its own, messages that take time,
+ * and what may go wrong. Discrete events in true time, all drawn from one seed.
  */
 #ifndef PCOLL_TESTS_MATCHING_H
 #define PCOLL_TESTS_MATCHING_H
 
-#include "../../csrc/group/match.h"
-#include "../../csrc/group/verdict.h"
+#include "protocol/group/matchmaking.h"
+#include "protocol/group/decision.h"
 
 enum {
-    MOST_PEERS = 40,
-    MOST_ROUNDS = 5,
-    MOST_GROUPS = 1024,
+    MAX_PEERS = 40,
+    MAX_ROUNDS = 5,
+    MAX_GROUPS = 1024,
     PATIENCE = 1000 /* a nanosecond is as good as any other unit */
 };
 
@@ -61,7 +61,7 @@ struct sim_round {
     enum round_step step;
     bool published, marked, has_read;
     int64_t give_up, word;
-    enum verdict verdict;
+    enum decision decision;
 };
 
 struct sim_peer {
@@ -73,31 +73,31 @@ struct sim_peer {
     bool gone, done; /* stopped or left for good; all rounds are over */
     enum fate fate;
     int64_t fate_at, back_at;
-    int64_t reported_at[MOST_PEERS]; /* that others are lost, the last time */
-    struct sim_round rounds[MOST_ROUNDS];
+    int64_t reported_at[MAX_PEERS]; /* that others are lost, the last time */
+    struct sim_round rounds[MAX_ROUNDS];
 };
 
 /* A list, as the first one who formed it holds it. */
 struct sim_group {
     uint32_t leader, seq, count;
     uint64_t round, key;
-    struct match_member members[MOST_PEERS];
-    bool formed[MOST_PEERS], refused; /* by peer */
-    enum verdict verdict;
+    struct match_member members[MAX_PEERS];
+    bool formed[MAX_PEERS], refused; /* by peer */
+    enum decision decision;
 };
 
 struct sim_world {
     struct matching_plan plan;
-    struct sim_peer peers[MOST_PEERS];
-    struct sim_group groups[MOST_GROUPS];
+    struct sim_peer peers[MAX_PEERS];
+    struct sim_group groups[MAX_GROUPS];
     int group_count;
-    int64_t words[MOST_PEERS][VERDICTS]; /* in the memory of each leader */
+    int64_t words[MAX_PEERS][DECISIONS]; /* in the memory of each leader */
     int64_t now;
     uint64_t events, messages;
-    uint64_t sent[MOST_ROUNDS][MOST_PEERS]; /* by round and key */
-    bool touched[MOST_ROUNDS][MOST_PEERS];  /* a member of it failed, or was said to */
-    uint32_t faults, late;                  /* late: messages beyond P/4 */
-    uint64_t together;                      /* rounds of survivors that were checked */
+    uint64_t sent[MAX_ROUNDS][MAX_PEERS]; /* by round and key */
+    bool touched[MAX_ROUNDS][MAX_PEERS];  /* a member of it failed, or was said to */
+    uint32_t faults, late;                /* late: messages beyond P/4 */
+    uint64_t together;                    /* rounds of survivors that were checked */
     uint64_t draws;
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What has to hold of simulated matchmaking (csrc/group/match.h), by name:
+ * What has to hold of simulated matchmaking (csrc/protocol/group/matchmaking.h), by
+ * name:
  *   same list     all who form a group hold the same members, as these declared them
  *   well formed   ascending ranks, with the leader, which has the lowest priority, and
  *                 the one who holds it; of its round and its key
@@ -47,6 +48,12 @@ void check_peer(uint32_t peer, bool ticked)
     INVARIANT("alarm", waits == (alarm != INT64_MAX), "peer %u waits without", peer);
     INVARIANT("messages", !p->m.out.lost, "peer %u lost %llu messages", peer,
               (unsigned long long)p->m.out.lost);
+    INVARIANT("bound", waits || !match_bound(&p->m), "peer %u is bound to nobody",
+              peer);
+    INVARIANT("rounds", !waits || match_first(&p->m) == p->m.goal.round,
+              "peer %u looks for another round than its first", peer);
+    INVARIANT("rounds", state != MATCH_BEHIND || match_ahead(&p->m) > p->m.goal.round,
+              "peer %u is behind a round that it has reached", peer);
     if (state == MATCH_FOLLOWING)
         check_follower(peer);
 }
@@ -89,7 +96,7 @@ static int find_group(uint32_t leader, uint32_t seq)
 /* The leader is the first to form it. */
 static int new_group(const struct match_list *list)
 {
-    CHECK(sim.group_count < MOST_GROUPS, "too many groups");
+    EXPECT(sim.group_count < MAX_GROUPS, "too many groups");
     struct sim_group *g = &sim.groups[sim.group_count];
     *g = (struct sim_group){.leader = list->leader,
                             .seq = list->seq,
@@ -120,7 +127,7 @@ void check_formed(uint32_t peer)
     struct sim_peer *p = &sim.peers[peer];
     const struct match_list *list = match_list(&p->m);
     struct sim_round *r = &p->rounds[p->round];
-    CHECK(list, "formed, and no list");
+    EXPECT(list, "formed, and no list");
     INVARIANT("well formed",
               list->round == p->round && list->key == sim_key(peer, p->round),
               "peer %u is in round %llu", peer, (unsigned long long)p->round);
@@ -215,7 +222,7 @@ static int64_t known_to_fail(uint32_t peer, uint64_t round, int64_t first)
     int64_t last = 0;
     if (p->fate == FATE_STOPS && p->fate_at <= first)
         return 0; /* it has never answered */
-    if (p->fate == FATE_LEAVES && round + 1 < MOST_ROUNDS && p->rounds[round + 1].over)
+    if (p->fate == FATE_LEAVES && round + 1 < MAX_ROUNDS && p->rounds[round + 1].over)
         return INT64_MAX; /* it is two rounds ahead, and forgets what it left */
     for (uint32_t i = 0; i < sim.plan.peers; i++) {
         const struct sim_peer *other = &sim.peers[i];

@@ -4,7 +4,7 @@
 #ifndef PCOLL_TESTS_MATCHING_EVENTS_H
 #define PCOLL_TESTS_MATCHING_EVENTS_H
 
-#include "../../csrc/group/match.h"
+#include "protocol/group/matchmaking.h"
 
 enum event_kind {
     EVENT_MESSAGE,

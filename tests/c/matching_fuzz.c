@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One machine of csrc/group/match.h, and anything at any time: calls in any order, and
- * messages whose values are mostly near to what could be. Whatever comes, it does not
- * crash, waits with an alarm, sends to others only and within bounds, and forms no list
- * but its own or one that the rank it follows has sent, with itself as it is.
+ * One machine of csrc/protocol/group/matchmaking.h, and anything at any time: calls in
+ * any order, and messages whose values are mostly near to what could be. Whatever
+ * comes, it does not crash, waits with an alarm, sends to others only and within
+ * bounds, and forms no list but its own or one that the rank it follows has sent, with
+ * itself as it is.
  */
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/group/match_parts.h"
+#include "base/random.h"
+#include "protocol/group/matchmaking_parts.h"
 #include "check.h"
 #include "matching.h"
 
-enum { STEPS = 300, MOST_SIZE = 7 };
+enum { STEPS = 300, MAX_SIZE = 7 };
 
 static struct {
     struct match m;
     uint64_t seed, n;
     int64_t now;
-    uint32_t asked[MOST_SIZE]; /* attempt of the last ask to each */
+    uint32_t asked[MAX_SIZE]; /* attempt of the last ask to each */
     struct match_goal goal;
     struct match_message list; /* the last part that came */
 } f;
@@ -41,7 +42,7 @@ static uint64_t some_round(void)
 
 static uint64_t some_attempt(uint32_t peer)
 {
-    return peer < MOST_SIZE && roll(8) ? f.asked[peer] : roll(6);
+    return peer < MAX_SIZE && roll(8) ? f.asked[peer] : roll(6);
 }
 
 /* Of a list of all, or of the leader and this rank. */
@@ -109,13 +110,13 @@ static struct match_message draw_message(void)
 
 static void draw_begin(void)
 {
-    static const uint32_t most[] = {MOST_SIZE, MOST_SIZE, MOST_SIZE, MOST_SIZE,
-                                    0,         2,         3,         UINT32_MAX};
+    static const uint32_t most[] = {MAX_SIZE, MAX_SIZE, MAX_SIZE, MAX_SIZE,
+                                    0,        2,        3,        UINT32_MAX};
     uint64_t round = f.goal.round + roll(3);
     f.goal = (struct match_goal){.round = round,
                                  .key = roll(3),
                                  .time = roll(4),
-                                 .most = most[roll(8)],
+                                 .max_members = most[roll(8)],
                                  .expected = roll(4) ? 0 : roll(5),
                                  .window = roll(20) ? roll(5000) : INT64_MAX,
                                  .self = {f.m.rank, 1 + (float)roll(3), roll(4)}};
@@ -170,7 +171,7 @@ static bool act(void)
         return true;
     default:
         message = draw_message();
-        match_take(&f.m, f.now, &message);
+        match_on_message(&f.m, f.now, &message);
     }
     return false;
 }
@@ -180,10 +181,10 @@ static void drain(void)
     struct match_message message;
     uint32_t sent = 0;
     while (match_next(&f.m, &message)) {
-        CHECK(message.peer < f.m.size && message.peer != f.m.rank, "sent to %u",
-              message.peer);
-        CHECK(message.kind >= MATCH_ASK && message.kind < MATCH_KINDS, "sent kind %u",
-              message.kind);
+        EXPECT(message.peer < f.m.size && message.peer != f.m.rank, "sent to %u",
+               message.peer);
+        EXPECT(message.kind >= MATCH_ASK && message.kind < MATCH_KINDS, "sent kind %u",
+               message.kind);
         if (message.kind == MATCH_ASK)
             f.asked[message.peer] = (uint32_t)message.value[3];
         sent += message.kind != MATCH_LIST;
@@ -192,8 +193,8 @@ static void drain(void)
               "%u messages at one time, of %u peers", sent, f.m.size);
     struct match_refusal refusal;
     for (uint32_t i = 0; match_refused(&f.m, &refusal); i++)
-        CHECK(i < f.m.size && refusal.leader < f.m.size, "a refusal of %u",
-              refusal.leader);
+        EXPECT(i < f.m.size && refusal.leader < f.m.size, "a refusal of %u",
+               refusal.leader);
 }
 
 static void check_list(enum match_state before, uint32_t followed)
@@ -203,7 +204,7 @@ static void check_list(enum match_state before, uint32_t followed)
     if (!list)
         return;
     INVARIANT("well formed",
-              list->count >= 1 && list->count <= f.m.goal.most &&
+              list->count >= 1 && list->count <= f.m.goal.max_members &&
                   list->count <= f.m.size && list->round == f.goal.round &&
                   list->key == f.goal.key,
               "%u members", list->count);
@@ -245,8 +246,8 @@ uint64_t matching_fuzz(uint64_t seed)
     uint64_t formed = 0;
     memset(&f, 0, sizeof f);
     f.seed = seed;
-    uint32_t size = 1 + roll(MOST_SIZE);
-    CHECK_OK(match_init(&f.m, roll(size), size, PATIENCE));
+    uint32_t size = 1 + roll(MAX_SIZE);
+    EXPECT_OK(match_init(&f.m, roll(size), size, PATIENCE));
     for (int i = 0; i < STEPS; i++) {
         enum match_state before = match_state(&f.m);
         uint32_t followed = f.m.leader;

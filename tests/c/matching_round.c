@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What comes after matching: a group's round with its verdict (csrc/group/verdict.h).
+ * What comes after matching: a group's round with its decision (csrc/protocol/group/decision.h).
  * Each member publishes, waits until all have published, fetches for a while, marks
- * itself done, and looks until there is a verdict; when its patience ends it votes for
+ * itself done, and looks until there is a decision; when its patience ends it votes for
  * void. The word is read in one step and swapped in another: others come between.
  *
- *   agreement     all who learn a verdict learn the same one
+ *   agreement     all who learn a decision learn the same one
  *   all done      a round counts only if all members have marked themselves done
  *   counts        it does, where nobody fails
  */
@@ -16,7 +16,7 @@ enum { ROUND_PATIENCE = 8 * PATIENCE };
 
 static int64_t *word_of(const struct sim_group *g)
 {
-    return &sim.words[g->leader][g->seq % VERDICTS];
+    return &sim.words[g->leader][g->seq % DECISIONS];
 }
 
 static struct sim_round *round_of(uint32_t peer)
@@ -31,8 +31,9 @@ void sim_round_open(const struct sim_group *g)
 
 void sim_round_refuse(const struct sim_group *g)
 {
-    enum verdict verdict;
-    *word_of(g) = verdict_after(*word_of(g), g->seq, UINT32_MAX, VOTE_VOID, &verdict);
+    enum decision decision;
+    *word_of(g) =
+        decision_after(*word_of(g), g->seq, UINT32_MAX, VOTE_ABORT, &decision);
 }
 
 void sim_round_begin(uint32_t peer)
@@ -50,42 +51,42 @@ static bool all_have_published(const struct sim_group *g)
     return true;
 }
 
-static void learn(uint32_t peer, struct sim_group *g, enum verdict verdict)
+static void learn(uint32_t peer, struct sim_group *g, enum decision decision)
 {
     struct sim_round *r = round_of(peer);
-    INVARIANT("agreement", verdict != VERDICT_GONE, "the word of (%u, %u) is gone",
+    INVARIANT("agreement", decision != DECISION_EXPIRED, "the word of (%u, %u) is gone",
               g->leader, g->seq);
-    INVARIANT("agreement", g->verdict == VERDICT_OPEN || g->verdict == verdict,
+    INVARIANT("agreement", g->decision == DECISION_PENDING || g->decision == decision,
               "(%u, %u): peer %u learns %d, others %d", g->leader, g->seq, peer,
-              verdict, g->verdict);
-    g->verdict = r->verdict = verdict;
+              decision, g->decision);
+    g->decision = r->decision = decision;
     r->step = STEP_OVER;
-    for (uint32_t i = 0; i < g->count && verdict == VERDICT_COMMIT; i++)
+    for (uint32_t i = 0; i < g->count && decision == DECISION_COMMIT; i++)
         INVARIANT("all done", sim.peers[g->members[i].rank].rounds[g->round].marked,
                   "(%u, %u) counts, and %u was not done", g->leader, g->seq,
                   g->members[i].rank);
 }
 
 /* The second half of a vote; false: the word was changed meanwhile. */
-static bool swap(uint32_t peer, struct sim_group *g, enum verdict_vote vote)
+static bool swap(uint32_t peer, struct sim_group *g, enum decision_vote vote)
 {
     struct sim_round *r = round_of(peer);
-    enum verdict verdict;
-    int64_t after = verdict_after(r->word, g->seq, g->count, vote, &verdict);
+    enum decision decision;
+    int64_t after = decision_after(r->word, g->seq, g->count, vote, &decision);
     if (after != r->word && *word_of(g) != r->word)
         return false;
     r->marked = r->marked || (vote == VOTE_DONE && after != r->word);
     if (after != r->word)
         *word_of(g) = after;
-    if (verdict != VERDICT_OPEN)
-        learn(peer, g, verdict);
+    if (decision != DECISION_PENDING)
+        learn(peer, g, decision);
     return true;
 }
 
 static void go_on_voting(uint32_t peer, struct sim_group *g)
 {
-    static const enum verdict_vote votes[] = {
-        [STEP_MARK] = VOTE_DONE, [STEP_LOOK] = VOTE_NOTHING, [STEP_VOID] = VOTE_VOID};
+    static const enum decision_vote votes[] = {
+        [STEP_MARK] = VOTE_DONE, [STEP_LOOK] = VOTE_NOTHING, [STEP_VOID] = VOTE_ABORT};
     struct sim_round *r = round_of(peer);
     if (!r->has_read) {
         r->word = *word_of(g);
@@ -129,14 +130,14 @@ int64_t sim_round_go_on(uint32_t peer)
 
 void check_round(const struct sim_group *g, bool calm)
 {
-    INVARIANT("counts", !calm || g->verdict == VERDICT_COMMIT,
-              "(%u, %u): %d, and nobody has failed", g->leader, g->seq, g->verdict);
+    INVARIANT("counts", !calm || g->decision == DECISION_COMMIT,
+              "(%u, %u): %d, and nobody has failed", g->leader, g->seq, g->decision);
     for (uint32_t i = 0; i < g->count; i++) {
         const struct sim_peer *p = &sim.peers[g->members[i].rank];
         const struct sim_round *r = &p->rounds[g->round];
         bool member = g->formed[g->members[i].rank] && p->fate != FATE_STOPS;
-        INVARIANT("agreement", !member || (r->verdict == g->verdict && r->verdict),
+        INVARIANT("agreement", !member || (r->decision == g->decision && r->decision),
                   "(%u, %u): %u has learned %d, others %d", g->leader, g->seq,
-                  g->members[i].rank, r->verdict, g->verdict);
+                  g->members[i].rank, r->decision, g->decision);
     }
 }

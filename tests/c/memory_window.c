@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "../../csrc/base/interleave.h"
+#include "base/interleave.h"
 #include "check.h"
 #include "stepper.h"
 
@@ -35,7 +35,8 @@ static struct memory_window *of(struct window *w)
 static char *memory_of(struct window *w, uint32_t peer, size_t offset, size_t bytes)
 {
     struct memory_window *m = of(w)->all[peer];
-    CHECK(offset + bytes <= m->size, "%zu bytes at %zu of %zu", bytes, offset, m->size);
+    EXPECT(offset + bytes <= m->size, "%zu bytes at %zu of %zu", bytes, offset,
+           m->size);
     return m->base.memory + offset;
 }
 
@@ -74,7 +75,7 @@ static void send(struct window *w, uint32_t peer, size_t offset, const void *fro
 {
     for (size_t at = 0; at < bytes; at += PIECE) {
         struct parcel *p = malloc(sizeof *p);
-        CHECK(p, "no memory");
+        EXPECT(p, "no memory");
         *p = (struct parcel){.next = of(w)->under_way,
                              .peer = peer,
                              .offset = offset + at,
@@ -139,7 +140,7 @@ static int flush(struct window *w, uint32_t peer)
 
 static int64_t *word_of(struct window *w, uint32_t peer, size_t offset)
 {
-    CHECK(offset % 8 == 0, "a word at %zu", offset);
+    EXPECT(offset % 8 == 0, "a word at %zu", offset);
     return (int64_t *)memory_of(w, peer, offset, 8);
 }
 
@@ -201,12 +202,12 @@ void memory_windows_create(uint32_t ranks, size_t bytes, struct window **windows
     static struct memory_window *all[MEMORY_RANKS];
     for (uint32_t i = 0; i < ranks; i++) {
         all[i] = calloc(1, sizeof *all[i]);
-        CHECK(all[i], "no memory");
+        EXPECT(all[i], "no memory");
         *all[i] = (struct memory_window){
             .base = {.ops = &ops, .rank = i, .size = ranks, .memory = calloc(1, bytes)},
             .all = all,
             .size = bytes};
-        CHECK(all[i]->base.memory, "no memory");
+        EXPECT(all[i]->base.memory, "no memory");
         windows[i] = &all[i]->base;
     }
 }
@@ -214,7 +215,7 @@ void memory_windows_create(uint32_t ranks, size_t bytes, struct window **windows
 void memory_windows_destroy(uint32_t ranks, struct window **windows)
 {
     for (uint32_t i = 0; i < ranks; i++) {
-        CHECK(!of(windows[i])->under_way, "rank %u left something under way", i);
+        EXPECT(!of(windows[i])->under_way, "rank %u left something under way", i);
         free(windows[i]->memory);
         free(windows[i]);
     }

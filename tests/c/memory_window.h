@@ -2,14 +2,14 @@
 /*
  * Windows of ranks that are coroutines of one thread: every step on another's memory is
  * a point at which somebody else may go on, and takes no more than the seam promises
- * (csrc/gossip/window.h): gets see memory piece by piece; puts and additions arrive
+ * (csrc/transport/window.h): gets see memory piece by piece; puts and additions arrive
  * piece by piece, in any order, at the latest in flush; one element at a time is
  * atomic.
  */
 #ifndef PCOLL_TESTS_MEMORY_WINDOW_H
 #define PCOLL_TESTS_MEMORY_WINDOW_H
 
-#include "../../csrc/gossip/window.h"
+#include "transport/window.h"
 
 enum { MEMORY_RANKS = 8 };
 

@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
-#include "../../csrc/base/interleave.h"
-#include "../../csrc/base/splitmix.h"
+#include "base/interleave.h"
+#include "base/random.h"
 #include "check.h"
 #include "reference.h"
 #include "world_state.h"
@@ -15,30 +15,30 @@ static void check_refused(struct world *w, uint32_t rank, const char *what, int 
                           const struct member *before)
 {
     const struct app *a = &w->app[rank];
-    struct domain *d = w->vertex[a->handle][rank]->domain;
+    struct domain *d = w->endpoint[a->handle][rank]->domain;
     struct member after;
     memset(&after, 0, sizeof after); /* what lies between its fields as well */
-    d->ops->snapshot(d, 0, &after);
-    CHECK(rc == PCOLL_ESTATE && !memcmp(before, &after, sizeof after),
-          "rank %u, %s, may %s: %d", rank, app_phase_name(a->phase), what, rc);
+    d->ops->snapshot(d, &after);
+    EXPECT(rc == PCOLL_ESTATE && !memcmp(before, &after, sizeof after),
+           "rank %u, %s, may %s: %d", rank, app_phase_name(a->phase), what, rc);
 }
 
-/* The ranks that the round waits for; NULL: any (allreduce/survey.c). */
-static const uint64_t *awaited_by(struct vertex *v)
+/* The ranks that the round waits for; NULL: any (allreduce/stall_report.c). */
+static const uint64_t *awaited_by(struct endpoint *v)
 {
     if (v->drives)
-        return vertex_awaited(v);
-    return v->plane.domains == 1 ? v->domain->ops->awaited(v->domain) : NULL;
+        return endpoint_awaited(v);
+    return v->placement.domains == 1 ? v->domain->ops->awaited(v->domain) : NULL;
 }
 
 static void check_awaited(struct world *w, uint32_t rank)
 {
     const struct app *a = &w->app[rank];
-    struct vertex *v = w->vertex[a->handle][rank];
+    struct endpoint *v = w->endpoint[a->handle][rank];
     struct member m;
-    bool live[LEDGER_MOST_RANKS];
+    bool live[LEDGER_MAX_RANKS];
     const uint64_t *awaited = awaited_by(v);
-    v->domain->ops->look(v->domain, (int)v->plane.who, &m);
+    v->domain->ops->poll(v->domain, (int)v->placement.who, &m);
     uint64_t round = v->drives ? v->engine.current : m.complete;
     reference_live(&w->ledger[a->handle], round, live);
     struct quorum_case c = {.ledger = &w->ledger[a->handle],
@@ -58,20 +58,20 @@ static void check_awaited(struct world *w, uint32_t rank)
 static void try_all(struct world *w, uint32_t rank)
 {
     const struct app *a = &w->app[rank];
-    struct domain *d = w->vertex[a->handle][rank]->domain;
+    struct domain *d = w->endpoint[a->handle][rank]->domain;
     const void *send[] = {a->send};
     enum deposit_outcome outcome;
     struct member before;
     memset(&before, 0, sizeof before);
-    d->ops->snapshot(d, 0, &before);
+    d->ops->snapshot(d, &before);
     if (before.started || before.left)
-        check_refused(w, rank, "start", d->ops->deposit(d, 0, send, &outcome), &before);
+        check_refused(w, rank, "start", d->ops->deposit(d, send, &outcome), &before);
     if (before.started)
-        check_refused(w, rank, "leave", d->ops->change(d, 0, member_leave), &before);
+        check_refused(w, rank, "leave", d->ops->change(d, member_leave), &before);
     if (before.left || (before.started && !before.joining))
-        check_refused(w, rank, "join", d->ops->change(d, 0, member_join), &before);
+        check_refused(w, rank, "join", d->ops->change(d, member_join), &before);
     if (!before.started || before.joining)
-        check_refused(w, rank, "finish", d->ops->change(d, 0, member_finish), &before);
+        check_refused(w, rank, "finish", d->ops->change(d, member_finish), &before);
 }
 
 /* Nobody goes on in the middle: what changes would be somebody else's doing. */

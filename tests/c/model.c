@@ -80,7 +80,7 @@ static void check_contribution(const struct ledger *l, uint32_t rank, uint64_t r
 static bool is_absent(const struct ledger *l, uint64_t round, uint32_t rank)
 {
     const struct ledger_entry *e = &l->round[round][rank];
-    bool live[LEDGER_MOST_RANKS];
+    bool live[LEDGER_MAX_RANKS];
     reference_live(l, round, live);
     return live[rank] && !e->arrived && !e->joined && !e->left;
 }
@@ -93,7 +93,7 @@ void model_freeze(struct ledger *l, uint32_t rank, uint64_t round,
     INVARIANT("at most once", round == l->frozen[rank],
               "rank %u enters round %llu, expected %llu", rank,
               (unsigned long long)round, (unsigned long long)l->frozen[rank]);
-    INVARIANT("liveness", round + 1 < LEDGER_MOST_ROUNDS, "rounds run free");
+    INVARIANT("liveness", round + 1 < LEDGER_MAX_ROUNDS, "rounds run free");
     check_contribution(l, rank, round, h, value);
     struct ledger_entry *e = &l->round[round][rank];
     e->value = value ? *value : 0;

@@ -6,7 +6,7 @@
 #ifndef PCOLL_TESTS_MODEL_H
 #define PCOLL_TESTS_MODEL_H
 
-#include "../../csrc/domain/domain.h"
+#include "domain/domain.h"
 #include "ledger.h"
 
 /* A deposit that has just been handed in. */

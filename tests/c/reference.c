@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/include/partialcoll.h"
+#include "base/random.h"
+#include "include/partialcoll.h"
 
 static bool gone(const struct ledger_entry *e)
 {
@@ -68,14 +68,14 @@ static uint32_t drawn_ranks(const struct quorum_case *c)
 static void draw(const struct quorum_case *c, bool *drawn)
 {
     uint32_t ranks = c->ledger->ranks;
-    bool picked[LEDGER_MOST_RANKS] = {false};
+    bool picked[LEDGER_MAX_RANKS] = {false};
     uint64_t stream = c->stream;
     for (uint32_t top = ranks - drawn_ranks(c); top < ranks; top++) {
         uint32_t r = splitmix_below(stream, c->round, top + 1);
         picked[picked[r] ? top : r] = true;
         stream = splitmix_mix(stream + 1);
     }
-    memset(drawn, 0, LEDGER_MOST_RANKS * sizeof *drawn);
+    memset(drawn, 0, LEDGER_MAX_RANKS * sizeof *drawn);
     for (uint32_t r = 0; r < ranks; r++) {
         uint32_t i = r;
         while (picked[r] && i < r + ranks && (!c->live[i % ranks] || drawn[i % ranks]))
@@ -88,7 +88,7 @@ static void draw(const struct quorum_case *c, bool *drawn)
 /* How many of the drawn ranks came, and how many there are. */
 static uint32_t drawn_came(const struct quorum_case *c, uint32_t *all)
 {
-    bool drawn[LEDGER_MOST_RANKS];
+    bool drawn[LEDGER_MAX_RANKS];
     uint32_t came = 0;
     draw(c, drawn);
     *all = 0;
@@ -101,7 +101,7 @@ static uint32_t drawn_came(const struct quorum_case *c, uint32_t *all)
 
 bool reference_may_start(const struct quorum_case *c, uint32_t rank)
 {
-    bool drawn[LEDGER_MOST_RANKS];
+    bool drawn[LEDGER_MAX_RANKS];
     int kind = c->policy.kind;
     if (kind == PCOLL_SOLO || kind == PCOLL_QUORUM || kind == PCOLL_FULL)
         return true;
@@ -124,7 +124,7 @@ bool reference_last_of(const struct quorum_case *c)
 /* Absent: live, and without data, though it might have come. */
 static bool absent(const struct ledger *l, uint64_t round, uint32_t rank)
 {
-    bool live[LEDGER_MOST_RANKS];
+    bool live[LEDGER_MAX_RANKS];
     reference_live(l, round, live);
     return live[rank] && !l->round[round][rank].active;
 }
@@ -186,23 +186,23 @@ static void absorb(struct ledger_entry *a, const struct ledger_entry *b,
 }
 
 void reference_gather(const struct ledger *l, uint64_t round, combine_fn *combine,
-                      const uint32_t *domain, struct ledger_entry *vertices)
+                      const uint32_t *domain, struct ledger_entry *endpoints)
 {
     for (uint32_t r = 0; r < l->ranks; r++)
-        vertices[r] = (struct ledger_entry){0};
+        endpoints[r] = (struct ledger_entry){0};
     for (uint32_t r = 0; r < l->ranks; r++)
-        absorb(&vertices[domain[r]], &l->round[round][r], combine);
+        absorb(&endpoints[domain[r]], &l->round[round][r], combine);
 }
 
-/* Those beyond the power of two are folded in first, then neighbours at 1, 2, 4 …, the
+/* Those beyond the power of two are folded in first, then neighbors at 1, 2, 4 …, the
  * lower on the left. */
-double reference_recdbl(const struct ledger_entry *vertices, uint32_t n,
+double reference_recdbl(const struct ledger_entry *endpoints, uint32_t n,
                         combine_fn *combine, uint64_t block, uint64_t blocks)
 {
     (void)block;
     (void)blocks;
-    struct ledger_entry v[LEDGER_MOST_RANKS];
-    memcpy(v, vertices, n * sizeof *v);
+    struct ledger_entry v[LEDGER_MAX_RANKS];
+    memcpy(v, endpoints, n * sizeof *v);
     uint32_t power = 1;
     while (2 * power <= n)
         power *= 2;
@@ -214,27 +214,27 @@ double reference_recdbl(const struct ledger_entry *vertices, uint32_t n,
     return v[0].value;
 }
 
-/* The blocks are dealt out in n even segments; segment s is added up from vertex s+1 on
- * round to vertex s. */
-double reference_ring(const struct ledger_entry *vertices, uint32_t n,
+/* The blocks are dealt out in n even segments; segment s is added up from endpoint s+1
+ * on round to endpoint s. */
+double reference_ring(const struct ledger_entry *endpoints, uint32_t n,
                       combine_fn *combine, uint64_t block, uint64_t blocks)
 {
     uint32_t segment = 0;
     while ((segment + 1) * blocks / n <= block)
         segment++;
-    struct ledger_entry sum = vertices[(segment + 1) % n];
+    struct ledger_entry sum = endpoints[(segment + 1) % n];
     for (uint32_t i = 2; i <= n; i++)
-        absorb(&sum, &vertices[(segment + i) % n], combine);
+        absorb(&sum, &endpoints[(segment + i) % n], combine);
     return sum.value;
 }
 
-double reference_in_order(const struct ledger_entry *vertices, uint32_t n,
+double reference_in_order(const struct ledger_entry *endpoints, uint32_t n,
                           combine_fn *combine, uint64_t block, uint64_t blocks)
 {
     (void)block;
     (void)blocks;
-    struct ledger_entry sum = vertices[0];
+    struct ledger_entry sum = endpoints[0];
     for (uint32_t r = 1; r < n; r++)
-        absorb(&sum, &vertices[r], combine);
+        absorb(&sum, &endpoints[r], combine);
     return sum.value;
 }

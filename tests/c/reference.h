@@ -7,7 +7,7 @@
 #ifndef PCOLL_TESTS_REFERENCE_H
 #define PCOLL_TESTS_REFERENCE_H
 
-#include "../../csrc/include/partialcoll.h"
+#include "include/partialcoll.h"
 #include "ledger.h"
 
 /* Live in a round: not announced as joined or left by the round before, unless all
@@ -38,14 +38,14 @@ bool reference_fresh(const struct quorum_case *c);
 typedef double combine_fn(double a, double b);
 combine_fn *reference_op(int op);
 
-/* What the domains of a round come to, each in the order of its ranks: by vertex, whose
- * numbers are in domain[], by rank. */
+/* What the domains of a round come to, each in the order of its ranks: by endpoint,
+ * whose numbers are in domain[], by rank. */
 void reference_gather(const struct ledger *l, uint64_t round, combine_fn *combine,
-                      const uint32_t *domain, struct ledger_entry *vertices);
+                      const uint32_t *domain, struct ledger_entry *endpoints);
 
 /* The result of a round in which somebody was active, in the order of an algorithm over
- * n vertices: block i of 64 bytes, of `blocks`. */
-typedef double result_rule(const struct ledger_entry *vertices, uint32_t n,
+ * n endpoints: block i of 64 bytes, of `blocks`. */
+typedef double result_rule(const struct ledger_entry *endpoints, uint32_t n,
                            combine_fn *combine, uint64_t block, uint64_t blocks);
 result_rule reference_recdbl, reference_ring, reference_in_order;
 

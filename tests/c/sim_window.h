@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows of simulated ranks, for participants that the simulation drives one after the
+ * Windows of simulated ranks, for objects that the simulation drives one after the
  * other. Near memory is there at once. Far gets take their time, read the memory when
  * they end and not before, and do not end while their target stands still.
  */
 #ifndef PCOLL_TESTS_SIM_WINDOW_H
 #define PCOLL_TESTS_SIM_WINDOW_H
 
-#include "../../csrc/gossip/window.h"
-#include "../../csrc/transport/sim.h"
+#include "transport/window.h"
+#include "transport/sim/sim_transport.h"
 
-/* ranks_of_node: so many ranks with neighbouring numbers are near each other.
+/* ranks_of_node: so many ranks with neighboring numbers are near each other.
  * stands[r]: r stands still. */
 void sim_windows_create(struct sim *s, uint32_t ranks, uint32_t ranks_of_node,
                         size_t bytes, const bool *stands, struct window **windows);

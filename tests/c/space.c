@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
+#include "base/random.h"
 #include "check.h"
 
 #define LENGTH(table) (sizeof(table) / sizeof *(table))
@@ -51,7 +51,7 @@ static const struct {
     const char *name;
     int deliver;
     int most_handles; /* "all": one such handle per loop */
-} delivers[] = {{"one", PCOLL_DELIVER_ONE, WORLD_MOST_HANDLES},
+} delivers[] = {{"one", PCOLL_DELIVER_ONE, WORLD_MAX_HANDLES},
                 {"all", PCOLL_DELIVER_ALL, 1}};
 
 /* Where a rank is; those in one place share memory. */
@@ -66,7 +66,7 @@ static uint32_t together(uint32_t rank)
     return 0;
 }
 
-/* 1, 4 and 2 neighbours, again and again. */
+/* 1, 4 and 2 neighbors, again and again. */
 static uint32_t unevenly(uint32_t rank)
 {
     uint32_t within = rank % 7;
@@ -160,7 +160,7 @@ struct world_options space_draw(uint64_t seed)
         o.handles == 1 && o.handle[0].policy == 0 && !*modifiers[o.handle[0].modifier];
     if (o.ending == END_FREE && !free_ok) /* others would wait for those who free */
         o.ending = END_LOOP;
-    o.generations = roll(&d, 4) ? 1 : WORLD_MOST_GENERATIONS;
+    o.generations = roll(&d, 4) ? 1 : WORLD_MAX_GENERATIONS;
     o.calls = 1 + roll(&d, 30);
     o.count = PICK(&d, counts);
     o.fractions = roll(&d, 2);
@@ -210,8 +210,8 @@ static bool share_memory(const struct world_options *o, const uint32_t *position
 
 uint32_t space_domains(const struct world_options *o, int algorithm, uint32_t *domain)
 {
-    uint64_t hosts[LEDGER_MOST_RANKS];
-    uint32_t position[LEDGER_MOST_RANKS], count[LEDGER_MOST_RANKS] = {0}, domains = 0;
+    uint64_t hosts[LEDGER_MAX_RANKS];
+    uint32_t position[LEDGER_MAX_RANKS], count[LEDGER_MAX_RANKS] = {0}, domains = 0;
     bool native = space_algorithms[algorithm].algorithm == PCOLL_ALGORITHM_NATIVE;
     space_hosts(o, hosts);
     for (uint32_t r = 0; r < o->ranks; r++) {
@@ -260,7 +260,7 @@ const char *space_policy_text(const struct world_handle *h)
 pcoll_policy space_policy_of(const struct world_handle *h)
 {
     pcoll_policy policy;
-    CHECK_OK(pcoll_policy_parse(space_policy_text(h), &policy));
+    EXPECT_OK(pcoll_policy_parse(space_policy_text(h), &policy));
     return policy;
 }
 
@@ -283,7 +283,7 @@ void space_describe(const struct world_options *o, char *text, size_t capacity)
         const struct world_handle *h = &o->handle[k];
         pcoll_policy policy = space_policy_of(h);
         char quorum[100];
-        CHECK_OK(pcoll_policy_format(&policy, quorum, sizeof quorum));
+        EXPECT_OK(pcoll_policy_format(&policy, quorum, sizeof quorum));
         used += (size_t)snprintf(
             text + used, capacity - used, "; %s deliver=%s late=%s history=%u %s",
             quorum, h->deliver == PCOLL_DELIVER_ONE ? "one" : "all", late_name(h->late),
@@ -300,7 +300,7 @@ void space_count(struct space_tally *t, const struct world_options *o,
         const struct world_handle *h = &o->handle[k % o->handles];
         t->handles++;
         t->handles_of[h->policy][h->algorithm][o->ranks]++;
-        uint32_t domain[LEDGER_MOST_RANKS];
+        uint32_t domain[LEDGER_MAX_RANKS];
         bool alone = space_domains(o, h->algorithm, domain) == o->ranks;
         t->grouped_of[h->policy][h->algorithm][alone ? 0 : o->grouping]++;
         t->rounds += r->rounds[k];

@@ -51,7 +51,7 @@ void space_describe(const struct world_options *o, char *text, size_t capacity);
 /* How many handles there were of each policy and algorithm, with so many ranks, and
  * grouped so. */
 struct space_tally {
-    uint64_t runs, rounds, lost, handles, handles_of[16][8][LEDGER_MOST_RANKS + 1];
+    uint64_t runs, rounds, lost, handles, handles_of[16][8][LEDGER_MAX_RANKS + 1];
     uint64_t grouped_of[16][8][16];
 };
 void space_count(struct space_tally *t, const struct world_options *o,

@@ -3,7 +3,7 @@
  * it does not look at is passed on. */
 #include "spy.h"
 
-#include "../../csrc/base/interleave.h"
+#include "base/interleave.h"
 #include "check.h"
 #include "model.h"
 
@@ -14,20 +14,20 @@ void spy_poison(const struct round_shape *shape, const struct round_header *h)
 
 uint64_t spy_complete(const struct spy *s)
 {
-    return s->site.memory ? spy_node_complete(s) : s->published;
+    return s->hooks.memory ? spy_node_complete(s) : s->published;
 }
 
-static int spy_deposit(struct domain *d, int who, const void *const *buffers,
+static int spy_deposit(struct domain *d, const void *const *buffers,
                        enum deposit_outcome *outcome)
 {
     struct spy *s = spy_of(d);
-    const double *first = buffers ? buffers[0] : s->real->ops->send_slot(s->real, who);
+    const double *first = buffers ? buffers[0] : s->real->ops->send_slot(s->real);
     struct model_deposit call = {.rank = s->rank,
                                  .value = *first,
                                  .late = s->late,
                                  .deliver = s->deliver,
-                                 .began = sim_now(s->site.sim)};
-    int rc = s->real->ops->deposit(s->real, who, buffers, outcome);
+                                 .began = sim_now(s->hooks.sim)};
+    int rc = s->real->ops->deposit(s->real, buffers, outcome);
     if (rc != PCOLL_OK)
         return rc;
     call.complete = spy_complete(s);
@@ -39,15 +39,15 @@ static int spy_deposit(struct domain *d, int who, const void *const *buffers,
     return rc;
 }
 
-static void *spy_send_slot(struct domain *d, int who)
+static void *spy_send_slot(struct domain *d)
 {
-    return spy_of(d)->real->ops->send_slot(spy_of(d)->real, who);
+    return spy_of(d)->real->ops->send_slot(spy_of(d)->real);
 }
 
-static bool spy_ready(struct domain *d, int who)
+static bool spy_ready(struct domain *d)
 {
     struct spy *s = spy_of(d);
-    bool ready = s->real->ops->ready(s->real, who);
+    bool ready = s->real->ops->ready(s->real);
     INVARIANT("liveness", ready == (spy_complete(s) > s->account->delivered),
               "rank %u: ready %d, %llu of %llu rounds delivered", s->rank, ready,
               (unsigned long long)s->account->delivered,
@@ -73,14 +73,14 @@ static void check_read(struct spy *s, const pcoll_round *round, uint64_t before)
               (unsigned long long)spy_complete(s));
 }
 
-static int spy_deliver(struct domain *d, int who, uint64_t last, uint64_t horizon,
+static int spy_deliver(struct domain *d, uint64_t last, uint64_t horizon,
                        void *const *buffers, pcoll_round *round, uint64_t *masks,
                        bool *moved)
 {
     struct spy *s = spy_of(d);
     uint64_t before = spy_complete(s);
-    int rc = s->real->ops->deliver(s->real, who, last, horizon, buffers, round, masks,
-                                   moved);
+    int rc =
+        s->real->ops->deliver(s->real, last, horizon, buffers, round, masks, moved);
     if (rc != PCOLL_OK)
         return rc;
     s->account->delivered = round->index + 1;
@@ -90,14 +90,14 @@ static int spy_deliver(struct domain *d, int who, uint64_t last, uint64_t horizo
     return rc;
 }
 
-static void spy_snapshot(struct domain *d, int who, struct member *copy)
+static void spy_snapshot(struct domain *d, struct member *copy)
 {
-    spy_of(d)->real->ops->snapshot(spy_of(d)->real, who, copy);
+    spy_of(d)->real->ops->snapshot(spy_of(d)->real, copy);
 }
 
-static void spy_look(struct domain *d, int who, struct member *copy)
+static void spy_poll(struct domain *d, int who, struct member *copy)
 {
-    spy_of(d)->real->ops->look(spy_of(d)->real, who, copy);
+    spy_of(d)->real->ops->poll(spy_of(d)->real, who, copy);
 }
 
 /* The application's own look, between whose steps nobody goes on. */
@@ -106,7 +106,7 @@ static struct member own_state(struct spy *s)
     void (*hook)(void) = interleave_hook;
     struct member m;
     interleave_hook = NULL;
-    s->real->ops->snapshot(s->real, 0, &m);
+    s->real->ops->snapshot(s->real, &m);
     interleave_hook = hook;
     return m;
 }
@@ -116,14 +116,14 @@ static void note_leaver(struct spy *s)
 {
     struct member m = own_state(s);
     if (m.joining || m.left)
-        model_arrival(s->ledger, s->rank, sim_now(s->site.sim));
+        model_arrival(s->ledger, s->rank, sim_now(s->hooks.sim));
 }
 
-static int spy_change(struct domain *d, int who, int (*step)(struct member *))
+static int spy_change(struct domain *d, int (*step)(struct member *))
 {
     struct spy *s = spy_of(d);
-    int64_t began = sim_now(s->site.sim);
-    int rc = s->real->ops->change(s->real, who, step);
+    int64_t began = sim_now(s->hooks.sim);
+    int rc = s->real->ops->change(s->real, step);
     struct member m = own_state(s);
     if (m.joining || m.left)
         model_arrival(s->ledger, s->rank, began);
@@ -140,13 +140,13 @@ static void check_stats(struct spy *s)
 {
     struct member m = own_state(s);
     const pcoll_stats *is = &m.stats, *be = &s->expected;
-    uint64_t unreported = s->site.memory ? spy_node_unreported(s) : 0;
-    CHECK(is->calls == be->calls && is->rounds == s->ledger->frozen[s->rank] &&
-              is->delivered == be->delivered && is->lost == be->lost + unreported,
-          "rank %u: statistics of calls and rounds", s->rank);
-    CHECK(is->arrived == be->arrived && is->stored == be->stored &&
-              is->dropped == be->dropped && is->included == s->account->taken,
-          "rank %u: statistics of deposits", s->rank);
+    uint64_t unreported = s->hooks.memory ? spy_node_unreported(s) : 0;
+    EXPECT(is->calls == be->calls && is->rounds == s->ledger->frozen[s->rank] &&
+               is->delivered == be->delivered && is->lost == be->lost + unreported,
+           "rank %u: statistics of calls and rounds", s->rank);
+    EXPECT(is->arrived == be->arrived && is->stored == be->stored &&
+               is->dropped == be->dropped && is->included == s->account->taken,
+           "rank %u: statistics of deposits", s->rank);
 }
 
 static void spy_destroy(struct domain *d)
@@ -164,7 +164,7 @@ struct domain_ops spy_member_ops(void)
                                .ready = spy_ready,
                                .deliver = spy_deliver,
                                .snapshot = spy_snapshot,
-                               .look = spy_look,
+                               .poll = spy_poll,
                                .change = spy_change,
                                .retire = spy_retire,
                                .destroy = spy_destroy};
@@ -174,7 +174,7 @@ struct domain_ops spy_member_ops(void)
 
 bool spy_closing(const struct spy *s, uint32_t rank)
 {
-    const struct vertex *v = s->site.vertices[rank];
+    const struct endpoint *v = s->hooks.endpoints[rank];
     return !v || atomic_load(&v->closing) != OPEN;
 }
 
@@ -184,7 +184,7 @@ static struct round_header *single_freeze(struct domain *d, uint64_t round)
     struct round_header *h = s->real->ops->freeze(s->real, round);
     bool active = !round_is_null(h, d->shape->ranks);
     model_freeze(s->ledger, s->rank, round, h,
-                 active ? message_payload(d->shape, h) : NULL, sim_now(s->site.sim));
+                 active ? message_payload(d->shape, h) : NULL, sim_now(s->hooks.sim));
     s->frozen = active ? h : NULL;
     memset(s->real->ops->result(s->real, round), 0xff, d->shape->slot_bytes);
     return h;
@@ -257,8 +257,8 @@ int spy_create(const struct round_shape *shape, const pcoll_options *options, vo
 {
     const struct spy_arg *a = arg;
     struct spy *s = calloc(1, sizeof *s);
-    CHECK(s, "no memory for a spy");
-    s->site = *a;
+    EXPECT(s, "no memory for a spy");
+    s->hooks = *a;
     s->rank = a->rank;
     s->ledger = a->ledger;
     s->account = &a->ledger->account[a->rank];

@@ -10,8 +10,8 @@
 #ifndef PCOLL_TESTS_SPY_H
 #define PCOLL_TESTS_SPY_H
 
-#include "../../csrc/allreduce/vertex.h"
-#include "../../csrc/transport/sim.h"
+#include "allreduce/endpoint.h"
+#include "transport/sim/sim_transport.h"
 #include "ledger.h"
 
 /* Where a domain is, and how it reaches the others. */
@@ -19,9 +19,9 @@ struct spy_arg {
     struct ledger *ledger;
     struct sim *sim; /* for its clock */
     uint32_t rank;
-    struct vertex **vertices; /* of the handle by rank, its own made already */
-    void *memory;             /* shared by the domain; NULL: a domain of one rank */
-    void *arg;                /* of the two: as in node.h */
+    struct endpoint **endpoints; /* of the handle by rank, its own made already */
+    void *memory;                /* shared by the domain; NULL: a domain of one rank */
+    void *arg;                   /* of the two: as in node.h */
     void (*wake)(void *arg, uint32_t rank);
     void (*alert)(void *arg, uint32_t rank);
 };
@@ -30,7 +30,7 @@ struct spy {
     struct domain base;
     struct domain_ops ops; /* of the base */
     struct domain *real;
-    struct spy_arg site;
+    struct spy_arg hooks;
     struct ledger *ledger;
     struct ledger_account *account; /* in the ledger */
     uint32_t rank;

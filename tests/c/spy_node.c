@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The watched domain in shared memory: freezing, which any member may do, and what the
  * leader's driver calls where there is a fabric. */
-#include "../../csrc/domain/node.h"
+#include "domain/node.h"
 #include "check.h"
 #include "model.h"
 #include "spy.h"
@@ -21,9 +21,9 @@ uint64_t spy_node_unreported(const struct spy *s)
     return node_in(s)->unreported;
 }
 
-static const struct plane *plane_of(const struct spy *s)
+static const struct placement *placement_of(const struct spy *s)
 {
-    return &s->site.vertices[s->rank]->plane;
+    return &s->hooks.endpoints[s->rank]->placement;
 }
 
 /* What all may know of a member, between whose steps nobody goes on. */
@@ -32,7 +32,7 @@ static struct member look_at(struct spy *s, uint32_t who)
     void (*hook)(void) = interleave_hook;
     struct member m;
     interleave_hook = NULL;
-    s->real->ops->look(s->real, (int)who, &m);
+    s->real->ops->poll(s->real, (int)who, &m);
     interleave_hook = hook;
     return m;
 }
@@ -41,7 +41,7 @@ static struct member look_at(struct spy *s, uint32_t who)
  * there yet. */
 static void begin_round(struct spy *s, uint64_t round, const struct round_header *h)
 {
-    const struct plane *p = plane_of(s);
+    const struct placement *p = placement_of(s);
     for (uint32_t who = 0; who < p->members; who++) {
         struct member m = look_at(s, who);
         INVARIANT("staleness",
@@ -59,7 +59,7 @@ static void begin_round(struct spy *s, uint64_t round, const struct round_header
 static void note_over(void *arg, uint64_t round)
 {
     struct spy *s = arg; /* of whoever ends it */
-    const struct plane *p = plane_of(s);
+    const struct placement *p = placement_of(s);
     (void)round;
     for (uint32_t who = 0; who < p->members; who++) {
         struct ledger_account *a = &s->ledger->account[p->member[who]];
@@ -73,49 +73,49 @@ static void note_frozen(void *arg, uint32_t rank, uint64_t round,
                         const struct round_header *h, const void *payload)
 {
     struct spy *s = arg; /* of whoever freezes */
-    if (rank == plane_of(s)->member[0])
+    if (rank == placement_of(s)->member[0])
         begin_round(s, round, h);
-    model_freeze(s->ledger, rank, round, h, payload, sim_now(s->site.sim));
+    model_freeze(s->ledger, rank, round, h, payload, sim_now(s->hooks.sim));
     s->ledger->account[rank].slot = (void *)(uintptr_t)payload;
 }
 
 static void wake(void *arg, uint32_t rank)
 {
     const struct spy *s = arg;
-    s->site.wake(s->site.arg, rank);
+    s->hooks.wake(s->hooks.arg, rank);
 }
 
 /* As allreduce/sharing.c. */
 static void alert(void *arg, uint32_t rank)
 {
     const struct spy *s = arg;
-    struct vertex *v = s->site.vertices[rank];
+    struct endpoint *v = s->hooks.endpoints[rank];
     if (rank == s->rank)
-        context_kick(v->context, &v->base);
+        communicator_notify(v->communicator, &v->base);
     else
-        s->site.alert(s->site.arg, rank);
+        s->hooks.alert(s->hooks.arg, rank);
 }
 
 static int64_t now(void *arg)
 {
-    return sim_now(((const struct spy *)arg)->site.sim);
+    return sim_now(((const struct spy *)arg)->hooks.sim);
 }
 
 int spy_node_create(struct spy *s, const struct round_shape *shape,
                     const pcoll_options *options)
 {
-    struct vertex *v = s->site.vertices[s->rank];
-    struct node_site site = {.memory = s->site.memory,
-                             .plane = &v->plane,
-                             .slot = &v->base.slot,
-                             .owned_sends = options->owned_send,
-                             .arg = s,
-                             .wake = wake,
-                             .alert = alert,
-                             .now = now,
-                             .frozen = note_frozen,
-                             .over = note_over};
-    return domain_node_create(shape, options, &site, &s->real);
+    struct endpoint *v = s->hooks.endpoints[s->rank];
+    struct node_hooks hooks = {.memory = s->hooks.memory,
+                               .placement = &v->placement,
+                               .slot = &v->base.slot,
+                               .owned_sends = options->owned_send,
+                               .arg = s,
+                               .wake = wake,
+                               .alert = alert,
+                               .now = now,
+                               .frozen = note_frozen,
+                               .over = note_over};
+    return domain_node_create(shape, options, &hooks, &s->real);
 }
 
 static void help(struct domain *d, bool driver, int64_t *alarm)
@@ -177,7 +177,7 @@ static bool all_joined(const struct ledger *l, uint64_t round)
  * before, with which all have joined, not yet read. Such reasons only go away. */
 static bool is_held_back(struct spy *s, uint64_t round)
 {
-    const struct plane *p = plane_of(s);
+    const struct placement *p = placement_of(s);
     bool joins = round && all_joined(s->ledger, round - 1);
     for (uint32_t who = 0; who < p->members; who++) {
         struct member m = look_at(s, who);

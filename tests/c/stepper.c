@@ -3,11 +3,9 @@
 
 #include <string.h>
 
-#include "../../csrc/base/interleave.h"
-#include "../../csrc/base/splitmix.h"
+#include "base/interleave.h"
+#include "base/random.h"
 #include "check.h"
-
-void (*interleave_hook)(void);
 
 enum { NOWHERE = -1 };
 

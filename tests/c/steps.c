@@ -15,14 +15,15 @@ static void wake(void *arg, uint32_t rank)
     stepper_wake(steps_application(rank));
 }
 
-/* The leader itself is kicked; others ring its bell, and leave the mark in the domain.
+/* The leader itself is notified; others ring its doorbell, and leave the mark in the
+ * domain.
  */
 static void alert(void *arg, uint32_t rank)
 {
     (void)arg;
-    CHECK(s.o.fabric && rank == 0, "rank %u is alerted", rank);
+    EXPECT(s.o.fabric && rank == 0, "rank %u is alerted", rank);
     if (stepper_self() / 2 == 0)
-        s.member[0].kicks++;
+        s.member[0].notifications++;
     stepper_wake(steps_driver(0));
 }
 
@@ -74,34 +75,34 @@ static void dump(FILE *out)
         dump_member(i, out);
 }
 
-static struct node_site site_of(uint32_t rank)
+static struct node_hooks site_of(uint32_t rank)
 {
-    return (struct node_site){.memory = s.memory,
-                              .plane = &s.member[rank].plane,
-                              .slot = &s.slot,
-                              .owned_sends = s.options.owned_send,
-                              .arg = &s,
-                              .wake = wake,
-                              .alert = alert,
-                              .cores = s.o.count % 3,
-                              .now = now,
-                              .frozen = steps_frozen,
-                              .over = steps_over};
+    return (struct node_hooks){.memory = s.memory,
+                               .placement = &s.member[rank].placement,
+                               .slot = &s.slot,
+                               .owned_sends = s.options.owned_send,
+                               .arg = &s,
+                               .wake = wake,
+                               .alert = alert,
+                               .cores = s.o.count % 3,
+                               .now = now,
+                               .frozen = steps_frozen,
+                               .over = steps_over};
 }
 
 /* What others may see of a member is what it has done; nobody is at work. */
 static void check_looks(void)
 {
-    uint64_t busy[bitset_words(STEPS_MOST_RANKS)];
-    bitset_clear(busy, bitset_words(STEPS_MOST_RANKS));
+    uint64_t busy[bitset_words(STEPS_MAX_RANKS)];
+    bitset_clear(busy, bitset_words(STEPS_MAX_RANKS));
     s.observer->ops->busy(s.observer, busy);
-    CHECK(bitset_empty(busy, bitset_words(s.o.ranks)), "somebody is busy, all sleep");
+    EXPECT(bitset_empty(busy, bitset_words(s.o.ranks)), "somebody is busy, all sleep");
     const uint64_t *awaited = s.observer->ops->awaited(s.observer);
-    CHECK(s.o.fabric || !awaited == !policy_draws(&s.policy), "awaited");
+    EXPECT(s.o.fabric || !awaited == !policy_draws(&s.policy), "awaited");
     for (uint32_t i = 0; i < s.o.ranks; i++) {
         const struct steps_member *known = &s.member[i];
         struct member m;
-        s.observer->ops->look(s.observer, (int)i, &m);
+        s.observer->ops->poll(s.observer, (int)i, &m);
         INVARIANT("agreement",
                   m.rank == i && m.delivered == known->next && m.left == known->left &&
                       m.joining == (known->joining && !known->all_joined) &&
@@ -114,11 +115,11 @@ static void check_looks(void)
 /* Who closes is named, if it should stop there. */
 void steps_closing(uint32_t rank)
 {
-    uint64_t busy[bitset_words(STEPS_MOST_RANKS)];
+    uint64_t busy[bitset_words(STEPS_MAX_RANKS)];
     void (*hook)(void) = interleave_hook;
     if (!hook) /* steps_idle, which does not expect it */
         return;
-    bitset_clear(busy, bitset_words(STEPS_MOST_RANKS));
+    bitset_clear(busy, bitset_words(STEPS_MAX_RANKS));
     interleave_hook = NULL;
     s.observer->ops->busy(s.observer, busy);
     interleave_hook = hook;
@@ -153,20 +154,20 @@ void steps_idle(int64_t until)
 
 static void make_member(uint32_t rank)
 {
-    static uint64_t const hosts[STEPS_MOST_RANKS];
+    static uint64_t const hosts[STEPS_MAX_RANKS];
     struct steps_member *m = &s.member[rank];
     *m = (struct steps_member){
         .taken_in = -1, .alarm = INT64_MAX, .doing = "about to begin"};
-    CHECK_OK(plane_init(&m->plane, rank, s.o.ranks, hosts, 0));
-    m->plane.domains += s.o.fabric; /* one without ranks */
+    EXPECT_OK(placement_init(&m->placement, rank, s.o.ranks, hosts, 0));
+    m->placement.domains += s.o.fabric; /* one without ranks */
     if (rank == 0) {
-        s.bytes = node_bytes(&s.shape, &s.options, &m->plane);
+        s.bytes = node_bytes(&s.shape, &s.options, &m->placement);
         s.memory = aligned_alloc(64, (s.bytes + 63) / 64 * 64);
-        CHECK(s.memory, "no memory for a domain");
+        EXPECT(s.memory, "no memory for a domain");
         memset(s.memory, 0, s.bytes);
     }
-    m->site = site_of(rank);
-    CHECK_OK(domain_node_create(&s.shape, &s.options, &m->site, &m->domain));
+    m->hooks = site_of(rank);
+    EXPECT_OK(domain_node_create(&s.shape, &s.options, &m->hooks, &m->domain));
     if (rank == 0) { /* nobody may count on what has never been written */
         struct node *n = steps_node(&s, 0);
         memset(n->slots, 0xff, s.bytes - (size_t)(n->slots - (char *)s.memory));
@@ -178,7 +179,7 @@ static void make(const struct steps_options *o)
     const struct world_handle *h = &o->handle;
     struct ledger *ledger = s.ledger ? s.ledger : calloc(1, sizeof *ledger);
     s = (struct steps){.o = *o, .ledger = ledger, .slot = 3};
-    CHECK(ledger, "no memory for a ledger");
+    EXPECT(ledger, "no memory for a ledger");
     ledger_clear(ledger, o->ranks);
     s.applications = o->ranks;
     bitset_fill(s.fabric.live, o->ranks);
@@ -190,12 +191,12 @@ static void make(const struct steps_options *o)
                                 .history = h->history,
                                 .owned_send = h->owned_send};
     pcoll_buffer buffer = {.count = o->count, .dtype = PCOLL_FLOAT64, .op = h->op};
-    CHECK_OK(round_shape_init(&s.shape, o->ranks, &buffer, 1, NULL));
+    EXPECT_OK(round_shape_init(&s.shape, o->ranks, &buffer, 1, NULL));
     for (uint32_t i = 0; i < o->ranks; i++)
         make_member(i);
-    struct node_site site = site_of(0);
-    site.frozen = NULL;
-    CHECK_OK(domain_node_create(&s.shape, &s.options, &site, &s.observer));
+    struct node_hooks hooks = site_of(0);
+    hooks.frozen = NULL;
+    EXPECT_OK(domain_node_create(&s.shape, &s.options, &hooks, &s.observer));
 }
 
 static void unmake(void)
@@ -203,7 +204,7 @@ static void unmake(void)
     s.observer->ops->destroy(s.observer);
     for (uint32_t i = 0; i < s.o.ranks; i++) {
         s.member[i].domain->ops->destroy(s.member[i].domain);
-        plane_destroy(&s.member[i].plane);
+        placement_destroy(&s.member[i].placement);
     }
     round_shape_destroy(&s.shape);
     free(s.memory);

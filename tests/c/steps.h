@@ -9,11 +9,11 @@
 #ifndef PCOLL_TESTS_STEPS_H
 #define PCOLL_TESTS_STEPS_H
 
-#include "../../csrc/domain/node.h"
+#include "domain/node.h"
 #include "space.h"
 #include "stepper.h"
 
-enum { STEPS_MOST_RANKS = 70, STEPS_MOST_COUNT = 48 };
+enum { STEPS_MAX_RANKS = 70, STEPS_MAX_COUNT = 48 };
 
 struct steps_options {
     uint32_t ranks;
@@ -31,14 +31,14 @@ struct steps_options {
 
 /* One member: what its application does, and what it is known to have done. */
 struct steps_member {
-    struct plane plane;
-    struct node_site site;
+    struct placement placement;
+    struct node_hooks hooks;
     struct domain *domain;
-    const char *doing; /* for a failure */
-    uint32_t rings;    /* of the application's bell */
-    uint32_t kicks;    /* of the driver */
-    int64_t alarm;     /* of the driver */
-    int64_t told;      /* that its application has told it of */
+    const char *doing;      /* for a failure */
+    uint32_t rings;         /* of the application's doorbell */
+    uint32_t notifications; /* of the driver */
+    int64_t alarm;          /* of the driver */
+    int64_t told;           /* that its application has told it of */
     bool in_deposit, in_change, in_deliver;
     double depositing;    /* the value that is being handed in */
     bool deposit_taken;   /* and has been taken already, */
@@ -58,10 +58,10 @@ struct steps_fabric {
     uint64_t round;
     bool started;
     uint32_t initiator;
-    uint64_t live[(STEPS_MOST_RANKS + 63) / 64], drawn[(STEPS_MOST_RANKS + 63) / 64],
-        overdue[(STEPS_MOST_RANKS + 63) / 64], arrived[(STEPS_MOST_RANKS + 63) / 64],
-        deposited[(STEPS_MOST_RANKS + 63) / 64];
-    uint32_t absences[STEPS_MOST_RANKS];
+    uint64_t live[(STEPS_MAX_RANKS + 63) / 64], drawn[(STEPS_MAX_RANKS + 63) / 64],
+        overdue[(STEPS_MAX_RANKS + 63) / 64], arrived[(STEPS_MAX_RANKS + 63) / 64],
+        deposited[(STEPS_MAX_RANKS + 63) / 64];
+    uint32_t absences[STEPS_MAX_RANKS];
 };
 
 struct steps {
@@ -72,7 +72,7 @@ struct steps {
     void *memory;
     size_t bytes;
     uint32_t slot; /* of the handle, for the draws */
-    struct steps_member member[STEPS_MOST_RANKS];
+    struct steps_member member[STEPS_MAX_RANKS];
     struct steps_fabric fabric;
     struct domain *observer; /* as rank 0 sees it: for steps_idle */
     struct ledger *ledger;

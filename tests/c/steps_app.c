@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the application and the driver of a member do, in the order of steps of
- * csrc/allreduce/{handle,vertex,sharing}.c. */
+ * csrc/allreduce/{handle,endpoint,sharing}.c. */
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
+#include "base/random.h"
 #include "check.h"
 #include "steps.h"
 
@@ -19,13 +19,13 @@ static struct steps_member *of(uint32_t rank)
     return &s->member[rank];
 }
 
-static void kick_driver(uint32_t rank)
+static void notify_driver(uint32_t rank)
 {
-    of(rank)->kicks++;
+    of(rank)->notifications++;
     stepper_wake(steps_driver(rank));
 }
 
-/* vertex_look_again. */
+/* endpoint_poll. */
 static void look_again(uint32_t rank)
 {
     struct domain *d = of(rank)->domain;
@@ -36,10 +36,10 @@ static void look_again(uint32_t rank)
         d->ops->help(d, false, &alarm);
     of(rank)->told = alarm;
     if (alarm != INT64_MAX)
-        kick_driver(rank);
+        notify_driver(rank);
 }
 
-/* vertex_help. */
+/* endpoint_help. */
 static void help(uint32_t rank)
 {
     struct steps_member *m = of(rank);
@@ -48,17 +48,17 @@ static void help(uint32_t rank)
     if (alarm == INT64_MAX || alarm == m->told)
         return;
     m->told = alarm;
-    kick_driver(rank);
+    notify_driver(rank);
 }
 
 /* call_is_over. */
 static bool is_over(uint32_t rank)
 {
     struct domain *d = of(rank)->domain;
-    if (d->ops->ready(d, 0))
+    if (d->ops->ready(d))
         return true;
     help(rank);
-    return d->ops->ready(d, 0);
+    return d->ops->ready(d);
 }
 
 /* progress_soon, then progress_wait. */
@@ -102,8 +102,8 @@ static void deposit(uint32_t rank, uint64_t call)
 {
     struct steps_member *m = of(rank);
     struct domain *d = m->domain;
-    double send[STEPS_MOST_COUNT], value = value_of(rank, call);
-    double *owned = d->ops->send_slot(d, 0), *to = owned ? owned : send;
+    double send[STEPS_MAX_COUNT], value = value_of(rank, call);
+    double *owned = d->ops->send_slot(d), *to = owned ? owned : send;
     const void *buffers[] = {send};
     enum deposit_outcome outcome;
     for (uint32_t i = 0; i < s->o.count; i++)
@@ -113,7 +113,7 @@ static void deposit(uint32_t rank, uint64_t call)
     m->deposit_taken = false;
     m->in_deposit = true;
     m->came_at = stepper_now();
-    CHECK_OK(d->ops->deposit(d, 0, owned ? NULL : buffers, &outcome));
+    EXPECT_OK(d->ops->deposit(d, owned ? NULL : buffers, &outcome));
     steps_deposited(s, rank, outcome);
     m->calling = true;
     memset(send, 0xff, sizeof send);
@@ -126,8 +126,8 @@ static bool deliver(uint32_t rank, uint64_t last, pcoll_round *r)
 {
     struct steps_member *m = of(rank);
     struct domain *d = m->domain;
-    uint64_t masks[2 * bitset_words(STEPS_MOST_RANKS)];
-    double recv[STEPS_MOST_COUNT];
+    uint64_t masks[2 * bitset_words(STEPS_MAX_RANKS)];
+    double recv[STEPS_MAX_COUNT];
     void *buffers[] = {recv};
     bool moved = false;
     memset(recv, 0xff, sizeof recv);
@@ -135,11 +135,11 @@ static bool deliver(uint32_t rank, uint64_t last, pcoll_round *r)
     if (s->o.stepper.mode == STEPPER_STALL && !stepper_random(4))
         stepper_stall_soon(8); /* in the middle of the copy */
     m->in_deliver = true;
-    int rc = d->ops->deliver(d, 0, last, UINT64_MAX, buffers, r, masks, &moved);
+    int rc = d->ops->deliver(d, last, UINT64_MAX, buffers, r, masks, &moved);
     m->in_deliver = false;
     if (rc == PCOLL_EEMPTY)
         return false;
-    CHECK_OK(rc);
+    EXPECT_OK(rc);
     steps_delivered(s, rank, r, masks, recv);
     if (moved)
         look_again(rank);
@@ -153,7 +153,7 @@ static void change(uint32_t rank, int (*step)(struct member *))
     m->doing = step == member_join ? "joining" : "leaving";
     m->came_at = stepper_now();
     m->in_change = true;
-    CHECK_OK(d->ops->change(d, 0, step));
+    EXPECT_OK(d->ops->change(d, step));
     m->in_change = false;
     m->joining = m->joining || step == member_join;
     m->calling = m->joining;
@@ -164,7 +164,7 @@ static void change(uint32_t rank, int (*step)(struct member *))
 static void finish(uint32_t rank)
 {
     struct domain *d = of(rank)->domain;
-    CHECK_OK(d->ops->change(d, 0, member_finish));
+    EXPECT_OK(d->ops->change(d, member_finish));
     of(rank)->calling = false;
 }
 
@@ -178,7 +178,7 @@ static void call(uint32_t rank, uint64_t number)
     think(rank);
     deposit(rank, number);
     wait_for_round(rank);
-    d->ops->snapshot(d, 0, &m);
+    d->ops->snapshot(d, &m);
     uint64_t last = one ? m.delivered : m.complete - 1;
     while (deliver(rank, last, &r))
         any = true;
@@ -254,21 +254,21 @@ static void application(uint32_t rank)
     if (s->o.fabric)
         m->domain->ops->alert(m->domain);
     else
-        kick_driver(rank);
+        notify_driver(rank);
     if (--s->applications == 0)
         for (uint32_t i = 0; i < s->o.ranks; i++)
-            kick_driver(i);
+            notify_driver(i);
 }
 
-/* The leader's: when it has been kicked, or finds the mark. */
+/* The leader's: when it has been notified, or finds the mark. */
 static void drive_fabric(void)
 {
     struct steps_member *m = of(0);
     uint32_t seen = 0;
     while (s->applications) {
         bool asked = m->domain->ops->attention(m->domain);
-        if (asked || m->kicks != seen) {
-            seen = m->kicks;
+        if (asked || m->notifications != seen) {
+            seen = m->notifications;
             steps_run_fabric(s);
         } else
             stepper_block(INT64_MAX);
@@ -283,9 +283,9 @@ static void driver(uint32_t rank)
     while (s->applications) {
         int64_t nosy =
             s->o.nosy ? stepper_now() + 1 + stepper_random(s->o.nosy) : INT64_MAX;
-        if (m->kicks == seen)
+        if (m->notifications == seen)
             stepper_block(nosy < m->alarm ? nosy : m->alarm);
-        seen = m->kicks;
+        seen = m->notifications;
         if (m->alarm <= stepper_now())
             m->alarm = INT64_MAX;
         int64_t next;

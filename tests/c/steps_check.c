@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
+#include "base/random.h"
 #include "check.h"
 #include "steps.h"
 
@@ -132,7 +132,7 @@ static void note_times(struct steps *s, uint32_t rank, uint64_t round,
                        const struct ledger_entry *e)
 {
     struct ledger *l = s->ledger;
-    bool live[LEDGER_MOST_RANKS];
+    bool live[LEDGER_MAX_RANKS];
     reference_live(l, round, live);
     if (!l->first_absent[round])
         l->first_absent[round] = stepper_now() + 1;
@@ -157,7 +157,7 @@ void steps_frozen(void *arg, uint32_t rank, uint64_t round,
     struct ledger *l = s->ledger;
     uint32_t ranks = s->o.ranks;
     bool stored = bitset_has(round_mask_const(header, ranks, ROUND_STORED), rank);
-    INVARIANT("liveness", round < LEDGER_MOST_ROUNDS - 1, "rounds run free");
+    INVARIANT("liveness", round < LEDGER_MAX_ROUNDS - 1, "rounds run free");
     INVARIANT("at most once", round == l->frozen[rank],
               "rank %u enters round %llu, expected %llu", rank,
               (unsigned long long)round, (unsigned long long)l->frozen[rank]);
@@ -293,7 +293,7 @@ static void check_times(const struct steps *s, const pcoll_round *r, bool all)
 
 static void check_quorum(const struct steps *s, const pcoll_round *r)
 {
-    bool live[LEDGER_MOST_RANKS];
+    bool live[LEDGER_MAX_RANKS];
     reference_live(s->ledger, r->index, live);
     struct quorum_case c = {.ledger = s->ledger,
                             .round = r->index,

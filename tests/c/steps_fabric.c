@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The leader's driver where there is a fabric, as in
- * csrc/allreduce/{vertex,starting}.c: it starts the rounds, and carries the sum of the
- * domain into the result, as if the other domains had nothing to say. */
+ * csrc/allreduce/{endpoint,starting}.c: it starts the rounds, and carries the sum of
+ * the domain into the result, as if the other domains had nothing to say. */
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
+#include "base/random.h"
 #include "check.h"
 #include "steps.h"
 
@@ -16,7 +16,7 @@ static bool may_start(struct steps *s, uint32_t *initiator)
     size_t words = bitset_words(s->o.ranks);
     struct policy_draw draw = {.stream = splitmix_mix(s->options.seed) ^ s->slot,
                                .round = f->round,
-                               .vertices = 2};
+                               .endpoints = 2};
     struct policy_round asked = {
         .ranks = s->o.ranks, .live = f->live, .drawn = f->drawn, .overdue = f->overdue};
     policy_open(&s->policy, &draw, s->policy.max_staleness ? f->absences : NULL,

@@ -9,11 +9,11 @@
  */
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/schedule/engine.h"
+#include "base/random.h"
+#include "schedule/engine.h"
 #include "check.h"
 
-enum { MOST_OPS = 24, MOST_EDGES = 60, ROUNDS = 3 };
+enum { MAX_OPS = 24, MAX_EDGES = 60, ROUNDS = 3 };
 
 struct dice {
     uint64_t seed, n;
@@ -27,9 +27,9 @@ static uint32_t roll(struct dice *d, uint32_t bound)
 /* A schedule as it was asked for. */
 struct plan {
     int ops, edges, end;
-    bool outside[MOST_OPS], nop[MOST_OPS];
-    uint32_t need[MOST_OPS], preds[MOST_OPS]; /* need 0: all */
-    int from[MOST_EDGES], to[MOST_EDGES];
+    bool outside[MAX_OPS], nop[MAX_OPS];
+    uint32_t need[MAX_OPS], preds[MAX_OPS]; /* need 0: all */
+    int from[MAX_EDGES], to[MAX_EDGES];
     bool nonsense; /* an operation that does not exist was named */
 };
 
@@ -93,9 +93,9 @@ static struct sched *build(struct dice *d, struct plan *p)
 {
     struct sched *s = sched_create();
     *p = (struct plan){0};
-    int ops = 1 + (int)roll(d, MOST_OPS), edges = (int)roll(d, MOST_EDGES);
+    int ops = 1 + (int)roll(d, MAX_OPS), edges = (int)roll(d, MAX_EDGES);
     for (int i = 0; i < ops; i++)
-        CHECK(add_random(s, d, p) == i, "operation %d has another number", i);
+        EXPECT(add_random(s, d, p) == i, "operation %d has another number", i);
     for (int i = 0; i < edges; i++)
         add_edge(s, d, p);
     for (int i = 0; i < ops; i++) {
@@ -117,7 +117,7 @@ static uint32_t gate(const struct plan *p, int op)
 /* Take away what has no predecessors left until nothing goes any more. */
 static bool acyclic(const struct plan *p)
 {
-    bool gone[MOST_OPS] = {false};
+    bool gone[MAX_OPS] = {false};
     for (int pass = 0; pass < p->ops; pass++) {
         for (int i = 0; i < p->ops; i++) {
             bool waits = false;
@@ -153,7 +153,7 @@ static bool gate_open(const struct plan *p, const bool *done, int op)
 /* What has to be done once these events have happened: the least fixed point. */
 static void fixed_point(const struct plan *p, const bool *happened, bool *done)
 {
-    memset(done, 0, MOST_OPS * sizeof *done);
+    memset(done, 0, MAX_OPS * sizeof *done);
     for (int pass = 0; pass <= p->ops; pass++)
         for (int i = 0; i < p->ops; i++)
             done[i] = done[i] || (p->outside[i] ? happened[i] : gate_open(p, done, i));
@@ -164,9 +164,9 @@ struct run {
     struct dice *dice;
     const struct plan *plan;
     struct engine engine;
-    bool happened[2][MOST_OPS]; /* by parity of the round */
-    bool done[MOST_OPS], issued[MOST_OPS];
-    int running[MOST_OPS], count;
+    bool happened[2][MAX_OPS]; /* by parity of the round */
+    bool done[MAX_OPS], issued[MAX_OPS];
+    int running[MAX_OPS], count;
 };
 
 /* An event of this round or the next, sometimes twice. */
@@ -181,8 +181,8 @@ static void happen(struct run *r)
                                    : round == r->engine.current ? ENGINE_TAKEN
                                                                 : ENGINE_KEPT;
     enum engine_outcome outcome = engine_complete(&r->engine, round, op);
-    CHECK(outcome == expected, "event %d of round %llu: %d, expected %d", op,
-          (unsigned long long)round, outcome, expected);
+    EXPECT(outcome == expected, "event %d of round %llu: %d, expected %d", op,
+           (unsigned long long)round, outcome, expected);
     *before = true;
 }
 
@@ -203,9 +203,9 @@ static void issue(struct run *r)
     if (op < 0)
         return;
     learn_nops(r);
-    CHECK(!r->plan->nop[op] && !r->plan->outside[op], "operation %d was issued", op);
-    CHECK(!r->issued[op], "operation %d was issued twice", op);
-    CHECK(gate_open(r->plan, r->done, op), "operation %d was issued early", op);
+    EXPECT(!r->plan->nop[op] && !r->plan->outside[op], "operation %d was issued", op);
+    EXPECT(!r->issued[op], "operation %d was issued twice", op);
+    EXPECT(gate_open(r->plan, r->done, op), "operation %d was issued early", op);
     r->issued[op] = true;
     r->running[r->count++] = op;
 }
@@ -216,24 +216,24 @@ static void complete(struct run *r)
         return;
     int which = (int)roll(r->dice, (uint32_t)r->count), op = r->running[which];
     r->running[which] = r->running[--r->count];
-    CHECK(engine_complete(&r->engine, r->engine.current, op) == ENGINE_TAKEN,
-          "operation %d was not running", op);
-    CHECK(engine_complete(&r->engine, r->engine.current, op) == ENGINE_DROPPED,
-          "operation %d was completed twice", op);
+    EXPECT(engine_complete(&r->engine, r->engine.current, op) == ENGINE_TAKEN,
+           "operation %d was not running", op);
+    EXPECT(engine_complete(&r->engine, r->engine.current, op) == ENGINE_DROPPED,
+           "operation %d was completed twice", op);
     r->done[op] = true;
 }
 
 static void check_round(struct run *r)
 {
     const struct plan *p = r->plan;
-    bool expected[MOST_OPS];
+    bool expected[MAX_OPS];
     fixed_point(p, r->happened[r->engine.current % 2], expected);
     for (int i = 0; i < p->ops; i++)
-        CHECK((engine_state(&r->engine, r->engine.current, i) == OP_DONE) ==
-                  expected[i],
-              "operation %d should be %s", i, expected[i] ? "done" : "waiting");
-    CHECK(engine_over(&r->engine) == expected[p->end], "over: %d",
-          engine_over(&r->engine));
+        EXPECT((engine_state(&r->engine, r->engine.current, i) == OP_DONE) ==
+                   expected[i],
+               "operation %d should be %s", i, expected[i] ? "done" : "waiting");
+    EXPECT(engine_over(&r->engine) == expected[p->end], "over: %d",
+           engine_over(&r->engine));
 }
 
 static void run_round(struct run *r)
@@ -243,7 +243,7 @@ static void run_round(struct run *r)
     memset(r->issued, 0, sizeof r->issued);
     for (int i = (int)roll(r->dice, 20); i > 0; i--)
         happen(r); /* held: nothing may come of it yet */
-    CHECK(engine_next(&r->engine) < 0, "an operation ran before its round");
+    EXPECT(engine_next(&r->engine) < 0, "an operation ran before its round");
     engine_release(&r->engine);
     for (int i = 0; i < 10 * r->plan->ops; i++)
         steps[roll(r->dice, 3)](r);
@@ -252,8 +252,8 @@ static void run_round(struct run *r)
         complete(r);
     }
     check_round(r);
-    CHECK(engine_complete(&r->engine, r->engine.current + 2, 0) == ENGINE_IMPOSSIBLE,
-          "two rounds ahead");
+    EXPECT(engine_complete(&r->engine, r->engine.current + 2, 0) == ENGINE_IMPOSSIBLE,
+           "two rounds ahead");
     memset(r->happened[r->engine.current % 2], 0, sizeof r->happened[0]);
     engine_advance(&r->engine);
 }
@@ -263,21 +263,21 @@ static void fuzz_schedule(struct dice *d, uint64_t *committed)
     struct plan plan;
     struct sched *s = build(d, &plan);
     int rc = sched_commit(s);
-    CHECK(rc == (valid(&plan) ? PCOLL_OK : PCOLL_EINVAL), "commit: %d: %s", rc,
-          pcoll_last_error());
+    EXPECT(rc == (valid(&plan) ? PCOLL_OK : PCOLL_EINVAL), "commit: %d: %s", rc,
+           pcoll_last_error());
     char *text = sched_text(s), *dot = sched_dot(s);
-    CHECK(text && dot && strstr(dot, "digraph"), "it cannot be printed");
+    EXPECT(text && dot && strstr(dot, "digraph"), "it cannot be printed");
     free(text);
     free(dot);
     if (rc == PCOLL_OK) {
         struct run r = {.dice = d, .plan = &plan};
         ++*committed;
-        CHECK_OK(engine_init(&r.engine, s));
+        EXPECT_OK(engine_init(&r.engine, s));
         for (int i = 0; i < ROUNDS; i++)
             run_round(&r);
-        CHECK(engine_complete(&r.engine, 0, 0) == ENGINE_DROPPED, "round 0 is over");
+        EXPECT(engine_complete(&r.engine, 0, 0) == ENGINE_DROPPED, "round 0 is over");
         engine_destroy(&r.engine);
-        CHECK(sched_commit(s) == PCOLL_ESTATE, "committed twice");
+        EXPECT(sched_commit(s) == PCOLL_ESTATE, "committed twice");
     }
     sched_free(&s);
 }
@@ -343,17 +343,17 @@ static void fuzz_policy(struct dice *d, uint64_t *accepted)
     random_text(d, text, sizeof text);
     int rc = pcoll_policy_parse(text, &policy);
     if (rc != PCOLL_OK) {
-        CHECK(rc == PCOLL_EINVAL && policy.kind == -77, "\"%s\": %d", text, rc);
-        CHECK(strstr(pcoll_last_error(), "quorum: expected"), "\"%s\": %s", text,
-              pcoll_last_error());
+        EXPECT(rc == PCOLL_EINVAL && policy.kind == -77, "\"%s\": %d", text, rc);
+        EXPECT(strstr(pcoll_last_error(), "quorum: expected"), "\"%s\": %s", text,
+               pcoll_last_error());
         return;
     }
     ++*accepted;
-    CHECK_OK(pcoll_policy_format(&policy, canonical, sizeof canonical));
-    CHECK_OK(pcoll_policy_parse(canonical, &same));
-    CHECK_OK(pcoll_policy_format(&same, again, sizeof again));
-    CHECK(!strcmp(canonical, again), "\"%s\" is \"%s\" and \"%s\"", text, canonical,
-          again);
+    EXPECT_OK(pcoll_policy_format(&policy, canonical, sizeof canonical));
+    EXPECT_OK(pcoll_policy_parse(canonical, &same));
+    EXPECT_OK(pcoll_policy_format(&same, again, sizeof again));
+    EXPECT(!strcmp(canonical, again), "\"%s\" is \"%s\" and \"%s\"", text, canonical,
+           again);
 }
 
 /* What is taken is a word, and a number in its one form, and says the same again. */
@@ -368,15 +368,15 @@ static void fuzz_domain(struct dice *d, uint64_t *accepted)
     random_text(d, text, sizeof text);
     int rc = pcoll_domain_parse(text, &domain, &most);
     if (rc != PCOLL_OK) {
-        CHECK(rc == PCOLL_EINVAL && domain == -77 && most == 77, "\"%s\": %d", text,
-              rc);
-        CHECK(strstr(pcoll_last_error(), "domain: expected"), "\"%s\": %s", text,
-              pcoll_last_error());
+        EXPECT(rc == PCOLL_EINVAL && domain == -77 && most == 77, "\"%s\": %d", text,
+               rc);
+        EXPECT(strstr(pcoll_last_error(), "domain: expected"), "\"%s\": %s", text,
+               pcoll_last_error());
         return;
     }
     ++*accepted;
     snprintf(canonical, sizeof canonical, most ? "%s:%u" : "%s", words[domain], most);
-    CHECK(!strcmp(text, canonical), "\"%s\" is taken for \"%s\"", text, canonical);
+    EXPECT(!strcmp(text, canonical), "\"%s\" is taken for \"%s\"", text, canonical);
 }
 
 static void fuzz(uint64_t seed, uint64_t *committed, uint64_t *accepted)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Compiled: interleaved (with points at which others may come between). */
 /*
  * The gossip buffers (csrc/gossip: register.h, accumulator.h, queue.h) step by step:
  * ranks as coroutines, every step on somebody's memory a point at which another one may
@@ -15,16 +16,16 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/gossip/accumulator.h"
-#include "../../csrc/gossip/exchange.h"
-#include "../../csrc/gossip/queue.h"
-#include "../../csrc/gossip/register.h"
+#include "base/random.h"
+#include "gossip/accumulator.h"
+#include "gossip/exchange.h"
+#include "gossip/queue.h"
+#include "gossip/register.h"
 #include "check.h"
 #include "memory_window.h"
 #include "stepper.h"
 
-enum { MOST_COUNT = 2600, MOST_MESSAGES = 256 };
+enum { MAX_COUNT = 2600, MAX_MESSAGES = 256 };
 
 /* A run: stamps (models all of whose elements are one number, which shows tearing) or
  * averages (models of all kinds, which shows what is lost). */
@@ -34,13 +35,13 @@ static struct {
     pcoll_gossip_options options;
     struct window *windows[MEMORY_RANKS];
     struct gossip_memory memory[MEMORY_RANKS];
-    double model[MEMORY_RANKS][MOST_COUNT], momentum[MEMORY_RANKS][MOST_COUNT];
+    double model[MEMORY_RANKS][MAX_COUNT], momentum[MEMORY_RANKS][MAX_COUNT];
     double before;
     double published[MEMORY_RANKS]; /* the newest stamp */
     uint64_t seen[MEMORY_RANKS][MEMORY_RANKS];
     /* by target: the stamps of what was pushed, and how often it was drained */
-    double pushed[MEMORY_RANKS][MOST_MESSAGES];
-    int drained[MEMORY_RANKS][MOST_MESSAGES], messages[MEMORY_RANKS];
+    double pushed[MEMORY_RANKS][MAX_MESSAGES];
+    int drained[MEMORY_RANKS][MAX_MESSAGES], messages[MEMORY_RANKS];
     double next_stamp;
 } t;
 
@@ -87,19 +88,19 @@ static void publish_stamp(uint32_t rank)
 {
     uint64_t version;
     fill(t.model[rank], ++t.next_stamp);
-    CHECK_OK(register_publish(&t.memory[rank], t.model[rank], &version));
+    EXPECT_OK(register_publish(&t.memory[rank], t.model[rank], &version));
     t.published[rank] = t.next_stamp;
 }
 
 static void read_stamp(uint32_t rank)
 {
-    static double out[MEMORY_RANKS][MOST_COUNT];
+    static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t peer = other(rank);
     uint64_t version;
     int rc = register_read(&t.memory[rank], peer, NULL, out[rank], &version);
     if (rc == PCOLL_EEMPTY || rc == PCOLL_EAGAIN)
         return;
-    CHECK_OK(rc);
+    EXPECT_OK(rc);
     check_whole(out[rank], 0, t.options.count, "a register");
     INVARIANT("newest", version >= t.seen[rank][peer], "version %llu after %llu",
               (unsigned long long)version, (unsigned long long)t.seen[rank][peer]);
@@ -112,13 +113,13 @@ static void read_chunk(uint32_t rank)
     uint32_t peer = other(rank);
     uint64_t version;
     bool whole;
-    CHECK_OK(register_version(m, peer, &version));
+    EXPECT_OK(register_version(m, peer, &version));
     if (!version)
         return;
     size_t first = stepper_random(2) ? 0 : m->layout.chunk;
     if (first >= t.options.count)
         first = 0;
-    CHECK_OK(register_read_chunk(m, peer, first, NULL, &version, &whole));
+    EXPECT_OK(register_read_chunk(m, peer, first, NULL, &version, &whole));
     if (whole)
         check_whole(m->theirs, first, chunk_length(&m->layout, first), "a chunk");
 }
@@ -128,22 +129,22 @@ static void push_stamp(uint32_t rank)
     uint32_t peer = other(rank);
     double stamp = ++t.next_stamp;
     int at = t.messages[peer]++;
-    CHECK(at < MOST_MESSAGES, "more messages than expected");
+    EXPECT(at < MAX_MESSAGES, "more messages than expected");
     bool pushed;
     t.pushed[peer][at] = stamp; /* it may be drained before push returns */
-    static double x[MEMORY_RANKS][MOST_COUNT];
+    static double x[MEMORY_RANKS][MAX_COUNT];
     fill(x[rank], stamp);
-    CHECK_OK(gossip_push(&t.memory[rank], peer, x[rank], NULL, NULL, &pushed));
+    EXPECT_OK(gossip_push(&t.memory[rank], peer, x[rank], NULL, NULL, &pushed));
     if (!pushed)
         t.pushed[peer][at] = -1;
 }
 
 static bool drain_stamp(uint32_t rank)
 {
-    static double out[MEMORY_RANKS][MOST_COUNT];
+    static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
     bool taken;
-    CHECK_OK(gossip_take(&t.memory[rank], NULL, out[rank], &source, &taken));
+    EXPECT_OK(gossip_take(&t.memory[rank], NULL, out[rank], &source, &taken));
     if (!taken)
         return false;
     check_whole(out[rank], 0, t.options.count, "a message");
@@ -160,10 +161,10 @@ static bool drain_stamp(uint32_t rank)
 
 static void peek_stamp(uint32_t rank)
 {
-    static double out[MEMORY_RANKS][MOST_COUNT];
+    static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
     bool found;
-    CHECK_OK(
+    EXPECT_OK(
         gossip_peek(&t.memory[rank], other(rank), NULL, out[rank], &source, &found));
     if (found)
         check_whole(out[rank], 0, t.options.count, "a message that stays");
@@ -198,7 +199,7 @@ static void collect(uint32_t rank)
 {
     struct moving own = {t.model[rank], t.momentum[rank], 0.75};
     uint64_t deltas;
-    CHECK_OK(exchange_collect(&t.memory[rank], &own, &deltas));
+    EXPECT_OK(exchange_collect(&t.memory[rank], &own, &deltas));
 }
 
 static void average(uint32_t rank)
@@ -207,7 +208,7 @@ static void average(uint32_t rank)
     bool averaged;
     int rc =
         exchange_average(&t.memory[rank], other(rank), t.cap, 0.5, &own, &averaged);
-    CHECK(rc == PCOLL_OK || rc == PCOLL_EEMPTY, "%d: %s", rc, pcoll_last_error());
+    EXPECT(rc == PCOLL_OK || rc == PCOLL_EEMPTY, "%d: %s", rc, pcoll_last_error());
 }
 
 static void act_on_averages(uint32_t rank)
@@ -216,7 +217,7 @@ static void act_on_averages(uint32_t rank)
     uint32_t often = rank == 0 ? 12 : 3; /* rank 0 collects rarely */
     if (!stepper_random(often)) {
         collect(rank);
-        CHECK_OK(register_publish(&t.memory[rank], t.model[rank], &version));
+        EXPECT_OK(register_publish(&t.memory[rank], t.model[rank], &version));
     } else {
         average(rank);
     }
@@ -286,8 +287,8 @@ static void prepare(uint32_t rank, uint64_t seed)
 {
     struct gossip_memory *m = &t.memory[rank];
     *m = (struct gossip_memory){.margin = 1, .seed = splitmix_mix(rank)};
-    CHECK_OK(layout_init(&m->layout, t.ranks, &t.options));
-    CHECK_OK(gossip_memory_init(m));
+    EXPECT_OK(layout_init(&m->layout, t.ranks, &t.options));
+    EXPECT_OK(gossip_memory_init(m));
     m->window = t.windows[rank];
     for (size_t i = 0; i < t.options.count; i++) {
         t.model[rank][i] = uniform(seed + rank, 100 + 2 * i) * 100;
@@ -311,7 +312,7 @@ static void create(uint64_t seed)
                                        .queue_slots = 1 + DRAW(7, 3),
                                        .max_uncollected = t.cap};
     struct layout l;
-    CHECK_OK(layout_init(&l, t.ranks, &t.options));
+    EXPECT_OK(layout_init(&l, t.ranks, &t.options));
     memory_windows_create(t.ranks, l.bytes, t.windows);
 }
 
@@ -368,7 +369,7 @@ static void create_pair(int bits)
                                        .queue_slots = 2,
                                        .max_uncollected = 1};
     struct layout l;
-    CHECK_OK(layout_init(&l, t.ranks, &t.options));
+    EXPECT_OK(layout_init(&l, t.ranks, &t.options));
     memory_windows_create(t.ranks, l.bytes, t.windows);
     prepare(0, 1);
     prepare(1, 2);
@@ -380,12 +381,12 @@ static void test_corrupted(void)
 {
     create_pair(8);
     const struct layout *l = &t.memory[0].layout;
-    static double out[MOST_COUNT], sent[MOST_COUNT];
+    static double out[MAX_COUNT], sent[MAX_COUNT];
     for (uint64_t i = 0; i < 500; i++) {
         bool done;
         uint32_t source;
-        CHECK_OK(gossip_push(&t.memory[0], 1, t.model[0], t.model[1], sent, &done));
-        CHECK(done, "no room");
+        EXPECT_OK(gossip_push(&t.memory[0], 1, t.model[0], t.model[1], sent, &done));
+        EXPECT(done, "no room");
         size_t at = queue_slot_at(l, 0) + l->notes_at +
                     splitmix_below(7, i, (uint32_t)(l->high_at - l->notes_at));
         bool note = at < queue_slot_at(l, 0) + l->low_at;
@@ -393,15 +394,16 @@ static void test_corrupted(void)
                                l->blocks * sizeof(struct block_note)
                          : true;
         t.windows[1]->memory[at] ^= (char)(1 << splitmix_below(8, i, 8));
-        CHECK_OK(gossip_take(&t.memory[1], t.model[1], out, &source, &done));
-        CHECK(!done || !used || !memcmp(out, sent, l->count * sizeof *out),
-              "byte %zu: a corrupted message was delivered", at);
-        CHECK(done || t.memory[1].stats.decode_failures > 0, "lost, and not counted");
-        CHECK_OK(gossip_take(&t.memory[1], t.model[1], out, &source, &done));
-        CHECK(!done, "delivered twice");
+        EXPECT_OK(gossip_take(&t.memory[1], t.model[1], out, &source, &done));
+        EXPECT(!done || !used || !memcmp(out, sent, l->count * sizeof *out),
+               "byte %zu: a corrupted message was delivered", at);
+        EXPECT(done || t.memory[1].stats.decode_failures > 0, "lost, and not counted");
+        EXPECT_OK(gossip_take(&t.memory[1], t.model[1], out, &source, &done));
+        EXPECT(!done, "delivered twice");
     }
-    CHECK(t.memory[1].stats.decode_failures > 450, "%llu of 500 corrupted ones noticed",
-          (unsigned long long)t.memory[1].stats.decode_failures);
+    EXPECT(t.memory[1].stats.decode_failures > 450,
+           "%llu of 500 corrupted ones noticed",
+           (unsigned long long)t.memory[1].stats.decode_failures);
     destroy();
 }
 
@@ -410,21 +412,21 @@ static void test_corrupted_register(void)
 {
     create_pair(8);
     const struct layout *l = &t.memory[0].layout;
-    static double out[MOST_COUNT];
+    static double out[MAX_COUNT];
     for (size_t b = 0; b < l->blocks; b++)
         t.memory[0].distances[b] = 200; /* as if it had seen rank 1 */
     for (uint64_t i = 0; i < 300; i++) {
         uint64_t version;
-        CHECK_OK(register_publish(&t.memory[0], t.model[0], &version));
+        EXPECT_OK(register_publish(&t.memory[0], t.model[0], &version));
         size_t at = register_slot_at(l, version) + l->low_at +
                     splitmix_below(9, i, (uint32_t)(l->raw_at - l->low_at));
         t.windows[0]->memory[at] ^= (char)(1 << splitmix_below(10, i, 8));
-        CHECK_OK(register_read(&t.memory[1], 0, t.model[1], out, &version));
+        EXPECT_OK(register_read(&t.memory[1], 0, t.model[1], out, &version));
         for (size_t e = 0; e < l->count; e++)
-            CHECK(fabs(out[e] - t.model[0][e]) <= 1, "element %zu is %g, was %g", e,
-                  out[e], t.model[0][e]);
+            EXPECT(fabs(out[e] - t.model[0][e]) <= 1, "element %zu is %g, was %g", e,
+                   out[e], t.model[0][e]);
     }
-    CHECK(t.memory[1].stats.fallbacks > 0, "nothing was read again");
+    EXPECT(t.memory[1].stats.fallbacks > 0, "nothing was read again");
     destroy();
 }
 

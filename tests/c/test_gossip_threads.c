@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Compiled: threads (with the thread sanitizer). */
 /*
  * Accumulator and queue between real threads, under the thread sanitizer. The window is
  * memory that all share: words and sums are atomic, as MPI's are; messages are copied
@@ -11,10 +12,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/gossip/accumulator.h"
-#include "../../csrc/gossip/exchange.h"
-#include "../../csrc/gossip/queue.h"
+#include "base/random.h"
+#include "gossip/accumulator.h"
+#include "gossip/exchange.h"
+#include "gossip/queue.h"
 #include "check.h"
 
 enum { RANKS = 4, COUNT = 1500, ACTIONS = 3000, CAP = 2 };
@@ -116,8 +117,8 @@ static void collect(struct rank *r)
 {
     struct moving own = {.x = r->model};
     uint64_t deltas;
-    CHECK_OK(exchange_collect(&r->memory, &own, &deltas));
-    CHECK(deltas <= CAP, "%llu deltas", (unsigned long long)deltas);
+    EXPECT_OK(exchange_collect(&r->memory, &own, &deltas));
+    EXPECT(deltas <= CAP, "%llu deltas", (unsigned long long)deltas);
 }
 
 /* A whole number from every element, so that sums are exact. */
@@ -125,17 +126,17 @@ static void give(struct rank *r, uint32_t peer)
 {
     const struct layout *l = &r->memory.layout;
     bool reserved;
-    CHECK_OK(accumulator_reserve(&r->memory, peer, CAP, &reserved));
+    EXPECT_OK(accumulator_reserve(&r->memory, peer, CAP, &reserved));
     for (size_t first = 0; reserved && first < COUNT; first += l->chunk) {
         size_t n = chunk_length(l, first);
         for (size_t i = 0; i < n; i++) {
             ((double *)r->memory.change)[i] = 1;
             r->model[first + i] -= 1;
         }
-        CHECK_OK(accumulator_add_chunk(&r->memory, peer, first));
+        EXPECT_OK(accumulator_add_chunk(&r->memory, peer, first));
     }
     if (reserved)
-        CHECK_OK(accumulator_landed(&r->memory, peer));
+        EXPECT_OK(accumulator_landed(&r->memory, peer));
 }
 
 static void push(struct rank *r, uint32_t peer, double stamp)
@@ -143,7 +144,7 @@ static void push(struct rank *r, uint32_t peer, double stamp)
     bool pushed;
     for (size_t i = 0; i < COUNT; i++)
         r->message[i] = stamp;
-    CHECK_OK(gossip_push(&r->memory, peer, r->message, NULL, NULL, &pushed));
+    EXPECT_OK(gossip_push(&r->memory, peer, r->message, NULL, NULL, &pushed));
     r->pushed += pushed;
 }
 
@@ -151,7 +152,7 @@ static void drain(struct rank *r)
 {
     bool taken;
     uint32_t source;
-    CHECK_OK(gossip_take(&r->memory, NULL, r->message, &source, &taken));
+    EXPECT_OK(gossip_take(&r->memory, NULL, r->message, &source, &taken));
     r->drained += taken;
     for (size_t i = 1; taken && i < COUNT; i++)
         INVARIANT("whole", r->message[i] == r->message[0], "element %zu", i);
@@ -200,13 +201,13 @@ static void create(void)
                                     .max_uncollected = CAP};
     for (uint32_t i = 0; i < RANKS; i++) {
         struct rank *r = &ranks[i];
-        CHECK_OK(layout_init(&r->memory.layout, RANKS, &options));
-        CHECK_OK(gossip_memory_init(&r->memory));
+        EXPECT_OK(layout_init(&r->memory.layout, RANKS, &options));
+        EXPECT_OK(gossip_memory_init(&r->memory));
         r->window = (struct window){.ops = &ops,
                                     .rank = i,
                                     .size = RANKS,
                                     .memory = calloc(1, r->memory.layout.bytes)};
-        CHECK(r->window.memory, "no memory");
+        EXPECT(r->window.memory, "no memory");
         r->memory.window = &r->window;
     }
 }
@@ -216,7 +217,7 @@ int main(void)
     pthread_t threads[RANKS];
     create();
     for (int i = 0; i < RANKS; i++)
-        CHECK(pthread_create(&threads[i], NULL, run, &ranks[i]) == 0, "no thread");
+        EXPECT(pthread_create(&threads[i], NULL, run, &ranks[i]) == 0, "no thread");
     for (int i = 0; i < RANKS; i++)
         pthread_join(threads[i], NULL);
     uint64_t pushed = 0, drained = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Grouped allreduces on simulated ranks: the participant as it runs under MPI, over
+ * Grouped allreduces on simulated ranks: the object as it runs under MPI, over
  * simulated messages and windows, with applications that come when they like, leave,
  * come back, and processes that stand still at any moment for any time. After every
  * round that an application has waited for, and at the end:
@@ -23,14 +23,14 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/group/group.h"
+#include "base/random.h"
+#include "group/group.h"
 #include "check.h"
 #include "sim_window.h"
 
 enum {
     RANKS = 9,
-    MOST_COUNT = 60,
+    MAX_COUNT = 60,
     RESULTS = 4096,
     TIMEOUT_US = 10000,
     WAKE_APP = 1,
@@ -46,8 +46,8 @@ struct result {
 
 struct rank {
     struct pcoll_group g;
-    struct context *context;
-    double x[MOST_COUNT];
+    struct communicator *communicator;
+    double x[MAX_COUNT];
     bool waits, is_away, is_done;
     int64_t since, stood; /* waits, in all its standstills; ns */
     uint64_t rounds, commits;
@@ -64,7 +64,7 @@ static struct {
     uint32_t only; /* calm but for this one, which stands still; RANKS: no such */
     uint32_t standstills;
     int64_t end, checked;
-    double sum[MOST_COUNT];
+    double sum[MAX_COUNT];
     struct result results[RESULTS];
     uint32_t result_count;
 } w;
@@ -79,12 +79,12 @@ static void dump(FILE *out)
     for (uint32_t r = 0; r < w.ranks; r++) {
         struct pcoll_group *g = &w.rank[r].g;
         fprintf(out,
-                "rank %u: phase %d round %llu contribution %d verdict %d marked %d "
+                "rank %u: phase %d round %llu contribution %d decision %d marked %d "
                 "group %u/%u match %d waits %d away %d stands %d started %llu\n",
                 r, g->phase, (unsigned long long)g->round, g->now.contribution,
-                g->now.verdict, g->now.marked, g->now.name.leader, g->now.name.seq,
+                g->now.decision, g->now.marked, g->now.name.leader, g->now.name.seq,
                 g->match.state, w.rank[r].waits, w.rank[r].is_away, w.stands[r],
-                (unsigned long long)atomic_load(&g->started));
+                (unsigned long long)atomic_load(&g->shared.started));
     }
 }
 
@@ -104,16 +104,16 @@ static void draw_grid(pcoll_group_options *o)
 static void make_rank(uint32_t r, const pcoll_group_options *options)
 {
     struct rank *k = &w.rank[r];
-    CHECK_OK(context_create(sim_endpoint(w.sim, r), NULL, &k->context));
+    EXPECT_OK(communicator_create(sim_endpoint(w.sim, r), NULL, &k->communicator));
     k->g.options = *options;
     k->g.options.bandwidth = draw(2) ? 0 : 1 + draw(100);
-    k->g.context = k->context;
-    CHECK_OK(group_prepare(&k->g, r, w.ranks));
+    k->g.communicator = k->communicator;
+    EXPECT_OK(group_prepare(&k->g, r, w.ranks));
     k->g.cell = r;
     k->g.cells = calloc(w.ranks, sizeof *k->g.cells);
     for (uint32_t p = 0; p < w.ranks; p++)
         k->g.cells[p] = p;
-    CHECK_OK(context_register(k->context, &k->g.base, 0));
+    EXPECT_OK(communicator_register(k->communicator, &k->g.base, 0));
     for (uint32_t i = 0; i < w.count; i++)
         w.sum[i] += k->x[i] = (double)draw(1000000) / 1000;
 }
@@ -123,7 +123,7 @@ static void create(uint64_t seed)
     memset(&w, 0, sizeof w);
     w.seed = seed;
     w.ranks = 1 + draw(RANKS);
-    w.count = draw(MOST_COUNT + 1);
+    w.count = draw(MAX_COUNT + 1);
     w.only = draw(4) ? RANKS : draw(w.ranks);
     w.calm = w.only < RANKS || !draw(3);
     struct sim_options options = {.size = w.ranks,
@@ -134,7 +134,7 @@ static void create(uint64_t seed)
                                   .stall_one_in = draw(2) * 20,
                                   .stall_longest = 100000,
                                   .spurious_one_in = 10};
-    CHECK_OK(sim_create(&options, &w.sim));
+    EXPECT_OK(sim_create(&options, &w.sim));
     pcoll_group_options o = {.count = w.count,
                              .dtype = PCOLL_FLOAT64,
                              .timeout_us = TIMEOUT_US,
@@ -148,10 +148,10 @@ static void create(uint64_t seed)
     for (uint32_t r = 0; r < w.ranks; r++) {
         struct pcoll_group *g = &w.rank[r].g;
         g->window = w.windows[r];
-        CHECK_OK(group_attach(g));
+        EXPECT_OK(group_attach(g));
         g->now.data.piece = 1 + draw(8);
         g->driven = true;
-        context_kick(w.rank[r].context, &g->base);
+        communicator_notify(w.rank[r].communicator, &g->base);
         sim_wake(w.sim, r, draw(1000000), WAKE_APP);
         if (!w.calm || r == w.only)
             sim_wake(w.sim, r, 1 + draw(40 * TIMEOUT_US) * INT64_C(1000), WAKE_PROCESS);
@@ -162,9 +162,9 @@ static void create(uint64_t seed)
 static void destroy(void)
 {
     for (uint32_t r = 0; r < w.ranks; r++) {
-        context_unregister(w.rank[r].context, 0);
+        communicator_unregister(w.rank[r].communicator, 0);
         group_dispose(&w.rank[r].g);
-        context_destroy(&w.rank[r].context);
+        communicator_destroy(&w.rank[r].communicator);
     }
     sim_windows_destroy(w.ranks, w.windows);
     sim_free(&w.sim);
@@ -202,16 +202,16 @@ static bool is_near_to(double a, double b)
 static void check_round(uint32_t r)
 {
     struct rank *k = &w.rank[r];
-    const struct pcoll_group_round *round = &k->g.outcome;
+    const struct pcoll_group_round *round = &k->g.shared.outcome;
     uint32_t side = k->g.grid.side[round->axis];
-    uint64_t list =
-        hash(0, k->g.outcome_ranks, round->members * sizeof *k->g.outcome_ranks);
+    uint64_t list = hash(0, k->g.shared.outcome_ranks,
+                         round->members * sizeof *k->g.shared.outcome_ranks);
     INVARIANT("side", round->members <= side, "%u members, side %u", round->members,
               side);
-    CHECK(k->g.outcome_ranks[round->position] == r, "rank %u at place %u", r,
-          round->position);
-    CHECK(round->active >= 1 && round->active <= round->members, "%u of %u",
-          round->active, round->members);
+    EXPECT(k->g.shared.outcome_ranks[round->position] == r, "rank %u at place %u", r,
+           round->position);
+    EXPECT(round->active >= 1 && round->active <= round->members, "%u of %u",
+           round->active, round->members);
     check_agreement(round, list, hash(1, k->x, w.count * sizeof *k->x));
     for (uint32_t i = 0; i < w.count && round->exact; i++)
         INVARIANT("exact", is_near_to(k->x[i], w.sum[i] / w.ranks),
@@ -260,18 +260,19 @@ static void poll(uint32_t r)
     struct rank *k = &w.rank[r];
     if (w.stands[r])
         return;
-    context_poll(k->context);
-    CHECK_OK(context_check(k->context));
+    communicator_poll(k->communicator);
+    EXPECT_OK(communicator_check(k->communicator));
 }
 
 static void take_result(uint32_t r)
 {
     struct rank *k = &w.rank[r];
-    if (!k->waits || atomic_load(&k->g.finished) < atomic_load(&k->g.started))
+    if (!k->waits ||
+        atomic_load(&k->g.shared.finished) < atomic_load(&k->g.shared.started))
         return;
     k->waits = false;
     k->rounds++;
-    if (!k->g.outcome.is_void) {
+    if (!k->g.shared.outcome.is_void) {
         memcpy(k->x, k->g.now.data.landing, w.count * sizeof *k->x);
         k->commits++;
         check_round(r);
@@ -286,8 +287,8 @@ static void start(uint32_t r)
     memcpy(w.windows[r]->memory + k->g.place.input_at, k->x, w.count * sizeof *k->x);
     k->waits = true;
     k->since = sim_now(w.sim);
-    atomic_fetch_add(&k->g.started, 1);
-    context_kick(k->context, &k->g.base);
+    atomic_fetch_add(&k->g.shared.started, 1);
+    communicator_notify(k->communicator, &k->g.base);
 }
 
 /* Leaves now and then, and comes back. Also while its round is under way. */
@@ -295,8 +296,8 @@ static void change_mind(uint32_t r)
 {
     struct rank *k = &w.rank[r];
     k->is_away = !k->is_away;
-    atomic_store(&k->g.wants_away, k->is_away);
-    context_kick(k->context, &k->g.base);
+    atomic_store(&k->g.shared.wants_away, k->is_away);
+    communicator_notify(k->communicator, &k->g.base);
     sim_wake(w.sim, r, draw(5 * TIMEOUT_US) * INT64_C(1000), WAKE_APP);
 }
 
@@ -319,7 +320,7 @@ static void act(uint32_t r)
         start(r);
         if (!w.calm && !draw(30)) { /* leaves right away: this round counts still */
             k->is_away = true;
-            atomic_store(&k->g.wants_away, true);
+            atomic_store(&k->g.shared.wants_away, true);
         }
     }
 }
@@ -369,7 +370,7 @@ static bool all_are_done(void)
 static bool all_have_closed(void)
 {
     for (uint32_t r = 0; r < w.ranks; r++)
-        if (!atomic_load(&w.rank[r].g.closed))
+        if (!atomic_load(&w.rank[r].g.shared.closed))
             return false;
     return true;
 }
@@ -378,8 +379,8 @@ static void close_all(void)
 {
     int64_t begin = sim_now(w.sim);
     for (uint32_t r = 0; r < w.ranks; r++) {
-        w.rank[r].g.closing = true;
-        context_kick(w.rank[r].context, &w.rank[r].g.base);
+        w.rank[r].g.shared.closing = true;
+        communicator_notify(w.rank[r].communicator, &w.rank[r].g.base);
         poll(r);
     }
     while (!all_have_closed() && step())
@@ -388,10 +389,10 @@ static void close_all(void)
     INVARIANT("quiet", all_have_closed(), "not all have closed");
     uint64_t taken = 0, sent = 0;
     for (uint32_t r = 0; r < w.ranks; r++) {
-        sent += w.rank[r].g.sent;
-        taken += w.rank[r].g.taken;
+        sent += w.rank[r].g.wire.sent;
+        taken += w.rank[r].g.wire.received;
     }
-    INVARIANT("quiet", sent == taken, "%llu words sent, %llu taken",
+    INVARIANT("quiet", sent == taken, "%llu messages sent, %llu received",
               (unsigned long long)sent, (unsigned long long)taken);
 }
 
@@ -405,10 +406,12 @@ static void check_back(void)
     for (uint32_t r = 0; r < w.ranks; r++)
         for (uint32_t s = 0; s < w.ranks; s++)
             INVARIANT("back",
-                      roll_is_live(&w.rank[r].g.roll, s) || w.rank[s].g.come_back,
+                      membership_is_live(&w.rank[r].g.membership, s) ||
+                          w.rank[s].g.rejoin.suspected,
                       "rank %u takes rank %u for %s", r, s,
-                      w.rank[r].g.roll.entries[s].standing == STANDING_AWAY ? "away"
-                                                                            : "silent");
+                      w.rank[r].g.membership.entries[s].status == MEMBER_AWAY
+                          ? "away"
+                          : "silent");
 }
 
 static uint64_t test_random(uint64_t seed)
@@ -428,11 +431,11 @@ static uint64_t test_random(uint64_t seed)
         commits += w.rank[r].commits;
         INVARIANT("blame",
                   !w.calm || (w.only < RANKS && r != w.only) ||
-                      (w.rank[r].g.roll.entries[r].returns <= w.standstills &&
-                       !w.rank[r].g.stats.suspected),
+                      (w.rank[r].g.membership.entries[r].returns <= w.standstills &&
+                       !w.rank[r].g.shared.stats.suspected),
                   "rank %u stood still %u times, has come back %u times, suspects %llu",
-                  r, w.standstills, w.rank[r].g.roll.entries[r].returns,
-                  (unsigned long long)w.rank[r].g.stats.suspected);
+                  r, w.standstills, w.rank[r].g.membership.entries[r].returns,
+                  (unsigned long long)w.rank[r].g.shared.stats.suspected);
         INVARIANT("calm",
                   !w.calm || w.only < RANKS || w.rank[r].commits == w.rank[r].rounds,
                   "rank %u: %llu of %llu rounds were void without a failure", r,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Compiled: threads (with the thread sanitizer). */
 /*
  * Grouped allreduce as it runs under MPI, on ranks that are threads, each with an
  * agent: the application on one side, the driver on the other, and windows that all
  * share. The thread sanitizer watches that inputs and parts are read only after the
- * notice that they are there, and written only after the verdict.
+ * notice that they are there, and written only after the decision.
  *
  * (In a void round somebody may still read what is written anew, by design, and throws
  * it away: test_group.c is for that. Here the timeouts are out of reach.)
@@ -12,8 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/group/group.h"
+#include "base/random.h"
+#include "group/group.h"
 #include "check.h"
 #include "inproc.h"
 
@@ -22,7 +23,7 @@ enum { RANKS = 4, ROUNDS = 300, COUNT = 50 };
 static struct rank {
     uint32_t rank;
     struct progress *progress;
-    struct context *context;
+    struct communicator *communicator;
     struct pcoll_group g;
     struct window window;
     double x[COUNT];
@@ -110,12 +111,12 @@ static const struct window_ops ops = {.get = get_words,
 static bool over(void *arg)
 {
     struct rank *r = arg;
-    return atomic_load(&r->g.finished) == atomic_load(&r->g.started);
+    return atomic_load(&r->g.shared.finished) == atomic_load(&r->g.shared.started);
 }
 
 static bool closed(void *arg)
 {
-    return atomic_load(&((struct rank *)arg)->g.closed);
+    return atomic_load(&((struct rank *)arg)->g.shared.closed);
 }
 
 static void *application(void *arg)
@@ -126,24 +127,25 @@ static void *application(void *arg)
         for (int i = 0; i < COUNT; i++)
             input[i] = t % 2 ? r->x[i] : (double)(r->rank + 10 * t);
         inproc_nap(r->rank, 2 * t);
-        atomic_fetch_add(&r->g.started, 1);
-        context_kick(r->context, &r->g.base);
+        atomic_fetch_add(&r->g.shared.started, 1);
+        communicator_notify(r->communicator, &r->g.base);
         inproc_nap(r->rank, 2 * t + 1);
-        inproc_wait(r->progress, r->context, over, r);
-        pthread_mutex_lock(&r->g.mutex);
-        CHECK(!r->g.outcome.is_void && r->g.outcome.index == t, "round %llu",
-              (unsigned long long)t);
-        pthread_mutex_unlock(&r->g.mutex);
+        inproc_wait(r->progress, r->communicator, over, r);
+        pthread_mutex_lock(&r->g.shared.mutex);
+        EXPECT(!r->g.shared.outcome.is_void && r->g.shared.outcome.index == t,
+               "round %llu", (unsigned long long)t);
+        pthread_mutex_unlock(&r->g.shared.mutex);
         memcpy(r->x, r->g.now.data.landing, sizeof r->x);
         double average = 10.0 * (double)(t - 1) + (RANKS - 1) / 2.0;
         for (int i = 0; i < COUNT && t % 2; i++)
-            CHECK(r->x[i] == average, "round %llu: %g", (unsigned long long)t, r->x[i]);
+            EXPECT(r->x[i] == average, "round %llu: %g", (unsigned long long)t,
+                   r->x[i]);
     }
     progress_lock(r->progress);
-    r->g.closing = true;
+    r->g.shared.closing = true;
     progress_unlock(r->progress);
-    context_kick(r->context, &r->g.base);
-    inproc_wait(r->progress, r->context, closed, r);
+    communicator_notify(r->communicator, &r->g.base);
+    inproc_wait(r->progress, r->communicator, closed, r);
     return NULL;
 }
 
@@ -151,10 +153,11 @@ static void create(struct inproc *net, uint32_t rank, int32_t keys)
 {
     struct rank *r = &ranks[rank];
     *r = (struct rank){.rank = rank};
-    CHECK_OK(progress_create(&r->progress));
-    struct transport *t = inproc_endpoint(net, rank, progress_bell(r->progress)->page);
-    CHECK_OK(context_create(t, r->progress, &r->context));
-    r->g.context = r->context;
+    EXPECT_OK(progress_create(&r->progress));
+    struct transport *t =
+        inproc_endpoint(net, rank, progress_doorbell(r->progress)->page);
+    EXPECT_OK(communicator_create(t, r->progress, &r->communicator));
+    r->g.communicator = r->communicator;
     r->g.options = (pcoll_group_options){.count = COUNT,
                                          .dtype = PCOLL_FLOAT64,
                                          .keys = keys,
@@ -162,7 +165,7 @@ static void create(struct inproc *net, uint32_t rank, int32_t keys)
                                          .side = {2, 2},
                                          .timeout_us = 600000000,
                                          .every = 1};
-    CHECK_OK(group_prepare(&r->g, rank, RANKS));
+    EXPECT_OK(group_prepare(&r->g, rank, RANKS));
     r->g.cell = rank;
     r->g.cells = calloc(RANKS, sizeof *r->g.cells);
     for (uint32_t i = 0; i < RANKS; i++)
@@ -172,18 +175,18 @@ static void create(struct inproc *net, uint32_t rank, int32_t keys)
                                 .size = RANKS,
                                 .memory = calloc(1, r->g.place.bytes)};
     r->g.window = &r->window;
-    CHECK_OK(group_attach(&r->g));
-    CHECK_OK(context_register(r->context, &r->g.base, 0));
-    progress_add(r->progress, &r->context->source);
+    EXPECT_OK(group_attach(&r->g));
+    EXPECT_OK(communicator_register(r->communicator, &r->g.base, 0));
+    progress_add(r->progress, &r->communicator->source);
 }
 
 static void destroy(struct rank *r)
 {
-    progress_remove(r->progress, &r->context->source);
+    progress_remove(r->progress, &r->communicator->source);
     progress_destroy(&r->progress);
-    context_unregister(r->context, 0);
+    communicator_unregister(r->communicator, 0);
     group_dispose(&r->g);
-    context_destroy(&r->context);
+    communicator_destroy(&r->communicator);
     free(r->window.memory);
 }
 
@@ -195,11 +198,11 @@ static void run(int32_t keys)
     for (uint32_t i = 0; i < RANKS; i++)
         create(net, i, keys);
     for (uint32_t i = 0; i < RANKS; i++) {
-        CHECK_OK(progress_start_agent(ranks[i].progress));
+        EXPECT_OK(progress_start_agent(ranks[i].progress));
         progress_lock(ranks[i].progress);
         ranks[i].g.driven = true;
         progress_unlock(ranks[i].progress);
-        context_kick(ranks[i].context, &ranks[i].g.base);
+        communicator_notify(ranks[i].communicator, &ranks[i].g.base);
     }
     for (uint32_t i = 0; i < RANKS; i++)
         pthread_create(&threads[i], NULL, application, &ranks[i]);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matchmaking (csrc/group/match.h) of 1 to 40 simulated peers, in several keys and
- * rounds, under seeded delays, clocks, failures and reports of failures; the invariants
- * are in matching_check.c. And any messages at any time to one machine.
+ * Matchmaking (csrc/protocol/group/matchmaking.h) of 1 to 40 simulated peers, in
+ * several keys and rounds, under seeded delays, clocks, failures and reports of
+ * failures; the invariants are in matching_check.c. And any messages at any time to one
+ * machine.
  *
  *   PARTIALCOLL_SEED=n        run seed n only, again
  *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
@@ -10,7 +11,7 @@
  */
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
+#include "base/random.h"
 #include "check.h"
 #include "matching.h"
 
@@ -24,8 +25,8 @@ static struct matching_plan draw_plan(uint64_t seed)
 {
     struct matching_plan p = {.seed = seed};
 #define DRAW(n, bound) splitmix_below(seed, 1000000 + (n), bound)
-    p.peers = DRAW(1, 20) ? 1 + DRAW(2, 9) : 10 + DRAW(2, MOST_PEERS - 9);
-    p.rounds = 1 + DRAW(3, p.peers > 9 ? 2 : MOST_ROUNDS - 1);
+    p.peers = DRAW(1, 20) ? 1 + DRAW(2, 9) : 10 + DRAW(2, MAX_PEERS - 9);
+    p.rounds = 1 + DRAW(3, p.peers > 9 ? 2 : MAX_ROUNDS - 1);
     p.keys = 1 + DRAW(4, p.peers < 3 ? p.peers : 3);
     p.delays = (enum delays)(DRAW(5, 8) > 2 ? DRAW(6, 2) : 2);
     p.delay = 1 + DRAW(7, PATIENCE / 4);
@@ -34,7 +35,7 @@ static struct matching_plan draw_plan(uint64_t seed)
     p.wrong_times = DRAW(10, 8) == 0;
     p.wrong_keys = DRAW(19, 8) == 0;
     p.expectation = (enum expectation)DRAW(11, 3);
-    p.most = DRAW(12, 4) ? MOST_PEERS : 1 + DRAW(13, p.peers);
+    p.most = DRAW(12, 4) ? MAX_PEERS : 1 + DRAW(13, p.peers);
     p.window = (DRAW(14, 4) ? 40 : DRAW(15, 22)) * PATIENCE;
     static const int64_t spreads[] = {0, PATIENCE / 4, 6 * PATIENCE, 20 * PATIENCE,
                                       90 * PATIENCE};
@@ -112,7 +113,7 @@ static void deliver(struct match *m, uint32_t peers, int64_t now)
             while (match_next(&m[i], &message)) {
                 struct match *to = &m[message.peer];
                 message.peer = i;
-                match_take(to, now, &message);
+                match_on_message(to, now, &message);
                 more = true;
             }
         }
@@ -122,7 +123,8 @@ static void deliver(struct match *m, uint32_t peers, int64_t now)
 static void join(struct match *m, uint32_t peers, uint32_t peer, uint64_t round)
 {
     struct match_entry all[8];
-    struct match_goal goal = {.round = round, .most = 8, .window = 40 * PATIENCE};
+    struct match_goal goal = {
+        .round = round, .max_members = 8, .window = 40 * PATIENCE};
     for (uint32_t i = 0; i < peers; i++)
         all[i] = (struct match_entry){.peer = i};
     match_begin(&m[peer], 0, &goal);
@@ -136,7 +138,7 @@ static void test_left_and_back(void)
 {
     struct match m[3];
     for (uint32_t i = 0; i < 3; i++)
-        CHECK_OK(match_init(&m[i], i, 3, PATIENCE));
+        EXPECT_OK(match_init(&m[i], i, 3, PATIENCE));
     join(m, 3, 0, 5);
     join(m, 3, 2, 5);
     match_abandon(&m[2], 0);
@@ -160,10 +162,10 @@ static void test_behind(void)
 {
     struct match m[2];
     for (uint32_t i = 0; i < 2; i++)
-        CHECK_OK(match_init(&m[i], i, 2, PATIENCE));
+        EXPECT_OK(match_init(&m[i], i, 2, PATIENCE));
     join(m, 2, 0, 7);
     match_tick(&m[0], 40 * PATIENCE);
-    CHECK(match_list(&m[0]) && match_list(&m[0])->count == 1, "not alone");
+    EXPECT(match_list(&m[0]) && match_list(&m[0])->count == 1, "not alone");
     match_end(&m[0]);
     join(m, 2, 1, 7);
     INVARIANT("ahead", match_state(&m[1]) == MATCH_BEHIND && match_ahead(&m[1]) == 8,
@@ -181,9 +183,9 @@ static void test_large_ranks(void)
 {
     enum { SIZE = 70000, HIGH = SIZE - 1 };
     struct match m[2];
-    struct match_goal goal = {.most = 8, .expected = 2, .window = 40 * PATIENCE};
+    struct match_goal goal = {.max_members = 8, .expected = 2, .window = 40 * PATIENCE};
     for (uint32_t i = 0; i < 2; i++) {
-        CHECK_OK(match_init(&m[i], i * HIGH, SIZE, PATIENCE));
+        EXPECT_OK(match_init(&m[i], i * HIGH, SIZE, PATIENCE));
         match_begin(&m[i], 0, &goal);
     }
     match_candidates(&m[0], 0, &(struct match_entry){.peer = HIGH}, 1);
@@ -192,7 +194,7 @@ static void test_large_ranks(void)
         struct match_message message;
         while (match_next(&m[i % 2], &message)) {
             message.peer = i % 2 * HIGH;
-            match_take(&m[1 - i % 2], 0, &message);
+            match_on_message(&m[1 - i % 2], 0, &message);
         }
     }
     for (uint32_t i = 0; i < 2; i++) {
@@ -208,10 +210,10 @@ static void test_large_ranks(void)
 static void test_bad_input(void)
 {
     struct match m;
-    CHECK(match_init(&m, 3, 3, PATIENCE) == PCOLL_EINVAL, "rank 3 of 3");
-    CHECK(match_init(&m, 0, 0, PATIENCE) == PCOLL_EINVAL, "no ranks");
-    CHECK(match_init(&m, 0, 3, 0) == PCOLL_EINVAL, "no patience");
-    CHECK(match_init(&m, 0, 3, INT64_MAX) == PCOLL_EINVAL, "too much patience");
+    EXPECT(match_init(&m, 3, 3, PATIENCE) == PCOLL_EINVAL, "rank 3 of 3");
+    EXPECT(match_init(&m, 0, 0, PATIENCE) == PCOLL_EINVAL, "no ranks");
+    EXPECT(match_init(&m, 0, 3, 0) == PCOLL_EINVAL, "no patience");
+    EXPECT(match_init(&m, 0, 3, INT64_MAX) == PCOLL_EINVAL, "too much patience");
 }
 
 static void fuzz(uint64_t cases)
@@ -222,8 +224,8 @@ static void fuzz(uint64_t cases)
                  (unsigned long long)seed);
         formed += matching_fuzz(seed);
     }
-    CHECK(cases < 1000 || formed > cases / 20, "only %llu lists were formed",
-          (unsigned long long)formed);
+    EXPECT(cases < 1000 || formed > cases / 20, "only %llu lists were formed",
+           (unsigned long long)formed);
     printf("matching: %llu times any messages, %llu lists formed\n",
            (unsigned long long)cases, (unsigned long long)formed);
 }

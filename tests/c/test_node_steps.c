@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Compiled: interleaved (with points at which others may come between). */
 /*
  * The protocol of a domain in shared memory (csrc/domain/node.h), step by step: seeded
  * schedules of everything that a handle can be, and for the smallest handles all
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../csrc/base/splitmix.h"
+#include "base/random.h"
 #include "check.h"
 #include "steps.h"
 
@@ -71,7 +72,7 @@ static struct steps_options draw(uint64_t seed)
     struct dice d = {.seed = seed};
     struct steps_options o = {.ranks = PICK(&d, rank_counts)};
     if (roll(&d, 1000) == 0) /* more than a word of them */
-        o.ranks = 64 + roll(&d, STEPS_MOST_RANKS - 63);
+        o.ranks = 64 + roll(&d, STEPS_MAX_RANKS - 63);
     o.handle = draw_handle(&d, o.ranks);
     o.calls = o.ranks > 8 ? 2 : 1 + roll(&d, 6);
     o.ending = (enum world_ending)roll(&d, LENGTH(endings));
@@ -116,37 +117,37 @@ static void test_parts(void)
     pcoll_options o = {.history = 2, .owned_send = 1, .policy.max_staleness = 1};
     pcoll_buffer buffer = {.count = 100, .dtype = PCOLL_FLOAT64, .op = PCOLL_SUM};
     struct round_shape shape;
-    CHECK_OK(round_shape_init(&shape, RANKS, &buffer, 1, NULL));
+    EXPECT_OK(round_shape_init(&shape, RANKS, &buffer, 1, NULL));
     for (uint32_t domain = 0; domain < DOMAINS; domain++) {
         static uint8_t times[1 << 16];
         size_t bytes = 0;
         memset(times, 0, sizeof times);
         for (uint32_t rank = 0; rank < RANKS; rank++) {
-            struct plane p;
-            CHECK_OK(plane_init(&p, rank, RANKS, hosts, 0));
+            struct placement p;
+            EXPECT_OK(placement_init(&p, rank, RANKS, hosts, 0));
             for (int part = 0; p.index == domain && part < NODE_PARTS; part++) {
                 size_t offset, length;
                 bytes = node_bytes(&shape, &o, &p);
                 node_part(&shape, &o, &p, (enum node_part)part, &offset, &length);
-                CHECK(offset + length <= bytes && bytes < sizeof times, "part %d",
-                      part);
+                EXPECT(offset + length <= bytes && bytes < sizeof times, "part %d",
+                       part);
                 for (size_t i = 0; i < length; i++)
                     times[offset + i]++;
             }
-            plane_destroy(&p);
+            placement_destroy(&p);
         }
         for (size_t i = 0; i < bytes; i++)
-            CHECK(times[i] == 1, "byte %zu of %zu is reserved %d times", i, bytes,
-                  times[i]);
+            EXPECT(times[i] == 1, "byte %zu of %zu is reserved %d times", i, bytes,
+                   times[i]);
     }
     round_shape_destroy(&shape);
 }
 
-struct tally {
+struct vote_count {
     uint64_t schedules, rounds, lost, steps, switches;
 };
 
-static const struct steps *run(const struct steps_options *o, struct tally *t)
+static const struct steps *run(const struct steps_options *o, struct vote_count *t)
 {
     describe(o);
     const struct steps *s = steps_run(o);
@@ -159,7 +160,7 @@ static const struct steps *run(const struct steps_options *o, struct tally *t)
 }
 
 /* All schedules with one departure more than this one has, after its last. */
-static void depart(struct steps_options *o, struct tally *t, int most)
+static void depart(struct steps_options *o, struct vote_count *t, int most)
 {
     static uint8_t choices[STEPPER_DEPARTURES + 1][STEPPER_PLANNED_STEPS];
     int depth = o->stepper.departures;
@@ -168,7 +169,7 @@ static void depart(struct steps_options *o, struct tally *t, int most)
     uint64_t steps = s->report.steps;
     if (depth >= most)
         return;
-    CHECK(steps < STEPPER_PLANNED_STEPS, "%llu steps", (unsigned long long)steps);
+    EXPECT(steps < STEPPER_PLANNED_STEPS, "%llu steps", (unsigned long long)steps);
     memcpy(choices[depth], s->report.choices, steps);
     o->stepper.departures++;
     for (uint32_t at = depth ? next[-1].at + 1 : 0; at < steps; at++)
@@ -198,7 +199,7 @@ static struct steps_options smallest(const char *policy, int deliver,
     return o;
 }
 
-static void run_departures(struct tally *t, int most)
+static void run_departures(struct vote_count *t, int most)
 {
     static const char *const policies[] = {"solo", "full"};
     for (size_t p = 0; p < LENGTH(policies); p++)
@@ -212,7 +213,7 @@ static void run_departures(struct tally *t, int most)
         }
 }
 
-static void print(const char *what, const struct tally *t, clock_t begin)
+static void print(const char *what, const struct vote_count *t, clock_t begin)
 {
     printf("%s: %llu schedules, %llu rounds (%llu lost to slow ranks), %llu steps, "
            "%llu switches, %.1f s: all invariants held\n",
@@ -223,15 +224,15 @@ static void print(const char *what, const struct tally *t, clock_t begin)
 
 int main(void)
 {
-    struct tally tally = {0}, planned = {0};
+    struct vote_count votes = {0}, planned = {0};
     uint64_t seed = setting("PARTIALCOLL_SEED", 0);
     uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 20000);
     int most = (int)setting("PARTIALCOLL_DEPARTURES", 2);
-    CHECK(most <= STEPPER_DEPARTURES, "PARTIALCOLL_DEPARTURES: at most %d",
-          STEPPER_DEPARTURES);
+    EXPECT(most <= STEPPER_DEPARTURES, "PARTIALCOLL_DEPARTURES: at most %d",
+           STEPPER_DEPARTURES);
     if (seed) {
         struct steps_options o = draw(seed);
-        run(&o, &tally);
+        run(&o, &votes);
         printf("%s\npassed\n", check_context);
         return 0;
     }
@@ -239,9 +240,9 @@ int main(void)
     clock_t begin = clock();
     for (seed = 1; seed <= schedules; seed++) {
         struct steps_options o = draw(seed);
-        run(&o, &tally);
+        run(&o, &votes);
     }
-    print("node steps, drawn", &tally, begin);
+    print("node steps, drawn", &votes, begin);
     begin = clock();
     run_departures(&planned, most);
     print("node steps, planned", &planned, begin);

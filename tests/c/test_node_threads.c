@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Compiled: threads (with the thread sanitizer). */
 /*
  * Domains in shared memory as they run under MPI (csrc/allreduce/handle.c, sharing.c),
- * but with ranks that are threads: each has an application thread, an agent, a bell,
- * and random delays. Four ranks in one domain, and in two with a fabric between them; a
- * result has several chunks. Results are compared between ranks; the thread sanitizer
- * watches.
+ * but with ranks that are threads: each has an application thread, an agent, a
+ * doorbell, and random delays. Four ranks in one domain, and in two with a fabric
+ * between them; a result has several chunks. Results are compared between ranks; the
+ * thread sanitizer watches.
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "../../csrc/allreduce/vertex.h"
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/domain/node.h"
+#include "allreduce/endpoint.h"
+#include "base/random.h"
+#include "domain/node.h"
 #include "check.h"
 #include "inproc.h"
 
@@ -29,9 +30,9 @@ struct rank {
     uint32_t rank;
     pcoll_options options;
     struct progress *progress;
-    struct context *context;
-    struct vertex *vertex;
-    struct node_site site;
+    struct communicator *communicator;
+    struct endpoint *endpoint;
+    struct node_hooks hooks;
     double sums[ROUNDS]; /* by round; 0: not seen */
     uint64_t joined_at;
 };
@@ -40,41 +41,41 @@ static struct rank ranks[RANKS];
 
 /* sharing.c */
 
-static struct bell_page *bell_of(uint32_t rank)
+static struct doorbell_page *doorbell_of(uint32_t rank)
 {
-    return progress_bell(ranks[rank].progress)->page;
+    return progress_doorbell(ranks[rank].progress)->page;
 }
 
 static void wake(void *arg, uint32_t rank)
 {
     (void)arg;
-    bell_wake_waiters(bell_of(rank));
+    doorbell_wake_waiters(doorbell_of(rank));
 }
 
 static void alert(void *arg, uint32_t rank)
 {
     struct rank *r = arg;
     if (rank == r->rank)
-        context_kick(r->context, &r->vertex->base);
+        communicator_notify(r->communicator, &r->endpoint->base);
     else
-        bell_ring(bell_of(rank));
+        doorbell_ring(doorbell_of(rank));
 }
 
 static int64_t now(void *arg)
 {
-    return context_now(((struct rank *)arg)->context);
+    return communicator_now(((struct rank *)arg)->communicator);
 }
 
 /* handle.c */
 
 static bool call_is_over(void *arg)
 {
-    struct vertex *v = ((struct rank *)arg)->vertex;
+    struct endpoint *v = ((struct rank *)arg)->endpoint;
     struct domain *d = v->domain;
-    bool ready = d->ops->ready(d, 0);
+    bool ready = d->ops->ready(d);
     if (!ready) {
-        vertex_help(v);
-        ready = d->ops->ready(d, 0);
+        endpoint_help(v);
+        ready = d->ops->ready(d);
     }
     return ready;
 }
@@ -82,39 +83,38 @@ static bool call_is_over(void *arg)
 static bool closed(void *arg)
 {
     struct rank *r = arg;
-    return atomic_load(&r->vertex->closing) == CLOSED;
+    return atomic_load(&r->endpoint->closing) == CLOSED;
 }
 
 static void wait_for_call(struct rank *r)
 {
-    struct domain *d = r->vertex->domain;
+    struct domain *d = r->endpoint->domain;
     if (progress_soon(r->progress, call_is_over, r))
         return;
     d->ops->sleeps(d, true);
-    inproc_wait(r->progress, r->context, call_is_over, r);
+    inproc_wait(r->progress, r->communicator, call_is_over, r);
     d->ops->sleeps(d, false);
 }
 
 static bool deliver(struct rank *r, pcoll_round *round)
 {
-    struct domain *d = r->vertex->domain;
+    struct domain *d = r->endpoint->domain;
     double recv[COUNT];
     void *buffers[] = {recv};
     uint64_t masks[2];
     bool moved = false, all = r->options.deliver == PCOLL_DELIVER_ALL;
     if (all)
         AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
-    int rc =
-        d->ops->deliver(d, 0, UINT64_MAX, UINT64_MAX, buffers, round, masks, &moved);
+    int rc = d->ops->deliver(d, UINT64_MAX, UINT64_MAX, buffers, round, masks, &moved);
     if (all)
         AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
     if (rc != PCOLL_OK)
         return false;
     if (moved)
-        vertex_look_again(r->vertex, false);
+        endpoint_poll(r->endpoint, false);
     for (int i = 0; i < COUNT; i++)
-        CHECK(recv[i] == recv[0], "element %d of round %llu: %g, the first one %g", i,
-              (unsigned long long)round->index, recv[i], recv[0]);
+        EXPECT(recv[i] == recv[0], "element %d of round %llu: %g, the first one %g", i,
+               (unsigned long long)round->index, recv[i], recv[0]);
     if (round->index < ROUNDS)
         r->sums[round->index] = recv[0];
     return true;
@@ -122,7 +122,7 @@ static bool deliver(struct rank *r, pcoll_round *round)
 
 static uint64_t call(struct rank *r, uint64_t t)
 {
-    struct domain *d = r->vertex->domain;
+    struct domain *d = r->endpoint->domain;
     bool one = r->options.deliver == PCOLL_DELIVER_ONE, any = false;
     double send[COUNT];
     const void *buffers[] = {send};
@@ -130,29 +130,29 @@ static uint64_t call(struct rank *r, uint64_t t)
     pcoll_round round = {0};
     for (int i = 0; i < COUNT; i++)
         send[i] = (double)(t + 1) * (r->rank + 1);
-    CHECK_OK(d->ops->deposit(d, 0, buffers, &outcome));
+    EXPECT_OK(d->ops->deposit(d, buffers, &outcome));
     memset(send, 0, sizeof send);
-    vertex_deposited(r->vertex, outcome);
+    endpoint_deposited(r->endpoint, outcome);
     wait_for_call(r);
     while (!(one && any) && deliver(r, &round))
         any = true;
-    CHECK(any, "nothing delivered");
-    CHECK_OK(d->ops->change(d, 0, member_finish));
+    EXPECT(any, "nothing delivered");
+    EXPECT_OK(d->ops->change(d, member_finish));
     return round.index + 1;
 }
 
 static void join(struct rank *r)
 {
-    struct domain *d = r->vertex->domain;
+    struct domain *d = r->endpoint->domain;
     pcoll_round round = {0};
-    CHECK_OK(d->ops->change(d, 0, member_join));
-    vertex_look_again(r->vertex, false);
+    EXPECT_OK(d->ops->change(d, member_join));
+    endpoint_poll(r->endpoint, false);
     while (!round.joined) {
         wait_for_call(r);
-        CHECK(deliver(r, &round), "nothing delivered");
+        EXPECT(deliver(r, &round), "nothing delivered");
     }
     r->joined_at = round.index;
-    CHECK_OK(d->ops->change(d, 0, member_finish));
+    EXPECT_OK(d->ops->change(d, member_finish));
 }
 
 static void *application(void *arg)
@@ -165,31 +165,31 @@ static void *application(void *arg)
     }
     join(r);
     progress_lock(r->progress);
-    CHECK_OK(vertex_close(r->vertex));
+    EXPECT_OK(endpoint_close(r->endpoint));
     progress_unlock(r->progress);
-    inproc_wait(r->progress, r->context, closed, r);
+    inproc_wait(r->progress, r->communicator, closed, r);
     return NULL;
 }
 
-/* The vertex, and the memory of its domain: the leader comes before its members. */
+/* The endpoint, and the memory of its domain: the leader comes before its members. */
 static void share(struct rank *r, void **memory)
 {
-    const struct plane *p = &r->vertex->plane;
+    const struct placement *p = &r->endpoint->placement;
     void **mine = &memory[p->index];
     if (p->leads) {
-        size_t bytes = node_bytes(&r->vertex->shape, &r->options, p);
+        size_t bytes = node_bytes(&r->endpoint->shape, &r->options, p);
         *mine = aligned_alloc(64, (bytes + 63) / 64 * 64);
-        CHECK(*mine, "no memory");
+        EXPECT(*mine, "no memory");
         memset(*mine, 0, bytes);
     }
-    r->site = (struct node_site){.memory = *mine,
-                                 .plane = p,
-                                 .slot = &r->vertex->base.slot,
-                                 .arg = r,
-                                 .wake = wake,
-                                 .alert = alert,
-                                 .now = now};
-    CHECK_OK(vertex_settle(r->vertex, &r->options, domain_node_create, &r->site));
+    r->hooks = (struct node_hooks){.memory = *mine,
+                                   .placement = p,
+                                   .slot = &r->endpoint->base.slot,
+                                   .arg = r,
+                                   .wake = wake,
+                                   .alert = alert,
+                                   .now = now};
+    EXPECT_OK(endpoint_settle(r->endpoint, &r->options, domain_node_create, &r->hooks));
 }
 
 static void create(struct rank *r, struct inproc *net, uint32_t rank, pcoll_options o,
@@ -198,28 +198,28 @@ static void create(struct rank *r, struct inproc *net, uint32_t rank, pcoll_opti
     static uint64_t const hosts[RANKS];
     *r = (struct rank){.rank = rank, .options = o};
     pcoll_buffer buffer = {.count = COUNT, .dtype = PCOLL_FLOAT64, .op = PCOLL_SUM};
-    CHECK_OK(progress_create(&r->progress));
-    struct transport *t = inproc_endpoint(net, rank, bell_of(rank));
-    CHECK_OK(context_create(t, r->progress, &r->context));
-    struct vertex_spec spec = {.ranks = RANKS,
-                               .hosts = hosts,
-                               .most = most,
-                               .buffers = &buffer,
-                               .nbuffers = 1,
-                               .options = &r->options};
-    CHECK_OK(vertex_create(r->context, &spec, &r->vertex));
+    EXPECT_OK(progress_create(&r->progress));
+    struct transport *t = inproc_endpoint(net, rank, doorbell_of(rank));
+    EXPECT_OK(communicator_create(t, r->progress, &r->communicator));
+    struct endpoint_spec spec = {.ranks = RANKS,
+                                 .hosts = hosts,
+                                 .most = most,
+                                 .buffers = &buffer,
+                                 .nbuffers = 1,
+                                 .options = &r->options};
+    EXPECT_OK(endpoint_create(r->communicator, &spec, &r->endpoint));
     share(r, memory);
-    CHECK_OK(context_register(r->context, &r->vertex->base, 0));
-    progress_add(r->progress, &r->context->source);
+    EXPECT_OK(communicator_register(r->communicator, &r->endpoint->base, 0));
+    progress_add(r->progress, &r->communicator->source);
 }
 
 static void destroy(struct rank *r)
 {
-    progress_remove(r->progress, &r->context->source);
+    progress_remove(r->progress, &r->communicator->source);
     progress_destroy(&r->progress);
-    context_unregister(r->context, 0);
-    vertex_destroy(&r->vertex);
-    context_destroy(&r->context);
+    communicator_unregister(r->communicator, 0);
+    endpoint_destroy(&r->endpoint);
+    communicator_destroy(&r->communicator);
 }
 
 static void compare(bool full)
@@ -228,11 +228,11 @@ static void compare(bool full)
         double sum = 0;
         for (int i = 0; i < RANKS; i++) {
             double here = ranks[i].sums[t];
-            CHECK(!sum || !here || here == sum, "round %d: %g and %g", t, sum, here);
+            EXPECT(!sum || !here || here == sum, "round %d: %g and %g", t, sum, here);
             sum = here ? here : sum;
         }
         if (full)
-            CHECK(sum == (t + 1) * RANKS * (RANKS + 1) / 2, "round %d: %g", t, sum);
+            EXPECT(sum == (t + 1) * RANKS * (RANKS + 1) / 2, "round %d: %g", t, sum);
     }
     for (int i = 1; i < RANKS; i++)
         INVARIANT("agreement", ranks[i].joined_at == ranks[0].joined_at,
@@ -253,7 +253,7 @@ static void run(pcoll_options o, uint32_t most, const char *policy)
         create(&ranks[i], net, i, o, most, memory);
     for (uint32_t i = 0; i < RANKS; i++) {
         progress_spin(ranks[i].progress, o.progress == PCOLL_PROGRESS_SPIN);
-        CHECK_OK(progress_start_agent(ranks[i].progress));
+        EXPECT_OK(progress_start_agent(ranks[i].progress));
     }
     for (uint32_t i = 0; i < RANKS; i++)
         pthread_create(&threads[i], NULL, application, &ranks[i]);
@@ -287,7 +287,7 @@ int main(void)
                                    .late = PCOLL_LATE_CARRY,
                                    .history = history,
                                    .progress = PCOLL_PROGRESS_AGENT};
-                CHECK_OK(pcoll_policy_parse(policies[policy], &o.policy));
+                EXPECT_OK(pcoll_policy_parse(policies[policy], &o.policy));
                 run(o, most, policies[policy]);
             }
         }

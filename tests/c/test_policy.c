@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/protocol/policy.h"
+#include "base/random.h"
+#include "protocol/policy.h"
 #include "check.h"
 
 static void test_text(void)
@@ -32,13 +32,13 @@ static void test_text(void)
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         pcoll_policy p, again;
         char text[200], twice[200];
-        CHECK_OK(pcoll_policy_parse(good[i].text, &p));
-        CHECK_OK(pcoll_policy_format(&p, text, sizeof text));
-        CHECK(!strcmp(text, good[i].canonical), "%s became %s", good[i].text, text);
-        CHECK_OK(pcoll_policy_parse(text, &again));
-        CHECK_OK(pcoll_policy_format(&again, twice, sizeof twice));
-        CHECK(!strcmp(text, twice), "%s became %s", text, twice);
-        CHECK(pcoll_policy_format(&p, text, 4) == PCOLL_EINVAL, "no room, and taken");
+        EXPECT_OK(pcoll_policy_parse(good[i].text, &p));
+        EXPECT_OK(pcoll_policy_format(&p, text, sizeof text));
+        EXPECT(!strcmp(text, good[i].canonical), "%s became %s", good[i].text, text);
+        EXPECT_OK(pcoll_policy_parse(text, &again));
+        EXPECT_OK(pcoll_policy_format(&again, twice, sizeof twice));
+        EXPECT(!strcmp(text, twice), "%s became %s", text, twice);
+        EXPECT(pcoll_policy_format(&p, text, 4) == PCOLL_EINVAL, "no room, and taken");
     }
 }
 
@@ -84,10 +84,10 @@ static void test_wrong_text(void)
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         pcoll_policy p = {.kind = 77};
-        CHECK(pcoll_policy_parse(wrong[i], &p) == PCOLL_EINVAL, "accepted \"%s\"",
-              wrong[i]);
-        CHECK(strstr(pcoll_last_error(), "quorum: expected") && p.kind == 77, "%s: %s",
-              wrong[i], pcoll_last_error());
+        EXPECT(pcoll_policy_parse(wrong[i], &p) == PCOLL_EINVAL, "accepted \"%s\"",
+               wrong[i]);
+        EXPECT(strstr(pcoll_last_error(), "quorum: expected") && p.kind == 77, "%s: %s",
+               wrong[i], pcoll_last_error());
     }
 }
 
@@ -98,19 +98,19 @@ static void test_check(void)
                                            "quorum:0.01"};
     pcoll_policy p;
     for (int i = 0; i < 3; i++) {
-        CHECK_OK(pcoll_policy_parse(impossible[i], &p));
-        CHECK(policy_check(&p, 4) == PCOLL_EINVAL, "%s of 4", impossible[i]);
-        CHECK(strstr(pcoll_last_error(), "expected 1 to 4 ranks"), "%s",
-              pcoll_last_error());
+        EXPECT_OK(pcoll_policy_parse(impossible[i], &p));
+        EXPECT(policy_check(&p, 4) == PCOLL_EINVAL, "%s of 4", impossible[i]);
+        EXPECT(strstr(pcoll_last_error(), "expected 1 to 4 ranks"), "%s",
+               pcoll_last_error());
     }
     for (int i = 0; i < 4; i++) {
-        CHECK_OK(pcoll_policy_parse(possible[i], &p));
-        CHECK_OK(policy_check(&p, 4));
+        EXPECT_OK(pcoll_policy_parse(possible[i], &p));
+        EXPECT_OK(policy_check(&p, 4));
     }
     p = (pcoll_policy){.kind = PCOLL_QUORUM, .fraction = NAN};
-    CHECK(policy_check(&p, 4) == PCOLL_EINVAL, "a fraction that is no number");
+    EXPECT(policy_check(&p, 4) == PCOLL_EINVAL, "a fraction that is no number");
     p = (pcoll_policy){.kind = PCOLL_SOLO, .linger = -1};
-    CHECK(policy_check(&p, 4) == PCOLL_EINVAL, "a negative linger");
+    EXPECT(policy_check(&p, 4) == PCOLL_EINVAL, "a negative linger");
 }
 
 enum { RANKS = 10, DRAWS = 20000 };
@@ -124,7 +124,7 @@ struct bed {
 
 static void make(struct bed *b, uint64_t live)
 {
-    *b = (struct bed){.live = live, .draw = {.stream = 42, .vertices = RANKS}};
+    *b = (struct bed){.live = live, .draw = {.stream = 42, .endpoints = RANKS}};
     b->round = (struct policy_round){
         .ranks = RANKS, .live = &b->live, .drawn = &b->drawn, .overdue = &b->overdue};
 }
@@ -140,26 +140,26 @@ static void test_draws(void)
         make(&b, (1u << RANKS) - 1);
         for (b.draw.round = 0; b.draw.round < DRAWS; b.draw.round++) {
             policy_open(&p, &b.draw, NULL, &b.round);
-            CHECK(b.round.drawn_count == m, "%u of %u drawn", b.round.drawn_count, m);
+            EXPECT(b.round.drawn_count == m, "%u of %u drawn", b.round.drawn_count, m);
             coordinator[b.round.coordinator]++;
             for (uint32_t i = 0; i < RANKS; i++)
                 count[i] += bitset_has(&b.drawn, i);
         }
         for (int i = 0; i < RANKS; i++) {
             double expected = (double)DRAWS * m / RANKS;
-            CHECK(fabs(count[i] - expected) < 0.1 * expected + 1, "rank %d: %d of %g",
-                  i, count[i], expected);
-            CHECK(abs(coordinator[i] - DRAWS / RANKS) < 200, "coordinator %d: %d", i,
-                  coordinator[i]);
+            EXPECT(fabs(count[i] - expected) < 0.1 * expected + 1, "rank %d: %d of %g",
+                   i, count[i], expected);
+            EXPECT(abs(coordinator[i] - DRAWS / RANKS) < 200, "coordinator %d: %d", i,
+                   coordinator[i]);
         }
         b.live &= ~(uint64_t)(1 << 3);
         policy_open(&p, &b.draw, NULL, &b.round);
-        CHECK(!bitset_has(&b.drawn, 3), "a rank that has left was drawn");
-        CHECK(b.round.drawn_count == (m < RANKS ? m : m - 1), "%u drawn of %u",
-              b.round.drawn_count, m);
+        EXPECT(!bitset_has(&b.drawn, 3), "a rank that has left was drawn");
+        EXPECT(b.round.drawn_count == (m < RANKS ? m : m - 1), "%u drawn of %u",
+               b.round.drawn_count, m);
         b.live = 0;
         policy_open(&p, &b.draw, NULL, &b.round);
-        CHECK(!b.round.drawn_count, "drawn among nobody");
+        EXPECT(!b.round.drawn_count, "drawn among nobody");
     }
 }
 
@@ -174,8 +174,8 @@ static void test_majority_is_first_of_one(void)
         policy_open(&majority, &b.draw, NULL, &b.round);
         uint64_t drawn = b.drawn;
         policy_open(&first, &b.draw, NULL, &b.round);
-        CHECK(drawn == b.drawn, "round %llu", (unsigned long long)b.draw.round);
-        CHECK(*policy_awaited(&first, &b.round) == drawn, "awaited");
+        EXPECT(drawn == b.drawn, "round %llu", (unsigned long long)b.draw.round);
+        EXPECT(*policy_awaited(&first, &b.round) == drawn, "awaited");
     }
 }
 
@@ -185,7 +185,7 @@ static bool met(struct bed *b, const char *text, uint64_t arrived, uint64_t depo
     uint32_t absences[RANKS] = {0};
     pcoll_policy p;
     absences[7] = 2;
-    CHECK_OK(pcoll_policy_parse(text, &p));
+    EXPECT_OK(pcoll_policy_parse(text, &p));
     policy_open(&p, &b->draw, absences, &b->round);
     struct policy_report report = policy_count(&b->round, &arrived, &deposited);
     return policy_met(&p, &b->round, &report, &members);
@@ -196,24 +196,24 @@ static void test_met(void)
     struct bed b;
     make(&b, (1u << RANKS) - 1);
     uint64_t all = b.live, few = 0x13;
-    CHECK(!met(&b, "solo", 0, all, all) && met(&b, "solo", 2, 0, all), "solo");
-    CHECK(!met(&b, "quorum:4", few, all, all) && met(&b, "quorum:3", few, 0, all),
-          "quorum");
-    CHECK(!met(&b, "quorum:0.31", few, 0, all) && met(&b, "quorum:0.3", few, 0, all),
-          "fractions are rounded up");
-    CHECK(met(&b, "full", few, 0, few) && !met(&b, "full", few, 0, 0x93), "full");
-    CHECK(!met(&b, "solo,max_staleness=2", few, 0, all), "rank 7 is overdue");
-    CHECK(met(&b, "solo,max_staleness=2", few, 0x80, all), "it has a deposit");
-    CHECK(met(&b, "solo,max_staleness=3", few, 0, all), "it is not overdue yet");
+    EXPECT(!met(&b, "solo", 0, all, all) && met(&b, "solo", 2, 0, all), "solo");
+    EXPECT(!met(&b, "quorum:4", few, all, all) && met(&b, "quorum:3", few, 0, all),
+           "quorum");
+    EXPECT(!met(&b, "quorum:0.31", few, 0, all) && met(&b, "quorum:0.3", few, 0, all),
+           "fractions are rounded up");
+    EXPECT(met(&b, "full", few, 0, few) && !met(&b, "full", few, 0, 0x93), "full");
+    EXPECT(!met(&b, "solo,max_staleness=2", few, 0, all), "rank 7 is overdue");
+    EXPECT(met(&b, "solo,max_staleness=2", few, 0x80, all), "it has a deposit");
+    EXPECT(met(&b, "solo,max_staleness=3", few, 0, all), "it is not overdue yet");
     b.live = 0x93; /* 0, 1, 4, 7 */
-    CHECK(met(&b, "quorum:9", 0x93, 0, all) && !met(&b, "quorum:9", few, 0, all),
-          "never more than are live");
-    CHECK(!met(&b, "quorum:1", 0x20, 0, all), "one that has left counts");
-    CHECK(met(&b, "full", 0, 0, 0x60), "one that has left holds a full round up");
+    EXPECT(met(&b, "quorum:9", 0x93, 0, all) && !met(&b, "quorum:9", few, 0, all),
+           "never more than are live");
+    EXPECT(!met(&b, "quorum:1", 0x20, 0, all), "one that has left counts");
+    EXPECT(met(&b, "full", 0, 0, 0x60), "one that has left holds a full round up");
     b.live = 0;
-    CHECK(!met(&b, "full", 0, 0, all) && !met(&b, "quorum:1", 0, 0, all) &&
-              !met(&b, "last_of:2", 0, 0, all),
-          "a round starts with nobody live");
+    EXPECT(!met(&b, "full", 0, 0, all) && !met(&b, "quorum:1", 0, 0, all) &&
+               !met(&b, "last_of:2", 0, 0, all),
+           "a round starts with nobody live");
 }
 
 int main(void)

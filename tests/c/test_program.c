@@ -14,13 +14,13 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/program/messages.h"
-#include "../../csrc/program/program.h"
-#include "../../csrc/transport/sim.h"
+#include "base/random.h"
+#include "user_schedule/matching.h"
+#include "user_schedule/run.h"
+#include "transport/sim/sim_transport.h"
 #include "check.h"
 
-enum { RANKS = 6, BUFFERS = 4, ELEMENTS = 20, STEPS = 40, MOST_OPS = 4 * STEPS };
+enum { RANKS = 6, BUFFERS = 4, ELEMENTS = 20, STEPS = 40, MAX_OPS = 4 * STEPS };
 
 typedef int64_t memory[RANKS][BUFFERS][ELEMENTS];
 
@@ -46,11 +46,11 @@ struct world {
     int steps;
     struct step step[STEPS];
     memory expected, real;
-    struct draft draft[RANKS];
-    struct access access[RANKS][MOST_OPS];
+    struct builder builder[RANKS];
+    struct access access[RANKS][MAX_OPS];
     struct sim *sim;
-    struct context *context[RANKS];
-    struct program *program[RANKS];
+    struct communicator *communicator[RANKS];
+    struct schedule_run *run[RANKS];
     uint64_t runs, started[RANKS];
     bool asleep[RANKS]; /* its application has not come back yet */
 };
@@ -107,22 +107,22 @@ static bool conflict(const struct access *a, const struct access *b)
 
 static void note(uint32_t rank, int op, struct access access)
 {
-    CHECK(op < MOST_OPS, "too many operations");
+    EXPECT(op < MAX_OPS, "too many operations");
     w.access[rank][op] = access;
 }
 
 /* A gate of k of n over some earlier operations, to come before op. */
 static void add_gate(uint32_t rank, int op)
 {
-    struct draft *d = &w.draft[rank];
+    struct builder *d = &w.builder[rank];
     int32_t before[3];
     int gate, n = 1 + (int)draw(3);
     for (int i = 0; i < n; i++)
         before[i] = (int32_t)draw((uint32_t)op);
-    CHECK_OK(draft_nop(d, "gate", &gate));
+    EXPECT_OK(builder_nop(d, "gate", &gate));
     note(rank, gate, (struct access){.read = -1, .write = -1});
-    CHECK_OK(draft_after(d, gate, before, n, 0));
-    CHECK_OK(draft_after(d, op, &gate, 1, 0));
+    EXPECT_OK(builder_after(d, gate, before, n, 0));
+    EXPECT_OK(builder_after(d, op, &gate, 1, 0));
     uint32_t distinct = 0;
     for (int i = 0; i < n; i++) {
         bool seen = false;
@@ -130,7 +130,7 @@ static void add_gate(uint32_t rank, int op)
             seen = seen || before[j] == before[i];
         distinct += !seen;
     }
-    CHECK_OK(draft_after(d, gate, NULL, 0, 1 + draw(distinct)));
+    EXPECT_OK(builder_after(d, gate, NULL, 0, 1 + draw(distinct)));
 }
 
 /* What must come before op, and some that need not. */
@@ -142,13 +142,13 @@ static void add_dependencies(uint32_t rank, int op, struct access access)
         bool conflicts = conflict(&w.access[rank][i], &access);
         must = must || conflicts;
         if (conflicts || !draw(10))
-            CHECK_OK(draft_after(&w.draft[rank], op, &i, 1, 0));
+            EXPECT_OK(builder_after(&w.builder[rank], op, &i, 1, 0));
     }
     if (op && !draw(3))
         add_gate(rank, op);
     else if (op && !must && !draw(2)) { /* a gate of its own */
         int32_t before = (int32_t)draw((uint32_t)op);
-        CHECK_OK(draft_after(&w.draft[rank], op, &before, 1, 1));
+        EXPECT_OK(builder_after(&w.builder[rank], op, &before, 1, 1));
     }
 }
 
@@ -157,17 +157,17 @@ static void add_message(const struct step *s)
 {
     pcoll_buffer shape = {.count = s->count, .dtype = PCOLL_INT64};
     int op, tag = draw(3) ? 0 : (int)draw(3);
-    CHECK_OK(draft_send(&w.draft[s->rank], w.real[s->rank][s->a], &shape, (int)s->peer,
-                        tag, NULL, &op));
+    EXPECT_OK(builder_send(&w.builder[s->rank], w.real[s->rank][s->a], &shape,
+                           (int)s->peer, tag, NULL, &op));
     add_dependencies(s->rank, op, (struct access){.read = s->a, .write = -1});
-    CHECK_OK(draft_recv(&w.draft[s->peer], w.real[s->peer][s->b], &shape, (int)s->rank,
-                        tag, NULL, &op));
+    EXPECT_OK(builder_recv(&w.builder[s->peer], w.real[s->peer][s->b], &shape,
+                           (int)s->rank, tag, NULL, &op));
     add_dependencies(s->peer, op, (struct access){.read = -1, .write = s->b});
 }
 
 static void add_step(const struct step *s)
 {
-    struct draft *d = &w.draft[s->rank];
+    struct builder *d = &w.builder[s->rank];
     pcoll_buffer shape = {.count = s->count, .dtype = PCOLL_INT64, .op = s->op};
     struct access access = {.read = -1, .write = -1};
     int op = -1;
@@ -176,9 +176,9 @@ static void add_step(const struct step *s)
         return;
     }
     if (s->kind == OP_NOP)
-        CHECK_OK(draft_nop(d, NULL, &op));
+        EXPECT_OK(builder_nop(d, NULL, &op));
     if (s->kind == OP_TIMER)
-        CHECK_OK(draft_timer(d, draw(3) ? draw(20000) * 1e-9 : 0, NULL, &op));
+        EXPECT_OK(builder_timer(d, draw(3) ? draw(20000) * 1e-9 : 0, NULL, &op));
     if (s->kind == OP_REDUCE || s->kind == OP_COPY)
         access = (struct access){.read = s->a,
                                  .write = s->b,
@@ -186,11 +186,11 @@ static void add_step(const struct step *s)
                                  .op = s->op,
                                  .count = s->count};
     if (s->kind == OP_REDUCE)
-        CHECK_OK(draft_reduce(d, w.real[s->rank][s->a], w.real[s->rank][s->b], &shape,
-                              NULL, &op));
+        EXPECT_OK(builder_reduce(d, w.real[s->rank][s->a], w.real[s->rank][s->b],
+                                 &shape, NULL, &op));
     if (s->kind == OP_COPY)
-        CHECK_OK(draft_copy(d, w.real[s->rank][s->a], w.real[s->rank][s->b], &shape,
-                            NULL, &op));
+        EXPECT_OK(builder_copy(d, w.real[s->rank][s->a], w.real[s->rank][s->b], &shape,
+                               NULL, &op));
     add_dependencies(s->rank, op, access);
 }
 
@@ -202,17 +202,18 @@ static void commit_all(void)
     struct sched *s[RANKS];
     uint32_t tags = 0;
     for (uint32_t r = 0; r < w.ranks; r++) {
-        CHECK_OK(draft_commit(&w.draft[r], &s[r]));
-        messages_digest(&w.draft[r], digest);
+        EXPECT_OK(builder_commit(&w.builder[r], &s[r]));
+        messages_digest(&w.builder[r], digest);
         for (int i = 0; i < DIGEST_WORDS; i++)
             sum[i] += digest[i];
-        tags = w.draft[r].tags > tags ? w.draft[r].tags : tags;
+        tags = w.builder[r].tags > tags ? w.builder[r].tags : tags;
     }
-    CHECK(!sum[0] && !sum[1], "messages that match do not");
+    EXPECT(!sum[0] && !sum[1], "messages that match do not");
     for (uint32_t r = 0; r < w.ranks; r++) {
-        w.draft[r].tags = tags;
-        CHECK_OK(program_create(w.context[r], &w.draft[r], s[r], &w.program[r]));
-        CHECK_OK(context_register(w.context[r], &w.program[r]->base, 3));
+        w.builder[r].tags = tags;
+        EXPECT_OK(
+            schedule_run_create(w.communicator[r], &w.builder[r], s[r], &w.run[r]));
+        EXPECT_OK(communicator_register(w.communicator[r], &w.run[r]->base, 3));
     }
 }
 
@@ -227,7 +228,7 @@ static void create(uint64_t seed)
         ((int64_t *)w.real)[i] = (int64_t)draw(100) - 50;
     memcpy(w.expected, w.real, sizeof w.real);
     for (uint32_t r = 0; r < w.ranks; r++)
-        w.draft[r] = (struct draft){.rank = r, .size = w.ranks};
+        w.builder[r] = (struct builder){.rank = r, .size = w.ranks};
     for (int i = 0; i < w.steps; i++) {
         w.step[i] = draw_step();
         add_step(&w.step[i]);
@@ -240,18 +241,19 @@ static void create(uint64_t seed)
         .stall_one_in = draw(2) ? 5 : 0,
         .stall_longest = 10000,
         .spurious_one_in = draw(2) ? 7 : 0};
-    CHECK_OK(sim_create(&options, &w.sim));
+    EXPECT_OK(sim_create(&options, &w.sim));
     for (uint32_t r = 0; r < w.ranks; r++)
-        CHECK_OK(context_create(sim_endpoint(w.sim, r), NULL, &w.context[r]));
+        EXPECT_OK(
+            communicator_create(sim_endpoint(w.sim, r), NULL, &w.communicator[r]));
     commit_all();
 }
 
 static void destroy(void)
 {
     for (uint32_t r = 0; r < w.ranks; r++) {
-        context_unregister(w.context[r], w.program[r]->base.slot);
-        program_destroy(&w.program[r]);
-        context_destroy(&w.context[r]);
+        communicator_unregister(w.communicator[r], w.run[r]->base.slot);
+        schedule_run_destroy(&w.run[r]);
+        communicator_destroy(&w.communicator[r]);
     }
     sim_free(&w.sim);
 }
@@ -260,9 +262,9 @@ static void destroy(void)
 
 static void poll(uint32_t rank)
 {
-    while (context_poll(w.context[rank]) > 0)
+    while (communicator_poll(w.communicator[rank]) > 0)
         ;
-    CHECK_OK(context_check(w.context[rank]));
+    EXPECT_OK(communicator_check(w.communicator[rank]));
 }
 
 enum { APPLICATION = 1 }; /* token of its wake-ups */
@@ -276,12 +278,12 @@ static void sleep_application(uint32_t rank)
 
 static void step_application(uint32_t rank, uint64_t starts)
 {
-    struct program *p = w.program[rank];
+    struct schedule_run *p = w.run[rank];
     bool over = atomic_load(&p->finished) == w.started[rank];
     if (w.asleep[rank] || !over || w.started[rank] == starts)
         return;
     w.started[rank]++;
-    program_start(p);
+    schedule_run_start(p);
     poll(rank);
     sleep_application(rank);
 }
@@ -304,10 +306,10 @@ static void dump(FILE *out)
 {
     for (uint32_t r = 0; r < w.ranks; r++) {
         char text[2000], *schedule;
-        if (!w.program[r])
+        if (!w.run[r])
             return;
-        program_pending(w.program[r], text, sizeof text);
-        schedule = sched_text(w.program[r]->sched);
+        schedule_run_pending(w.run[r], text, sizeof text);
+        schedule = sched_text(w.run[r]->sched);
         fprintf(out, "rank %u: %s\n%s", r, text, schedule);
         free(schedule);
     }
@@ -316,24 +318,24 @@ static void dump(FILE *out)
 static void check_finished(uint64_t runs)
 {
     for (uint32_t r = 0; r < w.ranks; r++)
-        CHECK(atomic_load(&w.program[r]->finished) == runs,
-              "rank %u has finished %llu of %llu runs", r,
-              (unsigned long long)atomic_load(&w.program[r]->finished),
-              (unsigned long long)runs);
+        EXPECT(atomic_load(&w.run[r]->finished) == runs,
+               "rank %u has finished %llu of %llu runs", r,
+               (unsigned long long)atomic_load(&w.run[r]->finished),
+               (unsigned long long)runs);
 }
 
 static void close_all(void)
 {
     struct sim_stop stop;
     for (uint32_t r = 0; r < w.ranks; r++) {
-        CHECK_OK(program_close(w.program[r]));
+        EXPECT_OK(schedule_run_close(w.run[r]));
         poll(r);
     }
     while (sim_step(w.sim, &stop))
         poll(stop.rank);
     for (uint32_t r = 0; r < w.ranks; r++)
-        CHECK(atomic_load(&w.program[r]->closing) == PROGRAM_CLOSED,
-              "rank %u is not closed", r);
+        EXPECT(atomic_load(&w.run[r]->closing) == RUN_CLOSED, "rank %u is not closed",
+               r);
 }
 
 static void test_random(uint64_t seed)
@@ -348,7 +350,7 @@ static void test_random(uint64_t seed)
     check_finished(w.runs);
     for (uint64_t i = 0; i < w.runs; i++)
         evaluate(w.expected);
-    CHECK(!memcmp(w.expected, w.real, sizeof w.real), "another result");
+    EXPECT(!memcmp(w.expected, w.real, sizeof w.real), "another result");
     if (draw(2)) { /* some start once more, and all leave */
         memory before;
         memcpy(before, w.real, sizeof before);
@@ -361,8 +363,8 @@ static void test_random(uint64_t seed)
         close_all();
         check_finished(most);
         for (uint32_t r = 0; r < w.ranks; r++)
-            CHECK(starts[r] == most || !memcmp(before[r], w.real[r], sizeof before[r]),
-                  "rank %u: memory changed in a run that it has not started", r);
+            EXPECT(starts[r] == most || !memcmp(before[r], w.real[r], sizeof before[r]),
+                   "rank %u: memory changed in a run that it has not started", r);
     } else
         close_all();
     destroy();
@@ -380,27 +382,32 @@ static void test_opens_early(void)
         w.ranks = 3;
         int32_t in[2], out, first;
         for (uint32_t r = 0; r < w.ranks; r++)
-            w.draft[r] = (struct draft){.rank = r, .size = w.ranks};
-        CHECK_OK(draft_recv(&w.draft[0], w.real[0][NEAR], &one, 1, 0, NULL, &in[0]));
-        CHECK_OK(draft_recv(&w.draft[0], w.real[0][FAR], &one, 2, 0, NULL, &in[1]));
-        CHECK_OK(draft_send(&w.draft[0], w.real[0][GO], &one, 2, 0, NULL, &out));
-        CHECK_OK(draft_after(&w.draft[0], out, in, 2, k));
-        CHECK_OK(draft_send(&w.draft[1], w.real[1][GO], &one, 0, 0, NULL, &out));
-        CHECK_OK(draft_recv(&w.draft[2], w.real[2][NEAR], &one, 0, 0, NULL, &first));
-        CHECK_OK(draft_send(&w.draft[2], w.real[2][GO], &one, 0, 0, NULL, &out));
-        CHECK_OK(draft_after(&w.draft[2], out, &first, 1, 0));
-        CHECK_OK(sim_create(
+            w.builder[r] = (struct builder){.rank = r, .size = w.ranks};
+        EXPECT_OK(
+            builder_recv(&w.builder[0], w.real[0][NEAR], &one, 1, 0, NULL, &in[0]));
+        EXPECT_OK(
+            builder_recv(&w.builder[0], w.real[0][FAR], &one, 2, 0, NULL, &in[1]));
+        EXPECT_OK(builder_send(&w.builder[0], w.real[0][GO], &one, 2, 0, NULL, &out));
+        EXPECT_OK(builder_after(&w.builder[0], out, in, 2, k));
+        EXPECT_OK(builder_send(&w.builder[1], w.real[1][GO], &one, 0, 0, NULL, &out));
+        EXPECT_OK(
+            builder_recv(&w.builder[2], w.real[2][NEAR], &one, 0, 0, NULL, &first));
+        EXPECT_OK(builder_send(&w.builder[2], w.real[2][GO], &one, 0, 0, NULL, &out));
+        EXPECT_OK(builder_after(&w.builder[2], out, &first, 1, 0));
+        EXPECT_OK(sim_create(
             &(struct sim_options){.size = 3, .seed = 1, .hostile = true}, &w.sim));
         for (uint32_t r = 0; r < w.ranks; r++)
-            CHECK_OK(context_create(sim_endpoint(w.sim, r), NULL, &w.context[r]));
+            EXPECT_OK(
+                communicator_create(sim_endpoint(w.sim, r), NULL, &w.communicator[r]));
         commit_all();
         run((uint64_t[RANKS]){1, 1, 1});
-        bool over = atomic_load(&w.program[0]->finished) == 1;
-        CHECK(over == (k == 1), "%u of 2: over %d", k, over);
+        bool over = atomic_load(&w.run[0]->finished) == 1;
+        EXPECT(over == (k == 1), "%u of 2: over %d", k, over);
         char text[500];
-        program_pending(w.program[0], text, sizeof text);
-        CHECK(over || strstr(text, "operation 1 (RECV 1 int64 tag 0) waits for rank 2"),
-              "%s", text);
+        schedule_run_pending(w.run[0], text, sizeof text);
+        EXPECT(over ||
+                   strstr(text, "operation 1 (RECV 1 int64 tag 0) waits for rank 2"),
+               "%s", text);
         destroy();
     }
 }
@@ -415,81 +422,81 @@ static void test_operands(void)
     snprintf(check_context, sizeof check_context, "operands");
     memset(&w, 0, sizeof w);
     w.ranks = 1;
-    w.draft[0] = (struct draft){.rank = 0, .size = 1};
-    CHECK_OK(draft_reduce(&w.draft[0], &x[0], &x[1], &one, NULL, &op));
-    CHECK_OK(draft_reduce(&w.draft[0], &y[0], &y[1], &one, NULL, &op));
-    CHECK_OK(sim_create(&(struct sim_options){.size = 1, .seed = 1}, &w.sim));
-    CHECK_OK(context_create(sim_endpoint(w.sim, 0), NULL, &w.context[0]));
+    w.builder[0] = (struct builder){.rank = 0, .size = 1};
+    EXPECT_OK(builder_reduce(&w.builder[0], &x[0], &x[1], &one, NULL, &op));
+    EXPECT_OK(builder_reduce(&w.builder[0], &y[0], &y[1], &one, NULL, &op));
+    EXPECT_OK(sim_create(&(struct sim_options){.size = 1, .seed = 1}, &w.sim));
+    EXPECT_OK(communicator_create(sim_endpoint(w.sim, 0), NULL, &w.communicator[0]));
     commit_all();
     run((uint64_t[RANKS]){1});
-    CHECK(isnan(x[1]) && y[1] == 1, "%g, %g", x[1], y[1]);
+    EXPECT(isnan(x[1]) && y[1] == 1, "%g, %g", x[1], y[1]);
     destroy();
 }
 
 /* What a commit refuses. */
 
-static void refuse(struct draft *d, const char *part)
+static void refuse(struct builder *d, const char *part)
 {
     struct sched *s = NULL;
-    CHECK(draft_commit(d, &s) == PCOLL_EINVAL && !s, "accepted: %s", part);
-    CHECK(strstr(pcoll_last_error(), part), "expected \"%s\", got \"%s\"", part,
-          pcoll_last_error());
-    draft_destroy(d);
+    EXPECT(builder_commit(d, &s) == PCOLL_EINVAL && !s, "accepted: %s", part);
+    EXPECT(strstr(pcoll_last_error(), part), "expected \"%s\", got \"%s\"", part,
+           pcoll_last_error());
+    builder_destroy(d);
 }
 
 static void test_refused(void)
 {
     int64_t x[8] = {0};
     pcoll_buffer four = {.count = 4, .dtype = PCOLL_INT64, .op = PCOLL_SUM};
-    struct draft d = {.rank = 0, .size = 2};
+    struct builder d = {.rank = 0, .size = 2};
     int32_t a, b, c, behind;
     snprintf(check_context, sizeof check_context, "refused");
 
-    draft_nop(&d, "behind", &behind); /* not on the cycle, and first in the list */
-    draft_nop(&d, "one", &a);
-    draft_nop(&d, "two", &b);
-    draft_after(&d, a, &b, 1, 0);
-    draft_after(&d, b, &a, 1, 0);
-    draft_after(&d, behind, &b, 1, 0);
+    builder_nop(&d, "behind", &behind); /* not on the cycle, and first in the list */
+    builder_nop(&d, "one", &a);
+    builder_nop(&d, "two", &b);
+    builder_after(&d, a, &b, 1, 0);
+    builder_after(&d, b, &a, 1, 0);
+    builder_after(&d, behind, &b, 1, 0);
     struct sched *s = NULL;
-    CHECK(draft_commit(&d, &s) == PCOLL_EINVAL, "a cycle was accepted");
-    CHECK(!strstr(pcoll_last_error(), "behind"), "%s", pcoll_last_error());
+    EXPECT(builder_commit(&d, &s) == PCOLL_EINVAL, "a cycle was accepted");
+    EXPECT(!strstr(pcoll_last_error(), "behind"), "%s", pcoll_last_error());
     refuse(&d, "depends on itself");
 
-    draft_recv(&d, x, &four, 0, 0, "in", &a); /* from itself */
-    draft_send(&d, x + 4, &four, 0, 0, "out", &b);
-    draft_after(&d, b, &a, 1, 0);
+    builder_recv(&d, x, &four, 0, 0, "in", &a); /* from itself */
+    builder_send(&d, x + 4, &four, 0, 0, "out", &b);
+    builder_after(&d, b, &a, 1, 0);
     refuse(&d, "depends on itself");
 
-    draft_recv(&d, x, &four, 1, 0, "in", &a);
-    draft_send(&d, x + 3, &four, 1, 0, "out", &b);
+    builder_recv(&d, x, &four, 1, 0, "in", &a);
+    builder_send(&d, x + 3, &four, 1, 0, "out", &b);
     refuse(&d, "use the same memory");
 
     /* Both or none: 1 of 2 does not say that the receive is over. */
     for (uint32_t k = 1; k <= 2; k++) {
-        draft_recv(&d, x, &four, 1, 0, "in", &a);
-        draft_nop(&d, "other", &b);
-        draft_copy(&d, x, x + 4, &four, "use", &c);
-        draft_after(&d, c, (int32_t[]){a, b}, 2, k);
+        builder_recv(&d, x, &four, 1, 0, "in", &a);
+        builder_nop(&d, "other", &b);
+        builder_copy(&d, x, x + 4, &four, "use", &c);
+        builder_after(&d, c, (int32_t[]){a, b}, 2, k);
         if (k == 1)
             refuse(&d, "use the same memory");
     }
-    CHECK_OK(draft_commit(&d, &s));
+    EXPECT_OK(builder_commit(&d, &s));
     sched_free(&s);
-    draft_destroy(&d);
+    builder_destroy(&d);
 
-    draft_nop(&d, "one", &a);
-    draft_nop(&d, "two", &b);
-    draft_after(&d, b, (int32_t[]){a, a}, 2, 2); /* the same one twice counts once */
+    builder_nop(&d, "one", &a);
+    builder_nop(&d, "two", &b);
+    builder_after(&d, b, (int32_t[]){a, a}, 2, 2); /* the same one twice counts once */
     refuse(&d, "needs 2 of 1");
 
-    CHECK(draft_after(&d, 0, &a, 1, 0) == PCOLL_EINVAL, "a foreign operation");
-    CHECK(draft_send(&d, x, &four, 2, 0, NULL, &a) == PCOLL_EINVAL, "rank 2 of 2");
-    CHECK(draft_send(&d, x, &four, 1, -1, NULL, &a) == PCOLL_EINVAL, "tag -1");
-    CHECK(draft_send(&d, NULL, &four, 1, 0, NULL, &a) == PCOLL_EINVAL, "NULL");
-    CHECK(draft_timer(&d, -1, NULL, &a) == PCOLL_EINVAL, "a negative time");
-    CHECK(draft_reduce(&d, x, x + 1, &four, NULL, &a) == PCOLL_EINVAL, "overlap");
-    CHECK(!d.count, "something was added");
+    EXPECT(builder_after(&d, 0, &a, 1, 0) == PCOLL_EINVAL, "a foreign operation");
+    EXPECT(builder_send(&d, x, &four, 2, 0, NULL, &a) == PCOLL_EINVAL, "rank 2 of 2");
+    EXPECT(builder_send(&d, x, &four, 1, -1, NULL, &a) == PCOLL_EINVAL, "tag -1");
+    EXPECT(builder_send(&d, NULL, &four, 1, 0, NULL, &a) == PCOLL_EINVAL, "NULL");
+    EXPECT(builder_timer(&d, -1, NULL, &a) == PCOLL_EINVAL, "a negative time");
+    EXPECT(builder_reduce(&d, x, x + 1, &four, NULL, &a) == PCOLL_EINVAL, "overlap");
+    EXPECT(!d.count, "something was added");
 }
 
 /* Reductions into one place need no order. */
@@ -497,15 +504,15 @@ static void test_accumulate(void)
 {
     int64_t x[3] = {1, 2, 3};
     pcoll_buffer one = {.count = 1, .dtype = PCOLL_INT64, .op = PCOLL_SUM};
-    struct draft d = {.rank = 0, .size = 1};
+    struct builder d = {.rank = 0, .size = 1};
     struct sched *s = NULL;
     int op;
-    draft_reduce(&d, &x[0], &x[2], &one, NULL, &op);
-    draft_reduce(&d, &x[1], &x[2], &one, NULL, &op);
-    CHECK_OK(draft_commit(&d, &s));
+    builder_reduce(&d, &x[0], &x[2], &one, NULL, &op);
+    builder_reduce(&d, &x[1], &x[2], &one, NULL, &op);
+    EXPECT_OK(builder_commit(&d, &s));
     sched_free(&s);
     one.op = PCOLL_MAX;
-    draft_reduce(&d, &x[1], &x[2], &one, NULL, &op);
+    builder_reduce(&d, &x[1], &x[2], &one, NULL, &op);
     refuse(&d, "use the same memory");
 }
 
@@ -516,26 +523,26 @@ static void mismatch(int sent, int received, uint64_t count, int dtype,
     int64_t x[100];
     pcoll_buffer four = {.count = 4, .dtype = PCOLL_INT64},
                  other = {.count = count, .dtype = dtype};
-    struct draft d[2] = {{.rank = 0, .size = 2}, {.rank = 1, .size = 2}};
+    struct builder d[2] = {{.rank = 0, .size = 2}, {.rank = 1, .size = 2}};
     uint64_t words[100], sum[DIGEST_WORDS], digest[DIGEST_WORDS];
     int op;
     for (int i = 0; i < sent; i++)
-        CHECK_OK(draft_send(&d[0], x, &four, 1, 5, NULL, &op));
+        EXPECT_OK(builder_send(&d[0], x, &four, 1, 5, NULL, &op));
     for (int i = 0; i < received; i++)
-        CHECK_OK(draft_recv(&d[1], x, &other, 0, 5, NULL, &op));
+        EXPECT_OK(builder_recv(&d[1], x, &other, 0, 5, NULL, &op));
     for (int r = 0; r < 2; r++)
-        CHECK_OK(messages_number(&d[r]));
+        EXPECT_OK(messages_number(&d[r]));
     messages_digest(&d[0], sum);
     messages_digest(&d[1], digest);
     messages_write(&d[0], words);
     messages_write(&d[1], words + (uint64_t)sent * MESSAGE_WORDS);
     bool equal = !(sum[0] + digest[0]) && !(sum[1] + digest[1]);
     int rc = messages_compare(words, (uint64_t)(sent + received));
-    CHECK(equal == !part && rc == (part ? PCOLL_EMISMATCH : PCOLL_OK), "%d", rc);
-    CHECK(!part || strstr(pcoll_last_error(), part), "expected \"%s\", got \"%s\"",
-          part, pcoll_last_error());
-    draft_destroy(&d[0]);
-    draft_destroy(&d[1]);
+    EXPECT(equal == !part && rc == (part ? PCOLL_EMISMATCH : PCOLL_OK), "%d", rc);
+    EXPECT(!part || strstr(pcoll_last_error(), part), "expected \"%s\", got \"%s\"",
+           part, pcoll_last_error());
+    builder_destroy(&d[0]);
+    builder_destroy(&d[1]);
 }
 
 static void test_mismatch(void)
@@ -561,21 +568,22 @@ static void test_tags(void)
     memset(&w, 0, sizeof w);
     w.ranks = 2;
     for (uint32_t r = 0; r < w.ranks; r++)
-        w.draft[r] = (struct draft){.rank = r, .size = w.ranks};
+        w.builder[r] = (struct builder){.rank = r, .size = w.ranks};
     for (int i = 0; i < TAGS * EACH; i++) {
         int a = i % TAGS, b = TAGS - 1 - i / EACH;
         x[a][i / TAGS] = 100 * a + i / TAGS;
-        CHECK_OK(draft_send(&w.draft[0], &x[a][i / TAGS], &one, 1, a, NULL, &op));
-        CHECK_OK(draft_recv(&w.draft[1], &y[b][i % EACH], &one, 0, b, NULL, &op));
+        EXPECT_OK(builder_send(&w.builder[0], &x[a][i / TAGS], &one, 1, a, NULL, &op));
+        EXPECT_OK(builder_recv(&w.builder[1], &y[b][i % EACH], &one, 0, b, NULL, &op));
     }
-    CHECK_OK(sim_create(&(struct sim_options){.size = 2, .seed = 1}, &w.sim));
+    EXPECT_OK(sim_create(&(struct sim_options){.size = 2, .seed = 1}, &w.sim));
     for (uint32_t r = 0; r < w.ranks; r++)
-        CHECK_OK(context_create(sim_endpoint(w.sim, r), NULL, &w.context[r]));
+        EXPECT_OK(
+            communicator_create(sim_endpoint(w.sim, r), NULL, &w.communicator[r]));
     commit_all();
-    CHECK(w.program[0]->base.slots == 2, "%u slots for %d tags",
-          w.program[0]->base.slots, TAGS * EACH);
+    EXPECT(w.run[0]->base.slots == 2, "%u slots for %d tags", w.run[0]->base.slots,
+           TAGS * EACH);
     run((uint64_t[RANKS]){1, 1});
-    CHECK(!memcmp(x, y, sizeof x), "messages of different tags are mixed up");
+    EXPECT(!memcmp(x, y, sizeof x), "messages of different tags are mixed up");
     destroy();
 }
 

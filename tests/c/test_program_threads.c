@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Compiled: threads (with the thread sanitizer). */
 /*
  * A user's schedule as it runs under MPI, on ranks that are threads, each with an
  * agent: start and wait on one side, the driver on the other. The thread sanitizer
@@ -10,8 +11,8 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "../../csrc/base/splitmix.h"
-#include "../../csrc/program/program.h"
+#include "base/random.h"
+#include "user_schedule/run.h"
 #include "check.h"
 #include "inproc.h"
 
@@ -20,21 +21,21 @@ enum { RANKS = 4, RUNS = 400, COUNT = 30 };
 struct rank {
     uint32_t rank;
     struct progress *progress;
-    struct context *context;
-    struct program *program;
+    struct communicator *communicator;
+    struct schedule_run *run;
     double mine[COUNT], parts[RANKS][COUNT], total[COUNT];
 };
 
 static bool over(void *arg)
 {
     struct rank *r = arg;
-    return atomic_load(&r->program->finished) == atomic_load(&r->program->started);
+    return atomic_load(&r->run->finished) == atomic_load(&r->run->started);
 }
 
 static bool closed(void *arg)
 {
     struct rank *r = arg;
-    return atomic_load(&r->program->closing) == PROGRAM_CLOSED;
+    return atomic_load(&r->run->closing) == RUN_CLOSED;
 }
 
 static void *application(void *arg)
@@ -46,58 +47,59 @@ static void *application(void *arg)
             r->total[i] = 0;
         }
         inproc_nap(r->rank, 2 * t);
-        program_start(r->program);
+        schedule_run_start(r->run);
         inproc_nap(r->rank, 2 * t + 1);
-        inproc_wait(r->progress, r->context, over, r);
+        inproc_wait(r->progress, r->communicator, over, r);
         for (int i = 0; i < COUNT; i++)
-            CHECK(r->total[i] == (double)(t + 1) * RANKS * (RANKS + 1) / 2,
-                  "run %llu: %g", (unsigned long long)t, r->total[i]);
+            EXPECT(r->total[i] == (double)(t + 1) * RANKS * (RANKS + 1) / 2,
+                   "run %llu: %g", (unsigned long long)t, r->total[i]);
     }
     if (r->rank == 0)
-        program_start(r->program); /* one that the others answer with nothing */
+        schedule_run_start(r->run); /* one that the others answer with nothing */
     progress_lock(r->progress);
-    CHECK_OK(program_close(r->program));
+    EXPECT_OK(schedule_run_close(r->run));
     progress_unlock(r->progress);
-    inproc_wait(r->progress, r->context, closed, r);
+    inproc_wait(r->progress, r->communicator, closed, r);
     return NULL;
 }
 
-static void write_down(struct rank *r, struct draft *d)
+static void write_down(struct rank *r, struct builder *d)
 {
     pcoll_buffer shape = {.count = COUNT, .dtype = PCOLL_FLOAT64, .op = PCOLL_SUM};
     int32_t op, add, timer, received[RANKS];
     for (uint32_t i = 0; i < RANKS; i++) {
-        CHECK_OK(draft_send(d, r->mine, &shape, (int)i, 0, NULL, &op));
-        CHECK_OK(draft_recv(d, r->parts[i], &shape, (int)i, 0, NULL, &received[i]));
-        CHECK_OK(draft_reduce(d, r->parts[i], r->total, &shape, NULL, &add));
-        CHECK_OK(draft_after(d, add, &received[i], 1, 0));
+        EXPECT_OK(builder_send(d, r->mine, &shape, (int)i, 0, NULL, &op));
+        EXPECT_OK(builder_recv(d, r->parts[i], &shape, (int)i, 0, NULL, &received[i]));
+        EXPECT_OK(builder_reduce(d, r->parts[i], r->total, &shape, NULL, &add));
+        EXPECT_OK(builder_after(d, add, &received[i], 1, 0));
     }
-    CHECK_OK(draft_timer(d, 50e-6, NULL, &timer));
-    CHECK_OK(draft_after(d, timer, received, RANKS, 2));
+    EXPECT_OK(builder_timer(d, 50e-6, NULL, &timer));
+    EXPECT_OK(builder_after(d, timer, received, RANKS, 2));
 }
 
 static void create(struct rank *r, struct inproc *net, uint32_t rank)
 {
-    struct draft d = {.rank = rank, .size = RANKS};
+    struct builder d = {.rank = rank, .size = RANKS};
     struct sched *s;
     *r = (struct rank){.rank = rank};
-    CHECK_OK(progress_create(&r->progress));
-    struct transport *t = inproc_endpoint(net, rank, progress_bell(r->progress)->page);
-    CHECK_OK(context_create(t, r->progress, &r->context));
+    EXPECT_OK(progress_create(&r->progress));
+    struct transport *t =
+        inproc_endpoint(net, rank, progress_doorbell(r->progress)->page);
+    EXPECT_OK(communicator_create(t, r->progress, &r->communicator));
     write_down(r, &d);
-    CHECK_OK(draft_commit(&d, &s));
-    CHECK_OK(program_create(r->context, &d, s, &r->program));
-    CHECK_OK(context_register(r->context, &r->program->base, 0));
-    progress_add(r->progress, &r->context->source);
+    EXPECT_OK(builder_commit(&d, &s));
+    EXPECT_OK(schedule_run_create(r->communicator, &d, s, &r->run));
+    EXPECT_OK(communicator_register(r->communicator, &r->run->base, 0));
+    progress_add(r->progress, &r->communicator->source);
 }
 
 static void destroy(struct rank *r)
 {
-    progress_remove(r->progress, &r->context->source);
+    progress_remove(r->progress, &r->communicator->source);
     progress_destroy(&r->progress);
-    context_unregister(r->context, 0);
-    program_destroy(&r->program);
-    context_destroy(&r->context);
+    communicator_unregister(r->communicator, 0);
+    schedule_run_destroy(&r->run);
+    communicator_destroy(&r->communicator);
 }
 
 static void run(bool agents)
@@ -109,7 +111,7 @@ static void run(bool agents)
     for (uint32_t i = 0; i < RANKS; i++)
         create(&ranks[i], net, i);
     for (uint32_t i = 0; i < RANKS && agents; i++)
-        CHECK_OK(progress_start_agent(ranks[i].progress));
+        EXPECT_OK(progress_start_agent(ranks[i].progress));
     for (uint32_t i = 0; i < RANKS; i++)
         pthread_create(&threads[i], NULL, application, &ranks[i]);
     for (uint32_t i = 0; i < RANKS; i++)

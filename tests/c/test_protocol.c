@@ -2,7 +2,7 @@
 /* Headers, contributions and one rank's rounds, one by one. */
 #include <string.h>
 
-#include "../../csrc/protocol/member.h"
+#include "protocol/member.h"
 #include "check.h"
 
 /* A carry that loses the race against an activation goes in alone. */
@@ -12,21 +12,21 @@ static void test_contribution_race(void)
     contribution_init(&c, PCOLL_LATE_CARRY, false);
     contribution_publish(&c, contribution_plan(&c));
     struct deposit_plan plan = contribution_plan(&c);
-    CHECK(plan.carried == c.pending, "nothing to carry");
+    EXPECT(plan.carried == c.pending, "nothing to carry");
     int frozen = contribution_freeze(&c);
-    CHECK(frozen == plan.carried, "froze something else");
-    CHECK(!contribution_plan_holds(&c, plan), "would count a deposit twice");
+    EXPECT(frozen == plan.carried, "froze something else");
+    EXPECT(!contribution_plan_holds(&c, plan), "would count a deposit twice");
     plan = contribution_plan(&c);
-    CHECK(plan.carried == NO_SLOT && plan.target != frozen,
-          "writes into a frozen slot");
+    EXPECT(plan.carried == NO_SLOT && plan.target != frozen,
+           "writes into a frozen slot");
     contribution_publish(&c, plan);
     plan = contribution_plan(&c);
-    CHECK(plan.carried != frozen && plan.target != frozen &&
-              plan.target != plan.carried,
-          "three slots are not three");
+    EXPECT(plan.carried != frozen && plan.target != frozen &&
+               plan.target != plan.carried,
+           "three slots are not three");
     contribution_thaw(&c);
-    CHECK(contribution_freeze(&c) == plan.carried, "lost");
-    CHECK(contribution_freeze(&c) == NO_SLOT, "counted twice");
+    EXPECT(contribution_freeze(&c) == plan.carried, "lost");
+    EXPECT(contribution_freeze(&c) == NO_SLOT, "counted twice");
 }
 
 /* In place: the application's slot is never one that somebody reads. */
@@ -36,11 +36,11 @@ static void test_contribution_in_place(void)
     contribution_init(&c, PCOLL_LATE_CARRY, true);
     for (int i = 0; i < 50; i++) {
         int filled = c.user;
-        CHECK(filled != c.pending && filled != c.frozen, "the user's slot is in use");
+        EXPECT(filled != c.pending && filled != c.frozen, "the user's slot is in use");
         struct deposit_plan plan = contribution_plan(&c);
-        CHECK(plan.target >= 0, "no slot");
+        EXPECT(plan.target >= 0, "no slot");
         if (plan.carried == NO_SLOT)
-            CHECK(plan.target == filled, "copies for nothing");
+            EXPECT(plan.target == filled, "copies for nothing");
         contribution_publish(&c, plan);
         if (i % 3 == 0)
             contribution_freeze(&c);
@@ -66,20 +66,20 @@ static void complete_round(struct member *m, bool joined)
 
 static void deposit(struct member *m, enum deposit_outcome expected)
 {
-    CHECK_OK(member_begin(m));
+    EXPECT_OK(member_begin(m));
     enum deposit_outcome outcome =
         member_publish(m, contribution_plan(&m->contribution));
-    CHECK(outcome == expected, "outcome %d", outcome);
+    EXPECT(outcome == expected, "outcome %d", outcome);
 }
 
 static void take(struct member *m, uint64_t expected, uint64_t expected_lost)
 {
     uint64_t round, lost;
-    CHECK(member_ready(m), "not ready");
-    CHECK(member_read_begin(m, UINT64_MAX, UINT64_MAX, &round, &lost),
-          "nothing to read");
-    CHECK(round == expected && lost == expected_lost, "round %llu, lost %llu",
-          (unsigned long long)round, (unsigned long long)lost);
+    EXPECT(member_ready(m), "not ready");
+    EXPECT(member_read_begin(m, UINT64_MAX, UINT64_MAX, &round, &lost),
+           "nothing to read");
+    EXPECT(round == expected && lost == expected_lost, "round %llu, lost %llu",
+           (unsigned long long)round, (unsigned long long)lost);
     member_read_end(m);
 }
 
@@ -94,21 +94,21 @@ static void test_member_one(void)
     pcoll_options o = options_of(PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY, 2);
     member_init(&m, 0, &o);
     deposit(&m, DEPOSIT_ARRIVED);
-    CHECK(member_begin(&m) == PCOLL_ESTATE, "started twice");
+    EXPECT(member_begin(&m) == PCOLL_ESTATE, "started twice");
     complete_round(&m, false);
     take(&m, 0, 0);
-    CHECK(member_included(&m, 0), "not included");
-    CHECK_OK(member_finish(&m));
+    EXPECT(member_included(&m, 0), "not included");
+    EXPECT_OK(member_finish(&m));
     complete_round(&m, false);
-    CHECK(member_admits(&m), "held back with a lag of 1, history 2");
+    EXPECT(member_admits(&m), "held back with a lag of 1, history 2");
     complete_round(&m, false);
-    CHECK(!member_admits(&m), "not held back with a lag of 2, history 2");
+    EXPECT(!member_admits(&m), "not held back with a lag of 2, history 2");
     deposit(&m, DEPOSIT_STORED);
     take(&m, 1, 0);
-    CHECK(m.holds_back == false && member_admits(&m), "still held back");
-    CHECK(!member_included(&m, 1), "a stored deposit is not in an older round");
-    CHECK_OK(member_finish(&m));
-    CHECK(member_finish(&m) == PCOLL_ESTATE, "finished twice");
+    EXPECT(m.holds_back == false && member_admits(&m), "still held back");
+    EXPECT(!member_included(&m, 1), "a stored deposit is not in an older round");
+    EXPECT_OK(member_finish(&m));
+    EXPECT(member_finish(&m) == PCOLL_ESTATE, "finished twice");
 }
 
 static void test_member_all(void)
@@ -117,18 +117,18 @@ static void test_member_all(void)
     pcoll_options o = options_of(PCOLL_DELIVER_ALL, PCOLL_LATE_DROP, 2);
     member_init(&m, 0, &o);
     for (int i = 0; i < 5; i++) {
-        CHECK(member_admits(&m), "deliver=all holds the others back");
+        EXPECT(member_admits(&m), "deliver=all holds the others back");
         complete_round(&m, false);
     }
     deposit(&m, DEPOSIT_DROPPED);
     take(&m, 3, 3);
     take(&m, 4, 0);
-    CHECK_OK(member_finish(&m));
+    EXPECT_OK(member_finish(&m));
     deposit(&m, DEPOSIT_ARRIVED);
-    CHECK(!member_ready(&m), "ready without a round");
+    EXPECT(!member_ready(&m), "ready without a round");
     complete_round(&m, false);
     take(&m, 5, 0);
-    CHECK(m.stats.lost == 3, "%llu lost", (unsigned long long)m.stats.lost);
+    EXPECT(m.stats.lost == 3, "%llu lost", (unsigned long long)m.stats.lost);
 }
 
 /* While a result is being copied out, its slot is not used again. */
@@ -139,13 +139,13 @@ static void test_member_copying(void)
     member_init(&m, 0, &o);
     uint64_t round, lost;
     complete_round(&m, false);
-    CHECK(member_read_begin(&m, UINT64_MAX, UINT64_MAX, &round, &lost),
-          "nothing to read");
+    EXPECT(member_read_begin(&m, UINT64_MAX, UINT64_MAX, &round, &lost),
+           "nothing to read");
     complete_round(&m, false);
     complete_round(&m, false);
-    CHECK(!member_admits(&m), "round 3 would overwrite round 0, which is being read");
-    CHECK(member_read_end(&m), "nobody is told that it goes on");
-    CHECK(member_admits(&m), "still held");
+    EXPECT(!member_admits(&m), "round 3 would overwrite round 0, which is being read");
+    EXPECT(member_read_end(&m), "nobody is told that it goes on");
+    EXPECT(member_admits(&m), "still held");
 }
 
 static void test_member_join(void)
@@ -153,21 +153,21 @@ static void test_member_join(void)
     struct member m;
     pcoll_options o = options_of(PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY, 4);
     member_init(&m, 1, &o);
-    CHECK(!member_arrived(&m), "arrived by itself");
-    CHECK_OK(member_join(&m));
-    CHECK(member_arrived(&m), "a rank that joins has to say so");
+    EXPECT(!member_arrived(&m), "arrived by itself");
+    EXPECT_OK(member_join(&m));
+    EXPECT(member_arrived(&m), "a rank that joins has to say so");
     complete_round(&m, false);
-    CHECK(!m.live && !member_arrived(&m), "still starts rounds after it has joined");
+    EXPECT(!m.live && !member_arrived(&m), "still starts rounds after it has joined");
     take(&m, 0, 0);
-    CHECK(m.joining, "joined too early");
+    EXPECT(m.joining, "joined too early");
     complete_round(&m, true);
-    CHECK(m.live && !member_arrived(&m), "starts a round although all have joined");
+    EXPECT(m.live && !member_arrived(&m), "starts a round although all have joined");
     take(&m, 1, 0);
-    CHECK(!m.joining, "does not see that all have joined");
-    CHECK_OK(member_finish(&m));
-    CHECK_OK(member_leave(&m));
-    CHECK(member_arrived(&m), "a rank that leaves has to say so");
-    CHECK(member_begin(&m) == PCOLL_ESTATE, "starts after it has left");
+    EXPECT(!m.joining, "does not see that all have joined");
+    EXPECT_OK(member_finish(&m));
+    EXPECT_OK(member_leave(&m));
+    EXPECT(member_arrived(&m), "a rank that leaves has to say so");
+    EXPECT(member_begin(&m) == PCOLL_ESTATE, "starts after it has left");
 }
 
 static void test_header_merge(void)
@@ -175,16 +175,17 @@ static void test_header_merge(void)
     struct header_storage sa, sb;
     struct round_header *a = (struct round_header *)&sa,
                         *b = (struct round_header *)&sb;
-    CHECK(round_header_bytes(1) == 64 && round_header_bytes(65) == 128, "sizes");
+    EXPECT(round_header_bytes(1) == 64 && round_header_bytes(65) == 128, "sizes");
     round_header_clear(a, 8, 5);
     round_header_clear(b, 8, 5);
-    CHECK(round_is_null(a, 8), "not null");
+    EXPECT(round_is_null(a, 8), "not null");
     bitset_add(round_mask(b, 8, ROUND_ACTIVE), 3);
     bitset_add(round_mask(a, 8, ROUND_LEFT), 1);
     b->initiator = 3;
     round_header_merge(a, a, b, 8);
-    CHECK(a->round == 5 && a->initiator == 3 && !round_is_null(a, 8), "merged wrongly");
-    CHECK(bitset_has(round_mask(a, 8, ROUND_LEFT), 1), "lost a bit");
+    EXPECT(a->round == 5 && a->initiator == 3 && !round_is_null(a, 8),
+           "merged wrongly");
+    EXPECT(bitset_has(round_mask(a, 8, ROUND_LEFT), 1), "lost a bit");
 }
 
 int main(void)

@@ -2,15 +2,15 @@
 /* Building, checking, printing and running schedules; the builders for any P. */
 #include <string.h>
 
-#include "../../csrc/algorithms/algorithms.h"
-#include "../../csrc/schedule/engine.h"
+#include "algorithms/algorithms.h"
+#include "schedule/engine.h"
 #include "check.h"
 
 static void expect_refused(struct sched *s, const char *part)
 {
-    CHECK(sched_commit(s) == PCOLL_EINVAL, "accepted: %s", part);
-    CHECK(strstr(pcoll_last_error(), part), "message is \"%s\", expected \"%s\"",
-          pcoll_last_error(), part);
+    EXPECT(sched_commit(s) == PCOLL_EINVAL, "accepted: %s", part);
+    EXPECT(strstr(pcoll_last_error(), part), "message is \"%s\", expected \"%s\"",
+           pcoll_last_error(), part);
     sched_free(&s);
 }
 
@@ -61,31 +61,31 @@ static void test_quorum_gate(void)
     send = sched_send(s, "go", 1, 0, 0);
     sched_after(s, send, gate);
     sched_end(s, send);
-    CHECK_OK(sched_commit(s));
+    EXPECT_OK(sched_commit(s));
     struct engine e;
-    CHECK_OK(engine_init(&e, s));
+    EXPECT_OK(engine_init(&e, s));
     for (uint64_t round = 0; round < 5; round++) {
-        CHECK(engine_next(&e) == -1, "runs before it is released");
+        EXPECT(engine_next(&e) == -1, "runs before it is released");
         engine_release(&e);
         /* From the second round on, arrival 0 has come early and was kept. */
         if (round == 0)
-            CHECK(engine_complete(&e, round, arrival[0]) == ENGINE_TAKEN, "lost");
-        CHECK(engine_next(&e) == -1, "fires at 1 of 3");
-        CHECK(engine_complete(&e, round, arrival[0]) == ENGINE_DROPPED, "fires twice");
-        CHECK(engine_next(&e) == -1, "a duplicate counts");
-        CHECK(engine_complete(&e, round + 1, arrival[0]) == ENGINE_KEPT, "not kept");
-        CHECK(engine_complete(&e, round + 2, arrival[0]) == ENGINE_IMPOSSIBLE,
-              "2 ahead");
-        CHECK(engine_complete(&e, round, arrival[2]) == ENGINE_TAKEN, "refused");
-        CHECK(engine_next(&e) == send, "does not fire at 2 of 3");
-        CHECK(engine_complete(&e, round, arrival[1]) == ENGINE_TAKEN, "third refused");
-        CHECK(engine_next(&e) == -1, "fires again at 3 of 3");
-        CHECK(!engine_over(&e), "over before its send");
-        CHECK(engine_complete(&e, round, send) == ENGINE_TAKEN, "send not taken");
-        CHECK(engine_over(&e), "not over");
+            EXPECT(engine_complete(&e, round, arrival[0]) == ENGINE_TAKEN, "lost");
+        EXPECT(engine_next(&e) == -1, "fires at 1 of 3");
+        EXPECT(engine_complete(&e, round, arrival[0]) == ENGINE_DROPPED, "fires twice");
+        EXPECT(engine_next(&e) == -1, "a duplicate counts");
+        EXPECT(engine_complete(&e, round + 1, arrival[0]) == ENGINE_KEPT, "not kept");
+        EXPECT(engine_complete(&e, round + 2, arrival[0]) == ENGINE_IMPOSSIBLE,
+               "2 ahead");
+        EXPECT(engine_complete(&e, round, arrival[2]) == ENGINE_TAKEN, "refused");
+        EXPECT(engine_next(&e) == send, "does not fire at 2 of 3");
+        EXPECT(engine_complete(&e, round, arrival[1]) == ENGINE_TAKEN, "third refused");
+        EXPECT(engine_next(&e) == -1, "fires again at 3 of 3");
+        EXPECT(!engine_over(&e), "over before its send");
+        EXPECT(engine_complete(&e, round, send) == ENGINE_TAKEN, "send not taken");
+        EXPECT(engine_over(&e), "not over");
         engine_advance(&e);
-        CHECK(engine_complete(&e, round, arrival[0]) == ENGINE_DROPPED,
-              "late one obeyed");
+        EXPECT(engine_complete(&e, round, arrival[0]) == ENGINE_DROPPED,
+               "late one obeyed");
     }
     engine_destroy(&e);
     sched_free(&s);
@@ -108,8 +108,8 @@ static void flood_create(struct flood *f, uint32_t size)
         f->s[i] = sched_create();
         build_activation(f->s[i], i, size, &f->a[i]);
         sched_end(f->s[i], f->a[i].active);
-        CHECK_OK(sched_commit(f->s[i]));
-        CHECK_OK(engine_init(&f->e[i], f->s[i]));
+        EXPECT_OK(sched_commit(f->s[i]));
+        EXPECT_OK(engine_init(&f->e[i], f->s[i]));
         engine_release(&f->e[i]);
     }
 }
@@ -133,8 +133,8 @@ static void flood_hop(struct flood *f)
     for (uint32_t i = 0; i < f->size; i++) {
         while ((op = engine_next(&f->e[i])) >= 0) {
             const struct op *o = &f->s[i]->ops[op];
-            CHECK(activation_source((uint32_t)o->peer, f->size, o->edge) == i,
-                  "edge %d of %u leads elsewhere", o->edge, i);
+            EXPECT(activation_source((uint32_t)o->peer, f->size, o->edge) == i,
+                   "edge %d of %u leads elsewhere", o->edge, i);
             sent[n].to = (uint32_t)o->peer;
             sent[n++].edge = o->edge;
             engine_complete(&f->e[i], 0, op);
@@ -146,7 +146,7 @@ static void flood_hop(struct flood *f)
     }
 }
 
-/* Every root, and any two roots at once, reach every vertex within ceil(log2 P) hops.
+/* Every root, and any two roots at once, reach every endpoint within ceil(log2 P) hops.
  */
 static void test_activation_reaches_all(void)
 {
@@ -163,8 +163,8 @@ static void test_activation_reaches_all(void)
                 flood_hop(&f);
             }
             for (uint32_t i = 0; i < size; i++)
-                CHECK(f.reached[i], "P=%u root %u: rank %u is not reached", size, root,
-                      i);
+                EXPECT(f.reached[i], "P=%u root %u: rank %u is not reached", size, root,
+                       i);
             flood_free(&f);
         }
     }
@@ -189,14 +189,14 @@ static void check_sends(struct sched *const *s, uint32_t size, uint32_t i)
             for (int n = 0;; n++) {
                 const struct op *send = find(s[i], OP_SEND, peer, edge, n);
                 const struct op *recv = find(s[peer], OP_RECV, i, edge, n);
-                CHECK(!send == !recv, "P=%u: message %d from %u to %u on edge %d", size,
-                      n, i, peer, edge);
+                EXPECT(!send == !recv, "P=%u: message %d from %u to %u on edge %d",
+                       size, n, i, peer, edge);
                 if (!send)
                     break;
-                CHECK(!memcmp(&send->slice, &recv->slice, sizeof send->slice) &&
-                          send->header == recv->header,
-                      "P=%u: message %d from %u to %u on edge %d is another one", size,
-                      n, i, peer, edge);
+                EXPECT(!memcmp(&send->slice, &recv->slice, sizeof send->slice) &&
+                           send->header == recv->header,
+                       "P=%u: message %d from %u to %u on edge %d is another one", size,
+                       n, i, peer, edge);
             }
 }
 
@@ -211,9 +211,9 @@ static void test_matches(enum pcoll_algorithm algorithm, size_t bytes)
             s[i] = sched_create();
             int go = sched_nop(s[i], "go");
             sched_end(s[i], build_allreduce(s[i], i, size, go, &plan));
-            CHECK_OK(sched_commit(s[i]));
+            EXPECT_OK(sched_commit(s[i]));
             for (uint32_t k = 0; k < s[i]->count; k++)
-                CHECK(s[i]->ops[k].edge < DATA_EDGES, "edge %d", s[i]->ops[k].edge);
+                EXPECT(s[i]->ops[k].edge < DATA_EDGES, "edge %d", s[i]->ops[k].edge);
         }
         for (uint32_t i = 0; i < size; i++)
             check_sends(s, size, i);
@@ -230,13 +230,13 @@ static void test_print(void)
     struct algorithm_plan plan;
     algorithm_plan(PCOLL_ALGORITHM_RABENSEIFNER, 3, 1 << 20, &plan);
     sched_end(s, build_allreduce(s, 1, 3, a.active, &plan));
-    CHECK_OK(sched_commit(s));
+    EXPECT_OK(sched_commit(s));
     char *text = sched_text(s), *dot = sched_dot(s);
-    CHECK(strstr(text, "control SEND activate to 2 edge 0"), "%s", text);
-    CHECK(strstr(text, "[ends the round]"), "%s", text);
-    CHECK(strstr(text, "slices [0, 1) of 2"), "%s", text);
-    CHECK(strstr(text, "after 1 of {"), "%s", text);
-    CHECK(!strncmp(dot, "digraph schedule {", 18) && strstr(dot, "->"), "%s", dot);
+    EXPECT(strstr(text, "control SEND activate to 2 edge 0"), "%s", text);
+    EXPECT(strstr(text, "[ends the round]"), "%s", text);
+    EXPECT(strstr(text, "slices [0, 1) of 2"), "%s", text);
+    EXPECT(strstr(text, "after 1 of {"), "%s", text);
+    EXPECT(!strncmp(dot, "digraph schedule {", 18) && strstr(dot, "->"), "%s", dot);
     free(text);
     free(dot);
     sched_free(&s);

@@ -4,7 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "../../csrc/domain/segment.h"
+#include "domain/segment.h"
 #include "check.h"
 
 enum { BYTES = 100000, COOKIE = 4711 };
@@ -14,22 +14,22 @@ static void check_refused(uint64_t pid, int fd, size_t bytes, uint64_t cookie,
 {
     struct segment s;
     int rc = segment_open(pid, (uint64_t)fd, bytes, cookie, &s);
-    CHECK(rc == PCOLL_ENOMEM && !s.memory && s.fd == -1, "taken: %s", why);
-    CHECK(strstr(pcoll_last_error(), why), "%s: %s", why, pcoll_last_error());
+    EXPECT(rc == PCOLL_ENOMEM && !s.memory && s.fd == -1, "taken: %s", why);
+    EXPECT(strstr(pcoll_last_error(), why), "%s: %s", why, pcoll_last_error());
 }
 
 static void test_sharing(void)
 {
     struct segment made, opened;
-    CHECK_OK(segment_create(BYTES, COOKIE, &made));
-    CHECK_OK(
+    EXPECT_OK(segment_create(BYTES, COOKIE, &made));
+    EXPECT_OK(
         segment_open((uint64_t)getpid(), (uint64_t)made.fd, BYTES, COOKIE, &opened));
-    CHECK_OK(segment_reserve(&opened, 10, BYTES - 10));
-    CHECK((uintptr_t)made.memory % 64 == 0, "not aligned");
+    EXPECT_OK(segment_reserve(&opened, 10, BYTES - 10));
+    EXPECT((uintptr_t)made.memory % 64 == 0, "not aligned");
     for (size_t i = 0; i < BYTES; i++)
-        CHECK(((char *)made.memory)[i] == 0, "byte %zu is not 0", i);
+        EXPECT(((char *)made.memory)[i] == 0, "byte %zu is not 0", i);
     strcpy((char *)made.memory + BYTES - 6, "hello");
-    CHECK(!strcmp((char *)opened.memory + BYTES - 6, "hello"), "not shared");
+    EXPECT(!strcmp((char *)opened.memory + BYTES - 6, "hello"), "not shared");
 
     /* What a stale number may lead to: another file, another job's, one of other size.
      */
@@ -41,17 +41,17 @@ static void test_sharing(void)
     segment_sealed(&made);
     check_refused(pid, sealed, BYTES, COOKIE, "No such file");
     segment_close(&made);
-    CHECK(!strcmp((char *)opened.memory + BYTES - 6, "hello"), "gone with its maker");
+    EXPECT(!strcmp((char *)opened.memory + BYTES - 6, "hello"), "gone with its maker");
     segment_close(&opened);
 }
 
 static void test_too_large(void)
 {
     struct segment s;
-    CHECK(segment_create((size_t)1 << 60, COOKIE, &s) == PCOLL_ENOMEM, "an exabyte");
-    CHECK(strstr(pcoll_last_error(), "1152921504606846976 bytes of shared memory"),
-          "%s", pcoll_last_error());
-    CHECK(!s.memory && s.fd == -1, "left open");
+    EXPECT(segment_create((size_t)1 << 60, COOKIE, &s) == PCOLL_ENOMEM, "an exabyte");
+    EXPECT(strstr(pcoll_last_error(), "1152921504606846976 bytes of shared memory"),
+           "%s", pcoll_last_error());
+    EXPECT(!s.memory && s.fd == -1, "left open");
 }
 
 int main(void)

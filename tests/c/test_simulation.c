@@ -24,33 +24,33 @@ static void test_run(uint32_t ranks, int kind)
     pcoll_skew_run *run;
     pcoll_skew_result result;
     double latency[MOST];
-    CHECK_OK(pcoll_skew_create(&skew, &options, &run));
+    EXPECT_OK(pcoll_skew_create(&skew, &options, &run));
     for (int i = 0; i < ITERATIONS; i++) {
-        CHECK_OK(pcoll_skew_iterate(run, latency, &result));
-        CHECK(!result.wrong && result.active >= 1 && result.active <= ranks,
-              "%u ranks: %llu wrong, %u active", ranks,
-              (unsigned long long)result.wrong, result.active);
+        EXPECT_OK(pcoll_skew_iterate(run, latency, &result));
+        EXPECT(!result.wrong && result.active >= 1 && result.active <= ranks,
+               "%u ranks: %llu wrong, %u active", ranks,
+               (unsigned long long)result.wrong, result.active);
         if (kind == PCOLL_SOLO)
-            CHECK(result.active == 1, "solo with %u active", result.active);
+            EXPECT(result.active == 1, "solo with %u active", result.active);
         if (kind == PCOLL_FULL)
-            CHECK(result.active == ranks, "full with %u active", result.active);
+            EXPECT(result.active == ranks, "full with %u active", result.active);
         for (uint32_t r = 0; r < ranks; r++)
-            CHECK(latency[r] >= 0 && latency[r] < 1e6 * ranks + 1e5, "rank %u: %g ns",
-                  r, latency[r]);
-        CHECK(kind != PCOLL_SOLO || latency[0] >= 0, "the initiator: %g", latency[0]);
+            EXPECT(latency[r] >= 0 && latency[r] < 1e6 * ranks + 1e5, "rank %u: %g ns",
+                   r, latency[r]);
+        EXPECT(kind != PCOLL_SOLO || latency[0] >= 0, "the initiator: %g", latency[0]);
     }
-    CHECK_OK(pcoll_skew_free(&run));
-    CHECK(!run, "not forgotten");
-    CHECK_OK(pcoll_skew_free(&run));
+    EXPECT_OK(pcoll_skew_free(&run));
+    EXPECT(!run, "not forgotten");
+    EXPECT_OK(pcoll_skew_free(&run));
 }
 
 static void refuse(pcoll_skew skew, pcoll_options options, const char *complaint)
 {
     pcoll_skew_run *run = NULL;
     int rc = pcoll_skew_create(&skew, &options, &run);
-    CHECK(rc == PCOLL_EINVAL && !run, "%s: %d", complaint, rc);
-    CHECK(strstr(pcoll_last_error(), complaint), "expected \"%s\", got \"%s\"",
-          complaint, pcoll_last_error());
+    EXPECT(rc == PCOLL_EINVAL && !run, "%s: %d", complaint, rc);
+    EXPECT(strstr(pcoll_last_error(), complaint), "expected \"%s\", got \"%s\"",
+           complaint, pcoll_last_error());
 }
 
 static void test_refused(void)
@@ -89,11 +89,11 @@ static void test_memory(void)
     pcoll_skew skew = skew_of(64);
     pcoll_options options = options_of(PCOLL_SOLO, PCOLL_LATE_DROP);
     uint64_t few, many;
-    CHECK_OK(pcoll_skew_memory(&skew, &options, &few));
+    EXPECT_OK(pcoll_skew_memory(&skew, &options, &few));
     skew.ranks *= 4;
-    CHECK_OK(pcoll_skew_memory(&skew, &options, &many));
-    CHECK(many > 4 * few && few > 64 * 1000, "%llu and %llu bytes",
-          (unsigned long long)few, (unsigned long long)many);
+    EXPECT_OK(pcoll_skew_memory(&skew, &options, &many));
+    EXPECT(many > 4 * few && few > 64 * 1000, "%llu and %llu bytes",
+           (unsigned long long)few, (unsigned long long)many);
 }
 
 int main(void)

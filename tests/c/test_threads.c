@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Compiled: threads (with the thread sanitizer). */
 /*
- * The threaded parts (progress, bell, context, domain) as they run under MPI, but with
- * ranks that are threads: each has an application thread, an agent, and random delays.
- * Results are compared between ranks; the thread sanitizer watches.
+ * The threaded parts (progress, doorbell, context, domain) as they run under MPI, but
+ * with ranks that are threads: each has an application thread, an agent, and random
+ * delays. Results are compared between ranks; the thread sanitizer watches.
  */
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
 
-#include "../../csrc/allreduce/vertex.h"
-#include "../../csrc/base/splitmix.h"
+#include "allreduce/endpoint.h"
+#include "base/random.h"
 #include "check.h"
 #include "inproc.h"
 
@@ -19,8 +20,8 @@ struct rank {
     uint32_t rank;
     pcoll_options options;
     struct progress *progress;
-    struct context *context;
-    struct vertex *vertex;
+    struct communicator *communicator;
+    struct endpoint *endpoint;
     double sums[ROUNDS]; /* by round; 0: not seen */
     double deposited, pending;
 };
@@ -28,43 +29,43 @@ struct rank {
 static bool ready(void *arg)
 {
     struct rank *r = arg;
-    return r->vertex->domain->ops->ready(r->vertex->domain, 0);
+    return r->endpoint->domain->ops->ready(r->endpoint->domain);
 }
 
 static bool closed(void *arg)
 {
     struct rank *r = arg;
-    return atomic_load(&r->vertex->closing) == CLOSED;
+    return atomic_load(&r->endpoint->closing) == CLOSED;
 }
 
 static uint64_t take(struct rank *r)
 {
-    struct domain *d = r->vertex->domain;
+    struct domain *d = r->endpoint->domain;
     double recv[COUNT];
     void *buffers[] = {recv};
     pcoll_round round = {0};
     uint64_t masks[2], last = UINT64_MAX;
     bool one = r->options.deliver == PCOLL_DELIVER_ONE, moved, any = false;
-    while (!(one && any) && d->ops->deliver(d, 0, last, UINT64_MAX, buffers, &round,
-                                            masks, &moved) == PCOLL_OK) {
+    while (!(one && any) && d->ops->deliver(d, last, UINT64_MAX, buffers, &round, masks,
+                                            &moved) == PCOLL_OK) {
         any = true;
         if (moved)
-            context_kick(r->context, &r->vertex->base);
+            communicator_notify(r->communicator, &r->endpoint->base);
         for (int i = 0; i < COUNT; i++)
-            CHECK(recv[i] == recv[0], "element %d of round %llu", i,
-                  (unsigned long long)round.index);
+            EXPECT(recv[i] == recv[0], "element %d of round %llu", i,
+                   (unsigned long long)round.index);
         if (round.index < ROUNDS)
             r->sums[round.index] = recv[0];
     }
-    CHECK(any, "nothing delivered");
-    CHECK_OK(d->ops->change(d, 0, member_finish));
+    EXPECT(any, "nothing delivered");
+    EXPECT_OK(d->ops->change(d, member_finish));
     return round.index + 1;
 }
 
 static void *application(void *arg)
 {
     struct rank *r = arg;
-    struct domain *d = r->vertex->domain;
+    struct domain *d = r->endpoint->domain;
     double send[COUNT];
     const void *buffers[] = {send};
     enum deposit_outcome outcome;
@@ -74,15 +75,15 @@ static void *application(void *arg)
         for (int i = 0; i < COUNT; i++)
             send[i] = (double)(t + 1) * (r->rank + 1);
         r->deposited += send[0];
-        CHECK_OK(d->ops->deposit(d, 0, buffers, &outcome));
-        vertex_deposited(r->vertex, outcome);
-        inproc_wait(r->progress, r->context, ready, r);
+        EXPECT_OK(d->ops->deposit(d, buffers, &outcome));
+        endpoint_deposited(r->endpoint, outcome);
+        inproc_wait(r->progress, r->communicator, ready, r);
         seen = take(r);
     }
     progress_lock(r->progress);
-    CHECK_OK(vertex_close(r->vertex));
+    EXPECT_OK(endpoint_close(r->endpoint));
     progress_unlock(r->progress);
-    inproc_wait(r->progress, r->context, closed, r);
+    inproc_wait(r->progress, r->communicator, closed, r);
     return NULL;
 }
 
@@ -90,27 +91,28 @@ static void create(struct rank *r, struct inproc *net, uint32_t rank, pcoll_opti
 {
     *r = (struct rank){.rank = rank, .options = o};
     pcoll_buffer buffer = {.count = COUNT, .dtype = PCOLL_FLOAT64, .op = PCOLL_SUM};
-    CHECK_OK(progress_create(&r->progress));
-    struct transport *t = inproc_endpoint(net, rank, progress_bell(r->progress)->page);
-    CHECK_OK(context_create(t, r->progress, &r->context));
-    struct vertex_spec spec = {.ranks = RANKS,
-                               .buffers = &buffer,
-                               .nbuffers = 1,
-                               .options = &r->options,
-                               .create_domain = domain_single_create,
-                               .domain_arg = &r->rank};
-    CHECK_OK(vertex_create(r->context, &spec, &r->vertex));
-    CHECK_OK(context_register(r->context, &r->vertex->base, 0));
-    progress_add(r->progress, &r->context->source);
+    EXPECT_OK(progress_create(&r->progress));
+    struct transport *t =
+        inproc_endpoint(net, rank, progress_doorbell(r->progress)->page);
+    EXPECT_OK(communicator_create(t, r->progress, &r->communicator));
+    struct endpoint_spec spec = {.ranks = RANKS,
+                                 .buffers = &buffer,
+                                 .nbuffers = 1,
+                                 .options = &r->options,
+                                 .create_domain = domain_single_create,
+                                 .domain_arg = &r->rank};
+    EXPECT_OK(endpoint_create(r->communicator, &spec, &r->endpoint));
+    EXPECT_OK(communicator_register(r->communicator, &r->endpoint->base, 0));
+    progress_add(r->progress, &r->communicator->source);
 }
 
 static void destroy(struct rank *r)
 {
-    progress_remove(r->progress, &r->context->source);
+    progress_remove(r->progress, &r->communicator->source);
     progress_destroy(&r->progress);
-    context_unregister(r->context, 0);
-    vertex_destroy(&r->vertex);
-    context_destroy(&r->context);
+    communicator_unregister(r->communicator, 0);
+    endpoint_destroy(&r->endpoint);
+    communicator_destroy(&r->communicator);
 }
 
 static void compare(const struct rank *ranks, bool full)
@@ -119,11 +121,11 @@ static void compare(const struct rank *ranks, bool full)
         double sum = 0;
         for (int i = 0; i < RANKS; i++) {
             double here = ranks[i].sums[t];
-            CHECK(!sum || !here || here == sum, "round %d: %g and %g", t, sum, here);
+            EXPECT(!sum || !here || here == sum, "round %d: %g and %g", t, sum, here);
             sum = here ? here : sum;
         }
         if (full)
-            CHECK(sum == (t + 1) * RANKS * (RANKS + 1) / 2, "round %d: %g", t, sum);
+            EXPECT(sum == (t + 1) * RANKS * (RANKS + 1) / 2, "round %d: %g", t, sum);
     }
 }
 
@@ -137,7 +139,7 @@ static void run(pcoll_options o, const char *what)
         create(&ranks[i], net, i, o);
     for (uint32_t i = 0; i < RANKS; i++) {
         progress_spin(ranks[i].progress, o.progress == PCOLL_PROGRESS_SPIN);
-        CHECK_OK(progress_start_agent(ranks[i].progress));
+        EXPECT_OK(progress_start_agent(ranks[i].progress));
     }
     for (uint32_t i = 0; i < RANKS; i++)
         pthread_create(&threads[i], NULL, application, &ranks[i]);
@@ -166,7 +168,7 @@ int main(void)
                                    .late = PCOLL_LATE_CARRY,
                                    .history = history,
                                    .progress = PCOLL_PROGRESS_AGENT};
-                CHECK_OK(pcoll_policy_parse(policies[policy], &o.policy));
+                EXPECT_OK(pcoll_policy_parse(policies[policy], &o.policy));
                 run(o, policies[policy]);
             }
         }

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "threads.h"
 
-#include "../../csrc/base/interleave.h"
+#include "base/interleave.h"
 #include "check.h"
 #include "fiber.h"
 #include "world_state.h"
 
-void (*interleave_hook)(void);
-
-enum { MOST_STEPS = 20000000, MOST_POLLS = 100000, SHORTEST_PAUSE = 400 };
+enum { MAX_STEPS = 20000000, MAX_POLLS = 100000, SHORTEST_PAUSE = 400 };
 
 enum who { APPLICATION, AGENT, THREADS };
 
@@ -24,7 +22,7 @@ struct thread {
 static uint64_t const NO_TOKEN = UINT64_MAX;
 
 /* By rank; the one that runs. */
-static struct thread threads[THREADS][LEDGER_MOST_RANKS], *running;
+static struct thread threads[THREADS][LEDGER_MAX_RANKS], *running;
 
 static bool is_paused(const struct thread *t)
 {
@@ -72,11 +70,10 @@ static void drive(void *arg)
     struct world *w = t->world;
     int polls = 0;
     w->driving[t->rank] = true;
-    while (context_poll(w->context[t->rank]) > 0)
-        INVARIANT("liveness", polls++ < MOST_POLLS, "rank %u is busy for ever",
-                  t->rank);
+    while (communicator_poll(w->communicator[t->rank]) > 0)
+        INVARIANT("liveness", polls++ < MAX_POLLS, "rank %u is busy for ever", t->rank);
     w->driving[t->rank] = false;
-    int rc = context_check(w->context[t->rank]);
+    int rc = communicator_check(w->communicator[t->rank]);
     INVARIANT("isolation", rc == PCOLL_OK, "rank %u: %d: %s", t->rank, rc,
               pcoll_last_error());
 }
@@ -124,7 +121,7 @@ static bool step(struct world *w)
     struct sim_stop stop;
     if (!sim_step(w->sim, &stop))
         return false;
-    INVARIANT("liveness", w->steps++ < MOST_STEPS, "it goes on for ever");
+    INVARIANT("liveness", w->steps++ < MAX_STEPS, "it goes on for ever");
     if (stop.woken)
         wake(w, &stop);
     run_rank(w, stop.rank);

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-#include "../../csrc/allreduce/vertex.h"
+#include "allreduce/control.h"
 #include "check.h"
 
-enum { MOST_HANDLES = 4, MOST_OPERATIONS = 4096 };
+enum { MAX_HANDLES = 4, MAX_OPERATIONS = 4096 };
 
 /* Rounds whose message of an operation, or on an edge, has been sent; one per item is
  * the next at least. */
@@ -16,8 +16,8 @@ struct wire {
     struct sim *sim;
     struct ledger *ledgers;
     uint32_t handles, duplicate_one_in;
-    uint64_t data[MOST_HANDLES][MOST_OPERATIONS];
-    uint64_t activation[MOST_HANDLES][MAX_ACTIVATION_EDGES];
+    uint64_t data[MAX_HANDLES][MAX_OPERATIONS];
+    uint64_t activation[MAX_HANDLES][MAX_ACTIVATION_EDGES];
 };
 
 static struct wire *of(struct transport *t)
@@ -50,7 +50,7 @@ static int wire_send(struct transport *t, uint32_t peer, uint32_t tag, const voi
     uint32_t slot = tag / DATA_EDGES, operation = cookie & UINT32_MAX;
     INVARIANT("isolation", slot < w->handles, "rank %u sends with tag %u, of slot %u",
               t->rank, tag, slot);
-    CHECK(operation < MOST_OPERATIONS, "operation %u", operation);
+    EXPECT(operation < MAX_OPERATIONS, "operation %u", operation);
     pass_once(w, &w->data[slot][operation], w->ledgers[slot].frozen[t->rank] - 1,
               "data", operation);
     return w->real->ops->send(w->real, peer, tag, data, bytes, cookie);
@@ -170,7 +170,7 @@ struct transport *wire_create(struct sim *s, uint32_t rank, uint32_t handles,
                               uint32_t duplicate_one_in)
 {
     struct wire *w = calloc(1, sizeof *w);
-    CHECK(w && handles <= MOST_HANDLES, "no memory for a wire, or too many handles");
+    EXPECT(w && handles <= MAX_HANDLES, "no memory for a wire, or too many handles");
     w->real = sim_endpoint(s, rank);
     w->base = *w->real;
     w->base.ops = &wire_ops;

@@ -7,7 +7,7 @@
 #ifndef PCOLL_TESTS_WIRE_H
 #define PCOLL_TESTS_WIRE_H
 
-#include "../../csrc/transport/sim.h"
+#include "transport/sim/sim_transport.h"
 #include "ledger.h"
 
 /* handles: slots in use, from 0. duplicate_one_in: 0 for never. Freed by its destroy.

@@ -6,13 +6,13 @@
 #ifndef PCOLL_TESTS_WORLD_H
 #define PCOLL_TESTS_WORLD_H
 
-#include "../../csrc/transport/sim.h"
+#include "transport/sim/sim_transport.h"
 #include "ledger.h"
 
 /* Handles at a time, and how often they are made, freed and made again in the same
  * slots. */
-enum { WORLD_MOST_HANDLES = 4, WORLD_MOST_GENERATIONS = 2 };
-enum { WORLD_MOST_MADE = WORLD_MOST_HANDLES * WORLD_MOST_GENERATIONS };
+enum { WORLD_MAX_HANDLES = 4, WORLD_MAX_GENERATIONS = 2 };
+enum { WORLD_MAX_MADE = WORLD_MAX_HANDLES * WORLD_MAX_GENERATIONS };
 
 /* How the loops of the ranks end. */
 enum world_ending {
@@ -43,7 +43,7 @@ struct world_options {
     uint64_t seed;
     int grouping; /* of the ranks into domains: a row of space.h; 0: none */
     int handles;
-    struct world_handle handle[WORLD_MOST_HANDLES];
+    struct world_handle handle[WORLD_MAX_HANDLES];
     int generations;
     uint64_t calls; /* of each rank, or rounds with deliver="all" */
     enum world_ending ending;
@@ -61,11 +61,11 @@ struct world_options {
 
 /* What happened, for those who look at more than the invariants. */
 struct world_report {
-    uint64_t rounds[WORLD_MOST_MADE];
-    uint64_t hash[WORLD_MOST_MADE]; /* of all results, in order */
+    uint64_t rounds[WORLD_MAX_MADE];
+    uint64_t hash[WORLD_MAX_MADE]; /* of all results, in order */
     double active_mean;
     uint64_t lost;
-    int64_t loops_over[LEDGER_MOST_RANKS]; /* time at which a rank made its last call */
+    int64_t loops_over[LEDGER_MAX_RANKS]; /* time at which a rank made its last call */
 };
 
 /* Runs it to its end; any violation, and a deadlock, ends the program with a message

@@ -4,7 +4,7 @@
 #ifndef PCOLL_TESTS_WORLD_STATE_H
 #define PCOLL_TESTS_WORLD_STATE_H
 
-#include "../../csrc/allreduce/vertex.h"
+#include "allreduce/endpoint.h"
 #include "spy.h"
 #include "world.h"
 
@@ -12,12 +12,13 @@ enum { WORLD_SEED = 7 }; /* of the draws */
 
 enum app_phase { THINKING, WAITING, JOINING, FREEING, RENEWING, MEETING, DONE };
 
-/* What sim_wake was called for. WAKE_BELL: and the handle, from WAKE_HANDLE bits on. */
+/* What sim_wake was called for. WAKE_DOORBELL: and the handle, from WAKE_HANDLE bits
+ * on. */
 enum wake_token {
     WAKE_AGENT,
     WAKE_CALL,
     WAKE_STALLED,
-    WAKE_BELL,
+    WAKE_DOORBELL,
     WAKE_PAUSED, /* its application goes on */
     WAKE_PAUSED_AGENT
 };
@@ -44,23 +45,23 @@ struct app {
 struct world {
     struct world_options o;
     struct sim *sim;
-    struct context *context[LEDGER_MOST_RANKS];
-    struct vertex *vertex[WORLD_MOST_MADE][LEDGER_MOST_RANKS];
+    struct communicator *communicator[LEDGER_MAX_RANKS];
+    struct endpoint *endpoint[WORLD_MAX_MADE][LEDGER_MAX_RANKS];
     struct ledger *ledger; /* of each handle */
-    struct app app[LEDGER_MOST_RANKS];
+    struct app app[LEDGER_MAX_RANKS];
     /* By handle: the domain of each rank, how many there are, the memory of each. */
-    uint32_t domain[WORLD_MOST_HANDLES][LEDGER_MOST_RANKS];
-    uint32_t domains[WORLD_MOST_HANDLES];
-    void *memory[WORLD_MOST_MADE][LEDGER_MOST_RANKS];
+    uint32_t domain[WORLD_MAX_HANDLES][LEDGER_MAX_RANKS];
+    uint32_t domains[WORLD_MAX_HANDLES];
+    void *memory[WORLD_MAX_MADE][LEDGER_MAX_RANKS];
     struct way {
         struct world *world;
         int handle;
-    } way[WORLD_MOST_MADE]; /* from a domain to its world */
+    } way[WORLD_MAX_MADE]; /* from a domain to its world */
     /* By rank: somebody holds the progress lock; when it is free the agent is to look.
      */
-    bool driving[LEDGER_MOST_RANKS], again[LEDGER_MOST_RANKS];
-    uint64_t expected_next[WORLD_MOST_MADE][LEDGER_MOST_RANKS];
-    uint64_t joined_at[WORLD_MOST_MADE][2]; /* round after the first, second join, +1 */
+    bool driving[LEDGER_MAX_RANKS], again[LEDGER_MAX_RANKS];
+    uint64_t expected_next[WORLD_MAX_MADE][LEDGER_MAX_RANKS];
+    uint64_t joined_at[WORLD_MAX_MADE][2]; /* round after the first, second join, +1 */
     struct world_report report;
     uint64_t deliveries, steps;
 };
@@ -92,7 +93,7 @@ void app_ring(struct world *w, int k, uint32_t rank);
 void app_alert(struct world *w, uint32_t rank);
 /* Its wake-up of this token has come. */
 void app_woken(struct world *w, uint32_t rank, uint64_t token);
-/* Whatever it does: it is told if the token is that of a bell. */
+/* Whatever it does: it is told if the token is that of a doorbell. */
 bool app_rung(struct world *w, uint32_t rank, uint64_t token);
 /* One step, if it can make one. */
 bool app_advance(struct world *w, uint32_t rank);

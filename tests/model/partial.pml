@@ -6,7 +6,7 @@
  * Names are those of the C code: current, released, engine outcomes (schedule/engine.h);
  * frozen, complete, delivered, arrived, call, wanted (protocol/member.h); pending and
  * the plan of a deposit (protocol/contribution.h); start, active, from (algorithms/
- * activation.c). tests/test_model.py checks that they still exist there.
+ * activation.c). tests/house/test_model.py checks that they still exist there.
  *
  * What is left out, and why it may be:
  *   - The data part is one condition: a round is over on a rank when all ranks have
@@ -15,7 +15,7 @@
  *   - A deposit is a bit, a carry the union, so "lost" and "counted twice" can be seen.
  *   - Steps under one lock are one step. What runs without it (between the plan of a
  *     deposit and its publication, between the operations of an engine) interleaves.
- *   - Agents see conditions, not kicks, and reading a result is one step: lost wake-ups,
+ *   - Agents see conditions, not notifications, and reading a result is one step: lost wake-ups,
  *     results that are overwritten while they are read, and what is lost with
  *     deliver="all" are not in the model. Neither are quorums, lingers and deadlines.
  *   - join, leave, closing, several handles: simulated, not modelled.
@@ -120,7 +120,7 @@ chan edge[P * EDGES] = [ROUNDS] of { byte };
 #define frozen3(t) true
 #endif
 
-/* starting_look. */
+/* round_trigger_evaluate. */
 inline begin(r)
 {
     assert(current[r] < ROUNDS); /* a late deposit starts no round */
@@ -217,7 +217,7 @@ end:
     od
 }
 #else
-/* Whatever an agent can do after an event, it does at once, as vertex_run does under
+/* Whatever an agent can do after an event, it does at once, as endpoint_run does under
  * the progress lock. Only applications get in between, at the locks of the domain: one
  * that deposits between an event and the freeze might as well have done so before the
  * event. Messages still take as long as they like. */

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `partialcoll.torch.DistributedOptimizer` adds to a step, beside the same handle by hand.
+
+Both compute the same gradients into the handle's own memory, start, wait, divide, and let torch's
+SGD update; they take turns, in blocks. One rank is enough: what Python adds does not depend on the
+others. Outside of a job it starts one. Needs torch (exit status 2 without it).
+
+    python bench/run.py adapter [-n 1] [--parameters 1000000] [--tensors 40] [--json F]
+"""
+
+from __future__ import annotations
+
+import statistics
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from lib.job import count, experiment
+from lib.training import by_turns
+
+COLUMNS = ("method", "ranks", "parameters", "tensors", "step_ms", "added_us", "percent_of_10_ms")
+
+
+class ByHand:
+    """The loop that one would write on a handle."""
+
+    def __init__(self, parameters: list[Any], comm: Any) -> None:
+        import torch
+
+        import partialcoll as pc
+
+        self.comm, self.parameters = comm, parameters
+        self.samples: list[float] = []
+        self.inner = torch.optim.SGD(parameters, lr=1e-4)
+        self.sizes = [p.numel() for p in parameters]
+        self.mean = torch.zeros(sum(self.sizes))
+        self.means = self.parts(self.mean)
+        self.handle = pc.Allreduce_init(comm, None, None, like=self.mean, quorum="full")
+        self.slots: dict[int, tuple[Any, Any]] = {}  # send buffers and their parts, by address
+
+    def parts(self, flat: Any) -> list[Any]:
+        return [part.view_as(p) for part, p in zip(flat.split(self.sizes), self.parameters)]
+
+    def slot(self) -> tuple[Any, Any]:
+        """The send buffer as tensor and its parts; which one it is changes with each start."""
+        import torch
+
+        array = self.handle.send_buffer
+        address = array.ctypes.data
+        if address not in self.slots:
+            flat = torch.from_numpy(array)
+            self.slots[address] = flat, self.parts(flat)
+        return self.slots[address]
+
+    def step(self, x: Any, y: Any) -> None:
+        flat, parts = self.slot()
+        flat.zero_()
+        for parameter, part in zip(self.parameters, parts):
+            parameter.grad = part
+        loss(self.parameters, x).backward()
+        self.handle.Start()
+        self.handle.Wait()
+        np.divide(self.handle.result, np.float32(self.comm.size), out=self.mean.numpy())
+        for parameter, part in zip(self.parameters, self.means):
+            parameter.grad = part
+        self.inner.step()
+
+    def close(self) -> None:
+        self.slots.clear()
+        self.handle.Free()
+
+
+class Adapter:
+    """The wrapped optimizer."""
+
+    def __init__(self, parameters: list[Any], comm: Any, strategy: Any) -> None:
+        import torch
+
+        import partialcoll.torch as pct
+
+        self.comm, self.parameters = comm, parameters
+        self.samples: list[float] = []
+        inner = torch.optim.SGD(parameters, lr=1e-4)
+        named = [(f"p{i}", p) for i, p in enumerate(parameters)]
+        self.optimizer = pct.DistributedOptimizer(inner, named, strategy=strategy)
+
+    def step(self, x: Any, y: Any) -> None:
+        self.optimizer.zero_grad()
+        loss(self.parameters, x).backward()
+        self.optimizer.step()
+
+    def close(self) -> None:
+        self.optimizer.close()
+
+
+def loss(parameters: list[Any], x: Any) -> Any:
+    """Something with a gradient everywhere."""
+    return sum((p * x).sum() for p in parameters)
+
+
+def make(options: SimpleNamespace) -> list[Any]:
+    """Parameters, the same on all ranks, in tensors of about one size."""
+    import torch
+
+    torch.manual_seed(0)
+    parts = torch.randn(options.parameters).chunk(options.tensors)
+    return [torch.nn.Parameter(part.clone()) for part in parts]
+
+
+def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
+    """By turns; rows. Collective."""
+    import torch
+
+    import partialcoll.torch as pct
+
+    torch.set_num_threads(1)
+    pct.init()
+    some: dict[str, Any] = {
+        "by hand": ByHand(make(options), comm),
+        "Allreduce": Adapter(make(options), comm, pct.Allreduce()),
+        "Eager full": Adapter(make(options), comm, pct.Eager("full")),
+    }
+    by_turns(
+        list(some.values()),
+        options.iters,
+        2,
+        lambda: [(torch.randn(()), None) for _ in range(options.steps)],
+    )
+    hand = some["by hand"]
+    for method in some.values():
+        for mine, other in zip(method.parameters, hand.parameters):
+            assert torch.equal(mine, other), "not the same parameters"
+    rows = []
+    for name, method in some.items():
+        # What comes from the rest of the machine falls on neighbors alike: pairs of one turn.
+        added = statistics.median(a - b for a, b in zip(method.samples, hand.samples))
+        rows.append(
+            {
+                "method": name,
+                "ranks": comm.size,
+                "parameters": options.parameters,
+                "tensors": len(hand.parameters),
+                "step_ms": statistics.median(method.samples) * 1e3,
+                "added_us": added * 1e6,
+                "percent_of_10_ms": added / 10e-3 * 100,
+            }
+        )
+        method.close()
+    pct.shutdown()
+    return rows
+
+
+command = experiment(
+    "adapter",
+    COLUMNS,
+    run,
+    count("--parameters", 1_000_000, "of the model"),
+    count("--tensors", 40, "they lie in"),
+    count("--steps", 20, "of a turn"),
+    count("--iters", 25, "turns"),
+    about=__doc__,
+    ranks=1,
+)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which reduction loops does the compiler vectorize, and how fast is one of them?
+
+Compiles csrc/kernels with the library's flags and asks gcc (-fopt-info-vec), once for each
+target that the library has clones for; then times the sum of float32 against memcpy.
+
+    python bench/run.py kernels [--json F]
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from lib.job import json_output
+
+from partialcoll.tools import report
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = ROOT / "csrc" / "kernels"
+FILES = (
+    "floats",
+    "complex",
+    "integers",
+    "logical",
+    "halves",
+    "planes",
+    "rotate",
+    "quantise",
+    "lattice",
+)
+TARGETS = {"default": [], "avx2": ["-mavx2"], "avx512f": ["-mavx512f"]}
+HOT = "/*hot*/"
+CC = os.environ.get("CC", "gcc")
+
+
+def flags() -> list[str]:
+    """Those of the library."""
+    os.environ["PARTIALCOLL_NO_BUILD"] = "1"
+    sys.path.insert(0, str(ROOT / "csrc"))
+    import ffibuilder
+
+    return list(ffibuilder.FLAGS)
+
+
+def one_function_a_line(source: Path, options: list[str]) -> str:
+    """Preprocessed, so that a line of the report is one function. Clones are taken off, and those
+    that had some, which are the hot ones, are marked."""
+    command = [CC, *options, "-E", "-P", str(source)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    text = re.sub(r"(?=\bstatic \w+ \w+\()", "\n", text)
+    return re.sub(r"__attribute__\s*\(\(target_clones\([^)]*\)\)\)\s*", "\n" + HOT, text)
+
+
+def functions(text: str) -> dict[int, str]:
+    """Line -> the hot function it belongs to, or nothing."""
+    owner, lines = "", {}
+    for number, line in enumerate(text.split("\n"), 1):
+        found = re.match(r"(/\*hot\*/)?static \w+ (\w+)\(", line)
+        if found:
+            owner = found.group(2) if found.group(1) else ""
+        lines[number] = owner
+    return lines
+
+
+def widths(source: Path, options: list[str], folder: Path) -> dict[str, int]:
+    """Function -> bytes of the widest vectors its loop uses; 0: none."""
+    text = one_function_a_line(source, options)
+    lines = functions(text)
+    copy = folder / source.name
+    copy.write_text(text)
+    command = [CC, *options, "-w", "-fopt-info-vec-optimized", "-c", str(copy), "-o", os.devnull]
+    report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    found = dict.fromkeys((name for name in lines.values() if name), 0)
+    for line, width in re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+)", report):
+        name = lines[int(line)]
+        if name:
+            found[name] = max(found[name], int(width))
+    return found
+
+
+def table() -> dict[str, dict[str, int]]:
+    """Function -> target -> bytes."""
+    rows: dict[str, dict[str, int]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in FILES:
+            for target, more in TARGETS.items():
+                found = widths(KERNELS / f"{name}.c", [*flags(), *more], Path(folder))
+                for function, width in found.items():
+                    rows.setdefault(function, {})[target] = width
+    return rows
+
+
+def speed() -> list[tuple[int, int, int]]:
+    """(bytes, ns of the sum, ns of memcpy), each."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "speed"
+        sources = [
+            *KERNELS.glob("*.c"),
+            ROOT / "csrc/base/error.c",
+            ROOT / "bench/core/kernels_speed.c",
+        ]
+        command = [CC, *flags(), *map(str, sources), "-lm", "-lpthread", "-o", str(program)]
+        subprocess.run(command, check=True)
+        text = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
+    return [(int(a), int(b), int(c)) for a, b, c in (line.split() for line in text.splitlines())]
+
+
+def rows() -> list[dict[str, Any]]:
+    """Loops with the bytes of the vectors that each target uses, 0 for element by element; then
+    the sum of float32 in place beside memcpy, in turns, medians. GB/s of bytes read and written:
+    the sum moves 3 for each byte of a buffer, memcpy 2."""
+    found: list[dict[str, Any]] = [{"loop": name, **row} for name, row in sorted(table().items())]
+    for size, add, copy in speed():
+        gbs = {"sum_gbs": 3 * size / add, "memcpy_gbs": 2 * size / copy}
+        found.append({"bytes": size, "sum_us": add / 1e3, "memcpy_us": copy / 1e3, **gbs})
+    return found
+
+
+@click.command("kernels", help=__doc__, short_help="which reduction loops are vectorized")
+@json_output
+def command(json: str | None) -> None:
+    measured = rows()
+    loops = [row for row in measured if "loop" in row]
+    document = report.document("bench kernels", 1, measured)
+    version = subprocess.run([CC, "--version"], capture_output=True, text=True).stdout
+    document["env"].update(compiler=version.splitlines()[0], flags=" ".join(flags()))
+    report.write(json, document, loops, ["loop", *TARGETS])
+    for target in TARGETS:
+        scalar = [row["loop"] for row in loops if not row[target]]
+        not_these = f"; not: {', '.join(scalar)}" if scalar else ""
+        click.echo(f"{target}: {len(loops) - len(scalar)} of {len(loops)}{not_these}", err=True)
+    times = [row for row in measured if "bytes" in row]
+    report.table(times, times[0], sys.stderr if json == "-" else sys.stdout)

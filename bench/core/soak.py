@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated schedules of the protocol under sanitizers, by the million: how many, what was found.
+
+python bench/run.py soak [--schedules 1000000] [--ranks P] [--json F]
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+from lib.job import json_output
+
+from partialcoll.tools import report
+from partialcoll.tools.cli import options, values
+
+ROOT = Path(__file__).resolve().parents[2]
+TOTAL = re.compile(
+    r"(?P<schedules>\d+) schedules, (?P<handles>\d+) handles, (?P<rounds>\d+) rounds, "
+    r"(?P<rounds_lost_to_slow_ranks>\d+) rounds lost to slow ranks: (?P<found>.*)"
+)
+SPEED = re.compile(
+    r"(?P<seconds>[\d.]+) s in (?P<processes>\d+) processes: (?P<rounds_per_s>\d+) rounds a second"
+)
+
+
+def parse(text: str) -> list[dict[str, Any]]:
+    """A row for each policy and algorithm, with the handles of each number of ranks, and one for
+    all together."""
+    rows: list[dict[str, Any]] = []
+    ranks: list[str] = []
+    total: dict[str, Any] = {"row": "total"}
+    for line in text.splitlines():
+        if re.fullmatch(r"[\s\d]+", line):
+            ranks = line.split()
+        elif found := re.fullmatch(r"(\S+) x (\S+)\s+([\d\s]+)", line):
+            handles = dict(zip(ranks, map(int, found[3].split())))
+            rows.append(
+                {"row": "policy", "policy": found[1], "algorithm": found[2], "handles": handles}
+            )
+        elif found := TOTAL.match(line) or SPEED.match(line):
+            for name, value in found.groupdict().items():
+                total[name] = value if name == "found" else float(value)
+    return [*rows, total]
+
+
+@click.command("soak", help=__doc__, short_help="simulated schedules by the million")
+@options.option("--schedules", values.POSITIVE_INT, 1_000_000, "of them")
+@options.option("--ranks", values.POSITIVE_INT, None, "always so many, instead of all numbers")
+@json_output
+def command(schedules: int, ranks: int | None, json: str | None) -> None:
+    subprocess.run(["make", "-s", "build/c/soak"], cwd=ROOT, check=True)
+    env = {**os.environ, "PARTIALCOLL_SCHEDULES": str(schedules)}
+    env["ASAN_OPTIONS"] = "malloc_context_size=2:quarantine_size_mb=8"
+    env.update({"PARTIALCOLL_RANKS": str(ranks)} if ranks else {})
+    words = [str(ROOT / "build/c/soak")]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    click.echo(done.stderr, err=True, nl=False)
+    rows = parse(done.stdout)
+    document = report.document("bench soak", ranks or 0, rows)
+    document["env"]["note"] = "address and undefined-behaviour sanitizers, -O2"
+    report.write(json, document, rows[-1:], rows[-1])
+    if done.returncode:
+        raise RuntimeError(f"the soak ended with status {done.returncode}")

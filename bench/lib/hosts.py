@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several hosts on one machine: runs a command as an MPI job whose ranks stand on emulated hosts.
+
+    python bench/run.py hosts HOSTS [--rate 1gbit[,1gbit…]] [--per-host 1] -- COMMAND…
+
+A host is a network namespace on a bridge; what it sends is limited to the rate, one for all or one
+for each host (a token bucket, so bandwidth is emulated, latency is not). Needs root, iproute2, and
+MPICH: the mpiexec beside this interpreter. Everything it makes is gone when it ends; names carry
+its process id, so several may run at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import click
+
+from partialcoll import Error
+from partialcoll.tools.cli import options, values
+
+from .job import count, words
+
+_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def bits_per_second(rate: str) -> float:
+    """What tc understands by it."""
+    found = re.fullmatch(r"([\d.]+)(kbit|mbit|gbit)", rate)
+    if found is None or not float(found[1]) > 0:
+        raise ValueError(f"expected rates such as 100mbit, got {rate!r}")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _rate(text: str) -> str:
+    bits_per_second(text)
+    return text
+
+
+RATE = values.Parsed(_rate)
+
+
+def _ip(*words: str, quiet: bool = False) -> str:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode and not quiet:
+        raise Error(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Hosts:
+    """Makes the hosts on entry, removes them on exit. Subnet 10.x.y.0/24, x and y of this pid."""
+
+    def __init__(self, count: int, rates: Sequence[str]) -> None:
+        self.count = count
+        self.rates = list(rates) * count if len(rates) == 1 else list(rates)
+        self.tag = f"{os.getpid() % 65536:04x}"
+        self.net = f"10.{64 + os.getpid() // 256 % 128}.{os.getpid() % 256}"
+        self.bridge = f"pcb{self.tag}"
+
+    def _add(self, i: int) -> None:
+        host, outer, inner = f"pc{self.tag}h{i}", f"pcv{self.tag}n{i}", "eth0"
+        _ip("netns", "add", host)
+        _ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", host)
+        _ip("link", "set", outer, "master", self.bridge, "up")
+        _ip("-n", host, "addr", "add", f"{self.net}.{i}/24", "dev", inner)
+        for device in (inner, "lo"):
+            _ip("-n", host, "link", "set", device, "up")
+        bucket = ["rate", self.rates[i - 1], "burst", "256kb", "latency", "100ms"]
+        tc = ["tc", "qdisc", "replace", "dev", inner, "root", "tbf", *bucket]
+        _ip("netns", "exec", host, *tc)
+
+    def __enter__(self) -> Hosts:
+        try:
+            _ip("link", "add", self.bridge, "type", "bridge")
+            _ip("addr", "add", f"{self.net}.254/24", "dev", self.bridge)
+            _ip("link", "set", self.bridge, "up")
+            for i in range(1, self.count + 1):
+                self._add(i)
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """End what still runs on the hosts, then the hosts."""
+        for i in range(1, self.count + 1):
+            host = f"pc{self.tag}h{i}"
+            for pid in _ip("netns", "pids", host, quiet=True).split():
+                os.kill(int(pid), signal.SIGKILL)
+            _ip("netns", "del", host, quiet=True)
+        _ip("link", "del", self.bridge, quiet=True)
+
+    def addresses(self) -> list[str]:
+        """Of the hosts, as the launcher takes them."""
+        return [f"{self.net}.{i}" for i in range(1, self.count + 1)]
+
+    def remote_shell(self, folder: Path) -> Path:
+        """A program that the launcher calls as it would ssh: options, host, command."""
+        path = folder / "remote-shell"
+        path.write_text(
+            "#!/bin/sh\n"
+            'while [ "${1#-}" != "$1" ]; do shift; done\n'
+            "host=$1; shift\n"
+            f'exec ip netns exec "pc{self.tag}h${{host##*.}}" sh -c "$*"\n'
+        )
+        path.chmod(0o700)
+        return path
+
+
+def run(hosts: Hosts, per_host: int, command: list[str]) -> int:
+    """The command on all ranks; its exit status."""
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    env["UCX_TLS"] = "tcp,self"  # the hosts share a kernel: no shared memory between them
+    mpiexec = str(Path(sys.executable).parent / "mpiexec")
+    with tempfile.TemporaryDirectory() as folder:
+        shell = str(hosts.remote_shell(Path(folder)))
+        words = [mpiexec, "-launcher", "ssh", "-launcher-exec", shell]
+        words += ["-hosts", ",".join(hosts.addresses()), "-localhost", f"{hosts.net}.254"]
+        words += ["-ppn", str(per_host), "-n", str(per_host * hosts.count)]
+        return subprocess.call([*words, *command], env=env)
+
+
+def on_hosts(count: int, rates: Sequence[str]) -> int:
+    """This experiment with the same options on emulated hosts of one rank each; its exit status."""
+    with Hosts(count, rates) as hosts:
+        return run(hosts, 1, words())
+
+
+@click.command("hosts", help=__doc__, short_help="a command on emulated hosts")
+@click.argument("hosts", type=values.Checked(click.IntRange(1, 200), "1 to 200 hosts, got {}"))
+@options.option("--rate", values.Several(RATE), "1gbit", "one for all or one for each host")
+@count("--per-host", 1, "ranks")
+@click.argument("program", nargs=-1, required=True)
+def command(hosts: int, rate: list[str], per_host: int, program: tuple[str, ...]) -> int:
+    if len(rate) not in (1, hosts):
+        raise click.UsageError(f"--rate: expected 1 or {hosts} rates, got {len(rate)}")
+    with Hosts(hosts, rate) as made:
+        return run(made, per_host, list(program))

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An experiment as a command: outside of a job it starts one that runs the same words, in a job
+(mpiexec, srun) its ranks measure and rank 0 writes the rows."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import click
+
+from partialcoll.tools import launcher, report
+from partialcoll.tools.cli import options, values
+from partialcoll.tools.cli.start import take_part
+
+TORCH = "torch==2.13.0"
+RUN = Path(__file__).resolve().parent.parent / "run.py"
+
+Rows = list[dict[str, Any]]
+
+json_output = options.option(
+    "--json", values.JSON, None, "write the rows as JSON; - is standard output", metavar="F"
+)
+
+
+def count(name: str, default: int, text: str) -> Any:
+    """An option that is a number above 0."""
+    return options.option(name, values.POSITIVE_INT, default, text)
+
+
+def words() -> list[str]:
+    """What runs this experiment with these options once more, in another process."""
+    return [sys.executable, str(RUN), *click.get_current_context().find_root().obj]
+
+
+def new_job(given: SimpleNamespace) -> int:
+    """The same words on the ranks of a new job; its exit status."""
+    vendor = launcher.flavor()
+    job = launcher.command(launcher.find(vendor), vendor, given.n, None, None)
+    return subprocess.call([*job, *words()], env=launcher.environment(vendor))
+
+
+def experiment(
+    name: str,
+    columns: Sequence[str],
+    run: Callable[[SimpleNamespace, Any], Rows],
+    *own: Any,
+    about: str | None,
+    ranks: int | None = None,
+    torch: bool = True,
+    start: Callable[[SimpleNamespace], int] = new_job,
+    **fixed: Any,
+) -> click.Command:
+    """A command that measures with `run`, from options and communicator to rows.
+
+    ranks: those that it starts by default; None: `start` knows how many. fixed: options that the
+    user cannot set. about: what it does, and below the first paragraph more.
+    """
+
+    def callback(**given: Any) -> int:
+        all_of = SimpleNamespace(**given, **fixed, plot=None)
+        if torch and importlib.util.find_spec("torch") is None:
+            raise click.UsageError(f"torch is not installed: pip install {TORCH}")
+        if not launcher.in_job():
+            return start(all_of)
+
+        def measure(known: SimpleNamespace) -> None:
+            report.on_job(known, f"bench {name}", columns, run, lambda rows, path: None)
+
+        take_part(measure, all_of)
+        return 0
+
+    how_many = [] if ranks is None else [count("-n", ranks, "ranks")]
+    decorate = options.together(*how_many, *own, json_output)
+    short = (about or "").split("\n")[0]
+    made: click.Command = click.command(name, short_help=short, help=about)(decorate(callback))
+    return made
+
+
+@contextlib.contextmanager
+def gloo_group(comm: Any, interface: str = "lo") -> Iterator[None]:
+    """torch's process group of these ranks, over gloo; they meet in a file. Collective."""
+    import torch
+    import torch.distributed
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    with tempfile.TemporaryDirectory(prefix="partialcoll-gloo-") as folder:
+        meet = f"file://{comm.bcast(folder)}/meet"
+        torch.distributed.init_process_group(
+            "gloo", init_method=meet, rank=comm.rank, world_size=comm.size
+        )
+        comm.Barrier()
+    yield
+    torch.distributed.destroy_process_group()

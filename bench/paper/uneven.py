@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links of different speed: does it pay that a slow one reduces less, and as much as predicted?
+
+Emulated hosts of one rank each (see bench/lib/hosts.py: needs root, iproute2, MPICH), a grouped
+allreduce of all of them with equal shares, with shares by bandwidth as given, and as measured, by
+turns in one job. The prediction is that of the linear program (the paper's appendix G): of S bytes
+a rank with share w sends S (1-w + (M-1) w), at the speed of its link, and the slowest counts.
+
+    python bench/run.py uneven [--rates 1gbit,1gbit,1gbit,100mbit] [--size 16M] [--json F]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import click
+from lib.hosts import RATE, bits_per_second, on_hosts
+from lib.job import count, experiment
+
+from partialcoll.tools.cli import options, values
+
+COLUMNS = (
+    "shares",
+    "ranks",
+    "bytes",
+    "seconds",
+    "predicted_s",
+    "over_prediction",
+    "speedup",
+    "predicted_speedup",
+    "exact",
+    "wrong",
+    "share_of_each",
+)
+
+
+def predicted(shares: Sequence[float], rates: Sequence[float], nbytes: int) -> float:
+    """Seconds of a round: every link sends its part, the slowest counts."""
+    others = len(shares) - 1
+    return max(8 * nbytes * (1 - w + others * w) / b for w, b in zip(shares, rates))
+
+
+def measure(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
+    """All three by turns; rows on rank 0. Collective."""
+    import numpy as np
+
+    import partialcoll as pc
+    from partialcoll.tools.bench.micro.group import Group, by_turns
+
+    rates = [bits_per_second(rate) for rate in options.rates]
+    best = pc.bandwidth_shares(rates)
+    kinds = {
+        "equal": (None, np.full(comm.size, 1 / comm.size)),
+        "given": (rates[comm.rank], best),
+        "measured": ("measured", best),
+    }
+    elements, grid = options.size // 4, str(comm.size)
+    methods = [
+        Group(comm, elements, grid, bandwidth=bandwidth, measure_every=2, timeout=60.0)
+        for bandwidth, _ in kinds.values()
+    ]
+    shares: list[tuple[float, ...]] = []
+    for method in methods:  # while it is still there
+        free = method.free
+        method.free = lambda m=method, free=free: (shares.append(m.shares), free())  # type: ignore
+    rows = by_turns(methods, options.iters, warmup=options.warmup)
+    for row, (name, (_, ideal)), used in zip(rows, kinds.items(), shares):
+        row["shares"] = name
+        row["share_of_each"] = " ".join(f"{share:.3f}" for share in used)
+        row["predicted_s"] = predicted(ideal, rates, options.size)
+        row["over_prediction"] = row["seconds"] / row["predicted_s"]
+        row["speedup"] = rows[0]["seconds"] / row["seconds"]
+        row["predicted_speedup"] = predicted(kinds["equal"][1], rates, options.size) / predicted(
+            ideal, rates, options.size
+        )
+    return rows if comm.rank == 0 else []
+
+
+def _start(given: SimpleNamespace) -> int:
+    if len(given.rates) < 2:
+        raise click.UsageError(f"--rates: expected at least 2, got {len(given.rates)}")
+    return on_hosts(len(given.rates), given.rates)
+
+
+command = experiment(
+    "uneven",
+    COLUMNS,
+    measure,
+    options.option(
+        "--rates", values.Several(RATE), "1gbit,1gbit,1gbit,100mbit", "of the hosts' links"
+    ),
+    options.option("--size", values.SIZE, "16M", "bytes"),
+    count("--iters", 9, "of each"),
+    count("--warmup", 4, "before"),
+    about=__doc__,
+    torch=False,
+    start=_start,
+)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does the interposer cost a program whose ranks arrive together?
+
+Calls of MPI_Allreduce a second, with it and without, in turn, for MPI_SUM and for an op of the
+user; medians of the runs, and the best of each. A rank that waits in MPI burns its core, so this
+means something only where nothing else runs: the load at the beginning is noted. The MPI is the
+one of this interpreter.
+
+    python bench/run.py interposer [-n 2] [--counts 1,1024] [--json F]
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+import click
+from lib.job import count, json_output
+
+from partialcoll.tools import c_libraries, launcher, report
+from partialcoll.tools.cli import options, values
+
+COLUMNS = ("bytes", "op", "mpi", "interposer", "mpi_best", "interposer_best")
+
+SOURCE = Path(__file__).resolve().with_suffix(".c")
+LIMIT_S = 120
+
+
+class Program:
+    """The compiled program and how to start it on some ranks."""
+
+    def __init__(self, folder: str, ranks: int) -> None:
+        self.vendor = launcher.flavor()
+        mpiexec = launcher.find(self.vendor)
+        self.path = Path(folder) / "interposer"
+        mpicc = Path(mpiexec).parent / "mpicc"
+        subprocess.run([mpicc, "-O2", "-Wall", SOURCE, "-o", self.path], check=True)
+        self.job = launcher.command(mpiexec, self.vendor, ranks, None, None)
+
+    def run(self, calls: int, count: int, preload: bool) -> dict[str, float]:
+        """Calls a second, by op."""
+        env = launcher.environment(self.vendor)
+        if preload:
+            env["LD_PRELOAD"] = c_libraries.preload()
+        words = [*self.job, str(self.path), str(calls), str(count)]
+        done = subprocess.run(
+            words, env=env, check=True, capture_output=True, text=True, timeout=LIMIT_S
+        )
+        return {op: float(rate) for op, rate in map(str.split, done.stdout.splitlines())}
+
+
+def measure(program: Program, calls: int, count: int, runs: int) -> dict[str, dict[str, float]]:
+    """Medians over runs that alternate."""
+    rates: dict[str, dict[str, list[float]]] = {}
+    for _ in range(runs):
+        for who in ("mpi", "interposer"):
+            for op, rate in program.run(calls, count, who == "interposer").items():
+                rates.setdefault(op, {}).setdefault(who, []).append(rate)
+    return {
+        op: {
+            **{who: statistics.median(values) for who, values in both.items()},
+            **{f"{who}_best": max(values) for who, values in both.items()},
+        }
+        for op, both in rates.items()
+    }
+
+
+@click.command("interposer", help=__doc__, short_help="what the interposer costs a program")
+@count("-n", 2, "ranks")
+@options.option("--counts", values.POSITIVE_INTS, "1,1024", "doubles")
+@count("--runs", 7, "of each")
+@json_output
+def command(n: int, counts: list[int], runs: int, json: str | None) -> None:
+    rows: list[dict[str, object]] = []
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        program = Program(folder, n)
+        for doubles in counts:
+            calls = max(200, 100_000 // (1 + doubles // 64))
+            for op, both in measure(program, calls, doubles, runs).items():
+                rows.append({"bytes": 8 * doubles, "op": op, **both})
+    document = report.document("bench interposer", n, rows)
+    document["env"].update(runs=runs, load_before=load)
+    report.write(json, document, rows, COLUMNS)

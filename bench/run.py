@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiments that are no commands of ``partialcoll``: python bench/run.py EXPERIMENT [options]
+
+--help lists them, EXPERIMENT --help says what one does. An experiment starts its own job, as
+``partialcoll bench`` does; a series runs many and keeps their rows in bench/results, which
+``figures`` makes tables and pictures of.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import click
+
+from partialcoll.tools import cli
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # wherever this was started from
+
+EXPERIMENTS = {
+    "adapter": "core.adapter",
+    "backend": "peers.backend",
+    "busy_neighbors": "core.busy_neighbors",
+    "conserved": "paper.conserved",
+    "ddp_hook": "peers.ddp_hook",
+    "exposed": "paper.exposed",
+    "figures": "lib.figures",
+    "gloo": "peers.torch_gloo",
+    "hivemind": "peers.hivemind_average",
+    "hosts": "lib.hosts",
+    "interposer": "peers.interposer",
+    "kernels": "core.kernels",
+    "overlap": "peers.overlap",
+    "series": "paper.series",
+    "soak": "core.soak",
+    "slow_rank": "paper.slow_rank",
+    "train_ddp": "peers.ddp",
+    "uneven": "paper.uneven",
+}
+
+
+class Experiments(click.Group):
+    """Each is the `command` of its module, loaded when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(EXPERIMENTS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in EXPERIMENTS:
+            return None
+        command: click.Command = importlib.import_module(EXPERIMENTS[name]).command
+        return command
+
+
+@click.group(cls=Experiments, no_args_is_help=False)
+def experiments() -> None:
+    """Experiments: this library beside others, what the papers measured, single parts."""
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run(experiments, "bench/run.py", sys.argv[1:]))

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of an endpoint, step by step; see endpoint.h. */
+#include "allreduce/control.h"
+#include "allreduce/endpoint_parts.h"
+#include "runtime/closing.h"
+#include "base/check.h"
+
+static int closed(struct endpoint *v)
+{
+    CHECK(atomic_load(&v->closing) == DRAINING);
+    atomic_store(&v->closing, CLOSED);
+    return communicator_closed(v->communicator, &v->base);
+}
+
+/* The last message on every edge goes out when all rounds are over. Who does not drive
+ * has no edges. */
+int endpoint_drain(struct endpoint *v)
+{
+    CHECK(atomic_load(&v->closing) == DRAINING || atomic_load(&v->closing) == CLOSED);
+    const struct placement *p = &v->placement;
+    if (!v->drives)
+        return closed(v);
+    if (!v->last_sent) {
+        v->last_sent = true;
+        for (int k = 0; k < v->activation.edges; k++) {
+            uint32_t peer = (p->index + ((uint32_t)1 << k)) % p->domains;
+            int rc = control_send(v, p->leader[peer], CONTROL_LAST, k);
+            if (rc != PCOLL_OK)
+                return rc;
+        }
+    }
+    CHECK(v->last_received <= v->activation.edges);
+    if (v->last_received < v->activation.edges || endpoint_trigger_reports_missing(v) ||
+        atomic_load(&v->closing) == CLOSED)
+        return PCOLL_OK;
+    return closed(v);
+}
+
+static int agree_to_close(struct endpoint *v, uint64_t *values, int count,
+                          enum agree_op op)
+{
+    v->closing_agreement = (struct agreement){
+        .values = values, .count = count, .op = op, .object = &v->base};
+    return communicator_agree(v->communicator, &v->closing_agreement);
+}
+
+/* Next step of closing, if the agreement of the last one is over. */
+int endpoint_continue_closing(struct endpoint *v)
+{
+    int closing = atomic_load(&v->closing);
+    bool agreeing = closing >= ENTERING && closing <= REPORTS;
+    if (!agreeing || !atomic_load(&v->closing_agreement.done))
+        return PCOLL_OK;
+    atomic_store(&v->closing, closing + 1);
+    if (closing == ENTERING) {
+        v->closing_rounds = v->drives ? v->engine.current + v->frozen : 0;
+        return agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
+    }
+    if (closing == REPORTS)
+        return PCOLL_OK;
+    if (v->trigger.reports_sent)
+        return agree_to_close(v, v->trigger.reports_sent, (int)v->placement.domains,
+                              AGREE_SUM);
+    atomic_store(&v->closing, DRAINING);
+    return PCOLL_OK;
+}
+
+int endpoint_enter_closing(struct endpoint *v)
+{
+    CHECK(atomic_load(&v->closing) == QUEUED);
+    atomic_store(&v->closing, ENTERING);
+    v->closing_rounds = 0; /* nothing to agree on yet: a barrier */
+    return agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
+}

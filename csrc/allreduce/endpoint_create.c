@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making an endpoint: the form of its messages, its algorithm, its schedule. */
+#include <stdlib.h>
+
+#include "base/cpu_cache.h"
+#include "base/error.h"
+#include "allreduce/tuning.h"
+#include "allreduce/endpoint_parts.h"
+
+/* Of the table; the ring, where elements do not let the headers into the gaps. */
+static int choose_algorithm(const struct endpoint_spec *spec, uint32_t endpoints,
+                            const struct payload *payload, enum pcoll_algorithm *a)
+{
+    int rc = tuning_choose(endpoints, payload->bytes, spec->off_node, a);
+    if (*a == PCOLL_ALGORITHM_NATIVE && !payload_is_native(payload))
+        *a = PCOLL_ALGORITHM_RABENSEIFNER;
+    if (*a == PCOLL_ALGORITHM_RABENSEIFNER && !payload_evenly_cut(payload))
+        *a = PCOLL_ALGORITHM_RING;
+    return rc;
+}
+
+int endpoint_lay_out(const struct endpoint_spec *spec, uint32_t endpoints,
+                     struct round_shape *shape, struct algorithm_plan *plan)
+{
+    int rc = round_shape_init(shape, spec->ranks, spec->buffers, spec->nbuffers,
+                              spec->make_user);
+    if (rc != PCOLL_OK)
+        return rc;
+    enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
+    if (algorithm == PCOLL_ALGORITHM_AUTO)
+        rc = choose_algorithm(spec, endpoints, &shape->payload, &algorithm);
+    else if (algorithm == PCOLL_ALGORITHM_RABENSEIFNER &&
+             !payload_evenly_cut(&shape->payload))
+        rc = fail(PCOLL_EINVAL,
+                  "algorithm: rabenseifner needs elements whose size divides 64 bytes; "
+                  "use recdbl or ring");
+    else if (algorithm == PCOLL_ALGORITHM_NATIVE && !payload_is_native(&shape->payload))
+        rc = fail(
+            PCOLL_EINVAL,
+            "algorithm: native takes no ops or datatypes of users (a round to which "
+            "a rank does not contribute needs an identity), and at most 2^31 - 1 "
+            "elements in a buffer; use another one");
+    if (rc != PCOLL_OK) {
+        round_shape_destroy(shape);
+        return rc;
+    }
+    algorithm_plan(algorithm, endpoints, shape->payload.bytes, plan);
+    plan->native_parts = spec->nbuffers;
+    if (plan->padded)
+        round_shape_pad(shape, plan->padded);
+    return PCOLL_OK;
+}
+
+size_t endpoint_bytes(const struct round_shape *shape,
+                      const struct algorithm_plan *plan, const pcoll_policy *policy)
+{
+    return data_bytes(shape, plan) +
+           endpoint_trigger_bytes(policy, shape->ranks, shape->ranks);
+}
+
+static int build_schedule(struct endpoint *v)
+{
+    uint32_t rank = v->drives ? v->placement.index : 0,
+             size = v->drives ? v->placement.domains : 1;
+    if (!(v->sched = sched_create()))
+        return fail(PCOLL_ENOMEM, "no memory for a schedule");
+    if (!policy_starts_alone(&v->policy))
+        build_activation(v->sched, rank, size, &v->activation);
+    else if (policy_activates(&v->policy))
+        build_forced_activation(v->sched, rank, size, &v->activation);
+    else
+        build_own_activation(v->sched, &v->activation);
+    sched_end(v->sched, build_allreduce(v->sched, rank, size, v->activation.active,
+                                        &v->data.plan));
+    sched_map_peers(v->sched, v->placement.leader);
+    int rc = sched_commit(v->sched);
+    return rc == PCOLL_OK ? engine_init(&v->engine, v->sched) : rc;
+}
+
+/* What an endpoint does not run needs no memory for messages. */
+static int allocate(struct endpoint *v, struct algorithm_plan *plan)
+{
+    if (!v->drives)
+        plan->temps = 0;
+    v->live = calloc(bitset_words(v->shape.ranks), sizeof *v->live);
+    if (!v->live)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", v->shape.ranks);
+    bitset_fill(v->live, v->shape.ranks);
+    int rc = data_init(&v->data, &v->shape, plan);
+    return rc == PCOLL_OK ? endpoint_trigger_init(v) : rc;
+}
+
+int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
+                    struct endpoint **out)
+{
+    struct endpoint *v = calloc(1, sizeof *v);
+    if (!v)
+        return fail(PCOLL_ENOMEM, "no memory for a handle");
+    v->base = object_init(&endpoint_ops);
+    v->communicator = c;
+    v->policy = spec->options->policy;
+    v->seed = spec->options->seed;
+    v->initiator = ROUND_NOBODY;
+    v->gathering = NO_OPERATION;
+    v->segment.fd = -1;
+    struct algorithm_plan plan;
+    int rc = placement_init(&v->placement, c->transport->rank, spec->ranks, spec->hosts,
+                            spec->most);
+    v->drives =
+        v->placement.members == 1 || (v->placement.leads && v->placement.domains > 1);
+    if (rc == PCOLL_OK)
+        rc = endpoint_lay_out(spec, v->placement.domains, &v->shape, &plan);
+    v->shape.payload.past_cache =
+        2 * v->placement.members * v->shape.payload.bytes > cache_size();
+    if (rc == PCOLL_OK)
+        rc = allocate(v, &plan);
+    if (rc == PCOLL_OK)
+        rc = build_schedule(v);
+    if (rc == PCOLL_OK && spec->create_domain)
+        rc = endpoint_settle(v, spec->options, spec->create_domain, spec->domain_arg);
+    if (rc != PCOLL_OK) {
+        endpoint_destroy(&v);
+        return rc;
+    }
+    *out = v;
+    return PCOLL_OK;
+}
+
+int endpoint_settle(struct endpoint *v, const pcoll_options *options,
+                    domain_create_fn *create_domain, void *domain_arg)
+{
+    int rc = create_domain(&v->shape, options, domain_arg, &v->domain);
+    v->base.watched = rc == PCOLL_OK && v->drives && v->domain->ops->attention;
+    return rc;
+}
+
+int endpoint_open(struct endpoint *v)
+{
+    struct transport *t = v->communicator->transport;
+    bool native = v->drives && v->data.plan.algorithm == PCOLL_ALGORITHM_NATIVE;
+    return native ? t->ops->open(t, &v->channel) : PCOLL_OK;
+}
+
+void endpoint_destroy(struct endpoint **at)
+{
+    struct endpoint *v = *at;
+    if (v->domain)
+        v->domain->ops->destroy(v->domain);
+    segment_close(&v->segment);
+    engine_destroy(&v->engine);
+    sched_free(&v->sched);
+    round_shape_destroy(&v->shape);
+    data_destroy(&v->data);
+    if (v->channel)
+        v->communicator->transport->ops->close(v->communicator->transport, v->channel);
+    event_log_close(&v->event_log);
+    endpoint_trigger_destroy(v);
+    placement_destroy(&v->placement);
+    free(v->live);
+    free(v);
+    *at = NULL;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "allreduce/event_log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+
+enum { PATH_LENGTH = 4096 };
+
+struct numbers {
+    uint64_t *at;
+    size_t count, capacity;
+};
+
+struct event_log {
+    FILE *record;                        /* or NULL */
+    struct numbers rounds, reads, calls; /* of the replay */
+};
+
+static bool append(struct numbers *n, uint64_t number)
+{
+    if (n->count == n->capacity) {
+        size_t capacity = n->capacity ? 2 * n->capacity : 256;
+        uint64_t *bigger = realloc(n->at, capacity * sizeof *bigger);
+        if (!bigger)
+            return false;
+        n->at = bigger;
+        n->capacity = capacity;
+    }
+    n->at[n->count++] = number;
+    return true;
+}
+
+/* None of the numbers ever goes down. */
+static bool read_line(struct event_log *a, const char *line)
+{
+    char what[8], rest;
+    uint64_t number;
+    if (sscanf(line, "%7s %" SCNu64 " %c", what, &number, &rest) != 2)
+        return false;
+    struct numbers *n = !strcmp(what, "round")  ? &a->rounds
+                        : !strcmp(what, "read") ? &a->reads
+                        : !strcmp(what, "call") ? &a->calls
+                                                : NULL;
+    return n && (!n->count || number >= n->at[n->count - 1]) && append(n, number);
+}
+
+static int load(struct event_log *a, const char *path, const char *title)
+{
+    char line[128];
+    FILE *in = fopen(path, "r");
+    if (!in)
+        return fail(PCOLL_EINVAL, "PARTIALCOLL_REPLAY: %s: %s", path, strerror(errno));
+    int rc = PCOLL_OK, number = 1;
+    for (; rc == PCOLL_OK && fgets(line, sizeof line, in); number++) {
+        line[strcspn(line, "\n")] = 0;
+        bool right = number == 1 ? !strcmp(line, title) : read_line(a, line);
+        if (!right)
+            rc =
+                fail(PCOLL_EINVAL,
+                     "PARTIALCOLL_REPLAY: %s, line %d: expected \"%s\", got \"%s\"",
+                     path, number, number == 1 ? title : "round, read or call N", line);
+    }
+    fclose(in);
+    if (rc == PCOLL_OK && number == 1)
+        rc = fail(PCOLL_EINVAL,
+                  "PARTIALCOLL_REPLAY: %s, line 1: expected \"%s\", got "
+                  "the end of the file",
+                  path, title);
+    return rc;
+}
+
+static int begin_record(struct event_log *a, const char *folder, const char *path,
+                        const char *title)
+{
+    mkdir(folder, 0777); /* it may be there; else the file cannot be written */
+    a->record = fopen(path, "w");
+    if (!a->record)
+        return fail(PCOLL_EINVAL, "PARTIALCOLL_RECORD: %s: %s", path, strerror(errno));
+    setvbuf(a->record, NULL, _IOLBF, 0); /* what a crash ends is still worth having */
+    fprintf(a->record, "%s\n", title);
+    return PCOLL_OK;
+}
+
+static const char *folder_of(const char *variable)
+{
+    const char *folder = getenv(variable);
+    return folder && *folder ? folder : NULL;
+}
+
+static void path_of(char *path, const char *folder, uint32_t rank, uint64_t number)
+{
+    snprintf(path, PATH_LENGTH, "%s/handle-%" PRIu64 "-rank-%" PRIu32 ".txt", folder,
+             number, rank);
+}
+
+bool event_log_wanted(void)
+{
+    return folder_of("PARTIALCOLL_RECORD") || folder_of("PARTIALCOLL_REPLAY");
+}
+
+int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
+                   struct event_log **out)
+{
+    const char *record = folder_of("PARTIALCOLL_RECORD");
+    const char *replay = folder_of("PARTIALCOLL_REPLAY");
+    char path[PATH_LENGTH], title[80];
+    *out = NULL;
+    if (!event_log_wanted())
+        return PCOLL_OK;
+    struct event_log *a = calloc(1, sizeof *a);
+    if (!a)
+        return fail(PCOLL_ENOMEM, "no memory for a record of arrivals");
+    snprintf(title, sizeof title,
+             "partialcoll arrivals 1, rank %" PRIu32 " of %" PRIu32, rank, ranks);
+    int rc = PCOLL_OK;
+    if (replay) {
+        path_of(path, replay, rank, number);
+        rc = load(a, path, title);
+    }
+    if (record && rc == PCOLL_OK) {
+        path_of(path, record, rank, number);
+        rc = begin_record(a, record, path, title);
+    }
+    if (rc != PCOLL_OK)
+        event_log_close(&a);
+    *out = a;
+    return rc;
+}
+
+void event_log_close(struct event_log **at)
+{
+    struct event_log *a = *at;
+    if (!a)
+        return;
+    if (a->record)
+        fclose(a->record);
+    free(a->rounds.at);
+    free(a->reads.at);
+    free(a->calls.at);
+    free(a);
+    *at = NULL;
+}
+
+void event_log_note_round(struct event_log *a, uint64_t events)
+{
+    if (a && a->record)
+        fprintf(a->record, "round %" PRIu64 "\n", events);
+}
+
+void event_log_note_call(struct event_log *a, uint64_t delivered)
+{
+    if (a && a->record)
+        fprintf(a->record, "call %" PRIu64 "\n", delivered);
+}
+
+void event_log_note_read(struct event_log *a, uint64_t complete)
+{
+    if (a && a->record)
+        fprintf(a->record, "read %" PRIu64 "\n", complete);
+}
+
+bool event_log_admit_round(const struct event_log *a, uint64_t round, uint64_t events)
+{
+    return !a || round >= a->rounds.count || events >= a->rounds.at[round];
+}
+
+bool event_log_admit_event(const struct event_log *a, uint64_t event, uint64_t begun)
+{
+    return !a || begun >= a->rounds.count || a->rounds.at[begun] >= event;
+}
+
+uint64_t event_log_delivered(const struct event_log *a, uint64_t call)
+{
+    return !a || call >= a->calls.count ? UINT64_MAX : a->calls.at[call];
+}
+
+uint64_t event_log_complete(const struct event_log *a, uint64_t read)
+{
+    return !a || read >= a->reads.count ? UINT64_MAX : a->reads.at[read];
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Asking the others where they are. What the ranks of the own domain do shows in the
+ * memory shared with them; of every other domain the leader is asked, and answers for
+ * each of its ranks (stall_answer.h).
+ */
+#include "allreduce/stall_report.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "allreduce/control.h"
+#include "allreduce/stall_answer.h"
+
+/* The answers, and the ranks that matter. */
+struct stall_query {
+    struct stall_answers answers;
+    uint64_t *awaited;
+};
+
+static bool complete(void *arg)
+{
+    return atomic_load(&((struct stall_answers *)arg)->missing) == 0;
+}
+
+static int ask_all(struct endpoint *v)
+{
+    struct transport *t = v->communicator->transport;
+    struct control question = {.handle = v->base.slot, .kind = CONTROL_ASK};
+    for (uint32_t i = 0; i < v->placement.domains; i++) {
+        int rc = i == v->placement.index
+                     ? PCOLL_OK
+                     : t->ops->control(t, v->placement.leader[i], &question);
+        if (rc != PCOLL_OK)
+            return rc;
+    }
+    return PCOLL_OK;
+}
+
+/* The ranks whose arrivals start the round, as far as this one can tell. */
+static const uint64_t *awaited_by(struct endpoint *v)
+{
+    if (v->drives)
+        return endpoint_awaited(v);
+    return v->placement.domains == 1 ? v->domain->ops->awaited(v->domain) : NULL;
+}
+
+static void collect(struct endpoint *v, struct stall_query *q, int64_t patience_us)
+{
+    struct progress *p = v->communicator->progress;
+    for (uint32_t who = 0; who < v->placement.members; who++)
+        q->answers.by_rank[v->placement.member[who]] = stall_answer_of(v, who);
+    progress_lock(p);
+    v->stall_answers = &q->answers;
+    const uint64_t *awaited = awaited_by(v);
+    if (awaited)
+        memcpy(q->awaited, awaited, bitset_words(q->answers.size) * sizeof *awaited);
+    else
+        bitset_fill(q->awaited, q->answers.size);
+    int rc = ask_all(v);
+    progress_unlock(p);
+    if (rc == PCOLL_OK)
+        progress_wait(p, complete, &q->answers, patience_us);
+    progress_lock(p);
+    v->stall_answers = NULL;
+    progress_unlock(p);
+}
+
+struct text {
+    char *at;
+    size_t left;
+    int items;
+};
+
+static void __attribute__((format(printf, 2, 3))) say(struct text *t,
+                                                      const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(t->at, t->left, format, args);
+    va_end(args);
+    size_t used = n < 0 ? 0 : (size_t)n < t->left ? (size_t)n : t->left - 1;
+    t->at += used;
+    t->left -= used;
+}
+
+/* What keeps this rank from taking part in the round; nothing if it does. */
+static void say_rank(struct text *t, uint32_t rank, const struct stall_answer *a,
+                     uint64_t round)
+{
+    const char *separator = t->items ? "; " : "";
+    unsigned long long next = a->next;
+    if (!(a->flags & ANSWERED))
+        say(t, "%srank %u does not answer", separator, rank);
+    else if (a->activated > round || (a->flags & HAS_ARRIVED))
+        return;
+    else if (a->flags & (HAS_LEFT | IS_CLOSING))
+        say(t, "%srank %u has left its loop", separator, rank);
+    else if (a->flags & HAS_JOINED)
+        return;
+    else if (a->flags & IS_CALLING)
+        say(t, "%srank %u has not collected round %llu", separator, rank, next);
+    else
+        say(t, "%srank %u has not arrived: its next call is for round %llu", separator,
+            rank, next);
+    t->items++;
+}
+
+/* How many operations like this one have begun and are not over, if it is the first of
+ * them. */
+static int count_alike(const struct endpoint *v, uint32_t first)
+{
+    const struct engine *e = &v->engine;
+    const struct op *like = &v->sched->ops[first];
+    int alike = 0;
+    for (uint32_t i = 0; i < v->sched->count; i++) {
+        const struct op *op = &v->sched->ops[i];
+        if (engine_state(e, e->current, (int)i) != OP_RUNNING ||
+            op->kind != like->kind || op->peer != like->peer)
+            continue;
+        if (i < first)
+            return 0;
+        alike++;
+    }
+    return alike;
+}
+
+static void say_pending(struct text *t, const struct endpoint *v)
+{
+    enum { MAX_NAMED = 6 };
+    const struct engine *e = &v->engine;
+    int named = 0;
+    for (uint32_t i = 0; i < v->sched->count && named <= MAX_NAMED; i++) {
+        const struct op *op = &v->sched->ops[i];
+        int alike =
+            engine_state(e, e->current, (int)i) == OP_RUNNING ? count_alike(v, i) : 0;
+        if (!alike)
+            continue;
+        say(t, named++ ? ", " : "; pending here: ");
+        if (named > MAX_NAMED)
+            say(t, "…");
+        else
+            say(t, "%d %s", alike, op_kind_name(op->kind));
+        if (named <= MAX_NAMED && op->peer >= 0)
+            say(t, " %s rank %d", op->kind == OP_SEND ? "to" : "from", op->peer);
+    }
+}
+
+/* Who holds a part of the round's work in shared memory, and does not go on. */
+static void say_busy(struct text *t, struct endpoint *v, uint64_t *set)
+{
+    bitset_clear(set, bitset_words(v->placement.ranks));
+    if (v->domain->ops->busy)
+        v->domain->ops->busy(v->domain, set);
+    for (uint32_t rank = 0; rank < v->placement.ranks; rank++)
+        if (bitset_has(set, rank) && rank != v->communicator->transport->rank)
+            say(t, "%srank %u is in the middle of the reduction and does not go on",
+                t->items++ ? "; " : "", rank);
+}
+
+static void write_report(struct text *t, struct endpoint *v,
+                         const struct stall_query *q)
+{
+    struct member own;
+    v->domain->ops->poll(v->domain, (int)v->placement.who, &own);
+    say(t, "round %llu: ", (unsigned long long)own.complete);
+    for (uint32_t rank = 0; rank < q->answers.size; rank++)
+        if (bitset_has(q->awaited, rank))
+            say_rank(t, rank, &q->answers.by_rank[rank], own.complete);
+    say_busy(t, v, q->awaited);
+    if (!t->items)
+        say(t, "all ranks have arrived or take part, messages are under way");
+    if (v->event_log)
+        say(t, "; arrivals are recorded or replayed: a replay waits for ever where the "
+               "program takes another way than it did");
+    progress_lock(v->communicator->progress);
+    say_pending(t, v);
+    progress_unlock(v->communicator->progress);
+}
+
+int stall_report_run(struct endpoint *v, int64_t patience_us, char *out,
+                     uint64_t capacity)
+{
+    uint32_t size = v->communicator->transport->size;
+    struct stall_query q = {.answers.size = size};
+    if (!capacity)
+        return fail(PCOLL_EINVAL, "no room for the answer");
+    q.answers.by_rank = calloc(size, sizeof *q.answers.by_rank);
+    q.awaited = calloc(bitset_words(size), sizeof *q.awaited);
+    int rc = q.answers.by_rank && q.awaited
+                 ? PCOLL_OK
+                 : fail(PCOLL_ENOMEM, "no memory for %u answers", size);
+    if (rc == PCOLL_OK) {
+        atomic_store(&q.answers.missing, size - v->placement.members);
+        collect(v, &q, patience_us);
+        write_report(&(struct text){.at = out, .left = capacity}, v, &q);
+    }
+    free(q.answers.by_rank);
+    free(q.awaited);
+    return rc;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Yields with a clock; why is in crowd.h. */
+#include "base/contention.h"
+
+#include <sched.h>
+
+#include "base/clock.h"
+
+/*
+ * A yield that takes longer than CROWDED_US has met a thread that computes. For as long
+ * nobody yields, and for twice as long each time that the next yield is slow as well:
+ * what meets one for a moment goes on as before, and where they stay few of those who
+ * wait for each other try at the same time.
+ */
+enum { CROWDED_US = 1000, CONTENDED_MAX_US = 1000000 };
+
+bool contended(const struct contention *c)
+{
+    int64_t until = atomic_load(&c->until_us);
+    return until && clock_us() < until;
+}
+
+void contention_yield(struct contention *c)
+{
+    int64_t before = clock_us();
+    sched_yield();
+    int64_t now = clock_us(), took = now - before;
+    int64_t lasting = atomic_load(&c->lasting_us);
+    if (took < CROWDED_US) {
+        if (lasting)
+            atomic_store(&c->lasting_us, lasting / 2);
+        return;
+    }
+    lasting = 2 * lasting > took ? 2 * lasting : took;
+    lasting = lasting < CONTENDED_MAX_US ? lasting : CONTENDED_MAX_US;
+    atomic_store(&c->lasting_us, lasting);
+    atomic_store(&c->until_us, now + lasting);
+}

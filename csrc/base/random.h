@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * splitmix64 (Steele, Lea, Flood 2014) as a counter-based generator: the n-th number of
+ * a stream is a function of (stream, n), so ranks that share a seed draw alike without
+ * talking. Not for cryptography.
+ */
+#ifndef PCOLL_BASE_RANDOM_H
+#define PCOLL_BASE_RANDOM_H
+
+#include <stdint.h>
+
+static inline uint64_t splitmix_mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* The n-th number of the stream. */
+static inline uint64_t splitmix_at(uint64_t stream, uint64_t n)
+{
+    return splitmix_mix(splitmix_mix(stream) + (n + 1) * 0x9e3779b97f4a7c15u);
+}
+
+/* Uniform in [0, bound) up to 2^-32 bias; bound >= 1. */
+static inline uint32_t splitmix_below(uint64_t stream, uint64_t n, uint32_t bound)
+{
+    return (uint32_t)(((splitmix_at(stream, n) >> 32) * bound) >> 32);
+}
+
+#endif

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One thread, asleep while nothing is active. Tokens come to it
+ * through `incoming`; `mine` is its own. */
+#include "compat/interposer/completion_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+#include "allreduce/handle.h"
+#include "compat/interposer/core_call.h"
+
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool running, stop;
+    _Atomic(struct token *) incoming;
+    MPI_Comm self; /* for the messages to ourselves */
+    int tags;
+} completion_thread = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+                       .changed = PTHREAD_COND_INITIALIZER,
+                       .self = MPI_COMM_NULL};
+
+static struct token *mine;
+
+static bool is_over(struct token *t)
+{
+    uint64_t complete, delivered;
+    return atomic_load(&t->handle->base.communicator->failure) ||
+           pcoll_handle_rounds(t->handle, &complete, &delivered) != PCOLL_OK ||
+           complete > delivered;
+}
+
+static bool has_work(void *unused)
+{
+    (void)unused;
+    bool work = atomic_load(&completion_thread.incoming) != NULL;
+    for (struct token *t = mine; t && !work; t = t->next_active)
+        work = is_over(t);
+    return work;
+}
+
+/* Without a result the message goes out as well: who waits for it has been told through
+ * the error handler. */
+static void complete(struct token *t, int rc)
+{
+    if (rc != PCOLL_OK)
+        core_raise(t->comm, rc);
+    atomic_store(&t->active, false);
+    PMPI_Send(NULL, 0, MPI_BYTE, 0, t->tag, completion_thread.self);
+}
+
+static void deliver(struct token *t)
+{
+    pcoll_round round;
+    void *recv = t->recv;
+    complete(t, pcoll_handle_take(t->handle, INT64_MAX / 2, &recv, &round, NULL));
+}
+
+/* Take over what has come; false when the end has come instead. */
+static bool collect(void)
+{
+    pthread_mutex_lock(&completion_thread.mutex);
+    while (!atomic_load(&completion_thread.incoming) && !mine &&
+           !completion_thread.stop)
+        pthread_cond_wait(&completion_thread.changed, &completion_thread.mutex);
+    struct token *t = atomic_exchange(&completion_thread.incoming, NULL);
+    pthread_mutex_unlock(&completion_thread.mutex);
+    for (struct token *next; t; t = next) {
+        next = t->next_active;
+        t->next_active = mine;
+        mine = t;
+    }
+    return mine != NULL;
+}
+
+static void *completion_thread_main(void *unused)
+{
+    (void)unused;
+    core_enter();
+    while (collect()) {
+        progress_wait(mine->handle->base.communicator->progress, has_work, NULL,
+                      1000000);
+        for (struct token **at = &mine; *at;) {
+            struct token *t = *at;
+            if (!is_over(t)) {
+                at = &t->next_active;
+                continue;
+            }
+            *at = t->next_active; /* before the program may start it again */
+            deliver(t);
+        }
+    }
+    return NULL;
+}
+
+/* Under the mutex. Signals are for the program's threads. */
+static int begin(void)
+{
+    sigset_t all, old;
+    if (completion_thread.running)
+        return MPI_SUCCESS;
+    int rc = PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &completion_thread.self);
+    if (rc != MPI_SUCCESS)
+        return rc;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    completion_thread.running = pthread_create(&completion_thread.thread, NULL,
+                                               completion_thread_main, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!completion_thread.running)
+        PMPI_Comm_free(&completion_thread.self);
+    return completion_thread.running ? MPI_SUCCESS : MPI_ERR_OTHER;
+}
+
+int completion_thread_init_request(struct token *t)
+{
+    pthread_mutex_lock(&completion_thread.mutex);
+    int rc = begin();
+    t->tag = completion_thread.tags++ % 32768; /* every MPI has as many */
+    pthread_mutex_unlock(&completion_thread.mutex);
+    if (rc == MPI_SUCCESS)
+        rc = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, t->tag, completion_thread.self,
+                            &t->request);
+    return rc;
+}
+
+static void hand_over(struct token *t)
+{
+    struct progress *p = t->handle->base.communicator->progress;
+    pthread_mutex_lock(&completion_thread.mutex);
+    t->next_active = atomic_load(&completion_thread.incoming);
+    atomic_store(&completion_thread.incoming, t);
+    pthread_cond_signal(&completion_thread.changed);
+    pthread_mutex_unlock(&completion_thread.mutex);
+    progress_lock(p);
+    progress_wake_waiters(p);
+    progress_unlock(p);
+}
+
+int completion_thread_start(struct token *t)
+{
+    const void *send = t->send == MPI_IN_PLACE ? t->recv : t->send;
+    int rc = pcoll_handle_start(t->handle, &send);
+    atomic_store(&t->active, true);
+    if (rc != PCOLL_OK)
+        complete(t, rc);
+    else
+        hand_over(t);
+    return rc;
+}
+
+void completion_thread_stop(void)
+{
+    if (!completion_thread.running)
+        return;
+    pthread_mutex_lock(&completion_thread.mutex);
+    completion_thread.stop = true;
+    pthread_cond_signal(&completion_thread.changed);
+    pthread_mutex_unlock(&completion_thread.mutex);
+    pthread_join(completion_thread.thread, NULL);
+    PMPI_Comm_free(&completion_thread.self);
+    completion_thread.running = false;
+}

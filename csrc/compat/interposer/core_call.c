@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "compat/interposer/core_call.h"
+
+#include "compat/interposer/settings.h"
+
+static _Thread_local bool inside;
+
+bool core_enter(void)
+{
+    bool before = inside;
+    inside = true;
+    return before;
+}
+
+void core_leave(bool before)
+{
+    inside = before;
+}
+
+bool core_is_inside(void)
+{
+    return inside;
+}
+
+int core_raise(MPI_Comm comm, int rc)
+{
+    int code = rc == PCOLL_EMPI     ? pcoll_last_mpi_error()
+               : rc == PCOLL_ENOMEM ? MPI_ERR_NO_MEM
+                                    : MPI_ERR_INTERN;
+    warn("MPI_Allreduce: %s", pcoll_last_error());
+    PMPI_Comm_call_errhandler(comm, code);
+    return code;
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The functions of MPI that are replaced in a program: the allreduces, the start and
+ * the end of persistent requests. Each does its part and leaves the rest to MPI.
+ */
+#include <mpi.h>
+
+#include "compat/interposer/entries.h"
+#include "compat/interposer/persistent.h"
+
+/* A wrapper in another language says where the program really calls from. */
+static _Thread_local const void *announced;
+
+const void *entries_announce(const void *call_site)
+{
+    const void *before = announced;
+    announced = call_site;
+    return before;
+}
+
+static const void *call_site(const void *return_address)
+{
+    return announced ? announced : return_address;
+}
+
+static bool take(const struct call *call, int *error)
+{
+    enum outcome outcome = intercept_run(call, error);
+    report_count(outcome);
+    return outcome == TAKEN;
+}
+
+#ifdef PCOLL_HAVE_PERSISTENT
+static bool take_init(const struct call *call, MPI_Request *request, int *error)
+{
+    enum outcome outcome = persistent_init(call, request, error);
+    report_count(outcome);
+    return outcome == TAKEN;
+}
+#endif
+
+#define CALL                                                                           \
+    (&(struct call){.send = sendbuf,                                                   \
+                    .recv = recvbuf,                                                   \
+                    .count = count,                                                    \
+                    .type = datatype,                                                  \
+                    .op = op,                                                          \
+                    .comm = comm,                                                      \
+                    .call_site = call_site(__builtin_return_address(0))})
+
+int MPI_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype datatype,
+                  MPI_Op op, MPI_Comm comm)
+{
+    int error;
+    return take(CALL, &error)
+               ? error
+               : PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm);
+}
+
+#ifdef PCOLL_HAVE_PERSISTENT
+int MPI_Allreduce_init(const void *sendbuf, void *recvbuf, int count,
+                       MPI_Datatype datatype, MPI_Op op, MPI_Comm comm, MPI_Info info,
+                       MPI_Request *request)
+{
+    int error;
+    return take_init(CALL, request, &error)
+               ? error
+               : PMPI_Allreduce_init(sendbuf, recvbuf, count, datatype, op, comm, info,
+                                     request);
+}
+#endif
+
+#ifdef PCOLL_HAVE_LARGE
+int MPI_Allreduce_c(const void *sendbuf, void *recvbuf, MPI_Count count,
+                    MPI_Datatype datatype, MPI_Op op, MPI_Comm comm)
+{
+    int error;
+    return take(CALL, &error)
+               ? error
+               : PMPI_Allreduce_c(sendbuf, recvbuf, count, datatype, op, comm);
+}
+
+int MPI_Allreduce_init_c(const void *sendbuf, void *recvbuf, MPI_Count count,
+                         MPI_Datatype datatype, MPI_Op op, MPI_Comm comm, MPI_Info info,
+                         MPI_Request *request)
+{
+    int error;
+    return take_init(CALL, request, &error)
+               ? error
+               : PMPI_Allreduce_init_c(sendbuf, recvbuf, count, datatype, op, comm,
+                                       info, request);
+}
+#endif
+
+int MPI_Start(MPI_Request *request)
+{
+    int rc = PMPI_Start(request);
+    return rc == MPI_SUCCESS ? persistent_started(1, request) : rc;
+}
+
+int MPI_Startall(int count, MPI_Request requests[])
+{
+    int rc = PMPI_Startall(count, requests);
+    return rc == MPI_SUCCESS ? persistent_started(count, requests) : rc;
+}
+
+int MPI_Request_free(MPI_Request *request)
+{
+    persistent_forget(request ? *request : MPI_REQUEST_NULL);
+    return PMPI_Request_free(request);
+}
+
+/* names.h */
+int pmpi_private_idup(MPI_Comm comm, MPI_Comm *copy, MPI_Request *request)
+{
+    *request = MPI_REQUEST_NULL;
+    return PMPI_Comm_split(comm, 0, 0, copy);
+}
+
+int pmpi_private_type_dup(MPI_Datatype type, MPI_Datatype *copy)
+{
+    return PMPI_Type_contiguous(1, type, copy);
+}

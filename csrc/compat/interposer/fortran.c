@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fortran. MPICH's Fortran library calls the C functions by their names, so they are
+ * taken over there; Open MPI's calls PMPI, so its Fortran functions are replaced as
+ * well, and of MPICH's mpi_f08 those that have no buffer. In both the wrappers say
+ * where the program called from, since otherwise all calls would come from one place in
+ * MPI's Fortran library.
+ *
+ * mpif.h and the module mpi use the same functions, under the name that the Fortran
+ * compiler gives them: one of five. mpi_f08 has functions of its own, which in Open MPI
+ * call those named ompi_…_f.
+ */
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "compat/interposer/entries.h"
+
+typedef void reduce_fn(void *send, void *recv, void *count, void *type, void *op,
+                       void *comm, void *error);
+
+/* A function of MPI's Fortran library, called as it was, from a known place. Without a
+ * Fortran library nobody calls it. */
+#define ANNOUNCED(name)                                                                \
+    void name(void *send, void *recv, void *count, void *type, void *op, void *comm,   \
+              void *error);                                                            \
+    void name(void *send, void *recv, void *count, void *type, void *op, void *comm,   \
+              void *error)                                                             \
+    {                                                                                  \
+        static reduce_fn *next;                                                        \
+        if (!next)                                                                     \
+            next = (reduce_fn *)dlsym(RTLD_NEXT, #name);                               \
+        const void *before = entries_announce(__builtin_return_address(0));            \
+        next(send, recv, count, type, op, comm, error);                                \
+        entries_announce(before);                                                      \
+    }
+
+ANNOUNCED(mpi_allreduce_f08_)
+ANNOUNCED(mpi_allreduce_f08ts_)
+ANNOUNCED(mpi_allreduce_f08ts_large_)
+
+#ifndef OPEN_MPI
+
+ANNOUNCED(mpi_allreduce)
+ANNOUNCED(mpi_allreduce_)
+ANNOUNCED(mpi_allreduce__)
+ANNOUNCED(MPI_ALLREDUCE)
+
+#endif
+
+static void set_error(MPI_Fint *error, int rc)
+{
+    if (error)
+        *error = (MPI_Fint)rc;
+}
+
+#ifdef OPEN_MPI
+
+/* One body under the five names. */
+#define FIVE(lower, upper, parameters, arguments)                                      \
+    void mpi_##lower parameters;                                                       \
+    void mpi_##lower parameters                                                        \
+    {                                                                                  \
+        f_##lower(__builtin_return_address(0), arguments);                             \
+    }                                                                                  \
+    void mpi_##lower##_ parameters;                                                    \
+    void mpi_##lower##_ parameters                                                     \
+    {                                                                                  \
+        f_##lower(__builtin_return_address(0), arguments);                             \
+    }                                                                                  \
+    void mpi_##lower##__ parameters;                                                   \
+    void mpi_##lower##__ parameters                                                    \
+    {                                                                                  \
+        f_##lower(__builtin_return_address(0), arguments);                             \
+    }                                                                                  \
+    void MPI_##upper parameters;                                                       \
+    void MPI_##upper parameters                                                        \
+    {                                                                                  \
+        f_##lower(__builtin_return_address(0), arguments);                             \
+    }                                                                                  \
+    void ompi_##lower##_f parameters;                                                  \
+    void ompi_##lower##_f parameters                                                   \
+    {                                                                                  \
+        f_##lower(__builtin_return_address(0), arguments);                             \
+    }
+
+#else
+
+/* MPICH's mpi_f08 calls PMPI where there is no buffer among the arguments. */
+#define FIVE(lower, upper, parameters, arguments)                                      \
+    void mpi_##lower##_f08_ parameters;                                                \
+    void mpi_##lower##_f08_ parameters                                                 \
+    {                                                                                  \
+        f_##lower(__builtin_return_address(0), arguments);                             \
+    }
+
+#endif
+#define LIST(...) __VA_ARGS__
+
+#ifdef OPEN_MPI
+
+/* Fortran's MPI_IN_PLACE and MPI_BOTTOM are variables; which of them there is depends
+ * on the compiler. */
+static bool is_one_of(const void *address, const char *const names[4])
+{
+    for (int i = 0; i < 4; i++) {
+        const void *variable = dlsym(RTLD_DEFAULT, names[i]);
+        if (variable && variable == address)
+            return true;
+    }
+    return false;
+}
+
+static void *buffer(void *address)
+{
+    static const char *const in_place[] = {
+        "mpi_fortran_in_place_", "mpi_fortran_in_place", "mpi_fortran_in_place__",
+        "MPI_FORTRAN_IN_PLACE"};
+    static const char *const bottom[] = {"mpi_fortran_bottom_", "mpi_fortran_bottom",
+                                         "mpi_fortran_bottom__", "MPI_FORTRAN_BOTTOM"};
+    if (is_one_of(address, in_place))
+        return MPI_IN_PLACE;
+    return is_one_of(address, bottom) ? MPI_BOTTOM : address;
+}
+
+static void f_allreduce(const void *call_site, void *send, void *recv, MPI_Fint *count,
+                        MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm, MPI_Fint *error)
+{
+    const void *before = entries_announce(NULL);
+    entries_announce(before ? before : call_site); /* mpi_f08 has said it already */
+    set_error(error, MPI_Allreduce(buffer(send), buffer(recv), (int)*count,
+                                   PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
+                                   PMPI_Comm_f2c(*comm)));
+    entries_announce(before);
+}
+FIVE(allreduce, ALLREDUCE,
+     (void *send, void *recv, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
+      MPI_Fint *comm, MPI_Fint *error),
+     LIST(send, recv, count, type, op, comm, error))
+
+#endif
+
+static void f_init(const void *call_site, MPI_Fint *error)
+{
+    (void)call_site;
+    set_error(error, MPI_Init(NULL, NULL));
+}
+FIVE(init, INIT, (MPI_Fint * error), LIST(error))
+
+static void f_init_thread(const void *call_site, MPI_Fint *required, MPI_Fint *provided,
+                          MPI_Fint *error)
+{
+    int level = 0;
+    (void)call_site;
+    set_error(error, MPI_Init_thread(NULL, NULL, (int)*required, &level));
+    *provided = (MPI_Fint)level;
+}
+FIVE(init_thread, INIT_THREAD,
+     (MPI_Fint * required, MPI_Fint *provided, MPI_Fint *error),
+     LIST(required, provided, error))
+
+static void f_comm_set_info(const void *call_site, MPI_Fint *comm, MPI_Fint *info,
+                            MPI_Fint *error)
+{
+    (void)call_site;
+    set_error(error, MPI_Comm_set_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info)));
+}
+FIVE(comm_set_info, COMM_SET_INFO, (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *error),
+     LIST(comm, info, error))
+
+static void f_comm_dup_with_info(const void *call_site, MPI_Fint *comm, MPI_Fint *info,
+                                 MPI_Fint *newcomm, MPI_Fint *error)
+{
+    MPI_Comm made = MPI_COMM_NULL;
+    (void)call_site;
+    int rc = MPI_Comm_dup_with_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info), &made);
+    if (rc == MPI_SUCCESS)
+        *newcomm = PMPI_Comm_c2f(made);
+    set_error(error, rc);
+}
+FIVE(comm_dup_with_info, COMM_DUP_WITH_INFO,
+     (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error),
+     LIST(comm, info, newcomm, error))
+
+#if defined(OPEN_MPI) && defined(PCOLL_HAVE_PERSISTENT)
+
+static void f_allreduce_init(const void *call_site, void *send, void *recv,
+                             MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
+                             MPI_Fint *comm, MPI_Fint *info, MPI_Fint *request,
+                             MPI_Fint *error)
+{
+    MPI_Request made = MPI_REQUEST_NULL;
+    const void *before = entries_announce(call_site);
+    int rc = MPI_Allreduce_init(buffer(send), buffer(recv), (int)*count,
+                                PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
+                                PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info), &made);
+    entries_announce(before);
+    if (rc == MPI_SUCCESS)
+        *request = PMPI_Request_c2f(made);
+    set_error(error, rc);
+}
+FIVE(allreduce_init, ALLREDUCE_INIT,
+     (void *send, void *recv, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
+      MPI_Fint *comm, MPI_Fint *info, MPI_Fint *request, MPI_Fint *error),
+     LIST(send, recv, count, type, op, comm, info, request, error))
+
+#endif
+
+/* A persistent request keeps its handle when it is started, so nothing goes back. */
+static void f_startall(const void *call_site, MPI_Fint *count, MPI_Fint *requests,
+                       MPI_Fint *error)
+{
+    int rc = MPI_SUCCESS;
+    (void)call_site;
+    for (MPI_Fint i = 0; i < *count && rc == MPI_SUCCESS; i++) {
+        MPI_Request request = PMPI_Request_f2c(requests[i]);
+        rc = MPI_Start(&request);
+    }
+    set_error(error, rc);
+}
+FIVE(startall, STARTALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *error),
+     LIST(count, requests, error))
+
+static void f_start(const void *call_site, MPI_Fint *request, MPI_Fint *error)
+{
+    f_startall(call_site, &(MPI_Fint){1}, request, error);
+}
+FIVE(start, START, (MPI_Fint * request, MPI_Fint *error), LIST(request, error))
+
+static void f_request_free(const void *call_site, MPI_Fint *request, MPI_Fint *error)
+{
+    MPI_Request r = PMPI_Request_f2c(*request);
+    (void)call_site;
+    int rc = MPI_Request_free(&r);
+    if (rc == MPI_SUCCESS)
+        *request = PMPI_Request_c2f(MPI_REQUEST_NULL);
+    set_error(error, rc);
+}
+FIVE(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *error),
+     LIST(request, error))

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The info key partialcoll_quorum. MPIs drop keys that they do not know, so the
+ * functions that give info to a communicator are replaced, and what they say is
+ * remembered on it. A duplicate does not inherit it (as MPI-4.0 has it for all info):
+ * the communicators that a library makes for itself stay as the library expects.
+ */
+#include <mpi.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compat/interposer/entries.h"
+#include "compat/interposer/info.h"
+#include "compat/mpi_shaped/cache.h"
+
+/* The program gives a communicator a policy, or takes it back (""). Every rank calls it
+ * before its next allreduce there. */
+static void set_quorum(MPI_Comm comm, const char *text)
+{
+    struct record *r = record_make(comm);
+    if (!r)
+        return;
+    snprintf(r->wanted, sizeof r->wanted, "%s", text);
+    r->settled = false;
+}
+
+/* A value that does not fit is no policy either: it is cut, and refused later. */
+static bool get_quorum(MPI_Info info, char *text, size_t capacity)
+{
+    char value[MPI_MAX_INFO_VAL + 1];
+    int found = 0;
+    if (info != MPI_INFO_NULL)
+        PMPI_Info_get(info, "partialcoll_quorum", MPI_MAX_INFO_VAL, value, &found);
+    if (found && (size_t)snprintf(text, capacity, "%s", value) >= capacity)
+        memcpy(text + capacity - 4, "...", 4);
+    return found;
+}
+
+static void take(MPI_Comm comm, MPI_Info info)
+{
+    char text[sizeof((struct record *)0)->wanted];
+    if (comm != MPI_COMM_NULL && get_quorum(info, text, sizeof text))
+        set_quorum(comm, text);
+}
+
+int MPI_Comm_set_info(MPI_Comm comm, MPI_Info info)
+{
+    int rc = PMPI_Comm_set_info(comm, info);
+    if (rc == MPI_SUCCESS)
+        take(comm, info);
+    return rc;
+}
+
+int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm)
+{
+    int rc = PMPI_Comm_dup_with_info(comm, info, newcomm);
+    if (rc == MPI_SUCCESS)
+        take(*newcomm, info);
+    return rc;
+}
+
+int MPI_Comm_split_type(MPI_Comm comm, int split_type, int key, MPI_Info info,
+                        MPI_Comm *newcomm)
+{
+    int rc = PMPI_Comm_split_type(comm, split_type, key, info, newcomm);
+    if (rc == MPI_SUCCESS)
+        take(*newcomm, info);
+    return rc;
+}
+
+int MPI_Dist_graph_create(MPI_Comm comm, int n, const int sources[],
+                          const int degrees[], const int destinations[],
+                          const int weights[], MPI_Info info, int reorder,
+                          MPI_Comm *newcomm)
+{
+    int rc = PMPI_Dist_graph_create(comm, n, sources, degrees, destinations, weights,
+                                    info, reorder, newcomm);
+    if (rc == MPI_SUCCESS)
+        take(*newcomm, info);
+    return rc;
+}
+
+int MPI_Dist_graph_create_adjacent(MPI_Comm comm, int indegree, const int sources[],
+                                   const int sourceweights[], int outdegree,
+                                   const int destinations[], const int destweights[],
+                                   MPI_Info info, int reorder, MPI_Comm *newcomm)
+{
+    int rc = PMPI_Dist_graph_create_adjacent(comm, indegree, sources, sourceweights,
+                                             outdegree, destinations, destweights, info,
+                                             reorder, newcomm);
+    if (rc == MPI_SUCCESS)
+        take(*newcomm, info);
+    return rc;
+}
+
+/* A communicator on its way may not be touched before its request is complete: what is
+ * to be remembered waits here until its first allreduce, or its end. */
+
+struct pending {
+    MPI_Comm comm;
+    char text[sizeof((struct record *)0)->wanted];
+    struct pending *next;
+};
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct pending *pending;
+static _Atomic int count_pending; /* none in most programs: one look, no lock */
+
+/* Take it out of the list; NULL if nothing is pending. */
+static struct pending *take_pending(MPI_Comm comm)
+{
+    struct pending *found = NULL;
+    if (!atomic_load(&count_pending))
+        return NULL;
+    pthread_mutex_lock(&mutex);
+    struct pending **at = &pending;
+    while (*at && (*at)->comm != comm)
+        at = &(*at)->next;
+    if ((found = *at)) {
+        *at = found->next;
+        atomic_fetch_sub(&count_pending, 1);
+    }
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+void info_arrived(MPI_Comm comm)
+{
+    struct pending *p = take_pending(comm);
+    if (p)
+        set_quorum(comm, p->text);
+    free(p);
+}
+
+int MPI_Comm_free(MPI_Comm *comm)
+{
+    if (comm)
+        free(take_pending(*comm));
+    return PMPI_Comm_free(comm);
+}
+
+#ifdef PCOLL_HAVE_PERSISTENT
+int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm,
+                            MPI_Request *request)
+{
+    int rc = PMPI_Comm_idup_with_info(comm, info, newcomm, request);
+    struct pending *p = rc == MPI_SUCCESS ? malloc(sizeof *p) : NULL;
+    if (!p || !get_quorum(info, p->text, sizeof p->text)) {
+        free(p);
+        return rc;
+    }
+    pthread_mutex_lock(&mutex);
+    p->comm = *newcomm;
+    p->next = pending;
+    pending = p;
+    atomic_fetch_add(&count_pending, 1);
+    pthread_mutex_unlock(&mutex);
+    return rc;
+}
+#endif

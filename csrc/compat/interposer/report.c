@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counting calls by what became of them. */
+#include "compat/interposer/report.h"
+
+#include <mpi.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "compat/interposer/settings.h"
+
+static const char *const reasons[OUTCOMES] = {
+    [TAKEN] = "taken over",
+    [PASSED_NO_ELEMENTS] = "no elements",
+    [PASSED_ARGUMENTS] = "arguments for MPI to judge",
+    [PASSED_ORDERED] = "operation that does not commute",
+    [PASSED_GAPS] = "datatype with gaps",
+    [PASSED_OP_OF_USER] = "operation of the user, partial or persistent",
+    [PASSED_INTERCOMM] = "inter-communicator",
+    [PASSED_THREADS] = "needs MPI_THREAD_MULTIPLE",
+    [PASSED_CACHE] = "too many or too large signatures to keep",
+    [PASSED_REFUSED] = "no handle could be made",
+    [PASSED_NESTED] = "called from inside another one",
+};
+
+static _Atomic uint64_t counts[OUTCOMES];
+
+void report_count(enum outcome outcome)
+{
+    atomic_fetch_add_explicit(&counts[outcome], 1, memory_order_relaxed);
+}
+
+void report_print(void)
+{
+    uint64_t own[OUTCOMES], sum[OUTCOMES], passed = 0;
+    int rank;
+    for (int i = 0; i < OUTCOMES; i++)
+        own[i] = atomic_load(&counts[i]);
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    PMPI_Reduce(own, sum, OUTCOMES, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (rank)
+        return;
+    for (int i = TAKEN + 1; i < OUTCOMES; i++)
+        passed += sum[i];
+    warn("calls of MPI_Allreduce on all ranks: %llu taken over, %llu passed to MPI",
+         (unsigned long long)sum[TAKEN], (unsigned long long)passed);
+    for (int i = TAKEN + 1; i < OUTCOMES; i++)
+        if (sum[i])
+            warn("  passed: %llu (%s)", (unsigned long long)sum[i], reasons[i]);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What became of the program's calls, counted, and told at the end of MPI. */
+#ifndef PCOLL_COMPAT_INTERPOSER_REPORT_H
+#define PCOLL_COMPAT_INTERPOSER_REPORT_H
+
+/* The first is what we want; the others say why MPI did it. */
+enum outcome {
+    TAKEN,
+    PASSED_NO_ELEMENTS,
+    PASSED_ARGUMENTS,
+    PASSED_ORDERED,
+    PASSED_GAPS,
+    PASSED_OP_OF_USER,
+    PASSED_INTERCOMM,
+    PASSED_THREADS,
+    PASSED_CACHE,
+    PASSED_REFUSED,
+    PASSED_NESTED,
+    OUTCOMES
+};
+
+void report_count(enum outcome outcome);
+
+/* Add up over all ranks; rank 0 prints. Collective over MPI_COMM_WORLD. */
+void report_print(void);
+
+#endif

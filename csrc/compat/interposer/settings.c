@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The environment of the interposer. */
+#include "compat/interposer/settings.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct settings the_settings;
+
+static bool is_on(const char *name)
+{
+    const char *text = getenv(name);
+    return text && *text && strcmp(text, "0") != 0;
+}
+
+/* A value that means nothing is as good as none. */
+static void complain(struct settings *s, const char *name)
+{
+    snprintf(s->complaint, sizeof s->complaint, "%s is ignored: %s", name,
+             pcoll_last_error());
+}
+
+static void read_environment(void)
+{
+    struct settings *s = &the_settings;
+    const char *quorum = getenv("PARTIALCOLL_QUORUM");
+    const char *algorithm = getenv("PARTIALCOLL_ALGORITHM");
+    const char *domain = getenv("PARTIALCOLL_DOMAIN");
+    s->all = is_on("PARTIALCOLL_ALL");
+    s->report = is_on("PARTIALCOLL_REPORT");
+    s->algorithm = PCOLL_ALGORITHM_AUTO;
+    s->domain = PCOLL_DOMAIN_NODE;
+    s->quorum = (pcoll_policy){.kind = PCOLL_FULL};
+    if (algorithm && *algorithm &&
+        pcoll_algorithm_parse(algorithm, &s->algorithm) != PCOLL_OK)
+        complain(s, "PARTIALCOLL_ALGORITHM");
+    if (domain && *domain &&
+        pcoll_domain_parse(domain, &s->domain, &s->domain_ranks) != PCOLL_OK)
+        complain(s, "PARTIALCOLL_DOMAIN");
+    if (quorum && *quorum && pcoll_policy_parse(quorum, &s->quorum) != PCOLL_OK)
+        complain(s, "PARTIALCOLL_QUORUM");
+}
+
+const struct settings *settings(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_environment);
+    return &the_settings;
+}
+
+void warn(const char *format, ...)
+{
+    char line[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    fprintf(stderr, "partialcoll: %s\n", line);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the environment asks of the interposer. Read once; the same on all ranks, which
+ * is checked where it matters. */
+#ifndef PCOLL_COMPAT_INTERPOSER_SETTINGS_H
+#define PCOLL_COMPAT_INTERPOSER_SETTINGS_H
+
+#include <stdbool.h>
+
+#include "include/partialcoll.h"
+
+struct settings {
+    pcoll_policy quorum; /* PARTIALCOLL_QUORUM, or full */
+    int32_t algorithm;   /* PARTIALCOLL_ALGORITHM, or auto */
+    int32_t domain;      /* PARTIALCOLL_DOMAIN, or the node */
+    uint32_t domain_ranks;
+    bool all;            /* PARTIALCOLL_ALL=1: of every communicator */
+    bool report;         /* PARTIALCOLL_REPORT=1 */
+    char complaint[256]; /* about a value that was ignored, or "" */
+};
+
+const struct settings *settings(void);
+
+/* A line on standard error. */
+void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

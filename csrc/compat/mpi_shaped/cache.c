@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handles kept on communicators; the rules are in cache.h. */
+#include "compat/mpi_shaped/cache.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "compat/mpi_shaped/call_site.h"
+
+static const int64_t long_us = 1000000; /* waits go on after that */
+
+static void free_handle(pcoll_handle *handle)
+{
+    while (handle && pcoll_handle_free(&handle, long_us) == PCOLL_EAGAIN)
+        ;
+}
+
+/* The record, an attribute. */
+
+static pthread_mutex_t making_key = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int record_key = MPI_KEYVAL_INVALID; /* made once, under the mutex */
+
+static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm;
+    (void)key;
+    (void)extra;
+    struct record *r = value;
+    for (struct cache_entry *e = r->cache.entries, *next; e; e = next) {
+        next = e->next;
+        free_handle(e->handle);
+        free(e);
+    }
+    if (r->free_more)
+        r->free_more(r->more);
+    free(r);
+    return MPI_SUCCESS;
+}
+
+static int get_key(void)
+{
+    int key = atomic_load(&record_key);
+    if (key != MPI_KEYVAL_INVALID)
+        return key;
+    pthread_mutex_lock(&making_key);
+    key = atomic_load(&record_key);
+    if (key == MPI_KEYVAL_INVALID)
+        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_record, &key, NULL);
+    atomic_store(&record_key, key);
+    pthread_mutex_unlock(&making_key);
+    return key;
+}
+
+struct record *record_find(MPI_Comm comm)
+{
+    struct record *record;
+    int found = 0, key = get_key();
+    if (key != MPI_KEYVAL_INVALID)
+        MPI_Comm_get_attr(comm, key, &record, &found);
+    return found ? record : NULL;
+}
+
+struct record *record_make(MPI_Comm comm)
+{
+    struct record *record = record_find(comm);
+    if (record || !(record = calloc(1, sizeof *record)))
+        return record;
+    record->policy.kind = PCOLL_FULL;
+    if (MPI_Comm_set_attr(comm, get_key(), record) == MPI_SUCCESS)
+        return record;
+    free(record);
+    return NULL;
+}
+
+/* Handles. */
+
+bool policy_is_partial(const pcoll_policy *policy)
+{
+    return policy->kind != PCOLL_FULL || policy->linger > 0 || policy->deadline > 0;
+}
+
+/* Elements that are cut at multiples of 64 bytes; MPI's and the core's own all are. */
+static int32_t algorithm_of(const struct cache_key *key)
+{
+    bool even = !key->signature.of_user || 64 % key->signature.element == 0;
+    return key->algorithm == PCOLL_ALGORITHM_RABENSEIFNER && !even
+               ? PCOLL_ALGORITHM_RING
+               : key->algorithm;
+}
+
+static pcoll_options options_of(const struct cache_key *key)
+{
+    bool partial = policy_is_partial(&key->policy);
+    return (pcoll_options){
+        .policy = key->policy,
+        .algorithm = algorithm_of(key),
+        .domain = key->domain,
+        .domain_ranks = key->domain_ranks,
+        .deliver = PCOLL_DELIVER_ONE,
+        .late = key->signature.op == PCOLL_SUM ? PCOLL_LATE_CARRY : PCOLL_LATE_LATEST,
+        .progress = key->progress,
+        .history = partial ? 8 : 1, /* full: nobody is ever a round behind */
+        .name = key->call_site ? call_site_hash(key->call_site) : 0,
+    };
+}
+
+uint64_t cache_bytes(const struct cache_key *key, int ranks)
+{
+    uint64_t bytes;
+    pcoll_buffer buffer = signature_buffer(&key->signature, key->count);
+    pcoll_options options = options_of(key);
+    int rc = pcoll_memory_estimate((uint32_t)ranks, &buffer, 1, &options, &bytes);
+    return rc == PCOLL_OK ? bytes : UINT64_MAX;
+}
+
+static bool same_policy(const pcoll_policy *a, const pcoll_policy *b)
+{
+    return a->kind == b->kind && a->count == b->count && a->fraction == b->fraction &&
+           a->linger == b->linger && a->deadline == b->deadline &&
+           a->max_staleness == b->max_staleness;
+}
+
+bool cache_same_key(const struct cache_key *a, const struct cache_key *b)
+{
+    return a->count == b->count && signature_same(&a->signature, &b->signature) &&
+           a->call_site == b->call_site && a->progress == b->progress &&
+           a->algorithm == b->algorithm && a->domain == b->domain &&
+           a->domain_ranks == b->domain_ranks && same_policy(&a->policy, &b->policy);
+}
+
+struct cache_entry *cache_find(struct cache *cache, const struct cache_key *key)
+{
+    cache->calls++;
+    for (struct cache_entry **at = &cache->entries; *at; at = &(*at)->next) {
+        struct cache_entry *e = *at;
+        if (!cache_same_key(&e->key, key))
+            continue;
+        e->last_use = cache->calls;
+        *at = e->next;
+        e->next = cache->entries;
+        cache->entries = e;
+        return e;
+    }
+    return NULL;
+}
+
+int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **handle)
+{
+    pcoll_buffer buffer = signature_buffer(&key->signature, key->count);
+    pcoll_options options = options_of(key);
+    return pcoll_allreduce_create(&comm, &buffer, 1, &options, handle);
+}
+
+int cache_make(struct cache *cache, MPI_Comm comm, const struct cache_key *key,
+               struct cache_entry **entry)
+{
+    struct cache_entry *e = *entry = calloc(1, sizeof *e);
+    if (!e)
+        return fail(PCOLL_ENOMEM, "no memory for a handle");
+    int rc = cache_create(comm, key, &e->handle);
+    int size;
+    MPI_Comm_size(comm, &size);
+    e->key = *key;
+    e->bytes = rc == PCOLL_OK ? cache_bytes(key, size) : 0;
+    cache->bytes += e->bytes;
+    e->last_use = cache->calls;
+    e->next = cache->entries;
+    cache->entries = e;
+    cache->length++;
+    return rc;
+}
+
+static void forget(struct cache *cache, struct cache_entry **at)
+{
+    struct cache_entry *e = *at;
+    *at = e->next;
+    cache->length--;
+    cache->bytes -= e->bytes;
+    free_handle(e->handle);
+    free(e);
+}
+
+void cache_forget_newest(struct cache *cache)
+{
+    forget(cache, &cache->entries);
+}
+
+static struct cache_entry **oldest(struct cache *cache)
+{
+    struct cache_entry **last = &cache->entries;
+    while ((*last)->next)
+        last = &(*last)->next;
+    return last;
+}
+
+uint64_t cache_oldest_use(struct cache *cache)
+{
+    return (*oldest(cache))->last_use;
+}
+
+void cache_evict(struct cache *cache)
+{
+    forget(cache, oldest(cache));
+}
+
+int cache_run(struct cache_entry *entry, const struct cache_key *key, const void *send,
+              void *recv)
+{
+    pcoll_round round;
+    const struct signature *s = &key->signature;
+    int rc = PCOLL_OK;
+    if (s->of_user)
+        rc = pcoll_handle_set_reduction(entry->handle, 0, &s->mpi_type, &s->mpi_op);
+    if (rc == PCOLL_OK)
+        rc = pcoll_handle_start(entry->handle, &send);
+    if (rc == PCOLL_OK)
+        do
+            rc = pcoll_handle_take(entry->handle, long_us, &recv, &round, NULL);
+        while (rc == PCOLL_EAGAIN);
+    return rc;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is kept on a communicator for calls that look like MPI_Allreduce: when its
+ * rounds may complete, and the handles of earlier calls. An attribute, freed with the
+ * communicator.
+ *
+ * What the cache holds is a function of the calls on that communicator, which are the
+ * same on all its ranks in the same order. So all ranks find or miss together, and
+ * handles, whose making and freeing is collective, are made and freed in step.
+ *
+ * One thread at a time uses a communicator for collectives (MPI says so), so a record
+ * needs no lock.
+ */
+#ifndef PCOLL_COMPAT_MPI_SHAPED_CACHE_H
+#define PCOLL_COMPAT_MPI_SHAPED_CACHE_H
+
+#include <mpi.h>
+#include <stdbool.h>
+
+#include "include/partialcoll.h"
+#include "compat/mpi_shaped/signature.h"
+
+struct cache_key {
+    pcoll_policy policy;
+    uint64_t count;
+    struct signature signature;
+    int32_t progress, domain;
+    uint32_t domain_ranks;
+    int32_t algorithm;     /* Rabenseifner's may become the ring: algorithm_of */
+    const void *call_site; /* NULL: calls from all places share a handle */
+};
+
+struct cache_entry {
+    struct cache_key key;
+    pcoll_handle *handle; /* NULL: it could not be made, on any rank */
+    uint64_t last_use, bytes;
+    struct cache_entry *next;
+};
+
+/* Newest first. */
+struct cache {
+    struct cache_entry *entries;
+    uint32_t length;
+    uint64_t calls, bytes;
+};
+
+struct record {
+    struct cache cache;
+    pcoll_policy policy;
+    bool settled; /* the ranks have agreed on what follows */
+    bool intra;   /* an intra-communicator */
+    bool partial; /* its rounds need not wait for everybody */
+    int level;    /* MPI's thread level, the lowest of its ranks */
+    int size;
+    char wanted[96]; /* text of a policy given for this communicator, or "" */
+    void *more;      /* of the interposer */
+    void (*free_more)(void *);
+};
+
+/* The record of a communicator, or NULL. Local. */
+struct record *record_find(MPI_Comm comm);
+/* The same, made if there is none; NULL without memory. Local. */
+struct record *record_make(MPI_Comm comm);
+
+/* Does a round of this policy need the agent: may it complete without somebody, or at
+ * a time? */
+bool policy_is_partial(const pcoll_policy *policy);
+
+bool cache_same_key(const struct cache_key *a, const struct cache_key *b);
+/* A handle for this key. Collective. */
+int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **handle);
+
+/* Bytes of a handle for this key on so many ranks; UINT64_MAX for an impossible one. */
+uint64_t cache_bytes(const struct cache_key *key, int ranks);
+
+/* The entry of this key, now the most recently used, or NULL. Local. Counts the call.
+ */
+struct cache_entry *cache_find(struct cache *cache, const struct cache_key *key);
+/* Make a handle and keep it. Collective. If that fails, *entry has no handle and stays
+ * as a reminder; NULL without memory. */
+int cache_make(struct cache *cache, MPI_Comm comm, const struct cache_key *key,
+               struct cache_entry **entry);
+/* Take out the entry just made or found. Collective if it has a handle. */
+void cache_forget_newest(struct cache *cache);
+/* Take out the entry used least recently and free its handle. Collective. */
+void cache_evict(struct cache *cache);
+/* When that one was last used. The cache is not empty. */
+uint64_t cache_oldest_use(struct cache *cache);
+
+/* Start, wait and deliver; the key is the call's, with the op of this time. */
+int cache_run(struct cache_entry *entry, const struct cache_key *key, const void *send,
+              void *recv);
+
+#endif

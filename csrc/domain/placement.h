@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The two planes of a handle: which ranks share memory and form a domain, and the
+ * fabric, whose endpoints are the domains, each stood for by its lowest rank, the
+ * leader. Every rank works the same planes out for itself, from what all know.
+ */
+#ifndef PCOLL_DOMAIN_PLACEMENT_H
+#define PCOLL_DOMAIN_PLACEMENT_H
+
+#include <stdbool.h>
+
+#include "include/partialcoll.h"
+
+struct placement {
+    uint32_t ranks;
+    uint32_t domains;
+    uint32_t index;   /* of this rank's domain */
+    uint32_t *leader; /* by domain: its lowest rank; domains in the order of these */
+    uint32_t *domain; /* by rank */
+    uint32_t members; /* of this rank's domain */
+    uint32_t *member; /* its ranks, in order */
+    uint32_t who;     /* this rank among them */
+    bool leads;
+};
+
+/*
+ * hosts[r] tells where rank r is: ranks with equal values can share memory (NULL: none
+ * can). At most `most` ranks to a domain, 0: as many as there are; they are then dealt
+ * out evenly, neighbors together. PCOLL_ENOMEM.
+ */
+int placement_init(struct placement *p, uint32_t rank, uint32_t ranks,
+                   const uint64_t *hosts, uint32_t most);
+void placement_destroy(struct placement *p);
+
+#endif

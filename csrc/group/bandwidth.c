@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The bandwidth of a rank; see bandwidth.h. */
+#include <float.h>
+#include <math.h>
+
+#include "group/group.h"
+
+#include "base/check.h"
+
+void group_tell_bandwidth(struct pcoll_group *g, double bandwidth)
+{
+    CHECK(bandwidth >= 0);
+    double told = bandwidth < (double)FLT_MAX ? bandwidth : (double)FLT_MAX;
+    g->bandwidth.told = bandwidth > 0 ? (float)fmax(told, (double)FLT_MIN) : 0;
+    pthread_mutex_lock(&g->shared.mutex);
+    g->shared.stats.bandwidth = bandwidth;
+    pthread_mutex_unlock(&g->shared.mutex);
+}
+
+/* What all the others together have fetched from this rank, bytes per second. */
+static double uploaded(const struct pcoll_group *g)
+{
+    const struct group_members *group = &g->now.data.group;
+    double rate = 0;
+    for (uint32_t i = 0; i < group->members; i++) {
+        const struct notice *n = &g->now.notices[group->rank[i]];
+        if (i != group->position && group_same(n->name, g->now.name))
+            rate += (double)n->rate * KIB;
+    }
+    return rate;
+}
+
+/* Its link takes in what it has taken in, and gives out what all the others together
+ * have fetched; the smaller of the two counts (appendix G). */
+void group_measure_bandwidth(struct pcoll_group *g)
+{
+    struct bandwidth *b = &g->bandwidth;
+    CHECK(g->phase == PHASE_ROUND && b->measured >= 0);
+    double rate = g->now.data.meter.download;
+    if (!g->options.measure)
+        return;
+    double upload = uploaded(g);
+    if (upload > 0 && (rate == 0 || upload < rate))
+        rate = upload;
+    if (rate > 0)
+        b->measured = b->measured > 0 ? (b->measured + rate) / 2 : rate;
+    if (b->measured > 0 && b->rounds++ % g->options.every == 0)
+        group_tell_bandwidth(g, b->measured);
+}

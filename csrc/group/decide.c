@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The decision on a group's round (protocol/group/decision.h), as this rank takes part
+ * in it: it votes, learns, tells the other members; and where it leads, far members
+ * vote by messages.
+ */
+#include "group/group.h"
+#include "group/vote.h"
+
+#include "base/check.h"
+
+static int learn(struct pcoll_group *g, enum decision decision)
+{
+    struct running *now = &g->now;
+    const struct group_members *group = &now->data.group;
+    int rc = PCOLL_OK;
+    CHECK(decision != DECISION_PENDING);
+    if (now->decision != DECISION_PENDING)
+        return rc;
+    now->decision = decision;
+    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
+        if (i != group->position)
+            rc = group_send_decision(g, group->rank[i], now->name, decision);
+    return rc;
+}
+
+int group_on_abort(struct pcoll_group *g, struct group_name name)
+{
+    CHECK(name.leader == g->window->rank);
+    if (g->phase != PHASE_ROUND || !group_same(g->now.name, name))
+        return PCOLL_OK;
+    return learn(g, DECISION_ABORT);
+}
+
+int group_vote(struct pcoll_group *g, enum decision_vote vote)
+{
+    struct running *now = &g->now;
+    enum decision decision;
+    CHECK(g->phase == PHASE_ROUND && (vote != VOTE_DONE || now->marked));
+    now->voted = g->clock.time;
+    int rc = remote_vote(g, now->name, vote, now->data.group.members, &decision);
+    if (rc != PCOLL_OK || decision == DECISION_PENDING)
+        return rc;
+    if (decision == DECISION_EXPIRED && now->marked)
+        return PCOLL_OK; /* it may have counted; the word of it is on its way */
+    return learn(g, decision == DECISION_COMMIT ? decision : DECISION_ABORT);
+}
+
+int group_abort(struct pcoll_group *g)
+{
+    CHECK(g->now.decision == DECISION_PENDING);
+    int rc = group_vote(g, VOTE_ABORT);
+    return rc == PCOLL_OK && !g->now.marked ? learn(g, DECISION_ABORT) : rc;
+}
+
+int group_on_vote(struct pcoll_group *g, uint32_t source, struct group_name name,
+                  enum decision_vote vote, uint32_t members)
+{
+    CHECK(name.leader == g->window->rank && vote != VOTE_OPEN);
+    enum decision decision;
+    int rc = vote_cast(g->window, g->window->rank, g->place.decisions_at, name.seq,
+                       members, vote, &decision);
+    if (rc != PCOLL_OK || decision == DECISION_PENDING)
+        return rc;
+    if (g->phase == PHASE_ROUND && group_same(g->now.name, name))
+        return learn(g, decision);
+    if (decision == DECISION_EXPIRED)
+        return rc; /* has been told, and there is no telling now what it was */
+    return group_send_decision(g, source, name, decision);
+}
+
+static int refuse_one(struct pcoll_group *g, struct group_name name)
+{
+    enum decision decision;
+    int rc = remote_vote(g, name, VOTE_ABORT, UINT32_MAX, &decision);
+    if (rc != PCOLL_OK || decision != DECISION_ABORT)
+        return rc;
+    if (name.leader == g->window->rank)
+        return group_on_abort(g, name);
+    return group_send_decision(g, name.leader, name, decision);
+}
+
+int group_refuse(struct pcoll_group *g)
+{
+    struct match_refusal refused;
+    int rc = PCOLL_OK;
+    CHECK(g->match.refusals <= g->membership.ranks);
+    while (rc == PCOLL_OK && match_refused(&g->match, &refused))
+        rc = refuse_one(g, (struct group_name){refused.leader, refused.seq});
+    return rc;
+}

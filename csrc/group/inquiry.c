@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who is there, by the directory; see inquiry.h. */
+#include "group/group.h"
+
+#include "base/check.h"
+
+enum { FIRST_PAUSE_NS = 200000, LAST_PAUSE_NS = 20000000 };
+
+void inquiry_begin(struct pcoll_group *g, int64_t time)
+{
+    CHECK(g->phase == PHASE_MATCHING);
+    g->inquiry = (struct inquiry){.time = time,
+                                  .at = g->dynamic ? g->clock.time : INT64_MAX,
+                                  .pause = FIRST_PAUSE_NS,
+                                  .entries = g->inquiry.entries};
+}
+
+static struct directory_key own_key(const struct pcoll_group *g)
+{
+    return (struct directory_key){g->round, group_own_line(g)};
+}
+
+/* What the answers mean. */
+
+static void declared(struct inquiry *i)
+{
+    i->waits = false;
+    i->stage = INQUIRY_COUNT;
+}
+
+static void counted(struct inquiry *i, uint32_t count)
+{
+    i->waits = false;
+    i->stage = INQUIRY_QUERY;
+    i->counted = count;
+}
+
+/* Those who have declared themselves and then left are not waited for. */
+static void drop_those_who_left(struct pcoll_group *g)
+{
+    struct inquiry *i = &g->inquiry;
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < i->found; k++) {
+        struct match_entry entry = i->entries[k];
+        if (entry.peer == g->window->rank ||
+            membership_takes_part(&g->membership, entry.peer, g->round))
+            i->entries[kept++] = entry;
+    }
+    i->found = kept;
+}
+
+static void found_all(struct pcoll_group *g)
+{
+    drop_those_who_left(g);
+    int64_t now = g->clock.time;
+    struct inquiry *i = &g->inquiry;
+    CHECK(i->found <= g->membership.ranks && i->stage == INQUIRY_QUERY);
+    match_candidates(&g->match, now, i->entries, i->found);
+    if (i->counted >= membership_count(&g->membership, g->round))
+        match_expect(&g->match, now, i->found);
+    i->stage = INQUIRY_COUNT;
+    i->waits = false;
+    i->at = now + i->pause;
+    i->pause = 2 * i->pause < LAST_PAUSE_NS ? 2 * i->pause : LAST_PAUSE_NS;
+}
+
+/* The stages. */
+
+static int declare(struct pcoll_group *g)
+{
+    struct directory_key key = own_key(g);
+    bool answered;
+    int rc = remote_declare(g, &key, g->inquiry.time, &answered);
+    g->inquiry.waits = true;
+    if (rc == PCOLL_OK && answered)
+        declared(&g->inquiry);
+    return rc;
+}
+
+static int count(struct pcoll_group *g)
+{
+    uint32_t more = !g->inquiry.counted_self, all;
+    bool answered;
+    int rc = remote_count(g, g->round, more, &all, &answered);
+    g->inquiry.counted_self = g->inquiry.waits = true;
+    if (rc == PCOLL_OK && answered)
+        counted(&g->inquiry, all);
+    return rc;
+}
+
+static int query(struct pcoll_group *g)
+{
+    struct directory_key key = own_key(g);
+    struct inquiry *i = &g->inquiry;
+    bool answered;
+    i->found = 0;
+    i->waits = true;
+    int rc = remote_query(g, &key, i->entries, &i->found, &answered);
+    if (rc == PCOLL_OK && answered)
+        found_all(g);
+    return rc;
+}
+
+static bool is_due(const struct pcoll_group *g)
+{
+    return g->phase == PHASE_MATCHING && !g->inquiry.waits &&
+           match_state(&g->match) != MATCH_FORMED && g->clock.time >= g->inquiry.at;
+}
+
+int inquiry_go_on(struct pcoll_group *g)
+{
+    int rc = PCOLL_OK;
+    CHECK(g->phase == PHASE_MATCHING);
+    while (rc == PCOLL_OK && is_due(g)) {
+        switch (g->inquiry.stage) {
+        case INQUIRY_DECLARE:
+            rc = declare(g);
+            break;
+        case INQUIRY_COUNT:
+            rc = count(g);
+            break;
+        case INQUIRY_QUERY:
+            rc = query(g);
+            break;
+        }
+    }
+    return rc;
+}
+
+int64_t inquiry_alarm(const struct pcoll_group *g)
+{
+    CHECK(!g->inquiry.waits || g->dynamic);
+    return g->inquiry.waits ? INT64_MAX : g->inquiry.at;
+}
+
+/* Answers from another node; those to an earlier round are too late. */
+
+static bool is_awaited(const struct pcoll_group *g, const struct control *c)
+{
+    return g->phase == PHASE_MATCHING && c->round == g->round;
+}
+
+void inquiry_on_counted(struct pcoll_group *g, const struct control *c)
+{
+    if (!is_awaited(g, c))
+        return;
+    CHECK(g->inquiry.waits && g->inquiry.stage != INQUIRY_QUERY);
+    if (c->edge)
+        counted(&g->inquiry, (uint32_t)c->value[0]);
+    else
+        declared(&g->inquiry);
+}
+
+void inquiry_on_found(struct pcoll_group *g, const struct control *c)
+{
+    struct inquiry *i = &g->inquiry;
+    if (!is_awaited(g, c))
+        return;
+    CHECK(i->waits && i->stage == INQUIRY_QUERY);
+    for (uint32_t k = 0; k < c->edge && i->found < g->membership.ranks; k++)
+        i->entries[i->found++] = (struct match_entry){
+            .peer = (uint32_t)(k ? c->value[1] : c->value[1] >> 32),
+            .time = (int64_t)c->value[2 + k]};
+    if (i->found >= c->value[0])
+        found_all(g);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * With dynamic keys: a rank declares itself in the directory (rendezvous.h), counts
+ * itself and looks who is there; then it counts none and looks again, now and then.
+ */
+#ifndef PCOLL_GROUP_INQUIRY_H
+#define PCOLL_GROUP_INQUIRY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pcoll_group;
+struct control;
+
+/* Declare, count, query; count, query; … */
+enum inquiry_stage { INQUIRY_DECLARE, INQUIRY_COUNT, INQUIRY_QUERY };
+
+struct inquiry {
+    enum inquiry_stage stage;
+    int64_t time;      /* what it declares: its priority */
+    int64_t at, pause; /* the next query, and the time between them; ns */
+    bool waits;        /* for an answer from another node */
+    bool counted_self;
+    uint32_t counted; /* ranks that had declared themselves before the query */
+    uint32_t found;
+    struct match_entry *entries; /* so many */
+};
+
+/* Matching begins, with this priority. */
+void inquiry_begin(struct pcoll_group *g, int64_t time);
+/* What is due of it. */
+int inquiry_go_on(struct pcoll_group *g);
+/* When to go on without being told, or INT64_MAX. */
+int64_t inquiry_alarm(const struct pcoll_group *g);
+/* Answers of a directory on another node: it has declared, or counted; has found. */
+void inquiry_on_counted(struct pcoll_group *g, const struct control *c);
+void inquiry_on_found(struct pcoll_group *g, const struct control *c);
+
+#endif

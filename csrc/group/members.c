@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who takes part changes; see members.h. */
+#include "group/group.h"
+
+#include "base/check.h"
+
+void group_membership_changed(struct pcoll_group *g, uint32_t rank)
+{
+    CHECK(rank < g->membership.ranks && rank != g->window->rank);
+    if (membership_takes_part(&g->membership, rank, g->round))
+        match_back(&g->match, g->clock.time, rank);
+    else
+        match_lost(&g->match, g->clock.time, rank);
+    g->matching.members_changed = true;
+}
+
+int group_suspect(struct pcoll_group *g, uint32_t rank)
+{
+    CHECK(rank != g->window->rank);
+    uint32_t returns = g->membership.entries[rank].returns;
+    if (!membership_set(&g->membership, rank, MEMBER_SUSPECT, returns))
+        return PCOLL_OK;
+    group_membership_changed(g, rank);
+    pthread_mutex_lock(&g->shared.mutex);
+    g->shared.stats.suspected++;
+    pthread_mutex_unlock(&g->shared.mutex);
+    return group_announce(g, rank, MEMBER_SUSPECT, returns);
+}

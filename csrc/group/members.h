@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who takes part changes: what this rank finds out itself, and what follows for
+ * matchmaking. */
+#ifndef PCOLL_GROUP_MEMBERS_H
+#define PCOLL_GROUP_MEMBERS_H
+
+#include <stdint.h>
+
+struct pcoll_group;
+
+/* The membership of a rank has changed. */
+void group_membership_changed(struct pcoll_group *g, uint32_t rank);
+/* It is silent; all are told. */
+int group_suspect(struct pcoll_group *g, uint32_t rank);
+
+#endif

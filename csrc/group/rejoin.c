@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leaving and coming back; see rejoin.h. */
+#include "group/group.h"
+
+#include "base/check.h"
+
+int group_leave(struct pcoll_group *g)
+{
+    uint32_t rank = g->window->rank, returns = g->membership.entries[rank].returns;
+    CHECK(g->phase == PHASE_AWAY && !match_bound(&g->match));
+    g->rejoin.suspected = false;
+    membership_set(&g->membership, rank, MEMBER_AWAY, returns);
+    return group_announce(g, rank, MEMBER_AWAY, returns);
+}
+
+/* Not in a round that it has left: nobody needs to wait for it there. */
+int group_begin_rejoin(struct pcoll_group *g)
+{
+    uint32_t rank = g->window->rank, returns = g->membership.entries[rank].returns + 1;
+    if (g->round < match_first(&g->match))
+        g->round = match_first(&g->match);
+    membership_set(&g->membership, rank, MEMBER_LIVE, returns);
+    CHECK(g->phase == PHASE_ASKING && membership_is_live(&g->membership, rank));
+    g->chain = 0;
+    g->rejoin = (struct rejoin){.highest = g->round,
+                                .wait_until = g->clock.time + group_timeout_ns(g) / 10};
+    return group_announce(g, rank, MEMBER_LIVE, returns);
+}
+
+static bool has_answers(const struct pcoll_group *g)
+{
+    return g->rejoin.answers >= membership_others(&g->membership, g->window->rank) ||
+           g->clock.time >= g->rejoin.wait_until;
+}
+
+int group_go_on_rejoin(struct pcoll_group *g, enum phase *next)
+{
+    if (!has_answers(g) && !group_leaves(g))
+        return PCOLL_OK;
+    CHECK(g->phase == PHASE_ASKING && g->rejoin.highest >= g->round);
+    g->round = group_round_to_join(g);
+    *next = PHASE_IDLE;
+    return group_leaves(g) ? PCOLL_OK : group_announce_join(g);
+}
+
+/* An answer to an earlier return does not know how far the rounds have got since. */
+void group_on_round(struct pcoll_group *g, uint32_t source, const struct control *c)
+{
+    struct rejoin *r = &g->rejoin;
+    CHECK(source < g->membership.ranks && source != g->window->rank);
+    if (c->value[0] != g->membership.entries[g->window->rank].returns)
+        return;
+    r->answers += g->membership.entries[source].status != MEMBER_SUSPECT;
+    if (c->round > r->highest)
+        r->highest = c->round;
+}
+
+uint64_t group_round_to_join(const struct pcoll_group *g)
+{
+    CHECK(g->phase != PHASE_ASKING || g->rejoin.highest >= g->round);
+    return g->phase == PHASE_ASKING ? g->rejoin.highest
+                                    : g->round + (g->phase == PHASE_ROUND);
+}

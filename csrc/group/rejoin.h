@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Leaving and coming back. One that is back asks the others which round they are at,
+ * and joins the latest of them. Those who are away answer as well: if all have left,
+ * they are the only ones who know how far the rounds had got.
+ */
+#ifndef PCOLL_GROUP_REJOIN_H
+#define PCOLL_GROUP_REJOIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pcoll_group;
+struct control;
+enum phase;
+
+struct rejoin {
+    bool suspected;     /* this rank, by others: it has to come back */
+    uint64_t highest;   /* round that was answered, … */
+    uint32_t answers;   /* … by so many … */
+    int64_t wait_until; /* … and until when to wait for more */
+};
+
+int group_leave(struct pcoll_group *g);
+int group_begin_rejoin(struct pcoll_group *g);
+/* *next: the phase that follows, or this one. */
+int group_go_on_rejoin(struct pcoll_group *g, enum phase *next);
+/* An answer. */
+void group_on_round(struct pcoll_group *g, uint32_t source, const struct control *c);
+/* The round that one that comes back may join, for all that this rank knows. */
+uint64_t group_round_to_join(const struct pcoll_group *g);
+
+#endif

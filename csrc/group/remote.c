@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Near by the window, far by messages; see remote.h. */
+#include "group/group.h"
+#include "group/vote.h"
+
+#include "base/check.h"
+
+int remote_vote(struct pcoll_group *g, struct group_name name, enum decision_vote vote,
+                uint32_t members, enum decision *decision)
+{
+    CHECK(name.leader < g->membership.ranks && vote != VOTE_OPEN);
+    *decision = DECISION_PENDING;
+    if (window_is_far(g->window, name.leader))
+        return group_send(
+            g, name.leader, WIRE_VOTE, 0, g->round,
+            (uint64_t[4]){group_name_word(name), (uint64_t)vote, members});
+    return vote_cast(g->window, name.leader, g->place.decisions_at, name.seq, members,
+                     vote, decision);
+}
+
+int remote_declare(struct pcoll_group *g, const struct directory_key *key, int64_t time,
+                   bool *answered)
+{
+    CHECK(key->round == g->round);
+    uint32_t host = directory_host(key, g->membership.ranks);
+    *answered = !window_is_far(g->window, host);
+    if (!*answered)
+        return group_send(g, host, WIRE_DECLARE, 0, key->round,
+                          (uint64_t[4]){key->key, (uint64_t)time});
+    return directory_declare(g->window, g->place.directory_at, host, g->window->rank,
+                             key, time);
+}
+
+int remote_count(struct pcoll_group *g, uint64_t round, uint32_t more,
+                 uint32_t *counted, bool *answered)
+{
+    CHECK(round == g->round && more <= 1);
+    uint32_t counter = directory_counter(round, g->membership.ranks);
+    *answered = !window_is_far(g->window, counter);
+    if (!*answered)
+        return group_send(g, counter, WIRE_COUNT, 0, round, (uint64_t[4]){more});
+    return directory_count(g->window, g->place.directory_at, counter, round, more,
+                           counted);
+}
+
+int remote_query(struct pcoll_group *g, const struct directory_key *key,
+                 struct match_entry *entries, uint32_t *found, bool *answered)
+{
+    CHECK(key->round == g->round);
+    uint32_t host = directory_host(key, g->membership.ranks);
+    *answered = !window_is_far(g->window, host);
+    if (!*answered)
+        return group_send(g, host, WIRE_QUERY, 0, key->round, (uint64_t[4]){key->key});
+    return directory_query(g->window, g->place.directory_at, host, key, g->remote.words,
+                           entries, found);
+}
+
+/* Here, for those on other nodes. */
+
+static int serve_declare(struct pcoll_group *g, uint32_t source,
+                         const struct control *c)
+{
+    struct directory_key key = {c->round, c->value[0]};
+    int rc = directory_declare(g->window, g->place.directory_at, g->window->rank,
+                               source, &key, (int64_t)c->value[1]);
+    return rc == PCOLL_OK
+               ? group_send(g, source, WIRE_COUNTED, 0, c->round, (uint64_t[4]){0})
+               : rc;
+}
+
+static int serve_count(struct pcoll_group *g, uint32_t source, const struct control *c)
+{
+    uint32_t counted;
+    int rc = directory_count(g->window, g->place.directory_at, g->window->rank,
+                             c->round, (uint32_t)c->value[0], &counted);
+    return rc == PCOLL_OK ? group_send(g, source, WIRE_COUNTED, 1, c->round,
+                                       (uint64_t[4]){counted})
+                          : rc;
+}
+
+/* In as many messages as it takes, two entries in each; one if there are none. */
+static int serve_query(struct pcoll_group *g, uint32_t source, const struct control *c)
+{
+    struct directory_key key = {c->round, c->value[0]};
+    struct match_entry *found = g->remote.served;
+    uint32_t count;
+    int rc = directory_query(g->window, g->place.directory_at, g->window->rank, &key,
+                             g->remote.words, found, &count);
+    for (uint32_t i = 0; rc == PCOLL_OK && (i < count || i == 0); i += 2) {
+        struct match_entry a = i < count ? found[i] : (struct match_entry){0};
+        struct match_entry b = i + 1 < count ? found[i + 1] : (struct match_entry){0};
+        rc = group_send(g, source, WIRE_FOUND,
+                        (uint16_t)(count > i + 1 ? 2 : count - i), c->round,
+                        (uint64_t[4]){count, (uint64_t)a.peer << 32 | b.peer,
+                                      (uint64_t)a.time, (uint64_t)b.time});
+    }
+    return rc;
+}
+
+int remote_serve(struct pcoll_group *g, uint32_t source, const struct control *c)
+{
+    CHECK(c->kind == WIRE_DECLARE || c->kind == WIRE_COUNT || c->kind == WIRE_QUERY);
+    if (c->kind == WIRE_DECLARE)
+        return serve_declare(g, source, c);
+    return c->kind == WIRE_COUNT ? serve_count(g, source, c)
+                                 : serve_query(g, source, c);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A group's round on one rank, from the list to the outcome: this rank's contribution,
+ * the data (round.h), what the other members say (notices), the decision (decide.c)
+ * and what comes of it (outcome.c). Who is waited for and for how long: waiting.c.
+ */
+#ifndef PCOLL_GROUP_RUNNING_H
+#define PCOLL_GROUP_RUNNING_H
+
+#include "group/round.h"
+#include "group/wire.h"
+
+enum phase;
+
+enum contribution { CONTRIBUTION_OPEN, CONTRIBUTION_OWN, CONTRIBUTION_NULL };
+
+/* The last that has come of a rank about a group, also before this rank knows of it. */
+struct notice {
+    struct group_name name;
+    uint32_t bits; /* enum notice_bit */
+    uint32_t rate; /* with PART: how fast it fetched this rank's input, KiB/s, or 0 */
+};
+
+/* The round that is under way; times by the own clock. */
+struct running {
+    struct group_name name;
+    struct round data;
+    struct notice *notices; /* by rank */
+    double *bandwidths;     /* room for those of a group */
+    enum contribution contribution;
+    enum decision decision;
+    bool marked;          /* this rank has voted: done */
+    bool passed;          /* asked to go on without the application */
+    bool passed_over;     /* has asked the others */
+    uint32_t chain;       /* the shortest of the members' */
+    bool early;           /* it was known before the application came */
+    int64_t began;        /* ns, since when it contributes */
+    int64_t heartbeat;    /* when it last sent one; on the process's clock */
+    int64_t voted;        /* when it last voted, or looked at the decision */
+    int64_t abort_after;  /* no vote to abort before */
+    int64_t *received_at; /* by member: the last notice of it */
+    int64_t backoff;      /* between polls of far fetches */
+};
+
+/* running.c */
+int group_begin_round(struct pcoll_group *g);
+/* *next: the phase that follows, or this one. */
+int group_go_on_round(struct pcoll_group *g, enum phase *next);
+/* When to go on without being told. */
+int64_t group_round_alarm(struct pcoll_group *g);
+void group_on_notice(struct pcoll_group *g, uint32_t source, struct group_name name,
+                     uint32_t bits, uint32_t rate);
+/* Somebody waits in that round: do not wait for the application in one before it. */
+int group_on_nudge(struct pcoll_group *g, uint64_t round);
+notice_fn group_notify; /* of a struct pcoll_group */
+
+/* decide.c */
+int group_vote(struct pcoll_group *g, enum decision_vote vote);
+/* Vote to abort. Whoever has not voted for it may go: it cannot count without it. */
+int group_abort(struct pcoll_group *g);
+/* A far member votes here, in the memory of its leader. */
+int group_on_vote(struct pcoll_group *g, uint32_t source, struct group_name name,
+                  enum decision_vote vote, uint32_t members);
+/* A group of this rank's is aborted, says one who may know no other member. */
+int group_on_abort(struct pcoll_group *g, struct group_name name);
+/* Somebody is on a list that it does not follow (any more): its group is aborted, and
+ * its members need not wait until they find out. In any phase. */
+int group_refuse(struct pcoll_group *g);
+
+/* waiting.c: let the members know that this rank is there, if it is time. */
+int group_heartbeat(void *group);
+/* Who has contributed waits, but not for ever. */
+int group_wait_for_members(struct pcoll_group *g);
+
+/* outcome.c: the round is decided. */
+int group_finish_round(struct pcoll_group *g);
+
+#endif

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pcoll_lattice_*: whole vectors of any float, block by block through float32 on the
+ * stack, to and from payloads. What a block becomes is in quantize.h, where it is put
+ * in lattice_form.h.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "kernels/dtypes.h"
+#include "kernels/codec/lattice_form.h"
+#include "kernels/loops.h"
+#include "kernels/codec/quantize.h"
+
+/* Elements of a vector in and out of a block of float32. */
+
+CLONES static void from_float64(void *out, const void *in, size_t count)
+{
+    float *restrict o = out;
+    const double *restrict p = in;
+    for (size_t i = 0; i < count; i++)
+        o[i] = (float)p[i];
+}
+
+CLONES static void to_float64(void *out, const void *in, size_t count)
+{
+    double *restrict o = out;
+    const float *restrict p = in;
+    for (size_t i = 0; i < count; i++)
+        o[i] = (double)p[i];
+}
+
+static void copy_float32(void *out, const void *in, size_t count)
+{
+    memcpy(out, in, count * sizeof(float));
+}
+
+struct form {
+    size_t size; /* bytes of an element */
+    convert_fn *widen, *narrow;
+};
+
+static struct form form_of(int dtype)
+{
+    const struct dtype *d = dtype_find(dtype);
+    if (dtype == PCOLL_FLOAT64)
+        return (struct form){d->size, from_float64, to_float64};
+    if (dtype == PCOLL_FLOAT32)
+        return (struct form){d->size, copy_float32, copy_float32};
+    return (struct form){d->size, d->widen, d->narrow};
+}
+
+/* One block of a vector. */
+struct block {
+    uint64_t index;
+    size_t count, offset; /* of its first element, in bytes */
+    uint64_t seed;
+};
+
+static struct block block_of(const pcoll_lattice *l, uint64_t index)
+{
+    return (struct block){
+        .index = index,
+        .count = lattice_block_count(l, index),
+        .offset = (size_t)index * LATTICE_BLOCK * form_of(l->dtype).size,
+        .seed = lattice_block_seed(l->seed, index),
+    };
+}
+
+/* Do blocks lie in a vector as they are encoded? */
+static bool lies_as_float(const pcoll_lattice *l)
+{
+    return l->dtype == PCOLL_FLOAT32 && !l->rotate;
+}
+
+/* A block of a vector (NULL: 0) as it is encoded: in `room`, or where it lies if that
+ * will do. */
+static const float *load(const pcoll_lattice *l, const struct block *b,
+                         const void *vector, float *room)
+{
+    if (!vector) {
+        memset(room, 0, b->count * sizeof *room);
+        return room;
+    }
+    const char *at = (const char *)vector + b->offset;
+    if (lies_as_float(l))
+        return (const float *)(const void *)at;
+    form_of(l->dtype).widen(room, at, b->count);
+    if (l->rotate)
+        lattice_rotate(room, b->count, b->seed);
+    return room;
+}
+
+int pcoll_lattice_size(const pcoll_lattice *lattice, uint64_t *bytes, uint64_t *blocks)
+{
+    struct lattice_layout at;
+    int rc = lattice_layout(lattice, &at);
+    if (rc)
+        return rc;
+    *bytes = at.bytes;
+    *blocks = at.blocks;
+    return PCOLL_OK;
+}
+
+int pcoll_lattice_distances(const pcoll_lattice *l, const void *x, const void *key,
+                            float *distances)
+{
+    struct lattice_layout at;
+    int rc = lattice_layout(l, &at);
+    for (uint64_t i = 0; !rc && i < at.blocks; i++) {
+        float room[LATTICE_BLOCK], more[LATTICE_BLOCK], magnitude;
+        struct block b = block_of(l, i);
+        lattice_distance(load(l, &b, x, room), load(l, &b, key, more), b.count,
+                         distances + i, &magnitude);
+    }
+    return rc;
+}
+
+/* Encode. */
+
+static int check_finite(const pcoll_lattice *l, const struct block *b, const char *name,
+                        const void *vector)
+{
+    float elements[LATTICE_BLOCK];
+    if (!vector)
+        return PCOLL_OK;
+    form_of(l->dtype).widen(elements, (const char *)vector + b->offset, b->count);
+    for (size_t i = 0; i < b->count; i++)
+        if (!isfinite(elements[i]))
+            return fail(PCOLL_EINVAL,
+                        "%s: expected numbers that are finite as float32, got %g at "
+                        "element %llu",
+                        name, (double)elements[i],
+                        (unsigned long long)(b->index * LATTICE_BLOCK + i));
+    return PCOLL_OK;
+}
+
+/* Says why a block has no step. */
+static int no_step(const pcoll_lattice *l, const struct block *b, const void *x,
+                   const void *key)
+{
+    int rc = check_finite(l, b, "x", x);
+    if (!rc)
+        rc = check_finite(l, b, "key", key);
+    if (rc)
+        return rc;
+    return fail(PCOLL_EINVAL,
+                "x: expected elements and distances below about 2^125, got larger ones "
+                "in block %llu",
+                (unsigned long long)b->index);
+}
+
+/* NaN where it cannot be encoded. */
+static float step_for(const pcoll_lattice *l, const struct block *b, const float *x,
+                      const void *key, const float *distances, double margin)
+{
+    float room[LATTICE_BLOCK], distance, magnitude;
+    const float *theirs = distances ? NULL : load(l, b, key, room);
+    lattice_distance(x, theirs, b->count, &distance, &magnitude);
+    if (distances)
+        distance = distances[b->index];
+    return lattice_step((float)(margin * (double)distance), magnitude, l->bits);
+}
+
+static void encode_block(const pcoll_lattice *l, const struct lattice_layout *at,
+                         const struct block *b, const float *x, float step,
+                         char *payload)
+{
+    char *low = payload + at->low + b->index * at->low_each;
+    char *high = l->high ? payload + at->high + b->index * at->high_each : NULL;
+    uint64_t hash = lattice_encode(x, b->count, step, b->seed, l->bits, low, high);
+    memcpy(payload + at->hashes + b->index * sizeof hash, &hash, sizeof hash);
+    memcpy(payload + at->steps + b->index * sizeof step, &step, sizeof step);
+}
+
+int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
+                         const float *distances, double margin, void *payload)
+{
+    struct lattice_layout at;
+    int rc = lattice_layout(l, &at);
+    if (rc)
+        return rc;
+    if (!(margin >= 1) || !isfinite(margin))
+        return fail(PCOLL_EINVAL, "margin: expected a number of at least 1, got %g",
+                    margin);
+    for (uint64_t i = 0; i < at.blocks; i++) {
+        float room[LATTICE_BLOCK];
+        struct block b = block_of(l, i);
+        const float *ours = load(l, &b, x, room);
+        float step = step_for(l, &b, ours, key, distances, margin);
+        if (isnan(step))
+            return no_step(l, &b, x, distances ? NULL : key);
+        encode_block(l, &at, &b, ours, step, payload);
+    }
+    lattice_seal(l, &at, payload);
+    return PCOLL_OK;
+}
+
+/* Decode. */
+
+int pcoll_lattice_look(const void *payload, uint64_t bytes, pcoll_lattice *lattice)
+{
+    struct lattice_layout at;
+    return lattice_open(payload, bytes, lattice, &at);
+}
+
+/* A payload that has been opened. */
+struct reader {
+    pcoll_lattice l;
+    struct lattice_layout at;
+    const char *payload;
+};
+
+/* With the low plane, then with both; rotated, if all is. With a high plane out and key
+ * are apart. */
+static bool decode_block(const struct reader *r, const struct block *b,
+                         const float *key, float *out)
+{
+    uint64_t hash;
+    float step;
+    int bits = r->l.bits;
+    const char *low = r->payload + r->at.low + b->index * r->at.low_each;
+    const char *high = r->payload + r->at.high + b->index * r->at.high_each;
+    memcpy(&hash, r->payload + r->at.hashes + b->index * sizeof hash, sizeof hash);
+    memcpy(&step, r->payload + r->at.steps + b->index * sizeof step, sizeof step);
+    return lattice_decode(out, key, b->count, step, b->seed, bits, low, NULL, hash) ||
+           (r->l.high &&
+            lattice_decode(out, key, b->count, step, b->seed, bits, low, high, hash));
+}
+
+/* Decodes a block and uses it; false: it does not decode. key may be NULL. */
+typedef bool use_fn(const struct reader *r, const struct block *b, const void *key,
+                    double weight, void *vector);
+
+static int for_each_block(const void *payload, uint64_t bytes, const void *key,
+                          void *vector, use_fn *use, double weight, uint8_t *failed,
+                          uint64_t *failures)
+{
+    struct reader r = {.payload = payload};
+    int rc = lattice_open(payload, bytes, &r.l, &r.at);
+    if (rc)
+        return rc;
+    *failures = 0;
+    for (uint64_t i = 0; i < r.at.blocks; i++) {
+        struct block b = block_of(&r.l, i);
+        failed[i] = !use(&r, &b, key, weight, vector);
+        *failures += failed[i];
+    }
+    return PCOLL_OK;
+}
+
+/* Straight to where it belongs, if it lies there as it is decoded; but not over a key
+ * that the high plane may need. */
+static bool store(const struct reader *r, const struct block *b, const void *key,
+                  double weight, void *vector)
+{
+    float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
+    char *at = (char *)vector + b->offset;
+    bool direct = lies_as_float(&r->l) && !(r->l.high && key == vector);
+    float *into = direct ? (float *)(void *)at : decoded;
+    (void)weight;
+    if (!decode_block(r, b, load(&r->l, b, key, room), into))
+        return false;
+    if (r->l.rotate)
+        lattice_rotate_back(into, b->count, b->seed);
+    if (!direct)
+        form_of(r->l.dtype).narrow(at, decoded, b->count);
+    return true;
+}
+
+int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
+                         void *out, uint8_t *failed, uint64_t *failures)
+{
+    return for_each_block(payload, bytes, key, out, store, 0, failed, failures);
+}
+
+/* Average. */
+
+CLONES static void approach_float32(float *restrict x, const float *restrict y,
+                                    size_t count, float weight)
+{
+    for (size_t i = 0; i < count; i++)
+        x[i] -= weight * (x[i] - y[i]);
+}
+
+CLONES static void approach_float64(double *restrict x, const float *restrict y,
+                                    size_t count, double weight)
+{
+    for (size_t i = 0; i < count; i++)
+        x[i] -= weight * (x[i] - (double)y[i]);
+}
+
+/* In float32, but for float64. */
+static void approach(int dtype, void *x, const float *y, size_t count, double weight)
+{
+    struct form form = form_of(dtype);
+    float wide[LATTICE_BLOCK];
+    if (dtype == PCOLL_FLOAT64)
+        approach_float64(x, y, count, weight);
+    else if (dtype == PCOLL_FLOAT32)
+        approach_float32(x, y, count, (float)weight);
+    else {
+        form.widen(wide, x, count);
+        approach_float32(wide, y, count, (float)weight);
+        form.narrow(x, wide, count);
+    }
+}
+
+static bool average(const struct reader *r, const struct block *b, const void *key,
+                    double weight, void *vector)
+{
+    float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
+    if (!decode_block(r, b, load(&r->l, b, key, room), decoded))
+        return false;
+    if (r->l.rotate)
+        lattice_rotate_back(decoded, b->count, b->seed);
+    approach(r->l.dtype, (char *)vector + b->offset, decoded, b->count, weight);
+    return true;
+}
+
+int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, void *x,
+                          uint8_t *failed, uint64_t *failures)
+{
+    return for_each_block(payload, bytes, x, x, average, weight, failed, failures);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See planes.h. Rows are what the loops over lanes see as constants. */
+#include "kernels/codec/planes.h"
+
+#include <string.h>
+
+#include "kernels/loops.h"
+
+/* Row `row` begins in this word of its lane, at this bit of it. */
+struct place {
+    size_t word;
+    int bit;
+};
+
+static struct place place_of(int row, int width)
+{
+    return (struct place){(size_t)(row * width) / 16, row * width % 16};
+}
+
+CLONES_V4 static void put(uint16_t *restrict packed, const uint16_t *restrict words,
+                          size_t lanes, int shift, int bit, uint16_t mask)
+{
+    for (size_t i = 0; i < lanes; i++)
+        packed[i] |= (uint16_t)((words[i] >> shift & mask) << bit);
+}
+
+/* What did not fit into the word before. */
+CLONES_V4 static void put_rest(uint16_t *restrict packed,
+                               const uint16_t *restrict words, size_t lanes, int shift,
+                               int done, uint16_t mask)
+{
+    for (size_t i = 0; i < lanes; i++)
+        packed[i] |= (uint16_t)((words[i] >> shift & mask) >> done);
+}
+
+CLONES_V4 static void take(uint16_t *restrict words, const uint16_t *restrict packed,
+                           size_t lanes, int shift, int bit, uint16_t mask)
+{
+    for (size_t i = 0; i < lanes; i++)
+        words[i] |= (uint16_t)((packed[i] >> bit & mask) << shift);
+}
+
+CLONES_V4 static void take_rest(uint16_t *restrict words,
+                                const uint16_t *restrict packed, size_t lanes,
+                                int shift, int done, uint16_t mask)
+{
+    for (size_t i = 0; i < lanes; i++)
+        words[i] |= (uint16_t)((packed[i] << done & mask) << shift);
+}
+
+void plane_pack(void *plane, const uint16_t *words, size_t lanes, int shift, int width)
+{
+    uint16_t packed[PLANE_ROWS * PLANE_MAX_LANES];
+    uint16_t mask = (uint16_t)((1u << width) - 1);
+    size_t bytes = plane_bytes(lanes * PLANE_ROWS, width);
+    memset(packed, 0, bytes);
+    for (int row = 0; row < PLANE_ROWS && width; row++) {
+        struct place at = place_of(row, width);
+        const uint16_t *from = words + (size_t)row * lanes;
+        uint16_t *to = packed + at.word * lanes;
+        put(to, from, lanes, shift, at.bit, mask);
+        if (at.bit + width > 16)
+            put_rest(to + lanes, from, lanes, shift, 16 - at.bit, mask);
+    }
+    memcpy(plane, packed, bytes);
+}
+
+void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
+                  int width)
+{
+    uint16_t packed[PLANE_ROWS * PLANE_MAX_LANES];
+    uint16_t mask = (uint16_t)((1u << width) - 1);
+    memcpy(packed, plane, plane_bytes(lanes * PLANE_ROWS, width));
+    for (int row = 0; row < PLANE_ROWS && width; row++) {
+        struct place at = place_of(row, width);
+        const uint16_t *from = packed + at.word * lanes;
+        uint16_t *to = words + (size_t)row * lanes;
+        take(to, from, lanes, shift, at.bit, mask);
+        if (at.bit + width > 16)
+            take_rest(to, from + lanes, lanes, shift, 16 - at.bit, mask);
+    }
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See quantize.h. Each pass over a block is one loop without branches: the integers are
+ * computed into 16-bit words on the stack, which planes.c cuts into planes.
+ */
+#include "kernels/codec/quantize.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "kernels/loops.h"
+#include "kernels/codec/planes.h"
+
+static inline float as_float(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t as_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/*
+ * Random numbers of (seed, index): 32-bit multiplications and shifts, as in murmur3's
+ * finalizer, with keys before each half. The first half is what the hash is keyed with,
+ * both give the dither.
+ */
+struct keys {
+    uint32_t first, second;
+};
+
+static struct keys keys_of(uint64_t seed)
+{
+    uint64_t a = splitmix_at(seed, 0);
+    return (struct keys){(uint32_t)a, (uint32_t)(a >> 32)};
+}
+
+/* Of an index: counter_of, which loops count up by `golden`, without multiplying. */
+static const uint32_t golden = 0x9e3779b9u;
+
+static inline uint32_t counter_of(uint32_t index, struct keys k)
+{
+    return index * golden + k.first;
+}
+
+static inline uint32_t first_half(uint32_t counter)
+{
+    uint32_t h = (counter ^ counter >> 16) * 0x7feb352du;
+    return h ^ h >> 15;
+}
+
+/* Uniform in [1, 2), a multiple of 2^-23: what does for [0, 1) does for it as well. */
+static inline float dither_of(uint32_t half, struct keys k)
+{
+    return as_float(0x3f800000u | ((half ^ k.second) * 0x846ca68bu) >> 9);
+}
+
+/* To the nearest integer, ties to even, mod 2^32, for |value| < 2^22; any number at all
+ * for others. No conversion: that of a NaN or of a large number is undefined. */
+static inline uint32_t round_to_integer(float value)
+{
+    const float unit = 0x1.8p23f; /* here floats are one apart */
+    return as_bits(value + unit) - as_bits(unit);
+}
+
+/* Sizes. */
+
+size_t lattice_low_bytes(size_t count, int bits)
+{
+    return plane_bytes(count, bits);
+}
+
+size_t lattice_high_bytes(size_t count, int bits)
+{
+    return plane_bytes(count, LATTICE_MAX_BITS - bits);
+}
+
+uint64_t lattice_block_seed(uint64_t seed, uint64_t block)
+{
+    return splitmix_at(seed, block);
+}
+
+/* Distances. */
+
+/* Floats without sign are ordered as their bits are, and NaN is above all. */
+CLONES_V4 static uint32_t largest(const float *x, size_t count)
+{
+    uint32_t most = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t size = as_bits(x[i]) & 0x7fffffff;
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+CLONES_V4 static uint32_t furthest(const float *x, const float *key, size_t count,
+                                   uint32_t *magnitude)
+{
+    uint32_t most = 0, far = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t size = as_bits(x[i]) & 0x7fffffff;
+        uint32_t away = as_bits(x[i] - key[i]) & 0x7fffffff;
+        most = size > most ? size : most;
+        far = away > far ? away : far;
+    }
+    *magnitude = most;
+    return far;
+}
+
+void lattice_distance(const float *x, const float *key, size_t count, float *distance,
+                      float *magnitude)
+{
+    uint32_t most;
+    uint32_t far;
+    if (key)
+        far = furthest(x, key, count, &most);
+    else
+        far = most = largest(x, count);
+    *distance = as_float(far);
+    *magnitude = as_float(most);
+}
+
+/*
+ * With D = |x - key| / s: decode is right if D + (error of the two quotients) <
+ * (q-1)/2. A quotient plus dither is off by 3 roundings, 2^-24 each, of x / s (key /
+ * s), whose sum is below 2 magnitude / s + D: 6 x 2^-24 magnitude / s is what 2^-21 is
+ * for. The rest, and the rounding of distance and step themselves, is below 2^-20 of
+ * the whole.
+ */
+float lattice_step(float distance, float magnitude, int bits)
+{
+    if (distance == 0 && magnitude == 0)
+        return 0;
+    double d = distance, m = magnitude;
+    double step = 2 * (d + 0x1p-21 * m) / ((1 << bits) - 1) * (1 + 0x1p-20);
+    step = fmax(step, fmax(0x1p-20 * m, 0x1p-100));
+    /* Also where one of them is NaN, which fmax passes over. */
+    bool fits = d >= 0 && m >= 0 && step <= 0x1p125 && m + d + step <= 0x1p127;
+    return fits ? (float)step : NAN;
+}
+
+/* Encode and decode. */
+
+static uint64_t begin_hash(size_t count, float step, uint64_t seed, int bits)
+{
+    uint64_t shape = (uint64_t)count << 40 | (uint64_t)bits << 32 | as_bits(step);
+    return splitmix_at(seed ^ shape, 2);
+}
+
+/* 1 / 0 would make NaNs; with 0 all that is encoded is the dither. */
+static float inverse_of(float step)
+{
+    return step > 0 ? 1 / step : 0;
+}
+
+/* What does not depend on the element. */
+struct lattice {
+    float step, inverse;
+    uint32_t q;
+    struct keys k;
+};
+
+static inline uint32_t quantize_one(uint32_t *word, float x, uint32_t counter,
+                                    const struct lattice *l)
+{
+    uint32_t half = first_half(counter);
+    *word = round_to_integer(x * l->inverse + dither_of(half, l->k));
+    return *word + half;
+}
+
+/* An odd one's partner: what would be next, with z = 0. */
+static uint64_t without_partner(uint32_t last, uint32_t count, struct keys k)
+{
+    return (uint64_t)last * first_half(counter_of(count, k));
+}
+
+/* Element i of the first half is hashed with element i of the second. */
+CLONES_V4 static uint64_t quantize(uint32_t *restrict words, const float *restrict x,
+                                   uint32_t count, const struct lattice *lattice)
+{
+    const struct lattice l = *lattice;
+    uint32_t pairs = count / 2, last = count - 1;
+    uint32_t near = counter_of(0, l.k), far = counter_of(pairs, l.k);
+    uint64_t sum = 0;
+    INDEPENDENT
+    for (uint32_t i = 0; i < pairs; i++) {
+        uint32_t j = pairs + i;
+        uint32_t a = quantize_one(words + i, x[i], near, &l);
+        uint32_t b = quantize_one(words + j, x[j], far, &l);
+        sum += (uint64_t)a * b;
+        near += golden;
+        far += golden;
+    }
+    if (count % 2) {
+        uint32_t a = quantize_one(words + last, x[last], counter_of(last, l.k), &l);
+        sum += without_partner(a, count, l.k);
+    }
+    return sum;
+}
+
+/*
+ * The candidate z lies in [first, first + q), which is centred on key / s + u: z is
+ * within q / 2 of it then. Rounded is key / s + u - 1/2, which is floor but for ties.
+ */
+static inline uint32_t reconstruct_one(float *out, float key, uint32_t word,
+                                       uint32_t counter, const struct lattice *l)
+{
+    uint32_t half = first_half(counter);
+    float u = dither_of(half, l->k);
+    uint32_t first = round_to_integer(key * l->inverse + (u - 0.5f)) + 1 - l->q / 2;
+    uint32_t z = first + ((word - first) & (l->q - 1));
+    *out = ((float)(int32_t)z - u) * l->step;
+    return z + half;
+}
+
+CLONES_V4 static uint64_t reconstruct(float *out, const float *key,
+                                      const uint32_t *restrict words, uint32_t count,
+                                      const struct lattice *lattice)
+{
+    const struct lattice l = *lattice;
+    uint32_t pairs = count / 2, last = count - 1;
+    uint32_t near = counter_of(0, l.k), far = counter_of(pairs, l.k);
+    uint64_t sum = 0;
+    INDEPENDENT
+    for (uint32_t i = 0; i < pairs; i++) {
+        uint32_t j = pairs + i;
+        uint32_t a = reconstruct_one(out + i, key[i], words[i], near, &l);
+        uint32_t b = reconstruct_one(out + j, key[j], words[j], far, &l);
+        sum += (uint64_t)a * b;
+        near += golden;
+        far += golden;
+    }
+    if (count % 2) {
+        uint32_t a = reconstruct_one(out + last, key[last], words[last],
+                                     counter_of(last, l.k), &l);
+        sum += without_partner(a, count, l.k);
+    }
+    return sum;
+}
+
+CLONES_V4 static void narrow(uint16_t *restrict out, const uint32_t *restrict in,
+                             size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = (uint16_t)in[i];
+}
+
+CLONES_V4 static void widen(uint32_t *restrict out, const uint16_t *restrict in,
+                            size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = in[i];
+}
+
+uint64_t lattice_encode(const float *x, size_t count, float step, uint64_t seed,
+                        int bits, void *low, void *high)
+{
+    uint16_t words[LATTICE_BLOCK];
+    uint32_t wide[LATTICE_BLOCK];
+    size_t lanes = plane_lanes(count);
+    struct lattice l = {.inverse = inverse_of(step), .k = keys_of(seed)};
+    uint64_t sum = quantize(wide, x, (uint32_t)count, &l);
+    narrow(words, wide, count);
+    memset(words + count, 0, (lanes * PLANE_ROWS - count) * sizeof *words);
+    plane_pack(low, words, lanes, 0, bits);
+    if (high)
+        plane_pack(high, words, lanes, bits, LATTICE_MAX_BITS - bits);
+    return begin_hash(count, step, seed, bits) + sum;
+}
+
+static bool all_zero(const uint16_t *words, size_t count)
+{
+    uint16_t any = 0;
+    for (size_t i = 0; i < count; i++)
+        any |= words[i];
+    return !any;
+}
+
+bool lattice_decode(float *out, const float *key, size_t count, float step,
+                    uint64_t seed, int bits, const void *low, const void *high,
+                    uint64_t hash)
+{
+    static const float zeros[LATTICE_BLOCK];
+    uint16_t words[LATTICE_BLOCK] = {0};
+    size_t lanes = plane_lanes(count);
+    plane_unpack(words, low, lanes, 0, bits);
+    if (high)
+        plane_unpack(words, high, lanes, bits, LATTICE_MAX_BITS - bits);
+    struct lattice l = {.step = step,
+                        .inverse = inverse_of(step),
+                        .q = 1u << (high ? LATTICE_MAX_BITS : bits),
+                        .k = keys_of(seed)};
+    uint32_t wide[LATTICE_BLOCK];
+    widen(wide, words, count);
+    uint64_t sum = reconstruct(out, key ? key : zeros, wide, (uint32_t)count, &l);
+    if (step == 0)
+        memset(out, 0, count * sizeof *out); /* no -0 */
+    return begin_hash(count, step, seed, bits) + sum == hash &&
+           all_zero(words + count, lanes * PLANE_ROWS - count);
+}

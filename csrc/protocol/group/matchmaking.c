@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matchmaking: rounds begin and end, events come in, and what is due after each of them
+ * (matchmaking.h has the protocol). Seeking, leading and lists do not call each other: each
+ * says what came of an event, and what that means for the others is done here.
+ */
+#include "protocol/group/matchmaking.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "protocol/group/matchmaking_parts.h"
+
+int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_timeout)
+{
+    *m = (struct match){.rank = rank,
+                        .size = size,
+                        .answer_timeout = answer_timeout,
+                        .asking = MATCH_NOBODY,
+                        .leader = MATCH_NOBODY};
+    if (rank >= size || size > INT32_MAX / 4)
+        return fail(PCOLL_EINVAL, "matchmaking: expected rank below size, got %u of %u",
+                    rank, size);
+    if (answer_timeout <= 0 || answer_timeout > INT64_MAX / 8)
+        return fail(
+            PCOLL_EINVAL,
+            "matchmaking: expected an answer timeout of more than 0 ns, got %lld",
+            (long long)answer_timeout);
+    m->peers = calloc(size, sizeof *m->peers);
+    m->candidates = calloc(size, sizeof *m->candidates);
+    m->followers = calloc(size, sizeof *m->followers);
+    m->members = calloc(size, sizeof *m->members);
+    int rc = match_outbox_init(&m->out, size);
+    CHECK(match_first(m) == 0 && m->state == MATCH_IDLE);
+    if (rc == PCOLL_OK && m->peers && m->candidates && m->followers && m->members)
+        return PCOLL_OK;
+    match_destroy(m);
+    return fail(PCOLL_ENOMEM, "no memory for the matchmaking of %u ranks", size);
+}
+
+void match_destroy(struct match *m)
+{
+    CHECK(m->candidate_count <= m->size && m->follower_count <= m->size);
+    free(m->peers);
+    free(m->candidates);
+    free(m->followers);
+    free(m->members);
+    match_outbox_destroy(&m->out);
+    *m = (struct match){0};
+}
+
+/* What holds after every event. */
+static void check_state(const struct match *m)
+{
+    CHECK(m->candidate_count < m->size && m->follower_count < m->size);
+    CHECK(m->unconfirmed <= m->follower_count);
+    CHECK(m->refusals <= m->size);
+    CHECK(m->asking == MATCH_NOBODY || m->state == MATCH_LOOKING);
+    CHECK((m->leader == MATCH_NOBODY) != (m->state == MATCH_FOLLOWING) ||
+          m->state == MATCH_FORMED);
+    CHECK(m->state != MATCH_FOLLOWING || !m->follower_count);
+    CHECK(m->state != MATCH_FORMED ||
+          (m->list.count >= 1 && m->list.count <= m->goal.max_members));
+    CHECK(m->state != MATCH_BEHIND || m->ahead > m->goal.round);
+    CHECK(m->at == m->floor);
+    (void)m;
+}
+
+/* Nothing is left of the round but the asks on file. */
+static void forget_round(struct match *m)
+{
+    for (uint32_t i = 0; i < m->candidate_count; i++) {
+        struct match_peer *p = &m->peers[m->candidates[i]];
+        p->candidate = CANDIDATE_UNKNOWN;
+        p->tries = p->attempt = 0;
+        p->of_key = false;
+    }
+    for (uint32_t i = 0; i < m->follower_count; i++) {
+        m->peers[m->followers[i]].follower = FOLLOWER_NOT;
+        m->peers[m->followers[i]].ask.there = false;
+    }
+    m->candidate_count = m->follower_count = m->unconfirmed = m->listed = 0;
+    m->asking = m->leader = MATCH_NOBODY;
+    m->given = m->told = m->offer = m->window_over = false;
+    m->state = MATCH_IDLE;
+}
+
+/* Ask, offer, close: what can be done, after every event. */
+static void proceed(struct match *m, int64_t now)
+{
+    if (m->state != MATCH_LOOKING)
+        return;
+    if (m->asking == MATCH_NOBODY)
+        match_ask_next(m, now);
+    if (m->asking != MATCH_NOBODY)
+        return;
+    if (m->offer)
+        match_offer(m, now);
+    if (m->unconfirmed)
+        return;
+    if (match_is_behind(m))
+        m->state = MATCH_BEHIND;
+    else if (match_may_close(m))
+        match_close(m);
+}
+
+static struct match_goal within_bounds(const struct match *m,
+                                       const struct match_goal *goal)
+{
+    struct match_goal g = *goal;
+    g.self.rank = m->rank;
+    g.window = g.window > 0 ? g.window : 0;
+    g.max_members = g.max_members ? g.max_members : 1;
+    g.max_members =
+        g.max_members < MATCH_MAX_MEMBERS ? g.max_members : MATCH_MAX_MEMBERS;
+    return g;
+}
+
+void match_begin(struct match *m, int64_t now, const struct match_goal *goal)
+{
+    match_end(m);
+    m->goal = within_bounds(m, goal);
+    m->window_end = match_later(now, m->goal.window);
+    m->ahead = m->floor;
+    if (goal->round < m->floor) {
+        m->state = MATCH_BEHIND;
+        return;
+    }
+    CHECK(goal->round >= m->floor);
+    m->floor = m->at = m->ahead = goal->round;
+    m->state = MATCH_LOOKING;
+    match_answer_filed(m, now);
+    proceed(m, now);
+    CHECK(m->state != MATCH_IDLE);
+}
+
+void match_candidates(struct match *m, int64_t now, const struct match_entry *entries,
+                      uint32_t count)
+{
+    if (!match_active(m))
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        if (entries[i].peer < m->size)
+            match_add_candidate(m, entries[i].peer, entries[i].time);
+    m->given = true;
+    for (uint32_t i = 0; i < m->candidate_count; i++)
+        match_note_gone(m, now, m->candidates[i], 0);
+    proceed(m, now);
+    check_state(m);
+}
+
+void match_expect(struct match *m, int64_t now, uint32_t expected)
+{
+    m->goal.expected = expected;
+    proceed(m, now);
+    check_state(m);
+}
+
+void match_lost(struct match *m, int64_t now, uint32_t peer)
+{
+    if (peer >= m->size || peer == m->rank)
+        return;
+    struct match_peer *p = &m->peers[peer];
+    if (p->ask.there)
+        p->ask.since = now - m->answer_timeout; /* it has to confirm */
+    if (!match_active(m))
+        return;
+    match_dismiss_follower(m, peer);
+    match_dismiss(m, now, peer);
+    proceed(m, now);
+    check_state(m);
+}
+
+void match_back(struct match *m, int64_t now, uint32_t peer)
+{
+    if (!match_active(m) || peer >= m->size)
+        return;
+    if (m->peers[peer].candidate == CANDIDATE_FINAL)
+        m->peers[peer].candidate = CANDIDATE_UNTRIED;
+    proceed(m, now);
+    check_state(m);
+}
+
+static void dispatch(struct match *m, int64_t now, const struct match_message *message)
+{
+    switch ((enum match_kind)message->kind) {
+    case MATCH_ASK:
+        match_on_ask(m, now, message);
+        match_note_gone(m, now, message->peer, message->round);
+        break;
+    case MATCH_ACCEPT:
+        if (match_on_accept(m, now, message)) /* its followers are to ask there */
+            match_disband(m, m->leader, m->peers[m->leader].time);
+        break;
+    case MATCH_CONFIRM:
+        match_on_confirm(m, message);
+        break;
+    case MATCH_REJECT:
+        match_on_reject(m, message);
+        break;
+    case MATCH_LEAVE:
+        match_on_leave(m, message);
+        break;
+    case MATCH_DISBAND:
+        match_on_disband(m, now, message);
+        break;
+    case MATCH_LIST:
+        if (!match_on_list(m, message))
+            match_dismiss(m, now, message->peer);
+        break;
+    case MATCH_KINDS:
+        break;
+    }
+}
+
+void match_on_message(struct match *m, int64_t now, const struct match_message *message)
+{
+    if (message->peer >= m->size || message->peer == m->rank)
+        return;
+    dispatch(m, now, message);
+    proceed(m, now);
+    check_state(m);
+}
+
+/* What has waited long enough. */
+static void expire(struct match *m, int64_t now)
+{
+    match_expire_seeking(m, now);
+    match_expire_unconfirmed(m, now);
+    m->window_over = now >= m->window_end;
+}
+
+void match_tick(struct match *m, int64_t now)
+{
+    if (match_active(m))
+        expire(m, now);
+    proceed(m, now);
+    check_state(m);
+}
+
+static int64_t confirm_alarm(const struct match *m)
+{
+    int64_t first = INT64_MAX;
+    for (uint32_t i = 0; i < m->follower_count; i++) {
+        const struct match_peer *p = &m->peers[m->followers[i]];
+        if (p->follower == FOLLOWER_UNCONFIRMED && p->confirm_by < first)
+            first = p->confirm_by;
+    }
+    return first;
+}
+
+int64_t match_alarm(const struct match *m)
+{
+    CHECK(m->size && m->answer_timeout > 0);
+    if (m->state == MATCH_FOLLOWING)
+        return m->follow_by;
+    if (m->state != MATCH_LOOKING)
+        return INT64_MAX;
+    int64_t first = m->unconfirmed ? confirm_alarm(m) : INT64_MAX;
+    if (m->asking != MATCH_NOBODY)
+        return m->ask_by < first ? m->ask_by : first;
+    return m->unconfirmed ? first : m->window_end;
+}
+
+void match_end(struct match *m)
+{
+    bool left = match_active(m);
+    if (m->state == MATCH_IDLE)
+        return;
+    if (left) {
+        match_refuse_coming(m);
+        match_withdraw(m);
+        match_disband(m, MATCH_NOBODY, 0);
+    }
+    if (m->goal.round >= m->floor) {
+        m->floor = m->at = m->goal.round + 1;
+        m->has_left = left;
+        m->left = m->goal.round;
+    }
+    forget_round(m);
+    check_state(m);
+}
+
+void match_abandon(struct match *m, int64_t now)
+{
+    (void)now;
+    match_end(m);
+    CHECK(m->state == MATCH_IDLE);
+}

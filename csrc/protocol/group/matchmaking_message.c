@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages of matchmaking: what the four values say, and the queue of those to be sent.
+ *
+ *   ASK       key, time, bandwidth | chain << 32, attempt
+ *   ACCEPT    -, remaining, confirm, attempt
+ *   REJECT    reason | hint << 32, time of the hint, round it is at, attempt
+ *   DISBAND   - | hint << 32, time of the hint, -, attempt
+ *   CONFIRM, LEAVE   -, -, -, attempt
+ *   LIST      members, members, members, count | attempt << 16 | seq << 32
+ *
+ * Members of a list: two in a part, rank | bandwidth << 32 each and chain | chain
+ * << 32. Or, if they differ in their ranks alone and these are small, eight (`part`
+ * says so): bandwidth | chain << 32, and 16 bits for each rank.
+ *
+ * The parts of a list are made when they are fetched: a large group has thousands.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "protocol/group/matchmaking_parts.h"
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static uint64_t pair(uint32_t low, uint32_t high)
+{
+    return low | (uint64_t)high << 32;
+}
+
+int match_outbox_init(struct match_outbox *o, uint32_t size)
+{
+    CHECK(size >= 1);
+    o->capacity = 4 * size + 16; /* one event causes at most 2 * size + 4 */
+    o->ring = calloc(o->capacity, sizeof *o->ring);
+    o->members = calloc(size, sizeof *o->members);
+    o->attempts = calloc(size, sizeof *o->attempts);
+    return o->ring && o->members && o->attempts ? PCOLL_OK : PCOLL_ENOMEM;
+}
+
+void match_outbox_destroy(struct match_outbox *o)
+{
+    free(o->ring);
+    free(o->members);
+    free(o->attempts);
+}
+
+void match_send(struct match *m, enum match_kind kind, uint32_t peer, uint64_t round,
+                const struct match_note *note)
+{
+    struct match_outbox *o = &m->out;
+    CHECK(peer < m->size && peer != m->rank);
+    CHECK(kind >= MATCH_ASK && kind < MATCH_LIST);
+    struct match_message message = {.peer = peer, .kind = kind, .round = round};
+    uint64_t *value = message.value;
+    value[3] = note->attempt;
+    switch (kind) {
+    case MATCH_ASK:
+        value[0] = note->key;
+        value[1] = (uint64_t)note->time;
+        value[2] = pair(bits_of(note->member.bandwidth), note->member.chain);
+        break;
+    case MATCH_ACCEPT:
+        value[1] = (uint64_t)note->remaining;
+        value[2] = note->confirm;
+        break;
+    case MATCH_REJECT:
+    case MATCH_DISBAND:
+        value[0] = pair(note->reason, note->hint);
+        value[1] = (uint64_t)note->time;
+        value[2] = note->at;
+        break;
+    default:
+        break;
+    }
+    if (o->tail - o->head == o->capacity)
+        o->lost++;
+    else
+        o->ring[o->tail++ % o->capacity] = message;
+    CHECK(o->head <= o->tail && o->tail - o->head <= o->capacity);
+}
+
+struct match_note match_read(const struct match_message *message)
+{
+    const uint64_t *value = message->value;
+    CHECK(message->kind >= MATCH_ASK && message->kind < MATCH_LIST);
+    struct match_note note = {.attempt = (uint32_t)value[3], .hint = MATCH_NOBODY};
+    switch (message->kind) {
+    case MATCH_ASK:
+        note.key = value[0];
+        note.time = (int64_t)value[1];
+        note.member = (struct match_member){.rank = message->peer,
+                                            .bandwidth = float_of((uint32_t)value[2]),
+                                            .chain = (uint32_t)(value[2] >> 32)};
+        break;
+    case MATCH_ACCEPT:
+        note.remaining = (int64_t)value[1];
+        note.confirm = value[2] & 1;
+        break;
+    case MATCH_REJECT:
+    case MATCH_DISBAND:
+        note.reason = (enum match_reason)(uint32_t)value[0];
+        note.hint = (uint32_t)(value[0] >> 32);
+        note.time = (int64_t)value[1];
+        note.at = value[2];
+        break;
+    default:
+        break;
+    }
+    return note;
+}
+
+static bool all_alike(const struct match_list *list)
+{
+    const struct match_member *first = &list->members[0];
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct match_member *m = &list->members[i];
+        if (m->rank > UINT16_MAX || m->chain != first->chain ||
+            bits_of(m->bandwidth) != bits_of(first->bandwidth))
+            return false;
+    }
+    return true;
+}
+
+void match_send_list(struct match *m)
+{
+    struct match_outbox *o = &m->out;
+    CHECK(m->state == MATCH_FORMED && m->list.leader == m->rank);
+    CHECK(m->list.count <= m->size);
+    memcpy(o->members, m->list.members, m->list.count * sizeof *o->members);
+    for (uint32_t i = 0; i < m->list.count; i++)
+        o->attempts[i] = (uint16_t)m->peers[o->members[i].rank].ask.attempt;
+    o->list = m->list;
+    o->list.members = o->members;
+    o->alike = all_alike(&o->list);
+    o->list_after = o->tail;
+    o->to = o->part = 0;
+}
+
+uint32_t match_part_holds(const struct match_message *message)
+{
+    CHECK(message->kind == MATCH_LIST);
+    return message->part & PART_ALIKE ? 8 : 2;
+}
+
+uint32_t match_part_first(const struct match_message *message)
+{
+    return (message->part & (PART_ALIKE - 1u)) * match_part_holds(message);
+}
+
+struct match_member match_part_member(const struct match_message *message, uint32_t i)
+{
+    const uint64_t *value = message->value;
+    CHECK(i < match_part_holds(message));
+    if (message->part & PART_ALIKE)
+        return (struct match_member){.rank =
+                                         (uint16_t)(value[1 + i / 4] >> (16 * (i % 4))),
+                                     .bandwidth = float_of((uint32_t)value[0]),
+                                     .chain = (uint32_t)(value[0] >> 32)};
+    return (struct match_member){.rank = (uint32_t)value[i],
+                                 .bandwidth = float_of((uint32_t)(value[i] >> 32)),
+                                 .chain = (uint32_t)(value[2] >> (32 * i))};
+}
+
+void match_put_member(struct match_message *message, uint32_t i,
+                      const struct match_member *member)
+{
+    uint64_t *value = message->value, bandwidth = bits_of(member->bandwidth);
+    CHECK(i < match_part_holds(message));
+    if (message->part & PART_ALIKE) {
+        value[0] = bandwidth | (uint64_t)member->chain << 32;
+        value[1 + i / 4] |= (uint64_t)member->rank << (16 * (i % 4));
+    } else {
+        value[i] = member->rank | bandwidth << 32;
+        value[2] |= (uint64_t)member->chain << (32 * i);
+    }
+}
+
+/* The next part for the next member but this rank; false: all are made. */
+static bool next_part(struct match *m, struct match_message *out)
+{
+    struct match_outbox *o = &m->out;
+    const struct match_list *list = &o->list;
+    if (o->to < list->count && o->members[o->to].rank == m->rank)
+        o->to++;
+    if (o->to >= list->count)
+        return false;
+    uint32_t attempt = o->attempts[o->to];
+    *out = (struct match_message){
+        .peer = o->members[o->to].rank,
+        .kind = MATCH_LIST,
+        .part = (uint16_t)(o->part | (o->alike ? PART_ALIKE : 0)),
+        .round = list->round,
+        .value = {[3] = pair(list->count | attempt << 16, list->seq)}};
+    uint32_t holds = match_part_holds(out), first = match_part_first(out);
+    CHECK(first < list->count);
+    for (uint32_t i = 0; i < holds && first + i < list->count; i++)
+        match_put_member(out, i, &o->members[first + i]);
+    bool last = first + holds >= list->count;
+    o->part = last ? 0 : o->part + 1;
+    o->to += last;
+    return true;
+}
+
+bool match_next(struct match *m, struct match_message *out)
+{
+    struct match_outbox *o = &m->out;
+    CHECK(o->head <= o->tail && o->tail - o->head <= o->capacity);
+    if (o->head >= o->list_after && next_part(m, out))
+        return true;
+    if (o->head == o->tail)
+        return false;
+    *out = o->ring[o->head++ % o->capacity];
+    return true;
+}

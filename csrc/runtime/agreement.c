@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Agreements that a thread waits for, and what is decided by them. */
+#include "runtime/agreement.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/error.h"
+
+/* On the heap, since MPI may write to it for as long as it likes after a failure. */
+struct waiting {
+    struct communicator *communicator;
+    struct agreement agreement;
+    uint64_t values[];
+};
+
+static bool over(void *arg)
+{
+    struct waiting *w = arg;
+    return atomic_load(&w->agreement.done) || atomic_load(&w->communicator->failure);
+}
+
+int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values,
+                int count, struct waiting **out)
+{
+    CHECK(count > 0);
+    CHECK(out);
+    size_t bytes = (size_t)count * sizeof *values;
+    int rc = communicator_check(c);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct waiting *w = malloc(sizeof *w + bytes);
+    if (!w)
+        return communicator_fail(c, fail(PCOLL_ENOMEM, "no memory for an agreement"));
+    w->communicator = c;
+    w->agreement = (struct agreement){.values = w->values, .count = count, .op = op};
+    memcpy(w->values, values, bytes);
+    progress_lock(c->progress);
+    communicator_agree(c, &w->agreement); /* a failure is the context's */
+    progress_unlock(c->progress);
+    *out = w;
+    return PCOLL_OK;
+}
+
+int agree_end(struct waiting *w, uint64_t *values)
+{
+    CHECK(w->communicator);
+    struct communicator *c = w->communicator;
+    while (progress_wait(c->progress, over, w, 1000000) == PCOLL_EAGAIN)
+        ;
+    if (!atomic_load(&w->agreement.done))
+        return communicator_check(c);
+    memcpy(values, w->values, (size_t)w->agreement.count * sizeof *values);
+    free(w);
+    return communicator_check(c);
+}
+
+static int agree(struct communicator *c, enum agree_op op, uint64_t *values, int count)
+{
+    struct waiting *w = NULL;
+    int rc = agree_begin(c, op, values, count, &w);
+    return rc == PCOLL_OK ? agree_end(w, values) : rc;
+}
+
+int agree_max(struct communicator *c, uint64_t *values, int count)
+{
+    CHECK(count > 0);
+    return agree(c, AGREE_MAX, values, count);
+}
+
+int agree_sum(struct communicator *c, uint64_t *values, int count)
+{
+    CHECK(count > 0);
+    return agree(c, AGREE_SUM, values, count);
+}
+
+int agree_gather(struct communicator *c, uint64_t value, uint64_t **values)
+{
+    CHECK(c->transport->rank < c->transport->size);
+    *values = calloc(c->transport->size, sizeof **values);
+    if (!*values)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", c->transport->size);
+    (*values)[c->transport->rank] = value;
+    return agree_max(c, *values, (int)c->transport->size);
+}
+
+static int agree_slot(struct communicator *c, uint32_t slots, uint32_t *slot)
+{
+    uint32_t from = 0;
+    for (;;) {
+        uint64_t both[3] = {0};
+        both[2] = communicator_free_slots(c, from, slots, slot) != PCOLL_OK;
+        both[0] = both[2] ? 0 : *slot;
+        both[1] = both[2] ? 0 : ~(uint64_t)*slot;
+        int rc = agree_max(c, both, 3);
+        if (rc != PCOLL_OK)
+            return rc;
+        if (both[2])
+            return fail(PCOLL_EINVAL,
+                        "this communicator has no tags left for another one");
+        if (both[0] == ~both[1])
+            return PCOLL_OK;
+        from = (uint32_t)both[0];
+    }
+}
+
+int agree_outcome(struct communicator *c, int local)
+{
+    CHECK(c->progress);
+    char message[512];
+    snprintf(message, sizeof message, "%s", pcoll_last_error());
+    uint64_t failed = local != PCOLL_OK;
+    int rc = agree_max(c, &failed, 1);
+    if (local != PCOLL_OK)
+        return fail(local, "%s", message);
+    if (rc == PCOLL_OK && failed)
+        return fail(PCOLL_ENOMEM, "another rank could not make its part");
+    return rc;
+}
+
+static bool nothing_closes(void *arg)
+{
+    struct communicator *c = arg;
+    return !atomic_load(&c->closings) || atomic_load(&c->failure);
+}
+
+void agree_settle(struct communicator *c)
+{
+    CHECK(c->progress);
+    while (progress_wait(c->progress, nothing_closes, c, 1000000) == PCOLL_EAGAIN)
+        ;
+}
+
+static int enter_table(struct communicator *c, struct object *p, uint32_t slot)
+{
+    progress_lock(c->progress);
+    int rc = communicator_register(c, p, slot);
+    progress_unlock(c->progress);
+    return rc;
+}
+
+int agree_enter(struct communicator *c, struct object *p)
+{
+    CHECK(p->slots > 0);
+    uint32_t slot;
+    int rc = agree_slot(c, p->slots, &slot);
+    if (rc != PCOLL_OK)
+        return rc;
+    int entered = enter_table(c, p, slot);
+    rc = agree_outcome(c, entered);
+    if (rc != PCOLL_OK && entered == PCOLL_OK) {
+        progress_lock(c->progress);
+        communicator_unregister(c, slot);
+        progress_unlock(c->progress);
+    }
+    return rc;
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handles of one communicator: table, dispatch, notifications. */
+#include "runtime/communicator.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "algorithms/algorithms.h"
+
+/* Cookies of data messages are slot and operation; agreements have their address. */
+static uint64_t const agreement_bit = (uint64_t)1 << 63;
+
+static int poll_source(struct progress_source *source)
+{
+    return communicator_poll((struct communicator *)source);
+}
+
+int communicator_create(struct transport *t, struct progress *p,
+                        struct communicator **out)
+{
+    CHECK(t && t->size > 0 && t->rank < t->size);
+    struct communicator *c = calloc(1, sizeof *c);
+    if (!c)
+        return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    c->source = (struct progress_source){
+        .poll = poll_source, .off_node = t->off_node, .alarm_us = INT64_MAX};
+    c->transport = t;
+    c->progress = p;
+    c->alarm = INT64_MAX;
+    pthread_mutex_init(&c->notified_mutex, NULL);
+    *out = c;
+    return PCOLL_OK;
+}
+
+void communicator_leave(struct communicator *c, struct leftover *l)
+{
+    CHECK(l->end);
+    CHECK(!c->progress || progress_is_driven(c->progress));
+    struct leftover **end = &c->leftovers;
+    while (*end)
+        end = &(*end)->next;
+    l->next = NULL;
+    *end = l;
+}
+
+void communicator_end_leftovers(struct communicator *c)
+{
+    CHECK(!atomic_load(&c->closings) || atomic_load(&c->failure));
+    while (c->leftovers) {
+        struct leftover *l = c->leftovers;
+        c->leftovers = l->next;
+        l->end(l);
+    }
+}
+
+/* After a failure the transport's requests may still point into buffers, and MPI would
+ * wait for them: it is better lost. */
+void communicator_end_transport(struct communicator *c)
+{
+    CHECK(!c->transport || !c->closing.voting || atomic_load(&c->failure));
+    if (c->transport && atomic_load(&c->failure) == PCOLL_OK) {
+        communicator_end_leftovers(c);
+        c->transport->ops->destroy(c->transport);
+    }
+    c->transport = NULL;
+    if (c->sends_pending)
+        progress_unrung(c->progress, -1);
+    c->sends_pending = false;
+}
+
+void communicator_destroy(struct communicator **at)
+{
+    CHECK(*at);
+    struct communicator *c = *at;
+    communicator_end_transport(c);
+    pthread_mutex_destroy(&c->notified_mutex);
+    free(c->objects);
+    if (atomic_load(&c->failure) == PCOLL_OK) /* else MPI may still write to it */
+        free(c->closing.ballot);
+    free(c);
+    *at = NULL;
+}
+
+static int grow(struct communicator *c)
+{
+    uint32_t capacity = c->capacity ? 2 * c->capacity : 8;
+    struct object **objects = realloc(c->objects, capacity * sizeof *objects);
+    if (!objects)
+        return fail(PCOLL_ENOMEM, "no memory for %u handles", capacity);
+    for (uint32_t i = c->capacity; i < capacity; i++)
+        objects[i] = NULL;
+    c->objects = objects;
+    c->capacity = capacity;
+    return PCOLL_OK;
+}
+
+int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slots,
+                            uint32_t *slot)
+{
+    CHECK(slots > 0);
+    uint32_t most = c->transport->tags / DATA_EDGES, first = from;
+    for (uint32_t i = from; i < c->capacity && i - first < slots; i++)
+        if (c->objects[i])
+            first = i + 1;
+    if (slots > most || first > most - slots)
+        return fail(PCOLL_EINVAL,
+                    "this communicator has no tags left: its handles and schedules can "
+                    "have %u slots of %d tags at once",
+                    most, DATA_EDGES);
+    *slot = first;
+    return PCOLL_OK;
+}
+
+int communicator_register(struct communicator *c, struct object *p, uint32_t slot)
+{
+    CHECK(p->slots > 0);
+    while (slot + p->slots > c->capacity) {
+        int rc = grow(c);
+        if (rc != PCOLL_OK)
+            return rc;
+    }
+    p->slot = slot;
+    for (uint32_t i = 0; i < p->slots; i++) {
+        CHECK(!c->objects[slot + i]);
+        c->objects[slot + i] = p;
+    }
+    if (p->watched) {
+        p->next_watched = c->watched;
+        c->watched = p;
+    }
+    c->handles++;
+    return PCOLL_OK;
+}
+
+static void forget_notification(struct communicator *c, struct object *p)
+{
+    pthread_mutex_lock(&c->notified_mutex);
+    struct object *before = NULL, *at = atomic_load(&c->notified);
+    for (; at && at != p; at = at->next_notified)
+        before = at;
+    if (at && before)
+        before->next_notified = p->next_notified;
+    else if (at)
+        atomic_store(&c->notified, p->next_notified);
+    pthread_mutex_unlock(&c->notified_mutex);
+}
+
+static void forget_watched(struct communicator *c, struct object *p)
+{
+    struct object **at = &c->watched;
+    while (*at && *at != p)
+        at = &(*at)->next_watched;
+    if (*at)
+        *at = p->next_watched;
+}
+
+void communicator_unregister(struct communicator *c, uint32_t slot)
+{
+    CHECK(slot < c->capacity && c->objects[slot]);
+    CHECK(c->objects[slot]->slot == slot);
+    CHECK(c->handles > 0);
+    struct object *p = c->objects[slot];
+    forget_notification(c, p);
+    forget_watched(c, p);
+    for (uint32_t i = 0; i < p->slots; i++)
+        c->objects[slot + i] = NULL;
+    c->handles--;
+}
+
+void communicator_attach(struct communicator *c, struct object *p)
+{
+    CHECK(!c->unslotted);
+    c->unslotted = p;
+}
+
+void communicator_notify(struct communicator *c, struct object *p)
+{
+    CHECK(p->ops->run);
+    pthread_mutex_lock(&c->notified_mutex);
+    if (!p->notified) {
+        p->notified = true;
+        p->next_notified = atomic_load(&c->notified);
+        atomic_store(&c->notified, p);
+    }
+    pthread_mutex_unlock(&c->notified_mutex);
+    if (c->progress)
+        progress_notify(c->progress);
+}
+
+static struct object *next_notified(struct communicator *c)
+{
+    if (!atomic_load(&c->notified)) /* who notifies after this drives again */
+        return NULL;
+    pthread_mutex_lock(&c->notified_mutex);
+    struct object *p = atomic_load(&c->notified);
+    if (p) {
+        atomic_store(&c->notified, p->next_notified);
+        p->notified = false;
+    }
+    pthread_mutex_unlock(&c->notified_mutex);
+    return p;
+}
+
+/* Run those that others have asked for. */
+static int poll_watched(struct communicator *c, int *happened)
+{
+    int rc = PCOLL_OK;
+    for (struct object *p = c->watched; p && rc == PCOLL_OK; p = p->next_watched) {
+        if (!p->ops->attention(p))
+            continue;
+        rc = p->ops->run(p);
+        ++*happened;
+    }
+    return rc;
+}
+
+static struct object *find(struct communicator *c, uint32_t slot)
+{
+    return slot < c->capacity ? c->objects[slot] : NULL;
+}
+
+static int finish_agreement(struct communicator *c, struct agreement *a)
+{
+    struct object *p = a->object;
+    CHECK(!atomic_load(&a->done));
+    atomic_store(&a->done, true);
+    if (c->progress) {
+        progress_unrung(c->progress, -1);
+        progress_wake_waiters(c->progress);
+    }
+    return p ? p->ops->run(p) : PCOLL_OK;
+}
+
+static int dispatch(struct communicator *c, const struct transport_event *e)
+{
+    struct object *p;
+    switch (e->kind) {
+    case TRANSPORT_AGREED:
+        return finish_agreement(
+            c, (struct agreement *)(uintptr_t)(e->cookie & ~agreement_bit));
+    case TRANSPORT_DONE:
+        p = find(c, (uint32_t)(e->cookie >> 32));
+        return p ? p->ops->done(p, (int)(e->cookie & UINT32_MAX), e->bytes)
+                 : fail(PCOLL_EPROTOCOL, "a message for a handle that does not exist");
+    case TRANSPORT_CONTROL:
+        p = find(c, e->control.handle);
+        return p ? p->ops->control(p, e->source, &e->control) : PCOLL_OK;
+    }
+    return PCOLL_OK;
+}
+
+/* While sends are pending, someone has to come back without being rung. */
+static void watch_sends(struct communicator *c)
+{
+    bool pending = c->transport->ops->pending(c->transport) > 0;
+    if (pending == c->sends_pending || !c->progress)
+        return;
+    c->sends_pending = pending;
+    progress_unrung(c->progress, pending ? 1 : -1);
+}
+
+int64_t communicator_now(const struct communicator *c)
+{
+    CHECK(c->transport);
+    return c->transport->ops->now(c->transport);
+}
+
+static void set_alarm(struct communicator *c, int64_t at)
+{
+    c->alarm = at;
+    c->source.alarm_us = at == INT64_MAX ? at : at / 1000 + 1;
+}
+
+void communicator_wake_at(struct communicator *c, int64_t at)
+{
+    CHECK(at >= 0);
+    if (c->transport->ops->alarm)
+        c->transport->ops->alarm(c->transport, at);
+    if (at < c->alarm)
+        set_alarm(c, at);
+}
+
+void communicator_alarm(struct communicator *c, struct object *p, int64_t at)
+{
+    CHECK(!c->progress || progress_is_driven(c->progress));
+    CHECK(at >= 0);
+    if (p->alarm <= at)
+        return;
+    p->alarm = at;
+    communicator_wake_at(c, at);
+}
+
+/* Run it if its time has come; an alarm if not. */
+static int ring(struct communicator *c, struct object *p, int64_t now, int *happened)
+{
+    if (p->alarm > now) {
+        if (p->alarm < c->alarm)
+            set_alarm(c, p->alarm);
+        return PCOLL_OK;
+    }
+    p->alarm = INT64_MAX;
+    ++*happened;
+    return p->ops->run(p);
+}
+
+static int ring_alarms(struct communicator *c, int *happened)
+{
+    int64_t now = c->alarm == INT64_MAX ? 0 : communicator_now(c);
+    int rc = PCOLL_OK;
+    if (now < c->alarm)
+        return PCOLL_OK;
+    set_alarm(c, INT64_MAX);
+    for (uint32_t i = 0; i < c->capacity && rc == PCOLL_OK; i++)
+        if (c->objects[i])
+            rc = ring(c, c->objects[i], now, happened);
+    return rc == PCOLL_OK && c->unslotted ? ring(c, c->unslotted, now, happened) : rc;
+}
+
+int communicator_poll(struct communicator *c)
+{
+    CHECK(!c->progress || progress_is_driven(c->progress));
+    if (atomic_load(&c->failure) != PCOLL_OK)
+        return 0;
+    const struct transport_event *events;
+    int happened = 0, rc = PCOLL_OK;
+    for (struct object *p; rc == PCOLL_OK && (p = next_notified(c)); happened++)
+        rc = p->ops->run(p);
+    if (rc == PCOLL_OK)
+        rc = poll_watched(c, &happened);
+    if (rc == PCOLL_OK)
+        rc = ring_alarms(c, &happened);
+    int n = rc == PCOLL_OK ? c->transport->ops->poll(c->transport, &events) : rc;
+    for (int i = 0; i < n && rc == PCOLL_OK; i++, happened++)
+        rc = dispatch(c, &events[i]);
+    if (n < 0)
+        rc = n;
+    if (rc != PCOLL_OK)
+        communicator_fail(c, rc);
+    watch_sends(c);
+    return happened;
+}
+
+int communicator_agree(struct communicator *c, struct agreement *a)
+{
+    CHECK(a->count > 0);
+    CHECK(!c->progress || progress_is_driven(c->progress));
+    atomic_store(&a->done, false);
+    int rc = c->transport->ops->agree(c->transport, a->values, a->count, a->op,
+                                      (uint64_t)(uintptr_t)a | agreement_bit);
+    if (rc != PCOLL_OK)
+        return communicator_fail(c, rc);
+    if (c->progress)
+        progress_unrung(c->progress, 1);
+    return PCOLL_OK;
+}
+
+int communicator_fail(struct communicator *c, int code)
+{
+    CHECK(code != PCOLL_OK);
+    if (atomic_load(&c->failure) == PCOLL_OK) {
+        snprintf(c->failure_text, sizeof c->failure_text, "%s", pcoll_last_error());
+        atomic_store(&c->failure, code);
+        if (c->progress)
+            progress_wake_waiters(c->progress);
+    }
+    return code;
+}
+
+int communicator_check(struct communicator *c)
+{
+    CHECK(c);
+    int code = atomic_load(&c->failure);
+    return code == PCOLL_OK ? code : fail(code, "%s", c->failure_text);
+}

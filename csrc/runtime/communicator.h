@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What all handles of one communicator share on one rank: the transport, the table of
+ * handles by slot, and the dispatch of events to them.
+ *
+ * A context is driven by one thread at a time (under MPI: the holder of the progress
+ * lock). Only communicator_notify may be called by anybody.
+ */
+#ifndef PCOLL_RUNTIME_COMMUNICATOR_H
+#define PCOLL_RUNTIME_COMMUNICATOR_H
+
+#include <pthread.h>
+
+#include "runtime/progress.h"
+#include "runtime/object.h"
+
+/* An agreement (transport.h) under way, for a object to go on with or a thread
+ * that waits. When `done` is set it may be gone. */
+struct agreement {
+    uint64_t *values;
+    int count;
+    enum agree_op op;
+    struct object *object; /* or NULL */
+    _Atomic bool done;
+};
+
+/* Those that close, and an object without slots that lets them, see closing.h. */
+struct closings {
+    struct object base;                /* first: found again from it */
+    struct communicator *communicator; /* NULL: nothing has closed yet */
+    struct object *first; /* of those that wait for their turn, by next_closing */
+    struct object *turn;  /* the one that is closing */
+    bool voting;
+    struct agreement agreement;
+    uint64_t *ballot; /* by slot */
+};
+
+/* What a object leaves behind when it has closed: freed with the transport, by all
+ * ranks in the order in which it was left. */
+struct leftover {
+    void (*end)(struct leftover *l); /* collective; may block; frees it */
+    struct leftover *next;
+};
+
+struct communicator {
+    struct progress_source source; /* first: found again from it */
+    struct transport *transport;
+    struct progress *progress; /* NULL in a simulation */
+    struct object **objects;   /* by slot; NULL: free */
+    uint32_t capacity;
+    uint32_t handles;
+    bool abandoned;     /* the communicator is gone: goes with the last handle */
+    bool sends_pending; /* progress knows that some messages need looking after */
+
+    struct object *watched;   /* by next_watched */
+    struct object *unslotted; /* one object without slots, or NULL */
+
+    /* Those that asked to be run, a list through next_notified. */
+    pthread_mutex_t notified_mutex;
+    _Atomic(struct object *) notified;
+
+    struct closings closing;
+    _Atomic uint32_t closings; /* asked for and not over */
+
+    struct leftover *leftovers;
+
+    int64_t alarm; /* the earliest of the objects', or INT64_MAX */
+
+    /* The first failure of the transport or the protocol; final. */
+    _Atomic int failure;
+    char failure_text[512];
+};
+
+int communicator_create(struct transport *t, struct progress *p,
+                        struct communicator **out);
+/* Driver: leave this behind. */
+void communicator_leave(struct communicator *c, struct leftover *l);
+/* Free what was left, when nothing closes and all ranks do so: collective. */
+void communicator_end_leftovers(struct communicator *c);
+/* That, and destroy the transport, if it still has one: collective. */
+void communicator_end_transport(struct communicator *c);
+/* That, and the rest. */
+void communicator_destroy(struct communicator **c);
+
+/* The first of so many free slots in a row from `from` on; PCOLL_EINVAL when the tags
+ * do not reach. */
+int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slots,
+                            uint32_t *slot);
+/* p takes its p->slots slots from this one on. */
+int communicator_register(struct communicator *c, struct object *p, uint32_t slot);
+void communicator_unregister(struct communicator *c, uint32_t slot);
+/* p takes part without slots: it is run at its alarm and when its agreements are over,
+ * and there are no messages for it. One only, until the end. */
+void communicator_attach(struct communicator *c, struct object *p);
+
+/* Driver: poll the transport and run the objects concerned. What happened. */
+int communicator_poll(struct communicator *c);
+/* Anybody: p has something new to look at. Whoever drives next will. */
+void communicator_notify(struct communicator *c, struct object *p);
+/* Time in nanoseconds. */
+int64_t communicator_now(const struct communicator *c);
+/* Driver: run p at that time, if nothing else does before; the earliest one counts. */
+void communicator_alarm(struct communicator *c, struct object *p, int64_t at);
+/* Driver: poll again at that time at the latest. */
+void communicator_wake_at(struct communicator *c, int64_t at);
+/* Driver: begin an agreement; communicator_poll sets done. */
+int communicator_agree(struct communicator *c, struct agreement *a);
+
+/* Record a failure (once) and return its code. */
+int communicator_fail(struct communicator *c, int code);
+/* PCOLL_OK, or the failure with its message. */
+int communicator_check(struct communicator *c);
+
+#endif

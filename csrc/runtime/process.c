@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of a process and its end. */
+#include "runtime/process.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "transport/mpi/mpi_transport.h"
+#include "runtime/agreement.h"
+
+struct process {
+    struct progress *progress;
+    pthread_mutex_t mutex; /* the lists */
+    struct process_entry *entries;
+    _Atomic uint64_t handles; /* ever asked for */
+    struct known_context {
+        struct communicator *communicator;
+        struct waiting *parting;
+        struct known_context *next;
+    } *contexts;
+};
+
+/* The one piece of state that cannot hang on a communicator: a forked child must know
+ * without calling MPI. */
+static _Atomic bool in_child;
+
+static void note_fork(void)
+{
+    atomic_store(&in_child, true);
+}
+
+bool process_forked(void)
+{
+    return atomic_load(&in_child);
+}
+
+/* A barrier: nobody asks who is missing any more, nothing is under way. */
+static void begin_parting(struct known_context *k)
+{
+    uint64_t nothing = 0;
+    if (agree_begin(k->communicator, AGREE_MAX, &nothing, 1, &k->parting) != PCOLL_OK)
+        k->parting = NULL;
+}
+
+/* Without its transport a context is a shell that waits for its communicator to go. */
+static void part(struct process *r, struct known_context *k)
+{
+    uint64_t nothing;
+    if (k->parting)
+        agree_end(k->parting, &nothing);
+    progress_remove(r->progress, &k->communicator->source);
+    communicator_end_transport(k->communicator);
+}
+
+/* MPI_Finalize has begun: end what the application has left. What is collective is
+ * begun on all communicators before it is waited for on any: their order differs
+ * between ranks. */
+static void end_process(void *state)
+{
+    struct process *r = state;
+    for (struct process_entry *e = r->entries; e; e = e->next)
+        e->begin_end(e);
+    for (struct process_entry *e = r->entries; e; e = e->next)
+        e->end(e);
+    for (struct known_context *k = r->contexts; k; k = k->next)
+        begin_parting(k);
+    while (r->contexts) {
+        struct known_context *k = r->contexts;
+        r->contexts = k->next;
+        part(r, k);
+        free(k);
+    }
+    progress_destroy(&r->progress);
+    pthread_mutex_destroy(&r->mutex);
+    free(r);
+}
+
+static int get_runtime(struct process **out)
+{
+    *out = mpi_process_state();
+    if (*out)
+        return PCOLL_OK;
+    struct process *r = calloc(1, sizeof *r);
+    if (!r)
+        return fail(PCOLL_ENOMEM, "no memory for the runtime");
+    pthread_mutex_init(&r->mutex, NULL);
+    int rc = progress_create(&r->progress);
+    if (rc == PCOLL_OK && (rc = mpi_set_process_state(r, end_process)) != PCOLL_OK)
+        progress_destroy(&r->progress);
+    if (rc != PCOLL_OK) {
+        free(r);
+        return rc;
+    }
+    pthread_atfork(NULL, NULL, note_fork);
+    *out = r;
+    return PCOLL_OK;
+}
+
+uint64_t process_next_number(void)
+{
+    CHECK(mpi_process_state());
+    struct process *r = mpi_process_state();
+    return atomic_fetch_add(&r->handles, 1);
+}
+
+int process_start_agent(struct communicator *c, int progress, bool here)
+{
+    CHECK(progress >= PCOLL_PROGRESS_AGENT && progress <= PCOLL_PROGRESS_SPIN);
+    if (progress == PCOLL_PROGRESS_MANUAL)
+        return PCOLL_OK;
+    if (!c->transport->threads)
+        return fail(PCOLL_ETHREAD,
+                    "progress: the agent needs MPI_THREAD_MULTIPLE, and MPI was "
+                    "initialized with less; initialize it with MPI_THREAD_MULTIPLE or "
+                    "ask for manual progress");
+    if (!here)
+        return PCOLL_OK;
+    progress_lock(c->progress);
+    int rc = progress_start_agent(c->progress);
+    progress_unlock(c->progress);
+    return rc;
+}
+
+int pcoll_quiet(void)
+{
+    bool gone = process_forked() || !mpi_is_running();
+    struct process *r = gone ? NULL : mpi_process_state();
+    if (r)
+        progress_stop_agent(r->progress);
+    return PCOLL_OK;
+}
+
+/* The agent spins as long as somebody is there who asked for that. With the mutex. */
+static void set_pace(struct process *r)
+{
+    bool spins = false;
+    for (const struct process_entry *e = r->entries; e; e = e->next)
+        spins |= e->progress == PCOLL_PROGRESS_SPIN;
+    progress_spin(r->progress, spins);
+}
+
+void process_add(struct process_entry *entry)
+{
+    CHECK(entry->begin_end && entry->end);
+    struct process *r = mpi_process_state();
+    entry->process = r;
+    pthread_mutex_lock(&r->mutex);
+    struct process_entry **at = &r->entries;
+    while (*at && (*at)->slot <= entry->slot)
+        at = &(*at)->next;
+    entry->next = *at;
+    *at = entry;
+    set_pace(r);
+    pthread_mutex_unlock(&r->mutex);
+}
+
+void process_remove(struct process_entry *entry)
+{
+    CHECK(entry->process);
+    struct process *r = entry->process;
+    pthread_mutex_lock(&r->mutex);
+    struct process_entry **at = &r->entries;
+    while (*at && *at != entry)
+        at = &(*at)->next;
+    if (*at)
+        *at = entry->next;
+    set_pace(r);
+    pthread_mutex_unlock(&r->mutex);
+}
+
+static void drop_context(struct process *r, struct communicator *c)
+{
+    CHECK(!c->handles);
+    pthread_mutex_lock(&r->mutex);
+    struct known_context **at = &r->contexts;
+    while (*at && (*at)->communicator != c)
+        at = &(*at)->next;
+    struct known_context *k = *at;
+    *at = k->next;
+    pthread_mutex_unlock(&r->mutex);
+    begin_parting(k);
+    part(r, k);
+    free(k);
+    communicator_destroy(&c);
+}
+
+/* The communicator is being freed, or MPI is about to be gone. */
+static void comm_gone(void *state)
+{
+    struct communicator *c = state;
+    if (!c->transport) {
+        communicator_destroy(&c);
+        return;
+    }
+    c->abandoned = true;
+    process_release(c);
+}
+
+void process_release(struct communicator *c)
+{
+    CHECK(c);
+    if (c->abandoned && !c->handles)
+        drop_context(mpi_process_state(), c);
+}
+
+static int create_context(struct process *r, const void *comm,
+                          struct communicator **out)
+{
+    struct known_context *k = calloc(1, sizeof *k);
+    if (!k)
+        return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    struct transport *t;
+    int rc = transport_mpi_create(comm, progress_doorbell(r->progress), &t);
+    if (rc != PCOLL_OK) {
+        free(k);
+        return rc;
+    }
+    rc = communicator_create(t, r->progress, &k->communicator);
+    if (rc != PCOLL_OK) {
+        t->ops->destroy(t);
+        free(k);
+        return rc;
+    }
+    mpi_lock_states();
+    rc = mpi_set_comm_state(comm, k->communicator, comm_gone);
+    mpi_unlock_states();
+    if (rc != PCOLL_OK) {
+        communicator_destroy(&k->communicator);
+        free(k);
+        return rc;
+    }
+    pthread_mutex_lock(&r->mutex);
+    k->next = r->contexts;
+    r->contexts = k;
+    pthread_mutex_unlock(&r->mutex);
+    progress_add(r->progress, &k->communicator->source);
+    *out = k->communicator;
+    return PCOLL_OK;
+}
+
+int process_context(const void *comm, struct communicator **out)
+{
+    CHECK(out);
+    struct process *r;
+    mpi_lock_states();
+    int rc = get_runtime(&r);
+    mpi_unlock_states();
+    if (rc != PCOLL_OK)
+        return rc;
+    *out = mpi_comm_state(comm);
+    return *out ? PCOLL_OK : create_context(r, comm, out);
+}

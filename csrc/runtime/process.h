@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a process has once: the progress engine, the contexts and the handles, kept as
+ * an attribute of MPI_COMM_SELF, so that MPI_Finalize begins with ending them.
+ */
+#ifndef PCOLL_RUNTIME_PROCESS_H
+#define PCOLL_RUNTIME_PROCESS_H
+
+#include "runtime/communicator.h"
+
+struct process;
+
+/* A handle in the list of those that have to end before MPI does. */
+struct process_entry {
+    void (*begin_end)(struct process_entry *); /* start to close, do not wait */
+    void (*end)(struct process_entry *);       /* wait, free all but the entry */
+    uint32_t slot;    /* on its communicator: the same on all ranks */
+    int32_t progress; /* as asked for: enum pcoll_progress */
+    struct process_entry *next;
+    struct process *process;
+};
+
+/* How many handles this process has asked for before. */
+uint64_t process_next_number(void);
+
+/* The context of *comm: made at the first call, which is then collective. */
+int process_context(const void *comm, struct communicator **out);
+
+/* See to it that somebody makes progress as asked for (enum pcoll_progress); `here`: in
+ * this process, else only check. PCOLL_ETHREAD where MPI's thread level is too low for
+ * an agent. */
+int process_start_agent(struct communicator *c, int progress, bool here);
+
+/* Entries are kept in the order of their slots, and end in it: the same on all ranks
+ * for the handles of one communicator, whichever threads made them. */
+void process_add(struct process_entry *entry);
+void process_remove(struct process_entry *entry);
+
+/* A handle has gone: its context follows if the communicator has gone as well. */
+void process_release(struct communicator *c);
+
+/* In a forked child nothing of ours works: its agent stayed with the parent. */
+bool process_forked(void);
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One life for what users make; see user_object.h. */
+#include "runtime/user_object.h"
+
+#include "base/check.h"
+#include "base/error.h"
+#include "runtime/closing.h"
+#include "transport/mpi/mpi_transport.h"
+
+int user_object_admit(const struct user_object_kind *kind, const void *comm,
+                      struct communicator **c)
+{
+    CHECK(kind->plural);
+    if (process_forked())
+        return fail(PCOLL_ESTATE, "%s cannot be made in a forked process",
+                    kind->plural);
+    int rc = mpi_check_comm(comm);
+    return rc == PCOLL_OK && c ? process_context(comm, c) : rc;
+}
+
+void user_object_init(struct user_object *o, const struct user_object_kind *kind)
+{
+    CHECK(kind->close && kind->dispose);
+    *o = (struct user_object){.kind = kind};
+}
+
+/* Entering and leaving a call. */
+
+int user_object_leave(struct user_object *o, int rc)
+{
+    CHECK(atomic_load(&o->busy));
+    atomic_store(&o->busy, false);
+    return rc;
+}
+
+int user_object_enter(struct user_object *o)
+{
+    CHECK(o->kind);
+    const char *name = o->kind->name;
+    if (process_forked())
+        return fail(PCOLL_ESTATE,
+                    "this process was forked from the one that made %s: it works in "
+                    "that one only",
+                    name);
+    if (atomic_exchange(&o->busy, true))
+        return fail(PCOLL_ESTATE, "%s is in use by another thread", name);
+    if (!o->ended)
+        return PCOLL_OK;
+    return user_object_leave(o, fail(PCOLL_ESTATE, "%s has been freed", name));
+}
+
+int user_object_enter_open(struct user_object *o)
+{
+    CHECK(o->kind);
+    int rc = user_object_enter(o);
+    if (rc != PCOLL_OK || !atomic_load(&o->closing))
+        return rc;
+    return user_object_leave(o, fail(PCOLL_ESTATE, "%s is being freed", o->kind->name));
+}
+
+/* The end. */
+
+static int begin_close(struct user_object *o)
+{
+    progress_lock(o->communicator->progress);
+    int rc = atomic_exchange(&o->closing, true) ? PCOLL_OK : o->kind->close(o);
+    if (rc != PCOLL_OK)
+        communicator_fail(o->communicator, rc);
+    progress_unlock(o->communicator->progress);
+    return rc;
+}
+
+static bool is_closed(void *arg)
+{
+    const struct user_object *o = arg;
+    return atomic_load(&o->object->closed) || atomic_load(&o->communicator->failure);
+}
+
+static void dispose(struct user_object *o)
+{
+    CHECK(o->object);
+    CHECK(atomic_load(&o->closing));
+    bool healthy = atomic_load(&o->communicator->failure) == PCOLL_OK;
+    progress_lock(o->communicator->progress);
+    communicator_unregister(o->communicator, o->object->slot);
+    progress_unlock(o->communicator->progress);
+    o->object = NULL;
+    o->ended = true;
+    o->kind->dispose(o, healthy);
+}
+
+int user_object_close(struct user_object *o)
+{
+    CHECK(!o->ended || !o->object);
+    if (!o->object)
+        return PCOLL_OK;
+    int rc = user_object_enter(o);
+    return rc == PCOLL_OK ? user_object_leave(o, begin_close(o)) : rc;
+}
+
+int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
+{
+    CHECK(over);
+    *over = !o->object;
+    if (*over)
+        return PCOLL_OK;
+    int rc = user_object_enter(o);
+    if (rc != PCOLL_OK)
+        return rc;
+    begin_close(o); /* a failure shows below, as the communicator's */
+    struct communicator *c = o->communicator;
+    if (progress_wait(c->progress, is_closed, o, timeout_us) == PCOLL_EAGAIN)
+        return user_object_leave(o, PCOLL_EAGAIN);
+    rc = communicator_check(c);
+    process_remove(&o->entry);
+    dispose(o);
+    process_release(c);
+    *over = true;
+    return rc;
+}
+
+/* At MPI_Finalize. The application still has it and may free it later: it stays, empty.
+ */
+
+static void entry_begin_end(struct process_entry *entry)
+{
+    begin_close((struct user_object *)entry);
+}
+
+static void entry_end(struct process_entry *entry)
+{
+    struct user_object *o = (struct user_object *)entry;
+    while (progress_wait(o->communicator->progress, is_closed, o, 1000000) ==
+           PCOLL_EAGAIN)
+        ;
+    dispose(o);
+}
+
+void user_object_made(struct user_object *o, struct communicator *c,
+                      struct object *object, int32_t progress)
+{
+    CHECK(!o->ended && !o->object);
+    CHECK(object->slots > 0);
+    o->communicator = c;
+    o->object = object;
+    o->entry = (struct process_entry){.begin_end = entry_begin_end,
+                                      .end = entry_end,
+                                      .slot = object->slot,
+                                      .progress = progress};
+    process_add(&o->entry);
+}

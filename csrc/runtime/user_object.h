@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What users make, use and free: a handle, a schedule, a gossip buffer, a grouped
+ * allreduce. They live one life:
+ *
+ *   new       of its maker, who may also give up
+ *   made      has slots on its communicator, and is in the list of those that end before
+ *             MPI does
+ *   used      by one thread at a time, between enter and leave; a second one is turned
+ *             away. In a forked child nothing of it works.
+ *   closing   asked for by who frees it, or by MPI_Finalize. When its object has closed
+ *             (closing.h), or nothing can any more since the communicator has failed,
+ *   ended     its inside is freed. Who made it may still hold it: an empty shell, until
+ *             that is freed too.
+ */
+#ifndef PCOLL_RUNTIME_USER_OBJECT_H
+#define PCOLL_RUNTIME_USER_OBJECT_H
+
+#include "runtime/process.h"
+
+struct user_object;
+
+struct user_object_kind {
+    const char *name, *plural; /* for messages: "the handle", "handles" */
+    /* Driver: begin to close. Called once. */
+    int (*close)(struct user_object *o);
+    /* Free the inside, which no driver knows any more. If the communicator is not
+     * healthy, MPI may still write to what it was given: that is better lost. */
+    void (*dispose)(struct user_object *o, bool healthy);
+};
+
+struct user_object {
+    struct process_entry entry; /* first: found again from it */
+    const struct user_object_kind *kind;
+    struct communicator *communicator;
+    struct object *object; /* what has the slots; NULL: not made yet, or ended */
+    bool ended;
+    _Atomic bool closing; /* asked for */
+    _Atomic bool busy;
+};
+
+/* May one of this kind be made here? The communicator's state comes back: at the first
+ * call for a communicator this is collective. NULL: only look. */
+int user_object_admit(const struct user_object_kind *kind, const void *comm,
+                      struct communicator **c);
+/* New: nothing of it is there for others. */
+void user_object_init(struct user_object *o, const struct user_object_kind *kind);
+/* Made: `object` has its slots. `progress` as asked for (enum pcoll_progress). */
+void user_object_made(struct user_object *o, struct communicator *c,
+                      struct object *object, int32_t progress);
+
+/* Every call of the application begins and ends with these. PCOLL_ESTATE: another
+ * thread is in one, it has ended, or this is a forked child. */
+int user_object_enter(struct user_object *o);
+/* The same, unless it is being freed. */
+int user_object_enter_open(struct user_object *o);
+/* Returns rc. */
+int user_object_leave(struct user_object *o, int rc);
+
+/* Begin to free it; PCOLL_OK if that has begun, or there is nothing to free. */
+int user_object_close(struct user_object *o);
+/* Free it, waiting for so long: PCOLL_EAGAIN if that was not enough. *over: it has ended,
+ * whatever is returned; what is left is the shell. */
+int user_object_end(struct user_object *o, int64_t timeout_us, bool *over);
+
+#endif

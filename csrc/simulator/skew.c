@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The microbenchmark of skewed arrival in virtual time: any number of ranks in one
+ * process, each with a context and an endpoint of its own over transport/sim.c.
+ * Source: Li et al., PPoPP 2020, section 6.1 (what is measured).
+ *
+ * Between two iterations nothing is under way: the simulation has nothing left to do.
+ * A rank that has started and waits is looked at whenever something happened to it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "allreduce/options.h"
+#include "allreduce/endpoint.h"
+#include "base/error.h"
+#include "transport/sim/sim_transport.h"
+
+enum { AGENT_LOOKS, START };
+enum { MAX_RANKS = 1 << 20, VALUES = 7 }; /* rank r contributes r mod 7 + 1 */
+
+/* An hour: a million ranks of them still fit the clock, which must not begin another
+ * iteration later than LATEST. */
+static double const LONGEST_SKEW = 3.6e12;
+static int64_t const LATEST = INT64_MAX / 2;
+
+struct rank {
+    struct communicator *communicator;
+    struct endpoint *endpoint;
+    int64_t started;
+    bool waiting, active;
+};
+
+struct pcoll_skew_run {
+    pcoll_skew skew;
+    struct sim *sim;
+    struct rank *ranks;
+    uint64_t *masks;
+    float *buffer;
+    uint64_t round;
+    bool exact; /* nothing is carried over: the sum follows from the mask */
+    /* of the iteration */
+    int64_t last_active;
+    uint32_t waiting;
+    uint64_t sum, summed; /* over the mask of round summed - 1 */
+    double *latency;
+    pcoll_skew_result result;
+    int32_t initiator;
+};
+
+static int check(const pcoll_skew *s)
+{
+    if (s->ranks < 1 || s->ranks > MAX_RANKS)
+        return fail(PCOLL_EINVAL, "ranks: expected 1 to %d, got %u", MAX_RANKS,
+                    s->ranks);
+    if (!(s->skew >= 0 && s->skew <= LONGEST_SKEW))
+        return fail(PCOLL_EINVAL, "skew: expected 0 to %g ns, got %g", LONGEST_SKEW,
+                    s->skew);
+    return PCOLL_OK;
+}
+
+static pcoll_buffer buffer_of(const pcoll_skew *s)
+{
+    return (pcoll_buffer){.count = s->count, .dtype = PCOLL_FLOAT32, .op = PCOLL_SUM};
+}
+
+static int create_rank(struct pcoll_skew_run *run, uint32_t i,
+                       const pcoll_options *options)
+{
+    struct rank *r = &run->ranks[i];
+    pcoll_buffer buffer = buffer_of(&run->skew);
+    int rc = communicator_create(sim_endpoint(run->sim, i), NULL, &r->communicator);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = endpoint_create(r->communicator,
+                         &(struct endpoint_spec){.ranks = run->skew.ranks,
+                                                 .buffers = &buffer,
+                                                 .nbuffers = 1,
+                                                 .options = options,
+                                                 .create_domain = domain_single_create,
+                                                 .domain_arg = &i},
+                         &r->endpoint);
+    if (rc == PCOLL_OK)
+        rc = endpoint_open(r->endpoint);
+    return rc == PCOLL_OK
+               ? communicator_register(r->communicator, &r->endpoint->base, 0)
+               : rc;
+}
+
+static int create_all(struct pcoll_skew_run *run, const pcoll_options *options)
+{
+    const pcoll_skew *s = &run->skew;
+    int rc = sim_create(
+        &(struct sim_options){.size = s->ranks, .seed = s->seed, .network = s->network},
+        &run->sim);
+    if (rc != PCOLL_OK)
+        return rc;
+    run->ranks = calloc(s->ranks, sizeof *run->ranks);
+    run->masks = calloc(2 * bitset_words(s->ranks), sizeof *run->masks);
+    run->buffer = calloc(s->count ? s->count : 1, sizeof *run->buffer);
+    if (!run->ranks || !run->masks || !run->buffer)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", s->ranks);
+    for (uint32_t i = 0; i < s->ranks && rc == PCOLL_OK; i++)
+        rc = create_rank(run, i, options);
+    return rc;
+}
+
+int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
+                      pcoll_skew_run **out)
+{
+    uint64_t bytes;
+    int rc = pcoll_skew_memory(skew, options, &bytes); /* checks the arguments */
+    if (rc != PCOLL_OK)
+        return rc;
+    struct pcoll_skew_run *run = calloc(1, sizeof *run);
+    if (!run)
+        return fail(PCOLL_ENOMEM, "no memory for a simulation");
+    run->skew = *skew;
+    run->exact = options->late == PCOLL_LATE_DROP;
+    if ((rc = create_all(run, options)) != PCOLL_OK) {
+        pcoll_skew_free(&run);
+        return rc;
+    }
+    *out = run;
+    return PCOLL_OK;
+}
+
+int pcoll_skew_free(pcoll_skew_run **at)
+{
+    struct pcoll_skew_run *run = *at;
+    if (!run)
+        return PCOLL_OK;
+    for (uint32_t i = 0; run->ranks && i < run->skew.ranks; i++) {
+        struct rank *r = &run->ranks[i];
+        if (r->endpoint)
+            endpoint_destroy(&r->endpoint);
+        if (r->communicator)
+            communicator_destroy(&r->communicator);
+    }
+    if (run->sim)
+        sim_free(&run->sim);
+    free(run->ranks);
+    free(run->masks);
+    free(run->buffer);
+    free(run);
+    *at = NULL;
+    return PCOLL_OK;
+}
+
+static int start(struct pcoll_skew_run *run, uint32_t i)
+{
+    struct rank *r = &run->ranks[i];
+    struct domain *d = r->endpoint->domain;
+    enum deposit_outcome outcome;
+    const void *send[] = {run->buffer};
+    for (uint64_t e = 0; e < run->skew.count; e++)
+        run->buffer[e] = (float)(i % VALUES + 1);
+    int rc = d->ops->deposit(d, send, &outcome);
+    if (rc != PCOLL_OK)
+        return rc;
+    endpoint_deposited(r->endpoint, outcome);
+    r->started = sim_now(run->sim);
+    r->waiting = true;
+    return PCOLL_OK;
+}
+
+/* The sum over the mask is the same on all ranks: agreement is tested elsewhere. */
+static uint64_t count_wrong(struct pcoll_skew_run *run)
+{
+    uint64_t wrong = 0;
+    if (run->summed != run->round + 1) {
+        run->sum = 0;
+        for (uint32_t i = 0; i < run->skew.ranks; i++)
+            run->sum += bitset_has(run->masks, i) ? i % VALUES + 1 : 0;
+        run->summed = run->round + 1;
+    }
+    for (uint64_t e = 0; e < run->skew.count; e++)
+        wrong += run->buffer[e] != (float)run->sum;
+    return wrong;
+}
+
+static int finish(struct pcoll_skew_run *run, uint32_t i)
+{
+    struct rank *r = &run->ranks[i];
+    struct domain *d = r->endpoint->domain;
+    void *recv[] = {run->buffer};
+    pcoll_round round;
+    bool moved;
+    run->latency[i] = (double)(sim_now(run->sim) - r->started);
+    run->waiting--;
+    r->waiting = false;
+    int rc =
+        d->ops->deliver(d, run->round, UINT64_MAX, recv, &round, run->masks, &moved);
+    if (rc != PCOLL_OK)
+        return rc;
+    run->result.active = round.active;
+    run->result.wrong += run->exact ? count_wrong(run) : 0;
+    run->initiator = round.initiator;
+    if (moved)
+        communicator_notify(r->communicator, &r->endpoint->base);
+    return d->ops->change(d, member_finish);
+}
+
+/* Entered since it was last looked at? */
+static void watch_activation(struct pcoll_skew_run *run, struct rank *r)
+{
+    if (r->active ||
+        (r->endpoint->engine.current <= run->round && !r->endpoint->frozen))
+        return;
+    r->active = true;
+    run->last_active = sim_now(run->sim);
+}
+
+static int run_rank(struct pcoll_skew_run *run, uint32_t i)
+{
+    struct rank *r = &run->ranks[i];
+    struct domain *d = r->endpoint->domain;
+    while (communicator_poll(r->communicator) > 0)
+        ;
+    watch_activation(run, r);
+    int rc = communicator_check(r->communicator);
+    if (rc == PCOLL_OK && r->waiting && d->ops->ready(d))
+        rc = finish(run, i);
+    return rc;
+}
+
+static int begin(struct pcoll_skew_run *run, double *latency)
+{
+    run->latency = latency;
+    run->result = (pcoll_skew_result){.messages = sim_messages(run->sim)};
+    run->waiting = run->skew.ranks;
+    int64_t now = sim_now(run->sim), rest = sim_free_at(run->sim) - now;
+    if (now > LATEST)
+        return fail(PCOLL_EINVAL,
+                    "iterations: the simulated clock ends after %g years: fewer of "
+                    "them, or less skew",
+                    LATEST / 3.15576e16);
+    for (uint32_t i = 0; i < run->skew.ranks; i++) {
+        run->ranks[i].active = false;
+        sim_wake(run->sim, i, (rest > 0 ? rest : 0) + (int64_t)(run->skew.skew * i),
+                 START);
+    }
+    return PCOLL_OK;
+}
+
+int pcoll_skew_iterate(pcoll_skew_run *run, double *latency, pcoll_skew_result *result)
+{
+    struct sim_stop stop;
+    int rc = begin(run, latency);
+    while (rc == PCOLL_OK && sim_step(run->sim, &stop)) {
+        if (stop.woken && stop.token == START)
+            rc = start(run, stop.rank);
+        if (rc == PCOLL_OK)
+            rc = run_rank(run, stop.rank);
+    }
+    if (rc == PCOLL_OK && run->waiting)
+        rc = fail(PCOLL_EPROTOCOL, "%u ranks wait and nothing is left to happen",
+                  run->waiting);
+    if (rc != PCOLL_OK)
+        return rc;
+    run->round++;
+    run->result.messages = sim_messages(run->sim) - run->result.messages;
+    if (run->initiator >= 0)
+        run->result.activation =
+            (double)(run->last_active - run->ranks[run->initiator].started);
+    *result = run->result;
+    return PCOLL_OK;
+}
+
+int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
+                      uint64_t *bytes)
+{
+    struct round_shape shape;
+    struct algorithm_plan plan;
+    pcoll_buffer buffer = buffer_of(s);
+    struct endpoint_spec spec = {
+        .ranks = s->ranks, .buffers = &buffer, .nbuffers = 1, .options = options};
+    int rc = check(s);
+    if (rc == PCOLL_OK)
+        rc = options_check(options);
+    if (rc == PCOLL_OK)
+        rc = endpoint_lay_out(&spec, s->ranks, &shape, &plan);
+    if (rc != PCOLL_OK)
+        return rc;
+    uint64_t operations =
+        (uint64_t)activation_edges(s->ranks) + algorithm_operations(&plan, s->ranks);
+    uint64_t tables = 4096 + 256 * operations; /* schedule, engine, lanes, events */
+    uint64_t under_way = 2 * shape.message_bytes;
+    *bytes = s->ranks *
+             (domain_single_bytes(&shape, options) +
+              endpoint_bytes(&shape, &plan, &options->policy) + under_way + tables);
+    round_shape_destroy(&shape);
+    return PCOLL_OK;
+}

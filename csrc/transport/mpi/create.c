@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making the transport over MPI: a communicator of our own, the doorbells of the ranks
+ * on this machine, the receives for control messages. */
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "transport/mpi/internal.h"
+#include "transport/mpi/completion.h"
+
+/* Wait without burning a core: others may need it to get here. */
+static int patient_wait(MPI_Request *request, const char *what)
+{
+    long us = 10;
+    for (;;) {
+        int done;
+        int rc = mpi_check(mpi_test(request, &done), what);
+        if (rc != PCOLL_OK || done)
+            return rc;
+        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+        us = us < 500 ? 2 * us : 1000;
+    }
+}
+
+static int post_control_receives(struct mpi_transport *m)
+{
+    int rc = mpi_reserve(m, CONTROL_RECEIVES);
+    for (int i = 0; i < CONTROL_RECEIVES && rc == PCOLL_OK; i++) {
+        m->info[i] = (struct request_info){.kind = CONTROL_RECV};
+        rc = mpi_check(MPI_Recv_init(&m->inbox[i], sizeof m->inbox[i], MPI_BYTE,
+                                     MPI_ANY_SOURCE, CONTROL_TAG, m->comm,
+                                     &m->requests[i]),
+                       "MPI_Recv_init");
+        if (rc == PCOLL_OK)
+            rc = mpi_check(MPI_Start(&m->requests[i]), "MPI_Start");
+        if (rc == PCOLL_OK)
+            m->count = i + 1;
+    }
+    return rc;
+}
+
+struct card {
+    uint64_t neighborhood, pid, fd, cookie;
+};
+
+static int exchange(struct mpi_transport *m, const uint64_t *mine, int count,
+                    uint64_t *all)
+{
+    MPI_Request request;
+    int rc = mpi_check(MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
+                                      MPI_UINT64_T, m->comm, &request),
+                       "MPI_Iallgather");
+    return rc == PCOLL_OK ? patient_wait(&request, "MPI_Iallgather") : rc;
+}
+
+/* Ranks of one neighborhood can share memory if each of them can reach all of the
+ * others: they are named by the first of them. */
+static int find_hosts(struct mpi_transport *m, const struct card *all, bool reaches_all)
+{
+    uint32_t size = m->base.size;
+    uint64_t mine = reaches_all, *reach = calloc(size, sizeof *reach);
+    int rc = reach ? exchange(m, &mine, 1, reach)
+                   : fail(PCOLL_ENOMEM, "no memory for %u ranks", size);
+    for (uint32_t i = 0; i < size && rc == PCOLL_OK; i++) {
+        uint32_t first = size;
+        bool together = true;
+        for (uint32_t j = 0; j < size; j++) {
+            if (all[j].neighborhood != all[i].neighborhood)
+                continue;
+            first = first < j ? first : j;
+            together = together && reach[j];
+        }
+        m->hosts[i] = together ? first : i;
+        m->pids[i] = all[i].pid;
+    }
+    free(reach);
+    return rc;
+}
+
+/* Exchange where everybody's doorbell is; open those of this machine. */
+static int open_doorbells(struct mpi_transport *m, const struct doorbell *own)
+{
+    struct card mine = {doorbell_neighborhood(), (uint64_t)getpid(), (uint64_t)own->fd,
+                        own->page->cookie};
+    struct card *all = calloc(m->base.size, sizeof *all);
+    if (!all)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
+    bool reaches_all = true;
+    int rc = exchange(m, (const uint64_t *)&mine, 4, (uint64_t *)all);
+    for (uint32_t i = 0; i < m->base.size && rc == PCOLL_OK; i++) {
+        if (i == m->base.rank)
+            continue;
+        bool near = all[i].neighborhood == mine.neighborhood;
+        if (near)
+            m->doorbells[i] = doorbell_open(all[i].pid, all[i].fd, all[i].cookie);
+        if (!m->doorbells[i])
+            m->base.off_node = true;
+        reaches_all = reaches_all && (!near || m->doorbells[i]);
+    }
+    if (rc == PCOLL_OK)
+        rc = find_hosts(m, all, reaches_all);
+    free(all);
+    return rc;
+}
+
+static uint32_t usable_tags(MPI_Comm comm)
+{
+    int *upper, known = 0;
+    MPI_Comm_get_attr(comm, MPI_TAG_UB, &upper, &known);
+    return (uint32_t)(known ? *upper : 32767) - FIRST_DATA_TAG + 1;
+}
+
+static int duplicate(MPI_Comm comm, struct mpi_transport *m)
+{
+    MPI_Request request;
+    int rc = mpi_check(MPI_Comm_idup(comm, &m->comm, &request), "MPI_Comm_idup");
+    if (rc == PCOLL_OK)
+        rc = patient_wait(&request, "MPI_Comm_idup");
+    if (rc != PCOLL_OK)
+        return rc;
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    int rank, size, level;
+    MPI_Comm_rank(m->comm, &rank);
+    MPI_Comm_size(m->comm, &size);
+    MPI_Query_thread(&level);
+    m->base = (struct transport){.ops = &mpi_ops,
+                                 .rank = (uint32_t)rank,
+                                 .size = (uint32_t)size,
+                                 .tags = usable_tags(comm),
+                                 .threads = level == MPI_THREAD_MULTIPLE};
+    MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
+    return mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit");
+}
+
+int transport_mpi_create(const void *comm, const struct doorbell *own,
+                         struct transport **out)
+{
+    struct mpi_transport *m = calloc(1, sizeof *m);
+    if (!m)
+        return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    int rc = duplicate(*(const MPI_Comm *)comm, m);
+    if (rc != PCOLL_OK) {
+        free(m);
+        return rc;
+    }
+    m->doorbells = calloc(m->base.size, sizeof *m->doorbells);
+    m->hosts = calloc(m->base.size, sizeof *m->hosts);
+    m->pids = calloc(m->base.size, sizeof *m->pids);
+    rc = m->doorbells && m->hosts && m->pids
+             ? open_doorbells(m, own)
+             : fail(PCOLL_ENOMEM, "no memory for the doorbells");
+    m->base.hosts = m->hosts;
+    m->base.pids = m->pids;
+    m->base.doorbells = m->doorbells;
+    if (rc == PCOLL_OK)
+        rc = post_control_receives(m);
+    if (rc != PCOLL_OK) {
+        mpi_ops.destroy(&m->base);
+        return rc;
+    }
+    *out = &m->base;
+    return PCOLL_OK;
+}
+
+void mpi_free_doorbells(struct mpi_transport *m)
+{
+    for (uint32_t i = 0; m->doorbells && i < m->base.size; i++)
+        if (m->doorbells[i])
+            doorbell_close(m->doorbells[i]);
+    free(m->doorbells);
+    free(m->hosts);
+    free(m->pids);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of the transport over MPI, for its files: mpi.c (the seam), mpi_create.c,
+ * mpi_requests.c (the list of what is under way), mpi_native.c. */
+#ifndef PCOLL_TRANSPORT_MPI_INTERNAL_H
+#define PCOLL_TRANSPORT_MPI_INTERNAL_H
+
+#include <mpi.h>
+
+#include "transport/mpi/mpi_transport.h"
+
+enum {
+    CONTROL_TAG = 0,
+    FIRST_DATA_TAG = 1,
+    CONTROL_RECEIVES = 8,
+    BLOCK = 64,        /* unit of data messages */
+    LARGE_BLOCKS = 128 /* from here on MPI may want the receiver's help */
+};
+
+enum request_kind {
+    CONTROL_RECV,
+    CONTROL_SEND,
+    DATA_SEND,
+    DATA_RECV,
+    AGREEMENT,
+    NATIVE
+};
+
+/* What belongs to requests[i]. */
+struct request_info {
+    enum request_kind kind;
+    uint32_t peer;
+    uint64_t cookie;
+    bool large;
+    bool at_once;            /* a send that was over when it was posted */
+    struct control *control; /* of one that is sent */
+};
+
+struct mpi_transport {
+    struct transport base;
+    MPI_Comm comm;
+    MPI_Datatype block;
+    MPI_Request *requests; /* the first CONTROL_RECEIVES are the control receives */
+    struct request_info *info;
+    int *done; /* indices, for MPI_Testsome */
+    MPI_Status *statuses;
+    struct transport_event
+        *events; /* those handed out last: only a poll may move them */
+    int events_capacity;
+    int count, capacity;
+    int pending_sends;                /* and native calls */
+    struct doorbell_page **doorbells; /* of peers on this machine, else NULL */
+    uint64_t *hosts, *pids;
+    struct control inbox[CONTROL_RECEIVES]; /* a ring */
+    bool arrived[CONTROL_RECEIVES];
+    uint32_t sources[CONTROL_RECEIVES];
+    int next_control;
+};
+
+/* MPI's names of what it knows of ours (mpi_reduction.c), else its null handles. */
+MPI_Datatype mpi_type_of(int dtype);
+MPI_Op mpi_op_of(int op);
+
+extern const struct transport_ops mpi_ops; /* mpi.c */
+
+/* Room for so many requests. */
+int mpi_reserve(struct mpi_transport *m, int wanted);
+/* Where the next request goes; it is in the list once m->count is counted up. */
+int mpi_next_request(struct mpi_transport *m, struct request_info info,
+                     MPI_Request **request);
+/* Take finished requests out of the list, the last ones into their places. */
+void mpi_compact_requests(struct mpi_transport *m);
+
+void mpi_free_doorbells(struct mpi_transport *m);
+
+/* mpi_native.c, as in the seam. */
+int mpi_native_open(struct transport *t, struct channel **channel);
+int mpi_native_opened(struct transport *t, struct channel *channel);
+void mpi_native_close(struct transport *t, struct channel *channel);
+int mpi_native_call(struct transport *t, struct channel *channel,
+                    const struct native_call *call, uint64_t cookie);
+
+#endif

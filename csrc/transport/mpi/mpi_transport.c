@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transport over MPI. One duplicated communicator, point-to-point messages in units
+ * of 64 bytes where that goes (so that int counts reach 128 GiB), one tag for control
+ * messages with a few receives always posted for it, the other tags for data.
+ *
+ * After every message to a rank on this machine its doorbell is rung; again when a send
+ * that MPI did not deliver at once has gone through, and when a large receive is posted
+ * or over, because the sender may have to do something about it.
+ *
+ * One thread at a time: the holder of the progress lock.
+ */
+#include <limits.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "transport/mpi/internal.h"
+#include "transport/mpi/completion.h"
+
+static struct mpi_transport *of(struct transport *t)
+{
+    return (struct mpi_transport *)t;
+}
+
+static void ring(struct mpi_transport *m, uint32_t peer)
+{
+    if (m->doorbells[peer])
+        doorbell_ring(m->doorbells[peer]);
+}
+
+/* The send just posted joins the list; its receiver is told. */
+static void begin_send(struct mpi_transport *m, uint32_t peer)
+{
+    int over = 0;
+    mpi_get_status(m->requests[m->count], &over);
+    m->info[m->count++].at_once = over;
+    m->pending_sends += !over;
+    ring(m, peer);
+}
+
+/* How MPI is told of so many bytes. Sender and receiver may choose differently. */
+struct extent {
+    int count;
+    MPI_Datatype type;
+    bool made; /* for this message */
+};
+
+static int extent_of(struct mpi_transport *m, size_t bytes, struct extent *e)
+{
+    *e = (struct extent){.count = (int)(bytes / BLOCK), .type = m->block};
+    if (bytes % BLOCK == 0)
+        return PCOLL_OK;
+    int rest = (int)(bytes % BLOCK);
+    if (bytes <= INT_MAX) {
+        *e = (struct extent){.count = (int)bytes, .type = MPI_BYTE};
+        return PCOLL_OK;
+    }
+    *e = (struct extent){.count = 1, .made = true};
+    int rc = mpi_check(
+        MPI_Type_create_struct(2, (int[]){(int)(bytes / BLOCK), rest},
+                               (MPI_Aint[]){0, (MPI_Aint)(bytes - (size_t)rest)},
+                               (MPI_Datatype[]){m->block, MPI_BYTE}, &e->type),
+        "MPI_Type_create_struct");
+    return rc == PCOLL_OK ? mpi_check(MPI_Type_commit(&e->type), "MPI_Type_commit")
+                          : rc;
+}
+
+/* MPI keeps a type for as long as a message uses it. */
+static void extent_end(struct extent *e)
+{
+    if (e->made)
+        MPI_Type_free(&e->type);
+}
+
+static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
+                    size_t bytes, uint64_t cookie)
+{
+    struct mpi_transport *m = of(t);
+    MPI_Request *request;
+    int rc =
+        mpi_next_request(m,
+                         (struct request_info){.kind = DATA_SEND,
+                                               .peer = peer,
+                                               .cookie = cookie,
+                                               .large = bytes >= LARGE_BLOCKS * BLOCK},
+                         &request);
+    struct extent e;
+    if (rc == PCOLL_OK)
+        rc = extent_of(m, bytes, &e);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = mpi_check(MPI_Isend(data, e.count, e.type, (int)peer,
+                             FIRST_DATA_TAG + (int)tag, m->comm, request),
+                   "MPI_Isend");
+    extent_end(&e);
+    if (rc != PCOLL_OK)
+        return rc;
+    begin_send(m, peer);
+    return PCOLL_OK;
+}
+
+static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data,
+                    size_t capacity, uint64_t cookie)
+{
+    struct mpi_transport *m = of(t);
+    MPI_Request *request;
+    bool large = capacity >= LARGE_BLOCKS * BLOCK;
+    int rc = mpi_next_request(
+        m,
+        (struct request_info){
+            .kind = DATA_RECV, .peer = peer, .cookie = cookie, .large = large},
+        &request);
+    struct extent e;
+    if (rc == PCOLL_OK)
+        rc = extent_of(m, capacity, &e);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = mpi_check(MPI_Irecv(data, e.count, e.type, (int)peer,
+                             FIRST_DATA_TAG + (int)tag, m->comm, request),
+                   "MPI_Irecv");
+    extent_end(&e);
+    if (rc != PCOLL_OK)
+        return rc;
+    m->count++;
+    if (large)
+        ring(m, peer);
+    return PCOLL_OK;
+}
+
+/* Most are over at once: they never enter the list. */
+static int mpi_control(struct transport *t, uint32_t peer,
+                       const struct control *message)
+{
+    struct mpi_transport *m = of(t);
+    struct control *copy = malloc(sizeof *copy);
+    if (!copy)
+        return fail(PCOLL_ENOMEM, "no memory for a control message");
+    *copy = *message;
+    MPI_Request *request;
+    int over = 0;
+    int rc = mpi_next_request(
+        m, (struct request_info){.kind = CONTROL_SEND, .peer = peer, .control = copy},
+        &request);
+    if (rc == PCOLL_OK)
+        rc = mpi_check(MPI_Isend(copy, sizeof *copy, MPI_BYTE, (int)peer, CONTROL_TAG,
+                                 m->comm, request),
+                       "MPI_Isend");
+    if (rc == PCOLL_OK)
+        rc = mpi_check(mpi_test(request, &over), "MPI_Test");
+    if (rc != PCOLL_OK || over)
+        free(copy);
+    if (rc != PCOLL_OK)
+        return rc;
+    m->count += !over;
+    m->pending_sends += !over;
+    ring(m, peer);
+    return PCOLL_OK;
+}
+
+static int64_t mpi_now(const struct transport *t)
+{
+    (void)t;
+    return clock_ns();
+}
+
+static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agree_op op,
+                     uint64_t cookie)
+{
+    struct mpi_transport *m = of(t);
+    MPI_Request *request;
+    int rc = mpi_next_request(
+        m, (struct request_info){.kind = AGREEMENT, .cookie = cookie}, &request);
+    if (rc == PCOLL_OK)
+        rc = mpi_check(MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T,
+                                      op == AGREE_SUM ? MPI_SUM : MPI_MAX, m->comm,
+                                      request),
+                       "MPI_Iallreduce");
+    if (rc == PCOLL_OK)
+        m->count++;
+    return rc;
+}
+
+/* One that did not go at once may have been delivered only now, after its ring. */
+static void end_send(struct mpi_transport *m, const struct request_info *info)
+{
+    m->pending_sends -= !info->at_once;
+    if (!info->at_once)
+        ring(m, info->peer);
+}
+
+/* The event of a finished request, if it makes one. */
+static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
+                     struct transport_event *event)
+{
+    const struct request_info *info = &m->info[i];
+    MPI_Count bytes = 0;
+    switch (info->kind) {
+    case CONTROL_RECV:
+        m->arrived[i] = true;
+        m->sources[i] = (uint32_t)status->MPI_SOURCE;
+        return false;
+    case CONTROL_SEND:
+        free(info->control);
+        end_send(m, info);
+        return false;
+    case DATA_SEND:
+        end_send(m, info);
+        break;
+    case DATA_RECV:
+        MPI_Get_elements_x(status, MPI_BYTE, &bytes);
+        if (info->large)
+            ring(m, info->peer);
+        break;
+    case NATIVE:
+        m->pending_sends--;
+        break;
+    case AGREEMENT:
+        *event =
+            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = info->cookie};
+        return true;
+    }
+    *event = (struct transport_event){
+        .kind = TRANSPORT_DONE, .cookie = info->cookie, .bytes = (size_t)bytes};
+    return true;
+}
+
+/* Room for an event of every request. */
+static int reserve_events(struct mpi_transport *m)
+{
+    if (m->capacity <= m->events_capacity)
+        return PCOLL_OK;
+    void *events = realloc(m->events, (size_t)m->capacity * sizeof *m->events);
+    if (!events)
+        return fail(PCOLL_ENOMEM, "no memory for %d events", m->capacity);
+    m->events = events;
+    m->events_capacity = m->capacity;
+    return PCOLL_OK;
+}
+
+/* The receives of control messages are posted in a ring, so messages fill it in their
+ * order; MPI may tell of a later one first. Those that are next become events, and
+ * their receives the last of the ring. */
+static int take_controls(struct mpi_transport *m, int *made)
+{
+    int rc = PCOLL_OK;
+    while (m->arrived[m->next_control] && rc == PCOLL_OK) {
+        int at = m->next_control;
+        m->events[(*made)++] = (struct transport_event){.kind = TRANSPORT_CONTROL,
+                                                        .source = m->sources[at],
+                                                        .control = m->inbox[at]};
+        m->arrived[at] = false;
+        m->next_control = (at + 1) % CONTROL_RECEIVES;
+        rc = mpi_check(MPI_Start(&m->requests[at]), "MPI_Start");
+    }
+    return rc;
+}
+
+static int mpi_poll(struct transport *t, const struct transport_event **events)
+{
+    struct mpi_transport *m = of(t);
+    int finished;
+    int rc = reserve_events(m);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc =
+        mpi_check(mpi_test_some(m->count, m->requests, &finished, m->done, m->statuses),
+                  "MPI_Testsome");
+    if (rc != PCOLL_OK)
+        return rc;
+    if (finished == MPI_UNDEFINED || finished == 0)
+        return 0;
+    int made = 0;
+    for (int i = 0; i < finished; i++)
+        made += to_event(m, m->done[i], &m->statuses[i], &m->events[made]);
+    rc = take_controls(m, &made);
+    if (rc != PCOLL_OK)
+        return rc;
+    mpi_compact_requests(m);
+    *events = m->events;
+    return made;
+}
+
+static int mpi_pending_sends(const struct transport *t)
+{
+    return ((const struct mpi_transport *)t)->pending_sends;
+}
+
+static void mpi_destroy(struct transport *t)
+{
+    struct mpi_transport *m = of(t);
+    for (int i = 0; i < CONTROL_RECEIVES && i < m->count; i++) {
+        if (!m->arrived[i]) {
+            MPI_Cancel(&m->requests[i]);
+            MPI_Wait(&m->requests[i], MPI_STATUS_IGNORE);
+        }
+        MPI_Request_free(&m->requests[i]);
+    }
+    for (int i = CONTROL_RECEIVES; i < m->count; i++) {
+        MPI_Wait(&m->requests[i], MPI_STATUS_IGNORE);
+        free(m->info[i].control);
+    }
+    MPI_Type_free(&m->block);
+    MPI_Comm_free(&m->comm);
+    mpi_free_doorbells(m);
+    free(m->requests);
+    free(m->info);
+    free(m->done);
+    free(m->statuses);
+    free(m->events);
+    free(m);
+}
+
+const struct transport_ops mpi_ops = {.send = mpi_send,
+                                      .recv = mpi_recv,
+                                      .control = mpi_control,
+                                      .agree = mpi_agree,
+                                      .open = mpi_native_open,
+                                      .opened = mpi_native_opened,
+                                      .close = mpi_native_close,
+                                      .native = mpi_native_call,
+                                      .poll = mpi_poll,
+                                      .pending = mpi_pending_sends,
+                                      .now = mpi_now,
+                                      .destroy = mpi_destroy};

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transport over MPI, and what else of MPI the handles need: the state kept on a
+ * communicator and on the process, and the end of both.
+ */
+#ifndef PCOLL_TRANSPORT_MPI_MPI_TRANSPORT_H
+#define PCOLL_TRANSPORT_MPI_MPI_TRANSPORT_H
+
+#include "base/doorbell.h"
+#include "transport/transport.h"
+
+/* PCOLL_OK, or PCOLL_EMPI with MPI's own message for its error code. */
+int mpi_check(int mpi_error, const char *what);
+
+/* Between MPI_Init and the end of MPI_Finalize? */
+bool mpi_is_running(void);
+
+/* PCOLL_EINVAL unless *comm is a usable intra-communicator of an MPI that is running.
+ */
+int mpi_check_comm(const void *comm);
+/* This process in MPI_COMM_WORLD, and its size. */
+void mpi_world(uint32_t *rank, uint32_t *size);
+
+/* This rank and the number of ranks. */
+void mpi_comm_shape(const void *comm, uint32_t *rank, uint32_t *size);
+/* Is that what MPI calls nobody? */
+bool mpi_is_proc_null(int rank);
+
+/*
+ * Duplicate *comm and make a transport of it. Collective. Peers on this machine are
+ * rung through their doorbells.
+ */
+int transport_mpi_create(const void *comm, const struct doorbell *own,
+                         struct transport **out);
+
+/* To look for a state and make it if there is none, as one step. */
+void mpi_lock_states(void);
+void mpi_unlock_states(void);
+
+/* State kept on a communicator; gone() is called with it when the communicator is
+ * freed. */
+void *mpi_comm_state(const void *comm);
+int mpi_set_comm_state(const void *comm, void *state, void (*gone)(void *));
+
+/* The state of this process; gone() is called at the beginning of MPI_Finalize. */
+void *mpi_process_state(void);
+int mpi_set_process_state(void *state, void (*gone)(void *));
+
+#endif

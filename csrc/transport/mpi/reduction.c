@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reductions by MPI_Reduce_local. Everything that would make one fail is looked for
+ * when it is made: a predefined op is tried on one element of zeros, because only MPI
+ * knows which ops its datatypes take.
+ *
+ * Predefined datatypes may have gaps (MPI_DOUBLE_INT): nobody minds if these travel.
+ * In a derived one a gap may be somebody's data, so it is refused.
+ */
+#include "transport/mpi/reduction.h"
+
+#include <mpi.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "transport/mpi/internal.h"
+
+/* Elements in one call, whose count is an int. */
+static const size_t most_elements = (size_t)1 << 30;
+
+struct mpi_reduction {
+    struct user_reduction base;
+    MPI_Datatype type;
+    MPI_Op op;
+    bool owns_type;
+};
+
+MPI_Datatype mpi_type_of(int dtype)
+{
+    const MPI_Datatype types[] = {
+        [PCOLL_FLOAT32] = MPI_FLOAT,
+        [PCOLL_FLOAT64] = MPI_DOUBLE,
+        [PCOLL_INT32] = MPI_INT32_T,
+        [PCOLL_INT64] = MPI_INT64_T,
+        [PCOLL_FLOAT16] = MPI_DATATYPE_NULL,
+        [PCOLL_BFLOAT16] = MPI_DATATYPE_NULL,
+        [PCOLL_COMPLEX64] = MPI_C_FLOAT_COMPLEX,
+        [PCOLL_COMPLEX128] = MPI_C_DOUBLE_COMPLEX,
+        [PCOLL_INT8] = MPI_INT8_T,
+        [PCOLL_INT16] = MPI_INT16_T,
+        [PCOLL_UINT8] = MPI_UINT8_T,
+        [PCOLL_UINT16] = MPI_UINT16_T,
+        [PCOLL_UINT32] = MPI_UINT32_T,
+        [PCOLL_UINT64] = MPI_UINT64_T,
+        [PCOLL_BOOL] = MPI_C_BOOL,
+    };
+    bool known = dtype >= 0 && dtype < PCOLL_MPI_TYPE;
+    return known ? types[dtype] : MPI_DATATYPE_NULL;
+}
+
+MPI_Op mpi_op_of(int op)
+{
+    const MPI_Op ops[] = {
+        [PCOLL_SUM] = MPI_SUM,   [PCOLL_PROD] = MPI_PROD, [PCOLL_MIN] = MPI_MIN,
+        [PCOLL_MAX] = MPI_MAX,   [PCOLL_LAND] = MPI_LAND, [PCOLL_LOR] = MPI_LOR,
+        [PCOLL_LXOR] = MPI_LXOR, [PCOLL_BAND] = MPI_BAND, [PCOLL_BOR] = MPI_BOR,
+        [PCOLL_BXOR] = MPI_BXOR,
+    };
+    return op >= 0 && op < PCOLL_MPI_OP ? ops[op] : MPI_OP_NULL;
+}
+
+static MPI_Datatype type_of(const pcoll_buffer *b)
+{
+    if (b->dtype == PCOLL_MPI_TYPE)
+        return b->mpi_type ? *(const MPI_Datatype *)b->mpi_type : MPI_DATATYPE_NULL;
+    return mpi_type_of(b->dtype);
+}
+
+static MPI_Op op_of(const pcoll_buffer *b)
+{
+    if (b->op == PCOLL_MPI_OP)
+        return b->mpi_op ? *(const MPI_Op *)b->mpi_op : MPI_OP_NULL;
+    return mpi_op_of(b->op);
+}
+
+/* Of those that reduce. */
+static bool op_is_predefined(MPI_Op op)
+{
+    return op == MPI_SUM || op == MPI_PROD || op == MPI_MIN || op == MPI_MAX ||
+           op == MPI_LAND || op == MPI_LOR || op == MPI_LXOR || op == MPI_BAND ||
+           op == MPI_BOR || op == MPI_BXOR || op == MPI_MAXLOC || op == MPI_MINLOC;
+}
+
+static int check_op(MPI_Op op, int index)
+{
+    int commutes = 0;
+    if (op == MPI_OP_NULL)
+        return fail(PCOLL_EINVAL, "op: buffer %d: expected an op, got MPI.OP_NULL",
+                    index);
+    if (op == MPI_REPLACE || op == MPI_NO_OP)
+        return fail(PCOLL_EINVAL,
+                    "op: buffer %d: expected one that reduces, got MPI.REPLACE or "
+                    "MPI.NO_OP, which are for windows",
+                    index);
+    int rc = mpi_check(MPI_Op_commutative(op, &commutes), "MPI_Op_commutative");
+    if (rc == PCOLL_OK && !commutes)
+        rc =
+            fail(PCOLL_EINVAL,
+                 "op: buffer %d: expected one that was created as commutative (late "
+                 "contributions have no fixed place in an order), got one that was not",
+                 index);
+    return rc;
+}
+
+/* The older call refuses datatypes that were made with large counts. */
+static int is_derived(MPI_Datatype type, bool *derived)
+{
+    int combiner;
+#if MPI_VERSION >= 4
+    MPI_Count integers, addresses, large, types;
+    int rc =
+        MPI_Type_get_envelope_c(type, &integers, &addresses, &large, &types, &combiner);
+#else
+    int integers, addresses, types;
+    int rc = MPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
+#endif
+    *derived = rc != MPI_SUCCESS || combiner != MPI_COMBINER_NAMED;
+    return mpi_check(rc, "MPI_Type_get_envelope");
+}
+
+/* *element: bytes from one element to the next. */
+static int measure(MPI_Datatype type, bool derived, int index, size_t *element)
+{
+    MPI_Count lb, extent, true_lb, true_extent, size;
+    int rc =
+        mpi_check(MPI_Type_get_extent_x(type, &lb, &extent), "MPI_Type_get_extent");
+    if (rc == PCOLL_OK)
+        rc = mpi_check(MPI_Type_get_true_extent_x(type, &true_lb, &true_extent),
+                       "MPI_Type_get_true_extent");
+    if (rc == PCOLL_OK)
+        rc = mpi_check(MPI_Type_size_x(type, &size), "MPI_Type_size");
+    if (rc != PCOLL_OK)
+        return rc;
+    if (size < 1)
+        return fail(PCOLL_EINVAL,
+                    "datatype: buffer %d: expected elements of 1 byte or "
+                    "more, got a datatype of size %lld",
+                    index, (long long)size);
+    bool inside = lb == 0 && true_lb == 0 && true_extent <= extent;
+    if (!inside || (derived && (extent != size || true_extent != size)))
+        return fail(PCOLL_EINVAL,
+                    "datatype: buffer %d: expected one without gaps, got size %lld, "
+                    "extent %lld, lower bound %lld",
+                    index, (long long)size, (long long)extent, (long long)lb);
+    *element = (size_t)extent;
+    return PCOLL_OK;
+}
+
+static int combine(struct user_reduction *user, void *inout, const void *left,
+                   size_t count)
+{
+    const struct mpi_reduction *r = (const struct mpi_reduction *)user;
+    int rc = PCOLL_OK;
+    for (size_t done = 0; done < count && rc == PCOLL_OK; done += most_elements) {
+        size_t now = count - done < most_elements ? count - done : most_elements;
+        size_t at = done * user->element;
+        rc = mpi_check(MPI_Reduce_local((const char *)left + at, (char *)inout + at,
+                                        (int)now, r->type, r->op),
+                       "MPI_Reduce_local");
+    }
+    return rc;
+}
+
+static void destroy(struct user_reduction *user)
+{
+    struct mpi_reduction *r = (struct mpi_reduction *)user;
+    if (r->owns_type)
+        MPI_Type_free(&r->type);
+    free(r);
+}
+
+/* A predefined op on zeros: does MPI define it for the datatype? */
+static int try_once(struct mpi_reduction *r, int index)
+{
+    char *zeros = calloc(2, r->base.element);
+    if (!zeros)
+        return fail(PCOLL_ENOMEM, "no memory for two elements");
+    int rc = combine(&r->base, zeros, zeros + r->base.element, 1);
+    free(zeros);
+    if (rc != PCOLL_OK)
+        return fail(PCOLL_EINVAL,
+                    "op: buffer %d: MPI does not define this op for this datatype",
+                    index);
+    return PCOLL_OK;
+}
+
+/* May this pair reduce? *derived: a datatype that its user made. */
+static int judge(struct mpi_reduction *r, MPI_Datatype type, MPI_Op op, int index,
+                 bool *derived)
+{
+    int rc = check_op(op, index);
+    if (rc == PCOLL_OK && type == MPI_DATATYPE_NULL)
+        rc = fail(PCOLL_EINVAL,
+                  "datatype: buffer %d: expected one that MPI knows, got "
+                  "MPI.DATATYPE_NULL, or a dtype that MPI has none for",
+                  index);
+    if (rc == PCOLL_OK)
+        rc = is_derived(type, derived);
+    if (rc == PCOLL_OK)
+        rc = measure(type, *derived, index, &r->base.element);
+    if (rc != PCOLL_OK)
+        return rc;
+    r->op = op;
+    r->type = type;
+    if (*derived && op_is_predefined(op))
+        return fail(PCOLL_EINVAL,
+                    "op: buffer %d: expected an op of your own for a derived datatype, "
+                    "got a predefined one, which MPI does not define for it",
+                    index);
+    return op_is_predefined(op) ? try_once(r, index) : PCOLL_OK;
+}
+
+/* A derived datatype may be freed by its user. Predefined ones are used as they are: an
+ * op of a user may look at which one it is given. */
+static int keep_type(struct mpi_reduction *r)
+{
+    int rc = mpi_check(MPI_Type_dup(r->type, &r->type), "MPI_Type_dup");
+    r->owns_type = rc == PCOLL_OK;
+    return rc == PCOLL_OK ? mpi_check(MPI_Type_commit(&r->type), "MPI_Type_commit")
+                          : rc;
+}
+
+int mpi_reduction_create(const pcoll_buffer *buffer, int index,
+                         struct user_reduction **out)
+{
+    bool derived;
+    struct mpi_reduction *r = calloc(1, sizeof *r);
+    if (!r)
+        return fail(PCOLL_ENOMEM, "no memory for a reduction");
+    r->base = (struct user_reduction){.combine = combine, .free = destroy};
+    int rc = judge(r, type_of(buffer), op_of(buffer), index, &derived);
+    if (rc == PCOLL_OK && derived)
+        rc = keep_type(r);
+    if (rc != PCOLL_OK) {
+        destroy(&r->base);
+        return rc;
+    }
+    *out = &r->base;
+    return PCOLL_OK;
+}
+
+int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
+                      const void *mpi_op, int index)
+{
+    bool derived;
+    struct mpi_reduction *r = (struct mpi_reduction *)user, next = {.base = *user};
+    if (!mpi_type || !mpi_op)
+        return fail(PCOLL_EINVAL,
+                    "buffer %d: expected addresses of a datatype and of an op, got "
+                    "NULL",
+                    index);
+    int rc = judge(&next, *(const MPI_Datatype *)mpi_type, *(const MPI_Op *)mpi_op,
+                   index, &derived);
+    if (rc == PCOLL_OK && next.base.element != user->element)
+        rc = fail(PCOLL_EINVAL,
+                  "datatype: buffer %d: expected elements of %zu bytes, as the handle "
+                  "was made for, got %zu",
+                  index, user->element, next.base.element);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (r->owns_type)
+        MPI_Type_free(&r->type);
+    *r = next;
+    return PCOLL_OK;
+}

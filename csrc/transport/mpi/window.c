@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The window over MPI: passive target, one lock_all for life. Its memory is allocated
+ * by MPI: with memory of the user's, both MPIs make an access wait until the target
+ * calls MPI. Within a node nobody's help is needed; between nodes the target's agent
+ * gives it.
+ */
+#include "transport/mpi/window.h"
+
+#include <mpi.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "transport/mpi/mpi_transport.h"
+#include "transport/mpi/completion.h"
+
+enum { MAX_REQUESTS = 16 };
+
+struct window_mpi {
+    struct window base;
+    MPI_Win win;
+    MPI_Comm comm;
+    size_t bytes;
+    bool *far;
+    MPI_Request requests[MAX_REQUESTS];
+    int under_way;
+};
+
+static struct window_mpi *of(struct window *w)
+{
+    return (struct window_mpi *)w;
+}
+
+static MPI_Win win_of(struct window *w)
+{
+    return of(w)->win;
+}
+
+/* For all requests, without burning a core. */
+static int wait_patiently(struct window_mpi *m)
+{
+    long us = 10;
+    for (int done = 0; m->under_way; us = us < 100 ? 2 * us : 200) {
+        int rc =
+            mpi_check(mpi_test_all(m->under_way, m->requests, &done), "MPI_Testall");
+        if (rc != PCOLL_OK)
+            return rc;
+        if (done)
+            m->under_way = 0;
+        else
+            nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+    }
+    return PCOLL_OK;
+}
+
+/* Where the next request goes, NULL after a failure. */
+static MPI_Request *next_request(struct window *w)
+{
+    struct window_mpi *m = of(w);
+    if (m->under_way == MAX_REQUESTS && wait_patiently(m) != PCOLL_OK)
+        return NULL;
+    return &m->requests[m->under_way];
+}
+
+/* It has been begun. */
+static int begun(struct window *w, int mpi_error, const char *what)
+{
+    int rc = mpi_check(mpi_error, what);
+    of(w)->under_way += rc == PCOLL_OK;
+    return rc;
+}
+
+static MPI_Datatype type_of(int dtype)
+{
+    return dtype == PCOLL_INT64     ? MPI_INT64_T
+           : dtype == PCOLL_FLOAT64 ? MPI_DOUBLE
+                                    : MPI_FLOAT;
+}
+
+/* MPI counts in int; a message is a chunk, far below. */
+static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_t bytes)
+{
+    MPI_Aint at = (MPI_Aint)offset;
+    int n = (int)bytes, target = (int)peer;
+    if (!window_is_far(w, peer))
+        return mpi_check(MPI_Get(into, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
+                         "MPI_Get");
+    MPI_Request *request = next_request(w);
+    return request ? begun(w,
+                           MPI_Rget(into, n, MPI_BYTE, target, at, n, MPI_BYTE,
+                                    win_of(w), request),
+                           "MPI_Rget")
+                   : PCOLL_EMPI;
+}
+
+static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
+               size_t bytes)
+{
+    MPI_Aint at = (MPI_Aint)offset;
+    int n = (int)bytes, target = (int)peer;
+    if (!window_is_far(w, peer))
+        return mpi_check(MPI_Put(from, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
+                         "MPI_Put");
+    MPI_Request *request = next_request(w);
+    return request ? begun(w,
+                           MPI_Rput(from, n, MPI_BYTE, target, at, n, MPI_BYTE,
+                                    win_of(w), request),
+                           "MPI_Rput")
+                   : PCOLL_EMPI;
+}
+
+static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
+               int dtype, size_t count)
+{
+    MPI_Aint at = (MPI_Aint)offset;
+    MPI_Datatype type = type_of(dtype);
+    int n = (int)count, target = (int)peer;
+    if (!window_is_far(w, peer))
+        return mpi_check(
+            MPI_Accumulate(from, n, type, target, at, n, type, MPI_SUM, win_of(w)),
+            "MPI_Accumulate");
+    MPI_Request *request = next_request(w);
+    return request ? begun(w,
+                           MPI_Raccumulate(from, n, type, target, at, n, type, MPI_SUM,
+                                           win_of(w), request),
+                           "MPI_Raccumulate")
+                   : PCOLL_EMPI;
+}
+
+/* `into` becomes what was there before `from` was added, or NULL was not. */
+static int get_and_add(struct window *w, uint32_t peer, size_t offset, const void *from,
+                       void *into, int dtype, size_t count)
+{
+    MPI_Aint at = (MPI_Aint)offset;
+    MPI_Datatype type = type_of(dtype);
+    MPI_Op op = from ? MPI_SUM : MPI_NO_OP;
+    int n = (int)count, target = (int)peer, given = from ? n : 0;
+    if (!window_is_far(w, peer))
+        return mpi_check(MPI_Get_accumulate(from, given, type, into, n, type, target,
+                                            at, n, type, op, win_of(w)),
+                         "MPI_Get_accumulate");
+    MPI_Request *request = next_request(w);
+    return request ? begun(w,
+                           MPI_Rget_accumulate(from, given, type, into, n, type, target,
+                                               at, n, type, op, win_of(w), request),
+                           "MPI_Rget_accumulate")
+                   : PCOLL_EMPI;
+}
+
+static int get_sums(struct window *w, uint32_t peer, size_t offset, void *into,
+                    int dtype, size_t count)
+{
+    return get_and_add(w, peer, offset, NULL, into, dtype, count);
+}
+
+static int complete(struct window *w, uint32_t peer)
+{
+    if (window_is_far(w, peer))
+        return wait_patiently(of(w));
+    return mpi_check(MPI_Win_flush_local((int)peer, win_of(w)), "MPI_Win_flush_local");
+}
+
+/* A request of MPI's is a number or a pointer. */
+static MPI_Request request_of(const struct window_get *get)
+{
+    MPI_Request request;
+    memcpy(&request, &get->request, sizeof request);
+    return request;
+}
+
+static void keep_request(struct window_get *get, MPI_Request request)
+{
+    get->request = 0;
+    memcpy(&get->request, &request, sizeof request);
+}
+
+static int begin_get(struct window *w, uint32_t peer, size_t offset, void *into,
+                     size_t bytes, struct window_get *g)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    int rc = PCOLL_OK;
+    if (window_is_far(w, peer))
+        rc = mpi_check(MPI_Rget(into, (int)bytes, MPI_BYTE, (int)peer, (MPI_Aint)offset,
+                                (int)bytes, MPI_BYTE, win_of(w), &request),
+                       "MPI_Rget");
+    else {
+        rc = get(w, peer, offset, into, bytes);
+        if (rc == PCOLL_OK)
+            rc = complete(w, peer);
+    }
+    keep_request(g, request);
+    return rc;
+}
+
+static int is_over(struct window *w, struct window_get *g, bool *over)
+{
+    MPI_Request request = request_of(g);
+    int done = 0;
+    int rc = mpi_check(mpi_test(&request, &done), "MPI_Test");
+    (void)w;
+    keep_request(g, request);
+    *over = done;
+    return rc;
+}
+
+static int flush(struct window *w, uint32_t peer)
+{
+    int rc = wait_patiently(of(w));
+    return rc == PCOLL_OK
+               ? mpi_check(MPI_Win_flush((int)peer, win_of(w)), "MPI_Win_flush")
+               : rc;
+}
+
+static int fetch_add(struct window *w, uint32_t peer, size_t offset, int64_t delta,
+                     int64_t *before)
+{
+    int rc;
+    if (window_is_far(w, peer))
+        rc =
+            get_and_add(w, peer, offset, delta ? &delta : NULL, before, PCOLL_INT64, 1);
+    else
+        rc = mpi_check(MPI_Fetch_and_op(&delta, before, MPI_INT64_T, (int)peer,
+                                        (MPI_Aint)offset, delta ? MPI_SUM : MPI_NO_OP,
+                                        win_of(w)),
+                       "MPI_Fetch_and_op");
+    return rc == PCOLL_OK ? flush(w, peer) : rc;
+}
+
+static int compare_swap(struct window *w, uint32_t peer, size_t offset,
+                        int64_t expected, int64_t desired, int64_t *before)
+{
+    int rc = mpi_check(MPI_Compare_and_swap(&desired, &expected, before, MPI_INT64_T,
+                                            (int)peer, (MPI_Aint)offset, win_of(w)),
+                       "MPI_Compare_and_swap");
+    return rc == PCOLL_OK ? flush(w, peer) : rc;
+}
+
+static int sync_stores(struct window *w)
+{
+    return mpi_check(MPI_Win_sync(win_of(w)), "MPI_Win_sync");
+}
+
+/* Whole pages: of memory in a file, or else of this process's own. */
+static void retire(struct window *w)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)w->memory + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)w->memory + of(w)->bytes) / page * page;
+    if (end > begin && madvise((void *)begin, end - begin, MADV_REMOVE))
+        madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+static void destroy(struct window *w)
+{
+    struct window_mpi *m = of(w);
+    if (m->win != MPI_WIN_NULL) {
+        MPI_Win_unlock_all(m->win);
+        MPI_Win_free(&m->win);
+    }
+    if (m->comm != MPI_COMM_NULL)
+        MPI_Comm_free(&m->comm);
+    free(m->far);
+    free(m);
+}
+
+static const struct window_ops ops = {.get = get,
+                                      .put = put,
+                                      .add = add,
+                                      .get_sums = get_sums,
+                                      .complete = complete,
+                                      .begin_get = begin_get,
+                                      .over = is_over,
+                                      .flush = flush,
+                                      .fetch_add = fetch_add,
+                                      .compare_swap = compare_swap,
+                                      .sync = sync_stores,
+                                      .retire = retire,
+                                      .destroy = destroy};
+
+/* Without it a store of ours would not be seen by a get of theirs. */
+static int check_model(MPI_Win win)
+{
+    int *model, known = 0;
+    MPI_Win_get_attr(win, MPI_WIN_MODEL, &model, &known);
+    return known && *model == MPI_WIN_UNIFIED
+               ? PCOLL_OK
+               : fail(PCOLL_EMPI, "gossip buffers need windows of MPI's unified memory "
+                                  "model, which this MPI does not give");
+}
+
+/* Who is on another node, as MPI sees it. */
+static int find_far(struct window_mpi *m)
+{
+    int size = (int)m->base.size;
+    MPI_Comm node;
+    MPI_Group all, near;
+    int *ranks = malloc(2 * m->base.size * sizeof *ranks);
+    m->far = calloc(m->base.size, sizeof *m->far);
+    int rc = mpi_check(
+        MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
+        "MPI_Comm_split_type");
+    if (rc == PCOLL_OK && ranks && m->far) {
+        for (int i = 0; i < size; i++)
+            ranks[i] = i;
+        MPI_Comm_group(m->comm, &all);
+        MPI_Comm_group(node, &near);
+        MPI_Group_translate_ranks(all, size, ranks, near, ranks + size);
+        for (int i = 0; i < size; i++)
+            m->far[i] = ranks[size + i] == MPI_UNDEFINED;
+        m->base.far = m->far;
+        MPI_Group_free(&all);
+        MPI_Group_free(&near);
+    }
+    if (rc == PCOLL_OK)
+        MPI_Comm_free(&node);
+    bool had_room = ranks && m->far;
+    free(ranks);
+    return rc != PCOLL_OK || had_room ? rc
+                                      : fail(PCOLL_ENOMEM, "no memory for a window");
+}
+
+static int allocate(struct window_mpi *m, size_t bytes)
+{
+    int rc = mpi_check(MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, m->comm,
+                                        &m->base.memory, &m->win),
+                       "MPI_Win_allocate");
+    if (rc == PCOLL_OK)
+        rc = mpi_check(MPI_Win_set_errhandler(m->win, MPI_ERRORS_RETURN),
+                       "MPI_Win_set_errhandler");
+    if (rc == PCOLL_OK)
+        rc = check_model(m->win);
+    return rc == PCOLL_OK ? mpi_check(MPI_Win_lock_all(MPI_MODE_NOCHECK, m->win),
+                                      "MPI_Win_lock_all")
+                          : rc;
+}
+
+int window_mpi_create(const void *comm, size_t bytes, struct window **out)
+{
+    struct window_mpi *m = calloc(1, sizeof *m);
+    if (!m)
+        return fail(PCOLL_ENOMEM, "no memory for a window");
+    m->base.ops = &ops;
+    m->bytes = bytes;
+    m->win = MPI_WIN_NULL;
+    m->comm = MPI_COMM_NULL;
+    mpi_comm_shape(comm, &m->base.rank, &m->base.size);
+    int rc = mpi_check(MPI_Comm_dup(*(const MPI_Comm *)comm, &m->comm), "MPI_Comm_dup");
+    if (rc == PCOLL_OK)
+        rc = mpi_check(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN),
+                       "MPI_Comm_set_errhandler");
+    if (rc == PCOLL_OK)
+        rc = find_far(m);
+    if (rc == PCOLL_OK)
+        rc = allocate(m, bytes);
+    if (rc != PCOLL_OK) {
+        free(m->far);
+        free(m); /* what MPI has made of it is lost: the others may not free theirs */
+        return rc;
+    }
+    *out = &m->base;
+    return PCOLL_OK;
+}

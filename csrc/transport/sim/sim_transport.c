@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Endpoints of the ranks, and what happens to them when its time has come. */
+#include "transport/sim/sim_transport.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "transport/sim/agree.h"
+#include "transport/sim/native.h"
+#include "transport/sim/memory.h"
+#include "transport/sim/network.h"
+#include "transport/sim/queue.h"
+
+static const uint32_t control_tag = UINT32_MAX;
+
+struct message {
+    uint32_t from, to, tag;
+    const void *source; /* read when the send is over */
+    size_t bytes;
+    uint64_t cookie; /* of the send */
+    bool rendezvous; /* the send ends when it is received */
+    struct control control;
+    struct message *next; /* in a list of unexpected ones */
+    unsigned char data[];
+};
+
+struct posted {
+    uint32_t peer, tag;
+    void *data;
+    size_t capacity;
+    uint64_t cookie;
+    struct posted *next;
+};
+
+struct endpoint {
+    struct transport base;
+    struct sim *sim;
+    uint32_t channels; /* ever opened */
+    struct posted *posted;
+    struct message *unexpected;
+    struct transport_event *events; /* not yet polled */
+    struct transport_event *polled; /* handed out last: must stay */
+    int count, capacity, polled_capacity, pending_sends;
+    uint64_t agreements;
+    int64_t stalled_until;
+};
+
+struct sim {
+    struct sim_options options;
+    int64_t now;
+    uint64_t messages;
+    struct network *network;
+    struct queue queue;
+    struct endpoint *endpoints;
+    struct gathering *gatherings;
+    struct native_gathering *natives;
+};
+
+static struct endpoint *of(struct transport *t)
+{
+    return (struct endpoint *)t;
+}
+
+uint32_t sim_random(struct sim *s, uint32_t bound)
+{
+    return network_random(s->network, bound);
+}
+
+int64_t sim_now(const struct sim *s)
+{
+    return s->now;
+}
+
+int64_t sim_free_at(const struct sim *s)
+{
+    return network_free_at(s->network);
+}
+
+uint64_t sim_messages(const struct sim *s)
+{
+    return s->messages;
+}
+
+static bool one_in(struct sim *s, uint32_t n)
+{
+    return n && sim_random(s, n) == 0;
+}
+
+static int64_t draw_time(struct sim *s, int64_t longest)
+{
+    uint32_t bound = longest < UINT32_MAX - 1 ? (uint32_t)longest + 1 : UINT32_MAX;
+    return bound > 1 ? sim_random(s, bound) : 0;
+}
+
+static void add_event(struct endpoint *e, struct transport_event event)
+{
+    if (e->count == e->capacity) {
+        e->capacity = e->capacity ? 2 * e->capacity : 16;
+        e->events = must(realloc(e->events, (size_t)e->capacity * sizeof *e->events));
+    }
+    e->events[e->count++] = event;
+}
+
+/* The calls of the seam. */
+
+static struct message *new_message(struct transport *t, uint32_t peer, uint32_t tag,
+                                   size_t bytes)
+{
+    struct message *m = must(malloc(sizeof *m + bytes));
+    of(t)->sim->messages++;
+    *m = (struct message){.from = t->rank, .to = peer, .tag = tag, .bytes = bytes};
+    return m;
+}
+
+static int sim_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
+                    size_t bytes, uint64_t cookie)
+{
+    struct endpoint *e = of(t);
+    struct sim *s = e->sim;
+    struct message *m = new_message(t, peer, tag, bytes);
+    m->source = data;
+    m->cookie = cookie;
+    struct flight f = network_send(s->network, t->rank, peer, tag, bytes, s->now);
+    int64_t over =
+        s->options.hostile ? s->now + draw_time(s, f.arrival - s->now) : f.sent;
+    e->pending_sends++;
+    m->rendezvous = s->options.hostile && sim_random(s, 2);
+    if (!m->rendezvous)
+        queue_push(&s->queue,
+                   (struct happening){
+                       .time = over, .kind = SEND_OVER, .rank = t->rank, .message = m});
+    queue_push(&s->queue,
+               (struct happening){
+                   .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
+    return PCOLL_OK;
+}
+
+static int sim_control(struct transport *t, uint32_t peer,
+                       const struct control *message)
+{
+    struct sim *s = of(t)->sim;
+    struct message *m = new_message(t, peer, control_tag, 0);
+    m->control = *message;
+    struct flight f =
+        network_send(s->network, t->rank, peer, control_tag, sizeof *message, s->now);
+    queue_push(&s->queue,
+               (struct happening){
+                   .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
+    return PCOLL_OK;
+}
+
+static void end_send(struct sim *s, struct message *m)
+{
+    struct endpoint *e = &s->endpoints[m->from];
+    memcpy(m->data, m->source, m->bytes);
+    e->pending_sends--;
+    add_event(e, (struct transport_event){.kind = TRANSPORT_DONE, .cookie = m->cookie});
+}
+
+static void complete_recv(struct endpoint *e, struct posted *p, struct message *m)
+{
+    size_t bytes = m->bytes < p->capacity ? m->bytes : p->capacity;
+    if (m->rendezvous) {
+        end_send(e->sim, m);
+        sim_wake(e->sim, m->from, 0, 0);
+    }
+    memcpy(p->data, m->data, bytes);
+    add_event(e, (struct transport_event){.kind = TRANSPORT_DONE,
+                                          .cookie = p->cookie,
+                                          .bytes = m->bytes,
+                                          .source = m->from});
+    free(m);
+    free(p);
+}
+
+static int sim_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data,
+                    size_t capacity, uint64_t cookie)
+{
+    struct endpoint *e = of(t);
+    struct posted *p = must(malloc(sizeof *p));
+    *p = (struct posted){
+        .peer = peer, .tag = tag, .data = data, .capacity = capacity, .cookie = cookie};
+    if (e->sim->options.hostile)
+        memset(data, 0xff, capacity);
+    for (struct message **at = &e->unexpected; *at; at = &(*at)->next) {
+        struct message *m = *at;
+        if (m->from != peer || m->tag != tag)
+            continue;
+        *at = m->next;
+        complete_recv(e, p, m);
+        sim_wake(e->sim, t->rank, 0, 0);
+        return PCOLL_OK;
+    }
+    struct posted **end = &e->posted;
+    while (*end)
+        end = &(*end)->next;
+    *end = p;
+    return PCOLL_OK;
+}
+
+static int sim_agree(struct transport *t, uint64_t *values, int count, enum agree_op op,
+                     uint64_t cookie)
+{
+    struct endpoint *e = of(t);
+    struct sim *s = e->sim;
+    struct gathering own = {.number = e->agreements++, .count = count, .op = op};
+    struct gathering *complete;
+    int rc = gathering_enter(&s->gatherings, s->options.size, t->rank, &own, values,
+                             cookie, &complete);
+    if (!complete)
+        return rc;
+    for (uint32_t i = 0; i < s->options.size; i++)
+        queue_push(&s->queue,
+                   (struct happening){.time = s->now + network_latency(s->network),
+                                      .kind = AGREEMENT_OVER,
+                                      .rank = i,
+                                      .token = complete->cookies[i]});
+    gathering_end(&s->gatherings, complete);
+    return rc;
+}
+
+static int sim_open(struct transport *t, struct channel **out)
+{
+    *out = must(malloc(sizeof **out));
+    **out = (struct channel){.number = of(t)->channels++};
+    return PCOLL_OK;
+}
+
+static int sim_opened(struct transport *t, struct channel *channel)
+{
+    (void)t;
+    (void)channel;
+    return PCOLL_OK;
+}
+
+static void sim_close(struct transport *t, struct channel *channel)
+{
+    (void)t;
+    free(channel);
+}
+
+static int sim_native(struct transport *t, struct channel *channel,
+                      const struct native_call *call, uint64_t cookie)
+{
+    struct sim *s = of(t)->sim;
+    struct native_gathering *complete;
+    int rc = native_enter(&s->natives, s->options.size, t->rank, channel, call, cookie,
+                          &complete);
+    of(t)->pending_sends++;
+    if (!complete)
+        return rc;
+    for (uint32_t i = 0; i < s->options.size; i++)
+        queue_push(&s->queue,
+                   (struct happening){.time = s->now + network_latency(s->network),
+                                      .kind = NATIVE_OVER,
+                                      .rank = i,
+                                      .token = complete->cookies[i]});
+    native_end(&s->natives, complete, s->options.size);
+    return PCOLL_OK;
+}
+
+/* The order within one poll is nobody's right. */
+static void shuffle(struct sim *s, struct transport_event *events, int count)
+{
+    for (int i = count - 1; i > 0; i--) {
+        int j = (int)sim_random(s, (uint32_t)i + 1);
+        struct transport_event event = events[i];
+        events[i] = events[j];
+        events[j] = event;
+    }
+}
+
+static int sim_poll(struct transport *t, const struct transport_event **events)
+{
+    struct endpoint *e = of(t);
+    struct transport_event *fresh = e->events;
+    int count = e->count, capacity = e->capacity;
+    e->events = e->polled;
+    e->capacity = e->polled_capacity;
+    e->polled = fresh;
+    e->polled_capacity = capacity;
+    e->count = 0;
+    if (e->sim->options.hostile && !e->sim->options.in_order)
+        shuffle(e->sim, fresh, count);
+    *events = fresh;
+    return count;
+}
+
+static int sim_pending_sends(const struct transport *t)
+{
+    return ((const struct endpoint *)t)->pending_sends;
+}
+
+static void sim_destroy_endpoint(struct transport *t)
+{
+    (void)t; /* freed with the simulation */
+}
+
+static int64_t sim_transport_now(const struct transport *t)
+{
+    return ((const struct endpoint *)t)->sim->now;
+}
+
+static void sim_alarm(struct transport *t, int64_t at)
+{
+    sim_wake(of(t)->sim, t->rank, at - of(t)->sim->now, 0);
+}
+
+static const struct transport_ops sim_ops = {.send = sim_send,
+                                             .recv = sim_recv,
+                                             .control = sim_control,
+                                             .agree = sim_agree,
+                                             .open = sim_open,
+                                             .opened = sim_opened,
+                                             .close = sim_close,
+                                             .native = sim_native,
+                                             .poll = sim_poll,
+                                             .pending = sim_pending_sends,
+                                             .now = sim_transport_now,
+                                             .alarm = sim_alarm,
+                                             .destroy = sim_destroy_endpoint};
+
+/* What happens when its time has come. */
+
+static void deliver(struct sim *s, struct message *m)
+{
+    struct endpoint *e = &s->endpoints[m->to];
+    if (m->tag == control_tag) {
+        add_event(e, (struct transport_event){.kind = TRANSPORT_CONTROL,
+                                              .source = m->from,
+                                              .control = m->control});
+        free(m);
+        return;
+    }
+    for (struct posted **at = &e->posted; *at; at = &(*at)->next) {
+        struct posted *p = *at;
+        if (p->peer != m->from || p->tag != m->tag)
+            continue;
+        *at = p->next;
+        complete_recv(e, p, m);
+        return;
+    }
+    m->next = NULL;
+    struct message **end = &e->unexpected;
+    while (*end)
+        end = &(*end)->next;
+    *end = m;
+}
+
+/* At the receiver's link. False: there is something to look at already. */
+static bool arrive(struct sim *s, struct happening *h)
+{
+    h->time = network_receive(s->network, h->rank, s->now);
+    h->kind = DELIVERY;
+    if (h->time > s->now)
+        queue_push(&s->queue, *h);
+    else
+        deliver(s, h->message);
+    return h->time > s->now;
+}
+
+void sim_wake(struct sim *s, uint32_t rank, int64_t delay, uint64_t token)
+{
+    queue_push(&s->queue,
+               (struct happening){
+                   .time = s->now + delay, .kind = WAKE, .rank = rank, .token = token});
+}
+
+/* The rank has something to look at. Does its agent? One that stalls looks later. */
+static bool agent_polls(struct sim *s, uint32_t rank)
+{
+    struct endpoint *e = &s->endpoints[rank];
+    if (one_in(s, s->options.spurious_one_in))
+        sim_wake(s, rank, draw_time(s, s->options.stall_longest), 0);
+    if (s->now >= e->stalled_until && one_in(s, s->options.stall_one_in)) {
+        e->stalled_until = s->now + 1 + draw_time(s, s->options.stall_longest);
+        sim_wake(s, rank, e->stalled_until - s->now, 0);
+    }
+    return s->now >= e->stalled_until;
+}
+
+/* Carry it out. True: the rank concerned is to look at it. */
+static bool happen(struct sim *s, struct happening *h)
+{
+    switch (h->kind) {
+    case SEND_OVER:
+        end_send(s, h->message);
+        break;
+    case ARRIVAL:
+        if (arrive(s, h))
+            return false;
+        break;
+    case DELIVERY:
+        deliver(s, h->message);
+        break;
+    case AGREEMENT_OVER:
+        add_event(
+            &s->endpoints[h->rank],
+            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = h->token});
+        break;
+    case NATIVE_OVER:
+        s->endpoints[h->rank].pending_sends--;
+        add_event(&s->endpoints[h->rank],
+                  (struct transport_event){.kind = TRANSPORT_DONE, .cookie = h->token});
+        break;
+    case WAKE:
+        return true;
+    }
+    return agent_polls(s, h->rank);
+}
+
+bool sim_step(struct sim *s, struct sim_stop *stop)
+{
+    while (s->queue.count) {
+        struct happening h = queue_pop(&s->queue);
+        s->now = h.time;
+        bool looks = happen(s, &h);
+        *stop = (struct sim_stop){
+            .rank = h.rank, .woken = h.kind == WAKE, .token = h.token};
+        if (looks)
+            return true;
+    }
+    return false;
+}
+
+int sim_create(const struct sim_options *options, struct sim **out)
+{
+    if (options->size < 1)
+        return fail(PCOLL_EINVAL, "ranks: expected at least 1, got 0");
+    int rc = network_check(&options->network);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct sim *s = must(calloc(1, sizeof *s));
+    s->options = *options;
+    s->network = network_create(&options->network, options->size, options->seed);
+    s->endpoints = must(calloc(options->size, sizeof *s->endpoints));
+    for (uint32_t i = 0; i < options->size; i++) {
+        struct endpoint *e = &s->endpoints[i];
+        e->sim = s;
+        e->base = (struct transport){.ops = &sim_ops,
+                                     .rank = i,
+                                     .size = options->size,
+                                     .tags = UINT32_MAX - 1,
+                                     .threads = true};
+    }
+    *out = s;
+    return PCOLL_OK;
+}
+
+static void free_endpoint(struct endpoint *e)
+{
+    while (e->posted) {
+        struct posted *p = e->posted;
+        e->posted = p->next;
+        free(p);
+    }
+    while (e->unexpected) {
+        struct message *m = e->unexpected;
+        e->unexpected = m->next;
+        free(m);
+    }
+    free(e->events);
+    free(e->polled);
+}
+
+void sim_free(struct sim **at)
+{
+    struct sim *s = *at;
+    for (size_t i = 0; i < s->queue.count; i++) /* each message under way is due once */
+        if (s->queue.heap[i].kind == ARRIVAL || s->queue.heap[i].kind == DELIVERY)
+            free(s->queue.heap[i].message);
+    for (uint32_t i = 0; i < s->options.size; i++)
+        free_endpoint(&s->endpoints[i]);
+    while (s->gatherings)
+        gathering_end(&s->gatherings, s->gatherings);
+    while (s->natives)
+        native_end(&s->natives, s->natives, s->options.size);
+    free(s->endpoints);
+    free(s->queue.heap);
+    network_free(&s->network);
+    free(s);
+    *at = NULL;
+}
+
+struct transport *sim_endpoint(struct sim *s, uint32_t rank)
+{
+    return &s->endpoints[rank].base;
+}

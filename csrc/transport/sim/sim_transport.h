@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A transport in virtual time: all ranks of a communicator in one process, one thread,
+ * with seeded delays. The protocol that runs over it is the very one that runs over
+ * MPI. Time is in nanoseconds.
+ *
+ * How long messages take is the business of sim_network.h. A hostile simulation does in
+ * addition whatever the seam allows, to find mistakes:
+ *   - a send is over at a random time before its arrival, or only when it is received
+ *     (rendezvous), and only then is its buffer read: who writes to it earlier sends
+ *     garbage;
+ *   - a receive buffer is filled with NaNs when it is posted;
+ *   - what one poll returns is shuffled, unless in_order;
+ *   - a rank's agent stalls: things happen, but nobody looks for a while;
+ *   - a rank is woken for nothing.
+ *
+ * Without memory a simulation has no sense: it ends the program.
+ */
+#ifndef PCOLL_TRANSPORT_SIM_SIM_TRANSPORT_H
+#define PCOLL_TRANSPORT_SIM_SIM_TRANSPORT_H
+
+#include "include/partialcoll.h"
+#include "transport/transport.h"
+
+struct sim;
+
+struct sim_options {
+    uint32_t size;
+    uint64_t seed;
+    pcoll_network network;
+    bool hostile;
+    uint32_t stall_one_in; /* of the times that a rank is woken; 0: never */
+    int64_t stall_longest;
+    uint32_t spurious_one_in;
+    bool in_order; /* what one poll returns is not shuffled */
+};
+
+/* PCOLL_EINVAL names an impossible option. */
+int sim_create(const struct sim_options *options, struct sim **out);
+void sim_free(struct sim **s);
+
+/* The transport of a rank; freed with the simulation. */
+struct transport *sim_endpoint(struct sim *s, uint32_t rank);
+
+/* Have sim_step stop for this rank at a time from now. */
+void sim_wake(struct sim *s, uint32_t rank, int64_t delay, uint64_t token);
+
+struct sim_stop {
+    uint32_t rank;
+    bool woken; /* by sim_wake; else there may be something to poll */
+    uint64_t token;
+};
+
+/* Go on to the next thing that concerns a rank; false when nothing is left to happen.
+ */
+bool sim_step(struct sim *s, struct sim_stop *stop);
+
+int64_t sim_now(const struct sim *s);
+/* From when on the gaps and overheads of all messages are over. */
+int64_t sim_free_at(const struct sim *s);
+/* Messages sent so far, by all ranks. */
+uint64_t sim_messages(const struct sim *s);
+
+/* A number of the simulation's own stream: seeded, uniform in [0, bound). */
+uint32_t sim_random(struct sim *s, uint32_t bound);
+
+#endif

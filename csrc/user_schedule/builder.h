@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A schedule as its user writes it down: operations with their memory, and what goes
+ * before what. Out of it come the schedule for the engine and the list of messages that
+ * the ranks compare. No I/O.
+ *
+ * Operation i of the builder is operation i of the schedule; behind them the schedule
+ * has one more, which ends the run when all others are done.
+ */
+#ifndef PCOLL_USER_SCHEDULE_BUILDER_H
+#define PCOLL_USER_SCHEDULE_BUILDER_H
+
+#include "kernels/reduce.h"
+#include "schedule/sched.h"
+
+struct builder_op {
+    enum op_kind kind;
+    char *label;
+    const void *from; /* read: SEND, REDUCE, COPY */
+    void *into;       /* written: RECV, REDUCE, COPY */
+    uint64_t count;
+    size_t bytes;
+    int dtype;
+    int op;           /* REDUCE */
+    int peer, tag;    /* SEND, RECV */
+    uint32_t ordinal; /* among the messages of the same peer, direction and tag */
+    int edge;         /* … of the same peer and direction: see messages.h */
+    int partner;      /* SEND, RECV on one rank: the other end; -1 */
+    int64_t delay;    /* TIMER: nanoseconds */
+    uint32_t need;    /* of the gate; 0: all */
+};
+
+struct builder {
+    uint32_t rank, size;
+    struct builder_op *ops;
+    uint32_t count, capacity;
+    struct builder_edge {
+        uint32_t from, to;
+    } *edges;
+    uint32_t edge_count, edge_capacity;
+    uint32_t tags; /* edges that some pair of ranks needs, for messages of this rank */
+};
+
+/* Each adds an operation and gives its number, or adds nothing. PCOLL_EINVAL names the
+ * argument. The label is copied; NULL: none. */
+int builder_send(struct builder *d, const void *from, const pcoll_buffer *shape,
+                 int dest, int tag, const char *label, int *op);
+int builder_recv(struct builder *d, void *into, const pcoll_buffer *shape, int source,
+                 int tag, const char *label, int *op);
+int builder_reduce(struct builder *d, const void *from, void *into,
+                   const pcoll_buffer *shape, const char *label, int *op);
+int builder_copy(struct builder *d, const void *from, void *into,
+                 const pcoll_buffer *shape, const char *label, int *op);
+int builder_nop(struct builder *d, const char *label, int *op);
+int builder_timer(struct builder *d, double seconds, const char *label, int *op);
+/* More predecessors; k: how many of all of them open the gate, 0: as it was. */
+int builder_after(struct builder *d, int op, const int32_t *predecessors, int count,
+                  uint32_t k);
+
+/* The schedule as it stands, not committed; NULL without memory. Its labels are the
+ * builder's. */
+struct sched *builder_build(struct builder *d);
+/* Check it and commit it: gates, cycles (messages of a rank to itself included), memory
+ * that two operations use at once (races.h). */
+int builder_commit(struct builder *d, struct sched **out);
+
+void builder_destroy(struct builder *d);
+
+#endif

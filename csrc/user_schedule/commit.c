@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See commit.h. */
+#include "user_schedule/commit.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/agreement.h"
+#include "base/error.h"
+#include "user_schedule/matching.h"
+
+/* "1, 4": the ranks with a 1. */
+static int report_invalid(struct communicator *c, bool valid)
+{
+    uint64_t *invalid;
+    char text[200] = "";
+    size_t used = 0;
+    int rc = agree_gather(c, !valid, &invalid);
+    for (uint32_t i = 0; rc == PCOLL_OK && i < c->transport->size; i++)
+        if (invalid[i] && used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%u",
+                                     used ? ", " : "", i);
+    free(invalid);
+    return rc == PCOLL_OK
+               ? fail(PCOLL_EMISMATCH, "the schedule of rank %s is not valid", text)
+               : rc;
+}
+
+/* Everybody's messages on every rank; only when they are known not to match. */
+static int report_mismatch(struct communicator *c, const struct builder *d)
+{
+    uint64_t *counts, total = 0, before = 0;
+    int rc = agree_gather(c, messages_count(d), &counts);
+    for (uint32_t i = 0; rc == PCOLL_OK && i < c->transport->size; i++) {
+        before += i < c->transport->rank ? counts[i] : 0;
+        total += counts[i];
+    }
+    free(counts);
+    if (rc != PCOLL_OK)
+        return rc;
+    bool fits = total * MESSAGE_WORDS <= INT_MAX;
+    uint64_t *words = fits ? calloc(total * MESSAGE_WORDS + 1, sizeof *words) : NULL,
+             none = !words;
+    rc = agree_max(c, &none, 1);
+    if (rc == PCOLL_OK && none)
+        rc = fail(PCOLL_EMISMATCH, "the schedules do not match: %llu messages in all",
+                  (unsigned long long)total);
+    if (rc == PCOLL_OK) {
+        messages_write(d, words + before * MESSAGE_WORDS);
+        rc = agree_max(c, words, (int)(total * MESSAGE_WORDS));
+    }
+    if (rc == PCOLL_OK)
+        rc = messages_compare(words, total);
+    free(words);
+    return rc == PCOLL_OK ? fail(PCOLL_EMISMATCH, "the schedules do not match") : rc;
+}
+
+/* Is everybody's part valid, and does every send have its receive? */
+static int compare(struct communicator *c, int local, struct builder *d)
+{
+    enum { INVALID = DIGEST_WORDS, WORDS };
+    uint64_t sum[WORDS] = {0}, tags = d->tags;
+    char message[512];
+    snprintf(message, sizeof message, "%s", pcoll_last_error());
+    if (local == PCOLL_OK)
+        messages_digest(d, sum);
+    sum[INVALID] = local != PCOLL_OK;
+    int rc = agree_sum(c, sum, WORDS);
+    if (rc == PCOLL_OK && sum[INVALID])
+        rc = report_invalid(c, local == PCOLL_OK);
+    else if (rc == PCOLL_OK && (sum[0] || sum[1]))
+        rc = report_mismatch(c, d);
+    else if (rc == PCOLL_OK)
+        rc = agree_max(c, &tags, 1);
+    d->tags = (uint32_t)tags;
+    return local == PCOLL_OK ? rc : fail(local, "%s", message);
+}
+
+int schedule_run_commit(struct communicator *c, int local, struct builder *d,
+                        struct schedule_run **out)
+{
+    struct sched *s = NULL;
+    struct schedule_run *p = NULL;
+    if (local == PCOLL_OK)
+        local = builder_commit(d, &s);
+    agree_settle(c);
+    int rc = compare(c, local, d);
+    if (rc != PCOLL_OK) {
+        sched_free(&s);
+        return rc;
+    }
+    struct builder taken = *d;
+    local = schedule_run_create(c, &taken, s, &p);
+    if ((rc = agree_outcome(c, local)) == PCOLL_OK)
+        rc = agree_enter(c, &p->base);
+    if (rc == PCOLL_OK) {
+        *d = taken;
+        *out = p;
+    } else if (p) {
+        p->builder = (struct builder){0}; /* goes on being the caller's */
+        schedule_run_destroy(&p);
+    } else
+        sched_free(&s);
+    return rc;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Numbering and comparing messages. */
+#include "user_schedule/matching.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/random.h"
+
+static bool is_message(const struct builder_op *op)
+{
+    return op->kind == OP_SEND || op->kind == OP_RECV;
+}
+
+static int compare(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+/* An operation with what its number depends on. */
+struct entry {
+    const struct builder_op *op;
+    uint32_t id;
+};
+
+static bool same_pair(const struct entry *a, const struct entry *b)
+{
+    return a->op->kind == b->op->kind && a->op->peer == b->op->peer;
+}
+
+static int by_pair_and_tag(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    int order = compare(x->op->kind, y->op->kind);
+    order = order ? order : compare(x->op->peer, y->op->peer);
+    order = order ? order : compare(x->op->tag, y->op->tag);
+    return order ? order : compare(x->id, y->id);
+}
+
+/* Sends of this rank to itself and the receives: one after the other, as far as they
+ * go. They come in the order of their edges. */
+static void pair_own(struct builder *d, const struct entry *list, uint32_t count)
+{
+    uint32_t send = 0, recv = 0;
+    for (;;) {
+        while (send < count &&
+               (list[send].op->kind != OP_SEND || list[send].op->peer != (int)d->rank))
+            send++;
+        while (recv < count &&
+               (list[recv].op->kind != OP_RECV || list[recv].op->peer != (int)d->rank))
+            recv++;
+        if (send >= count || recv >= count)
+            return;
+        d->ops[list[send].id].partner = (int)list[recv].id;
+        d->ops[list[recv].id].partner = (int)list[send].id;
+        send++;
+        recv++;
+    }
+}
+
+static void number(struct builder *d, const struct entry *list, uint32_t count)
+{
+    d->tags = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct builder_op *op = &d->ops[list[i].id];
+        bool follows = i && same_pair(&list[i - 1], &list[i]);
+        bool repeats = follows && list[i - 1].op->tag == op->tag;
+        op->edge = follows ? list[i - 1].op->edge + 1 : 0;
+        op->ordinal = repeats ? list[i - 1].op->ordinal + 1 : 0;
+        if ((uint32_t)op->edge >= d->tags)
+            d->tags = (uint32_t)op->edge + 1;
+    }
+}
+
+int messages_number(struct builder *d)
+{
+    struct entry *list = malloc((d->count + 1) * sizeof *list);
+    uint32_t count = 0;
+    if (!list)
+        return fail(PCOLL_ENOMEM, "no memory for %u messages", d->count);
+    for (uint32_t i = 0; i < d->count; i++)
+        if (is_message(&d->ops[i]))
+            list[count++] = (struct entry){.op = &d->ops[i], .id = i};
+    if (count)
+        qsort(list, count, sizeof *list, by_pair_and_tag);
+    number(d, list, count);
+    pair_own(d, list, count);
+    free(list);
+    return PCOLL_OK;
+}
+
+/* The words of a message; the last one has the direction in its lowest bit, so that the
+ * two sides of one differ there only. */
+enum word { PAIR, NAME, COUNT, KIND };
+
+static void write_message(const struct builder *d, const struct builder_op *op,
+                          uint64_t *w)
+{
+    uint64_t own = d->rank, peer = (uint64_t)op->peer;
+    bool sends = op->kind == OP_SEND;
+    w[PAIR] = sends ? own << 32 | peer : peer << 32 | own;
+    w[NAME] = (uint64_t)op->tag << 32 | op->ordinal;
+    w[COUNT] = op->count;
+    w[KIND] = (uint64_t)op->dtype << 1 | !sends;
+}
+
+void messages_digest(const struct builder *d, uint64_t digest[DIGEST_WORDS])
+{
+    memset(digest, 0, DIGEST_WORDS * sizeof *digest);
+    for (uint32_t i = 0; i < d->count; i++) {
+        uint64_t w[MESSAGE_WORDS];
+        if (!is_message(&d->ops[i]))
+            continue;
+        write_message(d, &d->ops[i], w);
+        bool sends = d->ops[i].kind == OP_SEND;
+        for (uint64_t k = 0; k < DIGEST_WORDS; k++) {
+            uint64_t h = splitmix_mix(k + 1);
+            h = splitmix_mix(h ^ w[PAIR]);
+            h = splitmix_mix(h ^ w[NAME]);
+            h = splitmix_mix(h ^ w[COUNT]);
+            h = splitmix_mix(h ^ w[KIND] >> 1);
+            digest[k] += sends ? h : -h;
+        }
+    }
+}
+
+uint32_t messages_count(const struct builder *d)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < d->count; i++)
+        count += is_message(&d->ops[i]);
+    return count;
+}
+
+void messages_write(const struct builder *d, uint64_t *words)
+{
+    for (uint32_t i = 0; i < d->count; i++) {
+        if (!is_message(&d->ops[i]))
+            continue;
+        write_message(d, &d->ops[i], words);
+        words += MESSAGE_WORDS;
+    }
+}
+
+static int by_pair_and_name(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    for (int i = PAIR; i <= NAME; i++)
+        if (x[i] != y[i])
+            return x[i] < y[i] ? -1 : 1;
+    return (int)(x[KIND] & 1) - (int)(y[KIND] & 1);
+}
+
+static bool same_message(const uint64_t *a, const uint64_t *b)
+{
+    return a[PAIR] == b[PAIR] && a[NAME] == b[NAME];
+}
+
+static const char *dtype_name(uint64_t kind)
+{
+    const struct dtype *dtype = dtype_find((int)(kind >> 1));
+    return dtype ? dtype->name : "?";
+}
+
+/* One side is missing: how many each has with this tag. */
+static int report_missing(const uint64_t *words, uint64_t count, const uint64_t *m)
+{
+    uint64_t sent = 0, received = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t *w = &words[i * MESSAGE_WORDS];
+        if (w[PAIR] != m[PAIR] || w[NAME] >> 32 != m[NAME] >> 32)
+            continue;
+        sent += !(w[KIND] & 1);
+        received += w[KIND] & 1;
+    }
+    unsigned from = (unsigned)(m[PAIR] >> 32), to = (unsigned)m[PAIR];
+    return fail(
+        PCOLL_EMISMATCH,
+        "the schedules do not match: with tag %u, rank %u sends %llu messages to "
+        "rank %u, and rank %u receives %llu from rank %u",
+        (unsigned)(m[NAME] >> 32), from, (unsigned long long)sent, to, to,
+        (unsigned long long)received, from);
+}
+
+static int report_different(const uint64_t *send, const uint64_t *recv)
+{
+    unsigned from = (unsigned)(send[PAIR] >> 32), to = (unsigned)send[PAIR];
+    return fail(
+        PCOLL_EMISMATCH,
+        "the schedules do not match: message %u with tag %u from rank %u to rank %u is "
+        "%llu %s where rank %u sends it, and %llu %s where rank %u receives it",
+        (unsigned)send[NAME], (unsigned)(send[NAME] >> 32), from, to,
+        (unsigned long long)send[COUNT], dtype_name(send[KIND]), from,
+        (unsigned long long)recv[COUNT], dtype_name(recv[KIND]), to);
+}
+
+int messages_compare(uint64_t *words, uint64_t count)
+{
+    if (count)
+        qsort(words, count, MESSAGE_WORDS * sizeof *words, by_pair_and_name);
+    for (uint64_t i = 0; i < count; i += 2) {
+        const uint64_t *send = &words[i * MESSAGE_WORDS], *recv = send + MESSAGE_WORDS;
+        if (i + 1 == count || !same_message(send, recv))
+            return report_missing(words, count, send);
+        if (send[COUNT] != recv[COUNT] || send[KIND] >> 1 != recv[KIND] >> 1)
+            return report_different(send, recv);
+    }
+    return PCOLL_OK;
+}

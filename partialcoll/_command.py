@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is this process the command ``partialcoll``, or a rank of a job?
+
+The command outside of a job prints help or starts a job, on login nodes as well, where MPI may not
+start; so it does not load MPI, which everybody else who imports the package does.
+"""
+
+import os
+import sys
+
+_JOB_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK")
+
+
+def in_job() -> bool:
+    """Was this process started by a launcher (mpiexec, srun)?"""
+    return any(variable in os.environ for variable in _JOB_VARIABLES)
+
+
+def only_starts() -> bool:
+    """Is this the console script, or ``python -m partialcoll``, outside of a job? (While Python
+    looks for a module that -m names, that is what stands for the program.)"""
+    folder, program = os.path.split(sys.argv[0] if getattr(sys, "argv", None) else "")
+    module = program == "__main__.py" and os.path.basename(folder) == "partialcoll"
+    return (module or program in ("partialcoll", "-m")) and not in_job()

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers as mpi4py takes them, turned into contiguous numpy arrays and addresses."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .ffi import ffi, lib
+
+_DTYPES: dict[str, int] = {
+    "float16": lib.PCOLL_FLOAT16,
+    "bfloat16": lib.PCOLL_BFLOAT16,
+    "float32": lib.PCOLL_FLOAT32,
+    "float64": lib.PCOLL_FLOAT64,
+    "complex64": lib.PCOLL_COMPLEX64,
+    "complex128": lib.PCOLL_COMPLEX128,
+    "int8": lib.PCOLL_INT8,
+    "int16": lib.PCOLL_INT16,
+    "int32": lib.PCOLL_INT32,
+    "int64": lib.PCOLL_INT64,
+    "uint8": lib.PCOLL_UINT8,
+    "uint16": lib.PCOLL_UINT16,
+    "uint32": lib.PCOLL_UINT32,
+    "uint64": lib.PCOLL_UINT64,
+    "bool": lib.PCOLL_BOOL,
+}
+_FLOATS = {lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16, lib.PCOLL_FLOAT32, lib.PCOLL_FLOAT64}
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Buffer:
+    """One buffer of a handle: an array that shares its memory, and what the core has to know.
+
+    ``owner`` is what was given: it keeps the memory alive. ``datatype`` is set where only MPI
+    knows the elements; ``count`` counts these.
+    """
+
+    array: Array
+    dtype: int
+    count: int
+    datatype: MPI.Datatype | None = None
+    owner: Any = None
+
+    def like(self) -> Buffer:
+        """A new buffer of the same kind, filled with zeros."""
+        return Buffer(np.zeros_like(self.array), self.dtype, self.count, self.datatype)
+
+    def outline(self) -> Buffer:
+        """One of the same kind whose array has shape and dtype, but no memory of that size."""
+        array = np.broadcast_to(np.zeros((), self.array.dtype), self.array.shape)
+        return Buffer(array, self.dtype, self.count, self.datatype)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for buffers that one handle can serve."""
+        datatype = None if self.datatype is None else self.datatype.handle
+        return (self.dtype, self.count, self.array.dtype.str, datatype)
+
+    @property
+    def name(self) -> str:
+        """Of its elements, for messages."""
+        if self.datatype is not None:
+            return self.datatype.Get_name() or f"a derived one of {self.datatype.size} bytes"
+        return next(name for name, code in _DTYPES.items() if code == self.dtype)
+
+
+# bfloat16, which numpy itself does not have
+
+
+def _bfloat16() -> np.dtype[Any]:
+    """ml_dtypes' bfloat16 where that package is installed, else the bits as uint16."""
+    try:
+        found: Any = importlib.import_module("ml_dtypes").bfloat16
+    except ImportError:
+        found = np.uint16
+    dtype: np.dtype[Any] = np.dtype(found)
+    return dtype
+
+
+# Arrays
+
+
+def _is_spec(buffer: Any) -> bool:
+    """[array, count], [array, datatype] or [array, count, datatype], as in mpi4py."""
+    return (
+        isinstance(buffer, (list, tuple))
+        and 2 <= len(buffer) <= 3
+        and all(isinstance(item, (int, np.integer, str, MPI.Datatype)) for item in buffer[1:])
+    )
+
+
+def _is_bfloat16_tensor(buffer: Any) -> bool:
+    """A torch tensor that has no way to numpy, recognized without torch."""
+    return str(getattr(buffer, "dtype", "")) == "torch.bfloat16" and hasattr(buffer, "data_ptr")
+
+
+def _view_bfloat16_tensor(argument: str, tensor: Any) -> Array:
+    if tensor.device.type != "cpu":
+        raise TypeError(f"{argument}: expected a CPU tensor, got one on {tensor.device}")
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"{argument}: expected a C-contiguous tensor, got strides {tuple(tensor.stride())} "
+            f"for shape {tuple(tensor.shape)}; pass tensor.contiguous()"
+        )
+    like = np.empty(tuple(tensor.shape), _bfloat16())
+    return wrap(tensor.data_ptr(), like) if like.size else like
+
+
+def _to_array(argument: str, buffer: Any) -> Array:
+    if isinstance(buffer, np.ndarray):
+        return buffer
+    if getattr(buffer, "requires_grad", False):
+        raise TypeError(f"{argument}: expected a tensor that requires no grad; detach() it first")
+    if _is_bfloat16_tensor(buffer):
+        return _view_bfloat16_tensor(argument, buffer)
+    try:
+        if hasattr(buffer, "__array__"):  # a torch CPU tensor shares its memory this way
+            array = np.asarray(buffer)
+        else:
+            array = np.asarray(memoryview(buffer))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{argument}: expected a numpy array or a buffer that mpi4py takes, "
+            f"got {type(buffer).__name__} ({error})"
+        ) from error
+    return array
+
+
+def _dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
+    """The core's number of a dtype in native byte order."""
+    if dtype.name not in _DTYPES or not dtype.isnative:
+        structured = (
+            "; a structured one needs a datatype and an op that take it, as in "
+            "[array, count, datatype]"
+            if dtype.names
+            else ""
+        )
+        raise TypeError(
+            f"{argument}: expected elements of {', '.join(_DTYPES)}, "
+            f"got {dtype.str} ({dtype.name}){structured}"
+        )
+    return _DTYPES[dtype.name]
+
+
+def _numpy_dtype(datatype: MPI.Datatype) -> np.dtype[Any] | None:
+    """What a predefined datatype is for numpy; None: a pair, or derived."""
+    try:
+        return np.dtype(datatype.tocode())
+    except (TypeError, ValueError):
+        return None
+
+
+def _from_array(argument: str, array: Array) -> Buffer:
+    """An array with no datatype given: a dtype of ours, or one that mpi4py has a datatype for
+    (long double and its complex)."""
+    if array.dtype.char in "gG" and array.dtype.isnative:
+        return Buffer(array, lib.PCOLL_MPI_TYPE, array.size, MPI._typedict[array.dtype.char])
+    return Buffer(array, _dtype_code(argument, array.dtype), array.size)
+
+
+def _with_datatype(argument: str, array: Array, datatype: MPI.Datatype) -> Buffer:
+    if datatype == MPI.DATATYPE_NULL:
+        raise ValueError(f"{argument}: expected a datatype, got MPI.DATATYPE_NULL")
+    known = _numpy_dtype(datatype)
+    if known is not None:
+        if known != array.dtype:
+            raise TypeError(
+                f"{argument}: the datatype {datatype.Get_name()} is not that of the "
+                f"array, {array.dtype.name}"
+            )
+        if known.name in _DTYPES:
+            return _from_array(argument, array)
+    if array.dtype.hasobject or not array.dtype.isnative:
+        raise TypeError(
+            f"{argument}: expected elements in this machine's own form, got {array.dtype.str}"
+        )
+    extent = datatype.Get_extent()[1]
+    if extent < 1:
+        raise ValueError(
+            f"{argument}: expected a datatype with elements of 1 byte or more, got extent {extent}"
+        )
+    if array.nbytes % extent:
+        raise ValueError(
+            f"{argument}: expected a whole number of elements of {extent} bytes "
+            f"({datatype.Get_name() or 'a derived datatype'}), got {array.nbytes} bytes"
+        )
+    return Buffer(array, lib.PCOLL_MPI_TYPE, array.nbytes // extent, datatype)
+
+
+def _cut(argument: str, buffer: Buffer, count: int) -> Buffer:
+    """The first so many elements."""
+    if not 0 <= count <= buffer.count:
+        raise ValueError(f"{argument}: expected a count of 0 to {buffer.count}, got {count}")
+    array = buffer.array
+    if not array.flags.c_contiguous:  # refused later
+        return buffer
+    if buffer.datatype is None:
+        array = array.reshape(-1)[:count]
+    elif count < buffer.count:
+        bytes_each = array.nbytes // buffer.count
+        if count * bytes_each % array.itemsize:
+            raise ValueError(
+                f"{argument}: {count} elements of {bytes_each} bytes end inside an element of the "
+                f"array, {array.dtype.name}"
+            )
+        array = array.reshape(-1)[: count * bytes_each // array.itemsize]
+    return Buffer(array, buffer.dtype, count, buffer.datatype)
+
+
+def _apply_spec(argument: str, spec: Any) -> Buffer:
+    array = _to_array(argument, spec[0])
+    count: int | None = None
+    datatype: MPI.Datatype | None = None
+    for item in spec[1:]:
+        if isinstance(item, (int, np.integer)):
+            count = int(item)
+        elif isinstance(item, str):
+            if item not in MPI._typedict:
+                raise TypeError(f"{argument}: expected the code of a datatype, got {item!r}")
+            datatype = MPI._typedict[item]
+        else:
+            datatype = item
+    if datatype is None:
+        buffer = _from_array(argument, array)
+    else:
+        buffer = _with_datatype(argument, array, datatype)
+    return buffer if count is None else _cut(argument, buffer, count)
+
+
+def as_buffer(argument: str, given: Any, writable: bool, used: bool = True) -> Buffer:
+    """One buffer, C-contiguous; its array shares the memory. An array that is not used, but
+    looked at for its shape, need not be contiguous."""
+    spec = _is_spec(given)
+    owner = given[0] if spec else given
+    buffer = _apply_spec(argument, given) if spec else None
+    if buffer is None:
+        buffer = _from_array(argument, _to_array(argument, given))
+    array = buffer.array
+    bits = array.dtype == np.uint16 and _is_bfloat16_tensor(owner)
+    dtype = lib.PCOLL_BFLOAT16 if bits else buffer.dtype
+    if (used or spec) and not array.flags.c_contiguous:
+        raise ValueError(
+            f"{argument}: expected a C-contiguous buffer, got strides {array.strides} "
+            f"for shape {array.shape}; pass np.ascontiguousarray(...)"
+        )
+    if writable and not array.flags.writeable:
+        raise ValueError(f"{argument}: expected a writable buffer, got a read-only one")
+    return Buffer(array, dtype, buffer.count, buffer.datatype, owner)
+
+
+def as_floats(argument: str, given: Any, writable: bool) -> Buffer:
+    """`as_buffer` for what is averaged."""
+    buffer = as_buffer(argument, given, writable)
+    if buffer.dtype not in _FLOATS or buffer.datatype is not None:
+        raise TypeError(
+            f"{argument}: expected float16, bfloat16, float32 or float64, got {buffer.name}"
+        )
+    return buffer
+
+
+def is_list(buffers: Any) -> bool:
+    """Several buffers, not one?"""
+    return isinstance(buffers, (list, tuple)) and not _is_spec(buffers)
+
+
+def as_buffers(argument: str, buffers: Any, writable: bool, used: bool = True) -> list[Buffer]:
+    """One buffer or a list of buffers."""
+    if not is_list(buffers):
+        return [as_buffer(argument, buffers, writable, used)]
+    if not buffers:
+        raise ValueError(f"{argument}: expected at least one buffer, got an empty list")
+    return [as_buffer(f"{argument}[{i}]", b, writable, used) for i, b in enumerate(buffers)]
+
+
+def _same_datatype(a: MPI.Datatype | None, b: MPI.Datatype | None) -> bool:
+    """Derived ones that were made twice are only known by their size."""
+    if a is None or b is None:
+        return a is b
+    return a == b or (not a.is_predefined and not b.is_predefined and a.size == b.size)
+
+
+def check_match(send: list[Buffer], recv: list[Buffer]) -> None:
+    """The send and receive buffers must agree one by one and must not overlap."""
+    if len(send) != len(recv):
+        raise ValueError(f"recvbuf: expected {len(send)} buffers like sendbuf, got {len(recv)}")
+    for i, (s, r) in enumerate(zip(send, recv)):
+        which = f"recvbuf[{i}]" if len(recv) > 1 else "recvbuf"
+        if s.dtype != r.dtype or not _same_datatype(s.datatype, r.datatype):
+            kind = "dtype" if s.datatype is None else "datatype"
+            raise TypeError(f"{which}: expected {kind} {s.name} as in sendbuf, got {r.name}")
+        if s.count != r.count:
+            raise ValueError(f"{which}: expected {s.count} elements as in sendbuf, got {r.count}")
+    check_apart("recvbuf", recv)
+    for s in send:
+        for r in recv:
+            if s.array.size and r.array.size and np.may_share_memory(s.array, r.array):
+                raise ValueError(
+                    "recvbuf: expected memory of its own, got memory that overlaps sendbuf; "
+                    "use sendbuf=MPI.IN_PLACE to reduce in place"
+                )
+
+
+def check_apart(argument: str, buffers: list[Buffer]) -> None:
+    """Buffers that are written must not overlap each other."""
+    arrays = [b.array for b in buffers]
+    bounds = sorted((a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays if a.nbytes)
+    for (_, end), (begin, _) in zip(bounds, bounds[1:]):
+        if begin < end:
+            raise ValueError(
+                f"{argument}: expected buffers apart from each other, got overlapping ones"
+            )
+
+
+# For the core
+
+
+def describe(buffers: list[Buffer], ops: list[Any], codes: list[int]) -> Any:
+    """The core's array of pcoll_buffer. Keep the ops alive as long as a handle uses it."""
+    described = ffi.new("pcoll_buffer[]", len(buffers))
+    for c, buffer, op, code in zip(described, buffers, ops, codes):
+        c.count = buffer.count
+        c.dtype = buffer.dtype
+        c.op = code
+        if buffer.datatype is not None:
+            c.mpi_type = ffi.cast("void *", MPI._addressof(buffer.datatype))
+        if code == lib.PCOLL_MPI_OP:
+            c.mpi_op = ffi.cast("void *", MPI._addressof(op))
+    return described
+
+
+def addresses(arrays: list[Array]) -> Any:
+    """A C array of the buffers' addresses. Keep the arrays alive as long as it is used."""
+    pointers = ffi.new("void *[]", len(arrays))
+    for i, array in enumerate(arrays):
+        pointers[i] = ffi.cast("void *", array.ctypes.data)
+    return pointers
+
+
+def wrap(address: Any, like: Array, *, dtype: Any = None, writable: bool = True) -> Array:
+    """An array on memory of the core, shaped like another (of its dtype, if none is given)."""
+    dtype = like.dtype if dtype is None else np.dtype(dtype)
+    memory = ffi.buffer(ffi.cast("char *", address), max(like.size * dtype.itemsize, 1))
+    if not writable:
+        memory = memoryview(memory).toreadonly()
+    return np.frombuffer(memory, dtype=dtype, count=like.size).reshape(like.shape)

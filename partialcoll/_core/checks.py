@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of arguments. Each returns the value in its plain form, or raises TypeError or ValueError
+that name the argument, what was expected and what came.
+
+``what`` says what is expected where "a number" would not tell: "seconds", "a number of rounds".
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Mapping
+from numbers import Real
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+_BOOLS = (bool, np.bool_)
+
+
+def _shown(bound: float) -> str:
+    if isinstance(bound, int):
+        return str(bound) if bound < 2**53 else f"2^{bound.bit_length()}-1"
+    return f"{bound:g}"
+
+
+def _refuse(name: str, value: Any, what: str | None, bounds: str) -> NoReturn:
+    expected = bounds
+    if what is not None:
+        expected = f"{what} {bounds}" if bounds.startswith("above") else f"{what} of {bounds}"
+    raise ValueError(f"{name}: expected {expected}, got {value!r}")
+
+
+def _check_bounds(
+    name: str, value: Any, at_least: float | None, at_most: float | None, what: str | None
+) -> None:
+    low = at_least is not None and not value >= at_least
+    high = at_most is not None and not value <= at_most
+    if low or high:
+        bounds = [("at least", at_least), ("at most", at_most)]
+        _refuse(
+            name, value, what, " and ".join(f"{w} {_shown(b)}" for w, b in bounds if b is not None)
+        )
+
+
+def integer(
+    name: str,
+    value: Any,
+    at_least: int | None = None,
+    at_most: int | None = None,
+    *,
+    what: str | None = None,
+) -> int:
+    """A whole number in a range. bool is none."""
+    try:
+        if isinstance(value, _BOOLS):
+            raise TypeError
+        found = operator.index(value)
+    except TypeError:
+        expected = what or "a whole number"
+        raise TypeError(f"{name}: expected {expected}, got {value!r}") from None
+    if at_least is not None and at_most is not None and not at_least <= found <= at_most:
+        _refuse(name, found, what, f"{_shown(at_least)} to {_shown(at_most)}")
+    _check_bounds(name, found, at_least, at_most, what)
+    return found
+
+
+def count(name: str, value: Any, *, what: str | None = None) -> int:
+    """A whole number of at least 1."""
+    return integer(name, value, 1, what=what)
+
+
+def real(name: str, value: Any, *, what: str | None = None) -> float:
+    """A number, infinite and nan included."""
+    if isinstance(value, _BOOLS) or not isinstance(value, Real):
+        raise TypeError(f"{name}: expected {what or 'a number'}, got {value!r}")
+    return float(value)
+
+
+def number(
+    name: str,
+    value: Any,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    *,
+    above: float | None = None,
+    what: str | None = None,
+) -> float:
+    """A finite number in a range; `above` leaves its lower bound out. bool is none."""
+    real(name, value, what=what)
+    if above is not None and not value > above:
+        _refuse(name, value, what or "a number", f"above {_shown(above)}")
+    _check_bounds(name, value, at_least, at_most, what)
+    if not math.isfinite(value):
+        raise ValueError(f"{name}: expected {what or 'a finite number'}, got {value!r}")
+    return float(value)
+
+
+def seconds(name: str, value: Any, default: float | None = None) -> float:
+    """A time above 0, the default for None."""
+    if value is None and default is not None:
+        return default
+    return number(name, value, above=0, what="seconds")
+
+
+def time_limit(name: str, value: Any) -> None:
+    """None, or seconds of at least 0."""
+    if value is not None and not value >= 0:
+        raise ValueError(f"{name}: expected None or a number of seconds >= 0, got {value!r}")
+
+
+def rank(name: str, value: Any, ranks: int) -> int:
+    """A rank of so many."""
+    found = integer(name, value, what="a rank")
+    if not 0 <= found < ranks:
+        raise ValueError(f"{name}: expected a rank from 0 to {ranks - 1}, got {value!r}")
+    return found
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, _BOOLS):
+        raise TypeError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
+
+
+def one_of(name: str, value: Any, allowed: Collection[Any]) -> Any:
+    """One of these."""
+    if value not in allowed:
+        expected = ", ".join(repr(word) for word in allowed)
+        raise ValueError(f"{name}: expected one of {expected}, got {value!r}")
+    return value
+
+
+def code(name: str, value: Any, codes: Mapping[str, T]) -> T:
+    """What a word stands for."""
+    return codes[one_of(name, value, codes)]
+
+
+def instance(name: str, value: Any, kind: type[T], what: str) -> T:
+    """An instance of a class."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}: expected {what}, got {type(value).__name__}")
+    return value

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which launcher started this process, and did it fit the MPI in use?"""
+
+from __future__ import annotations
+
+import os
+
+from mpi4py import MPI
+
+from ..errors import Error
+
+# Set by the launcher for each process it starts: number of processes, and whose it is.
+_SIZES = (
+    ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpiexec"),
+    ("PMI_SIZE", "the mpiexec of MPICH or of a relative of it"),
+)
+
+
+def launched_size() -> tuple[int, str] | None:
+    """The number of processes that a launcher says it started, and which launcher."""
+    for variable, launcher in _SIZES:
+        text = os.environ.get(variable, "")
+        if text.isdigit():
+            return int(text), launcher
+    return None
+
+
+def check_launcher() -> None:
+    """Raise Error if P jobs of one rank were started instead of one job of P ranks."""
+    launched = launched_size()
+    if launched is None or launched[0] < 2 or MPI.COMM_WORLD.size > 1:
+        return
+    size, launcher = launched
+    raise Error(
+        f"{size} processes were started by {launcher}, but each of them is an MPI job of its own: "
+        f"mpi4py uses {MPI.get_vendor()[0]}, whose own mpiexec must start it"
+    )

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of what all ranks make together and free together; the same for everything."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Any, Callable, NoReturn, TypeVar
+
+from mpi4py import MPI
+
+from ..errors import StateError
+from . import checks, communicator, settings, waiting
+from .ffi import check, ffi
+
+Self = TypeVar("Self", bound="CollectiveObject")
+
+
+class CollectiveObject:
+    """Is freed by a collective call: ``Free`` or the end of a ``with`` statement.
+
+    If neither came, its end in this process is a warning and no communication; in a forked child
+    nothing. It cannot be pickled. A subclass says what ``_is_freed`` and ``_try_to_free`` are.
+    """
+
+    _noun: str  # what messages call it
+    _process = 0  # that has made it; 0: it was not made
+    # Called whenever a call has waited for a slice, between two waits in the core: a rank that
+    # waits can serve others. True: again soon.
+    _while_waiting: Callable[[], bool] | None = None
+
+    def _enter(self, comm: MPI.Intracomm) -> Any:
+        """Check who starts this process and what on; the address of the communicator."""
+        address = communicator.enter(comm)
+        self._rank, self._size = comm.rank, comm.size
+        self._process = os.getpid()
+        return address
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._size
+
+    def _is_freed(self) -> bool:
+        raise NotImplementedError
+
+    def _begin_to_free(self) -> None:
+        """What can be done without the others."""
+
+    def _try_to_free(self, microseconds: int) -> int:
+        """Wait at most so long until all have come; a result code of the core."""
+        raise NotImplementedError
+
+    def _after_free(self) -> None:
+        """All have come."""
+
+    def Free(self, timeout: float | None = None) -> None:
+        """Free it. Collective: its memory goes when all have come; idempotent.
+
+        Raises TimeoutError after `timeout` seconds; Free may be called again then.
+        """
+        checks.time_limit("timeout", timeout)
+        if self._is_freed():
+            return
+        self._begin_to_free()
+        if not waiting.wait(self._try_to_free, timeout, self._report_stall, self._while_waiting):
+            raise TimeoutError(f"not all ranks have freed the {self._noun} within {timeout} s")
+        self._after_free()
+
+    def _report_stall(self, waited: float) -> None:
+        settings.logger.warning(
+            "waiting for %.1f s in %s.Free: not all %d ranks have called it",
+            waited,
+            type(self).__name__,
+            self._size,
+        )
+
+    def _refuse_if_freed(self) -> None:
+        if self._is_freed():
+            raise StateError(f"the {self._noun} has been freed")
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is None:
+            self.Free()
+
+    def __del__(self) -> None:
+        if self._process == os.getpid() and not sys.is_finalizing() and not self._is_freed():
+            self._leak()
+
+    def _leak(self) -> None:
+        """Nobody can free it any more."""
+        warnings.warn(
+            f"a {self._noun} was not freed: Free() is collective, nothing else can do it",
+            ResourceWarning,
+            source=self,
+            stacklevel=3,
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {self._noun} belongs to its process and cannot be pickled")
+
+
+class CoreObject(CollectiveObject):
+    """One that the core holds. A subclass names its type there, ``pcoll_<kind>``, and the functions
+    that begin to free it (if that is one of its own) and free it."""
+
+    _kind: str
+    _free_begin: Any = None
+    _free: Any
+
+    def _enter(self, comm: MPI.Intracomm) -> Any:
+        self._pointer = ffi.new(f"pcoll_{self._kind} **")
+        return super()._enter(comm)
+
+    def _create(
+        self,
+        comm: MPI.Intracomm,
+        create: Any,
+        arguments: Callable[[], tuple[Any, ...]],
+        refused: Callable[[], tuple[Any, ...]],
+    ) -> None:
+        """Make it. Collective: if this rank's arguments are wrong, which `arguments` finds out, the
+        others get what `refused` gives, else they would wait."""
+        address = self._enter(comm)
+        try:
+            given = arguments()
+        except Exception:
+            create(address, *refused(), self._pointer)
+            raise
+        check(create(address, *given, self._pointer))
+
+    def _core(self) -> Any:
+        """What the core's functions take; StateError when it has been freed."""
+        pointer = self._pointer[0]
+        if pointer == ffi.NULL:
+            self._refuse_if_freed()
+        return pointer
+
+    def _is_freed(self) -> bool:
+        return bool(self._pointer[0] == ffi.NULL)
+
+    def _begin_to_free(self) -> None:
+        if self._free_begin is not None:
+            check(self._free_begin(self._pointer[0]))
+
+    def _try_to_free(self, microseconds: int) -> int:
+        return int(self._free(self._pointer, microseconds))

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which op goes with which elements, and adding results up in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .buffers import Array, Buffer
+from .ffi import ffi, lib
+
+_OPS: list[tuple[MPI.Op, int]] = [
+    (MPI.SUM, lib.PCOLL_SUM),
+    (MPI.PROD, lib.PCOLL_PROD),
+    (MPI.MIN, lib.PCOLL_MIN),
+    (MPI.MAX, lib.PCOLL_MAX),
+    (MPI.LAND, lib.PCOLL_LAND),
+    (MPI.LOR, lib.PCOLL_LOR),
+    (MPI.LXOR, lib.PCOLL_LXOR),
+    (MPI.BAND, lib.PCOLL_BAND),
+    (MPI.BOR, lib.PCOLL_BOR),
+    (MPI.BXOR, lib.PCOLL_BXOR),
+]
+_HALVES = (lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16)
+
+
+def op_code(op: Any) -> int:
+    """The core's number of an MPI.Op."""
+    if not isinstance(op, MPI.Op):
+        raise TypeError(f"op: expected an MPI.Op, got {op!r}")
+    if op == MPI.OP_NULL:
+        raise ValueError("op: expected an op, got MPI.OP_NULL")
+    for known, code in _OPS:
+        if op == known:
+            return code
+    return int(lib.PCOLL_MPI_OP)
+
+
+def check_op(op: Any, code: int, buffer: Buffer) -> None:
+    """Is the op defined for the elements? As far as it is not MPI's business."""
+    if buffer.datatype is not None:
+        return
+    if code == lib.PCOLL_MPI_OP:
+        if op.is_predefined:
+            names = {"MAXLOC": MPI.MAXLOC, "MINLOC": MPI.MINLOC}
+            name = next((f"MPI.{n}" for n, o in names.items() if o == op), "this op")
+            raise TypeError(
+                f"op: {name} is not defined for {buffer.name}; it takes pairs, in a buffer "
+                "like [array, count, MPI.DOUBLE_INT]"
+            )
+        if buffer.dtype in _HALVES:
+            raise TypeError(
+                f"op: an op of your own needs elements that MPI knows, got {buffer.name}; give "
+                "a datatype, as in [array, count, datatype]"
+            )
+        return
+    if lib.pcoll_op_check(code, buffer.dtype):
+        raise TypeError(ffi.string(lib.pcoll_last_error()).decode())
+
+
+def has_identity(op: Any, buffer: Buffer) -> bool:
+    """Does a round without contributions have a value? Not where MPI reduces."""
+    return buffer.datatype is None and op_code(op) != lib.PCOLL_MPI_OP
+
+
+def can_add(code: int, buffer: Buffer) -> bool:
+    """Can numpy add results up: is it a sum of numbers?"""
+    return code == lib.PCOLL_SUM and (
+        buffer.dtype == lib.PCOLL_BFLOAT16 or buffer.array.dtype.kind in "iufc"
+    )
+
+
+def _to_float32(array: Array) -> Array:
+    if array.dtype == np.uint16:  # the bits of bfloat16
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32)
+
+
+def _from_float32(out: Array, values: Array) -> None:
+    if out.dtype != np.uint16:
+        out[...] = values.astype(out.dtype)
+        return
+    bits = values.view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    out[...] = np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(np.uint16)
+
+
+def narrow(like: Array, values: Array) -> Array:
+    """float32 values in the half type of another array."""
+    out = np.empty(like.shape, like.dtype)
+    _from_float32(out, values)
+    return out
+
+
+def is_half(buffer: Buffer) -> bool:
+    """float16 or bfloat16, which the core holds as float32?"""
+    return buffer.dtype in _HALVES
+
+
+_IDENTITIES = {
+    lib.PCOLL_SUM: 0,
+    lib.PCOLL_PROD: 1,
+    lib.PCOLL_LAND: 1,
+    lib.PCOLL_LOR: 0,
+    lib.PCOLL_LXOR: 0,
+    lib.PCOLL_BAND: -1,
+    lib.PCOLL_BOR: 0,
+    lib.PCOLL_BXOR: 0,
+}
+
+
+def _extreme(dtype: np.dtype[Any], largest: bool) -> Any:
+    if dtype.kind == "f":
+        return np.inf if largest else -np.inf
+    info = np.iinfo(dtype)
+    return info.max if largest else info.min
+
+
+def identity(op: Any, buffer: Buffer) -> Array:
+    """What a round without contributions holds; zeros where the op has no such value."""
+    like, code = buffer.array, op_code(op)
+    if not has_identity(op, buffer):
+        return np.zeros(like.shape, like.dtype)
+    dtype = np.dtype(np.float32) if is_half(buffer) else like.dtype
+    if code in (lib.PCOLL_MIN, lib.PCOLL_MAX):
+        value = _extreme(dtype, code == lib.PCOLL_MIN)
+    else:
+        value = _IDENTITIES[code]
+    values = np.full(like.shape, np.asarray(value).astype(dtype), dtype)
+    return narrow(like, values) if is_half(buffer) else values
+
+
+def add_up(buffer: Buffer, results: list[Array]) -> None:
+    """The sum of several results into the buffer; half types add up in float32."""
+    out = buffer.array
+    if buffer.dtype not in _HALVES:
+        np.copyto(out, results[0])
+        for result in results[1:]:
+            np.add(out, result, out=out)
+        return
+    total = _to_float32(results[0])
+    for result in results[1:]:
+        total = total + _to_float32(result)
+    _from_float32(out, np.asarray(total, np.float32))

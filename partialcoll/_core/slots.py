@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that stay where they were reduced: read-only views of the library's memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import StateError
+from .buffers import Array, Buffer, wrap
+from .ffi import answer, ffi, lib
+from .ops import identity, is_half, narrow
+
+
+class Slots:
+    """The result slots of a handle with deliver="one" that has no receive buffers.
+
+    Knows the handle's core and its description of the last round, not the handle: the rounds
+    that it gave out hold on to this, and must not keep it alive.
+    """
+
+    def __init__(self, pointer: Any, record: Any, buffers: list[Buffer], ops: list[Any]) -> None:
+        self._pointer = pointer
+        self._record = record  # holds the memory of:
+        self._c_round = ffi.cast("pcoll_round *", record)
+        self._buffers = buffers
+        self._ops = ops
+        self._views: dict[tuple[int, int], Array] = {}
+        self._index: int | None = None  # the round whose result is there for this rank
+
+    def fill(self) -> None:
+        """The round that the core has just described is there."""
+        self._index = self._c_round.index
+
+    def empty(self) -> None:
+        """From now on the library may write there."""
+        self._index = None
+
+    def last(self) -> list[Array]:
+        """The result of the last round, one array for each buffer."""
+        if self._index is None:
+            raise StateError(
+                "result: there is none before the first Wait, between Start and Wait, and after "
+                "leave"
+            )
+        return self._look()
+
+    def of(self, index: int) -> list[Array]:
+        """The result of a round, if that is the one that is there."""
+        if index != self._index:
+            raise StateError(
+                f"the result of round {index} went back to the library at the next Start (or "
+                "leave): look at it before that, or make the handle with a recvbuf"
+            )
+        return self._look()
+
+    def _look(self) -> list[Array]:
+        if self._c_round.active == 0:  # nobody has written the slot
+            views = [identity(op, buffer) for op, buffer in zip(self._ops, self._buffers)]
+        else:
+            views = [self._view(i, buffer) for i, buffer in enumerate(self._buffers)]
+        for view in views:
+            view.flags.writeable = False
+        return views
+
+    def _view(self, i: int, buffer: Buffer) -> Array:
+        if self._pointer[0] == ffi.NULL:
+            raise StateError("the handle has been freed")
+        address = answer("void const *", lib.pcoll_handle_result, self._pointer[0], i)
+        half = is_half(buffer)
+        key = (i, int(ffi.cast("uintptr_t", address)))
+        view = self._views.get(key)
+        if view is None:  # there are no more than results are kept
+            dtype = np.float32 if half else None
+            view = wrap(address, buffer.array, dtype=dtype, writable=False)
+            self._views[key] = view
+        return narrow(buffer.array, view) if half else view

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting in slices, so that signals come through and somebody says who is missing."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Callable
+
+from . import settings
+from .ffi import ffi, lib, raise_error
+
+# Signals come through at least this often, in microseconds; while this rank serves others.
+SLICE_US = 100_000
+SHORT_SLICE_US = 1_000
+
+
+def missing(handle: Any) -> str:
+    """Ask all ranks where they are; one sentence that names those that are missing, or nothing.
+    handle is the core's handle."""
+    text = ffi.new("char[]", 2048)
+    patience_us = int(settings.base_timeout() * 1e5)
+    if handle == ffi.NULL or lib.pcoll_handle_missing(handle, patience_us, text, 2048):
+        return ""
+    return str(ffi.string(text).decode(errors="replace"))
+
+
+def report_missing(handle: Any, waited: float) -> None:
+    """Log who is missing. handle is the core's handle."""
+    message = missing(handle)
+    if message:
+        settings.logger.warning("waiting for %.1f s in %s", waited, message)
+
+
+def wait(
+    step: Callable[[int], int],
+    timeout: float | None,
+    on_stall: Callable[[float], None] | None = None,
+    meanwhile: Callable[[], bool] | None = None,
+) -> bool:
+    """Call step(microseconds) until it no longer says "again".
+
+    Parameters
+    ----------
+    step : callable
+        Waits at most the given number of microseconds; returns a result code.
+    timeout : float or None
+        Seconds, at least 0; None waits without end.
+    on_stall : callable
+        Called with the seconds waited, each time the stall warning falls due.
+    meanwhile : callable
+        Called before each `step`, so that nobody waits in the core then. True: again soon, it
+        has something under way. What it raises ends the wait.
+
+    Returns False if the time ran out.
+    """
+    begin = time.monotonic()
+    warn_every = settings.stall_warning()
+    warn_at = warn_every
+    waited = 0.0
+    while True:
+        most = SHORT_SLICE_US if meanwhile is not None and meanwhile() else SLICE_US
+        left = most if timeout is None else math.ceil(min(most, (timeout - waited) * 1e6))
+        code = step(left)
+        if code != lib.PCOLL_EAGAIN:
+            if code:
+                raise_error(code)
+            return True
+        waited = time.monotonic() - begin
+        if timeout is not None and waited >= timeout:
+            return False
+        if on_stall is not None and waited >= warn_at:
+            on_stall(waited)
+            warn_at = (time.monotonic() - begin) + warn_every

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``import partialcoll`` gives. Loading it loads MPI and checks that the core fits it."""
+
+from ._core.version import __version__
+from .codec import Lattice
+from .collectives.allreduce import Allreduce_init, Startall, Waitall, Waitany, memory_estimate
+from .collectives.dropin import Allreduce
+from .collectives.gossip import GossipBuffer, GossipStats
+from .collectives.group import GroupAllreduce, GroupAllreduce_init, GroupRound, GroupStats
+from .collectives.handle import AllreduceHandle, ScheduleView, Stats
+from .collectives.schedule import Operation, Schedule
+from .collectives.state_exchange import ExchangeStats, StateExchange
+from .errors import AbiError, DecodeError, Error, MismatchError, StateError
+from .grid import Grid, bandwidth_shares
+from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
+from .round import Result, Round
+from .topology import Topology, pairing
+
+__all__ = [
+    "AbiError",
+    "Allreduce",
+    "AllreduceHandle",
+    "Allreduce_init",
+    "DecodeError",
+    "Error",
+    "ExchangeStats",
+    "FirstOf",
+    "Full",
+    "GossipBuffer",
+    "GossipStats",
+    "Grid",
+    "GroupAllreduce",
+    "GroupAllreduce_init",
+    "GroupRound",
+    "GroupStats",
+    "LastOf",
+    "Lattice",
+    "Majority",
+    "MismatchError",
+    "Operation",
+    "Policy",
+    "Quorum",
+    "Result",
+    "Round",
+    "Schedule",
+    "ScheduleView",
+    "Solo",
+    "Startall",
+    "StateError",
+    "StateExchange",
+    "Stats",
+    "Topology",
+    "Waitall",
+    "Waitany",
+    "__version__",
+    "bandwidth_shares",
+    "memory_estimate",
+    "pairing",
+]

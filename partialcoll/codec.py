@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vectors in few bits, for readers who have a similar vector of their own: the key.
+
+>>> codec = Lattice(bits=8)
+>>> payload = codec.encode(x, key=what_they_had)        # about a quarter of float32
+>>> y = Lattice.decode(payload, key=what_i_have)        # x to within half a step
+
+Distance-based lattice quantization (Davies et al., "New Bounds for Distributed Mean Estimation and
+Variance Reduction"; SwarmSGD, section 2). docs/quantization.md says what is guaranteed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ._core import buffers, checks
+from ._core.buffers import Array, Buffer
+from ._core.ffi import answer, call, check, ffi, lib
+from .errors import DecodeError
+
+_FLOATS = {
+    lib.PCOLL_FLOAT32: "float32",
+    lib.PCOLL_FLOAT64: "float64",
+    lib.PCOLL_FLOAT16: "float16",
+    lib.PCOLL_BFLOAT16: "bfloat16",
+}
+
+
+def _seed(value: Any) -> int:
+    return checks.integer("seed", value, 0, 2**64 - 1, what="a whole number")
+
+
+def _vector(argument: str, given: Any, writable: bool = False) -> Buffer:
+    buffer = buffers.as_buffer(argument, given, writable)
+    if buffer.dtype not in _FLOATS:
+        expected = ", ".join(_FLOATS.values())
+        raise TypeError(f"{argument}: expected elements of {expected}, got {buffer.name}")
+    if not buffer.array.flags.aligned:
+        raise ValueError(f"{argument}: expected aligned elements, got an array that is not")
+    return buffer
+
+
+def _key_like(x: Buffer, key: Any) -> Array | None:
+    """A key for a vector of this count and dtype."""
+    if key is None:
+        return None
+    buffer = _vector("key", key)
+    if buffer.dtype != x.dtype:
+        raise TypeError(f"key: expected dtype {x.name} as in x, got {buffer.name}")
+    if buffer.array.shape != x.array.shape:
+        raise ValueError(f"key: expected shape {x.array.shape} as x, got {buffer.array.shape}")
+    return buffer.array
+
+
+class _Payload:
+    """A payload whose header has been checked. Raises DecodeError."""
+
+    def __init__(self, payload: Any) -> None:
+        try:
+            self.memory = memoryview(payload).cast("B")
+        except TypeError as error:
+            raise TypeError(
+                "payload: expected bytes, or a contiguous buffer of them, "
+                f"got {type(payload).__name__} ({error})"
+            ) from None
+        # from_buffer takes no empty one of some kinds.
+        self.address = ffi.from_buffer(self.memory) if self.memory.nbytes else ffi.NULL
+        self.lattice = ffi.new("pcoll_lattice *")
+        _check_payload(lib.pcoll_lattice_look(self.address, self.memory.nbytes, self.lattice))
+        self.failed = np.zeros(-(-self.count // Lattice.BLOCK), np.uint8)
+
+    @property
+    def count(self) -> int:
+        return int(self.lattice.count)
+
+    def check_fits(self, argument: str, buffer: Buffer) -> None:
+        """A vector that is to be decoded into, or with."""
+        if buffer.dtype != self.lattice.dtype:
+            raise TypeError(
+                f"{argument}: expected dtype {_FLOATS[self.lattice.dtype]} as in the payload, "
+                f"got {buffer.name}"
+            )
+        if buffer.count != self.count:
+            raise ValueError(
+                f"{argument}: expected {self.count} elements as in the payload, got {buffer.count}"
+            )
+
+    def run(self, function: Any, *arguments: Any) -> None:
+        """Decode or average. Raises DecodeError with the blocks that fail."""
+        given = (self.address, self.memory.nbytes, *arguments, self.failed)
+        if answer("uint64_t", function, *given, check=_check_payload):
+            raise self._too_far()
+
+    def _too_far(self) -> DecodeError:
+        blocks = [int(b) for b in np.flatnonzero(self.failed)]
+        first = ", ".join(map(str, blocks[:8])) + (", …" if len(blocks) > 8 else "")
+        plane = "" if self.lattice.high else " or high=True"
+        return DecodeError(
+            f"{len(blocks)} of {len(self.failed)} blocks of {Lattice.BLOCK} elements do not "
+            f"decode: {first}. The key is further from what was encoded than was allowed for, or "
+            f"these blocks are damaged. Encode with a larger distance or margin, with more "
+            f"bits{plane}; or decode with a key that is nearer",
+            blocks,
+        )
+
+
+def _check_payload(code: int) -> None:
+    if code == lib.PCOLL_EPROTOCOL:
+        raise DecodeError(ffi.string(lib.pcoll_last_error()).decode(errors="replace"))
+    check(code)
+
+
+@dataclass(frozen=True, init=False)
+class Lattice:
+    """A codec: bits for each element instead of 16, 32 or 64.
+
+    A vector is cut into blocks of 1024 elements. Each is rounded to multiples of a step, at random
+    so that nothing is lost on average, and of the multiple only the last ``bits`` bits are kept; a
+    reader whose key is near enough knows the others. One that is not finds out and gets a
+    DecodeError, never a wrong vector.
+
+    Parameters
+    ----------
+    bits : int
+        Of each element, 2 to 16. One bit more halves the step, and so the error.
+    rotate : bool
+        Rotate each block at random first (signs, then a Hadamard transform). Pays where a few
+        elements of a block are much further away than the others: their distance is spread over
+        the block, the step is that much smaller. Costs time on both sides.
+    seed : int
+        Of the random numbers, 0 to 2^64-1; encode() takes one for each vector.
+    margin : float
+        How many times the stated or measured distance keys may be away, at least 1 (default).
+        More for readers whose keys move on meanwhile and who cannot ask for more bits.
+    """
+
+    bits: int
+    rotate: bool
+    seed: int
+    margin: float
+
+    BLOCK: ClassVar[int] = 1024
+
+    def __init__(
+        self, bits: int = 8, *, rotate: bool = False, seed: int = 0, margin: float = 1.0
+    ) -> None:
+        values = {
+            "bits": checks.integer("bits", bits, 2, 16, what="a whole number"),
+            "rotate": checks.flag("rotate", rotate),
+            "seed": _seed(seed),
+            "margin": checks.number("margin", margin, 1, what="a number"),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _describe(self, count: int, dtype: int, seed: int | None, high: bool) -> Any:
+        """The core's pcoll_lattice for one vector."""
+        described = ffi.new("pcoll_lattice *")
+        described.count, described.dtype = count, dtype
+        described.seed = self.seed if seed is None else _seed(seed)
+        described.bits, described.high, described.rotate = self.bits, high, self.rotate
+        return described
+
+    @staticmethod
+    def _size(described: Any) -> tuple[int, int]:
+        """Bytes and blocks."""
+        answers = ffi.new("uint64_t[2]")
+        check(lib.pcoll_lattice_size(described, answers, answers + 1))
+        return answers[0], answers[1]
+
+    def nbytes(self, count: int, *, high: bool = False) -> int:
+        """Bytes of the payload of so many elements, whatever their dtype."""
+        count = checks.integer("count", count, 0, 2**48, what="a number of elements")
+        return self._size(self._describe(count, lib.PCOLL_FLOAT32, None, high))[0]
+
+    def distances(self, x: Any, key: Any = None, *, seed: int | None = None) -> Array:
+        """How far x is from a key, block by block: max|x - key|.
+
+        With rotate the distance between the rotated blocks, which depends on the seed, because
+        that is the one that counts then.
+
+        Parameters
+        ----------
+        x, key : array
+            As in encode().
+        seed : int
+            That of the encode() it is for.
+
+        Returns
+        -------
+        array of float32, one for each block
+        """
+        ours = _vector("x", x)
+        theirs = _key_like(ours, key)
+        described = self._describe(ours.count, ours.dtype, seed, False)
+        out = np.empty(self._size(described)[1], np.float32)
+        call(lib.pcoll_lattice_distances, described, ours.array, theirs, out)
+        return out
+
+    def encode(
+        self,
+        x: Any,
+        *,
+        key: Any = None,
+        distance: Any = None,
+        seed: int | None = None,
+        high: bool = False,
+    ) -> bytes:
+        """Encode a vector for readers with a key near it.
+
+        Parameters
+        ----------
+        x : array
+            float32, float64, float16 or bfloat16, any shape, C-contiguous, finite as float32.
+            float64 is kept to the precision of float32.
+        key : array like x
+            A key that readers have, or one as far from x as theirs. Each block's step follows from
+            its distance. Default: zeros, so that payloads decode without a key.
+        distance : float, or an array of one for each block
+            Instead of a key: how far theirs are from x, as distances() says; at least 0.
+        seed : int
+            Of this payload's random numbers, 0 to 2^64-1. Default: the codec's, the same for every
+            payload; give each its own where their errors are to be independent of each other.
+        high : bool
+            Write the other 16 - bits bits as well, apart from the first: they are used for blocks
+            that do not decode without them.
+
+        Returns
+        -------
+        bytes
+            Self-describing: dtype, count, bits, rotate and seed are in it. See nbytes().
+
+        Raises
+        ------
+        ValueError
+            Elements that are not finite, or beyond about 2^125; both key and distance.
+        """
+        ours = _vector("x", x)
+        if key is not None and distance is not None:
+            raise ValueError("distance: expected a key or a distance, got both")
+        theirs = _key_like(ours, key)
+        described = self._describe(ours.count, ours.dtype, seed, high)
+        size, blocks = self._size(described)
+        limits = None if distance is None else self._limits(distance, blocks)
+        out = bytearray(size)
+        into = ffi.from_buffer(out)
+        call(lib.pcoll_lattice_encode, described, ours.array, theirs, limits, self.margin, into)
+        return bytes(out)
+
+    @staticmethod
+    def _limits(distance: Any, blocks: int) -> Array:
+        """One distance for each block."""
+        try:
+            given = np.asarray(distance, np.float64)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"distance: expected a number, or one for each block, got {distance!r}"
+            ) from None
+        if given.ndim and given.shape != (blocks,):
+            raise ValueError(
+                f"distance: expected one number, or one for each of {blocks} blocks, "
+                f"got shape {given.shape}"
+            )
+        wrong = given[~(np.isfinite(given) & (given >= 0))]
+        if wrong.size:
+            raise ValueError(f"distance: expected finite numbers of at least 0, got {wrong[0]}")
+        with np.errstate(over="ignore"):  # the core refuses infinity
+            return np.ascontiguousarray(np.broadcast_to(given.astype(np.float32), (blocks,)))
+
+    @staticmethod
+    def decode(payload: Any, key: Any = None) -> Array:
+        """Decode a payload of any codec.
+
+        Parameters
+        ----------
+        payload : bytes, or any contiguous buffer
+        key : array
+            Near what was encoded, with its dtype and count. Default: zeros.
+
+        Returns
+        -------
+        array
+            New, of the key's shape (flat without one). Each element is the one encoded to within
+            half its block's step and float rounding; with rotate, so is each element of the
+            rotated block.
+
+        Raises
+        ------
+        DecodeError
+            Truncated, damaged or foreign bytes; blocks for which the key is too far.
+        """
+        opened = _Payload(payload)
+        known = None if key is None else _vector("key", key)
+        if known is None:
+            dtype = _FLOATS[opened.lattice.dtype]
+            out = np.empty(
+                opened.count, buffers._bfloat16() if dtype == "bfloat16" else np.dtype(dtype)
+            )
+        else:
+            opened.check_fits("key", known)
+            out = np.empty_like(known.array)
+        opened.run(lib.pcoll_lattice_decode, None if known is None else known.array, out)
+        return out
+
+    @staticmethod
+    def average(x: Any, payload: Any, *, weight: float = 0.5) -> None:
+        """Move x towards what a payload decodes to with x as key: x -= weight (x - y), in place.
+
+        Raises
+        ------
+        DecodeError
+            As decode(). Blocks that do not decode stay as they are; the others have moved.
+        """
+        weight = checks.number("weight", weight, what="a finite number")
+        opened = _Payload(payload)
+        ours = _vector("x", x, writable=True)
+        opened.check_fits("x", ours)
+        opened.run(lib.pcoll_lattice_average, weight, ours.array)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Making handles, and the calls on several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from .._core import checks, waiting
+from .._core.communicator import address
+from .._core.ffi import ffi, lib
+from ..errors import StateError
+from ..policy import Policy
+from ..round import Round
+from .arguments import Arguments
+from .handle import AllreduceHandle
+
+
+def Allreduce_init(
+    comm: MPI.Intracomm,
+    sendbuf: Any,
+    recvbuf: Any = None,
+    op: Any = MPI.SUM,
+    *,
+    quorum: Policy | str = "solo",
+    deliver: str = "one",
+    history: int = 8,
+    late: str | None = None,
+    missed: str = "sum",
+    progress: str | None = None,
+    algorithm: str | None = None,
+    domain: str | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    like: Any = None,
+) -> AllreduceHandle:
+    """Make a persistent partial allreduce. Collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Dup'ed once, so nothing on it meets the handle's messages.
+    sendbuf : buffer, list of buffers, MPI.IN_PLACE or None
+        What mpi4py takes (`array` or `[array, count, datatype]`): C-contiguous numpy arrays,
+        torch CPU tensors, of any shape, zero-dimensional and empty ones included. dtypes:
+        float16, bfloat16 (of `ml_dtypes`, or a tensor's), float32, float64, complex64,
+        complex128, int8 to int64, uint8 to uint64, bool; others, and structured ones, with an
+        MPI datatype, whose elements `count` then counts. All buffers of a handle travel in
+        one round. None: write deposits to `send_buffer`, which saves a copy.
+    recvbuf : buffer, list of buffers or None
+        Same dtypes and sizes as sendbuf, no common memory. None: results stay in the library's
+        memory, which saves a copy; read them at `AllreduceHandle.result` (with deliver="all"
+        the library makes receive buffers).
+    op : mpi4py.MPI.Op or list of them
+        One for all buffers or one for each. SUM, PROD, MIN, MAX for floats (float16 and
+        bfloat16 accumulate in float32 and are rounded once); SUM, PROD for complex numbers;
+        these, LAND, LOR, LXOR, BAND, BOR, BXOR for integers, which wrap around; LAND, LOR,
+        LXOR for bool. What MPI defines for other datatypes (``op=MPI.MAXLOC`` with
+        ``[array, count, MPI.DOUBLE_INT]``), and commutative ops of your own, also on derived
+        datatypes without gaps. Do not free an op before the handle.
+    quorum : policy or str
+        When a round may complete: "solo", "majority", "quorum:6", "quorum:0.75", "first_of:2",
+        "last_of:3", "full", with any of ",linger=50us,deadline=2s,max_staleness=8"; see
+        `partialcoll.policy`.
+    deliver : "one" or "all"
+        "one": the t-th call returns round t. "all": a call returns every round that this rank
+        has not seen; end such loops with `AllreduceHandle.until`.
+    history : int
+        Rounds whose results are kept, 1 to 2**20. With "one" no rank lags more than that.
+    late : "carry", "latest" or "drop"
+        What becomes of a deposit that misses its round: added to the next one (default for
+        SUM), replaced by the next one (default for other ops), forgotten.
+    missed : "sum" or "latest"
+        With deliver="all", what the receive buffers hold if a call delivers several rounds:
+        their sum (op SUM), or the newest.
+    progress : "agent", "manual" or "spin"
+        Who communicates while the application computes: a thread that sleeps, nobody, a
+        thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
+    algorithm : "auto", "recdbl", "rabenseifner", "ring" or "native"
+        How the data is reduced, see docs/algorithms.md. "auto" chooses by the number of ranks
+        and bytes. Default: PARTIALCOLL_ALGORITHM or "auto".
+    domain : "node", "rank", "auto", "node:K" or "auto:K"
+        Which ranks reduce in shared memory, so that only one of them talks to others: those of
+        a node (of at most K each), an error where its memory cannot be had; none, messages
+        only; those of a node where that is possible. algorithm="native" and replays use
+        messages only. Default: PARTIALCOLL_DOMAIN or "node".
+    seed : int
+        Of the draws; the same on all ranks.
+    name : str
+        For messages; must agree between ranks.
+    like : buffer or list of buffers
+        With sendbuf=None and recvbuf=None: gives the shapes and dtypes, and is not used
+        otherwise. Then nothing is copied: write to `send_buffer`, read from `result`.
+
+    Raises
+    ------
+    MismatchError
+        On every rank, if the arguments differ between ranks; says which and where.
+    TypeError, ValueError
+        This rank's arguments are wrong (the other ranks get MismatchError).
+    StateError
+        progress="agent" with an MPI initialized below MPI_THREAD_MULTIPLE.
+
+    Source: Li et al., PPoPP 2020, section 4; the contract is in docs/semantics.md.
+    """
+    return AllreduceHandle(
+        comm,
+        lambda: Arguments(
+            sendbuf,
+            recvbuf,
+            op,
+            quorum=quorum,
+            deliver=deliver,
+            history=history,
+            late=late,
+            missed=missed,
+            progress=progress,
+            algorithm=algorithm,
+            domain=domain,
+            seed=seed,
+            name=name,
+            like=like,
+        ),
+    )
+
+
+def memory_estimate(
+    comm: MPI.Intracomm, sendbuf: Any, recvbuf: Any = None, op: Any = MPI.SUM, **options: Any
+) -> int:
+    """Bytes that a handle with these arguments (those of `Allreduce_init`) will hold on this
+    rank. Local."""
+    address(comm)
+    defaults = Allreduce_init.__kwdefaults__ or {}
+    return Arguments(sendbuf, recvbuf, op, **{**defaults, **options}).memory(comm.size)
+
+
+# Several handles.
+
+
+def Startall(handles: Sequence[AllreduceHandle]) -> None:
+    """Start all handles, in this order. Local."""
+    for handle in handles:
+        handle.Start()
+
+
+def Waitall(handles: Sequence[AllreduceHandle], timeout: float | None = None) -> list[Round]:
+    """Wait for all handles; their rounds, in this order. TimeoutError after timeout seconds
+    for any one of them."""
+    return [handle.Wait(timeout) for handle in handles]
+
+
+def Waitany(handles: Sequence[AllreduceHandle], timeout: float | None = None) -> tuple[int, Round]:
+    """Wait until the round of any started handle is complete; its position and its round.
+
+    Handles that are not started are passed over; StateError if none is.
+    """
+    checks.time_limit("timeout", timeout)
+    started = [h for h in handles if h._started]
+    if not started:
+        raise StateError("none of the handles is started")
+    pointers = ffi.new("pcoll_handle *[]", [h._core() for h in started])
+    index = ffi.new("int32_t *")
+    done = waiting.wait(
+        lambda us: int(lib.pcoll_wait_any(pointers, len(started), us, index)),
+        timeout,
+        lambda waited: waiting.report_missing(pointers[0], waited),
+    )
+    if not done:
+        raise TimeoutError(f"no round was complete after {timeout} s; wait again")
+    handle = started[index[0]]
+    return list(handles).index(handle), handle.Wait()

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of an allreduce, checked, as the core wants them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from mpi4py import MPI
+
+from .._core import checks, ops, settings
+from .._core.buffers import Buffer, as_buffers, check_apart, check_match, describe, is_list
+from .._core.communicator import progress_code
+from .._core.ffi import answer, ffi, lib
+from ..policy import Policy, as_policy, fill
+
+# As the core numbers them.
+ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
+_DELIVER = {"one": lib.PCOLL_DELIVER_ONE, "all": lib.PCOLL_DELIVER_ALL}
+_LATE = {
+    "carry": lib.PCOLL_LATE_CARRY,
+    "latest": lib.PCOLL_LATE_LATEST,
+    "drop": lib.PCOLL_LATE_DROP,
+}
+
+
+def _set_domain(options: Any, domain: str | None) -> None:
+    source, text = settings.given("domain", domain, "PARTIALCOLL_DOMAIN", "node")
+    if not isinstance(text, str):
+        raise TypeError(f"{source}: expected a text such as 'node', got {type(text).__name__}")
+    most = ffi.addressof(options, "domain_ranks")
+    if lib.pcoll_domain_parse(text.encode(), ffi.addressof(options, "domain"), most):
+        message = ffi.string(lib.pcoll_last_error()).decode(errors="replace")
+        raise ValueError(message.replace("domain", source, 1))
+
+
+def _as_ops(op: Any, count: int) -> list[Any]:
+    if not isinstance(op, (list, tuple)):
+        return [op] * count
+    if len(op) != count:
+        raise ValueError(f"op: expected one, or one for each of the {count} buffers, got {len(op)}")
+    return list(op)
+
+
+class Arguments:
+    """The checked arguments of one handle on this rank, in the core's form."""
+
+    def __init__(
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Any,
+        quorum: Policy | str,
+        deliver: str,
+        history: int,
+        late: str | None,
+        missed: str,
+        progress: str | None,
+        algorithm: str | None,
+        domain: str | None,
+        seed: int,
+        name: str | None,
+        like: Any,
+    ) -> None:
+        # With "all" a call may deliver several rounds: they are added up in a buffer.
+        self.received = recvbuf is not None or deliver != "one"
+        self._take_buffers(sendbuf, recvbuf, like)
+        self.ops = _as_ops(op, len(self.recv))
+        codes = [ops.op_code(one) for one in self.ops]
+        for one, code, buffer in zip(self.ops, codes, self.recv):
+            ops.check_op(one, code, buffer)
+        sums = all(code == lib.PCOLL_SUM for code in codes)
+        self.sums = [ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
+        self.described = describe(self.recv, self.ops, codes)
+        self.policy = as_policy(quorum)
+        if late is None:
+            late = "carry" if sums else "latest"
+        if late == "carry" and not sums:
+            raise ValueError(
+                'late: "carry" adds deposits up, so it needs op=MPI.SUM; use "latest" or "drop"'
+            )
+        checks.one_of("missed", missed, ("sum", "latest"))
+        checks.integer("history", history, 1, 2**20, what="a number of rounds")
+        algorithm = settings.choice(
+            "algorithm", algorithm, "PARTIALCOLL_ALGORITHM", "auto", ALGORITHMS
+        )
+        self.deliver = deliver
+        self.missed = missed
+        self.options = ffi.new("pcoll_options *")
+        fill(self.policy, self.options.policy)
+        _set_domain(self.options, domain)
+        self.options.deliver = checks.code("deliver", deliver, _DELIVER)
+        self.options.algorithm = ALGORITHMS.index(algorithm)
+        self.options.late = checks.code("late", late, _LATE)
+        self.options.progress = progress_code(progress)
+        self.options.owned_send = self.send is None
+        self.options.history = history
+        self.options.seed = int(seed) % 2**64
+        self.options.name = _hash(name)
+
+    def _take_buffers(self, sendbuf: Any, recvbuf: Any, like: Any) -> None:
+        in_place = sendbuf is MPI.IN_PLACE
+        self.send: list[Buffer] | None = None
+        if not in_place and sendbuf is not None:
+            self.send = as_buffers("sendbuf", sendbuf, writable=False)
+        if like is not None and not (sendbuf is None and recvbuf is None):
+            raise ValueError("like: expected sendbuf=None and recvbuf=None with it, got a buffer")
+        if recvbuf is not None:
+            self.recv = as_buffers("recvbuf", recvbuf, writable=True)
+            self._check_received(in_place)
+        elif in_place:
+            raise ValueError("recvbuf: expected a buffer with sendbuf=MPI.IN_PLACE, got None")
+        else:
+            self.recv = self._unreceived(like)
+        given = sendbuf if self.send is not None and not in_place else recvbuf
+        self.single = not is_list(like if given is None else given)
+
+    def _check_received(self, in_place: bool) -> None:
+        if in_place:
+            check_apart("recvbuf", self.recv)
+            self.send = self.recv
+        elif self.send is not None:
+            check_match(self.send, self.recv)
+
+    def _unreceived(self, like: Any) -> list[Buffer]:
+        """No receive buffers are given: what results look like, and room for them if needed."""
+        buffers = self.send
+        if buffers is None:
+            if like is None:
+                raise ValueError(
+                    "recvbuf: expected a buffer, or one to go by in like=, got None with "
+                    "sendbuf=None"
+                )
+            buffers = as_buffers("like", like, writable=False, used=False)
+        return [buffer.like() if self.received else buffer.outline() for buffer in buffers]
+
+    def memory(self, ranks: int) -> int:
+        """Bytes that a handle with these arguments holds on this rank."""
+        given = (ranks, self.described, len(self.recv), self.options)
+        return int(answer("uint64_t", lib.pcoll_memory_estimate, *given))
+
+
+def _hash(name: str | None) -> int:
+    if name is None:
+        return 0
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

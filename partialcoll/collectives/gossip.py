@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gossip buffers: models averaged in pairs, without anybody waiting for anybody."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .._core import buffers, checks, communicator
+from .._core.buffers import Array
+from .._core.ffi import answer, answer_record, call, check, ffi, lib
+from .._core.object import CoreObject
+from ..codec import Lattice
+from ..errors import StateError
+from ..topology import Topology
+
+
+def _has_memory(given: Any) -> bool:
+    """Is it more than something that an array can be made of?"""
+    if isinstance(given, np.generic):
+        return False
+    if isinstance(given, np.ndarray) or hasattr(given, "data_ptr"):
+        return True
+    try:
+        memoryview(given)
+    except TypeError:
+        return isinstance(given, (list, tuple)) and bool(given) and _has_memory(given[0])
+    return True
+
+
+@dataclass(frozen=True)
+class GossipStats:
+    """What a `GossipBuffer` has done on this rank since it was made.
+
+    ``publishes``, ``reads``, ``averages``: operations. ``skipped``: averages that were not made,
+    because the peer had not collected. ``collected``: deltas taken from others. ``retries``,
+    ``torn``: chunks read again because their owner had published meanwhile, and given up.
+    ``pushed``, ``drained``: messages; ``queue_full``: not sent for want of room.
+    ``decode_failures``: messages thrown away because they did not decode with the key.
+    ``fallbacks``: blocks that were read again with more bits. ``bytes_read``,
+    ``bytes_written``: of the memory of others, and of the own queue.
+    """
+
+    publishes: int
+    reads: int
+    averages: int
+    skipped: int
+    collected: int
+    retries: int
+    torn: int
+    pushed: int
+    drained: int
+    queue_full: int
+    decode_failures: int
+    fallbacks: int
+    bytes_read: int
+    bytes_written: int
+
+
+class _Board:
+    """The words that all ranks of a buffer share, at rank 0; see `pairing.Board`."""
+
+    def __init__(self, buffer: GossipBuffer) -> None:
+        self._buffer = buffer
+
+    def read_all(self) -> Array:
+        """A copy of the words, one for each rank. One-sided."""
+        words = np.empty(self._buffer.size, np.int64)
+        call(lib.pcoll_gossip_board_read, self._buffer._core(), words)
+        return words
+
+    def compare_and_swap(self, index: int, expected: int, desired: int) -> int:
+        """Word `index` becomes `desired` if it is `expected`; what it was. One-sided."""
+        core = self._buffer._core()
+        return int(answer("int64_t", lib.pcoll_gossip_board_swap, core, index, expected, desired))
+
+    def fetch_add(self, delta: int) -> int:
+        """Add to the counter; what it was. One-sided."""
+        return int(answer("int64_t", lib.pcoll_gossip_board_count, self._buffer._core(), delta))
+
+
+class GossipBuffer(CoreObject):
+    """One model per rank, which ranks average in pairs.
+
+    Three buffers over MPI's one-sided communication, in memory that MPI allocates: a *register*
+    (what this rank publishes), an *accumulator* (what others have given to this rank's model) and
+    a *queue* (whole models sent to this rank). Nothing but making and freeing one is collective,
+    and nothing else waits for another rank. What each promises is in docs/gossip.md.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Its ranks; dup'ed.
+    like : array
+        Shape and dtype of the model: float16, bfloat16, float32 or float64, the same on all
+        ranks. It is not kept.
+    topology : str, networkx graph or Topology
+        Who may talk to whom; see `Topology.make`. It has to be connected.
+    codec : Lattice or None
+        With one, models are read and pushed in few bits.
+    queue_slots : int
+        Messages that the queue holds, 1 to 1024.
+    max_uncollected : int
+        Deltas that may lie at a rank before it collects; `average` skips it then. 2 converges,
+        6 diverged in simulation.
+    progress : "agent", "manual" or "spin"
+        Who helps ranks of other nodes to reach this one's memory. Default:
+        PARTIALCOLL_PROGRESS or "agent". Within one node nobody has to.
+
+    One thread at a time may use a buffer. In a ``with`` statement the end frees it. What lies here
+    uncollected goes with it: to keep it, meet (a barrier) and collect before.
+
+    Raises
+    ------
+    MismatchError
+        Shape, dtype, topology or codec differ between ranks.
+    ValueError
+        The topology is disconnected or has another number of ranks.
+    """
+
+    _noun, _kind = "gossip buffer", "gossip"
+    _free = lib.pcoll_gossip_free
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        like: Any,
+        topology: Any = "exponential",
+        codec: Lattice | None = None,
+        queue_slots: int = 4,
+        max_uncollected: int = 2,
+        progress: str | None = None,
+    ) -> None:
+        def arguments() -> tuple[Any]:
+            options = ffi.new("pcoll_gossip_options *")
+            self._describe(options, like, topology)
+            self._choose(options, codec, queue_slots, max_uncollected, progress)
+            return (options,)
+
+        def refused() -> tuple[Any]:
+            return (ffi.new("pcoll_gossip_options *", {"dtype": -1}),)
+
+        self._create(comm, lib.pcoll_gossip_create, arguments, refused)
+
+    def _describe(self, options: Any, like: Any, topology: Any) -> None:
+        buffer = buffers.as_floats("like", like, writable=False)
+        self._shape: tuple[int, ...] = buffer.array.shape
+        self._dtype: np.dtype[Any] = buffer.array.dtype
+        self._element = buffer.dtype
+        self._topology = Topology.make(topology, self._size)
+        self._neighbors = self._allowed()
+        options.count, options.dtype = buffer.count, buffer.dtype
+        options.shape = zlib.crc32(repr(self._shape).encode())
+        options.topology = self._topology.fingerprint
+
+    def _allowed(self) -> frozenset[int]:
+        """Those whom this rank may read, average with or send to."""
+        if not self._topology.is_connected:
+            raise ValueError(
+                f"topology: expected a connected graph, got {self._topology!r}: "
+                "what is not connected never agrees"
+            )
+        return frozenset(self._topology.neighbors(self._rank))
+
+    def _choose(
+        self,
+        options: Any,
+        codec: Lattice | None,
+        queue_slots: int,
+        max_uncollected: int,
+        progress: str | None,
+    ) -> None:
+        if codec is not None:
+            checks.instance("codec", codec, Lattice, "a Lattice or None")
+        options.queue_slots = checks.integer("queue_slots", queue_slots, 1, 1024)
+        options.max_uncollected = checks.integer("max_uncollected", max_uncollected, 1, 2**31)
+        options.progress = communicator.progress_code(progress)
+        if codec is not None:
+            options.bits, options.rotate = codec.bits, codec.rotate
+            options.margin, options.seed = codec.margin, codec.seed
+
+    # Arguments
+
+    def _peer(self, peer: int) -> int:
+        peer = checks.rank("peer", peer, self._size)
+        if peer not in self._neighbors:
+            raise ValueError(
+                f"peer: expected a neighbor of rank {self._rank} in the topology "
+                f"({', '.join(map(str, sorted(self._neighbors))) or 'it has none'}), got {peer}"
+            )
+        return peer
+
+    def _memory(self, argument: str, given: Any, writable: bool = False) -> Any:
+        """Of an array like the model, which it keeps alive; NULL for None."""
+        if given is None:
+            return ffi.NULL
+        if writable and not _has_memory(given):
+            raise TypeError(
+                f"{argument}: expected an array whose memory can be written to, got "
+                f"{type(given).__name__}"
+            )
+        buffer = buffers.as_buffer(argument, given, writable)
+        if buffer.dtype != self._element:
+            raise TypeError(f"{argument}: expected dtype {self._dtype}, got {buffer.name}")
+        if buffer.array.shape != self._shape:
+            raise ValueError(f"{argument}: expected shape {self._shape}, got {buffer.array.shape}")
+        return ffi.from_buffer(buffer.array.reshape(-1).view(np.uint8))
+
+    def _moving(self, x: Any, momentum: Any, factors: dict[str, float]) -> tuple[Any, Any]:
+        """What averaging and collecting write to, and what they multiply by."""
+        for name, value in factors.items():
+            if not abs(value) <= 1e30:
+                raise ValueError(f"{name}: expected a number of at most 1e30, got {value}")
+        memory = self._memory("x", x, True), self._memory("momentum", momentum, True)
+        if momentum is not None:
+            pair = [buffers.as_buffer("momentum", given, True) for given in (x, momentum)]
+            buffers.check_apart("momentum", pair)
+        return memory
+
+    def _place(self, out: Any) -> Any:
+        return np.empty(self._shape, self._dtype) if out is None else out
+
+    # What a rank does
+
+    def publish(self, x: Any) -> int:
+        """Make a copy of `x` what others read of this rank. Local.
+
+        Returns its version: 1, 2, …
+        """
+        memory = self._memory("x", x)
+        return int(answer("uint64_t", lib.pcoll_gossip_publish, self._core(), memory))
+
+    def read(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int]:
+        """The model that `peer` has published last, and its version. One-sided.
+
+        Parameters
+        ----------
+        peer : int
+            A neighbor.
+        key : array
+            With a codec: this rank's own model. The nearer it is, the fewer bits are read.
+        out : array
+            Where the model goes; a new array by default.
+
+        Raises StateError if the peer has published nothing yet, or publishes faster than it can
+        be read.
+        """
+        out = self._place(out)
+        version = ffi.new("uint64_t *")
+        code = lib.pcoll_gossip_read(
+            self._core(),
+            self._peer(peer),
+            self._memory("key", key),
+            self._memory("out", out, writable=True),
+            version,
+        )
+        if code == lib.PCOLL_EAGAIN:
+            raise StateError(ffi.string(lib.pcoll_last_error()).decode())
+        check(code)
+        return out, int(version[0])
+
+    def average(
+        self,
+        x: Any,
+        peer: int,
+        *,
+        weight: float = 0.5,
+        momentum: Any = None,
+        ratio: float = 1.0,
+    ) -> bool:
+        """Average `x` with what `peer` has published. One-sided, in place.
+
+        ``x -= weight * (x - theirs)``, and what `x` has lost is given to the peer, which has it
+        when it collects. So the sum over all ranks of ``x`` and `pending` does not change,
+        whatever others do meanwhile. `momentum`, if given, moves `ratio` times as far (A2CiD2's
+        x~, with ratio = alpha~ / alpha).
+
+        Returns False, and changes nothing, if too many deltas lie uncollected at the peer.
+        Raises StateError if the peer has published nothing yet.
+        """
+        own, other = self._moving(x, momentum, {"weight": weight, "ratio": ratio})
+        given = (self._core(), self._peer(peer), own, weight, other, ratio)
+        return bool(answer("int32_t", lib.pcoll_gossip_average, *given))
+
+    def collect(self, x: Any, *, momentum: Any = None, ratio: float = 1.0) -> int:
+        """Add to `x`, in place, what others have given since the last time. Local.
+
+        What `x` cannot hold (rounding) stays for the next time. `momentum` gains `ratio` times
+        what `x` does. Returns how many deltas have landed since; with 0 nothing has changed.
+        """
+        own, other = self._moving(x, momentum, {"ratio": ratio})
+        return int(answer("uint64_t", lib.pcoll_gossip_collect, self._core(), own, other, ratio))
+
+    def pending(self) -> Array:
+        """A copy of what lies here uncollected; float64 for float64, else float32. Local."""
+        held = np.float64 if self._element == lib.PCOLL_FLOAT64 else np.float32
+        out = np.empty(self._shape, held)
+        call(lib.pcoll_gossip_pending, self._core(), out)
+        return out
+
+    def push(self, peer: int, x: Any, *, key: Any = None, sent: Any = None) -> bool:
+        """Send `x` to the queue of `peer`. One-sided.
+
+        With a codec it is encoded relative to `key` (default: 0), so that the peer can decode it
+        with the same key; `sent`, an array, becomes exactly what the peer will have. Returns
+        False if the queue is full: then nothing was sent.
+        """
+        given = (
+            self._core(),
+            self._peer(peer),
+            self._memory("x", x),
+            self._memory("key", key),
+            self._memory("sent", sent, writable=True),
+        )
+        return bool(answer("int32_t", lib.pcoll_gossip_push, *given))
+
+    def drain(self, *, key: Any = None) -> list[tuple[int, Array]]:
+        """Take all messages out of the own queue: (source, model), oldest first. Local.
+
+        With a codec: decoded with `key` (default: 0). Those that do not decode are counted in
+        ``stats.decode_failures`` and are not returned.
+        """
+        messages = []
+        source, taken = ffi.new("uint32_t *"), ffi.new("int32_t *")
+        for _ in range(1024):  # others may be faster than this loop
+            out = self._place(None)
+            memory = self._memory("key", key), self._memory("out", out, writable=True)
+            check(lib.pcoll_gossip_drain(self._core(), *memory, source, taken))
+            if not taken[0]:
+                break
+            messages.append((int(source[0]), out))
+        return messages
+
+    def peek(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int] | None:
+        """The newest message in the queue of `peer`, which stays there, and who sent it; None if
+        there is none that decodes with `key`. One-sided. `peer` may be this rank."""
+        if out is not None and out is key:
+            raise ValueError("out: expected other memory than key's")
+        out = self._place(out)
+        source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
+        rank = self._rank if peer == self._rank else self._peer(peer)
+        memory = self._memory("key", key), self._memory("out", out, writable=True)
+        check(lib.pcoll_gossip_peek(self._core(), rank, *memory, source, found))
+        return (out, int(source[0])) if found[0] else None
+
+    # What it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the model."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its elements."""
+        return self._dtype
+
+    @property
+    def topology(self) -> Topology:
+        """Who may talk to whom."""
+        return self._topology
+
+    @property
+    def board(self) -> _Board:
+        """A number for each rank and a counter, 0 at first, that all share: what
+        `pairing.Available` needs."""
+        return _Board(self)
+
+    @property
+    def stats(self) -> GossipStats:
+        """Counters of this rank."""
+        function = lib.pcoll_gossip_get_stats
+        return answer_record(GossipStats, "pcoll_gossip_stats", function, self._core())
+
+    @property
+    def memory(self) -> int:
+        """Bytes of this rank's window: four models (five of 16 bits), and one for each slot of the
+        queue. What is never written takes no memory."""
+        return int(answer("uint64_t", lib.pcoll_gossip_bytes, self._core()))
+
+    def __repr__(self) -> str:
+        state = "freed" if self._is_freed() else f"rank {self._rank} of {self._size}"
+        return f"GossipBuffer({state}, shape={self._shape}, dtype={self._dtype})"

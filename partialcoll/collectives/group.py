@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grouped allreduce: ranks on a virtual grid average along one axis after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .._core import buffers, checks, communicator, settings, waiting
+from .._core.buffers import Array
+from .._core.ffi import answer_record, call, check, ffi, lib
+from .._core.object import CoreObject
+from ..errors import StateError
+
+_KEYS = {
+    "auto": lib.PCOLL_KEYS_AUTO,
+    "static": lib.PCOLL_KEYS_STATIC,
+    "dynamic": lib.PCOLL_KEYS_DYNAMIC,
+}
+_MOST_AXES = 16
+
+
+@dataclass(frozen=True)
+class GroupRound:
+    """What came of a round of a `GroupAllreduce`.
+
+    Attributes
+    ----------
+    index : int
+        Number of the round.
+    axis : int
+        It was along this axis.
+    group : tuple of int
+        The ranks that averaged together, ascending; empty if the round is void.
+    position : int
+        This rank's place among them.
+    active : int
+        How many of them contributed. The others had left, or their applications were late.
+    exact : bool
+        As many rounds as there are axes, this the last, were complete: with the results fed
+        back, this is the average over all ranks.
+    void : bool
+        A member was lost in mid-round: everybody has its own input back.
+    missed : int
+        Rounds before this one that this rank took no part in, since the last that it did.
+    shares : tuple of float
+        The part of the data that each member has reduced; they sum to 1.
+    """
+
+    index: int
+    axis: int
+    group: tuple[int, ...]
+    position: int
+    active: int
+    exact: bool
+    void: bool
+    missed: int
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class GroupStats:
+    """What a `GroupAllreduce` has done on this rank since it was made.
+
+    ``rounds``, ``void_rounds``: with a contribution of this rank. ``null_rounds``: those in which
+    its agent reduced for the others without one. ``matched_ahead``: rounds whose group was known
+    before ``Start``. ``suspected``: ranks that this one found to be silent. ``bytes_fetched``:
+    from the memory of others. ``bandwidth``: measured, bytes per second; 0 if it was not.
+    """
+
+    rounds: int
+    void_rounds: int
+    null_rounds: int
+    matched_ahead: int
+    suspected: int
+    bytes_fetched: int
+    bandwidth: float
+
+
+def _microseconds(name: str, seconds: Any) -> int:
+    return int(checks.number(name, seconds, 1e-6, 1e9, above=0, what="seconds") * 1e6)
+
+
+def _set_grid(options: Any, grid: Any) -> None:
+    """grid: "auto" or the lengths of the sides."""
+    if isinstance(grid, str):
+        if grid != "auto":
+            raise ValueError(f'grid: expected a tuple of sides or "auto", got {grid!r}')
+        return
+    if isinstance(grid, (int, np.integer)) and not isinstance(grid, bool):
+        grid = (int(grid),)
+    if not isinstance(grid, Sequence) or not grid:
+        raise TypeError(f'grid: expected a tuple of sides or "auto", got {grid!r}')
+    if len(grid) > _MOST_AXES:
+        raise ValueError(f"grid: expected at most {_MOST_AXES} sides, got {len(grid)}")
+    options.axes = len(grid)
+    for i, side in enumerate(grid):
+        options.side[i] = checks.integer("grid: sides", side, 1, 2**32 - 1)
+
+
+def _set_bandwidth(options: Any, bandwidth: Any) -> None:
+    if bandwidth is None:
+        return
+    if isinstance(bandwidth, str):
+        if bandwidth != "measured":
+            raise ValueError(f'bandwidth: expected a number, "measured" or None, got {bandwidth!r}')
+        options.measure = 1
+        return
+    options.bandwidth = checks.number("bandwidth", bandwidth, above=0)
+
+
+class GroupAllreduce(CoreObject):
+    """A persistent averaging in groups; made by `GroupAllreduce_init`, which says more.
+
+    To free it is to leave first, so nobody's rounds wait for this rank.
+    """
+
+    _noun, _kind = "grouped allreduce", "group"
+    _free = lib.pcoll_group_free
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        sendbuf: Any,
+        recvbuf: Any,
+        choose: Callable[[Any], None],  # fills in the core's options
+    ) -> None:
+        def arguments() -> tuple[Any]:
+            options = ffi.new("pcoll_group_options *")
+            self._take_buffers(options, sendbuf, recvbuf)
+            choose(options)
+            return (options,)
+
+        def refused() -> tuple[Any]:
+            return (ffi.new("pcoll_group_options *", {"dtype": -1}),)
+
+        self._create(comm, lib.pcoll_group_create, arguments, refused)
+        self._last_round: GroupRound | None = None
+        self._ranks = np.empty(self._size, np.uint32)
+        self._parts = np.empty(self._size, np.float64)
+        self._shape = ffi.new("pcoll_group_shape *")
+        check(lib.pcoll_group_get_shape(self._pointer[0], self._shape))
+
+    def _take_buffers(self, options: Any, sendbuf: Any, recvbuf: Any) -> None:
+        self._recv = self._send = buffers.as_floats("recvbuf", recvbuf, writable=True)
+        if sendbuf is not MPI.IN_PLACE:
+            self._send = buffers.as_buffer("sendbuf", sendbuf, writable=False)
+            buffers.check_match([self._send], [self._recv])
+            buffers.check_apart("recvbuf", [self._send, self._recv])
+        options.count, options.dtype = self._recv.count, self._recv.dtype
+
+    # A round
+
+    def Start(self) -> None:
+        """Contribute what the send buffer holds, to the round that this rank is at. Local.
+
+        The send buffer may be used again at once. Raises StateError if the last round has not
+        been waited for, or if this rank has left.
+        """
+        call(lib.pcoll_group_start, self._core(), self._send.array)
+
+    def Wait(self, timeout: float | None = None) -> GroupRound:
+        """Until the round that took the contribution is over.
+
+        The receive buffer is then the average of those who contributed, or this rank's own input
+        if the round is void. Raises TimeoutError after `timeout` seconds; ``Wait`` may be called
+        again then.
+        """
+        checks.time_limit("timeout", timeout)
+        found = ffi.new("pcoll_group_round *")
+        core, receive = self._core(), _address(self._recv.array)
+
+        def step(microseconds: int) -> int:
+            return int(lib.pcoll_group_wait(core, microseconds, receive, found))
+
+        if not waiting.wait(step, timeout, self._say_what_is_missing):
+            raise TimeoutError(f"the round was not over within {timeout} s: {self.pending()}")
+        return self._describe(found)
+
+    def Test(self) -> GroupRound | None:
+        """The round if it is over, else None; as `Wait` otherwise. Local."""
+        found = ffi.new("pcoll_group_round *")
+        code = lib.pcoll_group_wait(self._core(), 0, _address(self._recv.array), found)
+        if code == lib.PCOLL_EAGAIN:
+            return None
+        check(code)
+        return self._describe(found)
+
+    def _describe(self, found: Any) -> GroupRound:
+        call(lib.pcoll_group_members, self._core(), self._ranks, self._parts)
+        members = int(found.members)
+        self._last_round = GroupRound(
+            index=int(found.index),
+            axis=int(found.axis),
+            group=tuple(self._ranks[:members].tolist()),
+            position=int(found.position),
+            active=int(found.active),
+            exact=bool(found.exact),
+            void=bool(found.is_void),
+            missed=int(found.missed),
+            shares=tuple(self._parts[:members].tolist()),
+        )
+        return self._last_round
+
+    def pending(self) -> str:
+        """What the round that this rank is at waits for, in words. Local."""
+        text = ffi.new("char[]", 2048)
+        check(lib.pcoll_group_pending(self._core(), text, 2048))
+        return str(ffi.string(text).decode(errors="replace"))
+
+    def _say_what_is_missing(self, waited: float) -> None:
+        settings.logger.warning("waiting for %.1f s in a group: %s", waited, self.pending())
+
+    # Membership
+
+    def leave(self) -> None:
+        """Take part no more. Local, at once; nobody waits for this rank.
+
+        A round that it has started is finished. If it is in a group already, its agent reduces
+        its part of that round for the others, and contributes nothing.
+        """
+        check(lib.pcoll_group_leave(self._core()))
+
+    def rejoin(self) -> None:
+        """Take part again, from the next round on whose group is not formed yet. Local.
+
+        What this rank has missed it does not get: it should take the state of a rank that is up
+        to date first (`StateExchange`).
+        """
+        check(lib.pcoll_group_rejoin(self._core()))
+
+    def _look(self) -> tuple[int, bool, Array]:
+        index, away = ffi.new("uint64_t *"), ffi.new("int32_t *")
+        standings = np.empty(self._size, np.uint8)
+        call(lib.pcoll_group_look, self._core(), index, away, standings)
+        return int(index[0]), bool(away[0]), standings
+
+    @property
+    def away(self) -> bool:
+        """Whether this rank has left."""
+        return self._look()[1]
+
+    @property
+    def round(self) -> int:
+        """The round that this rank is at."""
+        return self._look()[0]
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """The ranks that take part, as far as this rank has been told."""
+        return tuple(np.flatnonzero(self._look()[2] == 0).tolist())
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """The ranks that were silent for too long, and have not come back."""
+        return tuple(np.flatnonzero(self._look()[2] == 2).tolist())
+
+    # What it is
+
+    @property
+    def send_buffer(self) -> Array:
+        """The memory that `Start` takes the contribution from; in place, the receive buffer."""
+        return self._send.array
+
+    @property
+    def recv_buffer(self) -> Array:
+        """The memory that `Wait` fills."""
+        return self._recv.array
+
+    @property
+    def last_round(self) -> GroupRound:
+        """What the last `Wait` or `Test` returned. StateError if none has."""
+        if self._last_round is None:
+            raise StateError("no round has been waited for yet")
+        return self._last_round
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Lengths of the grid's sides."""
+        return tuple(int(self._shape.side[i]) for i in range(self._shape.axes))
+
+    @property
+    def keys(self) -> str:
+        """ "static" or "dynamic"."""
+        return "dynamic" if self._shape.keys == lib.PCOLL_KEYS_DYNAMIC else "static"
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a member may be silent in mid-round."""
+        return float(self._shape.timeout_us) / 1e6
+
+    @property
+    def window(self) -> float:
+        """Seconds that matchmaking waits for more members."""
+        return float(self._shape.window_us) / 1e6
+
+    @property
+    def bandwidth(self) -> float:
+        """What this rank tells the others of its link; 0: nothing, or not measured yet."""
+        return self.stats.bandwidth
+
+    @bandwidth.setter
+    def bandwidth(self, value: float) -> None:
+        number = checks.number("bandwidth", value, above=0)
+        check(lib.pcoll_group_set_bandwidth(self._core(), number))
+
+    @property
+    def stats(self) -> GroupStats:
+        """Counters of this rank."""
+        function = lib.pcoll_group_get_stats
+        return answer_record(GroupStats, "pcoll_group_stats", function, self._core())
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes on this rank: three times the data, and some."""
+        return int(self._shape.bytes)
+
+    def __repr__(self) -> str:
+        state = "freed" if self._is_freed() else f"rank {self._rank} of {self._size}"
+        return f"GroupAllreduce({state}, grid={self.grid}, keys={self.keys!r})"
+
+
+def _address(array: Array) -> Any:
+    return ffi.cast("void *", array.ctypes.data)
+
+
+def GroupAllreduce_init(
+    comm: MPI.Intracomm,
+    sendbuf: Any,
+    recvbuf: Any,
+    *,
+    grid: Any = "auto",
+    bandwidth: Any = None,
+    keys: str = "auto",
+    timeout: float | None = None,
+    window: float | None = None,
+    measure_every: int = 16,
+    cell: int | None = None,
+    progress: str | None = None,
+) -> GroupAllreduce:
+    """Make a persistent average over groups of ranks on a virtual grid. Collective.
+
+    Round t averages along axis ``t mod len(grid)``, among the ranks of one line that are there:
+    ``Start()`` contributes, ``Wait()`` returns the `GroupRound`. With the results fed back
+    (``sendbuf=MPI.IN_PLACE``), one round per axis makes the exact average over all ranks on a
+    full grid, bitwise the same on all (to rounding error where cells are given or keys are
+    dynamic); on others the ranks approach it round by round. The group
+    of a round is found in the background, as soon as the round before is over. A member that is
+    lost in mid-round voids the round for its own group, whose members keep their inputs.
+    Source: Ryabinin et al., Moshpit SGD, NeurIPS 2021, section 3.1 and appendices E to G.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Its ranks; dup'ed.
+    sendbuf : buffer or MPI.IN_PLACE
+        What this rank contributes: float16, bfloat16, float32 or float64, C-contiguous.
+    recvbuf : buffer
+        The average, of the same shape and dtype.
+    grid : tuple of int or "auto"
+        Lengths of the sides; their product is at least the number of ranks.
+    bandwidth : float, "measured" or None
+        Of this rank's link, in any unit: a member with a slow link reduces less. None: all
+        are equal. "measured": from the rounds themselves, between nodes.
+    keys : "static", "dynamic" or "auto"
+        Whether cells stay, or move so that those who have met do not meet again soon. Default:
+        static where the ranks fill the grid.
+    timeout : float
+        Seconds that a member may be silent in mid-round before the round is void. A member whose
+        application has not come after half of it is passed over: the round is done without its
+        contribution. Default: PARTIALCOLL_TIMEOUT or 10.
+    window : float
+        Seconds that matchmaking waits for more members. Default: twice the timeout, or with
+        dynamic keys a fifth of it.
+    measure_every : int
+        Rounds after which measured bandwidths are taken over.
+    cell : int
+        Where on the grid this rank sits, row by row. Default: its rank.
+    progress : "agent", "manual" or "spin"
+        Who works while the application computes. Default: PARTIALCOLL_PROGRESS or "agent".
+
+    Raises
+    ------
+    MismatchError
+        Arguments differ between ranks.
+    ValueError
+        The grid cannot hold the ranks, two ranks have one cell, a bandwidth or a time is not
+        above 0.
+    """
+
+    def choose(options: Any) -> None:
+        _set_grid(options, grid)
+        _set_bandwidth(options, bandwidth)
+        limit = settings.base_timeout() if timeout is None else timeout
+        options.keys = checks.code("keys", keys, _KEYS)
+        options.timeout_us = _microseconds("timeout", limit)
+        options.window_us = 0 if window is None else _microseconds("window", window)
+        options.every = checks.integer("measure_every", measure_every, 1, 2**31 - 1)
+        options.cell = -1 if cell is None else checks.integer("cell", cell, 0, 2**31 - 1)
+        options.progress = communicator.progress_code(progress)
+
+    return GroupAllreduce(comm, sendbuf, recvbuf, choose)

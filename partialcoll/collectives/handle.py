@@ -1,0 +1,506 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The persistent allreduce."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from .._core import checks, waiting
+from .._core.buffers import Array, Buffer, addresses, wrap
+from .._core.ffi import answer, answer_record, answer_text, check, ffi, lib, raise_error
+from .._core.object import CoreObject
+from .._core.ops import add_up, has_identity
+from .._core.slots import Slots
+from ..errors import StateError
+from ..policy import Full
+from ..round import Result, Round
+from .arguments import ALGORITHMS, Arguments
+
+_ANY = 2**64 - 1
+
+_DOMAINS = {lib.PCOLL_DOMAIN_NODE: "node", lib.PCOLL_DOMAIN_RANK: "rank"}
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts since the handle was made, of this rank.
+
+    ``calls`` deposits; ``rounds`` complete, ``delivered`` to the application, ``lost`` to it;
+    deposits that ``arrived`` at their round, were ``stored`` for the next one, were
+    ``dropped`` (late="drop"); rounds that ``included`` this rank's data;
+    ``activations_dropped`` (duplicates and late ones: harmless), ``activations_early`` (kept
+    for the next round).
+    """
+
+    calls: int
+    rounds: int
+    delivered: int
+    lost: int
+    arrived: int
+    stored: int
+    dropped: int
+    included: int
+    activations_dropped: int
+    activations_early: int
+
+
+class ScheduleView:
+    """The DAG of operations that this rank executes in a round; for looking at."""
+
+    def __init__(self, handle: AllreduceHandle) -> None:
+        self._handle = handle
+
+    def _render(self, form: str) -> str:
+        return answer_text(lib.pcoll_handle_schedule, self._handle._core(), form.encode())
+
+    def to_dot(self) -> str:
+        """The schedule in Graphviz DOT."""
+        return self._render("dot")
+
+    def to_goal(self, *, ns_per_byte: float = 0.0) -> str:
+        """The schedule in GOAL, for simulators of LogGOPSim's family: the block of this rank.
+
+        Parameters
+        ----------
+        ns_per_byte : float
+            What a byte that is copied or reduced takes, in nanoseconds.
+
+        A whole file, where `comm` is the handle's communicator (collective)::
+
+            f"num_ranks {comm.size}\\n" + "".join(comm.allgather(h.schedule.to_goal()))
+
+        GOAL knows no gates of k of n predecessors: it describes a round that begins when all
+        ranks have arrived. Local.
+        """
+        return answer_text(lib.pcoll_handle_goal, self._handle._core(), ns_per_byte)
+
+    def __str__(self) -> str:
+        return self._render("text")
+
+
+class AllreduceHandle(CoreObject):
+    """A persistent partial allreduce; made by `Allreduce_init`.
+
+    One thread at a time may use a handle; a second one gets StateError. A handle can be used
+    in a ``with`` statement, whose end frees it (collective): rounds under way are brought to their
+    end.
+    """
+
+    _noun, _kind = "allreduce handle", "handle"
+    _free_begin = lib.pcoll_handle_free_begin
+    _free = lib.pcoll_handle_free
+
+    def __init__(self, comm: MPI.Intracomm, check_arguments: Callable[[], Arguments]) -> None:
+        given: Any = None
+
+        def arguments() -> tuple[Any, ...]:
+            nonlocal given
+            given = check_arguments()
+            return given.described, len(given.recv), given.options
+
+        def refused() -> tuple[Any, ...]:
+            return ffi.new("pcoll_buffer[1]"), 1, ffi.new("pcoll_options *", {"invalid": 1})
+
+        self._create(comm, lib.pcoll_allreduce_create, arguments, refused)
+        self._take_over(given, comm.size)
+
+    def _take_over(self, given: Arguments, ranks: int) -> None:
+        self._single = given.single
+        self._deliver = given.deliver
+        self._one = given.deliver == "one"
+        self._add_missed = given.missed == "sum"
+        # A round as the core describes it, with room for the two masks behind it.
+        size = ffi.sizeof("pcoll_round") + 2 * 8 * ((ranks + 63) // 64)
+        self._record = ffi.new("char[]", size)
+        self._record_view = ffi.buffer(self._record)
+        self._c_round = ffi.cast("pcoll_round *", self._record)
+        self._masks = ffi.cast("uint64_t *", self._record + ffi.sizeof("pcoll_round"))
+        self._place = ffi.new("void **")
+        self._last_round: Round | None = None
+        self._started = False
+        self._filled: set[int] = set()  # buffers named by Pready for the call to come
+        recv, ops = given.recv, given.ops
+        self._sums = given.sums
+        self._ops = ops  # those of users must live as long as the handle
+        self._has_identity = [has_identity(op, r) for op, r in zip(ops, recv)]
+        self._slots = None if given.received else Slots(self._pointer, self._record, recv, ops)
+        self._set_buffers(given.send, recv)
+        self.policy = given.policy
+        self._memory = given.memory(ranks)
+
+    def _set_buffers(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
+        self._buffers = recv
+        self._owners = (send, recv)
+        self._send = None if send is None else [buffer.array for buffer in send]
+        self._recv = [buffer.array for buffer in recv]
+        self._send_pointers = ffi.NULL if self._send is None else addresses(self._send)
+        self._recv_pointers = ffi.NULL if self._slots else addresses(self._recv)
+        self._bind()
+
+    def _bind(self) -> None:
+        """What `Start` and `Wait` call in the core, with its arguments: a rank that arrives out
+        of a long computation pays for every line of Python that it has to fetch anew."""
+        core, us = self._pointer[0], waiting.SLICE_US
+        self._begin: Callable[[], int] = partial(lib.pcoll_handle_start, core, self._send_pointers)
+        self._end: Callable[[], int] = partial(lib.pcoll_handle_wait, core, us)
+        if self._one:
+            self._end = partial(
+                lib.pcoll_handle_take, core, us, self._recv_pointers, self._c_round, self._masks
+            )
+
+    def _serves(self, send: Any, recv: Any) -> bool:
+        """Is it set to these buffers, one each?"""
+        own_send, own_recv = self._owners
+        if len(own_recv) != 1 or own_recv[0].owner is not recv or own_send is None:
+            return False
+        return own_send is own_recv or own_send[0].owner is send
+
+    # Rounds
+
+    def Start(self) -> None:
+        """Deposit the send buffers for the round that this call stands for. Local.
+
+        The buffers may be changed when it returns. Raises StateError if the last start has
+        not been waited for, the rank has left, or the handle was freed.
+        """
+        code = self._begin()
+        if code:
+            self._begin_slowly(code)
+        self._started = True
+        if self._slots is not None:
+            self._slots.empty()
+        if self._filled:
+            self._filled.clear()
+
+    def _begin_slowly(self, code: int) -> None:
+        if code != lib.PCOLL_EAGAIN:
+            raise_error(code)
+        self._insist(lambda handle: lib.pcoll_handle_start(handle, self._send_pointers))
+
+    def Pready(self, buffer: int) -> None:
+        """Buffer number `buffer` (from 0) is filled; with the last one, the call starts. Local.
+
+        In place of `Start`, in any order, by whoever fills the buffers one after the other
+        (MPI's partitioned communication). Only with ``quorum="full"``: a call that counts as
+        arrived must have all of its data. The buffers may be changed when the last one has been
+        named. IndexError for one that does not exist; StateError if it has been named for this
+        call, or the call has started.
+        """
+        if not isinstance(self.policy, Full):
+            raise StateError(f'Pready: expected a handle with quorum="full", got {self.policy}')
+        buffer = checks.integer("buffer", buffer)
+        if not 0 <= buffer < len(self._recv):
+            raise IndexError(f"buffer: expected 0 to {len(self._recv) - 1}, got {buffer}")
+        self._core()
+        if self._started or buffer in self._filled:
+            raise StateError(f"Pready: buffer {buffer} of this call is ready already")
+        if len(self._filled) + 1 == len(self._recv):
+            self.Start()
+        else:
+            self._filled.add(buffer)
+
+    def _insist(self, step: Callable[[Any], int]) -> None:
+        """Until it no longer says "again": in a replay, until it is this rank's turn."""
+        self._wait_in_slices(lambda us: int(step(self._core())), None)
+
+    def Wait(self, timeout: float | None = None) -> Round:
+        """Wait until the round is complete; the receive buffers, or `result`, then hold it.
+
+        Parameters
+        ----------
+        timeout : float or None
+            Seconds; TimeoutError after that, and the handle can be waited for again.
+
+        Waiting burns no core. After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning
+        of the logger "partialcoll" names the ranks that are missing.
+        """
+        if timeout is None:
+            code = self._end()
+        else:
+            checks.time_limit("timeout", timeout)
+            code = self._look()
+        if code:
+            self._wait_longer(code, timeout)
+        return self._take()
+
+    def _look(self) -> int:
+        handle = self._core()
+        return self._step(handle, 0) if self._one else int(lib.pcoll_handle_wait(handle, 0))
+
+    def _step(self, handle: Any, timeout_us: int) -> int:
+        """deliver="one": wait, deliver and finish in one call of the core."""
+        code: int = lib.pcoll_handle_take(
+            handle, timeout_us, self._recv_pointers, self._c_round, self._masks
+        )
+        return code
+
+    def _wait_longer(self, code: int, timeout: float | None) -> None:
+        if code != lib.PCOLL_EAGAIN:
+            raise_error(code)
+
+        def step(us: int) -> int:
+            handle = self._core()  # a signal handler may have freed it
+            return self._step(handle, us) if self._one else int(lib.pcoll_handle_wait(handle, us))
+
+        self._wait_in_slices(step, timeout)
+
+    def _wait_in_slices(self, step: Callable[[int], int], timeout: float | None) -> None:
+        if not self._wait_and_serve(step, timeout):
+            raise TimeoutError(f"the round was not complete after {timeout} s; wait again")
+
+    def _wait_and_serve(self, step: Callable[[int], int], timeout: float | None) -> bool:
+        return waiting.wait(step, timeout, self._report_stall, self._while_waiting)
+
+    def _report_stall(self, waited: float) -> None:
+        waiting.report_missing(self._pointer[0], waited)
+
+    def Test(self) -> Round | None:
+        """The round if it is complete, else None. Never blocks; drives communication."""
+        code = self._look()
+        if code == lib.PCOLL_EAGAIN:
+            return None
+        if code:
+            raise_error(code)
+        return self._take()
+
+    def _measured(self, us: Any) -> tuple[Any, ...]:
+        """Arguments of pcoll_handle_measure, for one round."""
+        buffers = (self._send_pointers, self._recv_pointers)
+        return (self._core(), *buffers, 1, us, self._c_round, self._masks)
+
+    def _describe(self) -> Result:
+        """The round that the core has just delivered, to the receive buffers if there are any."""
+        if self._slots is None:
+            return Result(self._record_view[:], self._size, self._recv)
+        self._slots.fill()
+        return Result(self._record_view[:], self._size, None, self._slots.of)
+
+    def _deliver_next(self, last: int, recv: list[Array], pointers: Any) -> Result | None:
+        step = lib.pcoll_handle_deliver
+        code = step(self._core(), last, pointers, self._c_round, self._masks)
+        while code == lib.PCOLL_EAGAIN:  # in a replay, until it is this read's turn
+            code = step(self._core(), last, pointers, self._c_round, self._masks)
+        if code == lib.PCOLL_EEMPTY:
+            return None
+        if code:
+            raise_error(code)
+        return Result(self._record_view[:], self._size, recv)
+
+    def _take(self) -> Round:
+        """The call is over: what it returns."""
+        if self._one:
+            rnd = Round(self._describe())
+        else:
+            results, lost = self._take_all()
+            rnd = Round(results[-1], results, lost)
+            check(lib.pcoll_handle_finish(self._core()))
+        self._started = False
+        self._last_round = rnd
+        return rnd
+
+    def _take_all(self) -> tuple[list[Result], int]:
+        """deliver="all": every unseen round that is complete now, up to the history."""
+        complete, delivered = self._counts()
+        if complete - delivered == 1:
+            return [self._deliver_oldest(self._recv, self._recv_pointers)], self._c_round.lost
+        last = complete - 1
+        copies = self._new_buffers()
+        result: Result | None = self._deliver_oldest(copies, addresses(copies))
+        results: list[Result] = []
+        lost = 0
+        while result is not None:
+            results.append(result)
+            lost += self._c_round.lost
+            copies = self._new_buffers()
+            result = self._deliver_next(last, copies, addresses(copies))
+        self._combine(results)
+        return results, lost
+
+    def _new_buffers(self) -> list[Array]:
+        return [np.zeros(r.shape, r.dtype) for r in self._recv]
+
+    def _deliver_oldest(self, recv: list[Array], pointers: Any) -> Result:
+        """After a wait there is one, though perhaps a newer one than at the wait."""
+        result = self._deliver_next(_ANY, recv, pointers)
+        assert result is not None
+        return result
+
+    def _combine(self, results: list[Result]) -> None:
+        """The receive buffers: the sum of the delivered rounds, or the newest."""
+        for i, recv in enumerate(self._recv):
+            if self._add_missed and self._sums[i]:
+                add_up(self._buffers[i], [result.buffers[i] for result in results])
+            elif results[-1].active or self._has_identity[i]:
+                np.copyto(recv, results[-1].buffers[i])
+
+    def until(self, rounds: int) -> Iterator[Round]:
+        """Start and wait until this rank has seen `rounds` rounds; yields each `Round`.
+
+        Fill the send buffers before the loop and at the end of its body. The way to end a
+        loop with ``deliver="all"``, where ranks make different numbers of calls: nobody waits
+        for a round that the others do not take part in.
+        """
+        while self._counts()[1] < rounds:
+            self.Start()
+            yield self.Wait()
+
+    def _counts(self) -> tuple[int, int]:
+        """Rounds that are complete here, and those that have been delivered."""
+        counts = ffi.new("uint64_t[2]")
+        check(lib.pcoll_handle_rounds(self._core(), counts, counts + 1))
+        return int(counts[0]), int(counts[1])
+
+    def join(self, on_round: Callable[[Round], None] | None = None) -> Round:
+        """Contribute nothing until all ranks have joined. Collective.
+
+        For uneven amounts of data: a rank that has no more work joins, the others go on
+        without it. When it returns, all ranks are at the same round, nothing is pending, and
+        the handle can be started again.
+
+        Parameters
+        ----------
+        on_round : callable
+            Called with each `Round` that passes meanwhile, its result in the receive buffers or
+            `result`; whoever keeps a replica applies it here.
+
+        Returns the last of these rounds.
+        """
+        self._insist(lib.pcoll_handle_join)
+        while True:
+            self._wait_in_slices(lambda us: int(lib.pcoll_handle_wait(self._core(), us)), None)
+            while True:
+                if self._deliver_next(_ANY, self._recv, self._recv_pointers) is None:
+                    break
+                rnd = self._last_round = Round(self._describe())
+                if on_round is not None:
+                    on_round(rnd)
+                if rnd.joined:
+                    check(lib.pcoll_handle_finish(self._core()))
+                    return rnd
+
+    def leave(self) -> None:
+        """Leave for good: the others no longer wait for this rank. Local.
+
+        The last deposit still rides in the next round. Afterwards only `Free` is left.
+        """
+        self._insist(lib.pcoll_handle_leave)
+        if self._slots is not None:  # nobody waits for its reader any more
+            self._slots.empty()
+
+    def progress(self) -> None:
+        """Drive communication once (for ``progress="manual"``). Local."""
+        check(lib.pcoll_handle_progress(self._core()))
+
+    # The end
+
+    def _after_free(self) -> None:
+        self._begin = self._end = self._core  # raises
+
+    # Looking at it
+
+    @property
+    def send_buffer(self) -> Any:
+        """Where to put the next deposit: the user's buffer (or list of buffers); if the
+        handle was made with ``sendbuf=None``, memory of the library, which needs no copy and
+        whose address changes at every `Start` (fill it anew: what is in it then is not what
+        you wrote)."""
+        if self._send is not None:
+            return self._unwrap(self._send)
+        slots = [
+            answer("void *", lib.pcoll_handle_send_slot, self._core(), i)
+            for i in range(len(self._recv))
+        ]
+        return self._unwrap([wrap(slot, like) for slot, like in zip(slots, self._recv)])
+
+    def _send_place(self) -> int:
+        """Where the memory of the next deposit is: the places are few and take turns, so whoever
+        keeps views of them need not make these anew."""
+        check(lib.pcoll_handle_send_slot(self._core(), 0, self._place))
+        return int(ffi.cast("uintptr_t", self._place[0]))
+
+    @property
+    def recv_buffer(self) -> Any:
+        """The receive buffer (or list of buffers). For bfloat16 an array of `ml_dtypes.bfloat16`
+        where that package is installed, else of the bits as uint16. Without one of yours
+        (``recvbuf=None``): what `result` is."""
+        return self._unwrap(self._recv) if self._slots is None else self.result
+
+    @property
+    def result(self) -> Any:
+        """The last result (or list of results), read-only.
+
+        With receive buffers of yours a view of them, which changes at the next `Wait`. With
+        ``recvbuf=None`` and ``deliver="one"`` a view of the library's own memory: nothing has
+        been copied (but float16 and bfloat16 are converted from the float32 they were reduced
+        in). It is good until the next `Start`, `leave` or `Free`, and its address changes with
+        each round. A round to which nobody contributed (`Round.active` is 0) holds the op's
+        identity, zeros if the op has none. StateError before the first round, and while a call
+        is under way.
+        """
+        if self._slots is not None:
+            return self._unwrap(self._slots.last())
+        views = [r.view() for r in self._recv]
+        for view in views:
+            view.flags.writeable = False
+        return self._unwrap(views)
+
+    def _unwrap(self, arrays: list[Array]) -> Any:
+        return arrays[0] if self._single else arrays
+
+    def _missing(self) -> str:
+        """Who the call under way waits for, in one sentence; nothing if that cannot be told."""
+        return waiting.missing(self._core())
+
+    @property
+    def last_round(self) -> Round | None:
+        """What the last `Wait`, `Test` or `join` returned."""
+        return self._last_round
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the handle holds on this rank."""
+        return self._memory
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of this rank so far."""
+        return answer_record(Stats, "pcoll_stats", lib.pcoll_handle_stats, self._core())
+
+    @property
+    def algorithm(self) -> str:
+        """How the data is reduced: "recdbl", "rabenseifner", "ring" or "native"."""
+        return ALGORITHMS[answer("int32_t", lib.pcoll_handle_algorithm, self._core())]
+
+    def _planes(self) -> tuple[str, int]:
+        domain = ffi.new("int32_t *")
+        counts = ffi.new("uint32_t[2]")
+        check(lib.pcoll_handle_domain(self._core(), domain, counts, counts + 1))
+        return _DOMAINS[domain[0]], int(counts[0])
+
+    @property
+    def domain(self) -> str:
+        """ "node": ranks that share memory reduce there, and only one of them talks to others;
+        "rank": messages only, which is also what "node" comes to where no two ranks share a
+        node. The same on all ranks."""
+        return self._planes()[0]
+
+    @property
+    def domains(self) -> int:
+        """How many domains the ranks form: as many as there are ranks with "rank", with "node"
+        as many as there are nodes, or more if their size is limited."""
+        return self._planes()[1]
+
+    @property
+    def schedule(self) -> ScheduleView:
+        """The schedule that this rank executes in each round."""
+        return ScheduleView(self)
+
+    def __repr__(self) -> str:
+        state = "freed" if self._is_freed() else f"{self._size} ranks"
+        return f"<partial allreduce, quorum={self.policy}, deliver={self._deliver!r}, {state}>"

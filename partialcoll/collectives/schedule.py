@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules of one's own, run by the engine that runs everything else."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpi4py import MPI
+
+from .._core import checks, communicator, ops, settings, waiting
+from .._core.buffers import Buffer, as_buffer
+from .._core.ffi import answer, answer_text, check, ffi, lib, raise_error
+from .._core.object import CoreObject
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One operation of a `Schedule`: what `Schedule.after` takes.
+
+    ``index`` counts the operations of the schedule from 0, ``kind`` is the name of the method
+    that made it.
+    """
+
+    index: int
+    kind: str
+    schedule: Schedule = field(repr=False)
+
+
+# A schedule that is not freed may still communicate when MPI ends, which is after Python has
+# taken its objects apart: its buffers must stay until the process is gone.
+_alive: weakref.WeakSet[Schedule] = weakref.WeakSet()
+_orphans: list[list[Buffer]] = []
+
+
+@atexit.register
+def _keep_buffers() -> None:
+    for buffers in [*_orphans, *(s._buffers_used for s in _alive if s._needs_freeing())]:
+        for buffer in buffers:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(buffer))
+
+
+class Schedule(CoreObject):
+    """A DAG of operations that this rank runs, as often as wanted.
+
+    Every rank writes its own part down, then all `commit` (collective). A run begins with
+    `Start` and is over, on this rank, when every operation is done.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Dup'ed once, at the commit, so nothing on it meets the schedule's messages. It must
+        live until then.
+    progress : "agent", "manual" or "spin"
+        Who communicates while the application computes: a thread that sleeps, nobody, a
+        thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
+
+    Buffers are used in place, where they are: C-contiguous arrays of any dtype of the library.
+    From `Start` to `Wait` they belong to the schedule. One thread at a time may use a schedule.
+    In a ``with`` statement the end frees it; leaving by an exception before the commit makes the
+    others' commits fail, so that nobody waits.
+
+    Making one is local. The semantics are in docs/schedules.md.
+    """
+
+    _noun, _kind = "schedule", "schedule"
+    _free_begin = lib.pcoll_schedule_free_begin
+    _free = lib.pcoll_schedule_free
+
+    def __init__(self, comm: MPI.Intracomm, *, progress: str | None = None) -> None:
+        self._buffers_used: list[Buffer] = []
+        self._operations = 0
+        self._committed = False
+        self._refused = False  # by all ranks, since the last change
+        self._comm = comm
+        address = self._enter(comm)
+        self._progress = communicator.progress_code(progress)
+        check(lib.pcoll_schedule_create(address, self._pointer))
+
+    def _needs_freeing(self) -> bool:
+        return self._committed and not self._is_freed()
+
+    # Writing it down
+
+    def _take(self, argument: str, given: Any, writable: bool) -> tuple[Buffer, Any]:
+        """A buffer and its address."""
+        buffer = as_buffer(argument, given, writable)
+        if buffer.datatype is not None:
+            raise TypeError(
+                f"{argument}: expected elements that the library knows, got the datatype "
+                f"{buffer.name}"
+            )
+        return buffer, ffi.cast("void *", buffer.array.ctypes.data)
+
+    def _shape(self, buffer: Buffer, op: int = 0) -> Any:
+        shape = ffi.new("pcoll_buffer *")
+        shape.count = buffer.count
+        shape.dtype = buffer.dtype
+        shape.op = op
+        return shape
+
+    def _add(
+        self, kind: str, label: str | None, *arguments: Any, keep: Iterable[Buffer]
+    ) -> Operation:
+        if label is not None and not isinstance(label, str):
+            raise TypeError(f"label: expected a text, got {label!r}")
+        text = ffi.NULL if label is None else ffi.new("char[]", label.encode())
+        function = getattr(lib, f"pcoll_schedule_{kind}")
+        index = answer("int32_t", function, self._core(), *arguments, text)
+        self._buffers_used.extend(keep)
+        self._operations += 1
+        self._refused = False
+        return Operation(int(index), kind, self)
+
+    def _peer(self, argument: str, rank: Any) -> int:
+        value = checks.integer(argument, rank, what="a rank")
+        if value != MPI.PROC_NULL and not 0 <= value < self._size:
+            anybody = " (MPI.ANY_SOURCE: messages are matched at the commit)"
+            raise ValueError(
+                f"{argument}: expected a rank from 0 to {self._size - 1} or MPI.PROC_NULL, "
+                f"got {value}{anybody if value == MPI.ANY_SOURCE else ''}"
+            )
+        return value
+
+    def _tag(self, tag: Any) -> int:
+        return checks.integer("tag", tag, 0, 2**31 - 1)
+
+    def send(self, buf: Any, dest: int, *, tag: int = 0, label: str | None = None) -> Operation:
+        """Send a buffer to a rank. Local.
+
+        Messages from one rank to another with the same tag match in the order in which they
+        were written down: the n-th `send` here meets the n-th `recv` there, whenever they are
+        carried out. Done when the buffer may be written to again. `MPI.PROC_NULL` as `dest`:
+        nothing is sent. `label`: for messages and pictures.
+        """
+        buffer, memory = self._take("buf", buf, writable=False)
+        peer, number = self._peer("dest", dest), self._tag(tag)
+        return self._add("send", label, memory, self._shape(buffer), peer, number, keep=[buffer])
+
+    def recv(self, buf: Any, source: int, *, tag: int = 0, label: str | None = None) -> Operation:
+        """Receive a buffer from a rank; as many elements of the same dtype as are sent. Local.
+
+        Which message it is: see `send`. `MPI.PROC_NULL` as `source`: nothing comes, the buffer
+        stays as it is.
+        """
+        buffer, memory = self._take("buf", buf, writable=True)
+        peer, number = self._peer("source", source), self._tag(tag)
+        return self._add("recv", label, memory, self._shape(buffer), peer, number, keep=[buffer])
+
+    def _two(self, buf: Any, into: Any) -> tuple[Buffer, Buffer, Any, Any]:
+        source, a = self._take("buf", buf, writable=False)
+        target, b = self._take("into", into, writable=True)
+        if source.dtype != target.dtype:
+            raise TypeError(f"into: expected dtype {source.name} as in buf, got {target.name}")
+        if source.count != target.count:
+            raise ValueError(
+                f"into: expected {source.count} elements as in buf, got {target.count}"
+            )
+        return source, target, a, b
+
+    def reduce(
+        self, buf: Any, into: Any, *, op: Any = MPI.SUM, label: str | None = None
+    ) -> Operation:
+        """``into = buf op into``, element by element, buf on the left (as MPI's
+        Reduce_local). Local.
+
+        Same dtype and size; the same memory or memory apart. `op` is a
+        predefined one that is defined for the dtype; float16 and bfloat16 are added as float32 and
+        rounded each time.
+        """
+        code = ops.op_code(op)
+        source, target, a, b = self._two(buf, into)
+        if code == lib.PCOLL_MPI_OP:
+            raise TypeError(f"op: expected a predefined op such as MPI.SUM, got {op!r}")
+        ops.check_op(op, code, source)
+        return self._add("reduce", label, a, b, self._shape(source, code), keep=[source, target])
+
+    def copy(self, buf: Any, into: Any, *, label: str | None = None) -> Operation:
+        """``into = buf``. Same dtype and size; the same memory or memory apart. Local."""
+        source, target, a, b = self._two(buf, into)
+        return self._add("copy", label, a, b, self._shape(source), keep=[source, target])
+
+    def nop(self, *, label: str | None = None) -> Operation:
+        """Do nothing: a point for others to come after. Local."""
+        return self._add("nop", label, keep=[])
+
+    def timer(self, seconds: float, *, label: str | None = None) -> Operation:
+        """Done so many seconds (0 to 1e6) after its gate has opened. Local.
+
+        With ``progress="manual"`` it runs out while this rank waits.
+        """
+        limit = checks.number("seconds", seconds, 0, 1e6)
+        return self._add("timer", label, limit, keep=[])
+
+    def _own(self, argument: str, op: Any) -> int:
+        if not isinstance(op, Operation):
+            raise TypeError(f"{argument}: expected an operation of this schedule, got {op!r}")
+        if op.schedule is not self:
+            raise ValueError(
+                f"{argument}: expected an operation of this schedule, got {op!r} of another"
+            )
+        return op.index
+
+    def after(
+        self, op: Operation, predecessors: Operation | Iterable[Operation], k: int | None = None
+    ) -> Operation:
+        """Let an operation wait for others; returns it. Local.
+
+        Parameters
+        ----------
+        op : Operation
+            It begins when its gate opens, once in a run. Without predecessors it begins with
+            the run.
+        predecessors : Operation or several
+            They join those of earlier calls; naming one twice counts once.
+        k : int or None
+            The gate opens with the k-th of all its predecessors that is done. None: what an
+            earlier call said, else all of them. The last k given counts.
+
+        The others of a k-of-n gate are still carried out: the run ends when all are done.
+        """
+        target = self._own("op", op)
+        if isinstance(predecessors, Operation):
+            predecessors = [predecessors]
+        try:
+            indices = [self._own(f"predecessors[{i}]", p) for i, p in enumerate(predecessors)]
+        except TypeError:
+            if isinstance(predecessors, Iterable):
+                raise
+            raise TypeError(
+                f"predecessors: expected an operation or several, got {predecessors!r}"
+            ) from None
+        count = 0 if k is None else checks.integer("k", k, 1, 2**31 - 1)
+        check(lib.pcoll_schedule_after(self._core(), target, indices, len(indices), count))
+        self._refused = False
+        return op
+
+    def commit(self) -> Schedule:
+        """Check the schedule and compare it with those of the other ranks; returns it.
+        Collective.
+
+        Raises
+        ------
+        ValueError
+            This rank's part is wrong: operations that wait for each other in a cycle, a k
+            larger than the number of predecessors, two operations that may use the same memory
+            at the same time. The other ranks get MismatchError.
+        MismatchError
+            On every rank: sends and receives do not match in number, size or dtype (both sides
+            are named), or another rank's part is wrong.
+        StateError
+            Committed already; progress="agent" with an MPI initialized below
+            MPI_THREAD_MULTIPLE.
+
+        After an error it can be mended and committed again.
+        """
+        code = lib.pcoll_schedule_commit(self._core(), self._progress)
+        if code:
+            self._refused = True
+            raise_error(code)
+        self._committed = True
+        _alive.add(self)
+        return self
+
+    # Runs
+
+    def Start(self) -> None:
+        """Begin a run. Local. StateError if the last one was not waited for."""
+        check(lib.pcoll_schedule_start(self._core()))
+
+    def Wait(self, timeout: float | None = None) -> None:
+        """Wait until every operation of the run is done on this rank.
+
+        Parameters
+        ----------
+        timeout : float or None
+            Seconds; TimeoutError after that, and the run can be waited for again.
+
+        Waiting burns no core. After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning
+        of the logger "partialcoll" says which operations wait for which ranks.
+        """
+        checks.time_limit("timeout", timeout)
+        done = waiting.wait(
+            lambda us: int(lib.pcoll_schedule_wait(self._core(), us)), timeout, self._report_stall
+        )
+        if not done:
+            raise TimeoutError(f"the run was not over after {timeout} s; wait again")
+
+    def Test(self) -> bool:
+        """Is the run over? Like `Wait` then. Never blocks; drives communication."""
+        code = lib.pcoll_schedule_wait(self._core(), 0)
+        if code == lib.PCOLL_EAGAIN:
+            return False
+        check(code)
+        return True
+
+    def _report_stall(self, waited: float) -> None:
+        text = ffi.new("char[]", 2048)
+        if not self._is_freed() and not lib.pcoll_schedule_pending(self._core(), text, 2048):
+            message = ffi.string(text).decode(errors="replace")
+            settings.logger.warning("waiting for %.1f s in %s", waited, message)
+
+    @property
+    def runs(self) -> int:
+        """Number of runs that are over on this rank."""
+        return int(answer("uint64_t", lib.pcoll_schedule_runs, self._core()))
+
+    # The end
+
+    def Free(self, timeout: float | None = None) -> None:
+        """Free the schedule. Collective once it is committed; idempotent.
+
+        A run that this rank has started is brought to its end. One that only others have
+        started is answered with empty messages, so that nobody waits for ever. Raises TimeoutError
+        after `timeout` seconds; Free may be called again then.
+        """
+        try:
+            super().Free(timeout)
+        except Exception:
+            _orphans.append(self._buffers_used)  # MPI may still use them
+            raise
+
+    def _after_free(self) -> None:
+        self._buffers_used = []
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is not None and not self._committed and not self._is_freed():
+            if not self._refused:
+                lib.pcoll_schedule_give_up(self._pointer[0])
+            self.Free()
+        super().__exit__(kind, value, traceback)
+
+    def _leak(self) -> None:
+        if not self._committed:
+            lib.pcoll_schedule_free(self._pointer, 0)
+            return
+        _orphans.append(self._buffers_used)
+        super()._leak()
+
+    # Looking at it
+
+    def _render(self, form: str) -> str:
+        return answer_text(lib.pcoll_schedule_text, self._core(), form.encode())
+
+    def to_dot(self) -> str:
+        """This rank's part in Graphviz DOT, before or after the commit. Local."""
+        return self._render("dot")
+
+    def to_goal(self, *, all_ranks: bool = False, ns_per_byte: float = 0.0) -> str:
+        """The schedule in GOAL, for simulators of LogGOPSim's family.
+
+        Parameters
+        ----------
+        all_ranks : bool
+            False: the block of this rank (local). True: the whole file, on every rank
+            (collective, on the communicator that the schedule was made with).
+        ns_per_byte : float
+            What a byte that is copied or reduced takes, in nanoseconds.
+
+        A timer becomes a computation. GOAL has no gates of k of n: they wait for all there,
+        and a comment says so. Source: Hoefler, Siebert, Lumsdaine, ICPP 2009.
+        """
+        block = answer_text(lib.pcoll_schedule_goal, self._core(), ns_per_byte)
+        if not all_ranks:
+            return block
+        return f"num_ranks {self._size}\n" + "".join(self._comm.allgather(block))
+
+    def __str__(self) -> str:
+        return self._render("text")
+
+    def __repr__(self) -> str:
+        state = "committed" if self._committed else "not committed"
+        if self._is_freed():
+            state = "freed"
+        return f"<schedule of {self._operations} operations on {self._size} ranks, {state}>"

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of an up-to-date rank for one that joins, comes back, or has fallen too far behind.
+
+A rank that needs the state asks a peer; the peer looks for questions at each step boundary
+(`serve`), sends a copy of its state and goes on at once. Everything runs on a communicator of its
+own. What is sent, and the rules that leave nothing behind:
+
+- asker to peer, tag ``_ASK``, three int64: ASK or WITHDRAW, the number of the question, the least
+  round that will do. Sent synchronously: when the request is complete, the peer has taken it.
+- peer to asker, tag ``_ANSWER``: a header of int64, NONE or STATE, the number of the question, the
+  round, the size in bytes of each buffer; after STATE the buffers (see `_snapshot`), one after the
+  other, in pieces whose size follows from the total. All pieces are sent without waiting.
+
+Every ASK has exactly one answer: STATE at a boundary of at least that round, or NONE (the peer
+itself is asking, has been told WITHDRAW before it answered, is about to free). So an asker knows
+what it is owed. It asks one peer, another as well when nothing has come for some time, and takes
+the first STATE of this question that is complete. What else comes is received and thrown away, by
+the calls that follow: `serve`, `ask`, `Free`. `Free` answers and receives what is open and then
+enters a barrier, so that behind the barrier nothing is under way: who still has a question open has
+not entered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .._core import checks, settings
+from .._core.ffi import lib
+from .._core.object import CollectiveObject
+from ..errors import MismatchError
+from . import snapshot
+from .asking import Question, check_peers
+
+_ASK, _ANSWER = 1, 2  # tags
+_QUESTION, _WITHDRAW = 1, 2  # kinds of _ASK
+_NONE, _STATE = 1, 2  # kinds of _ANSWER
+_SHORTEST_NAP, _LONGEST_NAP = 10e-6, 1e-3  # seconds
+
+
+@dataclass
+class ExchangeStats:
+    """What a `StateExchange` has done on this rank.
+
+    ``asked``: questions to peers. ``answered`` with a state, ``refused`` without. ``drained``:
+    states that came when they were no longer wanted. ``bytes_sent``, ``bytes_received``.
+    """
+
+    asked: int = 0
+    answered: int = 0
+    refused: int = 0
+    drained: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+def _nap(seen: float) -> None:
+    """Longer, the longer nothing has come: within a transfer it takes little."""
+    waited = time.monotonic() - seen
+    time.sleep(min(max(waited / 20, _SHORTEST_NAP), _LONGEST_NAP))
+
+
+class StateExchange(CollectiveObject):
+    """Hands the state of a rank to one that asks for it. Collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Its ranks; dup'ed.
+    timeout : float or None
+        Seconds that `ask` goes on while nothing of a state comes. Default: PARTIALCOLL_TIMEOUT,
+        10 s.
+    patience : float or None
+        Seconds after which `ask` tries one more peer; more than a step takes. Default: a quarter
+        of the timeout.
+
+    Those who take part call `serve` at every step boundary, and `ask` when they need a state
+    themselves; nothing but making and freeing one is collective. One thread at a time. In a
+    ``with`` statement the end frees it.
+
+    Raises ValueError or TypeError for times that are not above 0, MismatchError on the other ranks.
+    """
+
+    _noun = "state exchange"
+    _comm: MPI.Intracomm | None = None  # its own; None: freed
+    _barrier: MPI.Request | None = None  # which Free has entered
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        timeout: float | None = None,
+        patience: float | None = None,
+    ) -> None:
+        self._enter(comm)
+        error: Exception | None = None
+        try:
+            self._timeout = checks.seconds("timeout", timeout, settings.base_timeout())
+            self._patience = checks.seconds("patience", patience, self._timeout / 4)
+        except (TypeError, ValueError) as caught:  # the others are told, else they would wait
+            error = caught
+        own = comm.Dup()
+        bad = [rank for rank, is_bad in enumerate(own.allgather(error is not None)) if is_bad]
+        if bad:
+            own.Free()
+            raise error or MismatchError(f"timeout or patience: refused on rank {bad[0]}")
+        self._comm = own
+        self._number = 0
+        self._stats = ExchangeStats()
+        self._questions: dict[int, tuple[int, int]] = {}  # of peers: number, least round
+        self._owed: Counter[int] = Counter()  # answers, by peer
+        self._incoming: dict[int, tuple[int, int, snapshot.Incoming]] = {}  # number, round, it
+        self._outgoing: list[snapshot.Outgoing] = []
+        self._busy = False  # is there anything in these four?
+        self._probe = own.Iprobe
+
+    # Those who have a state
+
+    def serve(self, round: int, state: Any) -> bool:
+        """At a step boundary: if somebody asks, send the state; never waits. Local.
+
+        Returns True while anything is under way, which the next calls bring on.
+
+        Parameters
+        ----------
+        round : int
+            What the state belongs to, at least 0; it travels along.
+        state : object or callable
+            What pickle takes; large numpy arrays, and whatever else hands pickle its memory,
+            travel as they are. A callable without arguments returns it, and is called only if
+            somebody asks. It is copied before this returns.
+
+        The copy is kept until it has been sent: MPI sends while `serve` is called, or whatever
+        else on this rank drives it, an agent for instance. Raises what pickle or the callable
+        raises; whoever asked then gets no state.
+        """
+        if not self._busy and not self._probe(MPI.ANY_SOURCE, _ASK):
+            return False
+        checks.integer("round", round, 0, 2**63 - 1)
+        self._advance()
+        ready = [peer for peer, (_, least) in self._questions.items() if least <= round]
+        if ready:
+            self._answer(ready, round, state)
+        self._note()
+        return self._busy
+
+    def _answer(self, peers: Sequence[int], round: int, state: Any) -> None:
+        try:
+            buffers = snapshot.take(state() if callable(state) else state)
+        except BaseException:
+            for peer in peers:
+                self._refuse(peer)
+            raise
+        sizes = [buffer.size for buffer in buffers]
+        for peer in peers:
+            number, _ = self._questions.pop(peer)
+            header = [_STATE, number, round, *sizes]
+            self._outgoing.append(
+                snapshot.Outgoing.answer(self._own(), peer, _ANSWER, header, buffers)
+            )
+            self._stats.answered += 1
+            self._stats.bytes_sent += sum(sizes)
+
+    def _refuse(self, peer: int) -> None:
+        number, _ = self._questions.pop(peer)
+        header = [_NONE, number, 0]
+        self._outgoing.append(snapshot.Outgoing.answer(self._own(), peer, _ANSWER, header))
+        self._stats.refused += 1
+
+    def _refuse_all(self) -> None:
+        for peer in tuple(self._questions):
+            self._refuse(peer)
+
+    # The one who needs a state
+
+    def ask(
+        self,
+        peers: Iterable[int] | None = None,
+        *,
+        least_round: int = 0,
+        timeout: float | None = None,
+    ) -> tuple[int, Any]:
+        """The round and the state of one of the peers. Local: nobody else waits.
+
+        Parameters
+        ----------
+        peers : ranks or None
+            Whom to ask, in this order, one more whenever patience ends or one has nothing.
+            Default: all others, beginning with the next rank.
+        least_round : int
+            A peer answers at its first boundary of this round or a later one.
+        timeout : float or None
+            Seconds; default: that of the exchange.
+
+        Others may ask this rank meanwhile: it has nothing to give, and says so. Arrays in the
+        state are this rank's own. Waiting naps. Raises TimeoutError, naming who was asked, if
+        nothing of a state has come for `timeout` seconds; the next call asks anew.
+        """
+        self._own()
+        order = check_peers(peers, self._rank, self._size)
+        checks.integer("least_round", least_round, 0, 2**63 - 1)
+        limit = checks.seconds("timeout", timeout, self._timeout)
+        self._number += 1
+        order.sort(key=lambda peer: self._owed[peer])  # who owes from before comes last
+        question = Question(self._number, deque(order), self._patience, time.monotonic())
+        seen = time.monotonic()
+        with self._withdrawing(question):
+            while True:
+                peer = question.next_peer(time.monotonic())
+                if peer is not None:
+                    self._control(peer, _QUESTION, least_round)
+                    self._owed[peer] += 1
+                    self._stats.asked += 1
+                if self._advance(question):
+                    seen = time.monotonic()
+                self._refuse_all()
+                found = self._complete()
+                if found is not None:
+                    return found
+                if time.monotonic() - question.progress >= limit:
+                    raise TimeoutError(question.complaint(self._rank, limit))
+                _nap(seen)
+
+    def _control(self, peer: int, kind: int, least: int = 0) -> None:
+        words = [kind, self._number, least]
+        self._outgoing.append(snapshot.Outgoing.control(self._own(), peer, _ASK, words))
+
+    @contextlib.contextmanager
+    def _withdrawing(self, question: Question) -> Iterator[None]:
+        """Whatever ends it, nobody is left with a question that is no longer one."""
+        try:
+            yield
+        finally:
+            for peer in question.open:
+                self._control(peer, _WITHDRAW)
+            for _, _, incoming in self._incoming.values():
+                incoming.unwant()
+            self._note()
+
+    def _complete(self) -> tuple[int, Any] | None:
+        """The state that is wanted and has come, if one has."""
+        for peer, (_, round, incoming) in self._incoming.items():
+            if incoming.wanted and incoming.is_over():
+                self._end(peer)
+                return round, snapshot.restore(incoming.buffers)
+        return None
+
+    # Both: what has come
+
+    def _advance(self, question: Question | None = None) -> bool:
+        """Take in what has come and let go what has left; has anything come?"""
+        self._look()
+        self._outgoing = [sent for sent in self._outgoing if not sent.is_over()]
+        came = self._look_for_answers(question)
+        for peer, (number, _, incoming) in tuple(self._incoming.items()):
+            if incoming.advance():
+                came = True
+                if question is not None and number == question.number:
+                    question.comes(time.monotonic())
+            if incoming.is_over() and not incoming.wanted:
+                self._end(peer)
+                self._stats.drained += 1
+        return came
+
+    def _look(self) -> None:
+        """What peers ask, in order; what is withdrawn before it was answered is answered now."""
+        comm, status, words = self._own(), MPI.Status(), np.empty(3, np.int64)
+        while comm.Iprobe(MPI.ANY_SOURCE, _ASK, status):
+            peer = status.Get_source()
+            comm.Recv(words, peer, _ASK)
+            kind, number, least = map(int, words)
+            if kind == _QUESTION:
+                self._questions[peer] = (number, least)
+            elif peer in self._questions:
+                self._refuse(peer)
+
+    def _look_for_answers(self, question: Question | None) -> bool:
+        comm, status, came = self._own(), MPI.Status(), False
+        for peer in [peer for peer, owed in self._owed.items() if owed]:
+            while (
+                peer not in self._incoming
+                and self._owed[peer]
+                and comm.Iprobe(peer, _ANSWER, status)
+            ):
+                words = np.empty(status.Get_count(MPI.INT64_T), np.int64)
+                comm.Recv(words, peer, _ANSWER)
+                self._take(peer, [int(word) for word in words], question)
+                came = True
+        return came
+
+    def _take(self, peer: int, header: Sequence[int], question: Question | None) -> None:
+        kind, number, round, *sizes = header
+        wanted = question is not None and number == question.number
+        if kind == _STATE:
+            incoming = snapshot.Incoming(self._own(), peer, _ANSWER, sizes, wanted)
+            self._incoming[peer] = (number, round, incoming)
+        else:
+            self._owed[peer] -= 1
+        if question is not None and wanted:
+            question.answered(peer, kind == _STATE, time.monotonic())
+
+    def _end(self, peer: int) -> None:
+        self._owed[peer] -= 1
+        _, _, incoming = self._incoming.pop(peer)
+        self._stats.bytes_received += incoming.nbytes
+
+    def _note(self) -> None:
+        self._busy = bool(
+            self._questions or self._outgoing or self._incoming or any(self._owed.values())
+        )
+
+    # The rest
+
+    @property
+    def stats(self) -> ExchangeStats:
+        """A copy of the counts."""
+        return ExchangeStats(**vars(self._stats))
+
+    def Free(self, timeout: float | None = None) -> None:
+        """Free it, when nothing is under way any more. Collective; idempotent.
+
+        Questions of others are answered with "nothing"; states that are no longer wanted are
+        received. A rank that does not come here holds up all. Raises TimeoutError after `timeout`
+        seconds; Free may be called again then.
+        """
+        self._seen = time.monotonic()
+        super().Free(timeout)
+
+    def _is_freed(self) -> bool:
+        return self._comm is None
+
+    def _try_to_free(self, microseconds: int) -> int:
+        if self._advance():
+            self._seen = time.monotonic()
+        self._refuse_all()
+        self._note()
+        if self._barrier is None and not self._busy:
+            self._barrier = self._own().Ibarrier()
+        if self._barrier is not None and self._barrier.Test() and not self._busy:
+            return 0
+        _nap(self._seen)
+        return int(lib.PCOLL_EAGAIN)
+
+    def _after_free(self) -> None:
+        comm, self._comm = self._own(), None
+        self._busy = True  # who serves from now on gets StateError
+        comm.Free()
+
+    def _own(self) -> MPI.Intracomm:
+        self._refuse_if_freed()
+        assert self._comm is not None
+        return self._comm

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A²CiD²: gossip averaging accelerated by a continuous local momentum.
+
+Source: Nabli, Belilovsky, Oyallon, "A²CiD²: Accelerating Asynchronous Communication in
+Decentralized Deep Learning", NeurIPS 2023: the dynamic of equation 4, Algorithm 1, parameters of
+proposition 3.6.
+
+Besides x each rank keeps x~, which starts as x. Between events the two relax towards each other:
+d(x, x~) = eta (x~ - x, x - x~) dt, applied lazily, at the next event. Gradients and averagings are
+added to both, averagings with weight alpha to x and alpha~ to x~. The order in an event is: mix,
+take in what others gave, average, publish. Who averages an unmixed x lets the sum drift; who
+publishes before the average and not after it leaves a register that lacks it until the next event,
+and on a ring of 64 ranks that error, times alpha~, grows (simulated).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+
+from .._core import checks
+from .base import LearningRate
+from .decoupled import Decoupled
+from .exchange import Array, Exchange, PeerSource
+from .global_sum import GlobalSum
+from .options import GossipOptions
+
+_LATE = 0.05  # of a step: a quarter of the latency at which it becomes unstable on a ring
+
+
+class StepTime:
+    """Running mean of the seconds between steps: the unit of time."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0  # 0 as long as there is no measure
+        self._last: float | None = None
+        self._steps = 0
+
+    def stepped(self, now: float) -> None:
+        """A gradient step has been made."""
+        if self._last is not None:
+            took = now - self._last
+            if self._steps >= 10:  # who evaluates in between makes no long step
+                took = min(took, 10 * self.mean)
+            self._steps += 1
+            # A plain mean at first, then one of the last hundred or so.
+            self.mean += (took - self.mean) / min(self._steps, 100)
+        self._last = now
+
+    def pause(self) -> None:
+        """What comes before the next step is none."""
+        self._last = None
+
+    def units(self, seconds: float) -> float:
+        """A time in units."""
+        return seconds / self.mean if self.mean else 0.0
+
+
+@dataclass(frozen=True)
+class A2CiD2Options(GossipOptions):
+    """A²CiD²: pairwise averages, accelerated by a second model that each rank keeps.
+
+    Parameters
+    ----------
+    topology : str, networkx graph or Topology
+        Who may average with whom. The worse connected it is, the more there is to gain.
+    rate : float
+        Averagings per own step that a rank takes part in, on average. It begins half of them, the
+        others the other half.
+    accelerated : bool
+        False: the paper's asynchronous baseline, eta = 0 and alpha~ = alpha = 1/2.
+    poisson : bool
+        A Poisson number of averagings for each step, as in the paper; else always the same.
+    unit : float or None
+        Seconds of a gradient step of an average rank, the unit of time. None: the running mean of
+        the own ones, the paper's choice; give one if ranks differ much in speed.
+    seed : int
+        Of the draws of peers and of Poisson numbers; they differ between ranks.
+    pairing, max_uncollected, progress, clip_norm
+        As for `ADPSGDOptions`.
+
+    The second model receives the very step that the inner optimizer made, whatever it is.
+    Source: Nabli, Belilovsky, Oyallon, NeurIPS 2023, Algorithm 1.
+    """
+
+    topology: Any = "ring"
+    rate: float = 1.0
+    accelerated: bool = True
+    poisson: bool = True
+    pairing: str = "random"
+    unit: float | None = None
+    max_uncollected: int = 2
+    progress: str | None = None
+    seed: int = 0
+    clip_norm: float | None = None
+
+    def check_values(self) -> None:
+        """Of the algorithm."""
+        checks.number("rate", self.rate, 0)
+        if self.unit is not None:
+            checks.number("unit", self.unit, above=0, what="a time")
+
+    def process(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> A2CiD2:
+        """Over this buffer."""
+        for name in ("accelerated", "rate", "poisson", "unit", "seed"):
+            common[name] = getattr(self, name)
+        return A2CiD2(x, exchange, peers, **common)
+
+
+class A2CiD2(Decoupled):
+    """One rank of A²CiD², or of its baseline without acceleration.
+
+    Parameters
+    ----------
+    x, exchange, peers, learning_rate, total
+        See `Decoupled`.
+    parameters : object with `eta`, `alpha` and `alpha_tilde`, or None
+        Proposition 3.6's, of eta per gradient step. None: of the exchange's topology for `rate`.
+    clock : callable
+        The time; any unit, if `unit` is given in it.
+    accelerated, rate, poisson, seed, unit
+        See `A2CiD2Options`.
+
+    Invariant: the sum over all ranks of x + x~, and of what lies uncollected times
+    1 + alpha~/alpha, changes by updates only. `averaged_model` is half of that by the ranks.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        exchange: Exchange,
+        peers: PeerSource,
+        *,
+        accelerated: bool = A2CiD2Options.accelerated,
+        parameters: Any = None,
+        learning_rate: LearningRate = 0.1,
+        rate: float = A2CiD2Options.rate,
+        poisson: bool = A2CiD2Options.poisson,
+        seed: int = A2CiD2Options.seed,
+        clock: Callable[[], float] = time.perf_counter,
+        unit: float | None = A2CiD2Options.unit,
+        total: GlobalSum | None = None,
+    ) -> None:
+        A2CiD2Options(rate=rate, unit=unit).check_values()
+        common: Any = {"learning_rate": learning_rate, "total": total}
+        super().__init__(x, exchange, peers, rate=rate, poisson=poisson, seed=seed, **common)
+        if parameters is None:
+            # Without averagings there is nothing to relax towards either.
+            accelerated = accelerated and rate > 0
+            parameters = exchange.topology.a2cid2(rate or 1.0, accelerated=accelerated)
+        self._eta = checks.number("parameters.eta", parameters.eta, 0)
+        self._alpha = checks.number("parameters.alpha", parameters.alpha, 0, 1)
+        self._ratio = checks.number("parameters.alpha_tilde", parameters.alpha_tilde, 0)
+        self._ratio /= self._alpha
+        self._unit = unit
+        self._momentum = self._x.copy()  # x~
+        self._landed = np.zeros_like(self._x)  # zero but within an event
+        self._moved = np.empty_like(self._x)  # work space
+        self._clock = clock
+        self._mixed_at = clock()
+        self._step_time = StepTime()
+        self._random = np.random.default_rng((seed, exchange.rank, 1))
+        exchange.publish(self._x)
+
+    @property
+    def eta(self) -> float:
+        """How fast x and x~ relax, per unit of time."""
+        return self._eta
+
+    @property
+    def ratio(self) -> float:
+        """alpha~/alpha."""
+        return self._ratio
+
+    def _stepped(self) -> None:
+        self._step_time.stepped(self._clock())
+        super()._stepped()
+
+    def _times(self, events: int) -> Sequence[float]:
+        """At random within the next step, which makes Poisson numbers a Poisson process."""
+        now, step = self._clock(), self._step_time.mean
+        return [now + step * part for part in self._random.random(events).tolist()]
+
+    def _now(self) -> float:
+        return self._clock()
+
+    def _longest_nap(self) -> float:
+        """With momentum, averages that come late feed on themselves: see for them in time."""
+        longest, step = super()._longest_nap(), self._step_time.mean
+        return min(longest, _LATE * step) if self._eta and step else longest
+
+    def _event(self) -> bool:
+        peer = self._next_peer()
+        if not self._renew():
+            if peer is None:
+                return False
+            self._mix()
+        if peer is not None:
+            self._average(peer, weight=self._alpha, momentum=self._momentum, ratio=self._ratio)
+        self._exchange.publish(self._x)
+        self._shared.show(self._x)
+        return True
+
+    def _renew(self) -> bool:
+        """Mix; then x and x~ get the updates of this rank and the deltas of others.
+
+        An update adds the same to both, which mixing does not change: it does not matter that it
+        may have come before the mixing. Deltas do not, so they are taken aside first: where
+        there are none, and no update, nothing is to be done, mixing included.
+        """
+        update = self._shared.take()
+        landed = self._exchange.collect(self._landed)
+        self._counts.received += landed
+        if update is None and landed == 0:
+            return False
+        self._mix()
+        if update is not None:
+            self._x += update
+            self._momentum += update
+        if landed:
+            self._x += self._landed
+            self._landed *= self._ratio
+            self._momentum += self._landed
+            self._landed.fill(0)
+        return True
+
+    def _mix(self) -> None:
+        """Equation 4 between two events: (x, x~) times exp(delta eta [[-1, 1], [1, -1]])."""
+        now = self._clock()
+        elapsed, self._mixed_at = now - self._mixed_at, now
+        if self._eta == 0:
+            return
+        delta = elapsed / self._unit if self._unit else self._step_time.units(elapsed)
+        # Half of 1 - e: the part of their difference that passes from each to the other.
+        part = -0.5 * math.expm1(-2 * self._eta * delta)
+        np.subtract(self._momentum, self._x, out=self._moved)
+        self._moved *= part
+        self._x += self._moved
+        self._momentum -= self._moved
+
+    def _settle(self) -> None:
+        self._renew()
+        self._shared.show(self._x)
+
+    def _mass(self) -> tuple[Array, float]:
+        return (self._x.astype(np.float64) + self._momentum) / 2, 1.0
+
+    def _reset(self, model: Array) -> None:
+        super()._reset(model)
+        np.copyto(self._momentum, model)
+        self._step_time.pause()
+        self._mixed_at = self._clock()
+        self._shared.reset(self._x)
+        self._exchange.publish(self._x)
+
+    def _more_state(self) -> dict[str, Any]:
+        return {"momentum": self._momentum.copy()}
+
+    def _new_state(self) -> dict[str, Any]:
+        return {"momentum": self.model.copy()}
+
+    def _load_more(self, state: Mapping[str, Any]) -> None:
+        np.copyto(self._momentum, state["momentum"])

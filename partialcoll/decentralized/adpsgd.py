@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AD-PSGD: asynchronous decentralized parallel SGD.
+
+Source: Lian, Zhang, Zhang, Liu, "Asynchronous Decentralized Parallel Stochastic Gradient Descent",
+ICML 2018, Algorithm 1; training and communication in two threads, appendix A. Where the paper
+overwrites both models by the mean of two snapshots, this moves the difference: a gradient that
+comes in between is not lost, and the sum over the ranks is conserved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .._core import checks
+from .base import LearningRate
+from .decoupled import Decoupled
+from .exchange import Array, Exchange, PeerSource
+from .global_sum import GlobalSum
+from .options import GossipOptions
+
+
+@dataclass(frozen=True)
+class ADPSGDOptions(GossipOptions):
+    """AD-PSGD: each rank steps by itself, and averages with one other rank at a time.
+
+    Parameters
+    ----------
+    topology : str, networkx graph or Topology
+        Who may average with whom; see `partialcoll.Topology.make`.
+    rate : float or None
+        Averagings per own step that a rank takes part in. It begins half of them, the others the
+        other half: 2 is Algorithm 1, where every gradient step comes with one. None: one after the
+        other without pause, as in appendix A, which keeps a core busy.
+    pairing : "random", "bipartite", "hops" or "available"
+        How a rank finds the next one; see `partialcoll.pairing`.
+    max_uncollected : int
+        Averagings with a rank that it has not taken in yet; more are refused.
+    progress : str or None
+        Of the buffer, see `partialcoll.GossipBuffer`.
+    seed : int
+        Of the draws of peers; they differ between ranks.
+    clip_norm : float or None
+        The local gradient is scaled so that its 2-norm over all parameters is at most this.
+
+    Source: Lian et al., ICML 2018, Algorithm 1.
+    """
+
+    topology: Any = "complete"
+    rate: float | None = 2.0
+    pairing: str = "random"
+    max_uncollected: int = 2
+    progress: str | None = None
+    seed: int = 0
+    clip_norm: float | None = None
+
+    def check_values(self) -> None:
+        """Of the algorithm."""
+        if self.rate is not None:
+            checks.number("rate", self.rate, 0)
+
+    def process(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> ADPSGD:
+        """Over this buffer."""
+        return ADPSGD(x, exchange, peers, rate=self.rate, **common)
+
+
+class ADPSGD(Decoupled):
+    """One rank of AD-PSGD; the parameters are those of `Decoupled` and `ADPSGDOptions`.
+
+    Invariant: the sum over all ranks of x, of what lies uncollected and of updates not yet in x
+    changes by updates only.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        exchange: Exchange,
+        peers: PeerSource,
+        *,
+        learning_rate: LearningRate = 0.1,
+        rate: float | None = ADPSGDOptions.rate,
+        total: GlobalSum | None = None,
+    ) -> None:
+        ADPSGDOptions(rate=rate).check_values()
+        super().__init__(x, exchange, peers, rate=rate, learning_rate=learning_rate, total=total)
+        exchange.publish(self._x)
+
+    def _event(self) -> bool:
+        peer = self._next_peer()
+        if not self._renew() and peer is None:
+            return False
+        if peer is not None:
+            self._average(peer)
+        self._exchange.publish(self._x)
+        self._shared.show(self._x)
+        return True
+
+    def _renew(self) -> bool:
+        """x gets the updates of this rank and the deltas of others; were there any?"""
+        update = self._shared.take()
+        if update is not None:
+            self._x += update
+        landed = self._exchange.collect(self._x)
+        self._counts.received += landed
+        return update is not None or landed > 0
+
+    def _settle(self) -> None:
+        self._renew()
+        self._shared.show(self._x)
+
+    def _reset(self, model: Array) -> None:
+        super()._reset(model)
+        self._shared.reset(self._x)
+        self._exchange.publish(self._x)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allreduce-SGD: all ranks take the same step, the mean of theirs. The yardstick.
+
+Source: what the papers on decentralized training compare with; for instance Lian et al., ICML 2018,
+section 5, AllReduce-SGD.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import StateError
+from .base import LearningRate, Process
+from .exchange import Array, Reduction, Steps
+from .global_sum import GlobalSum
+
+
+def check_reduction(handle: Reduction, x: Array) -> Reduction:
+    """Does it sum vectors like x?"""
+    buffer = handle.send_buffer
+    if not isinstance(buffer, np.ndarray) or buffer.shape != x.shape or buffer.dtype != x.dtype:
+        kind = (
+            f"shape {buffer.shape} of {buffer.dtype}"
+            if isinstance(buffer, np.ndarray)
+            else f"{len(buffer)} buffers"
+        )
+        raise ValueError(
+            f"handle: expected a buffer of shape {x.shape} of {x.dtype} as the model's, got {kind}"
+        )
+    return handle
+
+
+def averaging(handle: Any, vector: Array, mean: Array) -> Steps[None]:
+    """The mean of the ranks' vectors. Collective."""
+    np.copyto(handle.send_buffer, vector)
+    handle.Start()
+    yield handle
+    np.divide(handle.result, handle.last_round.active, out=mean)
+
+
+class AllreduceSGD(Process):
+    """One rank of synchronous SGD.
+
+    Parameters
+    ----------
+    x, learning_rate, total
+        See `Process`; x is the same on all ranks.
+    handle : Reduction
+        ``Allreduce_init(comm, None, None, like=x, quorum="full")``.
+
+    Models stay identical to the bit. Each step waits for all ranks.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        handle: Reduction,
+        *,
+        learning_rate: LearningRate = 0.1,
+        total: GlobalSum | None = None,
+    ) -> None:
+        super().__init__(x, learning_rate=learning_rate, total=total)
+        self._handle = check_reduction(handle, self._x)
+        self._mean = np.empty_like(self._x)
+        self._before: Array | None = None  # the model at the last step, once it has been lent
+
+    def lend(self) -> Array:
+        """See `Process.lend`. Takes one more vector."""
+        if self._before is None:
+            self._before = super().lend().copy()
+        return self._x
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place` as a generator: waits for all ranks' updates."""
+        self._check_usable()
+        if self._before is None:
+            raise StateError("apply_in_place: the model has not been lent")
+        update, self._x[:] = self._x - self._before, self._before
+        yield from self.advancing(update)
+
+    def advancing(self, update: Array) -> Steps[None]:
+        """`apply` as a generator: waits for all ranks' updates."""
+        self._check_update("update", update)
+        with self._exposed():
+            yield from averaging(self._handle, update, self._mean)
+        self._x += self._mean
+        self._note_model()
+        self._counts.steps += 1
+        self._counts.communications += 1
+
+    def _reset(self, model: Array) -> None:
+        super()._reset(model)
+        self._note_model()
+
+    def _note_model(self) -> None:
+        if self._before is not None:
+            np.copyto(self._before, self._x)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes whose steps never wait: a training thread and a communication thread around x.
+
+The training thread adds updates and takes the newest model (`SharedModel`); the communication
+thread owns x, applies the updates to it and exchanges it. Subclasses say what an event is. An event
+runs under a lock, so that the averages over all ranks can bring communication to rest; the training
+thread never takes that lock in a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
+
+from ..errors import StateError
+from .base import LearningRate, Process
+from .exchange import Array, Exchange, PeerSource, Steps
+from .global_sum import GlobalSum
+from .pace import Pace
+from .partners import Partners
+from .shared_model import SharedModel
+from .thread import LONGEST_NAP, CommunicationThread
+
+
+class Threaded(Process):
+    """A process with a communication thread, that calls `_event` under a lock."""
+
+    _beside_x = 0  # elements that are exchanged with x
+
+    def __init__(
+        self, x: Array, exchange: Exchange, *, learning_rate: LearningRate, total: GlobalSum | None
+    ) -> None:
+        super().__init__(x, learning_rate=learning_rate, total=total)
+        self._check_exchange(exchange)
+        self._exchange = exchange
+        self._communicating = threading.Lock()
+        self._rest_wanted = False
+        self._exchange_stats = exchange.stats
+        self._thread = CommunicationThread(
+            self.communicate, self.next_event, lambda: self._longest_nap()
+        )
+
+    def _check_exchange(self, exchange: Exchange) -> None:
+        shape, dtype = (self._x.size + self._beside_x,), self._x.dtype
+        if (exchange.shape, exchange.dtype) != (shape, dtype):
+            more = f" and {self._beside_x} more" if self._beside_x else ""
+            raise ValueError(
+                f"exchange: expected shape {shape} ({self._x.size} parameters{more}) and {dtype}, "
+                f"got {exchange.shape} and {exchange.dtype}"
+            )
+
+    def communicate(self) -> bool:
+        """One communication event, which waits for nobody; False if there was nothing to do, or
+        communication is at rest.
+
+        The communication thread calls it in a loop; without one (`start`) call it yourself.
+        """
+        if self._rest_wanted or not self._communicating.acquire(blocking=False):
+            return False
+        try:
+            busy = self._event()
+            if busy:
+                self._exchange_stats = self._exchange.stats
+            return busy
+        finally:
+            self._communicating.release()
+
+    @property
+    def exchange_stats(self) -> Any:
+        """The exchange's counts, after the last event. Any thread may ask."""
+        return self._exchange_stats
+
+    def _event(self) -> bool:
+        raise NotImplementedError
+
+    def _longest_nap(self) -> float:
+        """Seconds for which what others have left here may lie unseen."""
+        return LONGEST_NAP
+
+    def start(self) -> None:
+        """Start the communication thread. Local; idempotent."""
+        if self._freed:
+            raise StateError("the process has been freed")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the communication thread after the event under way. Local; idempotent."""
+        self._thread.stop()
+
+    def _gathering(self, total: GlobalSum) -> Steps[None]:
+        """Who is at rest takes nothing from the others, so it is not as long as they go on."""
+        yield from total.meeting()
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        self._rest_wanted = True  # a thread that never pauses would take the lock again and again
+        try:
+            with self._communicating:
+                yield
+        finally:
+            self._rest_wanted = False
+        self._thread.wake()
+
+    def Free(self) -> None:
+        """Stop. The buffers that the process was given are not freed. Idempotent."""
+        super().Free()
+        self._thread.check()
+
+
+class Decoupled(Threaded):
+    """A process whose updates go to x through a `SharedModel`, some events to each step.
+
+    Parameters
+    ----------
+    x, learning_rate, total
+        See `Process`.
+    exchange : Exchange
+        A `partialcoll.GossipBuffer` of the same shape and dtype.
+    peers : PeerSource
+        Whom to communicate with; anything with ``next_peer() -> int | None``.
+    rate, poisson, seed
+        Of the events, see `Pace`; None: one after the other without pause.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        exchange: Exchange,
+        peers: PeerSource,
+        *,
+        rate: float | None,
+        poisson: bool = False,
+        seed: int = 0,
+        learning_rate: LearningRate,
+        total: GlobalSum | None,
+    ) -> None:
+        super().__init__(x, exchange, learning_rate=learning_rate, total=total)
+        self._partners = Partners(peers, exchange.size)
+        self._pace: Pace | None = None
+        if rate is not None:
+            self._pace = Pace(rate * self._begun(), poisson, (seed, exchange.rank))
+        self._shared = SharedModel(self._x)
+        self._due: list[float] = []  # a heap: when events that are still to come are due
+        self._due_lock = threading.Lock()
+
+    @property
+    def model(self) -> Array:
+        """What the next gradient is to be taken at: the newest snapshot of x, with all of this
+        rank's own updates. Nobody changes it until the next step, and you must not either,
+        unless it was lent (`lend`)."""
+        return self._shared.view
+
+    def lend(self) -> Array:
+        """See `Process.lend`. Takes one more vector."""
+        self._check_usable()
+        self._shared.lend()
+        return self.model
+
+    def advancing(self, update: Array) -> Steps[None]:
+        """`apply`: there is nothing that it waits for."""
+        self._check_update("update", update)
+        yield from self._stepping(lambda: self._shared.add(update))
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place`: there is nothing that it waits for."""
+        self._check_usable()
+        yield from self._stepping(self._shared.add_what_changed)
+
+    def hand_over_changes(self) -> None:
+        """See `Process.hand_over_changes`."""
+        self._check_usable()
+        if self._shared.has_changed():
+            self._shared.add_what_changed()
+            self._thread.wake()
+
+    def _stepping(self, add: Callable[[], None]) -> Steps[None]:
+        self._thread.check()
+        with self._exposed():
+            add()
+            self._stepped()
+        self._thread.wake()
+        yield from ()
+
+    def _stepped(self) -> None:
+        self._counts.steps += 1
+        if self._pace is not None:
+            times = self._times(self._pace.draw())
+            with self._due_lock:
+                for when in times:
+                    heapq.heappush(self._due, when)
+
+    def _times(self, events: int) -> Sequence[float]:
+        """When the events of this step are to come, by `_now`. At once."""
+        return [0.0] * events
+
+    def _now(self) -> float:
+        return 0.0
+
+    def _begun(self) -> float:
+        """Of the communications that `rate` counts: how many this rank begins."""
+        return self._partners.share()
+
+    def next_event(self) -> float | None:
+        """Seconds until the next communication event that the steps so far have called for; None
+        if there is none, or always the next one, without pause."""
+        with self._due_lock:
+            return max(0.0, self._due[0] - self._now()) if self._due else None
+
+    def _reset(self, model: Array) -> None:
+        """Events that were still to come are of a time before."""
+        super()._reset(model)
+        with self._due_lock:
+            self._due.clear()
+
+    def _next_peer(self) -> int | None:
+        """The peer for this event, if one is due and there is somebody."""
+        if self._pace is not None and self.next_event() != 0:
+            return None
+        settled, peer = self._partners.next()
+        if settled:
+            self._settle_one()
+        return peer
+
+    def _settle_one(self) -> None:
+        if self._pace is not None:
+            with self._due_lock:
+                heapq.heappop(self._due)
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        with super()._at_rest():
+            if self._partners.rest():
+                self._settle_one()
+            yield
+
+    def _average(self, peer: int, **how: Any) -> None:
+        """Average x with a peer's; it may have too much uncollected, or not be there yet."""
+        try:
+            self._count(self._exchange.average(self._x, peer, **how))
+        except StateError:
+            self._count(False)
+
+    def _count(self, went_through: bool) -> None:
+        if went_through:
+            self._counts.communications += 1
+        else:
+            self._counts.skipped += 1

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""D-PSGD: decentralized parallel SGD, in lock-step with the neighbors only.
+
+Source: Lian, Zhang, Zhang, Hsieh, Zhang, Liu, "Can Decentralized Algorithms Outperform Centralized
+Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", NeurIPS 2017,
+Algorithm 1: x_i becomes sum_j W_ij x_j minus the gradient step that was computed at x_i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from mpi4py import MPI
+
+from .._core import checks
+from .._core.renamed import renamed_argument
+from ..errors import StateError
+from ..topology import Topology
+from .base import LearningRate, Process
+from .exchange import Array, Steps
+from .global_sum import GlobalSum
+from .join import NeighborJoin
+from .neighbors import NeighborExchange
+from .options import Options, Setup, alone, connected
+
+
+@renamed_argument("neighbours", "neighbors")
+def metropolis(neighbors: Sequence[Sequence[int]], rank: int) -> dict[int, float]:
+    """Row `rank` of a symmetric, doubly stochastic W for any graph: 1/(1 + the larger degree of
+    the two) for each neighbor, the rest for the rank itself. Given the neighbors of all ranks.
+
+    Source: Xiao, Boyd, Lall, IPSN 2005.
+    """
+    degree = [len(set(some)) for some in neighbors]
+    weights = {j: 1 / (1 + max(degree[rank], degree[j])) for j in sorted(set(neighbors[rank]))}
+    weights[rank] = 1 - math.fsum(weights.values())
+    return weights
+
+
+@dataclass(frozen=True)
+class DPSGDOptions(Options):
+    """D-PSGD: in lock-step with the neighbors, whose models go into a weighted mean each step.
+
+    Parameters
+    ----------
+    topology : str, networkx graph or Topology
+        Who is whose neighbor. Weights are Metropolis', for any graph.
+    clip_norm : float or None
+        As for `ADPSGDOptions`.
+
+    The models are sent before forward and backward. Source: Lian et al., NeurIPS 2017,
+    Algorithm 1.
+    """
+
+    topology: Any = "ring"
+    clip_norm: float | None = None
+
+    threaded: ClassVar[bool] = False
+
+    def check(self, comm: MPI.Intracomm) -> None:
+        """Raises what is wrong with the options on these ranks. Local."""
+        super().check(comm)
+        graph = connected(self.topology, comm.size)
+        if graph.directed or graph.period > 1:
+            raise ValueError(
+                f"topology: expected an undirected one, always the same, got {graph!r}"
+            )
+
+    def build(
+        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
+    ) -> Setup:
+        """Collective."""
+        if comm.size == 1:
+            return alone(x, learning_rate=learning_rate, total=total)
+        graph, rank = Topology.make(self.topology, comm.size), comm.rank
+        around = [graph.neighbors(rank) for rank in range(comm.size)]
+        models = NeighborExchange(comm, x, around[rank])
+        flags = NeighborExchange(comm, np.zeros(1), around[rank])
+        weights = metropolis(around, rank)
+        process = DPSGD(x, models, weights, rank, learning_rate=learning_rate, total=total)
+        return Setup(process, NeighborJoin(flags, comm.size), [models, flags])
+
+
+class DPSGD(Process):
+    """One rank of D-PSGD.
+
+    Parameters
+    ----------
+    x, learning_rate, total
+        See `Process`.
+    exchange : NeighborExchange
+        With vectors like x.
+    weights : mapping of rank to float
+        Row of W: a weight for each neighbor, the rest, at least 0, is the rank's own. Columns
+        must add up to 1 as well, over all ranks, else the average is not preserved: see
+        `metropolis`.
+    rank : int
+        This rank; `weights` may have an entry for it.
+
+    Each step waits for the neighbors' models of the step before. `begin` sends this rank's early,
+    before its gradient is known, so that the exchange goes on behind the computation. Who changes
+    the model in place (`lend`) must `begin` before.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        exchange: NeighborExchange,
+        weights: Mapping[int, float],
+        rank: int,
+        *,
+        learning_rate: LearningRate = 0.1,
+        total: GlobalSum | None = None,
+    ) -> None:
+        super().__init__(x, learning_rate=learning_rate, total=total)
+        if exchange.send_buffer.shape != self._x.shape:
+            raise ValueError(
+                f"exchange: expected vectors of shape {self._x.shape} as the model's, got "
+                f"{exchange.send_buffer.shape}"
+            )
+        others = {j: checks.number(f"weights[{j}]", w, 0, 1) for j, w in weights.items()}
+        own = others.pop(rank, None)
+        if set(others) != set(exchange.received):
+            raise ValueError(
+                f"weights: expected the neighbors {sorted(exchange.received)}, got {sorted(others)}"
+            )
+        rest = 1 - math.fsum(others.values())
+        if rest < -1e-9 or (own is not None and abs(own - rest) > 1e-9):
+            raise ValueError(
+                f"weights: expected a sum of 1, got {math.fsum(others.values()) + (own or 0):g}"
+            )
+        self._exchange = exchange
+        self._weights = dict(sorted(others.items()))
+        self._own_weight = max(0.0, rest)
+        self._begun = False
+
+    def begin(self) -> None:
+        """Send the model to the neighbors; the next step does it otherwise. Local."""
+        if not self._begun:
+            np.copyto(self._exchange.send_buffer, self._x)
+            self._exchange.Start()
+            self._begun = True
+
+    def _completing(self) -> Steps[None]:
+        """Who has not begun begins, so that all have sent as often. What comes is not used."""
+        self.begin()
+        yield self._exchange
+        self._begun = False
+
+    def _reset(self, model: Array) -> None:
+        if self._begun:
+            raise StateError("the model was sent to the neighbors by begin: finish the step first")
+        super()._reset(model)
+
+    def advancing(self, update: Array) -> Steps[None]:
+        """`apply` as a generator: waits for the neighbors' models."""
+        self._check_update("update", update)
+        with self._exposed():
+            self.begin()
+            self._x += update
+            yield from self._advancing()
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place` as a generator: waits for the neighbors' models. StateError if the
+        model was not sent before it was changed."""
+        self._check_usable()
+        if not self._begun:
+            raise StateError("apply_in_place: the model has been changed before begin()")
+        with self._exposed():
+            yield from self._advancing()
+
+    def _advancing(self) -> Steps[None]:
+        """x has the update; what was sent is x without it, and moves by W - I."""
+        yield self._exchange
+        self._begun = False
+        change = (self._own_weight - 1) * self._exchange.send_buffer
+        for j, weight in self._weights.items():
+            change += weight * self._exchange.received[j]
+        self._x += change
+        self._counts.steps += 1
+        self._counts.communications += len(self._weights)
+        self._counts.received += len(self._weights)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank's model: gradient steps, and the communication between them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Callable, Union
+
+import numpy as np
+
+from .._core import checks
+from ..errors import StateError
+from .exchange import Array, Steps, drive
+from .global_sum import GlobalSum
+
+LearningRate = Union[float, Callable[[int], float]]
+
+
+@dataclass
+class Counts:
+    """What a process has done so far, on this rank.
+
+    ``steps`` gradient steps; ``communications`` that this rank began and that went through
+    (averagings, messages, rounds); ``received`` deltas or messages of others; ``skipped``
+    communications (the peer had too much uncollected, or was not there yet); ``exposed_s``
+    seconds that the training thread spent on anything but its own update.
+    """
+
+    steps: int = 0
+    communications: int = 0
+    received: int = 0
+    skipped: int = 0
+    exposed_s: float = 0.0
+
+
+def check_model(argument: str, x: Any) -> Array:
+    """A flat vector of float32 or float64."""
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"{argument}: expected a numpy array, got {type(x).__name__}")
+    if x.dtype not in (np.float32, np.float64):
+        raise TypeError(f"{argument}: expected float32 or float64, got {x.dtype}")
+    if x.ndim != 1 or x.size == 0:
+        raise ValueError(
+            f"{argument}: expected one dimension and some elements, got shape {x.shape}"
+        )
+    return x
+
+
+class LocalModel:
+    """What steps and communicates; the parameters are those of `Process`."""
+
+    def __init__(
+        self, x: Array, *, learning_rate: LearningRate = 0.1, total: GlobalSum | None = None
+    ) -> None:
+        self._x = check_model("x", x).copy()
+        if not callable(learning_rate):
+            checks.number("learning_rate", learning_rate, 0)
+        self._learning_rate = learning_rate
+        self._total = total
+        self._counts = Counts()
+        self._scratch: Array | None = None  # for `step`, once it has been called
+        self._freed = False
+
+    @property
+    def model(self) -> Array:
+        """What the next gradient is to be taken at. Nobody changes it until the next step, and
+        you must not either, unless it was lent (`lend`)."""
+        return self._x
+
+    def lend(self) -> Array:
+        """The model, always the same array, for somebody who changes it in place: an optimizer
+        that knows no update vectors. From now on every change of it is an update, and
+        `apply_in_place` is a step. Local; idempotent."""
+        self._check_usable()
+        return self.model
+
+    @property
+    def learning_rate(self) -> float:
+        """For the next step."""
+        if callable(self._learning_rate):
+            return float(self._learning_rate(self._counts.steps))
+        return float(self._learning_rate)
+
+    def step(self, gradient: Array) -> None:
+        """One gradient step, with the gradient at `model`: `apply` of -learning_rate·gradient."""
+        self._check_update("gradient", gradient)
+        if self._scratch is None:
+            self._scratch = np.empty_like(self._x)
+        self.apply(np.multiply(gradient, -self.learning_rate, out=self._scratch))
+
+    def apply(self, update: Array) -> None:
+        """One step with a finished update: what any optimizer wants to add to `model`.
+
+        The vector can be used again when it returns. Raises StateError if the communication
+        thread has failed.
+        """
+        drive(self.advancing(update))
+
+    def apply_in_place(self) -> None:
+        """One step with whatever was added to `model` since the last one; see `lend`."""
+        drive(self.advancing_in_place())
+
+    def hand_over_changes(self) -> None:
+        """As `apply_in_place`, but not a step: what was added to the lent model counts as an
+        update of this rank. Local."""
+        self._check_usable()
+
+    def complete(self) -> None:
+        """End what `begin` has started, without a step. Collective."""
+        drive(self._completing())
+
+    def _completing(self) -> Steps[None]:
+        yield from ()
+
+    def begin(self) -> None:
+        """The next gradient is about to be computed: what need not wait for it may start. Local;
+        for most processes there is nothing to do."""
+
+    def advancing(self, update: Array) -> Steps[None]:
+        """`apply` as a generator that yields whatever it has to wait for; for those who go on
+        with something else meanwhile, as the simulator does. `update` must stay as it is."""
+        self._check_update("update", update)
+        self._x += update
+        yield from self._advancing()
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place` as a generator."""
+        self._check_usable()
+        yield from self._advancing()
+
+    def _advancing(self) -> Steps[None]:
+        """What follows when x has its update."""
+        raise NotImplementedError
+
+    def _check_usable(self) -> None:
+        if self._freed:
+            raise StateError("the process has been freed")
+
+    def _check_update(self, argument: str, update: Any) -> None:
+        self._check_usable()
+        if not isinstance(update, np.ndarray):
+            raise TypeError(f"{argument}: expected a numpy array, got {type(update).__name__}")
+        if update.shape != self._x.shape:
+            raise ValueError(
+                f"{argument}: expected shape {self._x.shape} as the model's, got {update.shape}"
+            )
+        if update.dtype != self._x.dtype:
+            raise TypeError(
+                f"{argument}: expected {self._x.dtype} as the model's, got {update.dtype}"
+            )
+
+    @contextlib.contextmanager
+    def _exposed(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._counts.exposed_s += time.perf_counter() - begin
+
+    # Communication
+
+    def communicate(self) -> bool:
+        """One communication event, which waits for nobody; False if there was nothing to do.
+
+        The communication thread calls it in a loop; without one (`start`) call it yourself.
+        Always False for processes that communicate within their steps.
+        """
+        return False
+
+    def next_event(self) -> float | None:
+        """Seconds until the next communication event that the steps so far have called for; None
+        if there is none. Others may have something for this rank before that."""
+        return None
+
+    def start(self) -> None:
+        """Start the communication thread, if the process has one. Local; idempotent."""
+
+    def stop(self) -> None:
+        """Stop the communication thread. Local; idempotent."""
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """Within, this rank sends nothing of its own accord."""
+        yield
+
+    def _settle(self) -> None:
+        """Take in everything that has come here, and every update."""

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moshpit SGD: local steps, and now and then the average of a small group, another one each time.
+
+Source: Ryabinin, Gorbunov, Plokhotnyuk, Pekhimenko, "Moshpit SGD: Communication-Efficient
+Decentralized Training on Heterogeneous Unreliable Devices", NeurIPS 2021, Algorithm 2; for
+pseudo-gradients section 4.3 and Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
+
+The groups are lines of a grid, along one axis after the other: after as many rounds as there are
+axes everybody's model is in everybody's. A group forms in the background while local steps are
+taken. Who is away or silent is not waited for; a group that loses a member in the middle keeps what
+it had (a void round), and meets others the next time.
+
+With overlap a round begins at one boundary and its result is taken in at the next, as a difference:
+x += mean - (x at the start). So no local step is lost, and the sum over the group changes by
+updates only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from mpi4py import MPI
+
+from .._core import checks
+from ..collectives.group import GroupAllreduce_init
+from ..collectives.state_exchange import StateExchange
+from ..errors import StateError
+from .base import LearningRate, Process
+from .exchange import Array, GroupReduction, Steps, drive
+from .global_sum import GlobalSum
+from .join import JoinHook
+from .options import Options, Setup
+
+
+def _check_buffers(handle: GroupReduction, x: Array) -> None:
+    """One vector like x each, and not the same one."""
+    for name in ("send_buffer", "recv_buffer"):
+        buffer = getattr(handle, name)
+        if buffer.shape != x.shape or buffer.dtype != x.dtype:
+            raise ValueError(
+                f"handle: expected a {name} of shape {x.shape} of {x.dtype} as the model's, got "
+                f"shape {buffer.shape} of {buffer.dtype}"
+            )
+    if np.shares_memory(handle.send_buffer, handle.recv_buffer):
+        raise ValueError("handle: expected two buffers, got one (MPI.IN_PLACE)")
+
+
+@dataclass(frozen=True)
+class MoshpitOptions(Options):
+    """Moshpit SGD: local steps, then the average of a small group, another one each time.
+
+    Parameters
+    ----------
+    grid : tuple of int or "auto"
+        Sides of the grid whose lines are the groups; see `partialcoll.GroupAllreduce_init`.
+    local_steps : int
+        tau, the period. Every so many steps is a boundary, where the group's average is taken.
+    average : "parameters" or "pseudo-gradients"
+        What becomes of the average: it is the model; or the way to it from where the last
+        averaging ended is a gradient, the pseudo-gradient, for an outer step from there. What
+        travels are parameters in both: of changes alone, ranks that once differ never agree.
+    outer_learning_rate, outer_momentum : float
+        Of the outer step: u = momentum·u + pseudo-gradient, x = anchor - rate·u. With 1 and 0 it
+        ends at the average.
+    rounds : int
+        Rounds at a boundary, one after the other: as many as the grid has axes make an exact
+        average of a full grid. 1 with overlap.
+    overlap : bool
+        The average of one boundary is taken in at the next, as a difference.
+    timeout : float or None
+        Seconds after which a silent rank is not waited for any more.
+    bandwidth : float, "measured" or None
+        Of this rank's link; may differ between ranks.
+    clip_norm : float or None
+        As for `ADPSGDOptions`.
+
+    The only one with `leave` and `rejoin`. Source: Ryabinin et al., NeurIPS 2021, Algorithm 2.
+    """
+
+    grid: Any = "auto"
+    local_steps: int = 1
+    average: str = "parameters"
+    outer_learning_rate: float = 1.0
+    outer_momentum: float = 0.0
+    rounds: int = 1
+    overlap: bool = False
+    timeout: float | None = None
+    bandwidth: Any = field(default=None, repr=False)
+    clip_norm: float | None = None
+
+    threaded: ClassVar[bool] = False
+
+    @property
+    def rests(self) -> bool:
+        """Not with overlap, where a round is under way."""
+        return not self.overlap
+
+    def check_values(self) -> None:
+        """Of the algorithm."""
+        checks.count("local_steps", self.local_steps)
+        checks.count("rounds", self.rounds)
+        if self.overlap and self.rounds > 1:
+            raise ValueError(f"rounds: expected 1 with overlap, got {self.rounds}")
+        if self.average not in ("parameters", "pseudo-gradients"):
+            raise ValueError(
+                f"average: expected 'parameters' or 'pseudo-gradients', got {self.average!r}"
+            )
+        checks.number("outer_learning_rate", self.outer_learning_rate, 0)
+        checks.number("outer_momentum", self.outer_momentum, 0, 1)
+        outer = (self.outer_learning_rate, self.outer_momentum)
+        if self.average == "parameters" and outer != (1.0, 0.0):
+            raise ValueError(
+                "outer_learning_rate, outer_momentum: expected average='pseudo-gradients' with "
+                f"them, got {self.average!r}"
+            )
+
+    def build(
+        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
+    ) -> Setup:
+        """Collective."""
+        groups = GroupAllreduce_init(
+            comm,
+            np.empty_like(x),
+            np.empty_like(x),
+            grid=self.grid,
+            bandwidth=self.bandwidth,
+            timeout=self.timeout,
+        )
+        of_process = ("local_steps", "average", "outer_learning_rate", "outer_momentum")
+        how: Any = {name: getattr(self, name) for name in (*of_process, "rounds", "overlap")}
+        process = Moshpit(x, groups, **how, learning_rate=learning_rate, total=total)
+        return Setup(process, GroupJoin(total, process), [groups])
+
+
+class Moshpit(Process):
+    """One rank of Moshpit SGD.
+
+    Parameters
+    ----------
+    x, learning_rate, total
+        See `Process`.
+    handle : GroupReduction
+        ``GroupAllreduce_init(comm, np.empty_like(x), np.empty_like(x), grid=...)``.
+    exchange : StateExchange or None
+        Serves this rank's state at every step, and gets that of a peer in `rejoin` and `resync`.
+    local_steps, average, outer_learning_rate, outer_momentum, rounds, overlap
+        See `MoshpitOptions`.
+
+    ``stats``: `communications` are rounds that were not void, `skipped` void ones, `received`
+    models of others that are in the averages. Memory: one more vector for pseudo-gradients, two
+    with momentum.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        handle: GroupReduction,
+        *,
+        local_steps: int = MoshpitOptions.local_steps,
+        average: str = MoshpitOptions.average,
+        outer_learning_rate: float = MoshpitOptions.outer_learning_rate,
+        outer_momentum: float = MoshpitOptions.outer_momentum,
+        rounds: int = MoshpitOptions.rounds,
+        overlap: bool = MoshpitOptions.overlap,
+        exchange: StateExchange | None = None,
+        learning_rate: LearningRate = 0.1,
+        total: GlobalSum | None = None,
+    ) -> None:
+        super().__init__(x, learning_rate=learning_rate, total=total)
+        _check_buffers(handle, self._x)
+        outer = (outer_learning_rate, outer_momentum)
+        MoshpitOptions("auto", local_steps, average, *outer, rounds, overlap).check_values()
+        self._handle, self._exchange = handle, exchange
+        self._local_steps, self._rounds = int(local_steps), int(rounds)
+        self._overlap = bool(overlap)
+        self._alpha, self._beta = map(float, outer)
+        self._anchor: Array | None = None  # where the last averaging ended
+        self._slow: Array | None = None  # u
+        if average == "pseudo-gradients":
+            self._anchor = self._x.copy()
+            self._slow = np.zeros_like(self._x) if self._beta else None
+        self._under_way = False  # has a round been started and not been taken in?
+
+    # Training
+
+    def _advancing(self) -> Steps[None]:
+        """Waits for the group if this is a boundary; with overlap, for the group of the last
+        one."""
+        self._counts.steps += 1
+        if self._handle.away:
+            return
+        with self._exposed():
+            if self._counts.steps % self._local_steps == 0:
+                yield from self._boundary()
+            if self._exchange is not None:
+                self._exchange.serve(self.round, self.snapshot)
+
+    def _boundary(self) -> Steps[None]:
+        if self._overlap:
+            yield from self._finishing()
+            self._begin()
+            return
+        for _ in range(self._rounds):
+            self._begin()
+            yield from self._waiting()
+            np.copyto(self._x, self._handle.recv_buffer)
+        np.copyto(self._x, self._outer(self._x))
+
+    def _begin(self) -> None:
+        np.copyto(self._handle.send_buffer, self._x)
+        self._handle.Start()
+        self._under_way = True
+
+    def _waiting(self) -> Steps[None]:
+        """For the round under way; what it was is counted. Void, it gives the own model."""
+        yield self._handle
+        self._under_way = False
+        rnd = self._handle.last_round
+        self._counts.skipped += bool(rnd.void)
+        self._counts.communications += not rnd.void
+        self._counts.received += 0 if rnd.void else rnd.active - 1
+
+    def _finishing(self) -> Steps[None]:
+        """With overlap: take in the round under way, if there is one."""
+        if self._under_way:
+            yield from self._waiting()
+            change = self._outer(self._handle.recv_buffer) - self._handle.send_buffer
+            self._x += change
+
+    def _outer(self, mean: Array) -> Array:
+        """Where to go on from, given the average."""
+        if self._anchor is None:
+            return mean
+        step = self._anchor - mean
+        if self._slow is not None:
+            self._slow *= self._beta
+            self._slow += step
+            np.copyto(step, self._slow)
+        step *= self._alpha
+        self._anchor -= step
+        return self._anchor
+
+    # Coming and going
+
+    def leave(self) -> None:
+        """From now on this rank takes no part and delays nobody; its steps are its own. A round
+        under way is finished first. Local."""
+        self._settle()
+        self._handle.leave()
+
+    def rejoin(self, timeout: float | None = None) -> None:
+        """Take part again, with the state of a peer that did meanwhile. Local.
+
+        Parameters
+        ----------
+        timeout : float or None
+            Seconds for `StateExchange.ask`.
+
+        Without an `exchange`, or when nobody else is live, it goes on from its own model.
+        TimeoutError if nobody had a state; it is then still away.
+        """
+        if self._exchange is not None and self.others():
+            self.resync(timeout)
+        self._handle.rejoin()
+
+    def resync(self, timeout: float | None = None) -> int:
+        """Take model, outer momentum and number of steps of a peer, and nothing of the own: for
+        one that has missed many rounds. The peer's round. Local: the peer goes on at once.
+
+        StateError without an `exchange`; TimeoutError if nobody had a state.
+        """
+        if self._exchange is None:
+            raise StateError("exchange: expected a StateExchange for a peer's state, got None")
+        self._settle()
+        round, state = self._exchange.ask(self.others() or None, timeout=timeout)
+        self.load_state_dict(state)
+        return round
+
+    def others(self) -> list[int]:
+        """Live ranks, from the next one on: so that those who come back ask different ones."""
+        own = self._handle.rank
+        live = [rank for rank in self._handle.live if rank != own]
+        return [r for r in live if r > own] + [r for r in live if r < own]
+
+    @property
+    def round(self) -> int:
+        """The number of the next round."""
+        return self._handle.round
+
+    @property
+    def away(self) -> bool:
+        """Has this rank left?"""
+        return self._handle.away
+
+    def snapshot(self) -> dict[str, Any]:
+        """As `state_dict`, without copies: who sends it makes one."""
+        return {"model": self._x, "steps": self._counts.steps, **self._parts()}
+
+    # Averages over all ranks, state
+
+    def _averaging(self, total: GlobalSum) -> Steps[Array]:
+        yield from self._finishing()
+        return (yield from super()._averaging(total))
+
+    def _settle(self) -> None:
+        if self._under_way:  # with overlap, between two boundaries
+            drive(self._finishing())
+
+    def _reset(self, model: Array) -> None:
+        super()._reset(model)
+        if self._anchor is not None:
+            np.copyto(self._anchor, model)
+
+    def begin_anew(self, model: Array) -> None:
+        """Without momentum, too. Collective."""
+        super().begin_anew(model)
+        if self._slow is not None:
+            self._slow.fill(0)
+
+    def _parts(self) -> dict[str, Array]:
+        parts = {"anchor": self._anchor, "slow": self._slow}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def _more_state(self) -> dict[str, Any]:
+        return {name: part.copy() for name, part in self._parts().items()}
+
+    def _load_more(self, state: Mapping[str, Any]) -> None:
+        for name, part in self._parts().items():
+            np.copyto(part, state[name])
+
+    def Free(self) -> None:
+        """Take in the round under way; nothing is freed that it was given. Idempotent."""
+        if not self._freed:
+            self._settle()
+        super().Free()
+
+
+class GroupJoin(JoinHook):
+    """Of Moshpit's ranks: who has joined is away meanwhile, which delays nobody."""
+
+    def __init__(self, total: GlobalSum, process: Moshpit) -> None:
+        self._total, self._process = total, process
+
+    def join(self, process: Process) -> None:
+        """Until all have joined; who was away before is so afterwards."""
+        away = self._process.away
+        if not away:
+            self._process.leave()
+        self._total.meet()
+        if not away:
+            self._process.rejoin()

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a process: a dataclass that checks them and builds the process over the ranks of
+a communicator. Those of each algorithm stand beside it, and nowhere else.
+
+`partialcoll.torch` has them as strategies; docs/decentralized.md shows how to write one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from mpi4py import MPI
+
+from .._core import checks, communicator
+from ..collectives.gossip import GossipBuffer
+from ..errors import StateError
+from ..topology import Topology
+from ..topology import pairing as pairings
+from .alone import Alone
+from .base import LearningRate, Process
+from .decoupled import Threaded
+from .exchange import Array
+from .global_sum import GlobalSum
+from .join import JoinHook
+
+
+@dataclass
+class Setup:
+    """A process, how its ranks join, and what has to be freed after it, the last first."""
+
+    process: Process
+    join: JoinHook = field(default_factory=JoinHook)
+    owned: list[Any] = field(default_factory=list)
+
+
+class Options:
+    """Base of the options. They hold nothing else: one object may serve many trainings.
+
+    A subclass is a frozen dataclass. Its ``repr`` is what ranks compare and checkpoints keep.
+    """
+
+    clip_norm: float | None
+    """Of the local gradient, for those who compute one: it is scaled so that its 2-norm over all
+    parameters is at most this."""
+
+    threaded: ClassVar[bool] = True
+    """Has the process a communication thread?"""
+
+    @property
+    def rests(self) -> bool:
+        """Is nothing under way between two steps, so that checkpoints can be made there?"""
+        return not self.threaded
+
+    def check(self, comm: MPI.Intracomm) -> None:
+        """Raises what is wrong with the options on these ranks. Local."""
+        check_clip_norm(self.clip_norm)
+        if self.threaded and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise StateError(
+                f"{type(self).__name__}: its communication thread needs MPI_THREAD_MULTIPLE, and "
+                "MPI was initialized with less"
+            )
+        self.check_values()
+
+    def check_values(self) -> None:
+        """Raises what is wrong on any ranks. Local."""
+
+    def build(
+        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
+    ) -> Setup:
+        """The process that begins with x, and what belongs to it. Collective, after `check`."""
+        raise NotImplementedError
+
+    def describe(self, ranks: int) -> str:
+        """All options, in words that are the same on all ranks."""
+        topology = getattr(self, "topology", None)
+        if topology is None:
+            return repr(self)
+        graph = Topology.make(topology, ranks)
+        named: Any = replace(self, topology=f"{graph} {graph.fingerprint:x}")  # type: ignore[type-var]
+        return repr(named)
+
+
+def check_clip_norm(clip_norm: Any) -> None:
+    """None, or a norm above 0."""
+    if clip_norm is None:
+        return
+    if not checks.real("clip_norm", clip_norm, what="a number or None") > 0:
+        raise ValueError(f"clip_norm: expected a norm above 0, got {clip_norm}")
+
+
+def alone(x: Array, *, learning_rate: LearningRate, total: GlobalSum) -> Setup:
+    """One rank has nobody to average with: its own steps, to the bit."""
+    return Setup(Alone(x, learning_rate=learning_rate, total=total))
+
+
+def connected(topology: Any, ranks: int) -> Topology:
+    """The graph, or ValueError."""
+    graph = Topology.make(topology, ranks)
+    if not graph.is_connected:
+        raise ValueError(
+            f"topology: expected a connected graph, got {graph!r}: what is not connected never "
+            "agrees"
+        )
+    return graph
+
+
+def check_progress(progress: Any) -> None:
+    """None, or a name of one."""
+    if progress is not None:
+        checks.one_of("progress", progress, communicator.PROGRESS)
+
+
+class GossipOptions(Options):
+    """Of ranks that average in pairs over a `GossipBuffer`."""
+
+    topology: Any
+    pairing: str
+    seed: int
+    max_uncollected: int
+    progress: str | None
+    codec: Any = None
+
+    def check(self, comm: MPI.Intracomm) -> None:
+        """Raises what is wrong with the options on these ranks. Local."""
+        super().check(comm)
+        graph = connected(self.topology, comm.size)
+        if graph.directed:
+            raise ValueError(f"topology: expected an undirected one, got {graph!r}")
+        checks.one_of("pairing", self.pairing, pairings.NAMES)
+        if self.pairing != "available":
+            pairings.make(self.pairing, graph, comm.rank, seed=self.seed)
+        checks.count("max_uncollected", self.max_uncollected)
+        check_progress(self.progress)
+
+    def build(
+        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
+    ) -> Setup:
+        """Collective."""
+        if comm.size == 1:
+            return alone(x, learning_rate=learning_rate, total=total)
+        buffer = GossipBuffer(
+            comm,
+            like=x,
+            topology=self.topology,
+            codec=self.codec,
+            max_uncollected=self.max_uncollected,
+            progress=self.progress,
+        )
+        peers = pairings.make(
+            self.pairing, buffer.topology, buffer.rank, seed=self.seed, board=buffer.board
+        )
+        process = self.process(x, buffer, peers, learning_rate=learning_rate, total=total)
+        return Setup(process, owned=[buffer])
+
+    def process(
+        self, x: Array, exchange: GossipBuffer, peers: pairings.Pairing, **common: Any
+    ) -> Threaded:
+        """The process over this buffer. `common` are learning rate and total."""
+        raise NotImplementedError

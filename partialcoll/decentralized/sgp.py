@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGP: stochastic gradient push, gradient descent over push-sum gossip on a directed graph.
+
+Source: Assran, Loizou, Ballas, Rabbat, "Stochastic Gradient Push for Distributed Deep Learning",
+ICML 2019, Algorithm 1, and section 3 for the time-varying directed exponential graph. Push-sum:
+Kempe, Dobra, Gehrke, FOCS 2003.
+
+Each rank keeps x and a weight w, at first 1. It pushes half of both to the next out-neighbor and
+keeps the other half, adds what comes in, and computes gradients at z = x/w. Nobody waits: what
+comes late is added late, and where a queue is full the share is kept. The sums of x and of w are
+conserved, with everything in the queues, and z finds the average whatever the delays.
+
+In lock-step, as in the paper, w is 1 at every update. Where nobody waits it is not, and a rank
+that gets little for what it gives would have an ever smaller w, and gradient steps of x that are
+ever larger in z. So an update is added to z, that is w times the update to x, and a rank whose w is
+below 1/8 keeps what it has until it gets something.
+
+Else the weight, and with it what the others learn, would end with ranks that are slow or that wait
+for the others. These pass on, without a step, what they have above 1: those that wait (in a sum
+over all ranks, `GlobalSum.waiting`) if it is more than 1/(2P) of P ranks; the slow ones, that is
+those that got three shares for each push of a step since their last update, if it is more than 1/2.
+It comes to rest: if weight were passed on for ever, everybody would pass some on for ever, since
+the next one is another each time; but who has done so has 1 or more from then on, as pushes of
+steps are none any more, and the weights together are P. (As long as there is room in the queues,
+and from every rank one comes to every other.) When R ranks of P make steps and the others wait,
+these keep less than P - R + 1/2; but what is passed on sleeps at each rank on its way, so with many
+that wait and short steps much of the rest is on its way. Where ranks are alike three shares are
+rare: 4 % more messages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .._core import checks
+from ..collectives.gossip import GossipBuffer
+from .base import LearningRate, check_model
+from .decoupled import Decoupled
+from .exchange import Array, Exchange, PeerSource
+from .global_sum import GlobalSum
+from .options import Options, Setup, alone, check_progress
+
+_LEAST_WEIGHT = 1 / 8
+_SLOW_SHARES, _SLOW_WEIGHT = 3, 1.5
+_WAITING_NAP = 4e-3  # seconds; what is passed on sleeps at each rank that waits
+
+
+class ExponentialPeers:
+    """Out-neighbors on the time-varying directed exponential graph: 1, 2, 4 ... ranks further,
+    one after the other. A peer source."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+        self._hops = [1 << k for k in range((size - 1).bit_length())]
+        self._turn = 0
+
+    def next_peer(self) -> int | None:
+        """The next one; None with one rank only."""
+        if not self._hops:
+            return None
+        hop = self._hops[self._turn % len(self._hops)]
+        self._turn += 1
+        return (self._rank + hop) % self._size
+
+
+@dataclass(frozen=True)
+class SGPOptions(Options):
+    """Stochastic gradient push: push-sum over the time-varying directed exponential graph.
+
+    Parameters
+    ----------
+    rate : float
+        Pushes per own step; Algorithm 1 has one.
+    progress, clip_norm
+        As for `ADPSGDOptions`.
+
+    Nobody waits: it is the paper's algorithm without lock-step. Source: Assran et al., ICML 2019,
+    Algorithm 1.
+    """
+
+    rate: float = 1.0
+    progress: str | None = None
+    clip_norm: float | None = None
+
+    def check_values(self) -> None:
+        """Of the algorithm."""
+        checks.number("rate", self.rate, 0)
+        check_progress(self.progress)
+
+    def build(
+        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
+    ) -> Setup:
+        """Collective."""
+        if comm.size == 1:
+            return alone(x, learning_rate=learning_rate, total=total)
+        buffer = GossipBuffer(
+            comm,
+            like=SGP.message(x),
+            topology="exponential",  # the same edges in both directions
+            progress=self.progress,
+        )
+        process = SGP(x, buffer, rate=self.rate, learning_rate=learning_rate, total=total)
+        return Setup(process, owned=[buffer])
+
+
+class SGP(Decoupled):
+    """One rank of stochastic gradient push.
+
+    Parameters
+    ----------
+    x, learning_rate, total
+        See `Process`.
+    exchange : Exchange
+        A `partialcoll.GossipBuffer` made ``like=SGP.message(x)``: one element more than x, for
+        the weight. Without a codec: it would round the weight as if it were a parameter.
+    peers : PeerSource or None
+        Whom to push to, in turn; one must come from every rank to every other. None:
+        `ExponentialPeers`.
+    rate
+        See `SGPOptions`.
+
+    Invariant: the sums over all ranks of x, which changes by w times updates only, and of w, which
+    is the number of ranks, with all messages in the queues.
+    """
+
+    _beside_x = 1  # the weight
+
+    def __init__(
+        self,
+        x: Array,
+        exchange: Exchange,
+        peers: PeerSource | None = None,
+        *,
+        learning_rate: LearningRate = 0.1,
+        rate: float = SGPOptions.rate,
+        total: GlobalSum | None = None,
+    ) -> None:
+        if hasattr(peers, "poll"):
+            raise TypeError(f"peers: a push takes no partner's consent, got {type(peers).__name__}")
+        SGPOptions(rate=rate).check_values()
+        if peers is None:
+            peers = ExponentialPeers(exchange.rank, exchange.size)
+        super().__init__(x, exchange, peers, rate=rate, learning_rate=learning_rate, total=total)
+        self._xw = self.message(self._x)  # x and w in one vector, as they travel
+        self._x = self._xw[:-1]
+        self._moved = np.empty_like(self._xw)
+        self._sent = np.empty_like(self._xw)
+        self._idle_shares = 0  # that came since this rank's last update
+        self._slow_shares = _SLOW_SHARES * max(1.0, rate)
+
+    @staticmethod
+    def message(x: Array) -> Array:
+        """What is pushed for a model x: one element more, the weight."""
+        return np.append(check_model("x", x), x.dtype.type(1))
+
+    @property
+    def weight(self) -> float:
+        """w, by which x is divided. Local."""
+        return float(self._xw[-1])
+
+    def _begun(self) -> float:
+        return 1.0  # a push has one rank that begins it, and no other
+
+    def _event(self) -> bool:
+        peer = self._next_peer()
+        renewed = self._renew()
+        if peer is not None:
+            self._count(self.weight >= _LEAST_WEIGHT and self._push(peer))
+        elif not self._pass_on() and not renewed:
+            return False
+        self._show()
+        return True
+
+    def _pass_on(self) -> bool:
+        """Push without a step, if this rank has too much; if there is no room, that can wait."""
+        if self.weight <= self._most_weight():
+            return False
+        _, peer = self._partners.next()
+        pushed = peer is not None and self._push(peer, part=1 - 1 / self.weight)
+        if pushed:
+            self._count(True)
+        return pushed
+
+    def _most_weight(self) -> float:
+        if self._waits():
+            return 1 + 0.5 / self._exchange.size
+        return _SLOW_WEIGHT if self._idle_shares >= self._slow_shares else math.inf
+
+    def _waits(self) -> bool:
+        return self._total is not None and self._total.waiting
+
+    def _longest_nap(self) -> float:
+        return _WAITING_NAP if self._waits() else super()._longest_nap()
+
+    def _show(self) -> None:
+        self._shared.show(np.divide(self._x, self.weight, out=self._moved[:-1]))
+
+    def _renew(self) -> bool:
+        """x and w get the shares of others, z the updates of this rank; were there any?"""
+        messages = self._exchange.drain()
+        for _, share in messages:
+            self._xw += share
+        self._idle_shares += len(messages)
+        update = self._shared.take()
+        if update is not None:
+            self._idle_shares = 0
+            self._x += np.multiply(update, self.weight, out=self._moved[:-1])
+        self._counts.received += len(messages)
+        return update is not None or bool(messages)
+
+    def _push(self, peer: int, part: float = 0.5) -> bool:
+        """Of x and w, if there is room; what is kept and what is sent is what there was."""
+        np.multiply(self._xw, part, out=self._moved)
+        pushed = self._exchange.push(peer, self._moved, sent=self._sent)
+        if pushed:
+            self._xw -= self._sent
+        return pushed
+
+    def _settle(self) -> None:
+        self._renew()
+        self._show()
+
+    def _mass(self) -> tuple[Array, float]:
+        return self._x, self.weight
+
+    def _reset(self, model: Array) -> None:
+        super()._reset(model)
+        self._xw[-1], self._idle_shares = 1, 0
+        self._shared.reset(self._x)
+
+    def _more_state(self) -> dict[str, Any]:
+        return {"weight": self.weight}
+
+    def _new_state(self) -> dict[str, Any]:
+        return {"weight": 1.0}
+
+    def _load_more(self, state: Mapping[str, Any]) -> None:
+        weight = float(state["weight"])
+        if not weight > 0:
+            raise ValueError(f"state['weight']: expected a weight above 0, got {weight}")
+        self._xw[-1] = weight
+        self._shared.reset(self._x / self._xw.dtype.type(weight))

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SlowMo: slow momentum around any other process.
+
+Source: Wang, Tantia, Ballas, Rabbat, "SlowMo: Improving Communication-Efficient Distributed SGD
+with Slow Momentum", ICLR 2020, Algorithm 1. Every tau steps of the inner process: the exact average
+x_tau of all models, u = beta u + (x_0 - x_tau)/gamma, and everybody goes on from
+x_0 - alpha gamma u; x_0 is where the outer step began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from .._core import checks
+from .base import LearningRate, Process
+from .exchange import Array, Steps
+from .global_sum import GlobalSum
+from .join import PeriodicJoin
+from .options import Options, Setup
+
+
+def _checked(tau: Any, beta: Any, alpha: Any) -> tuple[int, float, float]:
+    return (
+        checks.count("tau", tau),
+        checks.number("beta", beta, 0, 1),
+        checks.number("alpha", alpha, 0),
+    )
+
+
+@dataclass(frozen=True)
+class SlowMoOptions(Options):
+    """Slow momentum around any of these: every tau steps the exact average of all ranks' models,
+    and an outer step with momentum from where the last one ended.
+
+    Parameters
+    ----------
+    inner : Options
+        `LocalSGD(...)`, `SGP()`, ...
+    tau : int
+        Steps between two outer ones, each of which waits for all ranks.
+    beta : float
+        Slow momentum, from 0 to 1. 0 with alpha = 1: the inner one with an exact average every
+        tau steps.
+    alpha : float
+        Slow learning rate; the paper's experiments have 1.
+
+    The learning rate in the algorithm is the inner one's; of an optimizer, its first group's.
+    Source: Wang et al., ICLR 2020, Algorithm 1.
+    """
+
+    inner: Options
+    tau: int = 12
+    beta: float = 0.7
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Options) or isinstance(self.inner, SlowMoOptions):
+            raise TypeError(
+                "inner: expected one of the decentralized strategies, such as LocalSGD() or SGP(), "
+                f"got {self.inner!r}"
+            )
+
+    @property
+    def clip_norm(self) -> float | None:  # type: ignore[override]
+        """The inner one's."""
+        return self.inner.clip_norm
+
+    @property
+    def threaded(self) -> bool:  # type: ignore[override]
+        """Has the inner one a communication thread?"""
+        return self.inner.threaded
+
+    @property
+    def rests(self) -> bool:
+        """As the inner one."""
+        return self.inner.rests
+
+    def describe(self, ranks: int) -> str:
+        """With the inner one's."""
+        return f"SlowMo({self.inner.describe(ranks)}, {self.tau}, {self.beta}, {self.alpha})"
+
+    def check(self, comm: MPI.Intracomm) -> None:
+        """Raises what is wrong with the options on these ranks. Local."""
+        self.inner.check(comm)
+        super().check(comm)
+
+    def check_values(self) -> None:
+        """Of the algorithm."""
+        _checked(self.tau, self.beta, self.alpha)
+
+    def build(
+        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
+    ) -> Setup:
+        """Collective."""
+        setup = self.inner.build(x, comm, learning_rate=learning_rate, total=total)
+        process = SlowMo(setup.process, tau=self.tau, beta=self.beta, alpha=self.alpha)
+        return Setup(process, PeriodicJoin(total, self.tau, comm.size), setup.owned)
+
+
+def _of_inner(name: str) -> Callable[[Any], Any]:
+    """What the inner process has under this name."""
+
+    def get(process: SlowMo) -> Any:
+        return getattr(process.inner, name)
+
+    get.__doc__ = getattr(Process, name).__doc__
+    return get
+
+
+def _method_of_inner(name: str) -> Any:
+    def method(self: SlowMo) -> Any:
+        return getattr(self.inner, name)()
+
+    method.__name__, method.__doc__ = name, getattr(Process, name).__doc__
+    return method
+
+
+class SlowMo(Process):
+    """Slow momentum around a process.
+
+    Parameters
+    ----------
+    inner : Process
+        Any of the others, made with a `total`. It must not be stepped by itself any more.
+    tau, beta, alpha
+        See `SlowMoOptions`.
+
+    All ranks must begin with the same model: `average_models` makes sure. gamma is the inner
+    process's learning rate. Memory: two vectors besides the inner process.
+    """
+
+    def __init__(
+        self,
+        inner: Process,
+        *,
+        tau: int = SlowMoOptions.tau,
+        beta: float = SlowMoOptions.beta,
+        alpha: float = SlowMoOptions.alpha,
+    ) -> None:
+        if not isinstance(inner, Process):
+            raise TypeError(f"inner: expected a process, got {type(inner).__name__}")
+        if inner._total is None:
+            raise ValueError(
+                "inner: expected a process made with total=GlobalSum.over(comm), got None"
+            )
+        super().__init__(inner.model, learning_rate=inner._learning_rate, total=inner._total)
+        self._inner = inner
+        self._tau, self._beta, self._alpha = _checked(tau, beta, alpha)
+        self._slow = np.zeros_like(self._x)  # u
+        # self._x is x_0, where the outer step began.
+
+    @property
+    def inner(self) -> Process:
+        """The inner process."""
+        return self._inner
+
+    model = property(_of_inner("model"))
+    learning_rate = property(_of_inner("learning_rate"))
+    stats = property(_of_inner("stats"))
+    exchange_stats = property(_of_inner("exchange_stats"))
+    lend, hand_over_changes = _method_of_inner("lend"), _method_of_inner("hand_over_changes")
+    complete, begin = _method_of_inner("complete"), _method_of_inner("begin")
+    communicate, next_event = _method_of_inner("communicate"), _method_of_inner("next_event")
+    start, stop = _method_of_inner("start"), _method_of_inner("stop")
+    averaged_model = _method_of_inner("averaged_model")
+
+    def advancing(self, update: Array) -> Steps[None]:
+        """`apply` as a generator: waits where the inner process does, and every tau steps."""
+        yield from self._around(self._inner.advancing(update))
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place` as a generator."""
+        yield from self._around(self._inner.advancing_in_place())
+
+    def _around(self, inner_step: Steps[None]) -> Steps[None]:
+        gamma = self._inner.learning_rate
+        yield from inner_step
+        self._counts.steps += 1
+        if self._counts.steps % self._tau == 0:
+            # Ranks may have come to different learning rates, by steps that they have left out;
+            # models and momentum have to be the same all the same.
+            rate = np.array([gamma])
+            yield from self._collective().averaging([rate])
+            yield from self.replacing(lambda mean: self._outer(mean, float(rate[0])))
+
+    def _outer(self, mean: Array, gamma: float) -> Array:
+        if not gamma > 0:
+            raise ValueError(f"learning_rate: expected above 0 at an outer step, got {gamma}")
+        self._slow *= self._beta
+        self._slow += (self._x - mean) / gamma
+        return self._x - (self._alpha * gamma) * self._slow
+
+    def replacing(self, change: Callable[[Array], Array]) -> Steps[Array]:
+        """Generator: every rank's model becomes `change` of the exact average, and that is where
+        the outer step begins. Collective."""
+        model = yield from self._inner.replacing(change)
+        np.copyto(self._x, model)
+        return model
+
+    def begin_anew(self, model: Array) -> None:
+        """Without momentum, too. Collective."""
+        super().begin_anew(model)
+        self._slow.fill(0)
+
+    def begin_at(self, steps: int) -> None:
+        """Both count steps from here. Local."""
+        super().begin_at(steps)
+        self._inner.begin_at(steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of both: what `load_state_dict` needs to go on from here, as copies. Local."""
+        return {**super().state_dict(), "inner": self._inner.state_dict()}
+
+    def state_of_model(self) -> dict[str, Any]:
+        """Of both. Local."""
+        state = {"model": self._x.copy(), "steps": self._counts.steps, **self._more_state()}
+        return {**state, "inner": self._inner.state_of_model()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. Local."""
+        if "inner" not in state:
+            raise KeyError("state: expected an entry 'inner', got none")
+        super().load_state_dict({k: v for k, v in state.items() if k != "inner"})
+        self._inner.load_state_dict(state["inner"])
+
+    def _more_state(self) -> dict[str, Any]:
+        return {"slow": self._slow.copy()}
+
+    def _load_more(self, state: Mapping[str, Any]) -> None:
+        np.copyto(self._slow, state["slow"])
+
+    def Free(self) -> None:
+        """Free the inner process. Idempotent."""
+        self._inner.Free()
+        super().Free()

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SwarmSGD: local steps, and now and then the average with one other rank, which is not disturbed.
+
+Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous Decentralized SGD with Quantized and
+Local Updates", NeurIPS 2021, Algorithm 1 and section 3.
+
+Two variants of the communication. "registers" is the paper's Algorithm 1: rank i averages its own
+current model with that of j and writes the mean into j's current register, over whatever another
+rank has written there meanwhile, which is then lost. "queue" is the paper's remedy, as differences:
+half of the difference goes to j's queue and exactly that is subtracted here, so nothing is lost and
+the sum over the ranks is conserved, quantized or not; where the queue is full neither happens.
+
+The training thread has the model to itself. At an activation it hands a copy to the communication
+thread, goes on at once, and takes in what communication changed, a difference as well, in the first
+step after that is known.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._core import checks
+from ..codec import Lattice
+from ..errors import StateError
+from .base import LearningRate
+from .decoupled import Threaded
+from .exchange import Array, Exchange, PeerSource, Steps
+from .global_sum import GlobalSum
+from .options import GossipOptions
+
+
+@dataclass(frozen=True)
+class SwarmOptions(GossipOptions):
+    """SwarmSGD: local steps, and now and then an average with one other rank, not disturbed.
+
+    Parameters
+    ----------
+    topology : str, networkx graph or Topology
+        Who may average with whom.
+    local_steps : int
+        H, the steps between two averages.
+    geometric : bool
+        Draw their number each time, geometric with mean H, as the analysis does.
+    variant : "queue" or "registers"
+        Differences, of which none is lost, or Algorithm 1 as printed, which loses what two ranks
+        write at once.
+    codec : partialcoll.Lattice or None
+        With one, models travel in few bits: ``pc.Lattice(bits=8)``. What does not decode at these
+        bits is read again with more; ``metrics().fallbacks`` counts.
+    seed : int
+        Of the draws of peers and of numbers of steps; they differ between ranks.
+    max_uncollected, progress, clip_norm
+        As for `ADPSGDOptions`.
+
+    Source: Nadiradze et al., NeurIPS 2021, Algorithm 1.
+    """
+
+    topology: Any = "complete"
+    local_steps: int = 4
+    geometric: bool = False
+    variant: str = "queue"
+    codec: Lattice | None = None
+    max_uncollected: int = 2
+    progress: str | None = None
+    seed: int = 0
+    clip_norm: float | None = None
+
+    @property
+    def pairing(self) -> str:  # type: ignore[override]
+        """An interaction needs nobody who is free."""
+        return "random"
+
+    def check_values(self) -> None:
+        """Of the algorithm."""
+        checks.count("local_steps", self.local_steps)
+        if self.variant not in ("queue", "registers"):
+            raise ValueError(f"variant: expected 'queue' or 'registers', got {self.variant!r}")
+        if self.codec is not None and not isinstance(self.codec, Lattice):
+            raise TypeError(f"codec: expected a Lattice or None, got {self.codec!r}")
+
+    def process(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> Swarm:
+        """Over this buffer."""
+        for name in ("local_steps", "geometric", "variant", "seed"):
+            common[name] = getattr(self, name)
+        return Swarm(x, exchange, peers, **common)
+
+
+class Swarm(Threaded):
+    """One rank of SwarmSGD; the parameters are those of `Decoupled` and `SwarmOptions`.
+
+    `peers` choose for themselves, as `pairing.Random`: an interaction needs nobody who is free.
+    With a codec of the exchange models and differences are quantized; this rank's model is the
+    key.
+
+    Invariant of "queue": the sum over all ranks of the models, of what training has not taken in,
+    and of the messages in the queues changes by updates only.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        exchange: Exchange,
+        peers: PeerSource,
+        *,
+        local_steps: int = SwarmOptions.local_steps,
+        geometric: bool = SwarmOptions.geometric,
+        variant: str = SwarmOptions.variant,
+        learning_rate: LearningRate = 0.1,
+        seed: int = SwarmOptions.seed,
+        total: GlobalSum | None = None,
+    ) -> None:
+        SwarmOptions(local_steps=local_steps, variant=variant).check_values()
+        super().__init__(x, exchange, learning_rate=learning_rate, total=total)
+        self._interact = self._queue if variant == "queue" else self._registers
+        self._take_in = self._add_messages if variant == "queue" else self._wait_for_activation
+        self._peers = peers
+        self._local_steps = int(local_steps)
+        self._geometric = geometric
+        self._random = np.random.default_rng((seed, exchange.rank))
+        self._until_activation = self._draw()
+        # The training thread's: self._x, the model. Between the threads, pointers only, under
+        # the lock:
+        self._lock = threading.Lock()
+        self._handed = self._x.copy()  # the model at the activation
+        self._activated = False  # it is there, and not yet taken
+        self._change: Array | None = None  # what communication changed, for training
+        self._spare = [np.zeros_like(self._x), np.zeros_like(self._x)]  # for more of these
+        # The communication thread's:
+        self._own = self._x.copy()  # the model at the last activation, with changes since
+        self._base = self._x.copy()  # X^: what the registers of this rank say
+        self._moved = np.zeros_like(self._x)
+        self._sent = np.zeros_like(self._x)
+        self._peer_model = np.zeros_like(self._x)
+        exchange.publish(self._own)
+
+    # The training thread
+
+    def _advancing(self) -> Steps[None]:
+        """There is nothing that it waits for."""
+        self._thread.check()
+        self._counts.steps += 1
+        self._until_activation -= 1
+        with self._exposed():
+            if not self._activated:  # else the change belongs to the model that was handed over
+                self._take_change()
+                if self._until_activation <= 0:
+                    self._hand_over()
+        yield from ()
+
+    def _hand_over(self) -> None:
+        """Nobody else looks at `_handed` while nothing is activated."""
+        np.copyto(self._handed, self._x)
+        self._activated = True
+        self._until_activation = self._draw()
+        self._thread.wake()
+
+    def _draw(self) -> int:
+        if not self._geometric:
+            return self._local_steps
+        return int(self._random.geometric(1 / self._local_steps))
+
+    def _take_change(self) -> None:
+        with self._lock:
+            change, self._change = self._change, None
+        if change is not None:
+            self._x += change
+            with self._lock:
+                self._spare.append(change)
+
+    def next_event(self) -> float | None:
+        """0 if an activation has not been dealt with, else None."""
+        return 0.0 if self._activated else None
+
+    # The communication thread
+
+    def _event(self) -> bool:
+        if not self._activated:
+            return self._take_in()
+        self._own, self._handed = self._handed, self._own
+        if self._change is not None:  # not in what was handed over, and training leaves it there
+            self._own += self._change
+        self._activated = False
+        peer = self._peers.next_peer()
+        if peer is not None:
+            try:
+                went_through = self._interact(peer)
+            except StateError:  # the peer has not published yet
+                went_through = False
+            self._counts.communications += went_through
+            self._counts.skipped += not went_through
+        return True
+
+    def _alter(self, change: Array) -> None:
+        """The model gets this: here now, in training at its next step."""
+        self._own += change
+        with self._lock:
+            before, self._change = self._change, None
+            after = self._spare.pop() if before is None else before
+        if before is None:
+            np.copyto(after, change)
+        else:
+            after += change
+        with self._lock:
+            self._change = after
+
+    # Variant "queue"
+
+    def _add_messages(self) -> bool:
+        """Differences that others have pushed here; the register then has them."""
+        messages = self._exchange.drain()
+        for _, difference in messages:
+            self._alter(difference)
+        self._counts.received += len(messages)
+        if messages:
+            self._exchange.publish(self._own)
+        return bool(messages)
+
+    def _queue(self, peer: int) -> bool:
+        """Half of the difference goes to `peer`, and exactly that away from here."""
+        self._add_messages()
+        self._exchange.read(peer, key=self._own, out=self._peer_model)
+        np.subtract(self._own, self._peer_model, out=self._moved)
+        self._moved *= 0.5
+        pushed = self._exchange.push(peer, self._moved, sent=self._sent)
+        if pushed:
+            np.negative(self._sent, out=self._sent)
+            self._alter(self._sent)
+        self._exchange.publish(self._own)
+        return pushed
+
+    # Variant "registers": lines 8 to 14 of Algorithm 1
+
+    def _current(self) -> Array:
+        """X_i: the newest that others have written to this rank's current register, else X^_i."""
+        messages = self._exchange.drain(key=self._base)
+        self._counts.received += len(messages)
+        return messages[-1][1] if messages else self._base
+
+    def _registers(self, peer: int) -> bool:
+        outdated, _ = self._exchange.read(peer, key=self._base, out=self._peer_model)
+        current = self._current()
+        written = self._exchange.peek(peer, key=outdated)
+        theirs = outdated if written is None else written[0]
+        mean = np.add(current, theirs, out=self._moved)
+        mean *= 0.5
+        pushed = self._exchange.push(peer, mean, key=outdated)
+        mean -= self._base  # X_i becomes the mean plus what training has done since X^_i
+        self._alter(mean)
+        self._write_both()
+        return pushed
+
+    def _write_both(self) -> None:
+        """Line 13: both registers say what the model is now; the current one by being empty."""
+        np.copyto(self._base, self._own)
+        self._exchange.publish(self._own)
+
+    def _wait_for_activation(self) -> bool:
+        """What others write here is looked at by the next interaction."""
+        return False
+
+    # Averages over all ranks
+
+    def _settle(self) -> None:
+        """At rest, called by the training thread, which may look at everything. Its model stays
+        as it is until the next step: what has come for it is in `_own`."""
+        self._activated = False
+        np.copyto(self._own, self._x)
+        if self._change is not None:
+            self._own += self._change
+        self._take_in()
+
+    def _settled(self) -> Array:
+        return self._own
+
+    def _reset(self, model: Array) -> None:
+        self._take_change()
+        super()._reset(model)
+        self._activated = False
+        np.copyto(self._own, self._x)
+        if self._interact == self._registers:
+            self._current()  # of the model before
+        self._write_both()

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call returns: which rounds, who was in them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ._core.buffers import Array
+
+# struct pcoll_round: index, lag, lost, active, stored, initiator, included, below_quorum, joined;
+# behind it the words of the two masks.
+_LAYOUT = struct.Struct("=3Q2I4i")
+
+
+class _Described:
+    """A round as the core describes it; `Result` has the description, `Round` its last result."""
+
+    __slots__ = ()
+
+    def _field(self, which: int) -> int:
+        raise NotImplementedError
+
+    def _bits(self, which: int) -> npt.NDArray[np.bool_]:
+        raise NotImplementedError
+
+    @property
+    def index(self) -> int:
+        """Number of the round, from 0, the same on all ranks."""
+        return self._field(0)
+
+    @property
+    def active(self) -> int:
+        """Ranks that contributed fresh data."""
+        return self._field(3)
+
+    @property
+    def stored(self) -> int:
+        """Of them, those whose deposit was made before the round, not for it."""
+        return self._field(4)
+
+    @property
+    def initiator(self) -> int:
+        """Lowest rank whose own arrival started the round; -1 if there was none."""
+        return self._field(5)
+
+    @property
+    def below_quorum(self) -> bool:
+        """The round completed by its deadline with fewer ranks than its policy asks for."""
+        return bool(self._field(7))
+
+    @property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Which ranks contributed fresh data: bool, shape (ranks,)."""
+        return self._bits(0)
+
+    @property
+    def stored_mask(self) -> npt.NDArray[np.bool_]:
+        """Which of them contributed a deposit from before the round: bool, shape (ranks,)."""
+        return self._bits(1)
+
+
+class Result(_Described):
+    """One delivered round.
+
+    Attributes
+    ----------
+    buffers : list of numpy.ndarray
+        The reduced values. Where a call delivered one round only, these are the receive
+        buffers themselves, which the next call overwrites; without receive buffers
+        (``recvbuf=None``, ``deliver="one"``) read-only views of the library's memory, which
+        are good until the next `Start` (StateError if they are first asked for after it).
+    """
+
+    __slots__ = ("_buffers", "_fields", "_ranks", "_raw")
+
+    def __init__(
+        self,
+        raw: bytes,
+        ranks: int,
+        buffers: list[Array] | None,
+        look: Callable[[int], list[Array]] | None = None,
+    ) -> None:
+        self._buffers: Any = look if buffers is None else buffers
+        self._raw = raw
+        self._ranks = ranks
+        self._fields: tuple[int, ...] | None = None
+
+    def _field(self, which: int) -> int:
+        """Decoded when first asked for: most loops look at few of them."""
+        if self._fields is None:
+            self._fields = _LAYOUT.unpack_from(self._raw)
+        return self._fields[which]
+
+    def _bits(self, which: int) -> npt.NDArray[np.bool_]:
+        half = (len(self._raw) - _LAYOUT.size) // 2
+        raw = np.frombuffer(self._raw, np.uint8, half, _LAYOUT.size + which * half)
+        return np.unpackbits(raw, count=self._ranks, bitorder="little").astype(bool)
+
+    @property
+    def buffers(self) -> list[Array]:
+        """The reduced values, one array for each buffer."""
+        if not isinstance(self._buffers, list):  # looked up when first asked for: few loops do
+            self._buffers = self._buffers(self.index)
+        found: list[Array] = self._buffers
+        return found
+
+    def with_buffers(self, look: Callable[[int], list[Array]]) -> Result:
+        """The same round, with other values: what this returns for its index."""
+        return Result(self._raw, self._ranks, None, look)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The first buffer, so that numpy functions take a result as it is."""
+        array = np.asarray(self.buffers[0], dtype=dtype)
+        return array.copy() if copy else array
+
+    def __repr__(self) -> str:
+        return f"Result(index={self.index}, active={self.active}, stored={self.stored})"
+
+
+class Round(_Described):
+    """What `Wait` returns: the last round delivered, and what was delivered with it.
+
+    Attributes
+    ----------
+    index, active, stored, initiator, mask, below_quorum
+        Of the last round delivered, see `Result`.
+    results : list of Result
+        The delivered rounds, oldest first; with ``deliver="one"`` exactly one.
+    included : bool
+        Was the deposit of this call in a delivered round?
+    lag : int
+        Rounds that are complete on this rank and have not been delivered yet.
+    lost : int
+        Rounds that this call skipped because they were older than ``history``.
+    """
+
+    __slots__ = ("_last", "_lost", "_results")
+
+    def __init__(
+        self, last: Result, results: list[Result] | None = None, lost: int | None = None
+    ) -> None:
+        self._last = last
+        self._results = results
+        self._lost = lost
+
+    def _field(self, which: int) -> int:
+        return self._last._field(which)
+
+    def _bits(self, which: int) -> npt.NDArray[np.bool_]:
+        return self._last._bits(which)
+
+    @property
+    def results(self) -> list[Result]:
+        """The delivered rounds, oldest first; with ``deliver="one"`` exactly one."""
+        if self._results is None:
+            self._results = [self._last]
+        return self._results
+
+    @property
+    def lost(self) -> int:
+        """Rounds that this call skipped because they were older than ``history``."""
+        return self._field(2) if self._lost is None else self._lost
+
+    @property
+    def included(self) -> bool:
+        """Was the deposit of this call in a delivered round?"""
+        return bool(self._field(6))
+
+    @property
+    def lag(self) -> int:
+        """Rounds that are complete on this rank and have not been delivered yet."""
+        return self._field(1)
+
+    @property
+    def joined(self) -> bool:
+        """With this round all ranks have joined."""
+        return bool(self._field(8))
+
+    def __repr__(self) -> str:
+        return (
+            f"Round(index={self.index}, active={self.active}, stored={self.stored}, "
+            f"included={self.included}, lag={self.lag}, lost={self.lost}, "
+            f"rounds={len(self.results)})"
+        )

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``partialcoll``: benchmarks, simulations, what C users ask. Not for the library."""

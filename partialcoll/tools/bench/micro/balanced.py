@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No skew: latency and bandwidth of each collective over the message size, every element checked.
+
+The collectives take turns, each on both planes (ranks of a node in shared memory, messages only).
+Of each, a batch of calls back to back is timed; what a call of the slowest rank took is one sample.
+Outside of the timing a few calls with other values each are checked, every element on every rank.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import numpy as np
+from mpi4py import MPI
+
+import partialcoll as pc
+
+from ...._core.buffers import Array
+from ... import report, skewed
+from ...report import plots
+from .. import placements
+
+COLUMNS = (
+    "collective",
+    "domain",
+    "algorithm",
+    "ranks",
+    "bytes",
+    "latency_us_avg",
+    "latency_us_p50",
+    "latency_us_p99",
+    "speedup_vs_mpi",
+    "limit_us",
+    "speedup_vs_limit",
+    "bandwidth_gbs",
+    "busbw_gbs",
+    "active_mean",
+    "wrong",
+)
+_BATCH_BYTES = 8 << 20  # of a batch, so that large messages have few calls
+_MOST_CALLS = 100
+_CHECKED_CALLS = 3
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is measured: a policy, or "mpi"; the domains to measure it with; an algorithm."""
+
+    name: str
+    domains: Sequence[str]
+    algorithm: str
+
+
+def _batch_us(call: Callable[[], Any], calls: int) -> float:
+    """Mean microseconds of a call."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - begin) / calls * 1e6
+
+
+@dataclass
+class Contender:
+    """One collective on buffers of one size, and what was seen of it on this rank."""
+
+    name: str
+    domain: str
+    algorithm: str
+    call: Callable[[], Any]
+    send: Callable[[], Array]
+    """Where to put what the next call is to reduce."""
+    result: Callable[[], Array]
+    """What the last call reduced."""
+    received: Array | None
+    """The memory that a call fills, if that is the caller's."""
+    handle: pc.AllreduceHandle | None = None
+    samples: list[float] = field(default_factory=list)
+    active: list[int] = field(default_factory=list)
+    wrong: int = 0
+
+    def check(self, comm: MPI.Intracomm, step: int) -> None:
+        """One call whose every element is compared with the sum over the mask."""
+        if self.received is not None:
+            self.received.fill(-1)
+        self.send().fill((comm.rank + step) % 7 + 1)
+        rnd = self.call()
+        mask = rnd.mask if isinstance(rnd, pc.Round) else np.ones(comm.size, bool)
+        expected = ((np.flatnonzero(mask) + step) % 7 + 1).sum()
+        self.wrong += int(np.count_nonzero(self.result() != np.float32(expected)))
+        self.active.append(int(mask.sum()))
+
+
+def of_handle(name: str, handle: pc.AllreduceHandle, received: Array | None) -> Contender:
+    """A handle, with a receive buffer or without."""
+
+    def start_and_wait() -> pc.Round:
+        handle.Start()
+        return handle.Wait()
+
+    return Contender(
+        name,
+        handle.domain,
+        handle.algorithm,
+        start_and_wait,
+        send=lambda: handle.send_buffer,
+        result=lambda: handle.result,
+        received=received,
+        handle=handle,
+    )
+
+
+def _of_mpi(comm: MPI.Intracomm, send: Array, recv: Array) -> Contender:
+    return Contender(
+        "mpi",
+        "-",
+        "native",
+        lambda: comm.Allreduce(send, recv, MPI.SUM),
+        send=lambda: send,
+        result=lambda: recv,
+        received=recv,
+    )
+
+
+def of_kind(
+    kind: Kind, zero_copy: bool, comm: MPI.Intracomm, send: Array, recv: Array
+) -> list[Contender]:
+    """What is to be measured of a kind on these buffers, one for each domain. Collective."""
+    if kind.name == "mpi":
+        return [_of_mpi(comm, send, recv)]
+
+    def make(domain: str) -> pc.AllreduceHandle:
+        buffers = (None, None) if zero_copy else (send, recv)
+        return pc.Allreduce_init(
+            comm,
+            *buffers,
+            quorum=kind.name,
+            late="drop",
+            algorithm=kind.algorithm,
+            domain=domain,
+            like=send if zero_copy else None,
+        )
+
+    name = f"{kind.name} (zero copy)" if zero_copy else kind.name
+    received = None if zero_copy else recv
+    made = placements.handles(comm, kind.domains, make, f"bench balanced, {kind.name}")
+    return [of_handle(name, handle, received) for handle in made]
+
+
+def _limit_us(nbytes: int, hosts: int, link_gbps: float | None) -> float | None:
+    """What each host must send, 2S(H-1)/H, over its link."""
+    if not link_gbps or hosts == 1:
+        return None
+    return 2 * nbytes * (hosts - 1) / hosts * 8 / link_gbps / 1e3
+
+
+def _row(c: Contender, comm: MPI.Intracomm, count: int, hosts: int, link_gbps: float | None) -> Any:
+    wrong = comm.reduce(c.wrong)
+    active = comm.gather(c.active)
+    if active is None:
+        return None
+    row = skewed.row(
+        c.name,
+        comm.size,
+        count,
+        c.samples,
+        active,
+        domain=c.domain,
+        algorithm=c.algorithm,
+        limit=_limit_us(4 * count, hosts, link_gbps),
+        wrong=wrong,
+    )
+    row["bandwidth_gbs"] = row["bytes"] / row["latency_us_avg"] / 1e3
+    row["busbw_gbs"] = row["bandwidth_gbs"] * 2 * (comm.size - 1) / comm.size
+    return row
+
+
+def by_turns(
+    contenders: Sequence[Contender],
+    comm: MPI.Intracomm,
+    count: int,
+    iters: int,
+    link_gbps: float | None = None,
+    calls: int | None = None,
+) -> list[report.Row]:
+    """Check and time them, by turns, and free their handles; rows on rank 0. Collective.
+
+    calls: in a batch; None: fewer for large messages."""
+    gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", domain="auto", name="bench gate")
+    calls = calls or max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
+
+    def meet() -> None:
+        """Without anybody burning a core for it."""
+        gate.Start()
+        gate.Wait()
+
+    for step in range(_CHECKED_CALLS):  # they also warm up
+        for c in contenders:
+            c.check(comm, step)
+            meet()
+    for _ in range(iters):
+        for c in contenders:
+            meet()
+            c.samples.append(comm.allreduce(_batch_us(c.call, calls), MPI.MAX))
+    described = [_row(c, comm, count, gate.domains, link_gbps) for c in contenders]
+    rows = [row for row in described if row is not None]
+    for c in contenders:
+        if c.handle is not None:
+            c.handle.Free()
+    gate.Free()
+    skewed.compare(rows, by="latency_us_p50")
+    return rows
+
+
+def measure(
+    kinds: Sequence[Kind],
+    comm: MPI.Intracomm,
+    count: int,
+    iters: int,
+    link_gbps: float | None = None,
+    zero_copy: bool = False,
+    calls: int | None = None,
+) -> list[report.Row]:
+    """Collectives on so many elements, by turns; rows on rank 0. Collective.
+
+    link_gbps: what each host can send, gigabits per second, for the limit by arithmetic.
+    zero_copy: deposits and results stay in the memory of the library; they are filled and looked
+    at where they are checked only.
+    calls: as for `by_turns`.
+    """
+    send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
+    contenders = [c for kind in kinds for c in of_kind(kind, zero_copy, comm, send, recv)]
+    return by_turns(contenders, comm, count, iters, link_gbps, calls)
+
+
+def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
+    """Measure every size; the rows on rank 0, an empty list elsewhere. Collective."""
+    kinds = [Kind(name, options.domain, options.algorithm) for name in options.collectives]
+    rows = []
+    for size in report.progress(options.sizes, comm.rank == 0, "balanced"):
+        rows += measure(
+            kinds,
+            comm,
+            max(1, size // 4),
+            options.iters,
+            options.link_gbps,
+            options.zero_copy,
+        )
+    return rows
+
+
+def plot(rows: list[report.Row], title: str, path: str, by: str = "collective") -> None:
+    """Latency over the message size, both logarithmic, of each value of the field `by`."""
+    ylabel = "time of a call, median (µs)"
+
+    def label(row: report.Row) -> str:
+        return skewed.label(row, rows, by)
+
+    plots.over_bytes(rows, path, "latency_us_p50", ylabel, label, title=title, log=True)
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``bench balanced`` on the ranks of a job."""
+
+    def draw(rows: list[report.Row], path: str) -> None:
+        plot(rows, f"{rows[0]['ranks']} ranks, no skew", path)
+
+    report.on_job(options, "bench balanced", COLUMNS, run, draw)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operations of a gossip buffer cost the rank that makes them, beside memcpy and
+MPI_Sendrecv, while the others sleep."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import numpy as np
+from mpi4py import MPI
+
+import partialcoll as pc
+
+from ... import report
+from ...report import plots
+
+COLUMNS = ("op", "codec", "peers", "bytes", "gbs", "latency_us", "sum_error")
+# Models that an operation moves: what is read and what is written, of other ranks' memory or of
+# the window. Averaging reads one model and gives one.
+_MOVED = {
+    "memcpy": 1,
+    "sendrecv": 2,
+    "publish": 1,
+    "read": 1,
+    "average": 2,
+    "collect": 2,
+    "push": 1,
+    "drain": 1,
+}
+
+
+def _meet(comm: MPI.Intracomm) -> None:
+    """A barrier that takes no core from the one who works."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(2e-4)
+
+
+class _Pair:
+    """Rank 0 acts on rank 1; both know what was there at first."""
+
+    def __init__(self, comm: MPI.Intracomm, size: int, bits: int) -> None:
+        self.comm = comm
+        draw = np.random.default_rng(comm.rank)
+        self.x = draw.standard_normal(max(size // 4, 1), np.float32)
+        self.out = np.zeros_like(self.x)
+        self.codec = pc.Lattice(bits) if bits else None
+        self.buffer = pc.GossipBuffer(
+            comm, like=self.x, topology="complete", codec=self.codec, max_uncollected=2**30
+        )
+        self.total = self._sum()
+        self.buffer.publish(self.x)
+
+    def _sum(self) -> float:
+        local = self.x.astype(np.float64).sum() + self.buffer.pending().astype(np.float64).sum()
+        return float(self.comm.allreduce(local))
+
+    def sum_error(self) -> float:
+        """How much the sum over all ranks has changed, relative to that of absolute values."""
+        size: float = self.comm.allreduce(float(np.abs(self.x.astype(np.float64)).sum()))
+        return abs(self._sum() - self.total) / size
+
+    def sendrecv(self) -> None:
+        """What a pair of ranks does that wait for each other; rank 1 has to be there."""
+        self.comm.Sendrecv(self.x, 1 - self.comm.rank, recvbuf=self.out, source=1 - self.comm.rank)
+
+    def operations(self) -> dict[str, Callable[[], Any]]:
+        """By name: what rank 0 does."""
+        g, x, out = self.buffer, self.x, self.out
+        return {
+            "memcpy": lambda: np.copyto(out, x),
+            "sendrecv": self.sendrecv,
+            "publish": lambda: g.publish(x),
+            "read": lambda: g.read(1, key=x if self.codec else None, out=out),
+            "average": lambda: g.average(x, 1),
+            "collect": lambda: g.collect(x),
+            "push": lambda: g.push(1, x),
+            "drain": g.drain,
+        }
+
+    def prepare(self, op: str) -> None:
+        """What the others do before: something to collect, something to drain, room to push."""
+        if self.comm.rank == 1:
+            if op == "collect":
+                self.buffer.average(self.x, 0)
+            if op == "drain":
+                self.buffer.push(0, self.x)
+            if op == "push":
+                self.buffer.drain()
+            self.buffer.collect(self.x)
+
+
+def _sample(pair: _Pair, op: str, action: Callable[[], Any]) -> float:
+    """Seconds of one operation on rank 0. Collective."""
+    pair.prepare(op)
+    _meet(pair.comm)
+    begin = time.perf_counter()
+    if pair.comm.rank == 0 or (op == "sendrecv" and pair.comm.rank == 1):
+        action()
+    seconds = time.perf_counter() - begin
+    _meet(pair.comm)
+    return seconds
+
+
+def _measure(
+    comm: MPI.Intracomm, size: int, bits: int, options: SimpleNamespace
+) -> list[report.Row]:
+    pair = _Pair(comm, size, bits)
+    operations = pair.operations()
+    samples: dict[str, list[float]] = {op: [] for op in operations}
+    for step in range(-2, options.iters):  # the first ones find out distances and touch memory
+        for op, action in operations.items():
+            seconds = _sample(pair, op, action)
+            if step >= 0:
+                samples[op].append(seconds)
+    error = pair.sum_error()
+    pair.buffer.Free()
+    return [
+        {
+            "op": op,
+            "codec": bits or None,
+            "peers": comm.size - 1,
+            "bytes": pair.x.nbytes,
+            "gbs": _MOVED[op] * pair.x.nbytes / float(np.median(times)) / 1e9,
+            "latency_us": float(np.median(times)) * 1e6,
+            "sum_error": error,
+        }
+        for op, times in samples.items()
+    ]
+
+
+def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
+    """Measure, all operations of a size by turns; rows on rank 0. Collective."""
+    rows = []
+    for bits in (0, *options.bits):
+        for size in options.sizes:
+            rows += _measure(comm, size, bits, options)
+    return rows if comm.rank == 0 else []
+
+
+def plot(rows: list[report.Row], path: str) -> None:
+    """Speed over size, a line for each operation without a codec."""
+    some = [row for row in rows if not row["codec"]]
+    ylabel = "GB/s (models that are moved)"
+    plots.over_bytes(some, path, "gbs", ylabel, lambda row: str(row["op"]))
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``bench gossip`` on the ranks of a job."""
+    report.on_job(options, "bench gossip", COLUMNS, run, plot)

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Averaging over all ranks in groups on a grid, beside the allreduce of all at once.
+
+The methods take turns. A sample is what the slowest rank takes from the moment that all have met to
+the moment that it has its result. Every element is checked, outside of the timing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import partialcoll as pc
+
+from ...._core.buffers import Array
+from ... import report
+from ...report import plots
+
+COLUMNS = (
+    "method",
+    "keys",
+    "ranks",
+    "grid",
+    "bytes",
+    "rounds",
+    "seconds",
+    "speedup_vs_mpi",
+    "busbw_gbs",
+    "exact",
+    "error",
+    "wrong",
+    "matched_ahead",
+    "void_rounds",
+)
+_EPSILON = float(np.finfo(np.float32).eps)
+
+
+def values(rank: int, step: int, count: int) -> Array:
+    """What a rank puts in: not the same in any two places nearby, and other ones each time."""
+    x: Array = ((np.arange(count) * 7 + 13 * rank + 29 * step) % 1009).astype(np.float32)
+    return x
+
+
+class Method:
+    """Something that averages `x`, float32, over ranks; and what was seen of it on this rank."""
+
+    name = ""
+    keys: str | None = None
+    grid: str | None = None
+    rounds = 1
+
+    def __init__(self, comm: MPI.Intracomm, count: int) -> None:
+        self.comm, self.count = comm, count
+        self.x = np.zeros(count, np.float32)
+        self.samples: list[float] = []
+        self.error, self.wrong, self.exact = 0.0, 0, True
+        self._step = 0
+
+    def average(self) -> Sequence[int]:
+        """Replace `x` by the average; the ranks that are in it. Collective."""
+        raise NotImplementedError
+
+    def is_exact(self) -> bool:
+        """Was the last one meant to be the average over all ranks?"""
+        return True
+
+    def timed(self, check: bool) -> None:
+        """One averaging; its slowest rank counts, unless it is only to be checked. Collective."""
+        self._step += 1
+        np.copyto(self.x, values(self.comm.rank, self._step, self.count))
+        meet(self.comm)
+        begin = time.perf_counter()
+        ranks = self.average()
+        seconds = self.comm.allreduce(time.perf_counter() - begin, MPI.MAX)
+        if check:
+            self._check(ranks)
+        else:
+            self.samples.append(seconds)
+
+    def _check(self, ranks: Sequence[int]) -> None:
+        mean = np.zeros(self.count)
+        for rank in ranks:
+            mean += values(rank, self._step, self.count)
+        mean /= len(ranks)
+        error = np.abs(self.x - mean) / np.maximum(mean, 1)
+        self.error = max(self.error, float(error.max()))
+        # Each addition and division may round; values are whole numbers of one size.
+        self.wrong += int(np.count_nonzero(error > 4 * self.rounds * _EPSILON))
+        self.exact &= self.is_exact() and len(ranks) == self.comm.size
+
+    def traffic(self) -> float:
+        """Bytes that a link carries for one byte of data, per averaging (busbw)."""
+        return 2 * (self.comm.size - 1) / self.comm.size
+
+    def counts(self) -> dict[str, Any]:
+        """Fields that only some have."""
+        return {"matched_ahead": None, "void_rounds": None}
+
+    def free(self) -> None:
+        """Collective."""
+
+    def row(self) -> report.Row:
+        """Of all ranks. Collective."""
+        comm = self.comm
+        seconds = float(np.median(self.samples))
+        nbytes = 4 * self.count
+        return {
+            "method": self.name,
+            "keys": self.keys,
+            "ranks": comm.size,
+            "grid": self.grid,
+            "bytes": nbytes,
+            "rounds": self.rounds,
+            "seconds": seconds,
+            "fastest": min(self.samples),
+            "slowest": max(self.samples),
+            "busbw_gbs": nbytes * self.traffic() / seconds / 1e9,
+            "exact": bool(comm.allreduce(self.exact, MPI.LAND)),
+            "error": comm.allreduce(self.error, MPI.MAX),
+            "wrong": comm.allreduce(self.wrong),
+            **self.counts(),
+        }
+
+
+def meet(comm: MPI.Intracomm) -> None:
+    """A barrier that takes no core from the one who works."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-4)
+
+
+class OfMPI(Method):
+    """MPI_Allreduce."""
+
+    name = "mpi"
+
+    def average(self) -> Sequence[int]:
+        self.comm.Allreduce(MPI.IN_PLACE, self.x)
+        self.x /= np.float32(self.comm.size)
+        return range(self.comm.size)
+
+
+class Full(Method):
+    """A full allreduce of this library."""
+
+    name = "full"
+
+    def __init__(self, comm: MPI.Intracomm, count: int) -> None:
+        super().__init__(comm, count)
+        self._handle = pc.Allreduce_init(comm, MPI.IN_PLACE, self.x, quorum="full", history=1)
+
+    def average(self) -> Sequence[int]:
+        self._handle.Start()
+        self._handle.Wait()
+        self.x /= np.float32(self.comm.size)
+        return range(self.comm.size)
+
+    def free(self) -> None:
+        self._handle.Free()
+
+
+class Group(Method):
+    """A turn of a grouped allreduce, one round for each axis; or one round."""
+
+    def __init__(
+        self, comm: MPI.Intracomm, count: int, grid: str, turn: bool = True, **how: Any
+    ) -> None:
+        super().__init__(comm, count)
+        sides: Any = grid if grid == "auto" else tuple(int(side) for side in grid.split("x"))
+        self._handle = pc.GroupAllreduce_init(comm, MPI.IN_PLACE, self.x, grid=sides, **how)
+        self.name = "group" if turn else "group, one round"
+        self.grid = "x".join(map(str, self._handle.grid))
+        self.keys = self._handle.keys
+        self.rounds = len(self._handle.grid) if turn else 1
+        self._last: Any = None
+
+    def average(self) -> Sequence[int]:
+        for _ in range(self.rounds):
+            self._handle.Start()
+            self._last = self._handle.Wait()
+        ranks: Sequence[int] = self._last.group
+        if self.rounds > 1 and self._last.exact:
+            return range(self.comm.size)
+        return ranks
+
+    def is_exact(self) -> bool:
+        return bool(self._last.exact)
+
+    def _check(self, ranks: Sequence[int]) -> None:
+        """What a turn that was not exact has come to depends on all its groups: not checked."""
+        if self.rounds == 1 or self._last.exact:
+            super()._check(ranks or [self.comm.rank])
+        else:
+            self.exact = False
+
+    def traffic(self) -> float:
+        sides = self._handle.grid if self.rounds > 1 else self._handle.grid[:1]
+        return sum(2 * (side - 1) / side for side in sides)
+
+    def counts(self) -> dict[str, Any]:
+        stats = self._handle.stats
+        rounds = max(1, self.comm.allreduce(stats.rounds))
+        return {
+            "matched_ahead": self.comm.allreduce(stats.matched_ahead) / rounds,
+            "void_rounds": self.comm.allreduce(stats.void_rounds),
+        }
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """What each member reduced in the last round."""
+        return tuple(self._last.shares)
+
+    def free(self) -> None:
+        self._handle.Free()
+
+
+def by_turns(methods: Iterable[Method], iters: int, warmup: int = 2) -> list[report.Row]:
+    """Check and time them, each in turn, and free them; rows on all ranks. Collective."""
+    some = list(methods)
+    for _ in range(warmup):
+        for method in some:
+            method.timed(check=True)
+    for _ in range(iters):
+        for method in some:
+            method.timed(check=False)
+    for method in some:
+        method.timed(check=True)
+    rows = [method.row() for method in some]
+    for method in some:
+        method.free()
+    mpi = next((row["seconds"] for row in rows if row["method"] == "mpi"), None)
+    for row in rows:
+        row["speedup_vs_mpi"] = mpi and mpi / row["seconds"]
+    return rows
+
+
+def _of_size(options: SimpleNamespace, comm: MPI.Intracomm, size: int) -> list[report.Row]:
+    count = max(1, size // 4)
+    bandwidth = options.bandwidth
+    how: dict[str, Any] = {
+        "keys": options.keys,
+        "bandwidth": bandwidth[comm.rank] if isinstance(bandwidth, list) else bandwidth,
+        "measure_every": 4,
+    }
+    methods: list[Method] = [OfMPI(comm, count), Full(comm, count)]
+    for grid in options.grid:
+        turn = Group(comm, count, grid, **how)
+        methods.append(turn)
+        if turn.rounds > 1:
+            methods.append(Group(comm, count, grid, turn=False, **how))
+    # Bandwidths are measured in some rounds, and are known after them.
+    return by_turns(methods, options.iters, warmup=12 if bandwidth == "measured" else 2)
+
+
+def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
+    """Measure every size; rows on rank 0. Collective."""
+    rows = []
+    for size in report.progress(options.sizes, comm.rank == 0, "group"):
+        rows += _of_size(options, comm, size)
+    return rows if comm.rank == 0 else []
+
+
+def plot(rows: list[report.Row], path: str) -> None:
+    """Time over the message size, a line for each method and grid."""
+
+    def label(row: report.Row) -> str:
+        return row["method"] + (f", {row['grid']}" if row["grid"] else "")
+
+    how: dict[str, Any] = {"title": f"{rows[0]['ranks']} ranks", "scale": 1e3, "log": True}
+    plots.over_bytes(rows, path, "seconds", "time of an averaging, median (ms)", label, **how)
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``bench group`` on the ranks of a job."""
+    report.on_job(options, "bench group", COLUMNS, run, plot)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU used while nothing happens (idle agents), and while all ranks but one wait for it."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+import partialcoll as pc
+
+from ... import report, skewed
+from ...report import plots
+from .. import placements
+
+COLUMNS = ("state", "domain", "ranks", "cpu_percent_per_rank")
+
+
+def _cpu_percent(action: Callable[[], object]) -> float:
+    """CPU time of this process over wall time during the action, in percent of a core."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    action()
+    return 100 * (time.process_time() - cpu) / (time.perf_counter() - wall)
+
+
+def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
+    """Measure each domain alone, after the other; rows on rank 0. Collective."""
+
+    def make(domain: str) -> pc.AllreduceHandle:
+        buffer, result = np.ones(1024, np.float32), np.empty(1024, np.float32)
+        return pc.Allreduce_init(
+            comm, buffer, result, quorum="full", domain=domain, name="bench idle"
+        )
+
+    rows = []
+    for handle in placements.handles(comm, options.domain, make, "bench idle"):
+        rows += _measure(handle, options.seconds, comm)
+    return rows
+
+
+def _measure(handle: pc.AllreduceHandle, seconds: float, comm: MPI.Intracomm) -> list[report.Row]:
+    """Both states of one handle, which is freed then; rows on rank 0. Collective."""
+
+    def meet() -> None:
+        handle.Start()
+        handle.Wait()
+
+    def wait_for_last() -> None:
+        if comm.rank == comm.size - 1:
+            time.sleep(seconds)
+        meet()
+
+    rows = []
+    for state, action in (
+        ("idle", lambda: time.sleep(seconds)),
+        ("waiting", wait_for_last),
+    ):
+        meet()
+        percent = comm.gather(_cpu_percent(action))
+        if percent is not None:
+            rows.append(
+                {
+                    "state": state,
+                    "domain": handle.domain,
+                    "ranks": comm.size,
+                    "cpu_percent_per_rank": float(np.mean(percent)),
+                }
+            )
+    handle.Free()
+    return rows
+
+
+def plot(rows: list[report.Row], path: str) -> None:
+    """Bars of CPU use."""
+    with plots.picture(path, f"{rows[0]['ranks']} ranks", size=(4.6, 3.2)) as panels:
+        names = [skewed.label(row, rows, "state") for row in rows]
+        percent = [row["cpu_percent_per_rank"] for row in rows]
+        plots.bars(panels[0, 0], names, percent, [f"{each:.2f} %" for each in percent])
+        panels[0, 0].set_ylim(0, 1.2 * max(percent) or 1)
+        panels[0, 0].set_ylabel("CPU of a core per rank (%)")
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``bench idle`` on the ranks of a job."""
+    report.on_job(options, "bench idle", COLUMNS, run, plot)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python adds to a call: the same handle and rounds, driven from Python and from C."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import numpy as np
+from mpi4py import MPI
+
+import partialcoll as pc
+
+from ...._core import buffers
+from ...._core.ffi import check, ffi, lib
+from ... import report
+from ...report import plots
+
+COLUMNS = ("call", "us")
+_CALLS = 1000
+
+
+def _from_python(call: Callable[[], Any]) -> Callable[[], float]:
+    def measure() -> float:
+        begin = time.perf_counter()
+        for _ in range(_CALLS):
+            call()
+        return (time.perf_counter() - begin) / _CALLS * 1e6
+
+    return measure
+
+
+def _from_c(handle: pc.AllreduceHandle, send: Any, recv: Any) -> Callable[[], float]:
+    pointers = [buffers.addresses([array]) for array in (send, recv)]
+    us = ffi.new("double *")
+    rnd = ffi.new("pcoll_round *")
+
+    def measure() -> float:
+        check(lib.pcoll_handle_measure(handle._core(), *pointers, _CALLS, us, rnd, ffi.NULL))
+        return float(us[0])
+
+    return measure
+
+
+def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
+    """Measure; rows on rank 0. Collective."""
+    send, recv = np.ones(2, np.float32), np.empty(2, np.float32)
+    handle = pc.Allreduce_init(comm, send, recv, quorum="full", name="bench overhead")
+
+    def start_and_wait() -> None:
+        handle.Start()
+        handle.Wait()
+
+    measures = {
+        "Start+Wait": _from_python(start_and_wait),
+        "start+take in C": _from_c(handle, send, recv),
+        "pc.Allreduce": _from_python(lambda: pc.Allreduce(comm, send, recv, quorum="full")),
+        "comm.Allreduce (mpi4py)": _from_python(lambda: comm.Allreduce(send, recv)),
+    }
+    samples: dict[str, list[float]] = {name: [] for name in measures}
+    for step in range(-1, options.iters):  # the first one warms up
+        for name, measure in measures.items():
+            us = comm.allreduce(measure(), MPI.MAX)
+            if step >= 0:
+                samples[name].append(us)
+    handle.Free()
+    median = {name: float(np.median(times)) for name, times in samples.items()}
+    added = np.subtract(samples["Start+Wait"], samples["start+take in C"])
+    rows = [{"call": name, "us": us} for name, us in median.items()]
+    rows.append({"call": "added by Python", "us": float(np.median(added))})
+    return rows if comm.rank == 0 else []
+
+
+def plot(rows: list[report.Row], path: str) -> None:
+    """Bars of the calls' times."""
+    with plots.picture(path, "a call with 8 bytes", size=(7.5, 3.2)) as panels:
+        axes, us = panels[0, 0], [row["us"] for row in rows]
+        names = [row["call"].replace(" ", "\n", 1) for row in rows]
+        plots.bars(axes, names, us, [f"{each:.2f}" for each in us])
+        axes.set_ylim(0, 1.2 * max(us))
+        axes.set_ylabel("microseconds")
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``bench overhead`` on the ranks of a job."""
+    report.on_job(options, "bench overhead", COLUMNS, run, plot)

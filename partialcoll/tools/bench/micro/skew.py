@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Skewed arrival: rank i arrives i times the skew late. What does waiting for all cost, and
+what does a quorum save?
+
+Source: Li et al., PPoPP 2020, section 6.1 (the microbenchmark; 32 ranks, 1 ms).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import numpy as np
+from mpi4py import MPI
+
+import partialcoll as pc
+
+from ...._core.ffi import check, ffi, lib
+from ... import report, skewed
+from .. import placements
+
+# How long a rank computes before it arrives, in seconds; before that it sleeps, so that 32
+# ranks can share few cores.
+_COMPUTING = 100e-6
+
+
+@dataclass
+class Contender:
+    """One collective under test, and what was seen of it on this rank."""
+
+    name: str
+    domain: str
+    interface: str
+    call: Callable[[], tuple[Any, float]]  # who was in the round (None: all); seconds
+    handle: Any = None
+    latencies: list[float] = field(default_factory=list)
+    active: list[int] = field(default_factory=list)
+    wrong: int = 0
+
+
+class Gate:
+    """Lets all ranks go at one time, without anybody burning a core for it."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        names = comm.allgather(MPI.Get_processor_name())
+        self._one_clock = len(set(names)) == 1
+        self._now = np.zeros(1)
+        self._latest = np.zeros(1)
+        self._handle = pc.Allreduce_init(
+            comm, self._now, self._latest, op=MPI.MAX, quorum="full", name="bench gate"
+        )
+        self._margin = 0.5e-3 + 0.1e-3 * comm.size
+
+    def pass_at(self, delay: float, work: Any) -> None:
+        """Return `delay` seconds after a common point in time, out of a computation on `work`:
+        a rank that has slept would pay for its cold caches, and call that latency.
+
+        Ranks of one machine share its clock; across machines the point is when the ranks
+        have met, which adds the time of one small allreduce to the skew.
+        """
+        self._now[0] = time.perf_counter()
+        self._handle.Start()
+        self._handle.Wait()
+        begin = self._latest[0] + self._margin if self._one_clock else time.perf_counter()
+        arrival = begin + delay
+        left = arrival - _COMPUTING - time.perf_counter()
+        if left > 0:
+            time.sleep(left)
+        while time.perf_counter() < arrival:
+            work += 1
+
+    def free(self) -> None:
+        """Collective."""
+        self._handle.Free()
+
+
+def _contenders(
+    options: SimpleNamespace, comm: MPI.Intracomm, send: Any, recv: Any
+) -> list[Contender]:
+    made = []
+    for name in options.collectives:
+        if name == "mpi":
+            made.append(Contender("mpi", "-", "python", _allreduce(comm, send, recv)))
+            continue
+
+        def make(domain: str, name: str = name) -> pc.AllreduceHandle:
+            return pc.Allreduce_init(
+                comm,
+                send,
+                recv,
+                quorum=name,
+                late=options.late,
+                algorithm=options.algorithm,
+                domain=domain,
+                name=f"bench {name}",
+            )
+
+        for handle, interface in itertools.product(
+            placements.handles(comm, options.domain, make, f"bench skew, {name}"), options.interface
+        ):
+            made.append(
+                Contender(name, handle.domain, interface, _CALLS[interface](handle), handle)
+            )
+    return made
+
+
+def _allreduce(comm: MPI.Intracomm, send: Any, recv: Any) -> Callable[[], tuple[Any, float]]:
+    def call() -> tuple[Any, float]:
+        begin = time.perf_counter()
+        comm.Allreduce(send, recv, MPI.SUM)
+        return None, time.perf_counter() - begin
+
+    return call
+
+
+def _start_and_wait(handle: pc.AllreduceHandle) -> Callable[[], tuple[Any, float]]:
+    def call() -> tuple[Any, float]:
+        begin = time.perf_counter()
+        handle.Start()
+        rnd = handle.Wait()
+        elapsed = time.perf_counter() - begin
+        return rnd.mask, elapsed
+
+    return call
+
+
+def _start_and_take(handle: pc.AllreduceHandle) -> Callable[[], tuple[Any, float]]:
+    """The same in C, timed there: what a program in C or Fortran waits."""
+    us = ffi.new("double *")
+
+    def call() -> tuple[Any, float]:
+        check(lib.pcoll_handle_measure(*handle._measured(us)))
+        return handle._describe().mask, us[0] * 1e-6
+
+    return call
+
+
+_CALLS = {"python": _start_and_wait, "c": _start_and_take}
+
+
+def _check(recv: Any, mask: Any) -> int:
+    """Elements that differ from the sum over the mask; rank r contributes r+1 everywhere."""
+    expected = float((np.flatnonzero(mask) + 1).sum())
+    return int(np.count_nonzero(recv != np.float32(expected)))
+
+
+def _measure(
+    c: Contender, gate: Gate, delay: float, recv: Any, everybody: Any, late: str, keep: bool
+) -> None:
+    recv.fill(-1)
+    work = np.zeros_like(recv)
+    gate.pass_at(delay, work)
+    mask, elapsed = c.call()
+    if not keep:
+        return
+    c.latencies.append(elapsed * 1e6)
+    c.active.append(int(mask.sum()) if mask is not None else len(everybody))
+    if mask is None or late == "drop":  # else carried deposits make other sums
+        c.wrong += _check(recv, mask if mask is not None else everybody)
+
+
+def _row(c: Contender, comm: MPI.Intracomm, options: SimpleNamespace) -> report.Row | None:
+    latencies = comm.gather(c.latencies)
+    active = comm.gather(c.active)
+    wrong = comm.reduce(c.wrong)
+    if latencies is None or active is None:
+        return None
+    all_latencies = np.concatenate([np.asarray(x) for x in latencies])
+    return skewed.row(
+        c.name if c.interface == "python" else f"{c.name} (C)",
+        comm.size,
+        options.count,
+        all_latencies,
+        active,
+        domain=c.domain,
+        algorithm="native" if c.handle is None else c.handle.algorithm,
+        limit=skewed.limit_us(c.name, comm.size, options.skew_ms * 1e3),
+        wrong=wrong if c.handle is None or options.late == "drop" else None,
+    )
+
+
+def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
+    """Measure; the rows on rank 0, an empty list elsewhere. Collective."""
+    send = np.full(options.count, comm.rank + 1, dtype=np.float32)
+    recv = np.empty_like(send)
+    everybody = np.ones(comm.size, dtype=bool)
+    gate = Gate(comm)
+    contenders = _contenders(options, comm, send, recv)
+    delay = comm.rank * options.skew_ms * 1e-3
+    steps = range(-options.warmup, options.iters)
+    for step in report.progress(steps, comm.rank == 0, "skew"):
+        for c in contenders:
+            _measure(c, gate, delay, recv, everybody, options.late, keep=step >= 0)
+    rows = [row for c in contenders if (row := _row(c, comm, options)) is not None]
+    for handle in {id(c.handle): c.handle for c in contenders if c.handle is not None}.values():
+        handle.Free()
+    gate.free()
+    skewed.compare(rows)
+    return rows
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``bench skew`` on the ranks of a job."""
+    size = 4 * options.count
+    bytes_text = f"{size / 1024:.0f} KiB" if size >= 1024 else f"{size} B"
+
+    def draw(rows: list[report.Row], path: str) -> None:
+        where = f"{rows[0]['ranks']} ranks arriving {options.skew_ms:g} ms apart, {bytes_text}"
+        skewed.plot(rows, where, path)
+
+    report.on_job(options, "bench skew", skewed.COLUMNS, run, draw)

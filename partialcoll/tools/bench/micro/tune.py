@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which algorithm is best for how many bytes on how many ranks, here: the table that
+``algorithm="auto"`` reads (its form is described in docs/algorithms.md)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+from mpi4py import MPI
+
+import partialcoll as pc
+
+from ...._core.ffi import check, ffi, lib
+from ...._core.version import __version__
+from ....collectives.arguments import ALGORITHMS
+from ... import report
+from .balanced import COLUMNS, Kind, measure, plot
+
+_WORTH = 0.97  # of the time so far: a change that saves less is noise
+
+
+def _rank_counts(size: int) -> list[int]:
+    """2, 4, 8 … and all."""
+    counts = [size]
+    power = 2
+    while power < size:
+        counts.append(power)
+        power *= 2
+    return sorted(counts)
+
+
+def _lines_of(ranks: int, took: dict[int, dict[str, float]]) -> list[tuple[int, int, str]]:
+    """For one number of ranks, from what each algorithm took at each size."""
+    sizes = sorted(took)
+    current = ALGORITHMS[1]
+    lines = [(ranks, 0, current)]
+    for i, size in enumerate(sizes):
+        best = min(took[size], key=lambda name: took[size][name])
+        both = [took[s] for s in sizes[i : i + 2]]  # at the next size as well
+        if all(times[best] < _WORTH * times[current] for times in both):
+            current = best
+            lines.append((ranks, size, current))
+    return lines
+
+
+def table(rows: list[report.Row]) -> list[tuple[int, int, str]]:
+    """Lines (ranks, from_bytes, algorithm): where it becomes worth while to change."""
+    took: dict[int, dict[int, dict[str, float]]] = {}
+    for row in rows:
+        times = took.setdefault(row["ranks"], {}).setdefault(row["bytes"], {})
+        times[row["algorithm"]] = row["latency_us_p50"]
+    return [line for ranks in sorted(took) for line in _lines_of(ranks, took[ranks])]
+
+
+def as_text(lines: list[tuple[int, int, str]]) -> str:
+    """The table as a file."""
+    library = MPI.Get_library_version().splitlines()[0].rstrip("\x00").strip()
+    head = (
+        f"# partialcoll {__version__}, {library}, {os.cpu_count()} cores\n"
+        "# ranks  from_bytes  algorithm\n"
+    )
+    return head + "".join(f"{r:7d} {b:11d}  {name}\n" for r, b, name in lines)
+
+
+def default_path() -> str:
+    """The file that ``auto`` reads."""
+    path = ffi.new("char[]", 4096)
+    check(lib.pcoll_tuning_path(path, 4096))
+    return os.fsdecode(ffi.string(path))
+
+
+def _measure_on(ranks: int, options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
+    """With the first so many ranks. Rows on rank 0."""
+    part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED))
+    rows: list[report.Row] = []
+    kinds = [Kind("full", ["rank"], name) for name in ALGORITHMS[1:]]  # of the fabric
+    if part != MPI.COMM_NULL:
+        for size in report.progress(options.sizes, part.rank == 0, f"tune {ranks}"):
+            rows += measure(kinds, part, max(1, size // 4), options.iters)
+        part.Free()
+    return rows
+
+
+def _write(path: str, text: str) -> None:
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``bench tune`` on the ranks of a job."""
+    comm = MPI.COMM_WORLD
+    path = options.output or default_path()
+    if comm.rank == 0 and path in ("", "none"):
+        raise pc.Error("bench tune: there is nowhere to write to; use --output")
+    rows: list[report.Row] = []
+    gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", algorithm="recdbl", name="bench gate")
+    for ranks in _rank_counts(comm.size):
+        rows += _measure_on(ranks, options, comm)
+        gate.Start()  # those that had nothing to do wait here, and burn no core
+        gate.Wait()
+    gate.Free()
+    if comm.rank != 0:
+        return
+    doc = report.document("bench tune", comm.size, rows)
+    report.write(options.json, doc, rows, COLUMNS)
+    _write(path, as_text(table(rows)))
+    if options.plot:
+        most = [row for row in rows if row["ranks"] == comm.size]
+        plot(most, f"{comm.size} ranks, no skew", options.plot, by="algorithm")

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is late in a training step, and what that allows: patterns of delays, pure functions of seed,
+step and rank, and beside them the limits by arithmetic. Nothing here knows of clocks or of MPI.
+
+A step of a rank takes ``compute x factor + delay`` seconds. What a strategy makes of it depends on
+whom a rank waits for (`Waits`; where it meets some of the others now and then, `limits`); its
+limit is how many times as fast a rank's own steps are as those of ranks that all wait for all.
+
+Source: Li et al., PPoPP 2020, section 6.2 (the injected delays); the limits are ours.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Seconds = npt.NDArray[np.float64]
+
+PATTERNS = "none, one-random, all-shifted, one-slow:K"
+
+
+class Waits(enum.Enum):
+    """Whom a rank waits for in a step."""
+
+    ALL = "all ranks"
+    DRAWN = "one rank, drawn anew for each step"
+    FIRST = "nobody, but nobody may lag behind for ever"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """How a step is prolonged.
+
+    Parameters
+    ----------
+    name : str
+        "none"; "one-random": one rank, drawn for each step, by the delay; "all-shifted": rank i in
+        step t by (1 + (i+t) mod P) / P of it; "one-slow": rank 0's step takes `factor` times as
+        long.
+    factor : float
+        Of one-slow, at least 1.
+    """
+
+    name: str = "none"
+    factor: float = 1.0
+
+    @staticmethod
+    def parse(text: str) -> Pattern:
+        """A pattern from the words of the command line; ValueError says what was expected."""
+        name, colon, argument = text.partition(":")
+        if name in ("none", "one-random", "all-shifted") and not colon:
+            return Pattern(name)
+        try:
+            factor = float(argument)
+        except ValueError:
+            factor = math.nan
+        if name != "one-slow" or not 1 <= factor < math.inf:
+            raise ValueError(f"expected {PATTERNS} with K of at least 1; got {text!r}")
+        return Pattern(name, factor)
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.factor:g}" if self.name == "one-slow" else self.name
+
+    def times(self, rank: int) -> float:
+        """How many times as long the computation of this rank takes."""
+        return self.factor if self.name == "one-slow" and rank == 0 else 1.0
+
+    def delay(self, seed: int, step: int, rank: int, ranks: int, delay: float) -> float:
+        """Seconds by which this step of this rank is prolonged, where `delay` is the greatest."""
+        if self.name == "one-random":
+            return delay if rank == chosen(seed, step, ranks) else 0.0
+        if self.name == "all-shifted":
+            return (1 + (rank + step) % ranks) * delay / ranks
+        return 0.0
+
+    def delays(self, seed: int, step: int, ranks: int, delay: float) -> Seconds:
+        """`delay` of all ranks, shape (ranks,)."""
+        if self.name == "one-random":
+            late = np.zeros(ranks)
+            late[chosen(seed, step, ranks)] = delay
+            return late
+        return np.array([self.delay(seed, step, rank, ranks, delay) for rank in range(ranks)])
+
+    def vectors(self, ranks: int, delay: float) -> Seconds:
+        """The delays of all ranks in a step, one row for each of the equally likely cases; shape
+        (cases, ranks)."""
+        if self.name == "one-random":
+            return np.eye(ranks) * delay
+        if self.name == "all-shifted":
+            return np.array([self.delays(0, step, ranks, delay) for step in range(ranks)])
+        return np.zeros((1, ranks))
+
+
+def chosen(seed: int, step: int, ranks: int) -> int:
+    """The rank that one-random delays in this step."""
+    return int(np.random.default_rng((seed, step, 0xDE1A)).integers(ranks))
+
+
+def durations(pattern: Pattern, ranks: int, compute: Seconds, delay: float) -> Seconds:
+    """Seconds that a step takes on each rank before it arrives, in equally likely cases.
+
+    Parameters
+    ----------
+    compute : array of shape (n, ranks)
+        Seconds of computation of all ranks in n equally likely steps, without the pattern.
+    delay : float
+        Seconds, of the pattern.
+
+    Returns an array of shape (cases, ranks): each case of the computation with each of the pattern.
+    """
+    times = np.array([pattern.times(rank) for rank in range(ranks)])
+    both = pattern.vectors(ranks, delay)[:, None, :] + (compute * times)[None, :, :]
+    return np.asarray(both.reshape(-1, ranks), dtype=np.float64)
+
+
+def step_seconds(waits: Waits, cases: Seconds) -> float:
+    """Mean seconds between two steps of a rank, the median over ranks, if nothing else took time.
+
+    ALL: the longest of a step. NOBODY: a rank's own, so that the median counts. FIRST: a rank's own
+    as well, but who is ahead waits in the end for the one that is slowest on average. DRAWN: the
+    longer of one's own and the drawn one's, any rank as likely as another, as if all had begun
+    together; and never less than with FIRST.
+    """
+    own = cases.mean(axis=0)
+    if waits is Waits.ALL:
+        return float(cases.max(axis=1).mean())
+    if waits is Waits.NOBODY:
+        return float(1 / np.median(1 / own))
+    if waits is Waits.FIRST:
+        return float(own.max())
+    # Of the sorted durations, the k-th (from 1) is the greater of 2k-1 of all P*P pairs.
+    ranks = cases.shape[1]
+    pairs = 2 * np.arange(1, ranks + 1) - 1
+    drawn = (np.sort(cases, axis=1) * pairs).sum(axis=1).mean() / ranks**2
+    return float(max(drawn, own.max()))
+
+
+def limit(waits: Waits, cases: Seconds) -> float | None:
+    """How many times as many steps per second as with an allreduce; None where steps take no time
+    of which anything is known."""
+    own = step_seconds(waits, cases)
+    return step_seconds(Waits.ALL, cases) / own if own > 0 else None

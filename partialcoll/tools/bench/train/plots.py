@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures of `bench train`: held-out loss against time and who waited for how long; and
+consensus distance and accuracy (the loss, where a task has none) against time, side by side for
+each topology."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from ...report import plots
+
+COLORS = {
+    "allreduce": "#5f6368",
+    "eager-solo": "#1a73e8",
+    "eager-majority": "#e8710a",
+    "eager-full": "#9aa0a6",
+    "eager-solo-all": "#12805c",
+    "adpsgd": "#d93025",
+    "dpsgd": "#a142f4",
+    "swarm": "#188038",
+    "swarm-8bit": "#81c995",
+    "a2cid2": "#1967d2",
+    "a2cid2-baseline": "#8ab4f8",
+    "moshpit": "#b06000",
+    "sgp": "#f538a0",
+    "localsgd": "#007b83",
+    "slowmo": "#f9ab00",
+}
+
+
+_STYLES = ("-", "--", "-.", ":")
+_INSIDE = 6  # lines of the legend beside the curves
+_ROUNDING = 1e-6  # what a distance may be where all models are equal
+_ERRORS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002)
+
+Runs = list[dict[str, Any]]
+
+
+def color(label: str) -> str | None:
+    """Of a strategy, whatever follows its name."""
+    return COLORS.get(label.partition(",")[0])
+
+
+def _named(runs: Runs) -> dict[str, Runs]:
+    """By strategy, with the topology where one strategy has several."""
+    several = len({run.get("topology") for run in runs if run.get("topology") is not None}) > 1
+    found: dict[str, Runs] = {}
+    for run in runs:
+        topology = f", {run['topology']}" if several and run.get("topology") is not None else ""
+        found.setdefault(run["strategy"] + topology, []).append(run)
+    return found
+
+
+def title(doc: dict[str, Any]) -> str:
+    """What was trained, on how many ranks, and who was late."""
+    said, ranks = doc["settings"], doc["env"]["ranks"]
+    name, _, factor = said["pattern"].partition(":")
+    who = {
+        "none": "nobody delayed",
+        "one-random": f"one random rank {said['delay_ms']:g} ms late in each step",
+        "all-shifted": f"ranks up to {said['delay_ms']:g} ms late by turns",
+        "one-slow": f"rank 0 {factor} times slower",
+    }[name]
+    least = f", steps of {said['compute_ms']:g} ms" if said["compute_ms"] else ""
+    return f"{said['task']}, {ranks} ranks{least}, {who}"
+
+
+def label(name: str, own: Runs) -> str:
+    """With its speedup, the mean over the seeds' rows, beside the limit."""
+    speedups = [row["speedup_vs_allreduce"] for row in own]
+    if name == "allreduce" or None in speedups:
+        return name
+    text = f"{name}: {np.mean(speedups):.2f}× the steps"
+    return text if own[0]["limit"] is None else f"{text} (limit {own[0]['limit']:.2f}×)"
+
+
+def _losses(axes: Any, doc: dict[str, Any]) -> None:
+    rows = _named(doc["rows"])
+    topologies = dict.fromkeys(name.partition(", ")[2] for name in rows)
+    styles = dict(zip(topologies, itertools.cycle(_STYLES)))
+    for name, runs in _named(doc["runs"]).items():
+        how: dict[str, Any] = {"color": color(name), "linestyle": styles[name.partition(", ")[2]]}
+        how |= (
+            {"alpha": 1, "linewidth": 1.6} if len(runs) == 1 else {"alpha": 0.7, "linewidth": 1.1}
+        )
+        named = label(name, rows[name])
+        for course in (run["course"] for run in runs):
+            plots.course(axes, [course["seconds"]], [course["loss"]], label=named, **how)
+            named = "_"
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}" if high < 12 * low else "")  # else they overlap
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("loss on held-out samples")
+    axes.set_xlim(left=0)
+
+
+def _waits(axes: Any, doc: dict[str, Any]) -> None:
+    named = _named(doc["runs"])
+    width = 0.8 / len(named)
+    for i, (name, runs) in enumerate(named.items()):
+        waits = np.mean([run["wait_s"] for run in runs], axis=0)
+        places = np.arange(len(waits)) + (i - (len(named) - 1) / 2) * width
+        axes.bar(places, waits, width, color=color(name))
+    axes.set_xlabel("rank")
+    axes.set_ylabel("seconds waited")
+    axes.set_xticks(range(doc["env"]["ranks"]))
+
+
+def plot(doc: dict[str, Any], path: str) -> None:
+    """Loss and waiting, from the JSON document of a benchmark."""
+    names = [label(name, rows) for name, rows in _named(doc["rows"]).items()]
+    below = len(names) > _INSIDE  # they would hide the curves
+    columns = 3 if max(map(len, names)) < 45 else 2
+    size = 9.6, 3.8 + (0.2 * -(-len(names) // columns) if below else 0)
+    with plots.picture(path, title(doc), columns=2, size=size, width_ratios=(3, 2)) as panels:
+        left, right = panels[0]
+        _losses(left, doc)
+        _waits(right, doc)
+        if below:
+            plots.legend_below(panels, columns)
+        else:
+            left.legend(fontsize=8, frameon=False)
+
+
+def _pictures(runs: Runs) -> dict[str | None, Runs]:
+    """The runs of each column: those on one topology, and in each those that have none. Without
+    two of one strategy on different ones everything is in one column."""
+    seen: dict[str, set[str | None]] = {}
+    for run in runs:
+        seen.setdefault(run["strategy"], set()).add(run.get("topology"))
+    if max(map(len, seen.values())) < 2:
+        return {None: runs}
+    names = dict.fromkeys(run.get("topology") for run in runs if run.get("topology") is not None)
+    return {name: [r for r in runs if r["topology"] in (name, None)] for name in names}
+
+
+def _draw(axes: Any, runs: Runs, field: str, topology: str | None) -> None:
+    """A field of each strategy, over all seeds; accuracies as errors, since differences near 1
+    count. Distances of 0, right after an average of all, are left out."""
+    own: dict[str, Runs] = {}
+    for run in runs:
+        alone = run.get("topology") is not None and topology is None
+        own.setdefault(run["strategy"] + (f", {run['topology']}" if alone else ""), []).append(run)
+    for name, some in own.items():
+        courses = [run["course"] for run in some]
+        seconds = [course["seconds"] for course in courses]
+        values = [course[field] for course in courses]
+        if "accuracy" in field:
+            values = [1 - np.array(each) for each in values]
+        how = {"color": color(name), "linewidth": 1.2, "label": name}
+        plots.course(axes, seconds, values, _ROUNDING, log=field == "consensus", **how)
+    axes.set_yscale("log")
+    axes.grid(alpha=0.25, linewidth=0.5)
+
+
+def _as_accuracy(axes: Any) -> None:
+    """What is drawn is the error; what is written is accuracy."""
+    least = min(float(np.min(line.get_ydata())) for line in axes.get_lines())
+    ticks = [tick for tick in _ERRORS if tick > 0.8 * least]
+    axes.set_yticks(ticks, [f"{1 - tick:g}" for tick in ticks])
+    axes.set_yticks([], minor=True)
+    axes.set_ylim(1.0, max(0.8 * least, 1e-3))
+
+
+def plot_consensus(doc: dict[str, Any], path: str) -> None:
+    """Consensus distance and quality, from the JSON document of a benchmark."""
+    columns = _pictures(doc["runs"])
+    quality = "loss" if doc["runs"][0]["course"]["accuracy"][0] is None else "accuracy"
+    fields = {
+        "consensus": "consensus distance",
+        quality: f"{quality}, averaged model",
+        f"own_{quality}": f"{quality}, one rank's own",
+    }
+    size = 2.0 + 4.4 * len(columns), 8.6
+    how = {"sharex": True, "sharey": "row"}
+    with plots.picture(path, title(doc), len(fields), len(columns), size, **how) as panels:
+        for column, (topology, runs) in zip(panels.T, columns.items()):
+            for axes, field in zip(column, fields):
+                _draw(axes, runs, field, topology)
+            column[0].set_title(topology or "", fontsize=10)
+            column[-1].set_xlabel("seconds")
+            column[-1].set_xlim(left=0)
+        for row, words in zip(panels, fields.values()):
+            row[0].set_ylabel(words)
+        for axes in panels[1:].flat if quality == "accuracy" else ():
+            _as_accuracy(axes)
+        plots.legend_below(panels, 2 + len(columns))

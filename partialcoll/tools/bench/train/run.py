@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training with each strategy, on the same ranks one after the other: throughput and quality side
+by side, with steps made as long as one likes by sleeping, so that few cores can stand for many.
+
+A run is one strategy with one seed, on one topology where the strategy has one. With the same seed
+every strategy starts from the same model, draws the same samples and meets the same delays. Curves
+are made afterwards, from copies that ranks keep of their parameters: nothing is evaluated while
+time counts.
+
+Sources: Li et al., PPoPP 2020, section 6.2; Lian et al., ICML 2018, section 5.4 (one slow worker).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from mpi4py import MPI
+
+from .... import torch as pct
+from ....round import Result
+from ....torch._fingerprints import hash_tensors
+from ... import report
+from ..micro.group import meet
+from . import plots, strategies
+from .copies import COPIES, Copies, final_distance, own_models_course, replicas_course
+from .delays import Waits, durations, limit
+from .end import Ending
+from .limits import STEPS, drawn, meeting_limit
+from .strategies import STRATEGIES
+from .tasks import TASKS, Task
+
+COLUMNS = (
+    "strategy",
+    "topology",
+    "steps_per_s",
+    "speedup_vs_allreduce",
+    "limit",
+    "final_loss",
+    "accuracy",
+    "consensus",
+    "communications",
+    "included_ratio",
+    "wait_s",
+    "replicas_identical",
+    "seed",
+)
+
+
+def fingerprint(model: torch.nn.Module) -> str:
+    """A hash of all parameters."""
+    return hash_tensors(model.parameters()).hex()
+
+
+def identical(everybody: list[tuple[dict[int, str], str]]) -> bool:
+    """Had ranks the same parameters at equal rounds, and all in the end? Of each rank: hashes by
+    round, that of the end."""
+    seen: dict[int, str] = {}
+    same = len({end for _, end in everybody}) == 1
+    for prints, _ in everybody:
+        same &= all(seen.setdefault(index, found) == found for index, found in prints.items())
+    return same
+
+
+class Run:
+    """One strategy with one seed, on this rank."""
+
+    def __init__(
+        self,
+        options: SimpleNamespace,
+        comm: MPI.Intracomm,
+        task: Task,
+        name: str,
+        topology: str | None,
+        seed: int,
+        bar: Any,
+    ) -> None:
+        self._options, self._comm, self._task, self._bar = options, comm, task, bar
+        self.name, self.seed = name, seed
+        self._choice = STRATEGIES[name]
+        self.strategy = strategies.make(name, options, topology)
+        self._observer = comm.size - 1  # not rank 0, which may be slow
+        self.seconds, self._shown = 0.0, 0
+        self._prints: dict[int, str] = {}
+        task.start(seed)
+        torch.autograd.backward(task.loss(0))  # what torch does only once, before time counts
+        self._opt = self._wrap()
+        self._copies = Copies(task.model, self._every())
+        self._ending: Ending | None = None
+        if not self._choice.replicas and self._choice.waits is Waits.NOBODY:
+            self._ending = Ending(comm, task.steps)
+        self.steps = 0
+
+    def _every(self) -> int:
+        """Steps from one copy to the next; of a slow rank fewer, in about the same time."""
+        every = max(1, self._task.steps // COPIES)
+        if self._choice.replicas:
+            return every
+        return max(1, int(every / self._options.pattern.times(self._comm.rank)))
+
+    def _wrap(self) -> Any:
+        task = self._task
+        task.model.zero_grad()
+        replicas = self._choice.replicas
+        opt = pct.DistributedOptimizer(
+            task.optimizer(),
+            task.model.named_parameters(),
+            strategy=self.strategy,
+            on_round=self._on_round if replicas else None,
+            on_step=None if replicas else self._on_step,
+        )
+        opt.attach(torch.optim.lr_scheduler.LambdaLR(opt, lambda done: task.rate(done)))
+        return opt
+
+    def _on_round(self, result: Result) -> None:
+        if (result.index + 1) % self._options.check_every == 0:
+            self._prints[result.index] = fingerprint(self._task.model)
+        if self._comm.rank == self._observer:  # it sees what all see
+            self._copies.look(result.index + 1)
+        self._show()
+
+    def _on_step(self, opt: Any) -> None:
+        self._copies.look(opt.round)
+        self._show()
+
+    def _show(self) -> None:
+        self._shown += 1
+        next(self._bar, None)
+
+    def show_rest(self) -> None:
+        """What the bar expected of this run and did not get, from a rank that was slow."""
+        for _ in range(self._task.steps - self._shown):
+            next(self._bar, None)
+
+    def train(self) -> None:
+        """To the last round, or until it is over for this rank. Collective."""
+        meet(self._comm)
+        begin = time.perf_counter()
+        self._copies.begin()
+        if self._ending is not None:
+            self._ending.begin()
+        for _ in self._turns():
+            turn = time.perf_counter()
+            self._opt.zero_grad()
+            torch.autograd.backward(self._task.loss(self.steps))
+            self._prolong(turn)
+            self._opt.step()
+            self.steps += 1
+        self.seconds = time.perf_counter() - begin
+        self._copies.finish()
+        if self._ending is not None:
+            self._ending.close()
+        self._opt.join()
+        if self._ending is not None:
+            self._ending.free()
+
+    def _turns(self) -> Iterator[int]:
+        """One for each step."""
+        for made in self._opt.until(self._task.steps):
+            if self._ending is not None and self._ending.over(made):
+                return
+            yield made
+
+    def _prolong(self, begin: float) -> None:
+        """Sleep as long as a slower machine would compute, and a late rank be late."""
+        options, comm, step = self._options, self._comm, self.steps
+        compute = self._task.compute(options.compute_ms / 1e3, self.seed, step, comm.rank)
+        compute = max(compute, time.perf_counter() - begin) * options.pattern.times(comm.rank)
+        delay = options.delay_ms / 1e3
+        compute += options.pattern.delay(self.seed, step, comm.rank, comm.size, delay)
+        left = begin + compute - time.perf_counter()
+        if left > 0:
+            time.sleep(left)
+
+    def _end(self) -> tuple[float, float | None]:
+        """Loss and accuracy of the model that all have in the end, on all. Collective."""
+        end = self._task.held_out() if self._comm.rank == self._observer else None
+        meet(self._comm)
+        end = self._comm.bcast(end, self._observer)
+        assert end is not None
+        return end
+
+    def results(self) -> tuple[report.Row, dict[str, Any]]:
+        """The row, and what the picture needs. Collective."""
+        comm, task, metrics = self._comm, self._task, self._opt.metrics()
+        mine = (self.steps, self.seconds, metrics.included, metrics.wait_s, self._sent(metrics))
+        steps, seconds, included, wait, sent = zip(*comm.allgather(mine))
+        same = identical(comm.allgather((self._prints, fingerprint(task.model))))
+        course_of = replicas_course if self._choice.replicas else own_models_course
+        course = course_of(comm, self._copies, task, self._observer)
+        consensus = final_distance(comm, self._copies)
+        loss, accuracy = self._end()
+        rates = [count / each for count, each in zip(steps, seconds)]
+        row = {
+            "strategy": self.name,
+            "topology": getattr(self.strategy, "topology", None),
+            "steps_per_s": float(torch.tensor(rates, dtype=torch.float64).quantile(0.5)),
+            "speedup_vs_allreduce": None,
+            "limit": bound(self._options, task, self.name, self.strategy),
+            "final_loss": loss,
+            "accuracy": accuracy,
+            "consensus": consensus,
+            "communications": sum(sent) / comm.size,
+            "included_ratio": sum(included) / sum(steps),
+            "wait_s": sum(wait) / len(wait),
+            "replicas_identical": same,
+            "seed": self.seed,
+        }
+        run = {
+            "strategy": self.name,
+            "topology": row["topology"],
+            "seed": self.seed,
+            "course": course,
+            "steps": steps,
+            "seconds": seconds,
+            "wait_s": wait,
+            "mean_active": metrics.mean_active if self._choice.replicas else None,
+        }
+        self._opt.close()
+        return row, run
+
+    def _sent(self, metrics: Any) -> float:
+        """Communications that this rank had a part in."""
+        if self._choice.replicas:
+            return float(metrics.rounds)
+        return float(self._choice.both * metrics.communications)
+
+
+def compare(rows: list[report.Row]) -> None:
+    """Fill in the speedups over the allreduce with the same seed."""
+    base = {row["seed"]: row["steps_per_s"] for row in rows if row["strategy"] == "allreduce"}
+    for row in rows:
+        if row["seed"] in base:
+            row["speedup_vs_allreduce"] = row["steps_per_s"] / base[row["seed"]]
+
+
+def bound(options: SimpleNamespace, task: Task, name: str, strategy: Any) -> float | None:
+    """The limit by arithmetic; None where nobody knows how long a step computes."""
+    if not options.compute_ms:
+        return None
+    waits, ranks = STRATEGIES[name].waits, task.ranks
+    compute = task.compute_cases(options.compute_ms / 1e3)
+    delay = options.delay_ms / 1e3
+    if isinstance(waits, Waits):
+        return limit(waits, durations(options.pattern, ranks, compute, delay))
+    return meeting_limit(
+        waits(strategy, ranks), drawn(options.pattern, ranks, compute, delay, STEPS)
+    )
+
+
+def run(
+    options: SimpleNamespace, comm: MPI.Intracomm
+) -> tuple[list[report.Row], list[dict[str, Any]], Task]:
+    """Every strategy with every seed, the strategies by turns; rows, what the picture needs, and
+    the task. Collective."""
+    torch.set_num_threads(1)
+    pct.init(comm)
+    task = TASKS[options.task](options, comm.rank, comm.size)
+    seeds = range(options.seed, options.seed + options.seeds)
+    todo = [
+        (name, topology, seed)
+        for seed in seeds
+        for name in options.strategies
+        for topology in strategies.topologies(name, options.topology)
+    ]
+    total = range(len(todo) * task.steps)
+    bar = iter(report.progress(total, comm.rank == 0, f"train {options.task}"))
+    rows, runs = [], []
+    for name, topology, seed in todo:
+        one = Run(options, comm, task, name, topology, seed, bar)
+        one.train()
+        one.show_rest()
+        row, details = one.results()
+        rows.append(row)
+        runs.append(details)
+    list(bar)
+    pct.shutdown()
+    compare(rows)
+    return rows, runs, task
+
+
+def summary(rows: list[report.Row]) -> list[report.Row]:
+    """Over the seeds: a row for each strategy and topology, with means of what they have."""
+    together: dict[tuple[str, str | None], list[report.Row]] = {}
+    for row in rows:
+        together.setdefault((row["strategy"], row["topology"]), []).append(row)
+    found = []
+    for same in together.values():
+        mean: report.Row = dict(same[0], seed="mean")
+        for name in COLUMNS:
+            values = [row[name] for row in same]
+            if isinstance(values[0], bool):
+                mean[name] = all(values)
+            elif isinstance(values[0], float):
+                mean[name] = sum(values) / len(values)
+        found.append(mean)
+    return found
+
+
+def settings(options: SimpleNamespace, task: Task) -> dict[str, Any]:
+    """What was run, for the JSON document."""
+    count = sum(parameter.numel() for parameter in task.model.parameters())
+    return {
+        "task": options.task,
+        "steps": task.steps,
+        "batch": task.per_rank * task.ranks,
+        "size": task.size,
+        "data": options.data,
+        "learning_rate": task.learning_rate,
+        "parameters": count,
+        "compute_ms": options.compute_ms,
+        "delay_ms": options.delay_ms,
+        "pattern": str(options.pattern),
+        "length_scale": options.length_scale,
+        "history": options.history,
+        **{name: getattr(options, name) for name in ("topology", "rate", "local_steps", "grid")},
+        "torch": torch.__version__,
+    }
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``bench train`` on the ranks of a job."""
+    comm = MPI.COMM_WORLD
+    rows, runs, task = run(options, comm)
+    if comm.rank:
+        return
+    doc = report.document("bench train", comm.size, rows)
+    doc.update(settings=settings(options, task), runs=runs)
+    shown = rows if options.seeds == 1 else [*rows, *summary(rows)]
+    report.write(options.json, doc, shown, COLUMNS)
+    if options.plot:
+        plots.plot(doc, options.plot)
+    if options.plot_consensus:
+        plots.plot_consensus(doc, options.plot_consensus)

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `bench train` trains: hyperplane, digits, sequences. Each is deterministic: data and
+held-out samples are always the same, the seed sets the first model and which samples a rank draws
+in a step.
+
+No task has BatchNorm, so that all that ranks share is in the parameters.
+
+Sources: Li et al., PPoPP 2020, sections 2.1 and 6.2.1, table 1 (hyperplane; the lengths of UCF101's
+videos); the digits are scikit-learn's (UCI, "Optical Recognition of Handwritten Digits").
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from ....errors import Error
+
+_DATA = 0x5EED  # of the data, which are the same with every seed
+
+
+class Task:
+    """A model and its samples, of which a rank draws some in each step.
+
+    Attributes
+    ----------
+    steps, batch, size : int
+        What to take where the user does not say: steps, samples of all ranks together, size of the
+        model (see `__init__` of each).
+    model : torch.nn.Module
+        Made by `start`.
+    """
+
+    steps = 100
+    batch = 256
+    size = 16
+    learning_rate = 0.1
+
+    def __init__(self, options: SimpleNamespace, rank: int, ranks: int) -> None:
+        self.steps = options.steps or self.steps
+        self.size = options.size or self.size
+        self.learning_rate = options.learning_rate or self.learning_rate
+        self.rank, self.ranks = rank, ranks
+        self.per_rank = (options.batch or self.batch) // ranks
+        if not self.per_rank:
+            raise Error(
+                f"--batch: expected at least one sample a rank, {ranks}; got {options.batch}"
+            )
+        self.seed = 0
+        self.model: nn.Module = nn.Identity()
+
+    def start(self, seed: int) -> None:
+        """Begin anew: the model is as the seed makes it, the same on all ranks."""
+        self.seed = seed
+        torch.manual_seed(seed)
+        self.model = self.make()
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The ordinary optimizer, of one process."""
+        return torch.optim.SGD(self.model.parameters(), lr=self.learning_rate)
+
+    def rate(self, done: int) -> float:
+        """Part of the learning rate after so many rounds: down to 1 % in a straight line."""
+        return max(0.01, 1 - done / self.steps)
+
+    def draw(self, step: int, among: int) -> npt.NDArray[np.int64]:
+        """Which samples this rank takes in this step."""
+        random = np.random.default_rng((self.seed, step, self.rank))
+        return random.integers(among, size=self.per_rank)
+
+    def compute(self, least: float, seed: int, step: int, rank: int) -> float:
+        """Seconds that the computation of this step takes on this rank at least, if the quickest
+        step of all takes `least`."""
+        return least
+
+    def compute_cases(self, least: float) -> npt.NDArray[np.float64]:
+        """`compute` of all ranks in equally likely steps, shape (n, ranks); by no rank's luck is
+        one slower than another."""
+        return np.full((1, self.ranks), least)
+
+    def make(self) -> nn.Module:
+        """A new model, by torch's generator."""
+        raise NotImplementedError
+
+    def loss(self, step: int) -> Tensor:
+        """The mean loss of this rank's samples of this step."""
+        raise NotImplementedError
+
+    def held_out(self) -> tuple[float, float | None]:
+        """Mean loss and accuracy (0 to 1; None if there is no such thing) on the held-out
+        samples."""
+        raise NotImplementedError
+
+
+class Hyperplane(Task):
+    """y = a·x + noise in `size` dimensions, learned by a one-layer perceptron with the squared
+    error. The paper's: 8192 dimensions, 32768 points, 2048 samples in a step.
+
+    x is normal, a such that a·x has variance 1; the noise has 1/4 of it, so that no model has a
+    loss below 0.25. Each rank holds an equal part of the points.
+    """
+
+    steps = 128
+    batch = 2048
+    size = 8192
+    learning_rate = 0.05
+    POINTS = 32768
+    HELD_OUT = 1024
+    NOISE = 0.5
+
+    def __init__(self, options: SimpleNamespace, rank: int, ranks: int) -> None:
+        super().__init__(options, rank, ranks)
+        self.points = max(self.per_rank, self.POINTS // ranks)
+        random = np.random.default_rng((_DATA, self.size))
+        self.plane = random.standard_normal(self.size) / math.sqrt(self.size)
+        self.x, self.y = self._points(rank, self.points)
+        self._held_out: tuple[Tensor, Tensor] | None = None
+
+    def _points(self, part: int, count: int) -> tuple[Tensor, Tensor]:
+        random = np.random.default_rng((_DATA, self.size, part + 1))
+        x = random.standard_normal((count, self.size), dtype=np.float32)
+        y = x @ self.plane.astype(np.float32) + self.NOISE * random.standard_normal(count)
+        return torch.from_numpy(x), torch.from_numpy(y.astype(np.float32))
+
+    def make(self) -> nn.Module:
+        return nn.Linear(self.size, 1)
+
+    def loss(self, step: int) -> Tensor:
+        """Samples that lie next to each other, at a place drawn anew: they were drawn at random
+        when they were made, and copying them would cost more than computing with them."""
+        random = np.random.default_rng((self.seed, step, self.rank))
+        first = int(random.integers(self.points - self.per_rank + 1))
+        some = slice(first, first + self.per_rank)
+        return nn.functional.mse_loss(self.model(self.x[some]).squeeze(1), self.y[some])
+
+    def held_out(self) -> tuple[float, float | None]:
+        if self._held_out is None:  # only one rank is asked
+            self._held_out = self._points(-1, self.HELD_OUT)
+        x, y = self._held_out
+        with torch.no_grad():
+            return float(nn.functional.mse_loss(self.model(x).squeeze(1), y)), None
+
+
+class Classification(Task):
+    """Logits for classes, cross-entropy."""
+
+    def logits(self, which: Any) -> tuple[Tensor, Tensor]:
+        """Of some of the samples, by number, and their classes."""
+        raise NotImplementedError
+
+    def training(self, step: int) -> npt.NDArray[np.int64]:
+        """Numbers of the samples of this rank in this step."""
+        raise NotImplementedError
+
+    def test(self) -> list[npt.NDArray[np.int64]]:
+        """Numbers of the held-out samples, in portions."""
+        raise NotImplementedError
+
+    def loss(self, step: int) -> Tensor:
+        return nn.functional.cross_entropy(*self.logits(self.training(step)))
+
+    def held_out(self) -> tuple[float, float | None]:
+        loss, right, count = 0.0, 0, 0
+        with torch.no_grad():
+            for which in self.test():
+                logits, labels = self.logits(which)
+                loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+                right += int((logits.argmax(1) == labels).sum())
+                count += len(labels)
+        return loss / count, right / count
+
+
+class Digits(Classification):
+    """scikit-learn's 1797 images of 8 by 8, a fifth of them held out; a small convolutional network
+    whose first layer has `size` channels.
+
+    Ranks draw from all images, or with ``--data sorted`` each from a part of its own, of one or two
+    digits where there are many ranks.
+    """
+
+    steps = 200
+    batch = 256
+    size = 16
+    learning_rate = 0.4
+
+    def __init__(self, options: SimpleNamespace, rank: int, ranks: int) -> None:
+        super().__init__(options, rank, ranks)
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError:
+            raise Error(
+                "bench train --task digits needs scikit-learn: pip install 'partialcoll[train]'"
+            ) from None
+        data: Any = load_digits()
+        self.images = torch.tensor(data.images / 16 - 0.3, dtype=torch.float32)[:, None]
+        self.labels = torch.tensor(data.target, dtype=torch.int64)
+        order = np.random.default_rng(_DATA).permutation(len(self.labels))
+        self._test, self._train = np.split(order, [len(order) // 5])
+        if options.data == "sorted":
+            by_class = self._train[np.argsort(data.target[self._train], kind="stable")]
+            self._train = np.array_split(by_class, ranks)[rank]
+
+    def make(self) -> nn.Module:
+        c = self.size
+        return nn.Sequential(
+            nn.Conv2d(1, c, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(c, 2 * c, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(2 * c * 16, 64),
+            nn.ReLU(),
+            nn.Linear(64, 10),
+        )
+
+    def logits(self, which: Any) -> tuple[Tensor, Tensor]:
+        return self.model(self.images[which]), self.labels[which]
+
+    def training(self, step: int) -> npt.NDArray[np.int64]:
+        return self._train[self.draw(step, len(self._train))]
+
+    def test(self) -> list[npt.NDArray[np.int64]]:
+        return [self._test]
+
+
+# Frames of UCF101's videos as the paper gives them: least, median, greatest, standard deviation.
+SHORTEST, MEDIAN, LONGEST, DEVIATION = 29, 167, 1776, 97
+
+
+def video_lengths(count: int) -> npt.NDArray[np.int64]:
+    """Frames of so many videos, spread as UCF101's are, in rising order.
+
+    Equally spaced quantiles of the log-normal distribution with the paper's median and standard
+    deviation s, cut to its range. With w = exp(sigma^2), s = median · sqrt(w (w-1)).
+    """
+    w = (1 + math.sqrt(1 + 4 * (DEVIATION / MEDIAN) ** 2)) / 2
+    normal = statistics.NormalDist(math.log(MEDIAN), math.sqrt(math.log(w)))
+    values = [math.exp(normal.inv_cdf((i + 0.5) / count)) for i in range(count)]
+    return np.clip(np.rint(values), SHORTEST, LONGEST).astype(np.int64)
+
+
+class Recurrent(nn.Module):
+    """The class of a sequence, by an LSTM's state after its last frame."""
+
+    def __init__(self, features: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(features, hidden, batch_first=True)
+        self.out = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Logits, shape (n, classes), of x, shape (n, frames, features); `lengths` frames count."""
+        states, _ = self.lstm(x)
+        last = states[torch.arange(len(x)), lengths - 1]
+        logits: Tensor = self.out(last)
+        return logits
+
+
+class Sequences(Classification):
+    """An LSTM of `size` units that tells which of 8 motions a video shows, made-up ones of 8
+    features a frame, as long as UCF101's times `--length-scale`, and noisy.
+
+    As usual with lengths that vary, a batch is made of videos of similar length; which, is drawn
+    for each step and rank. A step takes as long as its batch is.
+    """
+
+    steps = 200
+    batch = 128
+    size = 32
+    learning_rate = 0.02
+    VIDEOS = 2048
+    CLASSES = 8
+    FEATURES = 8
+    NOISE = 0.5
+
+    def __init__(self, options: SimpleNamespace, rank: int, ranks: int) -> None:
+        super().__init__(options, rank, ranks)
+        random = np.random.default_rng(_DATA)
+        frames = video_lengths(self.VIDEOS)
+        self.lengths = np.maximum(2, np.rint(frames * options.length_scale)).astype(np.int64)
+        self.labels = random.integers(self.CLASSES, size=self.VIDEOS)
+        self.angles = random.uniform(0, 2 * math.pi, (self.CLASSES, self.FEATURES))
+        self.speeds = random.uniform(0.2, 1.0, (self.CLASSES, self.FEATURES))
+        # Every fifth is held out; the others in groups of similar length, a batch each.
+        number = np.arange(self.VIDEOS)
+        train, self._test = number[number % 5 != 0], number[number % 5 == 0]
+        self.per_rank = min(self.per_rank, len(train))
+        whole = len(train) // self.per_rank * self.per_rank
+        self.groups = train[:whole].reshape(-1, self.per_rank)
+        longest = frames[self.groups].max(axis=1)
+        self.weights = longest / SHORTEST  # how long a group's step takes
+
+    def make(self) -> nn.Module:
+        return Recurrent(self.FEATURES, self.size, self.CLASSES)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Adam, as usual for recurrent networks."""
+        return torch.optim.Adam(self.model.parameters(), lr=self.learning_rate)
+
+    def _frames(self, number: int) -> npt.NDArray[np.float32]:
+        """A video: waves of its class from a moment of its own, and noise."""
+        random = np.random.default_rng((_DATA, number))
+        label, length = self.labels[number], self.lengths[number]
+        time = random.uniform(0, 10) + np.arange(length)[:, None]
+        waves = np.sin(self.angles[label] + self.speeds[label] * time)
+        noise = self.NOISE * random.standard_normal(waves.shape)
+        return np.asarray(waves + noise, dtype=np.float32)
+
+    def logits(self, which: Any) -> tuple[Tensor, Tensor]:
+        lengths = self.lengths[which]
+        x = np.zeros((len(which), int(lengths.max()), self.FEATURES), np.float32)
+        for row, number in zip(x, which):
+            row[: self.lengths[number]] = self._frames(int(number))
+        logits = self.model(torch.from_numpy(x), torch.from_numpy(lengths))
+        return logits, torch.from_numpy(self.labels[which])
+
+    def _group(self, seed: int, step: int, rank: int) -> int:
+        return int(np.random.default_rng((seed, step, rank, 1)).integers(len(self.groups)))
+
+    def training(self, step: int) -> npt.NDArray[np.int64]:
+        return np.asarray(self.groups[self._group(self.seed, step, self.rank)])
+
+    def test(self) -> list[npt.NDArray[np.int64]]:
+        return np.array_split(self._test, 8)
+
+    def compute(self, least: float, seed: int, step: int, rank: int) -> float:
+        """In proportion to the longest video of the batch; `least` is for one of 29 frames."""
+        return float(least * self.weights[self._group(seed, step, rank)])
+
+    def compute_cases(self, least: float) -> npt.NDArray[np.float64]:
+        """Of many steps, each with the ranks in every rotation."""
+        drawn = [
+            [self.compute(least, 0, step, rank) for rank in range(self.ranks)]
+            for step in range(256)
+        ]
+        return np.concatenate([np.roll(drawn, k, axis=1) for k in range(self.ranks)])
+
+
+TASKS: dict[str, type[Task]] = {
+    "hyperplane": Hyperplane,
+    "digits": Digits,
+    "sequences": Sequences,
+}

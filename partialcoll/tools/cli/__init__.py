@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console script ``partialcoll``: info, what C users need, the benchmarks, for which it starts
+MPI itself, and the simulations, which need none.
+
+Nothing here imports MPI or the library before a command needs it: help and version are for login
+nodes as well, where MPI may not start.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from ... import _command
+from ..._core.version import __version__
+from ...errors import Error
+
+
+class _Commands(click.Group):
+    """Commands of which some are modules here, loaded when they are asked for."""
+
+    modules = ("bench", "sim")
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self.modules})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in self.modules:
+            group: click.Command = importlib.import_module(f".{name}", __package__).commands
+            return group
+        return super().get_command(ctx, name)
+
+
+@click.group(cls=_Commands, no_args_is_help=False)
+@click.version_option(__version__, message="partialcoll %(version)s")
+def commands() -> None:
+    """MPI collectives for ranks that do not arrive together."""
+
+
+@commands.command()
+@click.option("--json", "as_json", is_flag=True, help="as JSON")
+def info(as_json: bool) -> None:
+    """Versions, MPI library, thread level, build."""
+    from ..info import show
+
+    show(as_json)
+
+
+@commands.command()
+@click.option("--cflags", is_flag=True, help="for the compiler")
+@click.option("--libs", is_flag=True, help="for the linker")
+def config(cflags: bool, libs: bool) -> None:
+    """Flags to compile and link a C program with.
+
+    mpicc prog.c $(partialcoll config --cflags --libs)
+    """
+    from .. import c_libraries
+
+    if not (cflags or libs):
+        raise click.UsageError("expected --cflags, --libs or both, got neither")
+    words = [c_libraries.cflags()] if cflags else []
+    click.echo(" ".join([*words, *([c_libraries.libs()] if libs else [])]))
+
+
+@commands.command()
+def preload() -> None:
+    """Path of the interposer for programs as they are.
+
+    LD_PRELOAD=$(partialcoll preload) PARTIALCOLL_QUORUM=... mpiexec ...
+    """
+    from .. import c_libraries
+
+    click.echo(c_libraries.preload())
+
+
+def _refuse(error: click.UsageError, name: str) -> None:
+    """The way to the help, and one sentence that names the option."""
+    path = error.ctx.command_path if error.ctx else name
+    param = getattr(error, "param", None)
+    option = f"{param.opts[0]}: " if param is not None else ""
+    print(f"usage: {path} [OPTIONS]; {path} --help lists them", file=sys.stderr)
+    print(f"{path}: {option}{error.message or error.format_message()}", file=sys.stderr)
+
+
+def run(group: click.Group, name: str, words: Sequence[str]) -> int:
+    """What the words ask of a group of commands; the exit status, or exits with 2 where they make
+    no sense."""
+    try:
+        return int(group.main(list(words), name, standalone_mode=False, obj=list(words)) or 0)
+    except click.UsageError as error:
+        _refuse(error, name)
+        raise SystemExit(2) from None
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except (Error, ImportError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+    except MemoryError as error:
+        print(f"{name}: out of memory: {error}", file=sys.stderr)
+    return 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the console script."""
+    if _command.only_starts():
+        import mpi4py
+
+        mpi4py.rc.initialize = False  # a core that parses a policy needs its library, no more
+    return run(commands, "partialcoll", sys.argv[1:] if arguments is None else arguments)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command does once its words are understood: a benchmark runs on the ranks of a job, which
+is started if there is none; a simulation runs here."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import click
+
+from ...errors import Error
+from .. import launcher, memory
+
+_RANK_BYTES = 32 << 20  # a Python process with MPI, at the very least
+
+Check = Callable[[SimpleNamespace, int], None]
+
+
+def _nothing(options: SimpleNamespace, ranks: int) -> None:
+    pass
+
+
+def _checked(check: Check, options: SimpleNamespace, ranks: int) -> None:
+    try:
+        check(options, ranks)
+    except Error as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _start(options: SimpleNamespace) -> int:
+    """A job that runs the same words; its exit status."""
+    most = max(1, memory.available() // _RANK_BYTES)
+    if options.n > most and not options.hosts:
+        here = "what the memory of this machine allows"
+        raise click.UsageError(f"-n: expected 1 to {most} ranks ({here}), got {options.n}")
+    words = click.get_current_context().find_root().obj
+    return launcher.relaunch(words, options.n, options.hosts, options.mpiexec_args)
+
+
+def take_part(action: Callable[[SimpleNamespace], None], options: SimpleNamespace) -> None:
+    """As one rank of a job. An exception on one of several ends all, with its sentence: the others
+    would wait for it for ever."""
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.size == 1:
+        action(options)
+        return
+    try:
+        action(options)
+    except Exception as error:
+        if not isinstance(error, (Error, ImportError, MemoryError, OSError, ValueError)):
+            traceback.print_exc()
+        what = str(error) or type(error).__name__
+        print(f"partialcoll: rank {MPI.COMM_WORLD.rank}: {what}", file=sys.stderr, flush=True)
+        MPI.COMM_WORLD.Abort(1)
+
+
+def on_ranks(module: str, check: Check = _nothing) -> Callable[..., int]:
+    """The benchmark ``tools/bench/MODULE``. `check` raises Error for what does not fit the number
+    of ranks, in the process that starts the job, or on all ranks of one that is joined."""
+
+    def callback(**given: Any) -> int:
+        options = SimpleNamespace(**given)
+        if not launcher.in_job():
+            _checked(check, options, options.n)
+            return _start(options)
+        from mpi4py import MPI
+
+        try:
+            _checked(check, options, MPI.COMM_WORLD.size)
+        except click.UsageError:
+            if MPI.COMM_WORLD.rank:  # all ranks see the same, and one says it
+                return 2
+            raise
+        action = importlib.import_module(f"..bench.{module}", __package__).main
+        take_part(action, options)
+        return 0
+
+    return callback
+
+
+def here(module: str) -> Callable[..., None]:
+    """The simulation ``tools/sim/MODULE``. Inside a job one rank simulates for all."""
+
+    def callback(**given: Any) -> None:
+        if launcher.in_job():
+            from mpi4py import MPI
+
+            if MPI.COMM_WORLD.rank:
+                return
+        try:
+            importlib.import_module(f"..sim.{module}", __package__).main(SimpleNamespace(**given))
+        except (ValueError, OverflowError) as error:  # an impossible parameter
+            raise click.UsageError(str(error)) from None
+
+    return callback

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a word of the command line may be. Ranges and choices are click's; the grammars that are our
+own (sizes, policies, topologies ...) are parsed here or where they belong. Errors say what was
+expected and what came."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+import click
+
+from ...errors import Error
+
+
+class Checked(click.ParamType):
+    """One of click's own types, whose errors are in our words: `expected` with a place for what
+    came. Infinity and what is not a number are refused."""
+
+    name = "value"
+
+    def __init__(self, kind: click.ParamType, expected: str) -> None:
+        self._kind, self._expected = kind, expected
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            found = self._kind.convert(value, param, ctx)
+        except click.BadParameter:
+            found = math.nan
+        if found != found or found in (math.inf, -math.inf):
+            self.fail("expected " + self._expected.format(value), param, ctx)
+        return found
+
+
+class Parsed(click.ParamType):
+    """What a function makes of the text; the words of its ValueError are shown."""
+
+    name = "value"
+
+    def __init__(self, parse: Callable[[str], Any]) -> None:
+        self._parse = parse
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Several(click.ParamType):
+    """A comma-separated list."""
+
+    name = "list"
+
+    def __init__(
+        self, one: click.ParamType, split: Callable[[str], list[str]] = lambda text: text.split(",")
+    ) -> None:
+        self._one, self._split = one, split
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return [self._one.convert(word, param, ctx) for word in self._split(value)]
+
+
+class Output(click.ParamType):
+    """A file that can be written, looked at before anything is measured for it."""
+
+    name = "file"
+
+    def __init__(self, endings: Sequence[str] = (), dash: bool = False) -> None:
+        self._endings, self._dash = endings, dash
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if self._dash and value == "-":
+            return value
+        path = Path(value)
+        if self._endings and path.suffix not in self._endings:
+            *some, last = self._endings
+            what = f"a name that ends in {', '.join(some)} or {last}"
+            self.fail(f"expected {what}, got {value}", param, ctx)
+        if self._endings and importlib.util.find_spec("matplotlib") is None:
+            self.fail("pictures need matplotlib: pip install 'partialcoll[plot]'", param, ctx)
+        writable = path if path.exists() else path.parent
+        if path.is_dir() or not writable.exists() or not os.access(writable, os.W_OK):
+            self.fail(f"expected a file that can be written, got {value}", param, ctx)
+        return value
+
+
+POSITIVE_INT = Checked(click.IntRange(1), "a whole number above 0, got {}")
+WHOLE = Checked(click.IntRange(0), "a whole number of at least 0, got {}")
+NOT_NEGATIVE = Checked(click.FloatRange(0), "a number of at least 0, got {}")
+POSITIVE = Checked(click.FloatRange(0, min_open=True), "a number above 0, got {}")
+SEED = Checked(click.IntRange(0, 2**64 - 1), "a whole number of 0 to 2^64-1, got {}")
+HOUR = Checked(click.FloatRange(0, 3.6e6), "0 to 3600000 milliseconds, got {}")
+POSITIVE_INTS = Several(POSITIVE_INT)
+RATES = Several(Checked(click.FloatRange(0, min_open=True), "numbers above 0, got {}"))
+CHANCES = Several(Checked(click.FloatRange(0, 1, max_open=True), "numbers of 0 to below 1, got {}"))
+BIT_WIDTHS = Several(Checked(click.IntRange(2, 16), "bits of 2 to 16, got {}"))
+JSON = Output(dash=True)
+PICTURE = Output((".png", ".pdf", ".svg"))
+
+
+def one_of(names: Sequence[str]) -> click.ParamType:
+    """One of the words."""
+    return Checked(click.Choice(list(names)), " or ".join(names) + ", got {!r}")
+
+
+def some_of(names: Sequence[str]) -> click.ParamType:
+    """A list of some of the words."""
+    return Several(Checked(click.Choice(list(names)), ", ".join(names) + "; got {!r}"))
+
+
+_SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def size(text: str) -> int:
+    """Bytes, with a unit or without."""
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    if not number.isdigit() or unit not in _SIZE_UNITS or not 0 < int(number) < 1 << 40:
+        raise ValueError(f"expected bytes such as 8, 4K or 64M, got {text!r}")
+    return int(number) * _SIZE_UNITS[unit]
+
+
+def sizes(text: str) -> list[int]:
+    """`8:64M`: doubling from one to the other; `8,4K,1M`: these."""
+    if ":" not in text:
+        return [size(word) for word in text.split(",")]
+    first, _, last = text.partition(":")
+    found = [size(first)]
+    if found[0] > size(last):
+        raise ValueError(f"expected FROM:TO with FROM of at most TO, got {text!r}")
+    while 2 * found[-1] <= size(last):
+        found.append(2 * found[-1])
+    return found
+
+
+def _with_arguments(text: str) -> list[str]:
+    """Names in a list, whose arguments (linger=1ms) have commas before them."""
+    names: list[str] = []
+    for word in text.split(","):
+        if "=" in word and names:
+            names[-1] += "," + word
+        else:
+            names.append(word)
+    return names
+
+
+def _collective(name: str) -> str:
+    """ "mpi" or a policy."""
+    if name != "mpi":
+        from ...policy import parse
+
+        try:
+            parse(name)
+        except ValueError as error:
+            raise ValueError(f"expected mpi or a policy; {error}") from None
+    return name
+
+
+def _topology(name: str) -> str:
+    """A graph's name; whether it fits so many ranks is seen when they are known."""
+    from ...topology import Topology
+
+    try:
+        Topology.make(name, 16)
+    except ValueError as error:
+        if "expected one of ring" in str(error):
+            raise
+    return name
+
+
+def _grid(text: str) -> str:
+    """ "auto" or sides such as 32x32."""
+    if text != "auto":
+        from ...grid import Grid
+
+        Grid(text)
+    return text
+
+
+def fit_grid(grid: str, ranks: int) -> None:
+    """Raises Error if a grid does not hold the ranks."""
+    from ...grid import Grid
+
+    try:
+        Grid(grid, ranks)
+    except ValueError as error:
+        raise Error(f"--grid: {str(error).removeprefix('grid: ')}") from None
+
+
+def fit_topology(text: str, ranks: int) -> None:
+    """Raises Error if a graph is none for so many ranks whose averages reach all of them."""
+    from ...topology import Topology
+
+    try:
+        graph = Topology.make(text, ranks)
+    except ValueError as error:
+        raise Error(f"--topology: {str(error).removeprefix('topology: ')}") from None
+    if graph.directed or not graph.is_connected:
+        what = "connected ranks and undirected edges"
+        raise Error(f"--topology: expected {what}, got {text!r} of {ranks} ranks")
+
+
+def _pattern(text: str) -> Any:
+    from ..bench.train.delays import Pattern
+
+    return Pattern.parse(text)
+
+
+def _launcher_words(text: str) -> str:
+    """What a shell could split."""
+    import shlex
+
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"expected words as for a shell, got {text!r} ({error})") from None
+    return text
+
+
+SIZE, SIZES = Parsed(size), Parsed(sizes)
+COLLECTIVES = Several(Parsed(_collective), _with_arguments)
+TOPOLOGIES = Several(Parsed(_topology), _with_arguments)
+GRID, GRIDS = Parsed(_grid), Several(Parsed(_grid))
+PATTERN = Parsed(_pattern)
+LAUNCHER_WORDS = Parsed(_launcher_words)
+
+
+class Bandwidth(click.ParamType):
+    """ "equal" (None), "measured", or a number for each rank."""
+
+    name = "bandwidth"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value in ("equal", "measured"):
+            return None if value == "equal" else value
+        return RATES.convert(value, param, ctx)

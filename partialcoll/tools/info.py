@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is installed here, for `partialcoll info` and for bug reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from typing import Any
+
+
+def collect() -> dict[str, Any]:
+    """Versions and facts as a dictionary. Initialises MPI."""
+    import mpi4py
+    import numpy
+
+    mpi4py.rc.initialize = True
+    from mpi4py import MPI
+
+    import partialcoll
+
+    from .._core.ffi import ffi, lib
+
+    levels = {
+        MPI.THREAD_SINGLE: "SINGLE",
+        MPI.THREAD_FUNNELED: "FUNNELED",
+        MPI.THREAD_SERIALIZED: "SERIALIZED",
+        MPI.THREAD_MULTIPLE: "MULTIPLE",
+    }
+    return {
+        "partialcoll": partialcoll.__version__,
+        "core built with": ffi.string(lib.pcoll_built_with()).decode(),
+        "mpi": ".".join(map(str, MPI.get_vendor()[1])),
+        "mpi vendor": MPI.get_vendor()[0],
+        "mpi library": MPI.Get_library_version().rstrip("\x00").splitlines()[0],
+        "mpi thread level": levels[MPI.Query_thread()],
+        "abi match": True,
+        "domains": ["node", "rank"],
+        "mpi4py": mpi4py.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+        "interpreter": sys.executable,
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+    }
+
+
+def show(as_json: bool) -> None:
+    """Print it."""
+    facts = collect()
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    for name, value in facts.items():
+        print(f"{name:18} {value}")

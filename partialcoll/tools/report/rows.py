@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a benchmark as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ..._core.version import __version__
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Row = dict[str, Any]
+
+
+def document(command: str, ranks: int, rows: list[Row]) -> dict[str, Any]:
+    """The JSON document that every benchmark writes."""
+    from mpi4py import MPI
+
+    return {
+        "schema": 1,
+        "command": command,
+        "env": {
+            "mpi": MPI.Get_library_version().rstrip("\x00").splitlines()[0],
+            "ranks": ranks,
+            "cores": os.cpu_count(),
+            "version": __version__,
+        },
+        "rows": rows,
+    }
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+    return str(value)
+
+
+def table(rows: list[Row], columns: Iterable[str], file: Any = None) -> None:
+    """The rows as aligned columns under their names; bold ones on a terminal, plain ones in a pipe,
+    and never cut."""
+    from rich.console import Console
+    from rich.table import Table
+
+    names = list(columns)
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        made.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        made.add_row(*[_text(row.get(name)) for name in names])
+    console = Console(file=file or sys.stdout, width=1 << 16, highlight=False, markup=False)
+    console.print(made, soft_wrap=True)
+
+
+def write(where: str | None, doc: dict[str, Any], rows: list[Row], columns: Iterable[str]) -> None:
+    """The table to standard output, the JSON where it was asked for.
+
+    With "-" the JSON has standard output for itself and the table goes to standard error.
+    """
+    table(rows, columns, sys.stderr if where == "-" else sys.stdout)
+    if where == "-":
+        print(json.dumps(doc, indent=2), flush=True)
+    elif where:
+        with open(where, "w", encoding="utf-8") as file:
+            json.dump(doc, file, indent=2)
+            file.write("\n")
+
+
+def on_job(
+    options: SimpleNamespace,
+    command: str,
+    columns: Iterable[str],
+    run: Callable[[SimpleNamespace, MPI.Intracomm], list[Row]],
+    plot: Callable[[list[Row], str], None],
+) -> None:
+    """A benchmark on all ranks of the job: it is run, rank 0 writes the rows."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    rows = run(options, comm)
+    if comm.rank != 0:
+        return
+    write(options.json, document(command, comm.size, rows), rows, columns)
+    if options.plot:
+        plot(rows, options.plot)

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decentralised optimisation in virtual time: the classes of `partialcoll.decentralized`, as they
+are, on any number of simulated ranks.
+
+Time is counted in gradient steps of an ordinary rank. Sources of the methods: see their modules;
+of the comparison of A²CiD² with its baseline on a ring, Nabli et al., NeurIPS 2023, section 4.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import numpy as np
+
+from ...decentralized import (
+    ADPSGD,
+    DPSGD,
+    SGP,
+    A2CiD2,
+    AllreduceSGD,
+    GlobalSum,
+    LocalSGD,
+    Moshpit,
+    Process,
+    SlowMo,
+    Swarm,
+    metropolis,
+)
+from ...topology import Topology, pairing
+from .. import report
+from ..report import plots
+from .buffers import SimulatedBuffer, buffers
+from .collectives import neighbour_exchanges, reductions
+from .events import Events, latencies
+from .groups import group_reductions
+from .ranks import SimulatedRank
+from .tasks import TASKS, Task
+
+COLUMNS = (
+    "method",
+    "topology",
+    "ranks",
+    "rate",
+    "seed",
+    "time",
+    "communications",
+    "consensus",
+    "loss",
+    "excess",
+    "steps",
+    "steps_slow",
+    "skipped",
+)
+MOST_RANKS = 1 << 16
+
+
+@dataclass
+class World:
+    """What the processes of one run are made from."""
+
+    options: SimpleNamespace
+    topology: Topology
+    rate: float
+    seed: int
+    task: Task
+    events: Events
+    latency: Callable[[], float]
+
+    def buffers(self, like: Any, codec: Any = None) -> list[SimulatedBuffer]:
+        """One for each rank."""
+        return buffers(like, self.topology, self.events, self.latency, codec=codec)
+
+    def peers(self) -> list[pairing.Pairing]:
+        """One for each rank."""
+        board = pairing.LocalBoard(self.topology.n)
+        return [
+            pairing.make(self.options.pairing, self.topology, rank, seed=self.seed, board=board)
+            for rank in range(self.topology.n)
+        ]
+
+    def reductions(self, size: int) -> Any:
+        """One for each rank, of so many elements."""
+        return reductions(self.topology.n, np.zeros(size), self.events, self.latency)
+
+    def codec(self) -> Any:
+        """The codec that was asked for, or None."""
+        if self.options.codec_bits is None:
+            return None
+        from ...codec import Lattice
+
+        return Lattice(bits=self.options.codec_bits)
+
+
+def _averaging(world: World, make: Callable[..., Process], **how: Any) -> list[Process]:
+    """Processes that average pair by pair."""
+    exchanges = world.buffers(world.task.first[0], world.codec())
+    return [
+        make(x, exchange, peers, learning_rate=world.options.learning_rate, **how)
+        for x, exchange, peers in zip(world.task.first, exchanges, world.peers())
+    ]
+
+
+def _a2cid2(world: World, accelerated: bool) -> list[Process]:
+    return _averaging(
+        world,
+        A2CiD2,
+        accelerated=accelerated,
+        parameters=world.topology.a2cid2(world.rate, accelerated=accelerated),
+        rate=world.rate,
+        seed=world.seed,
+        clock=lambda: world.events.now,
+        unit=1.0,
+    )
+
+
+def _local_steps(world: World) -> int:
+    """Steps between two interactions that a rank begins, at this rate of all that it takes part
+    in."""
+    given: int | None = world.options.local_steps
+    return given or max(1, round(2 / world.rate))
+
+
+def _swarm(world: World, variant: str) -> list[Process]:
+    steps = _local_steps(world)
+    return _averaging(world, Swarm, local_steps=steps, variant=variant, seed=world.seed)
+
+
+def _sgp(world: World) -> list[Process]:
+    exchanges: list[Any] = world.buffers(SGP.message(world.task.first[0]))
+    rate = world.options.learning_rate
+    made: list[Process] = []
+    for x, exchange in zip(world.task.first, exchanges):
+        try:
+            peers: pairing.Pairing = pairing.Hops(world.topology, exchange.rank)
+        except ValueError:  # not exponential
+            peers = pairing.Random(world.topology, exchange.rank, seed=world.seed)
+        made.append(SGP(x, exchange, peers, learning_rate=rate, rate=world.rate))
+    return made
+
+
+def _dpsgd(world: World) -> list[Process]:
+    first, rate = world.task.first, world.options.learning_rate
+    exchanges: list[Any] = neighbour_exchanges(
+        world.topology, first[0], world.events, world.latency
+    )
+    around = [world.topology.neighbors(rank) for rank in range(world.topology.n)]
+    return [
+        DPSGD(x, exchange, metropolis(around, rank), rank, learning_rate=rate)
+        for rank, (x, exchange) in enumerate(zip(first, exchanges))
+    ]
+
+
+def _allreduce(world: World) -> list[Process]:
+    first, rate = world.task.first, world.options.learning_rate
+    handles = world.reductions(first.shape[1])
+    return [AllreduceSGD(x, handle, learning_rate=rate) for x, handle in zip(first, handles)]
+
+
+def _localsgd(world: World) -> list[Process]:
+    first, rate = world.task.first, world.options.learning_rate
+    handles, totals = world.reductions(first.shape[1]), world.reductions(first.shape[1] + 1)
+    return [
+        LocalSGD(
+            x,
+            handle,
+            local_steps=_local_steps(world),
+            learning_rate=rate,
+            total=GlobalSum(total),
+        )
+        for x, handle, total in zip(first, handles, totals)
+    ]
+
+
+def _slowmo(world: World) -> list[Process]:
+    tau = 4 * _local_steps(world)
+    return [SlowMo(inner, tau=tau, beta=0.7) for inner in _localsgd(world)]
+
+
+def _moshpit(world: World) -> list[Process]:
+    first, options = world.task.first, world.options
+    handles: list[Any] = group_reductions(
+        world.topology.n, options.grid, first[0], world.events, world.latency, options.window
+    )
+    return [
+        Moshpit(x, handle, local_steps=_local_steps(world), learning_rate=options.learning_rate)
+        for x, handle in zip(first, handles)
+    ]
+
+
+# How the processes of all ranks are made; communications that one that was begun makes for both
+# ranks together.
+METHODS: dict[str, tuple[Callable[[World], list[Process]], int]] = {
+    "a2cid2": (lambda world: _a2cid2(world, True), 2),
+    "baseline": (lambda world: _a2cid2(world, False), 2),
+    "adpsgd": (lambda world: _averaging(world, ADPSGD, rate=world.rate), 2),
+    "swarm": (lambda world: _swarm(world, "queue"), 2),
+    "swarm-registers": (lambda world: _swarm(world, "registers"), 2),
+    "sgp": (_sgp, 1),
+    "dpsgd": (_dpsgd, 1),
+    "allreduce": (_allreduce, 1),
+    "localsgd": (_localsgd, 1),
+    "slowmo": (_slowmo, 1),
+    "moshpit": (_moshpit, 1),
+}
+
+
+class Run:
+    """One method on one topology with one seed."""
+
+    def __init__(
+        self, options: SimpleNamespace, method: str, topology: Topology, rate: float, seed: int
+    ) -> None:
+        ranks = topology.n
+        name = zlib.crc32(method.encode())
+        # The task is the same for all methods; what happens by chance is not.
+        self.task: Task = TASKS[options.task](
+            ranks, options.dim, options.noise, np.random.default_rng((seed, 1))
+        )
+        self.events = Events()
+        latency = latencies(options.latency, (seed, 2, name))
+        self._options, self._method = options, method
+        self._topology, self._rate, self._seed = topology, rate, seed
+        make, self._weight = METHODS[method]
+        self.processes = make(World(options, topology, rate, seed, self.task, self.events, latency))
+        self.ranks = [
+            self._rank(i, process, name, latency) for i, process in enumerate(self.processes)
+        ]
+        phases = np.random.default_rng((seed, 3)).random(ranks)
+        for rank, phase in zip(self.ranks, phases):
+            rank.start(float(phase))
+
+    def _rank(
+        self, i: int, process: Process, name: int, latency: Callable[[], float]
+    ) -> SimulatedRank:
+        options = self._options
+        random = np.random.default_rng((self._seed, 4, i, name))
+        times = np.random.default_rng((self._seed, 5, i))
+        mean = options.slow if i == 0 else 1.0
+        drawn = options.step_times == "exponential"
+
+        def step_time() -> float:
+            return float(times.exponential(mean)) if drawn else mean
+
+        rank = SimulatedRank(i, process, self.task, self.events, step_time, latency, random)
+        exchange = getattr(process, "_exchange", None)
+        if isinstance(exchange, SimulatedBuffer):
+            exchange.on_arrival = rank.look
+        return rank
+
+    def row(self) -> report.Row:
+        """How things stand."""
+        models = np.array([process.model for process in self.processes])
+        mean = models.mean(axis=0)
+        counts = [process.stats for process in self.processes]
+        steps = [count.steps for count in counts]
+        some = models[:: max(1, len(models) // 16)]
+        losses = [self.task.loss(x) for x in some]
+        loss = None if self.task.least is None else float(np.mean([x for x in losses if x]))
+        least = self.task.least
+        return {
+            "method": self._method,
+            "topology": self._topology.text,
+            "ranks": self._topology.n,
+            "rate": self._rate,
+            "communications": self._weight * float(np.mean([c.communications for c in counts])),
+            "consensus": float(np.sqrt(np.mean(np.sum((models - mean) ** 2, axis=1)))),
+            "loss": loss,
+            "excess": None if loss is None or least is None else loss - least,
+            "loss_of_mean": self.task.loss(mean),
+            "time": self.events.now,
+            "steps": float(np.median(steps[1:] or steps)),
+            "steps_slow": steps[0],
+            "skipped": float(np.mean([count.skipped for count in counts])),
+            "task": self._options.task,
+            "slow": self._options.slow,
+            "codec_bits": self._options.codec_bits,
+            "seed": self._seed,
+        }
+
+    def rows(self) -> list[report.Row]:
+        """From the beginning to the end."""
+        rows = [self.row()]
+        for until in np.linspace(0, self._options.time, self._options.samples + 1)[1:]:
+            self.events.run(float(until))
+            rows.append(self.row())
+        return rows
+
+
+def run(options: SimpleNamespace) -> list[report.Row]:
+    """Every method on every topology, with every rate and seed; all their rows."""
+    if not 1 <= options.ranks <= MOST_RANKS:
+        raise ValueError(f"--ranks: expected 1 to {MOST_RANKS}, got {options.ranks}")
+    topologies = [Topology.make(text, options.ranks) for text in options.topology]
+    for topology in topologies:
+        if not topology.is_connected:
+            raise ValueError(f"--topology: expected a connected one, got {topology.text}")
+    runs = [
+        (method, topology, rate, seed)
+        for topology in topologies
+        for rate in options.rate
+        for seed in range(options.seed, options.seed + options.seeds)
+        for method in options.methods
+    ]
+    rows = []
+    for method, topology, rate, seed in report.progress(runs, True, "sim gossip"):
+        rows += Run(options, method, topology, rate, seed).rows()
+    return rows
+
+
+def last(rows: list[report.Row]) -> list[report.Row]:
+    """How each run ended."""
+    ends = {(row["method"], row["topology"], row["rate"], row["seed"]): row for row in rows}
+    return list(ends.values())
+
+
+def _curves(rows: list[report.Row]) -> dict[str, list[list[report.Row]]]:
+    """The runs under what they are called in the picture, one run for each seed."""
+    several = {key: len({row[key] for row in rows}) > 1 for key in ("topology", "rate")}
+    curves: dict[str, dict[int, list[report.Row]]] = {}
+    for row in rows:
+        label = row["method"]
+        if several["topology"]:
+            label += f", {row['topology']}"
+        if several["rate"]:
+            label += f", rate {row['rate']:g}"
+        curves.setdefault(label, {}).setdefault(row["seed"], []).append(row)
+    return {label: list(seeds.values()) for label, seeds in curves.items()}
+
+
+_NAMES = {
+    "time": "time (gradient steps of an ordinary rank)",
+    "communications": "communications per rank",
+    "consensus": "consensus distance",
+    "excess": "loss above the least, mean over ranks",
+}
+
+
+def plot(rows: list[report.Row], title: str, path: str) -> None:
+    """Consensus distance over time and over communications, and the loss where there is one; the
+    geometric mean over the seeds."""
+    axes_of = [("time", "consensus"), ("communications", "consensus")]
+    if any(row["excess"] is not None for row in rows):
+        axes_of.append(("time", "excess"))
+    size = 4.4 * len(axes_of), 3.8
+    with plots.picture(path, title, columns=len(axes_of), size=size) as panels:
+        for axes, (x, y) in zip(panels.flat, axes_of):
+            rounding = 1e-9 * max(row[y] for row in rows)
+            for label, runs in _curves(rows).items():
+                along, values = ([[row[name] for row in run] for run in runs] for name in (x, y))
+                plots.course(axes, along, values, rounding, label=label)
+            axes.set_xlabel(_NAMES[x])
+            axes.set_ylabel(_NAMES[y])
+        plots.legend_below(panels, 6)
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``sim gossip``."""
+    rows = run(options)
+    doc = report.document("sim gossip", options.ranks, rows)
+    report.write(options.json, doc, last(rows), COLUMNS)
+    if options.plot:
+        slow = f", one {options.slow:g} times slower" if options.slow != 1 else ""
+        where = f"{options.ranks} ranks{slow}, {', '.join(options.topology)}: {options.task}"
+        plot(rows, where, options.plot)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many rounds grouped averaging takes where peers fail, and what it is compared with.
+
+Source: Ryabinin et al., Moshpit SGD, NeurIPS 2021, section 4.1 and table 4: each peer has a number
+from N(0, 1), fails a round with probability p and returns in the next. By default what counts is
+the squared distance to the true mean, and the methods are as they should be. ``--paper-compat`` is
+what the printed table was made with; see docs/groups.md for the differences.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ...grid import Grid
+from .. import memory, report
+from ..report import plots
+from . import averaging
+
+COLUMNS = (
+    "peers",
+    "p",
+    "grid",
+    "method",
+    "keys",
+    "losses",
+    "rounds_to_1e-9",
+    "rounds_to_1e-4",
+    "finished",
+    "rate",
+    "mean_error",
+    "seconds",
+)
+MOST_PEERS = 1 << 28
+BYTES_PER_PEER = 240  # values, cells, lines, an order and what sorting and counting need
+TARGETS = {"rounds_to_1e-9": 1e-9, "rounds_to_1e-4": 1e-4}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table."""
+
+    grid: Grid
+    p: float
+    method: str
+    keys: str | None  # of moshpit
+    losses: str | None  # of moshpit and random
+
+
+class Draws:
+    """The random numbers of one restart: the same values and failures for all methods.
+
+    The paper's code draws everything from one generator seeded with the restart's number, but for
+    the placement, which has none.
+    """
+
+    def __init__(self, compat: bool, seed: int, restart: int) -> None:
+        self.placement = np.random.default_rng((seed, 3, restart))
+        self.values: Any
+        self.failures: Any
+        self.method: Any
+        if compat:
+            one = np.random.RandomState((seed + restart) % (1 << 32))
+            self.values = self.failures = self.method = one
+        else:
+            self.values = np.random.default_rng((seed, 1, restart))
+            self.failures = np.random.default_rng((seed, 2, restart))
+            self.method = np.random.default_rng((seed, 4, restart))
+
+
+def make(case: Case, compat: bool, draws: Draws) -> averaging.Averager:
+    """The method of a case, on new values."""
+    peers = case.grid.peers
+    values = draws.values.normal(0, 1, peers)
+    if case.method == "moshpit":
+        cells = np.arange(peers)
+        if compat:
+            cells = draws.placement.permutation(case.grid.cells)[:peers]
+        keys, losses = case.keys or "static", case.losses or "void"
+        return averaging.Moshpit(values, case.grid, cells, keys, losses, draws.method)
+    if case.method == "random":
+        size = min(peers, max(case.grid.sides))
+        return averaging.RandomGroups(values, size, case.losses or "void", draws.method)
+    if case.method == "allreduce":
+        return averaging.Allreduce(values)
+    if case.method == "gossip":
+        return averaging.RingMeans(values) if compat else averaging.Gossip(values)
+    return averaging.HopMeans(values) if compat else averaging.PushSum(values)
+
+
+@dataclass
+class Course:
+    """One restart: the error before the first round and after each."""
+
+    errors: list[float] = field(default_factory=list)
+    mean_error: float = 0.0
+
+    def rounds_to(self, target: float, most: int) -> int:
+        """The first round after which the error is below; `most` if none is."""
+        for rounds, error in enumerate(self.errors):
+            if error < target:
+                return rounds
+        return most
+
+
+def follow(case: Case, options: SimpleNamespace, restart: int) -> Course:
+    """One restart, until its error is small enough or its rounds are over."""
+    compat = options.paper_compat
+    draws = Draws(compat, options.seed, restart)
+    averager = make(case, compat, draws)
+    peers, mean = case.grid.peers, averager.mean()
+
+    def error() -> float:
+        centre = averager.values.mean() if compat else mean
+        return float(np.mean((averager.values - centre) ** 2))
+
+    course = Course([error()])
+    for round in range(options.rounds):
+        if course.errors[-1] < options.until:
+            break
+        there = draws.failures.uniform(0, 1, peers) >= case.p
+        averager.step(there, round + 1 if compat else round)
+        course.errors.append(error())
+    course.mean_error = abs(averager.mean() - mean)
+    return course
+
+
+def _mean_errors(courses: list[Course]) -> list[float]:
+    """The mean over the restarts after each round; those that have ended stay as they are."""
+    most = max(len(course.errors) for course in courses)
+    padded = [c.errors + [c.errors[-1]] * (most - len(c.errors)) for c in courses]
+    return [float(error) for error in np.mean(padded, axis=0)]
+
+
+def _rate(courses: list[Course], errors: list[float]) -> float | None:
+    """By how much the mean squared error shrinks in a round, before the first restart is below
+    1e-9; None if all it takes is one round."""
+    rounds = min(c.rounds_to(1e-9, len(c.errors)) for c in courses) - 1
+    if rounds < 1 or errors[0] == 0:
+        return None
+    return float((errors[rounds] / errors[0]) ** (1 / rounds))
+
+
+def row(case: Case, options: SimpleNamespace, courses: list[Course], seconds: float) -> report.Row:
+    """What came of the restarts of a case."""
+    errors = _mean_errors(courses)
+    found: report.Row = {
+        "peers": case.grid.peers,
+        "p": case.p,
+        "grid": str(case.grid),
+        "method": case.method,
+        "keys": case.keys,
+        "losses": case.losses,
+    }
+    for name, target in TARGETS.items():
+        found[name] = float(np.mean([c.rounds_to(target, options.rounds) for c in courses]))
+    found |= {
+        "finished": float(np.mean([c.errors[-1] < 1e-9 for c in courses])),
+        "rate": _rate(courses, errors),
+        "mean_error": max(course.mean_error for course in courses),
+        "errors": errors,
+        "restarts": len(courses),
+        "most_rounds": options.rounds,
+        "paper_compat": options.paper_compat,
+        "seed": options.seed,
+        "seconds": seconds,
+    }
+    return found
+
+
+def _losses(options: SimpleNamespace) -> str:
+    if not options.paper_compat:
+        return options.losses or "void"
+    if options.losses == "void":
+        raise ValueError("--losses: expected absent with --paper-compat, got void")
+    return "absent"
+
+
+def _keys(options: SimpleNamespace) -> list[str]:
+    if not options.paper_compat:
+        return options.keys or list(averaging.KEYS)
+    if options.keys not in (None, ["static"]):
+        raise ValueError(
+            f"--keys: expected static with --paper-compat, got {','.join(options.keys)}"
+        )
+    return ["static"]
+
+
+def cases(options: SimpleNamespace) -> list[Case]:
+    """All lines of the table; ValueError if one is impossible."""
+    largest = memory.most(lambda peers: BYTES_PER_PEER * peers, MOST_PEERS)
+    found = []
+    for peers in options.peers:
+        if not 1 <= peers <= largest:
+            raise ValueError(
+                f"--peers: expected 1 to {largest} (what the memory of this machine allows), "
+                f"got {peers}"
+            )
+        for grid in (Grid(sides, peers) for sides in options.grid):
+            if options.paper_compat and "moshpit" in options.methods and grid.cells > MOST_PEERS:
+                raise ValueError(
+                    f"--grid: expected at most {MOST_PEERS} cells with --paper-compat, got {grid}"
+                )
+            for p in options.p:
+                for method in options.methods:
+                    grouped = method in ("moshpit", "random")
+                    losses = _losses(options) if grouped else None
+                    keys = _keys(options) if method == "moshpit" else [None]
+                    found += [Case(grid, p, method, key, losses) for key in keys]
+    return found
+
+
+def run(options: SimpleNamespace) -> list[report.Row]:
+    """Every case with all its restarts; the rows."""
+    if not 0 < options.until <= 1e-9:
+        raise ValueError(f"--until: expected above 0, at most 1e-9, got {options.until:g}")
+    todo = cases(options)
+    steps = [(case, k) for case in todo for k in range(options.restarts)]
+    courses: dict[int, list[Course]] = {}
+    seconds: dict[int, float] = {}
+    for case, restart in report.progress(steps, True, "sim moshpit"):
+        began = time.perf_counter()
+        courses.setdefault(id(case), []).append(follow(case, options, restart))
+        seconds[id(case)] = seconds.get(id(case), 0) + time.perf_counter() - began
+    return [row(case, options, courses[id(case)], seconds[id(case)]) for case in todo]
+
+
+NAMES = {
+    "moshpit": "Moshpit",
+    "allreduce": "all-reduce with restarts",
+    "gossip": "gossip, ring",
+    "pushsum": "push-sum",
+    "random": "random groups",
+}
+
+# Of the curves, the same in every picture of one grid.
+COLORS = {
+    ("moshpit", "static"): "C0",
+    ("moshpit", "dynamic"): "C1",
+    ("allreduce", None): "C2",
+    ("gossip", None): "C3",
+    ("pushsum", None): "C4",
+    ("random", None): "C5",
+}
+
+
+def _short(grid: str) -> str:
+    """4x4x4x4 as 4^4."""
+    sides = grid.split("x")
+    return f"{sides[0]}^{len(sides)}" if len(sides) > 2 and len(set(sides)) == 1 else grid
+
+
+def _label(row: report.Row, rows: list[report.Row]) -> str:
+    label = NAMES[row["method"]]
+    if len({other["keys"] for other in rows if other["keys"]}) > 1 and row["keys"]:
+        label += f", {row['keys']} keys"
+    if len({other["grid"] for other in rows}) > 1:
+        label += f", {_short(row['grid'])}"
+    return label
+
+
+def _panel(axes: Any, rows: list[report.Row], every: list[report.Row]) -> None:
+    """Curves of one number of peers and one p."""
+    several = len({row["grid"] for row in every}) > 1
+    for row in rows:
+        errors = np.maximum(row["errors"], 1e-16)
+        how: dict[str, Any] = {"marker": ".", "markersize": 4, "label": _label(row, every)}
+        how["linestyle"] = "-" if row["method"] == "moshpit" else "--"
+        how["color"] = None if several else COLORS[row["method"], row["keys"]]
+        plots.course(axes, [range(len(errors))], [errors], **how)
+    axes.set_title(f"{rows[0]['peers']} peers, p = {rows[0]['p']:g}", fontsize=9)
+    axes.label_outer()
+
+
+def plot(rows: list[report.Row], title: str, path: str) -> None:
+    """The mean squared error over the rounds: a panel for each number of peers and each p."""
+    together: dict[tuple[int, float], list[report.Row]] = {}
+    for row in rows:
+        together.setdefault((row["peers"], row["p"]), []).append(row)
+    chances = len({p for _, p in together})
+    sizes = len(together) // chances
+    how: dict[str, Any] = {"sharex": True, "sharey": True, "dpi": 130 if len(together) < 8 else 90}
+    size = 1.2 + 3.2 * chances, 1.4 + 2.5 * sizes
+    with plots.picture(path, title, sizes, chances, size, **how) as panels:
+        for axes, here in zip(panels.flat, together.values()):
+            _panel(axes, here, rows)
+        panels[-1][0].set_xlabel("rounds")
+        panels[-1][0].set_ylabel("variance" if rows[0]["paper_compat"] else "squared error")
+        plots.legend_below(panels, max(2, chances))
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``sim moshpit``."""
+    rows = run(options)
+    doc = report.document("sim moshpit", max(options.peers), rows)
+    report.write(options.json, doc, rows, COLUMNS)
+    if options.plot:
+        grids = ", ".join(dict.fromkeys(_short(row["grid"]) for row in rows))
+        times = "1 restart" if options.restarts == 1 else f"{options.restarts} restarts"
+        how = ", as the paper counts" if options.paper_compat else ""
+        plot(rows, f"grid {grids}, {times}{how}", options.plot)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Skewed arrival in virtual time: the rows of ``bench skew`` for any number of ranks.
+
+Source: Li et al., PPoPP 2020, section 6.1 (the microbenchmark).
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..._core.ffi import check, ffi, lib
+from .. import memory, report, skewed
+from ..report import plots
+from . import network
+
+COLUMNS = (
+    "collective",
+    "ranks",
+    "bytes",
+    "latency_us_avg",
+    "latency_us_p50",
+    "latency_us_p99",
+    "latency_us_max",
+    "activation_us",
+    "active_mean",
+    "speedup_vs_mpi",
+    "limit_us",
+    "speedup_vs_limit",
+    "wrong",
+)
+MOST_RANKS = 1 << 20
+
+
+def _policy(collective: str) -> str:
+    """What is simulated: MPI_Allreduce is an allreduce of all, by recursive doubling."""
+    return "full" if collective == "mpi" else collective
+
+
+def _parameters(options: SimpleNamespace, collective: str, ranks: int) -> tuple[Any, Any]:
+    skew = ffi.new("pcoll_skew *")
+    skew.ranks = ranks
+    skew.count = options.count
+    skew.skew = options.skew_ms * 1e6
+    skew.seed = options.seed
+    network.fill(skew.network, options.loggp, options.latency)
+    handle = ffi.new("pcoll_options *")
+    check(lib.pcoll_policy_parse(_policy(collective).encode(), ffi.addressof(handle, "policy")))
+    handle.late = getattr(lib, f"PCOLL_LATE_{options.late.upper()}")
+    handle.history = 1
+    handle.domain = lib.PCOLL_DOMAIN_RANK
+    handle.seed = options.seed
+    return skew, handle
+
+
+def check_ranks(options: SimpleNamespace) -> None:
+    """Raises ValueError if a number of ranks is beyond what memory allows, with the most."""
+    bytes_ = ffi.new("uint64_t *")
+
+    def needed(ranks: int) -> int:
+        skew, handle = _parameters(options, "full", ranks)
+        check(lib.pcoll_skew_memory(skew, handle, bytes_))
+        return int(bytes_[0])
+
+    largest = memory.most(needed, MOST_RANKS)
+    if largest == 0:
+        raise ValueError(
+            f"--count: the memory of this machine does not hold one rank with {options.count}"
+        )
+    for ranks in options.ranks:
+        if not 1 <= ranks <= largest:
+            raise ValueError(
+                f"--ranks: expected 1 to {largest} (what the memory of this machine allows with "
+                f"--count {options.count}), got {ranks}"
+            )
+
+
+class Run:
+    """One collective on simulated ranks."""
+
+    def __init__(self, options: SimpleNamespace, collective: str, ranks: int) -> None:
+        self._run = ffi.new("pcoll_skew_run **")
+        self._latency = np.zeros(ranks)
+        check(lib.pcoll_skew_create(*_parameters(options, collective, ranks), self._run))
+
+    def iterate(self) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Any]:
+        """Latency of each rank in nanoseconds, and the C struct pcoll_skew_result."""
+        result = ffi.new("pcoll_skew_result *")
+        pointer = ffi.cast("double *", self._latency.ctypes.data)
+        check(lib.pcoll_skew_iterate(self._run[0], pointer, result))
+        return self._latency.copy(), result
+
+    def free(self) -> None:
+        """Idempotent."""
+        lib.pcoll_skew_free(self._run)
+
+
+def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.Row:
+    run = Run(options, collective, ranks)
+    try:
+        steps = range(options.iters)
+        seen = [run.iterate() for _ in report.progress(steps, True, f"{collective} {ranks}")]
+    finally:
+        run.free()
+    latency = np.concatenate([each for each, _ in seen]) / 1e3
+    results = [result for _, result in seen]
+    activates = _policy(collective) != "full"
+    row = skewed.row(
+        collective,
+        ranks,
+        options.count,
+        latency,
+        [r.active for r in results],
+        domain="rank",
+        algorithm=options.algorithm,
+        limit=skewed.limit_us(collective, ranks, options.skew_ms * 1e3),
+        wrong=sum(int(r.wrong) for r in results) if options.late == "drop" else None,
+    )
+    row["latency_us_max"] = float(latency.max())
+    row["activation_us"] = (
+        float(np.mean([r.activation for r in results])) / 1e3 if activates else None
+    )
+    row["messages"] = float(np.mean([r.messages for r in results]))
+    row["loggp"], row["latency"] = str(options.loggp), str(options.latency)
+    return row
+
+
+def run(options: SimpleNamespace) -> list[report.Row]:
+    """Simulate every collective with every number of ranks; the rows."""
+    check_ranks(options)
+    rows = []
+    for ranks in options.ranks:
+        together = [_simulate(options, name, ranks) for name in options.collectives]
+        skewed.compare(together)
+        rows += together
+    return rows
+
+
+def _name(row: report.Row) -> str:
+    return str(row["collective"]).replace("mpi", "MPI_Allreduce (simulated)")
+
+
+def plot_growth(rows: list[report.Row], title: str, path: str) -> None:
+    """The longest latency of each collective over the number of ranks."""
+    with plots.picture(path, title) as panels:
+        axes = panels[0, 0]
+        plots.lines(axes, rows, "ranks", "latency_us_max", _name)
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("ranks")
+        axes.set_ylabel("latency of the last rank (µs)")
+        axes.set_ylim(0)
+
+
+def main(options: SimpleNamespace) -> None:
+    """The command ``sim skew``."""
+    rows = run(options)
+    doc = report.document("sim skew", max(options.ranks), rows)
+    report.write(options.json, doc, rows, COLUMNS)
+    if not options.plot:
+        return
+    where = f"simulated, {options.skew_ms:g} ms apart, LogGP {options.loggp}"
+    if len(options.ranks) == 1:
+        skewed.plot(rows, f"{options.ranks[0]} ranks, {where}", options.plot)
+    else:
+        plot_growth(rows, where, options.plot)

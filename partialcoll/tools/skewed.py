@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What measuring skewed arrival and simulating it have in common: columns, limits, picture."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from . import report
+from .report import plots
+
+COLUMNS = (
+    "collective",
+    "domain",
+    "ranks",
+    "bytes",
+    "latency_us_avg",
+    "latency_us_p50",
+    "latency_us_p99",
+    "active_mean",
+    "speedup_vs_mpi",
+    "limit_us",
+    "speedup_vs_limit",
+    "wrong",
+)
+
+
+def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
+    """The least mean latency that arithmetic allows, in microseconds.
+
+    Who arrives before rank q, the one that starts the round, waits for it: that is q (q+1) / (2P)
+    skews on average for a known q. mpi, full: q is P-1. quorum: Q-1. majority, first_of, last_of:
+    drawn, so the mean over the draws. solo: nobody is waited for, so there is no bound but the
+    work itself (None); nor is there one that does not depend on the past with modifiers.
+    """
+
+    def waiting_for(rank: int) -> float:
+        return rank * (rank + 1) / (2 * ranks) * skew_us
+
+    if collective in ("mpi", "full"):
+        return waiting_for(ranks - 1)
+    name, _, argument = collective.partition(":")
+    if name == "solo" or "," in collective:
+        return None
+    if name == "quorum":
+        whole = argument.isdigit()
+        return waiting_for((int(argument) if whole else math.ceil(float(argument) * ranks)) - 1)
+    drawn = 1 if name == "majority" else int(argument)
+    # If q starts the round, the other drawn ranks are all after it; for last_of all before it.
+    others = [q if name == "last_of" else ranks - 1 - q for q in range(ranks)]
+    ways = [math.comb(n, drawn - 1) for n in others]
+    return sum(w * waiting_for(q) for q, w in enumerate(ways)) / sum(ways)
+
+
+def row(
+    collective: str,
+    ranks: int,
+    count: int,
+    latency_us: Any,
+    active: Any,
+    *,
+    domain: str,
+    algorithm: str,
+    limit: float | None,
+    wrong: int | None,
+) -> report.Row:
+    """What every row of an allreduce has, from its samples; the ratios are for `compare`."""
+    return {
+        "collective": collective,
+        "domain": domain,
+        "algorithm": algorithm,
+        "ranks": ranks,
+        "count": count,
+        "bytes": 4 * count,
+        "latency_us_avg": float(np.mean(latency_us)),
+        "latency_us_p50": float(np.percentile(latency_us, 50)),
+        "latency_us_p99": float(np.percentile(latency_us, 99)),
+        "active_mean": float(np.mean(active)),
+        "speedup_vs_mpi": None,
+        "limit_us": limit,
+        "speedup_vs_limit": None,
+        "bandwidth_gbs": None,
+        "busbw_gbs": None,
+        "wrong": wrong,
+    }
+
+
+def compare(rows: list[report.Row], by: str = "latency_us_avg") -> None:
+    """Fill in the ratios, of this field, of rows that were measured together."""
+    mpi = next((row[by] for row in rows if row["collective"] == "mpi"), None)
+    for row in rows:
+        own = row[by]
+        if mpi is not None and own > 0:
+            row["speedup_vs_mpi"] = mpi / own
+        if row["limit_us"] and own > 0:
+            row["speedup_vs_limit"] = row["limit_us"] / own
+
+
+def label(row: report.Row, rows: list[report.Row], by: str = "collective") -> str:
+    """Of a row in a picture: with its domain, where that tells two rows apart."""
+    name = str(row[by]).replace("mpi", "MPI_Allreduce")
+    several = len({other["domain"] for other in rows} - {"-"}) > 1
+    return f"{name}\n{row['domain']}" if several and row["domain"] != "-" else name
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}×" if ratio < 1e5 else f"{ratio:.1e}×".replace("e+0", "e")
+
+
+def _latency_texts(rows: list[report.Row]) -> list[str]:
+    """Each row's latency, with its speedup where there is one."""
+    texts = []
+    for row in rows:
+        us, speedup = row["latency_us_avg"], row["speedup_vs_mpi"]
+        text = f"{us / 1000:.1f} ms" if us >= 1000 else f"{us:.3g} µs"
+        own = not speedup or row["collective"] == "mpi"
+        texts.append(text if own else f"{text}\n{_times(speedup)}")
+    return texts
+
+
+def plot(rows: list[report.Row], title: str, path: str) -> None:
+    """Latency (logarithmic) and active ranks of each collective, as bars."""
+    names = [label(row, rows) for row in rows]
+    colors = [plots.GRAY if row["collective"] == "mpi" else plots.BLUE for row in rows]
+    least = min((row["latency_us_avg"] for row in rows if row["latency_us_avg"]), default=1.0)
+    latency = [row["latency_us_avg"] or least / 2 for row in rows]  # a logarithm needs some
+    active = [row["active_mean"] for row in rows]
+    limits = [row["limit_us"] for row in rows]
+    size = max(9, 1.6 * len(rows)), 3.6
+    with plots.picture(path, title, columns=2, size=size) as panels:
+        left, right = panels[0]
+        plots.bars(left, names, latency, _latency_texts(rows), color=colors, limits=limits)
+        left.set_yscale("log")
+        left.set_ylabel("average latency (µs)")
+        left.set_ylim(min(latency) / 2, max(latency) * 3 * (max(latency) / min(latency)) ** 0.1)
+        left.plot([], [], ":", color=plots.INK, label="limit by arithmetic")
+        left.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 0.99))
+        plots.bars(right, names, active, [f"{each:.1f}" for each in active], color=colors)
+        right.set_ylabel("ranks in the sum (mean)")
+        right.set_ylim(0, rows[0]["ranks"] * 1.15)

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who averages with whom. Decisions only: nothing here communicates but `Available`, over a Board.
+
+`random`, `bipartite` and `hops` need nobody else: every rank draws for itself. `available` pairs
+ranks that are free at the same time, first in first out, as A2CiD2 does (Nabli et al., NeurIPS
+2023, section 4.1), but without a coordinator. Its protocol:
+
+The board is an array of n words and a counter, at one rank, changed by atomic operations only.
+Word i is 0, or the ticket with which rank i waits. Tickets are 1, 2, 3, ..., the counter's.
+
+Who writes what. Rank i alone makes its word not 0, and only while it is 0 (`_post`). Anybody may
+make it 0, and only by compare-and-swap against a ticket that was read: its owner to withdraw, a
+neighbor to take it. So each time that i waits ends exactly once: the one whose swap succeeds
+learns from it what happened, and the others learn that they were late.
+
+A rank that becomes free reads the board and takes the waiting neighbor with the oldest ticket.
+If none waits it draws a ticket, posts it, and reads again, now and in every later poll. If it
+finds its word 0, it was taken. If it finds a neighbor with an *older* ticket, it withdraws (if
+that fails, it was taken) and takes that one.
+
+Invariant: a rank takes another only while its own word is 0, and a rank whose word is 0 cannot be
+taken. So nobody both takes and is taken, and nobody is taken by two.
+
+Nobody waits for ever beside a waiting neighbor: of two that wait, the younger one's next poll
+sees the older and takes it. It must look in every poll, not only once after posting: a ticket is
+drawn before it is posted, so the older one may be posted last, after the other has looked; and it
+would not take a younger one. (That both look, and only for older ones, is what keeps them from
+withdrawing at the same time, for ever.)
+
+A stale read is harmless: words may be read one by one, at different times, and be old when they
+are used. A ticket that is gone, or was replaced by a newer one, makes the swap fail. One that was
+withdrawn and posted again in the meantime means what it meant: that rank waits. A rank draws a new
+ticket only after it has found somebody, was taken, or left, so one that withdrew in vain keeps its
+place. Words need to become visible some time, in no order among each other.
+
+Nobody blocks: a poll makes at most 4 reads and 8 other operations, whatever the others do. A rank
+that has gone away holds nothing that others need: a ticket drawn and not posted is waited for by
+nobody, and a posted one is taken once.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from .._core import checks
+from .topology import Topology
+
+
+class Pairing(ABC):
+    """Whom this rank averages with next, one call after the other.
+
+    Parameters
+    ----------
+    topology : Topology
+        Whose edges may be used; call t uses those of round t if it is time-varying.
+    rank : int
+        The caller's.
+    seed : int
+        Two runs with the same seed make the same choices on every rank.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, topology: Topology, rank: int, *, seed: int = 0) -> None:
+        self.topology = checks.instance("topology", topology, Topology, "a Topology")
+        self.rank = checks.integer("rank", rank, 0, topology.n - 1)
+        try:
+            self.seed = checks.integer("seed", seed, 0)
+        except TypeError as error:
+            raise ValueError(*error.args) from None
+        self._calls = 0
+
+    @abstractmethod
+    def next_peer(self) -> int | None:
+        """Whom to average with now; None: nobody, go on without."""
+
+
+class Random(Pairing):
+    """A neighbor drawn by weight, uniformly where all weights are 1.
+
+    Source: Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML
+    2018, algorithm 1.
+    """
+
+    name = "random"
+
+    def __init__(self, topology: Topology, rank: int, *, seed: int = 0) -> None:
+        super().__init__(topology, rank, seed=seed)
+        self._draws = np.random.default_rng([self.seed, self.rank])
+
+    def next_peer(self) -> int | None:
+        """A neighbor; None if there is none."""
+        self._calls += 1
+        return self.topology.choose(self.rank, self._draws.random(), round=self._calls - 1)
+
+
+class Bipartite(Random):
+    """Active ranks choose among passive neighbors; passive ones never choose.
+
+    Where both sides of an averaging take part this keeps them from waiting for each other in a
+    circle. Averaging over RMA waits for nobody and does not need it: it is here for comparison.
+    The topology must be bipartite; rank 0 is active. Source: ICML 2018 (see `Random`), section
+    3.3.1.
+    """
+
+    name = "bipartite"
+
+    def __init__(self, topology: Topology, rank: int, *, seed: int = 0) -> None:
+        super().__init__(topology, rank, seed=seed)
+        self.active = topology.side(rank) == 0
+
+    def next_peer(self) -> int | None:
+        """A passive neighbor; None on passive ranks."""
+        return super().next_peer() if self.active else None
+
+
+class Hops(Pairing):
+    """Call t: the rank that is 2^k further on the ring, k = t mod ceil(log2 n).
+
+    Needs a topology with these edges, as `exponential` and `complete` have them. The seed makes no
+    difference. Source: ICML 2018 (see `Random`), section 3.3.2, where it makes log n steps from
+    any rank to any other.
+    """
+
+    name = "hops"
+
+    def __init__(self, topology: Topology, rank: int, *, seed: int = 0) -> None:
+        super().__init__(topology, rank, seed=seed)
+        n = topology.n
+        self._peers = [(self.rank + (1 << k)) % n for k in range((n - 1).bit_length())]
+        if not all(topology.has_edge(self.rank, peer) for peer in self._peers):
+            raise ValueError(
+                "topology: expected one with edges of 2^k hops on the ring (exponential, "
+                f"complete), got {topology!r}"
+            )
+
+    def next_peer(self) -> int | None:
+        """The next hop's rank; None for one rank alone."""
+        if not self._peers:
+            return None
+        self._calls += 1
+        return self._peers[(self._calls - 1) % len(self._peers)]
+
+
+class Board(Protocol):
+    """What `Available` needs: n words and a counter that all ranks share, 0 at first.
+
+    Every operation is atomic on each word that it touches; nothing more is asked.
+    """
+
+    def read_all(self) -> npt.NDArray[Any]:
+        """A copy of the n words; not necessarily all of the same moment."""
+
+    def compare_and_swap(self, index: int, expected: int, desired: int) -> int:
+        """Word `index` becomes `desired` if it is `expected`. Returns what it was."""
+
+    def fetch_add(self, delta: int) -> int:
+        """Adds to the counter. Returns what it was."""
+
+
+class LocalBoard:
+    """A Board in the memory of one process, for one thread: for simulated ranks."""
+
+    def __init__(self, n: int) -> None:
+        self._words = np.zeros(n, dtype=np.int64)
+        self._counter = 0
+
+    def read_all(self) -> npt.NDArray[Any]:
+        """A copy of the n words."""
+        return self._words.copy()
+
+    def compare_and_swap(self, index: int, expected: int, desired: int) -> int:
+        """Word `index` becomes `desired` if it is `expected`. Returns what it was."""
+        old = int(self._words[index])
+        if old == expected:
+            self._words[index] = desired
+        return old
+
+    def fetch_add(self, delta: int) -> int:
+        """Adds to the counter. Returns what it was."""
+        self._counter += delta
+        return self._counter - delta
+
+
+class Taken(enum.Enum):
+    """The type of `TAKEN`."""
+
+    TAKEN = "taken"
+
+
+TAKEN = Taken.TAKEN
+"""Somebody took this rank and averages with it; there is nothing left for it to do."""
+
+
+@dataclass(frozen=True)
+class ReadAll:
+    """Board.read_all, as an operation that `Available.steps` asks for."""
+
+
+@dataclass(frozen=True)
+class CompareAndSwap:
+    """Board.compare_and_swap, as an operation."""
+
+    index: int
+    expected: int
+    desired: int
+
+
+@dataclass(frozen=True)
+class FetchAdd:
+    """Board.fetch_add, as an operation."""
+
+    delta: int
+
+
+Operation = Union[ReadAll, CompareAndSwap, FetchAdd]
+Outcome = Union[int, Taken, None]
+Steps = Generator[Operation, Any, Outcome]
+
+
+def perform(board: Board, operation: Operation) -> Any:
+    """Carry one operation out."""
+    if isinstance(operation, ReadAll):
+        return board.read_all()
+    if isinstance(operation, FetchAdd):
+        return board.fetch_add(operation.delta)
+    return board.compare_and_swap(operation.index, operation.expected, operation.desired)
+
+
+class Available(Pairing):
+    """The free neighbor that waits longest; first in, first out. The head of the file says how.
+
+    Call `poll` when the rank is free and has averagings to make, again and again until it
+    answers; `leave` when it has none left. The seed makes no difference.
+
+    Attributes
+    ----------
+    waiting : bool
+        Has it a ticket on the board, as far as it knows?
+    taken : int
+        How often somebody else took this rank.
+    """
+
+    name = "available"
+    _SCANS: ClassVar[int] = 4
+
+    def __init__(self, topology: Topology, rank: int, board: Board, *, seed: int = 0) -> None:
+        super().__init__(topology, rank, seed=seed)
+        self._board = board
+        self._ticket = 0  # 0: not drawn since the last time that it found somebody
+        self.waiting = False
+        self.taken = 0
+
+    def next_peer(self) -> int | None:
+        """`poll`, for those who need not know whether they were taken (`taken` counts that)."""
+        outcome = self.poll()
+        return outcome if isinstance(outcome, int) else None
+
+    def poll(self) -> Outcome:
+        """A rank: average with it. TAKEN: somebody does with this one. None: wait, poll again."""
+        return self._run(self.steps())
+
+    def leave(self) -> Outcome:
+        """Wait no longer. TAKEN if somebody took this rank before that, else None."""
+        return self._run(self.leaving())
+
+    def _run(self, steps: Steps) -> Outcome:
+        try:
+            operation = next(steps)
+            while True:
+                operation = steps.send(perform(self._board, operation))
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+    def steps(self) -> Steps:
+        """One poll as a generator: it yields operations and is sent their results."""
+        for _ in range(self._SCANS):
+            words = yield ReadAll()
+            if self.waiting and not words[self.rank]:
+                return self._end(TAKEN)
+            target = self._oldest(words)
+            if target is None:
+                if self.waiting:
+                    return None
+                yield from self._post()
+                continue
+            if self.waiting and not (yield from self._withdraw()):
+                return self._end(TAKEN)
+            ticket = int(words[target])
+            if (yield CompareAndSwap(target, ticket, 0)) == ticket:
+                return self._end(target)
+        # Others were quicker each time: wait for the next poll, on the board.
+        if not self.waiting:
+            yield from self._post()
+        return None
+
+    def leaving(self) -> Steps:
+        """`leave` as a generator, as `steps` is `poll`."""
+        if self.waiting and not (yield from self._withdraw()):
+            return self._end(TAKEN)
+        return self._end(None)
+
+    def _oldest(self, words: npt.NDArray[Any]) -> int | None:
+        """The neighbor that waits longest; while this rank waits, one that waits longer."""
+        limit = self._ticket if self.waiting else 0
+        waiting = sorted((int(words[i]), int(i)) for i in np.flatnonzero(words))
+        for ticket, i in waiting:
+            if limit and ticket >= limit:
+                return None
+            if i != self.rank and self._may_meet(i):
+                return i
+        return None
+
+    def _may_meet(self, other: int) -> bool:
+        return self.topology.has_edge(self.rank, other) or self.topology.has_edge(other, self.rank)
+
+    def _post(self) -> Generator[Operation, Any, None]:
+        if not self._ticket:
+            self._ticket = (yield FetchAdd(1)) + 1
+        yield CompareAndSwap(self.rank, 0, self._ticket)
+        self.waiting = True
+
+    def _withdraw(self) -> Generator[Operation, Any, bool]:
+        """False if somebody has taken this rank."""
+        own: bool = (yield CompareAndSwap(self.rank, self._ticket, 0)) == self._ticket
+        self.waiting = False
+        return own
+
+    def _end(self, outcome: Outcome) -> Outcome:
+        self._ticket, self.waiting = 0, False
+        self.taken += outcome is TAKEN
+        return outcome
+
+
+NAMES = ("random", "bipartite", "hops", "available")
+
+
+def make(
+    name: str, topology: Topology, rank: int, *, seed: int = 0, board: Board | None = None
+) -> Pairing:
+    """The pairing of that name, for one rank.
+
+    `board` is needed for "available", and shared by all ranks. Raises ValueError, naming
+    ``pairing``, for any other name.
+    """
+    simple: dict[str, type[Pairing]] = {kind.name: kind for kind in (Random, Bipartite, Hops)}
+    if name in simple:
+        return simple[name](topology, rank, seed=seed)
+    if name != "available":
+        raise ValueError(f"pairing: expected one of {', '.join(NAMES)}, got {name!r}")
+    if board is None:
+        raise ValueError("board: expected one for the pairing 'available', got None")
+    return Available(topology, rank, board, seed=seed)

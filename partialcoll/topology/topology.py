@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topologies: who may average with whom, and how fast a graph mixes.
+
+A topology is an object, its text, or a networkx graph; all are accepted wherever one is expected.
+
+>>> t = Topology.make("exponential", 8)
+>>> t.neighbors(0)
+(1, 2, 4, 6, 7)
+>>> round(t.chi1(), 4), round(t.chi2(), 4)
+(1.5, 0.9637)
+>>> Topology.make("torus:4x2", 8)
+Topology('torus:4x2', n=8)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._core import checks
+from .._core.renamed import renamed_method
+from . import named_graphs as named
+from . import spectrum
+from .graph import Floats, Graph, Ints, Offsets, merged
+from .text import parse
+
+if TYPE_CHECKING:
+    import networkx
+
+
+@dataclass(frozen=True)
+class A2CiD2:
+    """The parameters of A2CiD2's two updates, for one topology and one rate.
+
+    Between two events of a rank x and its momentum x~ relax towards each other with rate `eta` per
+    unit of time; an averaging of ranks i and j with m = x_i - x_j subtracts alpha m from x_i
+    and alpha_tilde m from x~_i. Source: Nabli et al., NeurIPS 2023, (4) and proposition 3.6.
+    """
+
+    eta: float
+    alpha: float
+    alpha_tilde: float
+
+    @property
+    def accelerated(self) -> bool:
+        """False for plain averaging: no mixing, and x~ follows x."""
+        return self.eta > 0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Topology:
+    """A graph on n ranks: which pairs may average, with weights; fixed, or changing by round.
+
+    Make one with `Topology.make` or a constructor named after the graph (`ring`, `complete`,
+    `exponential`, `torus`, `star`, `hypercube`, `random_regular`, `bipartite_ring`, the directed
+    `directed_exponential` and `one_peer_exponential`, `from_networkx`, `time_varying`). It does
+    not change; compare, hash and print it freely. Equal ones have the same edges in every round; a
+    copy by way of networkx, which keeps edges one by one, is not equal to a ring that does not.
+
+    Weights are relative: a rank that chooses takes a neighbor with a probability proportional
+    to the weight of the edge. A directed edge leads from who chooses (or sends) to who is chosen.
+
+    Attributes
+    ----------
+    n : int
+        Ranks.
+    text : str
+        The name, as `make` takes it; of a graph of one's own "custom".
+    """
+
+    n: int
+    text: str
+    _graphs: tuple[Graph, ...]
+
+    @classmethod
+    def make(cls, topology: Topology | str | networkx.Graph, n: int) -> Topology:
+        """The topology of n ranks that an object, a text or a networkx graph describes.
+
+        Texts are ``name[:argument][,key=value]``, as in "ring", "torus:4x8",
+        "random_regular:4,seed=1"; docs/topologies.md lists them. Raises TypeError or ValueError,
+        naming ``topology``, for anything else and for a graph of another number of ranks.
+        """
+        n = _ranks(n)
+        if isinstance(topology, str):
+            name, arguments = parse(topology)
+            made: Topology = getattr(cls, name)(n, **arguments)
+            return made
+        if not isinstance(topology, Topology):
+            topology = cls.from_networkx(topology)
+        if topology.n != n:
+            raise ValueError(f"topology: expected one of {n} ranks, got one of {topology.n}")
+        return topology
+
+    @classmethod
+    def ring(cls, n: int) -> Topology:
+        """Every rank has two neighbors, r - 1 and r + 1."""
+        return cls(_ranks(n), "ring", (named.circulant(n, [1, -1], once=True),))
+
+    @classmethod
+    def bipartite_ring(cls, n: int) -> Topology:
+        """A ring of an even number of ranks, in which even and odd ones alternate.
+
+        For the pairing `bipartite`. Source: Lian et al., "Asynchronous Decentralized Parallel
+        Stochastic Gradient Descent", ICML 2018, sections 3.3.1 and 3.3.2.
+        """
+        if _ranks(n) % 2 and n > 1:
+            raise ValueError(f"topology: bipartite_ring expected an even number of ranks, got {n}")
+        return cls(n, "bipartite_ring", (named.circulant(n, [1, -1], once=True),))
+
+    @classmethod
+    def complete(cls, n: int) -> Topology:
+        """Everybody is everybody's neighbor."""
+        return cls(_ranks(n), "complete", (named.circulant(n, range(1, n), once=True),))
+
+    @classmethod
+    def exponential(cls, n: int) -> Topology:
+        """Neighbors at r + 2^k and r - 2^k for every 2^k below n, on the ring.
+
+        Where two of these are the same rank, the edge has their weights together: half way
+        round at n = 8 it has weight 2. Source: ICML 2018 (see `bipartite_ring`), section 3.3.2.
+        """
+        hops = named.powers(_ranks(n))
+        return cls(n, "exponential", (named.circulant(n, [s * h for h in hops for s in (1, -1)]),))
+
+    @classmethod
+    def directed_exponential(cls, n: int) -> Topology:
+        """Rank r sends to r + 2^k for every 2^k below n.
+
+        Source: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML
+        2019, appendix A.
+        """
+        return cls(
+            _ranks(n),
+            "directed_exponential",
+            (named.circulant(n, named.powers(n), directed=True),),
+        )
+
+    @classmethod
+    def one_peer_exponential(cls, n: int) -> Topology:
+        """In round t rank r sends to r + 2^k alone, k = t mod ceil(log2 n): time-varying.
+
+        For n a power of two a period of exact averagings is an average over all ranks. Source:
+        ICML 2019 (see `directed_exponential`), appendix A; Ying et al., NeurIPS 2021, section 4.
+        """
+        graphs = [named.circulant(n, [hop], directed=True) for hop in named.powers(_ranks(n))]
+        return cls(n, "one_peer_exponential", tuple(graphs) or (named.circulant(n, []),))
+
+    @classmethod
+    def torus(cls, n: int, shape: Iterable[int] | None = None) -> Topology:
+        """A grid that closes up in every direction; ranks are numbered row by row.
+
+        Parameters
+        ----------
+        shape : sequence of int, optional
+            The sides, whose product is n; any number of them. Without it two sides, as equal as
+            possible (for a prime n one of them is 1, which makes a ring). A side of 2 has one
+            edge, not two.
+        """
+        n = _ranks(n)
+        if shape is None:
+            return cls(n, "torus", (named.grid(n, named.squarest(n)),))
+        sides = [checks.integer("shape", side) for side in shape]
+        return cls(n, "torus:" + "x".join(map(str, sides)), (named.grid(n, sides),))
+
+    @classmethod
+    def hypercube(cls, n: int) -> Topology:
+        """Neighbors differ in one bit of their numbers; n is a power of two."""
+        bits = _ranks(n).bit_length() - 1
+        if n != 1 << bits:
+            raise ValueError(f"topology: hypercube expected a power of two of ranks, got {n}")
+        weights = {1 << bit: 1.0 for bit in range(bits)}
+        return cls(n, "hypercube", (Offsets([2] * bits, weights, False),))
+
+    @classmethod
+    def star(cls, n: int) -> Topology:
+        """Rank 0 is everybody's only neighbor."""
+        return cls(_ranks(n), "star", (named.star(n),))
+
+    @classmethod
+    def random_regular(cls, n: int, degree: int, *, seed: int = 0) -> Topology:
+        """A connected graph in which all have `degree` neighbors, drawn uniformly.
+
+        Drawn by networkx: the same for the same seed and version of networkx.
+        """
+        degree, seed = checks.integer("degree", degree), checks.integer("seed", seed)
+        text = f"random_regular:{degree}" + (f",seed={seed}" if seed else "")
+        return cls(_ranks(n), text, (named.random_regular(n, degree, seed),))
+
+    @classmethod
+    def from_networkx(cls, graph: networkx.Graph) -> Topology:
+        """A graph of one's own, directed or not.
+
+        Its nodes are the ranks 0 to n - 1, the attribute ``weight`` of an edge its weight (1
+        where there is none); parallel edges of a multigraph add up. Raises TypeError for what is
+        no networkx graph and ValueError for other nodes, loops, or weights that are not positive.
+        """
+        import networkx
+
+        if not isinstance(graph, networkx.Graph):
+            raise TypeError(
+                "topology: expected a Topology, a string or a networkx graph, got "
+                f"{type(graph).__name__}"
+            )
+        return cls(graph.number_of_nodes(), "custom", (named.imported(graph),))
+
+    @classmethod
+    def time_varying(cls, rounds: Iterable[Topology]) -> Topology:
+        """A cycle of topologies of the same ranks: round t uses number t mod their number."""
+        members = tuple(rounds)
+        if not members or not all(isinstance(member, Topology) for member in members):
+            raise TypeError("rounds: expected one topology or more, got something else")
+        if len({member.n for member in members}) > 1:
+            raise ValueError(
+                "rounds: expected topologies of the same number of ranks, got "
+                f"{sorted({member.n for member in members})}"
+            )
+        if len(members) == 1:
+            return members[0]
+        text = "custom:" + "+".join(member.text for member in members)
+        graphs = tuple(graph for member in members for graph in member._graphs)
+        return cls(members[0].n, text, graphs)
+
+    @property
+    def period(self) -> int:
+        """After how many rounds the graphs repeat; 1 for a static topology."""
+        return len(self._graphs)
+
+    def at(self, round: int) -> Topology:
+        """The static topology of a round; a static topology is that of every round."""
+        if self.period == 1:
+            return self
+        k = checks.integer("round", round) % self.period
+        return Topology(self.n, f"{self.text} in round {k}", (self._graphs[k],))
+
+    @property
+    def directed(self) -> bool:
+        """Do edges lead in one direction only?"""
+        return self._all.directed
+
+    def out_neighbors(self, rank: int) -> tuple[int, ...]:
+        """Whom a rank may choose, or sends to, ascending; in any round if it is time-varying."""
+        return tuple(self._all.row(self._rank(rank))[0].tolist())
+
+    def in_neighbors(self, rank: int) -> tuple[int, ...]:
+        """Who may choose this rank, or sends to it, ascending."""
+        return tuple(self._all.transposed().row(self._rank(rank))[0].tolist())
+
+    def neighbors(self, rank: int) -> tuple[int, ...]:
+        """Who shares an edge with a rank, in either direction, ascending."""
+        if not self.directed:
+            return self.out_neighbors(rank)
+        return tuple(sorted({*self.out_neighbors(rank), *self.in_neighbors(rank)}))
+
+    neighbours = renamed_method("neighbours", "neighbors")
+    in_neighbours = renamed_method("in_neighbours", "in_neighbors")
+    out_neighbours = renamed_method("out_neighbours", "out_neighbors")
+
+    def has_edge(self, source: int, target: int) -> bool:
+        """Is there an edge from one rank to another? Does not list the neighbors."""
+        return self._all.has(self._rank(source), self._rank(target))
+
+    def choose(self, rank: int, u: float, *, round: int = 0) -> int | None:
+        """An out-neighbor drawn by weight, or None if there is none.
+
+        u is uniform in [0, 1): the same u gives the same neighbor.
+        """
+        if not 0 <= u < 1:
+            raise ValueError(f"u: expected a number in [0, 1), got {u!r}")
+        return self._graphs[round % self.period].pick(self._rank(rank), u)
+
+    def edges(self) -> list[tuple[int, int, float]]:
+        """All edges as (source, target, weight); undirected ones once, source < target."""
+        sources, targets, weights = self._all.arcs()
+        arcs = zip(sources.tolist(), targets.tolist(), weights.tolist())
+        return sorted((i, j, w) for i, j, w in arcs if self.directed or i < j)
+
+    def to_networkx(self) -> networkx.Graph:
+        """A networkx Graph, if directed a DiGraph, with the weights as attribute ``weight``."""
+        import networkx
+
+        graph = networkx.DiGraph() if self.directed else networkx.Graph()
+        graph.add_nodes_from(range(self.n))
+        graph.add_weighted_edges_from(self.edges())
+        return graph
+
+    @cached_property
+    def is_connected(self) -> bool:
+        """Does every rank reach every other, over a period? (Strongly, where directed.)"""
+        graph = self._all
+        if isinstance(graph, Offsets) and len(graph.shape) == 1:
+            return math.gcd(graph.n, *graph.offsets.tolist()) == 1
+        import networkx
+
+        reaches = networkx.is_strongly_connected if self.directed else networkx.is_connected
+        return bool(reaches(self.to_networkx()))
+
+    @cached_property
+    def is_bipartite(self) -> bool:
+        """Can the ranks be divided into two sides such that every edge joins both?"""
+        return self._sides is not None
+
+    def side(self, rank: int) -> int:
+        """0 or 1: the side on which a rank is; 0 for the lowest of those that are connected.
+
+        Raises ValueError unless the topology is bipartite.
+        """
+        if self._sides is None:
+            raise ValueError(f"topology: expected a bipartite one, got {self!r}")
+        return int(self._sides[self._rank(rank)])
+
+    def edge_rates(self, rate: float = 1.0) -> Floats:
+        """Expected averagings of each edge per unit of time: an (n, n) symmetric matrix.
+
+        Each rank starts rate / 2 of them per unit of time and chooses by weight, so a rank takes
+        part in `rate` averagings, on average over the ranks; rate / d per edge of a d-regular
+        graph. Time-varying topologies: the mean over a period.
+        """
+        return spectrum.edge_rates(self._graphs, checks.number("rate", rate, above=0))
+
+    def laplacian(self, rate: float = 1.0) -> Floats:
+        """Lambda = sum over edges of lambda_ij (e_i - e_j)(e_i - e_j)^T, as an (n, n) matrix.
+
+        lambda_ij is `edge_rates`: averagings per unit of time, in which a rank takes one gradient
+        step. Source: Nabli et al., NeurIPS 2023, definition 3.1, (1).
+        """
+        return spectrum.laplacian(self._graphs, checks.number("rate", rate, above=0))
+
+    def chi1(self, rate: float = 1.0) -> float:
+        """1 / chi1 is the smallest eigenvalue of the Laplacian that is not zero.
+
+        0 for one rank; ValueError if the topology is not connected. Source: Nabli et al., (2).
+        """
+        return self._chi[0] / checks.number("rate", rate, above=0)
+
+    def chi2(self, rate: float = 1.0) -> float:
+        """Half the largest resistance of an edge: (e_i - e_j)^T Lambda^+ (e_i - e_j) / 2.
+
+        0 for one rank; ValueError if the topology is not connected. Source: Nabli et al., (3).
+        """
+        return self._chi[1] / checks.number("rate", rate, above=0)
+
+    def a2cid2(self, rate: float = 1.0, *, accelerated: bool = True) -> A2CiD2:
+        """The parameters of A2CiD2 at `rate` averagings per rank and gradient step.
+
+        eta = 1 / (2 sqrt(chi1 chi2)), alpha = 1/2, alpha_tilde = sqrt(chi1 / chi2) / 2; not
+        accelerated (and for one rank) eta = 0, alpha = alpha_tilde = 1/2. Source: Nabli et al.,
+        proposition 3.6.
+        """
+        one, two = self.chi1(rate), self.chi2(rate)
+        if not accelerated or self.n == 1:
+            return A2CiD2(0.0, 0.5, 0.5)
+        return A2CiD2(0.5 / math.sqrt(one * two), 0.5, 0.5 * math.sqrt(one / two))
+
+    def mixing_matrix(self) -> Floats:
+        """Metropolis weights W, (n, n), symmetric and doubly stochastic: x becomes W x.
+
+        W_ij = w_ij / (1 + max(s_i, s_j)) with s_i the sum of i's weights; the rest is W_ii.
+        Undirected static topologies only. Source: Xiao, Boyd, Kim, "Distributed average
+        consensus with least-mean-square deviation", J. Parallel Distrib. Comput. 2007, section 2.
+        """
+        if self.directed:
+            raise ValueError("mixing_matrix: expected an undirected topology, got a directed one")
+        return spectrum.mixing_matrix(self._static("mixing_matrix"))
+
+    def push_matrix(self) -> Floats:
+        """The (n, n) column-stochastic matrix of push-sum: x becomes P x, and so does w.
+
+        P_ji = w_ij / (1 + s_i) is the share that i sends to j, and 1 / (1 + s_i) the one that it
+        keeps. Static topologies only. Source: Assran et al., ICML 2019, algorithm 1.
+        """
+        return spectrum.push_matrix(self._static("push_matrix"))
+
+    def spectral_gap(self) -> float:
+        """1 - the second largest modulus of an eigenvalue of the mixing matrix, in [0, 1].
+
+        Of the push matrix where the topology is directed. The larger, the faster rounds of
+        averaging converge; 1 for one rank. Static topologies only.
+        """
+        return spectrum.spectral_gap(self._static("spectral_gap"))
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """63 bits that are equal on all ranks if they made the same topology."""
+        digest = hashlib.blake2b(repr(self._key).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    def __str__(self) -> str:
+        """The text, as `make` takes it."""
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Topology({self.text!r}, n={self.n})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Topology) else NotImplemented
+
+    def __hash__(self) -> int:
+        return self.fingerprint
+
+    @property
+    def _key(self) -> Any:
+        return (self.n, tuple(graph.key for graph in self._graphs))
+
+    @cached_property
+    def _all(self) -> Graph:
+        """The edges of all rounds."""
+        return merged(self._graphs)
+
+    @cached_property
+    def _chi(self) -> tuple[float, float]:
+        if not self.is_connected:
+            raise ValueError(f"topology: expected a connected one, got {self!r}")
+        return spectrum.chi(self._graphs)
+
+    @cached_property
+    def _sides(self) -> Ints | None:
+        """0 or 1 for each rank, or None if the graph is not bipartite."""
+        import networkx
+
+        graph = self.to_networkx().to_undirected()
+        sides = np.zeros(self.n, dtype=np.int64)
+        for part in networkx.connected_components(graph):
+            if not networkx.is_bipartite(graph.subgraph(part)):
+                return None
+            color = networkx.bipartite.color(graph.subgraph(part))
+            for rank in part:
+                sides[rank] = color[rank] ^ color[min(part)]
+        return sides
+
+    def _static(self, what: str) -> Graph:
+        if self.period > 1:
+            raise ValueError(
+                f"{what}: expected the topology of one round, as at(t) gives it, got one with "
+                f"{self.period}"
+            )
+        return self._graphs[0]
+
+    def _rank(self, rank: int) -> int:
+        return checks.integer("rank", rank, 0, self.n - 1)
+
+
+def _ranks(n: Any) -> int:
+    return checks.count("n", n)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a DistributedDataParallel must be like for the communication hook, and finding it.
+
+DDP tells its hook nothing but the bucket: which module it is of, and whether it communicates on
+its own besides, is for the DDP object to say. Whatever DDP waits for in every step would make
+everybody wait for the slowest again, quorum or not, so it is refused, with what to do.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+from mpi4py import MPI
+
+from ..errors import StateError
+from ._checks import check_model, check_parameter
+from .flat import Named
+
+DDP = torch.nn.parallel.DistributedDataParallel
+
+
+def find(state: Any) -> Any:
+    """The one DDP object that has this state in its hooks. StateError if there is no such."""
+    models = [thing for thing in gc.get_objects() if issubclass(type(thing), DDP)]
+    found = [model for model in models if holds(model, state)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise StateError(
+            f"PartialState: it is registered with {len(found)} DistributedDataParallel objects; "
+            "each needs one of its own"
+        )
+    raise StateError(
+        "PartialState: no DistributedDataParallel object with it was found; call "
+        "state.attach(ddp) after ddp.register_comm_hook(state, pct.partial_allreduce_hook)"
+    )
+
+
+def holds(ddp: Any, state: Any) -> bool:
+    """Is the state in the hooks of this DDP object?"""
+    hooks = vars(ddp).get("_comm_hooks", ())
+    return any(other is state for _, other in hooks)
+
+
+def check(ddp: Any, comm: MPI.Intracomm) -> None:
+    """Raises ValueError or TypeError for what would wait for everybody, or cannot work."""
+    if not isinstance(ddp, DDP):
+        raise TypeError(
+            f"ddp: expected a torch.nn.parallel.DistributedDataParallel, got {type(ddp).__name__}"
+        )
+    ranks = ddp.process_group.size()
+    if ranks != comm.size:
+        raise ValueError(
+            f"DistributedDataParallel: its process group has {ranks} ranks, the communicator of "
+            f"pct.init() has {comm.size}; both must be of the same ranks"
+        )
+    if ddp.find_unused_parameters:
+        raise ValueError(
+            "DistributedDataParallel: find_unused_parameters=True makes every step wait for all "
+            "ranks (an allreduce of which parameters were used); make it with "
+            "find_unused_parameters=False, and with static_graph=True if some parameters are "
+            "never used, or add 0 * parameter.sum() to the loss for those that are used at times"
+        )
+    if ddp.broadcast_buffers and len(ddp.modules_buffers):
+        raise ValueError(
+            "DistributedDataParallel: broadcast_buffers=True, the default, makes every forward "
+            "pass wait for rank 0, since the model has buffers; make it with "
+            "broadcast_buffers=False (join() and average_parameters() average BatchNorm's)"
+        )
+    if getattr(ddp, "mixed_precision", None) is not None:
+        raise ValueError(
+            "DistributedDataParallel: mixed_precision= reduces other tensors than the "
+            "parameters'; use torch.autocast"
+        )
+    if getattr(ddp, "_delay_all_reduce_params", None):
+        raise ValueError(
+            "DistributedDataParallel: delay_all_reduce_named_params= is an allreduce that waits "
+            "for all ranks; leave it out"
+        )
+    if getattr(getattr(ddp, "_join_config", None), "enable", False):
+        raise ValueError(
+            "DistributedDataParallel: within ddp.join() every step waits for all ranks; use "
+            "state.join() for uneven data"
+        )
+    check_model(ddp.module)
+
+
+def parameters(ddp: Any, seen: list[torch.Tensor] | None) -> Named:
+    """Those that the buckets brought, or before the first of them those that will come, by name,
+    in the model's order (that of buckets changes). Raises TypeError for one that cannot work."""
+    known = {id(tensor) for tensor in seen or ()}
+    named = []
+    for name, parameter in ddp.module.named_parameters():
+        if seen is None:
+            ignored = ddp.parameters_to_ignore
+            wanted = parameter.requires_grad and not {name, f".{name}"} & set(ignored)
+        else:
+            wanted = id(parameter) in known
+        if wanted:
+            check_parameter(name, parameter)
+            named.append((name, parameter))
+    if len(named) < len(known):
+        raise StateError(
+            f"PartialState: {len(known) - len(named)} parameters in the buckets are not among the "
+            "model's; make the DistributedDataParallel again after replacing parameters"
+        )
+    return named

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes a replica, for a peer that needs it and for checkpoints.
+
+For a peer: parameters, the optimizer's state and groups, the attached schedulers. Tensors become
+arrays over their own memory, so that `pickle` with out-of-band buffers takes them as they are (see
+`partialcoll.StateExchange`); what numpy has no type for, bfloat16 above all, travels as its bits.
+Back: parameters are written in place, so gradients, views and references of users stay; the
+optimizer loads through its own `load_state_dict`. Bit for bit in both directions.
+
+For a checkpoint: an entry "partialcoll" in the state_dict: whose it is, how many rounds were
+applied, the schedulers attached, and the pending deposit, that is what this rank has deposited and
+no applied round has brought yet. The handle that holds it ends with the process; what is loaded is
+added to the first deposit, so no gradient is lost and none counted twice. Plain types and tensors
+only, so that `torch.load` takes it with ``weights_only=True``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from ..errors import StateError
+from .flat import Layout, Named
+
+KEY = "partialcoll"
+_FIELDS = ("size", "rank", "version", "updates", "strategy", "layout", "schedulers")
+# Integers of the same size carry the bits of what numpy does not have.
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def map_tree(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
+    """The same dicts, lists and tuples, with ``by(x)`` in place of each `x` of a kind."""
+    if isinstance(value, kind):
+        return by(value)
+    if type(value) is dict:
+        return {key: map_tree(item, kind, by) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map_tree(item, kind, by) for item in value)
+    return value
+
+
+# For a peer
+
+
+class Bits(NamedTuple):
+    """A tensor: its elements in the order of memory, their dtype, and which dimension of the
+    tensor each dimension of the array is."""
+
+    array: NDArray[Any]
+    dtype: str
+    order: tuple[int, ...]
+
+
+def pack(value: Any) -> Any:
+    """The same tree with each tensor as `Bits`, over the tensor's memory. Whoever keeps it beyond
+    the next step copies it; pickling does."""
+    return map_tree(value, torch.Tensor, _pack_tensor)
+
+
+def _pack_tensor(tensor: torch.Tensor) -> Any:
+    if tensor.layout != torch.strided:
+        return tensor
+    tensor, order = _in_order_of_memory(tensor.detach().cpu())
+    try:
+        array = tensor.numpy()
+    except TypeError:  # no such dtype there
+        array = tensor.view(_BITS[tensor.element_size()]).numpy()
+    return Bits(array, _name(tensor), order)
+
+
+def _in_order_of_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Dimensions by falling stride (channels_last and the like): no copy is made for pickle."""
+    dimensions = tuple(range(tensor.dim()))
+    if tensor.is_contiguous():
+        return tensor, dimensions
+    order = tuple(sorted(dimensions, key=lambda i: -tensor.stride()[i]))
+    dense = tensor.permute(order)
+    return (dense, order) if dense.is_contiguous() else (tensor.contiguous(), dimensions)
+
+
+def unpack(value: Any) -> Any:
+    """The tree with tensors again, over the arrays' memory where that can be written."""
+    return map_tree(value, Bits, _unpack_tensor)
+
+
+def _unpack_tensor(bits: Bits) -> torch.Tensor:
+    array = bits.array if bits.array.flags.writeable else bits.array.copy()
+    dense = torch.from_numpy(array).view(getattr(torch, bits.dtype))
+    return dense.permute(*np.argsort(bits.order).tolist()) if bits.order else dense
+
+
+def capture(
+    parameters: Named, optimizer: torch.optim.Optimizer, schedulers: Sequence[Any]
+) -> dict[str, Any]:
+    """What makes a replica; see `pack` for how long it is good."""
+    return {
+        "parameters": {name: pack(parameter) for name, parameter in parameters},
+        "optimizer": pack(optimizer.state_dict()),
+        "schedulers": [pack(scheduler.state_dict()) for scheduler in schedulers],
+    }
+
+
+def restore(
+    state: dict[str, Any],
+    parameters: Named,
+    optimizer: torch.optim.Optimizer,
+    schedulers: Sequence[Any],
+) -> None:
+    """Make this replica what `capture` saw. Takes the arrays over: they are no longer the
+    caller's. StateError if it is the state of another model."""
+    _check_same("parameters", list(state["parameters"]), [name for name, _ in parameters])
+    _check_same("schedulers attached", len(state["schedulers"]), len(schedulers))
+    with torch.no_grad():
+        for name, parameter in parameters:
+            parameter.copy_(unpack(state["parameters"][name]))
+    load_optimizer(optimizer, unpack(state["optimizer"]))
+    for scheduler, of_scheduler in zip(schedulers, state["schedulers"]):
+        scheduler.load_state_dict(unpack(of_scheduler))
+
+
+def _check_same(what: str, theirs: Any, own: Any) -> None:
+    if theirs != own:
+        raise StateError(f"the state of a peer: expected {what} {own}, got {theirs}")
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Its own `load_state_dict`, but the groups stay the same objects, since a user may hold
+    one, and all values stay what they are: that method makes tensors the parameters' dtype, and
+    takes texts in a tuple apart."""
+    groups = optimizer.param_groups
+    members = list(groups)
+    optimizer.load_state_dict({key: value for key, value in state.items() if key != KEY})
+    for old, new in zip(members, optimizer.param_groups):
+        values = dict(new)
+        old.clear()
+        old.update(values)
+    groups[:] = members
+    optimizer.param_groups = groups
+    _keep_values(optimizer, state["state"])
+
+
+def _keep_values(optimizer: torch.optim.Optimizer, saved: dict[Any, Any]) -> None:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, entries in saved.items():
+        if not isinstance(index, int) or not isinstance(entries, dict):
+            continue
+        loaded = optimizer.state[parameters[index]]
+        for key, value in entries.items():
+            if not isinstance(value, torch.Tensor):
+                loaded[key] = copy.deepcopy(value)
+            elif loaded[key].dtype != value.dtype:
+                loaded[key] = value.to(loaded[key].device)
+
+
+# The entry of a checkpoint
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def entry(comm: MPI.Intracomm, strategy: str) -> dict[str, Any]:
+    """That of a rank which has seen no round yet."""
+    who = {"size": comm.size, "rank": comm.rank, "strategy": strategy}
+    return {**who, "version": 0, "updates": 0, "pending": None, "layout": "", "schedulers": []}
+
+
+def by_dtype(flats: Sequence[torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
+    """A deposit: one flat tensor for each dtype, by its name; copies."""
+    return None if flats is None else {_name(flat): flat.clone() for flat in flats}
+
+
+def pending(saved: dict[str, Any], layout: Layout) -> list[torch.Tensor] | None:
+    """The deposit of an entry, in buffers of this layout; a copy."""
+    if saved["pending"] is None:
+        return None
+    return [saved["pending"][str(d).removeprefix("torch.")].clone() for d in layout.dtypes]
+
+
+def check_own(
+    saved: Any, rank: int, size: int, schedulers: Sequence[Any], more: Iterable[str]
+) -> None:
+    """Raises ValueError unless it is one of this rank, of as many ranks, with these fields."""
+    if not isinstance(saved, dict) or any(field not in saved for field in _FIELDS):
+        raise ValueError(f"state_dict: its entry {KEY!r} is none that state_dict() has written")
+    if any(field not in saved for field in more):
+        raise ValueError(
+            f"state_dict: it was written with the strategy {saved['strategy']}, which keeps other "
+            "things than this one; take that one, or the state without its entry "
+            f"{KEY!r} to begin anew"
+        )
+    if (saved["size"], saved["rank"]) != (size, rank):
+        raise ValueError(
+            f"state_dict: it is of rank {saved['rank']} of {saved['size']} ranks, expected one of "
+            f"rank {rank} of {size}: each rank loads what it has saved, with as many ranks"
+        )
+    if len(saved["schedulers"]) != len(schedulers):
+        raise ValueError(
+            f"state_dict: it has the state of {len(saved['schedulers'])} attached schedulers, "
+            f"{len(schedulers)} are attached: attach() the same ones before"
+        )
+
+
+def check_pending(saved: dict[str, Any], layout: Layout) -> None:
+    """Raises ValueError unless what is pending there is a deposit of this layout."""
+    if saved["pending"] is not None and saved["layout"] != layout.digest():
+        raise ValueError(
+            "state_dict: its pending gradient is of parameters of other shapes, dtypes or orders "
+            "of memory than this model's"
+        )
+
+
+def to_tensors(state: Any) -> Any:
+    """A process's state with tensors in place of its vectors, for `torch.save`."""
+    return map_tree(state, np.ndarray, torch.from_numpy)
+
+
+def from_tensors(state: Any) -> Any:
+    """And back."""
+    return map_tree(state, torch.Tensor, torch.Tensor.numpy)

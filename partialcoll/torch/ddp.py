@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The communication hook for torch's DistributedDataParallel, on whatever process group it has.
+
+    bucket 0     bucket 1     last bucket                          end of backward
+    copy         copy         copy, start, wait, divide, complete  DDP copies; an error is raised
+
+Buckets are rebuilt after the first step, with other parameters in another order; the buffers here
+have each parameter in one place for good.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from .._core.buffers import Array
+from ..decentralized import GlobalSum
+from ..errors import StateError
+from ..round import Result, Round
+from . import _batchnorm, _ddp_checks, checkpoint, world
+from ._average import average
+from ._checks import check_agreement, check_rounds, describe, together
+from ._ddp_buckets import Bucket, Buckets, Failure
+from ._fingerprints import Fingerprints
+from .flat import Layout, Named, dense_strides, divide
+from .metrics import Metrics
+from .replicated import Replicated
+from .strategies import Eager
+
+
+class PartialState:
+    """The state to register with `partial_allreduce_hook`: one round of a partial allreduce for
+    each backward pass that DDP would synchronize. Make it after `init`, one for each DDP object.
+
+    >>> ddp = DistributedDataParallel(model, broadcast_buffers=False)
+    >>> ddp.register_comm_hook(pct.PartialState(quorum="solo"), pct.partial_allreduce_hook)
+
+    Parameters
+    ----------
+    quorum : policy or str
+        When a round may complete: "solo", "majority", "quorum:6", "full", ... with any of
+        ",linger=50us,deadline=2s,max_staleness=8"; see `partialcoll.policy`.
+    deliver : "one"
+        The t-th such backward pass gets round t. Nothing else: DDP's hook cannot hand on several
+        rounds; ``DistributedOptimizer`` with ``Eager(deliver="all")`` can.
+    history : int
+        No rank gets more rounds than that ahead of another.
+    linger, deadline, max_staleness
+        In place of those in `quorum`: seconds, seconds, rounds.
+    algorithm, domain, progress, seed
+        Of the allreduce, see `partialcoll.Allreduce_init`.
+    average_every : int or None
+        Steps (rounds with a gradient) after which `average_parameters` does so; None: whenever
+        it is called.
+
+    The gradient that DDP gets is the sum of the round divided by the number of all ranks. A
+    gradient that was late is in the next round. Made collectively, and the arguments and
+    parameters compared between ranks, in the first step: MismatchError out of everybody's
+    backward() if they differ.
+
+    Source: Li et al., PPoPP 2020, section 5; docs/ddp.md says what it promises.
+    """
+
+    def __init__(
+        self,
+        quorum: Any = "majority",
+        *,
+        deliver: str = "one",
+        history: int = 8,
+        linger: float | None = None,
+        deadline: float | None = None,
+        max_staleness: int | None = None,
+        algorithm: str | None = None,
+        domain: str | None = None,
+        progress: str | None = None,
+        seed: int = 0,
+        average_every: int | None = None,
+    ) -> None:
+        if deliver != "one":
+            raise ValueError(
+                f"deliver: expected 'one' (a backward pass of DDP takes one round), got {deliver!r}"
+                "; with DistributedOptimizer there is Eager(deliver='all')"
+            )
+        self._strategy = Eager(
+            quorum=quorum,
+            history=history,
+            linger=linger,
+            deadline=deadline,
+            max_staleness=max_staleness,
+            algorithm=algorithm,
+            domain=domain,
+            progress=progress,
+            seed=seed,
+        )
+        if average_every is not None:
+            check_rounds("average_every", average_every)
+        self._every = average_every
+        self._comm = world.comm()
+        self._own: Any = None  # a duplicate of it, since shutdown() may come before close()
+        self._ddp: Any = lambda: None  # a weak reference; DDP's reducer has us, out of gc's sight
+        self._module: Any = None
+        self._rounds: Replicated | None = None  # made in the first step
+        self._total: GlobalSum | None = None
+        self._named: Named = []
+        self._places: dict[int, int] = {}  # id of a parameter -> its place in the layout
+        self._buckets = Buckets()
+        self._extra = False  # `applied` has an interrupted step's round, for the next gradient
+        self._averaged = 0  # the number of updates at which parameters were averaged last
+        self._joining: Callable[[], Any] | None = None
+        self._loaded: dict[str, Any] | None = None  # a checkpoint for the rounds to come
+        self._failure = Failure()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"PartialState({self._strategy!r}, average_every={self._every})"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a PartialState belongs to its process and its model, and cannot be copied or "
+            "pickled; save state_dict()"
+        )
+
+    # What the hook does
+
+    @torch.no_grad()
+    def _take(self, bucket: Any) -> Any:
+        """A bucket of gradients; never raises. The future holds the buffer after the round."""
+        here = Bucket(bucket)
+        self._buckets.add(here)
+        with self._failure:
+            here.look(bucket)
+            if self._rounds is not None and not self._closed:
+                self._deposit(self._rounds, here)
+        last = True  # whatever fails
+        with self._failure:
+            last = self._buckets.are_all(bucket, self._all_parameters)
+            if last:
+                self._exchange()
+        if last:
+            self._buckets.complete()
+            self._failure.raise_after_backward()
+        return here.future
+
+    def _all_parameters(self) -> list[torch.Tensor]:
+        return [parameter for _, parameter in _ddp_checks.parameters(self._the_ddp(), None)]
+
+    def _deposit(self, rounds: Replicated, bucket: Bucket) -> None:
+        """The gradients of a bucket to their places in the send buffer."""
+        flats = rounds.slot().flats
+        for key, parameter, gradient in zip(bucket.ids, bucket.parameters, bucket.gradients):
+            place = self._places.get(key)
+            if place is None:
+                raise StateError(
+                    f"DistributedDataParallel: a parameter of shape {tuple(parameter.shape)} was "
+                    "not in the first step's buckets; make a DistributedDataParallel and a "
+                    "PartialState anew after changing the model"
+                )
+            rounds.layout.part(flats, place).copy_(gradient)
+            bucket.places.append(place)
+
+    def _exchange(self) -> None:
+        """All buckets are there: the round of this step."""
+        self._check_open()
+        if self._rounds is None:
+            self._set_up([p for bucket in self._buckets.here for p in bucket.parameters])
+            for bucket in self._buckets.here:
+                self._deposit(self._the_rounds, bucket)
+        rounds = self._the_rounds
+        if self._every and self._due(rounds):
+            self._failure.note(
+                StateError(
+                    f"PartialState: average_every={self._every}, but average_parameters() was "
+                    f"not called after step {rounds.updates}; call it after each "
+                    "optimizer.step(), on all ranks"
+                )
+            )
+        slot = rounds.slot()
+        filled = {place for bucket in self._buckets.here for place in bucket.places}
+        for place in range(len(self._named)):
+            if place not in filled:  # its bucket failed: the others wait for this rank
+                rounds.layout.part(slot.flats, place).zero_()
+        self._extra = rounds.catch_up(self._extra)
+        rounds.exchange(slot, self._give)
+
+    def _give(self, sums: list[Array]) -> None:
+        """The round's average to the buckets, and that of a step that was interrupted."""
+        rounds = self._the_rounds
+        for bucket in self._buckets.here:
+            for place, gradient in zip(bucket.places, bucket.gradients):
+                divide(rounds.layout.part(sums, place), self._comm.size, gradient)
+                if self._extra:
+                    gradient.add_(rounds.layout.part(rounds.applied, place))
+        self._extra = False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StateError("the PartialState is closed; make another DistributedDataParallel")
+
+    # Beginning
+
+    def attach(self, ddp: Any) -> None:
+        """Tell which DDP object it is registered with, after `register_comm_hook`. Local.
+
+        Not needed: the first step looks for it. But what is refused (`find_unused_parameters`,
+        `broadcast_buffers` for a model with buffers, ...) is refused here at once: ValueError.
+        """
+        _ddp_checks.check(ddp, self._comm)
+        if not _ddp_checks.holds(ddp, self):
+            raise StateError(
+                "attach: this state is not registered there; call "
+                "ddp.register_comm_hook(state, pct.partial_allreduce_hook) before"
+            )
+        if self._ddp() not in (None, ddp):
+            raise StateError("attach: it belongs to another DistributedDataParallel already")
+        self._ddp = weakref.ref(ddp)
+
+    def _the_ddp(self) -> Any:
+        ddp = self._ddp()
+        return _ddp_checks.find(self) if ddp is None else ddp
+
+    def _set_up(self, seen: list[torch.Tensor] | None) -> None:
+        """The handle, and everything that must be the same on all ranks. Collective."""
+        saved = self._loaded
+
+        def check() -> tuple[Any, Named]:
+            ddp = self._the_ddp()
+            _ddp_checks.check(ddp, self._comm)
+            named = _ddp_checks.parameters(ddp, seen)
+            if saved is not None:
+                checkpoint.check_pending(saved, Layout([parameter for _, parameter in named]))
+            return ddp, named
+
+        ddp, named = together(self._comm, check)
+        check_agreement(self._comm, [("state", repr(self)), *describe(named)])
+        own = self._comm.Dup()
+        prints = Fingerprints(own)
+        rounds = Replicated(own, named, self._strategy, own.size, prints, self._update)
+        if saved is not None:
+            self._resume(saved, rounds)
+        self._ddp, self._module = weakref.ref(ddp), ddp.module
+        self._named, self._rounds, self._own = named, rounds, own
+        self._places = {id(parameter): i for i, (_, parameter) in enumerate(named)}
+
+    @property
+    def _the_rounds(self) -> Replicated:
+        assert self._rounds is not None
+        return self._rounds
+
+    def _check_heard(self) -> None:
+        """For a call between steps: nothing is to be raised."""
+        self._failure.raise_now()
+        self._check_open()
+
+    def _ready(self) -> Replicated:
+        """The rounds, with what an interrupted step has missed."""
+        self._check_heard()
+        if self._rounds is None:
+            self._set_up(None)
+        self._extra = self._the_rounds.catch_up(self._extra)
+        return self._the_rounds
+
+    # What users ask
+
+    @property
+    def round(self) -> int:
+        """Rounds that this rank has seen. Ranks of the same round have been given the same
+        gradients."""
+        if self._rounds is None:
+            return 0 if self._loaded is None else int(self._loaded["version"])
+        return self._rounds.version
+
+    @property
+    def last_round(self) -> Round | None:
+        """Who was in the last step's round, and what else is known of it; None before."""
+        return None if self._rounds is None else self._rounds.handle.last_round
+
+    def metrics(self) -> Metrics:
+        """Counts of this rank so far."""
+        return Metrics() if self._rounds is None else self._rounds.metrics
+
+    # Parameters
+
+    def average_parameters(self) -> bool:
+        """Make the parameters the exact mean over ranks, and so the same bits on all. Collective.
+
+        With ``average_every=k``: does so after every k-th step, and nothing in between; call it
+        after each ``optimizer.step()``, on all ranks. Without: at each call, which is collective
+        then each time. The running statistics of BatchNorm are averaged as well (their counts
+        become the largest), the optimizer's state is not. Returns whether it did.
+        """
+        self._check_heard()
+        if self._every and self._rounds is None:
+            return False
+        rounds = self._ready()
+        if not self._due(rounds):
+            return False
+        self._average_all(rounds)
+        return True
+
+    def _due(self, rounds: Replicated) -> bool:
+        if self._every is None:
+            return True
+        return rounds.updates % self._every == 0 and rounds.updates != self._averaged
+
+    def _average_all(self, rounds: Replicated) -> None:
+        if self._total is None:
+            self._total = GlobalSum.over(self._own)
+        average(self._total, [parameter for _, parameter in self._named])
+        _batchnorm.average(self._own, self._module)
+        self._averaged = rounds.updates
+
+    def join(self, step: Any = None) -> None:
+        """No more data on this rank: contribute nothing until all ranks have joined. Collective.
+
+        Parameters
+        ----------
+        step : optimizer, callable or None
+            How this rank takes the updates of rounds that the others make meanwhile, and of what
+            was late: for each of them, the round's average is put into the parameters' ``.grad``,
+            `step` is called (``step.step()`` of an optimizer), and ``.grad`` becomes None. It must
+            do what your loop does after backward: clip, step, step the scheduler. Nothing is
+            lost then, and the replicas stay as identical as they were. None: these rounds are
+            not applied here; afterwards all ranks take the exact mean of their parameters. The
+            same kind on all ranks.
+
+        When it returns all ranks are at the same round, nothing is pending, and training can
+        go on. BatchNorm's running statistics are averaged. MismatchError if only some ranks
+        gave `step`.
+        """
+        if step is not None and not callable(getattr(step, "step", step)):
+            raise TypeError(
+                f"step: expected an optimizer, a callable or None, got {type(step).__name__}"
+            )
+        rounds = self._ready()
+        self._average_if_due()
+        self._joining = None if step is None else getattr(step, "step", step)
+        if self._extra and self._joining is not None:
+            self._apply(rounds, self._joining)
+        rounds.join(self._average_if_due)
+        self._extra, self._joining = False, None
+        check_agreement(self._own, [("join", "without step" if step is None else "with step")])
+        if step is None:
+            self._average_all(rounds)
+        else:
+            _batchnorm.average(self._own, self._module)
+
+    def _average_if_due(self) -> None:
+        """Others call `average_parameters` after this round: take part."""
+        rounds = self._the_rounds
+        if self._every and self._due(rounds):
+            self._average_all(rounds)
+
+    def _update(self, _: Result) -> None:
+        """A round's average is in `applied`: in `join` this rank steps with it."""
+        if self._joining is not None:
+            self._apply(self._the_rounds, self._joining)
+
+    def _apply(self, rounds: Replicated, step: Callable[[], Any]) -> None:
+        for place, (_, parameter) in enumerate(self._named):
+            flat = rounds.layout.part(rounds.applied, place)
+            if dense_strides(parameter) == parameter.stride():
+                parameter.grad = flat.as_strided(parameter.shape, parameter.stride())
+            else:  # DDP has it in the order of its dimensions
+                parameter.grad = flat.view(parameter.shape)
+        step()
+        for _, parameter in self._named:
+            parameter.grad = None
+
+    # Checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank has to save, besides model and optimizer; each rank saves its own. Local.
+
+        The number of the round, and the deposit of this rank that no round has brought yet.
+        Between two steps, on all ranks after the same one.
+        """
+        self._check_heard()
+        rounds = self._rounds
+        if rounds is None:
+            return dict(self._loaded or checkpoint.entry(self._comm, repr(self._strategy)))
+        if self._extra or rounds.missed() is not None:
+            raise StateError(
+                "state_dict() after a step that was interrupted: its round is in no gradient yet; "
+                "make another step before"
+            )
+        return rounds.entry()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where `state_dict` was called; before the first step or right after `join`. Local.
+
+        What was pending is added to this rank's next deposit. ValueError for a state of another
+        rank, number of ranks or model (of another model: in the first step, on all ranks at
+        least MismatchError); StateError between rounds.
+        """
+        self._check_heard()
+        if self._rounds is not None:
+            self._rounds.check_loading(state_dict, [])
+            self._resume(state_dict, self._rounds)
+            return
+        checkpoint.check_own(state_dict, self._comm.rank, self._comm.size, (), ("pending",))
+        self._loaded = dict(state_dict)
+
+    def _resume(self, saved: dict[str, Any], rounds: Replicated) -> None:
+        rounds.load(saved)
+        self._averaged = rounds.updates
+        self._loaded = None
+
+    def close(self) -> None:
+        """Free what the library holds. Collective; idempotent. The DDP object cannot step any more.
+
+        Raises what the hook could not, if there is such an error.
+        """
+        if not self._closed:
+            self._closed = True
+            if self._total is not None:
+                self._total.Free()
+            if self._rounds is not None:
+                self._rounds.free()
+                self._own.Free()
+        self._failure.raise_now()
+
+
+def partial_allreduce_hook(state: PartialState, bucket: Any) -> Any:
+    """A DDP communication hook: gradients go by a partial allreduce, one round for each step.
+
+    >>> ddp.register_comm_hook(pct.PartialState(quorum="solo"), pct.partial_allreduce_hook)
+
+    Each bucket is copied when it is ready; the round takes place with the last one. The futures are
+    always completed: with the round's sum divided by the number of ranks, or, if that
+    failed, with the local gradient, and then backward() raises the error when DDP has finished.
+    """
+    return state._take(bucket)
+
+
+# DDP compares these with its own, as objects. (A torch built without it can be imported, too.)
+partial_allreduce_hook.__annotations__.update(
+    {"bucket": getattr(dist, "GradBucket", Any), "return": torch.futures.Future[torch.Tensor]}
+)

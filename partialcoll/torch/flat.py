@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where tensors lie in flat memory: buffers, and for each tensor a view in one of them.
+
+Gradients lie in one buffer for each dtype, or in several that can be sent one by one. The
+parameters of a rank with a model of its own lie in one vector, whatever their dtypes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from .._core.buffers import Array
+from ..errors import StateError
+
+Named = list[tuple[str, torch.nn.Parameter]]
+
+# Bytes. Views begin at multiples of it, as memory of torch's own does.
+_ALIGNMENT = 64
+_WIDE = (torch.float64, torch.complex128)
+_NUMPY = {
+    torch.float16: np.float16,
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.complex64: np.complex64,
+    torch.complex128: np.complex128,
+}
+DTYPES = (*_NUMPY, torch.bfloat16)
+
+
+def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor on the array's memory; for bfloat16, which numpy lacks, by way of its bits."""
+    if dtype == torch.bfloat16:
+        return torch.from_numpy(array.view(np.uint16)).view(dtype)
+    return torch.from_numpy(array)
+
+
+def divide(total: Array, divisor: float, out: torch.Tensor) -> None:
+    """out = total / divisor, in the dtype of out."""
+    if out.dtype == torch.bfloat16:
+        out.copy_(torch.from_numpy(total.view(np.uint16).copy()).view(torch.bfloat16))
+        out.div_(divisor)
+    else:
+        np.divide(total, total.dtype.type(divisor), out=out.numpy())
+
+
+def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Those of a gradient of it: its own (channels_last, ...) if it leaves no holes. Fused
+    optimizers go through memory and take it for granted."""
+    return torch.empty_like(tensor, device="meta").stride()
+
+
+class Place(NamedTuple):
+    """Of a tensor: its buffer, the elements there, its shape and order of memory, and whether
+    each of its complex numbers is two of these elements."""
+
+    buffer: int
+    begin: int
+    end: int
+    shape: torch.Size
+    strides: tuple[int, ...]
+    pairs: bool
+
+
+class Layout:
+    """The flat buffers for a list of tensors, and each tensor's place in them.
+
+    One buffer for each dtype; with `bucket_bytes` several, none above that unless a single tensor
+    is, filled from the last tensor on, since backward computes the gradients of the last layers
+    first; with `dtype` a single one, of that dtype.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        bucket_bytes: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.dtypes: list[torch.dtype] = []  # one for each buffer
+        if dtype is not None:
+            self.dtypes = [dtype]
+        elif bucket_bytes is None:
+            there = {tensor.dtype for tensor in tensors}
+            self.dtypes = [one for one in DTYPES if one in there]
+        self.counts = [0] * len(self.dtypes)
+        self._only = dtype
+        self._most = math.inf if bucket_bytes is None else bucket_bytes
+        step = 1 if bucket_bytes is None else -1
+        self._places = [self._place(tensor) for tensor in tensors[::step]][::step]
+
+    def _buffer_for(self, dtype: torch.dtype, count: int) -> int:
+        """The last one of the dtype, if there is room."""
+        for buffer in reversed(range(len(self.dtypes))):
+            if self.dtypes[buffer] == dtype:
+                nbytes = (self.counts[buffer] + count) * dtype.itemsize
+                if nbytes <= self._most or not self.counts[buffer]:
+                    return buffer
+                break
+        self.dtypes.append(dtype)
+        self.counts.append(0)
+        return len(self.dtypes) - 1
+
+    def _place(self, tensor: torch.Tensor) -> Place:
+        """The next one."""
+        dtype = tensor.dtype if self._only is None else self._only
+        pairs = tensor.is_complex() and not dtype.is_complex
+        length, grain = tensor.numel() * (1 + pairs), _ALIGNMENT // dtype.itemsize
+        count = -(-length // grain) * grain
+        buffer = self._buffer_for(dtype, count)
+        begin = self.counts[buffer]
+        self.counts[buffer] += count
+        strides = dense_strides(tensor)
+        return Place(buffer, begin, begin + length, tensor.shape, strides, pairs)
+
+    def __len__(self) -> int:
+        """How many tensors."""
+        return len(self._places)
+
+    def bucket(self, i: int) -> int:
+        """The buffer in which tensor i lies."""
+        return self._places[i].buffer
+
+    def digest(self) -> str:
+        """Equal for layouts in which each tensor lies in the same place, in the same order."""
+        places = [(p.buffer, p.begin, tuple(p.shape), p.strides) for p in self._places]
+        return hashlib.blake2b(repr(places).encode(), digest_size=8).hexdigest()
+
+    def new(self) -> list[torch.Tensor]:
+        """Buffers of its own, filled with zeros."""
+        return [torch.zeros(n, dtype=d) for n, d in zip(self.counts, self.dtypes)]
+
+    def tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
+        """The buffers as tensors on the memory of these arrays."""
+        return [as_tensor(array, dtype) for array, dtype in zip(arrays, self.dtypes)]
+
+    def part(self, flats: Sequence[Any], i: int) -> Any:
+        """Tensor i's part of the buffers (arrays or tensors), flat, in the order of memory."""
+        place = self._places[i]
+        return flats[place.buffer][place.begin : place.end]
+
+    def view(self, flats: Sequence[torch.Tensor], i: int) -> torch.Tensor:
+        """Tensor i's part of the buffers, in its shape and order of memory."""
+        part: torch.Tensor = self.part(flats, i)
+        if self._places[i].pairs:
+            part = torch.view_as_complex(part.view(-1, 2))
+        return part.as_strided(self._places[i].shape, self._places[i].strides)
+
+    def views(self, flats: Sequence[torch.Tensor]) -> Views:
+        """Each tensor's part of the buffers."""
+        return Views(self, flats)
+
+
+class Views:
+    """A view of flat buffers for each tensor.
+
+    ``p.grad.data = ...``, which `model.to()` does as well, gives a view other memory; who looks
+    only at whether `p.grad` is the view would not see it.
+    """
+
+    def __init__(self, layout: Layout, flats: Sequence[torch.Tensor]) -> None:
+        self._layout, self._flats = layout, flats
+        self.tensors = [layout.view(flats, i) for i in range(len(layout))]
+        self.addresses = self._where()
+
+    def _where(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in self.tensors]
+
+    def strayed(self) -> Sequence[int]:
+        """Those to which somebody has given other memory."""
+        now = self._where()
+        if now == self.addresses:
+            return ()
+        return [i for i, (a, b) in enumerate(zip(now, self.addresses)) if a != b]
+
+    def has_strayed(self, i: int) -> bool:
+        """Has somebody given this one other memory?"""
+        return self.tensors[i].data_ptr() != self.addresses[i]
+
+    def sound(self) -> list[torch.Tensor]:
+        """All of them; made anew where they have strayed."""
+        for i in self.strayed():
+            self.tensors[i] = self._layout.view(self._flats, i)
+        return self.tensors
+
+
+class ParameterVector:
+    """Parameters that lie in one vector, the model of a process.
+
+    A parameter of the vector's dtype becomes a view of the vector: what an optimizer does to it is
+    done to the vector, and nothing is copied. A parameter of another dtype, as bfloat16, stays
+    where it is; the vector has it in full precision, as a master copy. Its changes go to the
+    vector as differences (`gather`), and the vector's come back rounded (`scatter`).
+    """
+
+    def __init__(self, parameters: Named) -> None:
+        self._named = list(parameters)
+        wide = any(parameter.dtype in _WIDE for _, parameter in parameters)
+        self.dtype = torch.float64 if wide else torch.float32
+        self._layout = Layout([parameter for _, parameter in parameters], dtype=self.dtype)
+        (self.size,) = self._layout.counts
+        self._inside: list[int] = []  # parameters that are views of the vector
+        self._apart: list[int] = []  # those that are not
+
+    def vector(self) -> Array:
+        """The parameters as they are now; a copy, with zeros between them."""
+        (vector,) = self._layout.new()
+        with torch.no_grad():
+            for (_, parameter), view in zip(self._named, self.views(vector)):
+                view.copy_(parameter)
+        found: Array = vector.numpy()
+        return found
+
+    def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """Each parameter's part of a vector."""
+        return self._layout.views([vector]).tensors
+
+    def _place_views(self) -> None:
+        self._views = self._layout.views([torch.from_numpy(self._array)])
+
+    def move_to(self, array: Array) -> None:
+        """From now on the parameters are what this vector says, and lie there."""
+        self._array = array
+        self._place_views()
+        for i, ((_, parameter), view) in enumerate(zip(self._named, self._views.tensors)):
+            if parameter.dtype == view.dtype:
+                parameter.data = view
+                self._inside.append(i)
+            else:
+                self._apart.append(i)
+        self.scatter()
+
+    @torch.no_grad()
+    def bring_back(self) -> None:
+        """Parameters that somebody has given other memory (``model.to(...)``, ``p.data = ...``)
+        lie in the vector again, with their new values."""
+        addresses = self._views.addresses
+        moved = [i for i in self._inside if self._named[i][1].data_ptr() != addresses[i]]
+        if moved and self._views.strayed():  # `share_memory()` moves what is under a view, too
+            self._place_views()
+        for i in moved:
+            (name, parameter), view = self._named[i], self._views.tensors[i]
+            if parameter.shape != view.shape or parameter.dtype != view.dtype:
+                raise StateError(
+                    f"parameter {name!r}: it was {_form(view)} when the optimizer was wrapped, and "
+                    f"is {_form(parameter)} now; close() the optimizer and wrap it anew"
+                )
+            view.copy_(parameter)
+            parameter.data = view
+
+    @torch.no_grad()
+    def assign(self, vector: Array) -> None:
+        """The parameters become what this vector says, where they are."""
+        for (_, parameter), view in zip(self._named, self.views(torch.from_numpy(vector))):
+            parameter.copy_(view)
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """The vector gets what has changed in parameters of other dtypes since `scatter`."""
+        for i in self._apart:
+            parameter, view = self._named[i][1], self._views.tensors[i]
+            view += parameter.to(view.dtype) - view.to(parameter.dtype).to(view.dtype)
+
+    @torch.no_grad()
+    def scatter(self) -> None:
+        """Parameters of other dtypes become what the vector says."""
+        for i in self._apart:
+            self._named[i][1].copy_(self._views.tensors[i])
+
+    def release(self) -> None:
+        """The parameters have memory of their own again, with the same values."""
+        for i in self._inside:
+            parameter, view = self._named[i][1], self._views.tensors[i]
+            if parameter.data_ptr() == view.data_ptr():
+                parameter.data = view.clone(memory_format=torch.preserve_format)
+        self._inside, self._apart = [], []
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"of shape {tuple(tensor.shape)} and {str(tensor.dtype).removeprefix('torch.')}"

@@ -1,0 +1,490 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives on tensors, by Horovod's names: `allreduce` and `broadcast`, in place or not,
+waited for at once or later; the end of an epoch; the timeline that is not there."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+
+from ..policy import Full, Policy, as_policy
+from ._loop import Loop
+from .compression import Compression, check_compression
+from .ops import transfer, wire
+from .ops.call import Call, Steps
+from .ops.handles import Form, Handles
+from .ops.handles import Reduction as Reducing
+from .reductions import Average, Max, Min, Product, Reduction, Sum
+from .world import world
+
+# By torch's name.
+_OPS = {Average: "sum", Sum: "sum", Min: "min", Max: "max", Product: "product"}
+
+# Arguments
+
+
+def check_process_set(process_set: Any) -> None:
+    """Horovod's argument, which is for something that is not there."""
+    if process_set is not None:
+        raise NotImplementedError("process_set: expected None: there is one set, all ranks of init")
+
+
+def check_root(root_rank: Any, ranks: int) -> int:
+    """The number of a rank."""
+    if isinstance(root_rank, bool) or not isinstance(root_rank, int):
+        raise TypeError(f"root_rank: expected a rank, got {type(root_rank).__name__}")
+    if not 0 <= root_rank < ranks:
+        raise ValueError(f"root_rank: expected 0 to {ranks - 1}, got {root_rank}")
+    return root_rank
+
+
+def check_name(name: Any) -> None:
+    """None or a text."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name: expected a text or None, got {type(name).__name__}")
+
+
+def named(text: str, name: str | None) -> str:
+    """What the ranks compare, with the name."""
+    return text if name is None else f"{text}, name={name!r}"
+
+
+class _Options(NamedTuple):
+    """Of an allreduce, as they are given."""
+
+    average: Any = None
+    compression: Any = Compression.none
+    op: Any = None
+    before: Any = 1.0
+    after: Any = 1.0
+    process_set: Any = None
+    quorum: Any = "full"
+
+    def reduction(self) -> Reduction:
+        if self.average is not None and self.op is not None:
+            raise ValueError(
+                "average: expected it without op, got both; op=Average or op=Sum will do"
+            )
+        if self.average is not None:
+            return Average if self.average else Sum
+        if self.op is None:
+            return Average
+        if not isinstance(self.op, Reduction):
+            raise TypeError(f"op: expected Average, Sum, Min, Max or Product, got {self.op!r}")
+        return self.op
+
+    def policy(self, name: str | None) -> Policy | None:
+        """None: all ranks take part."""
+        if self.quorum == "full":
+            return None
+        policy = as_policy(self.quorum)
+        if policy == Full():
+            return None
+        if name is None:
+            raise ValueError(
+                f"name: expected one with quorum={str(policy)!r}: ranks that do not wait for each "
+                "other do not make their calls in the same order"
+            )
+        return policy
+
+    def factors(self, dtype: torch.dtype) -> tuple[float, float]:
+        before = _factor("prescale_factor", self.before)
+        after = _factor("postscale_factor", self.after)
+        if not (dtype.is_floating_point or dtype.is_complex) and (before, after) != (1, 1):
+            raise TypeError(
+                "prescale_factor and postscale_factor: expected 1 for a tensor of "
+                f"{wire.name(dtype)}, got {before} and {after}"
+            )
+        return before, after
+
+    def form(self, dtype: torch.dtype, ranks: int) -> tuple[Form, str]:
+        """What becomes of the values, and how it is called. Raises TypeError or ValueError if the
+        dtype does not go with the rest."""
+        op = self.reduction()
+        truth = dtype == torch.bool
+        if (truth and op in (Average, Sum)) or (dtype.is_complex and op in (Min, Max)):
+            more = "; convert it, for instance with tensor.int()" if truth else ""
+            raise TypeError(f"op: {op.name} is not defined for {wire.name(dtype)}{more}")
+        before, after = self.factors(dtype)
+        text = op.name
+        if (before, after) != (1, 1):
+            text += f", prescale_factor={before}, postscale_factor={after}"
+        divisor = ranks if op is Average else 1
+        return Form(_OPS[op], None if before == 1 else before, divisor, after), text
+
+
+def _factor(argument: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{argument}: expected a number, got {type(value).__name__}")
+    return float(value)
+
+
+# Allreduce
+
+
+def _new(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor, requires_grad=False)
+
+
+def _prepare(
+    tensor: Any, name: Any, options: _Options, ranks: int, in_place: bool, later: bool
+) -> tuple[Call, Policy | None]:
+    """The call that these arguments make."""
+    check_process_set(options.process_set)
+    check_name(name)
+    policy = options.policy(name)
+    wire.check_tensor(tensor, written=in_place)
+    compressor = check_compression(options.compression)
+    plain = tensor.detach()
+    sent, ctx = compressor.compress(plain)
+    if sent is not plain:
+        wire.check_tensor(sent, written=False)
+    form, words = options.form(sent.dtype, ranks)
+    text = named(f"allreduce of {wire.describe(sent)}, {words}", name)
+    if policy is not None:
+        text += f", quorum={policy}"
+    elif later:
+        text = f"asynchronous {text}"
+    output = tensor if in_place else _new(tensor)
+    rounded = output if sent.dtype == output.dtype else torch.empty_like(sent)
+    call = Call(text, [Reducing(form, sent, rounded)], [output], apart=later and name is None)
+    if rounded is not output:
+        call.land = lambda: output.detach().copy_(compressor.decompress(rounded, ctx))
+    return call, policy
+
+
+def _allreduce(
+    tensor: Any, name: Any, options: _Options, *, in_place: bool = False, later: bool = False
+) -> Call:
+    """Begin it; a synchronous one is over when this returns."""
+    calls = world().calls
+    try:
+        call, policy = _prepare(tensor, name, options, calls.comm.size, in_place, later)
+    except Exception as error:
+        if calls.knows(name):
+            raise
+        calls.refuse(error, name if later and isinstance(name, str) else None)
+    if policy is not None:
+        return calls.begin_partial(call, name, policy)
+    return calls.begin(call, name) if later else calls.run(call)
+
+
+def _result(call: Call) -> torch.Tensor:
+    """Wait until it is over; its result, or its error."""
+    call.wait()
+    if call.land is not None:
+        land, call.land = call.land, None
+        land()
+    return call.result()[0]
+
+
+class _Allreduce(torch.autograd.Function):
+    """The gradient of a sum over ranks is the sum of the gradients over ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: Any, options: _Options) -> Any:
+        ctx.options = options
+        return _result(_allreduce(tensor, name, options))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        op = ctx.options.reduction()
+        if op not in (Average, Sum):
+            raise RuntimeError(f"allreduce: {op.name} has no gradient; use Average or Sum")
+        options = ctx.options._replace(quorum="full")
+        return _result(_allreduce(gradients[0], None, options)), None, None
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Reduction | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: None = None,
+    *,
+    quorum: Policy | str = "full",
+) -> torch.Tensor:
+    """The tensor combined over all ranks, in a new tensor. Collective.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        On the CPU, of the same shape and dtype on all ranks, with any strides. float16 and
+        bfloat16 are combined in float32 and rounded once. If it requires a gradient, so does the
+        result (Average and Sum): its gradient is combined over the ranks in backward.
+    average : bool
+        Horovod's old way to say op=Average or op=Sum.
+    name : str
+        All ranks make their calls in the same order; a name is compared, which finds mistakes.
+        With a quorum it says which calls belong together.
+    compression : Compressor
+        Of `Compression`.
+    op : Average, Sum, Min, Max or Product
+        Default: Average; of integers it is rounded down. Of bool: Min, Max, Product.
+    prescale_factor, postscale_factor : float
+        Multiply what goes in and what comes out; only for floating-point and complex tensors.
+    process_set : None
+        Horovod's name for something that is not there.
+    quorum : policy or str
+        "full": all ranks. Others as in `partialcoll.Allreduce_init` ("solo", "majority", …): who
+        is late is in the next call of this name. Needs a name. Average divides by `size` all
+        the same.
+
+    Raises
+    ------
+    MismatchError
+        On all ranks, if they make different calls; says which rank makes which.
+    TypeError, ValueError
+        This rank's arguments are wrong (the others get MismatchError).
+    StateError
+        Before `init`.
+    """
+    options = _Options(
+        average, compression, op, prescale_factor, postscale_factor, process_set, quorum
+    )
+    if torch.is_grad_enabled() and getattr(tensor, "requires_grad", False):
+        differentiable: Any = _Allreduce.apply
+        result: torch.Tensor = differentiable(tensor, name, options)
+        return result
+    return _result(_allreduce(tensor, name, options))
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Reduction | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: None = None,
+    *,
+    quorum: Policy | str = "full",
+) -> torch.Tensor:
+    """`allreduce` in place; returns the tensor. Collective."""
+    factors = (prescale_factor, postscale_factor)
+    options = _Options(average, Compression.none, op, *factors, process_set, quorum)
+    return _result(_allreduce(tensor, name, options, in_place=True))
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Reduction | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: None = None,
+    *,
+    compression: Any = Compression.none,
+    quorum: Policy | str = "full",
+) -> Call:
+    """`allreduce` that goes on in the background; `synchronize` returns the result. Collective.
+
+    The tensor may be changed when it returns. Calls without a name are matched by their order,
+    calls with one by their name: once each name has been used, in the same order on all ranks,
+    the order of named calls may differ. The first call of a name, and the first with another size,
+    dtype or op, waits for all ranks. So does a call that finds the one of the same name, or the
+    one eight calls without a name before it, still under way. All ranks make it asynchronous, or
+    none does.
+    """
+    factors = (prescale_factor, postscale_factor)
+    options = _Options(average, compression, op, *factors, process_set, quorum)
+    return _allreduce(tensor, name, options, later=True)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Reduction | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: None = None,
+    *,
+    quorum: Policy | str = "full",
+) -> Call:
+    """`allreduce_async` in place: leave the tensor alone until `synchronize`. Collective."""
+    factors = (prescale_factor, postscale_factor)
+    options = _Options(average, Compression.none, op, *factors, process_set, quorum)
+    return _allreduce(tensor, name, options, in_place=True, later=True)
+
+
+# What is under way
+
+
+def _check_call(handle: Any) -> Call:
+    if not isinstance(handle, Call):
+        raise TypeError(
+            f"handle: expected what an asynchronous call has returned, got {type(handle).__name__}"
+        )
+    return handle
+
+
+def poll(handle: Call) -> bool:
+    """Is the call over, so that `synchronize` returns at once? Local; drives communication."""
+    return _check_call(handle).poll()
+
+
+def synchronize(handle: Call) -> torch.Tensor:
+    """Wait for an asynchronous call; its result.
+
+    Raises what the call itself would: MismatchError, if the ranks have made different ones.
+    """
+    return _result(_check_call(handle))
+
+
+def barrier() -> None:
+    """Wait for all ranks. Collective; burns no core, and says who is missing if it takes long."""
+    world().calls.agree("barrier")
+
+
+# Broadcast
+
+
+def _spread(text: str, own: bool, tensor: torch.Tensor, output: torch.Tensor, apart: bool) -> Call:
+    """One rank's bits as an allreduce: in the background no rank has to do anything for it."""
+    memory = transfer.Memory(tensor, True, None if output is tensor else output)
+    place = torch.from_numpy(memory.bytes)
+    bits = Reducing(Form("bor"), place if own else None, place)
+
+    def move(handles: Handles) -> Steps:
+        yield from bits.steps(handles)
+        memory.land()
+
+    return Call(text, move, [output], first=bits, apart=apart)
+
+
+def _broadcast(
+    tensor: Any,
+    root_rank: Any,
+    name: Any,
+    process_set: Any,
+    *,
+    in_place: bool = False,
+    later: bool = False,
+) -> Call:
+    """Begin it; a synchronous one is over when this returns."""
+    calls = world().calls
+    comm = calls.comm
+    try:
+        check_process_set(process_set)
+        check_name(name)
+        root = check_root(root_rank, comm.size)
+        wire.check_tensor(tensor, written=in_place, reduced=False)
+    except Exception as error:
+        calls.refuse(error, name if later and isinstance(name, str) else None)
+    text = named(f"broadcast of {wire.describe(tensor)} from rank {root}", name)
+    output = tensor if in_place else _new(tensor)
+    if later:
+        text, own = f"asynchronous {text}", comm.rank == root
+        return calls.begin(_spread(text, own, tensor, output, name is None), name)
+    into = None if in_place else output
+    return calls.run(Call(text, lambda _: transfer.broadcast(comm, tensor, root, into), [output]))
+
+
+class _Broadcast(torch.autograd.Function):
+    """The gradient goes back to where the values came from: the sum over ranks, at the root."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: Any, name: Any, more: Any) -> Any:
+        ctx.root = root_rank
+        return _result(_broadcast(tensor, root_rank, name, more))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        total = allreduce(gradients[0], op=Sum)
+        own = total if world().comm.rank == ctx.root else torch.zeros_like(total)
+        return own, None, None, None
+
+
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None
+) -> torch.Tensor:
+    """The root's tensor, bit for bit, in a new tensor on every rank. Collective.
+
+    Shape and dtype must be the same everywhere (MismatchError). If the tensor requires a gradient,
+    so does the result: the gradients of all ranks add up at the root.
+    """
+    if torch.is_grad_enabled() and getattr(tensor, "requires_grad", False):
+        differentiable: Any = _Broadcast.apply
+        sent: torch.Tensor = differentiable(tensor, root_rank, name, process_set)
+        return sent
+    return _result(_broadcast(tensor, root_rank, name, process_set))
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None
+) -> torch.Tensor:
+    """`broadcast` in place; returns the tensor. Collective."""
+    return _result(_broadcast(tensor, root_rank, name, process_set, in_place=True))
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None
+) -> Call:
+    """`broadcast` that goes on in the background; see `allreduce_async`. Collective.
+
+    It costs as much as an allreduce: for much data take `broadcast` or `broadcast_parameters`.
+    """
+    return _broadcast(tensor, root_rank, name, process_set, later=True)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None
+) -> Call:
+    """`broadcast_async` in place: leave the tensor alone until `synchronize`. Collective."""
+    return _broadcast(tensor, root_rank, name, process_set, in_place=True, later=True)
+
+
+# The end of an epoch
+
+
+def join(device: int = -1) -> int:
+    """No more data on this rank: wait until all ranks have come here. Collective.
+
+    Every `DistributedOptimizer` joins: this rank contributes nothing to the others' steps and
+    applies their updates. When it returns, all ranks have the same parameters and training can go
+    on. `allreduce` and its like have no part in it: make as many of these calls on every rank.
+
+    Several optimizers join at the same time, each in a thread, since the others go on with steps
+    of all of them: their schedulers and ``on_round=`` may run side by side here. (Where MPI gives
+    less than THREAD_MULTIPLE they join in the order they were made, and with uneven data only
+    strategies whose steps wait for nobody do: `ADPSGD` and its like.)
+
+    Parameters
+    ----------
+    device : int
+        Horovod's; only -1 (the CPU) is taken.
+
+    Returns the rank that came last, by the machines' clocks.
+    """
+    here = world()
+    if device != -1:
+        here.calls.refuse(ValueError(f"device: expected -1, the CPU, got {device!r}"))
+    came = np.array([time.time()])
+    Loop.join([optimizer._loop for optimizer in here.optimizers])
+    times = np.empty(here.comm.size)
+    here.calls.run(Call("join", lambda _: iter([here.comm.Iallgather(came, times)])))
+    return int(np.argmax(times))
+
+
+# Not there
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
+    """Horovod's timeline: not there (NotImplementedError)."""
+    raise NotImplementedError(
+        "start_timeline: there is no timeline; opt.metrics() and handle.stats count rounds and "
+        "waiting, torch.profiler shows where the time goes"
+    )
+
+
+def stop_timeline() -> NoReturn:
+    """Horovod's timeline: not there (NotImplementedError)."""
+    raise NotImplementedError("stop_timeline: there is no timeline to stop")

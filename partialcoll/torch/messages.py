@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages from one rank of a process group to another: send, recv, and their asynchronous forms.
+
+A message is a non-blocking MPI message. Whoever waits for it looks at it now and then; for those
+that nobody waits for yet a thread does, so that they are delivered meanwhile. Both nap between two
+looks, the longer the longer there is nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import torch
+from mpi4py import MPI
+
+from ..errors import Error, StateError
+from .ops.transfer import Memory
+from .ops.work import GroupTimeout, Work, Worker
+
+_SHORTEST_NAP, _LONGEST_NAP = 20e-6, 5e-3  # seconds
+
+
+def _nap(waited: float) -> None:
+    """A part of what has been waited for."""
+    time.sleep(min(_LONGEST_NAP, max(_SHORTEST_NAP, waited / 8)))
+
+
+class Message(Work):
+    """One that is under way."""
+
+    def __init__(
+        self, messages: Messages, text: str, memory: Memory, tensor: torch.Tensor, timeout: float
+    ) -> None:
+        super().__init__([tensor])
+        self._messages, self._text, self._memory = messages, text, memory
+        self._begin, self._timeout = time.monotonic(), timeout
+        self._looking = threading.Lock()
+        self._request: MPI.Request = MPI.REQUEST_NULL
+        self._source: int | None = None  # of one that is received; -1: not known yet
+
+    def __str__(self) -> str:
+        return self._text
+
+    def look(self) -> bool:
+        """Is it over, well or badly?"""
+        with self._looking:
+            if self._over:
+                return True
+            try:
+                over = self._arrived()
+                error: Exception | None = None
+            except Exception as raised:
+                over, error = True, raised
+        if over:
+            self._end(error)
+        return over
+
+    def _arrived(self) -> bool:
+        status = MPI.Status()
+        try:
+            over: bool = self._request.Test(status)
+        except MPI.Exception as error:
+            raise Error(f"{self}: {error.Get_error_string()}") from error
+        if over:
+            self._land(status)
+        elif time.monotonic() - self._begin >= self._timeout:
+            self._give_up()
+            raise GroupTimeout(f"{self} was not over after {self._timeout:g} s")
+        return over
+
+    def _land(self, status: MPI.Status) -> None:
+        if self._source is None:
+            return
+        self._source = status.Get_source()
+        come, expected = status.Get_count(MPI.BYTE), self._memory.bytes.size
+        if come != expected:
+            raise Error(f"{self}: expected {expected} bytes, got {come}")
+        self._memory.land()
+
+    def _give_up(self) -> None:
+        """Nobody's memory is written to after that; what MPI still reads is kept."""
+        if self._source is None:
+            _unsent.append(self)
+        else:
+            self._request.Cancel()
+            self._request.Free()
+
+    def end(self) -> None:
+        """The group ends."""
+        with self._looking:
+            if self._over:
+                return
+            self._give_up()
+            error = StateError(f"the group was destroyed before {self}")
+        self._end(error)
+
+    def _carry_out(self) -> None:
+        begin = time.monotonic()
+        while not self.look():
+            _nap(time.monotonic() - begin)
+
+    def _ensure(self) -> None:
+        self._messages.wake()
+
+    def _source_rank(self) -> int:
+        assert self._source is not None
+        return self._source
+
+    source_rank = _source_rank
+
+
+class Messages:
+    """The messages of one group. comm: of the group's ranks, for this only."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm
+        highest = comm.Get_attr(MPI.TAG_UB)
+        self._highest_tag = 32767 if highest is None else int(highest)
+        self._under_way: list[Message] = []
+        self._lock = threading.Lock()
+        self._worker = Worker("partialcoll messages", self._work_off, self.stop)
+
+    def check_tag(self, tag: int) -> int:
+        """Raises ValueError if MPI has no such tag."""
+        if not 0 <= tag <= self._highest_tag:
+            raise ValueError(f"tag: expected 0 to {self._highest_tag}, got {tag}")
+        return tag
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int, timeout: float) -> Message:
+        """Begin to send."""
+        memory = Memory(tensor, written=False)
+        message = Message(self, f"send to rank {to}, tag {tag}", memory, tensor, timeout)
+        message._request = self.comm.Isend([memory.bytes, MPI.BYTE], to, self.check_tag(tag))
+        return self._begin(message)
+
+    def recv(self, tensor: torch.Tensor, source: int | None, tag: int, timeout: float) -> Message:
+        """Begin to receive; None: from any rank."""
+        memory = Memory(tensor, written=True)
+        where = "any rank" if source is None else f"rank {source}"
+        message = Message(self, f"recv from {where}, tag {tag}", memory, tensor, timeout)
+        message._source = -1
+        origin = MPI.ANY_SOURCE if source is None else source
+        message._request = self.comm.Irecv([memory.bytes, MPI.BYTE], origin, self.check_tag(tag))
+        return self._begin(message)
+
+    def _begin(self, message: Message) -> Message:
+        if not message.look():
+            with self._lock:
+                if self._worker.stopping:
+                    raise StateError("the group has been destroyed")
+                self._under_way.append(message)
+            self.wake()
+        return message
+
+    def _work_off(self) -> None:
+        begin = time.monotonic()
+        while self._under_way and not self._worker.stopping:
+            # Who waits looks more often; the thread is for the others.
+            _nap(max(time.monotonic() - begin, 8e-3))
+            over = [message for message in self._under_way if message.look()]
+            with self._lock:
+                self._under_way = [one for one in self._under_way if one not in over]
+            if over:
+                begin = time.monotonic()
+
+    def wake(self) -> None:
+        """Let the thread look at what is under way."""
+        self._worker.wake()
+
+    def stop(self) -> None:
+        """End the thread; what is under way fails. Local, idempotent."""
+        self._worker.stop()
+        if MPI.Is_initialized() and not MPI.Is_finalized():
+            for message in self._under_way:
+                message.end()
+        self._under_way.clear()
+
+
+_unsent: list[Message] = []

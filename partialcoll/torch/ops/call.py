@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A collective call: what this rank is about to do, how its data moves, and how far it has come."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Callable, Union
+
+import torch
+
+from ...collectives.handle import AllreduceHandle
+from ...round import Round
+from .agreement import Agreement, Intent, Key
+from .handles import Handles, Reduction
+from .work import Work
+
+# Seconds. Whoever has to wait is not far behind, since all have come this far.
+_SHORTEST_NAP, _LONGEST_NAP = 20e-6, 2e-3
+
+Steps = Iterator[Any]  # handles and MPI's requests that are to be waited for, in turn
+Move = Union[Callable[[Handles], Steps], "list[Reduction]", None]
+
+
+def _in_turn(reductions: list[Reduction], handles: Handles) -> Steps:
+    for one in reductions:
+        yield from one.steps(handles)
+
+
+def complete(step: Any, wait: bool, patient: Callable[[], Any]) -> Any:
+    """Wait for what a call's data waits for: the round of a handle, False of a request; or, not to
+    wait, None if it goes on. patient: called meanwhile; what it raises ends the wait."""
+    if isinstance(step, AllreduceHandle):
+        return step.Wait() if wait else step.Test()
+    nap, turns = _SHORTEST_NAP, 0
+    while not step.Test():
+        if not wait:
+            return None
+        turns += 1
+        time.sleep(0 if turns < 8 else nap)  # a core may have more ranks than one
+        if turns >= 8:
+            nap = min(1.5 * nap, _LONGEST_NAP)
+            patient()
+    return False
+
+
+class Call(Work):
+    """A collective call that has begun; what the asynchronous functions return.
+
+    Pass it to `poll` and `synchronize`. After `synchronize`, `round` is the `partialcoll.Round`
+    that brought the result.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        move: Move = None,
+        tensors: Sequence[torch.Tensor] = (),
+        *,
+        first: Reduction | None = None,
+        apart: bool = False,
+        timeout: float = math.inf,
+        refused: bool = False,
+    ) -> None:
+        """text: what all ranks agree on. move: how the data moves, once they do; None: there is
+        none. tensors: what it fills. first: a reduction with which `move` begins. apart: it may
+        still be under way when the next one begins. timeout: seconds. refused: by this rank."""
+        super().__init__(list(tensors))
+        if isinstance(move, list):
+            first, move = move[0] if move else None, partial(_in_turn, move)
+        self._first, self._move = first, move
+        self._intent = Intent(text, None if first is None else first.key, apart, refused)
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        self._queue: Any = None  # drives it
+        self._channel: Channel | None = None
+        self._steps: Steps | None = None  # once all ranks agree
+        self._step: Any = None  # what its data waits for
+        self._moved = False
+        self._outcome: BaseException | None = None
+        self.round: Round | None = None
+        self.land: Callable[[], Any] | None = None  # what who takes the result has to do for it
+
+    @property
+    def _agreed(self) -> bool:
+        return self._steps is not None
+
+    @property
+    def key(self) -> Key | None:
+        """Of the handle that it needs first."""
+        return self._intent.key
+
+    def poll(self) -> bool:
+        """Is it over, well or badly? Carries on what can be, never waits for another rank."""
+        over: bool = self._queue.poll(self)
+        return over
+
+    def _ensure(self) -> None:
+        self._queue.wake()
+
+    def _carry_out(self) -> None:
+        self._queue.drive(self)
+
+    def _end(self, error: BaseException | None = None) -> None:
+        self._move = self._first = self._steps = None  # they hold tensors
+        super()._end(error)
+
+    def __str__(self) -> str:
+        return self._intent.text
+
+
+class Channel:
+    """What calls take turns on. agreement: None: nothing is compared. own: handles for calls that
+    are apart. Made collectively."""
+
+    def __init__(self, agreement: Agreement | None, own: Handles) -> None:
+        self.agreement, self.own = agreement, own
+        self.call: Call | None = None  # that is on it

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The allreduce handles of a queue, and tensors that go through them.
+
+A handle serves all sizes that round up to its own, so there are few; the latest used are kept. A
+long tensor may go in chunks: then the memory has a bound, whatever the size, and a chunk stays in
+the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from ..._core.buffers import Array
+from ...collectives.allreduce import Allreduce_init
+from ...collectives.handle import AllreduceHandle
+from ...policy import Policy
+from . import wire
+from .agreement import Key
+
+CHUNK = 1 << 19  # bytes of a message that is reduced at once
+_KEPT = 32  # handles
+_SMALLEST = 64  # elements of the smallest handle
+
+# By torch's name. "avg" is a sum that is divided.
+_OPS: dict[str, Any] = {
+    **{"sum": MPI.SUM, "product": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX},
+    **{"band": MPI.BAND, "bor": MPI.BOR, "bxor": MPI.BXOR},
+}
+_OPS_OF_BOOL: dict[str, Any] = {
+    **{"sum": MPI.LOR, "product": MPI.LAND, "min": MPI.LAND, "max": MPI.LOR},
+    **{"band": MPI.LAND, "bor": MPI.LOR, "bxor": MPI.LXOR},
+}
+
+
+def rounded_up(count: int, most: int) -> int:
+    """To one of four sizes in each octave; beyond `most`, which is a size, none is saved."""
+    if count > most:
+        return count
+    if count <= _SMALLEST:
+        return min(_SMALLEST, most)
+    step = 1 << ((count - 1).bit_length() - 3)
+    return min(most, -(-count // step) * step)
+
+
+class Handle:
+    """One of them, and the memory of its deposits."""
+
+    def __init__(self, core: AllreduceHandle) -> None:
+        self.core = core
+        self._rooms: dict[int, torch.Tensor] = {}  # by address; there are few, which take turns
+
+    def room(self) -> torch.Tensor:
+        """For the next deposit."""
+        place = self.core._send_place()
+        if place not in self._rooms:
+            self._rooms[place] = torch.from_numpy(self.core.send_buffer)
+        return self._rooms[place]
+
+
+class Handles:
+    """Handles for data of different kinds, the latest used; the same on all ranks.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    name : str
+        For messages.
+    meanwhile : callable
+        Called while this rank waits; given who tells what is missing. What it raises ends the wait.
+    quorum : policy or str
+        Of the handles.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        name: str,
+        meanwhile: Callable[[Callable[[], str]], bool],
+        quorum: Policy | str = "full",
+    ) -> None:
+        self._comm, self._name, self._meanwhile = comm, name, meanwhile
+        self._options: dict[str, Any] = {"quorum": quorum, "name": name}
+        if quorum == "full":
+            self._options["history"] = 1
+        self._of: dict[Key, Handle] = {}
+        self._owed: list[AllreduceHandle] = []  # started, for a call that failed
+
+    def get(self, key: Key) -> Handle | None:
+        """The one for such data, if there is one; nothing of earlier calls is on it. Local."""
+        self._collect()
+        return self._of.get(key)
+
+    def make(self, key: Key) -> Handle:
+        """The one for such data, new if there is none. Collective if so."""
+        self._collect()
+        handle = self._of.pop(key, None)
+        if handle is None:
+            if len(self._of) >= _KEPT:
+                self._of.pop(next(iter(self._of))).core.Free()
+            handle = Handle(self._new(*key))
+        self._of[key] = handle
+        return handle
+
+    def _new(self, dtype: str, count: int, op: str) -> AllreduceHandle:
+        like = np.zeros(count, np.dtype(dtype))
+        reduction = (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op]
+        handle = Allreduce_init(self._comm, None, None, reduction, like=like, **self._options)
+        handle._while_waiting = lambda: self._meanwhile(handle._missing)
+        return handle
+
+    def level(self, keys: Iterable[Key], begun: Handle | None) -> None:
+        """Ranks have started different handles: start those that others have. begun: the one that
+        this rank has started."""
+        self._collect()
+        for key in sorted(set(keys)):
+            handle = self._of.get(key)
+            if handle is None:
+                continue
+            if handle is not begun:
+                handle.room().zero_()
+                handle.core.Start()
+            self._owed.append(handle.core)
+
+    def _collect(self) -> None:
+        """Rounds of calls that failed end before anything else begins."""
+        while self._owed:
+            self._owed[-1].Wait()
+            self._owed.pop()
+
+    def free(self) -> None:
+        """Collective."""
+        self._owed.clear()
+        for handle in self._of.values():
+            handle.core.Free()
+        self._of.clear()
+
+
+@dataclass(frozen=True)
+class Form:
+    """What becomes of values: the reduction, by torch's name, and what they are multiplied and
+    divided by before and after it. Quotients of integers are rounded down."""
+
+    op: str
+    before: Any = None  # None: 1
+    divisor: int = 1
+    after: float = 1.0
+
+
+def divide(values: Array, divisor: int) -> None:
+    """In place; integers are rounded down. Of complex numbers each part is divided."""
+    kind = values.dtype.kind
+    if kind in "iu":
+        exact = np.uint64(divisor) if kind == "u" else np.int64(divisor)
+        np.floor_divide(values, exact, out=values, casting="unsafe")
+    elif kind == "c":
+        values.real /= divisor
+        values.imag /= divisor
+    else:
+        values /= divisor
+
+
+class Reduction:
+    """A tensor's values reduced over all ranks.
+
+    Parameters
+    ----------
+    form : Form
+    source : torch.Tensor or None
+        What this rank puts in; None: nothing.
+    output : torch.Tensor
+        Where the result goes; it may be the source.
+    wanted : bool
+        Does this rank take the result?
+    chunk : int or None
+        Bytes that are reduced at once; None: all of them.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        source: torch.Tensor | None,
+        output: torch.Tensor,
+        *,
+        wanted: bool = True,
+        chunk: int | None = None,
+    ) -> None:
+        self._form, self._wanted = form, wanted
+        self._source, self._output = source, output.detach()
+        self._wire, itemsize = wire.wire_dtype(output.dtype), wire.wide_dtype(output.dtype).itemsize
+        self._count, self._room = output.numel(), CHUNK // itemsize
+        self._most = max(1, self._count) if chunk is None else chunk // itemsize
+        self._begun: Handle | None = None
+
+    @property
+    def begun(self) -> Handle | None:
+        """The handle that has the first chunk, if it was started early."""
+        return self._begun
+
+    @property
+    def key(self) -> Key | None:
+        """Of the handle for the first chunk; None: there is nothing to reduce."""
+        return self._key(min(self._count, self._most)) if self._count else None
+
+    def _key(self, count: int) -> Key:
+        return (self._wire, rounded_up(count, self._room), self._form.op)
+
+    def begin(self, handle: Handle, first: int = 0) -> None:
+        """Put a chunk in and start."""
+        room = handle.room()
+        if self._source is None:
+            room.zero_()
+        else:
+            if first == 0:  # not before: earlier calls may have changed it
+                self._source = _flat(self._source)
+            part = self._source[first : first + self._most]
+            room = room[: part.numel()]
+            room.copy_(part)
+            if self._form.before is not None:
+                room.mul_(self._form.before)
+        handle.core.Start()
+        self._begun = handle
+
+    def steps(self, handles: Handles) -> Iterator[AllreduceHandle]:
+        """Yields each handle that is to be waited for."""
+        output, flat = self._output, _flat(self._output)
+        direct = flat.data_ptr() == output.data_ptr()
+        if self._wanted and not direct:
+            flat = torch.empty_like(flat)
+        for first in range(0, self._count, self._most):
+            part = flat[first : first + self._most]
+            handle = handles.make(self._key(part.numel()))
+            if first or handle is not self._begun:
+                self.begin(handle, first)
+            yield handle.core
+            if self._wanted:
+                self._take(handle.core.result[: part.numel()], part)
+        if self._wanted and not direct:
+            output.copy_(flat.view(output.shape))
+
+    def _take(self, result: Array, into: torch.Tensor) -> None:
+        """Rounded once. The library's memory, which the result is in, is for reading only."""
+        dtype = wire.wide_dtype(into.dtype)
+        same = into.dtype == dtype
+        wide = into if same else torch.empty(into.shape, dtype=dtype)
+        values = wide.numpy()
+        np.copyto(values, result)
+        if self._form.divisor > 1:
+            divide(values, self._form.divisor)
+        if self._form.after != 1:
+            values *= self._form.after
+        if not same:
+            into.copy_(wide)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """With one dimension; a view if that can be."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor if tensor.dim() == 1 else tensor.reshape(-1)

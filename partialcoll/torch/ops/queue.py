@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collective calls, one after the other, in the order in which they are made.
+
+A call has two halves. First it is *announced*: all ranks compare what they are about to do
+(`Agreement`), so ranks that differ all fail this call, by name, and the queue goes on; and while
+ranks wait for others, they sleep, and can tell who is missing. Then its *data* moves, which waits
+for nobody who is not on the way. So whatever this rank does on the queue, the others do as well,
+in the same order.
+
+Calls take turns on a few channels, so that so many of them are announced ahead; their data moves in
+turn. Where a handle for the data is there already, and nothing else can be on it, the data leaves
+with the announcement; who waits for a later call does not wait for data that is on its way on a
+channel's own handle. Ranks that turn out to have announced different things have started different
+handles: each starts those of the others as well, with nothing in them, and the rounds are collected
+before the handles are used again. A new handle is made only after the ranks have agreed, so all
+ranks have the same.
+
+Whoever waits for a call carries out what is before it and then it; for calls that nobody waits for
+yet there may be a thread. There is only one at a time (`_turn`).
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+import threading
+import time
+from typing import Any, Callable
+
+from mpi4py import MPI
+
+from ...errors import MismatchError, StateError
+from ...policy import Policy
+from .agreement import Agreement, Intent, complaint
+from .call import Call, Channel, complete
+from .handles import Handles
+from .work import GroupTimeout, Worker
+
+
+class _Stopped(StateError):
+    """The queue ends while a call waits."""
+
+
+class Queue:
+    """The calls of one communicator that are matched by their order. Made collectively.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Of the ranks, whose traffic is ordered by what uses it.
+    name : str
+        For messages.
+    window : int
+        Calls that are announced ahead.
+    owner, remedy : str
+        Whose it is, and what helps after an error; for messages.
+    quorum : policy or None
+        None: all ranks make each call together. Else there is nothing to compare.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        name: str,
+        window: int,
+        *,
+        owner: str = "partialcoll.torch",
+        remedy: str = "shutdown() and init() again",
+        quorum: Policy | None = None,
+    ) -> None:
+        self._comm, self._name, self._window, self._owner = comm, name, window, owner
+        self._quorum, self._remedy = quorum, remedy
+        self._channels: list[Channel] = []
+        self.handles = self._handles()  # for calls that are not apart
+        self._lock = threading.Lock()  # of what is waiting, and of the thread
+        self._waiting: collections.deque[Call] = collections.deque()
+        self._announced: collections.deque[Call] = collections.deque()
+        self._count = 0
+        self._turn = threading.Lock()  # of what is announced, and of all handles
+        self._head: Call | None = None  # that is being carried out
+        self._broken: BaseException | None = None
+        self._worker = Worker(f"partialcoll {name}", self._work_off, self.stop)
+
+    def _handles(self) -> Handles:
+        title = f"{self._owner}: data of {self._name}"
+        return Handles(self._comm, title, self._patient, self._quorum or "full")
+
+    def open(self) -> Queue:
+        """Make all channels now, where threads of the ranks would make them at different times.
+        Collective; the queue."""
+        while len(self._channels) < self._window:
+            self._open_channel()
+        return self
+
+    def _open_channel(self) -> None:
+        agreement = None
+        if self._quorum is None:
+            title = f"{self._owner}: {self._name}, {len(self._channels)}"
+            agreement = Agreement(self._comm, title)
+            agreement.while_waiting(functools.partial(self._patient, agreement.missing))
+        self._channels.append(Channel(agreement, self._handles()))
+
+    # By whoever makes a call
+
+    def submit(self, call: Call, background: bool = False) -> Call:
+        """The next call of this queue. background: a thread may see to it."""
+        with self._lock:
+            self._check()
+            call._queue = self
+            self._waiting.append(call)
+        if background:
+            self.wake()
+        return call
+
+    def begin(self, call: Call) -> Call:
+        """The next call: its data is under way, or it is over, when this returns. Waits where a
+        handle is to be made, or there are too many calls before it."""
+        self.submit(call)
+        while call._channel is None and not call._over:
+            with self._turn:
+                before = self._announce()
+            if before is not None:
+                self._complete(before)
+        if call._move is not None and (call._first is None or call._first.begun is None):
+            self._complete(call)
+        return call
+
+    def _complete(self, call: Call) -> None:
+        self.drive(call)
+        call._wait_for_others()
+
+    def run(self, call: Call) -> Call:
+        """The next call, from its beginning to its end; raises its error."""
+        self.submit(call).wait()
+        return call
+
+    def refuse(self, error: Exception, timeout: float = math.inf, background: bool = False) -> Any:
+        """This rank's arguments are wrong: let the others know, and raise."""
+        call = Call(f"{type(error).__name__}: {error}", timeout=timeout, refused=True)
+        self.submit(call, background) if background else self.begin(call)
+        raise error
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise StateError(
+                f"{self._name} has ended with an error: {self._broken}; {self._remedy}"
+            )
+        if self._worker.stopping:
+            raise StateError(f"{self._name} has been destroyed")
+
+    def poll(self, call: Call) -> bool:
+        """Is it over, well or badly? Carries on what can be, never waits for another rank."""
+        while not call._over and self._turn.acquire(blocking=False):
+            if not self._next(call, wait=False):
+                break
+        return call._over
+
+    # By whoever's turn it is
+
+    def drive(self, until: Call) -> None:
+        """Carry out calls up to this one, unless others are at it."""
+        while not until._over:
+            if not self._turn.acquire(blocking=False):
+                self.wake()  # whoever is at it may stop before this one
+                return
+            self._next(until)
+
+    def _next(self, until: Call | None = None, wait: bool = True) -> bool:
+        """Carry on what comes first, on the way to a call or to all; frees the turn. False if there
+        is nothing, or, not to wait, if it goes on."""
+        ended: list[Call] = []
+        try:
+            self._announce()
+            head = self._head = self._first_due(until)
+            if head is None or not self._carry_out(head, until, wait):
+                return False
+            if head._outcome is not None or head._moved:
+                ended = self._after(head)
+        finally:
+            self._head = None
+            self._turn.release()
+            for call in ended:
+                call._end(call._outcome)
+        return True
+
+    def _first_due(self, until: Call | None) -> Call | None:
+        """What is on its way by itself is waited for by who wants it."""
+        for call in self._announced:
+            if call is until or not (call._agreed and call._intent.apart):
+                return call
+        return self._announced[0] if self._announced and until is None else None
+
+    def _announce(self) -> Call | None:
+        """What is waiting, as far as there are channels; the call for whose channel it waits."""
+        while self._waiting:
+            at = self._count % self._window
+            if at == len(self._channels):
+                self._open_channel()
+            channel = self._channels[at]
+            if channel.call is not None:
+                return channel.call
+            with self._lock:
+                call = self._waiting.popleft()
+                self._announced.append(call)
+            call._channel, channel.call = channel, call
+            self._count += 1
+            if channel.agreement is not None:
+                channel.agreement.announce(call._intent)
+            self._start_early(call)
+        return None
+
+    def _start_early(self, call: Call) -> None:
+        """On handles that calls share nothing else may be, nor come: what ranks differ on may."""
+        key, apart = call._intent.key, call._intent.apart
+        if key is None or not (apart or self._first_due(call) is call):
+            return
+        handle = self._handles_of(call).get(key)
+        if handle is not None:
+            assert call._first is not None
+            call._first.begin(handle)
+
+    def _handles_of(self, call: Call) -> Handles:
+        assert call._channel is not None
+        return call._channel.own if call._intent.apart else self.handles
+
+    def _carry_out(self, head: Call, until: Call | None, wait: bool) -> bool:
+        """Wait for the others, then move its data, unless that is on its way and another call is
+        wanted; False if it goes on. An interrupted wait can be taken up again."""
+        try:
+            if not head._agreed:
+                if not self._settle(head, wait):
+                    return False
+                if head._intent.apart and head is not until:
+                    return True
+            while not head._moved:
+                if head._step is not None:
+                    came = complete(head._step, wait, self._patient)
+                    if came is None:
+                        return False
+                    head.round = came or head.round
+                self._advance(head)
+        except MismatchError as error:  # all ranks have it, and nothing has moved
+            head._outcome = error
+        except Exception as error:
+            head._outcome = self._broken = error
+        return True
+
+    def _settle(self, head: Call, wait: bool) -> bool:
+        """True once all ranks have announced something; MismatchError, on all, if they differ."""
+        assert head._channel is not None
+        agreement = head._channel.agreement
+        if agreement is not None:
+            if not wait and not agreement.arrived():
+                return False
+            heard = agreement.settle(waited=not wait)
+            if heard or head._intent.refused:
+                self._level(head, heard)
+                raise MismatchError(complaint(heard))
+        head._steps = iter(()) if head._move is None else head._move(self._handles_of(head))
+        return True
+
+    def _level(self, head: Call, heard: list[Intent]) -> None:
+        """What some ranks have begun, all begin."""
+        assert head._channel is not None
+        begun = None if head._first is None else head._first.begun
+        for handles, apart in ((self.handles, False), (head._channel.own, True)):
+            keys = [one.key for one in heard if one.key is not None and one.apart == apart]
+            handles.level(keys, begun if head._intent.apart == apart else None)
+
+    def _advance(self, head: Call) -> None:
+        """To the next thing that its data waits for."""
+        assert head._steps is not None
+        head._step = None
+        try:
+            head._step = next(head._steps, None)
+        except Exception:
+            raise
+        except BaseException as error:  # what was interrupted there cannot go on
+            head._outcome = self._broken = error
+        head._moved = head._step is None
+
+    def _after(self, head: Call) -> list[Call]:
+        """Those that are over: this one, and if the queue is broken, all."""
+        self._announced.remove(head)
+        assert head._channel is not None
+        head._channel.call = None
+        if self._broken is None:
+            return [head]
+        rest = self._take_all()
+        for call in rest:
+            call._outcome = StateError(f"an earlier operation failed: {self._broken}")
+        return [head, *rest]
+
+    def _take_all(self) -> list[Call]:
+        with self._lock:
+            rest = [*self._announced, *self._waiting]
+            self._announced.clear()
+            self._waiting.clear()
+        return rest
+
+    def _patient(self, missing: Callable[[], str] = str) -> bool:
+        """Called while the call under way waits: raises when it has waited enough. missing: tells
+        for whom."""
+        head = self._head
+        if head is None:  # the queue is being freed
+            return False
+        if self._worker.stopping:
+            raise _Stopped(f"{self._name} ended while {head} was under way")
+        if time.monotonic() >= head._deadline:
+            who = missing()
+            raise GroupTimeout(
+                f"{head} in {self._name} was not over after {head._timeout:g} s"
+                + (f": {who}" if who else "")
+            )
+        return False
+
+    # The thread
+
+    def wake(self) -> None:
+        """Let the thread see to what is waiting."""
+        self._worker.wake()
+
+    def _work_off(self) -> None:
+        while not self._worker.stopping and (self._announced or self._waiting):
+            self._turn.acquire()
+            self._next()
+
+    def stop(self) -> None:
+        """End the thread; what is under way fails. Local, idempotent."""
+        self._worker.stop()
+        with self._turn:
+            rest = self._take_all()
+        for call in rest:
+            call._end(StateError(f"{self._name} was destroyed before {call}"))
+
+    @property
+    def broken(self) -> bool:
+        """Has a call failed on this rank, so that the ranks are no longer together?"""
+        return self._broken is not None
+
+    def free(self) -> None:
+        """Bring what is under way to its end. Collective; by ranks that are all together."""
+        while self._announced:
+            self._complete(self._announced[0])
+        self.handles.free()
+        for channel in self._channels:
+            channel.own.free()
+            if channel.agreement is not None:
+                channel.agreement.free()

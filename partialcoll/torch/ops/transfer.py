@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How bytes of tensors move that are not reduced, or reduced by one rank alone.
+
+Every function here is called on all ranks of a communicator together, in the same order, with
+arguments that they have compared, and yields MPI's own non-blocking operations, which the caller
+completes in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from ...errors import MismatchError
+from . import wire
+from .handles import Form, divide
+
+Steps = Iterator[MPI.Request]
+Tensors = Sequence[torch.Tensor]
+Bytes = NDArray[np.uint8]
+
+_COMBINE: dict[str, Callable[..., torch.Tensor]] = {
+    **{"sum": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum},
+    **{"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor},
+}
+_AND, _OR, _XOR = torch.logical_and, torch.logical_or, torch.logical_xor
+_COMBINE_BOOL: dict[str, Callable[..., torch.Tensor]] = {
+    **{"sum": _OR, "product": _AND, "min": _AND, "max": _OR},
+    **{"band": _AND, "bor": _OR, "bxor": _XOR},
+}
+
+
+def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.Tensor) -> Steps:
+    """Piece i of every rank goes to rank i, which reduces them in the order of the ranks."""
+    size = into.numel()
+    sent = torch.cat([piece.detach().reshape(-1) for piece in pieces])
+    if form.before is not None:
+        sent.mul_(form.before)
+    come = torch.empty(size * comm.size, dtype=into.dtype)
+    mine = [size * into.element_size()] * comm.size
+    yield comm.Ialltoallv([wire.bits(sent), _bytes_of(pieces)], [wire.bits(come), mine])
+    wide = wire.wide_dtype(into.dtype)
+    parts = come.view(comm.size, size)
+    total = parts[0].to(wide, copy=True)
+    combine = (_COMBINE_BOOL if wide == torch.bool else _COMBINE)[form.op]
+    for part in parts[1:]:
+        total = combine(total, part.to(wide))
+    if form.divisor > 1:
+        divide(total.numpy(), form.divisor)
+    into.detach().copy_(total.view(into.shape))
+
+
+def broadcast(
+    comm: MPI.Intracomm, tensor: torch.Tensor, root: int, output: torch.Tensor | None = None
+) -> Steps:
+    """One rank's bits to all, into an output, or in place."""
+    memory = Memory(tensor, written=comm.rank != root, output=output)
+    yield comm.Ibcast(memory.bytes, root)
+    memory.land()
+
+
+def gather(
+    comm: MPI.Intracomm, tensor: torch.Tensor, outputs: Tensors | None, root: int | None
+) -> Steps:
+    """Every rank's tensor into the outputs, on all ranks (root None), or on one."""
+    own = wire.bits(tensor)
+    landing = None if outputs is None else Landing(outputs)
+    come = None if landing is None else landing.room
+    yield comm.Iallgatherv(own, come) if root is None else comm.Igatherv(own, come, root)
+    if landing is not None:
+        landing.land()
+
+
+def gather_flat(comm: MPI.Intracomm, tensor: torch.Tensor, output: torch.Tensor) -> Steps:
+    """Every rank's tensor, one after the other, into one."""
+    memory, own = Memory(output, written=True), wire.bits(tensor)
+    if np.may_share_memory(own, memory.bytes):  # torch lets the input be its part of the output
+        own = own.copy()
+    yield comm.Iallgather(own, memory.bytes)
+    memory.land()
+
+
+def scatter(comm: MPI.Intracomm, tensor: torch.Tensor, inputs: Tensors | None, root: int) -> Steps:
+    """The root's inputs, one to each rank."""
+    memory = Memory(tensor, written=True)
+    sent = None if inputs is None else [_joined(inputs), _bytes_of(inputs)]
+    yield comm.Iscatterv(sent, memory.bytes, root)
+    memory.land()
+
+
+def exchange(comm: MPI.Intracomm, inputs: Tensors, outputs: Tensors) -> Steps:
+    """Input i goes to rank i, output i comes from it. The sizes may differ; MismatchError on
+    all ranks, and nothing moves, if somebody expects another one than it is sent."""
+    ranks = comm.size
+    everyones = np.empty((ranks, 2, ranks), np.int64)
+    own = np.array([_bytes_of(inputs), _bytes_of(outputs)], np.int64)
+    yield comm.Iallgather(own, everyones)
+    wrong = np.argwhere(everyones[:, 0, :] != everyones[:, 1, :].T)
+    if len(wrong):
+        sender, receiver = map(int, wrong[0])
+        raise MismatchError(
+            f"the ranks differ in their splits: rank {sender} sends "
+            f"{everyones[sender, 0, receiver]} bytes to rank {receiver}, which expects "
+            f"{everyones[receiver, 1, sender]}"
+        )
+    landing = Landing(outputs)
+    yield comm.Ialltoallv([_joined(inputs), _bytes_of(inputs)], landing.room)
+    landing.land()
+
+
+def broadcast_buffers(comm: MPI.Intracomm, buffers: list[Bytes], root: int) -> Steps:
+    """One rank's buffers, to all; on the others the list is filled."""
+    count = np.array([len(buffers)])
+    yield comm.Ibcast(count, root)
+    sizes = np.array([one.size for one in buffers] or [0] * count[0])
+    yield comm.Ibcast(sizes, root)
+    if comm.rank != root:
+        buffers += [np.empty(size, np.uint8) for size in sizes]
+    for one in buffers:
+        yield comm.Ibcast(one, root)
+
+
+def gather_buffers(comm: MPI.Intracomm, own: Bytes, come: list[Bytes]) -> Steps:
+    """Every rank's buffer, appended to a list on all of them."""
+    sizes = np.empty(comm.size, np.int64)
+    yield comm.Iallgather(np.array([own.size]), sizes)
+    memory = np.empty(sizes.sum(), np.uint8)
+    yield comm.Iallgatherv(own, [memory, sizes.tolist()])
+    come += np.split(memory, np.cumsum(sizes)[:-1])
+
+
+def _bytes_of(tensors: Tensors) -> list[int]:
+    return [tensor.numel() * tensor.element_size() for tensor in tensors]
+
+
+def _joined(tensors: Tensors) -> Any:
+    return np.concatenate([wire.bits(tensor) for tensor in tensors])
+
+
+class Memory:
+    """A tensor's bytes in one piece: its own memory if it is in one piece itself.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+    written : bool
+        Do bytes come?
+    output : torch.Tensor or None
+        Where they are then; None: in the tensor.
+    """
+
+    def __init__(
+        self, tensor: torch.Tensor, written: bool, output: torch.Tensor | None = None
+    ) -> None:
+        self._target = tensor if output is None else output
+        self._copy: torch.Tensor | None = None
+        own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        if output is not None or not own:
+            self._copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+            self._copy.copy_(tensor.detach())
+        self._written = written or output is not None
+        self.bytes = wire.bits(tensor if self._copy is None else self._copy)
+
+    def land(self) -> None:
+        """What has come is where it belongs afterwards."""
+        if self._copy is not None and self._written:
+            self._target.detach().copy_(self._copy)
+
+
+class Landing:
+    """Room for tensors that come together, one from each rank."""
+
+    def __init__(self, outputs: Tensors) -> None:
+        self._outputs = outputs
+        self._sizes = _bytes_of(outputs)
+        self._memory = np.empty(sum(self._sizes), np.uint8)
+        self.room = [self._memory, self._sizes]
+
+    def land(self) -> None:
+        """Into the tensors."""
+        begin = 0
+        for output, size in zip(self._outputs, self._sizes):
+            fresh = torch.empty(output.shape, dtype=output.dtype)
+            wire.bits(fresh)[:] = self._memory[begin : begin + size]
+            output.detach().copy_(fresh)
+            begin += size

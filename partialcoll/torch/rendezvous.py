@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How ranks that MPI has started meet in torch.distributed, with no other setup.
+
+Who the ranks are stands in the environment (environment.py). The address of torch's store needs
+communication, because its port has to be free: it is found when `init_process_group` looks for it.
+Rank 0 opens the store on a port that the system chooses and tells the others by MPI; MASTER_ADDR
+and MASTER_PORT are set then. ``init_method="mpi://"`` asks for that; so does torch's default,
+``env://``, where the environment does not name both.
+
+The former is a scheme of our own, which torch lets everybody register. For the default there is no
+public way: `init_process_group` without an init_method goes to ``env://``, a scheme is registered
+once, and its handler reads the environment, in which nothing can stand before rank 0 has a port.
+So its handler is replaced, in `install`, by one that else calls it.
+
+Ranks that meet in a store, here and for each new group, leave a note there and read those of the
+others: so all of them see who is missing, and who has come with something else in mind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Callable
+from urllib.parse import parse_qsl, urlparse
+
+import torch.distributed as dist
+from mpi4py import MPI
+
+from .._core import settings
+from ..errors import MismatchError, StateError
+from .environment import given, mpi_is_there, set_absent
+from .ops.agreement import name_ranks, ranks_by_text
+from .ops.work import GroupTimeout
+
+_ASK, _TELL = 32741, 32742  # on COMM_WORLD, for the store's address alone
+_NAP, _PATIENCE = 20e-3, 10.0  # seconds
+_TCPStore: Any = getattr(dist, "TCPStore", None)  # none where torch has no torch.distributed
+_meetings: dict[str, int] = {}  # how often each name has been used
+
+
+# Meeting
+
+
+def _naps() -> Iterator[float]:
+    """Sleeps, the longer the later; yields the seconds that have passed."""
+    begin, nap = time.monotonic(), 1e-4
+    while True:
+        yield time.monotonic() - begin
+        time.sleep(nap)
+        nap = min(2 * nap, _NAP)
+
+
+def meet(
+    store: Any,
+    name: str,
+    me: int,
+    members: Sequence[int],
+    note: Any,
+    timeout: float,
+    what: str,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> dict[int, Any]:
+    """Leave a note in the store and wait for those of all members; the notes.
+
+    Raises GroupTimeout after `timeout` seconds, naming who is missing: on all that have come, and
+    on those that come later. what: for that message. meanwhile: called while this rank waits.
+    """
+    _meetings[name] = _meetings.get(name, 0) + 1
+    place = _place(name)
+    keys = [f"{place}/{rank}" for rank in members]
+    verdict = f"{place}/verdict"  # whoever comes to one first has said it for all
+    store.set(f"{place}/{me}", json.dumps(note))
+    for passed in _naps():
+        if store.check([verdict]):
+            break
+        meanwhile()
+        if store.check(keys):
+            store.compare_set(verdict, "", "go")
+        elif passed >= timeout:
+            missing = [rank for rank, key in zip(members, keys) if not store.check([key])]
+            said = f"{name_ranks(missing)} of {_brief(members)} missing after {timeout:g} s"
+            store.compare_set(verdict, "", said if missing else "go")
+    said = store.get(verdict).decode()
+    if said != "go":
+        _part(store, name, me, [rank for rank, key in zip(members, keys) if store.check([key])])
+        raise GroupTimeout(f"{what}: {said}")
+    return {rank: json.loads(store.get(key)) for rank, key in zip(members, keys)}
+
+
+def _place(name: str) -> str:
+    return f"partialcoll/{name}/{_meetings[name]}"
+
+
+def _part(store: Any, name: str, me: int, members: Sequence[int]) -> None:
+    """Before an error: the store ends with the process that holds it, and the others, who know
+    what has happened from there, may not have read it. Waits for them a while."""
+    place = _place(name)
+    store.set(f"{place}/{me}/heard", "")
+    others = [f"{place}/{rank}/heard" for rank in members]
+    with contextlib.suppress(dist.DistError):  # who held it waits no longer
+        for passed in _naps():
+            if store.check(others) or passed >= _PATIENCE:
+                return
+
+
+def _brief(ranks: Sequence[int]) -> str:
+    """Ranks, for messages."""
+    listed = ", ".join(map(str, ranks)) if len(ranks) <= 16 else f"… ({len(ranks)} in all)"
+    return f"[{listed}]"
+
+
+def _check_worlds(notes: dict[int, Any]) -> None:
+    """Each rank's note begins with its number and the number of ranks, by MPI. Raises ValueError,
+    on all ranks, if that is not what torch.distributed takes them for."""
+    wrong = [
+        f"rank {rank} of {len(notes)} is MPI's rank {note[0]} of {note[1]}"
+        for rank, note in sorted(notes.items())
+        if note[:2] != [rank, len(notes)]
+    ]
+    if wrong:
+        raise ValueError(
+            "RANK and WORLD_SIZE: expected MPI's numbers (leave them unset under mpiexec), got "
+            + "; ".join(wrong[:4])
+            + ("; …" if len(wrong) > 4 else "")
+        )
+
+
+# torch's store
+
+
+def _claim(name: str, asked: str | None, mine: int) -> str | None:
+    """What is wrong with a variable on this rank."""
+    value = given(name) if asked is None else asked
+    return None if value is None or value == str(mine) else f"{name}={value} where MPI has {mine}"
+
+
+def _complaint(url: str) -> str | None:
+    query = dict(parse_qsl(urlparse(url).query))
+    claims = (
+        _claim("RANK", query.get("rank"), MPI.COMM_WORLD.rank),
+        _claim("WORLD_SIZE", query.get("world_size"), MPI.COMM_WORLD.size),
+    )
+    return "; ".join(claim for claim in claims if claim) or None
+
+
+class _Address:
+    """Where rank 0's store is. The others ask for it and rank 0 answers, both by MPI, so that
+    nobody takes an answer to an earlier question, of a time when others were missing, for its own.
+    """
+
+    def __init__(self, where: tuple[str, str, int]) -> None:
+        self._where = where
+        self._sent: list[Any] = []
+
+    def tell(self) -> None:
+        """Rank 0: answer whoever has asked. Local."""
+        status = MPI.Status()
+        while message := MPI.COMM_WORLD.improbe(MPI.ANY_SOURCE, _ASK, status):
+            answer = (message.recv(), self._where)
+            self._sent.append(MPI.COMM_WORLD.isend(answer, status.Get_source(), _TELL))
+
+    @staticmethod
+    def ask(timeout: float) -> tuple[str, str, int]:
+        """The others: host, node and port."""
+        _meetings["asked"] = question = _meetings.get("asked", 0) + 1
+        request = MPI.COMM_WORLD.isend(question, 0, _ASK)
+        for passed in _naps():
+            while message := MPI.COMM_WORLD.improbe(0, _TELL):
+                answered, (host, node, port) = message.recv()
+                if answered == question:
+                    request.wait()
+                    return host, node, port
+            if passed >= timeout:
+                break
+        _unanswered.append(request)
+        raise GroupTimeout(f"init_process_group: rank 0 is missing after {timeout:g} s")
+
+
+_unanswered: list[Any] = []  # questions, which MPI may still read
+
+
+def _open_store(timeout: timedelta) -> tuple[Any, str, int, Callable[[], None]]:
+    """Rank 0's store, which the others hear of; or theirs. Its host, its port, and what rank 0
+    does while it waits for the others."""
+    if MPI.COMM_WORLD.rank == 0:
+        port, named = int(given("MASTER_PORT") or 0), given("MASTER_ADDR")
+        store = _TCPStore(
+            "localhost", port, is_master=True, wait_for_workers=False, timeout=timeout
+        )
+        here = (named or socket.gethostname(), MPI.Get_processor_name(), store.port)
+        return store, named or "localhost", store.port, _Address(here).tell
+    host, node, port = _Address.ask(timeout.total_seconds())
+    if given("MASTER_ADDR") is None and node == MPI.Get_processor_name():
+        host = "localhost"
+    return _TCPStore(host, port, timeout=timeout), host, port, _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
+def _over_mpi(url: str, timeout: timedelta) -> tuple[Any, int, int]:
+    """Store, rank and number of ranks. Collective; the same error on all ranks."""
+    world = MPI.COMM_WORLD
+    store, host, port, serve = _open_store(timeout)
+    members, seconds = range(world.size), timeout.total_seconds()
+    note = [_complaint(url), MPI.Get_processor_name()]
+    # The store is new: no names in it are older.
+    _meetings.pop("world", None)
+    what = "init_process_group"
+    notes = meet(store, "world", world.rank, members, note, seconds, what, serve)
+    wrong = [f"rank {rank}: {complaint}" for rank, (complaint, _) in notes.items() if complaint]
+    if wrong:
+        _part(store, "world", world.rank, members)
+        raise ValueError(
+            "RANK and WORLD_SIZE: expected MPI's numbers (leave them unset under mpiexec), got "
+            + "; ".join(wrong)
+        )
+    before = [rank for rank in range(world.rank) if notes[rank][1] == note[1]]
+    set_absent(
+        {
+            "RANK": str(world.rank),
+            "WORLD_SIZE": str(world.size),
+            "LOCAL_RANK": str(len(before)),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": str(port),
+        }
+    )
+    return store, world.rank, world.size
+
+
+def _in_charge() -> bool:
+    """Has MPI started this job, and nobody said where the store is?"""
+    return mpi_is_there() and (given("MASTER_ADDR") is None or given("MASTER_PORT") is None)
+
+
+def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
+    """What torch calls a rendezvous handler."""
+    yield _over_mpi(url, options.get("timeout") or dist.constants.default_pg_timeout)
+    raise RuntimeError("init_process_group: expected to be asked for a store once")
+
+
+def install() -> None:
+    """Let torch find the store by MPI: for ``mpi://``, and for ``env://`` where the environment
+    does not name it."""
+    module: Any = sys.modules["torch.distributed.rendezvous"]
+    module.register_rendezvous_handler("mpi", _by_mpi)
+    handlers: dict[str, Callable[..., Iterator[Any]]] = module._rendezvous_handlers
+    usual = handlers["env"]
+
+    def rendezvous(url: str, **options: Any) -> Iterator[Any]:
+        if _in_charge():
+            yield from _by_mpi(url, **options)
+        complaint = _complaint(url) if mpi_is_there() and MPI.COMM_WORLD.size > 1 else None
+        if complaint is not None:
+            settings.logger.warning("torch.distributed meets with %s", complaint)
+        yield from usual(url, **options)
+
+    handlers["env"] = rendezvous
+
+
+# Communicators
+
+
+def _check_members(notes: dict[int, Any], what: str) -> None:
+    """Raises MismatchError, on all ranks, if they have different members in mind."""
+    said = {rank: _brief(note[2]) for rank, note in sorted(notes.items())}
+    if len(set(said.values())) > 1:
+        differing = ranks_by_text(said.items())
+        raise MismatchError(f"{what}: the ranks differ in who its members are: {differing}")
+
+
+def _check_threads(notes: dict[int, Any]) -> None:
+    short = [rank for rank, note in sorted(notes.items()) if not note[3]]
+    if short:
+        raise StateError(
+            f"the backend needs MPI_THREAD_MULTIPLE; MPI was initialized with less on "
+            f"{name_ranks(short)}"
+        )
+
+
+def gather_members(
+    store: Any, name: str, rank: int, size: int, ranks: Sequence[int], timeout: float
+) -> tuple[str, MPI.Intracomm]:
+    """A communicator of a group's ranks, and a name that no other group has or had. Collective.
+
+    rank, size: in the group. ranks: the members' numbers in the world; none: it is the world.
+
+    Raises, on all members that have come: GroupTimeout if others have not; ValueError if torch
+    counts the ranks in another way than MPI; MismatchError if they differ in who the members are.
+    """
+    if not mpi_is_there():
+        raise StateError("the backend needs MPI: initialized (mpi4py.MPI.Init) and not finalized")
+    world = MPI.COMM_WORLD
+    members = list(ranks) or list(range(size))
+    what = f"new_group, group {name}" if ranks else "init_process_group"
+    note = [world.rank, world.size, members, MPI.Query_thread() >= MPI.THREAD_MULTIPLE]
+    notes = meet(store, f"group {name}", members[rank], members, note, timeout, what)
+    try:
+        if not ranks:
+            _check_worlds(notes)
+        _check_members(notes, what)
+        _check_threads(notes)
+    except (ValueError, MismatchError, StateError):
+        if not ranks:  # else the world's store goes on
+            _part(store, f"group {name}", rank, members)
+        raise
+    group = world.group.Incl(members)
+    comm = world.Create_group(group, _ASK)
+    group.Free()
+    return f"{name}/{_meetings[f'group {name}']}", comm

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training over rounds: deposits go out, what is to be applied comes back, the same on all ranks.
+
+The front end of `DistributedOptimizer` and of the hook for DistributedDataParallel. One handle
+carries all gradients and, as its last buffer, the fingerprints; or one whose other buffers may go
+early, `Partitioned`. Who owns which memory: between two starts the handle's send buffers belong to
+this rank: backward writes into them, through views. At the start, or when they are sent, they go to
+the library, and others take their place. What a round brought is read from the library's memory,
+and divided into this rank's own.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable
+
+import torch
+from mpi4py import MPI
+
+from .._core.buffers import Array
+from .._core.settings import logger
+from ..collectives.allreduce import Allreduce_init
+from ..collectives.handle import AllreduceHandle
+from ..errors import StateError
+from ..round import Result, Round
+from . import checkpoint
+from ._fingerprints import Fingerprints
+from ._gradients import Slot
+from ._partitioned import Partitioned
+from ._pending import PendingDeposits
+from ._resync import Replica, Resync, room_for_joins
+from .flat import Layout, Named, divide
+from .metrics import Metrics
+from .strategies import RoundStrategy
+
+
+class Replicated:
+    """Deposits the gradients of this rank and delivers what is to be applied. Collective.
+
+    Parameters
+    ----------
+    divisor : float
+        Of a round's sum.
+    update : callable
+        Called with each delivered round, in order, when its gradient is in `applied`.
+    replica : Replica or None
+        What a rank that has lost rounds takes over from another; needed with ``deliver="all"``.
+
+    Its state:
+
+    ============================  ===========================================================
+    version, updates              rounds this replica has seen, and those that changed it
+    _first                        the version at which the handle's round 0 begins
+    _own                          own deposits in no delivered round
+    _joining, _behind             in `join`, which has lost rounds
+    _updating                     within an update; still, if that was interrupted
+    _gradients                    in the round whose sums were looked at last
+    ============================  ===========================================================
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        parameters: Named,
+        strategy: RoundStrategy,
+        divisor: float,
+        fingerprints: Fingerprints,
+        update: Callable[[Result], None],
+        replica: Replica | None = None,
+    ) -> None:
+        self._comm, self.strategy = comm, strategy
+        self.version = self.updates = self._first = self._gradients = 0
+        self._joining = self._behind = self._updating = False
+        self._begin = 0.0
+        self.metrics = Metrics()
+        tensors = [p for _, p in parameters]
+        early = strategy.early_bytes
+        self.plain = Layout(tensors)  # of what is saved
+        self.layout = self.plain if early is None else Layout(tensors, early)
+        self.applied = self.layout.new()
+        self.applied_views = self.layout.views(self.applied)
+        self._divisor, self._fingerprints, self._update = divisor, fingerprints, update
+        self._slot: Slot | None = None  # of the deposit to come, if it has been asked for
+        self._slots: dict[Any, Slot] = {}
+        self._flats: dict[tuple[int, int], torch.Tensor] = {}  # of the slots, by buffer and address
+        self._own = PendingDeposits(self.layout, self.plain, not strategy.synchronous)
+        options = {"late": "carry", **room_for_joins(strategy.options(), comm.size)}
+        like = [*self.layout.new(), fingerprints.outline()]
+        self.resync: Resync | None = None  # where rounds may be lost
+        self.handle: AllreduceHandle | Partitioned
+        if early is not None:
+            self.handle = Partitioned(comm, like, **options)
+            return
+        self.handle = Allreduce_init(comm, None, None, like=like, **options)
+        if replica is not None and options.get("deliver") == "all" and comm.size > 1:
+            self.resync = Resync(comm, lambda: self.version, replica)
+            self.handle._while_waiting = self.resync.serve  # others, while this rank waits
+
+    # A deposit
+
+    def slot(self) -> Slot:
+        """The send buffers of the deposit to come."""
+        if self._slot is None:
+            place = self.handle._send_place()
+            if place not in self._slots:  # there are only a few, which take turns
+                *arrays, rows = self.handle.send_buffer
+                flats = [
+                    self._flats.setdefault((i, tensor.data_ptr()), tensor)
+                    for i, tensor in enumerate(self.layout.tensors(arrays))
+                ]
+                self._slots[place] = Slot(self.layout, flats, rows)
+            self._slot = self._slots[place]
+        return self._slot
+
+    def send(self, bucket: int) -> None:
+        """Deposit one bucket of the slot ahead of the others."""
+        self.check_whole("backward()")
+        assert isinstance(self.handle, Partitioned)
+        self.handle.send(bucket)
+
+    def add_carried(self, slot: Slot, bucket: int) -> None:
+        """What a checkpoint had, before the bucket goes."""
+        self._own.add_carried(slot.flats, bucket)
+
+    def start(self, slot: Slot, gradient: bool) -> None:
+        """Deposit what is in the slot: a gradient, or zeros in place of one."""
+        self.check_whole("step()")
+        if self.resync is not None:
+            self.resync.serve()
+        gradient |= self._own.add_rest(slot.flats)
+        self._fingerprints.write(slot.rows, self._first, self.version, gradient)
+        self._own.deposit(slot.flats)
+        self.metrics.steps += 1
+        self._begin = time.perf_counter()
+        self.handle.Start()
+        self._slot = None
+
+    def wait(self) -> Round:
+        """Until the round of this step is there; `deliver` its results then."""
+        rnd = self.handle.Wait()
+        self.metrics.wait_s += time.perf_counter() - self._begin
+        self.metrics.lag = rnd.lag
+        return rnd
+
+    # What comes of it
+
+    def deliver(self, rnd: Round) -> None:
+        """Apply every result of a round that is new to this replica, oldest first."""
+        self.note(rnd)
+        for i, result in enumerate(rnd.results):
+            version = self._first + result.index
+            if version > self.version and not self._behind:
+                self.metrics.lost += version - self.version
+                self._take_state(version, rnd.results[i:])
+            if version == self.version:
+                self.average(result)
+                self.finish(result)
+        if self._joining and self.resync is not None:
+            self.resync.serve()
+
+    def _take_state(self, version: int, results: list[Result]) -> None:
+        """Rounds before this one are gone. In a join, everybody meets at its end."""
+        assert self.resync is not None, "a round is missing"
+        if self._joining:
+            self._behind = True
+            return
+        begin = time.perf_counter()
+        self.resync.ask(version, results)
+        self.metrics.resyncs += 1
+        self.metrics.wait_s += time.perf_counter() - begin
+
+    def note(self, rnd: Round) -> None:
+        """Which of the own deposits have now reached a round: the fingerprints count them."""
+        left = self._own.outstanding
+        if rnd.included:
+            left = 0
+        elif rnd.lost:  # nobody can say how many were in those; one may be pending
+            left = min(left, 1)
+        else:
+            left -= sum(int(result.buffers[-1][self._comm.rank, 0]) for result in rnd.results)
+        self._arrived(left)
+
+    def _arrived(self, left: int) -> None:
+        self.metrics.included += self._own.outstanding - left
+        self._own.outstanding = left
+
+    def sums(self, result: Result) -> list[Array]:
+        """The round's sums, in the library's memory. MismatchError if the ranks differ."""
+        *sums, rows = result.buffers
+        self._fingerprints.check(rows, result.index)
+        self._gradients = self._fingerprints.gradients(rows)
+        return sums
+
+    def average(self, result: Result) -> None:
+        """The round's sum, divided, into `applied`."""
+        for flat, total in zip(self.applied, self.sums(result)):
+            divide(total, self._divisor, flat)
+
+    def finish(self, result: Result) -> None:
+        """The update. A round without a gradient (the last of a join; all overflowed) is none."""
+        self._updating = True  # and still if the update is interrupted
+        if self._gradients:
+            self.updates += 1
+            self.metrics.rounds += 1
+            self.metrics.active += result.active
+            self._update(result)
+        self.pass_over()
+
+    def pass_over(self) -> None:
+        """A round is over, for this replica."""
+        self.version += 1
+        self._updating = False
+
+    # One round with a gradient for each deposit, read where it lies
+
+    def exchange(self, slot: Slot, use: Callable[[list[Array]], None]) -> None:
+        """Deposit the gradient in the slot, and hand over the sums of the next round that has one
+        of somebody. (One that has none comes when others join, which is no step for those who do:
+        nor is it here.)"""
+        self.start(slot, True)
+        while True:
+            rnd = self.wait()
+            self.note(rnd)
+            (result,) = rnd.results
+            sums = self.sums(result)
+            empty = not self._gradients
+            if not empty:
+                use(sums)
+            self.finish(result)
+            if not empty:
+                return
+            self._start_again()
+
+    def _start_again(self) -> None:
+        """Ask for another round, for the gradient that was deposited last: it is still pending."""
+        slot = self.slot()
+        for flat in slot.flats:
+            flat.zero_()
+        self.start(slot, False)
+        self.metrics.steps -= 1
+        self.metrics.included -= 1  # of the zeros, ahead of time
+
+    def missed(self) -> Round | None:
+        """The round of an exchange that was interrupted before its end; waits for it."""
+        if self.handle._started:
+            return self.wait()
+        last = self.handle.last_round
+        seen = last is None or self._first + last.index < self.version
+        return None if seen else last
+
+    def catch_up(self, more: bool) -> bool:
+        """The average of the round that was missed, if one was, is in `applied` then, with `more`
+        in addition to what is there. Is there anything?"""
+        missed = self.missed()
+        if missed is None:
+            return more
+        before = [flat.clone() for flat in self.applied] if more else []
+        self.note(missed)
+        self.average(missed.results[0])
+        for flat, other in zip(self.applied, before):
+            flat.add_(other)
+        self.finish(missed.results[0])
+        return True
+
+    # What was interrupted
+
+    def check_whole(self, what: str) -> None:
+        """Raises StateError within an update, and for ever after one that was interrupted."""
+        if self._updating:
+            raise StateError(
+                f"{what} within an update, or after one that was interrupted (by Ctrl-C, or an "
+                "exception in on_round=): the parameters may be those of no round; begin anew "
+                "from a checkpoint, on all ranks"
+            )
+
+    def check_waited(self, what: str) -> None:
+        """Raises StateError after a step that was interrupted while it waited."""
+        if self.handle._started:
+            raise StateError(
+                f"{what} after a step that was interrupted (by Ctrl-C) while it waited for its "
+                "round, which this replica has missed: begin anew from a checkpoint, on all ranks"
+            )
+
+    # The end of the data
+
+    def join(self, passed: Callable[[], None] = lambda: None) -> None:
+        """Contribute nothing until all ranks have joined, and apply what passes; `passed` is
+        called after each of these rounds."""
+
+        def deliver(rnd: Round) -> None:
+            self.deliver(rnd)
+            passed()
+
+        self._joining = True  # and still if the join is interrupted
+        self._slot = None
+        last = self.handle.join(on_round=deliver)
+        self._joining = self._behind = False
+        self._arrived(left=0)
+        if self.resync is not None:
+            version = self._first + last.index + 1
+            self.metrics.resyncs += self.version < version
+            gone = self.resync.settle(version)
+            if gone:
+                logger.warning("join: rounds before %d were lost on all ranks: %d", version, gone)
+                self.version = version
+
+    # Checkpoints
+
+    @property
+    def rests(self) -> bool:
+        """Between rounds on all ranks: none yet, or the last one was that of a join."""
+        last = self.handle.last_round
+        return last is None or last.joined
+
+    @property
+    def pending(self) -> list[torch.Tensor] | None:
+        """The own deposits that have reached no delivered round yet, added up; None: there are
+        none."""
+        return self._own.total()
+
+    def entry(self) -> dict[str, Any]:
+        """What a checkpoint has of it. StateError where there is none to be made."""
+        self.check_whole("state_dict()")
+        if self.resync is not None and not self.rests:
+            raise StateError(
+                'state_dict() between rounds: with deliver="all" the ranks are at different '
+                "rounds; save right after join()"
+            )
+        return {
+            **checkpoint.entry(self._comm, repr(self.strategy)),
+            "version": self.version,
+            "updates": self.updates,
+            "pending": checkpoint.by_dtype(self.pending),
+            "layout": self.plain.digest(),
+        }
+
+    def check_loading(self, saved: Any, schedulers: list[Any]) -> None:
+        """Raises ValueError unless `saved` is such an entry, of this rank and model; StateError
+        between rounds."""
+        if not (self.rests or self.strategy.synchronous):
+            raise StateError(
+                "load_state_dict() between rounds: late deposits of the ranks are under way; load "
+                "before the first step or right after join()"
+            )
+        checkpoint.check_own(saved, self._comm.rank, self._comm.size, schedulers, ("pending",))
+        checkpoint.check_pending(saved, self.plain)
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Begin where an entry was written, its pending deposit included."""
+        self.begin_at(saved["version"], saved["updates"], checkpoint.pending(saved, self.plain))
+
+    def begin_at(self, version: int, updates: int, pending: list[torch.Tensor] | None) -> None:
+        """So many rounds and updates have been, and this is to be added to the next deposit."""
+        last = self.handle.last_round
+        self.version, self.updates = version, updates
+        self._fingerprints.forget()
+        self._first = version - (0 if last is None else last.index + 1)
+        self._own.carry(pending)
+        self._updating = False
+
+    def free(self) -> None:
+        """Collective. The slots' memory is gone then."""
+        self._slot = None
+        self._slots.clear()
+        self._flats.clear()
+        self.handle.Free()
+        if self.resync is not None:
+            self.resync.end()
+            assert isinstance(self.handle, AllreduceHandle)
+            self.handle._while_waiting = None

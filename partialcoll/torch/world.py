@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The world that `init` makes: a communicator of its own, and which rank of it this is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpi4py import MPI
+
+from .._core import communicator, launch, settings
+from ..errors import StateError
+from .calls import Calls
+
+
+@dataclass
+class World:
+    """The communicator, and this rank's place on its node and across the nodes."""
+
+    comm: MPI.Intracomm
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    calls: Calls
+    optimizers: list[Any] = field(default_factory=list)  # that are open, as they were made
+
+
+_world: World | None = None
+
+
+def _progress() -> str:
+    choices = list(communicator.PROGRESS)
+    return settings.choice("progress", None, "PARTIALCOLL_PROGRESS", "agent", choices)
+
+
+def _check_threads(comm: MPI.Intracomm) -> None:
+    """What is made on the communicator later would refuse it as well; say so now, on all ranks."""
+    short = _progress() != "manual" and MPI.Query_thread() < MPI.THREAD_MULTIPLE
+    ranks = [rank for rank, lacks in enumerate(comm.allgather(short)) if lacks]
+    if ranks:
+        raise StateError(
+            "init: the agent needs MPI_THREAD_MULTIPLE, and MPI was initialized with less on "
+            f"rank {', '.join(map(str, ranks))}; initialize it with MPI_THREAD_MULTIPLE or ask for "
+            "manual progress (PARTIALCOLL_PROGRESS=manual)"
+        )
+
+
+def _check_comm(comm: Any) -> MPI.Intracomm:
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        raise StateError("init: expected MPI to be initialized and not finalized")
+    if comm is None:
+        comm = MPI.COMM_WORLD
+    if isinstance(comm, Iterable) and not isinstance(comm, MPI.Comm):
+        raise TypeError(
+            "comm: expected an mpi4py communicator, got a list of ranks; make one of them with "
+            "MPI.COMM_WORLD.Split"
+        )
+    communicator.address(comm)
+    checked: MPI.Intracomm = comm
+    return checked
+
+
+def _place(comm: MPI.Intracomm) -> tuple[int, int, int, int]:
+    """local_rank, local_size, cross_rank, cross_size."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+    across = comm.Split(node.rank, key=comm.rank)
+    place = (node.rank, node.size, across.rank, across.size)
+    across.Free()
+    node.Free()
+    return place
+
+
+def init(comm: MPI.Intracomm | None = None, process_sets: Any = None) -> None:
+    """Make the world: all ranks that train together. Collective.
+
+    A second call does nothing. At the end of a program nothing need be called; `shutdown` is
+    for programs that go on.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Dup'ed; ``MPI.COMM_WORLD`` by default. Ranks that train apart from others: Split it.
+    process_sets : None
+        Horovod's name for something else; only None is taken.
+
+    Raises
+    ------
+    StateError
+        MPI runs below MPI_THREAD_MULTIPLE (on all ranks, naming those that do), is not
+        initialized, or an earlier call was for another group of ranks.
+    Error
+        P jobs of one rank each were started in place of one of P ranks.
+    """
+    global _world
+    if process_sets is not None:
+        raise NotImplementedError(
+            "process_sets: expected None: there are none; give each set a communicator of its own, "
+            "init(MPI.COMM_WORLD.Split(color))"
+        )
+    if _world is not None:
+        _check_same(_world, comm)
+        return
+    comm = _check_comm(comm)
+    launch.check_launcher()
+    _check_threads(comm)
+    own = comm.Dup()
+    settings.configure_logging(own.rank)
+    _world = World(own, *_place(own), Calls(own))
+
+
+def _check_same(present: World, comm: MPI.Intracomm | None) -> None:
+    if comm is None:
+        return
+    kinds = (MPI.IDENT, MPI.CONGRUENT)
+    if MPI.Comm.Compare(present.comm, _check_comm(comm)) not in kinds:
+        raise StateError(
+            f"init: called before for {present.comm.size} ranks, now for others ({comm.size}); "
+            "call shutdown() in between"
+        )
+
+
+def world() -> World:
+    """What `init` has made; StateError before it."""
+    if _world is None:
+        raise StateError("partialcoll.torch is not initialized: call init() first")
+    return _world
+
+
+def is_initialized() -> bool:
+    """Between `init` and `shutdown`? Local."""
+    return _world is not None
+
+
+def shutdown() -> None:
+    """Free what `init` and the calls after it have made. Collective.
+
+    A second call does nothing. Optimizers have handles of their own and free them themselves. At
+    the end of a program it is not needed: MPI's end frees everything.
+    """
+    global _world
+    ending = _world
+    if ending is not None and not MPI.Is_finalized():
+        ending.calls.free()
+        ending.comm.Free()
+    _world = None
+
+
+def comm() -> MPI.Intracomm:
+    """The communicator that `init` has made; not for traffic of your own while collectives of
+    this module are under way. Local."""
+    return world().comm
+
+
+def rank() -> int:
+    """This process's number, 0 to `size` - 1. Local."""
+    return world().comm.rank
+
+
+def size() -> int:
+    """The number of ranks. Local."""
+    return world().comm.size
+
+
+def local_rank() -> int:
+    """This process's number among those of its node. Local."""
+    return world().local_rank
+
+
+def local_size() -> int:
+    """The number of ranks on this node. Local."""
+    return world().local_size
+
+
+def cross_rank() -> int:
+    """This node's number among those that have a rank with this `local_rank`. Local."""
+    return world().cross_rank
+
+
+def cross_size() -> int:
+    """The number of nodes that have a rank with this `local_rank`. Local."""
+    return world().cross_size

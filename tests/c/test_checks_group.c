@@ -1,0 +1,938 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CHECKs of matchmaking, groups and gossip buffers do see what they are there for:
+ * each case breaks something that a function relies on, in a process of its own, which
+ * has to end by a CHECK of the file that is named. (Many are seen to fire by
+ * tests/mutants.py as well; those of object.c and end.c need an MPI.)
+ */
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "check.h"
+#include "gossip/accumulator.h"
+#include "gossip/fetch.h"
+#include "gossip/queue.h"
+#include "gossip/register.h"
+#include "group/group.h"
+#include "group/rendezvous.h"
+#include "group/vote.h"
+#include "protocol/group/matchmaking_parts.h"
+#include "protocol/group/shares.h"
+
+enum { RANKS = 3, FIRED = 7 };
+
+/* A rank of three as far as it has to be there, this one 0. */
+
+static struct match match;
+static struct pcoll_group group;
+static struct window window = {.rank = 0, .size = RANKS};
+static uint32_t line[RANKS];
+static struct gossip_memory memory;
+
+static void make_match(void)
+{
+    struct match_goal goal = {
+        .round = 5, .key = 1, .max_members = RANKS, .window = 1000};
+    EXPECT_OK(match_init(&match, 0, RANKS, 100));
+    match_begin(&match, 0, &goal);
+}
+
+static void make_group(enum phase phase)
+{
+    group.phase = phase;
+    group.window = &window;
+    group.grid = (struct grid){.axes = 1, .side = {RANKS}};
+    group.matching.line = line;
+    EXPECT_OK(membership_init(&group.membership, RANKS));
+    EXPECT_OK(match_init(&group.match, 0, RANKS, 100));
+}
+
+static void make_memory(void)
+{
+    memory.window = &window;
+    memory.layout = (struct layout){
+        .ranks = RANKS, .count = 10, .chunk = LATTICE_BLOCK, .queue_slots = 1};
+}
+
+/* Grids, shares, membership, decisions. */
+
+static const struct grid small = {.axes = 2, .side = {2, 2}};
+
+static void coordinate_on_no_axis(void)
+{
+    grid_coordinate(&small, 0, 2);
+}
+
+static void line_of_no_cell(void)
+{
+    grid_line(&small, 4, 0);
+}
+
+static void cell_beyond_a_side(void)
+{
+    grid_cell(&small, 0, 0, 2);
+}
+
+static void move_beyond_a_side(void)
+{
+    grid_move(&small, 0, 0, 2);
+}
+
+static void chunk_of_no_member(void)
+{
+    grid_chunk(&small, 4, 0, 0, 2, 2);
+}
+
+static void grid_without_axes(void)
+{
+    grid_axis(&(struct grid){.axes = 0}, 0);
+}
+
+static void cells_without_axes(void)
+{
+    grid_cells(&(struct grid){.axes = 0});
+}
+
+static void more_peers_than_cells(void)
+{
+    grid_full(&small, 5);
+}
+
+static void no_shares(void)
+{
+    double share = 0;
+    uint64_t bound[2];
+    group_bounds(&share, 1, 10, 1, bound);
+}
+
+static void status_of_no_rank(void)
+{
+    make_group(PHASE_IDLE);
+    membership_set(&group.membership, RANKS, MEMBER_AWAY, 0);
+}
+
+static void join_of_no_rank(void)
+{
+    make_group(PHASE_IDLE);
+    membership_join(&group.membership, RANKS, 0, 1);
+}
+
+static void others_of_no_rank(void)
+{
+    make_group(PHASE_IDLE);
+    membership_others(&group.membership, RANKS);
+}
+
+static void more_live_than_ranks(void)
+{
+    make_group(PHASE_IDLE);
+    group.membership.live = RANKS + 1;
+    membership_destroy(&group.membership);
+}
+
+static void more_take_part_than_live(void)
+{
+    make_group(PHASE_IDLE);
+    group.membership.live = 1;
+    membership_count(&group.membership, 0);
+}
+
+/* Matchmaking. */
+
+static void message_to_itself(void)
+{
+    make_match();
+    match_send(&match, MATCH_LEAVE, 0, 5, &(struct match_note){.attempt = 1});
+}
+
+static void list_before_it_is_closed(void)
+{
+    make_match();
+    match_send_list(&match);
+}
+
+static void list_read_as_a_note(void)
+{
+    match_read(&(struct match_message){.kind = MATCH_LIST});
+}
+
+static void part_of_no_list(void)
+{
+    match_part_holds(&(struct match_message){.kind = MATCH_ASK});
+}
+
+static void member_beyond_a_part(void)
+{
+    match_part_member(&(struct match_message){.kind = MATCH_LIST}, 2);
+}
+
+static void outbox_overrun(void)
+{
+    struct match_message out;
+    make_match();
+    match.out.head = 1;
+    match_next(&match, &out);
+}
+
+static void refusal_by_nobody(void)
+{
+    make_match();
+    match_refuse(&match, RANKS, 1, 1, 5);
+}
+
+static void refusals_that_are_not_there(void)
+{
+    struct match_refusal out;
+    make_match();
+    match.refusals = 1;
+    match_refused(&match, &out);
+}
+
+static void ask_while_asking(void)
+{
+    make_match();
+    match.asking = 1;
+    match_ask_next(&match, 0);
+}
+
+static void behind_without_looking(void)
+{
+    make_match();
+    match.state = MATCH_IDLE;
+    match_is_behind(&match);
+}
+
+static void withdraw_from_nothing(void)
+{
+    make_match();
+    match.state = MATCH_FORMED;
+    match_withdraw(&match);
+}
+
+static void dismissal_of_itself(void)
+{
+    make_match();
+    match_dismiss(&match, 0, 0);
+}
+
+static void candidate_that_is_no_rank(void)
+{
+    make_match();
+    match_add_candidate(&match, RANKS, 0);
+}
+
+static void ask_taken_for_an_accept(void)
+{
+    make_match();
+    match_on_accept(&match, 0, &(struct match_message){.peer = 1, .kind = MATCH_ASK});
+}
+
+static void ask_taken_for_a_reject(void)
+{
+    make_match();
+    match_on_reject(&match, &(struct match_message){.peer = 1, .kind = MATCH_ASK});
+}
+
+static void ask_taken_for_a_disband(void)
+{
+    make_match();
+    match_on_disband(&match, 0, &(struct match_message){.peer = 1, .kind = MATCH_ASK});
+}
+
+static void leave_taken_for_an_ask(void)
+{
+    make_match();
+    match_on_ask(&match, 0, &(struct match_message){.peer = 1, .kind = MATCH_LEAVE});
+}
+
+static void ask_taken_for_a_leave(void)
+{
+    make_match();
+    match_on_leave(&match, &(struct match_message){.peer = 1, .kind = MATCH_ASK});
+}
+
+static void ask_taken_for_a_list(void)
+{
+    make_match();
+    match_on_list(&match, &(struct match_message){.peer = 1, .kind = MATCH_ASK});
+}
+
+static void closed_while_asking(void)
+{
+    make_match();
+    match.asking = 1;
+    match_close(&match);
+}
+
+static void asked_whether_to_close_while_asking(void)
+{
+    make_match();
+    match.unconfirmed = 1;
+    match_may_close(&match);
+}
+
+static void offer_while_following(void)
+{
+    make_match();
+    match.state = MATCH_FOLLOWING;
+    match_offer(&match, 0);
+}
+
+static void disbanded_for_one_it_does_not_follow(void)
+{
+    make_match();
+    match_disband(&match, 1, 0);
+}
+
+static void follower_that_is_not_there(void)
+{
+    make_match();
+    match.peers[1].follower = FOLLOWER_IN;
+    match_dismiss_follower(&match, 1);
+}
+
+static void more_unconfirmed_than_followers(void)
+{
+    make_match();
+    match.unconfirmed = 1;
+    match_expire_unconfirmed(&match, 0);
+}
+
+static void follows_nobody(void)
+{
+    make_match();
+    match.state = MATCH_FOLLOWING;
+    match.follow_by = INT64_MAX;
+    match_tick(&match, 1);
+}
+
+static void asks_while_it_follows(void)
+{
+    make_match();
+    match.state = MATCH_FOLLOWING;
+    match.leader = match.asking = 1;
+    match_expect(&match, 1, 2);
+}
+
+static void behind_nobody(void)
+{
+    make_match();
+    match.state = MATCH_BEHIND;
+    match_ahead(&match);
+}
+
+static void no_machine(void)
+{
+    match_alarm(&match);
+}
+
+/* Groups. */
+
+static void sent_to_itself(void)
+{
+    make_group(PHASE_ROUND);
+    group_send(&group, 0, WIRE_PASS, 0, 0, (uint64_t[4]){0});
+}
+
+static void sent_about_no_group(void)
+{
+    make_group(PHASE_ROUND);
+    group_send_about(&group, 1, WIRE_PASS, (struct group_name){1, 0}, 0);
+}
+
+static void told_that_nothing_is_decided(void)
+{
+    make_group(PHASE_ROUND);
+    group_send_decision(&group, 1, (struct group_name){1, 1}, DECISION_PENDING);
+}
+
+static void announced_what_is_not_so(void)
+{
+    make_group(PHASE_ROUND);
+    group_announce(&group, 1, MEMBER_AWAY, 0);
+}
+
+static void joined_while_away(void)
+{
+    make_group(PHASE_AWAY);
+    group.membership.entries[0].status = MEMBER_AWAY;
+    group_announce_join(&group);
+}
+
+static void received_from_itself(void)
+{
+    make_group(PHASE_ROUND);
+    group_count_received(&group, 0);
+}
+
+static void far_vote_that_opens(void)
+{
+    enum decision decision;
+    make_group(PHASE_ROUND);
+    remote_vote(&group, (struct group_name){1, 1}, VOTE_OPEN, 2, &decision);
+}
+
+static void declared_for_another_round(void)
+{
+    bool answered;
+    make_group(PHASE_MATCHING);
+    remote_declare(&group, &(struct directory_key){1, 0}, 0, &answered);
+}
+
+static void counted_twice(void)
+{
+    uint32_t counted;
+    bool answered;
+    make_group(PHASE_MATCHING);
+    remote_count(&group, 0, 2, &counted, &answered);
+}
+
+static void query_for_another_round(void)
+{
+    bool answered;
+    uint32_t found;
+    make_group(PHASE_MATCHING);
+    remote_query(&group, &(struct directory_key){1, 0}, NULL, &found, &answered);
+}
+
+static void served_what_nobody_asked_for(void)
+{
+    make_group(PHASE_MATCHING);
+    remote_serve(&group, 1, &(struct control){.kind = WIRE_PASS});
+}
+
+static void suspects_itself(void)
+{
+    make_group(PHASE_ROUND);
+    group_suspect(&group, 0);
+}
+
+static void own_membership_changed_by_others(void)
+{
+    make_group(PHASE_ROUND);
+    group_membership_changed(&group, 0);
+}
+
+static void inquiry_in_a_round(void)
+{
+    make_group(PHASE_ROUND);
+    inquiry_go_on(&group);
+}
+
+static void inquiry_begun_in_a_round(void)
+{
+    make_group(PHASE_ROUND);
+    inquiry_begin(&group, 0);
+}
+
+static void inquiry_waits_with_static_keys(void)
+{
+    make_group(PHASE_MATCHING);
+    group.inquiry.waits = true;
+    inquiry_alarm(&group);
+}
+
+static void answer_to_no_count(void)
+{
+    make_group(PHASE_MATCHING);
+    inquiry_on_counted(&group, &(struct control){.edge = 1});
+}
+
+static void answer_to_no_query(void)
+{
+    make_group(PHASE_MATCHING);
+    inquiry_on_found(&group, &(struct control){.edge = 1});
+}
+
+static void matching_in_a_round(void)
+{
+    enum phase next;
+    make_group(PHASE_ROUND);
+    group_go_on_matching(&group, &next);
+}
+
+static void matching_while_away(void)
+{
+    make_group(PHASE_MATCHING);
+    group.membership.entries[0].status = MEMBER_AWAY;
+    group_begin_matching(&group);
+}
+
+static void alarm_of_matching_in_a_round(void)
+{
+    make_group(PHASE_ROUND);
+    group_matching_alarm(&group);
+}
+
+static void match_messages_lost(void)
+{
+    make_group(PHASE_MATCHING);
+    group.match.out.lost = 1;
+    group_flush_match(&group);
+}
+
+static void left_in_a_round(void)
+{
+    make_group(PHASE_ROUND);
+    group_leave(&group);
+}
+
+static void back_in_an_earlier_round(void)
+{
+    make_group(PHASE_ASKING);
+    group.round = 3;
+    group_round_to_join(&group);
+}
+
+static void answered_by_itself(void)
+{
+    make_group(PHASE_ASKING);
+    group_on_round(&group, 0, &(struct control){0});
+}
+
+static void bandwidth_below_0(void)
+{
+    make_group(PHASE_ROUND);
+    group_tell_bandwidth(&group, -1);
+}
+
+static void measured_outside_a_round(void)
+{
+    make_group(PHASE_IDLE);
+    group_measure_bandwidth(&group);
+}
+
+static void round_outside_a_round(void)
+{
+    enum phase next;
+    make_group(PHASE_IDLE);
+    group_go_on_round(&group, &next);
+}
+
+static void notice_of_no_rank(void)
+{
+    make_group(PHASE_ROUND);
+    group_on_notice(&group, RANKS, (struct group_name){1, 1}, 0, 0);
+}
+
+static void notice_to_no_member(void)
+{
+    make_group(PHASE_ROUND);
+    group_notify(&group, 1, 0);
+}
+
+static void votes_done_before_it_is(void)
+{
+    make_group(PHASE_ROUND);
+    group_vote(&group, VOTE_DONE);
+}
+
+static void abort_of_what_is_decided(void)
+{
+    make_group(PHASE_ROUND);
+    group.now.decision = DECISION_COMMIT;
+    group_abort(&group);
+}
+
+static void vote_for_another_leader(void)
+{
+    make_group(PHASE_ROUND);
+    group_on_vote(&group, 1, (struct group_name){1, 1}, VOTE_DONE, 2);
+}
+
+static void abort_of_another_leader(void)
+{
+    make_group(PHASE_ROUND);
+    group_on_abort(&group, (struct group_name){1, 1});
+}
+
+static void heartbeat_outside_a_round(void)
+{
+    make_group(PHASE_IDLE);
+    group_heartbeat(&group);
+}
+
+static void waits_for_what_is_decided(void)
+{
+    make_group(PHASE_ROUND);
+    group.now.decision = DECISION_COMMIT;
+    group_wait_for_members(&group);
+}
+
+static void finished_undecided(void)
+{
+    make_group(PHASE_ROUND);
+    group_finish_round(&group);
+}
+
+static void counts_without_its_vote(void)
+{
+    make_group(PHASE_ROUND);
+    group.now.decision = DECISION_COMMIT;
+    group_finish_round(&group);
+}
+
+static void queued_without_closing(void)
+{
+    group.queued = true;
+    group_drive(&group);
+}
+
+static void drained_before_its_turn(void)
+{
+    group_drain(&group);
+}
+
+static void closed_before_it_has_left(void)
+{
+    group.queued = true;
+    group_begin_close(&group.base);
+}
+
+static void disposed_while_driven(void)
+{
+    group.driven = true;
+    group_dispose(&group);
+}
+
+static void attached_to_a_smaller_window(void)
+{
+    make_group(PHASE_IDLE);
+    window.size = RANKS - 1;
+    group_attach(&group);
+}
+
+static void voted_at_no_rank(void)
+{
+    enum decision decision;
+    vote_cast(&window, RANKS, 0, 1, 2, VOTE_DONE, &decision);
+}
+
+static void opened_without_a_number(void)
+{
+    vote_open(&window, 0, 0);
+}
+
+static void declared_at_no_rank(void)
+{
+    directory_declare(&window, 0, RANKS, 0, &(struct directory_key){0, 0}, 0);
+}
+
+static void counted_at_no_rank(void)
+{
+    uint32_t counted;
+    directory_count(&window, 0, RANKS, 0, 1, &counted);
+}
+
+static void queried_at_no_rank(void)
+{
+    uint32_t count;
+    directory_query(&window, 0, RANKS, &(struct directory_key){0, 0}, NULL, NULL,
+                    &count);
+}
+
+static void host_of_nobody(void)
+{
+    directory_host(&(struct directory_key){0, 0}, 0);
+}
+
+static void counter_of_nobody(void)
+{
+    directory_counter(0, 0);
+}
+
+static struct round round_of_two = {.group = {.members = 2}, .max_members = 2};
+
+static void input_of_no_member(void)
+{
+    round_input(&round_of_two, 2, true);
+}
+
+static void part_of_no_member(void)
+{
+    round_part(&round_of_two, 2);
+}
+
+static void waits_for_input_of_no_member(void)
+{
+    round_waits_for_input(&round_of_two, 2);
+}
+
+static void waits_for_part_of_no_member(void)
+{
+    round_waits_for_part(&round_of_two, 2);
+}
+
+static void run_before_it_is_prepared(void)
+{
+    round_run(&round_of_two);
+}
+
+static void started_before_it_is_prepared(void)
+{
+    round_start(&round_of_two, true);
+}
+
+static void ended_before_it_is_prepared(void)
+{
+    round_end(&round_of_two);
+}
+
+static void polled_after_its_end(void)
+{
+    bool ended;
+    round_of_two.under_way = 1;
+    round_poll(&round_of_two, &ended);
+}
+
+static void prepared_without_its_place(void)
+{
+    round_of_two.group.position = 2;
+    round_prepare(&round_of_two);
+}
+
+static void bytes_of_nothing(void)
+{
+    round_bytes(&round_of_two);
+}
+
+static void made_without_a_window(void)
+{
+    static const struct dtype none;
+    round_of_two.dtype = &none;
+    round_init(&round_of_two);
+}
+
+static void destroyed_under_way(void)
+{
+    round_of_two.under_way = 1;
+    round_destroy(&round_of_two);
+}
+
+/* Gossip buffers. */
+
+static void reserved_at_itself(void)
+{
+    bool reserved;
+    make_memory();
+    accumulator_reserve(&memory, 0, 1, &reserved);
+}
+
+static void added_within_a_chunk(void)
+{
+    make_memory();
+    accumulator_take(&memory, 1);
+}
+
+static void added_to_itself(void)
+{
+    make_memory();
+    accumulator_add_chunk(&memory, 0, 0);
+}
+
+static void looked_within_a_chunk(void)
+{
+    make_memory();
+    accumulator_query(&memory, 1);
+}
+
+static void collected_nothing(void)
+{
+    make_memory();
+    accumulator_collected(&memory, 0);
+}
+
+static void read_before_it_is_published(void)
+{
+    uint64_t version = 0;
+    bool whole;
+    make_memory();
+    register_read_chunk(&memory, 1, 0, NULL, &version, &whole);
+}
+
+static void pushed_to_no_rank(void)
+{
+    bool pushed;
+    make_memory();
+    gossip_push(&memory, RANKS, NULL, NULL, NULL, &pushed);
+}
+
+static void fetched_from_no_rank(void)
+{
+    struct fetched fetched;
+    make_memory();
+    fetch_chunk(&memory, RANKS, 0, 0, NULL, NULL, &fetched);
+}
+
+static void memory_for_part_of_a_block(void)
+{
+    make_memory();
+    memory.layout.chunk = LATTICE_BLOCK / 2;
+    (void)!gossip_memory_init(&memory);
+}
+
+#define CASE(file, name) {file, #name, name}
+
+static const struct {
+    const char *file, *name;
+    void (*run)(void);
+} cases[] = {
+    CASE("protocol/group/grid.c", coordinate_on_no_axis),
+    CASE("protocol/group/grid.c", line_of_no_cell),
+    CASE("protocol/group/grid.c", cell_beyond_a_side),
+    CASE("protocol/group/grid.c", move_beyond_a_side),
+    CASE("protocol/group/grid.c", chunk_of_no_member),
+    CASE("protocol/group/grid.c", grid_without_axes),
+    CASE("protocol/group/grid.c", cells_without_axes),
+    CASE("protocol/group/grid.c", more_peers_than_cells),
+    CASE("protocol/group/shares.c", no_shares),
+    CASE("protocol/group/membership.c", status_of_no_rank),
+    CASE("protocol/group/membership.c", join_of_no_rank),
+    CASE("protocol/group/membership.c", others_of_no_rank),
+    CASE("protocol/group/membership.c", more_live_than_ranks),
+    CASE("protocol/group/membership.c", more_take_part_than_live),
+    CASE("protocol/group/matchmaking_message.c", message_to_itself),
+    CASE("protocol/group/matchmaking_message.c", list_before_it_is_closed),
+    CASE("protocol/group/matchmaking_message.c", list_read_as_a_note),
+    CASE("protocol/group/matchmaking_message.c", part_of_no_list),
+    CASE("protocol/group/matchmaking_message.c", member_beyond_a_part),
+    CASE("protocol/group/matchmaking_message.c", outbox_overrun),
+    CASE("protocol/group/matchmaking_state.c", refusal_by_nobody),
+    CASE("protocol/group/matchmaking_state.c", refusals_that_are_not_there),
+    CASE("protocol/group/matchmaking_seek.c", ask_while_asking),
+    CASE("protocol/group/matchmaking_seek.c", behind_without_looking),
+    CASE("protocol/group/matchmaking_seek.c", withdraw_from_nothing),
+    CASE("protocol/group/matchmaking_seek.c", dismissal_of_itself),
+    CASE("protocol/group/matchmaking_seek.c", candidate_that_is_no_rank),
+    CASE("protocol/group/matchmaking_seek.c", ask_taken_for_an_accept),
+    CASE("protocol/group/matchmaking_seek.c", ask_taken_for_a_reject),
+    CASE("protocol/group/matchmaking_seek.c", ask_taken_for_a_disband),
+    CASE("protocol/group/matchmaking_lead.c", leave_taken_for_an_ask),
+    CASE("protocol/group/matchmaking_lead.c", ask_taken_for_a_leave),
+    CASE("protocol/group/matchmaking_list.c", ask_taken_for_a_list),
+    CASE("protocol/group/matchmaking_lead.c", closed_while_asking),
+    CASE("protocol/group/matchmaking_lead.c", asked_whether_to_close_while_asking),
+    CASE("protocol/group/matchmaking_lead.c", offer_while_following),
+    CASE("protocol/group/matchmaking_lead.c", disbanded_for_one_it_does_not_follow),
+    CASE("protocol/group/matchmaking_lead.c", follower_that_is_not_there),
+    CASE("protocol/group/matchmaking_lead.c", more_unconfirmed_than_followers),
+    CASE("protocol/group/matchmaking.c", follows_nobody),
+    CASE("protocol/group/matchmaking.c", asks_while_it_follows),
+    CASE("protocol/group/matchmaking_state.c", behind_nobody),
+    CASE("protocol/group/matchmaking.c", no_machine),
+    CASE("group/wire.c", sent_to_itself),
+    CASE("group/wire.c", sent_about_no_group),
+    CASE("group/wire.c", told_that_nothing_is_decided),
+    CASE("group/wire.c", announced_what_is_not_so),
+    CASE("group/wire.c", joined_while_away),
+    CASE("group/wire.c", received_from_itself),
+    CASE("group/remote.c", far_vote_that_opens),
+    CASE("group/remote.c", declared_for_another_round),
+    CASE("group/remote.c", counted_twice),
+    CASE("group/remote.c", query_for_another_round),
+    CASE("group/remote.c", served_what_nobody_asked_for),
+    CASE("group/members.c", suspects_itself),
+    CASE("group/members.c", own_membership_changed_by_others),
+    CASE("group/inquiry.c", inquiry_in_a_round),
+    CASE("group/inquiry.c", inquiry_begun_in_a_round),
+    CASE("group/inquiry.c", inquiry_waits_with_static_keys),
+    CASE("group/inquiry.c", answer_to_no_count),
+    CASE("group/inquiry.c", answer_to_no_query),
+    CASE("group/matching.c", matching_in_a_round),
+    CASE("group/matching.c", matching_while_away),
+    CASE("group/matching.c", alarm_of_matching_in_a_round),
+    CASE("group/matching.c", match_messages_lost),
+    CASE("group/rejoin.c", left_in_a_round),
+    CASE("group/rejoin.c", back_in_an_earlier_round),
+    CASE("group/rejoin.c", answered_by_itself),
+    CASE("group/bandwidth.c", bandwidth_below_0),
+    CASE("group/bandwidth.c", measured_outside_a_round),
+    CASE("group/running.c", round_outside_a_round),
+    CASE("group/running.c", notice_of_no_rank),
+    CASE("group/running.c", notice_to_no_member),
+    CASE("group/decide.c", votes_done_before_it_is),
+    CASE("group/decide.c", abort_of_what_is_decided),
+    CASE("group/decide.c", vote_for_another_leader),
+    CASE("group/decide.c", abort_of_another_leader),
+    CASE("group/waiting.c", heartbeat_outside_a_round),
+    CASE("group/waiting.c", waits_for_what_is_decided),
+    CASE("group/outcome.c", finished_undecided),
+    CASE("group/outcome.c", counts_without_its_vote),
+    CASE("group/drive.c", queued_without_closing),
+    CASE("group/closing.c", drained_before_its_turn),
+    CASE("group/closing.c", closed_before_it_has_left),
+    CASE("group/make.c", disposed_while_driven),
+    CASE("group/make.c", attached_to_a_smaller_window),
+    CASE("group/vote.c", voted_at_no_rank),
+    CASE("group/vote.c", opened_without_a_number),
+    CASE("group/rendezvous.c", declared_at_no_rank),
+    CASE("group/rendezvous.c", counted_at_no_rank),
+    CASE("group/rendezvous.c", queried_at_no_rank),
+    CASE("group/rendezvous.c", host_of_nobody),
+    CASE("group/rendezvous.c", counter_of_nobody),
+    CASE("group/round.c", input_of_no_member),
+    CASE("group/round.c", part_of_no_member),
+    CASE("group/round.c", waits_for_input_of_no_member),
+    CASE("group/round.c", waits_for_part_of_no_member),
+    CASE("group/round.c", run_before_it_is_prepared),
+    CASE("group/round.c", started_before_it_is_prepared),
+    CASE("group/round_make.c", ended_before_it_is_prepared),
+    CASE("group/round.c", polled_after_its_end),
+    CASE("group/round_make.c", prepared_without_its_place),
+    CASE("group/round_make.c", bytes_of_nothing),
+    CASE("group/round_make.c", made_without_a_window),
+    CASE("group/round_make.c", destroyed_under_way),
+    CASE("gossip/accumulator.c", reserved_at_itself),
+    CASE("gossip/accumulator.c", added_within_a_chunk),
+    CASE("gossip/accumulator.c", added_to_itself),
+    CASE("gossip/accumulator.c", looked_within_a_chunk),
+    CASE("gossip/accumulator.c", collected_nothing),
+    CASE("gossip/register.c", read_before_it_is_published),
+    CASE("gossip/queue.c", pushed_to_no_rank),
+    CASE("gossip/fetch.c", fetched_from_no_rank),
+    CASE("gossip/memory.c", memory_for_part_of_a_block),
+};
+
+/* In the child: it has fired. */
+static void fired(void)
+{
+    fflush(stderr);
+    _exit(FIRED);
+}
+
+static void run_case(size_t i)
+{
+    int ends[2], status;
+    char said[512] = "";
+    EXPECT(pipe(ends) == 0, "no pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        check_hook = fired;
+        cases[i].run();
+        _exit(0);
+    }
+    close(ends[1]);
+    for (size_t at = 0, n = 1; n && at < sizeof said - 1; at += n) {
+        ssize_t got = read(ends[0], said + at, sizeof said - 1 - at);
+        n = got > 0 ? (size_t)got : 0;
+    }
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    bool by_check = WIFEXITED(status) && WEXITSTATUS(status) == FIRED;
+    EXPECT(by_check && strstr(said, "invariant broken: check") &&
+               strstr(said, cases[i].file),
+           "%s: no CHECK of %s has fired (status %d): %s", cases[i].name, cases[i].file,
+           status, said);
+}
+
+int main(void)
+{
+    size_t count = sizeof cases / sizeof *cases;
+    for (size_t i = 0; i < count; i++)
+        run_case(i);
+    printf("checks of groups and gossip: all %zu have fired\n", count);
+    return 0;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who shares memory with whom, and the words in which users say so. */
+#include <string.h>
+
+#include "domain/placement.h"
+#include "check.h"
+
+enum { MAX_RANKS = 12 };
+
+/* What has to come of it, as every rank works it out. */
+static void expect(const char *what, uint32_t ranks, const uint64_t *hosts,
+                   uint32_t most, const uint32_t *domain)
+{
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        struct placement p;
+        uint32_t members = 0;
+        EXPECT_OK(placement_init(&p, rank, ranks, hosts, most));
+        EXPECT(p.ranks == ranks && p.index == domain[rank],
+               "%s: rank %u is in domain %u", what, rank, p.index);
+        for (uint32_t r = 0; r < ranks; r++) {
+            EXPECT(p.domain[r] == domain[r], "%s: rank %u says that %u is in domain %u",
+                   what, rank, r, p.domain[r]);
+            EXPECT(p.domain[r] < p.domains && p.leader[p.domain[r]] <= r,
+                   "%s: domain %u of %u is led by rank %u", what, p.domain[r],
+                   p.domains, p.leader[p.domain[r]]);
+            if (domain[r] != domain[rank])
+                continue;
+            EXPECT(members < p.members && p.member[members] == r,
+                   "%s: rank %u is not member %u", what, r, members);
+            EXPECT(r != rank || p.who == members, "%s: rank %u is %u", what, r, p.who);
+            members++;
+        }
+        EXPECT(members == p.members, "%s: %u members", what, p.members);
+        EXPECT(p.leads == (p.member[0] == rank) && p.leader[p.index] == p.member[0],
+               "%s: rank %u leads: %d", what, rank, p.leads);
+        placement_destroy(&p);
+        EXPECT(!p.domain && !p.leader && !p.member, "%s: not destroyed", what);
+    }
+}
+
+#define PLACED(what, hosts, most, ...)                                                 \
+    do {                                                                               \
+        static const uint32_t domain[] = {__VA_ARGS__};                                \
+        expect(what, sizeof domain / sizeof *domain, hosts, most, domain);             \
+    } while (0)
+
+static void test_planes(void)
+{
+    static const uint64_t one[MAX_RANKS] = {0};
+    static const uint64_t strided[] = {7, 3, 7, 3, 7, 3, 7};
+    static const uint64_t uneven[] = {5, 9, 9, 9, 9, 1, 1};
+    static const uint64_t apart[] = {UINT64_MAX, 0, UINT64_MAX, 4, 0};
+    PLACED("one rank", one, 0, 0);
+    PLACED("nobody shares", NULL, 0, 0, 1, 2, 3);
+    PLACED("nobody shares, whatever the most", NULL, 2, 0, 1, 2, 3);
+    PLACED("all", one, 0, 0, 0, 0, 0, 0);
+    PLACED("as many as are allowed", one, 5, 0, 0, 0, 0, 0);
+    PLACED("more than there are", one, UINT32_MAX, 0, 0, 0, 0, 0);
+    PLACED("at most 1", one, 1, 0, 1, 2, 3);
+    PLACED("pairs", one, 2, 0, 0, 1, 1, 2, 2);
+    PLACED("dealt out evenly: 2 and 3", one, 4, 0, 0, 1, 1, 1);
+    PLACED("dealt out evenly: 3, 3 and 4", one, 4, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2);
+    PLACED("uneven hosts", uneven, 0, 0, 1, 1, 1, 1, 2, 2);
+    PLACED("uneven hosts, at most 3", uneven, 3, 0, 1, 1, 2, 2, 3, 3);
+    PLACED("every other", strided, 0, 0, 1, 0, 1, 0, 1, 0);
+    PLACED("every other, at most 2", strided, 2, 0, 1, 0, 2, 3, 2, 3);
+    PLACED("far apart", apart, 0, 0, 1, 0, 2, 1);
+}
+
+/* The number of a word, and at most how many ranks; -1: refused. */
+static void expect_words(const char *text, int32_t domain, uint32_t most)
+{
+    int32_t got = -77;
+    uint32_t got_most = 77;
+    int rc = pcoll_domain_parse(text, &got, &got_most);
+    if (domain >= 0) {
+        EXPECT(rc == PCOLL_OK && got == domain && got_most == most,
+               "\"%s\": %d, domain %d, at most %u", text, rc, got, got_most);
+        return;
+    }
+    EXPECT(rc == PCOLL_EINVAL && got == -77 && got_most == 77,
+           "\"%s\": %d, domain %d, at most %u", text, rc, got, got_most);
+    EXPECT(strstr(pcoll_last_error(), "domain: expected \"node\"") &&
+               (!*text || strstr(pcoll_last_error(), text)),
+           "\"%s\": %s", text, pcoll_last_error());
+}
+
+static void test_words(void)
+{
+    static const char *const bad[] = {"",
+                                      "nod",
+                                      "nodes",
+                                      "Node",
+                                      " node",
+                                      "node ",
+                                      "node:",
+                                      "node:0",
+                                      "node:-1",
+                                      "node:+1",
+                                      "node: 1",
+                                      "node:1 ",
+                                      "node:1x",
+                                      "node:0x2",
+                                      "node:01",
+                                      "node:1:2",
+                                      "rank:1",
+                                      "rank:",
+                                      "auto:0",
+                                      "auto:",
+                                      ":4",
+                                      "4",
+                                      "node:1.5",
+                                      "node:4294967296",
+                                      "node:99999999999999999999999"};
+    expect_words("node", PCOLL_DOMAIN_NODE, 0);
+    expect_words("rank", PCOLL_DOMAIN_RANK, 0);
+    expect_words("auto", PCOLL_DOMAIN_AUTO, 0);
+    expect_words("node:1", PCOLL_DOMAIN_NODE, 1);
+    expect_words("auto:12", PCOLL_DOMAIN_AUTO, 12);
+    expect_words("node:4294967295", PCOLL_DOMAIN_NODE, UINT32_MAX);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        expect_words(bad[i], -1, 0);
+}
+
+int main(void)
+{
+    test_planes();
+    test_words();
+    printf("placement: all tests passed\n");
+    return 0;
+}

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The algorithms: values for any P and count, the choice of one, tables."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpi4py import MPI
+
+import partialcoll as pc
+from partialcoll.tools.bench.micro import tune
+
+pytestmark = [pytest.mark.mpi, pytest.mark.messages_only]
+
+ALGORITHMS = ("recdbl", "rabenseifner", "ring", "native")
+together = settings(derandomize=True, database=None, deadline=None, max_examples=25)
+
+
+def run(h, times=1):
+    """So many rounds; the last one."""
+    for _ in range(times):
+        h.Start()
+        rnd = h.Wait()
+    return rnd
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("count", (0, 1, 2, 17, 1009, 70000, 600011))
+def test_as_mpi(comm, algorithm, count):
+    """600011 doubles: several chains of the ring, messages that MPI does not buffer."""
+    send = ((np.arange(count) * 7 + comm.rank * 3) % 5 + 1).astype(float)
+    recv, expected = np.zeros_like(send), np.zeros_like(send)
+    with pc.Allreduce_init(comm, send, recv, quorum="full", algorithm=algorithm) as h:
+        assert h.algorithm == algorithm
+        run(h, 3)
+    comm.Allreduce(send, expected)
+    np.testing.assert_array_equal(recv, expected)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_several_buffers(comm, algorithm):
+    """A slice goes through the middle of buffers, each with its own dtype and op."""
+    kinds = [(100003, np.float32, MPI.SUM), (0, np.int32, MPI.SUM), (77, np.int64, MPI.MAX),
+             (1, np.float64, MPI.MIN), (50001, np.int32, MPI.PROD)]  # fmt: skip
+    send = [((np.arange(n) + comm.rank) % 3 + 1).astype(t) for n, t, _ in kinds]
+    recv = [np.zeros_like(s) for s in send]
+    expected = [np.zeros_like(s) for s in send]
+    ops = [op for _, _, op in kinds]
+    with pc.Allreduce_init(comm, send, recv, op=ops, quorum="full", algorithm=algorithm) as h:
+        run(h, 2)
+    for s, r, e, op in zip(send, recv, expected, ops):
+        comm.Allreduce(s, e, op=op)
+        np.testing.assert_array_equal(r, e)
+
+
+def test_same_bits(comm):
+    """Rabenseifner adds in the order of recursive doubling."""
+    rng = np.random.default_rng(comm.rank)
+    send = rng.standard_normal(5003)
+    results = []
+    for algorithm in ("recdbl", "rabenseifner"):
+        with pc.Allreduce_init(comm, send, quorum="full", algorithm=algorithm) as h:
+            run(h)
+            results.append(h.recv_buffer.tobytes())
+    assert results[0] == results[1]
+
+
+@together
+@given(
+    count=st.integers(0, 3000),
+    algorithm=st.sampled_from(ALGORITHMS),
+    quorum=st.sampled_from(("solo", "majority", "quorum:0.5", "full")),
+    seed=st.integers(0, 1000),
+)
+def test_drawn(count, algorithm, quorum, seed):
+    """The sum over the mask, whoever is in it; several rounds, on every rank the same."""
+    comm = MPI.COMM_WORLD
+    send, recv = np.zeros(count), np.zeros(count)
+    h = pc.Allreduce_init(
+        comm, send, recv, quorum=quorum, late="drop", algorithm=algorithm, seed=seed
+    )
+    for t in range(3):
+        send[:] = (np.arange(count) + comm.rank * t) % 11 + 1
+        rnd = run(h)
+        expected = sum(
+            (np.arange(count) + r * t) % 11 + 1.0 for r in range(comm.size) if rnd.mask[r]
+        )
+        np.testing.assert_array_equal(recv, expected)
+    h.Free()
+
+
+def test_mismatch(comm):
+    if comm.size < 2:
+        pytest.skip("takes two ranks")
+    algorithm = "ring" if comm.rank else "recdbl"
+    with pytest.raises(pc.MismatchError, match="algorithm"):
+        pc.Allreduce_init(comm, np.ones(3), algorithm=algorithm)
+
+
+def choice(comm, count):
+    with pc.Allreduce_init(comm, np.zeros(count, np.float32), algorithm="auto") as h:
+        return h.algorithm
+
+
+def test_built_in_table(comm, monkeypatch):
+    monkeypatch.setenv("PARTIALCOLL_TUNE", "none")
+    assert choice(comm, 1) == "recdbl"
+    assert choice(comm, 1 << 20) == "rabenseifner"
+
+
+@pytest.fixture
+def table(comm, tmp_path, monkeypatch):
+    """Write the table that auto reads, the same on all ranks."""
+
+    def write(text):
+        path = tmp_path / "tune.txt"
+        path.write_text(text)
+        monkeypatch.setenv("PARTIALCOLL_TUNE", str(path))
+
+    return write
+
+
+def test_table(comm, table):
+    table(
+        "# a comment\n\n"
+        f"{comm.size} 4096 ring  # from here on\n"
+        f"{comm.size} 0 rabenseifner\n"
+        f"{comm.size} 65536 recdbl\n"
+        f"{comm.size + 1} 0 recdbl\n"
+    )
+    assert [choice(comm, n) for n in (0, 1000, 1024, 16000, 16384, 1 << 20)] == [
+        "rabenseifner", "rabenseifner", "ring", "ring", "recdbl", "recdbl",
+    ]  # fmt: skip
+
+
+def test_table_for_more_ranks(comm, table):
+    """Lines for more ranks than there are: those for the fewest serve."""
+    table(f"{comm.size + 9} 0 recdbl\n{comm.size + 2} 0 ring\n")
+    assert choice(comm, 100) == "ring"
+
+
+def test_table_for_fewer_ranks(comm, table):
+    table("1 0 recdbl\n" + "".join(f"{r} 0 ring\n" for r in range(2, comm.size + 1)))
+    assert choice(comm, 100) == ("ring" if comm.size > 1 else "recdbl")
+
+
+def test_table_without_small_sizes(comm, table):
+    table("1 4096 ring\n")
+    assert choice(comm, 10) == "recdbl" and choice(comm, 1024) == "ring"
+
+
+@pytest.mark.parametrize(
+    "line",
+    (
+        "2 ring", "2 0", "2 0 ring 7", "x 0 ring", "2 -1 ring", "0 0 ring", "2 0 auto", "2 0 Ring",
+        "2 99999999999999999999 ring", "2 0 ri\x00ng", "ring " * 100,
+    ),
+)  # fmt: skip
+def test_corrupt_table(comm, table, line):
+    """Refused by line, on every rank; the communicator stays usable."""
+    table(f"# fine\n2 0 recdbl\n{line}\n")
+    with pytest.raises(ValueError, match=r"tune\.txt, line 3: expected ranks, bytes and an algo"):
+        choice(comm, 1)
+    table("1 0 ring\n")
+    assert choice(comm, 1) == "ring"
+
+
+def test_missing_table(comm, monkeypatch, tmp_path):
+    monkeypatch.setenv("PARTIALCOLL_TUNE", str(tmp_path / "nowhere.txt"))
+    with pytest.raises(ValueError, match=r"nowhere\.txt"):
+        choice(comm, 1)
+    monkeypatch.delenv("PARTIALCOLL_TUNE")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert choice(comm, 1) == "recdbl"
+    (tmp_path / "partialcoll").mkdir()
+    (tmp_path / "partialcoll" / "tune.txt").write_text("1 0 ring\n")
+    assert choice(comm, 1) == "ring"
+    assert tune.default_path() == str(tmp_path / "partialcoll" / "tune.txt")
+
+
+def test_tuned_lines():
+    """A change only where it is worth while, at the next size as well."""
+
+    def row(size, **us):
+        return [
+            {"ranks": 4, "bytes": size, "algorithm": name, "latency_us_p50": t}
+            for name, t in us.items()
+        ]
+
+    rows = (
+        row(1, recdbl=10, ring=9.9, rabenseifner=20)
+        + row(2, recdbl=20, ring=10, rabenseifner=20)
+        + row(4, recdbl=40, ring=45, rabenseifner=30)
+        + row(8, recdbl=80, ring=70, rabenseifner=60)
+    )
+    assert tune.table(rows) == [(4, 0, "recdbl"), (4, 4, "rabenseifner")]
+    assert "      4           4  rabenseifner\n" in tune.as_text(tune.table(rows))
+
+
+def test_native_has_its_limits(comm):
+    """No ops of users, without an identity; half types are float32 on their way."""
+    op = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
+    with pytest.raises(ValueError, match="native takes no ops"):
+        pc.Allreduce_init(comm, np.zeros(3), op=op, algorithm="native")
+    op.Free()
+    send = np.full(7, 0.5, np.float16)
+    with pc.Allreduce_init(comm, send, quorum="full", algorithm="native") as h:
+        run(h, 2)
+        assert list(h.recv_buffer) == [comm.size / 2] * 7
+
+
+def test_rabenseifner_has_its_limits(comm):
+    """Elements that do not divide 64 bytes leave no room for headers between slices."""
+    triple = MPI.DOUBLE.Create_contiguous(3).Commit()
+    op = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
+    send = [np.zeros(9), 3, triple]
+    recv = [np.zeros(9), 3, triple]
+    with pytest.raises(ValueError, match="rabenseifner needs elements"):
+        pc.Allreduce_init(comm, send, recv, op=op, algorithm="rabenseifner")
+    op.Free()
+    triple.Free()
+
+
+def test_two_native_handles(comm):
+    """Activated in different orders on different ranks: each has a line of its own."""
+    sends = [np.full(3, 1.0), np.full(5, 10.0)]
+    handles = [
+        pc.Allreduce_init(comm, s, quorum="solo", late="carry", algorithm="native") for s in sends
+    ]
+    order = handles if comm.rank % 2 else handles[::-1]
+    totals = np.zeros(2)
+    for _ in range(20):
+        pc.Startall(order)
+        pc.Waitall(order)
+        totals += [h.recv_buffer[0] for h in handles]
+    for h in handles:
+        h.join(
+            on_round=lambda rnd, h=h: totals.__setitem__(
+                handles.index(h), totals[handles.index(h)] + rnd.results[0].buffers[0][0]
+            )
+        )
+    assert list(totals) == [20.0 * comm.size, 200.0 * comm.size]
+    for h in handles:
+        h.Free()

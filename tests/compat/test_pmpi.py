@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interposer: programs that know nothing of it, with it and without."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import c_users
+import pytest
+
+from partialcoll.tools import c_libraries
+
+PROGRAMS = c_users.PROGRAMS / "pmpi"
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory):
+    """Compile a program of tests/compat/pmpi; its path."""
+    folder = tmp_path_factory.mktemp("pmpi")
+
+    def compile_program(name):
+        path = folder / name
+        if not path.exists():
+            c_users.compile_program(f"pmpi/{name}.c", path)
+        return str(path)
+
+    return compile_program
+
+
+@pytest.fixture
+def run(clean_environment, tmp_path):
+    """Start a program on some ranks, with the interposer if any settings are given."""
+
+    def start(*words, ranks=3, settings=None):
+        return c_users.run(
+            words,
+            clean_environment,
+            tmp_path,
+            ranks,
+            {"PARTIALCOLL_REPORT": "1", **(settings or {})},
+            preload=settings is not None,
+        )
+
+    return start
+
+
+def report(done):
+    """What the interposer says at the end: calls taken over, and passed by reason."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    total = re.search(r"(\d+) taken over, (\d+) passed to MPI", done.stderr)
+    assert total, done.stderr
+    reasons = {why: int(n) for n, why in re.findall(r"passed: (\d+) \((.*)\)", done.stderr)}
+    assert sum(reasons.values()) == int(total[2])
+    return int(total[1]), reasons
+
+
+# What is not eligible, whatever we do.
+NOT_ELIGIBLE = {
+    "no elements",
+    "arguments for MPI to judge",
+    "inter-communicator",
+    "operation that does not commute",
+    "datatype with gaps",
+}
+
+
+def assert_taken(taken, reasons):
+    """At least 90 % of the calls that could be."""
+    eligible = taken + sum(n for why, n in reasons.items() if why not in NOT_ELIGIBLE)
+    assert taken >= 0.9 * eligible > 0, (taken, reasons)
+
+
+@pytest.mark.one_mpi
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["kinds", "odd"])
+def test_full_is_what_mpi_does(build, run, name, ranks):
+    """Every legal call has the same result, error class and side effects."""
+    plain = run(build(name), ranks=ranks)
+    ours = run(build(name), ranks=ranks, settings={})
+    assert plain.returncode == 0, plain.stderr
+    taken, reasons = report(ours)
+    assert ours.stdout == plain.stdout and plain.stdout
+    assert_taken(taken, reasons)
+    assert set(reasons) <= NOT_ELIGIBLE, reasons
+    assert reasons["operation that does not commute"] == {"kinds": 3, "odd": 2}[name] * ranks
+
+
+@pytest.mark.one_mpi
+@pytest.mark.parametrize("algorithm", ["recdbl", "rabenseifner", "ring"])
+def test_full_by_each_algorithm(build, run, algorithm):
+    """The same for an algorithm that the environment asks for. Elements of 24 bytes, which
+    Rabenseifner's does not cut, go round the ring."""
+    plain = run(build("kinds"))
+    ours = run(
+        build("kinds"), settings={"PARTIALCOLL_ALGORITHM": algorithm, "PARTIALCOLL_DOMAIN": "rank"}
+    )
+    taken, reasons = report(ours)
+    assert ours.stdout == plain.stdout and plain.stdout
+    assert set(reasons) <= NOT_ELIGIBLE, reasons
+    assert_taken(taken, reasons)
+
+
+def test_algorithm_that_is_none(build, run):
+    done = run(build("kinds"), settings={"PARTIALCOLL_ALGORITHM": "fastest"})
+    assert report(done)[0]
+    assert done.stderr.count("rank 0: PARTIALCOLL_ALGORITHM is ignored") == 1
+
+
+def test_quorum_full_is_full(build, run):
+    """PARTIALCOLL_ALL alone, and the policy "full", change nothing."""
+    plain = run(build("kinds"), ranks=2)
+    ours = run(build("kinds"), ranks=2, settings={"PARTIALCOLL_ALL": "1"})
+    full = {"PARTIALCOLL_ALL": "1", "PARTIALCOLL_QUORUM": "full"}
+    assert report(ours)[0] and ours.stdout == plain.stdout
+    assert run(build("kinds"), ranks=2, settings=full).stdout == plain.stdout
+
+
+def test_threads(build, run):
+    taken, reasons = report(run(build("threads"), settings={}))
+    assert taken == 3 * 4 * 200 and not reasons
+
+
+PERSISTENT = """wait waitall waitany waitsome test testall testany testsome get_status
+    while_receiving mixed dup after_free"""
+
+
+def test_persistent(build, run):
+    """Persistent requests, completed by every function of MPI, alone and among others."""
+    done = run(build("persistent"), "all", settings={})
+    taken, reasons = report(done)
+    assert done.stdout.split() == PERSISTENT.split()
+    assert taken == 3 * 3 * 42 and not reasons
+
+
+def test_mpi4py_script(run):
+    """An unmodified script, which calls the variants for large counts where MPI has them."""
+    words = [sys.executable, str(PROGRAMS / "script.py")]
+    plain, ours = run(*words), run(*words, settings={})
+    assert plain.returncode == 0, plain.stderr
+    taken, reasons = report(ours)
+    assert ours.stdout == plain.stdout == "script\n"
+    assert_taken(taken, reasons)
+
+
+@pytest.mark.parametrize("where", ["dup", "idup", "set", "split"])
+def test_info_key(build, run, where):
+    """Partial on communicators with the key; over all rounds nothing is lost."""
+    done = run(build("partial"), where, settings={"PARTIALCOLL_QUORUM": "solo"})
+    taken, reasons = report(done)
+    assert done.stdout == "partial\n" and taken == 3 * 2 * 42 and not reasons
+
+
+def test_op_of_the_user_and_a_key(build, run):
+    """It might be gone when a late part is reduced: MPI does these calls."""
+    done = run(build("partial"), "own", settings={"PARTIALCOLL_QUORUM": "solo"})
+    taken, reasons = report(done)
+    assert taken == 3 * 42
+    assert reasons == {"operation of the user, partial or persistent": 3 * 42}
+
+
+def test_only_with_the_key(build, run):
+    """The environment's quorum alone makes nothing partial."""
+    done = run(build("partial"), "none", settings={"PARTIALCOLL_QUORUM": "solo"})
+    assert report(done)[0] == 3 * 2 * 42 and done.stdout == "full\n"
+
+
+def test_all(build, run):
+    settings = {"PARTIALCOLL_QUORUM": "solo", "PARTIALCOLL_ALL": "1"}
+    done = run(build("partial"), "none", settings=settings)
+    assert report(done)[0] == 3 * 2 * 42 and done.stdout == "partial\n"
+
+
+def test_the_key_wins(build, run):
+    settings = {"PARTIALCOLL_QUORUM": "solo", "PARTIALCOLL_ALL": "1"}
+    done = run(build("partial"), "dup", "full", settings=settings)
+    assert report(done)[0] == 3 * 2 * 42 and done.stdout == "full\n"
+
+
+@pytest.mark.parametrize("value", ["nonsense", "quorum:0", "x" * 200])
+def test_key_that_is_no_policy(build, run, value):
+    """Said once, by rank 0, and ignored."""
+    done = run(build("partial"), "dup", value, settings={"PARTIALCOLL_QUORUM": "solo"})
+    report(done)
+    assert done.stdout == "full\n"
+    assert done.stderr.count("rank 0: the info key partialcoll_quorum is ignored") == 1
+
+
+def test_environment_that_is_no_policy(build, run):
+    settings = {"PARTIALCOLL_QUORUM": "most", "PARTIALCOLL_ALL": "1"}
+    done = run(build("partial"), "none", settings=settings)
+    report(done)
+    assert done.stdout == "full\n"
+    assert done.stderr.count("rank 0: PARTIALCOLL_QUORUM is ignored") == 1
+
+
+def test_key_on_one_rank_only(build, run):
+    """The ranks find out, say so, and wait for each other."""
+    done = run(build("partial"), "differ", settings={"PARTIALCOLL_QUORUM": "solo"})
+    assert report(done)[0] == 3 * 2 * 42 and done.stdout == "full\n"
+    assert done.stderr.count("the ranks of a communicator disagree") == 1
+
+
+def test_thread_level_too_low(build, run):
+    """The key, in a program that initialises MPI without threads and an environment that does not
+    ask for them."""
+    done = run(build("partial"), "dup", settings={})
+    taken, reasons = report(done)
+    assert done.stdout == "full\n" and taken == 0
+    assert reasons == {"needs MPI_THREAD_MULTIPLE": 3 * 2 * 42}
+    assert done.stderr.count("a quorum needs MPI_THREAD_MULTIPLE") == 1
+
+
+def test_program_without_mpi(build, clean_environment):
+    env = {**clean_environment, "LD_PRELOAD": c_libraries.preload(), "PARTIALCOLL_REPORT": "1"}
+    done = subprocess.run(
+        [build("quiet")], env=env, capture_output=True, text=True, timeout=c_users.LIMIT_S
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "quiet\n", "")
+
+
+def test_beside_the_package(run, tmp_path):
+    """A script that uses partialcoll itself, under the interposer: two copies of the core."""
+    script = tmp_path / "both.py"
+    script.write_text(
+        "import numpy as np\n"
+        "from mpi4py import MPI\n"
+        "import partialcoll as pc\n"
+        "c = MPI.COMM_WORLD\n"
+        "y = np.zeros(3)\n"
+        "for i in range(20):\n"
+        "    pc.Allreduce(c, np.ones(3), y, quorum='full')\n"
+        "    assert y[0] == c.size\n"
+        "    c.Allreduce(np.ones(3), y)\n"
+        "    assert y[0] == c.size\n"
+    )
+    assert report(run(sys.executable, str(script), settings={}))[0] == 3 * 20
+
+
+def test_fortran(run, tmp_path):
+    """Where MPI has its Fortran part (PyPI's have not)."""
+    mpifort = shutil.which("mpifort", path=os.path.dirname(c_users.mpicc()))
+    if mpifort is None:
+        pytest.skip("this MPI has no mpifort")
+    program = str(tmp_path / "fortran")
+    flag = "-fallow-argument-mismatch"  # mpif.h has no interfaces: one buffer, several types
+    subprocess.run([mpifort, flag, str(PROGRAMS / "fortran.f90"), "-o", program], check=True)
+    done = run(program, settings={})
+    assert report(done) == (3 * 40, {}) and done.stdout == "sums\n"
+
+
+@pytest.mark.parametrize("library", ["libpartialcoll", "libpartialcoll_preload"])
+def test_names(library):
+    """What the libraries show to others, and that the interposer calls MPI past itself."""
+    path = str(c_libraries._library(library))
+    shown = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+    defined = re.findall(r" [TWVBD] (\w+)", shown)
+    wanted = re.findall(r" U (\w+)", shown)
+    if library == "libpartialcoll":
+        # MPI_Finalize: the agent has to be gone before MPI's own begins.
+        assert {"PCOLL_Allreduce", "MPI_Finalize"} <= set(defined)
+        ours = [name for name in defined if name.lower().startswith("pcoll_")]
+        assert set(defined) - set(ours) == {"MPI_Finalize"}
+    else:
+        assert {"MPI_Allreduce", "MPI_Init", "mpi_allreduce_"} <= set(defined)
+        assert not [name for name in defined if "pcoll" in name.lower()]
+        assert not [name for name in wanted if name.startswith("MPI_")]

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the build takes MPI from: csrc/mpi_compiler.py, on the compiler of this environment."""
+
+import importlib.util
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.one_domain
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def mpi_compiler():
+    path = ROOT / "csrc" / "mpi_compiler.py"
+    spec = importlib.util.spec_from_file_location("mpi_compiler", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A folder with a library that calls itself libmpi, and a header."""
+    (tmp_path / "mpi.h").write_text("#error another MPI's header\n")
+    (tmp_path / "other.c").write_text("int MPI_Init(void *a, void *b) { return !a + !b; }\n")
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", tmp_path / "other.c", "-o", tmp_path / "libmpi.so"], check=True
+    )
+    return tmp_path
+
+
+def link(compiler, folder, command):
+    """A library of one function that calls MPI; the linker's account."""
+    source, linker_map = folder / "user.c", folder / "user.map"
+    source.write_text("#include <mpi.h>\nint user(void) { return MPI_Init(0, 0); }\n")
+    compile_words = compiler.compile_command().split()
+    subprocess.run(
+        [*compile_words, "-fPIC", "-c", source, "-o", folder / "user.o"], check=True, cwd=folder
+    )
+    words = [*command.split(), f"-L{folder}", folder / "user.o", f"-Wl,-Map={linker_map}"]
+    subprocess.run([*words, "-o", folder / "libuser.so"], check=True, cwd=folder)
+    return linker_map
+
+
+def test_its_own_come_first(mpi_compiler, foreign, monkeypatch):
+    monkeypatch.setenv("CPATH", str(foreign))
+    monkeypatch.setenv("LIBRARY_PATH", str(foreign))
+    compiler = mpi_compiler.Compiler(mpi_compiler.find())
+    compiler.check("libuser.so", link(compiler, foreign, compiler.link_command()))
+
+
+def test_another_library_is_refused(mpi_compiler, foreign):
+    compiler = mpi_compiler.Compiler(mpi_compiler.find())
+    linker_map = link(compiler, foreign, f"{compiler.mpicc} -shared -L{foreign}")
+    with pytest.raises(SystemExit, match=rf"linked with {foreign}/libmpi.so, which is not"):
+        compiler.check("libuser.so", linker_map)
+
+
+def test_what_does_not_work_is_said(mpi_compiler, tmp_path):
+    with pytest.raises(SystemExit, match="/no/such/mpicc does not work"):
+        mpi_compiler.Compiler("/no/such/mpicc")
+    (tmp_path / "mpicc").write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    os.chmod(tmp_path / "mpicc", 0o755)
+    with pytest.raises(SystemExit, match="does not work: broken"):
+        mpi_compiler.Compiler(str(tmp_path / "mpicc"))

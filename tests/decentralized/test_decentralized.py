@@ -1,0 +1,992 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of decentralised training, on simulated ranks: what is conserved, where they
+converge to, and each algorithm against its formula."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from together import Fixed, Uniform, World
+
+from partialcoll import Error, StateError, pairing
+from partialcoll.decentralized import (
+    ADPSGD,
+    DPSGD,
+    SGP,
+    A2CiD2,
+    AllreduceSGD,
+    ExponentialPeers,
+    LocalSGD,
+    SlowMo,
+    Swarm,
+    metropolis,
+)
+from partialcoll.decentralized.pace import Pace
+from partialcoll.decentralized.shared_model import SharedModel
+from partialcoll.decentralized.thread import CommunicationThread
+from partialcoll.tools.sim.collectives import neighbour_exchanges
+from partialcoll.tools.sim.tasks import Logistic, Quadratic
+
+pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+
+SEEDS = range(5)
+
+
+# What each process conserves: its mass on a rank, all that is under way included. An update adds
+# `gain` times itself.
+
+
+def waiting(process):
+    shared = process._shared
+    assert not shared._any_taken or shared._taken.any()  # only within an event
+    return shared._waiting
+
+
+def mass_adpsgd(process, buffer):
+    return process._x + waiting(process) + buffer.pending() + buffer.on_the_way()
+
+
+def mass_a2cid2(process, buffer):
+    under_way = (1 + process.ratio) * (buffer.pending() + buffer.on_the_way())
+    return process._x + process._momentum + 2 * waiting(process) + under_way
+
+
+def mass_swarm(process, buffer):
+    change = 0 if process._change is None else process._change
+    return process._x + change + sum(buffer.undrained(), np.zeros_like(process._x))
+
+
+def mass_sgp(process, buffer):
+    return process._xw + sum(buffer.undrained(), np.zeros_like(process._xw))
+
+
+def adpsgd(x, buffer, peers, world, **how):
+    return ADPSGD(x, buffer, peers, **how)
+
+
+def a2cid2(x, buffer, peers, world, **how):
+    return A2CiD2(x, buffer, peers, clock=lambda: world.events.now, unit=1.0, **how)
+
+
+def baseline(x, buffer, peers, world, **how):
+    return a2cid2(x, buffer, peers, world, accelerated=False, **how)
+
+
+def swarm(x, buffer, peers, world, **how):
+    return Swarm(x, buffer, peers, local_steps=2, **how)
+
+
+def swarm_geometric(x, buffer, peers, world, **how):
+    return Swarm(x, buffer, peers, local_steps=3, geometric=True, **how)
+
+
+def swarm_registers(x, buffer, peers, world, **how):
+    return Swarm(x, buffer, peers, local_steps=2, variant="registers", **how)
+
+
+def sgp(x, buffer, peers, world, **how):
+    return SGP(x, buffer, peers, **how)
+
+
+CONSERVING = [
+    (adpsgd, mass_adpsgd, 1),
+    (a2cid2, mass_a2cid2, 2),
+    (baseline, mass_a2cid2, 2),
+    (swarm, mass_swarm, 1),
+    (swarm_geometric, mass_swarm, 1),
+    (sgp, mass_sgp, 0),  # w times the update, when it is applied
+]
+GOSSIP = [make for make, _, _ in CONSERVING] + [swarm_registers]
+
+
+def in_place(process, update):
+    """As an optimizer does that changes the model itself."""
+    process.begin()
+    process.lend()[:] += update
+    process.apply_in_place()
+
+
+def as_vector(process, update):
+    process.apply(update)
+
+
+WAYS = (as_vector, in_place)
+
+
+def make_all(make, world, first, **how):
+    like = SGP.message(world.like) if make is sgp else world.like
+    everybody = list(zip(first, world.buffers(like), world.peers()))
+    return [make(x, buffer, peers, world, **how) for x, buffer, peers in everybody]
+
+
+@pytest.mark.parametrize("dtype", (np.float64, np.float32))
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("make", "mass", "gain"), CONSERVING, ids=lambda x: getattr(x, "__name__", x)
+)
+@pytest.mark.parametrize("apply", WAYS, ids=lambda x: x.__name__)
+def test_conservation(make, mass, gain, seed, dtype, apply):
+    """Whatever interleaves, with messages on their way: the sum changes by updates only."""
+    random = np.random.default_rng(seed)
+    world = World("ring", 6, 5, latency=0.5, seed=seed, dtype=dtype)
+    first = random.standard_normal((6, 5)).astype(dtype)
+    processes = make_all(make, world, first)
+    held = [p._exchange for p in processes]
+
+    def sum_of_mass():
+        masses = [mass(p, b).astype(np.float64) for p, b in zip(processes, held)]
+        return np.sum(masses, axis=0)
+
+    expected = sum_of_mass()
+    scale = 20 * np.abs(first).sum()
+    events = 0
+    for _ in range(600):
+        rank = int(random.integers(6))
+        what = random.integers(3)
+        if what == 0:
+            update = random.standard_normal(5).astype(dtype)
+            apply(processes[rank], update)
+            expected[:5] += gain * update.astype(np.float64)
+        elif what == 1:
+            if make is sgp:
+                weight = processes[rank].weight + sum(m[-1] for _, m in held[rank]._queue)
+                expected[:5] += weight * waiting(processes[rank])
+            events += processes[rank].communicate()
+        else:
+            world.events.step()
+            world.events.now += 0.1
+        error = np.abs(sum_of_mass() - expected).max()
+        assert error <= (1e-12 if dtype == np.float64 else 1e-4) * scale
+    assert events > 40
+    counts = [p.stats for p in processes]
+    assert sum(c.communications for c in counts) > 30 and sum(c.received for c in counts) > 30
+
+
+@pytest.mark.parametrize("make", (adpsgd, baseline, swarm, sgp), ids=lambda m: m.__name__)
+def test_averaged_model(make):
+    """Exact: with everything under way."""
+    random = np.random.default_rng(3)
+    world = World("ring", 5, 4, latency=0.3)
+    first = random.standard_normal((5, 4))
+    like = SGP.message(world.like) if make is sgp else world.like
+    processes = [
+        make(x, buffer, peers, world, total=total)
+        for x, buffer, peers, total in zip(
+            first, world.buffers(like), world.peers(), world.totals()
+        )
+    ]
+    mean = first.mean(axis=0)
+    for _ in range(40):
+        for p in processes:
+            update = random.standard_normal(4) * (make is not sgp)
+            p.apply(update)
+            mean = mean + update / 5
+            p.communicate()
+            world.events.step()
+    apart = world.carry_out([p.measuring() for p in processes])
+    models = np.array([p.model for p in processes])
+    spread = np.sqrt(((models - models.mean(axis=0)) ** 2).sum(axis=1).mean())
+    np.testing.assert_allclose(apart, spread, rtol=1e-12)
+    assert spread > 1e-7
+    world.settle()
+    results = world.carry_out([p.replacing(lambda model: model) for p in processes])
+    for result, process in zip(results, processes):
+        np.testing.assert_allclose(result, mean, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(process.model, results[0])
+    assert max(world.carry_out([p.measuring() for p in processes])) < 1e-14
+
+
+# Convergence
+
+
+def train(world, processes, task, steps, noise_seed=0):
+    """Steps of random ranks, with communication in between."""
+    random = np.random.default_rng(noise_seed)
+    for _ in range(steps * world.ranks):
+        rank = int(random.integers(world.ranks))
+        process = processes[rank]
+        process.step(task.gradient(rank, process.model, random))
+        world.events.run(world.events.now + 1 / world.ranks)
+        while process.communicate():
+            pass
+        processes[int(random.integers(world.ranks))].communicate()
+
+
+@pytest.mark.parametrize("make", GOSSIP, ids=lambda m: m.__name__)
+@pytest.mark.parametrize("kind", (Quadratic, Logistic))
+def test_convergence(make, kind):
+    """Heterogeneous data: to the optimum of the mean, which is nobody's own."""
+    ranks, dim = 8, 4
+    task = kind(ranks, dim, 0.0, np.random.default_rng(1))
+    world = World("exponential", ranks, dim, latency=0.05)
+    # Large steps, then ever smaller ones, which consensus follows.
+    rate = 0.6 if kind is Quadratic else 2.0
+    processes = make_all(
+        make, world, task.first, learning_rate=lambda t: rate / (1 + (t / 30) ** 1.5)
+    )
+    losses = lambda: [task.loss(p.model) - task.least for p in processes]  # noqa: E731
+    begin = losses()
+    assert min(begin) > 0.05
+    train(world, processes, task, 400)
+    # Races of "registers" lose updates, so it ends beside the optimum; the paper says so.
+    bound = 0.05 if make in (swarm_registers, swarm_geometric) else 0.02
+    assert max(losses()) < bound * min(begin), losses()
+
+
+def test_tasks_know_their_optimum():
+    for kind in (Quadratic, Logistic):
+        task = kind(5, 3, 0.0, np.random.default_rng(0))
+        mean = np.mean([task.gradient(i, task.optimum, None) for i in range(5)], axis=0)
+        assert np.abs(mean).max() < 1e-10
+        own = task.gradient(0, task.optimum, None)
+        assert np.abs(own).max() > 0.05  # the data differ
+
+
+# Formulas
+
+
+def exponential(matrix):
+    """Of a symmetric matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.exp(values)) @ vectors.T
+
+
+def test_a2cid2_mixing():
+    """Between events (x, x~) follows the linear equation; an update adds to both."""
+    now = [0.0]
+    world = World("ring", 8, 3)
+    buffers = world.buffers()
+    p = A2CiD2(
+        np.array([1.0, 2.0, 3.0]), buffers[0], Fixed(None), clock=lambda: now[0], unit=2.0, rate=1.0
+    )
+    assert p.eta == pytest.approx(0.28928, abs=1e-5)
+    assert p.ratio == pytest.approx(0.98767 / 0.5, abs=2e-5)
+    p._momentum += [1.0, -1.0, 0.5]
+    x, m = p._x.copy(), p._momentum.copy()
+    for time in (0.7, 3.0, 3.1, 9.0):
+        delta, now[0] = (time - now[0]) / 2.0, time
+        update = np.array([0.1, -time, 0.2])
+        p.apply(update)
+        assert p.communicate()
+        mixed = exponential(p.eta * delta * np.array([[-1.0, 1.0], [1.0, -1.0]])) @ [x, m]
+        x, m = mixed + update
+        np.testing.assert_allclose(p._x, x, rtol=1e-13)
+        np.testing.assert_allclose(p._momentum, m, rtol=1e-13)
+        p.apply(np.zeros(3))
+        np.testing.assert_allclose(p.model, x, rtol=1e-13)
+
+
+def test_a2cid2_averaging():
+    """Of two ranks that have both mixed: alpha to x, alpha~ to x~, on both sides."""
+    now = [0.0]
+    world = World("ring", 8, 2)
+    buffers = world.buffers()
+    first = np.random.default_rng(0).standard_normal((8, 2))
+    how = {"clock": lambda: now[0], "unit": 1.0, "rate": 2.0, "poisson": False}
+    a = A2CiD2(first[0], buffers[0], Fixed(1), **how)
+    b = A2CiD2(first[1], buffers[1], Fixed(None), **how)
+    m = first[0] - first[1]
+    a.apply(np.zeros(2))
+    assert a.next_event() == 0
+    assert a.communicate()
+    world.settle()
+    b.communicate()
+    parameters = world.topology.a2cid2(2.0)
+    np.testing.assert_allclose(a._x, first[0] - 0.5 * m)
+    np.testing.assert_allclose(a._momentum, first[0] - parameters.alpha_tilde * m)
+    np.testing.assert_allclose(b._x, first[1] + 0.5 * m)
+    np.testing.assert_allclose(b._momentum, first[1] + parameters.alpha_tilde * m)
+
+
+def test_a2cid2_an_event_far_ahead_holds_up_no_other():
+    """After a long step events are drawn far ahead; those of the next steps come before them."""
+    now = [0.0]
+    world = World("ring", 8, 2)
+    x, buffer = np.zeros(2), world.buffers()[0]
+    p = A2CiD2(x, buffer, Fixed(1), clock=lambda: now[0], rate=8.0, poisson=False)
+    for now[0] in (0.0, 100.0, *np.arange(101.0, 160.0)):
+        p.apply(np.zeros(2))
+    assert max(p._due) > 160
+    now[0] = 160.0
+    while p.communicate():
+        world.settle()
+    assert min(p._due) > 160
+    assert p.stats.communications + p.stats.skipped == 61 * 4 - len(p._due)
+
+
+@pytest.mark.parametrize("begin_early", (False, True))
+@pytest.mark.parametrize("topology", ("ring", "star", "exponential"))
+def test_dpsgd(topology, begin_early):
+    """X(k+1) = W X(k) + U(k)."""
+    random = np.random.default_rng(0)
+    world = World(topology, 6, 3, latency=0.4)
+    around = [world.topology.neighbors(i) for i in range(6)]
+    w = np.zeros((6, 6))
+    for i in range(6):
+        for j, weight in metropolis(around, i).items():
+            w[i, j] = weight
+    np.testing.assert_allclose(w, w.T)
+    np.testing.assert_allclose(w.sum(axis=0), 1)
+    assert w.min() >= 0
+    x = random.standard_normal((6, 3))
+    exchanges = neighbour_exchanges(world.topology, world.like, world.events, world.latency)
+    processes = [DPSGD(x[i], exchanges[i], metropolis(around, i), i) for i in range(6)]
+    for _ in range(7):
+        if begin_early:
+            for p in processes:
+                p.begin()
+            world.events.step()
+            with pytest.raises(StateError, match="finish the step"):
+                processes[0].load_state_dict(processes[0].state_dict())
+        u = random.standard_normal((6, 3))
+        world.step(processes, u)
+        x = w @ x + u
+        np.testing.assert_allclose([p.model for p in processes], x, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("drawn", (False, True))
+@pytest.mark.parametrize("ranks", (2, 5, 8))
+def test_sgp(ranks, drawn):
+    """Push-sum: (x, w) is multiplied by column-stochastic matrices, updates are added to x."""
+    random = np.random.default_rng(0)
+    world = World("complete", ranks, 3, latency=0, queue_slots=ranks)
+    first = random.standard_normal((ranks, 3))
+    buffers = world.buffers(SGP.message(world.like))
+    chosen = [[] for _ in range(ranks)]
+    sources = [SimpleNamespace(next_peer=lambda c=c: c.pop()) for c in chosen]
+    peers = sources if drawn else [None] * ranks
+    processes = [SGP(*each) for each in zip(first, buffers, peers)]
+    xw = np.c_[first, np.ones(ranks)]
+    hops = [1 << k for k in range((ranks - 1).bit_length())]
+    for k in range(12):
+        u = random.standard_normal((ranks, 3))
+        p = np.zeros((ranks, ranks))
+        for i in range(ranks):
+            hop = int(random.integers(1, ranks)) if drawn else hops[k % len(hops)]
+            chosen[i][:] = [(i + hop) % ranks]
+            kept = 0.5 if xw[i, 3] >= 1 / 8 else 1.0
+            p[i, i] += kept
+            p[(i + hop) % ranks, i] += 1 - kept
+        for process, update in zip(processes, u):
+            process.apply(update)
+        for process in processes:
+            process.communicate()
+        world.settle()  # nobody has what was sent in this round before all have sent
+        xw = p @ (xw + np.c_[u * xw[:, 3:], np.zeros(ranks)])
+        held = [q._xw + sum(b.undrained(), np.zeros(4)) for q, b in zip(processes, buffers)]
+        np.testing.assert_allclose(held, xw, rtol=1e-12, atol=1e-12)
+    for process in processes:
+        process.communicate()
+        process.apply(np.zeros(3))
+    assert drawn == (np.abs(xw[:, 3] - 1).max() > 0.1) or ranks == 2
+    np.testing.assert_allclose(
+        [q.model for q in processes], xw[:, :3] / xw[:, 3:], rtol=1e-12, atol=1e-12
+    )
+
+
+def test_sgp_keeps_what_it_cannot_push():
+    world = World("complete", 2, 2, queue_slots=1)
+    a, b = [SGP(np.array([4.0, 8.0]), buffer) for buffer in world.buffers(np.zeros(3))]
+    for _ in range(3):
+        a.apply(np.zeros(2))
+        a.communicate()
+    assert a.weight == 0.5 and (a.stats.communications, a.stats.skipped) == (1, 2)
+    np.testing.assert_array_equal(a.model, [4, 8])
+    world.settle()
+    assert b.communicate() and b.weight == 1.5
+    np.testing.assert_array_equal(b.model, [4, 8])
+
+
+def test_sgp_passes_on_what_is_too_much():
+    """A rank that makes no steps does not keep the weight of the others."""
+    world = World("complete", 8, 1)
+    *others, c = [SGP(np.array([1.0]), b) for b in world.buffers(np.zeros(2))]
+    for _ in range(30):
+        for p in others:
+            p.apply(np.zeros(1))
+        for p in (*others, c):
+            while p.communicate():
+                pass
+            world.settle()
+    assert c.weight <= 1.5 and c.stats.communications > 3
+
+
+@pytest.mark.parametrize("ranks", (2, 3, 4, 8, 16))
+@pytest.mark.parametrize("waits", (True, False))
+def test_sgp_what_the_last_ranks_learn_counts(ranks, waits):
+    """Ranks that have ended give their weight to those that go on: one, if they wait for it in a
+    sum, else half of them. What all have in the end is what these learn."""
+    world = World("complete", ranks, 1)
+    totals = [SimpleNamespace(waiting=False) for _ in range(ranks)]
+    buffers = world.buffers(np.zeros(2))
+    processes = [SGP(np.zeros(1), *each, total=t) for *each, t in zip(buffers, totals)]
+    still = 1 if waits else (ranks + 1) // 2
+    weights = []
+
+    def step(some, target):
+        for p in some:
+            p.apply(0.1 * (target - p.model))
+            weights.append(p.weight)
+            while any([q.communicate() for q in processes]):
+                world.settle()
+
+    for _ in range(10):
+        step(processes, 1.0)
+    for total in totals[still:]:
+        total.waiting = waits
+    weights.clear()
+    for _ in range(150):
+        step(processes[:still], 2.0)
+    assert all(p.weight <= (1 + 0.5 / ranks if waits else 1.5) for p in processes[still:])
+    assert np.mean(weights) > (0.99 if waits else 0.74)
+    x, w = (sum(values) for values in zip(*[(p._x[0], p.weight) for p in processes]))
+    assert w == pytest.approx(ranks)
+    assert x / w > 1 + 0.75 * (1 - (1 - 0.1 * still / ranks) ** 150)  # if all w were 1, and mixed
+
+
+@pytest.mark.parametrize("ranks", (2, 3, 4, 5, 8))
+@pytest.mark.parametrize("waits", (True, False))
+def test_sgp_comes_to_rest(ranks, waits):
+    """Where nobody makes a step weight is not passed on for ever, however it is spread."""
+    random = np.random.default_rng(ranks)
+    for weights in ([0.8] * (ranks - 1), *random.dirichlet(np.ones(ranks), 20) * ranks):
+        world = World("complete", ranks, 1)
+        total = SimpleNamespace(waiting=waits)
+        buffers = world.buffers(np.zeros(2))
+        processes = [SGP(np.zeros(1), buffer, total=total) for buffer in buffers]
+        for p, w in zip(processes, [*weights[: ranks - 1], ranks - sum(weights[: ranks - 1])]):
+            p._xw[-1], p._idle_shares = w, 3
+        for _ in range(1000):
+            if not any([p.communicate() for p in processes]):
+                break
+            world.settle()
+        else:
+            pytest.fail("it goes on")
+        most = 1 + 0.5 / ranks if waits else 1.5
+        assert all(p.weight <= most for p in processes)
+        assert sum(p.weight for p in processes) == pytest.approx(ranks)
+
+
+def test_sgp_where_there_is_no_room_nobody_is_busy():
+    """Who has too much and cannot push it has nothing to do until the other one takes it."""
+    world = World("complete", 2, 1, queue_slots=1)
+    a, b = [SGP(np.zeros(1), buffer) for buffer in world.buffers(np.zeros(2))]
+    a._xw[-1] = 16
+    for _ in range(3):
+        assert b._push(0)
+        world.settle()
+        assert a.communicate()
+    assert a.weight == 1 and b.weight == 1 / 8
+    a._xw[-1] = 16  # and the queue of b is full
+    assert not a.communicate() and a.stats.skipped == 0
+    world.settle()
+    assert b.communicate()
+    world.settle()
+    assert a.communicate() and a.weight == 1
+
+
+def test_sgp_does_not_give_everything_away():
+    """A rank that gets nothing: w stops at 1/16, and updates count once in z."""
+    world = World("complete", 2, 1, queue_slots=99)
+    a, _ = [SGP(np.array([3.0]), buffer) for buffer in world.buffers(np.zeros(2))]
+    for step in range(20):
+        a.apply(np.ones(1))
+        np.testing.assert_allclose(a.model, 4 + step)
+        a.communicate()
+        np.testing.assert_allclose(a.model, 4 + step)
+    assert a.weight == 1 / 16 and a.stats.communications == 4
+
+
+def test_allreduce_and_local_sgd():
+    random = np.random.default_rng(0)
+    world = World("ring", 3, 4, latency=0.2)
+    x = random.standard_normal(4)
+    exact = [AllreduceSGD(x, handle) for handle in world.handles()]
+    local = [LocalSGD(x, handle, local_steps=3) for handle in world.handles()]
+    own = np.tile(x, (3, 1))
+    for k in range(1, 8):
+        u = random.standard_normal((3, 4))
+        world.step(exact, u)
+        world.step(local, u)
+        x = x + u.mean(axis=0)
+        own = own + u
+        if k % 3 == 0:
+            own[:] = own.mean(axis=0)
+        np.testing.assert_allclose([p.model for p in exact], [x] * 3, rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose([p.model for p in local], own, rtol=1e-13, atol=1e-14)
+        assert all((p.model == exact[0].model).all() for p in exact)
+    assert [p.stats.communications for p in exact] == [7] * 3
+    assert [p.stats.communications for p in local] == [2] * 3
+
+
+def test_slowmo_without_momentum_is_its_inner():
+    random = np.random.default_rng(0)
+    world = World("ring", 4, 3, latency=0.1)
+    x = random.standard_normal(3)
+    plain = [LocalSGD(x, h, local_steps=4) for h in world.handles()]
+    inner = [
+        LocalSGD(x, h, local_steps=4, total=t) for h, t in zip(world.handles(), world.totals())
+    ]
+    slow = [SlowMo(p, tau=4, beta=0.0, alpha=1.0) for p in inner]
+    for _ in range(13):
+        u = random.standard_normal((4, 3))
+        world.step(plain, u)
+        world.step(slow, u)
+        np.testing.assert_allclose(
+            [p.model for p in slow], [p.model for p in plain], rtol=1e-12, atol=1e-13
+        )
+
+
+@pytest.mark.parametrize("make", (adpsgd, swarm, sgp), ids=lambda m: m.__name__)
+def test_slowmo(make):
+    """Around gossip: Algorithm 1 with the exact average of what the inner processes did."""
+    random = np.random.default_rng(0)
+    world = World("complete", 3, 2, latency=0.05)
+    x = random.standard_normal(2)
+    like = SGP.message(world.like) if make is sgp else world.like
+    how = {"learning_rate": 0.5}
+    peers = [ExponentialPeers(rank, 3) for rank in range(3)]
+    everybody = zip(world.buffers(like), peers, world.totals())
+    slow = [
+        SlowMo(make(x, buffer, peers, world, total=total, **how), tau=3, beta=0.6, alpha=0.9)
+        for buffer, peers, total in everybody
+    ]
+    begin, mean, u = x.copy(), x.copy(), np.zeros(2)
+    for k in range(1, 13):
+        updates = random.standard_normal((3, 2))
+        mean = mean + updates.mean(axis=0)
+        world.settle()  # so that the exact average is one of everything
+        if k % 3 == 0:
+            u = 0.6 * u + (begin - mean) / 0.5
+            begin = mean = begin - 0.9 * 0.5 * u
+        world.step(slow, updates)
+        for p in slow:
+            p.communicate()
+        if k % 3 == 0:
+            np.testing.assert_allclose([p.model for p in slow], [begin] * 3, rtol=1e-11, atol=1e-11)
+
+
+def test_swarm_interaction():
+    """Two ranks, an activation after H steps: half of the difference to the published model."""
+    world = World("complete", 2, 2)
+    buffers = world.buffers()
+    a = Swarm(np.array([0.0, 0.0]), buffers[0], Fixed(1), local_steps=2)
+    b = Swarm(np.array([8.0, 4.0]), buffers[1], Fixed(0), local_steps=99)
+    for _ in range(2):
+        assert a.next_event() is None and not a.communicate()
+        a.apply(np.array([1.0, 0.0]))
+    assert a.next_event() == 0 and a.communicate()
+    np.testing.assert_array_equal(a.model, [2, 0])  # until training takes it in
+    a.apply(np.zeros(2))
+    np.testing.assert_array_equal(a.model, [5, 2])
+    world.settle()
+    assert b.communicate()
+    b.apply(np.zeros(2))
+    np.testing.assert_array_equal(b.model, [5, 2])
+
+
+def test_swarm_registers():
+    """Algorithm 1 to the letter, on the sequential model that it is written for."""
+    random = np.random.default_rng(0)
+    ranks, dim, steps = 5, 3, 2
+    world = World("complete", ranks, dim, queue_slots=1000)
+    x0 = random.standard_normal(dim)
+    choices = [[] for _ in range(ranks)]
+    sources = [SimpleNamespace(next_peer=lambda c=c: c.pop()) for c in choices]
+    processes = [
+        Swarm(x0, buffer, peers, local_steps=steps, variant="registers")
+        for buffer, peers in zip(world.buffers(), sources)
+    ]
+    current, outdated = np.tile(x0, (ranks, 1)), np.tile(x0, (ranks, 1))
+    for _ in range(60):
+        i, j = random.choice(ranks, 2, replace=False)
+        choices[i].append(int(j))
+        h = np.zeros(dim)
+        for _ in range(steps):
+            update = random.standard_normal(dim)
+            processes[i].apply(update)
+            h += update
+        assert processes[i].communicate()
+        processes[i]._take_change()
+        world.settle()
+        mean = (current[i] + current[j]) / 2
+        current[i] = outdated[i] = mean + h
+        current[j] = mean
+        np.testing.assert_allclose(processes[i].model, outdated[i], rtol=1e-12, atol=1e-12)
+
+
+def test_no_update_waits_for_communication():
+    """One's own updates are in the model at once: alone, a process is plain SGD."""
+    world = World("complete", 1, 3)
+    task = Quadratic(1, 3, 0.0, np.random.default_rng(0))
+    x = np.zeros(3)
+    (buffer,) = world.buffers()
+    random = np.random.default_rng(0)
+    p = ADPSGD(x, buffer, Fixed(None), learning_rate=lambda t: 0.5 / (1 + t))
+    for t in range(50):
+        g = task.gradient(0, x, None)
+        x = x - 0.5 / (1 + t) * g
+        p.step(g)
+        np.testing.assert_allclose(p.model, x, rtol=1e-12, atol=1e-14)
+        for _ in range(random.integers(3)):
+            p.communicate()
+        np.testing.assert_allclose(p.model, x, rtol=1e-12, atol=1e-14)
+
+
+# Between the two threads
+
+
+@pytest.mark.parametrize("lent", (False, True))
+def test_shared_model(lent):
+    """Both sides by turns, drawn: the view has all own updates, and x gets each once."""
+    random = np.random.default_rng(0)
+    x = np.zeros(2)
+    shared = SharedModel(x)
+    added, others = np.zeros(2), np.zeros(2)
+    shown_others = seen_others = 0.0
+    taken = None
+    for _ in range(3000):
+        what = random.integers(3)
+        if what == 0:
+            update = random.integers(-5, 6, 2).astype(float)
+            if lent:
+                shared.lend()
+                shared.view[:] += update
+                shared.add_what_changed()
+            else:
+                shared.add(update)
+            added += update
+            seen_others = shown_others
+            np.testing.assert_array_equal(shared.view, added + seen_others)
+        elif what == 1 and taken is None:
+            taken = shared.take()
+            if taken is not None:
+                x += taken
+                others += 3
+                x += 3
+        elif taken is not None:
+            shared.show(x)
+            shown_others, taken = others[0], None
+    assert others[0] > 100
+    np.testing.assert_array_equal(x + (shared._waiting), added + others)
+
+
+def test_threads():
+    """Two processes with their threads, on one buffer under a lock: they agree, and stop."""
+    world = World("complete", 2, 4)
+    lock = threading.Lock()
+
+    class Locked:
+        """A simulated buffer for two threads, whose messages come at once."""
+
+        def __init__(self, buffer):
+            self._buffer = buffer
+
+        def __getattr__(self, name):
+            value = getattr(self._buffer, name)
+            if not callable(value):
+                return value
+
+            def call(*arguments, **options):
+                with lock:
+                    result = value(*arguments, **options)
+                    world.settle()
+                    return result
+
+            return call
+
+    first = [np.zeros(4), np.full(4, 8.0)]
+    buffers = [Locked(b) for b in world.buffers()]
+    peers = [Fixed(1), Fixed(0)]
+    agreed = threading.Event()
+    with ADPSGD(first[0], buffers[0], peers[0]) as a, ADPSGD(first[1], buffers[1], peers[1]) as b:
+        for _ in range(100000):
+            a.apply(np.zeros(4))
+            b.apply(np.zeros(4))
+            if np.abs(a.model - b.model).max() < 1e-9:
+                agreed.set()
+                break
+            agreed.wait(1e-4)
+    assert agreed.is_set()
+    np.testing.assert_allclose(a.model + b.model, 8, atol=1e-6)
+    assert threading.active_count() == 1 or not a._thread.running
+    a.Free()
+    with pytest.raises(StateError, match="freed"):
+        a.apply(np.zeros(4))
+    with pytest.raises(StateError, match="freed"):
+        a.start()
+
+
+def test_an_error_in_the_thread_surfaces():
+    failed = threading.Event()
+
+    def event():
+        try:
+            raise OSError("the network is gone")
+        finally:
+            failed.set()
+
+    thread = CommunicationThread(event, lambda: None)
+    thread.start()
+    assert failed.wait(60)
+    thread._thread.join(60)
+    with pytest.raises(StateError, match="the network is gone"):
+        thread.check()
+    thread.check()  # once
+    assert not thread.running
+    thread.stop()
+
+    world = World("complete", 2, 2)
+    buffers = world.buffers()
+    p = ADPSGD(np.zeros(2), buffers[0], Fixed(7))  # no such rank
+    p.start()
+    p.apply(np.ones(2))
+    p._thread._thread.join(60)
+    with pytest.raises(StateError, match="from 0 to 1, got 7"):
+        p.step(np.ones(2))
+    p.Free()
+
+    # In a with-statement at its end, unless there is another one.
+    for error, expected in ((None, StateError), (KeyError("mine"), KeyError)):
+        with pytest.raises(expected), ADPSGD(np.zeros(2), buffers[0], Fixed(7)) as p:
+            p.apply(np.ones(2))
+            p._thread._thread.join(60)
+            if error is not None:
+                raise error
+
+
+@pytest.mark.parametrize("make", GOSSIP, ids=lambda m: m.__name__)
+def test_state(make):
+    """What was saved goes on as it was; what does not fit changes nothing."""
+    random = np.random.default_rng(0)
+    world = World("complete", 3, 2)
+    processes = make_all(make, world, random.standard_normal((3, 2)))
+    for _ in range(9):
+        for p in processes:
+            p.apply(random.standard_normal(2))
+            p.communicate()
+    world.settle()
+    saved = processes[0].state_dict()
+    model = saved["model"] / saved.get("weight", 1.0)
+    assert saved["steps"] == 9
+    for _ in range(5):
+        processes[0].apply(np.ones(2))
+        processes[0].communicate()
+    processes[0].load_state_dict(saved)
+    np.testing.assert_allclose(processes[0].model, model, rtol=1e-12)
+    assert processes[0].stats.steps == 9
+    for key, value in processes[0].state_dict().items():
+        np.testing.assert_allclose(value, saved[key], rtol=1e-12)
+    for wrong in ({}, {**saved, "more": 1}, {**saved, "model": np.zeros(3)}):
+        with pytest.raises((KeyError, ValueError)):
+            processes[0].load_state_dict(wrong)
+    np.testing.assert_allclose(processes[0].model, model, rtol=1e-12)
+
+
+def test_state_of_slowmo():
+    world = World("complete", 2, 2)
+    inner = [LocalSGD(np.zeros(2), h, total=t) for h, t in zip(world.handles(), world.totals())]
+    slow = [SlowMo(p, tau=2) for p in inner]
+    for _ in range(4):
+        world.step(slow, np.ones((2, 2)))
+    saved = slow[0].state_dict()
+    assert saved["slow"].any() and saved["inner"]["steps"] == 4
+    slow[0].load_state_dict(saved)
+    with pytest.raises(KeyError, match="inner"):
+        slow[0].load_state_dict({"model": np.zeros(2)})
+
+
+# Who averages with whom
+
+
+def test_pace():
+    assert [Pace(0.5, False).draw() for _ in range(1)] == [0]
+    pace = Pace(0.4, False)
+    assert sum(pace.draw() for _ in range(1000)) == 400
+    poisson = Pace(2.5, True, 1)
+    drawn = [poisson.draw() for _ in range(4000)]
+    assert np.mean(drawn) == pytest.approx(2.5, rel=0.05)
+    assert np.var(drawn) == pytest.approx(2.5, rel=0.1)
+    with pytest.raises(ValueError, match="rate: expected events"):
+        Pace(-1, True)
+
+
+def test_exponential_peers():
+    peers = ExponentialPeers(5, 6)
+    assert [peers.next_peer() for _ in range(4)] == [0, 1, 3, 0]
+    assert ExponentialPeers(0, 1).next_peer() is None
+
+
+@pytest.mark.parametrize("name", pairing.NAMES)
+def test_pairings(name):
+    """However ranks are paired, each takes part in `rate` averagings per step."""
+    world = World("bipartite_ring" if name != "hops" else "exponential", 8, 1)
+    board = pairing.LocalBoard(8)
+    first = np.arange(8.0).reshape(8, 1)
+    processes = [
+        ADPSGD(x, buffer, pairing.make(name, world.topology, rank, board=board), rate=1.0)
+        for rank, (x, buffer) in enumerate(zip(first, world.buffers()))
+    ]
+    steps = 200
+    order = np.random.default_rng(0)
+    for _ in range(steps):
+        for p in processes:
+            p.apply(np.zeros(1))
+        for i in order.permutation(np.repeat(range(8), 4)):
+            processes[i].communicate()
+            world.settle()
+    begun = sum(p.stats.communications for p in processes)
+    assert 2 * begun / 8 / steps == pytest.approx(1.0, abs=0.05)
+    models = [p.model for p in processes]
+    np.testing.assert_allclose(models, 3.5, atol=1e-6)
+
+
+# Mistakes
+
+
+def bad(*arguments, error=ValueError, match, **options):
+    return pytest.param(arguments, options, error, match, id=match[:30])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "match"),
+    (
+        bad([1.0], match="x: expected a numpy array, got list", error=TypeError),
+        bad(np.zeros(3, int), match="x: expected float32 or float64, got int64", error=TypeError),
+        bad(np.zeros((2, 2)), match=r"x: expected one dimension .*\(2, 2\)"),
+        bad(np.zeros(0), match="x: expected one dimension and some elements"),
+        bad(np.zeros(2), learning_rate=-1, match="learning_rate: expected at least 0, got -1"),
+        bad(np.zeros(2), learning_rate="1", match="learning_rate: .* a number", error=TypeError),
+        bad(np.zeros(2), rate=-1, match="rate: expected at least 0"),
+        bad(np.zeros(2), rate=float("nan"), match="rate: expected at least 0, got nan"),
+    ),
+)
+def test_bad_construction(arguments, options, error, match):
+    (buffer, _) = World("complete", 2, 2).buffers()
+    with pytest.raises(error, match=match):
+        ADPSGD(*arguments, buffer, Fixed(1), **options)
+
+
+def test_an_exchange_of_another_shape():
+    """Said where the process is made, not by its thread."""
+    exchanges = World("complete", 2, 3).buffers()
+    with pytest.raises(ValueError, match=r"exchange: expected shape \(4,\) .*got \(3,\)"):
+        ADPSGD(np.zeros(4), exchanges[0], Fixed(1))
+    with pytest.raises(ValueError, match=r"3 parameters and 1 more"):
+        SGP(np.zeros(3), exchanges[0], Fixed(1))
+    with pytest.raises(ValueError, match="float32"):
+        Swarm(np.zeros(3, np.float32), exchanges[0], Fixed(1))
+
+
+def test_bad_arguments():
+    world = World("complete", 2, 2)
+    buffer, _ = world.buffers()
+    x = np.zeros(2)
+    with pytest.raises(TypeError, match="peers: expected something with next_peer"):
+        ADPSGD(x, buffer, object())
+    with pytest.raises(ValueError, match="variant: expected 'queue' or 'registers', got 'both'"):
+        Swarm(x, buffer, Fixed(1), variant="both")
+    with pytest.raises(ValueError, match="local_steps: expected at least 1, got 0"):
+        Swarm(x, buffer, Fixed(1), local_steps=0)
+    with pytest.raises(TypeError, match=r"local_steps: expected a whole number, got 2\.0"):
+        Swarm(x, buffer, Fixed(1), local_steps=2.0)
+    with pytest.raises(ValueError, match="unit: expected a time above 0"):
+        A2CiD2(x, buffer, Fixed(1), unit=0.0)
+    with pytest.raises(ValueError, match=r"parameters\.eta"):
+        A2CiD2(x, buffer, Fixed(1), parameters=SimpleNamespace(eta=-1, alpha=1, alpha_tilde=1))
+    with pytest.raises(TypeError, match="inner: expected a process, got int"):
+        SlowMo(3)
+    p = ADPSGD(x, buffer, Fixed(1))
+    with pytest.raises(ValueError, match="inner: expected a process made with total"):
+        SlowMo(p)
+    with pytest.raises(StateError, match=r"total: expected GlobalSum.over\(comm\)"):
+        p.averaged_model()
+    for update, error in (
+        ([0.0, 0.0], TypeError),
+        (np.zeros(3), ValueError),
+        (np.zeros(2, np.float32), TypeError),
+    ):
+        with pytest.raises(error, match="update: expected"):
+            p.apply(update)
+        with pytest.raises(error, match="gradient: expected"):
+            p.step(update)
+    assert p.stats.steps == 0
+    handle = world.handles(3)[0]
+    for kind in (AllreduceSGD, LocalSGD):
+        with pytest.raises(ValueError, match=r"handle: expected a buffer of shape \(2,\)"):
+            kind(x, handle)
+    with pytest.raises(TypeError, match="peers: a push takes no partner's consent"):
+        SGP(np.zeros(1), buffer, SimpleNamespace(next_peer=None, poll=None, leave=None))
+
+
+@pytest.mark.parametrize(
+    ("weights", "match"),
+    (
+        ({1: 0.5}, r"weights: expected the neighbors \[1, 3\], got \[1\]"),
+        ({1: 0.5, 3: 0.6}, "weights: expected a sum of 1, got 1.1"),
+        ({0: 0.5, 1: 0.3, 3: 0.3}, "weights: expected a sum of 1, got 1.1"),
+        ({1: -0.5, 3: 0.6}, r"weights\[1\]: expected at least 0 and at most 1, got -0.5"),
+    ),
+)
+def test_bad_weights(weights, match):
+    world = World("ring", 4, 2)
+    exchange = neighbour_exchanges(world.topology, world.like, world.events, world.latency)[0]
+    with pytest.raises(ValueError, match=match):
+        DPSGD(np.zeros(2), exchange, weights, 0)
+
+
+def test_a_peer_that_is_not_there_yet():
+    """Skipped, and counted."""
+    world = World("complete", 2, 2)
+    buffer, _ = world.buffers()
+    for make in (adpsgd, swarm, swarm_registers, baseline):
+        p = make(np.zeros(2), buffer, Fixed(1), world)
+        for _ in range(8):
+            p.apply(np.ones(2))
+            p.communicate()
+        assert p.stats.communications == 0 and p.stats.skipped >= 2
+        p.apply(np.ones(2))
+        np.testing.assert_array_equal(p.model, [9, 9])
+
+
+def test_the_simulator_waits_for_nobody():
+    world = World("ring", 3, 2, latency=1.0)
+    handle = world.handles()[0]
+    handle.Start()
+    with pytest.raises(Error, match="virtual time"):
+        handle.Wait()
+    with pytest.raises(StateError, match="not complete"):
+        handle.Start()
+
+
+def test_uniform_peers_are_neighbours():
+    world = World("ring", 5, 1)
+    peers = Uniform(world.topology, 2)
+    assert {peers.next_peer() for _ in range(50)} == {1, 3}
+
+
+def test_a_change_while_the_model_is_handed_over():
+    """The communication thread changes the model between the hand-over and taking it."""
+    world = World("complete", 2, 2)
+    p = Swarm(np.zeros(2), world.buffers()[0], Fixed(None), local_steps=1)
+    p.apply(np.array([1.0, 0.0]))
+    p._alter(np.array([0.0, 5.0]))  # not in what was handed over
+    assert p.communicate()
+    np.testing.assert_array_equal(p._own, [1, 5])
+    p.apply(np.zeros(2))
+    np.testing.assert_array_equal(p.model, [1, 5])
+
+
+def test_nobody_waits_for_a_rank_at_rest():
+    """While averages are taken nobody may count on this rank as a peer."""
+    world = World("complete", 2, 1)
+    board = pairing.LocalBoard(2)
+    peers = pairing.make("available", world.topology, 0, board=board)
+    p = ADPSGD(np.zeros(1), world.buffers()[0], peers, rate=1.0)
+    p.apply(np.zeros(1))
+    p.communicate()
+    assert board.read_all().any()
+    p.state_dict()
+    assert not board.read_all().any()
+    assert p.next_event() == 0  # it keeps its turn

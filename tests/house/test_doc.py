@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every public name has a docstring."""
+
+import importlib
+import inspect
+
+import pytest
+
+import partialcoll as pc
+
+pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+
+
+def module_of(name):
+    if name == "partialcoll.torch":
+        pytest.importorskip("torch")
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", ("partialcoll", "partialcoll.decentralized", "partialcoll.torch"))
+def test_docstrings(name):
+    module, missing = module_of(name), []
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if name == "__version__":
+            continue
+        if not inspect.getdoc(thing):
+            missing.append(name)
+        if inspect.isclass(thing):
+            for member, value in vars(thing).items():
+                if member.startswith("_") or member in getattr(thing, "__slots__", ()):
+                    continue
+                if (callable(value) or isinstance(value, property)) and not inspect.getdoc(value):
+                    missing.append(f"{name}.{member}")
+    assert not missing, missing
+
+
+HANDLE = """Start Wait Test until join leave Free send_buffer recv_buffer result last_round
+    stats schedule memory"""
+ROUND = "index results active stored included mask lag lost below_quorum initiator"
+SCHEDULE = """send recv reduce copy nop timer after commit Start Wait Test Free to_dot
+    to_goal"""
+MODULE = (
+    "Allreduce Allreduce_init Startall Waitall Waitany Solo Majority Full Quorum FirstOf LastOf "
+    "Schedule"
+)
+TORCH = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
+    barrier allreduce allreduce_ allreduce_async allreduce_async_ poll synchronize broadcast
+    broadcast_ broadcast_async broadcast_async_ broadcast_object allgather_object
+    broadcast_parameters broadcast_optimizer_state join Average Sum Compression start_timeline
+    stop_timeline DistributedOptimizer Allreduce Eager Strategy"""
+
+
+def test_horovods_names():
+    module = module_of("partialcoll.torch")
+    assert not [name for name in TORCH.split() if name not in module.__all__]
+    assert not [name for name in module.__all__ if not hasattr(module, name)]
+
+
+def test_interface_names():
+    """The names that the interface fixes."""
+    for owner, names in (
+        (pc, MODULE),
+        (pc.AllreduceHandle, HANDLE),
+        (pc.Round, ROUND),
+        (pc.Schedule, SCHEDULE),
+    ):
+        assert not [name for name in names.split() if not hasattr(owner, name)]

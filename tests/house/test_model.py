@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Promela model speaks of the same states as the C code: a name that goes there is missed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = (ROOT / "tests/model/partial.pml").read_text()
+
+# A name in the model -> the file in which the C code has it, and as what.
+NAMES = {
+    "current": ("schedule/engine.h", r"uint64_t current;"),
+    "released": ("schedule/engine.h", r"bool released;"),
+    "ENGINE_TAKEN": ("schedule/engine.h", r"ENGINE_TAKEN,"),
+    "ENGINE_KEPT": ("schedule/engine.h", r"ENGINE_KEPT,"),
+    "ENGINE_DROPPED": ("schedule/engine.h", r"ENGINE_DROPPED,"),
+    "ENGINE_IMPOSSIBLE": ("schedule/engine.h", r"ENGINE_IMPOSSIBLE"),
+    "engine_complete": ("schedule/engine.h", r"engine_complete\("),
+    "engine_advance": ("schedule/engine.h", r"engine_advance\("),
+    "start": ("algorithms/algorithms.h", r"int start;"),
+    "activation.active": ("algorithms/algorithms.h", r"int active;"),
+    "from": ("algorithms/algorithms.h", r"int from\["),
+    "frozen": ("protocol/member.h", r"uint64_t frozen, complete, delivered;"),
+    "complete": ("protocol/member.h", r"uint64_t frozen, complete, delivered;"),
+    "delivered": ("protocol/member.h", r"uint64_t frozen, complete, delivered;"),
+    "arrived": ("protocol/member.h", r"bool arrived;"),
+    "call": ("protocol/member.h", r"uint64_t call;"),
+    "wanted": ("protocol/member.h", r"uint64_t wanted;"),
+    "member_admits": ("protocol/member.h", r"bool member_admits\("),
+    "member_freeze": ("protocol/member.h", r"int member_freeze\("),
+    "member_publish": ("protocol/member.h", r"member_publish\("),
+    "pending": ("protocol/contribution.h", r"int pending, frozen, user;"),
+    "carried": ("protocol/contribution.h", r"int carried;"),
+    "finish_round": ("allreduce/endpoint.c", r"static void finish_round\("),
+    "round_trigger_evaluate": ("protocol/round_trigger.h", r"round_trigger_evaluate\("),
+}
+
+# The choices that matter, as both have them.
+CHOICES = [
+    ("open = frozen[r] <= call;", "protocol/member.c", "*open = m->frozen <= m->call;"),
+    ("wanted = call + 1;", "protocol/member.c", "m->wanted = m->call + 1;"),
+    ("wanted = delivered[r] + 1;", "protocol/member.c", "m->wanted = m->delivered + 1;"),
+    (
+        "current[r] < delivered[r] + HISTORY",
+        "protocol/member.c",
+        "round >= m->delivered + m->history",
+    ),
+    ("round == current[r] + 1", "schedule/engine.c", "round > e->current + 1"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names(name):
+    file, pattern = NAMES[name]
+    assert re.search(rf"\b{re.escape(name)}\b", MODEL), f"{name} is not in the model any more"
+    assert re.search(pattern, (ROOT / "csrc" / file).read_text()), f"{name} is not in {file}"
+
+
+@pytest.mark.parametrize(("model", "file", "code"), CHOICES)
+def test_choices(model, file, code):
+    assert model in MODEL
+    assert code in (ROOT / "csrc" / file).read_text(), "change the model as well"

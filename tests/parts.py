@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All tests, in parts that can be resumed: `make test-all`.
+
+    python tests/parts.py [--restart] [--jobs 2] [--json F] [PART ...]
+
+Each part is one make command with a log of its own, build/test-all/PART.log. One that has passed is
+left alone the next time, whatever has changed since; --restart forgets what has passed. As many
+parts run side by side as --jobs says, and those that need the whole machine by themselves. What was
+seen, with the commit of each part, goes to bench/results/test-all.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build/test-all"
+RESULT = ROOT / "bench/results/test-all.json"
+MPIS = ("mpich", "openmpi")
+RANKS = ("alone", 8, 5, 4, 3, 2, 1)
+CLOSING = re.compile(
+    r"\d+ (?:passed|failed|error)|of \d+ planted|% of \d+ lines|the model holds|held"
+)
+
+
+class Part(NamedTuple):
+    """A name and a make command; `alone` needs the whole machine, its cores or its memory."""
+
+    name: str
+    command: list[str]
+    alone: bool = False
+
+
+def parts() -> list[Part]:
+    """In the order in which they begin: what installs comes before what uses it."""
+    ready = [Part(f"ready-{mpi}", ["ready", f"MPI={mpi}"], alone=True) for mpi in MPIS]
+    jobs = [f"{domain}-{ranks}" for domain in ("node", "rank") for ranks in RANKS]
+    on_ranks = [
+        Part(f"{mpi}-{job}", ["test-mpi", f"MPI={mpi}", f"JOB={job}"])
+        for job in jobs
+        for mpi in MPIS
+    ]
+    of_mpi = [
+        (f"{what}-{mpi}", f"test-{what}", mpi) for what in ("examples", "large") for mpi in MPIS
+    ]
+    return [
+        Part("lint", ["lint"], alone=True),
+        *ready,
+        Part("check-c", ["check-c"], alone=True),
+        Part("mutants", ["mutants"], alone=True),
+        Part("coverage", ["coverage"], alone=True),
+        Part("model", ["model"], alone=True),
+        Part("demo", ["demo"], alone=True),
+        *on_ranks,
+        *(Part(name, [target, f"MPI={mpi}"], alone=True) for name, target, mpi in of_mpi),
+    ]
+
+
+def passed(part: Part) -> dict[str, Any] | None:
+    """What was seen when it passed, if it has."""
+    stamp = LOGS / f"{part.name}.json"
+    row: dict[str, Any] = json.loads(stamp.read_text()) if stamp.exists() else {}
+    return row if row.get("passed") else None
+
+
+def run(part: Part) -> dict[str, Any]:
+    """Run it, or say what it was when it passed."""
+    row = passed(part)
+    if row is None:
+        begin, used = time.monotonic(), cpu_seconds()
+        log = LOGS / f"{part.name}.log"
+        with log.open("w") as file:
+            code = subprocess.call(
+                ["make", *part.command],
+                cwd=ROOT,
+                stdout=file,
+                stderr=file,
+                stdin=subprocess.DEVNULL,
+            )
+        row = {
+            "part": part.name,
+            "command": " ".join(["make", *part.command]),
+            "passed": code == 0,
+            "seconds": round(time.monotonic() - begin, 1),
+            "closing": closing(log.read_text(errors="replace")),
+            "commit": commit(),
+        }
+        if part.alone:  # else it is not known whose they are
+            row["cpu_seconds"] = round(cpu_seconds() - used, 1)
+        (LOGS / f"{part.name}.json").write_text(json.dumps(row) + "\n")
+    state = "passed" if row["passed"] else f"FAILED, see build/test-all/{part.name}.log"
+    print(
+        f"{part.name:16} {row['seconds']:7.1f} s  {state}  {' | '.join(row['closing'])}", flush=True
+    )
+    return row
+
+
+def closing(text: str) -> list[str]:
+    """The lines that say how many of what were well."""
+    return [line.strip("= \n") for line in text.splitlines() if CLOSING.search(line)][-3:]
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def commit() -> str:
+    """With a + where something has changed since."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def run_all(chosen: list[Part], jobs: int) -> list[dict[str, Any]]:
+    """Parts that are alone, alone; the others between them, as many at a time as there are jobs."""
+    rows = []
+    while chosen:
+        together = [chosen[0]]
+        for part in chosen[1:]:
+            if chosen[0].alone or part.alone:
+                break
+            together.append(part)
+        chosen = chosen[len(together) :]
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            rows += list(pool.map(run, together))
+    return rows
+
+
+def main() -> int:
+    """Run them; exit 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--restart", action="store_true", help="forget what has passed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--json", default=str(RESULT), help="where to write what was seen")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="PART",
+        help="only these; all: " + ", ".join(part.name for part in parts()),
+    )
+    options = parser.parse_args()
+    unknown = {*options.names} - {part.name for part in parts()}
+    if unknown:
+        parser.error(f"expected names of parts, got {', '.join(sorted(unknown))}")
+    chosen = [p for p in parts() if p.name in options.names or not options.names]
+    LOGS.mkdir(parents=True, exist_ok=True)
+    for part in chosen if options.restart else []:
+        (LOGS / f"{part.name}.json").unlink(missing_ok=True)
+    os.environ["CI"] = "true"  # what hypothesis draws is the same in each run
+    rows = run_all(chosen, options.jobs)
+    failed = [row["part"] for row in rows if not row["passed"]]
+    print(f"{len(rows) - len(failed)} of {len(rows)} parts passed; failed: {failed or 'none'}")
+    if not options.names:
+        seen = {"schema": 1, "command": "make test-all", "cores": os.cpu_count(), "rows": rows}
+        Path(options.json).write_text(json.dumps(seen, indent=2) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

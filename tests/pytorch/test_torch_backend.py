@@ -1,0 +1,1098 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "partialcoll" of torch.distributed: its collectives against arithmetic and against
+gloo, in order, in groups, and what happens when ranks are missing or differ."""
+
+import copy
+import gc
+import os
+import threading
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
+
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
+
+import partialcoll as pc  # noqa: E402
+import partialcoll.torch as pct  # noqa: E402, F401
+from partialcoll.torch import process_group  # noqa: E402
+from partialcoll.torch.ops import handles as ops_handles  # noqa: E402
+from partialcoll.torch.ops.work import GroupTimeout  # noqa: E402
+
+torch.set_num_threads(1)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.distributed:FutureWarning"),
+    pytest.mark.one_domain,
+    pytest.mark.few_ranks,
+    pytest.mark.one_mpi,
+]
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+COMPLEX = (torch.complex64, torch.complex128)
+INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+DTYPES = (*FLOATS, *COMPLEX, *INTEGERS, torch.bool)
+SHORT = timedelta(seconds=1)
+
+
+@pytest.fixture(scope="module")
+def backend():
+    dist.init_process_group("partialcoll")
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def world(comm, backend):
+    """The ranks, by MPI; the default group is the backend's."""
+    return comm
+
+
+def without_torchs_compiler(world):
+    if world.size > 4:
+        pytest.skip("imports torch's compiler: seconds of processor time for each rank")
+
+
+def value(dtype, rank, count, seed=0):
+    """The same on every rank that asks for it; small, so that sums and products are exact."""
+    g = torch.Generator().manual_seed(100 * seed + rank)
+    whole = torch.randint(0, 3, (count,), generator=g)
+    if dtype.is_complex:
+        return (whole + 1j * torch.randint(0, 3, (count,), generator=g)).to(dtype)
+    return whole.to(dtype)
+
+
+REDUCTIONS = {
+    "SUM": lambda x: x.any(0) if x.dtype == torch.bool else x.sum(0).to(x.dtype),
+    "PRODUCT": lambda x: x.all(0) if x.dtype == torch.bool else x.prod(0).to(x.dtype),
+    "MIN": lambda x: x.all(0) if x.dtype == torch.bool else x.amin(0),
+    "MAX": lambda x: x.any(0) if x.dtype == torch.bool else x.amax(0),
+    "BAND": lambda x: fold(torch.bitwise_and, x),
+    "BOR": lambda x: fold(torch.bitwise_or, x),
+    "BXOR": lambda x: fold(torch.bitwise_xor, x),
+    "AVG": lambda x: average(x),
+}
+
+
+def fold(combine, x):
+    total = x[0]
+    for one in x[1:]:
+        total = combine(total, one)
+    return total
+
+
+def average(x):
+    if x.is_complex():  # torch passes the parts
+        return torch.view_as_complex(average(torch.view_as_real(x)))
+    if x.dtype.is_floating_point:
+        wide = {torch.float16: torch.float32, torch.bfloat16: torch.float32}.get(x.dtype, x.dtype)
+        return (x.to(wide).sum(0) / len(x)).to(x.dtype)
+    return x.sum(0).div(len(x), rounding_mode="floor").to(x.dtype)
+
+
+def defined(op, dtype):
+    if dtype == torch.bool:
+        return op != "AVG"
+    if dtype.is_floating_point:
+        return op not in ("BAND", "BOR", "BXOR")
+    return not dtype.is_complex or op in ("SUM", "AVG")
+
+
+# Reductions
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_all_reduce(world, op):
+    """Every dtype that the reduction is defined for, exactly; the others are refused."""
+    for seed, dtype in enumerate(DTYPES):
+        tensor = value(dtype, world.rank, 37, seed)
+        if not defined(op, dtype):
+            refused = f"op: {op.lower()} is not defined for|does not support .* on complex"
+            with pytest.raises((TypeError, ValueError), match=refused):
+                dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
+            continue
+        everyones = torch.stack([value(dtype, rank, 37, seed) for rank in range(world.size)])
+        dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
+        assert torch.equal(tensor, REDUCTIONS[op](everyones)), (op, dtype)
+
+
+@pytest.mark.mpi
+def test_all_reduce_of_any_size(world):
+    """Nothing, one element, sizes beside those of handles, more than a chunk and a rest."""
+    chunk = ops_handles.CHUNK // 4
+    for count in (0, 1, 64, 65, 1000, chunk - 1, chunk, chunk + 1, 2 * chunk + 77):
+        tensor = torch.arange(count, dtype=torch.float32).remainder(1000) * (world.rank + 1)
+        dist.all_reduce(tensor)
+        factor = world.size * (world.size + 1) / 2
+        expected = torch.arange(count, dtype=torch.float32).remainder(1000) * factor
+        assert torch.equal(tensor, expected), count
+
+
+def test_sizes_of_handles():
+    """Never smaller than the data, at most a quarter larger, never more than a chunk; few."""
+    sizes = {ops_handles.rounded_up(count, 1 << 17) for count in range(1, 1 << 17)}
+    assert len(sizes) < 50 and max(sizes) == 1 << 17
+    for count in [*range(1, 3000), *range(2**17 - 50, 2**17 + 1)]:
+        size = ops_handles.rounded_up(count, 1 << 17)
+        assert count <= size and (size <= 64 or size <= 1.25 * count)
+
+
+@pytest.mark.mpi
+def test_memory_has_a_bound(world, monkeypatch):
+    """Handles for data of ever new kinds replace old ones, on all ranks alike."""
+    monkeypatch.setattr(ops_handles, "_KEPT", 3)
+    group = dist.new_group()
+    for again in range(2):
+        for count in (5, 100, 200, 300, 100, 400):
+            tensor = torch.full((count,), 1 + again, dtype=torch.int32)
+            dist.all_reduce(tensor, group=group)
+            assert (tensor == (1 + again) * world.size).all()
+    kept = [count for _, count, _ in group._queue.handles._of]
+    assert kept == [320, 112, 448]  # the latest
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.mpi
+def test_memory_in_any_order(world):
+    """Transposed, strided, negated tensors, and those that require a gradient."""
+    ranks = world.size
+    for look in (lambda w: w.t(), lambda w: w[:, ::2], lambda w: w[1:3, 2:4], lambda w: w[0, 0]):
+        whole = torch.arange(24.0).view(4, 6) + world.rank
+        expected = whole.clone()
+        look(expected).sub_(world.rank).mul_(ranks).add_(ranks * (ranks - 1) / 2)
+        dist.all_reduce(look(whole))
+        assert torch.equal(whole, expected)  # and nothing else has been written to
+    numbers = torch.tensor([1 + 2j, 3 - 1j]) * (world.rank + 1)
+    negative = numbers.conj().imag
+    assert negative.is_neg()
+    dist.all_reduce(negative)
+    assert numbers.imag.tolist() == [ranks * (ranks + 1), -ranks * (ranks + 1) / 2]
+    parameter = torch.nn.Parameter(torch.ones(3))
+    dist.all_reduce(parameter)
+    assert torch.equal(parameter.detach(), torch.full((3,), float(ranks)))
+
+
+@pytest.mark.mpi
+def test_rounded_once(world):
+    """16-bit floats are added up in float32: gloo's order of roundings loses the small ones."""
+    small = 2.0**-9
+    tensor = torch.tensor([1.0 if world.rank == 0 else small], dtype=torch.bfloat16)
+    dist.all_reduce(tensor)
+    assert tensor.item() == torch.tensor(1 + (world.size - 1) * small).bfloat16().item()
+
+
+@pytest.mark.mpi
+def test_factor_first(world):
+    """PREMUL_SUM: each rank's values times its own factor."""
+    make = torch._C._distributed_c10d._make_nccl_premul_sum
+    tensor = torch.arange(3.0)
+    dist.all_reduce(tensor, make(world.rank + 2.0))
+    assert torch.equal(tensor, torch.arange(3.0) * world.size * (world.size + 3) / 2)
+    with pytest.raises(TypeError, match="PREMUL_SUM is not defined for int32"):
+        dist.all_reduce(torch.ones(1, dtype=torch.int32), make(2.0))
+
+
+@pytest.mark.mpi
+def test_reduce_and_several_at_once(world):
+    for root in range(world.size):
+        tensor = torch.full((3,), float(world.rank + 1))
+        dist.reduce(tensor, root)
+        if world.rank == root:
+            assert (tensor == world.size * (world.size + 1) / 2).all()
+        else:
+            assert (tensor == world.rank + 1).all()  # left alone
+    tensors = [torch.ones(2), torch.ones(1000), torch.ones(3)]
+    with dist._coalescing_manager():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    assert all((tensor == world.size).all() for tensor in tensors)
+    dist.all_reduce_coalesced(tensors)
+    assert all((tensor == world.size**2).all() for tensor in tensors)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_reduce_scatter(world, op):
+    """Pieces of one tensor, and a list of pieces, which need not be of one size."""
+    ranks, me = world.size, world.rank
+    reduction = getattr(dist.ReduceOp, op)
+    for seed, dtype in enumerate(DTYPES):
+        if not defined(op, dtype):
+            continue
+        everyones = torch.stack([value(dtype, rank, 3 * ranks, seed) for rank in range(ranks)])
+        expected = REDUCTIONS[op](everyones)
+        output = torch.zeros(3, dtype=dtype)
+        dist.reduce_scatter_tensor(output, everyones[me], reduction)
+        assert torch.equal(output, expected[3 * me : 3 * me + 3]), (op, dtype)
+    sizes = [rank + 1 for rank in range(ranks)]
+    everyones = torch.stack([value(torch.int64, rank, sum(sizes)) for rank in range(ranks)])
+    output = torch.zeros(me + 1, dtype=torch.int64)
+    dist.reduce_scatter(output, list(everyones[me].split(sizes)), reduction)
+    assert torch.equal(output, REDUCTIONS[op](everyones).split(sizes)[me])
+
+
+# What is only moved
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", (*DTYPES, torch.float8_e5m2), ids=str)
+def test_bits_are_moved(world, dtype):
+    """Bit for bit, whatever the dtype."""
+    ranks, me = world.size, world.rank
+
+    def bits(rank, count=4):
+        g = torch.Generator().manual_seed(rank)
+        raw = torch.randint(0, 256, (count * dtype.itemsize,), generator=g, dtype=torch.uint8)
+        return raw if dtype == torch.bool else raw.view(dtype)
+
+    def same(a, b):
+        return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+    if dtype == torch.bool:
+        bits = lambda rank, count=4: torch.arange(count) % (rank + 2) == 0  # noqa: E731
+    for root in {0, ranks - 1}:
+        tensor = bits(me)
+        dist.broadcast(tensor, root)
+        assert same(tensor, bits(root))
+        outputs = [bits(99) for _ in range(ranks)] if me == root else None
+        dist.gather(bits(me), outputs, root)
+        assert outputs is None or all(same(o, bits(rank)) for rank, o in enumerate(outputs))
+        tensor = bits(99)
+        dist.scatter(tensor, [bits(rank) for rank in range(ranks)] if me == root else None, root)
+        assert same(tensor, bits(me))
+    outputs = [bits(99) for _ in range(ranks)]
+    dist.all_gather(outputs, bits(me))
+    assert all(same(output, bits(rank)) for rank, output in enumerate(outputs))
+    output = torch.cat(outputs) if dtype.itemsize > 1 else torch.stack(outputs).view(-1)
+    expected, output = output.clone(), torch.zeros_like(output)
+    dist.all_gather_into_tensor(output, bits(me))
+    assert same(output, expected)
+    if dtype != torch.bool:
+        mine = output[4 * me : 4 * me + 4]  # a part of the output
+        mine.copy_(bits(me))
+        dist.all_gather_into_tensor(output, mine)
+        assert same(output, expected)
+    outputs = [bits(99, 2) for _ in range(ranks)]
+    dist.all_to_all(outputs, [bits(ranks * me + rank, 2) for rank in range(ranks)])
+    assert all(same(o, bits(ranks * rank + me, 2)) for rank, o in enumerate(outputs))
+
+
+@pytest.mark.mpi
+def test_pieces_of_several_sizes(world):
+    ranks, me = world.size, world.rank
+    outputs = [torch.zeros(rank, 2) for rank in range(ranks)]
+    dist.all_gather(outputs, torch.full((me, 2), float(me)))
+    assert all((output == rank).all() for rank, output in enumerate(outputs))
+    # Row i of rank s, for rank d, which gets s + d rows of it.
+    sent = torch.cat([torch.full((me + rank, 2), 10.0 * me + rank) for rank in range(ranks)])
+    splits = [me + rank for rank in range(ranks)]
+    output = torch.zeros(sum(splits), 2)
+    dist.all_to_all_single(output, sent, splits, splits)
+    come = torch.cat([torch.full((rank + me, 2), 10.0 * rank + me) for rank in range(ranks)])
+    assert torch.equal(output, come)
+    even = torch.arange(2.0 * ranks).view(ranks, 2) + 100 * me
+    output = torch.zeros(2, ranks).t()  # memory in another order
+    dist.all_to_all_single(output, even)
+    expected = [[2.0 * me + 100 * rank, 2.0 * me + 1 + 100 * rank] for rank in range(ranks)]
+    assert output.tolist() == expected
+
+
+@pytest.mark.mpi
+def test_pieces_that_do_not_fit(world):
+    """All ranks hear of it, and the group goes on."""
+    ranks = world.size
+    splits = [1] * ranks
+    expected = splits if world.rank < ranks - 1 else [2, *splits[1:]]
+    with pytest.raises(pc.MismatchError, match=rf"rank 0 sends 4 bytes to rank {ranks - 1}, .* 8"):
+        dist.all_to_all_single(torch.zeros(sum(expected)), torch.zeros(ranks), expected, splits)
+    dist.barrier()
+
+
+@pytest.mark.mpi
+def test_as_gloo_does(world):
+    """The same calls on both, one after the other."""
+    gloo, ranks, me = dist.new_group(backend="gloo"), world.size, world.rank
+
+    def calls(group):
+        g = torch.Generator().manual_seed(me)
+        tensor = torch.randn(7, 3, generator=g).t()
+        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=group)
+        yield tensor
+        tensor = torch.randint(0, 1000, (7, 3), generator=g)
+        dist.all_reduce(tensor, group=group)
+        yield tensor
+        dist.broadcast(tensor[::2], ranks - 1, group=group)
+        yield tensor
+        outputs = [torch.zeros(7, 3, dtype=torch.int64) for _ in range(ranks)]
+        dist.all_gather(outputs, tensor + me, group=group)
+        yield torch.stack(outputs)
+        objects = [None] * ranks
+        dist.all_gather_object(objects, {"rank": me, "text": "x" * me}, group=group)
+        yield torch.tensor([len(one["text"]) for one in objects])
+        objects = [{"a": 1}, "b"] if me == 0 else [None, None]
+        dist.broadcast_object_list(objects, 0, group=group)
+        assert objects == [{"a": 1}, "b"]
+        out = [None]
+        dist.scatter_object_list(out, [[k] for k in range(ranks)] if me == 0 else None, group=group)
+        assert out == [[me]]
+        gathered = [None] * ranks if me == 0 else None
+        dist.gather_object((me,), gathered, group=group)
+        assert gathered is None or gathered == [(rank,) for rank in range(ranks)]
+
+    for ours, theirs in zip(calls(None), calls(gloo)):
+        assert torch.equal(ours, theirs)
+    dist.destroy_process_group(gloo)
+
+
+@pytest.mark.mpi
+def test_functional_collectives(world):
+    without_torchs_compiler(world)
+    import torch.distributed._functional_collectives as functional
+
+    ranks, me = world.size, world.rank
+    group = dist.group.WORLD
+    tensor = torch.arange(3.0) + me
+    total = functional.all_reduce(tensor, "sum", group)
+    assert torch.equal(total + 0, ranks * torch.arange(3.0) + ranks * (ranks - 1) / 2)
+    gathered = functional.all_gather_tensor(tensor, 0, group)
+    assert gathered.view(ranks, 3)[:, 0].tolist() == list(range(ranks))
+    scattered = functional.reduce_scatter_tensor(torch.ones(2 * ranks), "sum", 0, group)
+    assert scattered.tolist() == [ranks, ranks]
+    swapped = functional.all_to_all_single(torch.full((ranks,), float(me)), None, None, group)
+    assert swapped.tolist() == list(range(ranks))
+    assert functional.broadcast(tensor, ranks - 1, group)[0].item() == ranks - 1
+
+
+# Messages
+
+
+@pytest.mark.mpi
+def test_messages_around_a_ring(world):
+    ranks, me = world.size, world.rank
+    if ranks == 1:
+        return
+    right, left = (me + 1) % ranks, (me - 1) % ranks
+    for count in (3, 300_000):
+        sent, come = torch.full((count,), float(me)), torch.zeros(count, 2)[:, 0]
+        works = [dist.isend(sent, right, tag=7), dist.irecv(come, left, tag=7)]
+        for work in works:
+            assert work.wait() and work.is_completed()
+        assert (come == left).all()
+    pairs = [torch.zeros(2, dtype=torch.bfloat16) for _ in range(2)]
+    operations = [
+        dist.P2POp(dist.isend, torch.full((2,), me, dtype=torch.bfloat16), right),
+        dist.P2POp(dist.isend, torch.full((2,), me + 50, dtype=torch.bfloat16), left, tag=1),
+        dist.P2POp(dist.irecv, pairs[0], right, tag=1),
+        dist.P2POp(dist.irecv, pairs[1], left),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert pairs[0][0] == right + 50 and pairs[1][0] == left
+
+
+@pytest.mark.mpi
+def test_tags_and_any_source(world):
+    """Messages of one tag keep their order, others do not wait for them; a receiver that names
+    nobody hears who it was."""
+    ranks, me = world.size, world.rank
+    if ranks == 1:
+        return
+    if me:
+        for k in range(3):
+            dist.send(torch.tensor([me, k]), 0, tag=k % 2)
+        return
+    last = torch.zeros(2, dtype=torch.int64)
+    dist.recv(last, ranks - 1, tag=1)
+    assert last.tolist() == [ranks - 1, 1]
+    seen = [[] for _ in range(ranks)]
+    for _ in range(2 * (ranks - 1)):
+        tensor = torch.zeros(2, dtype=torch.int64)
+        source = dist.recv(tensor, tag=0)
+        assert source == tensor[0]
+        seen[source].append(tensor[1].item())
+    assert seen[1:] == [[0, 2]] * (ranks - 1)
+    for rank in range(1, ranks - 1):
+        dist.recv(last, rank, tag=1)
+
+
+@pytest.mark.mpi
+def test_messages_that_do_not_come_or_fit(world):
+    ranks, me = world.size, world.rank
+    group = dist.new_group()
+    group.set_timeout(SHORT)
+    if ranks > 1 and me == 0:
+        work = dist.irecv(torch.zeros(2), 1, group=group, tag=5)
+        with pytest.raises(TimeoutError, match="recv from rank 1, tag 5 was not over after 1 s"):
+            work.wait()
+        assert work.is_completed() and not work.is_success()
+        group.set_timeout(timedelta(seconds=60))
+        world.send(None, 1)
+        with pytest.raises(pc.Error, match="recv from rank 1, tag 6"):
+            dist.recv(torch.zeros(2), 1, group=group, tag=6)
+        with pytest.raises(pc.Error, match="expected 12 bytes, got 8"):
+            dist.recv(torch.zeros(3), 1, group=group, tag=8)
+    elif me == 1:
+        world.recv(source=0)
+        dist.send(torch.zeros(4), 0, group=group, tag=6)
+        dist.send(torch.zeros(2), 0, group=group, tag=8)
+    if ranks > 1:
+        with pytest.raises(ValueError, match="tag: expected 0 to"):
+            dist.send(torch.zeros(1), (me + 1) % ranks, tag=-1)
+        with pytest.raises(TypeError, match="expected a CPU tensor, got one on meta"):
+            dist.send(torch.zeros(1, device="meta"), (me + 1) % ranks)
+    dist.destroy_process_group(group)
+
+
+# Order
+
+
+@pytest.mark.mpi
+def test_many_under_way(world):
+    """More than are announced ahead, waited for in another order than they were begun, and
+    synchronous ones among them."""
+    tensors = [torch.full((1 + 37 * k % 50,), float(world.rank + k)) for k in range(30)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    now = torch.ones(3)
+    dist.all_reduce(now)
+    assert (now == world.size).all()
+    for k in (29, 0, 13):
+        assert works[k].wait()
+    dist.barrier()
+    ranks = world.size
+    for k, (tensor, work) in enumerate(zip(tensors, works)):
+        assert work.is_completed() and work.is_success() and work.exception() is None
+        assert (tensor == ranks * k + ranks * (ranks - 1) / 2).all()
+        assert work.result()[0] is tensor
+
+
+@pytest.mark.mpi
+def test_futures(world):
+    """They come without anybody waiting; what follows may call the group again."""
+    first, second = torch.ones(5), torch.ones(2)
+
+    def then(future):
+        dist.all_reduce(second)
+        return future.value()[0] + second[0]
+
+    chained = dist.all_reduce(first, async_op=True).get_future().then(then)
+    assert (chained.wait() == 2 * world.size).all()
+    work = dist.barrier(async_op=True)
+    work.wait()
+    assert work.get_future().wait() == []
+
+
+@pytest.mark.mpi
+def test_wait_with_a_limit(world):
+    """Whoever waits in vain may wait again; nothing is lost."""
+    tensor = torch.ones(4)
+    if world.rank == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        if world.size > 1:
+            assert not work.is_completed()
+            with pytest.raises(TimeoutError, match=r"all_reduce of 4 elements .* wait again"):
+                work.wait(timedelta(milliseconds=20))
+        world.Barrier()
+        work.wait(timedelta(seconds=60))
+    else:
+        world.Barrier()
+        dist.all_reduce(tensor)
+    assert (tensor == world.size).all()
+
+
+# Groups
+
+
+@pytest.mark.mpi
+def test_groups_side_by_side(world):
+    """Each rank is in several groups, and waits for them in an order of its own."""
+    ranks, me = world.size, world.rank
+    pairs = [sorted({a, (a + 1) % ranks}) for a in range(ranks)]
+    groups = [(pair, dist.new_group(pair)) for pair in pairs]
+    mine = [(pair, group) for pair, group in groups if me in pair]
+    tensors = {id(group): torch.ones(3) * (me + 1) for _, group in mine}
+    order = mine if me % 2 else mine[::-1]
+    works = [dist.all_reduce(tensors[id(g)], group=g, async_op=True) for _, g in order]
+    for work in works:
+        work.wait()
+    for pair, group in mine:
+        assert dist.get_process_group_ranks(group) == pair
+        assert (tensors[id(group)] == sum(rank + 1 for rank in pair)).all()
+        objects = [None] * len(pair)
+        dist.all_gather_object(objects, me, group=group)
+        assert objects == pair
+        dist.broadcast(tensors[id(group)], pair[-1], group=group)
+    for _, group in mine:
+        dist.destroy_process_group(group)
+    dist.barrier()
+
+
+@pytest.mark.mpi
+def test_ranks_in_another_order(world):
+    order = list(range(world.size))[::-1]
+    group = dist.new_group(order, sort_ranks=False)
+    assert dist.get_rank(group) == world.size - 1 - world.rank
+    outputs = [torch.zeros(1) for _ in order]
+    dist.all_gather(outputs, torch.tensor([float(world.rank)]), group=group)
+    assert [int(output) for output in outputs] == order
+
+
+@pytest.mark.mpi
+def test_new_group_with_ranks_missing(world):
+    """Those who come hear who does not, in time; whoever comes later hears it as well."""
+    ranks = world.size
+    if ranks == 1:
+        return
+    for late in {1, ranks - 1}:
+        expected = rf"new_group.*ranks? [\d, ]*\b{late}\b[\d, ]* of \[0, .*\] missing after 1 s"
+        if world.rank == late:
+            world.Barrier()
+        with pytest.raises(TimeoutError, match=expected):
+            dist.new_group(timeout=SHORT)
+        if world.rank != late:
+            world.Barrier()
+    dist.barrier()
+
+
+@pytest.mark.mpi
+def test_new_group_of_different_members(world):
+    ranks, me = world.size, world.rank
+    if ranks < 3:
+        return
+    members = [0, 1, 2] if me == 2 else [0, 1]
+    if me == 2:
+        match = r"ranks 0, 1: \[0, 1\]; rank 2: \[0, 1, 2\]"
+        with pytest.raises(pc.MismatchError, match=match):
+            dist.new_group(members)
+    else:
+        dist.new_group(members)
+    dist.barrier()
+
+
+# Errors
+
+
+@pytest.mark.mpi
+def test_ranks_that_differ(world):
+    """All ranks hear who calls what, and go on."""
+    ranks, last = world.size, world.rank == world.size - 1
+    if ranks == 1:
+        return
+    tensor, outputs = torch.ones(4), [torch.zeros(4) for _ in range(ranks)]
+    calls = [
+        (lambda: dist.all_reduce(tensor), lambda: dist.all_reduce(tensor[:3])),
+        (lambda: dist.all_reduce(tensor), lambda: dist.all_reduce(tensor, dist.ReduceOp.MAX)),
+        (lambda: dist.all_reduce(tensor), lambda: dist.broadcast(tensor, 0)),
+        (lambda: dist.broadcast(tensor, 0), lambda: dist.broadcast(tensor.int(), 0)),
+        (lambda: dist.broadcast(tensor, 0), lambda: dist.broadcast(tensor, 1)),
+        (lambda: dist.all_gather(outputs, tensor), dist.barrier),
+    ]
+    for usual, other in calls:
+        with pytest.raises(pc.MismatchError, match=f"the ranks differ.*rank {ranks - 1}: "):
+            (other if last else usual)()
+    work = dist.all_reduce(tensor[: 2 + last], async_op=True)
+    with pytest.raises(RuntimeError, match="the ranks differ"):
+        work.get_future().wait()
+    assert isinstance(work.exception(), pc.MismatchError)
+    assert torch.equal(tensor, torch.ones(4))
+    dist.all_reduce(tensor)
+    assert (tensor == ranks).all()
+
+
+@pytest.mark.mpi
+def test_what_follows_a_difference(world):
+    """What has left early for an operation on which the ranks differ gets into no later one."""
+    ranks = world.size
+    if ranks == 1:
+        return
+    dist.all_reduce(torch.ones(4))  # makes the handle
+    for odd in (0, ranks - 1, 0):
+        mine = torch.full((4,), 7.0)
+        if world.rank == odd:
+            first = dist.all_reduce(mine, async_op=True)
+        else:
+            first = dist.broadcast(mine, 0, async_op=True)
+        tensors = [torch.full((4,), float(k + world.rank)) for k in range(5)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        with pytest.raises(pc.MismatchError, match=rf"rank {odd}: all_reduce"):
+            first.wait()
+        for k, (tensor, work) in enumerate(zip(tensors, works)):
+            work.wait()
+            assert (tensor == ranks * k + ranks * (ranks - 1) / 2).all()
+        assert (mine == 7).all()
+
+
+REFUSED = {
+    "sparse": (lambda: torch.eye(3).to_sparse(), "expected a dense tensor, got torch.sparse_coo"),
+    "meta": (lambda: torch.ones(3, device="meta"), "expected a CPU tensor, got one on meta"),
+    "quantized": (
+        lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+        "got a quantized tensor",
+    ),
+    "float8": (lambda: torch.ones(3).to(torch.float8_e5m2), "expected one of .*, got float8_e5m2"),
+    "expanded": (lambda: torch.ones(1).expand(3), r"got an expanded tensor \(stride 0\)"),
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", REFUSED)
+def test_refused_tensors(world, kind):
+    """By name; if only one rank brings such a tensor, the others hear of it."""
+    make, match = REFUSED[kind]
+    with pytest.raises((TypeError, ValueError), match=match):
+        dist.all_reduce(make())
+    if world.rank == 0:
+        with pytest.raises((TypeError, ValueError), match=match):
+            dist.all_reduce(make())
+    else:
+        with pytest.raises(pc.MismatchError, match=f"rank 0: .*Error: tensor: .*{match[-5:]}"):
+            dist.all_reduce(torch.ones(3))
+    dist.barrier()
+
+
+@pytest.mark.mpi
+def test_refused_arguments(world):
+    ranks, group = world.size, dist.group.WORLD
+    options = dist.AllreduceOptions()
+    calls = {
+        "tensors: expected one, got 2": lambda: group.allreduce([torch.ones(1)] * 2, options),
+        "tensor_list: expected a tensor for each": lambda: dist.all_gather(
+            [torch.zeros(1)] * (ranks + 1), torch.zeros(1)
+        ),
+        "tensor_list: expected 2 elements": lambda: dist.all_gather(
+            [torch.zeros(1)] * ranks, torch.zeros(2)
+        ),
+        f"output: expected {ranks} times 2 elements": lambda: dist.all_gather_into_tensor(
+            torch.zeros(2 * ranks + 1), torch.zeros(2)
+        ),
+        "input_split_sizes: expected": lambda: dist.all_to_all_single(
+            torch.zeros(ranks), torch.zeros(ranks), [1] * ranks, [2] * ranks
+        ),
+    }
+    for match, call in calls.items():
+        with pytest.raises(ValueError, match=match):
+            call()
+    dist.barrier()
+
+
+@pytest.mark.mpi
+def test_an_operation_that_takes_too_long(world):
+    """The error names who is missing; the group has ended, others have not."""
+    ranks, last = world.size, world.size - 1
+    if ranks == 1:
+        return
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(3), group=group)
+    group.set_timeout(timedelta(seconds=5))
+    if world.rank != last:
+        later = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+        behind = dist.barrier(group, async_op=True)
+        with pytest.raises(TimeoutError, match=rf"all_reduce of 3 .* after 5 s: .*\b{last}\b"):
+            later.wait()
+        with pytest.raises(RuntimeError, match="an earlier operation failed"):
+            behind.wait()
+        with pytest.raises(pc.StateError, match="has ended with an error: all_reduce"):
+            dist.all_reduce(torch.ones(3), group=group)
+    world.Barrier()
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert (tensor == ranks).all()
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.mpi
+def test_barriers(world):
+    dist.barrier(device_ids=[0])
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=60))
+    if world.size == 1:
+        return
+    group = dist.new_group()
+    if world.rank == 0:
+        with pytest.raises(TimeoutError, match=r"barrier in group .* after 0.3 s"):
+            group.monitored_barrier(timedelta(seconds=0.3))
+    world.Barrier()
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.mpi
+def test_a_destroyed_group(world):
+    """What is under way fails, no thread is left, and the group says so."""
+    group = dist.new_group()
+    work = None
+    if world.rank == 0 and world.size > 1:
+        work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+    world.Barrier()
+    dist.destroy_process_group(group)
+    if work is not None:
+        with pytest.raises(RuntimeError, match=r"group .* (ended while|destroyed before)"):
+            work.wait()
+    with pytest.raises((pc.StateError, ValueError)):
+        group.barrier().wait()
+    names = [thread.name for thread in threading.enumerate()]
+    assert f"partialcoll group {group._name}" not in names
+
+
+@pytest.mark.mpi
+def test_a_world_after_another(world):
+    """Each world frees what the ones before have left; groups by the same names are new."""
+    for again in range(3):
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+        dist.init_process_group("partialcoll")
+        group = dist.new_group([0])
+        if world.rank == 0:
+            dist.barrier(group)
+        tensor = torch.full((5,), float(again))
+        dist.all_reduce(tensor)
+        assert (tensor == again * world.size).all()
+        kept = {name for name, one in process_group._retired.items() if one.usable}
+        assert not {name for name in kept if name.startswith("0/")}
+    gc.collect()
+
+
+# DistributedDataParallel
+
+
+class Network(torch.nn.Module):
+    """Layers of several sizes, one of which some inputs do not use."""
+
+    def __init__(self, dtype=torch.float64, norm=False):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = torch.nn.Linear(6, 20)
+        self.side = torch.nn.Linear(20, 20)
+        self.norm = torch.nn.BatchNorm1d(20) if norm else torch.nn.Identity()
+        self.last = torch.nn.Linear(20, 3)
+        self.to(dtype)
+
+    def forward(self, x, side=True):
+        x = self.norm(torch.tanh(self.first(x)))
+        return self.last(torch.tanh(self.side(x)) if side else x)
+
+
+def rows(world, dtype, step=0, each=4):
+    """The whole batch, and this rank's part of it."""
+    g = torch.Generator().manual_seed(step)
+    x = torch.randn(each * world.size, 6, generator=g).to(dtype)
+    y = torch.randn(each * world.size, 3, generator=g).to(dtype)
+    mine = slice(each * world.rank, each * (world.rank + 1))
+    return x, y, mine
+
+
+def gradients(model):
+    return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+DDP_OPTIONS = {
+    "default": {},
+    "one bucket for each": {"bucket_cap_mb": 1e-6},
+    "two buckets": {"bucket_cap_mb": 0.002},
+    "views": {"gradient_as_bucket_view": True},
+    "static": {"static_graph": True},
+    "unused": {"find_unused_parameters": True},
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "name, dtype",
+    [
+        *((name, torch.float64) for name in DDP_OPTIONS),
+        ("two buckets", torch.float32),
+        ("views", torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_ddp_gradients_are_those_of_one_process(world, name, dtype):
+    """On the whole batch, in several steps; what is not used has none."""
+    side = name != "unused"
+    alone, model = Network(dtype), DDP(Network(dtype), **DDP_OPTIONS[name])
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
+    for step in range(3):
+        x, y, mine = rows(world, dtype, step)
+        for net, part in ((alone, slice(None)), (model, mine)):
+            net.zero_grad()
+            (net(x[part], side=side) - y[part]).square().mean().backward()
+        for ours, theirs in zip(gradients(model), gradients(alone)):
+            assert (ours is None) == (theirs is None)
+            if ours is not None:
+                assert torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+        everyones = [None] * world.size
+        dist.all_gather_object(everyones, [g for g in gradients(model) if g is not None])
+        for theirs in everyones:
+            assert all(map(torch.equal, everyones[0], theirs))  # bit for bit on all ranks
+
+
+@pytest.mark.mpi
+def test_ddp_without_synchronisation(world):
+    """no_sync adds up what the next step sends."""
+    alone, model = Network(), DDP(Network())
+    for step in range(2):
+        x, y, mine = rows(world, torch.float64, step)
+        (alone(x) - y).square().mean().backward()
+        if step == 0:
+            with model.no_sync():
+                (model(x[mine]) - y[mine]).square().mean().backward()
+        else:
+            (model(x[mine]) - y[mine]).square().mean().backward()
+    for ours, theirs in zip(gradients(model), gradients(alone)):
+        assert ours is theirs or torch.allclose(ours, theirs, atol=1e-12)
+
+
+@pytest.mark.mpi
+def test_ddp_with_uneven_data(world):
+    """join: ranks run out of data one after the other."""
+    from torch.distributed.algorithms.join import Join
+
+    model = DDP(Network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = 0
+    with Join([model]):
+        for step in range(1 + world.rank):
+            x, y, mine = rows(world, torch.float64, step)
+            optimizer.zero_grad()
+            (model(x[mine]) - y[mine]).square().mean().backward()
+            optimizer.step()
+            steps += 1
+    assert steps == 1 + world.rank
+    everyones = [None] * world.size
+    dist.all_gather_object(everyones, model.module.state_dict())
+    for theirs in everyones:
+        assert all(torch.equal(theirs[name], one) for name, one in everyones[0].items())
+
+
+def trained(world, group, steps=4, **options):
+    """Parameters and buffers after some steps of DDP on a group."""
+    model = DDP(Network(norm=True), process_group=group, **options)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(steps):
+        x, y, mine = rows(world, torch.float64, step)
+        optimizer.zero_grad()
+        (model(x[mine]) - y[mine]).square().mean().backward()
+        optimizer.step()
+    return copy.deepcopy(model.module.state_dict())
+
+
+@pytest.mark.mpi
+def test_ddp_trains_as_with_gloo(world):
+    """The same parameters, and with BatchNorm the same buffers, in one job."""
+    gloo = dist.new_group(backend="gloo")
+    ours = trained(world, None, bucket_cap_mb=0.001)
+    theirs = trained(world, gloo, bucket_cap_mb=0.001)
+    for name, one in ours.items():
+        assert torch.allclose(one.double(), theirs[name].double(), rtol=1e-9, atol=1e-12), name
+    dist.destroy_process_group(gloo)
+
+
+@pytest.mark.mpi
+def test_ddp_hooks_of_torch(world):
+    """Compression to float16, which returns a future of its own."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    model, alone = DDP(Network(torch.float32)), Network(torch.float32)
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    x, y, mine = rows(world, torch.float32)
+    (model(x[mine]) - y[mine]).square().mean().backward()
+    (alone(x) - y).square().mean().backward()
+    for ours, theirs in zip(gradients(model), gradients(alone)):
+        assert ours is theirs or torch.allclose(ours, theirs, rtol=0.03, atol=0.03)
+
+
+@pytest.mark.mpi
+def test_zero_redundancy_optimizer(world):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    alone, model = Network(), DDP(Network())
+    usual = torch.optim.Adam(alone.parameters(), lr=0.01)
+    sharded = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    for step in range(3):
+        x, y, mine = rows(world, torch.float64, step)
+        for net, optimizer, part in ((alone, usual, slice(None)), (model, sharded, mine)):
+            optimizer.zero_grad()
+            (net(x[part]) - y[part]).square().mean().backward()
+            optimizer.step()
+    for ours, theirs in zip(model.parameters(), alone.parameters()):
+        assert torch.allclose(ours, theirs, atol=1e-10)
+
+
+@pytest.mark.mpi
+def test_fully_sharded(world):
+    without_torchs_compiler(world)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+    alone = copy.deepcopy(model)
+    fully_shard(model, mesh=init_device_mesh("cpu", (world.size,)))
+    both = [(alone, slice(None)), (model, rows(world, torch.float32)[2])]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net, _ in both]
+    for step in range(3):
+        x, y, _ = rows(world, torch.float32, step)
+        for (net, part), optimizer in zip(both, optimizers):
+            optimizer.zero_grad()
+            (net(x[part]) - y[part]).square().mean().backward()
+            optimizer.step()
+    for ours, theirs in zip(model.parameters(), alone.parameters()):
+        assert torch.allclose(ours.full_tensor(), theirs, atol=1e-5)
+
+
+# Programs
+
+
+PROGRAM = """
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+"""
+
+
+def test_a_program_with_no_setup(run):
+    """Importing sets what the ranks are, init_process_group the rest; the program may end with
+    operations under way, and without destroying anything of ours."""
+    script = """
+    rank, size = str(comm.rank), str(comm.size)
+    before = dict(os.environ)
+    if comm.rank == 0:  # importing does not wait for others
+        import partialcoll.torch
+    comm.Barrier()
+    import partialcoll.torch
+    assert os.environ["RANK"] == rank and os.environ["WORLD_SIZE"] == size
+    assert "MASTER_PORT" not in os.environ
+    dist.init_process_group("partialcoll")
+    assert os.environ["LOCAL_RANK"] == rank  # one node
+    assert len(set(comm.allgather(os.environ["MASTER_PORT"]))) == 1
+    assert dist.get_backend() == "partialcoll" and dist.get_rank() == comm.rank
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert (tensor == comm.size).all()
+    gloo = dist.new_group(backend="gloo")
+    dist.all_reduce(tensor, group=gloo)
+    assert (tensor == comm.size ** 2).all()
+    # A thread of gloo's that still has the tensor when the interpreter ends aborts the program.
+    dist.destroy_process_group(gloo)
+    del gloo
+    if comm.rank == 0:
+        left = dist.all_reduce(tensor, async_op=True)
+        message = dist.irecv(torch.zeros(2), 1)
+        dist.isend(torch.zeros(10), 1)
+    say("end")
+    """
+    done = run(script, 3, before=PROGRAM, env={"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0 and done.stdout.count("end") == 3, done.stderr
+
+
+@pytest.mark.parametrize("wrong", ("size", "all", "one", "port"))
+def test_an_environment_that_differs_from_mpi(run, wrong):
+    """Said by name on every rank; a free port of the user's is taken."""
+    script = """
+    import contextlib, socket
+    wrong = sys.argv[1]
+    if wrong == "size":
+        os.environ["WORLD_SIZE"] = "7"
+    if wrong == "all":
+        os.environ["RANK"] = "0"
+    if wrong == "one" and comm.rank == 1:
+        os.environ["RANK"] = "5"
+    if wrong == "port":
+        port = None
+        if comm.rank == 0:
+            with socket.socket() as s:
+                for port in range(20000 + os.getpid() % 10000, 32000):  # given to nobody by itself
+                    with contextlib.suppress(OSError):
+                        s.bind(("", port))
+                        break
+        port = comm.bcast(port)
+        os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
+        # torch's ranks in another order than MPI's
+        os.environ["RANK"] = str(comm.size - 1 - comm.rank)
+    import partialcoll.torch
+    try:
+        dist.init_process_group("partialcoll")
+    except ValueError as error:
+        say("refused:", error)
+    """
+    done = run(script, 2, before=PROGRAM, env={"OMP_NUM_THREADS": "1"}, arguments=[wrong])
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("refused: ")]
+    assert len(lines) == 2, done.stdout + done.stderr
+    expected = {
+        "size": "rank 1: WORLD_SIZE=7 where MPI has 2",
+        "all": "rank 1: RANK=0 where MPI has 1",
+        "one": "rank 1: RANK=5 where MPI has 1",
+        "port": "rank 0 of 2 is MPI's rank 1 of 2",
+    }[wrong]
+    assert all(expected in line and "expected MPI's numbers" in line for line in lines), lines
+
+
+def test_a_rank_that_does_not_come(run):
+    script = """
+    import datetime
+    import partialcoll.torch
+    limit = datetime.timedelta(seconds=5)
+    for missing in (1, 0):
+        if comm.rank != missing:
+            try:
+                dist.init_process_group("partialcoll", timeout=limit)
+            except TimeoutError as error:
+                say("missing:", error)
+        comm.Barrier()
+    dist.init_process_group("partialcoll")
+    dist.barrier()
+    """
+    done = run(script, 2, before=PROGRAM, env={"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert "missing: init_process_group: rank 1 of [0, 1] missing after 5 s" in done.stdout
+    assert "missing: init_process_group: rank 0 is missing after 5 s" in done.stdout
+
+
+def test_without_mpi(run):
+    """Importing does not begin MPI, nor need it; the backend says that it does."""
+    script = """
+    assert not MPI.Is_initialized()
+    import partialcoll.torch
+    assert "RANK" not in os.environ
+    store = dist.HashStore()
+    try:
+        dist.init_process_group("partialcoll", store=store, rank=0, world_size=1)
+    except pc.StateError as error:
+        say(error)
+    MPI.Init_thread()
+    partialcoll.torch.process_group.register()
+    for method in (None, "mpi://", "env://"):
+        dist.init_process_group("partialcoll", init_method=method)
+        dist.barrier()
+        dist.destroy_process_group()
+    MPI.Finalize()
+    """
+    before = PROGRAM + "import mpi4py; mpi4py.rc.initialize = False\n"
+    script = script.replace("comm.", "MPI.COMM_WORLD.")
+    done = run(script, before=before, env={"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0 and "the backend needs MPI: initialized" in done.stdout, done.stderr
+
+
+def test_what_was_set_is_not_inherited():
+    """A job that a program starts has ranks of its own."""
+    from partialcoll.torch import environment
+
+    before = dict(os.environ)
+    try:
+        os.environ.pop("RANK", None)
+        os.environ["WORLD_SIZE"] = "9"
+        environment.set_absent({"RANK": "3", "WORLD_SIZE": "4"})
+        assert os.environ["RANK"] == "3" and os.environ["WORLD_SIZE"] == "9"
+        assert environment.given("RANK") is None and environment.given("WORLD_SIZE") == "9"
+        environment.set_absent({"RANK": "5"})
+        assert os.environ["RANK"] == "5" and environment.given("RANK") is None
+        os.environ["RANK"] = "6"
+        assert environment.given("RANK") == "6"
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def test_timeouts_are_both_errors():
+    """Of torch.distributed, and of Python."""
+    assert issubclass(GroupTimeout, (dist.DistBackendError))
+    assert issubclass(GroupTimeout, TimeoutError)

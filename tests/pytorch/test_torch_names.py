@@ -1,0 +1,1015 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Horovod's names: what they return, and what ranks are told that do not call the same."""
+
+import copy
+import itertools
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+torch = pytest.importorskip("torch")
+
+import partialcoll as pc  # noqa: E402
+import partialcoll.torch as pct  # noqa: E402
+from partialcoll.torch import horovod  # noqa: E402
+from partialcoll.torch.calls import WINDOW  # noqa: E402
+from partialcoll.torch.ops import handles as ops_handles  # noqa: E402
+
+pytestmark = [
+    pytest.mark.skipif(MPI.COMM_WORLD.size > 4, reason="up to 4 ranks, for time"),
+    pytest.mark.one_domain,
+    pytest.mark.few_ranks,
+    pytest.mark.one_mpi,
+]
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+COMPLEX = (torch.complex64, torch.complex128)
+EVERYTHING = (*FLOATS, *INTEGERS, *UNSIGNED, *COMPLEX, torch.bool)
+LAYOUTS = {
+    "plain": lambda t: t,
+    "transposed": lambda t: t.t(),
+    "strided": lambda t: t.repeat_interleave(2, dim=1)[:, ::2],
+    "no dimension": lambda t: t[0, 0],
+    "empty": lambda t: t[:0],
+}
+
+
+@pytest.fixture
+def world(comm):
+    """A world of the test's own; its communicator."""
+    torch.set_num_threads(1)
+    pct.shutdown()
+    pct.init(comm)
+    yield pct.comm()
+    pct.shutdown()
+
+
+def values(rank, dtype=torch.float32, shape=(3, 4)):
+    """Small whole numbers that differ by rank, exact in every dtype, sum and product."""
+    numbers = (torch.arange(int(np.prod(shape))) * (rank + 1) + rank) % 4
+    return (numbers % 2 == 0 if dtype == torch.bool else numbers).to(dtype).reshape(shape)
+
+
+def as_exact(tensor):
+    """For comparisons, whatever the dtype."""
+    wide = torch.complex128 if tensor.dtype.is_complex else torch.float64
+    return tensor.to(wide)
+
+
+def alike(comm, tensor):
+    """Has every rank the same bits?"""
+    plain = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return len(set(comm.allgather(plain.numpy().tobytes()))) == 1
+
+
+# The world
+
+
+def test_nothing_before_init():
+    pct.shutdown()
+    assert not pct.is_initialized()
+    x = torch.zeros(1)
+    for call in (
+        pct.rank,
+        pct.size,
+        pct.local_rank,
+        pct.cross_size,
+        pct.comm,
+        pct.barrier,
+        pct.join,
+        lambda: pct.allreduce(x),
+        lambda: pct.broadcast_async_(x, 0),
+        lambda: pct.broadcast_object(1),
+        lambda: pct.broadcast_parameters({}),
+    ):
+        with pytest.raises(pc.StateError, match=r"call init\(\) first"):
+            call()
+
+
+@pytest.mark.mpi
+def test_ranks_and_sizes(comm):
+    pct.shutdown()
+    pct.init(comm)
+    pct.init()  # no effect
+    pct.init(comm)
+    assert pct.is_initialized()
+    assert (pct.rank(), pct.size()) == (comm.rank, comm.size)
+    assert (pct.local_rank(), pct.local_size()) == (comm.rank, comm.size)  # one machine
+    assert (pct.cross_rank(), pct.cross_size()) == (0, 1)
+    assert MPI.Comm.Compare(pct.comm(), comm) == MPI.CONGRUENT
+    pct.barrier()
+    pct.shutdown()
+    pct.shutdown()
+    assert not pct.is_initialized()
+    pct.init()
+    assert pct.size() == MPI.COMM_WORLD.size
+    pct.shutdown()
+
+
+@pytest.mark.mpi
+def test_worlds_apart(comm):
+    pct.shutdown()
+    half = comm.Split(comm.rank % 2)
+    pct.init(half)
+    assert (pct.rank(), pct.size()) == (half.rank, half.size)
+    total = pct.allreduce(torch.tensor(comm.rank), op=pct.Sum)
+    assert total == sum(range(comm.rank % 2, comm.size, 2))
+    if half.size != comm.size:
+        with pytest.raises(pc.StateError, match=r"call shutdown\(\) in between"):
+            pct.init(comm)
+    pct.shutdown()
+    half.Free()
+
+
+@pytest.mark.mpi
+def test_bad_worlds(comm):
+    pct.shutdown()
+    with pytest.raises(TypeError, match="list of ranks"):
+        pct.init([0, 1])
+    with pytest.raises(TypeError, match="comm: expected an mpi4py communicator, got int"):
+        pct.init(3)
+    with pytest.raises(ValueError, match="COMM_NULL"):
+        pct.init(MPI.COMM_NULL)
+    with pytest.raises(NotImplementedError, match="process_sets"):
+        pct.init(comm, process_sets=[[0]])
+    assert not pct.is_initialized()
+
+
+@pytest.mark.parametrize("progress", ("agent", "manual"))
+def test_thread_level(run, progress):
+    done = run(
+        """
+        import partialcoll.torch as pct
+        try:
+            pct.init()
+            say("made", pct.size())
+        except pc.StateError as error:
+            say(error)
+        """,
+        ranks=2,
+        before="import mpi4py; mpi4py.rc.thread_level = 'serialized'",
+        env={"PARTIALCOLL_PROGRESS": progress},
+    )
+    assert done.returncode == 0, done.stderr
+    if progress == "manual":
+        assert done.stdout.count("made 2") == 2
+    else:
+        assert done.stdout.count("needs MPI_THREAD_MULTIPLE") == 2
+        assert "on rank 0, 1" in done.stdout
+
+
+def test_a_program_just_ends(run):
+    done = run(
+        """
+        import torch
+        import partialcoll.torch as pct
+        pct.init()
+        x = torch.ones(3)
+        pct.allreduce_async(x, name="forgotten")
+        pct.allreduce(x, name="partial", quorum="solo")
+        pct.barrier()
+        say("over")
+        """,
+        ranks=2,
+        before="warnings.simplefilter('error')",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("over") == 2
+    assert "Warning" not in done.stderr and "Error" not in done.stderr
+
+
+def test_torch_is_not_imported_unasked(run):
+    done = run("say('torch' in sys.modules)")
+    assert done.stdout.strip() == "False", done.stderr
+
+
+# Allreduce
+
+
+def expected(comm, tensors, op):
+    """Of all ranks' tensors."""
+    stack = torch.stack([as_exact(t) for t in tensors])
+    if op is pct.Min:
+        return stack.min(0).values
+    if op is pct.Max:
+        return stack.max(0).values
+    if op is pct.Product:
+        return stack.prod(0)
+    return stack.sum(0)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", EVERYTHING, ids=str)
+def test_allreduce(world, dtype):
+    ops = [pct.Sum, pct.Min, pct.Max, pct.Product]
+    if dtype.is_complex:
+        ops = [pct.Sum, pct.Product]
+    if dtype == torch.bool:
+        ops = [pct.Min, pct.Max, pct.Product]
+    for op, layout in itertools.product(ops, LAYOUTS.values()):
+        everybody = [layout(values(rank, dtype)) for rank in range(world.size)]
+        mine = everybody[world.rank]
+        before = mine.clone()
+        for result in (
+            pct.allreduce(mine, op=op),
+            pct.synchronize(pct.allreduce_async(mine, op=op)),
+        ):
+            assert result.dtype == dtype and result.shape == mine.shape
+            torch.testing.assert_close(
+                as_exact(result), expected(world, everybody, op), rtol=0, atol=0
+            )
+        assert torch.equal(as_exact(mine), as_exact(before))
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", (*FLOATS, *COMPLEX), ids=str)
+def test_average_and_factors(world, dtype):
+    mine = values(world.rank, dtype)
+    total = expected(world, [values(rank, dtype) for rank in range(world.size)], pct.Sum)
+    mean = (total / world.size).to(dtype)
+    close = {"rtol": 1e-6, "atol": 0} if dtype in (*COMPLEX, torch.float32) else {}
+    for result in (pct.allreduce(mine), pct.allreduce(mine, average=True)):
+        torch.testing.assert_close(result, mean, **close)
+    torch.testing.assert_close(pct.allreduce(mine, average=False), total.to(dtype))
+    scaled = pct.allreduce(mine, op=pct.Sum, prescale_factor=0.5, postscale_factor=4)
+    torch.testing.assert_close(scaled, (2 * total).to(dtype), **close)
+
+
+@pytest.mark.mpi
+def test_rounding(world):
+    large = torch.full((3,), 60000.0, dtype=torch.float16)
+    assert torch.equal(pct.allreduce(large), large)  # the sum is beyond float16
+    whole = torch.tensor([-1 if world.rank == 0 else 0, 7])
+    assert pct.allreduce(whole).tolist() == [-1, 7]  # down
+    for dtype in UNSIGNED:
+        assert pct.allreduce(torch.tensor([3], dtype=dtype))[0] == 3
+    third = torch.full((2,), 1 / 3)
+    for compression, dtype in (
+        (pct.Compression.fp16, torch.float16),
+        (pct.Compression.bf16, torch.bfloat16),
+    ):
+        rounded = pct.allreduce(third, compression=compression)
+        assert rounded.dtype == torch.float32
+        assert torch.equal(rounded, third.to(dtype).to(torch.float32))
+        whole = pct.synchronize(pct.allreduce_async(torch.tensor([2]), compression=compression))
+        assert whole.dtype == torch.int64 and whole[0] == 2
+    assert torch.equal(pct.allreduce(third, compression=pct.Compression.none, op=pct.Max), third)
+
+
+@pytest.mark.mpi
+def test_in_place(world):
+    total = sum(range(1, world.size + 1))
+    for begin in (
+        lambda t: pct.allreduce_(t, op=pct.Sum),
+        lambda t: pct.synchronize(pct.allreduce_async_(t, op=pct.Sum)),
+    ):
+        memory = torch.full((4, 6), float(world.rank + 1))
+        columns = memory[:, ::2]
+        assert begin(columns) is columns
+        assert (columns == total).all()
+        assert (memory[:, 1::2] == world.rank + 1).all()
+    weight = torch.nn.Parameter(torch.full((2,), float(world.rank + 1)))
+    assert pct.allreduce_(weight, op=pct.Sum) is weight
+    assert weight.tolist() == [total] * 2 and weight.requires_grad
+
+
+@pytest.mark.mpi
+def test_gradients(world):
+    x = torch.full((3,), float(world.rank), requires_grad=True)
+    y = pct.allreduce(x, op=pct.Sum)
+    assert y.requires_grad
+    (y * (world.rank + 1)).sum().backward()
+    assert x.grad.tolist() == [sum(range(1, world.size + 1))] * 3
+    x.grad = None
+    pct.allreduce(x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.ones(3))
+    x.grad = None
+    root = world.size - 1
+    (pct.broadcast(x, root) * (world.rank + 1)).sum().backward()
+    share = sum(range(1, world.size + 1)) if world.rank == root else 0
+    assert x.grad.tolist() == [share] * 3
+    with torch.no_grad():
+        assert not pct.allreduce(x).requires_grad
+
+
+# Broadcast
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", EVERYTHING, ids=str)
+def test_broadcast(world, dtype):
+    for root, layout in itertools.product({0, world.size - 1}, LAYOUTS.values()):
+        wanted = layout(values(root, dtype))
+        for call in (
+            pct.broadcast,
+            pct.broadcast_,
+            lambda t, r: pct.synchronize(pct.broadcast_async(t, r)),
+            lambda t, r: pct.synchronize(pct.broadcast_async_(t, r)),
+        ):
+            mine = layout(values(world.rank, dtype).clone())
+            before = mine.clone()
+            result = call(mine, root)
+            assert result.dtype == dtype and torch.equal(as_exact(result), as_exact(wanted))
+            if result is not mine:
+                assert torch.equal(as_exact(mine), as_exact(before))
+
+
+@pytest.mark.mpi
+def test_broadcast_keeps_bits(world):
+    patterns = torch.tensor([-(2**31), 0x7FC12345, 0x7F800001, 1], dtype=torch.int32)
+    odd = patterns.view(torch.float32) if world.rank == 0 else torch.zeros(4)
+    for result in (pct.broadcast(odd, 0), pct.synchronize(pct.broadcast_async(odd, 0))):
+        assert torch.equal(result.view(torch.int32), patterns)
+
+
+# Calls that go on in the background
+
+
+@pytest.mark.mpi
+def test_many_in_flight(world):
+    """More than there are channels, waited for in another order on every rank."""
+    count = 3 * WINDOW + 1
+    handles = []
+    for i in range(count):
+        x = torch.full((1 + i % 3,), float(i + world.rank))
+        handles.append(pct.allreduce_async(x, op=pct.Sum))
+        x.fill_(-1)  # it has been copied
+    order = np.random.default_rng(world.rank).permutation(count)
+    offset = sum(range(world.size))
+    for i in order:
+        result = pct.synchronize(handles[i])
+        assert result.tolist() == [i * world.size + offset] * (1 + i % 3)
+        assert pct.poll(handles[i])
+        assert pct.synchronize(handles[i]) is result
+        assert handles[i].round.active == world.size
+
+
+@pytest.mark.mpi
+def test_poll(world):
+    x = torch.ones(2)
+    pct.allreduce_async(x)  # makes channel and handles
+    for _ in range(WINDOW - 1):
+        pct.synchronize(pct.allreduce_async(x))
+    if world.rank == 0:
+        handle = pct.allreduce_async(x, op=pct.Sum)
+        if world.size > 1:
+            assert not pct.poll(handle)  # the others wait for rank 0's word
+    world.bcast(None)
+    if world.rank:
+        handle = pct.allreduce_async(x, op=pct.Sum)
+    while not pct.poll(handle):
+        pass
+    assert pct.synchronize(handle).tolist() == [world.size] * 2
+
+
+@pytest.mark.mpi
+def test_a_call_does_not_wait_for_data_of_earlier_ones(world):
+    """Nor does it mix with them, where ranks differ in one of these."""
+    ones = torch.ones(3)
+    for _ in range(WINDOW):  # each channel has a handle then
+        pct.synchronize(pct.allreduce_async(ones, op=pct.Sum))
+    for _ in range(2):
+        handles = [pct.allreduce_async(ones * i, op=pct.Sum) for i in range(3)]
+        assert pct.allreduce(ones, op=pct.Sum).tolist() == [world.size] * 3
+        assert pct.synchronize(handles[2]).tolist() == [2 * world.size] * 3
+        assert not handles[1].is_success()  # on its way, and nobody has waited for it
+        pct.barrier()
+        for i in (1, 0):
+            assert pct.synchronize(handles[i]).tolist() == [i * world.size] * 3
+    odd = world.rank == world.size - 1
+    handles = [pct.allreduce_async(ones * i, op=pct.Sum) for i in range(2)]
+    if odd:
+        call = partial(pct.broadcast, ones, 0)
+    else:
+        call = partial(pct.allreduce, ones * 100, op=pct.Sum)
+    if world.size > 1:
+        with pytest.raises(pc.MismatchError):
+            call()
+    assert pct.allreduce(ones, op=pct.Sum).tolist() == [world.size] * 3
+    for i in (1, 0):
+        assert pct.synchronize(handles[i]).tolist() == [i * world.size] * 3
+
+
+@pytest.mark.mpi
+def test_names_in_any_order(world):
+    names = [f"layer {i}" for i in range(5)]
+    for i, name in enumerate(names):
+        pct.synchronize(pct.allreduce_async(torch.ones(i + 1), name=name, op=pct.Max))
+    order = np.random.default_rng(world.rank).permutation(5)
+    handles = {
+        i: pct.allreduce_async(torch.full((i + 1,), float(i)), name=names[i], op=pct.Max)
+        for i in map(int, order)
+        if i != 4
+    }
+    for i in order[::-1]:
+        if i != 4:
+            assert pct.synchronize(handles[i]).tolist() == [i] * (i + 1)
+
+
+@pytest.mark.mpi
+def test_a_name_twice_in_flight(world):
+    first = pct.allreduce_async(torch.ones(2), name="x", op=pct.Sum)
+    second = pct.allreduce_async(torch.ones(2) * 2, name="x", op=pct.Sum)
+    third = pct.allreduce_async(torch.ones(3), name="x", op=pct.Sum)  # now something else
+    assert pct.synchronize(second).tolist() == [2 * world.size] * 2
+    assert pct.synchronize(first).tolist() == [world.size] * 2
+    assert pct.synchronize(third).tolist() == [world.size] * 3
+
+
+@pytest.mark.mpi
+def test_handles_are_bounded(world):
+    """Data of ever new sizes, for which there is no handle: the oldest go, on all ranks alike."""
+    kept = ops_handles._KEPT
+    sizes = sorted({ops_handles.rounded_up(size, 1 << 17) for size in range(1, 1 << 17, 16)})
+    kinds = [(size, dtype) for dtype in (torch.int8, torch.bool) for size in sizes]
+    assert len(kinds) > 2 * kept
+    for size, dtype in [*kinds, kinds[0], kinds[1]]:
+        ones = torch.ones(size, dtype=dtype)
+        assert pct.allreduce(ones, op=pct.Max).all()
+        result = pct.synchronize(pct.allreduce_async(ones, op=pct.Max, name="x"))
+        assert result.all() and len(result) == size
+    calls = pct.world.world().calls
+    for queue in (calls._in_order, calls._named["x"]):
+        assert len(queue.handles._of) == kept
+
+
+@pytest.mark.mpi
+def test_shutdown_ends_what_is_under_way(world):
+    handle = pct.allreduce_async(torch.ones(2), op=pct.Sum)
+    size = pct.size()
+    pct.shutdown()
+    assert pct.synchronize(handle).tolist() == [size] * 2
+
+
+# Ranks that do not call the same
+
+
+def needs_two(world):
+    if world.size < 2:
+        pytest.skip("takes two ranks")
+
+
+def still_works(world):
+    """On every channel, whether it has handles already or not."""
+    assert pct.allreduce(torch.ones(2), op=pct.Sum).tolist() == [world.size] * 2
+    for handle in [pct.allreduce_async(torch.ones(2), op=pct.Sum) for _ in range(WINDOW)]:
+        assert pct.synchronize(handle).tolist() == [world.size] * 2
+    assert pct.allgather_object(world.rank) == list(range(world.size))
+
+
+DIFFERENT = {
+    "shape": (
+        lambda: pct.allreduce(torch.zeros(3)),
+        lambda: pct.allreduce(torch.zeros(4)),
+        ("float32 (3,)", "float32 (4,)"),
+    ),
+    "same number of elements": (
+        lambda: pct.allreduce_(torch.zeros(2, 3)),
+        lambda: pct.allreduce_(torch.zeros(3, 2)),
+        ("float32 (2, 3)", "float32 (3, 2)"),
+    ),
+    "dtype": (
+        lambda: pct.allreduce(torch.zeros(3)),
+        lambda: pct.allreduce(torch.zeros(3, dtype=torch.bfloat16)),
+        ("float32 (3,)", "bfloat16 (3,)"),
+    ),
+    "op": (
+        lambda: pct.allreduce(torch.zeros(3), op=pct.Sum),
+        lambda: pct.allreduce(torch.zeros(3)),
+        ("Sum", "Average"),
+    ),
+    "factor": (
+        lambda: pct.allreduce(torch.zeros(3), prescale_factor=2),
+        lambda: pct.allreduce(torch.zeros(3)),
+        ("prescale_factor=2.0",),
+    ),
+    "name": (
+        lambda: pct.allreduce(torch.zeros(3), name="a"),
+        lambda: pct.allreduce(torch.zeros(3), name="b"),
+        ("name='a'", "name='b'"),
+    ),
+    "root": (
+        lambda: pct.broadcast(torch.zeros(3), 0),
+        lambda: pct.broadcast(torch.zeros(3), 1),
+        ("from rank 0", "from rank 1"),
+    ),
+    "function": (
+        lambda: pct.allreduce(torch.zeros(3)),
+        pct.barrier,
+        ("allreduce of float32 (3,)", "barrier"),
+    ),
+    "asynchronous": (
+        lambda: pct.allreduce(torch.ones(2)),
+        lambda: pct.synchronize(pct.allreduce_async(torch.ones(2))),
+        ("asynchronous allreduce of float32 (2,)",),
+    ),
+    "shape, in the background": (
+        lambda: pct.synchronize(pct.allreduce_async(torch.ones(2))),
+        lambda: pct.synchronize(pct.allreduce_async(torch.ones(5))),
+        ("float32 (2,)", "float32 (5,)"),
+    ),
+    "a broadcast in the background": (
+        lambda: pct.synchronize(pct.broadcast_async(torch.ones(2), 0)),
+        lambda: pct.synchronize(pct.allreduce_async(torch.ones(2))),
+        ("broadcast of float32 (2,) from rank 0",),
+    ),
+    "names of which none is known": (
+        lambda: pct.allreduce_async(torch.ones(2), name="a"),
+        lambda: pct.allreduce_async(torch.ones(2), name="b"),
+        ("'a'", "'b'"),
+    ),
+    "objects": (
+        lambda: pct.broadcast_object(1, 0),
+        lambda: pct.allgather_object(1),
+        ("broadcast_object", "allgather_object"),
+    ),
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", DIFFERENT)
+@pytest.mark.parametrize("warm", (False, True), ids=("cold", "warm"))
+def test_different_calls(world, case, warm):
+    needs_two(world)
+    if warm:
+        still_works(world)
+    usual, other, words = DIFFERENT[case]
+    odd = world.size - 1
+    with pytest.raises(pc.MismatchError) as caught:
+        (other if world.rank == odd else usual)()
+    for word in words:
+        assert word in str(caught.value)
+    assert f"rank {odd}: " in str(caught.value)
+    still_works(world)
+
+
+def begin_or_refuse(i, refused, odd, name):
+    """The i-th of several calls, which is another one, or wrong, on a rank that is odd."""
+    if refused and odd:
+        with pytest.raises(TypeError, match="got list"):
+            pct.allreduce_async([], name=name and f"{name}{i}")
+        return None
+    x = torch.full((7 if odd else 2 + i,), float(pct.rank()))
+    return pct.allreduce_async(x, None, name and f"{name}{i}", pct.Sum)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", (None, "x"))
+@pytest.mark.parametrize("refused", (False, True))
+def test_one_of_several_in_flight_differs(world, name, refused):
+    """The others end well, in whatever order ranks wait for them, and so do the same calls
+    later, on handles that had been started for the one that differed."""
+    needs_two(world)
+    total, random = sum(range(world.size)), np.random.default_rng(world.rank)
+    for differs in (False, True, False, True, True, False):
+        odd = differs and world.rank == 0
+        handles = [begin_or_refuse(i, refused, odd and i == 3, name) for i in range(WINDOW)]
+        for i in random.permutation(WINDOW):
+            if not differs or i != 3:
+                assert pct.synchronize(handles[i]).tolist() == [total] * (2 + i)
+            elif handles[i] is not None:
+                words = "TypeError.*refused.*" if refused else r"\(7,\).*"
+                with pytest.raises(pc.MismatchError, match=rf"rank 0: .*{words}\(5,\)"):
+                    pct.synchronize(handles[i])
+    still_works(world)
+
+
+@pytest.mark.mpi
+def test_shutdown_of_some(world):
+    needs_two(world)
+    call = pct.shutdown if world.rank == 0 else pct.barrier
+    with pytest.raises(pc.MismatchError, match=r"rank 0: shutdown; .*: barrier"):
+        call()
+    assert pct.is_initialized()
+    still_works(world)
+
+
+@pytest.mark.mpi
+def test_a_long_name_is_cut_in_the_message(world):
+    needs_two(world)
+    with pytest.raises(pc.MismatchError, match=r"rank 0: allreduce .* name='é+… \([0-9a-f]{8}\)"):
+        pct.allreduce(torch.ones(2), name="é" * 1000 + str(world.rank))
+    still_works(world)
+
+
+REFUSED = {
+    "no tensor": (lambda f: f([1.0]), TypeError, "tensor: expected a torch.Tensor, got list"),
+    "sparse": (lambda f: f(torch.eye(2).to_sparse()), TypeError, "dense"),
+    "meta": (lambda f: f(torch.zeros(2, device="meta")), TypeError, "CPU tensor, got one on meta"),
+    "dtype": (lambda f: f(torch.zeros(2).to(torch.float8_e5m2)), TypeError, "float8_e5m2"),
+    "bool": (lambda f: f(torch.ones(2) > 0), TypeError, "op: Average is not defined for bool"),
+    "op": (lambda f: f(torch.ones(2), op="mean"), TypeError, "op: expected Average, Sum, Min"),
+    "average": (lambda f: f(torch.ones(2), True, op=pct.Sum), ValueError, "got both"),
+    "complex": (
+        lambda f: f(torch.ones(2) + 0j, op=pct.Min),
+        TypeError,
+        "Min is not defined for complex64",
+    ),
+    "factor": (
+        lambda f: f(torch.tensor([1]), prescale_factor=0.5),
+        TypeError,
+        "expected 1 for a tensor of int64",
+    ),
+    "no factor": (
+        lambda f: f(torch.ones(1), postscale_factor="2"),
+        TypeError,
+        "postscale_factor: expected a number, got str",
+    ),
+    "name": (lambda f: f(torch.ones(2), name=3), TypeError, "name: expected a text"),
+    "quorum": (lambda f: f(torch.ones(2), quorum="most"), ValueError, "most"),
+    "quorum without a name": (
+        lambda f: f(torch.ones(2), quorum="solo"),
+        ValueError,
+        "name: expected one with quorum='solo'",
+    ),
+    "process_set": (
+        lambda f: f(torch.ones(2), process_set=1),
+        NotImplementedError,
+        "process_set: expected None",
+    ),
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("asynchronous", (False, True), ids=("now", "later"))
+def test_bad_arguments_on_one_rank(world, case, asynchronous):
+    """It says what is wrong, and the others learn that it has refused; all of them can be wrong."""
+    call, error, words = REFUSED[case]
+    function = pct.allreduce_async if asynchronous else pct.allreduce
+    with pytest.raises(error, match=words):
+        call(function)
+    if world.rank == 0:
+        with pytest.raises(error, match=words):
+            call(function)
+    else:
+        with pytest.raises(pc.MismatchError, match=r"rank 0: .*\(refused\)"):
+            result = function(torch.ones(2))
+            pct.synchronize(result)
+    still_works(world)
+
+
+@pytest.mark.mpi
+def test_bad_arguments_of_the_rest(world):
+    x = torch.ones(2)
+    with pytest.raises(ValueError, match=f"root_rank: expected 0 to {world.size - 1}, got -1"):
+        pct.broadcast(x, -1)
+    with pytest.raises(TypeError, match="root_rank: expected a rank, got float"):
+        pct.broadcast_parameters({}, 0.0)
+    with pytest.raises(ValueError, match="expanded"):
+        pct.allreduce_(torch.ones(1).expand(3))
+    with pytest.raises(TypeError, match="compression: expected"):
+        pct.allreduce(x, compression="fp16")
+    with pytest.raises(TypeError, match="handle: expected what an asynchronous call"):
+        pct.synchronize(x)
+    with pytest.raises(TypeError, match="handle: expected"):
+        pct.poll(3)
+    with pytest.raises(ValueError, match="device: expected -1"):
+        pct.join(0)
+    with pytest.raises(NotImplementedError, match="there is no timeline"):
+        pct.start_timeline("timeline.json")
+    with pytest.raises(NotImplementedError):
+        pct.stop_timeline()
+    with pytest.raises(RuntimeError, match="allreduce: Max has no gradient"):
+        y = torch.ones(2, requires_grad=True)
+        pct.allreduce(y, op=pct.Max).sum().backward()
+    still_works(world)
+
+
+# With a quorum
+
+
+@pytest.mark.mpi
+def test_quorum(world):
+    """Every rank sees the same rounds, and no more than was deposited."""
+    seen = []
+    for _ in range(20):
+        handle = pct.allreduce_async(torch.ones(3), name="x", op=pct.Sum, quorum="solo")
+        seen.append(pct.synchronize(handle))
+        assert handle.round.active >= 1
+    assert alike(world, torch.stack(seen))
+    assert sum(t[0].item() for t in seen) <= 20 * world.size
+    everybody = pct.allreduce(torch.ones(3), name="y", op=pct.Sum, quorum=pc.Quorum(world.size))
+    assert everybody.tolist() == [world.size] * 3
+    assert pct.allreduce(torch.ones(3), name="z", quorum=pc.Full()).tolist() == [1] * 3
+
+
+@pytest.mark.mpi
+def test_nobody_waits_with_solo(world):
+    x = torch.ones(3)
+    pct.allreduce(x, name="x", quorum="solo")
+    world.Barrier()
+    if world.rank == 0:
+        for _ in range(4):  # within the history
+            assert pct.allreduce(x, name="x", op=None, quorum="solo").shape == (3,)
+    world.Barrier()
+    if world.rank:
+        for _ in range(4):
+            pct.allreduce(x, name="x", quorum="solo")
+    still_works(world)
+
+
+@pytest.mark.mpi
+def test_with_a_quorum_a_name_is_of_one_thing(world):
+    x = torch.ones(3)
+    pct.allreduce(x, name="x", quorum="solo")
+    for call in (
+        lambda: pct.allreduce(torch.ones(4), name="x", quorum="solo"),
+        lambda: pct.allreduce(x, name="x", quorum="majority"),
+        lambda: pct.allreduce(x, name="x", op=pct.Sum, quorum="solo"),
+    ):
+        if world.rank == 0:  # the others need not be there
+            with pytest.raises(ValueError, match="name: 'x' stands for allreduce of float32"):
+                call()
+    if world.rank == 0:
+        with pytest.raises(TypeError, match=r"expected a torch\.Tensor"):
+            pct.allreduce(3, name="x", quorum="solo")
+    world.Barrier()
+    if world.size > 1:
+        with pytest.raises(pc.MismatchError, match="quorum=majority"):
+            pct.allreduce(x, name="new", quorum="solo" if world.rank else "majority")
+    still_works(world)
+
+
+# Objects
+
+
+@pytest.mark.mpi
+def test_objects(world):
+    root = world.size - 1
+    mine = {"rank": world.rank, "list": [1, None, "é"]}
+    assert pct.broadcast_object(mine, root)["rank"] == root
+    assert pct.broadcast_object(mine if world.rank == 0 else None)["rank"] == 0
+    if world.rank == root:
+        assert pct.broadcast_object(mine, root, name="x") is mine
+    else:
+        assert pct.broadcast_object(root_rank=root, name="x") == {**mine, "rank": root}
+    assert pct.allgather_object(mine, name="y") == [
+        {**mine, "rank": rank} for rank in range(world.size)
+    ]
+
+
+@pytest.mark.mpi
+def test_objects_that_cannot_be_pickled(world):
+    bad = threading.Lock()
+    expected = (TypeError, "pickle") if world.rank == 0 else (pc.MismatchError, "rank 0: .*refused")
+    for call in (pct.broadcast_object, pct.allgather_object):
+        with pytest.raises(expected[0], match=expected[1]):
+            call(bad if world.rank == 0 else None)
+    still_works(world)
+
+
+# Parameters and optimizer state
+
+
+def model_of(rank, dtype=torch.float32):
+    torch.manual_seed(rank)
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2)
+    ).to(dtype)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_broadcast_parameters(world, dtype):
+    for root, what in itertools.product(
+        {0, world.size - 1},
+        (
+            lambda m: m.state_dict(),
+            lambda m: m.named_parameters(),
+            lambda m: list(m.state_dict().items()),
+        ),
+    ):
+        model, wanted = model_of(world.rank, dtype), model_of(root, dtype)
+        pct.broadcast_parameters(what(model), root_rank=root)
+        for name, parameter in model.named_parameters():
+            assert torch.equal(parameter, wanted.get_parameter(name))
+            assert parameter.requires_grad
+
+
+@pytest.mark.mpi
+def test_broadcast_parameters_of_all_kinds(world):
+    rank = world.rank
+    params = {
+        "strided": torch.full((4, 4), float(rank))[:, ::2],
+        "scalar": torch.tensor(rank),
+        "empty": torch.empty(0),
+        "float8": torch.full((3,), float(rank)).to(torch.float8_e5m2),
+        "object": {"rank": rank},
+        "number": rank,
+    }
+    if rank % 2:
+        params = dict(reversed(params.items()))  # in another order
+    pct.broadcast_parameters(params, root_rank=world.size - 1)
+    last = world.size - 1
+    assert params["strided"].tolist() == [[last] * 2] * 4
+    assert (params["scalar"].item(), params["number"], params["object"]["rank"]) == (last,) * 3
+    assert (params["float8"].float() == last).all()
+
+
+@pytest.mark.mpi
+def test_different_parameters(world):
+    needs_two(world)
+    odd = world.size - 1
+    model = model_of(0)
+    if world.rank == odd:
+        model[2] = torch.nn.Linear(3, 5)
+    with pytest.raises(pc.MismatchError) as caught:
+        pct.broadcast_parameters(model.state_dict())
+    for words in ("2.bias: float32 (2,)", f"rank {odd}: 2.bias: float32 (5,)"):
+        assert words in str(caught.value)
+    more = {"a": torch.ones(1), "b": torch.ones(1)}
+    if world.rank == 0:
+        del more["b"]
+    with pytest.raises(pc.MismatchError, match=r"rank 0: nothing more; .*: b: float32"):
+        pct.broadcast_parameters(more)
+    for bad, words in (
+        ([("a", torch.ones(1)), ("b", 3)], r"params\['b'\]: expected a tensor, got int"),
+        ([torch.ones(1)], "expected pairs of name and tensor"),
+        (torch.ones(1), "expected a state_dict"),
+        ({"a": torch.eye(2).to_sparse()}, r"params\['a'\]: .*dense"),
+    ):
+        error = TypeError if world.rank == 0 else pc.MismatchError
+        with pytest.raises(error, match=words):
+            pct.broadcast_parameters(bad if world.rank == 0 else {"a": torch.ones(1)})
+    still_works(world)
+
+
+OPTIMIZERS = {
+    "SGD": lambda p, f: torch.optim.SGD(p, lr=0.1 * f),
+    "momentum": lambda p, f: torch.optim.SGD(p, lr=0.1 * f, momentum=0.9, nesterov=True),
+    "Adam": lambda p, f: torch.optim.Adam(p, lr=0.01 * f, betas=(0.8, 0.9 + 0.01 * f)),
+    "AdamW": lambda p, f: torch.optim.AdamW(p, lr=0.01 * f, amsgrad=True),
+    "tensor lr": lambda p, f: torch.optim.AdamW(p, lr=torch.tensor(0.01 * f), foreach=False),
+    "Adagrad": lambda p, f: torch.optim.Adagrad(p, lr=0.1 * f),
+    "RMSprop": lambda p, f: torch.optim.RMSprop(p, lr=0.01 * f, centered=True, momentum=0.5),
+    "Adadelta": lambda p, f: torch.optim.Adadelta(p, lr=f),
+    "NAdam": lambda p, f: torch.optim.NAdam(p, lr=0.01 * f),
+    "Rprop": lambda p, f: torch.optim.Rprop(p, lr=0.01 * f, etas=(0.4, 1.1 + 0.01 * f)),
+}
+
+
+def train(model, optimizer, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.linspace(-1, 1, 20).reshape(5, 4).to(model[0].weight.dtype)).sum().backward()
+        optimizer.step()
+
+
+def numbers(value):
+    """A state for comparisons."""
+    if isinstance(value, torch.Tensor):
+        return (str(value.dtype), tuple(value.shape), value.tolist())
+    if isinstance(value, dict):
+        return {key: numbers(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(numbers(one) for one in value)
+    return value
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("trained", ("root", "others", "all"))
+def test_broadcast_optimizer_state(world, kind, trained):
+    """Also where some have loaded a checkpoint and others have not."""
+    root = world.size - 1
+    model = model_of(world.rank)
+    groups = [{"params": model[0].parameters()}, {"params": model[2].parameters()}]
+    optimizer = OPTIMIZERS[kind](groups, 1 + world.rank)
+    optimizer.param_groups[1]["lr"] *= 2
+    if trained == "all" or (world.rank == root) == (trained == "root"):
+        train(model, optimizer, 1 + world.rank)
+    before = numbers(optimizer.state_dict())
+    pct.broadcast_parameters(model.state_dict(), root)
+    pct.broadcast_optimizer_state(optimizer, root)
+    after = numbers(optimizer.state_dict())
+    assert all(after == other for other in world.allgather(after))
+    if world.rank == root:
+        assert after == before
+    train(model, optimizer, 2)
+    for parameter in model.parameters():
+        assert alike(world, parameter)
+
+
+@pytest.mark.mpi
+def test_state_keeps_its_dtype(world):
+    """load_state_dict would make it the parameter's; the root's is float32."""
+    model = model_of(0, torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if world.rank == 0:
+        for parameter in model.parameters():
+            optimizer.state[parameter]["momentum_buffer"] = torch.rand(parameter.shape)
+            optimizer.state[parameter]["name"] = ("é", 3)
+    pct.broadcast_optimizer_state(optimizer, root_rank=0)
+    for parameter in model.parameters():
+        entries = optimizer.state[parameter]
+        assert entries["momentum_buffer"].dtype == torch.float32
+        assert alike(world, entries["momentum_buffer"])
+        assert entries["name"] == ("é", 3)
+
+
+@pytest.mark.mpi
+def test_a_checkpoint_on_one_rank(world, tmp_path):
+    """As Horovod's examples resume: rank 0 loads, the others get it."""
+    model, reference = model_of(world.rank), model_of(0)
+    trained = torch.optim.Adam(reference.parameters(), lr=0.3)
+    train(reference, trained, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    if world.rank == 0:
+        model.load_state_dict(copy.deepcopy(reference.state_dict()))
+        optimizer.load_state_dict(copy.deepcopy(trained.state_dict()))
+    pct.broadcast_parameters(model.state_dict())
+    pct.broadcast_optimizer_state(optimizer)
+    assert numbers(optimizer.state_dict()) == numbers(trained.state_dict())
+    train(model, optimizer, 1)
+    train(reference, trained, 1)
+    for one, other in zip(model.parameters(), reference.parameters()):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("wrap_first", (False, True))
+def test_state_of_a_distributed_optimizer(world, wrap_first):
+    """Before it is wrapped or after; from then on the replicas are the same."""
+    model = model_of(world.rank)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 / (1 + world.rank))
+    if world.rank == 0:
+        train(model, optimizer, 2)
+    wanted = numbers(optimizer.state_dict()) if world.rank == 0 else None
+    inner = optimizer
+    if wrap_first:
+        optimizer = pct.DistributedOptimizer(optimizer, model.named_parameters())
+    pct.broadcast_parameters(model.state_dict())
+    pct.broadcast_optimizer_state(optimizer)
+    assert numbers(inner.state_dict()) == world.bcast(wanted)
+    if not wrap_first:
+        optimizer = pct.DistributedOptimizer(optimizer, model.named_parameters())
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.full((4, 4), float(world.rank + step))).square().sum().backward()
+        optimizer.step()
+        assert all(alike(world, parameter) for parameter in model.parameters())
+    assert optimizer.round == 3
+    optimizer.close()
+
+
+@pytest.mark.mpi
+def test_different_optimizers(world):
+    needs_two(world)
+    odd = world.rank == world.size - 1
+    model = model_of(0)
+    kind = torch.optim.Adam if odd else torch.optim.SGD
+    with pytest.raises(pc.MismatchError, match=r"optimizer: SGD; .*optimizer: Adam"):
+        pct.broadcast_optimizer_state(kind(model.parameters(), lr=0.1))
+    parameters = list(model.parameters())[: -1 if odd else None]
+    with pytest.raises(pc.MismatchError, match=r"parameter 5: float32 \(2,\); .*: nothing more"):
+        pct.broadcast_optimizer_state(torch.optim.SGD(parameters, lr=0.1))
+    for bad, words in (
+        (model, "expected a torch.optim.Optimizer, got Sequential"),
+        (torch.optim.LBFGS(model.parameters()), "LBFGS"),
+    ):
+        with pytest.raises(TypeError if odd else pc.MismatchError, match=words):
+            good = torch.optim.SGD(model.parameters(), lr=0.1)
+            pct.broadcast_optimizer_state(bad if odd else good)
+    still_works(world)
+
+
+class Picky(torch.optim.SGD):
+    """Cannot load anything on some ranks."""
+
+    def load_state_dict(self, state_dict):
+        if pct.rank() == 1:
+            raise ValueError("not today")
+        super().load_state_dict(state_dict)
+
+
+@pytest.mark.mpi
+def test_state_that_cannot_be_loaded_or_sent(world):
+    needs_two(world)
+    model = model_of(0)
+    error = ValueError if world.rank == 1 else pc.MismatchError
+    with pytest.raises(error, match="not today"):
+        pct.broadcast_optimizer_state(Picky(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["lock"] = threading.Lock()
+    error, words = (TypeError, "pickle") if world.rank == 0 else (pc.MismatchError, "refused")
+    with pytest.raises(error, match=words):
+        pct.broadcast_optimizer_state(optimizer)
+    still_works(world)
+
+
+# The end of an epoch
+
+
+@pytest.mark.mpi
+def test_join(world, monkeypatch):
+    """The rank that comes last, by the clock."""
+    for last in {0, world.size - 1}:
+        now = 2.0 if world.rank == last else 1.0
+        monkeypatch.setattr(horovod.time, "time", lambda now=now: now)
+        assert pct.join() == last
+    still_works(world)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the C library and of the interposer share: compiling a program as a user
+does, and running it on some ranks."""
+
+import subprocess
+from pathlib import Path
+
+from partialcoll.tools import c_libraries, launcher
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "compat"
+LIMIT_S = 120
+
+
+def mpicc():
+    """The compiler wrapper of the MPI in use."""
+    return str(Path(launcher.find(launcher.flavor())).parent / "mpicc")
+
+
+def compile_program(source, program, *flags):
+    """Warnings are errors."""
+    words = [mpicc(), "-Wall", "-Wextra", "-Werror", "-pthread", str(PROGRAMS / source), *flags]
+    subprocess.run([*words, "-o", str(program)], check=True)
+    return str(program)
+
+
+def run(words, environment, folder, ranks=3, settings=None, preload=False):
+    """Run a program to its end; `settings` and the interposer are in mpiexec's environment, as a
+    user gives them."""
+    vendor = launcher.flavor()
+    job = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
+    launched = launcher.environment(vendor)
+    env = {**environment, **(settings or {})}
+    env.update({k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k})
+    if preload:
+        env["LD_PRELOAD"] = c_libraries.preload()
+    return subprocess.run(
+        [*job, *words], env=env, capture_output=True, text=True, timeout=LIMIT_S, cwd=folder
+    )

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated ranks that do something together, for tests of partialcoll.decentralized."""
+
+import numpy as np
+
+from partialcoll.decentralized import GlobalSum
+from partialcoll.tools.sim.buffers import buffers
+from partialcoll.tools.sim.collectives import reductions
+from partialcoll.tools.sim.events import Events, latencies
+from partialcoll.topology import Topology
+
+
+class Uniform:
+    """A peer source: all neighbours alike."""
+
+    def __init__(self, topology, rank, seed=0):
+        self._around = topology.neighbors(rank)
+        self._random = np.random.default_rng((seed, rank))
+
+    def next_peer(self):
+        return int(self._random.choice(self._around)) if self._around else None
+
+
+class Fixed:
+    """A peer source that always names the same one."""
+
+    def __init__(self, peer):
+        self.next_peer = lambda: peer
+
+
+class World:
+    """Buffers, handles and totals of some ranks in virtual time."""
+
+    def __init__(self, topology, ranks, dim, latency=0.0, seed=0, dtype=np.float64, **how):
+        self.topology = Topology.make(topology, ranks)
+        self.ranks, self.dim, self.events = ranks, dim, Events()
+        self.latency = latencies(latency, (seed, 99))
+        self.like = np.zeros(dim, dtype)
+        self.how = how
+
+    def buffers(self, like=None):
+        like = self.like if like is None else like
+        return buffers(like, self.topology, self.events, self.latency, **self.how)
+
+    def peers(self, seed=0):
+        return [Uniform(self.topology, rank, seed) for rank in range(self.ranks)]
+
+    def handles(self, size=None, dtype=None):
+        like = np.zeros(size or self.dim, dtype or self.like.dtype)
+        return reductions(self.ranks, like, self.events, self.latency)
+
+    def totals(self):
+        return [GlobalSum(handle) for handle in self.handles(self.dim + 1, np.float64)]
+
+    def settle(self):
+        """Let everything under way arrive."""
+        while self.events.step():
+            pass
+
+    def carry_out(self, generators):
+        """All ranks' generators, each until it is over; their results."""
+        results = [None] * len(generators)
+
+        def advance(rank):
+            try:
+                awaited = next(generators[rank])
+            except StopIteration as end:
+                results[rank] = end.value
+                return
+            awaited.then(lambda: advance(rank))
+
+        for rank in range(len(generators)):
+            advance(rank)
+        self.settle()
+        return results
+
+    def step(self, processes, updates):
+        """One step of all ranks, the communication of synchronous ones included."""
+        self.carry_out([p.advancing(u) for p, u in zip(processes, updates)])

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks: rows, options, limits by arithmetic."""
+
+import itertools
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from rows import ROW
+from schema import validate
+
+from partialcoll.tools import skewed
+from partialcoll.tools.cli import main
+
+BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
+
+
+@pytest.fixture
+def run(clean_environment, tmp_path):
+    """Run a benchmark, which starts its own job; its rows."""
+
+    def run_it(*words):
+        path = tmp_path / "rows.json"
+        command = [sys.executable, "-m", "partialcoll", "bench", *words, "--json", str(path)]
+        done = subprocess.run(
+            command, env=clean_environment, capture_output=True, text=True, timeout=170
+        )
+        assert done.returncode == 0, done.stderr
+        run_it.said = done.stderr
+        doc = json.loads(path.read_text())
+        assert doc["schema"] == 1 and doc["command"] == f"bench {words[0]}"
+        validate(doc)
+        return doc["rows"]
+
+    return run_it
+
+
+def test_balanced(run, tmp_path):
+    names = "mpi,full,quorum:0.5,solo,linger=10ms"
+    rows = run(
+        "balanced", "-n", "3", "--sizes", "8,1K", "--iters", "2", "--collectives", names,
+        "--domain", "rank",
+        "--plot", str(tmp_path / "p.png"),
+    )  # fmt: skip
+    expected = itertools.product((8, 1024), ("mpi", "full", "quorum:0.5", "solo,linger=10ms"))
+    assert [(row["bytes"], row["collective"]) for row in rows] == list(expected)
+    for row in rows:
+        assert set(row) == set(ROW) and row["wrong"] == 0 and row["ranks"] == 3
+        assert row["busbw_gbs"] == pytest.approx(row["bandwidth_gbs"] * 4 / 3)
+        assert row["bandwidth_gbs"] == pytest.approx(row["bytes"] / row["latency_us_avg"] / 1e3)
+        assert row["collective"] in ("quorum:0.5", "solo,linger=10ms") or row["active_mean"] == 3
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_skew_with_quorums(run):
+    names = "mpi,quorum:2,first_of:2,last_of:2,full,deadline=100s"
+    rows = run("skew", "-n", "3", "--iters", "3", "--collectives", names, "--domain", "rank")
+    assert [row["collective"] for row in rows] == names.replace("full,", "full;").replace(
+        ",", " "
+    ).replace(";", ",").split()
+    assert all(row["wrong"] == 0 for row in rows)
+    assert rows[1]["active_mean"] >= 2 and rows[4]["active_mean"] == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    (
+        ["balanced", "--sizes", "8:x"],
+        ["balanced", "--sizes", "0"],
+        ["balanced", "--sizes", "-4"],
+        ["balanced", "--sizes", "4T"],
+        ["balanced", "--algorithm", "smoke"],
+        ["balanced", "--iters", "0"],
+        ["balanced", "--domain", "galaxy"],
+        ["skew", "--domain", "node,"],
+        ["idle", "--domain", "auto"],
+        ["gossip", "--bits", "1"],
+        ["gossip", "--sizes", "0"],
+        ["group", "--grid", "2y4"],
+        ["group", "--bandwidth", "1,0,1"],
+        ["group", "--bandwidth", "fast"],
+        ["group", "--keys", "moving"],
+        ["quantize", "--bits", "8,17"],
+        ["quantize", "--bits", "1"],
+        ["quantize", "--sizes", "0"],
+        ["skew", "--collectives", "mpi,quorum:0"],
+        ["skew", "--collectives", "mpi,solo,speed=3"],
+    ),
+)
+def test_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", *words])
+    assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    (
+        (["--json", "/nowhere/rows.json"], "--json: expected a file that can be written"),
+        (["--json", "/"], "--json: expected a file that can be written"),
+        (["--plot", "/nowhere/p.png"], "--plot: expected a file that can be written"),
+        (["--plot", "p.doc"], "--plot: expected a name that ends in .png, .pdf or .svg"),
+        (["-n", "10000000"], "-n: expected 1 to"),
+        (["--mpiexec-args", "'a"], "--mpiexec-args: expected words as for a shell"),
+        (["--warmup", "-1"], "--warmup: expected a whole number of at least 0, got -1"),
+        (["--frobnicate"], "--frobnicate"),
+        (["--json"], "--json"),
+        (["surplus"], "surplus"),
+    ),
+)
+def test_refused_before_a_job_is_started(words, said, capsys, monkeypatch):
+    """In one sentence that names the option, after the way to the help."""
+    monkeypatch.setattr("partialcoll.tools.launcher.relaunch", None)
+    monkeypatch.setattr("partialcoll.tools.launcher.in_job", lambda: False)
+    with pytest.raises(SystemExit) as refused:
+        main(["bench", "skew", *words])
+    assert refused.value.code == 2
+    usage, sentence = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: partialcoll") and said in sentence
+
+
+def test_pictures_without_matplotlib(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit):
+        main(["bench", "skew", "--plot", "p.png"])
+    assert "--plot: pictures need matplotlib: pip install" in capsys.readouterr().err
+
+
+def test_limits():
+    """Against the mean over all draws, worked out one by one."""
+    ranks, skew = 7, 100.0
+
+    def wait(starter):
+        return sum((starter - r) * skew for r in range(starter)) / ranks
+
+    def mean(values):
+        values = list(values)
+        return sum(values) / len(values)
+
+    sets = list(itertools.combinations(range(ranks), 3))
+    expected = {
+        "mpi": wait(6),
+        "full": wait(6),
+        "majority": mean(wait(r) for r in range(ranks)),
+        "quorum:1": wait(0),
+        "quorum:4": wait(3),
+        "quorum:0.5": wait(math.ceil(3.5) - 1),
+        "quorum:1.0": wait(6),
+        "first_of:3": mean(wait(min(s)) for s in sets),
+        "last_of:3": mean(wait(max(s)) for s in sets),
+    }
+    for name, value in expected.items():
+        assert skewed.limit_us(name, ranks, skew) == pytest.approx(value), name
+    assert skewed.limit_us("solo", ranks, skew) is None
+    assert skewed.limit_us("full,deadline=1s", ranks, skew) is None
+
+
+def test_tune(run, tmp_path):
+    """All algorithms, 2 ranks and all; the table is one that auto takes."""
+    path = tmp_path / "new" / "tune.txt"
+    rows = run("tune", "-n", "3", "--sizes", "1K,64K", "--iters", "2", "--output", str(path))
+    expected = itertools.product(
+        (2, 3), (1024, 65536), ("recdbl", "rabenseifner", "ring", "native")
+    )
+    assert [(row["ranks"], row["bytes"], row["algorithm"]) for row in rows] == list(expected)
+    assert all(set(row) == set(ROW) and row["wrong"] == 0 for row in rows)
+    lines = [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
+    assert ["2", "0", "recdbl"] in lines and ["3", "0", "recdbl"] in lines
+
+
+def test_a_rank_that_fails_ends_the_job(clean_environment):
+    """Only rank 0 finds out; the others wait for it."""
+    words = ["bench", "tune", "-n", "3", "--sizes", "8", "--iters", "1", "--output", "none"]
+    done = subprocess.run(
+        [sys.executable, "-m", "partialcoll", *words],
+        env=clean_environment, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode != 0 and "rank 0: bench tune: there is nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("algorithm", ("recdbl", "rabenseifner", "ring", "native"))
+def test_balanced_says_its_algorithm(run, algorithm):
+    rows = run(
+        "balanced", "-n", "2", "--sizes", "4K", "--iters", "1", "--algorithm", algorithm,
+        "--domain", "rank",
+    )  # fmt: skip
+    assert [row["algorithm"] for row in rows] == ["native", algorithm]
+    assert [row["domain"] for row in rows] == ["-", "rank"]
+
+
+def domains_of(rows, said, collective):
+    """Of the rows of a collective that was asked for on both planes: what each is, once; where
+    there is none in shared memory, that is said."""
+    domains = [row["domain"] for row in rows if row["collective"] == collective]
+    assert domains == (["rank"] if 'domain "node" comes to "rank"' in said else ["node", "rank"])
+    return domains
+
+
+def test_both_planes(run, tmp_path):
+    """By default, each row by what its handle is."""
+    picture = tmp_path / "p.png"
+    words = ("-n", "2", "--iters", "2", "--collectives", "mpi,full", "--plot", str(picture))
+    rows = run("skew", "--skew-ms", "0.1", *words)
+    domains = domains_of(rows, run.said, "full")
+    assert [row["domain"] for row in rows] == ["-", *domains]
+    assert all(row["wrong"] == 0 and row["speedup_vs_mpi"] for row in rows)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    rows = run("balanced", "--sizes", "8,1K", *words)
+    assert [row["domain"] for row in rows] == ["-", *domains] * 2
+    assert run.said.count("comes to") == (len(domains) == 1)
+    rows = run("balanced", "--sizes", "8", "-n", "2", "--algorithm", "native")
+    assert domains_of(rows, run.said, "full") == ["rank"]
+
+
+def test_idle(run, tmp_path):
+    picture = tmp_path / "p.png"
+    rows = run("idle", "-n", "2", "--seconds", "0.05", "--plot", str(picture))
+    expected = {"state", "domain", "ranks", "cpu_percent_per_rank"}
+    assert all(set(row) == expected and row["ranks"] == 2 for row in rows)
+    domains = ["rank"] if "comes to" in run.said else ["node", "rank"]
+    states = itertools.product(domains, ("idle", "waiting"))
+    assert [(row["domain"], row["state"]) for row in rows] == list(states)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_zero_copy(run):
+    """Every element is checked where it lies; mpi has no such way and stays as it is."""
+    rows = run(
+        "balanced", "-n", "3", "--sizes", "8,4K", "--iters", "1", "--zero-copy", "--domain", "rank",
+        "--collectives", "mpi,full,solo",
+    )  # fmt: skip
+    names = ["mpi", "full (zero copy)", "solo (zero copy)"]
+    assert [row["collective"] for row in rows] == 2 * names
+    assert all(set(row) == set(ROW) and row["wrong"] == 0 for row in rows)
+
+
+def test_gloo_without_torch(clean_environment):
+    """Says what is missing, and does not start a job."""
+    script = BENCH / "run.py"
+    hide = f"import sys; sys.modules['torch'] = None; sys.argv = ['{script}', 'gloo']"
+    code = f"{hide}; import runpy; runpy.run_path('{script}', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and "pip install torch" in done.stderr, done.stderr
+
+
+def test_overhead(run, tmp_path):
+    rows = run("overhead", "--iters", "3", "--plot", str(tmp_path / "p.png"))
+    assert [set(row) for row in rows] == [{"call", "us"}] * 5
+    us = {row["call"]: row["us"] for row in rows}
+    assert all(us[name] > 0 for name in us if name != "added by Python")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ranks", ("1", "2"))
+def test_quantize(run, tmp_path, ranks):
+    """Errors are those that the bits allow, ratios those of the format."""
+    rows = run(
+        "quantize", "-n", ranks, "--sizes", "4,20K", "--bits", "4,8,13", "--rotate", "--iters", "2",
+        "--plot", str(tmp_path / "p.png"),
+    )  # fmt: skip
+    coded = itertools.product(
+        ("lattice", "lattice, rotated"), (4, 8, 13), ("encode", "decode", "decode+average")
+    )
+    expected = [("memcpy", 32, "copy"), *coded]
+    for size, part in ((4, rows[: len(expected)]), (20 << 10, rows[len(expected) :])):
+        assert [(r["codec"], r["bits"], r["direction"]) for r in part] == expected
+        for row in part:
+            fields = ["codec", "bits", "direction", "bytes", "gbs", "max_error", "ratio"]
+            assert list(row) == fields and row["bytes"] == size and row["gbs"] > 0
+            if row["codec"] == "lattice":
+                step = 2 * 0.01 / (2 ** row["bits"] - 1)
+                half = 2 if row["direction"] == "decode+average" else 1
+                assert row["max_error"] <= 0.51 * step / half + 4e-6
+            if row["codec"] != "memcpy" and size > 4:
+                assert row["ratio"] == pytest.approx(row["bits"] / 32, abs=0.01)
+    assert all(row["max_error"] == 0 and row["ratio"] == 1 for row in rows[:: len(expected)])
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ranks", ["2", "3"])
+def test_gossip(run, tmp_path, ranks):
+    plot = tmp_path / "gossip.png"
+    words = ["gossip", "-n", ranks, "--sizes", "4,300K", "--bits", "8", "--iters", "2"]
+    rows = run(*words, "--plot", str(plot))
+    ops = ["memcpy", "sendrecv", "publish", "read", "average", "collect", "push", "drain"]
+    assert [row["op"] for row in rows] == 4 * ops
+    assert {(row["codec"], row["bytes"]) for row in rows} == {
+        (codec, size) for codec in (None, 8) for size in (4, 300 << 10)
+    }
+    for row in rows:
+        assert row["peers"] == int(ranks) - 1 and row["gbs"] > 0 and row["latency_us"] > 0
+        assert row["sum_error"] < 1e-6
+    assert plot.stat().st_size > 5000
+
+
+def test_gossip_alone(capfd):
+    """One rank has nobody to average with."""
+    with pytest.raises(SystemExit) as refused:
+        main(["bench", "gossip", "-n", "1"])
+    assert refused.value.code == 2
+    assert "at least 2 ranks" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("bandwidth", ("equal", "measured", "1,2,1,0.5"))
+def test_group(run, clean_environment, tmp_path, bandwidth):
+    """A turn is exact on a full grid and not meant to be on others; every element is checked."""
+    clean_environment["PARTIALCOLL_TIMEOUT"] = "240"  # nobody is passed over for being slow
+    plot = tmp_path / "group.png"
+    words = ["group", "-n", "4", "--sizes", "4,100K", "--grid", "2x2,4,3x2", "--iters", "2"]
+    rows = run(*words, "--bandwidth", bandwidth, "--plot", str(plot))
+    kinds = [
+        ("mpi", None),
+        ("full", None),
+        ("group", "2x2"),
+        ("group, one round", "2x2"),
+        ("group", "4"),
+        ("group", "3x2"),
+        ("group, one round", "3x2"),
+    ]
+    assert [(row["method"], row["grid"]) for row in rows] == 2 * kinds
+    for row in rows:
+        assert row["ranks"] == 4 and row["wrong"] == 0 and row["seconds"] > 0
+        assert row["bytes"] in (4, 100 << 10) and row["error"] < 1e-5
+        assert not row["void_rounds"]
+        full = row["grid"] in (None, "2x2", "4") and "one round" not in row["method"]
+        assert row["exact"] == full
+        assert row["rounds"] == (2 if row["method"] == "group" and "x" in row["grid"] else 1)
+        if full:
+            share = 2 * 3 / 4 if row["grid"] != "2x2" else 2.0
+            bus = row["bytes"] * share / row["seconds"] / 1e9
+            assert row["busbw_gbs"] == pytest.approx(bus)
+    assert plot.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    (
+        (["--bandwidth", "1,2"], "expected 4 numbers"),
+        (["--grid", "3"], "--grid"),
+    ),
+)
+def test_group_refuses(clean_environment, words, said):
+    """What only the ranks can know."""
+    command = [sys.executable, "-m", "partialcoll", "bench", "group", "-n", "4", *words]
+    done = subprocess.run(
+        command, env=clean_environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode != 0 and said in done.stderr
+
+
+def test_uneven_prediction():
+    """Against the linear program, solved by HiGHS."""
+    scipy = pytest.importorskip("scipy.optimize")
+    import partialcoll as pc
+
+    sys.path.insert(0, str(BENCH))
+    try:
+        from lib.hosts import bits_per_second
+        from paper import uneven
+    finally:
+        sys.path.remove(str(BENCH))
+    for text in ("1gbit,1gbit,1gbit,100mbit", "5mbit,4mbit,3mbit", "1gbit,1gbit,1gbit,1gbit"):
+        rates = [bits_per_second(rate) for rate in text.split(",")]
+        m = len(rates)
+        # min t with 8 (1 + (m-2) w_i) <= t b_i, for one byte, in nanoseconds and gigabits
+        bounds = [
+            [*(8 * (m - 2) * (i == j) for j in range(m)), -b / 1e9] for i, b in enumerate(rates)
+        ]
+        found = scipy.linprog(
+            [0] * m + [1], bounds, [-8] * m, [[1] * m + [0]], [1], bounds=[(0, None)] * (m + 1)
+        )
+        got = uneven.predicted(pc.bandwidth_shares(rates), rates, 1)
+        assert got == pytest.approx(found.fun / 1e9, rel=1e-6)
+    with pytest.raises(Exception, match="expected rates such as"):
+        bits_per_second("fast")
+
+
+def test_hivemind_refuses():
+    """An interpreter that is none, before anything is started."""
+    words = [sys.executable, str(BENCH / "run.py"), "hivemind", "--hivemind", "/nowhere/python"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "expected a Python interpreter" in done.stderr

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``partialcoll sim gossip``: rows, what the methods are there for, bad parameters."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from partialcoll.tools.cli import main
+from partialcoll.tools.cli.sim import METHODS, commands
+from partialcoll.tools.sim import gossip
+from partialcoll.tools.sim.buffers import buffers
+from partialcoll.tools.sim.events import Events, latencies
+from partialcoll.topology import Topology
+
+pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+
+FIELDS = {"method", "topology", "ranks", "rate", "communications", "consensus", "loss", "time"}
+FIELDS |= {"seed", "steps", "task"}
+
+
+def simulate(*words):
+    """How each run ended."""
+    command = commands.get_command(None, "gossip")
+    options = SimpleNamespace(**command.make_context("gossip", ["--samples", "1", *words]).params)
+    return gossip.last(gossip.run(options))
+
+
+def by(rows, *keys):
+    return {tuple(row[key] for key in keys) if len(keys) > 1 else row[keys[0]]: row for row in rows}
+
+
+def test_the_command(tmp_path):
+    path, picture = tmp_path / "rows.json", tmp_path / "p.png"
+    words = ["--ranks", "8", "--topology", "ring,random_regular:4,seed=1", "--time", "20"]
+    words += ["--methods", ",".join(METHODS), "--task", "logistic", "--samples", "4"]
+    command = ["sim", "gossip", "--json", str(path), "--plot", str(picture), *words]
+    assert main(command) == 0
+    doc = json.loads(path.read_text())
+    assert doc["schema"] == 1 and doc["command"] == "sim gossip" and doc["env"]["ranks"] == 8
+    rows = doc["rows"]
+    assert len(rows) == 2 * len(METHODS) * 5
+    for row in rows:
+        assert set(row) >= FIELDS
+        assert row["excess"] >= -1e-12 and row["consensus"] >= 0
+    assert [row["time"] for row in rows[:5]] == [0, 5, 10, 15, 20]
+    ends = by(gossip.last(rows), "method", "topology")
+    assert all(row["excess"] < 0.8 * rows[0]["excess"] for row in ends.values())
+    assert ends["dpsgd", "random_regular:4,seed=1"]["communications"] == pytest.approx(
+        4 * ends["dpsgd", "random_regular:4,seed=1"]["steps"], rel=0.1
+    )
+    assert ends["allreduce", "ring"]["consensus"] < 1e-12
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_seeds():
+    words = ["--ranks", "6", "--time", "15", "--task", "quadratic", "--step-times", "exponential"]
+    words += ["--methods", "a2cid2,swarm,sgp"]
+    assert simulate(*words, "--seed", "3") == simulate(*words, "--seed", "3")
+    two = simulate(*words, "--seed", "3", "--seeds", "2")
+    assert [row["seed"] for row in two] == [3, 3, 3, 4, 4, 4]
+    assert two[:3] == simulate(*words, "--seed", "3") and two[3:] != two[:3]
+
+
+def test_a2cid2_on_a_ring():
+    """At least 1.5 times fewer communications than without acceleration, for the same consensus
+    distance, under the noise of gradients; no difference on the complete graph."""
+    words = ["--ranks", "64", "--task", "quadratic", "--time", "120"]
+    accelerated = simulate(*words, "--methods", "a2cid2", "--rate", "1", "--seeds", "2")
+    baseline = simulate(*words, "--methods", "baseline", "--rate", "1.5", "--seeds", "2")
+    mean = lambda rows, key: np.mean([row[key] for row in rows])  # noqa: E731
+    assert mean(baseline, "communications") > 1.45 * mean(accelerated, "communications")
+    assert mean(accelerated, "consensus") < mean(baseline, "consensus")
+    ends = by(simulate(*words, "--topology", "complete", "--methods", "a2cid2,baseline"), "method")
+    assert ends["a2cid2"]["consensus"] == pytest.approx(ends["baseline"]["consensus"], rel=0.1)
+
+
+def test_a2cid2_agrees_faster():
+    """Nothing but consensus: after as many communications it is an order of magnitude ahead."""
+    ends = by(simulate("--ranks", "64", "--time", "250", "--methods", "a2cid2,baseline"), "method")
+    assert ends["a2cid2"]["communications"] == pytest.approx(
+        ends["baseline"]["communications"], rel=0.02
+    )
+    assert ends["a2cid2"]["consensus"] < 0.1 * ends["baseline"]["consensus"]
+
+
+GOSSIP = "adpsgd,a2cid2,swarm,swarm-registers,sgp"
+
+
+@pytest.mark.parametrize("slow", (10, 100))
+def test_one_slow_rank(slow):
+    """It costs the others nothing, and everybody all of its factor where all wait."""
+    words = ["--ranks", "16", "--topology", "exponential", "--time", "200", "--task", "quadratic"]
+    words += ["--methods", GOSSIP + ",allreduce,dpsgd", "--latency", "0.001"]
+    ends = by(simulate(*words, "--slow", str(slow)), "method")
+    even = by(simulate(*words), "method")
+    for method in GOSSIP.split(","):
+        assert ends[method]["steps"] >= 0.9 * even[method]["steps"]
+        assert ends[method]["steps_slow"] <= 200 / slow + 1
+        # The slow rank's data weigh less, which is why it is not the same optimum.
+        assert ends[method]["excess"] < 1.5 * even[method]["excess"] + 0.05
+    assert ends["allreduce"]["steps"] <= 200 / slow + 1
+    assert ends["dpsgd"]["steps"] <= 200 / slow + 16
+
+
+def test_eight_bits():
+    """Swarm with 8 bits per parameter ends within a hundredth of the loss without a codec."""
+    words = ["--ranks", "16", "--topology", "exponential", "--time", "200", "--methods", "swarm"]
+    words += ["--task", "quadratic", "--dim", "64"]
+    (exact,), (coarse,) = simulate(*words), simulate(*words, "--codec-bits", "8")
+    assert coarse["loss"] == pytest.approx(exact["loss"], rel=0.01)
+    assert coarse["loss"] != exact["loss"] and coarse["codec_bits"] == 8
+
+
+def test_a_register_is_never_newer_than_its_latency():
+    events = Events()
+    a, b = buffers(np.zeros(1), Topology.make("complete", 2), events, lambda: 1.0)
+    assert b.publish(np.array([1.0])) == 1
+    events.run(0.5)
+    b.publish(np.array([2.0]))
+    seen = []
+    for now in (1.0, 1.4, 1.5):
+        events.run(now)
+        seen.append((a.read(1)[0][0], a.read(1)[1]))
+    assert seen == [(1, 1), (1, 1), (2, 2)]
+
+
+def test_messages_and_deltas_come_late_and_once():
+    events = Events()
+    a, b = buffers(np.zeros(2), Topology.make("complete", 2), events, lambda: 1.0, queue_slots=2)
+    b.publish(np.zeros(2))
+    events.run(1.0)
+    x, m = np.array([4.0, 8.0]), np.zeros(2)
+    assert a.average(x, 1, momentum=m, ratio=3.0) and a.average(x, 1)
+    assert not a.average(x, 1)  # two lie there
+    np.testing.assert_array_equal(x, [1, 2])
+    np.testing.assert_array_equal(m, [-6, -12])
+    y = np.zeros(2)
+    assert b.collect(y) == 0
+    np.testing.assert_array_equal(b.on_the_way(), [3, 6])
+    assert a.push(1, x) and a.push(1, 2 * x) and not a.push(1, x)
+    assert b.drain() == [] and a.peek(1) is None
+    events.run(2.0)
+    np.testing.assert_array_equal(b.pending(), [3, 6])
+    assert (b.collect(y), b.collect(y)) == (2, 0)
+    np.testing.assert_array_equal(y, [3, 6])
+    message, source = a.peek(1)
+    assert source == 0 and list(message) == [2, 4]
+    assert [(s, list(v)) for s, v in b.drain()] == [(0, [1, 2]), (0, [2, 4])]
+    assert b.drain() == [] and a.push(1, x)
+    assert (a.stats.skipped, a.stats.queue_full) == (1, 1)
+
+
+def test_latencies():
+    draw = latencies(0.5, 1)
+    drawn = [draw() for _ in range(4000)]
+    assert np.mean(drawn) == pytest.approx(0.5, rel=0.05) and min(drawn) > 0
+    assert latencies(0, 1)() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    (
+        (["--topology", "moebius"], "topology: expected one of ring"),
+        (["--methods", "adpsgd,magic"], "expected a2cid2, .*; got 'magic'"),
+        (["--rate", "0"], "expected numbers above 0, got 0"),
+        (["--rate=-1"], "expected numbers above 0, got -1"),
+        (["--task", "chess"], "expected consensus or quadratic or logistic, got 'chess'"),
+        (["--pairing", "tinder"], "expected random or bipartite or hops or available"),
+        (["--ranks", "0"], "whole number above 0"),
+        (["--seeds", "0"], "whole number above 0"),
+        (["--slow", "fast"], "at least 0"),
+    ),
+)
+def test_refused_by_the_parser(words, complaint, capsys):
+    with pytest.raises(SystemExit):
+        main(["sim", "gossip", *words])
+    text = " ".join(capsys.readouterr().err.split())
+    assert re.search(complaint, text), text
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    (
+        (["--topology", "hypercube", "--ranks", "6"], "hypercube expected a power of two"),
+        (["--topology", "torus:3x3", "--ranks", "8"], "torus"),
+        (["--ranks", "70000"], "--ranks: expected 1 to 65536"),
+        (["--pairing", "bipartite", "--topology", "complete"], "expected a bipartite one"),
+        (["--pairing", "hops", "--topology", "ring"], "edges of 2"),
+        (["--codec-bits", "40", "--methods", "swarm"], "bits: expected a whole number of 2 to 16"),
+        (["--json", "/nowhere/rows.json"], "--json: "),
+    ),
+)
+def test_refused_before_it_runs(words, complaint, capsys):
+    with pytest.raises(SystemExit) as refused:
+        main(["sim", "gossip", *words])
+    assert refused.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ranks", ("1", "2", "3"))
+def test_few_ranks(ranks):
+    rows = simulate("--ranks", ranks, "--methods", ",".join(METHODS), "--time", "10")
+    assert len(rows) == len(METHODS)
+    assert all(np.isfinite(row["consensus"]) for row in rows)
+
+
+@pytest.mark.mpi
+def test_inside_a_job(comm, capsys):
+    """One rank simulates and prints, not all."""
+    words = ["--ranks", "4", "--methods", "adpsgd", "--time", "3"]
+    assert main(["sim", "gossip", *words]) == 0
+    assert bool(capsys.readouterr().out) == (comm.rank == 0)
