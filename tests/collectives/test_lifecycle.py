@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making, sharing and freeing handles; communicators; threads; what stays usable."""
 
-import ctypes
 import gc
 import pickle
 import threading
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -297,32 +295,6 @@ def test_the_agent_spins_no_longer_than_its_handle(comm):
                 break
             assert time.monotonic() < limit, "the agent still burns a core"
         h.Free()
-
-
-def test_open_mpi_yields_as_before(comm):
-    """Our tests keep the core and leave Open MPI's switch alone (transport/mpi/completion.h)."""
-    name = "opal_progress_yield_when_idle"
-    try:
-        flag = ctypes.c_bool.in_dll(ctypes.CDLL(loaded("libopen-pal.so")), name)
-    except (StopIteration, ValueError):
-        pytest.skip("this MPI has no such switch")
-    assert lib.pcoll_quiet() == 0  # nobody tests
-    before = flag.value
-    kind = {"quorum": "full", "domain": "rank", "progress": "spin"}
-    h = pc.Allreduce_init(comm, np.ones(4), np.empty(4), **kind)
-    one_round(h)
-    limit = time.monotonic() + 60
-    while comm.rank == 0 and flag.value:  # until the agent is seen inside a test
-        assert time.monotonic() < limit
-    h.Free()
-    assert lib.pcoll_quiet() == 0
-    assert flag.value == before
-
-
-def loaded(library):
-    """Path of a library that this process has loaded."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return next(line.split()[-1] for line in lines if f"/{library}" in line)
 
 
 def test_statistics_and_looks(comm):

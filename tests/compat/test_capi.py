@@ -7,6 +7,8 @@ import sys
 import c_users
 import pytest
 
+from partialcoll.tools import launcher
+
 
 def config(*words):
     command = [sys.executable, "-m", "partialcoll", "config", *words]
@@ -69,6 +71,16 @@ def test_set_reduction(reduction, clean_environment, tmp_path, ranks):
 def test_dropin_below_the_interposer(dropin, clean_environment, tmp_path):
     """Both libraries in one process, each with its own core."""
     done = c_users.run([dropin], clean_environment, tmp_path, preload=True)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+def test_tests_keep_the_core(clean_environment, tmp_path):
+    """Open MPI's switch is off in each of our tests, and as before after them."""
+    if launcher.flavor() != "openmpi":
+        pytest.skip("this MPI has no such switch")
+    program = compile_program("core_kept", tmp_path)
+    settings = {"PARTIALCOLL_DOMAIN": "rank", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    done = c_users.run([program], clean_environment, tmp_path, settings=settings)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Open MPI's switch is found once, by its name; see mpi_test.h. */
+/* Open MPI's switch is found once, by its name; see completion.h. */
 #include "transport/mpi/completion.h"
 
 #include <dlfcn.h>
