@@ -110,8 +110,8 @@ static int create(struct communicator *c, const void *comm,
     int local = g && m && spent ? prepare(c, options, m)
                                 : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
     if (g)
-        g->base = object_init(&gossip_object);
-    int rc = join_others(c, comm, local, options, m, g ? &g->base : NULL);
+        g->object = object_init(&gossip_object);
+    int rc = join_others(c, comm, local, options, m, g ? &g->object : NULL);
     if (rc != PCOLL_OK) {
         if (m)
             gossip_memory_free(&m);
@@ -119,15 +119,11 @@ static int create(struct communicator *c, const void *comm,
         free(g);
         return rc;
     }
-    g->entry = (struct process_entry){.begin_end = gossip_begin_end,
-                                      .end = gossip_end,
-                                      .slot = g->base.slot,
-                                      .progress = options->progress};
-    g->communicator = c;
+    user_object_init(&g->base, &gossip_kind);
     g->memory = m;
     g->spent = spent;
     g->max_uncollected = options->max_uncollected;
-    process_add(&g->entry);
+    user_object_made(&g->base, c, &g->object, options->progress);
     *gossip = g;
     return PCOLL_OK;
 }
@@ -136,10 +132,6 @@ int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
                         pcoll_gossip **gossip)
 {
     struct communicator *c;
-    if (process_forked())
-        return fail(PCOLL_ESTATE, "gossip buffers cannot be made in a forked process");
-    int rc = mpi_check_comm(comm);
-    if (rc == PCOLL_OK)
-        rc = process_context(comm, &c);
+    int rc = user_object_admit(&gossip_kind, comm, &c);
     return rc == PCOLL_OK ? create(c, comm, options, gossip) : rc;
 }

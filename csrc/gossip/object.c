@@ -9,33 +9,16 @@
 #include "gossip/queue.h"
 #include "gossip/register.h"
 
-#include "base/check.h"
-
-int gossip_enter(pcoll_gossip *g)
-{
-    if (process_forked())
-        return fail(PCOLL_ESTATE, "this process was forked from the one that made the "
-                                  "gossip buffer: it works in that one only");
-    if (atomic_exchange(&g->busy, true))
-        return fail(PCOLL_ESTATE, "the gossip buffer is in use by another thread");
-    if (g->memory)
-        return PCOLL_OK;
-    return gossip_leave(g, fail(PCOLL_ESTATE, "the gossip buffer has been freed"));
-}
-
-int gossip_leave(pcoll_gossip *g, int rc)
-{
-    CHECK(atomic_load(&g->busy));
-    atomic_store(&g->busy, false);
-    return rc;
-}
+/* Begin and end a call, as in user_object.h. */
 
 static int enter_open(pcoll_gossip *g)
 {
-    int rc = gossip_enter(g);
-    if (rc != PCOLL_OK || !g->closing)
-        return rc;
-    return gossip_leave(g, fail(PCOLL_ESTATE, "the gossip buffer is being freed"));
+    return user_object_enter_open(&g->base);
+}
+
+static int gossip_leave(pcoll_gossip *g, int rc)
+{
+    return user_object_leave(&g->base, rc);
 }
 
 static int enter_with(pcoll_gossip *g, uint32_t peer)
@@ -186,7 +169,7 @@ int pcoll_gossip_board_count(pcoll_gossip *g, int64_t delta, int64_t *before)
 
 int pcoll_gossip_get_stats(pcoll_gossip *g, pcoll_gossip_stats *stats)
 {
-    int rc = gossip_enter(g);
+    int rc = user_object_enter(&g->base);
     if (rc != PCOLL_OK)
         return rc;
     *stats = g->memory->stats;
@@ -195,7 +178,7 @@ int pcoll_gossip_get_stats(pcoll_gossip *g, pcoll_gossip_stats *stats)
 
 int pcoll_gossip_bytes(pcoll_gossip *g, uint64_t *bytes)
 {
-    int rc = gossip_enter(g);
+    int rc = user_object_enter(&g->base);
     if (rc != PCOLL_OK)
         return rc;
     *bytes = g->memory->layout.bytes;

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 
-void group_tell_bandwidth(struct pcoll_group *g, double bandwidth)
+void group_tell_bandwidth(struct group *g, double bandwidth)
 {
     CHECK(bandwidth >= 0);
     double told = bandwidth < (double)FLT_MAX ? bandwidth : (double)FLT_MAX;
@@ -18,7 +18,7 @@ void group_tell_bandwidth(struct pcoll_group *g, double bandwidth)
 }
 
 /* What all the others together have fetched from this rank, bytes per second. */
-static double uploaded(const struct pcoll_group *g)
+static double uploaded(const struct group *g)
 {
     const struct group_members *group = &g->now.data.group;
     double rate = 0;
@@ -32,7 +32,7 @@ static double uploaded(const struct pcoll_group *g)
 
 /* Its link takes in what it has taken in, and gives out what all the others together
  * have fetched; the smaller of the two counts (appendix G). */
-void group_measure_bandwidth(struct pcoll_group *g)
+void group_measure_bandwidth(struct group *g)
 {
     struct bandwidth *b = &g->bandwidth;
     CHECK(g->phase == PHASE_ROUND && b->measured >= 0);

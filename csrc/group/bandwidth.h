@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-struct pcoll_group;
+struct group;
 
 enum { KIB = 1024 };
 
@@ -16,8 +16,8 @@ struct bandwidth {
 };
 
 /* Driver: what the others are told from the next matchmaking on. */
-void group_tell_bandwidth(struct pcoll_group *g, double bandwidth);
+void group_tell_bandwidth(struct group *g, double bandwidth);
 /* A round is over. */
-void group_measure_bandwidth(struct pcoll_group *g);
+void group_measure_bandwidth(struct group *g);
 
 #endif

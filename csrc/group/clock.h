@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-struct pcoll_group;
+struct group;
 
 struct group_clock {
     int64_t time;   /* ns, on this clock: of when the rank was driven last, … */
@@ -15,7 +15,7 @@ struct group_clock {
 };
 
 /* Before anything is done: how late is it? */
-void group_poll_clock(struct pcoll_group *g);
+void group_poll_clock(struct group *g);
 
 /* The process's time, which goes on while this one stands still. */
 static inline int64_t clock_of_process(const struct group_clock *c)

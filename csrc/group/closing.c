@@ -11,7 +11,7 @@
 
 static const int64_t again_after = 1000000; /* ns */
 
-static int add_up(struct pcoll_group *g)
+static int add_up(struct group *g)
 {
     struct drain *d = &g->drain;
     d->counts[0] = g->wire.sent;
@@ -25,7 +25,7 @@ static int add_up(struct pcoll_group *g)
 
 int group_begin_close(struct object *p)
 {
-    struct pcoll_group *g = group_of(p);
+    struct group *g = group_of(p);
     CHECK(g->queued && g->phase == PHASE_AWAY);
     g->drain.before[0] = UINT64_MAX;
     return add_up(g);
@@ -37,21 +37,20 @@ static bool is_drained(const struct drain *d)
            d->before[1] == d->counts[1];
 }
 
-static int finish(struct pcoll_group *g)
+static int finish(struct group *g)
 {
-    CHECK(!atomic_load(&g->shared.closed) && g->window);
+    CHECK(g->window);
     window_spend(g->communicator, g->window, &g->spent);
     g->drain.agreeing = false;
-    atomic_store(&g->shared.closed, true);
     return communicator_closed(g->communicator, &g->base);
 }
 
-int group_drain(struct pcoll_group *g)
+int group_drain(struct group *g)
 {
     struct drain *d = &g->drain;
     CHECK(g->queued);
     int rc = group_flush_match(g);
-    if (rc != PCOLL_OK || atomic_load(&g->shared.closed))
+    if (rc != PCOLL_OK || atomic_load(&g->base.closed))
         return rc;
     if ((rc = group_refuse(g)) != PCOLL_OK) /* lists that cross with its leaving */
         return rc;

@@ -9,7 +9,7 @@
 #include "base/random.h"
 #include "transport/mpi/window.h"
 #include "transport/mpi/mpi_transport.h"
-#include "group/group.h"
+#include "group/object.h"
 
 enum field {
     FIELD_COUNT,
@@ -65,7 +65,7 @@ static int compare(struct communicator *c, int local, const pcoll_group_options 
 }
 
 /* Everybody's cell; no two are the same. On all ranks with the same outcome. */
-static int take_cells(struct communicator *c, struct pcoll_group *g)
+static int take_cells(struct communicator *c, struct group *g)
 {
     uint64_t cells = grid_cells(&g->grid), ranks = c->transport->size;
     g->cell = g->options.cell < 0 ? c->transport->rank : (uint64_t)g->options.cell;
@@ -87,7 +87,7 @@ static int take_cells(struct communicator *c, struct pcoll_group *g)
 }
 
 /* Collective. A window that some could not make stays lost with those who could. */
-static int open_window(struct communicator *c, const void *comm, struct pcoll_group *g)
+static int open_window(struct communicator *c, const void *comm, struct group *g)
 {
     communicator_end_leftovers(c);
     int rc = window_mpi_create(comm, g->place.bytes, &g->window);
@@ -97,7 +97,7 @@ static int open_window(struct communicator *c, const void *comm, struct pcoll_gr
 }
 
 static int join_others(struct communicator *c, const void *comm, int local,
-                       const pcoll_group_options *options, struct pcoll_group *g)
+                       const pcoll_group_options *options, struct group *g)
 {
     agree_settle(c);
     int rc = compare(c, local, options);
@@ -109,13 +109,11 @@ static int join_others(struct communicator *c, const void *comm, int local,
 }
 
 /* Everything is there: the agent may begin. */
-static void set_off(struct communicator *c, struct pcoll_group *g)
+static void set_off(struct communicator *c, pcoll_group *p)
 {
-    g->entry = (struct process_entry){.begin_end = group_begin_end,
-                                      .end = group_end,
-                                      .slot = g->base.slot,
-                                      .progress = g->options.progress};
-    process_add(&g->entry);
+    struct group *g = &p->group;
+    user_object_init(&p->base, &group_kind);
+    user_object_made(&p->base, c, &g->base, g->options.progress);
     progress_lock(c->progress);
     g->driven = true;
     progress_unlock(c->progress);
@@ -125,9 +123,10 @@ static void set_off(struct communicator *c, struct pcoll_group *g)
 static int create(struct communicator *c, const void *comm,
                   const pcoll_group_options *options, pcoll_group **group)
 {
-    struct pcoll_group *g = calloc(1, sizeof *g), none = {.communicator = c};
+    pcoll_group *p = calloc(1, sizeof *p);
+    struct group none = {.communicator = c}, *g = p ? &p->group : &none;
     int local = PCOLL_OK;
-    if (g) {
+    if (p) {
         g->communicator = c;
         g->options = *options;
         local = group_prepare(g, c->transport->rank, c->transport->size);
@@ -135,13 +134,13 @@ static int create(struct communicator *c, const void *comm,
             local = process_start_agent(c, options->progress, true);
     } else
         local = fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
-    int rc = join_others(c, comm, local, options, g ? g : &none);
+    int rc = join_others(c, comm, local, options, g);
     if (rc == PCOLL_OK) {
-        set_off(c, g);
-        *group = g;
-    } else if (g) {
+        set_off(c, p);
+        *group = p;
+    } else if (p) {
         group_dispose(g);
-        free(g);
+        free(p);
     }
     return rc;
 }
@@ -150,11 +149,6 @@ int pcoll_group_create(const void *comm, const pcoll_group_options *options,
                        pcoll_group **group)
 {
     struct communicator *c;
-    if (process_forked())
-        return fail(PCOLL_ESTATE,
-                    "grouped allreduces cannot be made in a forked process");
-    int rc = mpi_check_comm(comm);
-    if (rc == PCOLL_OK)
-        rc = process_context(comm, &c);
+    int rc = user_object_admit(&group_kind, comm, &c);
     return rc == PCOLL_OK ? create(c, comm, options, group) : rc;
 }

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 
-static int learn(struct pcoll_group *g, enum decision decision)
+static int learn(struct group *g, enum decision decision)
 {
     struct running *now = &g->now;
     const struct group_members *group = &now->data.group;
@@ -24,7 +24,7 @@ static int learn(struct pcoll_group *g, enum decision decision)
     return rc;
 }
 
-int group_on_abort(struct pcoll_group *g, struct group_name name)
+int group_on_abort(struct group *g, struct group_name name)
 {
     CHECK(name.leader == g->window->rank);
     if (g->phase != PHASE_ROUND || !group_same(g->now.name, name))
@@ -32,7 +32,7 @@ int group_on_abort(struct pcoll_group *g, struct group_name name)
     return learn(g, DECISION_ABORT);
 }
 
-int group_vote(struct pcoll_group *g, enum decision_vote vote)
+int group_vote(struct group *g, enum decision_vote vote)
 {
     struct running *now = &g->now;
     enum decision decision;
@@ -46,14 +46,14 @@ int group_vote(struct pcoll_group *g, enum decision_vote vote)
     return learn(g, decision == DECISION_COMMIT ? decision : DECISION_ABORT);
 }
 
-int group_abort(struct pcoll_group *g)
+int group_abort(struct group *g)
 {
     CHECK(g->now.decision == DECISION_PENDING);
     int rc = group_vote(g, VOTE_ABORT);
     return rc == PCOLL_OK && !g->now.marked ? learn(g, DECISION_ABORT) : rc;
 }
 
-int group_on_vote(struct pcoll_group *g, uint32_t source, struct group_name name,
+int group_on_vote(struct group *g, uint32_t source, struct group_name name,
                   enum decision_vote vote, uint32_t members)
 {
     CHECK(name.leader == g->window->rank && vote != VOTE_OPEN);
@@ -69,7 +69,7 @@ int group_on_vote(struct pcoll_group *g, uint32_t source, struct group_name name
     return group_send_decision(g, source, name, decision);
 }
 
-static int refuse_one(struct pcoll_group *g, struct group_name name)
+static int refuse_one(struct group *g, struct group_name name)
 {
     enum decision decision;
     int rc = remote_vote(g, name, VOTE_ABORT, UINT32_MAX, &decision);
@@ -80,7 +80,7 @@ static int refuse_one(struct pcoll_group *g, struct group_name name)
     return group_send_decision(g, name.leader, name, decision);
 }
 
-int group_refuse(struct pcoll_group *g)
+int group_refuse(struct group *g)
 {
     struct match_refusal refused;
     int rc = PCOLL_OK;

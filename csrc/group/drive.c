@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 
-static enum phase after_idle(const struct pcoll_group *g)
+static enum phase after_idle(const struct group *g)
 {
     if (group_leaves(g))
         return PHASE_AWAY;
@@ -16,7 +16,7 @@ static enum phase after_idle(const struct pcoll_group *g)
 }
 
 /* One step of whichever phase it is; *next: the one that follows. */
-static int step(struct pcoll_group *g, enum phase *next)
+static int step(struct group *g, enum phase *next)
 {
     *next = g->phase;
     switch (g->phase) {
@@ -36,7 +36,7 @@ static int step(struct pcoll_group *g, enum phase *next)
     return PCOLL_OK;
 }
 
-static int enter(struct pcoll_group *g, enum phase next)
+static int enter(struct group *g, enum phase next)
 {
     g->phase = next;
     switch (next) {
@@ -55,7 +55,7 @@ static int enter(struct pcoll_group *g, enum phase next)
 }
 
 /* *more: in another phase or round than before. */
-static int go_on(struct pcoll_group *g, bool *more)
+static int go_on(struct group *g, bool *more)
 {
     enum phase next;
     uint64_t round = g->round;
@@ -68,7 +68,7 @@ static int go_on(struct pcoll_group *g, bool *more)
     return rc == PCOLL_OK ? group_flush_match(g) : rc;
 }
 
-static int64_t next_alarm(struct pcoll_group *g)
+static int64_t next_alarm(struct group *g)
 {
     if (g->phase == PHASE_ROUND || g->now.data.abandoned)
         return group_round_alarm(g);
@@ -79,7 +79,7 @@ static int64_t next_alarm(struct pcoll_group *g)
 }
 
 /* Away, and nothing of it left: it may close when all are. */
-static int settle(struct pcoll_group *g)
+static int settle(struct group *g)
 {
     bool ended;
     if (g->phase != PHASE_AWAY || !g->shared.closing || g->queued)
@@ -91,7 +91,7 @@ static int settle(struct pcoll_group *g)
     return communicator_close(g->communicator, &g->base);
 }
 
-int group_drive(struct pcoll_group *g)
+int group_drive(struct group *g)
 {
     bool more;
     int rc = PCOLL_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A grouped allreduce on one rank: the object that the agent drives. It brings together
+ * A grouped allreduce on one rank, as the agent drives it. It brings together
  * what each knows one thing: grid.h (with whom), membership.h (who is there),
  * matchmaking.h (who is together), round.h (the data), decision.h (does it count).
  *
@@ -17,13 +17,12 @@
  *   AWAY      left
  *
  * From the bottom to the top: clock, wire; remote, members, bandwidth; inquiry,
- * matching, rejoin, running; closing; drive; on_message. The bytes are round.h's, and
- * what the application calls is in object.c, create.c and end.c.
+ * matching, rejoin, running; closing; drive; on_message. The bytes are round.h's. What
+ * the application has and calls is above all these: object.h.
  */
 #ifndef PCOLL_GROUP_GROUP_H
 #define PCOLL_GROUP_GROUP_H
 
-#include "runtime/process.h"
 #include "runtime/spent_window.h"
 #include "protocol/group/grid.h"
 #include "protocol/group/matchmaking.h"
@@ -56,9 +55,8 @@ struct shared {
     _Atomic uint64_t started, finished;
     uint64_t consumed;   /* driver: deposits that a round has taken */
     uint64_t last_index; /* driver: the last round with a deposit of this rank, + 1 */
-    _Atomic bool wants_away; /* the last that leave or rejoin said */
-    bool closing;            /* asked for */
-    _Atomic bool closed;
+    _Atomic bool wants_away;      /* the last that leave or rejoin said */
+    bool closing;                 /* asked for */
     _Atomic uint64_t shown_round; /* for the application */
     pthread_mutex_t mutex;        /* of what follows */
     struct pcoll_group_round outcome;
@@ -67,9 +65,8 @@ struct shared {
     pcoll_group_stats stats;
 };
 
-struct pcoll_group {
-    struct process_entry entry; /* first: found again from it */
-    struct object base;         /* found again from it */
+struct group {
+    struct object base; /* first: found again from it */
     struct communicator *communicator;
     pcoll_group_options options;
     struct place place;
@@ -98,60 +95,49 @@ struct pcoll_group {
     struct drain drain;
     struct shared shared;
     bool driven, queued; /* made altogether; may close */
-
-    bool waiting; /* the application has started and not yet waited */
-    _Atomic bool busy;
 };
 
 /* The driver's part (on_message.c). */
 extern const struct object_ops group_object;
 
 /* drive.c: go on as far as that is possible. */
-int group_drive(struct pcoll_group *g);
+int group_drive(struct group *g);
 /* closing.c: the same for one that closes. */
-int group_drain(struct pcoll_group *g);
+int group_drain(struct group *g);
 /* When its turn has come. */
 int group_begin_close(struct object *p);
 
-/* For one thread at a time: PCOLL_ESTATE if another is inside, or it is freed. */
-int group_enter(struct pcoll_group *g);
-int group_leave_call(struct pcoll_group *g, int rc);
-
-/* At MPI_Finalize. */
-void group_begin_end(struct process_entry *entry);
-void group_end(struct process_entry *entry);
 /* make.c. The options are there: check them, make everything but what needs the
  * window; then the window is there. */
-int group_prepare(struct pcoll_group *g, uint32_t rank, uint32_t ranks);
-int group_attach(struct pcoll_group *g);
+int group_prepare(struct group *g, uint32_t rank, uint32_t ranks);
+int group_attach(struct group *g);
 /* All but the window. */
-void group_dispose(struct pcoll_group *g);
+void group_dispose(struct group *g);
 
-static inline struct pcoll_group *group_of(struct object *p)
+static inline struct group *group_of(struct object *p)
 {
-    return (struct pcoll_group *)(void *)((char *)p -
-                                          offsetof(struct pcoll_group, base));
+    return (struct group *)p;
 }
 
-static inline int64_t group_timeout_ns(const struct pcoll_group *g)
+static inline int64_t group_timeout_ns(const struct group *g)
 {
     return g->options.timeout_us * 1000;
 }
 
-static inline bool group_was_started(const struct pcoll_group *g)
+static inline bool group_was_started(const struct group *g)
 {
     return atomic_load(&g->shared.started) > g->shared.consumed;
 }
 
 /* What it has started it finishes first, unless it is freed. */
-static inline bool group_leaves(const struct pcoll_group *g)
+static inline bool group_leaves(const struct group *g)
 {
     return g->shared.closing ||
            (atomic_load(&g->shared.wants_away) && !group_was_started(g));
 }
 
 /* The line that it is on in this round. */
-static inline uint64_t group_own_line(const struct pcoll_group *g)
+static inline uint64_t group_own_line(const struct group *g)
 {
     return grid_line(&g->grid, g->cell, grid_axis(&g->grid, g->round));
 }

@@ -6,7 +6,7 @@
 
 enum { FIRST_PAUSE_NS = 200000, LAST_PAUSE_NS = 20000000 };
 
-void inquiry_begin(struct pcoll_group *g, int64_t time)
+void inquiry_begin(struct group *g, int64_t time)
 {
     CHECK(g->phase == PHASE_MATCHING);
     g->inquiry = (struct inquiry){.time = time,
@@ -15,7 +15,7 @@ void inquiry_begin(struct pcoll_group *g, int64_t time)
                                   .entries = g->inquiry.entries};
 }
 
-static struct directory_key own_key(const struct pcoll_group *g)
+static struct directory_key own_key(const struct group *g)
 {
     return (struct directory_key){g->round, group_own_line(g)};
 }
@@ -36,7 +36,7 @@ static void counted(struct inquiry *i, uint32_t count)
 }
 
 /* Those who have declared themselves and then left are not waited for. */
-static void drop_those_who_left(struct pcoll_group *g)
+static void drop_those_who_left(struct group *g)
 {
     struct inquiry *i = &g->inquiry;
     uint32_t kept = 0;
@@ -49,7 +49,7 @@ static void drop_those_who_left(struct pcoll_group *g)
     i->found = kept;
 }
 
-static void found_all(struct pcoll_group *g)
+static void found_all(struct group *g)
 {
     drop_those_who_left(g);
     int64_t now = g->clock.time;
@@ -66,7 +66,7 @@ static void found_all(struct pcoll_group *g)
 
 /* The stages. */
 
-static int declare(struct pcoll_group *g)
+static int declare(struct group *g)
 {
     struct directory_key key = own_key(g);
     bool answered;
@@ -77,7 +77,7 @@ static int declare(struct pcoll_group *g)
     return rc;
 }
 
-static int count(struct pcoll_group *g)
+static int count(struct group *g)
 {
     uint32_t more = !g->inquiry.counted_self, all;
     bool answered;
@@ -88,7 +88,7 @@ static int count(struct pcoll_group *g)
     return rc;
 }
 
-static int query(struct pcoll_group *g)
+static int query(struct group *g)
 {
     struct directory_key key = own_key(g);
     struct inquiry *i = &g->inquiry;
@@ -101,13 +101,13 @@ static int query(struct pcoll_group *g)
     return rc;
 }
 
-static bool is_due(const struct pcoll_group *g)
+static bool is_due(const struct group *g)
 {
     return g->phase == PHASE_MATCHING && !g->inquiry.waits &&
            match_state(&g->match) != MATCH_FORMED && g->clock.time >= g->inquiry.at;
 }
 
-int inquiry_go_on(struct pcoll_group *g)
+int inquiry_go_on(struct group *g)
 {
     int rc = PCOLL_OK;
     CHECK(g->phase == PHASE_MATCHING);
@@ -127,7 +127,7 @@ int inquiry_go_on(struct pcoll_group *g)
     return rc;
 }
 
-int64_t inquiry_alarm(const struct pcoll_group *g)
+int64_t inquiry_alarm(const struct group *g)
 {
     CHECK(!g->inquiry.waits || g->dynamic);
     return g->inquiry.waits ? INT64_MAX : g->inquiry.at;
@@ -135,12 +135,12 @@ int64_t inquiry_alarm(const struct pcoll_group *g)
 
 /* Answers from another node; those to an earlier round are too late. */
 
-static bool is_awaited(const struct pcoll_group *g, const struct control *c)
+static bool is_awaited(const struct group *g, const struct control *c)
 {
     return g->phase == PHASE_MATCHING && c->round == g->round;
 }
 
-void inquiry_on_counted(struct pcoll_group *g, const struct control *c)
+void inquiry_on_counted(struct group *g, const struct control *c)
 {
     if (!is_awaited(g, c))
         return;
@@ -151,7 +151,7 @@ void inquiry_on_counted(struct pcoll_group *g, const struct control *c)
         declared(&g->inquiry);
 }
 
-void inquiry_on_found(struct pcoll_group *g, const struct control *c)
+void inquiry_on_found(struct group *g, const struct control *c)
 {
     struct inquiry *i = &g->inquiry;
     if (!is_awaited(g, c))

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct pcoll_group;
+struct group;
 struct control;
 
 /* Declare, count, query; count, query; … */
@@ -27,13 +27,13 @@ struct inquiry {
 };
 
 /* Matching begins, with this priority. */
-void inquiry_begin(struct pcoll_group *g, int64_t time);
+void inquiry_begin(struct group *g, int64_t time);
 /* What is due of it. */
-int inquiry_go_on(struct pcoll_group *g);
+int inquiry_go_on(struct group *g);
 /* When to go on without being told, or INT64_MAX. */
-int64_t inquiry_alarm(const struct pcoll_group *g);
+int64_t inquiry_alarm(const struct group *g);
 /* Answers of a directory on another node: it has declared, or counted; has found. */
-void inquiry_on_counted(struct pcoll_group *g, const struct control *c);
-void inquiry_on_found(struct pcoll_group *g, const struct control *c);
+void inquiry_on_counted(struct group *g, const struct control *c);
+void inquiry_on_found(struct group *g, const struct control *c);
 
 #endif

@@ -47,7 +47,7 @@ static int check(const pcoll_group_options *o)
     return PCOLL_OK;
 }
 
-static int lay_out(struct pcoll_group *g, uint32_t ranks)
+static int lay_out(struct group *g, uint32_t ranks)
 {
     pcoll_group_options *o = &g->options;
     int rc = PCOLL_OK;
@@ -67,7 +67,7 @@ static int lay_out(struct pcoll_group *g, uint32_t ranks)
 }
 
 /* No group is larger than the longest side, nor than all. */
-static uint32_t max_members(const struct pcoll_group *g, uint32_t ranks)
+static uint32_t max_members(const struct group *g, uint32_t ranks)
 {
     uint32_t most = 1;
     for (uint32_t i = 0; i < g->grid.axes; i++)
@@ -76,7 +76,7 @@ static uint32_t max_members(const struct pcoll_group *g, uint32_t ranks)
     return most < ranks ? most : ranks;
 }
 
-static int allocate(struct pcoll_group *g, uint32_t ranks)
+static int allocate(struct group *g, uint32_t ranks)
 {
     uint32_t most = max_members(g, ranks);
     g->matching.line = calloc(ranks, sizeof *g->matching.line);
@@ -107,7 +107,7 @@ static int64_t answer_timeout(const pcoll_group_options *o)
     return by_timeout < by_window ? by_timeout : by_window;
 }
 
-int group_prepare(struct pcoll_group *g, uint32_t rank, uint32_t ranks)
+int group_prepare(struct group *g, uint32_t rank, uint32_t ranks)
 {
     CHECK(rank < ranks && g->communicator);
     g->base = object_init(&group_object);
@@ -128,7 +128,7 @@ int group_prepare(struct pcoll_group *g, uint32_t rank, uint32_t ranks)
     return rc;
 }
 
-int group_attach(struct pcoll_group *g)
+int group_attach(struct group *g)
 {
     struct round *r = &g->now.data;
     CHECK(g->window && g->window->size == g->membership.ranks);
@@ -143,9 +143,9 @@ int group_attach(struct pcoll_group *g)
     return rc == PCOLL_OK ? round_init(r) : rc;
 }
 
-void group_dispose(struct pcoll_group *g)
+void group_dispose(struct group *g)
 {
-    CHECK(!g->driven || atomic_load(&g->shared.closed));
+    CHECK(!g->driven || atomic_load(&g->base.closed));
     round_destroy(&g->now.data);
     match_destroy(&g->match);
     membership_destroy(&g->membership);

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 
-uint32_t group_live_on_line(struct pcoll_group *g)
+uint32_t group_live_on_line(struct group *g)
 {
     uint32_t axis = grid_axis(&g->grid, g->round), count = 0;
     uint64_t line = group_own_line(g);
@@ -27,7 +27,7 @@ static int64_t wall_clock(void)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-static void offer_line(struct pcoll_group *g)
+static void offer_line(struct group *g)
 {
     struct matching *m = &g->matching;
     uint32_t count = group_live_on_line(g);
@@ -37,12 +37,12 @@ static void offer_line(struct pcoll_group *g)
     match_expect(&g->match, g->clock.time, count);
 }
 
-static bool is_alone(const struct pcoll_group *g)
+static bool is_alone(const struct group *g)
 {
     return membership_count(&g->membership, g->round) == 1;
 }
 
-int group_begin_matching(struct pcoll_group *g)
+int group_begin_matching(struct group *g)
 {
     struct matching *m = &g->matching;
     CHECK(g->phase == PHASE_MATCHING &&
@@ -70,7 +70,7 @@ int group_begin_matching(struct pcoll_group *g)
 }
 
 /* Others are waited for now than before. */
-static void offer_changed(struct pcoll_group *g)
+static void offer_changed(struct group *g)
 {
     bool changed = g->matching.members_changed;
     g->matching.members_changed = false;
@@ -84,7 +84,7 @@ static void offer_changed(struct pcoll_group *g)
 
 /* Somebody does not come. If the application waits, he is to go on without his; if not,
  * to answer, or he would be taken for silent when the window ends. */
-static int nudge(struct pcoll_group *g)
+static int nudge(struct group *g)
 {
     struct matching *m = &g->matching;
     int64_t limit = g->options.timeout_us < g->options.window_us ? g->options.timeout_us
@@ -111,7 +111,7 @@ static int nudge(struct pcoll_group *g)
 /* What it comes to. */
 
 /* The word of a group is open before anybody is sent its list. */
-static int open_decision(struct pcoll_group *g)
+static int open_decision(struct group *g)
 {
     const struct match_list *list = match_list(&g->match);
     if (match_state(&g->match) != MATCH_FORMED || list->leader != g->window->rank ||
@@ -122,7 +122,7 @@ static int open_decision(struct pcoll_group *g)
     return vote_open(g->window, g->place.decisions_at, list->seq);
 }
 
-int group_flush_match(struct pcoll_group *g)
+int group_flush_match(struct group *g)
 {
     struct match_message m;
     int rc = open_decision(g);
@@ -134,13 +134,13 @@ int group_flush_match(struct pcoll_group *g)
 
 /* Those for whom the leader has waited in vain, and who have sent nothing either: who
  * is only late finds another group. */
-static bool is_silent(const struct pcoll_group *g, uint32_t rank)
+static bool is_silent(const struct group *g, uint32_t rank)
 {
     int64_t last = g->wire.received_at[rank];
     return g->clock.time - last > group_timeout_ns(g) || last < g->matching.began;
 }
 
-static int suspect_absent(struct pcoll_group *g)
+static int suspect_absent(struct group *g)
 {
     const struct match_list *list = match_list(&g->match);
     const uint32_t *line = g->matching.line;
@@ -156,7 +156,7 @@ static int suspect_absent(struct pcoll_group *g)
     return rc;
 }
 
-static int take_list(struct pcoll_group *g)
+static int take_list(struct group *g)
 {
     int rc = group_flush_match(g);
     if (rc == PCOLL_OK && match_list(&g->match)->leader == g->window->rank)
@@ -165,7 +165,7 @@ static int take_list(struct pcoll_group *g)
 }
 
 /* Others are further: on to their round. */
-static int catch_up(struct pcoll_group *g)
+static int catch_up(struct group *g)
 {
     uint64_t ahead = match_ahead(&g->match);
     CHECK(ahead > g->round);
@@ -175,7 +175,7 @@ static int catch_up(struct pcoll_group *g)
     return group_announce_join(g);
 }
 
-static int go_on(struct pcoll_group *g, enum phase *next)
+static int go_on(struct group *g, enum phase *next)
 {
     match_tick(&g->match, g->clock.time);
     int rc = inquiry_go_on(g);
@@ -200,7 +200,7 @@ static int go_on(struct pcoll_group *g, enum phase *next)
 
 /* It is on its leader's list already, or about to be: it gives that a moment, since the
  * round of a list with a member that is gone is void. */
-static bool waits_for_list(struct pcoll_group *g, bool goes)
+static bool waits_for_list(struct group *g, bool goes)
 {
     int64_t *until = &g->matching.stay_until;
     bool stays = goes && match_bound(&g->match) && (!*until || g->clock.time < *until);
@@ -211,7 +211,7 @@ static bool waits_for_list(struct pcoll_group *g, bool goes)
     return stays;
 }
 
-int group_go_on_matching(struct pcoll_group *g, enum phase *next)
+int group_go_on_matching(struct group *g, enum phase *next)
 {
     CHECK(g->phase == PHASE_MATCHING);
     bool goes = group_leaves(g) || g->rejoin.suspected;
@@ -224,7 +224,7 @@ int group_go_on_matching(struct pcoll_group *g, enum phase *next)
     return PCOLL_OK;
 }
 
-int64_t group_matching_alarm(const struct pcoll_group *g)
+int64_t group_matching_alarm(const struct group *g)
 {
     const struct matching *m = &g->matching;
     CHECK(g->phase == PHASE_MATCHING);

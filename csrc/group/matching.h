@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct pcoll_group;
+struct group;
 enum phase;
 
 struct matching {
@@ -25,13 +25,13 @@ struct matching {
     uint32_t opened;    /* the last own group with a word */
 };
 
-int group_begin_matching(struct pcoll_group *g);
+int group_begin_matching(struct group *g);
 /* *next: the phase that follows, or this one. */
-int group_go_on_matching(struct pcoll_group *g, enum phase *next);
-int64_t group_matching_alarm(const struct pcoll_group *g);
+int group_go_on_matching(struct group *g, enum phase *next);
+int64_t group_matching_alarm(const struct group *g);
 /* Send what matchmaking has to say; the word of an own group is opened before. */
-int group_flush_match(struct pcoll_group *g);
+int group_flush_match(struct group *g);
 /* The ranks of the own line that are live, this one among them, into matching.line. */
-uint32_t group_live_on_line(struct pcoll_group *g);
+uint32_t group_live_on_line(struct group *g);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-void group_membership_changed(struct pcoll_group *g, uint32_t rank)
+void group_membership_changed(struct group *g, uint32_t rank)
 {
     CHECK(rank < g->membership.ranks && rank != g->window->rank);
     if (membership_takes_part(&g->membership, rank, g->round))
@@ -14,7 +14,7 @@ void group_membership_changed(struct pcoll_group *g, uint32_t rank)
     g->matching.members_changed = true;
 }
 
-int group_suspect(struct pcoll_group *g, uint32_t rank)
+int group_suspect(struct group *g, uint32_t rank)
 {
     CHECK(rank != g->window->rank);
     uint32_t returns = g->membership.entries[rank].returns;

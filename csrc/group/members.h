@@ -6,11 +6,11 @@
 
 #include <stdint.h>
 
-struct pcoll_group;
+struct group;
 
 /* The membership of a rank has changed. */
-void group_membership_changed(struct pcoll_group *g, uint32_t rank);
+void group_membership_changed(struct group *g, uint32_t rank);
 /* It is silent; all are told. */
-int group_suspect(struct pcoll_group *g, uint32_t rank);
+int group_suspect(struct group *g, uint32_t rank);
 
 #endif

@@ -1,85 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Using a grouped allreduce. */
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "group/group.h"
+#include "group/object.h"
 
 #include "base/check.h"
 
-int group_enter(struct pcoll_group *g)
+static int enter_open(pcoll_group *p)
 {
-    if (process_forked())
-        return fail(PCOLL_ESTATE, "this process was forked from the one that made the "
-                                  "grouped allreduce: it works in that one only");
-    if (atomic_exchange(&g->busy, true))
-        return fail(PCOLL_ESTATE, "the grouped allreduce is in use by another thread");
-    if (g->window)
-        return PCOLL_OK;
-    return group_leave_call(g,
-                            fail(PCOLL_ESTATE, "the grouped allreduce has been freed"));
-}
-
-int group_leave_call(struct pcoll_group *g, int rc)
-{
-    CHECK(atomic_load(&g->busy));
-    atomic_store(&g->busy, false);
-    return rc;
-}
-
-static int enter_open(struct pcoll_group *g)
-{
-    int rc = group_enter(g);
+    int rc = user_object_enter_open(&p->base);
     if (rc != PCOLL_OK)
         return rc;
-    rc = g->shared.closing ? fail(PCOLL_ESTATE, "the grouped allreduce is being freed")
-                           : communicator_check(g->communicator);
-    return rc == PCOLL_OK ? rc : group_leave_call(g, rc);
+    rc = communicator_check(p->base.communicator);
+    return rc == PCOLL_OK ? rc : group_leave_call(p, rc);
 }
 
-int pcoll_group_start(pcoll_group *g, const void *send)
+int pcoll_group_start(pcoll_group *p, const void *send)
 {
-    int rc = enter_open(g);
+    struct group *g = &p->group;
+    int rc = enter_open(p);
     if (rc != PCOLL_OK)
         return rc;
-    if (g->waiting)
+    if (p->waiting)
         return group_leave_call(
-            g, fail(PCOLL_ESTATE, "started already: wait for the round first"));
+            p, fail(PCOLL_ESTATE, "started already: wait for the round first"));
     if (atomic_load(&g->shared.wants_away))
         return group_leave_call(
-            g, fail(PCOLL_ESTATE, "this rank has left the groups: rejoin first"));
+            p, fail(PCOLL_ESTATE, "this rank has left the groups: rejoin first"));
     char *input = g->window->memory + g->place.input_at;
     if (send != input)
         memcpy(input, send, g->place.count * g->place.element);
-    g->waiting = true;
+    p->waiting = true;
     atomic_fetch_add(&g->shared.started, 1);
     communicator_notify(g->communicator, &g->base);
-    return group_leave_call(g, PCOLL_OK);
+    return group_leave_call(p, PCOLL_OK);
 }
 
 static bool round_is_over(void *arg)
 {
-    struct pcoll_group *g = arg;
+    struct group *g = arg;
     return atomic_load(&g->shared.finished) >= atomic_load(&g->shared.started) ||
            atomic_load(&g->communicator->failure);
 }
 
-int pcoll_group_wait(pcoll_group *g, int64_t timeout_us, void *receive,
+int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
                      pcoll_group_round *round)
 {
-    int rc = enter_open(g);
+    struct group *g = &p->group;
+    int rc = enter_open(p);
     if (rc != PCOLL_OK)
         return rc;
-    if (!g->waiting)
+    if (!p->waiting)
         return group_leave_call(
-            g, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
+            p, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
     rc = progress_wait(g->communicator->progress, round_is_over, g, timeout_us);
     if (rc == PCOLL_OK)
         rc = communicator_check(g->communicator);
     if (rc != PCOLL_OK)
-        return group_leave_call(g, rc);
+        return group_leave_call(p, rc);
     CHECK(atomic_load(&g->shared.finished) == atomic_load(&g->shared.started));
     pthread_mutex_lock(&g->shared.mutex);
     *round = g->shared.outcome;
@@ -88,15 +67,16 @@ int pcoll_group_wait(pcoll_group *g, int64_t timeout_us, void *receive,
         round->is_void ? g->window->memory + g->place.input_at : g->now.data.landing;
     if (receive != from)
         memcpy(receive, from, g->place.count * g->place.element);
-    g->waiting = false;
-    return group_leave_call(g, PCOLL_OK);
+    p->waiting = false;
+    return group_leave_call(p, PCOLL_OK);
 }
 
 /* The end of a wait, whose round is over for this caller: another thread that looks at
  * something must not make it fail. */
-int pcoll_group_members(pcoll_group *g, uint32_t *ranks, double *shares)
+int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
 {
-    if (!g->window)
+    struct group *g = &p->group;
+    if (p->base.ended)
         return fail(PCOLL_ESTATE, "the grouped allreduce has been freed");
     pthread_mutex_lock(&g->shared.mutex);
     memcpy(ranks, g->shared.outcome_ranks, g->shared.outcome.members * sizeof *ranks);
@@ -107,29 +87,31 @@ int pcoll_group_members(pcoll_group *g, uint32_t *ranks, double *shares)
 }
 
 /* The driver sees to it; of several wishes in a row it need not see all. */
-static int set_away(struct pcoll_group *g, bool away)
+static int set_away(pcoll_group *p, bool away)
 {
-    int rc = enter_open(g);
+    struct group *g = &p->group;
+    int rc = enter_open(p);
     if (rc != PCOLL_OK)
         return rc;
     if (atomic_exchange(&g->shared.wants_away, away) != away)
         communicator_notify(g->communicator, &g->base);
-    return group_leave_call(g, PCOLL_OK);
+    return group_leave_call(p, PCOLL_OK);
 }
 
-int pcoll_group_leave(pcoll_group *g)
+int pcoll_group_leave(pcoll_group *p)
 {
-    return set_away(g, true);
+    return set_away(p, true);
 }
 
-int pcoll_group_rejoin(pcoll_group *g)
+int pcoll_group_rejoin(pcoll_group *p)
 {
-    return set_away(g, false);
+    return set_away(p, false);
 }
 
-int pcoll_group_look(pcoll_group *g, uint64_t *round, int32_t *away, uint8_t *statuses)
+int pcoll_group_look(pcoll_group *p, uint64_t *round, int32_t *away, uint8_t *statuses)
 {
-    int rc = group_enter(g);
+    struct group *g = &p->group;
+    int rc = group_enter(p);
     if (rc != PCOLL_OK)
         return rc;
     *round = atomic_load(&g->shared.shown_round);
@@ -140,38 +122,41 @@ int pcoll_group_look(pcoll_group *g, uint64_t *round, int32_t *away, uint8_t *st
     if (atomic_load(&g->shared.wants_away)) /* the driver may not have come to it yet */
         statuses[g->window->rank] = MEMBER_AWAY;
     progress_unlock(g->communicator->progress);
-    return group_leave_call(g, rc);
+    return group_leave_call(p, rc);
 }
 
-int pcoll_group_set_bandwidth(pcoll_group *g, double bandwidth)
+int pcoll_group_set_bandwidth(pcoll_group *p, double bandwidth)
 {
-    int rc = enter_open(g);
+    struct group *g = &p->group;
+    int rc = enter_open(p);
     if (rc != PCOLL_OK)
         return rc;
     if (!(bandwidth > 0) || !isfinite(bandwidth))
-        return group_leave_call(g, fail(PCOLL_EINVAL,
+        return group_leave_call(p, fail(PCOLL_EINVAL,
                                         "bandwidth: expected a number above 0, got %g",
                                         bandwidth));
     progress_lock(g->communicator->progress);
     group_tell_bandwidth(g, bandwidth);
     progress_unlock(g->communicator->progress);
-    return group_leave_call(g, PCOLL_OK);
+    return group_leave_call(p, PCOLL_OK);
 }
 
-int pcoll_group_get_stats(pcoll_group *g, pcoll_group_stats *stats)
+int pcoll_group_get_stats(pcoll_group *p, pcoll_group_stats *stats)
 {
-    int rc = group_enter(g);
+    struct group *g = &p->group;
+    int rc = group_enter(p);
     if (rc != PCOLL_OK)
         return rc;
     pthread_mutex_lock(&g->shared.mutex);
     *stats = g->shared.stats;
     pthread_mutex_unlock(&g->shared.mutex);
-    return group_leave_call(g, rc);
+    return group_leave_call(p, rc);
 }
 
-int pcoll_group_get_shape(pcoll_group *g, pcoll_group_shape *shape)
+int pcoll_group_get_shape(pcoll_group *p, pcoll_group_shape *shape)
 {
-    int rc = group_enter(g);
+    struct group *g = &p->group;
+    int rc = group_enter(p);
     if (rc != PCOLL_OK)
         return rc;
     *shape = (pcoll_group_shape){
@@ -182,5 +167,5 @@ int pcoll_group_get_shape(pcoll_group *g, pcoll_group_shape *shape)
         .bytes = g->place.bytes + round_bytes(&g->now.data),
     };
     memcpy(shape->side, g->grid.side, g->grid.axes * sizeof *shape->side);
-    return group_leave_call(g, rc);
+    return group_leave_call(p, rc);
 }

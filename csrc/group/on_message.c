@@ -8,8 +8,7 @@
 
 #include <string.h>
 
-static void on_matchmaking(struct pcoll_group *g, uint32_t source,
-                           const struct control *c)
+static void on_matchmaking(struct group *g, uint32_t source, const struct control *c)
 {
     struct match_message m = {
         .peer = source, .kind = c->kind, .part = c->edge, .round = c->round};
@@ -17,7 +16,7 @@ static void on_matchmaking(struct pcoll_group *g, uint32_t source,
     match_on_message(&g->match, g->clock.time, &m);
 }
 
-static void on_notice(struct pcoll_group *g, uint32_t source, const struct control *c,
+static void on_notice(struct group *g, uint32_t source, const struct control *c,
                       uint32_t bits, uint32_t rate)
 {
     group_on_notice(g, source, group_name_of(c->value[0]), bits, rate);
@@ -25,7 +24,7 @@ static void on_notice(struct pcoll_group *g, uint32_t source, const struct contr
 
 /* A leader passes on that a round is aborted: who says so may have refused the list and
  * not know who else is on it. */
-static int on_decision(struct pcoll_group *g, uint32_t source, const struct control *c)
+static int on_decision(struct group *g, uint32_t source, const struct control *c)
 {
     struct group_name name = group_name_of(c->value[0]);
     int rc = PCOLL_OK;
@@ -35,8 +34,7 @@ static int on_decision(struct pcoll_group *g, uint32_t source, const struct cont
     return rc;
 }
 
-static int on_membership(struct pcoll_group *g, uint32_t source,
-                         const struct control *c)
+static int on_membership(struct group *g, uint32_t source, const struct control *c)
 {
     uint32_t rank = (uint32_t)c->value[0], returns = (uint32_t)c->value[2];
     enum member_status status = (enum member_status)c->value[1];
@@ -55,20 +53,20 @@ static int on_membership(struct pcoll_group *g, uint32_t source,
                       (uint64_t[4]){returns});
 }
 
-static void on_join(struct pcoll_group *g, uint32_t source, const struct control *c)
+static void on_join(struct group *g, uint32_t source, const struct control *c)
 {
     if (membership_join(&g->membership, source, (uint32_t)c->value[0], c->round))
         group_membership_changed(g, source);
 }
 
-static int on_nudge(struct pcoll_group *g, uint32_t source, const struct control *c)
+static int on_nudge(struct group *g, uint32_t source, const struct control *c)
 {
     if (c->value[0])
         return group_on_nudge(g, c->round);
     return group_send(g, source, WIRE_NUDGED, 0, g->round, (uint64_t[4]){0});
 }
 
-static int on_group(struct pcoll_group *g, uint32_t source, const struct control *c)
+static int on_group(struct group *g, uint32_t source, const struct control *c)
 {
     switch ((enum wire_kind)c->kind) {
     case WIRE_MATCH:
@@ -119,7 +117,7 @@ static int on_group(struct pcoll_group *g, uint32_t source, const struct control
 
 static int on_message(struct object *p, uint32_t source, const struct control *message)
 {
-    struct pcoll_group *g = group_of(p);
+    struct group *g = group_of(p);
     int rc = PCOLL_OK;
     group_poll_clock(g);
     group_count_received(g, source);

@@ -9,14 +9,14 @@
 
 /* As many in a row as there are axes need a full grid: each multiplies the ranks behind
  * a value by a side, and nobody is behind it twice. */
-static bool was_complete(const struct pcoll_group *g)
+static bool was_complete(const struct group *g)
 {
     const struct round *r = &g->now.data;
     return r->group.members == g->grid.side[grid_axis(&g->grid, g->round)] &&
            r->active == r->group.members;
 }
 
-static void tell_outcome(struct pcoll_group *g, bool counts)
+static void tell_outcome(struct group *g, bool counts)
 {
     const struct round *r = &g->now.data;
     size_t members = counts ? r->group.members : 0;
@@ -43,7 +43,7 @@ static void tell_outcome(struct pcoll_group *g, bool counts)
         progress_wake_waiters(g->communicator->progress);
 }
 
-static void count_round(struct pcoll_group *g, bool counts)
+static void count_round(struct group *g, bool counts)
 {
     bool own = g->now.contribution == CONTRIBUTION_OWN;
     pthread_mutex_lock(&g->shared.mutex);
@@ -55,7 +55,7 @@ static void count_round(struct pcoll_group *g, bool counts)
     pthread_mutex_unlock(&g->shared.mutex);
 }
 
-static void move_cell(struct pcoll_group *g)
+static void move_cell(struct group *g)
 {
     const struct group_members *group = &g->now.data.group;
     uint32_t axis = grid_axis(&g->grid, g->round);
@@ -65,7 +65,7 @@ static void move_cell(struct pcoll_group *g)
     g->cell = grid_move(&g->grid, g->cell, axis, chunk);
 }
 
-int group_finish_round(struct pcoll_group *g)
+int group_finish_round(struct group *g)
 {
     bool counts = g->now.decision == DECISION_COMMIT;
     CHECK(g->now.decision != DECISION_PENDING);

@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "group/group.h"
+#include "group/object.h"
 
 struct text {
     char *at;
@@ -25,7 +25,7 @@ static void add(struct text *t, const char *format, ...)
     t->left -= used;
 }
 
-static void add_members(struct text *t, struct pcoll_group *g, const char *what,
+static void add_members(struct text *t, struct group *g, const char *what,
                         bool (*waits)(const struct round *, uint32_t))
 {
     const struct round *r = &g->now.data;
@@ -37,7 +37,7 @@ static void add_members(struct text *t, struct pcoll_group *g, const char *what,
         }
 }
 
-static void describe_round(struct text *t, struct pcoll_group *g)
+static void describe_round(struct text *t, struct group *g)
 {
     const struct running *now = &g->now;
     add(t, " in a group of %u led by rank %u", now->data.group.members,
@@ -50,7 +50,7 @@ static void describe_round(struct text *t, struct pcoll_group *g)
         add(t, ": done here, the others have not all said so");
 }
 
-static void describe_matching(struct text *t, struct pcoll_group *g)
+static void describe_matching(struct text *t, struct group *g)
 {
     uint32_t line = g->dynamic ? 0 : group_live_on_line(g);
     add(t, " looks for its group");
@@ -66,7 +66,7 @@ static void describe_matching(struct text *t, struct pcoll_group *g)
     }
 }
 
-static void describe(struct text *t, struct pcoll_group *g)
+static void describe(struct text *t, struct group *g)
 {
     add(t, "round %" PRIu64 ":", g->round);
     switch (g->phase) {
@@ -93,9 +93,10 @@ static void describe(struct text *t, struct pcoll_group *g)
         }
 }
 
-int pcoll_group_pending(pcoll_group *g, char *text, uint64_t capacity)
+int pcoll_group_pending(pcoll_group *p, char *text, uint64_t capacity)
 {
-    int rc = group_enter(g);
+    struct group *g = &p->group;
+    int rc = group_enter(p);
     if (rc != PCOLL_OK)
         return rc;
     struct text t = {text, capacity};
@@ -103,5 +104,5 @@ int pcoll_group_pending(pcoll_group *g, char *text, uint64_t capacity)
     if (capacity)
         describe(&t, g);
     progress_unlock(g->communicator->progress);
-    return group_leave_call(g, rc);
+    return group_leave_call(p, rc);
 }

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-int group_leave(struct pcoll_group *g)
+int group_leave(struct group *g)
 {
     uint32_t rank = g->window->rank, returns = g->membership.entries[rank].returns;
     CHECK(g->phase == PHASE_AWAY && !match_bound(&g->match));
@@ -14,7 +14,7 @@ int group_leave(struct pcoll_group *g)
 }
 
 /* Not in a round that it has left: nobody needs to wait for it there. */
-int group_begin_rejoin(struct pcoll_group *g)
+int group_begin_rejoin(struct group *g)
 {
     uint32_t rank = g->window->rank, returns = g->membership.entries[rank].returns + 1;
     if (g->round < match_first(&g->match))
@@ -27,13 +27,13 @@ int group_begin_rejoin(struct pcoll_group *g)
     return group_announce(g, rank, MEMBER_LIVE, returns);
 }
 
-static bool has_answers(const struct pcoll_group *g)
+static bool has_answers(const struct group *g)
 {
     return g->rejoin.answers >= membership_others(&g->membership, g->window->rank) ||
            g->clock.time >= g->rejoin.wait_until;
 }
 
-int group_go_on_rejoin(struct pcoll_group *g, enum phase *next)
+int group_go_on_rejoin(struct group *g, enum phase *next)
 {
     if (!has_answers(g) && !group_leaves(g))
         return PCOLL_OK;
@@ -44,7 +44,7 @@ int group_go_on_rejoin(struct pcoll_group *g, enum phase *next)
 }
 
 /* An answer to an earlier return does not know how far the rounds have got since. */
-void group_on_round(struct pcoll_group *g, uint32_t source, const struct control *c)
+void group_on_round(struct group *g, uint32_t source, const struct control *c)
 {
     struct rejoin *r = &g->rejoin;
     CHECK(source < g->membership.ranks && source != g->window->rank);
@@ -55,7 +55,7 @@ void group_on_round(struct pcoll_group *g, uint32_t source, const struct control
         r->highest = c->round;
 }
 
-uint64_t group_round_to_join(const struct pcoll_group *g)
+uint64_t group_round_to_join(const struct group *g)
 {
     CHECK(g->phase != PHASE_ASKING || g->rejoin.highest >= g->round);
     return g->phase == PHASE_ASKING ? g->rejoin.highest

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct pcoll_group;
+struct group;
 struct control;
 enum phase;
 
@@ -21,13 +21,13 @@ struct rejoin {
     int64_t wait_until; /* … and until when to wait for more */
 };
 
-int group_leave(struct pcoll_group *g);
-int group_begin_rejoin(struct pcoll_group *g);
+int group_leave(struct group *g);
+int group_begin_rejoin(struct group *g);
 /* *next: the phase that follows, or this one. */
-int group_go_on_rejoin(struct pcoll_group *g, enum phase *next);
+int group_go_on_rejoin(struct group *g, enum phase *next);
 /* An answer. */
-void group_on_round(struct pcoll_group *g, uint32_t source, const struct control *c);
+void group_on_round(struct group *g, uint32_t source, const struct control *c);
 /* The round that one that comes back may join, for all that this rank knows. */
-uint64_t group_round_to_join(const struct pcoll_group *g);
+uint64_t group_round_to_join(const struct group *g);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-int remote_vote(struct pcoll_group *g, struct group_name name, enum decision_vote vote,
+int remote_vote(struct group *g, struct group_name name, enum decision_vote vote,
                 uint32_t members, enum decision *decision)
 {
     CHECK(name.leader < g->membership.ranks && vote != VOTE_OPEN);
@@ -18,7 +18,7 @@ int remote_vote(struct pcoll_group *g, struct group_name name, enum decision_vot
                      vote, decision);
 }
 
-int remote_declare(struct pcoll_group *g, const struct directory_key *key, int64_t time,
+int remote_declare(struct group *g, const struct directory_key *key, int64_t time,
                    bool *answered)
 {
     CHECK(key->round == g->round);
@@ -31,8 +31,8 @@ int remote_declare(struct pcoll_group *g, const struct directory_key *key, int64
                              key, time);
 }
 
-int remote_count(struct pcoll_group *g, uint64_t round, uint32_t more,
-                 uint32_t *counted, bool *answered)
+int remote_count(struct group *g, uint64_t round, uint32_t more, uint32_t *counted,
+                 bool *answered)
 {
     CHECK(round == g->round && more <= 1);
     uint32_t counter = directory_counter(round, g->membership.ranks);
@@ -43,7 +43,7 @@ int remote_count(struct pcoll_group *g, uint64_t round, uint32_t more,
                            counted);
 }
 
-int remote_query(struct pcoll_group *g, const struct directory_key *key,
+int remote_query(struct group *g, const struct directory_key *key,
                  struct match_entry *entries, uint32_t *found, bool *answered)
 {
     CHECK(key->round == g->round);
@@ -57,8 +57,7 @@ int remote_query(struct pcoll_group *g, const struct directory_key *key,
 
 /* Here, for those on other nodes. */
 
-static int serve_declare(struct pcoll_group *g, uint32_t source,
-                         const struct control *c)
+static int serve_declare(struct group *g, uint32_t source, const struct control *c)
 {
     struct directory_key key = {c->round, c->value[0]};
     int rc = directory_declare(g->window, g->place.directory_at, g->window->rank,
@@ -68,7 +67,7 @@ static int serve_declare(struct pcoll_group *g, uint32_t source,
                : rc;
 }
 
-static int serve_count(struct pcoll_group *g, uint32_t source, const struct control *c)
+static int serve_count(struct group *g, uint32_t source, const struct control *c)
 {
     uint32_t counted;
     int rc = directory_count(g->window, g->place.directory_at, g->window->rank,
@@ -79,7 +78,7 @@ static int serve_count(struct pcoll_group *g, uint32_t source, const struct cont
 }
 
 /* In as many messages as it takes, two entries in each; one if there are none. */
-static int serve_query(struct pcoll_group *g, uint32_t source, const struct control *c)
+static int serve_query(struct group *g, uint32_t source, const struct control *c)
 {
     struct directory_key key = {c->round, c->value[0]};
     struct match_entry *found = g->remote.served;
@@ -97,7 +96,7 @@ static int serve_query(struct pcoll_group *g, uint32_t source, const struct cont
     return rc;
 }
 
-int remote_serve(struct pcoll_group *g, uint32_t source, const struct control *c)
+int remote_serve(struct group *g, uint32_t source, const struct control *c)
 {
     CHECK(c->kind == WIRE_DECLARE || c->kind == WIRE_COUNT || c->kind == WIRE_QUERY);
     if (c->kind == WIRE_DECLARE)

@@ -20,17 +20,17 @@ struct remote {
 };
 
 /* Vote on a group's word; far: *decision is pending. */
-int remote_vote(struct pcoll_group *g, struct group_name name, enum decision_vote vote,
+int remote_vote(struct group *g, struct group_name name, enum decision_vote vote,
                 uint32_t members, enum decision *decision);
 /* The directory (rendezvous.h). */
-int remote_declare(struct pcoll_group *g, const struct directory_key *key, int64_t time,
+int remote_declare(struct group *g, const struct directory_key *key, int64_t time,
                    bool *answered);
-int remote_count(struct pcoll_group *g, uint64_t round, uint32_t more,
-                 uint32_t *counted, bool *answered);
-int remote_query(struct pcoll_group *g, const struct directory_key *key,
+int remote_count(struct group *g, uint64_t round, uint32_t more, uint32_t *counted,
+                 bool *answered);
+int remote_query(struct group *g, const struct directory_key *key,
                  struct match_entry *entries, uint32_t *found, bool *answered);
 
 /* Another node asks for one of those: WIRE_DECLARE, WIRE_COUNT or WIRE_QUERY. */
-int remote_serve(struct pcoll_group *g, uint32_t source, const struct control *c);
+int remote_serve(struct group *g, uint32_t source, const struct control *c);
 
 #endif

@@ -20,7 +20,7 @@ static bool all_have_bandwidths(const struct match_list *list)
     return true;
 }
 
-static int share_out(struct pcoll_group *g, const struct match_list *list)
+static int share_out(struct group *g, const struct match_list *list)
 {
     struct group_members *group = &g->now.data.group;
     double *bandwidth = g->now.bandwidths;
@@ -34,7 +34,7 @@ static int share_out(struct pcoll_group *g, const struct match_list *list)
     return rc;
 }
 
-static void fill_members(struct pcoll_group *g, const struct match_list *list)
+static void fill_members(struct group *g, const struct match_list *list)
 {
     struct group_members *group = &g->now.data.group;
     CHECK(list->count <= g->now.data.max_members);
@@ -51,7 +51,7 @@ static void fill_members(struct pcoll_group *g, const struct match_list *list)
           group->rank[group->position] == g->window->rank);
 }
 
-static uint32_t member_of(const struct pcoll_group *g, uint32_t rank)
+static uint32_t member_of(const struct group *g, uint32_t rank)
 {
     const struct group_members *group = &g->now.data.group;
     uint32_t i = 0;
@@ -60,7 +60,7 @@ static uint32_t member_of(const struct pcoll_group *g, uint32_t rank)
     return i;
 }
 
-static void apply_notice(struct pcoll_group *g, uint32_t rank)
+static void apply_notice(struct group *g, uint32_t rank)
 {
     const struct notice *n = &g->now.notices[rank];
     struct running *now = &g->now;
@@ -80,7 +80,7 @@ static void apply_notice(struct pcoll_group *g, uint32_t rank)
         now->decision = n->bits & NOTICE_COMMIT ? DECISION_COMMIT : DECISION_ABORT;
 }
 
-int group_begin_round(struct pcoll_group *g)
+int group_begin_round(struct group *g)
 {
     const struct match_list *list = match_list(&g->match);
     struct running *now = &g->now;
@@ -107,7 +107,7 @@ int group_begin_round(struct pcoll_group *g)
     return rc;
 }
 
-void group_on_notice(struct pcoll_group *g, uint32_t source, struct group_name name,
+void group_on_notice(struct group *g, uint32_t source, struct group_name name,
                      uint32_t bits, uint32_t rate)
 {
     CHECK(source < g->membership.ranks);
@@ -121,7 +121,7 @@ void group_on_notice(struct pcoll_group *g, uint32_t source, struct group_name n
 
 int group_notify(void *arg, uint32_t member, int edge)
 {
-    struct pcoll_group *g = arg;
+    struct group *g = arg;
     CHECK(member < g->now.data.group.members && member != g->now.data.group.position);
     uint32_t rank = g->now.data.group.rank[member];
     if (edge == BUTTERFLY_RESULT)
@@ -134,7 +134,7 @@ int group_notify(void *arg, uint32_t member, int edge)
 
 /* What this rank puts in. */
 
-static int contribute(struct pcoll_group *g)
+static int contribute(struct group *g)
 {
     struct running *now = &g->now;
     bool leaves = atomic_load(&g->shared.wants_away) || g->shared.closing;
@@ -152,7 +152,7 @@ static int contribute(struct pcoll_group *g)
     return round_start(&now->data, now->contribution == CONTRIBUTION_OWN);
 }
 
-int group_on_nudge(struct pcoll_group *g, uint64_t round)
+int group_on_nudge(struct group *g, uint64_t round)
 {
     struct running *now = &g->now;
     const struct group_members *group = &now->data.group;
@@ -169,7 +169,7 @@ int group_on_nudge(struct pcoll_group *g, uint64_t round)
     return rc;
 }
 
-static int mark_done(struct pcoll_group *g)
+static int mark_done(struct group *g)
 {
     if (g->now.marked || !round_over(&g->now.data))
         return PCOLL_OK;
@@ -178,7 +178,7 @@ static int mark_done(struct pcoll_group *g)
     return group_vote(g, VOTE_DONE);
 }
 
-static int step(struct pcoll_group *g)
+static int step(struct group *g)
 {
     int rc = contribute(g);
     if (rc == PCOLL_OK)
@@ -190,7 +190,7 @@ static int step(struct pcoll_group *g)
     return rc;
 }
 
-int group_go_on_round(struct pcoll_group *g, enum phase *next)
+int group_go_on_round(struct group *g, enum phase *next)
 {
     bool ended;
     CHECK(g->phase == PHASE_ROUND && match_list(&g->match));
@@ -205,7 +205,7 @@ int group_go_on_round(struct pcoll_group *g, enum phase *next)
     return group_finish_round(g);
 }
 
-int64_t group_round_alarm(struct pcoll_group *g)
+int64_t group_round_alarm(struct group *g)
 {
     struct running *now = &g->now;
     int64_t at = g->phase == PHASE_ROUND

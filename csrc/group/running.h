@@ -43,36 +43,36 @@ struct running {
 };
 
 /* running.c */
-int group_begin_round(struct pcoll_group *g);
+int group_begin_round(struct group *g);
 /* *next: the phase that follows, or this one. */
-int group_go_on_round(struct pcoll_group *g, enum phase *next);
+int group_go_on_round(struct group *g, enum phase *next);
 /* When to go on without being told. */
-int64_t group_round_alarm(struct pcoll_group *g);
-void group_on_notice(struct pcoll_group *g, uint32_t source, struct group_name name,
+int64_t group_round_alarm(struct group *g);
+void group_on_notice(struct group *g, uint32_t source, struct group_name name,
                      uint32_t bits, uint32_t rate);
 /* Somebody waits in that round: do not wait for the application in one before it. */
-int group_on_nudge(struct pcoll_group *g, uint64_t round);
-notice_fn group_notify; /* of a struct pcoll_group */
+int group_on_nudge(struct group *g, uint64_t round);
+notice_fn group_notify; /* of a struct group */
 
 /* decide.c */
-int group_vote(struct pcoll_group *g, enum decision_vote vote);
+int group_vote(struct group *g, enum decision_vote vote);
 /* Vote to abort. Whoever has not voted for it may go: it cannot count without it. */
-int group_abort(struct pcoll_group *g);
+int group_abort(struct group *g);
 /* A far member votes here, in the memory of its leader. */
-int group_on_vote(struct pcoll_group *g, uint32_t source, struct group_name name,
+int group_on_vote(struct group *g, uint32_t source, struct group_name name,
                   enum decision_vote vote, uint32_t members);
 /* A group of this rank's is aborted, says one who may know no other member. */
-int group_on_abort(struct pcoll_group *g, struct group_name name);
+int group_on_abort(struct group *g, struct group_name name);
 /* Somebody is on a list that it does not follow (any more): its group is aborted, and
  * its members need not wait until they find out. In any phase. */
-int group_refuse(struct pcoll_group *g);
+int group_refuse(struct group *g);
 
 /* waiting.c: let the members know that this rank is there, if it is time. */
 int group_heartbeat(void *group);
 /* Who has contributed waits, but not for ever. */
-int group_wait_for_members(struct pcoll_group *g);
+int group_wait_for_members(struct group *g);
 
 /* outcome.c: the round is decided. */
-int group_finish_round(struct pcoll_group *g);
+int group_finish_round(struct group *g);
 
 #endif

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 
-static bool is_silent(const struct pcoll_group *g, uint32_t member, int64_t time)
+static bool is_silent(const struct group *g, uint32_t member, int64_t time)
 {
     int64_t since = g->now.received_at[member] > g->now.began
                         ? g->now.received_at[member]
@@ -21,14 +21,14 @@ static bool is_silent(const struct pcoll_group *g, uint32_t member, int64_t time
 
 /* It left while its leader closed the list, has never seen it and puts nothing in: who
  * has seen the list finishes the round before it is away. */
-static bool is_gone(const struct pcoll_group *g, uint32_t member)
+static bool is_gone(const struct group *g, uint32_t member)
 {
     uint32_t rank = g->now.data.group.rank[member];
     return g->membership.entries[rank].status == MEMBER_AWAY &&
            !g->now.data.known[member];
 }
 
-static int find_silent(struct pcoll_group *g, int64_t time)
+static int find_silent(struct group *g, int64_t time)
 {
     const struct group_members *group = &g->now.data.group;
     bool silent = false;
@@ -45,8 +45,7 @@ static int find_silent(struct pcoll_group *g, int64_t time)
     return group_abort(g);
 }
 
-static int send_to_members(struct pcoll_group *g, enum wire_kind kind,
-                           bool only_missing)
+static int send_to_members(struct group *g, enum wire_kind kind, bool only_missing)
 {
     const struct group_members *group = &g->now.data.group;
     int rc = PCOLL_OK;
@@ -59,7 +58,7 @@ static int send_to_members(struct pcoll_group *g, enum wire_kind kind,
 /* By the process's time: one that stood still has sent none meanwhile. */
 int group_heartbeat(void *arg)
 {
-    struct pcoll_group *g = arg;
+    struct group *g = arg;
     CHECK(g->phase == PHASE_ROUND);
     group_poll_clock(g);
     int64_t now = clock_of_process(&g->clock);
@@ -69,7 +68,7 @@ int group_heartbeat(void *arg)
     return send_to_members(g, WIRE_HEARTBEAT, false);
 }
 
-int group_wait_for_members(struct pcoll_group *g)
+int group_wait_for_members(struct group *g)
 {
     struct running *now = &g->now;
     CHECK(now->decision == DECISION_PENDING);

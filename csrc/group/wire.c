@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 
-int group_send(struct pcoll_group *g, uint32_t to, enum wire_kind kind, uint16_t part,
+int group_send(struct group *g, uint32_t to, enum wire_kind kind, uint16_t part,
                uint64_t round, const uint64_t value[4])
 {
     CHECK(to < g->membership.ranks && to != g->window->rank);
@@ -18,7 +18,7 @@ int group_send(struct pcoll_group *g, uint32_t to, enum wire_kind kind, uint16_t
     return t->ops->control(t, to, &message);
 }
 
-int group_send_about(struct pcoll_group *g, uint32_t to, enum wire_kind kind,
+int group_send_about(struct group *g, uint32_t to, enum wire_kind kind,
                      struct group_name name, uint64_t value)
 {
     CHECK(name.leader < g->membership.ranks && name.seq);
@@ -26,7 +26,7 @@ int group_send_about(struct pcoll_group *g, uint32_t to, enum wire_kind kind,
                       (uint64_t[4]){group_name_word(name), value});
 }
 
-int group_send_decision(struct pcoll_group *g, uint32_t to, struct group_name name,
+int group_send_decision(struct group *g, uint32_t to, struct group_name name,
                         enum decision decision)
 {
     CHECK(decision != DECISION_PENDING);
@@ -34,7 +34,7 @@ int group_send_decision(struct pcoll_group *g, uint32_t to, struct group_name na
                             decision == DECISION_COMMIT ? NOTICE_COMMIT : NOTICE_ABORT);
 }
 
-int group_send_to_all(struct pcoll_group *g, enum wire_kind kind, uint64_t round,
+int group_send_to_all(struct group *g, enum wire_kind kind, uint64_t round,
                       const uint64_t value[4])
 {
     int rc = PCOLL_OK;
@@ -45,7 +45,7 @@ int group_send_to_all(struct pcoll_group *g, enum wire_kind kind, uint64_t round
     return rc;
 }
 
-int group_announce(struct pcoll_group *g, uint32_t rank, enum member_status status,
+int group_announce(struct group *g, uint32_t rank, enum member_status status,
                    uint32_t returns)
 {
     CHECK(g->membership.entries[rank].status == status);
@@ -53,7 +53,7 @@ int group_announce(struct pcoll_group *g, uint32_t rank, enum member_status stat
                              (uint64_t[4]){rank, (uint64_t)status, returns});
 }
 
-int group_announce_join(struct pcoll_group *g)
+int group_announce_join(struct group *g)
 {
     uint32_t rank = g->window->rank;
     CHECK(g->membership.entries[rank].status == MEMBER_LIVE);
@@ -61,7 +61,7 @@ int group_announce_join(struct pcoll_group *g)
                              (uint64_t[4]){g->membership.entries[rank].returns});
 }
 
-void group_count_received(struct pcoll_group *g, uint32_t source)
+void group_count_received(struct group *g, uint32_t source)
 {
     CHECK(source < g->membership.ranks && source != g->window->rank);
     g->wire.received++;

@@ -13,7 +13,7 @@
 #include "protocol/group/decision.h"
 #include "protocol/group/membership.h"
 
-struct pcoll_group;
+struct group;
 
 enum wire_kind {
     WIRE_MATCH = 0, /* up to WIRE_INPUT: kinds of matchmaking.h */
@@ -56,21 +56,21 @@ struct wire {
     int64_t *received_at;    /* by rank: the last one of whatever kind; own clock */
 };
 
-int group_send(struct pcoll_group *g, uint32_t to, enum wire_kind kind, uint16_t part,
+int group_send(struct group *g, uint32_t to, enum wire_kind kind, uint16_t part,
                uint64_t round, const uint64_t value[4]);
-int group_send_about(struct pcoll_group *g, uint32_t to, enum wire_kind kind,
+int group_send_about(struct group *g, uint32_t to, enum wire_kind kind,
                      struct group_name name, uint64_t value);
-int group_send_decision(struct pcoll_group *g, uint32_t to, struct group_name name,
+int group_send_decision(struct group *g, uint32_t to, struct group_name name,
                         enum decision decision);
-int group_send_to_all(struct pcoll_group *g, enum wire_kind kind, uint64_t round,
+int group_send_to_all(struct group *g, enum wire_kind kind, uint64_t round,
                       const uint64_t value[4]);
 /* To all ranks: somebody's status. */
-int group_announce(struct pcoll_group *g, uint32_t rank, enum member_status status,
+int group_announce(struct group *g, uint32_t rank, enum member_status status,
                    uint32_t returns);
 /* … and that this rank takes part from the round that it is at. */
-int group_announce_join(struct pcoll_group *g);
+int group_announce_join(struct group *g);
 /* A message has come. */
-void group_count_received(struct pcoll_group *g, uint32_t source);
+void group_count_received(struct group *g, uint32_t source);
 
 static inline bool group_same(struct group_name a, struct group_name b)
 {

@@ -26,7 +26,7 @@ enum { RANKS = 3, FIRED = 7 };
 /* A rank of three as far as it has to be there, this one 0. */
 
 static struct match match;
-static struct pcoll_group group;
+static struct group group;
 static struct window window = {.rank = 0, .size = RANKS};
 static uint32_t line[RANKS];
 static struct gossip_memory memory;

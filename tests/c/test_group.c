@@ -45,7 +45,7 @@ struct result {
 };
 
 struct rank {
-    struct pcoll_group g;
+    struct group g;
     struct communicator *communicator;
     double x[MAX_COUNT];
     bool waits, is_away, is_done;
@@ -77,7 +77,7 @@ static uint32_t draw(uint32_t bound)
 static void dump(FILE *out)
 {
     for (uint32_t r = 0; r < w.ranks; r++) {
-        struct pcoll_group *g = &w.rank[r].g;
+        struct group *g = &w.rank[r].g;
         fprintf(out,
                 "rank %u: phase %d round %llu contribution %d decision %d marked %d "
                 "group %u/%u match %d waits %d away %d stands %d started %llu\n",
@@ -146,7 +146,7 @@ static void create(uint64_t seed)
     sim_windows_create(w.sim, w.ranks, 1 + draw(w.ranks), w.rank[0].g.place.bytes,
                        w.stands, w.windows);
     for (uint32_t r = 0; r < w.ranks; r++) {
-        struct pcoll_group *g = &w.rank[r].g;
+        struct group *g = &w.rank[r].g;
         g->window = w.windows[r];
         EXPECT_OK(group_attach(g));
         g->now.data.piece = 1 + draw(8);
@@ -234,7 +234,7 @@ static void check_sum(void)
  * the others have all voted (docs/groups.md). */
 static bool is_in_doubt(uint32_t r)
 {
-    const struct pcoll_group *g = &w.rank[r].g;
+    const struct group *g = &w.rank[r].g;
     return g->phase == PHASE_ROUND && g->now.marked && w.stands[g->now.name.leader] &&
            window_is_far(g->window, g->now.name.leader);
 }
@@ -370,7 +370,7 @@ static bool all_are_done(void)
 static bool all_have_closed(void)
 {
     for (uint32_t r = 0; r < w.ranks; r++)
-        if (!atomic_load(&w.rank[r].g.shared.closed))
+        if (!atomic_load(&w.rank[r].g.base.closed))
             return false;
     return true;
 }

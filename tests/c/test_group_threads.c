@@ -24,7 +24,7 @@ static struct rank {
     uint32_t rank;
     struct progress *progress;
     struct communicator *communicator;
-    struct pcoll_group g;
+    struct group g;
     struct window window;
     double x[COUNT];
 } ranks[RANKS];
@@ -116,7 +116,7 @@ static bool over(void *arg)
 
 static bool closed(void *arg)
 {
-    return atomic_load(&((struct rank *)arg)->g.shared.closed);
+    return atomic_load(&((struct rank *)arg)->g.base.closed);
 }
 
 static void *application(void *arg)

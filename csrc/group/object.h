@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A grouped allreduce as its users have it. */
+#ifndef PCOLL_GROUP_OBJECT_H
+#define PCOLL_GROUP_OBJECT_H
+
+#include "group/group.h"
+#include "runtime/user_object.h"
+
+struct pcoll_group {
+    struct user_object base; /* first: found again from it */
+    struct group group;
+    bool waiting; /* the application has started and not yet waited */
+};
+
+/* Begin and end a call, as in user_object.h. */
+static inline int group_enter(pcoll_group *p)
+{
+    return user_object_enter(&p->base);
+}
+
+/* Returns rc. */
+static inline int group_leave_call(pcoll_group *p, int rc)
+{
+    return user_object_leave(&p->base, rc);
+}
+
+extern const struct user_object_kind group_kind;
+
+#endif
