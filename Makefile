@@ -26,7 +26,7 @@ TORCH ?= torch==2.13.0
 RANKS ?=
 DOMAINS ?= node rank
 SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.map' | \
-             grep -v -e _core_ -e partialcoll/include) \
+             grep -v -e _core_ -e _simulator -e partialcoll/include) \
            setup.py pyproject.toml
 
 .PHONY: all demo ready test test-all test-all-restart test-large test-mpi test-examples test-c \
@@ -232,4 +232,4 @@ lint: .venv/style
 	.venv/style/bin/mypy
 
 clean:
-	rm -rf build .venv *.egg-info partialcoll/_core_* partialcoll/lib partialcoll/include
+	rm -rf build .venv *.egg-info partialcoll/_core_* partialcoll/_simulator* partialcoll/lib partialcoll/include

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds three things from the sources in csrc, for the MPI that mpicc belongs to:
+"""Builds four things from the sources in csrc, the first three for the MPI that mpicc belongs to:
 
 partialcoll/_core_<mpi>            the extension that Python uses (cffi, csrc/ffibuilder.py)
 partialcoll/lib/libpartialcoll_<mpi>.so          the same core for C users, with PCOLL_Allreduce
 partialcoll/lib/libpartialcoll_preload_<mpi>.so  the interposer
+partialcoll/_simulator             the extension with simulated ranks, which needs no MPI
 
-and copies the public header beside them. The core is compiled once and linked three times; only
-the few files that call MPI are compiled again for the interposer, where they call PMPI.
+and copies the public header beside them. The core is compiled once and linked four times; only
+the few files that call MPI are compiled again for the interposer, where they call PMPI. The
+simulator takes out of the core what it needs, none of which calls MPI.
 """
 
 import shutil
@@ -21,6 +23,7 @@ import clibs
 import mpi_compiler
 
 PACKAGE = Path("partialcoll")
+SIMULATOR = "partialcoll._simulator"
 
 
 class BuildAll(build_ext):
@@ -30,29 +33,45 @@ class BuildAll(build_ext):
         """What is linked depends on the objects, which setuptools does not look at."""
         super().finalize_options()
         self.force = True
+        self._objects = {}  # by source
 
     def run(self):
         """In a folder where another MPI's core was built before, leave that out."""
-        for pattern in ("_core_*", "lib/*"):
+        for pattern in ("_core_*", "_simulator*", "lib/*"):
             for old in (Path(self.build_lib) / PACKAGE).glob(pattern):
                 old.unlink()
         super().run()
 
     def build_extension(self, ext):
-        """Compile the core, link the libraries, then let the extension link the same objects."""
-        generated, core = ext.sources[:1], ext.sources[1:]
-        objects = self._compile(core, ext)
-        vendor = ext.name.rpartition("_core_")[2]
-        for library in clibs.libraries(vendor):
+        """Compile what is not compiled yet, then let the extension link it; after the core's the
+        libraries for C users are linked with the same objects."""
+        generated, sources = ext.sources[:1], ext.sources[1:]
+        fresh = [source for source in sources if source not in self._objects]
+        self._objects.update(zip(fresh, self._compile(fresh, ext)))
+        objects = [self._objects[source] for source in sources]
+        if ext.name == SIMULATOR:
+            objects = [self._archive(ext.name, objects)]
+            ext.extra_link_args = ["-Wl,--as-needed"]  # mpicc's libraries are not
+        else:
+            self._build_libraries(ext, sources, objects)
+            ext.extra_link_args = [self._map_argument(ext.name)]
+        ext.sources, ext.extra_objects = generated, objects
+        super().build_extension(ext)
+        if ext.name != SIMULATOR:
+            mpi_compiler.chosen().check(ext.name, self._map(ext.name))
+        ext.sources, ext.extra_objects = generated + sources, []
+
+    def _archive(self, name, objects):
+        """From which a linker takes what is needed, and no more."""
+        self.compiler.create_static_lib(objects, name, output_dir=self.build_temp)
+        return str(Path(self.build_temp) / self.compiler.library_filename(name))
+
+    def _build_libraries(self, ext, core, objects):
+        for library in clibs.libraries(mpi_compiler.chosen().vendor):
             self._link(library, objects, core, ext)
         header = Path(self.build_lib) / PACKAGE / "include"
         header.mkdir(parents=True, exist_ok=True)
         shutil.copy2(clibs.HEADER, header)
-        ext.sources, ext.extra_objects = generated, objects
-        ext.extra_link_args = [self._map_argument(ext.name)]
-        super().build_extension(ext)
-        mpi_compiler.chosen().check(ext.name, self._map(ext.name))
-        ext.sources, ext.extra_objects = generated + core, []
 
     def _map(self, name):
         """Where the linker writes what it took from where."""
@@ -74,8 +93,7 @@ class BuildAll(build_ext):
         """The core's objects, but for the sources that this library has compiled anew."""
         own = self._compile(library.sources, ext, library.name, library.arguments)
         own += self._compile(library.anew, ext, library.name, library.anew_arguments)
-        left_out = {*library.anew, *library.without}
-        shared = [o for o, source in zip(objects, core) if source not in left_out]
+        shared = [o for o, source in zip(objects, core) if source not in library.anew]
         self.compiler.link_shared_object(
             shared + own,
             str(Path(self.build_lib) / PACKAGE / "lib" / library.file),
@@ -86,9 +104,8 @@ class BuildAll(build_ext):
 
     def _extras(self):
         """Paths inside the package of what this command makes besides the extension."""
-        for ext in self.extensions:
-            for library in clibs.libraries(ext.name.rpartition("_core_")[2]):
-                yield Path("lib") / library.file
+        for library in clibs.libraries(mpi_compiler.chosen().vendor):
+            yield Path("lib") / library.file
         yield Path("include") / clibs.HEADER.name
 
     def copy_extensions_to_source(self):
@@ -106,6 +123,6 @@ class BuildAll(build_ext):
 
 
 setup(
-    cffi_modules=["csrc/ffibuilder.py:ffibuilder"],
+    cffi_modules=["csrc/ffibuilder.py:ffibuilder", "csrc/ffibuilder.py:simulator"],
     cmdclass={"build_ext": BuildAll},
 )

@@ -12,8 +12,8 @@ HEADER = HERE / "include" / "partialcoll.h"
 
 @dataclass
 class Library:
-    """Sources beyond the core's, those of the core that this library compiles anew, each with
-    arguments of its own, and those that it does without; how to link it."""
+    """Sources beyond the core's, and those of the core that this library compiles anew, each with
+    arguments of its own; how to link it."""
 
     name: str
     file: str
@@ -22,7 +22,6 @@ class Library:
     arguments: list = field(default_factory=list)
     anew: list = field(default_factory=list)
     anew_arguments: list = field(default_factory=list)
-    without: list = field(default_factory=list)
 
 
 def _link(file, exports):
@@ -55,6 +54,5 @@ def libraries(vendor):
             arguments=["-fvisibility=default"],  # MPI's names; the map says what leaves
             anew=layers.sources("mpi", "c"),
             anew_arguments=["-include", str(names)],
-            without=layers.sources("sim"),
         ),
     ]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds partialcoll's core with cffi in API mode.
+"""Builds partialcoll's core and its simulator with cffi in API mode.
 
-The declarations are the text between two markers of include/partialcoll.h, so there is one
-source of truth. The module is named after the MPI it is compiled with
-(``_core_mpich``, ``_core_openmpi``); partialcoll/_core/ffi.py picks the one that fits.
+The declarations are the text between two markers of include/partialcoll.h and of
+include/simulator.h, so there is one source of truth. The core's module is named after the MPI it
+is compiled with (``_core_mpich``, ``_core_openmpi``); partialcoll/_core/ffi.py picks the one that
+fits. The simulator's, ``_simulator``, has no MPI.
 """
 
 import os
@@ -19,6 +20,7 @@ import layers  # noqa: E402
 import mpi_compiler  # noqa: E402
 
 HEADER = HERE / "include" / "partialcoll.h"
+SIMULATOR_HEADER = HERE / "include" / "simulator.h"
 FLAGS = [
     "-std=c11",
     "-D_GNU_SOURCE",
@@ -32,28 +34,36 @@ if os.environ.get("PARTIALCOLL_CHECKS") == "1":  # what base/check.h asserts
     FLAGS.append("-DPCOLL_CHECKS")
 
 
-def declarations() -> str:
-    """The part of the header that cffi parses, without comments."""
-    text = HEADER.read_text()
+# What simulated ranks use of the core: all that does not make, free or need an MPI.
+SIMULATED = re.compile(
+    r"pcoll_(last_error|policy_parse|gossip_(?!create|free)\w+|group_(?!create|free)\w+)"
+)
+
+
+def declarations(header: Path = HEADER) -> str:
+    """The part of a header that cffi parses, without comments."""
+    text = header.read_text()
     inside = text.split("/* cffi:begin */")[1].split("/* cffi:end */")[0]
     return re.sub(r"/\*.*?\*/", "", inside, flags=re.DOTALL)
 
 
-def sources() -> list[str]:
-    """Everything but what only looks like MPI to C programs."""
-    return layers.sources("pure", "core", "mpi", "sim")
+def simulated_declarations() -> str:
+    """All types of the public header, the functions that simulated ranks use, the simulator."""
+    function = re.compile(r"^[\w *]+?\b(pcoll_\w+)\([^;{]*\);", re.MULTILINE)
+    kept = function.sub(
+        lambda found: found[0] if SIMULATED.fullmatch(found[1]) else "", declarations()
+    )
+    return kept + declarations(SIMULATOR_HEADER)
 
 
-def make_ffi() -> FFI:
-    compiler = mpi_compiler.chosen()
-    os.environ["CC"] = compiler.compile_command()
-    os.environ["LDSHARED"] = compiler.link_command()
+def make_ffi(name: str, cdef: str, header: Path, parts: tuple[str, ...]) -> FFI:
+    """A module with these declarations, out of these parts of the build (layers.txt)."""
     ffi = FFI()
-    ffi.cdef(declarations())
+    ffi.cdef(cdef)
     ffi.set_source(
-        f"partialcoll._core_{compiler.vendor}",
-        '#include "include/partialcoll.h"\n',
-        sources=sources(),
+        f"partialcoll.{name}",
+        f'#include "include/{header.name}"\n',
+        sources=layers.sources(*parts),
         include_dirs=["csrc"],
         extra_compile_args=FLAGS,
         libraries=["m", "pthread", "dl"],
@@ -62,4 +72,12 @@ def make_ffi() -> FFI:
 
 
 if not os.environ.get("PARTIALCOLL_NO_BUILD"):
-    ffibuilder = make_ffi()
+    compiler = mpi_compiler.chosen()
+    os.environ["CC"] = compiler.compile_command()
+    os.environ["LDSHARED"] = compiler.link_command()
+    ffibuilder = make_ffi(
+        f"_core_{compiler.vendor}", declarations(), HEADER, ("pure", "core", "mpi")
+    )
+    simulator = make_ffi(
+        "_simulator", simulated_declarations(), SIMULATOR_HEADER, ("pure", "core", "sim")
+    )

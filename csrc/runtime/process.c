@@ -21,20 +21,6 @@ struct process {
     } *contexts;
 };
 
-/* The one piece of state that cannot hang on a communicator: a forked child must know
- * without calling MPI. */
-static _Atomic bool in_child;
-
-static void note_fork(void)
-{
-    atomic_store(&in_child, true);
-}
-
-bool process_forked(void)
-{
-    return atomic_load(&in_child);
-}
-
 /* A barrier: nobody asks who is missing any more, nothing is under way. */
 static void begin_parting(struct known_context *k)
 {
@@ -92,7 +78,7 @@ static int get_runtime(struct process **out)
         free(r);
         return rc;
     }
-    pthread_atfork(NULL, NULL, note_fork);
+    process_note_forks();
     *out = r;
     return PCOLL_OK;
 }

@@ -88,6 +88,8 @@ static struct contention *contention_of(struct progress *p, enum doorbell_sleepe
 
 void progress_lock(struct progress *p)
 {
+    if (!p)
+        return;
     struct contention *contention = contention_of(p, DOORBELL_WAITER);
     for (int spins = 0; !try_lock(p); spins++) {
         if (spins < WAITER_LOOKS && !contended(contention))
@@ -143,6 +145,8 @@ static int notify(struct progress *p)
 /* Kicks that came while the lock was held for something else have found it taken. */
 void progress_unlock(struct progress *p)
 {
+    if (!p)
+        return;
     CHECK(progress_is_driven(p));
     atomic_store(&p->driving, 0);
     drive(p);
@@ -369,6 +373,8 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
                   int64_t timeout_us)
 {
     CHECK(ready);
+    if (!p)
+        return ready(arg) ? PCOLL_OK : PCOLL_EAGAIN;
     progress_without_agent(p);
     return ready(arg) ? PCOLL_OK : wait_for(p, ready, arg, timeout_us, 0, waiter_rung);
 }

@@ -53,7 +53,8 @@ void progress_remove(struct progress *p, struct progress_source *source);
 /* This process's doorbell. */
 const struct doorbell *progress_doorbell(const struct progress *p);
 
-/* Hold the drive lock (rarely: to begin and end things). */
+/* Hold the drive lock (rarely: to begin and end things). Nothing is done for NULL, which
+ * a simulation has: there one thread does everything. */
 void progress_lock(struct progress *p);
 void progress_unlock(struct progress *p);
 
@@ -81,7 +82,7 @@ void progress_unrung(struct progress *p, int change);
  * threads on this machine are about to finish. */
 bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg);
 
-/* Drive and sleep until ready(arg), at most timeout_us. PCOLL_EAGAIN. */
+/* Drive and sleep until ready(arg), at most timeout_us. PCOLL_EAGAIN. NULL: at once. */
 int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
                   int64_t timeout_us);
 /* The same, but sleep at once: whoever makes it ready rings, and messages have nothing

@@ -13,6 +13,7 @@
 #include "allreduce/options.h"
 #include "allreduce/endpoint.h"
 #include "base/error.h"
+#include "include/simulator.h"
 #include "transport/sim/sim_transport.h"
 
 enum { AGENT_LOOKS, START };

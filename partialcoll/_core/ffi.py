@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only module that touches the compiled core: finds the build that fits the MPI in use,
-checks it, and turns result codes into exceptions."""
+and checks it."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import os
-from typing import Any, Callable, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-import numpy as np
 from mpi4py import MPI
 
-from ..errors import AbiError, Error, MismatchError, StateError
+from ..errors import AbiError
+from .library import Library
 
-T = TypeVar("T")
 _MEND = (
     "Rebuild partialcoll with the mpicc of the MPI that mpi4py uses: "
     "MPICC=/path/to/mpicc pip install --no-cache-dir --force-reinstall --no-deps partialcoll"
@@ -62,65 +61,16 @@ def _load() -> Any:
     return core
 
 
-_core = _load()
-ffi: Any = _core.ffi
-lib: Any = _core.lib
-
-_EXCEPTIONS: dict[int, type[Exception]] = {
-    lib.PCOLL_EINVAL: ValueError,
-    lib.PCOLL_ESTATE: StateError,
-    lib.PCOLL_EMISMATCH: MismatchError,
-    lib.PCOLL_ENOMEM: MemoryError,
-    lib.PCOLL_EPROTOCOL: Error,
-    lib.PCOLL_ETHREAD: StateError,
-    lib.PCOLL_EEMPTY: StateError,
-}
+def _raise_mpi_error() -> NoReturn:
+    raise MPI.Exception(core.lib.pcoll_last_mpi_error())
 
 
-def raise_error(code: int) -> NoReturn:
-    """Raise what a negative result code stands for, with the core's own message."""
-    message = ffi.string(lib.pcoll_last_error()).decode(errors="replace")
-    if code == lib.PCOLL_EMPI:
-        raise MPI.Exception(lib.pcoll_last_mpi_error())
-    raise _EXCEPTIONS.get(code, Error)(message)
-
-
-def check(code: int) -> None:
-    """Return if the core succeeded, raise otherwise."""
-    if code != 0:
-        raise_error(code)
-
-
-def _plain(argument: Any) -> Any:
-    """As C takes it: an array as its address, which lives as long as the array; None as NULL."""
-    if isinstance(argument, np.ndarray):
-        return ffi.cast("void *", argument.ctypes.data)
-    return ffi.NULL if argument is None else argument
-
-
-def call(function: Any, *arguments: Any) -> None:
-    """Call a function of the core, arrays given as they are; raise if it failed."""
-    check(function(*map(_plain, arguments)))
-
-
-def answer(ctype: str, function: Any, *arguments: Any, check: Callable[[int], None] = check) -> Any:
-    """What a function of the core leaves where its last argument points to."""
-    found = ffi.new(f"{ctype} *")
-    check(function(*map(_plain, arguments), found))
-    return found[0]
-
-
-def answer_text(function: Any, *arguments: Any) -> str:
-    """The text that a function of the core leaves in a ``char **``; frees it."""
-    text = answer("char *", function, *arguments)
-    try:
-        return str(ffi.string(text).decode(errors="replace"))
-    finally:
-        lib.pcoll_text_free(text)
-
-
-def answer_record(kind: type[T], ctype: str, function: Any, *arguments: Any) -> T:
-    """A dataclass with the fields of the struct that a function of the core fills in."""
-    struct = ffi.new(f"{ctype} *")
-    call(function, *arguments, struct)
-    return kind(**{name: getattr(struct, name) for name in kind.__annotations__})
+core = Library(_load(), _raise_mpi_error)
+ffi: Any = core.ffi
+lib: Any = core.lib
+raise_error = core.raise_error
+check = core.check
+call = core.call
+answer = core.answer
+answer_text = core.answer_text
+answer_record = core.answer_record

@@ -12,8 +12,9 @@ from mpi4py import MPI
 
 from ..errors import StateError
 from . import checks, communicator, settings, waiting
-from .ffi import check, ffi
+from .ffi import core
 
+Record = TypeVar("Record")
 Self = TypeVar("Self", bound="CollectiveObject")
 
 
@@ -111,14 +112,16 @@ class CollectiveObject:
 
 class CoreObject(CollectiveObject):
     """One that the core holds. A subclass names its type there, ``pcoll_<kind>``, and the functions
-    that begin to free it (if that is one of its own) and free it."""
+    that begin to free it (if that is one of its own) and free it. Simulated ones have another
+    library with the functions of that type."""
 
+    _library = core
     _kind: str
     _free_begin: Any = None
     _free: Any
 
     def _enter(self, comm: MPI.Intracomm) -> Any:
-        self._pointer = ffi.new(f"pcoll_{self._kind} **")
+        self._pointer = core.ffi.new(f"pcoll_{self._kind} **")
         return super()._enter(comm)
 
     def _create(
@@ -136,21 +139,38 @@ class CoreObject(CollectiveObject):
         except Exception:
             create(address, *refused(), self._pointer)
             raise
-        check(create(address, *given, self._pointer))
+        core.check(create(address, *given, self._pointer))
 
     def _core(self) -> Any:
         """What the core's functions take; StateError when it has been freed."""
         pointer = self._pointer[0]
-        if pointer == ffi.NULL:
+        if not pointer:
             self._refuse_if_freed()
         return pointer
 
+    def _function(self, name: str) -> Any:
+        """Of the library, about objects of this kind."""
+        return getattr(self._library.lib, f"pcoll_{self._kind}_{name}")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        """Have the library do it, arrays given as they are; raise if it failed."""
+        self._library.call(self._function(name), self._core(), *arguments)
+
+    def _answer(self, ctype: str, name: str, *arguments: Any) -> Any:
+        """The same, and what it leaves where its last argument points to."""
+        return self._library.answer(ctype, self._function(name), self._core(), *arguments)
+
+    def _counters(self, kind: type[Record]) -> Record:
+        """The library's counters of it, as this dataclass."""
+        ctype, function = f"pcoll_{self._kind}_stats", self._function("get_stats")
+        return self._library.answer_record(kind, ctype, function, self._core())
+
     def _is_freed(self) -> bool:
-        return bool(self._pointer[0] == ffi.NULL)
+        return not self._pointer[0]
 
     def _begin_to_free(self) -> None:
         if self._free_begin is not None:
-            check(self._free_begin(self._pointer[0]))
+            core.check(self._free_begin(self._pointer[0]))
 
     def _try_to_free(self, microseconds: int) -> int:
         return int(self._free(self._pointer, microseconds))

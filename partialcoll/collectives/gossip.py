@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from .._core import buffers, checks, communicator
 from .._core.buffers import Array
-from .._core.ffi import answer, answer_record, call, check, ffi, lib
+from .._core.ffi import ffi, lib
 from .._core.object import CoreObject
 from ..codec import Lattice
 from ..errors import StateError
@@ -70,17 +70,16 @@ class _Board:
     def read_all(self) -> Array:
         """A copy of the words, one for each rank. One-sided."""
         words = np.empty(self._buffer.size, np.int64)
-        call(lib.pcoll_gossip_board_read, self._buffer._core(), words)
+        self._buffer._call("board_read", words)
         return words
 
     def compare_and_swap(self, index: int, expected: int, desired: int) -> int:
         """Word `index` becomes `desired` if it is `expected`; what it was. One-sided."""
-        core = self._buffer._core()
-        return int(answer("int64_t", lib.pcoll_gossip_board_swap, core, index, expected, desired))
+        return int(self._buffer._answer("int64_t", "board_swap", index, expected, desired))
 
     def fetch_add(self, delta: int) -> int:
         """Add to the counter; what it was. One-sided."""
-        return int(answer("int64_t", lib.pcoll_gossip_board_count, self._buffer._core(), delta))
+        return int(self._buffer._answer("int64_t", "board_count", delta))
 
 
 class GossipBuffer(CoreObject):
@@ -233,7 +232,7 @@ class GossipBuffer(CoreObject):
         Returns its version: 1, 2, …
         """
         memory = self._memory("x", x)
-        return int(answer("uint64_t", lib.pcoll_gossip_publish, self._core(), memory))
+        return int(self._answer("uint64_t", "publish", memory))
 
     def read(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int]:
         """The model that `peer` has published last, and its version. One-sided.
@@ -252,7 +251,7 @@ class GossipBuffer(CoreObject):
         """
         out = self._place(out)
         version = ffi.new("uint64_t *")
-        code = lib.pcoll_gossip_read(
+        code = self._function("read")(
             self._core(),
             self._peer(peer),
             self._memory("key", key),
@@ -260,8 +259,8 @@ class GossipBuffer(CoreObject):
             version,
         )
         if code == lib.PCOLL_EAGAIN:
-            raise StateError(ffi.string(lib.pcoll_last_error()).decode())
-        check(code)
+            raise StateError(self._library.last_error())
+        self._library.check(code)
         return out, int(version[0])
 
     def average(
@@ -284,8 +283,8 @@ class GossipBuffer(CoreObject):
         Raises StateError if the peer has published nothing yet.
         """
         own, other = self._moving(x, momentum, {"weight": weight, "ratio": ratio})
-        given = (self._core(), self._peer(peer), own, weight, other, ratio)
-        return bool(answer("int32_t", lib.pcoll_gossip_average, *given))
+        given = (self._peer(peer), own, weight, other, ratio)
+        return bool(self._answer("int32_t", "average", *given))
 
     def collect(self, x: Any, *, momentum: Any = None, ratio: float = 1.0) -> int:
         """Add to `x`, in place, what others have given since the last time. Local.
@@ -294,13 +293,13 @@ class GossipBuffer(CoreObject):
         what `x` does. Returns how many deltas have landed since; with 0 nothing has changed.
         """
         own, other = self._moving(x, momentum, {"ratio": ratio})
-        return int(answer("uint64_t", lib.pcoll_gossip_collect, self._core(), own, other, ratio))
+        return int(self._answer("uint64_t", "collect", own, other, ratio))
 
     def pending(self) -> Array:
         """A copy of what lies here uncollected; float64 for float64, else float32. Local."""
         held = np.float64 if self._element == lib.PCOLL_FLOAT64 else np.float32
         out = np.empty(self._shape, held)
-        call(lib.pcoll_gossip_pending, self._core(), out)
+        self._call("pending", out)
         return out
 
     def push(self, peer: int, x: Any, *, key: Any = None, sent: Any = None) -> bool:
@@ -311,13 +310,12 @@ class GossipBuffer(CoreObject):
         False if the queue is full: then nothing was sent.
         """
         given = (
-            self._core(),
             self._peer(peer),
             self._memory("x", x),
             self._memory("key", key),
             self._memory("sent", sent, writable=True),
         )
-        return bool(answer("int32_t", lib.pcoll_gossip_push, *given))
+        return bool(self._answer("int32_t", "push", *given))
 
     def drain(self, *, key: Any = None) -> list[tuple[int, Array]]:
         """Take all messages out of the own queue: (source, model), oldest first. Local.
@@ -330,7 +328,7 @@ class GossipBuffer(CoreObject):
         for _ in range(1024):  # others may be faster than this loop
             out = self._place(None)
             memory = self._memory("key", key), self._memory("out", out, writable=True)
-            check(lib.pcoll_gossip_drain(self._core(), *memory, source, taken))
+            self._call("drain", *memory, source, taken)
             if not taken[0]:
                 break
             messages.append((int(source[0]), out))
@@ -345,7 +343,7 @@ class GossipBuffer(CoreObject):
         source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
         rank = self._rank if peer == self._rank else self._peer(peer)
         memory = self._memory("key", key), self._memory("out", out, writable=True)
-        check(lib.pcoll_gossip_peek(self._core(), rank, *memory, source, found))
+        self._call("peek", rank, *memory, source, found)
         return (out, int(source[0])) if found[0] else None
 
     # What it is
@@ -374,14 +372,13 @@ class GossipBuffer(CoreObject):
     @property
     def stats(self) -> GossipStats:
         """Counters of this rank."""
-        function = lib.pcoll_gossip_get_stats
-        return answer_record(GossipStats, "pcoll_gossip_stats", function, self._core())
+        return self._counters(GossipStats)
 
     @property
     def memory(self) -> int:
         """Bytes of this rank's window: four models (five of 16 bits), and one for each slot of the
         queue. What is never written takes no memory."""
-        return int(answer("uint64_t", lib.pcoll_gossip_bytes, self._core()))
+        return int(self._answer("uint64_t", "bytes"))
 
     def __repr__(self) -> str:
         state = "freed" if self._is_freed() else f"rank {self._rank} of {self._size}"

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from .._core import buffers, checks, communicator, settings, waiting
 from .._core.buffers import Array
-from .._core.ffi import answer_record, call, check, ffi, lib
+from .._core.ffi import ffi, lib
 from .._core.object import CoreObject
 from ..errors import StateError
 
@@ -139,11 +139,7 @@ class GroupAllreduce(CoreObject):
             return (ffi.new("pcoll_group_options *", {"dtype": -1}),)
 
         self._create(comm, lib.pcoll_group_create, arguments, refused)
-        self._last_round: GroupRound | None = None
-        self._ranks = np.empty(self._size, np.uint32)
-        self._parts = np.empty(self._size, np.float64)
-        self._shape = ffi.new("pcoll_group_shape *")
-        check(lib.pcoll_group_get_shape(self._pointer[0], self._shape))
+        self._prepare()
 
     def _take_buffers(self, options: Any, sendbuf: Any, recvbuf: Any) -> None:
         self._recv = self._send = buffers.as_floats("recvbuf", recvbuf, writable=True)
@@ -153,6 +149,14 @@ class GroupAllreduce(CoreObject):
             buffers.check_apart("recvbuf", [self._send, self._recv])
         options.count, options.dtype = self._recv.count, self._recv.dtype
 
+    def _prepare(self) -> None:
+        """It is made: room for what the core says of it."""
+        self._last_round: GroupRound | None = None
+        self._ranks = np.empty(self._size, np.uint32)
+        self._parts = np.empty(self._size, np.float64)
+        self._shape = self._library.ffi.new("pcoll_group_shape *")
+        self._call("get_shape", self._shape)
+
     # A round
 
     def Start(self) -> None:
@@ -161,7 +165,7 @@ class GroupAllreduce(CoreObject):
         The send buffer may be used again at once. Raises StateError if the last round has not
         been waited for, or if this rank has left.
         """
-        call(lib.pcoll_group_start, self._core(), self._send.array)
+        self._call("start", self._send.array)
 
     def Wait(self, timeout: float | None = None) -> GroupRound:
         """Until the round that took the contribution is over.
@@ -171,11 +175,11 @@ class GroupAllreduce(CoreObject):
         again then.
         """
         checks.time_limit("timeout", timeout)
-        found = ffi.new("pcoll_group_round *")
-        core, receive = self._core(), _address(self._recv.array)
+        found = self._library.ffi.new("pcoll_group_round *")
+        core, function, receive = self._core(), self._function("wait"), _address(self._recv.array)
 
         def step(microseconds: int) -> int:
-            return int(lib.pcoll_group_wait(core, microseconds, receive, found))
+            return int(function(core, microseconds, receive, found))
 
         if not waiting.wait(step, timeout, self._say_what_is_missing):
             raise TimeoutError(f"the round was not over within {timeout} s: {self.pending()}")
@@ -183,15 +187,15 @@ class GroupAllreduce(CoreObject):
 
     def Test(self) -> GroupRound | None:
         """The round if it is over, else None; as `Wait` otherwise. Local."""
-        found = ffi.new("pcoll_group_round *")
-        code = lib.pcoll_group_wait(self._core(), 0, _address(self._recv.array), found)
+        found = self._library.ffi.new("pcoll_group_round *")
+        code = self._function("wait")(self._core(), 0, _address(self._recv.array), found)
         if code == lib.PCOLL_EAGAIN:
             return None
-        check(code)
+        self._library.check(code)
         return self._describe(found)
 
     def _describe(self, found: Any) -> GroupRound:
-        call(lib.pcoll_group_members, self._core(), self._ranks, self._parts)
+        self._call("members", self._ranks, self._parts)
         members = int(found.members)
         self._last_round = GroupRound(
             index=int(found.index),
@@ -209,7 +213,7 @@ class GroupAllreduce(CoreObject):
     def pending(self) -> str:
         """What the round that this rank is at waits for, in words. Local."""
         text = ffi.new("char[]", 2048)
-        check(lib.pcoll_group_pending(self._core(), text, 2048))
+        self._call("pending", text, 2048)
         return str(ffi.string(text).decode(errors="replace"))
 
     def _say_what_is_missing(self, waited: float) -> None:
@@ -223,7 +227,7 @@ class GroupAllreduce(CoreObject):
         A round that it has started is finished. If it is in a group already, its agent reduces
         its part of that round for the others, and contributes nothing.
         """
-        check(lib.pcoll_group_leave(self._core()))
+        self._call("leave")
 
     def rejoin(self) -> None:
         """Take part again, from the next round on whose group is not formed yet. Local.
@@ -231,12 +235,12 @@ class GroupAllreduce(CoreObject):
         What this rank has missed it does not get: it should take the state of a rank that is up
         to date first (`StateExchange`).
         """
-        check(lib.pcoll_group_rejoin(self._core()))
+        self._call("rejoin")
 
     def _look(self) -> tuple[int, bool, Array]:
         index, away = ffi.new("uint64_t *"), ffi.new("int32_t *")
         standings = np.empty(self._size, np.uint8)
-        call(lib.pcoll_group_look, self._core(), index, away, standings)
+        self._call("look", index, away, standings)
         return int(index[0]), bool(away[0]), standings
 
     @property
@@ -306,13 +310,12 @@ class GroupAllreduce(CoreObject):
     @bandwidth.setter
     def bandwidth(self, value: float) -> None:
         number = checks.number("bandwidth", value, above=0)
-        check(lib.pcoll_group_set_bandwidth(self._core(), number))
+        self._call("set_bandwidth", number)
 
     @property
     def stats(self) -> GroupStats:
         """Counters of this rank."""
-        function = lib.pcoll_group_get_stats
-        return answer_record(GroupStats, "pcoll_group_stats", function, self._core())
+        return self._counters(GroupStats)
 
     @property
     def memory(self) -> int:

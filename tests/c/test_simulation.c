@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "include/simulator.h"
 #include "check.h"
 
 static pcoll_skew skew_of(uint32_t ranks)

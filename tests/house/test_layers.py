@@ -2,7 +2,9 @@
 """Who may include or import whom. A file knows only what lies to its left."""
 
 import ast
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -182,5 +184,21 @@ def test_frameworks_stay_with_their_packages(module):
 
 
 @pytest.mark.parametrize("module", MODULES, ids=".".join)
-def test_only_ffi_knows_the_core(module):
-    assert module == ("_core", "ffi") or "_core_" not in ast.unparse(MODULES[module])
+def test_only_two_know_what_is_compiled(module):
+    text = ast.unparse(MODULES[module])
+    assert module == ("_core", "ffi") or "_core_" not in text
+    assert module == ("_core", "simulator") or "partialcoll._simulator" not in text
+
+
+def test_the_simulator_has_no_mpi():
+    """Neither itself nor what loads it; all that it calls is there."""
+    code = "import sys, partialcoll._core.simulator; print(*sys.modules); "
+    code += "print(open('/proc/self/maps').read())"
+    command = [sys.executable, "-c", f"import sys; sys.argv = ['partialcoll']; {code}"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI"))}
+    environment["LD_BIND_NOW"] = "1"
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd="/", timeout=60, check=True
+    )
+    assert "_simulator" in done.stdout
+    assert "mpi4py" not in done.stdout and "libmpi" not in done.stdout

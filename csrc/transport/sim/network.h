@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "include/partialcoll.h"
+#include "include/simulator.h"
 
 struct network;
 

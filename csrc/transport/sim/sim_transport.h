@@ -19,7 +19,7 @@
 #ifndef PCOLL_TRANSPORT_SIM_SIM_TRANSPORT_H
 #define PCOLL_TRANSPORT_SIM_SIM_TRANSPORT_H
 
-#include "include/partialcoll.h"
+#include "include/simulator.h"
 #include "transport/transport.h"
 
 struct sim;

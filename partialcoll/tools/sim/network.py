@@ -88,8 +88,8 @@ def parse_latency(text: str) -> Latency:
 
 def fill(struct: Any, loggp: LogGP, latency: Latency) -> None:
     """Write them into a C struct pcoll_network."""
-    from ..._core.ffi import lib
+    from ..._core.simulator import simulator
 
     struct.L, struct.o, struct.g, struct.G = loggp.L, loggp.o, loggp.g, loggp.G
-    struct.latency = getattr(lib, f"PCOLL_LATENCY_{latency.name.upper()}")
+    struct.latency = getattr(simulator.lib, f"PCOLL_LATENCY_{latency.name.upper()}")
     struct.spread = latency.spread

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..._core.ffi import check, ffi, lib
+from ..._core.simulator import simulator
 from .. import memory, report, skewed
 from ..report import plots
 from . import network
+
+ffi, lib, check = simulator.ffi, simulator.lib, simulator.check
 
 COLUMNS = (
     "collective",

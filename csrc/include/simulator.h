@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulator: the objects of partialcoll.h on simulated ranks, all in one process
+ * and one thread, in virtual time. A library of its own, without MPI. Its objects are
+ * used as those over MPI are, by the same functions; making them, freeing them and what
+ * moves time is here. Conventions are those of partialcoll.h; everything is local.
+ *
+ * The text between the two markers is also what the Python layer is generated from.
+ */
+#ifndef PARTIALCOLL_SIMULATOR_H
+#define PARTIALCOLL_SIMULATOR_H
+
+#include "include/partialcoll.h"
+
+#pragma GCC visibility push(default)
+
+/* cffi:begin */
+
+/* How the latency of messages is distributed in a simulation; the mean is always L. */
+enum pcoll_latency {
+    PCOLL_LATENCY_CONSTANT,
+    PCOLL_LATENCY_UNIFORM,     /* spread: half of its width, as a part of the mean */
+    PCOLL_LATENCY_EXPONENTIAL, /* no spread */
+    PCOLL_LATENCY_LOGNORMAL    /* spread: standard deviation of the logarithm */
+};
+
+/* A simulated network, LogGP: latency, overhead, gap between messages, gap per byte. */
+typedef struct pcoll_network {
+    double L, o, g, G; /* nanoseconds */
+    int32_t latency;   /* enum pcoll_latency */
+    double spread;
+} pcoll_network;
+
+/*
+ * Skewed arrival in virtual time: rank i starts i times the skew late, in each
+ * iteration, which begins when nothing is left to happen from the one before. The
+ * schedule, the protocol and the reductions are those that run over MPI.
+ */
+typedef struct pcoll_skew {
+    uint32_t ranks;
+    uint64_t count; /* float32 elements, SUM */
+    double skew;    /* nanoseconds */
+    uint64_t seed;  /* of the latencies */
+    pcoll_network network;
+} pcoll_skew;
+
+typedef struct pcoll_skew_result {
+    uint32_t active;
+    uint64_t messages; /* sent by all ranks, data and control */
+    double activation; /* from the first arrival that started the round until it was
+                          active on the last rank, nanoseconds */
+    uint64_t wrong;    /* elements that differ from the sum over the mask */
+} pcoll_skew_result;
+
+typedef struct pcoll_skew_run pcoll_skew_run;
+
+/* PCOLL_EINVAL names an impossible parameter and its range. */
+int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
+                      pcoll_skew_run **run);
+/* One iteration. latency[i]: of rank i, from its start until its round was complete
+ * there, nanoseconds. */
+int pcoll_skew_iterate(pcoll_skew_run *run, double *latency, pcoll_skew_result *result);
+int pcoll_skew_free(pcoll_skew_run **run);
+/* About how much memory a run takes. */
+int pcoll_skew_memory(const pcoll_skew *skew, const pcoll_options *options,
+                      uint64_t *bytes);
+
+/* cffi:end */
+
+#pragma GCC visibility pop
+
+#endif
