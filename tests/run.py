@@ -36,7 +36,7 @@ ALONE = 0  # without a launcher
 # both settings, and none of it is there twice.
 COMMIT = {
     "mpich": [(ALONE, "node"), (2, "node"), (3, "rank"), (5, "node")],
-    "openmpi": [(ALONE, "rank"), (2, "rank"), (3, "node"), (5, "node")],
+    "openmpi": [(ALONE, "rank"), (2, "rank"), (3, "node"), (5, "rank")],
 }
 
 

@@ -48,9 +48,9 @@ class AveragedModel(LocalModel):
         yield from total.meeting()
         self._settle()
         vector, weight = self._mass()
-        summed = yield from total.summing(np.append(np.asarray(vector, np.float64), weight))
-        model: Array = (summed[:-1] / summed[-1]).astype(self._x.dtype)
-        return model
+        model = np.array(vector, np.float64)
+        yield from total.averaging([model], weight, wide=self._x.itemsize > 4)
+        return model.astype(self._x.dtype)
 
     def averaged_model(self) -> Array:
         """The average of all ranks' models, exactly: with all that is under way. Collective."""

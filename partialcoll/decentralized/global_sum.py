@@ -19,6 +19,7 @@ from ..collectives.allreduce import Allreduce_init
 from .exchange import Array, Reduction, Steps, drive
 
 _PIECE = 1 << 16  # elements
+_OURS = 2  # of them: the weight, and whether vectors are wide
 
 
 class GlobalSum:
@@ -27,7 +28,7 @@ class GlobalSum:
     Parameters
     ----------
     reduction : Reduction
-        A full allreduce (SUM) of one float64 vector; its size is that of a piece.
+        A full allreduce (SUM) of one float64 vector of three elements or more: a piece.
 
     What ends in -ing is a generator that yields whatever it has to wait for (`drive`).
     """
@@ -42,46 +43,63 @@ class GlobalSum:
         like = np.empty(_PIECE)
         return cls(Allreduce_init(comm, None, None, like=like, quorum="full", history=1))
 
-    def _reducing(self, vectors: Iterable[Array], average: bool) -> Steps[None]:
-        """Each vector becomes the sum or the average of the ranks', in place."""
+    def _reducing(self, parts: list[Array], *ours: float) -> Steps[tuple[Array, Array]]:
+        """The sums over the ranks of the parts in a row, and of what is ours."""
+        buffer, end = self._reduction.send_buffer, sum(part.size for part in parts)
+        np.concatenate(parts, out=buffer[:end], casting="unsafe")
+        buffer[end:] = 0
+        buffer[buffer.size - len(ours) :] = ours
         self._waiting = True
         try:
-            for parts in _pieces(vectors, self._reduction.send_buffer.size):
-                buffer, end = self._reduction.send_buffer, sum(part.size for part in parts)
-                np.concatenate(parts, out=buffer[:end], casting="unsafe")
-                buffer[end:] = 0
-                self._reduction.Start()
-                yield self._reduction
-                found = self._reduction.result[:end]
-                if average:
-                    found = found / self._reduction.last_round.active
-                for part in parts:
-                    part[...], found = found[: part.size], found[part.size :]
+            self._reduction.Start()
+            yield self._reduction
         finally:
             self._waiting = False
+        found = self._reduction.result
+        return found[:end], found[found.size - len(ours) :]
+
+    def _pieces(self, vectors: Iterable[Array]) -> Iterator[list[Array]]:
+        return _pieces(vectors, self._reduction.send_buffer.size - _OURS)
 
     def summing(self, vector: Array) -> Steps[Array]:
         """The float64 sum of the ranks' vectors. Collective: every rank has one of this size."""
         result = np.array(vector, np.float64)
-        yield from self._reducing([result], average=False)
+        for parts in self._pieces([result]):
+            (part,) = parts
+            part[...], _ = yield from self._reducing(parts)
         return result
 
-    def averaging(self, vectors: Iterable[Array]) -> Steps[None]:
+    def averaging(
+        self, vectors: Iterable[Array], weight: float = 1.0, *, wide: bool | None = None
+    ) -> Steps[None]:
         """Each of these flat vectors, of float dtypes, becomes the average of the ranks', in
-        place. Collective: the same sizes in the same order on all ranks."""
-        yield from self._reducing(vectors, average=True)
+        place: their sum over that of the weights. Collective: the same sizes in the same order
+        on all ranks.
+
+        With weights of 1 what is equal on all ranks stays as it is, bit for bit. The sum of up to
+        2^29 equal float32 is exact in float64; where a rank's are wide, as float64 is if nothing is
+        said, what they differ by from the mean is averaged too.
+        """
+        for parts in self._pieces(vectors):
+            own = any(part.itemsize > 4 for part in parts) if wide is None else wide
+            total, (weights, any_wide) = yield from self._reducing(parts, weight, own)
+            mean = total / weights
+            if any_wide:
+                with np.errstate(invalid="ignore"):  # an infinity's distance from itself
+                    apart = [part - weight * whole for part, whole in _beside(parts, mean)]
+                total, _ = yield from self._reducing(apart)
+                mean += np.where(np.isfinite(mean), total / weights, 0)
+            for part, found in _beside(parts, mean):
+                part[...] = found
 
     def measuring(self, vector: Array) -> Steps[float]:
-        """The square root of mean_i |x_i - mean|^2 over the ranks' vectors. Collective.
-
-        What the rounding of the mean explains is no distance: equal vectors are 0 apart.
-        """
+        """The square root of mean_i |x_i - mean|^2 over the ranks' vectors, 0 of equal ones.
+        Collective."""
         mean = np.array(vector, np.float64)
-        yield from self.averaging([mean])
+        yield from self.averaging([mean], wide=vector.itemsize > 4)
         apart = vector - mean
-        apart[np.abs(apart) <= 64 * np.finfo(np.float64).eps * np.abs(mean)] = 0
         square = np.array([apart @ apart])
-        yield from self.averaging([square])
+        yield from self.averaging([square], wide=False)
         return math.sqrt(square[0])
 
     def meeting(self) -> Steps[None]:
@@ -117,6 +135,14 @@ class GlobalSum:
     def Free(self) -> None:
         """Free the allreduce below. Collective; idempotent."""
         self._reduction.Free()
+
+
+def _beside(parts: list[Array], row: Array) -> Iterator[tuple[Array, Array]]:
+    """Each part and what of the row has its place."""
+    begin = 0
+    for part in parts:
+        yield part, row[begin : begin + part.size]
+        begin += part.size
 
 
 def _pieces(vectors: Iterable[Array], size: int) -> Iterator[list[Array]]:

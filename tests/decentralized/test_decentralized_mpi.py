@@ -289,3 +289,26 @@ def test_global_average(comm, dtype):
     distance = np.sqrt((apart**2).sum(1).mean())
     assert total.distance(everybody[comm.rank]) == pytest.approx(distance, rel=1e-12)
     total.Free()
+
+
+@pytest.mark.parametrize("dtype", (np.float16, np.float32, np.float64))
+def test_the_average_of_equal_models_is_the_model(comm, dtype):
+    """Bit for bit on any number of ranks, and no distance; what is not finite stays so."""
+    rng = np.random.default_rng(2)
+    x = (rng.normal(size=70_000) * 10.0 ** rng.integers(-4, 4, 70_000)).astype(dtype)
+    x[:3] = np.inf, -np.inf, np.nan
+    total = GlobalSum.over(comm)
+    averaged = x.copy()
+    total.average([averaged])
+    np.testing.assert_array_equal(averaged, x)
+    assert total.distance(x[3:]) == 0
+    total.Free()
+
+
+def test_one_wide_model_is_wide_for_all(comm):
+    """Ranks agree on how they average, whatever dtypes they have."""
+    total = GlobalSum.over(comm)
+    x = np.full(100_000, comm.rank, np.float64 if comm.rank == 0 else np.float32)
+    total.average([x])
+    np.testing.assert_allclose(x, (comm.size - 1) / 2, rtol=1e-6)
+    total.Free()
