@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One life for what users make; see user_object.h. */
+/* One life for what users make, its beginning and its end; see user_object.h. */
 #include "runtime/user_object.h"
 
 #include "base/check.h"
@@ -16,46 +16,6 @@ int user_object_admit(const struct user_object_kind *kind, const void *comm,
                     kind->plural);
     int rc = mpi_check_comm(comm);
     return rc == PCOLL_OK && c ? process_context(comm, c) : rc;
-}
-
-void user_object_init(struct user_object *o, const struct user_object_kind *kind)
-{
-    CHECK(kind->close && kind->dispose);
-    *o = (struct user_object){.kind = kind};
-}
-
-/* Entering and leaving a call. */
-
-int user_object_leave(struct user_object *o, int rc)
-{
-    CHECK(atomic_load(&o->busy));
-    atomic_store(&o->busy, false);
-    return rc;
-}
-
-int user_object_enter(struct user_object *o)
-{
-    CHECK(o->kind);
-    const char *name = o->kind->name;
-    if (process_forked())
-        return fail(PCOLL_ESTATE,
-                    "this process was forked from the one that made %s: it works in "
-                    "that one only",
-                    name);
-    if (atomic_exchange(&o->busy, true))
-        return fail(PCOLL_ESTATE, "%s is in use by another thread", name);
-    if (!o->ended)
-        return PCOLL_OK;
-    return user_object_leave(o, fail(PCOLL_ESTATE, "%s has been freed", name));
-}
-
-int user_object_enter_open(struct user_object *o)
-{
-    CHECK(o->kind);
-    int rc = user_object_enter(o);
-    if (rc != PCOLL_OK || !atomic_load(&o->closing))
-        return rc;
-    return user_object_leave(o, fail(PCOLL_ESTATE, "%s is being freed", o->kind->name));
 }
 
 /* The end. */

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One life for what users make: a new one, entering and leaving a call; see
+ * user_object.h. Simulated objects have this much of it. */
+#include "runtime/user_object.h"
+
+#include "base/check.h"
+#include "base/error.h"
+
+void user_object_init(struct user_object *o, const struct user_object_kind *kind)
+{
+    CHECK(kind->close && kind->dispose);
+    *o = (struct user_object){.kind = kind};
+}
+
+int user_object_leave(struct user_object *o, int rc)
+{
+    CHECK(atomic_load(&o->busy));
+    atomic_store(&o->busy, false);
+    return rc;
+}
+
+int user_object_enter(struct user_object *o)
+{
+    CHECK(o->kind);
+    const char *name = o->kind->name;
+    if (process_forked())
+        return fail(PCOLL_ESTATE,
+                    "this process was forked from the one that made %s: it works in "
+                    "that one only",
+                    name);
+    if (atomic_exchange(&o->busy, true))
+        return fail(PCOLL_ESTATE, "%s is in use by another thread", name);
+    if (!o->ended)
+        return PCOLL_OK;
+    return user_object_leave(o, fail(PCOLL_ESTATE, "%s has been freed", name));
+}
+
+int user_object_enter_open(struct user_object *o)
+{
+    CHECK(o->kind);
+    int rc = user_object_enter(o);
+    if (rc != PCOLL_OK || !atomic_load(&o->closing))
+        return rc;
+    return user_object_leave(o, fail(PCOLL_ESTATE, "%s is being freed", o->kind->name));
+}
