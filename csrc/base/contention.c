@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Yields with a clock; why is in crowd.h. */
+/* Yields with a clock; why is in contention.h. */
 #include "base/contention.h"
 
 #include <sched.h>

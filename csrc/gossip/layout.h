@@ -7,7 +7,7 @@
  * A slot holds a model in one or more planes:
  *   raw    the elements as the application has them
  *   low, high, one block_note for each block of LATTICE_BLOCK elements: the lattice
- *          codec (kernels/quantize.h); high is only there if bits < 16
+ *          codec (kernels/codec/quantize.h); high is only there if bits < 16
  */
 #ifndef PCOLL_GOSSIP_LAYOUT_H
 #define PCOLL_GOSSIP_LAYOUT_H

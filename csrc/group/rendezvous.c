@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory; see directory.h. */
+/* The directory; see rendezvous.h. */
 #include "group/rendezvous.h"
 
 #include "base/check.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A reduction that is not ours: what a part of a payload carries in place of a kernel.
- * transport/mpi_reduction.c makes them of MPI's ops and datatypes.
+ * transport/mpi/reduction.c makes them of MPI's ops and datatypes.
  */
 #ifndef PCOLL_KERNELS_USER_REDUCTION_H
 #define PCOLL_KERNELS_USER_REDUCTION_H

@@ -40,7 +40,7 @@ struct member {
     bool live;              /* as of the last complete round */
     int64_t joined_in;      /* round with which all had joined, until it is read */
     bool joined;            /* the last round read was that one */
-    uint64_t events;        /* see allreduce/arrivals.h */
+    uint64_t events;        /* see allreduce/event_log.h */
     uint64_t calls;         /* ended */
     uint64_t frozen_events; /* events when the last round was frozen */
     uint64_t seen;          /* complete rounds that the last read knew of */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The microbenchmark of skewed arrival in virtual time: any number of ranks in one
- * process, each with a context and an endpoint of its own over transport/sim.c.
+ * process, each with a communicator and an endpoint of its own over transport/sim.
  * Source: Li et al., PPoPP 2020, section 6.1 (what is measured).
  *
  * Between two iterations nothing is under way: the simulation has nothing left to do.

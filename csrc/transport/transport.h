@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The seam between the protocol and whatever moves bytes: a handful of calls that mpi.c
- * carries out with MPI and sim.c in virtual time.
+ * The seam between the protocol and whatever moves bytes: a handful of calls that transport/mpi
+ * carries out with MPI and transport/sim in virtual time.
  *
  * Non-blocking throughout. What was begun ends as an event of poll(). One thread at a
  * time (the progress lock). Messages of one (sender, receiver, tag) keep their order,

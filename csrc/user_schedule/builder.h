@@ -24,7 +24,7 @@ struct builder_op {
     int op;           /* REDUCE */
     int peer, tag;    /* SEND, RECV */
     uint32_t ordinal; /* among the messages of the same peer, direction and tag */
-    int edge;         /* … of the same peer and direction: see messages.h */
+    int edge;         /* … of the same peer and direction: see matching.h */
     int partner;      /* SEND, RECV on one rank: the other end; -1 */
     int64_t delay;    /* TIMER: nanoseconds */
     uint32_t need;    /* of the gate; 0: all */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running a user's schedule; see program.h. */
+/* Running a user's schedule; see run.h. */
 #include "user_schedule/run.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of the transport over MPI, for its files: mpi.c (the seam), mpi_create.c,
- * mpi_requests.c (the list of what is under way), mpi_native.c. */
+/* The inside of the transport over MPI, for its files: mpi_transport.c (the seam), create.c,
+ * requests.c (the list of what is under way), native.c. */
 #ifndef PCOLL_TRANSPORT_MPI_INTERNAL_H
 #define PCOLL_TRANSPORT_MPI_INTERNAL_H
 
@@ -56,11 +56,11 @@ struct mpi_transport {
     int next_control;
 };
 
-/* MPI's names of what it knows of ours (mpi_reduction.c), else its null handles. */
+/* MPI's names of what it knows of ours (reduction.c), else its null handles. */
 MPI_Datatype mpi_type_of(int dtype);
 MPI_Op mpi_op_of(int op);
 
-extern const struct transport_ops mpi_ops; /* mpi.c */
+extern const struct transport_ops mpi_ops; /* mpi_transport.c */
 
 /* Room for so many requests. */
 int mpi_reserve(struct mpi_transport *m, int wanted);
@@ -72,7 +72,7 @@ void mpi_compact_requests(struct mpi_transport *m);
 
 void mpi_free_doorbells(struct mpi_transport *m);
 
-/* mpi_native.c, as in the seam. */
+/* native.c, as in the seam. */
 int mpi_native_open(struct transport *t, struct channel **channel);
 int mpi_native_opened(struct transport *t, struct channel *channel);
 void mpi_native_close(struct transport *t, struct channel *channel);
