@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making a gossip buffer. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "runtime/agreement.h"
 #include "kernels/reduce.h"
 #include "transport/mpi/mpi_transport.h"
 #include "gossip/object.h"
 #include "transport/mpi/window.h"
-
-enum { FAR_CHUNKS = 8 };
 
 enum field {
     FIELD_COUNT,
@@ -52,30 +49,10 @@ static int compare(struct communicator *c, int local, const pcoll_gossip_options
 static int prepare(struct communicator *c, const pcoll_gossip_options *o,
                    struct gossip_memory *m)
 {
-    *m = (struct gossip_memory){
-        .margin = o->margin,
-        .rotate = o->rotate != 0,
-        .seed = splitmix_at(o->seed, c->transport->rank),
-    };
-    int rc = layout_init(&m->layout, c->transport->size, o);
-    if (c->transport->off_node) /* a message takes much longer than a backoff */
-        m->layout.chunk *= FAR_CHUNKS;
-    if (rc == PCOLL_OK && o->bits && !(o->margin >= 1 && o->margin <= 1e6))
-        rc = fail(PCOLL_EINVAL, "margin: expected 1 to 1e6, got %g", o->margin);
-    if (rc == PCOLL_OK)
-        rc = gossip_memory_init(m);
-    return rc == PCOLL_OK && c->transport->off_node
-               ? process_start_agent(c, o->progress, true)
-               : rc;
-}
-
-/* Words and sums begin at 0; slots are written before they are read. */
-static int clear(struct gossip_memory *m)
-{
-    const struct layout *l = &m->layout;
-    memset(m->window->memory, 0, l->slots_at);
-    memset(m->window->memory + l->sums_at, 0, l->queue_at - l->sums_at);
-    return m->window->ops->sync(m->window);
+    const struct transport *t = c->transport;
+    int rc = gossip_memory_prepare(m, o, t->rank, t->size, t->off_node);
+    return rc == PCOLL_OK && t->off_node ? process_start_agent(c, o->progress, true)
+                                         : rc;
 }
 
 /* Collective. What some could not make stays lost with those who could: to free a
@@ -86,7 +63,7 @@ static int open_window(struct communicator *c, const void *comm,
     communicator_end_leftovers(c);
     int rc = window_mpi_create(comm, m->layout.bytes, &m->window);
     if (rc == PCOLL_OK)
-        rc = clear(m);
+        rc = gossip_memory_clear(m);
     return agree_outcome(c, rc);
 }
 

@@ -58,6 +58,12 @@ static void lay_out_slot(struct layout *l)
     l->slot_bytes = l->raw_at + lines(l->count * l->element);
 }
 
+/* As many blocks as are handled at a time. */
+static size_t chunk_for(size_t blocks)
+{
+    return blocks < CHUNK_BLOCKS ? (blocks ? blocks : 1) : CHUNK_BLOCKS;
+}
+
 int layout_init(struct layout *l, uint32_t ranks, const pcoll_gossip_options *options)
 {
     int rc = check_options(options);
@@ -72,13 +78,13 @@ int layout_init(struct layout *l, uint32_t ranks, const pcoll_gossip_options *op
                          .sum = options->dtype == PCOLL_FLOAT64 ? 8 : 4,
                          .count = options->count,
                          .blocks = (options->count + LATTICE_BLOCK - 1) / LATTICE_BLOCK,
-                         .chunk = (size_t)CHUNK_BLOCKS * LATTICE_BLOCK,
                          .bits = options->bits,
                          .queue_slots = options->queue_slots};
     if (l->bits) {
         l->low = lattice_low_bytes(LATTICE_BLOCK, l->bits);
         l->high = lattice_high_bytes(LATTICE_BLOCK, l->bits);
     }
+    l->chunk = chunk_for(l->blocks) * LATTICE_BLOCK;
     lay_out_slot(l);
     l->board_at = queue_word_at(l->queue_slots);
     l->slots_at = l->board_at + lines(ranks * sizeof(int64_t));

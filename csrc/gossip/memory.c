@@ -40,6 +40,35 @@ int gossip_memory_init(struct gossip_memory *m)
     return make_codec(m);
 }
 
+enum { FAR_CHUNKS = 8 };
+
+int gossip_memory_prepare(struct gossip_memory *m, const pcoll_gossip_options *o,
+                          uint32_t rank, uint32_t ranks, bool far)
+{
+    CHECK(rank < ranks);
+    *m = (struct gossip_memory){
+        .margin = o->margin,
+        .rotate = o->rotate != 0,
+        .seed = splitmix_at(o->seed, rank),
+    };
+    int rc = layout_init(&m->layout, ranks, o);
+    if (far) /* a message takes much longer than a backoff */
+        m->layout.chunk *= FAR_CHUNKS;
+    if (rc == PCOLL_OK && o->bits && !(o->margin >= 1 && o->margin <= 1e6))
+        rc = fail(PCOLL_EINVAL, "margin: expected 1 to 1e6, got %g", o->margin);
+    return rc == PCOLL_OK ? gossip_memory_init(m) : rc;
+}
+
+/* Words and sums begin at 0; slots are written before they are read. */
+int gossip_memory_clear(struct gossip_memory *m)
+{
+    const struct layout *l = &m->layout;
+    CHECK(m->window);
+    memset(m->window->memory, 0, l->slots_at);
+    memset(m->window->memory + l->sums_at, 0, l->queue_at - l->sums_at);
+    return m->window->ops->sync(m->window);
+}
+
 void gossip_memory_destroy(struct gossip_memory *m)
 {
     free(m->fetched);

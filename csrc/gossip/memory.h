@@ -41,6 +41,12 @@ enum { MAX_TRIES = 16 };
 enum { MAX_TRIES = PCOLL_TEST_TRIES };
 #endif
 
+/* All but the window, for this one of so many ranks. far: others are on other nodes.
+ * PCOLL_EINVAL names an impossible option; PCOLL_ENOMEM. */
+int gossip_memory_prepare(struct gossip_memory *m, const pcoll_gossip_options *o,
+                          uint32_t rank, uint32_t ranks, bool far);
+/* The window is there: as it is at the start. */
+int gossip_memory_clear(struct gossip_memory *m);
 /* The layout is there; make the rest. PCOLL_ENOMEM. */
 int gossip_memory_init(struct gossip_memory *m);
 void gossip_memory_destroy(struct gossip_memory *m);

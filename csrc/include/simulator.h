@@ -65,6 +65,24 @@ int pcoll_skew_free(pcoll_skew_run **run);
 int pcoll_skew_memory(const pcoll_skew *skew, const pcoll_options *options,
                       uint64_t *bytes);
 
+/*
+ * Gossip buffers of simulated ranks. What a rank gives to another or sends is on its
+ * way, as a parcel, until it is landed; all else takes no time. So what moves time is
+ * the caller's.
+ */
+typedef struct pcoll_sim_gossip pcoll_sim_gossip;
+
+/* PCOLL_EINVAL names an impossible option; PCOLL_ENOMEM. */
+int pcoll_sim_gossip_create(uint32_t ranks, const pcoll_gossip_options *options,
+                            pcoll_sim_gossip **sim);
+/* The buffer of a rank, for all functions but pcoll_gossip_free. */
+int pcoll_sim_gossip_rank(pcoll_sim_gossip *sim, uint32_t rank, pcoll_gossip **gossip);
+/* What the rank has sent since it was last asked; *parcel is NULL if that is nothing.
+ * Each is landed once: it is there, at that rank. */
+int pcoll_sim_gossip_sent(pcoll_sim_gossip *sim, uint32_t rank, void **parcel);
+int pcoll_sim_gossip_land(pcoll_sim_gossip *sim, void *parcel, uint32_t *rank);
+int pcoll_sim_gossip_free(pcoll_sim_gossip **sim);
+
 /* cffi:end */
 
 #pragma GCC visibility pop

@@ -194,10 +194,23 @@ class GossipBuffer(CoreObject):
             )
         return peer
 
+    def _is_like_the_model(self, given: Any, writable: bool) -> bool:
+        """A numpy array of floats as C knows them, as it nearly always is."""
+        return (
+            type(given) is np.ndarray
+            and given.shape == self._shape
+            and given.dtype == self._dtype
+            and self._dtype.kind == "f"
+            and given.flags.c_contiguous
+            and (not writable or given.flags.writeable)
+        )
+
     def _memory(self, argument: str, given: Any, writable: bool = False) -> Any:
         """Of an array like the model, which it keeps alive; NULL for None."""
         if given is None:
             return ffi.NULL
+        if self._is_like_the_model(given, writable):
+            return ffi.from_buffer(given)
         if writable and not _has_memory(given):
             raise TypeError(
                 f"{argument}: expected an array whose memory can be written to, got "
@@ -216,7 +229,8 @@ class GossipBuffer(CoreObject):
             if not abs(value) <= 1e30:
                 raise ValueError(f"{name}: expected a number of at most 1e30, got {value}")
         memory = self._memory("x", x, True), self._memory("momentum", momentum, True)
-        if momentum is not None:
+        arrays = isinstance(x, np.ndarray) and isinstance(momentum, np.ndarray)
+        if momentum is not None and (not arrays or np.may_share_memory(x, momentum)):
             pair = [buffers.as_buffer("momentum", given, True) for given in (x, momentum)]
             buffers.check_apart("momentum", pair)
         return memory

@@ -4,7 +4,7 @@
 import numpy as np
 
 from partialcoll.decentralized import GlobalSum
-from partialcoll.tools.sim.buffers import buffers
+from partialcoll.tools.sim.buffers import SimulatedBuffer, buffers
 from partialcoll.tools.sim.collectives import reductions
 from partialcoll.tools.sim.events import Events, latencies
 from partialcoll.topology import Topology
@@ -28,6 +28,59 @@ class Fixed:
         self.next_peer = lambda: peer
 
 
+class Watched(SimulatedBuffer):
+    """One whose parcels are kept account of, by what its users see."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._sent = {}  # parcel -> peer, what, and is it a message
+        self._coming, self._queue = [], []  # of these, those to this rank
+
+    def average(self, x, peer, **how):
+        before = x.copy()
+        self._sending = lambda: (peer, before - x, False)
+        return super().average(x, peer, **how)
+
+    def push(self, peer, x, **how):
+        self._sending = lambda: (peer, x.copy(), True)
+        return super().push(peer, x, **how)
+
+    def _send(self):
+        parcel = super()._send()
+        entry = self._sent[parcel] = self._sending()
+        self._ranks.buffers[entry[0]]._coming.append(entry)
+        return parcel
+
+    def _land(self, parcel):
+        peer, what, is_message = entry = self._sent.pop(parcel)
+        other = self._ranks.buffers[peer]
+        other._coming = [coming for coming in other._coming if coming is not entry]
+        if is_message:
+            other._queue.append((self.rank, what))
+        super()._land(parcel)
+
+    def drain(self, **how):
+        messages = super().drain(**how)
+        for source, model in messages:
+            at = next(
+                i
+                for i, (sender, sent) in enumerate(self._queue)
+                if sender == source and (how or np.array_equal(sent, model))
+            )
+            del self._queue[at]
+        return messages
+
+    def on_the_way(self):
+        """The sum of the deltas that have not landed here yet."""
+        deltas = [what for _, what, is_message in self._coming if not is_message]
+        return sum(deltas, np.zeros(self.shape))
+
+    def undrained(self):
+        """The messages in the queue or on their way to it."""
+        coming = [what for _, what, is_message in self._coming if is_message]
+        return [what for _, what in self._queue] + coming
+
+
 class World:
     """Buffers, handles and totals of some ranks in virtual time."""
 
@@ -40,7 +93,8 @@ class World:
 
     def buffers(self, like=None):
         like = self.like if like is None else like
-        return buffers(like, self.topology, self.events, self.latency, **self.how)
+        how = {"kind": Watched, **self.how}
+        return buffers(like, self.topology, self.events, self.latency, **how)
 
     def peers(self, seed=0):
         return [Uniform(self.topology, rank, seed) for rank in range(self.ranks)]

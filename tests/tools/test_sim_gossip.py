@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from together import Watched
 
 from partialcoll.tools.cli import main
 from partialcoll.tools.cli.sim import METHODS, commands
@@ -129,7 +130,8 @@ def test_a_register_is_never_newer_than_its_latency():
 
 def test_messages_and_deltas_come_late_and_once():
     events = Events()
-    a, b = buffers(np.zeros(2), Topology.make("complete", 2), events, lambda: 1.0, queue_slots=2)
+    how = {"queue_slots": 2, "kind": Watched}
+    a, b = buffers(np.zeros(2), Topology.make("complete", 2), events, lambda: 1.0, **how)
     b.publish(np.zeros(2))
     events.run(1.0)
     x, m = np.array([4.0, 8.0]), np.zeros(2)

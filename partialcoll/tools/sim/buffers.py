@@ -1,249 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gossip buffers of simulated ranks, with the methods of `partialcoll.GossipBuffer`.
+"""Gossip buffers of simulated ranks: `partialcoll.GossipBuffer` as it is, over the simulator's
+windows, which are all in this process.
 
-All ranks are in one process. What a rank publishes, gives to another or sends becomes visible after
-a latency; everything else takes no time. Two publications of a rank, or two messages to it, may
-overtake each other; of publications the newest that is visible counts.
+What a rank publishes, gives to another or sends is there after a latency; everything else takes no
+time. Two messages to a rank may overtake each other. A publication that is overtaken by a newer
+one comes with it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Callable
 
-import numpy as np
-
+from ..._core.simulator import simulator
+from ...collectives.gossip import GossipBuffer
 from ...decentralized.exchange import Array
-from ...errors import Error, StateError
 from .events import Events
 
-
-@dataclass
-class BufferCounts:
-    """As those of the real one."""
-
-    publishes: int = 0
-    reads: int = 0
-    averages: int = 0
-    skipped: int = 0
-    collected: int = 0
-    pushed: int = 0
-    drained: int = 0
-    queue_full: int = 0
-    decode_failures: int = 0
+_ffi, _lib = simulator.ffi, simulator.lib
 
 
 def _nobody() -> None:
     pass
 
 
-class SimulatedBuffer:
-    """The register, accumulator and queue of one rank; made by `buffers`."""
+class _Ranks:
+    """What the buffers of all ranks share; the simulator's part goes with the last of them."""
 
-    def __init__(
-        self,
-        rank: int,
-        everybody: Sequence[SimulatedBuffer],
-        like: Array,
-        events: Events,
-        latency: Callable[[], float],
-        topology: Any,
-        codec: Any,
-        queue_slots: int,
-        max_uncollected: int,
-    ) -> None:
-        self.rank = rank
-        self.shape, self.dtype = like.shape, like.dtype
-        self.topology = topology
-        self.stats = BufferCounts()
+    def __init__(self, events: Events, latency: Callable[[], float]) -> None:
+        self.events, self.latency = events, latency
+        self.buffers: list[SimulatedBuffer] = []
+        self.core: Any = None
+
+    def create(self, options: Any) -> None:
+        ranks, create = len(self.buffers), _lib.pcoll_sim_gossip_create
+        core = simulator.answer("pcoll_sim_gossip *", create, ranks, options)
+        self.core = _ffi.gc(core, _free)
+
+
+def _free(core: Any) -> None:
+    _lib.pcoll_sim_gossip_free(_ffi.new("pcoll_sim_gossip **", core))
+
+
+class SimulatedBuffer(GossipBuffer):
+    """That of one rank; made by `buffers`. There is nothing to free."""
+
+    _library = simulator
+
+    def __init__(self, rank: int, ranks: _Ranks, options: Any, like: Array, topology: Any) -> None:
+        self._pointer = _ffi.new("pcoll_gossip **")
+        self._rank, self._size = rank, topology.n
+        self._ranks = ranks
+        self._describe(options, like, topology)
+        self._publications = 0
+        self._unpublished: deque[tuple[int, Array]] = deque()
         self.on_arrival: Callable[[], None] = _nobody
-        self._everybody = everybody
-        self._events = events
-        self._latency = latency
-        self._codec = codec
-        self._queue_slots = queue_slots
-        self._max_uncollected = max_uncollected
-        self._published: list[tuple[float, int, Array]] = []  # visible from when, version, model
-        self._landed = np.zeros_like(like)
-        self._deltas = 0  # landed
-        self._uncollected = 0  # landed or on their way
-        self._flying: dict[int, Array] = {}  # deltas on their way here
-        self._queue: deque[tuple[int, Any]] = deque()
-        self._coming: dict[int, Any] = {}  # messages on their way here
-        self._number = 0
 
-    @property
-    def size(self) -> int:
-        """How many ranks there are."""
-        return len(self._everybody)
-
-    # Register
+    def enter(self) -> None:
+        """The ranks are there: take this one's part."""
+        simulator.call(_lib.pcoll_sim_gossip_rank, self._ranks.core, self._rank, self._pointer)
 
     def publish(self, x: Array) -> int:
-        """Write the own register; its version."""
-        self.stats.publishes += 1
-        visible = self._events.now + self._latency()
-        self._published.append((visible, self.stats.publishes, x.copy()))
-        return self.stats.publishes
+        """As the real one does, after a latency."""
+        self._publications += 1
+        number, delay = self._publications, self._ranks.latency()
+        self._unpublished.append((number, x.copy() if delay else x))
+        if delay:
+            self._ranks.events.after(delay, lambda: self._publish_up_to(number))
+        else:
+            self._publish_up_to(number)
+        return number
 
-    def _visible(self) -> tuple[Array, int]:
-        now = self._events.now
-        newest = max((p[1] for p in self._published if p[0] <= now), default=0)
-        if not newest:
-            raise StateError(f"rank {self.rank} has published nothing yet")
-        self._published = [p for p in self._published if p[1] >= newest]
-        return self._published[0][2], newest
+    def _publish_up_to(self, number: int) -> None:
+        while self._unpublished and self._unpublished[0][0] <= number:
+            super().publish(self._unpublished.popleft()[1])
 
-    def read(
-        self, peer: int, *, key: Array | None = None, out: Array | None = None
-    ) -> tuple[Array, int]:
-        """A peer's register and its version."""
-        model, version = self._everybody[peer]._visible()
-        self.stats.reads += 1
-        if self._codec is not None:
-            payload = self._encode(model, key)
-            model = self._codec.decode(payload, key)
-        if out is None:
-            return model.copy(), version
-        np.copyto(out, model)
-        return out, version
+    def average(self, x: Any, peer: int, **how: Any) -> bool:
+        """As the real one does; what the peer gains is on its way."""
+        done = super().average(x, peer, **how)
+        if done:
+            self._send()
+        return done
 
-    def _encode(self, x: Array, key: Array | None) -> bytes:
-        self._number += 1
-        seed = self._number << 20 | self.rank
-        encoded: bytes = self._codec.encode(x, key=key, seed=seed)
-        return encoded
+    def push(self, peer: int, x: Any, **how: Any) -> bool:
+        """As the real one does; the message is on its way."""
+        done = super().push(peer, x, **how)
+        if done:
+            self._send()
+        return done
 
-    # Accumulator
+    def _send(self) -> Any:
+        """What was just given or sent lands after a latency."""
+        core = self._ranks.core
+        parcel = simulator.answer("void *", _lib.pcoll_sim_gossip_sent, core, self._rank)
+        self._ranks.events.after(self._ranks.latency(), lambda: self._land(parcel))
+        return parcel
 
-    def average(
-        self,
-        x: Array,
-        peer: int,
-        *,
-        weight: float = 0.5,
-        momentum: Array | None = None,
-        ratio: float = 1.0,
-    ) -> bool:
-        """Average with a peer's register; False if too many deltas lie there uncollected."""
-        other = self._everybody[peer]
-        if other._uncollected >= self._max_uncollected:
-            other._visible()
-            self.stats.skipped += 1
-            return False
-        theirs, _ = self.read(peer, key=x)
-        delta = weight * (x - theirs)
-        x -= delta
-        if momentum is not None:
-            momentum -= ratio * delta
-        other._expect(delta)
-        self.stats.averages += 1
-        return True
+    def _land(self, parcel: Any) -> None:
+        core = self._ranks.core
+        rank = simulator.answer("uint32_t", _lib.pcoll_sim_gossip_land, core, parcel)
+        self._ranks.buffers[rank].on_arrival()
 
-    def _expect(self, delta: Array) -> None:
-        self._number += 1
-        self._uncollected += 1
-        self._flying[self._number] = delta
-        number = self._number
-        self._events.after(self._latency(), lambda: self._land(number))
-
-    def _land(self, number: int) -> None:
-        self._landed += self._flying.pop(number)
-        self._deltas += 1
-        self.on_arrival()
-
-    def collect(self, x: Array, *, momentum: Array | None = None, ratio: float = 1.0) -> int:
-        """Add what others accumulated here; how many deltas that were."""
-        deltas, self._deltas = self._deltas, 0
-        if deltas:
-            x += self._landed
-            if momentum is not None:
-                momentum += ratio * self._landed
-            self._landed.fill(0)
-        self._uncollected -= deltas
-        self.stats.collected += deltas
-        return deltas
-
-    def pending(self) -> Array:
-        """A copy of what lies uncollected here."""
-        return self._landed.copy()
-
-    def on_the_way(self) -> Array:
-        """The sum of the deltas that have not landed here yet."""
-        return sum(self._flying.values(), np.zeros_like(self._landed))
-
-    # Queue
-
-    def push(
-        self, peer: int, x: Array, *, key: Array | None = None, sent: Array | None = None
-    ) -> bool:
-        """Append to the peer's queue; False if it is full."""
-        other = self._everybody[peer]
-        if len(other._queue) + len(other._coming) >= self._queue_slots:
-            self.stats.queue_full += 1
-            return False
-        message: Any = x.copy()
-        if self._codec is not None:
-            message = self._encode(x, key)
-        if sent is not None:
-            np.copyto(sent, self._decoded(message, key))
-        other._await(self.rank, message)
-        self.stats.pushed += 1
-        return True
-
-    def _await(self, source: int, message: Any) -> None:
-        self._number += 1
-        number = self._number
-        self._coming[number] = (source, message)
-        self._events.after(self._latency(), lambda: self._arrive(number))
-
-    def _arrive(self, number: int) -> None:
-        self._queue.append(self._coming.pop(number))
-        self.on_arrival()
-
-    def _decoded(self, message: Any, key: Array | None) -> Array:
-        """Raises Error if it does not decode."""
-        if self._codec is None:
-            return np.array(message)
-        decoded: Array = self._codec.decode(message, key)
-        return decoded
-
-    def drain(self, *, key: Array | None = None) -> list[tuple[int, Array]]:
-        """Take all messages out of the own queue."""
-        messages = []
-        while self._queue:
-            source, message = self._queue.popleft()
-            try:
-                messages.append((source, self._decoded(message, key)))
-            except Error:  # DecodeError, of a Lattice
-                self.stats.decode_failures += 1
-        self.stats.drained += len(messages)
-        return messages
-
-    def peek(
-        self, peer: int, *, key: Array | None = None, out: Array | None = None
-    ) -> tuple[Array, int] | None:
-        """The newest message in a peer's queue, left there."""
-        for source, message in reversed(self._everybody[peer]._queue):
-            try:
-                decoded = self._decoded(message, key)
-            except Error:  # DecodeError, of a Lattice
-                self.stats.decode_failures += 1
-                continue
-            if out is not None:
-                np.copyto(out, decoded)
-                decoded = out
-            return decoded, source
-        return None
-
-    def undrained(self) -> list[Array]:
-        """Copies of all messages in the queue or on their way to it; without a codec."""
-        return [np.array(message) for _, message in [*self._queue, *self._coming.values()]]
-
-    def Free(self) -> None:
-        """There is nothing to free."""
+    def Free(self, timeout: float | None = None) -> None:
+        """Nothing."""
 
 
 def buffers(
@@ -255,25 +114,15 @@ def buffers(
     codec: Any = None,
     queue_slots: int = 4,
     max_uncollected: int = 2,
+    kind: type[SimulatedBuffer] = SimulatedBuffer,
 ) -> list[SimulatedBuffer]:
-    """Those of all ranks of a topology.
-
-    `codec`, if given, has the `encode` and `decode` of `partialcoll.Lattice`. A register is encoded
-    for the reader's key when it is read, so every read decodes.
-    """
-    everybody: list[SimulatedBuffer] = []
-    for rank in range(topology.n):
-        everybody.append(
-            SimulatedBuffer(
-                rank,
-                everybody,
-                like,
-                events,
-                latency,
-                topology,
-                codec,
-                queue_slots,
-                max_uncollected,
-            )
-        )
+    """Those of all ranks of a topology, with the arguments of `GossipBuffer`."""
+    ranks = _Ranks(events, latency)
+    options = _ffi.new("pcoll_gossip_options *")
+    everybody = [kind(rank, ranks, options, like, topology) for rank in range(topology.n)]
+    everybody[0]._choose(options, codec, queue_slots, max_uncollected, "manual")
+    ranks.buffers = everybody
+    ranks.create(options)
+    for buffer in everybody:
+        buffer.enter()
     return everybody
