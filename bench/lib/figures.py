@@ -39,7 +39,7 @@ def _train(doc: Document, title: str, path: str) -> None:
 
 PICTURES: dict[str, Callable[[Document, str, str], None]] = {
     "bench skew": lambda doc, title, path: skewed.plot(doc["rows"], title, path),
-    "bench balanced": lambda doc, title, path: balanced.plot(doc["rows"], title, path),
+    "bench balanced": lambda doc, title, path: balanced.plot(doc["rows"], path, title),
     "bench gossip": lambda doc, title, path: gossip.plot(doc["rows"], path),
     "bench group": lambda doc, title, path: group.plot(doc["rows"], path),
     "bench idle": lambda doc, title, path: idle.plot(doc["rows"], path),

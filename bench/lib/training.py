@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from partialcoll.tools.bench.micro.group import meet
+from partialcoll.tools.bench.turns import meet
 
 RATE = 0.05
 

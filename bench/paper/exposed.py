@@ -88,7 +88,7 @@ def beside(name: str, options: SimpleNamespace, comm: Any) -> dict[str, Any]:
     from mpi4py import MPI
 
     import partialcoll.torch as pct
-    from partialcoll.tools.bench.micro.group import meet
+    from partialcoll.tools.bench.turns import meet
 
     strategy = make(name, options, options.topology)
     alone = Training(options)

@@ -28,7 +28,7 @@ def timed(comm: Any, call: Callable[[], None]) -> tuple[float, float]:
     """Seconds of one call on the slowest rank, and of the processor on all of them. Collective."""
     from mpi4py import MPI
 
-    from partialcoll.tools.bench.micro.group import meet
+    from partialcoll.tools.bench.turns import meet
 
     meet(comm)
     begin, used = time.perf_counter(), time.process_time()

@@ -21,7 +21,7 @@ from typing import Any
 
 from lib.job import count, experiment, gloo_group
 
-from partialcoll.tools.bench.micro.group import meet
+from partialcoll.tools.bench.turns import meet
 from partialcoll.tools.cli import options, values
 
 COLUMNS = (

@@ -8,9 +8,9 @@ Outside of the timing a few calls with other values each are checked, every elem
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -22,7 +22,7 @@ import partialcoll as pc
 from ...._core.buffers import Array
 from ... import report, skewed
 from ...report import plots
-from .. import placements
+from .. import placements, turns
 
 COLUMNS = (
     "collective",
@@ -55,14 +55,6 @@ class Kind:
     algorithm: str
 
 
-def _batch_us(call: Callable[[], Any], calls: int) -> float:
-    """Mean microseconds of a call."""
-    begin = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - begin) / calls * 1e6
-
-
 @dataclass
 class Contender:
     """One collective on buffers of one size, and what was seen of it on this rank."""
@@ -78,7 +70,6 @@ class Contender:
     received: Array | None
     """The memory that a call fills, if that is the caller's."""
     handle: pc.AllreduceHandle | None = None
-    samples: list[float] = field(default_factory=list)
     active: list[int] = field(default_factory=list)
     wrong: int = 0
 
@@ -96,16 +87,11 @@ class Contender:
 
 def of_handle(name: str, handle: pc.AllreduceHandle, received: Array | None) -> Contender:
     """A handle, with a receive buffer or without."""
-
-    def start_and_wait() -> pc.Round:
-        handle.Start()
-        return handle.Wait()
-
     return Contender(
         name,
         handle.domain,
         handle.algorithm,
-        start_and_wait,
+        turns.start_and_wait(handle),
         send=lambda: handle.send_buffer,
         result=lambda: handle.result,
         received=received,
@@ -157,7 +143,9 @@ def _limit_us(nbytes: int, hosts: int, link_gbps: float | None) -> float | None:
     return 2 * nbytes * (hosts - 1) / hosts * 8 / link_gbps / 1e3
 
 
-def _row(c: Contender, comm: MPI.Intracomm, count: int, hosts: int, link_gbps: float | None) -> Any:
+def _row(
+    c: Contender, comm: MPI.Intracomm, count: int, us: list[float], limit: float | None
+) -> Any:
     wrong = comm.reduce(c.wrong)
     active = comm.gather(c.active)
     if active is None:
@@ -166,11 +154,11 @@ def _row(c: Contender, comm: MPI.Intracomm, count: int, hosts: int, link_gbps: f
         c.name,
         comm.size,
         count,
-        c.samples,
+        us,
         active,
         domain=c.domain,
         algorithm=c.algorithm,
-        limit=_limit_us(4 * count, hosts, link_gbps),
+        limit=limit,
         wrong=wrong,
     )
     row["bandwidth_gbs"] = row["bytes"] / row["latency_us_avg"] / 1e3
@@ -189,28 +177,27 @@ def by_turns(
     """Check and time them, by turns, and free their handles; rows on rank 0. Collective.
 
     calls: in a batch; None: fewer for large messages."""
-    gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", domain="auto", name="bench gate")
+    gate = turns.Gate(comm, domain="auto")
     calls = calls or max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
 
-    def meet() -> None:
-        """Without anybody burning a core for it."""
-        gate.Start()
-        gate.Wait()
+    def batch(call: Callable[[], Any]) -> float:
+        """Microseconds of a call."""
+        gate.meet()
+        return 1e6 * turns.per_call(call, calls)
 
     for step in range(_CHECKED_CALLS):  # they also warm up
         for c in contenders:
             c.check(comm, step)
-            meet()
-    for _ in range(iters):
-        for c in contenders:
-            meet()
-            c.samples.append(comm.allreduce(_batch_us(c.call, calls), MPI.MAX))
-    described = [_row(c, comm, count, gate.domains, link_gbps) for c in contenders]
+            gate.meet()
+    measures = [partial(batch, c.call) for c in contenders]
+    samples = turns.by_turns(measures, iters, warmup=0, comm=comm)
+    limit = _limit_us(4 * count, gate.domains, link_gbps)
+    described = [_row(c, comm, count, us, limit) for c, us in zip(contenders, samples)]
     rows = [row for row in described if row is not None]
     for c in contenders:
         if c.handle is not None:
             c.handle.Free()
-    gate.Free()
+    gate.free()
     skewed.compare(rows, by="latency_us_p50")
     return rows
 
@@ -241,19 +228,14 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     kinds = [Kind(name, options.domain, options.algorithm) for name in options.collectives]
     rows = []
     for size in report.progress(options.sizes, comm.rank == 0, "balanced"):
-        rows += measure(
-            kinds,
-            comm,
-            max(1, size // 4),
-            options.iters,
-            options.link_gbps,
-            options.zero_copy,
-        )
+        elements = max(1, size // 4)
+        rows += measure(kinds, comm, elements, options.iters, options.link_gbps, options.zero_copy)
     return rows
 
 
-def plot(rows: list[report.Row], title: str, path: str, by: str = "collective") -> None:
+def plot(rows: list[report.Row], path: str, title: str = "", by: str = "collective") -> None:
     """Latency over the message size, both logarithmic, of each value of the field `by`."""
+    title = title or f"{rows[0]['ranks']} ranks, no skew"
     ylabel = "time of a call, median (µs)"
 
     def label(row: report.Row) -> str:
@@ -262,10 +244,4 @@ def plot(rows: list[report.Row], title: str, path: str, by: str = "collective") 
     plots.over_bytes(rows, path, "latency_us_p50", ylabel, label, title=title, log=True)
 
 
-def main(options: SimpleNamespace) -> None:
-    """The command ``bench balanced`` on the ranks of a job."""
-
-    def draw(rows: list[report.Row], path: str) -> None:
-        plot(rows, f"{rows[0]['ranks']} ranks, no skew", path)
-
-    report.on_job(options, "bench balanced", COLUMNS, run, draw)
+main = partial(report.on_job, command="bench balanced", columns=COLUMNS, run=run, plot=plot)

@@ -5,6 +5,7 @@ MPI_Sendrecv, while the others sleep."""
 from __future__ import annotations
 
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -15,6 +16,7 @@ import partialcoll as pc
 
 from ... import report
 from ...report import plots
+from ..turns import by_turns, meet
 
 COLUMNS = ("op", "codec", "peers", "bytes", "gbs", "latency_us", "sum_error")
 # Models that an operation moves: what is read and what is written, of other ranks' memory or of
@@ -29,13 +31,6 @@ _MOVED = {
     "push": 1,
     "drain": 1,
 }
-
-
-def _meet(comm: MPI.Intracomm) -> None:
-    """A barrier that takes no core from the one who works."""
-    request = comm.Ibarrier()
-    while not request.Test():
-        time.sleep(2e-4)
 
 
 class _Pair:
@@ -95,12 +90,12 @@ class _Pair:
 def _sample(pair: _Pair, op: str, action: Callable[[], Any]) -> float:
     """Seconds of one operation on rank 0. Collective."""
     pair.prepare(op)
-    _meet(pair.comm)
+    meet(pair.comm)
     begin = time.perf_counter()
     if pair.comm.rank == 0 or (op == "sendrecv" and pair.comm.rank == 1):
         action()
     seconds = time.perf_counter() - begin
-    _meet(pair.comm)
+    meet(pair.comm)
     return seconds
 
 
@@ -109,12 +104,8 @@ def _measure(
 ) -> list[report.Row]:
     pair = _Pair(comm, size, bits)
     operations = pair.operations()
-    samples: dict[str, list[float]] = {op: [] for op in operations}
-    for step in range(-2, options.iters):  # the first ones find out distances and touch memory
-        for op, action in operations.items():
-            seconds = _sample(pair, op, action)
-            if step >= 0:
-                samples[op].append(seconds)
+    measures = [partial(_sample, pair, op, action) for op, action in operations.items()]
+    samples = by_turns(measures, options.iters, warmup=2)  # finds out distances, touches memory
     error = pair.sum_error()
     pair.buffer.Free()
     return [
@@ -127,7 +118,7 @@ def _measure(
             "latency_us": float(np.median(times)) * 1e6,
             "sum_error": error,
         }
-        for op, times in samples.items()
+        for op, times in zip(operations, samples)
     ]
 
 
@@ -147,6 +138,4 @@ def plot(rows: list[report.Row], path: str) -> None:
     plots.over_bytes(some, path, "gbs", ylabel, lambda row: str(row["op"]))
 
 
-def main(options: SimpleNamespace) -> None:
-    """The command ``bench gossip`` on the ranks of a job."""
-    report.on_job(options, "bench gossip", COLUMNS, run, plot)
+main = partial(report.on_job, command="bench gossip", columns=COLUMNS, run=run, plot=plot)

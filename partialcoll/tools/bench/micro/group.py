@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,8 @@ import partialcoll as pc
 from ...._core.buffers import Array
 from ... import report
 from ...report import plots
+from .. import turns
+from ..turns import meet
 
 COLUMNS = (
     "method",
@@ -57,7 +60,6 @@ class Method:
     def __init__(self, comm: MPI.Intracomm, count: int) -> None:
         self.comm, self.count = comm, count
         self.x = np.zeros(count, np.float32)
-        self.samples: list[float] = []
         self.error, self.wrong, self.exact = 0.0, 0, True
         self._step = 0
 
@@ -69,18 +71,17 @@ class Method:
         """Was the last one meant to be the average over all ranks?"""
         return True
 
-    def timed(self, check: bool) -> None:
-        """One averaging; its slowest rank counts, unless it is only to be checked. Collective."""
+    def timed(self, check: bool = False) -> float:
+        """Seconds of one averaging. Collective."""
         self._step += 1
         np.copyto(self.x, values(self.comm.rank, self._step, self.count))
         meet(self.comm)
         begin = time.perf_counter()
         ranks = self.average()
-        seconds = self.comm.allreduce(time.perf_counter() - begin, MPI.MAX)
+        seconds = time.perf_counter() - begin
         if check:
             self._check(ranks)
-        else:
-            self.samples.append(seconds)
+        return seconds
 
     def _check(self, ranks: Sequence[int]) -> None:
         mean = np.zeros(self.count)
@@ -104,10 +105,10 @@ class Method:
     def free(self) -> None:
         """Collective."""
 
-    def row(self) -> report.Row:
+    def row(self, samples: Sequence[float]) -> report.Row:
         """Of all ranks. Collective."""
         comm = self.comm
-        seconds = float(np.median(self.samples))
+        seconds = float(np.median(samples))
         nbytes = 4 * self.count
         return {
             "method": self.name,
@@ -117,21 +118,14 @@ class Method:
             "bytes": nbytes,
             "rounds": self.rounds,
             "seconds": seconds,
-            "fastest": min(self.samples),
-            "slowest": max(self.samples),
+            "fastest": min(samples),
+            "slowest": max(samples),
             "busbw_gbs": nbytes * self.traffic() / seconds / 1e9,
             "exact": bool(comm.allreduce(self.exact, MPI.LAND)),
             "error": comm.allreduce(self.error, MPI.MAX),
             "wrong": comm.allreduce(self.wrong),
             **self.counts(),
         }
-
-
-def meet(comm: MPI.Intracomm) -> None:
-    """A barrier that takes no core from the one who works."""
-    request = comm.Ibarrier()
-    while not request.Test():
-        time.sleep(1e-4)
 
 
 class OfMPI(Method):
@@ -222,15 +216,12 @@ class Group(Method):
 def by_turns(methods: Iterable[Method], iters: int, warmup: int = 2) -> list[report.Row]:
     """Check and time them, each in turn, and free them; rows on all ranks. Collective."""
     some = list(methods)
-    for _ in range(warmup):
-        for method in some:
-            method.timed(check=True)
-    for _ in range(iters):
-        for method in some:
-            method.timed(check=False)
-    for method in some:
-        method.timed(check=True)
-    rows = [method.row() for method in some]
+    checks = [partial(method.timed, check=True) for method in some]
+    turns.by_turns(checks, warmup, warmup=0)
+    measures = [method.timed for method in some]
+    samples = turns.by_turns(measures, iters, warmup=0, comm=some[0].comm)
+    turns.by_turns(checks, 1, warmup=0)
+    rows = [method.row(times) for method, times in zip(some, samples)]
     for method in some:
         method.free()
     mpi = next((row["seconds"] for row in rows if row["method"] == "mpi"), None)
@@ -275,6 +266,4 @@ def plot(rows: list[report.Row], path: str) -> None:
     plots.over_bytes(rows, path, "seconds", "time of an averaging, median (ms)", label, **how)
 
 
-def main(options: SimpleNamespace) -> None:
-    """The command ``bench group`` on the ranks of a job."""
-    report.on_job(options, "bench group", COLUMNS, run, plot)
+main = partial(report.on_job, command="bench group", columns=COLUMNS, run=run, plot=plot)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Callable
 
@@ -15,6 +16,7 @@ import partialcoll as pc
 from ... import report, skewed
 from ...report import plots
 from .. import placements
+from ..turns import start_and_wait
 
 COLUMNS = ("state", "domain", "ranks", "cpu_percent_per_rank")
 
@@ -43,10 +45,7 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 def _measure(handle: pc.AllreduceHandle, seconds: float, comm: MPI.Intracomm) -> list[report.Row]:
     """Both states of one handle, which is freed then; rows on rank 0. Collective."""
-
-    def meet() -> None:
-        handle.Start()
-        handle.Wait()
+    meet = start_and_wait(handle)
 
     def wait_for_last() -> None:
         if comm.rank == comm.size - 1:
@@ -83,6 +82,4 @@ def plot(rows: list[report.Row], path: str) -> None:
         panels[0, 0].set_ylabel("CPU of a core per rank (%)")
 
 
-def main(options: SimpleNamespace) -> None:
-    """The command ``bench idle`` on the ranks of a job."""
-    report.on_job(options, "bench idle", COLUMNS, run, plot)
+main = partial(report.on_job, command="bench idle", columns=COLUMNS, run=run, plot=plot)

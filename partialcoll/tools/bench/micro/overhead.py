@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -16,19 +16,14 @@ from ...._core import buffers
 from ...._core.ffi import check, ffi, lib
 from ... import report
 from ...report import plots
+from ..turns import by_turns, per_call, start_and_wait
 
 COLUMNS = ("call", "us")
 _CALLS = 1000
 
 
 def _from_python(call: Callable[[], Any]) -> Callable[[], float]:
-    def measure() -> float:
-        begin = time.perf_counter()
-        for _ in range(_CALLS):
-            call()
-        return (time.perf_counter() - begin) / _CALLS * 1e6
-
-    return measure
+    return lambda: 1e6 * per_call(call, _CALLS)
 
 
 def _from_c(handle: pc.AllreduceHandle, send: Any, recv: Any) -> Callable[[], float]:
@@ -47,23 +42,13 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     """Measure; rows on rank 0. Collective."""
     send, recv = np.ones(2, np.float32), np.empty(2, np.float32)
     handle = pc.Allreduce_init(comm, send, recv, quorum="full", name="bench overhead")
-
-    def start_and_wait() -> None:
-        handle.Start()
-        handle.Wait()
-
     measures = {
-        "Start+Wait": _from_python(start_and_wait),
+        "Start+Wait": _from_python(start_and_wait(handle)),
         "start+take in C": _from_c(handle, send, recv),
         "pc.Allreduce": _from_python(lambda: pc.Allreduce(comm, send, recv, quorum="full")),
         "comm.Allreduce (mpi4py)": _from_python(lambda: comm.Allreduce(send, recv)),
     }
-    samples: dict[str, list[float]] = {name: [] for name in measures}
-    for step in range(-1, options.iters):  # the first one warms up
-        for name, measure in measures.items():
-            us = comm.allreduce(measure(), MPI.MAX)
-            if step >= 0:
-                samples[name].append(us)
+    samples = dict(zip(measures, by_turns(measures.values(), options.iters, comm=comm)))
     handle.Free()
     median = {name: float(np.median(times)) for name, times in samples.items()}
     added = np.subtract(samples["Start+Wait"], samples["start+take in C"])
@@ -82,6 +67,4 @@ def plot(rows: list[report.Row], path: str) -> None:
         axes.set_ylabel("microseconds")
 
 
-def main(options: SimpleNamespace) -> None:
-    """The command ``bench overhead`` on the ranks of a job."""
-    report.on_job(options, "bench overhead", COLUMNS, run, plot)
+main = partial(report.on_job, command="bench overhead", columns=COLUMNS, run=run, plot=plot)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -15,6 +15,7 @@ import partialcoll as pc
 from ...._core.ffi import check, ffi, lib
 from ... import report
 from ...report import plots
+from ..turns import by_turns, per_call
 
 COLUMNS = ("codec", "bits", "direction", "bytes", "gbs", "max_error", "ratio")
 _DISTANCE = 0.01  # of the keys; elements are of standard deviation 1
@@ -131,28 +132,16 @@ def _tasks(work: _Work, options: SimpleNamespace) -> list[Task]:
     return tasks
 
 
-def _seconds(call: Callable[[], None], repeats: int) -> float:
-    begin = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - begin) / repeats
-
-
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     """Measure, all of a size by turns; rows on rank 0, of the slowest rank. Collective."""
     rows = []
     for size in options.sizes:
         work = _Work(size, comm.rank)
         tasks = _tasks(work, options)
-        samples: list[list[float]] = [[] for _ in tasks]
         repeats = min(100, max(1, _SAMPLE // size))
         work.out[:] = work.key
-        for step in range(-1, options.iters):  # the first one warms up
-            for (_, call), times in zip(tasks, samples):
-                seconds = comm.allreduce(_seconds(call, repeats), MPI.MAX)
-                if step >= 0:
-                    times.append(seconds)
-        for (row, _), times in zip(tasks, samples):
+        measures = [partial(per_call, call, repeats) for _, call in tasks]
+        for (row, _), times in zip(tasks, by_turns(measures, options.iters, comm=comm)):
             rows.append({**row, "gbs": work.x.nbytes / float(np.median(times)) / 1e9})
     return rows if comm.rank == 0 else []
 
@@ -168,6 +157,4 @@ def plot(rows: list[report.Row], path: str) -> None:
     plots.over_bytes(rows, path, "gbs", "GB/s of float32, one core", label)
 
 
-def main(options: SimpleNamespace) -> None:
-    """The command ``bench quantize`` on the ranks of a job."""
-    report.on_job(options, "bench quantize", COLUMNS, run, plot)
+main = partial(report.on_job, command="bench quantize", columns=COLUMNS, run=run, plot=plot)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -20,11 +21,15 @@ import partialcoll as pc
 
 from ...._core.ffi import check, ffi, lib
 from ... import report, skewed
-from .. import placements
+from .. import placements, turns
 
 # How long a rank computes before it arrives, in seconds; before that it sleeps, so that 32
 # ranks can share few cores.
 _COMPUTING = 100e-6
+
+
+# Calls a collective once: who was in the round (None: all), and seconds.
+Call = Callable[[], tuple[Any, float]]
 
 
 @dataclass
@@ -34,24 +39,19 @@ class Contender:
     name: str
     domain: str
     interface: str
-    call: Callable[[], tuple[Any, float]]  # who was in the round (None: all); seconds
+    call: Call
     handle: Any = None
     latencies: list[float] = field(default_factory=list)
     active: list[int] = field(default_factory=list)
     wrong: int = 0
 
 
-class Gate:
-    """Lets all ranks go at one time, without anybody burning a core for it."""
+class Gate(turns.Gate):
+    """Lets ranks go at times of their own."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        names = comm.allgather(MPI.Get_processor_name())
-        self._one_clock = len(set(names)) == 1
-        self._now = np.zeros(1)
-        self._latest = np.zeros(1)
-        self._handle = pc.Allreduce_init(
-            comm, self._now, self._latest, op=MPI.MAX, quorum="full", name="bench gate"
-        )
+        super().__init__(comm)
+        self._one_clock = len(set(comm.allgather(MPI.Get_processor_name()))) == 1
         self._margin = 0.5e-3 + 0.1e-3 * comm.size
 
     def pass_at(self, delay: float, work: Any) -> None:
@@ -61,20 +61,13 @@ class Gate:
         Ranks of one machine share its clock; across machines the point is when the ranks
         have met, which adds the time of one small allreduce to the skew.
         """
-        self._now[0] = time.perf_counter()
-        self._handle.Start()
-        self._handle.Wait()
-        begin = self._latest[0] + self._margin if self._one_clock else time.perf_counter()
-        arrival = begin + delay
+        latest = self.meet()
+        arrival = delay + (latest + self._margin if self._one_clock else time.perf_counter())
         left = arrival - _COMPUTING - time.perf_counter()
         if left > 0:
             time.sleep(left)
         while time.perf_counter() < arrival:
             work += 1
-
-    def free(self) -> None:
-        """Collective."""
-        self._handle.Free()
 
 
 def _contenders(
@@ -83,7 +76,8 @@ def _contenders(
     made = []
     for name in options.collectives:
         if name == "mpi":
-            made.append(Contender("mpi", "-", "python", _allreduce(comm, send, recv)))
+            allreduce = partial(comm.Allreduce, send, recv, MPI.SUM)
+            made.append(Contender("mpi", "-", "python", _timed(allreduce)))
             continue
 
         def make(domain: str, name: str = name) -> pc.AllreduceHandle:
@@ -107,27 +101,21 @@ def _contenders(
     return made
 
 
-def _allreduce(comm: MPI.Intracomm, send: Any, recv: Any) -> Callable[[], tuple[Any, float]]:
+def _timed(collective: Callable[[], Any]) -> Call:
     def call() -> tuple[Any, float]:
         begin = time.perf_counter()
-        comm.Allreduce(send, recv, MPI.SUM)
-        return None, time.perf_counter() - begin
+        rnd = collective()
+        seconds = time.perf_counter() - begin
+        return getattr(rnd, "mask", None), seconds
 
     return call
 
 
-def _start_and_wait(handle: pc.AllreduceHandle) -> Callable[[], tuple[Any, float]]:
-    def call() -> tuple[Any, float]:
-        begin = time.perf_counter()
-        handle.Start()
-        rnd = handle.Wait()
-        elapsed = time.perf_counter() - begin
-        return rnd.mask, elapsed
-
-    return call
+def _from_python(handle: pc.AllreduceHandle) -> Call:
+    return _timed(turns.start_and_wait(handle))
 
 
-def _start_and_take(handle: pc.AllreduceHandle) -> Callable[[], tuple[Any, float]]:
+def _from_c(handle: pc.AllreduceHandle) -> Call:
     """The same in C, timed there: what a program in C or Fortran waits."""
     us = ffi.new("double *")
 
@@ -138,7 +126,7 @@ def _start_and_take(handle: pc.AllreduceHandle) -> Callable[[], tuple[Any, float
     return call
 
 
-_CALLS = {"python": _start_and_wait, "c": _start_and_take}
+_CALLS = {"python": _from_python, "c": _from_c}
 
 
 def _check(recv: Any, mask: Any) -> int:
@@ -157,9 +145,10 @@ def _measure(
     if not keep:
         return
     c.latencies.append(elapsed * 1e6)
-    c.active.append(int(mask.sum()) if mask is not None else len(everybody))
+    included = everybody if mask is None else mask
+    c.active.append(int(included.sum()))
     if mask is None or late == "drop":  # else carried deposits make other sums
-        c.wrong += _check(recv, mask if mask is not None else everybody)
+        c.wrong += _check(recv, included)
 
 
 def _row(c: Contender, comm: MPI.Intracomm, options: SimpleNamespace) -> report.Row | None:

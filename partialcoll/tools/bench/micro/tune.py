@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-import numpy as np
 from mpi4py import MPI
 
 import partialcoll as pc
@@ -19,6 +18,7 @@ from ...._core.ffi import check, ffi, lib
 from ...._core.version import __version__
 from ....collectives.arguments import ALGORITHMS
 from ... import report
+from .. import turns
 from .balanced import COLUMNS, Kind, measure, plot
 
 _WORTH = 0.97  # of the time so far: a change that saves less is noise
@@ -102,12 +102,11 @@ def main(options: SimpleNamespace) -> None:
     if comm.rank == 0 and path in ("", "none"):
         raise pc.Error("bench tune: there is nowhere to write to; use --output")
     rows: list[report.Row] = []
-    gate = pc.Allreduce_init(comm, np.ones(1), quorum="full", algorithm="recdbl", name="bench gate")
+    gate = turns.Gate(comm, algorithm="recdbl")
     for ranks in _rank_counts(comm.size):
         rows += _measure_on(ranks, options, comm)
-        gate.Start()  # those that had nothing to do wait here, and burn no core
-        gate.Wait()
-    gate.Free()
+        gate.meet()  # those that had nothing to do wait here, and burn no core
+    gate.free()
     if comm.rank != 0:
         return
     doc = report.document("bench tune", comm.size, rows)
@@ -115,4 +114,4 @@ def main(options: SimpleNamespace) -> None:
     _write(path, as_text(table(rows)))
     if options.plot:
         most = [row for row in rows if row["ranks"] == comm.size]
-        plot(most, f"{comm.size} ranks, no skew", options.plot, by="algorithm")
+        plot(most, options.plot, by="algorithm")

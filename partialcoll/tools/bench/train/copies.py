@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from mpi4py import MPI
 
-from ..micro.group import meet
+from ..turns import meet
 from .tasks import Task
 
 Matrix = npt.NDArray[np.float64]

@@ -24,7 +24,7 @@ from .... import torch as pct
 from ....round import Result
 from ....torch._fingerprints import hash_tensors
 from ... import report
-from ..micro.group import meet
+from ..turns import meet
 from . import plots, strategies
 from .copies import COPIES, Copies, final_distance, own_models_course, replicas_course
 from .delays import Waits, durations, limit
