@@ -176,19 +176,20 @@ class GroupAllreduce(CoreObject):
         """
         checks.time_limit("timeout", timeout)
         found = self._library.ffi.new("pcoll_group_round *")
-        core, function, receive = self._core(), self._function("wait"), _address(self._recv.array)
-
-        def step(microseconds: int) -> int:
-            return int(function(core, microseconds, receive, found))
-
-        if not waiting.wait(step, timeout, self._say_what_is_missing):
+        if not waiting.wait(self._step(found), timeout, self._say_what_is_missing):
             raise TimeoutError(f"the round was not over within {timeout} s: {self.pending()}")
         return self._describe(found)
+
+    def _step(self, found: Any) -> Callable[[int], int]:
+        """Waits for so many microseconds; a result code."""
+        core, function = self._core(), self._function("wait")
+        receive = self._library.plain(self._recv.array)
+        return lambda us: int(function(core, us, receive, found))
 
     def Test(self) -> GroupRound | None:
         """The round if it is over, else None; as `Wait` otherwise. Local."""
         found = self._library.ffi.new("pcoll_group_round *")
-        code = self._function("wait")(self._core(), 0, _address(self._recv.array), found)
+        code = self._step(found)(0)
         if code == lib.PCOLL_EAGAIN:
             return None
         self._library.check(code)
@@ -325,10 +326,6 @@ class GroupAllreduce(CoreObject):
     def __repr__(self) -> str:
         state = "freed" if self._is_freed() else f"rank {self._rank} of {self._size}"
         return f"GroupAllreduce({state}, grid={self.grid}, keys={self.keys!r})"
-
-
-def _address(array: Array) -> Any:
-    return ffi.cast("void *", array.ctypes.data)
 
 
 def GroupAllreduce_init(

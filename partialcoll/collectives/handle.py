@@ -170,18 +170,15 @@ class AllreduceHandle(CoreObject):
         not been waited for, the rank has left, or the handle was freed.
         """
         code = self._begin()
-        if code:
-            self._begin_slowly(code)
+        if code == lib.PCOLL_EAGAIN:
+            self._insist(lambda handle: lib.pcoll_handle_start(handle, self._send_pointers))
+        elif code:
+            raise_error(code)
         self._started = True
         if self._slots is not None:
             self._slots.empty()
         if self._filled:
             self._filled.clear()
-
-    def _begin_slowly(self, code: int) -> None:
-        if code != lib.PCOLL_EAGAIN:
-            raise_error(code)
-        self._insist(lambda handle: lib.pcoll_handle_start(handle, self._send_pointers))
 
     def Pready(self, buffer: int) -> None:
         """Buffer number `buffer` (from 0) is filled; with the last one, the call starts. Local.
@@ -224,45 +221,31 @@ class AllreduceHandle(CoreObject):
             code = self._end()
         else:
             checks.time_limit("timeout", timeout)
-            code = self._look()
-        if code:
-            self._wait_longer(code, timeout)
+            code = self._step(0)
+        if code == lib.PCOLL_EAGAIN:
+            self._wait_in_slices(self._step, timeout)
+        elif code:
+            raise_error(code)
         return self._take()
 
-    def _look(self) -> int:
-        handle = self._core()
-        return self._step(handle, 0) if self._one else int(lib.pcoll_handle_wait(handle, 0))
-
-    def _step(self, handle: Any, timeout_us: int) -> int:
-        """deliver="one": wait, deliver and finish in one call of the core."""
-        code: int = lib.pcoll_handle_take(
-            handle, timeout_us, self._recv_pointers, self._c_round, self._masks
-        )
-        return code
-
-    def _wait_longer(self, code: int, timeout: float | None) -> None:
-        if code != lib.PCOLL_EAGAIN:
-            raise_error(code)
-
-        def step(us: int) -> int:
-            handle = self._core()  # a signal handler may have freed it
-            return self._step(handle, us) if self._one else int(lib.pcoll_handle_wait(handle, us))
-
-        self._wait_in_slices(step, timeout)
+    def _step(self, us: int) -> int:
+        """Wait so long at most; with deliver="one" the same call delivers and finishes."""
+        core = self._core()  # a signal handler may have freed it since the last step
+        if not self._one:
+            return int(lib.pcoll_handle_wait(core, us))
+        given = (self._recv_pointers, self._c_round, self._masks)
+        return int(lib.pcoll_handle_take(core, us, *given))
 
     def _wait_in_slices(self, step: Callable[[int], int], timeout: float | None) -> None:
-        if not self._wait_and_serve(step, timeout):
+        if not waiting.wait(step, timeout, self._report_stall, self._while_waiting):
             raise TimeoutError(f"the round was not complete after {timeout} s; wait again")
-
-    def _wait_and_serve(self, step: Callable[[int], int], timeout: float | None) -> bool:
-        return waiting.wait(step, timeout, self._report_stall, self._while_waiting)
 
     def _report_stall(self, waited: float) -> None:
         waiting.report_missing(self._pointer[0], waited)
 
     def Test(self) -> Round | None:
         """The round if it is complete, else None. Never blocks; drives communication."""
-        code = self._look()
+        code = self._step(0)
         if code == lib.PCOLL_EAGAIN:
             return None
         if code:

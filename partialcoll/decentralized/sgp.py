@@ -40,6 +40,8 @@ from mpi4py import MPI
 
 from .._core import checks
 from ..collectives.gossip import GossipBuffer
+from ..topology import Topology
+from ..topology.pairing import Hops
 from .base import LearningRate, check_model
 from .decoupled import Decoupled
 from .exchange import Array, Exchange, PeerSource
@@ -51,22 +53,12 @@ _SLOW_SHARES, _SLOW_WEIGHT = 3, 1.5
 _WAITING_NAP = 4e-3  # seconds; what is passed on sleeps at each rank that waits
 
 
-class ExponentialPeers:
+class ExponentialPeers(Hops):
     """Out-neighbors on the time-varying directed exponential graph: 1, 2, 4 ... ranks further,
     one after the other. A peer source."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self._rank, self._size = rank, size
-        self._hops = [1 << k for k in range((size - 1).bit_length())]
-        self._turn = 0
-
-    def next_peer(self) -> int | None:
-        """The next one; None with one rank only."""
-        if not self._hops:
-            return None
-        hop = self._hops[self._turn % len(self._hops)]
-        self._turn += 1
-        return (self._rank + hop) % self._size
+        super().__init__(Topology.exponential(size), rank)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,6 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Union
 
 import numpy as np
@@ -199,39 +198,10 @@ TAKEN = Taken.TAKEN
 """Somebody took this rank and averages with it; there is nothing left for it to do."""
 
 
-@dataclass(frozen=True)
-class ReadAll:
-    """Board.read_all, as an operation that `Available.steps` asks for."""
-
-
-@dataclass(frozen=True)
-class CompareAndSwap:
-    """Board.compare_and_swap, as an operation."""
-
-    index: int
-    expected: int
-    desired: int
-
-
-@dataclass(frozen=True)
-class FetchAdd:
-    """Board.fetch_add, as an operation."""
-
-    delta: int
-
-
-Operation = Union[ReadAll, CompareAndSwap, FetchAdd]
+# An operation on the board: the name of the method, and its arguments.
+Operation = tuple[Any, ...]
 Outcome = Union[int, Taken, None]
 Steps = Generator[Operation, Any, Outcome]
-
-
-def perform(board: Board, operation: Operation) -> Any:
-    """Carry one operation out."""
-    if isinstance(operation, ReadAll):
-        return board.read_all()
-    if isinstance(operation, FetchAdd):
-        return board.fetch_add(operation.delta)
-    return board.compare_and_swap(operation.index, operation.expected, operation.desired)
 
 
 class Available(Pairing):
@@ -273,9 +243,10 @@ class Available(Pairing):
 
     def _run(self, steps: Steps) -> Outcome:
         try:
-            operation = next(steps)
+            method, *arguments = next(steps)
             while True:
-                operation = steps.send(perform(self._board, operation))
+                result = getattr(self._board, method)(*arguments)
+                method, *arguments = steps.send(result)
         except StopIteration as end:
             outcome: Outcome = end.value
             return outcome
@@ -283,7 +254,7 @@ class Available(Pairing):
     def steps(self) -> Steps:
         """One poll as a generator: it yields operations and is sent their results."""
         for _ in range(self._SCANS):
-            words = yield ReadAll()
+            words = yield ("read_all",)
             if self.waiting and not words[self.rank]:
                 return self._end(TAKEN)
             target = self._oldest(words)
@@ -295,7 +266,7 @@ class Available(Pairing):
             if self.waiting and not (yield from self._withdraw()):
                 return self._end(TAKEN)
             ticket = int(words[target])
-            if (yield CompareAndSwap(target, ticket, 0)) == ticket:
+            if (yield "compare_and_swap", target, ticket, 0) == ticket:
                 return self._end(target)
         # Others were quicker each time: wait for the next poll, on the board.
         if not self.waiting:
@@ -324,13 +295,13 @@ class Available(Pairing):
 
     def _post(self) -> Generator[Operation, Any, None]:
         if not self._ticket:
-            self._ticket = (yield FetchAdd(1)) + 1
-        yield CompareAndSwap(self.rank, 0, self._ticket)
+            self._ticket = (yield "fetch_add", 1) + 1
+        yield "compare_and_swap", self.rank, 0, self._ticket
         self.waiting = True
 
     def _withdraw(self) -> Generator[Operation, Any, bool]:
         """False if somebody has taken this rank."""
-        own: bool = (yield CompareAndSwap(self.rank, self._ticket, 0)) == self._ticket
+        own: bool = (yield "compare_and_swap", self.rank, self._ticket, 0) == self._ticket
         self.waiting = False
         return own
 

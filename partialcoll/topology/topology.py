@@ -424,11 +424,12 @@ class Topology:
         import networkx
 
         graph = self.to_networkx().to_undirected()
+        try:
+            color = networkx.bipartite.color(graph)
+        except networkx.NetworkXError:
+            return None
         sides = np.zeros(self.n, dtype=np.int64)
         for part in networkx.connected_components(graph):
-            if not networkx.is_bipartite(graph.subgraph(part)):
-                return None
-            color = networkx.bipartite.color(graph.subgraph(part))
             for rank in part:
                 sides[rank] = color[rank] ^ color[min(part)]
         return sides

@@ -14,7 +14,7 @@ from collections import deque
 from functools import lru_cache
 from typing import NamedTuple
 
-from partialcoll.topology.pairing import TAKEN, Available, FetchAdd, ReadAll
+from partialcoll.topology.pairing import TAKEN, Available
 
 
 class Wrong(AssertionError):
@@ -90,20 +90,22 @@ class World:
         operation, _ = self._next(me, rank.knows, rank.call, rank.results)
         words, counter = state.words, state.counter
         result = None
-        if isinstance(operation, ReadAll):
+        method, *arguments = operation or (None,)
+        if method == "read_all":
             seen = (rank.reading or ()) + (words[len(rank.reading or ())],)
             rank = rank._replace(reading=seen)
             if len(seen) < len(words):
                 return self._put(state, me, rank)
             result, rank = seen, rank._replace(reading=None)
-        elif isinstance(operation, FetchAdd):
-            result, counter = counter, counter + operation.delta
-        elif operation is not None:
-            result = words[operation.index]
-            if result == operation.expected:
-                if operation.index != me:
-                    state, rank = self._take(state, me, rank, operation)
-                words = _changed(words, operation.index, operation.desired)
+        elif method == "fetch_add":
+            result, counter = counter, counter + arguments[0]
+        elif method is not None:
+            index, expected, desired = arguments
+            result = words[index]
+            if result == expected:
+                if index != me:
+                    state, rank = self._take(state, me, rank, index, expected)
+                words = _changed(words, index, desired)
         state = state._replace(words=words, counter=counter)
         if operation is None:  # a `leave` that has nothing to do
             return self._ended(state, me, rank, None, rank.knows)
@@ -113,9 +115,8 @@ class World:
             return self._put(state, me, rank)
         return self._ended(state, me, rank, outcome, knows)
 
-    def _take(self, state, me, rank, operation):
+    def _take(self, state, me, rank, index, ticket):
         """Rank `me` takes another: may it?"""
-        index, ticket = operation.index, operation.expected
         other = state.ranks[index]
         self._check(other.was_taken is False, f"two take rank {index}")
         self._check(self._joined(me, index), f"rank {me} takes {index}, no neighbour of its")
@@ -287,8 +288,9 @@ class TakesBlindly(Available):
         operation = next(steps)
         while True:
             result = yield operation
-            if getattr(operation, "index", self.rank) != self.rank:
-                result = operation.expected
+            method, *arguments = operation
+            if method == "compare_and_swap" and arguments[0] != self.rank:
+                result = arguments[1]
             try:
                 operation = steps.send(result)
             except StopIteration as end:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What simulated ranks optimise: each its own part of a sum whose minimum is known."""
+"""What simulated ranks optimize: each its own part of a sum whose minimum is known."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,37 +11,30 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-class Task(Protocol):
-    """The mean over the ranks of f_i."""
+class Task:
+    """The mean over the ranks of f_i; here these are 0."""
 
     first: Floats  # (ranks, dim): the models to begin with
-    optimum: Floats | None
-    least: float | None  # the mean of the f_i at the optimum
+    optimum: Floats | None = None
+    least: float | None = None  # the mean of the f_i at the optimum
 
     def gradient(self, rank: int, x: Any, random: np.random.Generator) -> Floats:
         """A stochastic gradient of f_rank."""
-
-    def loss(self, x: Any) -> float | None:
-        """The mean of all f_i at x."""
-
-
-class Consensus:
-    """Nothing to optimise: ranks begin apart, N(0, 1) in each coordinate, and are to agree."""
-
-    def __init__(self, ranks: int, dim: int, noise: float, random: np.random.Generator) -> None:
-        self.first = random.standard_normal((ranks, dim))
-        self.optimum = self.least = None
-
-    def gradient(self, rank: int, x: Any, random: np.random.Generator) -> Floats:
-        """Zero."""
         return np.zeros(len(x))
 
     def loss(self, x: Any) -> float | None:
-        """There is none."""
+        """The mean of all f_i at x; None where there is nothing to optimize."""
         return None
 
 
-class Quadratic:
+class Consensus(Task):
+    """Ranks begin apart, N(0, 1) in each coordinate, and are to agree: nothing else."""
+
+    def __init__(self, ranks: int, dim: int, noise: float, random: np.random.Generator) -> None:
+        self.first = random.standard_normal((ranks, dim))
+
+
+class Quadratic(Task):
     """f_i(x) = sum_k a_ik (x_k - b_ik)^2 / 2 with a from 0.2 to 1 and b ~ N(0, 1), each rank its
     own; gradients have noise N(0, noise^2) in each coordinate. All begin at 0."""
 
@@ -50,9 +43,8 @@ class Quadratic:
         self._a = random.uniform(0.2, 1.0, (ranks, dim))
         self._b = random.standard_normal((ranks, dim))
         self._noise = noise
-        optimum: Floats = (self._a * self._b).sum(axis=0) / self._a.sum(axis=0)
-        self.optimum: Floats | None = optimum
-        self.least: float | None = self.loss(optimum)
+        self.optimum = (self._a * self._b).sum(axis=0) / self._a.sum(axis=0)
+        self.least = self.loss(self.optimum)
 
     def gradient(self, rank: int, x: Any, random: np.random.Generator) -> Floats:
         """Exact plus noise."""
@@ -60,12 +52,11 @@ class Quadratic:
         return exact + self._noise * random.standard_normal(len(x)) if self._noise else exact
 
     def loss(self, x: Any) -> float:
-        """The mean of all f_i at x."""
         return float(0.5 * np.mean(np.sum(self._a * (x - self._b) ** 2, axis=1)))
 
 
-class Logistic:
-    """Logistic regression, regularised: each rank has 64 samples, their classes and centres
+class Logistic(Task):
+    """Logistic regression, regularized: each rank has 64 samples, their classes and centers
     different from rank to rank; gradients are of 8 drawn samples (all of them without noise).
     All begin at 0."""
 
@@ -73,16 +64,15 @@ class Logistic:
 
     def __init__(self, ranks: int, dim: int, noise: float, random: np.random.Generator) -> None:
         self.first = np.zeros((ranks, dim))
-        centre = 0.5 * random.standard_normal((ranks, 1, dim))
-        self._inputs = centre + random.standard_normal((ranks, self.SAMPLES, dim))
+        center = 0.5 * random.standard_normal((ranks, 1, dim))
+        self._inputs = center + random.standard_normal((ranks, self.SAMPLES, dim))
         truth = random.standard_normal(dim) / np.sqrt(dim)
         shift = 0.5 * random.standard_normal((ranks, 1))
         odds = self._inputs @ truth * 2 + shift
         self._signs = np.where(random.random(odds.shape) < 1 / (1 + np.exp(-odds)), 1.0, -1.0)
         self._whole = noise == 0
-        optimum = self._newton(dim)
-        self.optimum: Floats | None = optimum
-        self.least: float | None = self.loss(optimum)
+        self.optimum = self._newton(dim)
+        self.least = self.loss(self.optimum)
 
     @staticmethod
     def _slope(margins: Floats) -> Floats:
@@ -100,7 +90,6 @@ class Logistic:
         return np.asarray(self.RIDGE * x - weights @ inputs / len(signs), np.float64)
 
     def loss(self, x: Any) -> float:
-        """The mean of all f_i at x."""
         margins = self._signs * (self._inputs @ x)
         return float(np.mean(np.logaddexp(0, -margins)) + 0.5 * self.RIDGE * (x @ x))
 
