@@ -8,8 +8,8 @@ of ranks, for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node r
 
 What a test depends on, it says by its markers (pyproject.toml): `mpi` runs on all numbers of ranks,
 `one_domain` in the first setting only, `few_ranks` on FEW_RANKS. What is `one_mpi` each commit runs
-with one MPI, half of it with each, and the next commit with the other one. CONTRIBUTING.md says
-what each commit leaves out.
+with one MPI only, and another commit with the other one: see `parts`. CONTRIBUTING.md says what
+each commit leaves out.
 """
 
 import argparse
@@ -31,6 +31,7 @@ SELF = str(Path(__file__).resolve())
 JOB_LIMIT_S = 3600  # of all tests; a test that hangs ends after TEST_LIMIT_S of conftest.py
 FEW_RANKS = (2, 5)  # and one without a launcher
 ALONE = 0  # without a launcher
+PARTS = 4  # of the tests of one MPI
 
 # For each commit: each MPI has three numbers of ranks and both settings, each number of ranks has
 # both settings, and none of it is there twice.
@@ -73,7 +74,7 @@ def main():
     with own_segments():
         for job in [j for j in jobs(options) if options.only in (None, j.name)]:
             if options.commit:
-                os.environ["PARTIALCOLL_TEST_HALF"] = str(half(job))
+                os.environ["PARTIALCOLL_TEST_PARTS"] = " ".join(map(str, parts(job)))
             code = code or run_job(job, arguments or [str(TESTS)], begin)
     sys.exit(code)
 
@@ -105,12 +106,17 @@ def jobs(options):
     ]
 
 
-def half(job):
-    """Which half of the tests of one MPI is this job's: the other one than the other MPI's, than on
-    another number of ranks and than of the commit before."""
+def parts(job):
+    """Which quarters of the tests of one MPI are this job's; the other MPI's job has the others,
+    and the next commit takes other ones. Without a launcher Open MPI has one only: many of these
+    tests start jobs, which takes it ten times as long."""
     count = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True)
     turn = int(count.stdout) if count.returncode == 0 else 0
-    return (turn + sorted(COMMIT).index(launcher.flavor()) + (job.ranks == FEW_RANKS[-1])) % 2
+    second = sorted(COMMIT).index(launcher.flavor())
+    if job.ranks == ALONE:
+        return [part for part in range(PARTS) if (part == turn % PARTS) == bool(second)]
+    first = turn + second + (job.ranks == FEW_RANKS[-1])
+    return [part for part in range(PARTS) if part % 2 == first % 2]
 
 
 def run_job(job, arguments, begin):
