@@ -16,7 +16,8 @@ struct pcoll_sim_gossip {
     struct gossip_memory *memories;
 };
 
-static const struct user_object_kind simulated = {.name = "the simulated gossip buffer"};
+static const struct user_object_kind simulated = {.name =
+                                                      "the simulated gossip buffer"};
 
 static int make_rank(pcoll_sim_gossip *s, uint32_t rank,
                      const pcoll_gossip_options *options)
@@ -28,10 +29,10 @@ static int make_rank(pcoll_sim_gossip *s, uint32_t rank,
     if (rc != PCOLL_OK)
         return rc;
     m->window = sim_window(s->windows, rank);
-    s->buffers[rank] = (struct pcoll_gossip){.base.kind = &simulated,
-                                             .memory = m,
-                                             .max_uncollected =
-                                                 options->max_uncollected};
+    s->buffers[rank] =
+        (struct pcoll_gossip){.base.kind = &simulated,
+                              .memory = m,
+                              .max_uncollected = options->max_uncollected};
     return PCOLL_OK; /* its memory is zero already */
 }
 
