@@ -20,9 +20,12 @@ uint32_t group_live_on_line(struct group *g)
     return count;
 }
 
-static int64_t wall_clock(void)
+/* Of a simulation all ranks have the same clock. */
+static int64_t wall_clock(const struct group *g)
 {
     struct timespec t;
+    if (!g->communicator->progress)
+        return g->clock.time;
     clock_gettime(CLOCK_REALTIME, &t);
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
@@ -50,7 +53,7 @@ int group_begin_matching(struct group *g)
     struct match_goal goal = {
         .round = g->round,
         .key = group_own_line(g),
-        .time = g->dynamic ? wall_clock() : 0,
+        .time = g->dynamic ? wall_clock(g) : 0,
         .max_members = g->grid.side[grid_axis(&g->grid, g->round)],
         .expected =
             g->dynamic && membership_count(&g->membership, g->round) > 1 ? 0 : 1,

@@ -83,6 +83,26 @@ int pcoll_sim_gossip_sent(pcoll_sim_gossip *sim, uint32_t rank, void **parcel);
 int pcoll_sim_gossip_land(pcoll_sim_gossip *sim, void *parcel, uint32_t *rank);
 int pcoll_sim_gossip_free(pcoll_sim_gossip **sim);
 
+/*
+ * Groups of simulated ranks, for all functions but pcoll_group_free. Messages take the
+ * network's time; the rest takes none. Time in nanoseconds, from 0.
+ */
+typedef struct pcoll_sim_group pcoll_sim_group;
+
+/* PCOLL_EINVAL names an impossible option. Of `options` cell and progress mean nothing;
+ * the cell of a rank is its number. */
+int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *network,
+                           const pcoll_group_options *options, pcoll_sim_group **sim);
+int pcoll_sim_group_rank(pcoll_sim_group *sim, uint32_t rank, pcoll_group **group);
+/* Whoever has started, left or come back is to be woken: pcoll_sim_group_run looks after
+ * it. One that stands still is not looked after until it is woken without. */
+int pcoll_sim_group_wake(pcoll_sim_group *sim, uint32_t rank, int32_t stands);
+/* Until that time, or until the round of a rank is over that has started: *rank, and
+ * *time. pcoll_group_wait comes next. *rank is the number of ranks if there is none. */
+int pcoll_sim_group_run(pcoll_sim_group *sim, int64_t until, uint32_t *rank,
+                        int64_t *time);
+int pcoll_sim_group_free(pcoll_sim_group **sim);
+
 /* cffi:end */
 
 #pragma GCC visibility pop

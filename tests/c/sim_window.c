@@ -135,7 +135,7 @@ static const struct window_ops ops = {.get = get,
                                       .retire = retire,
                                       .destroy = destroy};
 
-void sim_windows_create(struct sim *s, uint32_t ranks, uint32_t ranks_of_node,
+void far_windows_create(struct sim *s, uint32_t ranks, uint32_t ranks_of_node,
                         size_t bytes, const bool *stands, struct window **windows)
 {
     for (uint32_t r = 0; r < ranks; r++) {
@@ -153,7 +153,7 @@ void sim_windows_create(struct sim *s, uint32_t ranks, uint32_t ranks_of_node,
     }
 }
 
-void sim_windows_destroy(uint32_t ranks, struct window **windows)
+void far_windows_destroy(uint32_t ranks, struct window **windows)
 {
     for (uint32_t r = 0; r < ranks; r++) {
         free(windows[r]->memory);

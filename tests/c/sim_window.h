@@ -12,8 +12,8 @@
 
 /* ranks_of_node: so many ranks with neighboring numbers are near each other.
  * stands[r]: r stands still. */
-void sim_windows_create(struct sim *s, uint32_t ranks, uint32_t ranks_of_node,
+void far_windows_create(struct sim *s, uint32_t ranks, uint32_t ranks_of_node,
                         size_t bytes, const bool *stands, struct window **windows);
-void sim_windows_destroy(uint32_t ranks, struct window **windows);
+void far_windows_destroy(uint32_t ranks, struct window **windows);
 
 #endif

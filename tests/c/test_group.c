@@ -143,7 +143,7 @@ static void create(uint64_t seed)
     draw_grid(&o);
     for (uint32_t r = 0; r < w.ranks; r++)
         make_rank(r, &o);
-    sim_windows_create(w.sim, w.ranks, 1 + draw(w.ranks), w.rank[0].g.place.bytes,
+    far_windows_create(w.sim, w.ranks, 1 + draw(w.ranks), w.rank[0].g.place.bytes,
                        w.stands, w.windows);
     for (uint32_t r = 0; r < w.ranks; r++) {
         struct group *g = &w.rank[r].g;
@@ -166,7 +166,7 @@ static void destroy(void)
         group_dispose(&w.rank[r].g);
         communicator_destroy(&w.rank[r].communicator);
     }
-    sim_windows_destroy(w.ranks, w.windows);
+    far_windows_destroy(w.ranks, w.windows);
     sim_free(&w.sim);
 }
 

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.one_domain
 class Simulated:
     """Moshpit on all ranks of a grid, in virtual time."""
 
-    def __init__(self, sides, ranks, dim=5, window=1e9, latency=0.0, dtype=np.float64, **how):
+    def __init__(self, sides, ranks, dim=5, window=1e6, latency=0.0, dtype=np.float64, **how):
         self.world = World("complete", ranks, dim, latency=latency, dtype=dtype)
         self.grid, self.ranks = pc.Grid(sides, ranks), ranks
         self.handles = group_reductions(
-            ranks, sides, self.world.like, self.world.events, self.world.latency, window
+            ranks, sides, self.world.like, self.world.events, latency, window
         )
         self.first = np.random.default_rng(1).standard_normal((ranks, dim)).astype(dtype)
         totals = self.world.totals()
@@ -141,23 +141,38 @@ def test_overlap(average, beta):
 
 
 def test_a_void_round_changes_nothing():
-    """Everybody keeps its model, and it is counted."""
-    s = Simulated((2, 2), 4)
-
-    for handle in s.handles:
-        deliver = handle.deliver
-        handle.deliver = lambda mean, ranks, deliver=deliver: deliver(mean, ())
+    """Who stands still in mid-round voids it for its group: the others there keep their models,
+    and it is counted. It comes back when it goes on."""
+    s = Simulated((2, 2), 4, window=1.0, latency=0.001)
+    s.world.events.run(0.5)  # groups form in the background
+    s.handles[3].stand(True)
+    x, others, lost = s.first.copy(), [0, 1, 2], 1
+    assert s.lines(0)[lost] == s.lines(0)[3]
     u = updates(0, 4)
-    s.step(u)
-    np.testing.assert_array_equal(s.models, s.first + u)
-    assert [(p.stats.communications, p.stats.skipped, p.stats.received) for p in s.processes] == [
-        (0, 1, 0)
-    ] * 4
+    s.step(u, others)
+    x[others] += u[others]
+    x[[0, 2]] = x[[0, 2]].mean(axis=0)
+    np.testing.assert_allclose(s.models, x, rtol=1e-13, atol=1e-13)
+    counts = [p.stats for p in s.processes]
+    assert [(c.communications, c.skipped, c.received) for c in counts] == [
+        (1, 0, 1),
+        (0, 1, 0),
+        (1, 0, 1),
+        (0, 0, 0),
+    ]
+    assert s.handles[lost].suspects == (3,)
+    s.handles[3].stand(False)
+    for step in (1, 2):
+        s.world.events.run(s.world.events.now + 10)
+        s.step(updates(step, 4))
+    s.world.events.run(s.world.events.now + 10)
+    assert [handle.suspects for handle in s.handles] == [()] * 4
+    assert [p.stats.communications > 1 for p in s.processes] == [True] * 4
 
 
 def test_who_is_away_delays_nobody():
     """Their steps are their own; the others' groups are without them. After `rejoin` it takes
-    part in the round that the others are at."""
+    part in the next round whose group is not formed yet: not the one after the last."""
     s = Simulated((2, 2), 4)
     s.step(updates(0, 4))
     s.processes[3].leave()
@@ -172,8 +187,12 @@ def test_who_is_away_delays_nobody():
     assert s.processes[3].stats.communications == 1
     s.processes[3].rejoin()
     u = updates(4, 4)
+    s.step(u, [0, 1, 2])
+    x[:3] = mean_of_lines(x[:3] + u[:3], s.lines(4)[:3])
+    np.testing.assert_allclose(s.models, x, rtol=1e-13, atol=1e-13)
+    u = updates(5, 4)
     s.step(u)
-    x = mean_of_lines(x + u, s.lines(4))
+    x = mean_of_lines(x + u, s.lines(5))
     np.testing.assert_allclose(s.models, x, rtol=1e-13, atol=1e-13)
 
 
@@ -234,7 +253,7 @@ def test_refused_handles():
     for x in (np.zeros(4), np.zeros(5, np.float32)):
         with pytest.raises(ValueError, match="handle: expected a send_buffer of shape"):
             Moshpit(x, s.handles[0])
-    s.handles[0].recv_buffer = s.handles[0].send_buffer
+    s.handles[0]._recv = s.handles[0]._send
     with pytest.raises(ValueError, match="expected two buffers"):
         Moshpit(np.zeros(5), s.handles[0])
     with pytest.raises(pc.StateError, match="exchange: expected a StateExchange"):

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "transport/sim/agree.h"
-#include "transport/sim/native.h"
+#include "kernels/reduce.h"
+#include "transport/sim/gathering.h"
 #include "transport/sim/memory.h"
 #include "transport/sim/network.h"
 #include "transport/sim/queue.h"
@@ -36,13 +36,13 @@ struct posted {
 struct endpoint {
     struct transport base;
     struct sim *sim;
-    uint32_t channels; /* ever opened */
+    uint32_t channels; /* ever opened; number 0 is that of agreements */
     struct posted *posted;
     struct message *unexpected;
     struct transport_event *events; /* not yet polled */
     struct transport_event *polled; /* handed out last: must stay */
     int count, capacity, polled_capacity, pending_sends;
-    uint64_t agreements;
+    struct channel agreements;
     int64_t stalled_until;
 };
 
@@ -54,7 +54,6 @@ struct sim {
     struct queue queue;
     struct endpoint *endpoints;
     struct gathering *gatherings;
-    struct native_gathering *natives;
 };
 
 static struct endpoint *of(struct transport *t)
@@ -199,31 +198,42 @@ static int sim_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
     return PCOLL_OK;
 }
 
-static int sim_agree(struct transport *t, uint64_t *values, int count, enum agree_op op,
-                     uint64_t cookie)
+/* Of the last one to come: over for each at a time of its own. */
+static int gather(struct transport *t, struct channel *channel,
+                  const struct native_call *call, uint64_t cookie,
+                  enum happening_kind over)
 {
-    struct endpoint *e = of(t);
-    struct sim *s = e->sim;
-    struct gathering own = {.number = e->agreements++, .count = count, .op = op};
+    struct sim *s = of(t)->sim;
     struct gathering *complete;
-    int rc = gathering_enter(&s->gatherings, s->options.size, t->rank, &own, values,
+    int rc = gathering_enter(&s->gatherings, s->options.size, t->rank, channel, call,
                              cookie, &complete);
     if (!complete)
         return rc;
     for (uint32_t i = 0; i < s->options.size; i++)
         queue_push(&s->queue,
                    (struct happening){.time = s->now + network_latency(s->network),
-                                      .kind = AGREEMENT_OVER,
+                                      .kind = over,
                                       .rank = i,
                                       .token = complete->cookies[i]});
-    gathering_end(&s->gatherings, complete);
+    gathering_end(&s->gatherings, complete, s->options.size);
     return rc;
+}
+
+static int sim_agree(struct transport *t, uint64_t *values, int count, enum agree_op op,
+                     uint64_t cookie)
+{
+    int kernel = op == AGREE_SUM ? PCOLL_SUM : PCOLL_MAX;
+    struct native_call call = {.data = values,
+                               .count = (uint64_t)count,
+                               .dtype = PCOLL_UINT64,
+                               .reduce = reduce_kernel(kernel, PCOLL_UINT64)};
+    return gather(t, &of(t)->agreements, &call, cookie, AGREEMENT_OVER);
 }
 
 static int sim_open(struct transport *t, struct channel **out)
 {
     *out = must(malloc(sizeof **out));
-    **out = (struct channel){.number = of(t)->channels++};
+    **out = (struct channel){.number = ++of(t)->channels};
     return PCOLL_OK;
 }
 
@@ -243,21 +253,8 @@ static void sim_close(struct transport *t, struct channel *channel)
 static int sim_native(struct transport *t, struct channel *channel,
                       const struct native_call *call, uint64_t cookie)
 {
-    struct sim *s = of(t)->sim;
-    struct native_gathering *complete;
-    int rc = native_enter(&s->natives, s->options.size, t->rank, channel, call, cookie,
-                          &complete);
     of(t)->pending_sends++;
-    if (!complete)
-        return rc;
-    for (uint32_t i = 0; i < s->options.size; i++)
-        queue_push(&s->queue,
-                   (struct happening){.time = s->now + network_latency(s->network),
-                                      .kind = NATIVE_OVER,
-                                      .rank = i,
-                                      .token = complete->cookies[i]});
-    native_end(&s->natives, complete, s->options.size);
-    return PCOLL_OK;
+    return gather(t, channel, call, cookie, NATIVE_OVER);
 }
 
 /* The order within one poll is nobody's right. */
@@ -412,7 +409,12 @@ static bool happen(struct sim *s, struct happening *h)
 
 bool sim_step(struct sim *s, struct sim_stop *stop)
 {
-    while (s->queue.count) {
+    return sim_step_until(s, INT64_MAX, stop);
+}
+
+bool sim_step_until(struct sim *s, int64_t until, struct sim_stop *stop)
+{
+    while (s->queue.count && s->queue.heap[0].time <= until) {
         struct happening h = queue_pop(&s->queue);
         s->now = h.time;
         bool looks = happen(s, &h);
@@ -421,6 +423,8 @@ bool sim_step(struct sim *s, struct sim_stop *stop)
         if (looks)
             return true;
     }
+    if (until != INT64_MAX && s->now < until)
+        s->now = until;
     return false;
 }
 
@@ -473,9 +477,7 @@ void sim_free(struct sim **at)
     for (uint32_t i = 0; i < s->options.size; i++)
         free_endpoint(&s->endpoints[i]);
     while (s->gatherings)
-        gathering_end(&s->gatherings, s->gatherings);
-    while (s->natives)
-        native_end(&s->natives, s->natives, s->options.size);
+        gathering_end(&s->gatherings, s->gatherings, s->options.size);
     free(s->endpoints);
     free(s->queue.heap);
     network_free(&s->network);

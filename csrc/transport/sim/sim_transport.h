@@ -54,6 +54,8 @@ struct sim_stop {
 /* Go on to the next thing that concerns a rank; false when nothing is left to happen.
  */
 bool sim_step(struct sim *s, struct sim_stop *stop);
+/* The same up to a time; if false, it is that time. */
+bool sim_step_until(struct sim *s, int64_t until, struct sim_stop *stop);
 
 int64_t sim_now(const struct sim *s);
 /* From when on the gaps and overheads of all messages are over. */

@@ -181,9 +181,8 @@ def _slowmo(world: World) -> list[Process]:
 
 def _moshpit(world: World) -> list[Process]:
     first, options = world.task.first, world.options
-    handles: list[Any] = group_reductions(
-        world.topology.n, options.grid, first[0], world.events, world.latency, options.window
-    )
+    how = (world.events, options.latency, options.window, world.seed)
+    handles: list[Any] = group_reductions(world.topology.n, options.grid, first[0], *how)
     return [
         Moshpit(x, handle, local_steps=_local_steps(world), learning_rate=options.learning_rate)
         for x, handle in zip(first, handles)

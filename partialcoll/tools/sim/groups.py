@@ -1,147 +1,153 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A grouped allreduce in virtual time, for Moshpit SGD: the same grid, static keys.
+"""Grouped averaging of simulated ranks: `partialcoll.GroupAllreduce` as it is, over the simulator's
+messages, each of which takes a latency. What is in memory is there at once.
 
-A group meets under its key, the round and the line of the grid. It is complete when all live ranks
-of the line have come, or a window after the first one; who comes later finds it gone and goes on
-to the round after. The average takes two latencies.
+A second of the groups' time is a unit of virtual time, a gradient step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import numpy as np
 
+from ..._core import buffers
+from ..._core.simulator import simulator
+from ...collectives.group import GroupAllreduce, GroupRound
 from ...decentralized.exchange import Array
 from ...errors import StateError
 from ...grid import Grid
-from .collectives import Later
+from .. import memory
 from .events import Events
 
-
-@dataclass(frozen=True)
-class SimulatedRound:
-    """What a group's round was: who averaged, nobody if it was void."""
-
-    index: int
-    group: tuple[int, ...]
-    missed: int
-
-    @property
-    def active(self) -> int:
-        """How many are in the average."""
-        return len(self.group)
-
-    @property
-    def void(self) -> bool:
-        """Has everybody kept its own?"""
-        return not self.group
+_ffi, _lib = simulator.ffi, simulator.lib
+_NANOSECONDS = 1e9
+_END_OF_TIME = (1 << 63) - 1
+_BYTES_PER_PAIR, _BYTES_PER_RANK = 192, 1 << 19  # what each rank knows of each; what it has
+_MOST_RANKS = 1 << 16
+# A group waits for this many latencies at the least, since a message that takes longer than a
+# timeout is one that is lost.
+_LATENCIES = 20
 
 
-class _World:
-    """What all handles share."""
+def _free(core: Any) -> None:
+    _lib.pcoll_sim_group_free(_ffi.new("pcoll_sim_group **", core))
 
-    def __init__(
-        self, grid: Grid, events: Events, latency: Callable[[], float], window: float
-    ) -> None:
-        self.grid, self.events, self.latency, self.window = grid, events, latency, window
+
+class _Ranks:
+    """What the handles of all ranks share: their messages, and the time of these."""
+
+    def __init__(self, options: Any, ranks: int, latency: float, seed: int) -> None:
+        network = {"L": latency * _NANOSECONDS, "latency": _lib.PCOLL_LATENCY_EXPONENTIAL}
+        given = (ranks, seed, _ffi.new("pcoll_network *", network), options)
+        core = simulator.answer("pcoll_sim_group *", _lib.pcoll_sim_group_create, *given)
+        self.core = _ffi.gc(core, _free)
         self.handles: list[SimulatedGroups] = []
-        ranks = np.arange(grid.peers)
-        self._line = [grid.line(ranks, axis).tolist() for axis in range(grid.axes)]
-        self._members: dict[tuple[int, int], list[int]] = {}  # of axis and line
-        for axis, lines in enumerate(self._line):
-            for rank, line in enumerate(lines):
-                self._members.setdefault((axis, line), []).append(rank)
-        self._come: dict[tuple[int, int], list[SimulatedGroups]] = {}  # to round and line
-        self._gone: set[tuple[int, int]] = set()
-
-    def key(self, rank: int, round: int) -> tuple[int, int]:
-        return round, self._line[self.grid.axis(round)][rank]
-
-    def is_gone(self, key: tuple[int, int]) -> bool:
-        return key in self._gone
-
-    def come(self, handle: SimulatedGroups, key: tuple[int, int]) -> None:
-        group = self._come.setdefault(key, [])
-        group.append(handle)
-        if len(group) == 1:
-            self.events.after(self.window, lambda: self.close(key))
-        self.look(key)
-
-    def look(self, key: tuple[int, int]) -> None:
-        """Is everybody here who may come?"""
-        round, line = key
-        here = {member.rank for member in self._come[key]}
-        line_of = self._members[self.grid.axis(round), line]
-        if all(rank in here or self.handles[rank].away for rank in line_of):
-            self.close(key)
-
-    def look_at_all(self) -> None:
-        """Somebody has left."""
-        for key in tuple(self._come):
-            self.look(key)
-
-    def close(self, key: tuple[int, int]) -> None:
-        """Average over those who have come, if that has not been done."""
-        if key in self._gone:
-            return
-        self._gone.add(key)
-        members = sorted(self._come.pop(key), key=lambda member: member.rank)
-        mean = np.mean([member.send_buffer for member in members], axis=0)
-        ranks = tuple(member.rank for member in members)
-        delay = self.latency() + self.latency()
-        for member in members:
-            self.events.after(delay, lambda m=member: m.deliver(mean, ranks))  # type: ignore[misc]
-
-
-class SimulatedGroups(Later):
-    """One rank's handle of a grouped allreduce; made by `group_reductions`."""
-
-    def __init__(self, rank: int, like: Array, world: _World) -> None:
-        super().__init__()
-        self.rank, self.round, self.away = rank, 0, False
-        self.send_buffer = np.zeros_like(like)
-        self.recv_buffer = np.zeros_like(like)
-        self.last_round = SimulatedRound(-1, (), 0)
-        self._world = world
-        self._missed = 0
+        self._rank, self._time = _ffi.new("uint32_t *"), _ffi.new("int64_t *")
 
     @property
-    def live(self) -> Sequence[int]:
-        """Who takes part."""
-        return [handle.rank for handle in self._world.handles if not handle.away]
+    def waits(self) -> bool:
+        """Is somebody in a round?"""
+        return any(handle.waits for handle in self.handles)
+
+    def run(self, until: float) -> tuple[float, Callable[[], None]] | None:
+        """See `events.Source`."""
+        limit = int(min(until * _NANOSECONDS, _END_OF_TIME))
+        simulator.check(_lib.pcoll_sim_group_run(self.core, limit, self._rank, self._time))
+        if self._rank[0] == len(self.handles):
+            return None
+        return self._time[0] / _NANOSECONDS, self.handles[self._rank[0]].complete
+
+
+class SimulatedGroups(GroupAllreduce):
+    """That of one rank; made by `group_reductions`. Nobody can wait in virtual time: `then` says
+    what to do when a round is over, and ``Wait`` insists that it is. There is nothing to free."""
+
+    _library = simulator
+
+    def __init__(self, rank: int, ranks: _Ranks, like: Array, size: int) -> None:
+        self._pointer = _ffi.new("pcoll_group **")
+        simulator.call(_lib.pcoll_sim_group_rank, ranks.core, rank, self._pointer)
+        self._rank, self._size, self._ranks_together = rank, size, ranks
+        self._send = buffers.as_floats("sendbuf", np.zeros_like(like), writable=False)
+        self._recv = buffers.as_floats("recvbuf", np.zeros_like(like), writable=True)
+        self._prepare()
+        self._then: Callable[[], Any] | None = None
+        self.waits = False  # for a round that it has started
+        self._still = False
 
     def Start(self) -> None:
-        """Hand in the send buffer for the first round that is not gone."""
-        if self.away:
-            raise StateError("this rank has left")
-        self._begin()
-        first = self.round
-        while self._world.is_gone(key := self._world.key(self.rank, self.round)):
-            self.round += 1
-        self._missed = self.round - first
-        self.round += 1
-        self._world.come(self, key)
+        """As the real one does."""
+        super().Start()
+        self.waits = True
+        self._wake()
 
-    def deliver(self, mean: Array, ranks: tuple[int, ...]) -> None:
-        """The average has come; of nobody, the round is void."""
-        np.copyto(self.recv_buffer, mean if ranks else self.send_buffer)
-        self.last_round = SimulatedRound(self.round - 1, ranks, self._missed)
-        self._end()
+    def then(self, action: Callable[[], Any]) -> None:
+        """Do this when the round is over, or now if it is."""
+        if self.waits:
+            self._then = action
+        else:
+            action()
+
+    def complete(self) -> None:
+        """The round is over."""
+        self.Test()
+        self.waits = False
+        action, self._then = self._then, None
+        if action is not None:
+            action()
+
+    def Wait(self, timeout: float | None = None) -> GroupRound:
+        """StateError unless the round is over."""
+        if self.waits:
+            raise StateError("nobody can wait in virtual time: use `then`")
+        return self.last_round
 
     def leave(self) -> None:
-        """From now on nobody waits for this rank."""
-        self.away = True
-        self._world.look_at_all()
+        """As the real one does."""
+        super().leave()
+        self._wake()
 
     def rejoin(self) -> None:
-        """Take part again, from where the others are."""
-        self.away = False
-        self.round = max(self.round, *(handle.round for handle in self._world.handles))
+        """As the real one does."""
+        super().rejoin()
+        self._wake()
 
-    def Free(self) -> None:
-        """There is nothing to free."""
+    def stand(self, still: bool) -> None:
+        """From now on the rank's process stands still, or goes on and looks what there is."""
+        self._still = still
+        self._wake()
+
+    def _wake(self) -> None:
+        core, wake = self._ranks_together.core, _lib.pcoll_sim_group_wake
+        simulator.call(wake, core, self._rank, self._still)
+
+    def Free(self, timeout: float | None = None) -> None:
+        """Nothing."""
+
+
+def _options(grid: Grid, like: Array, wait: float) -> Any:
+    """`wait`: for a member whose application does not come, which is half of the timeout."""
+    options = _ffi.new("pcoll_group_options *")
+    options.count, options.dtype = like.size, buffers.as_floats("like", like, False).dtype
+    options.axes = grid.axes
+    options.side[0 : grid.axes] = list(grid.sides)
+    options.timeout_us = max(1, int(2e6 * wait))
+    options.every = 1
+    return options
+
+
+def _check_memory(ranks: int, bytes_: int) -> None:
+    def needed(ranks: int) -> int:
+        return ranks * (_BYTES_PER_RANK + 4 * bytes_ + _BYTES_PER_PAIR * ranks)
+
+    largest = memory.most(needed, _MOST_RANKS)
+    if ranks > largest:
+        raise ValueError(
+            f"--ranks: expected 1 to {largest} with moshpit (what the memory of this machine "
+            f"allows), got {ranks}"
+        )
 
 
 def group_reductions(
@@ -149,10 +155,22 @@ def group_reductions(
     grid: Sequence[int] | str,
     like: Array,
     events: Events,
-    latency: Callable[[], float],
+    latency: float,
     window: float,
+    seed: int = 0,
 ) -> list[SimulatedGroups]:
-    """The handles of all ranks. `window`: how long a group waits, in virtual time."""
-    world = _World(Grid(grid, ranks), events, latency, window)
-    world.handles = [SimulatedGroups(rank, like, world) for rank in range(ranks)]
-    return world.handles
+    """The handles of all ranks.
+
+    Parameters
+    ----------
+    latency : float
+        The mean, in virtual time.
+    window : float
+        How long a group waits for a member that does not come.
+    """
+    _check_memory(ranks, like.nbytes)
+    options = _options(Grid(grid, ranks), like, max(window, _LATENCIES * latency))
+    together = _Ranks(options, ranks, latency, seed)
+    together.handles = [SimulatedGroups(rank, together, like, ranks) for rank in range(ranks)]
+    events.sources.append(together)
+    return together.handles

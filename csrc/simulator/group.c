@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Grouped averaging over transport/sim, each rank with a communicator of its own: the
+ * very groups that run over MPI, driven one after the other as messages come and alarms
+ * fall due. The ranks are near each other, so what they read they have at once.
+ */
+#include "base/check.h"
+#include "group/object.h"
+#include "include/simulator.h"
+#include "transport/sim/memory.h"
+#include "transport/sim/sim_transport.h"
+#include "transport/sim/window.h"
+
+struct pcoll_sim_group {
+    uint32_t ranks;
+    struct sim *sim;
+    struct sim_windows *windows;
+    struct pcoll_group *groups; /* by rank */
+    bool *stands;
+};
+
+static const struct user_object_kind simulated = {.name = "the simulated group"};
+
+static int make_rank(pcoll_sim_group *s, uint32_t rank,
+                     const pcoll_group_options *options)
+{
+    struct pcoll_group *p = &s->groups[rank];
+    struct group *g = &p->group;
+    int rc = communicator_create(sim_endpoint(s->sim, rank), NULL, &g->communicator);
+    if (rc != PCOLL_OK)
+        return rc;
+    p->base.kind = &simulated;
+    p->base.communicator = g->communicator;
+    g->options = *options;
+    g->cell = rank;
+    rc = group_prepare(g, rank, s->ranks);
+    g->cells = must(calloc(s->ranks, sizeof *g->cells));
+    for (uint32_t r = 0; r < s->ranks; r++)
+        g->cells[r] = r;
+    return rc == PCOLL_OK ? communicator_register(g->communicator, &g->base, 0) : rc;
+}
+
+/* The others are there. */
+static int set_off(pcoll_sim_group *s, uint32_t rank)
+{
+    struct group *g = &s->groups[rank].group;
+    g->window = sim_window(s->windows, rank);
+    int rc = group_attach(g);
+    g->driven = true;
+    communicator_notify(g->communicator, &g->base);
+    sim_wake(s->sim, rank, 0, 0);
+    return rc;
+}
+
+int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *network,
+                           const pcoll_group_options *options, pcoll_sim_group **out)
+{
+    pcoll_sim_group *s = must(calloc(1, sizeof *s));
+    struct sim_options how = {.size = ranks, .seed = seed, .network = *network};
+    int rc = sim_create(&how, &s->sim);
+    if (rc == PCOLL_OK) {
+        s->groups = must(calloc(ranks, sizeof *s->groups));
+        s->stands = must(calloc(ranks, sizeof *s->stands));
+    }
+    for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++) {
+        s->ranks = ranks;
+        rc = make_rank(s, r, options);
+    }
+    if (rc == PCOLL_OK)
+        s->windows =
+            sim_windows_create(ranks, s->groups[0].group.place.bytes, false);
+    for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++)
+        rc = set_off(s, r);
+    if (rc != PCOLL_OK)
+        pcoll_sim_group_free(&s);
+    *out = s;
+    return rc;
+}
+
+int pcoll_sim_group_rank(pcoll_sim_group *s, uint32_t rank, pcoll_group **group)
+{
+    if (rank >= s->ranks)
+        return fail(PCOLL_EINVAL, "rank: expected 0 to %u, got %u", s->ranks - 1, rank);
+    *group = &s->groups[rank];
+    return PCOLL_OK;
+}
+
+int pcoll_sim_group_wake(pcoll_sim_group *s, uint32_t rank, int32_t stands)
+{
+    CHECK(rank < s->ranks);
+    s->stands[rank] = stands;
+    sim_wake(s->sim, rank, 0, 0);
+    return PCOLL_OK;
+}
+
+/* The rank looks; *over: at the end of the round that its application waits for. */
+static int look(struct pcoll_group *p, bool *over)
+{
+    struct shared *shared = &p->group.shared;
+    while (communicator_poll(p->base.communicator) > 0)
+        ;
+    *over = p->waiting &&
+            atomic_load(&shared->finished) >= atomic_load(&shared->started);
+    return communicator_check(p->base.communicator);
+}
+
+int pcoll_sim_group_run(pcoll_sim_group *s, int64_t until, uint32_t *rank,
+                        int64_t *time)
+{
+    struct sim_stop stop;
+    bool over = false;
+    int rc = PCOLL_OK;
+    while (rc == PCOLL_OK && !over && sim_step_until(s->sim, until, &stop))
+        if (!s->stands[stop.rank])
+            rc = look(&s->groups[stop.rank], &over);
+    *rank = over ? stop.rank : s->ranks;
+    *time = sim_now(s->sim);
+    return rc;
+}
+
+int pcoll_sim_group_free(pcoll_sim_group **at)
+{
+    pcoll_sim_group *s = *at;
+    for (uint32_t r = 0; s && r < s->ranks; r++) {
+        struct group *g = &s->groups[r].group;
+        g->driven = false; /* not closed: all end at once */
+        if (g->communicator) {
+            group_dispose(g);
+            communicator_destroy(&g->communicator);
+        }
+    }
+    if (!s)
+        return PCOLL_OK;
+    if (s->windows)
+        sim_windows_free(&s->windows);
+    if (s->sim)
+        sim_free(&s->sim);
+    free(s->groups);
+    free(s->stands);
+    free(s);
+    *at = NULL;
+    return PCOLL_OK;
+}
