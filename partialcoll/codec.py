@@ -236,7 +236,8 @@ class Lattice:
         Raises
         ------
         ValueError
-            Elements that are not finite, or beyond about 2^125; both key and distance.
+            Elements that are not finite, or beyond about 2^125 (rotated: 2^117, so that no sum of
+            them overflows); both key and distance.
         """
         ours = _vector("x", x)
         if key is not None and distance is not None:

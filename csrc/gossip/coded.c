@@ -53,7 +53,7 @@ static float step_for(const struct gossip_memory *m, size_t block, size_t length
         if (!(m->distances[block] >= 0))
             return NAN;
     }
-    return lattice_step(distance, magnitude, m->layout.bits);
+    return lattice_step(distance, magnitude, m->layout.bits, m->rotate);
 }
 
 void coded_write(struct gossip_memory *m, const void *x, const void *key, size_t first,

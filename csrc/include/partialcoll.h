@@ -547,7 +547,7 @@ int pcoll_lattice_distances(const pcoll_lattice *lattice, const void *x,
  * Write a payload of the bytes that pcoll_lattice_size says. Keys up to margin x
  * distances[b] away in block b (max norm, as above) decode for certain; distances NULL:
  * those from `key`; key NULL as well: from 0. PCOLL_EINVAL: an argument, an element
- * that is not finite as float32, or too large (about 2^125).
+ * that is not finite as float32, or too large (about 2^125; rotated, 2^117).
  */
 int pcoll_lattice_encode(const pcoll_lattice *lattice, const void *x, const void *key,
                          const float *distances, double margin, void *payload);

@@ -159,7 +159,7 @@ static void check_round_trip(struct draw *d, size_t count, int bits)
     draw_block(d, x, count, scale);
     draw_key(d, key, x, count, by);
     lattice_distance(x, key, count, &distance, &magnitude);
-    float step = lattice_step(distance, magnitude, bits);
+    float step = lattice_step(distance, magnitude, bits, false);
     struct coded c = encode(x, count, step, draw_word(d), bits);
     EXPECT(decode(&c, key, false, y), "%zu elements of %d bits, scale %g, distance %g",
            count, bits, (double)scale, (double)distance);
@@ -171,7 +171,7 @@ static void check_round_trip(struct draw *d, size_t count, int bits)
     lattice_distance(x, key, count, &distance, &magnitude);
     if (count && bits < 16 && distance >= (float)(1 << (bits - 1)) * step)
         EXPECT(!decode(&c, key, false, y), "a key of %g steps", (double)steps);
-    if (lattice_step(distance, magnitude, 16) <= step) {
+    if (lattice_step(distance, magnitude, 16, false) <= step) {
         EXPECT(decode(&c, key, true, y), "high plane, a key of %g steps",
                (double)steps);
         check_error(&c, x, y, magnitude);
@@ -195,20 +195,20 @@ static void test_step_is_least(void)
 {
     for (int bits = LATTICE_LEAST_BITS; bits <= LATTICE_MAX_BITS; bits++) {
         float least = 2 / ((float)(1 << bits) - 1);
-        float step = lattice_step(1, 1, bits);
+        float step = lattice_step(1, 1, bits, false);
         EXPECT(step > least && step < least * 1.00001f, "%d bits: %g", bits,
                (double)step);
     }
-    EXPECT(lattice_step(0, 3, 8) == 3 * 0x1p-20f, "spacing of floats");
-    EXPECT(lattice_step(1e-9f, 3, 8) == 3 * 0x1p-20f, "spacing of floats");
-    EXPECT(lattice_step(0, 1e-40f, 8) == 0x1p-100f, "subnormal");
-    EXPECT(lattice_step(0, 0, 8) == 0, "zeros");
+    EXPECT(lattice_step(0, 3, 8, false) == 3 * 0x1p-20f, "spacing of floats");
+    EXPECT(lattice_step(1e-9f, 3, 8, false) == 3 * 0x1p-20f, "spacing of floats");
+    EXPECT(lattice_step(0, 1e-40f, 8, false) == 0x1p-100f, "subnormal");
+    EXPECT(lattice_step(0, 0, 8, false) == 0, "zeros");
     const float no[][2] = {{NAN, 1},   {1, NAN},   {INFINITY, 1}, {1, INFINITY},
                            {3e38f, 1}, {1, 3e38f}, {-1, 1},       {NAN, NAN},
                            {1, -1},    {NAN, 0},   {0, NAN}};
     for (size_t i = 0; i < sizeof no / sizeof *no; i++)
-        EXPECT(isnan(lattice_step(no[i][0], no[i][1], 8)), "%g %g", (double)no[i][0],
-               (double)no[i][1]);
+        EXPECT(isnan(lattice_step(no[i][0], no[i][1], 8, false)), "%g %g",
+               (double)no[i][0], (double)no[i][1]);
 }
 
 /* A block of zeros is exact, whatever the key. */
@@ -295,7 +295,7 @@ static void test_wrong_keys(void)
         size_t count = 1 + draw_word(&d) % 32;
         int bits = (const int[]){2, 4, 8, 8, 12, 16}[draw_word(&d) % 6];
         draw_block(&d, x, count, round % 3 ? 1 : 0.01f);
-        float step = lattice_step(draw_scale(&d, -12, -2), 1, bits);
+        float step = lattice_step(draw_scale(&d, -12, -2), 1, bits, false);
         struct coded c = encode(x, count, step, draw_word(&d), bits);
         for (int i = 0; i < 16; i++) {
             memcpy(key, x, count * sizeof *key);
@@ -561,7 +561,7 @@ static uint64_t digest_block(struct draw *d, uint64_t sum, size_t count, int bit
     draw_key(d, key, x, count, draw_scale(d, -40, 40));
     lattice_distance(x, key, count, numbers, numbers + 1);
     struct coded c =
-        encode(x, count, lattice_step(numbers[0], numbers[1], bits), 11, bits);
+        encode(x, count, lattice_step(numbers[0], numbers[1], bits, false), 11, bits);
     EXPECT(decode(&c, key, false, y), "%zu elements of %d bits", count, bits);
     lattice_rotate_back(y, count, 3);
     sum = digest(sum, numbers, sizeof numbers);

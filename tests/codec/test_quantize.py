@@ -429,6 +429,28 @@ def test_numbers_that_are_none(value, rotate):
         codec.encode(np.array([1e200]))
 
 
+@pytest.mark.parametrize("dtype", (np.float32, np.float64))
+@pytest.mark.parametrize("rotate", (False, True))
+@pytest.mark.parametrize("count", (1, 1000, 1024))
+def test_large_numbers_are_right_or_refused(dtype, rotate, count):
+    """Up to the largest float32: what is encoded decodes to finite numbers near it."""
+    signs = np.random.default_rng(count).choice([-1.0, 1.0], (2, count))
+    encoded = 0
+    for exponent in range(100, 128):
+        for x in ((signs[0] * 2.0**exponent).astype(dtype), np.full(count, 2.0**exponent, dtype)):
+            codec = Lattice(8, rotate=rotate, seed=exponent)
+            key = (x * (1 + signs[1] / 64)).astype(dtype)
+            try:
+                payload = codec.encode(x, key=key)
+            except ValueError as error:
+                assert "below about" in str(error)
+                continue
+            encoded += 1
+            found = Lattice.decode(payload, key)
+            assert np.abs(found - x).max() < 2.0 ** (exponent - 5)
+    assert encoded >= 2 * (12 if rotate else 25)
+
+
 def test_bad_keys():
     payload = Lattice().encode(ones(4))
     for key, error, words in (

@@ -147,9 +147,9 @@ static int no_step(const pcoll_lattice *l, const struct block *b, const void *x,
     if (rc)
         return rc;
     return fail(PCOLL_EINVAL,
-                "x: expected elements and distances below about 2^125, got larger ones "
+                "x: expected elements and distances below about 2^%d, got larger ones "
                 "in block %llu",
-                (unsigned long long)b->index);
+                l->rotate ? 117 : 125, (unsigned long long)b->index);
 }
 
 /* NaN where it cannot be encoded. */
@@ -161,7 +161,8 @@ static float step_for(const pcoll_lattice *l, const struct block *b, const float
     lattice_distance(x, theirs, b->count, &distance, &magnitude);
     if (distances)
         distance = distances[b->index];
-    return lattice_step((float)(margin * (double)distance), magnitude, l->bits);
+    return lattice_step((float)(margin * (double)distance), magnitude, l->bits,
+                        l->rotate);
 }
 
 static void encode_block(const pcoll_lattice *l, const struct lattice_layout *at,

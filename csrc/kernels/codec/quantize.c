@@ -133,7 +133,7 @@ void lattice_distance(const float *x, const float *key, size_t count, float *dis
  * for. The rest, and the rounding of distance and step themselves, is below 2^-20 of
  * the whole.
  */
-float lattice_step(float distance, float magnitude, int bits)
+float lattice_step(float distance, float magnitude, int bits, bool rotated)
 {
     if (distance == 0 && magnitude == 0)
         return 0;
@@ -141,7 +141,8 @@ float lattice_step(float distance, float magnitude, int bits)
     double step = 2 * (d + 0x1p-21 * m) / ((1 << bits) - 1) * (1 + 0x1p-20);
     step = fmax(step, fmax(0x1p-20 * m, 0x1p-100));
     /* Also where one of them is NaN, which fmax passes over. */
-    bool fits = d >= 0 && m >= 0 && step <= 0x1p125 && m + d + step <= 0x1p127;
+    double largest = rotated ? LATTICE_ROTATED_MAX : 0x1p127;
+    bool fits = d >= 0 && m >= 0 && step <= largest / 4 && m + d + step <= largest;
     return fits ? (float)step : NAN;
 }
 

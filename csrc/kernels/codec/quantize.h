@@ -61,10 +61,12 @@ void lattice_distance(const float *x, const float *key, size_t count, float *dis
  * for elements up to `magnitude`; never below magnitude / 2^20, eight spacings of
  * floats or more, so that |z| stays below 2^22, nor below 2^-100. 0 if both are 0: such
  * a block is 0 everywhere and decodes to 0 with every key. NaN: cannot be encoded, send
- * it raw. That is so if either is not finite, or so large (about 2^126) that the
- * arithmetic would leave the range of float.
+ * it raw. That is so if either is not finite, or so large (about 2^126, rotated
+ * LATTICE_ROTATED_MAX) that the arithmetic would leave the range of float: the rotation
+ * back adds up as many elements as a block has before it scales.
  */
-float lattice_step(float distance, float magnitude, int bits);
+#define LATTICE_ROTATED_MAX (0x1p127 / LATTICE_BLOCK)
+float lattice_step(float distance, float magnitude, int bits, bool rotated);
 
 /* Write the low plane, and the high one unless it is NULL; the hash. x is finite, and
  * step is what lattice_step gives for its magnitude, or larger. */
