@@ -67,8 +67,7 @@ int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *n
         rc = make_rank(s, r, options);
     }
     if (rc == PCOLL_OK)
-        s->windows =
-            sim_windows_create(ranks, s->groups[0].group.place.bytes, false);
+        s->windows = sim_windows_create(ranks, s->groups[0].group.place.bytes, false);
     for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++)
         rc = set_off(s, r);
     if (rc != PCOLL_OK)
@@ -99,8 +98,8 @@ static int look(struct pcoll_group *p, bool *over)
     struct shared *shared = &p->group.shared;
     while (communicator_poll(p->base.communicator) > 0)
         ;
-    *over = p->waiting &&
-            atomic_load(&shared->finished) >= atomic_load(&shared->started);
+    *over =
+        p->waiting && atomic_load(&shared->finished) >= atomic_load(&shared->started);
     return communicator_check(p->base.communicator);
 }
 
