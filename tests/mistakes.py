@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 
 class Mutant(NamedTuple):
-    """A mistake: in a file, this text becomes that one."""
+    """A mistake: in a file, this text becomes that one. `program`: which has to catch it, if not
+    the one that the file's folder says."""
 
     name: str
     file: str
     old: str
     new: str
+    program: str | None = None
 
 
 MUTANTS = [
@@ -1230,5 +1232,48 @@ MUTANTS = [
         "algorithms/butterfly.c",
         "sched_after(b->s, all, averaged[odd]);",
         "if (!piece)\n            sched_after(b->s, all, averaged[odd]);",
+    ),
+    # The simulator runs what stands in csrc/gossip and csrc/group: mistakes there are its own.
+    Mutant(
+        "simulated: a delta lands before it has arrived",
+        "gossip/accumulator.c",
+        "    int rc = m->window->ops->flush(m->window, peer);\n",
+        "    int rc = PCOLL_OK;\n",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: what was collected is not taken off the sum",
+        "gossip/accumulator.c",
+        "    return add(m, m->window->rank, first);",
+        "    (void)first;\n    return PCOLL_OK;",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: a message is announced before it has arrived",
+        "gossip/queue.c",
+        "return rc == PCOLL_OK ? w->ops->flush(w, peer) : rc;",
+        "return rc;",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: the last member's input is left out of the sum",
+        "group/round.c",
+        "    if (!first)\n        r->add(",
+        "    if (!first && member + 1 < r->group.members)\n        r->add(",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: two rounds along each axis",
+        "protocol/group/grid.c",
+        "return (uint32_t)(round % g->axes);",
+        "return (uint32_t)(round / 2 % g->axes);",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: a void round is told as one that counts",
+        "group/outcome.c",
+        "        .is_void = !counts,",
+        "        .is_void = false,",
+        program="simulator",
     ),
 ]

@@ -3,8 +3,9 @@
 
 Each mistake is one small change of a source under csrc/. It has to compile, and running the
 simulated schedules with it (for the domain and the gossip buffers: those of their steps; for
-matchmaking and groups: those of their peers) has to end with a broken invariant: a crash, a hang or
-a clean run is a failure of this script. The unchanged sources have to pass first.
+matchmaking and groups: those of their peers; for some those of the simulator) has to end with a
+broken invariant: a crash, a hang or a clean run is a failure of this script. The unchanged sources
+have to pass first.
 
     python tests/mutants.py [--jobs 2] [--json F] [--slice I/N] [NAME ...]
 
@@ -42,13 +43,14 @@ FLAGS = [
     "-DPCOLL_TEST_TRIES=2",
 ]
 MAX_SCHEDULES = 60000  # two of them need 19782
-SCHEDULES = {"group": 3000}  # a schedule is a hundred rounds
+SCHEDULES = {"group": 3000, "simulator": 3000}  # a schedule is a hundred rounds or actions
 PROGRAMS = {
     "simulation": "invariants",
     "steps": "node_steps",
     "gossip": "gossip_steps",
     "matching": "matching",
     "group": "group",
+    "simulator": "simulator",
 }
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")
 MATCHING = re.compile(r"protocol/group/(matchmaking(_\w+)?|decision)\.[ch]")
@@ -67,6 +69,8 @@ PATIENCE = 900  # seconds for one mutant: only a hang takes that long
 
 def program_of(mutant: Mutant) -> str:
     """Which program has to catch it."""
+    if mutant.program is not None:
+        return mutant.program
     if mutant.file.startswith("gossip/"):
         return "gossip"
     if MATCHING.fullmatch(mutant.file):
@@ -123,8 +127,9 @@ class Builder:
             archives[-1] = str(self.folder / f"{name}.a")
             shutil.copyfile(self.archives[-1], archives[-1])
             archive(Path(archives[-1]), [str(file) for file in changed])
+        together = ["-Wl,--start-group", *archives, "-Wl,--end-group"]
         subprocess.run(
-            ["cc", str(self.objects[self.mains[of]]), *archives, *LIBRARIES, "-o", str(program)],
+            ["cc", str(self.objects[self.mains[of]]), *together, *LIBRARIES, "-o", str(program)],
             check=True,
             capture_output=True,
             text=True,

@@ -12,6 +12,8 @@ from partialcoll.grid import Grid
 from partialcoll.tools.cli import main
 from partialcoll.tools.cli.sim import AVERAGERS, commands
 from partialcoll.tools.sim import averaging, moshpit
+from partialcoll.tools.sim.events import Events
+from partialcoll.tools.sim.groups import group_reductions
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
@@ -53,6 +55,96 @@ def test_seeds():
     # The first of more restarts are the same, and so are they if there are fewer methods.
     few = simulate(*words, "--methods", "random")
     assert few == [row for row in simulate(*words) if row["method"] == "random"]
+
+
+class Engine:
+    """The rounds of csrc/group on simulated peers that all begin a round together."""
+
+    def __init__(self, values, sides):
+        self.events = Events()
+        peers = len(values)
+        self.handles = group_reductions(peers, sides, np.zeros(1), self.events, 1e-3, 1.0)
+        self.values = values
+
+    def step(self, there, losses):
+        """One round. Who is not there does not come to it, or stands still in mid-round."""
+        self.events.run(self.events.now + 1)  # groups form in the background
+        for handle, comes, value in zip(self.handles, there, self.values):
+            if comes:
+                handle.send_buffer[:] = value
+                handle.Start()
+            elif losses == "void":
+                handle.stand(True)
+        while any(handle.waits for handle in self.handles):
+            assert self.events.step()
+        came = [h.recv_buffer[0] if c else v for h, c, v in zip(self.handles, there, self.values)]
+        self.values = np.array(came)
+
+
+def first_values(peers):
+    return np.random.default_rng(peers).standard_normal(peers)
+
+
+def compared(sides, peers, keys, losses):
+    """The arithmetic of `sim moshpit`, and the engine on the same values."""
+    values = first_values(peers)
+    grid, cells = Grid(sides, peers), np.arange(peers)
+    random = np.random.default_rng(0)
+    arithmetic = averaging.Moshpit(values.copy(), grid, cells, keys, losses, random)
+    return arithmetic, Engine(values.copy(), sides)
+
+
+@pytest.mark.parametrize(
+    "sides, peers, keys",
+    (
+        ((4, 4), 16, "static"),
+        ((2, 3, 4), 24, "static"),
+        ((32, 32), 1024, "static"),
+        ((4, 4), 13, "dynamic"),
+        ((8, 8), 57, "dynamic"),
+        ((16, 16), 250, "dynamic"),
+    ),
+)
+def test_the_arithmetic_is_the_engines(sides, peers, keys):
+    """Without failures, round by round, as long as no line has more peers than cells: who comes
+    late there is drawn."""
+    arithmetic, engine = compared(sides, peers, keys, "void")
+    grid, there = Grid(sides, peers), np.ones(peers, bool)
+    for round in range(2 * len(sides)):
+        axis = grid.axis(round)
+        lines = np.bincount(grid.line(arithmetic.cells, axis))
+        if lines.max() > grid.sides[axis]:
+            assert round >= len(sides)
+            break
+        arithmetic.step(there, round)
+        engine.step(there, "void")
+        np.testing.assert_allclose(engine.values, arithmetic.values, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_is_absent_counts_as_in_the_engine(seed):
+    """The others average without it, and it is there again in the next round."""
+    arithmetic, engine = compared((8, 8), 64, "static", "absent")
+    random = np.random.default_rng(seed)
+    for round in range(6):
+        lines = Grid((8, 8)).line(np.arange(64), round % 2)
+        there = random.uniform(size=64) >= 0.2
+        for line in range(8):  # nobody waits for a group to which nobody comes
+            there[random.choice(np.flatnonzero(lines == line))] = True
+        arithmetic.step(there, round)
+        engine.step(there, "absent")
+        np.testing.assert_allclose(engine.values, arithmetic.values, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_is_lost_voids_as_in_the_engine(seed):
+    """Its group keeps its values; the other groups average."""
+    arithmetic, engine = compared((8, 8), 64, "static", "void")
+    there = np.random.default_rng(seed).uniform(size=64) >= 0.05
+    arithmetic.step(there, 0)
+    engine.step(there, "void")
+    np.testing.assert_allclose(engine.values, arithmetic.values, rtol=1e-12, atol=1e-12)
+    assert 0 < np.sum(engine.values != first_values(64)) < 64
 
 
 @pytest.mark.parametrize("grid", ("7", "4x4", "2x3x4", "8x8x8"))
