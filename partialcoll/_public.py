@@ -7,7 +7,8 @@ from .collectives.allreduce import Allreduce_init, Startall, Waitall, Waitany, m
 from .collectives.dropin import Allreduce
 from .collectives.gossip import GossipBuffer, GossipStats
 from .collectives.group import GroupAllreduce, GroupAllreduce_init, GroupRound, GroupStats
-from .collectives.handle import AllreduceHandle, ScheduleView, Stats
+from .collectives.handle import AllreduceHandle
+from .collectives.handle_view import ScheduleView, Stats
 from .collectives.schedule import Operation, Schedule
 from .collectives.state_exchange import ExchangeStats, StateExchange
 from .errors import AbiError, DecodeError, Error, MismatchError, StateError

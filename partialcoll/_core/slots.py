@@ -11,6 +11,7 @@ from ..errors import StateError
 from .buffers import Array, Buffer, wrap
 from .ffi import answer, ffi, lib
 from .ops import identity, is_half, narrow
+from .record import Record
 
 
 class Slots:
@@ -20,10 +21,9 @@ class Slots:
     that it gave out hold on to this, and must not keep it alive.
     """
 
-    def __init__(self, pointer: Any, record: Any, buffers: list[Buffer], ops: list[Any]) -> None:
+    def __init__(self, pointer: Any, record: Record, buffers: list[Buffer], ops: list[Any]) -> None:
         self._pointer = pointer
-        self._record = record  # holds the memory of:
-        self._c_round = ffi.cast("pcoll_round *", record)
+        self._record = record
         self._buffers = buffers
         self._ops = ops
         self._views: dict[tuple[int, int], Array] = {}
@@ -31,7 +31,7 @@ class Slots:
 
     def fill(self) -> None:
         """The round that the core has just described is there."""
-        self._index = self._c_round.index
+        self._index = self._record.round.index
 
     def empty(self) -> None:
         """From now on the library may write there."""
@@ -56,7 +56,7 @@ class Slots:
         return self._look()
 
     def _look(self) -> list[Array]:
-        if self._c_round.active == 0:  # nobody has written the slot
+        if self._record.round.active == 0:  # nobody has written the slot
             views = [identity(op, buffer) for op, buffer in zip(self._ops, self._buffers)]
         else:
             views = [self._view(i, buffer) for i, buffer in enumerate(self._buffers)]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable
 
@@ -13,75 +12,20 @@ from mpi4py import MPI
 
 from .._core import checks, waiting
 from .._core.buffers import Array, Buffer, addresses, wrap
-from .._core.ffi import answer, answer_record, answer_text, check, ffi, lib, raise_error
+from .._core.ffi import answer_record, check, ffi, lib, raise_error
 from .._core.object import CoreObject
 from .._core.ops import add_up, has_identity
+from .._core.record import Record
 from .._core.slots import Slots
 from ..errors import StateError
 from ..policy import Full
 from ..round import Result, Round
 from .arguments import ALGORITHMS, Arguments
+from .handle_view import ScheduleView, Stats
 
 _ANY = 2**64 - 1
 
 _DOMAINS = {lib.PCOLL_DOMAIN_NODE: "node", lib.PCOLL_DOMAIN_RANK: "rank"}
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Counts since the handle was made, of this rank.
-
-    ``calls`` deposits; ``rounds`` complete, ``delivered`` to the application, ``lost`` to it;
-    deposits that ``arrived`` at their round, were ``stored`` for the next one, were
-    ``dropped`` (late="drop"); rounds that ``included`` this rank's data;
-    ``activations_dropped`` (duplicates and late ones: harmless), ``activations_early`` (kept
-    for the next round).
-    """
-
-    calls: int
-    rounds: int
-    delivered: int
-    lost: int
-    arrived: int
-    stored: int
-    dropped: int
-    included: int
-    activations_dropped: int
-    activations_early: int
-
-
-class ScheduleView:
-    """The DAG of operations that this rank executes in a round; for looking at."""
-
-    def __init__(self, handle: AllreduceHandle) -> None:
-        self._handle = handle
-
-    def _render(self, form: str) -> str:
-        return answer_text(lib.pcoll_handle_schedule, self._handle._core(), form.encode())
-
-    def to_dot(self) -> str:
-        """The schedule in Graphviz DOT."""
-        return self._render("dot")
-
-    def to_goal(self, *, ns_per_byte: float = 0.0) -> str:
-        """The schedule in GOAL, for simulators of LogGOPSim's family: the block of this rank.
-
-        Parameters
-        ----------
-        ns_per_byte : float
-            What a byte that is copied or reduced takes, in nanoseconds.
-
-        A whole file, where `comm` is the handle's communicator (collective)::
-
-            f"num_ranks {comm.size}\\n" + "".join(comm.allgather(h.schedule.to_goal()))
-
-        GOAL knows no gates of k of n predecessors: it describes a round that begins when all
-        ranks have arrived. Local.
-        """
-        return answer_text(lib.pcoll_handle_goal, self._handle._core(), ns_per_byte)
-
-    def __str__(self) -> str:
-        return self._render("text")
 
 
 class AllreduceHandle(CoreObject):
@@ -115,12 +59,7 @@ class AllreduceHandle(CoreObject):
         self._deliver = given.deliver
         self._one = given.deliver == "one"
         self._add_missed = given.missed == "sum"
-        # A round as the core describes it, with room for the two masks behind it.
-        size = ffi.sizeof("pcoll_round") + 2 * 8 * ((ranks + 63) // 64)
-        self._record = ffi.new("char[]", size)
-        self._record_view = ffi.buffer(self._record)
-        self._c_round = ffi.cast("pcoll_round *", self._record)
-        self._masks = ffi.cast("uint64_t *", self._record + ffi.sizeof("pcoll_round"))
+        self._record = Record(ranks)
         self._place = ffi.new("void **")
         self._last_round: Round | None = None
         self._started = False
@@ -151,7 +90,7 @@ class AllreduceHandle(CoreObject):
         self._end: Callable[[], int] = partial(lib.pcoll_handle_wait, core, us)
         if self._one:
             self._end = partial(
-                lib.pcoll_handle_take, core, us, self._recv_pointers, self._c_round, self._masks
+                lib.pcoll_handle_take, core, us, self._recv_pointers, *self._record.out
             )
 
     def _serves(self, send: Any, recv: Any) -> bool:
@@ -233,8 +172,7 @@ class AllreduceHandle(CoreObject):
         core = self._core()  # a signal handler may have freed it since the last step
         if not self._one:
             return int(lib.pcoll_handle_wait(core, us))
-        given = (self._recv_pointers, self._c_round, self._masks)
-        return int(lib.pcoll_handle_take(core, us, *given))
+        return int(lib.pcoll_handle_take(core, us, self._recv_pointers, *self._record.out))
 
     def _wait_in_slices(self, step: Callable[[int], int], timeout: float | None) -> None:
         if not waiting.wait(step, timeout, self._report_stall, self._while_waiting):
@@ -255,25 +193,24 @@ class AllreduceHandle(CoreObject):
     def _measured(self, us: Any) -> tuple[Any, ...]:
         """Arguments of pcoll_handle_measure, for one round."""
         buffers = (self._send_pointers, self._recv_pointers)
-        return (self._core(), *buffers, 1, us, self._c_round, self._masks)
+        return (self._core(), *buffers, 1, us, *self._record.out)
 
     def _describe(self) -> Result:
         """The round that the core has just delivered, to the receive buffers if there are any."""
         if self._slots is None:
-            return Result(self._record_view[:], self._size, self._recv)
+            return Result(self._record.view[:], self._size, self._recv)
         self._slots.fill()
-        return Result(self._record_view[:], self._size, None, self._slots.of)
+        return Result(self._record.view[:], self._size, None, self._slots.of)
 
     def _deliver_next(self, last: int, recv: list[Array], pointers: Any) -> Result | None:
-        step = lib.pcoll_handle_deliver
-        code = step(self._core(), last, pointers, self._c_round, self._masks)
+        code = lib.PCOLL_EAGAIN
         while code == lib.PCOLL_EAGAIN:  # in a replay, until it is this read's turn
-            code = step(self._core(), last, pointers, self._c_round, self._masks)
+            code = lib.pcoll_handle_deliver(self._core(), last, pointers, *self._record.out)
         if code == lib.PCOLL_EEMPTY:
             return None
         if code:
             raise_error(code)
-        return Result(self._record_view[:], self._size, recv)
+        return Result(self._record.view[:], self._size, recv)
 
     def _take(self) -> Round:
         """The call is over: what it returns."""
@@ -291,7 +228,7 @@ class AllreduceHandle(CoreObject):
         """deliver="all": every unseen round that is complete now, up to the history."""
         complete, delivered = self._counts()
         if complete - delivered == 1:
-            return [self._deliver_oldest(self._recv, self._recv_pointers)], self._c_round.lost
+            return [self._deliver_oldest(self._recv, self._recv_pointers)], self._record.round.lost
         last = complete - 1
         copies = self._new_buffers()
         result: Result | None = self._deliver_oldest(copies, addresses(copies))
@@ -299,7 +236,7 @@ class AllreduceHandle(CoreObject):
         lost = 0
         while result is not None:
             results.append(result)
-            lost += self._c_round.lost
+            lost += self._record.round.lost
             copies = self._new_buffers()
             result = self._deliver_next(last, copies, addresses(copies))
         self._combine(results)
@@ -336,7 +273,7 @@ class AllreduceHandle(CoreObject):
     def _counts(self) -> tuple[int, int]:
         """Rounds that are complete here, and those that have been delivered."""
         counts = ffi.new("uint64_t[2]")
-        check(lib.pcoll_handle_rounds(self._core(), counts, counts + 1))
+        self._call("rounds", counts, counts + 1)
         return int(counts[0]), int(counts[1])
 
     def join(self, on_round: Callable[[Round], None] | None = None) -> Round:
@@ -378,7 +315,7 @@ class AllreduceHandle(CoreObject):
 
     def progress(self) -> None:
         """Drive communication once (for ``progress="manual"``). Local."""
-        check(lib.pcoll_handle_progress(self._core()))
+        self._call("progress")
 
     # The end
 
@@ -395,10 +332,7 @@ class AllreduceHandle(CoreObject):
         you wrote)."""
         if self._send is not None:
             return self._unwrap(self._send)
-        slots = [
-            answer("void *", lib.pcoll_handle_send_slot, self._core(), i)
-            for i in range(len(self._recv))
-        ]
+        slots = [self._answer("void *", "send_slot", i) for i in range(len(self._recv))]
         return self._unwrap([wrap(slot, like) for slot, like in zip(slots, self._recv)])
 
     def _send_place(self) -> int:
@@ -458,12 +392,12 @@ class AllreduceHandle(CoreObject):
     @property
     def algorithm(self) -> str:
         """How the data is reduced: "recdbl", "rabenseifner", "ring" or "native"."""
-        return ALGORITHMS[answer("int32_t", lib.pcoll_handle_algorithm, self._core())]
+        return ALGORITHMS[self._answer("int32_t", "algorithm")]
 
-    def _planes(self) -> tuple[str, int]:
+    def _placed(self) -> tuple[str, int]:
         domain = ffi.new("int32_t *")
         counts = ffi.new("uint32_t[2]")
-        check(lib.pcoll_handle_domain(self._core(), domain, counts, counts + 1))
+        self._call("domain", domain, counts, counts + 1)
         return _DOMAINS[domain[0]], int(counts[0])
 
     @property
@@ -471,18 +405,18 @@ class AllreduceHandle(CoreObject):
         """ "node": ranks that share memory reduce there, and only one of them talks to others;
         "rank": messages only, which is also what "node" comes to where no two ranks share a
         node. The same on all ranks."""
-        return self._planes()[0]
+        return self._placed()[0]
 
     @property
     def domains(self) -> int:
         """How many domains the ranks form: as many as there are ranks with "rank", with "node"
         as many as there are nodes, or more if their size is limited."""
-        return self._planes()[1]
+        return self._placed()[1]
 
     @property
     def schedule(self) -> ScheduleView:
         """The schedule that this rank executes in each round."""
-        return ScheduleView(self)
+        return ScheduleView(self._core)
 
     def __repr__(self) -> str:
         state = "freed" if self._is_freed() else f"{self._size} ranks"

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from .._core import checks, communicator, ops, settings, waiting
 from .._core.buffers import Buffer, as_buffer
-from .._core.ffi import answer, answer_text, check, ffi, lib, raise_error
+from .._core.ffi import answer_text, check, ffi, lib, raise_error
 from .._core.object import CoreObject
 
 
@@ -97,11 +97,7 @@ class Schedule(CoreObject):
         return buffer, ffi.cast("void *", buffer.array.ctypes.data)
 
     def _shape(self, buffer: Buffer, op: int = 0) -> Any:
-        shape = ffi.new("pcoll_buffer *")
-        shape.count = buffer.count
-        shape.dtype = buffer.dtype
-        shape.op = op
-        return shape
+        return ffi.new("pcoll_buffer *", {"count": buffer.count, "dtype": buffer.dtype, "op": op})
 
     def _add(
         self, kind: str, label: str | None, *arguments: Any, keep: Iterable[Buffer]
@@ -109,8 +105,7 @@ class Schedule(CoreObject):
         if label is not None and not isinstance(label, str):
             raise TypeError(f"label: expected a text, got {label!r}")
         text = ffi.NULL if label is None else ffi.new("char[]", label.encode())
-        function = getattr(lib, f"pcoll_schedule_{kind}")
-        index = answer("int32_t", function, self._core(), *arguments, text)
+        index = self._answer("int32_t", kind, *arguments, text)
         self._buffers_used.extend(keep)
         self._operations += 1
         self._refused = False
@@ -235,7 +230,7 @@ class Schedule(CoreObject):
                 f"predecessors: expected an operation or several, got {predecessors!r}"
             ) from None
         count = 0 if k is None else checks.integer("k", k, 1, 2**31 - 1)
-        check(lib.pcoll_schedule_after(self._core(), target, indices, len(indices), count))
+        self._call("after", target, indices, len(indices), count)
         self._refused = False
         return op
 
@@ -307,7 +302,7 @@ class Schedule(CoreObject):
     @property
     def runs(self) -> int:
         """Number of runs that are over on this rank."""
-        return int(answer("uint64_t", lib.pcoll_schedule_runs, self._core()))
+        return int(self._answer("uint64_t", "runs"))
 
     # The end
 

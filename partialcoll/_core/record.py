@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A round as the core describes it."""
+
+from __future__ import annotations
+
+from .ffi import ffi
+
+
+class Record:
+    """Room for the description of a round of so many ranks: the struct, behind it two masks."""
+
+    def __init__(self, ranks: int) -> None:
+        struct = ffi.sizeof("pcoll_round")
+        self._memory = ffi.new("char[]", struct + 2 * 8 * ((ranks + 63) // 64))
+        self.view = ffi.buffer(self._memory)
+        self.round = ffi.cast("pcoll_round *", self._memory)
+        # What the core's functions fill in.
+        self.out = (self.round, ffi.cast("uint64_t *", self._memory + struct))
