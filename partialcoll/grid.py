@@ -6,6 +6,7 @@ Source: Ryabinin et al., Moshpit SGD, NeurIPS 2021, section 3.1 and appendix G.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -96,10 +97,7 @@ class Grid:
     @property
     def cells(self) -> int:
         """How many there are."""
-        cells = 1
-        for side in self._sides:
-            cells *= side
-        return cells
+        return math.prod(self._sides)
 
     @property
     def full(self) -> bool:

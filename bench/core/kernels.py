@@ -32,7 +32,7 @@ FILES = (
     "halves",
     "planes",
     "rotate",
-    "quantise",
+    "quantize",
     "lattice",
 )
 TARGETS = {"default": [], "avx2": ["-mavx2"], "avx512f": ["-mavx512f"]}
@@ -46,7 +46,7 @@ def flags() -> list[str]:
     sys.path.insert(0, str(ROOT / "csrc"))
     import ffibuilder
 
-    return list(ffibuilder.FLAGS)
+    return [*ffibuilder.FLAGS, f"-I{ROOT / 'csrc'}"]
 
 
 def one_function_a_line(source: Path, options: list[str]) -> str:
@@ -91,7 +91,7 @@ def table() -> dict[str, dict[str, int]]:
     with tempfile.TemporaryDirectory() as folder:
         for name in FILES:
             for target, more in TARGETS.items():
-                found = widths(KERNELS / f"{name}.c", [*flags(), *more], Path(folder))
+                found = widths(next(KERNELS.rglob(f"{name}.c")), [*flags(), *more], Path(folder))
                 for function, width in found.items():
                     rows.setdefault(function, {})[target] = width
     return rows
@@ -102,7 +102,7 @@ def speed() -> list[tuple[int, int, int]]:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "speed"
         sources = [
-            *KERNELS.glob("*.c"),
+            *KERNELS.rglob("*.c"),
             ROOT / "csrc/base/error.c",
             ROOT / "bench/core/kernels_speed.c",
         ]

@@ -62,7 +62,7 @@ def command(schedules: int, ranks: int | None, json: str | None) -> None:
     click.echo(done.stderr, err=True, nl=False)
     rows = parse(done.stdout)
     document = report.document("bench soak", ranks or 0, rows)
-    document["env"]["note"] = "address and undefined-behaviour sanitizers, -O2"
+    document["env"]["note"] = "address and undefined-behavior sanitizers, -O2"
     report.write(json, document, rows[-1:], rows[-1])
     if done.returncode:
         raise RuntimeError(f"the soak ended with status {done.returncode}")

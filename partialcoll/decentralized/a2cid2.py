@@ -203,7 +203,7 @@ class A2CiD2(Decoupled):
         if peer is not None:
             self._average(peer, weight=self._alpha, momentum=self._momentum, ratio=self._ratio)
         self._exchange.publish(self._x)
-        self._shared.show(self._x)
+        self._show()
         return True
 
     def _renew(self) -> bool:
@@ -243,10 +243,6 @@ class A2CiD2(Decoupled):
         self._x += self._moved
         self._momentum -= self._moved
 
-    def _settle(self) -> None:
-        self._renew()
-        self._shared.show(self._x)
-
     def _mass(self) -> tuple[Array, float]:
         return (self._x.astype(np.float64) + self._momentum) / 2, 1.0
 
@@ -255,7 +251,6 @@ class A2CiD2(Decoupled):
         np.copyto(self._momentum, model)
         self._step_time.pause()
         self._mixed_at = self._clock()
-        self._shared.reset(self._x)
         self._exchange.publish(self._x)
 
     def _more_state(self) -> dict[str, Any]:

@@ -92,11 +92,10 @@ class ADPSGD(Decoupled):
         if peer is not None:
             self._average(peer)
         self._exchange.publish(self._x)
-        self._shared.show(self._x)
+        self._show()
         return True
 
     def _renew(self) -> bool:
-        """x gets the updates of this rank and the deltas of others; were there any?"""
         update = self._shared.take()
         if update is not None:
             self._x += update
@@ -104,11 +103,6 @@ class ADPSGD(Decoupled):
         self._counts.received += landed
         return update is not None or landed > 0
 
-    def _settle(self) -> None:
-        self._renew()
-        self._shared.show(self._x)
-
     def _reset(self, model: Array) -> None:
         super()._reset(model)
-        self._shared.reset(self._x)
         self._exchange.publish(self._x)

@@ -111,7 +111,8 @@ class Threaded(Process):
 
 
 class Decoupled(Threaded):
-    """A process whose updates go to x through a `SharedModel`, some events to each step.
+    """A process whose updates go to x through a `SharedModel`, some events to each step. Subclasses
+    say what an event is (`_event`), and how x gets what is new (`_renew`).
 
     Parameters
     ----------
@@ -214,6 +215,18 @@ class Decoupled(Threaded):
         super()._reset(model)
         with self._due_lock:
             self._due.clear()
+        self._shared.reset(model)
+
+    def _renew(self) -> bool:
+        """x gets the updates of this rank and what has come of others; was there anything?"""
+        raise NotImplementedError
+
+    def _show(self) -> None:
+        self._shared.show(self._x)
+
+    def _settle(self) -> None:
+        self._renew()
+        self._show()
 
     def _next_peer(self) -> int | None:
         """The peer for this event, if one is due and there is somebody."""

@@ -214,17 +214,12 @@ class SGP(Decoupled):
             self._xw -= self._sent
         return pushed
 
-    def _settle(self) -> None:
-        self._renew()
-        self._show()
-
     def _mass(self) -> tuple[Array, float]:
         return self._x, self.weight
 
     def _reset(self, model: Array) -> None:
         super()._reset(model)
         self._xw[-1], self._idle_shares = 1, 0
-        self._shared.reset(self._x)
 
     def _more_state(self) -> dict[str, Any]:
         return {"weight": self.weight}

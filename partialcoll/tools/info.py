@@ -11,7 +11,7 @@ from typing import Any
 
 
 def collect() -> dict[str, Any]:
-    """Versions and facts as a dictionary. Initialises MPI."""
+    """Versions and facts as a dictionary. Initializes MPI."""
     import mpi4py
     import numpy
 

@@ -209,7 +209,7 @@ def test_steps_in_a_row_take_any_of_the_cases():
 
 def test_neighbours_by_hand():
     """A chain of three. What one waits for is what its neighbour had after the step before."""
-    chain = limits.neighbours([[1], [0, 2], [1]])
+    chain = limits.neighbors([[1], [0, 2], [1]])
     some = np.array([[5.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     # Ends of the steps: (5, 1, 1), then (6, 5, 2), then (7, 6, 5).
     for count, expected in ((1, [5, 1, 1]), (2, [6, 5, 2]), (3, [7, 6, 5])):
@@ -270,7 +270,7 @@ def test_groups(sides, peers):
 def meetings(ranks):
     graph = Topology.ring(ranks)
     return {
-        "dpsgd": limits.neighbours([graph.neighbors(rank) for rank in range(ranks)]),
+        "dpsgd": limits.neighbors([graph.neighbors(rank) for rank in range(ranks)]),
         "localsgd": limits.everybody(ranks, 4),
         "moshpit": limits.groups(Grid("auto", ranks), 1),
     }

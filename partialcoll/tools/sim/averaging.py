@@ -162,7 +162,7 @@ class Allreduce(Averager):
 
 
 class Gossip(Averager):
-    """A ring: a third of each neighbour that is there. What a neighbour that is not would have
+    """A ring: a third of each neighbor that is there. What a neighbor that is not would have
     given stays with oneself."""
 
     def step(self, there: Mask, round: int) -> None:
@@ -214,7 +214,7 @@ class Means(Averager):
 
 
 class RingMeans(Means):
-    """The paper's gossip: both neighbours on a ring."""
+    """The paper's gossip: both neighbors on a ring."""
 
     def sources(self, round: int) -> list[tuple[Numbers, Numbers]]:
         peers = np.arange(len(self.values))

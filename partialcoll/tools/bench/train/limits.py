@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limit of a strategy whose ranks meet some of the others at some of their steps: neighbours in
+"""The limit of a strategy whose ranks meet some of the others at some of their steps: neighbors in
 every step, all ranks in every H-th, a group. When each rank ends each of its steps follows from the
 steps' durations alone, one after the other; nothing here knows of clocks or of MPI.
 
@@ -44,8 +44,8 @@ class Meetings:
     early: bool = False
 
 
-def neighbours(of: Sequence[Sequence[int]]) -> Meetings:
-    """D-PSGD: in every step the neighbours' models of the step before."""
+def neighbors(of: Sequence[Sequence[int]]) -> Meetings:
+    """D-PSGD: in every step the neighbors' models of the step before."""
     mask = np.zeros((len(of), len(of)), bool)
     for rank, others in enumerate(of):
         mask[rank, list(others)] = True

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .delays import Waits
-from .limits import Meetings, everybody, groups, neighbours
+from .limits import Meetings, everybody, groups, neighbors
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ def _slowmo(**given: Any) -> Any:
     return SlowMo(LocalSGD(**given))
 
 
-def _neighbours(strategy: Any, ranks: int) -> Meetings:
+def _neighbors(strategy: Any, ranks: int) -> Meetings:
     from ....topology import Topology
 
     graph = Topology.make(strategy.topology, ranks)
-    return neighbours([graph.neighbors(rank) for rank in range(ranks)])
+    return neighbors([graph.neighbors(rank) for rank in range(ranks)])
 
 
 def _group(strategy: Any, ranks: int) -> Meetings:
@@ -92,7 +92,7 @@ STRATEGIES: dict[str, Choice] = {
     "eager-full": _eager("full", Waits.ALL),
     "eager-solo-all": _eager("solo", _NOBODY, deliver="all"),
     "adpsgd": Choice(_ours("ADPSGD"), _NOBODY, options=_PAIRS, both=2),
-    "dpsgd": Choice(_ours("DPSGD"), _neighbours, options=("topology",)),
+    "dpsgd": Choice(_ours("DPSGD"), _neighbors, options=("topology",)),
     "swarm": Choice(_ours("Swarm"), _NOBODY, options=("topology", "local_steps"), both=2),
     "swarm-8bit": Choice(_swarm_8bit, _NOBODY, options=("topology", "local_steps"), both=2),
     "a2cid2": Choice(_ours("A2CiD2"), _NOBODY, options=_PAIRS, both=2),
