@@ -101,8 +101,8 @@ static void average(uint32_t rank, uint32_t peer)
 {
     int32_t averaged;
     double there = pending(peer, 0);
-    EXPECT_OK(pcoll_gossip_average(t.buffer[rank], peer, t.x[rank], 0.5, NULL, 1,
-                                   &averaged));
+    EXPECT_OK(
+        pcoll_gossip_average(t.buffer[rank], peer, t.x[rank], 0.5, NULL, 1, &averaged));
     INVARIANT("late", pending(peer, 0) == there, "it is there before it has landed");
     if (averaged)
         keep_parcel(rank);
@@ -142,9 +142,9 @@ static bool drain(uint32_t rank)
         return false;
     while (i < t.messages && t.message[i].stamp != x[0])
         i++;
-    INVARIANT("once", i < t.messages && t.message[i].source == source &&
-                          t.message[i].target == rank &&
-                          x[t.count - 1] == x[0],
+    INVARIANT("once",
+              i < t.messages && t.message[i].source == source &&
+                  t.message[i].target == rank && x[t.count - 1] == x[0],
               "rank %u drained %g to %g from %u", rank, x[0], x[t.count - 1], source);
     t.message[i] = t.message[--t.messages];
     return true;

@@ -10,7 +10,18 @@
  */
 #include "compat/mpi_shaped/table.h"
 
-enum kind { SIGNED, UNSIGNED, REAL, COMPLEX, LOGICAL, BYTES, PAIR, KINDS };
+/* OTHER_SIGNED: Fortran's integers and those of all languages, which have no truth. */
+enum kind {
+    SIGNED,
+    OTHER_SIGNED,
+    UNSIGNED,
+    REAL,
+    COMPLEX,
+    LOGICAL,
+    BYTES,
+    PAIR,
+    KINDS
+};
 
 /* Datatypes of MPI by kind. Those that an MPI was built without are MPI_DATATYPE_NULL.
  */
@@ -29,9 +40,9 @@ static const struct {
     {MPI_INT16_T, SIGNED},
     {MPI_INT32_T, SIGNED},
     {MPI_INT64_T, SIGNED},
-    {MPI_AINT, SIGNED},
-    {MPI_OFFSET, SIGNED},
-    {MPI_COUNT, SIGNED},
+    {MPI_AINT, OTHER_SIGNED},
+    {MPI_OFFSET, OTHER_SIGNED},
+    {MPI_COUNT, OTHER_SIGNED},
     {MPI_UNSIGNED, UNSIGNED},
     {MPI_UNSIGNED_LONG, UNSIGNED},
     {MPI_UNSIGNED_LONG_LONG, UNSIGNED},
@@ -41,11 +52,11 @@ static const struct {
     {MPI_UINT16_T, UNSIGNED},
     {MPI_UINT32_T, UNSIGNED},
     {MPI_UINT64_T, UNSIGNED},
-    {MPI_INTEGER, SIGNED},
-    {MPI_INTEGER1, SIGNED},
-    {MPI_INTEGER2, SIGNED},
-    {MPI_INTEGER4, SIGNED},
-    {MPI_INTEGER8, SIGNED},
+    {MPI_INTEGER, OTHER_SIGNED},
+    {MPI_INTEGER1, OTHER_SIGNED},
+    {MPI_INTEGER2, OTHER_SIGNED},
+    {MPI_INTEGER4, OTHER_SIGNED},
+    {MPI_INTEGER8, OTHER_SIGNED},
     {MPI_REAL, REAL},
     {MPI_REAL4, REAL},
     {MPI_REAL8, REAL},
@@ -78,7 +89,7 @@ static const struct {
     {MPI_COMPLEX32, COMPLEX},
 #endif
 #ifdef MPI_INTEGER16
-    {MPI_INTEGER16, SIGNED},
+    {MPI_INTEGER16, OTHER_SIGNED},
 #endif
     {MPI_FLOAT_INT, PAIR},
     {MPI_DOUBLE_INT, PAIR},
@@ -129,6 +140,7 @@ enum {
 };
 static const unsigned allowed[KINDS] = {
     [SIGNED] = SUMS | ORDER | LOGIC | BITS,
+    [OTHER_SIGNED] = SUMS | ORDER | BITS,
     [UNSIGNED] = SUMS | ORDER | LOGIC | BITS,
     [REAL] = SUMS | ORDER,
     [COMPLEX] = SUMS,
@@ -181,8 +193,9 @@ enum found table_find(MPI_Datatype type, MPI_Op op, struct signature *s)
     if (at < 0 || !(allowed[types[at].kind] & 1u << code))
         return FOUND_UNDEFINED;
     MPI_Type_size(type, &size);
+    enum kind kind = types[at].kind == OTHER_SIGNED ? SIGNED : types[at].kind;
     for (int i = 0; i < DTYPES; i++) {
-        if (dtypes[i].kind != types[at].kind || dtypes[i].size != size)
+        if (dtypes[i].kind != kind || dtypes[i].size != size)
             continue;
         s->dtype = dtypes[i].dtype;
         s->op = code;

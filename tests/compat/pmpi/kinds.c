@@ -106,6 +106,44 @@ static void bits(void)
     }
 }
 
+/* Which ops MPI defines for which datatypes: the others are refused as they were. */
+static void refusals(MPI_Comm comm)
+{
+    const MPI_Datatype types[] = {MPI_INT,
+                                  MPI_UNSIGNED_SHORT,
+                                  MPI_DOUBLE,
+                                  MPI_AINT,
+                                  MPI_OFFSET,
+                                  MPI_COUNT,
+                                  MPI_INTEGER,
+                                  MPI_INTEGER2,
+                                  MPI_INTEGER8,
+                                  MPI_REAL,
+                                  MPI_DOUBLE_PRECISION,
+                                  MPI_C_BOOL,
+                                  MPI_LOGICAL,
+                                  MPI_BYTE,
+                                  MPI_CHAR,
+                                  MPI_WCHAR,
+                                  MPI_COMPLEX,
+                                  MPI_C_DOUBLE_COMPLEX,
+                                  MPI_LONG_DOUBLE,
+                                  MPI_2INT,
+                                  MPI_DOUBLE_INT,
+                                  MPI_2INTEGER,
+                                  MPI_CHARACTER};
+    const MPI_Op ops[] = {MPI_SUM,  MPI_PROD,   MPI_MIN,    MPI_MAX,
+                          MPI_LAND, MPI_LOR,    MPI_LXOR,   MPI_BAND,
+                          MPI_BOR,  MPI_MAXLOC, MPI_MINLOC, MPI_NO_OP};
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t o = 0; o < sizeof ops / sizeof *ops; o++) {
+            char x[64] = {0}, y[64] = {0};
+            int rc = MPI_Allreduce(x, y, 1, types[t], ops[o], comm), kind;
+            MPI_Error_class(rc, &kind);
+            SAY("refusals %zu %zu: %d %d\n", t, o, kind, kind == MPI_ERR_OP);
+        }
+}
+
 static void wraps(void)
 {
     int x = 2147483647, y;
@@ -297,6 +335,8 @@ int main(int argc, char **argv)
     users_together(backwards);
     users_together(MPI_COMM_WORLD);
     left_to_mpi();
+    MPI_Comm_set_errhandler(dup, MPI_ERRORS_RETURN);
+    refusals(dup);
     MPI_Comm_free(&half);
     MPI_Comm_free(&dup);
     MPI_Comm_free(&backwards);
