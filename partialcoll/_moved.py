@@ -21,7 +21,7 @@ MOVED = {
     "resync": "collectives.state_exchange",
     "schedule": "collectives.schedule",
 }
-RENAMED = {"torch.decentralised": "torch.decentralized"}
+RENAMED = {"torch.ddp_hook": "torch.ddp", "torch.decentralised": "torch.decentralized"}
 
 
 def _new_name(name: str) -> str | None:

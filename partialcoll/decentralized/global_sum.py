@@ -58,13 +58,15 @@ class GlobalSum:
         found = self._reduction.result
         return found[:end], found[found.size - len(ours) :]
 
-    def _pieces(self, vectors: Iterable[Array]) -> Iterator[list[Array]]:
+    def pieces(self, vectors: Iterable[Any]) -> Iterator[list[Any]]:
+        """Parts of flat vectors (arrays or tensors) in their order, as many together as are reduced
+        at once."""
         return _pieces(vectors, self._reduction.send_buffer.size - _OURS)
 
     def summing(self, vector: Array) -> Steps[Array]:
         """The float64 sum of the ranks' vectors. Collective: every rank has one of this size."""
         result = np.array(vector, np.float64)
-        for parts in self._pieces([result]):
+        for parts in self.pieces([result]):
             (part,) = parts
             part[...], _ = yield from self._reducing(parts)
         return result
@@ -80,7 +82,7 @@ class GlobalSum:
         2^29 equal float32 is exact in float64; where a rank's are wide, as float64 is if nothing is
         said, what they differ by from the mean is averaged too.
         """
-        for parts in self._pieces(vectors):
+        for parts in self.pieces(vectors):
             own = any(part.itemsize > 4 for part in parts) if wide is None else wide
             total, (weights, any_wide) = yield from self._reducing(parts, weight, own)
             mean = total / weights
@@ -145,15 +147,14 @@ def _beside(parts: list[Array], row: Array) -> Iterator[tuple[Array, Array]]:
         begin += part.size
 
 
-def _pieces(vectors: Iterable[Array], size: int) -> Iterator[list[Array]]:
-    """Parts of the vectors in their order, as many together as fit into a piece."""
-    parts: list[Array] = []
+def _pieces(vectors: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    parts: list[Any] = []
     room = size
     for vector in vectors:
-        while vector.size:
+        while len(vector):
             parts.append(vector[:room])
             vector = vector[room:]
-            room -= parts[-1].size
+            room -= len(parts[-1])
             if not room:
                 yield parts
                 parts, room = [], size

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Averages of the ranks' models: how far apart they are, and one model of all of them."""
+"""Averages over the ranks, by a `GlobalSum`: of tensors where they are, and one model of all."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,29 @@ import torch
 from mpi4py import MPI
 
 from .._core.buffers import Array
+from ..decentralized import GlobalSum
 from . import _batchnorm
-from .flat import Named, ParameterVector
+from .flat import Named, ParameterVector, by_falling_stride
+
+
+@torch.no_grad()
+def average(total: GlobalSum, tensors: Sequence[torch.Tensor]) -> None:
+    """Make each of them the ranks' mean, in place. The same shapes in the same order on all ranks,
+    over which `total` is. Collective."""
+    flats = [_flat(tensor.detach()) for tensor in tensors]
+    total.average([flat.numpy() for flat in flats if flat.dtype != torch.bfloat16])
+    for parts in total.pieces(flat for flat in flats if flat.dtype == torch.bfloat16):
+        wide = [part.double() for part in parts]  # numpy has no such dtype
+        total.average([one.numpy() for one in wide])
+        for part, one in zip(parts, wide):
+            part.copy_(one)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of it with one dimension of real numbers."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.permute(by_falling_stride(tensor)).view(-1)
 
 
 def as_vector(parameters: Named) -> Array:
@@ -24,7 +46,7 @@ def averaged_copy(
     comm: MPI.Intracomm, model: torch.nn.Module, parameters: Named, vector: Array
 ) -> torch.nn.Module:
     """A copy of the model with these values of the parameters, and with the statistics of batch
-    normalisation averaged. Collective."""
+    normalization averaged. Collective."""
     copied = copy.deepcopy(model)
     twin: dict[Any, torch.Tensor] = dict(zip(model.parameters(), copied.parameters()))
     values = ParameterVector(parameters).views(torch.from_numpy(np.asarray(vector)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running statistics of batch normalisation: each rank's own while it trains, the same after join.
+"""Running statistics of batch normalization: each rank's own while it trains, the same after join.
 
 They follow the batches that a rank has seen, not the gradients, so no round makes them equal.
 """
@@ -11,11 +11,11 @@ import torch
 from mpi4py import MPI
 from torch.nn.modules import batchnorm
 
-from ._checks import check_agreement
+from ..collectives.agreement import check_agreement
 
 
 def buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Those of batch and instance normalisation, by name, each once."""
+    """Those of batch and instance normalization, by name, each once."""
     found: dict[torch.Tensor, str] = {}
     for name, module in model.named_modules():
         if isinstance(module, batchnorm._NormBase) and module.track_running_stats:

@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
-from typing import Any, Callable, TypeVar
+from typing import Any
 
 import torch
-from mpi4py import MPI
 
 from .._core import checks
-from ..errors import MismatchError
 from .flat import DTYPES, Named, dense_strides
-
-T = TypeVar("T")
+from .ops import wire
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -135,7 +130,7 @@ def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
     if parameter.device.type != "cpu":
         raise TypeError(f"parameter {name!r}: expected it on the CPU, got {parameter.device}")
     if parameter.dtype not in DTYPES or parameter.layout != torch.strided:
-        expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        expected = ", ".join(wire.name(dtype) for dtype in DTYPES)
         raise TypeError(
             f"parameter {name!r}: expected a dense one of {expected}, got "
             f"{parameter.dtype}, {parameter.layout}"
@@ -148,61 +143,11 @@ def check_rounds(argument: str, value: Any) -> None:
         raise ValueError(f"{argument}: expected at least 1 round, got {value}")
 
 
-# All ranks together
-
-
-def together(comm: MPI.Intracomm, check: Callable[[], T]) -> T:
-    """check() on every rank; if it raises on one, all raise. Collective."""
-    error: Exception | None = None
-    found: Any = None
-    try:
-        found = check()
-    except Exception as caught:
-        error = caught
-    bad = [(rank, text) for rank, text in enumerate(comm.allgather(_text(error))) if text]
-    if error is not None:
-        raise error
-    if bad:
-        raise MismatchError(f"rank {bad[0][0]} was refused: {bad[0][1]}")
-    result: T = found
-    return result
-
-
-def _text(error: Exception | None) -> str:
-    return f"{type(error).__name__}: {error}" if error is not None else ""
-
-
 def describe(parameters: Named) -> list[tuple[str, str]]:
     """What must be the same on all ranks of the parameters, as (name, text)."""
     return [(name, _form(parameter)) for name, parameter in parameters]
 
 
 def _form(parameter: torch.Tensor) -> str:
-    text = f"shape {tuple(parameter.shape)} of {str(parameter.dtype).removeprefix('torch.')}"
+    text = f"shape {tuple(parameter.shape)} of {wire.name(parameter.dtype)}"
     return text if parameter.is_contiguous() else f"{text}, strides {dense_strides(parameter)}"
-
-
-def check_agreement(comm: MPI.Intracomm, said: Iterable[tuple[str, str]]) -> None:
-    """The same (name, text) pairs, in the same order, on all ranks. Collective.
-
-    Raises MismatchError everywhere, with the first name that differs, and the ranks.
-    """
-    own = list(said)
-    digest = hashlib.blake2b(repr(own).encode()).digest()
-    if len(set(comm.allgather(digest))) == 1:
-        return
-    everybody = comm.allgather(own)
-    for i in range(max(map(len, everybody))):
-        sides: dict[tuple[str, str] | None, list[int]] = {}
-        for rank, pairs in enumerate(everybody):
-            sides.setdefault(pairs[i] if i < len(pairs) else None, []).append(rank)
-        if len(sides) > 1:
-            raise MismatchError(f"the ranks differ: {_sides(sides)}")
-
-
-def _sides(sides: dict[tuple[str, str] | None, list[int]]) -> str:
-    words = []
-    for pair, ranks in sides.items():
-        what = "nothing more" if pair is None else f"{pair[0]!r}: {pair[1]}"
-        words.append(f"{what} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}")
-    return "; ".join(words)

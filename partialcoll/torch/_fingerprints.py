@@ -23,6 +23,7 @@ from mpi4py import MPI
 
 from .._core.buffers import Array
 from ..errors import MismatchError
+from .ops import wire
 
 _REMEMBERED = 64  # versions
 
@@ -39,16 +40,11 @@ def hyperparameters(groups: Iterable[dict[str, Any]]) -> tuple[tuple[tuple[str, 
     )
 
 
-def _bytes_of(tensor: torch.Tensor) -> Any:
-    flat = tensor.detach().contiguous().view(-1)
-    return flat.view(torch.uint8).numpy() if flat.numel() else b""
-
-
 def hash_tensors(tensors: Iterable[torch.Tensor]) -> bytes:
     """Of their bits, in order."""
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        digest.update(_bytes_of(tensor))
+        digest.update(wire.bits(tensor).data)
     return digest.digest()
 
 

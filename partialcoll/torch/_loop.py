@@ -19,10 +19,11 @@ import torch
 from mpi4py import MPI
 
 from .._core import checks
+from ..collectives import side_by_side
 from ..decentralized import GlobalSum
 from ..decentralized.options import check_clip_norm
 from ..errors import StateError
-from . import _averages, _batchnorm, _side_by_side
+from . import _averages, _batchnorm
 from ._checks import check_model
 from ._gradients import Gradients
 from .flat import Named
@@ -179,7 +180,8 @@ class Loop:
         """
         for loop in loops:
             loop._check_between("join()")
-        _side_by_side.run([loop._join for loop in loops])
+        grad = torch.set_grad_enabled(torch.is_grad_enabled())  # which is each thread's own
+        side_by_side.run([grad(loop._join) for loop in loops])
         for loop in loops:  # in turn: they may have the same model
             if loop.settings.model is not None:
                 _batchnorm.average(loop.comm, loop.settings.model)

@@ -13,6 +13,7 @@ from typing import Any, Callable
 import torch
 from mpi4py import MPI
 
+from ..collectives.resync import Replica
 from ..errors import StateError
 from ..round import Result, Round
 from . import checkpoint
@@ -20,7 +21,6 @@ from ._early import Early
 from ._fingerprints import Fingerprints
 from ._gradients import Gradients
 from ._loop import Loop, Settings, clip
-from ._resync import Replica
 from .flat import Named
 from .metrics import Metrics
 from .replicated import Replicated

@@ -26,7 +26,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from ..errors import StateError
-from .flat import Layout, Named
+from .flat import Layout, Named, by_falling_stride
+from .ops import wire
 
 KEY = "partialcoll"
 _FIELDS = ("size", "rank", "version", "updates", "strategy", "layout", "schedulers")
@@ -71,17 +72,17 @@ def _pack_tensor(tensor: torch.Tensor) -> Any:
         array = tensor.numpy()
     except TypeError:  # no such dtype there
         array = tensor.view(_BITS[tensor.element_size()]).numpy()
-    return Bits(array, _name(tensor), order)
+    return Bits(array, wire.name(tensor.dtype), order)
 
 
 def _in_order_of_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Dimensions by falling stride (channels_last and the like): no copy is made for pickle."""
-    dimensions = tuple(range(tensor.dim()))
-    if tensor.is_contiguous():
-        return tensor, dimensions
-    order = tuple(sorted(dimensions, key=lambda i: -tensor.stride()[i]))
-    dense = tensor.permute(order)
-    return (dense, order) if dense.is_contiguous() else (tensor.contiguous(), dimensions)
+    if not tensor.is_contiguous():
+        order = by_falling_stride(tensor)
+        dense = tensor.permute(order)
+        if dense.is_contiguous():
+            return dense, order
+    return tensor.contiguous(), tuple(range(tensor.dim()))
 
 
 def unpack(value: Any) -> Any:
@@ -161,10 +162,6 @@ def _keep_values(optimizer: torch.optim.Optimizer, saved: dict[Any, Any]) -> Non
 # The entry of a checkpoint
 
 
-def _name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def entry(comm: MPI.Intracomm, strategy: str) -> dict[str, Any]:
     """That of a rank which has seen no round yet."""
     who = {"size": comm.size, "rank": comm.rank, "strategy": strategy}
@@ -173,14 +170,14 @@ def entry(comm: MPI.Intracomm, strategy: str) -> dict[str, Any]:
 
 def by_dtype(flats: Sequence[torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
     """A deposit: one flat tensor for each dtype, by its name; copies."""
-    return None if flats is None else {_name(flat): flat.clone() for flat in flats}
+    return None if flats is None else {wire.name(flat.dtype): flat.clone() for flat in flats}
 
 
 def pending(saved: dict[str, Any], layout: Layout) -> list[torch.Tensor] | None:
     """The deposit of an entry, in buffers of this layout; a copy."""
     if saved["pending"] is None:
         return None
-    return [saved["pending"][str(d).removeprefix("torch.")].clone() for d in layout.dtypes]
+    return [saved["pending"][wire.name(d)].clone() for d in layout.dtypes]
 
 
 def check_own(

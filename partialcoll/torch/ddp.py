@@ -17,12 +17,13 @@ import torch
 import torch.distributed as dist
 
 from .._core.buffers import Array
+from ..collectives.agreement import check_agreement, together
 from ..decentralized import GlobalSum
 from ..errors import StateError
 from ..round import Result, Round
 from . import _batchnorm, _ddp_checks, checkpoint, world
-from ._average import average
-from ._checks import check_agreement, check_rounds, describe, together
+from ._averages import average
+from ._checks import check_rounds, describe
 from ._ddp_buckets import Bucket, Buckets, Failure
 from ._fingerprints import Fingerprints
 from .flat import Layout, Named, dense_strides, divide

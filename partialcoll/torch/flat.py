@@ -17,20 +17,15 @@ import torch
 
 from .._core.buffers import Array
 from ..errors import StateError
+from .ops import wire
 
 Named = list[tuple[str, torch.nn.Parameter]]
 
 # Bytes. Views begin at multiples of it, as memory of torch's own does.
 _ALIGNMENT = 64
 _WIDE = (torch.float64, torch.complex128)
-_NUMPY = {
-    torch.float16: np.float16,
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.complex64: np.complex64,
-    torch.complex128: np.complex128,
-}
-DTYPES = (*_NUMPY, torch.bfloat16)
+_FLOATS = (torch.float16, torch.float32, torch.float64)
+DTYPES = (*_FLOATS, torch.complex64, torch.complex128, torch.bfloat16)
 
 
 def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
@@ -53,6 +48,11 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Those of a gradient of it: its own (channels_last, ...) if it leaves no holes. Fused
     optimizers go through memory and take it for granted."""
     return torch.empty_like(tensor, device="meta").stride()
+
+
+def by_falling_stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Its dimensions in the order in which memory is gone through."""
+    return tuple(sorted(range(tensor.dim()), key=lambda i: -tensor.stride(i)))
 
 
 class Place(NamedTuple):
@@ -281,4 +281,4 @@ class ParameterVector:
 
 
 def _form(tensor: torch.Tensor) -> str:
-    return f"of shape {tuple(tensor.shape)} and {str(tensor.dtype).removeprefix('torch.')}"
+    return f"of shape {tuple(tensor.shape)} and {wire.name(tensor.dtype)}"

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from ..collectives import snapshot
+from ..collectives.agreement import first_difference, ranks_by_text
 from ..errors import MismatchError
 from . import checkpoint
 from .calls import Calls
 from .horovod import check_name, check_process_set, check_root, named
 from .ops import transfer, wire
-from .ops.agreement import ranks_by_text
 from .ops.call import Call, Steps
 from .ops.handles import Handles
 from .world import world
@@ -117,10 +117,9 @@ def _compare(calls: Calls, what: str, root: int, said: list[str]) -> None:
     """Raises MismatchError, on all ranks, if they describe different things; names the first."""
     data = np.frombuffer(pickle.dumps(said), np.uint8)
     everybody = _gather(calls, f"{what} from rank {root}", data)
-    for i in range(max(map(len, everybody))):
-        words = [one[i] if i < len(one) else "nothing more" for one in everybody]
-        if len(set(words)) > 1:
-            raise MismatchError(f"{what}: the ranks differ: {ranks_by_text(enumerate(words))}")
+    differing = first_difference(everybody, "nothing more")
+    if differing:
+        raise MismatchError(f"{what}: the ranks differ: {ranks_by_text(differing)}")
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0) -> None:

@@ -8,16 +8,15 @@ from typing import Any, Callable
 
 import torch
 
+from ..collectives.agreement import check_agreement, together
 from ..round import Result
 from . import world
 from ._checks import (
-    check_agreement,
     check_apart,
     check_memory,
     check_optimizer,
     describe,
     name_parameters,
-    together,
 )
 from ._distributed import Distributed
 from ._local_loop import LocalLoop

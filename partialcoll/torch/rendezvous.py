@@ -32,9 +32,9 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from .._core import settings
+from ..collectives.agreement import name_ranks, ranks_by_text, sides
 from ..errors import MismatchError, StateError
 from .environment import given, mpi_is_there, set_absent
-from .ops.agreement import name_ranks, ranks_by_text
 from .ops.work import GroupTimeout
 
 _ASK, _TELL = 32741, 32742  # on COMM_WORLD, for the store's address alone
@@ -269,9 +269,9 @@ def install() -> None:
 
 def _check_members(notes: dict[int, Any], what: str) -> None:
     """Raises MismatchError, on all ranks, if they have different members in mind."""
-    said = {rank: _brief(note[2]) for rank, note in sorted(notes.items())}
-    if len(set(said.values())) > 1:
-        differing = ranks_by_text(said.items())
+    said = sides((rank, _brief(note[2])) for rank, note in sorted(notes.items()))
+    if len(said) > 1:
+        differing = ranks_by_text(said)
         raise MismatchError(f"{what}: the ranks differ in who its members are: {differing}")
 
 

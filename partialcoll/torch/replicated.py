@@ -21,14 +21,14 @@ from .._core.buffers import Array
 from .._core.settings import logger
 from ..collectives.allreduce import Allreduce_init
 from ..collectives.handle import AllreduceHandle
+from ..collectives.partitioned import Partitioned
+from ..collectives.resync import Replica, Resync, room_for_joins
 from ..errors import StateError
 from ..round import Result, Round
 from . import checkpoint
 from ._fingerprints import Fingerprints
 from ._gradients import Slot
-from ._partitioned import Partitioned
 from ._pending import PendingDeposits
-from ._resync import Replica, Resync, room_for_joins
 from .flat import Layout, Named, divide
 from .metrics import Metrics
 from .strategies import RoundStrategy

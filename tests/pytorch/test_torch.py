@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
-from partialcoll.torch import _side_by_side  # noqa: E402
+from partialcoll.collectives import side_by_side  # noqa: E402
 
 pytestmark = [pytest.mark.mpi, pytest.mark.one_domain, pytest.mark.few_ranks, pytest.mark.one_mpi]
 
@@ -207,10 +207,10 @@ def test_side_by_side():
             left.append(threading.current_thread())
 
     left, waiting = [], threading.Semaphore(0)
-    _side_by_side.run([forward, backward])
-    _side_by_side.run([])
+    side_by_side.run([forward, backward])
+    side_by_side.run([])
     with pytest.raises(KeyError, match="on purpose"):
-        _side_by_side.run([wait_for_ever, fail, wait_for_ever])
+        side_by_side.run([wait_for_ever, fail, wait_for_ever])
     assert len(left) == 2  # nothing goes on
 
 
@@ -228,7 +228,7 @@ def test_interrupted_while_a_thread_starts(monkeypatch):
     threads, go, called = [], threading.Event(), []
     monkeypatch.setattr(threading, "Thread", Late)
     with pytest.raises(KeyboardInterrupt):
-        _side_by_side.run([lambda: called.append(1), lambda: called.append(2)])
+        side_by_side.run([lambda: called.append(1), lambda: called.append(2)])
     monkeypatch.undo()
     go.set()
     for thread in threads:

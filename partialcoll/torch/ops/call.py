@@ -11,9 +11,9 @@ from typing import Any, Callable, Union
 
 import torch
 
+from ...collectives.agreement import Agreement, Intent, Key
 from ...collectives.handle import AllreduceHandle
 from ...round import Round
-from .agreement import Agreement, Intent, Key
 from .handles import Handles, Reduction
 from .work import Work
 

@@ -17,11 +17,11 @@ import torch
 from mpi4py import MPI
 
 from ..._core.buffers import Array
+from ...collectives.agreement import Key
 from ...collectives.allreduce import Allreduce_init
 from ...collectives.handle import AllreduceHandle
 from ...policy import Policy
 from . import wire
-from .agreement import Key
 
 CHUNK = 1 << 19  # bytes of a message that is reduced at once
 _KEPT = 32  # handles

@@ -30,9 +30,9 @@ from typing import Any, Callable
 
 from mpi4py import MPI
 
+from ...collectives.agreement import Agreement, Intent, complaint
 from ...errors import MismatchError, StateError
 from ...policy import Policy
-from .agreement import Agreement, Intent, complaint
 from .call import Call, Channel, complete
 from .handles import Handles
 from .work import GroupTimeout, Worker

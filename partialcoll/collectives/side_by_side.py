@@ -14,7 +14,6 @@ import threading
 from collections.abc import Sequence
 from typing import Callable
 
-import torch
 from mpi4py import MPI
 
 from .._core.settings import base_timeout
@@ -34,13 +33,11 @@ def run(calls: Sequence[Callable[[], None]]) -> None:
         return
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     over = threading.Event()
-    with_grad = torch.is_grad_enabled()
 
     def carry_out(call: Callable[[], None]) -> None:
         try:
             if not over.is_set():  # interrupted while this thread was about to start
-                with torch.set_grad_enabled(with_grad):
-                    call()
+                call()
         except BaseException as error:
             ended.put(error)
         else:

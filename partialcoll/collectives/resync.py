@@ -26,8 +26,8 @@ import numpy as np
 from mpi4py import MPI
 
 from .._core.settings import logger, stall_warning
-from ..collectives.state_exchange import StateExchange
 from ..round import Result
+from .state_exchange import StateExchange
 
 _NAP = 1e-3  # seconds
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
-from ..._core.buffers import Array
-from ...collectives.allreduce import Allreduce_init
-from ...collectives.handle import AllreduceHandle
+from .._core.buffers import Array
+from ..errors import MismatchError
+from .allreduce import Allreduce_init
+from .handle import AllreduceHandle
 
+T = TypeVar("T")
 # What a handle has to know of the data: dtype, number of elements, reduction.
 Key = tuple[str, int, str]
 
@@ -140,15 +143,70 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def ranks_by_text(said: Iterable[tuple[int, str]]) -> str:
+def sides(said: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
+    """What is said, and by which ranks."""
+    found: dict[T, list[int]] = {}
+    for rank, one in said:
+        found.setdefault(one, []).append(rank)
+    return found
+
+
+def ranks_by_text(found: dict[str, list[int]]) -> str:
     """Which ranks said what, for messages."""
-    sides: dict[str, list[int]] = {}
-    for rank, text in said:
-        sides.setdefault(text, []).append(rank)
-    return "; ".join(f"{name_ranks(ranks)}: {text}" for text, ranks in sides.items())
+    return "; ".join(f"{name_ranks(ranks)}: {text}" for text, ranks in found.items())
+
+
+def first_difference(everybody: Iterable[Sequence[T]], missing: T) -> dict[T, list[int]]:
+    """Of the ranks' lists, the first entry on which they differ, by ranks; nothing if there is
+    none. missing: what stands for an entry that a rank has not."""
+    for row in itertools.zip_longest(*everybody, fillvalue=missing):
+        if len(set(row)) > 1:
+            return sides(enumerate(row))
+    return {}
 
 
 def complaint(heard: list[Intent]) -> str:
     """Who announced what, for the error that all ranks raise."""
     said = [f"{one.text} (refused)" if one.refused else one.text for one in heard]
-    return f"the ranks differ in what they call: {ranks_by_text(enumerate(said))}"
+    return f"the ranks differ in what they call: {ranks_by_text(sides(enumerate(said)))}"
+
+
+# All ranks together
+
+
+def together(comm: MPI.Intracomm, check: Callable[[], T]) -> T:
+    """check() on every rank; if it raises on one, all raise. Collective."""
+    error: Exception | None = None
+    found: Any = None
+    try:
+        found = check()
+    except Exception as caught:
+        error = caught
+    bad = [(rank, text) for rank, text in enumerate(comm.allgather(_text(error))) if text]
+    if error is not None:
+        raise error
+    if bad:
+        raise MismatchError(f"rank {bad[0][0]} was refused: {bad[0][1]}")
+    result: T = found
+    return result
+
+
+def _text(error: Exception | None) -> str:
+    return f"{type(error).__name__}: {error}" if error is not None else ""
+
+
+def check_agreement(comm: MPI.Intracomm, said: Iterable[tuple[str, str]]) -> None:
+    """The same (name, text) pairs, in the same order, on all ranks. Collective.
+
+    Raises MismatchError everywhere, with the first name that differs, and the ranks.
+    """
+    own = list(said)
+    digest = hashlib.blake2b(repr(own).encode()).digest()
+    if len(set(comm.allgather(digest))) == 1:
+        return
+    differing = first_difference(comm.allgather(own), ("", ""))
+    words = [
+        (f"{name!r}: {text}" if name or text else "nothing more") + f" on {name_ranks(ranks)}"
+        for (name, text), ranks in differing.items()
+    ]
+    raise MismatchError(f"the ranks differ: {'; '.join(words)}")

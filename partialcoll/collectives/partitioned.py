@@ -20,9 +20,9 @@ import numpy as np
 from mpi4py import MPI
 
 from .._core.buffers import Array
-from ..collectives.allreduce import Allreduce_init
-from ..collectives.handle import AllreduceHandle
 from ..round import Round
+from .allreduce import Allreduce_init
+from .handle import AllreduceHandle
 
 
 class Partitioned:
