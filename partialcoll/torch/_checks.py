@@ -14,10 +14,7 @@ from .ops import wire
 
 def check_optimizer(optimizer: Any) -> None:
     """A torch optimizer that steps without a closure, on dense gradients."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"optimizer: expected a torch.optim.Optimizer, got {type(optimizer).__name__}"
-        )
+    checks.instance("optimizer", optimizer, torch.optim.Optimizer, "a torch.optim.Optimizer")
     if isinstance(optimizer, (torch.optim.LBFGS, torch.optim.SparseAdam)):
         why = "needs a closure" if isinstance(optimizer, torch.optim.LBFGS) else "is for sparse"
         raise TypeError(
@@ -41,8 +38,7 @@ def check_model(model: Any) -> None:
     """No layers that communicate on their own in every forward pass, none with sparse gradients."""
     if model is None:
         return
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    checks.instance("model", model, torch.nn.Module, "a torch.nn.Module")
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise TypeError(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
+from .._core import checks
 from ..errors import StateError
 from ._checks import check_model, check_parameter
 from .flat import Named
@@ -46,10 +47,7 @@ def holds(ddp: Any, state: Any) -> bool:
 
 def check(ddp: Any, comm: MPI.Intracomm) -> None:
     """Raises ValueError or TypeError for what would wait for everybody, or cannot work."""
-    if not isinstance(ddp, DDP):
-        raise TypeError(
-            f"ddp: expected a torch.nn.parallel.DistributedDataParallel, got {type(ddp).__name__}"
-        )
+    checks.instance("ddp", ddp, DDP, "a torch.nn.parallel.DistributedDataParallel")
     ranks = ddp.process_group.size()
     if ranks != comm.size:
         raise ValueError(

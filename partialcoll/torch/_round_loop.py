@@ -13,12 +13,13 @@ from typing import Any, Callable
 import torch
 from mpi4py import MPI
 
+from ..collectives.fingerprints import Fingerprints
 from ..collectives.resync import Replica
 from ..errors import StateError
 from ..round import Result, Round
 from . import checkpoint
 from ._early import Early
-from ._fingerprints import Fingerprints
+from ._fingerprints import hash_tensors, hyperparameters
 from ._gradients import Gradients
 from ._loop import Loop, Settings, clip
 from .flat import Named
@@ -52,7 +53,12 @@ class RoundLoop(Loop):
             parameters,
             strategy,
             settings.divisor(comm.size),
-            Fingerprints(comm, lambda: inner.param_groups, tensors, every),
+            Fingerprints(
+                comm,
+                lambda: hyperparameters(inner.param_groups),
+                lambda: hash_tensors(tensors),
+                every,
+            ),
             self._update,
             Replica(self._capture, self._restore),
         )

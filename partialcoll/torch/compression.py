@@ -70,7 +70,8 @@ class Compression:
 
 def check_compression(given: Any) -> type[Compressor] | Compressor:
     """Something with compress and decompress."""
-    if not all(callable(getattr(given, name, None)) for name in ("compress", "decompress")):
+    methods = getattr(given, "compress", None), getattr(given, "decompress", None)
+    if not (callable(methods[0]) and callable(methods[1])):
         raise TypeError(
             f"compression: expected Compression.none, .fp16, .bf16 or a Compressor, got {given!r}"
         )

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from .._core.buffers import Array
 from ..collectives.agreement import check_agreement, together
+from ..collectives.fingerprints import Fingerprints
 from ..decentralized import GlobalSum
 from ..errors import StateError
 from ..round import Result, Round
@@ -25,7 +26,6 @@ from . import _batchnorm, _ddp_checks, checkpoint, world
 from ._averages import average
 from ._checks import check_rounds, describe
 from ._ddp_buckets import Bucket, Buckets, Failure
-from ._fingerprints import Fingerprints
 from .flat import Layout, Named, dense_strides, divide
 from .metrics import Metrics
 from .replicated import Replicated

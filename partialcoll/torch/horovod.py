@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import torch
 
+from .._core import checks
 from ..policy import Full, Policy, as_policy
 from ._loop import Loop
 from .compression import Compression, check_compression
@@ -17,11 +18,8 @@ from .ops import transfer, wire
 from .ops.call import Call, Steps
 from .ops.handles import Form, Handles
 from .ops.handles import Reduction as Reducing
-from .reductions import Average, Max, Min, Product, Reduction, Sum
+from .reductions import Average, Max, Min, Reduction, Sum
 from .world import world
-
-# By torch's name.
-_OPS = {Average: "sum", Sum: "sum", Min: "min", Max: "max", Product: "product"}
 
 # Arguments
 
@@ -43,8 +41,8 @@ def check_root(root_rank: Any, ranks: int) -> int:
 
 def check_name(name: Any) -> None:
     """None or a text."""
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"name: expected a text or None, got {type(name).__name__}")
+    if name is not None:
+        checks.instance("name", name, str, "a text or None")
 
 
 def named(text: str, name: str | None) -> str:
@@ -112,8 +110,8 @@ class _Options(NamedTuple):
         text = op.name
         if (before, after) != (1, 1):
             text += f", prescale_factor={before}, postscale_factor={after}"
-        divisor = ranks if op is Average else 1
-        return Form(_OPS[op], None if before == 1 else before, divisor, after), text
+        name, divisor = ("sum", ranks) if op is Average else (op.value, 1)  # by torch's name
+        return Form(name, None if before == 1 else before, divisor, after), text
 
 
 def _factor(argument: str, value: Any) -> float:
@@ -319,11 +317,7 @@ def allreduce_async_(
 
 
 def _check_call(handle: Any) -> Call:
-    if not isinstance(handle, Call):
-        raise TypeError(
-            f"handle: expected what an asynchronous call has returned, got {type(handle).__name__}"
-        )
-    return handle
+    return checks.instance("handle", handle, Call, "what an asynchronous call has returned")
 
 
 def poll(handle: Call) -> bool:
@@ -385,7 +379,7 @@ def _broadcast(
         text, own = f"asynchronous {text}", comm.rank == root
         return calls.begin(_spread(text, own, tensor, output, name is None), name)
     into = None if in_place else output
-    return calls.run(Call(text, lambda _: transfer.broadcast(comm, tensor, root, into), [output]))
+    return calls.run(Call(text, transfer.broadcast(comm, tensor, root, into), [output]))
 
 
 class _Broadcast(torch.autograd.Function):

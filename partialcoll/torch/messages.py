@@ -30,14 +30,16 @@ class Message(Work):
     """One that is under way."""
 
     def __init__(
-        self, messages: Messages, text: str, memory: Memory, tensor: torch.Tensor, timeout: float
+        self, messages: Messages, text: str, tensor: torch.Tensor, timeout: float, written: bool
     ) -> None:
         super().__init__([tensor])
-        self._messages, self._text, self._memory = messages, text, memory
+        self._messages, self._text = messages, text
+        self._memory = Memory(tensor, written)
+        self.room = [self._memory.bytes, MPI.BYTE]
         self._begin, self._timeout = time.monotonic(), timeout
         self._looking = threading.Lock()
         self._request: MPI.Request = MPI.REQUEST_NULL
-        self._source: int | None = None  # of one that is received; -1: not known yet
+        self._source = -1 if written else None  # of one that is received; -1: not known yet
 
     def __str__(self) -> str:
         return self._text
@@ -129,19 +131,16 @@ class Messages:
 
     def send(self, tensor: torch.Tensor, to: int, tag: int, timeout: float) -> Message:
         """Begin to send."""
-        memory = Memory(tensor, written=False)
-        message = Message(self, f"send to rank {to}, tag {tag}", memory, tensor, timeout)
-        message._request = self.comm.Isend([memory.bytes, MPI.BYTE], to, self.check_tag(tag))
+        message = Message(self, f"send to rank {to}, tag {tag}", tensor, timeout, written=False)
+        message._request = self.comm.Isend(message.room, to, self.check_tag(tag))
         return self._begin(message)
 
     def recv(self, tensor: torch.Tensor, source: int | None, tag: int, timeout: float) -> Message:
         """Begin to receive; None: from any rank."""
-        memory = Memory(tensor, written=True)
         where = "any rank" if source is None else f"rank {source}"
-        message = Message(self, f"recv from {where}, tag {tag}", memory, tensor, timeout)
-        message._source = -1
+        message = Message(self, f"recv from {where}, tag {tag}", tensor, timeout, written=True)
         origin = MPI.ANY_SOURCE if source is None else source
-        message._request = self.comm.Irecv([memory.bytes, MPI.BYTE], origin, self.check_tag(tag))
+        message._request = self.comm.Irecv(message.room, origin, self.check_tag(tag))
         return self._begin(message)
 
     def _begin(self, message: Message) -> Message:

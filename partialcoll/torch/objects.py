@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
+from .._core import checks
 from ..collectives import snapshot
 from ..collectives.agreement import first_difference, ranks_by_text
 from ..errors import MismatchError
@@ -17,8 +19,7 @@ from . import checkpoint
 from .calls import Calls
 from .horovod import check_name, check_process_set, check_root, named
 from .ops import transfer, wire
-from .ops.call import Call, Steps
-from .ops.handles import Handles
+from .ops.call import Call
 from .world import world
 
 Entries = list[tuple[str, Any]]
@@ -36,7 +37,7 @@ def broadcast_object(
     """
     calls = world().calls
     comm = calls.comm
-    buffers: list[transfer.Bytes] = []
+    buffers: list[snapshot.Bytes] = []
     try:
         check_process_set(process_set)
         check_name(name)
@@ -46,7 +47,7 @@ def broadcast_object(
     except Exception as error:
         calls.refuse(error)
     text = named(f"broadcast_object from rank {root}", name)
-    calls.run(Call(text, lambda _: transfer.broadcast_buffers(comm, buffers, root)))
+    calls.run(Call(text, snapshot.broadcast_buffers(comm, buffers, root)))
     return obj if comm.rank == root else snapshot.restore(buffers)
 
 
@@ -62,9 +63,9 @@ def allgather_object(obj: Any, name: str | None = None, process_set: None = None
     return _gather(calls, named("allgather_object", name), data)
 
 
-def _gather(calls: Calls, text: str, data: transfer.Bytes) -> list[Any]:
-    come: list[transfer.Bytes] = []
-    calls.run(Call(text, lambda _: transfer.gather_buffers(calls.comm, data, come)))
+def _gather(calls: Calls, text: str, data: snapshot.Bytes) -> list[Any]:
+    come: list[snapshot.Bytes] = []
+    calls.run(Call(text, snapshot.gather_buffers(calls.comm, data, come)))
     return [pickle.loads(one.data) for one in come]
 
 
@@ -164,11 +165,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
 
 def _send(calls: Calls, tensors: list[torch.Tensor], root: int) -> None:
     """In place."""
-
-    def move(_: Handles) -> Steps:
-        for tensor in tensors:
-            yield from transfer.broadcast(calls.comm, tensor, root)
-
+    move = chain.from_iterable(transfer.broadcast(calls.comm, one, root) for one in tensors)
     calls.run(Call(f"{len(tensors)} tensors from rank {root}", move))
 
 
@@ -176,10 +173,7 @@ def _send(calls: Calls, tensors: list[torch.Tensor], root: int) -> None:
 
 
 def _check_optimizer(optimizer: Any) -> None:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"optimizer: expected a torch.optim.Optimizer, got {type(optimizer).__name__}"
-        )
+    checks.instance("optimizer", optimizer, torch.optim.Optimizer, "a torch.optim.Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError("optimizer: LBFGS is not supported; take one that steps without a closure")
 

@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import torch
 
+from .._core import checks
 from ..collectives.agreement import check_agreement, together
 from ..round import Result
 from . import world
@@ -122,11 +123,7 @@ def DistributedOptimizer(
 
     def check() -> tuple[Any, Settings]:
         check_optimizer(optimizer)
-        if not isinstance(strategy, Strategy):
-            raise TypeError(
-                f"strategy: expected one such as Allreduce() or Eager(), got "
-                f"{type(strategy).__name__}"
-            )
+        checks.instance("strategy", strategy, Strategy, "one such as Allreduce() or Eager()")
         if compression not in (None, Compression.none):
             raise ValueError(
                 "compression: expected Compression.none; sums of float16 travel as float32, so "

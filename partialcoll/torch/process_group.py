@@ -15,6 +15,7 @@ import functools
 import inspect
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import chain
 from typing import Any, Callable
 
 import torch
@@ -24,8 +25,8 @@ from mpi4py import MPI
 from . import environment, rendezvous
 from .messages import Messages
 from .ops import transfer, wire
-from .ops.call import Call, Move, Steps
-from .ops.handles import CHUNK, Form, Handles, Reduction
+from .ops.call import Call, Move
+from .ops.handles import CHUNK, Form, Reduction
 from .ops.queue import Queue
 from .ops.work import Work
 
@@ -255,10 +256,10 @@ class ProcessGroup(_Base):
             _check_size("output", output, count, " as in the input for this rank")
             forms.append(_form(op, output.dtype, self.size()))
 
-        def move(_: Handles) -> Steps:
-            for (output, pieces), form in zip(pairs, forms):
-                yield from transfer.reduce_pieces(self._comm, pieces, form, output)
-
+        move = chain.from_iterable(
+            transfer.reduce_pieces(self._comm, pieces, form, output)
+            for (output, pieces), form in zip(pairs, forms)
+        )
         sizes = ", ".join(_sizes(pieces, output) for output, pieces in pairs)
         return f"reduce_scatter of {sizes}, {op.op.name}", move, [output for output, _ in pairs]
 
@@ -297,7 +298,7 @@ class ProcessGroup(_Base):
         tensor, root = _one(tensors), opts.rootRank
         wire.check_tensor(tensor, written=self.rank() != root, reduced=False)
         text = f"broadcast of {_what(tensor)} from rank {root}"
-        return text, lambda _: transfer.broadcast(self._comm, tensor, root), [tensor]
+        return text, transfer.broadcast(self._comm, tensor, root), [tensor]
 
     def _gathering(self, pairs: Sequence[tuple[Tensors, torch.Tensor]]) -> Plan:
         for outputs, tensor in pairs:
@@ -306,10 +307,9 @@ class ProcessGroup(_Base):
             own = outputs[self.rank()]
             _check_size("tensor_list", own, tensor.numel(), " for this rank's tensor")
 
-        def move(_: Handles) -> Steps:
-            for outputs, tensor in pairs:
-                yield from transfer.gather(self._comm, tensor, outputs, None)
-
+        move = chain.from_iterable(
+            transfer.gather(self._comm, tensor, outputs, None) for outputs, tensor in pairs
+        )
         sizes = ", ".join(_sizes(outputs, tensor) for outputs, tensor in pairs)
         return f"all_gather of {sizes}", move, [one for outputs, _ in pairs for one in outputs]
 
@@ -329,10 +329,9 @@ class ProcessGroup(_Base):
             self._equal_pieces("output", output, tensor)
             _check_like("output", [output], tensor)
 
-        def move(_: Handles) -> Steps:
-            for output, tensor in pairs:
-                yield from transfer.gather_flat(self._comm, tensor, output)
-
+        move = chain.from_iterable(
+            transfer.gather_flat(self._comm, tensor, output) for output, tensor in pairs
+        )
         return f"all_gather of {', '.join(map(_what, inputs))} each", move, outputs
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
@@ -351,7 +350,7 @@ class ProcessGroup(_Base):
             for output in own:
                 _check_size("gather_list", output, tensor.numel())
         text = f"gather of {_what(tensor)} to rank {root}"
-        return text, lambda _: transfer.gather(self._comm, tensor, own, root), own or []
+        return text, transfer.gather(self._comm, tensor, own, root), own or []
 
     @_operation(dist.ScatterOptions)
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
@@ -365,7 +364,7 @@ class ProcessGroup(_Base):
                 _check_like("tensor", [tensor], piece)
                 _check_size("scatter_list", piece, tensor.numel())
         text = f"scatter of {_what(tensor)} from rank {root}"
-        return text, lambda _: transfer.scatter(self._comm, tensor, own, root), [tensor]
+        return text, transfer.scatter(self._comm, tensor, own, root), [tensor]
 
     @_operation()
     def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
@@ -375,7 +374,7 @@ class ProcessGroup(_Base):
             _check_sent(tensor)
             _check_like("output_tensor_list", outputs, tensor)
         text = f"all_to_all of {wire.name(inputs[0].dtype)}"
-        return text, lambda _: transfer.exchange(self._comm, inputs, outputs), outputs
+        return text, transfer.exchange(self._comm, inputs, outputs), outputs
 
     @_operation()
     def all_to_all_single(
@@ -386,7 +385,7 @@ class ProcessGroup(_Base):
         come = self._split("output_split_sizes", output, output_splits)
         sent = self._split("input_split_sizes", input, input_splits)
         text = f"all_to_all_single of {wire.name(input.dtype)}"
-        return text, lambda _: transfer.exchange(self._comm, sent, come), [output]
+        return text, transfer.exchange(self._comm, sent, come), [output]
 
     alltoall_base = all_to_all_single
 

@@ -123,11 +123,12 @@ def _check_worlds(notes: dict[int, Any]) -> None:
         if note[:2] != [rank, len(notes)]
     ]
     if wrong:
-        raise ValueError(
-            "RANK and WORLD_SIZE: expected MPI's numbers (leave them unset under mpiexec), got "
-            + "; ".join(wrong[:4])
-            + ("; …" if len(wrong) > 4 else "")
-        )
+        raise _wrong_numbers("; ".join(wrong[:4]) + ("; …" if len(wrong) > 4 else ""))
+
+
+def _wrong_numbers(got: str) -> ValueError:
+    expected = "expected MPI's numbers (leave them unset under mpiexec)"
+    return ValueError(f"RANK and WORLD_SIZE: {expected}, got {got}")
 
 
 # torch's store
@@ -197,11 +198,7 @@ def _open_store(timeout: timedelta) -> tuple[Any, str, int, Callable[[], None]]:
     host, node, port = _Address.ask(timeout.total_seconds())
     if given("MASTER_ADDR") is None and node == MPI.Get_processor_name():
         host = "localhost"
-    return _TCPStore(host, port, timeout=timeout), host, port, _nothing
-
-
-def _nothing() -> None:
-    pass
+    return _TCPStore(host, port, timeout=timeout), host, port, lambda: None
 
 
 def _over_mpi(url: str, timeout: timedelta) -> tuple[Any, int, int]:
@@ -217,10 +214,7 @@ def _over_mpi(url: str, timeout: timedelta) -> tuple[Any, int, int]:
     wrong = [f"rank {rank}: {complaint}" for rank, (complaint, _) in notes.items() if complaint]
     if wrong:
         _part(store, "world", world.rank, members)
-        raise ValueError(
-            "RANK and WORLD_SIZE: expected MPI's numbers (leave them unset under mpiexec), got "
-            + "; ".join(wrong)
-        )
+        raise _wrong_numbers("; ".join(wrong))
     before = [rank for rank in range(world.rank) if notes[rank][1] == note[1]]
     set_absent(
         {

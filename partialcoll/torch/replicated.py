@@ -20,13 +20,13 @@ from mpi4py import MPI
 from .._core.buffers import Array
 from .._core.settings import logger
 from ..collectives.allreduce import Allreduce_init
+from ..collectives.fingerprints import Fingerprints
 from ..collectives.handle import AllreduceHandle
 from ..collectives.partitioned import Partitioned
 from ..collectives.resync import Replica, Resync, room_for_joins
 from ..errors import StateError
 from ..round import Result, Round
 from . import checkpoint
-from ._fingerprints import Fingerprints
 from ._gradients import Slot
 from ._pending import PendingDeposits
 from .flat import Layout, Named, divide

@@ -90,8 +90,7 @@ class Allreduce(RoundStrategy):
 
     def __post_init__(self) -> None:
         check_clip_norm(self.clip_norm)
-        if not isinstance(self.overlap, bool):
-            raise TypeError(f"overlap: expected True or False, got {self.overlap!r}")
+        checks.flag("overlap", self.overlap)
         checks.count("bucket_bytes", self.bucket_bytes, what="a number of bytes")
 
     @property
@@ -153,8 +152,7 @@ class Eager(RoundStrategy):
 
     def __post_init__(self) -> None:
         check_clip_norm(self.clip_norm)
-        if self.deliver not in ("one", "all"):
-            raise ValueError(f"deliver: expected 'one' or 'all', got {self.deliver!r}")
+        checks.one_of("deliver", self.deliver, ("one", "all"))
         _ = self.policy  # raises
 
     @property

@@ -21,7 +21,7 @@ from .work import Work
 _SHORTEST_NAP, _LONGEST_NAP = 20e-6, 2e-3
 
 Steps = Iterator[Any]  # handles and MPI's requests that are to be waited for, in turn
-Move = Union[Callable[[Handles], Steps], "list[Reduction]", None]
+Move = Union[Callable[[Handles], Steps], Steps, "list[Reduction]", None]
 
 
 def _in_turn(reductions: list[Reduction], handles: Handles) -> Steps:
@@ -64,12 +64,14 @@ class Call(Work):
         timeout: float = math.inf,
         refused: bool = False,
     ) -> None:
-        """text: what all ranks agree on. move: how the data moves, once they do; None: there is
-        none. tensors: what it fills. first: a reduction with which `move` begins. apart: it may
-        still be under way when the next one begins. timeout: seconds. refused: by this rank."""
+        """text: what all ranks agree on. move: how the data moves, once they do: the steps, which
+        begin when they are asked for, or what gives them on these handles; None: there is none.
+        tensors: what it fills. first: a reduction with which `move` begins. apart: it may still be
+        under way when the next one begins. timeout: seconds. refused: by this rank."""
         super().__init__(list(tensors))
         if isinstance(move, list):
-            first, move = move[0] if move else None, partial(_in_turn, move)
+            first = move[0] if move else None
+            move = first.steps if first and len(move) == 1 else partial(_in_turn, move)
         self._first, self._move = first, move
         self._intent = Intent(text, None if first is None else first.key, apart, refused)
         self._timeout, self._deadline = timeout, time.monotonic() + timeout

@@ -195,12 +195,7 @@ class Reduction:
         self._wire, itemsize = wire.wire_dtype(output.dtype), wire.wide_dtype(output.dtype).itemsize
         self._count, self._room = output.numel(), CHUNK // itemsize
         self._most = max(1, self._count) if chunk is None else chunk // itemsize
-        self._begun: Handle | None = None
-
-    @property
-    def begun(self) -> Handle | None:
-        """The handle that has the first chunk, if it was started early."""
-        return self._begun
+        self.begun: Handle | None = None  # that has the first chunk, if it was started early
 
     @property
     def key(self) -> Key | None:
@@ -210,6 +205,9 @@ class Reduction:
     def _key(self, count: int) -> Key:
         return (self._wire, rounded_up(count, self._room), self._form.op)
 
+    def _chunk(self, flat: torch.Tensor, first: int) -> torch.Tensor:
+        return flat if self._count <= self._most else flat[first : first + self._most]
+
     def begin(self, handle: Handle, first: int = 0) -> None:
         """Put a chunk in and start."""
         room = handle.room()
@@ -218,24 +216,24 @@ class Reduction:
         else:
             if first == 0:  # not before: earlier calls may have changed it
                 self._source = _flat(self._source)
-            part = self._source[first : first + self._most]
+            part = self._chunk(self._source, first)
             room = room[: part.numel()]
             room.copy_(part)
             if self._form.before is not None:
                 room.mul_(self._form.before)
         handle.core.Start()
-        self._begun = handle
+        self.begun = handle
 
     def steps(self, handles: Handles) -> Iterator[AllreduceHandle]:
         """Yields each handle that is to be waited for."""
         output, flat = self._output, _flat(self._output)
-        direct = flat.data_ptr() == output.data_ptr()
+        direct = flat is output or flat.data_ptr() == output.data_ptr()
         if self._wanted and not direct:
             flat = torch.empty_like(flat)
         for first in range(0, self._count, self._most):
-            part = flat[first : first + self._most]
+            part = self._chunk(flat, first)
             handle = handles.make(self._key(part.numel()))
-            if first or handle is not self._begun:
+            if first or handle is not self.begun:
                 self.begin(handle, first)
             yield handle.core
             if self._wanted:

@@ -257,7 +257,8 @@ class Queue:
             if heard or head._intent.refused:
                 self._level(head, heard)
                 raise MismatchError(complaint(heard))
-        head._steps = iter(()) if head._move is None else head._move(self._handles_of(head))
+        move = head._move
+        head._steps = move(self._handles_of(head)) if callable(move) else iter(move or ())
         return True
 
     def _level(self, head: Call, heard: list[Intent]) -> None:

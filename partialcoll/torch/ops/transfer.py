@@ -14,7 +14,6 @@ from typing import Any, Callable
 import numpy as np
 import torch
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from ...errors import MismatchError
 from . import wire
@@ -22,7 +21,6 @@ from .handles import Form, divide
 
 Steps = Iterator[MPI.Request]
 Tensors = Sequence[torch.Tensor]
-Bytes = NDArray[np.uint8]
 
 _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
     **{"sum": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum},
@@ -111,27 +109,6 @@ def exchange(comm: MPI.Intracomm, inputs: Tensors, outputs: Tensors) -> Steps:
     landing = Landing(outputs)
     yield comm.Ialltoallv([_joined(inputs), _bytes_of(inputs)], landing.room)
     landing.land()
-
-
-def broadcast_buffers(comm: MPI.Intracomm, buffers: list[Bytes], root: int) -> Steps:
-    """One rank's buffers, to all; on the others the list is filled."""
-    count = np.array([len(buffers)])
-    yield comm.Ibcast(count, root)
-    sizes = np.array([one.size for one in buffers] or [0] * count[0])
-    yield comm.Ibcast(sizes, root)
-    if comm.rank != root:
-        buffers += [np.empty(size, np.uint8) for size in sizes]
-    for one in buffers:
-        yield comm.Ibcast(one, root)
-
-
-def gather_buffers(comm: MPI.Intracomm, own: Bytes, come: list[Bytes]) -> Steps:
-    """Every rank's buffer, appended to a list on all of them."""
-    sizes = np.empty(comm.size, np.int64)
-    yield comm.Iallgather(np.array([own.size]), sizes)
-    memory = np.empty(sizes.sum(), np.uint8)
-    yield comm.Iallgatherv(own, [memory, sizes.tolist()])
-    come += np.split(memory, np.cumsum(sizes)[:-1])
 
 
 def _bytes_of(tensors: Tensors) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..._core import checks
 from ..._core.buffers import Array
 
 # What a dtype travels as: 16-bit floats in float32, so that results are rounded once.
@@ -29,8 +30,7 @@ _WIDE = {dtype: getattr(torch, wire) for dtype, wire in _WIRE.items()}
 
 def check_tensor(tensor: Any, written: bool, reduced: bool = True) -> None:
     """A dense CPU tensor; of a dtype that the library reduces, if it has to."""
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"tensor: expected a torch.Tensor, got {type(tensor).__name__}")
+    checks.instance("tensor", tensor, torch.Tensor, "a torch.Tensor")
     if tensor.layout != torch.strided:
         raise TypeError(f"tensor: expected a dense tensor, got {tensor.layout}; use to_dense()")
     if tensor.is_quantized:

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collective calls of several objects at the same time, in threads."""
+
+import threading
+
+import pytest
+
+from partialcoll.collectives import side_by_side
+
+pytestmark = [pytest.mark.mpi, pytest.mark.one_domain, pytest.mark.few_ranks, pytest.mark.one_mpi]
+
+
+def test_side_by_side():
+    """Calls that wait for each other; one that fails is heard of though another one still waits."""
+    first, second, never = threading.Event(), threading.Event(), threading.Event()
+
+    def fail():
+        for _ in range(2):
+            assert waiting.acquire(timeout=60)
+        raise KeyError("on purpose")
+
+    def forward():
+        first.set()
+        assert second.wait(60)
+
+    def backward():
+        assert first.wait(60)
+        second.set()
+
+    def wait_for_ever():
+        try:
+            waiting.release()
+            while not never.wait(0.01):
+                pass
+        finally:
+            left.append(threading.current_thread())
+
+    left, waiting = [], threading.Semaphore(0)
+    side_by_side.run([forward, backward])
+    side_by_side.run([])
+    with pytest.raises(KeyError, match="on purpose"):
+        side_by_side.run([wait_for_ever, fail, wait_for_ever])
+    assert len(left) == 2  # nothing goes on
+
+
+def test_interrupted_while_a_thread_starts(monkeypatch):
+    """Ctrl-C before the thread has had the core for the first time: it does nothing then."""
+
+    Thread = threading.Thread
+
+    class Late(Thread):
+        def start(self):
+            threads.append(Thread(target=lambda: go.wait() and self.run()))
+            threads[-1].start()
+            raise KeyboardInterrupt
+
+    threads, go, called = [], threading.Event(), []
+    monkeypatch.setattr(threading, "Thread", Late)
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side.run([lambda: called.append(1), lambda: called.append(2)])
+    monkeypatch.undo()
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert len(threads) == 1 and not called
