@@ -26,6 +26,7 @@ from mpi4py import MPI
 
 from .._core import checks
 from ..collectives.group import GroupAllreduce_init
+from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
 from ..errors import StateError
 from .base import LearningRate, Process
@@ -174,6 +175,7 @@ class Moshpit(Process):
         outer = (outer_learning_rate, outer_momentum)
         MoshpitOptions("auto", local_steps, average, *outer, rounds, overlap).check_values()
         self._handle, self._exchange = handle, exchange
+        self._passenger: Replica | None = None
         self._local_steps, self._rounds = int(local_steps), int(rounds)
         self._overlap = bool(overlap)
         self._alpha, self._beta = map(float, outer)
@@ -195,8 +197,7 @@ class Moshpit(Process):
         with self._exposed():
             if self._counts.steps % self._local_steps == 0:
                 yield from self._boundary()
-            if self._exchange is not None:
-                self._exchange.serve(self.round, self.snapshot)
+            self.serve()
 
     def _boundary(self) -> Steps[None]:
         if self._overlap:
@@ -264,6 +265,10 @@ class Moshpit(Process):
         """
         if self._exchange is not None and self.others():
             self.resync(timeout)
+        self.come_back()
+
+    def come_back(self) -> None:
+        """Take part again, with the own model. Local."""
         self._handle.rejoin()
 
     def resync(self, timeout: float | None = None) -> int:
@@ -276,8 +281,24 @@ class Moshpit(Process):
             raise StateError("exchange: expected a StateExchange for a peer's state, got None")
         self._settle()
         round, state = self._exchange.ask(self.others() or None, timeout=timeout)
+        passenger = state.pop("passenger", None)
         self.load_state_dict(state)
+        if self._passenger is not None:
+            self._passenger.restore(passenger)
         return round
+
+    def share_state(self, exchange: StateExchange, passenger: Replica) -> None:
+        """From now on have this `exchange`, and something else that a state is not complete
+        without: an optimizer's that makes the steps. Local."""
+        self._exchange, self._passenger = exchange, passenger
+
+    def serve(self) -> bool:
+        """Send this rank's state to those who have asked for one. Local; `step` does it, too."""
+        return self._exchange is not None and self._exchange.serve(self.round, self._replica)
+
+    def _replica(self) -> dict[str, Any]:
+        more = {} if self._passenger is None else {"passenger": self._passenger.capture()}
+        return {**self.snapshot(), **more}
 
     def others(self) -> list[int]:
         """Live ranks, from the next one on: so that those who come back ask different ones."""
@@ -351,4 +372,4 @@ class GroupJoin(JoinHook):
             self._process.leave()
         self._total.meet()
         if not away:
-            self._process.rejoin()
+            self._process.come_back()

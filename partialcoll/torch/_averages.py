@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Averages over the ranks, by a `GlobalSum`: of tensors where they are, and one model of all."""
+"""Averages over the ranks: of tensors where they are, and models made of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from .._core.buffers import Array
 from ..decentralized import GlobalSum
-from . import _batchnorm
 from .flat import Named, ParameterVector, by_falling_stride
 
 
@@ -42,11 +40,8 @@ def as_vector(parameters: Named) -> Array:
     return ParameterVector(parameters).vector()
 
 
-def averaged_copy(
-    comm: MPI.Intracomm, model: torch.nn.Module, parameters: Named, vector: Array
-) -> torch.nn.Module:
-    """A copy of the model with these values of the parameters, and with the statistics of batch
-    normalization averaged. Collective."""
+def with_parameters(model: torch.nn.Module, parameters: Named, vector: Array) -> torch.nn.Module:
+    """A copy of the model with these values of the parameters."""
     copied = copy.deepcopy(model)
     twin: dict[Any, torch.Tensor] = dict(zip(model.parameters(), copied.parameters()))
     values = ParameterVector(parameters).views(torch.from_numpy(np.asarray(vector)))
@@ -54,5 +49,4 @@ def averaged_copy(
         for (_, parameter), value in zip(parameters, values):
             if parameter in twin:
                 twin[parameter].copy_(value)
-    _batchnorm.average(comm, copied)
     return copied

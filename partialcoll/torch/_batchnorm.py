@@ -12,6 +12,8 @@ from mpi4py import MPI
 from torch.nn.modules import batchnorm
 
 from ..collectives.agreement import check_agreement
+from ..decentralized import GlobalSum
+from . import _averages
 
 
 def buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -25,33 +27,16 @@ def buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [(name, buffer) for buffer, name in found.items()]
 
 
-def average(comm: MPI.Intracomm, model: torch.nn.Module) -> None:
+@torch.no_grad()
+def average(comm: MPI.Intracomm, total: GlobalSum, model: torch.nn.Module) -> None:
     """The mean over ranks of what is floating point, the largest of what counts batches. The
     same bits on all ranks. Collective; MismatchError if the ranks have different ones."""
     named = buffers(model)
     check_agreement(comm, [(name, f"buffer of shape {tuple(b.shape)}") for name, b in named])
     tensors = [buffer for _, buffer in named]
-    floats = [t for t in tensors if t.is_floating_point()]
-    counts = [t for t in tensors if not t.is_floating_point()]
-    _reduce(comm, floats, torch.float64, MPI.SUM, comm.size)
-    _reduce(comm, counts, torch.int64, MPI.MAX, 1)
-
-
-def _reduce(
-    comm: MPI.Intracomm, tensors: list[torch.Tensor], dtype: torch.dtype, op: MPI.Op, divisor: int
-) -> None:
-    """On rank 0, then to all: no MPI promises the same bits everywhere of an allreduce."""
-    if not tensors:
-        return
-    own = torch.cat([t.detach().reshape(-1).to(dtype) for t in tensors]).numpy()
-    whole = np.empty_like(own)
-    comm.Reduce(own, whole, op, 0)
-    comm.Bcast(whole, 0)
-    if divisor > 1:
-        whole /= divisor
-    begin = 0
-    with torch.no_grad():
-        for tensor in tensors:
-            part = torch.from_numpy(whole[begin : begin + tensor.numel()])
-            tensor.copy_(part.view(tensor.shape))
-            begin += tensor.numel()
+    _averages.average(total, [tensor for tensor in tensors if tensor.is_floating_point()])
+    counts = [tensor for tensor in tensors if not tensor.is_floating_point()]
+    largest = np.array([int(count) for count in counts])
+    comm.Allreduce(MPI.IN_PLACE, largest, MPI.MAX)
+    for count, most in zip(counts, largest):
+        count.fill_(int(most))

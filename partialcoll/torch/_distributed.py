@@ -10,6 +10,7 @@ from typing import Any, Callable, NoReturn
 
 import torch
 
+from ..decentralized import Moshpit
 from ..errors import StateError
 from . import world
 from ._checks import check_rounds
@@ -173,7 +174,8 @@ class Distributed:
     def leave(self) -> None:
         """From now on this rank takes no part and delays nobody; its steps are its own. Local.
         With `Moshpit` only, else StateError."""
-        self._loop.leave()
+        loop, groups = self._with_groups("leave")
+        loop.leave(groups)
 
     def rejoin(self, timeout: float | None = None) -> None:
         """Take part again, with the parameters and the optimizer's state of a rank that did
@@ -181,7 +183,15 @@ class Distributed:
 
         timeout: seconds without any answer, then TimeoutError; it is still away then.
         """
-        self._loop.rejoin(timeout)
+        loop, groups = self._with_groups("rejoin")
+        loop.rejoin(groups, timeout)
+
+    def _with_groups(self, what: str) -> tuple[LocalLoop, Moshpit]:
+        loop = self._loop
+        if not isinstance(loop, LocalLoop) or loop.groups is None:
+            name = type(self.strategy).__name__
+            raise StateError(f"{what}: not with {name}; Moshpit's ranks may")
+        return loop, loop.groups
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank has to save, to go on from here; each rank saves its own. Local.

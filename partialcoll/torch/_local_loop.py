@@ -12,23 +12,23 @@ from __future__ import annotations
 import atexit
 import contextlib
 import time
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
-import torch
-from mpi4py import MPI
 
 from .._core.settings import logger
 from ..codec import Lattice
+from ..collectives.agreement import together
 from ..collectives.gossip import GossipStats
+from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
 from ..decentralized import Moshpit, Setup
-from ..errors import MismatchError, StateError
+from ..errors import StateError
 from . import checkpoint
 from ._gradients import Gradients, Slot
-from ._loop import Loop, Settings, clip
+from ._loop import Loop, clip
 from .decentralized import LocalStrategy
-from .flat import Layout, Named, ParameterVector
+from .flat import Layout, ParameterVector
 from .metrics import Metrics
 
 
@@ -37,31 +37,24 @@ class LocalLoop(Loop):
 
     strategy: LocalStrategy
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        parameters: Named,
-        strategy: LocalStrategy,
-        settings: Settings,
-        inner: torch.optim.Optimizer,
-        inner_step: Callable[[], Any],
-    ) -> None:
-        super().__init__(comm, parameters, strategy, settings, inner, inner_step)
-        self._clip_norm = settings.clip_norm
+    def _set_up(self) -> None:
+        self._clip_norm = self.settings.clip_norm
         self._last_rate = 1.0
         self._updates = 0  # steps with a gradient
         self._together = True  # have all ranks joined since the last step?
         self._metrics = Metrics()
         self._warned = False  # of a codec with too few bits
-        self._layout = Layout([parameter for _, parameter in parameters])
-        self._flat = ParameterVector(parameters)
+        self._layout = Layout([parameter for _, parameter in self.parameters])
+        self._flat = ParameterVector(self.parameters)
         own = self._flat.vector()
         built = self._build(own)
         self.process, self._join_hook, self._owned = built.process, built.join, built.owned
-        self._groups = self.process if isinstance(self.process, Moshpit) else None
-        self._states = None if self._groups is None else StateExchange(self.comm)
-        if self._states is not None:
-            self._total().meanwhile(self._serve)
+        self.groups = self.process if isinstance(self.process, Moshpit) else None
+        if self.groups is not None:
+            states = StateExchange(self.comm)
+            self._owned.append(states)
+            self.groups.share_state(states, Replica(self._capture, self._restore))
+            self._total().meanwhile(self.groups.serve)
         self._flat.move_to(self.process.lend())
         self.process.average_models()
         self._flat.scatter()
@@ -69,7 +62,7 @@ class LocalLoop(Loop):
         first = self._flat.vector()
         self._before = None if np.array_equal(own, first) else (own, first)
         self._slot = Slot(self._layout, self._layout.new())
-        self.gradients = Gradients(parameters, settings.passes, self._slot, self._metrics)
+        self.gradients = Gradients(self.parameters, self.settings.passes, self._slot, self._metrics)
         self.process.start()
         atexit.register(self.process.stop)  # a thread must not outlive the interpreter
 
@@ -132,8 +125,6 @@ class LocalLoop(Loop):
         self.process.apply_in_place()
         self._join_hook.after()
         self._flat.scatter()
-        if self._groups is not None and not self._groups.away:
-            self._serve()
         stats = self.process.exchange_stats
         if not self._warned and stats is not None:
             self._warned = warn_of_fallbacks(stats, self._flat.size)
@@ -161,10 +152,6 @@ class LocalLoop(Loop):
 
     # Around it
 
-    def synchronize(self) -> None:
-        """There is no average of gradients."""
-        raise StateError(f"synchronize: not with {type(self.strategy).__name__}")
-
     def zero_grad(self) -> None:
         """Gradients gather from zero; what need not wait for them starts."""
         self._check_open()
@@ -186,34 +173,18 @@ class LocalLoop(Loop):
         self._flat.scatter()
         self._together = True
 
-    def _serve(self) -> None:
-        """Ranks that come back to their groups need a state."""
-        groups = self._groups
-        if groups is not None and self._states is not None:
-            self._states.serve(groups.round, lambda: self._capture(groups))
-
-    def leave(self) -> None:
+    def leave(self, groups: Moshpit) -> None:
         """Take no part from now on."""
-        if self._groups is None:
-            super().leave()
-            return
         self._check_between("leave()")
         self._take_changes()
-        self._groups.leave()
+        groups.leave()
         self._flat.scatter()
 
-    def rejoin(self, timeout: float | None) -> None:
+    def rejoin(self, groups: Moshpit, timeout: float | None) -> None:
         """Take part again, with the state of a peer that did meanwhile, if there is one."""
-        if self._groups is None or self._states is None:
-            super().rejoin(timeout)
-            return
         self._check_between("rejoin()")
         self._flat.bring_back()
-        peers = self._groups.others()
-        if peers:
-            _, state = self._states.ask(peers, timeout=timeout)
-            self._restore(self._groups, state)
-        self._groups.rejoin()
+        groups.rejoin(timeout)
 
     # Averages over all ranks
 
@@ -244,19 +215,14 @@ class LocalLoop(Loop):
 
     # The replica, for a peer that needs it and for checkpoints
 
-    def _capture(self, groups: Moshpit) -> dict[str, Any]:
-        return {
-            "process": groups.snapshot(),
-            "optimizer": checkpoint.pack(self._inner.state_dict()),
-            "schedulers": [checkpoint.pack(s.state_dict()) for s in self._attached()],
-            "updates": self._updates,
-        }
+    def _capture(self) -> dict[str, Any]:
+        """What belongs to the process's state: the parameters are its model."""
+        state = checkpoint.capture([], self._inner, self._attached())
+        return {**state, "updates": self._updates}
 
-    def _restore(self, groups: Moshpit, state: dict[str, Any]) -> None:
-        groups.load_state_dict(state["process"])
+    def _restore(self, state: dict[str, Any]) -> None:
         self._flat.scatter()
-        checkpoint.load_optimizer(self._inner, checkpoint.unpack(state["optimizer"]))
-        self._load_schedulers([checkpoint.unpack(of_one) for of_one in state["schedulers"]])
+        checkpoint.restore(state, [], self._inner, self._attached())
         self._updates = state["updates"]
 
     def begin_at(self, position: dict[str, Any]) -> None:
@@ -303,26 +269,12 @@ class LocalLoop(Loop):
             self._check_loading(saved)
             self._load(own, saved)
         else:
-            self._together_or_not_at_all(lambda: self._check_loading(saved))
+            self._total().meet()  # says who is missing if it takes long
+            together(self.comm, lambda: self._check_loading(saved))
             self.process.stop()
             self._total().meet()
-            self._together_or_not_at_all(lambda: self._load(own, saved))
+            together(self.comm, lambda: self._load(own, saved))
             self.process.start()  # a rank whose next call is a join answers meanwhile
-
-    def _together_or_not_at_all(self, check: Callable[[], None]) -> None:
-        """If it raises on one rank, all raise. Collective; says who is missing if it takes long."""
-        failure: Exception | None = None
-        try:
-            check()
-        except Exception as caught:
-            failure = caught
-        failed = np.zeros(self.comm.size)
-        failed[self.comm.rank] = failure is not None
-        ranks = np.flatnonzero(self._total().sum(failed))
-        if failure is not None:
-            raise failure
-        if ranks.size:
-            raise MismatchError(f"load_state_dict: refused on rank {ranks[0]}")
 
     def _load(self, own: dict[str, Any], saved: dict[str, Any]) -> None:
         self._flat.bring_back()
@@ -355,9 +307,8 @@ class LocalLoop(Loop):
             self._total().meanwhile(None)
             self._flat.release()
             with contextlib.ExitStack() as ending:  # each of them, whatever the others raise
-                for owned in reversed([*self._owned, self._states]):
-                    if owned is not None:
-                        ending.callback(owned.Free)
+                for owned in reversed(self._owned):
+                    ending.callback(owned.Free)
 
 
 def warn_of_fallbacks(stats: GossipStats, elements: int) -> bool:

@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
 import numpy as np
 import torch
@@ -29,8 +29,6 @@ from ._gradients import Gradients
 from .flat import Named
 from .reductions import Average, Reduction, Sum
 from .strategies import Strategy
-
-_NON_FINITE = ("propagate", "skip", "raise")
 
 
 @dataclass
@@ -51,12 +49,10 @@ class Settings:
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum):
             raise ValueError(f"op: expected Average or Sum, got {self.op!r}")
-        if not isinstance(self.predivide, (int, float)) or not 0 < self.predivide < math.inf:
-            raise ValueError(f"gradient_predivide_factor: expected above 0, got {self.predivide!r}")
+        checks.number("gradient_predivide_factor", self.predivide, above=0)
         if self.predivide != 1 and not self.average:
             raise ValueError("gradient_predivide_factor: only with op=Average")
-        if self.non_finite not in _NON_FINITE:
-            raise ValueError(f"non_finite: expected one of {_NON_FINITE}, got {self.non_finite!r}")
+        checks.one_of("non_finite", self.non_finite, ("propagate", "skip", "raise"))
         check_clip_norm(self.clip_norm)
         checks.count("backward_passes_per_step", self.passes)
         checks.count("check_every", self.check_every)
@@ -109,8 +105,13 @@ class Loop:
         self.schedulers: list[tuple[Any, int]] = []
         self.closed = False
         self._sums: GlobalSum | None = None
+        self._set_up()
 
     # What a step is, and what subclasses have: step, metrics, begin_at, state_dict, load_state_dict
+
+    def _set_up(self) -> None:
+        """What only this kind of loop has. Collective."""
+        raise NotImplementedError
 
     @property
     def version(self) -> int:
@@ -184,7 +185,7 @@ class Loop:
         side_by_side.run([grad(loop._join) for loop in loops])
         for loop in loops:  # in turn: they may have the same model
             if loop.settings.model is not None:
-                _batchnorm.average(loop.comm, loop.settings.model)
+                _batchnorm.average(loop.comm, loop._total(), loop.settings.model)
 
     def _join(self) -> None:
         raise NotImplementedError
@@ -213,9 +214,10 @@ class Loop:
         self._check_open()
         if self.settings.model is None:
             raise StateError("averaged_model: give model= to DistributedOptimizer")
-        return _averages.averaged_copy(
-            self.comm, self.settings.model, self.parameters, self._mean_vector()
-        )
+        mean = self._mean_vector()
+        averaged = _averages.with_parameters(self.settings.model, self.parameters, mean)
+        _batchnorm.average(self.comm, self._total(), averaged)
+        return averaged
 
     def _mean_vector(self) -> Any:
         """Of the parameters, as `_averages.as_vector` has them, over all ranks."""
@@ -242,17 +244,6 @@ class Loop:
 
     def parameters_to_be_replaced(self) -> None:
         """Some rank's parameters are about to become everybody's."""
-
-    def leave(self) -> None:
-        """Take no part from now on."""
-        self._refuse("leave")
-
-    def rejoin(self, timeout: float | None) -> None:
-        """Take part again."""
-        self._refuse("rejoin")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise StateError(f"{what}: not with {type(self.strategy).__name__}; Moshpit's ranks may")
 
     def free(self) -> None:
         """Collective; idempotent."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import torch
-from mpi4py import MPI
 
 from ..collectives.fingerprints import Fingerprints
 from ..collectives.resync import Replica
@@ -21,8 +20,7 @@ from . import checkpoint
 from ._early import Early
 from ._fingerprints import hash_tensors, hyperparameters
 from ._gradients import Gradients
-from ._loop import Loop, Settings, clip
-from .flat import Named
+from ._loop import Loop, clip
 from .metrics import Metrics
 from .replicated import Replicated
 from .strategies import RoundStrategy
@@ -33,28 +31,20 @@ class RoundLoop(Loop):
 
     strategy: RoundStrategy
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        parameters: Named,
-        strategy: RoundStrategy,
-        settings: Settings,
-        inner: torch.optim.Optimizer,
-        inner_step: Callable[[], Any],
-    ) -> None:
-        super().__init__(comm, parameters, strategy, settings, inner, inner_step)
+    def _set_up(self) -> None:
         self._shown = False  # the parameters' gradients are the applied ones, untouched
         self._averaged: Result | None = None  # synchronize() has brought it, step() will use it
-        self._factor = settings.before
+        self._factor = self.settings.before
+        inner, parameters = self._inner, self.parameters
         tensors: list[torch.Tensor] = [parameter for _, parameter in parameters]
-        every = settings.check_every
+        every = self.settings.check_every
         self.rounds = Replicated(
             self.comm,
             parameters,
-            strategy,
-            settings.divisor(comm.size),
+            self.strategy,
+            self.settings.divisor(self.comm.size),
             Fingerprints(
-                comm,
+                self.comm,
                 lambda: hyperparameters(inner.param_groups),
                 lambda: hash_tensors(tensors),
                 every,
@@ -64,12 +54,12 @@ class RoundLoop(Loop):
         )
         slot = self.rounds.slot()
         self._early: Early | None = None
-        if strategy.early_bytes is not None:
+        if self.strategy.early_bytes is not None:
             names = [name for name, _ in parameters]
             self._early = Early(self.rounds, names, self._factor, every)
             self._early.begin(slot, 0)
         metrics = self.rounds.metrics
-        self.gradients = Gradients(parameters, settings.passes, slot, metrics, self._early)
+        self.gradients = Gradients(parameters, self.settings.passes, slot, metrics, self._early)
 
     # One step
 

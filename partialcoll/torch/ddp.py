@@ -307,11 +307,15 @@ class PartialState:
         return rounds.updates % self._every == 0 and rounds.updates != self._averaged
 
     def _average_all(self, rounds: Replicated) -> None:
+        average(self._the_total(), [parameter for _, parameter in self._named])
+        _batchnorm.average(self._own, self._the_total(), self._module)
+        self._averaged = rounds.updates
+
+    def _the_total(self) -> GlobalSum:
+        """Collective when it is new."""
         if self._total is None:
             self._total = GlobalSum.over(self._own)
-        average(self._total, [parameter for _, parameter in self._named])
-        _batchnorm.average(self._own, self._module)
-        self._averaged = rounds.updates
+        return self._total
 
     def join(self, step: Any = None) -> None:
         """No more data on this rank: contribute nothing until all ranks have joined. Collective.
@@ -346,7 +350,7 @@ class PartialState:
         if step is None:
             self._average_all(rounds)
         else:
-            _batchnorm.average(self._own, self._module)
+            _batchnorm.average(self._own, self._the_total(), self._module)
 
     def _average_if_due(self) -> None:
         """Others call `average_parameters` after this round: take part."""

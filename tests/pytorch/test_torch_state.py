@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
 from partialcoll.collectives import snapshot  # noqa: E402
+from partialcoll.decentralized import GlobalSum  # noqa: E402
 from partialcoll.torch import _batchnorm, checkpoint  # noqa: E402
 
 torch.set_num_threads(1)
@@ -509,11 +510,13 @@ def test_join_averages_batch_normalisation(world):
 @pytest.mark.mpi
 def test_batch_normalisation_that_differs(world):
     model = torch.nn.BatchNorm1d(3 + (world.rank > 0))
+    total = GlobalSum.over(world)
     if world.size == 1:
-        _batchnorm.average(world, model)
-        return
-    with pytest.raises(pc.MismatchError, match=r"running_mean.*shape \(4,\)"):
-        _batchnorm.average(world, model)
+        _batchnorm.average(world, total, model)
+    else:
+        with pytest.raises(pc.MismatchError, match=r"running_mean.*shape \(4,\)"):
+            _batchnorm.average(world, total, model)
+    total.Free()
 
 
 # Checkpoints
