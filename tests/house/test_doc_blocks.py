@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python of README and docs runs as it is shown: of each page all blocks, one after the other."""
+"""The Python of README and docs runs as it is shown: all blocks of a page, one after the other."""
 
 import re
 from pathlib import Path
