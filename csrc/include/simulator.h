@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The simulator: the objects of partialcoll.h on simulated ranks, all in one process
- * and one thread, in virtual time. A library of its own, without MPI. Its objects are
- * used as those over MPI are, by the same functions; making them, freeing them and what
- * moves time is here. Conventions are those of partialcoll.h; everything is local.
+ * and one thread, in virtual time; a library of its own, without MPI. Its objects are
+ * used by the functions of those over MPI; making them, freeing them and what moves time
+ * is here. Conventions are those of partialcoll.h; everything is local.
  *
  * The text between the two markers is also what the Python layer is generated from.
  */
@@ -38,7 +38,8 @@ typedef struct pcoll_network {
  */
 typedef struct pcoll_skew {
     uint32_t ranks;
-    uint64_t count; /* float32 elements, SUM */
+    uint64_t count; /* elements, SUM */
+    int32_t dtype;  /* float32, or float64 in pcoll_skew_reduce */
     double skew;    /* nanoseconds */
     uint64_t seed;  /* of the latencies */
     pcoll_network network;
@@ -60,6 +61,10 @@ int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
 /* One iteration. latency[i]: of rank i, from its start until its round was complete
  * there, nanoseconds. */
 int pcoll_skew_iterate(pcoll_skew_run *run, double *latency, pcoll_skew_result *result);
+/* The same for ranks that start so many nanoseconds late each: *data, a row for each,
+ * becomes what each has received. */
+int pcoll_skew_reduce(pcoll_skew_run *run, const double *starts, void *data,
+                      double *latency);
 int pcoll_skew_free(pcoll_skew_run **run);
 /* About how much memory a run takes. */
 int pcoll_skew_memory(const pcoll_skew *skew, const pcoll_options *options,

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one piece of state that cannot hang on a communicator: a forked child must know
  * without calling MPI. */
-#include "runtime/fork.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
+#include "runtime/process.h"
 
 static _Atomic bool in_child;
 

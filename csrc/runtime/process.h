@@ -7,7 +7,6 @@
 #define PCOLL_RUNTIME_PROCESS_H
 
 #include "runtime/communicator.h"
-#include "runtime/fork.h"
 
 struct process;
 
@@ -39,5 +38,10 @@ void process_remove(struct process_entry *entry);
 
 /* A handle has gone: its context follows if the communicator has gone as well. */
 void process_release(struct communicator *c);
+
+/* In a forked child nothing of ours works: its agent stayed with the parent. */
+bool process_forked(void);
+/* Once, to know it from then on. */
+void process_note_forks(void);
 
 #endif

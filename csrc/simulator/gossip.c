@@ -56,8 +56,7 @@ int pcoll_sim_gossip_create(uint32_t ranks, const pcoll_gossip_options *options,
 
 int pcoll_sim_gossip_rank(pcoll_sim_gossip *s, uint32_t rank, pcoll_gossip **gossip)
 {
-    if (rank >= s->ranks)
-        return fail(PCOLL_EINVAL, "rank: expected 0 to %u, got %u", s->ranks - 1, rank);
+    CHECK(rank < s->ranks);
     *gossip = &s->buffers[rank];
     return PCOLL_OK;
 }

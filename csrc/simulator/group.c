@@ -33,23 +33,19 @@ static int make_rank(pcoll_sim_group *s, uint32_t rank,
     p->base.communicator = g->communicator;
     g->options = *options;
     g->cell = rank;
-    rc = group_prepare(g, rank, s->ranks);
     g->cells = must(calloc(s->ranks, sizeof *g->cells));
     for (uint32_t r = 0; r < s->ranks; r++)
         g->cells[r] = r;
-    return rc == PCOLL_OK ? communicator_register(g->communicator, &g->base, 0) : rc;
-}
-
-/* The others are there. */
-static int set_off(pcoll_sim_group *s, uint32_t rank)
-{
-    struct group *g = &s->groups[rank].group;
+    if ((rc = group_prepare(g, rank, s->ranks)) != PCOLL_OK)
+        return rc;
+    if (rank == 0)
+        s->windows = sim_windows_create(s->ranks, g->place.bytes, false);
     g->window = sim_window(s->windows, rank);
-    int rc = group_attach(g);
+    rc = group_attach(g);
     g->driven = true;
     communicator_notify(g->communicator, &g->base);
     sim_wake(s->sim, rank, 0, 0);
-    return rc;
+    return rc == PCOLL_OK ? communicator_register(g->communicator, &g->base, 0) : rc;
 }
 
 int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *network,
@@ -58,18 +54,11 @@ int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *n
     pcoll_sim_group *s = must(calloc(1, sizeof *s));
     struct sim_options how = {.size = ranks, .seed = seed, .network = *network};
     int rc = sim_create(&how, &s->sim);
-    if (rc == PCOLL_OK) {
-        s->groups = must(calloc(ranks, sizeof *s->groups));
-        s->stands = must(calloc(ranks, sizeof *s->stands));
-    }
-    for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++) {
-        s->ranks = ranks;
-        rc = make_rank(s, r, options);
-    }
-    if (rc == PCOLL_OK)
-        s->windows = sim_windows_create(ranks, s->groups[0].group.place.bytes, false);
+    s->groups = must(calloc(ranks + 1, sizeof *s->groups));
+    s->stands = must(calloc(ranks + 1, sizeof *s->stands));
+    s->ranks = ranks;
     for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++)
-        rc = set_off(s, r);
+        rc = make_rank(s, r, options);
     if (rc != PCOLL_OK)
         pcoll_sim_group_free(&s);
     *out = s;
@@ -78,8 +67,7 @@ int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *n
 
 int pcoll_sim_group_rank(pcoll_sim_group *s, uint32_t rank, pcoll_group **group)
 {
-    if (rank >= s->ranks)
-        return fail(PCOLL_EINVAL, "rank: expected 0 to %u, got %u", s->ranks - 1, rank);
+    CHECK(rank < s->ranks);
     *group = &s->groups[rank];
     return PCOLL_OK;
 }

@@ -46,6 +46,8 @@ struct pcoll_skew_run {
     double *latency;
     pcoll_skew_result result;
     int32_t initiator;
+    const double *starts; /* of the ranks; NULL: the skew's */
+    char *data;           /* theirs, one row after the other; NULL: the buffer's */
 };
 
 static int check(const pcoll_skew *s)
@@ -56,12 +58,14 @@ static int check(const pcoll_skew *s)
     if (!(s->skew >= 0 && s->skew <= LONGEST_SKEW))
         return fail(PCOLL_EINVAL, "skew: expected 0 to %g ns, got %g", LONGEST_SKEW,
                     s->skew);
+    if (s->dtype != PCOLL_FLOAT32 && s->dtype != PCOLL_FLOAT64)
+        return fail(PCOLL_EINVAL, "dtype: expected float32 or float64");
     return PCOLL_OK;
 }
 
 static pcoll_buffer buffer_of(const pcoll_skew *s)
 {
-    return (pcoll_buffer){.count = s->count, .dtype = PCOLL_FLOAT32, .op = PCOLL_SUM};
+    return (pcoll_buffer){.count = s->count, .dtype = s->dtype, .op = PCOLL_SUM};
 }
 
 static int create_rank(struct pcoll_skew_run *run, uint32_t i,
@@ -147,13 +151,19 @@ int pcoll_skew_free(pcoll_skew_run **at)
     return PCOLL_OK;
 }
 
+static void *row_of(struct pcoll_skew_run *run, uint32_t i)
+{
+    size_t bytes = run->skew.count * (run->skew.dtype == PCOLL_FLOAT32 ? 4 : 8);
+    return run->data ? run->data + i * bytes : (char *)run->buffer;
+}
+
 static int start(struct pcoll_skew_run *run, uint32_t i)
 {
     struct rank *r = &run->ranks[i];
     struct domain *d = r->endpoint->domain;
     enum deposit_outcome outcome;
-    const void *send[] = {run->buffer};
-    for (uint64_t e = 0; e < run->skew.count; e++)
+    const void *send[] = {row_of(run, i)};
+    for (uint64_t e = 0; e < run->skew.count && !run->data; e++)
         run->buffer[e] = (float)(i % VALUES + 1);
     int rc = d->ops->deposit(d, send, &outcome);
     if (rc != PCOLL_OK)
@@ -183,7 +193,7 @@ static int finish(struct pcoll_skew_run *run, uint32_t i)
 {
     struct rank *r = &run->ranks[i];
     struct domain *d = r->endpoint->domain;
-    void *recv[] = {run->buffer};
+    void *recv[] = {row_of(run, i)};
     pcoll_round round;
     bool moved;
     run->latency[i] = (double)(sim_now(run->sim) - r->started);
@@ -194,7 +204,7 @@ static int finish(struct pcoll_skew_run *run, uint32_t i)
     if (rc != PCOLL_OK)
         return rc;
     run->result.active = round.active;
-    run->result.wrong += run->exact ? count_wrong(run) : 0;
+    run->result.wrong += run->exact && !run->data ? count_wrong(run) : 0;
     run->initiator = round.initiator;
     if (moved)
         communicator_notify(r->communicator, &r->endpoint->base);
@@ -236,9 +246,9 @@ static int begin(struct pcoll_skew_run *run, double *latency)
                     "them, or less skew",
                     LATEST / 3.15576e16);
     for (uint32_t i = 0; i < run->skew.ranks; i++) {
+        double late = run->starts ? run->starts[i] : run->skew.skew * i;
         run->ranks[i].active = false;
-        sim_wake(run->sim, i, (rest > 0 ? rest : 0) + (int64_t)(run->skew.skew * i),
-                 START);
+        sim_wake(run->sim, i, (rest > 0 ? rest : 0) + (int64_t)late, START);
     }
     return PCOLL_OK;
 }
@@ -265,6 +275,18 @@ int pcoll_skew_iterate(pcoll_skew_run *run, double *latency, pcoll_skew_result *
             (double)(run->last_active - run->ranks[run->initiator].started);
     *result = run->result;
     return PCOLL_OK;
+}
+
+int pcoll_skew_reduce(pcoll_skew_run *run, const double *starts, void *data,
+                      double *latency)
+{
+    pcoll_skew_result result;
+    run->starts = starts;
+    run->data = data;
+    int rc = pcoll_skew_iterate(run, latency, &result);
+    run->starts = NULL;
+    run->data = NULL;
+    return rc;
 }
 
 int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,

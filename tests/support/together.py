@@ -87,7 +87,7 @@ class World:
     def __init__(self, topology, ranks, dim, latency=0.0, seed=0, dtype=np.float64, **how):
         self.topology = Topology.make(topology, ranks)
         self.ranks, self.dim, self.events = ranks, dim, Events()
-        self.latency = latencies(latency, (seed, 99))
+        self.mean_latency, self.latency = latency, latencies(latency, (seed, 99))
         self.like = np.zeros(dim, dtype)
         self.how = how
 
@@ -101,7 +101,7 @@ class World:
 
     def handles(self, size=None, dtype=None):
         like = np.zeros(size or self.dim, dtype or self.like.dtype)
-        return reductions(self.ranks, like, self.events, self.latency)
+        return reductions(self.ranks, like, self.events, self.mean_latency)
 
     def totals(self):
         return [GlobalSum(handle) for handle in self.handles(self.dim + 1, np.float64)]

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same protocol in virtual time, for any number of ranks: behind ``partialcoll sim``."""
+"""The same code in virtual time, for any number of ranks: behind ``partialcoll sim``. Drives
+csrc/simulator; `averaging` and `moshpit` are arithmetic, without messages."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What synchronous processes wait for, in virtual time: a full allreduce, a neighbour exchange.
+"""What synchronous processes wait for, in virtual time: a full allreduce, which the simulator
+plays, and the messages of a neighbor exchange, which has no protocol.
 
 Nobody can wait in virtual time. `then` says what to do when it is complete, and `Wait` insists
 that it is.
@@ -14,9 +15,13 @@ from typing import Any, Callable
 
 import numpy as np
 
+from ..._core.simulator import simulator
 from ...decentralized.exchange import Array
 from ...errors import StateError
 from .events import Events
+
+_ffi, _lib = simulator.ffi, simulator.lib
+_NANOSECONDS = 1e9  # of a unit of virtual time
 
 
 class Later:
@@ -56,23 +61,45 @@ class _Round:
 
 
 class _Meeting:
-    """The rounds of one allreduce, which all its ranks share."""
+    """The rounds of one allreduce, which all its ranks share. Nothing of a full round is over
+    before the last rank has come, so that is when the simulator plays it."""
 
-    def __init__(self, events: Events, latency: Callable[[], float]) -> None:
-        self.events, self.latency = events, latency
-        self.members: list[SimulatedReduction] = []
-        self._arrived: list[SimulatedReduction] = []
+    def __init__(self, ranks: int, like: Array, events: Events, latency: float, seed: int) -> None:
+        self._events = events
+        self._arrived: list[tuple[SimulatedReduction, float]] = []
+        self.members = [SimulatedReduction(self, like) for _ in range(ranks)]
+        skew = _ffi.new("pcoll_skew *")
+        skew.ranks, skew.count, skew.seed = ranks, like.size, seed
+        skew.dtype = _lib.PCOLL_FLOAT64 if like.dtype == np.float64 else _lib.PCOLL_FLOAT32
+        skew.network.L = latency * _NANOSECONDS
+        skew.network.latency = _lib.PCOLL_LATENCY_EXPONENTIAL
+        options = _ffi.new("pcoll_options *")
+        simulator.check(_lib.pcoll_policy_parse(b"full", _ffi.addressof(options, "policy")))
+        options.history, options.domain = 1, _lib.PCOLL_DOMAIN_RANK
+        core = simulator.answer("pcoll_skew_run *", _lib.pcoll_skew_create, skew, options)
+        self._core = _ffi.gc(core, _free)
 
     def arrive(self, member: SimulatedReduction) -> None:
-        self._arrived.append(member)
-        if len(self._arrived) < len(self.members):
-            return
-        self._arrived = []
-        total = sum((m.send_buffer for m in self.members[1:]), self.members[0].send_buffer.copy())
-        hops = (len(self.members) - 1).bit_length()
-        delay = sum(self.latency() for _ in range(hops))
-        for m in self.members:
-            self.events.after(delay, lambda m=m: m.deliver(total))  # type: ignore[misc]
+        self._arrived.append((member, self._events.now))
+        if len(self._arrived) == len(self.members):
+            arrived, self._arrived = self._arrived, []
+            self._play(arrived)
+
+    def _play(self, arrived: list[tuple[SimulatedReduction, float]]) -> None:
+        first, now = arrived[0][1], self._events.now
+        place = {id(member): i for i, member in enumerate(self.members)}
+        starts, took = np.zeros(len(arrived)), np.zeros(len(arrived))
+        for member, time in arrived:
+            starts[place[id(member)]] = (time - first) * _NANOSECONDS
+        data = np.array([member.send_buffer for member in self.members])
+        simulator.call(_lib.pcoll_skew_reduce, self._core, starts, data, took)
+        for member, over, row in zip(self.members, (starts + took) / _NANOSECONDS, data):
+            delay = max(0.0, first + float(over) - now)
+            self._events.after(delay, lambda m=member, row=row: m.deliver(row))  # type: ignore[misc]
+
+
+def _free(core: Any) -> None:
+    _lib.pcoll_skew_free(_ffi.new("pcoll_skew_run **", core))
 
 
 class SimulatedReduction(Later):
@@ -101,12 +128,11 @@ class SimulatedReduction(Later):
 
 
 def reductions(
-    ranks: int, like: Array, events: Events, latency: Callable[[], float]
+    ranks: int, like: Array, events: Events, latency: float, seed: int = 0
 ) -> list[SimulatedReduction]:
-    """The handles of all ranks. A round takes ceil(log2 P) latencies after the last has come."""
-    meeting = _Meeting(events, latency)
-    meeting.members = [SimulatedReduction(meeting, like) for _ in range(ranks)]
-    return meeting.members
+    """The handles of all ranks: the endpoints of csrc/allreduce, over messages that take an
+    exponential latency of this mean."""
+    return _Meeting(ranks, like, events, latency, seed).members
 
 
 class SimulatedNeighbours(Later):

@@ -83,7 +83,8 @@ class World:
 
     def reductions(self, size: int) -> Any:
         """One for each rank, of so many elements."""
-        return reductions(self.topology.n, np.zeros(size), self.events, self.latency)
+        how = (self.events, self.options.latency, self.seed)
+        return reductions(self.topology.n, np.zeros(size), *how)
 
     def codec(self) -> Any:
         """The codec that was asked for, or None."""
