@@ -11,12 +11,14 @@ the few files that call MPI are compiled again for the interposer, where they ca
 simulator takes out of the core what it needs, none of which calls MPI.
 """
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "csrc"))
 import clibs
@@ -24,6 +26,18 @@ import mpi_compiler
 
 PACKAGE = Path("partialcoll")
 SIMULATOR = "partialcoll._simulator"
+# A build with checks is for finding faults.
+STRIPPED = [] if os.environ.get("PARTIALCOLL_CHECKS") else ["-Wl,--strip-debug"]
+
+
+class BuildAnew(build_py):
+    """build_py that leaves nothing of an earlier build: no module that has moved since, no core of
+    another MPI."""
+
+    def run(self):
+        """Before build_ext, which adds to the same folder."""
+        shutil.rmtree(Path(self.build_lib) / PACKAGE, ignore_errors=True)
+        super().run()
 
 
 class BuildAll(build_ext):
@@ -35,13 +49,6 @@ class BuildAll(build_ext):
         self.force = True
         self._objects = {}  # by source
 
-    def run(self):
-        """In a folder where another MPI's core was built before, leave that out."""
-        for pattern in ("_core_*", "_simulator*", "lib/*"):
-            for old in (Path(self.build_lib) / PACKAGE).glob(pattern):
-                old.unlink()
-        super().run()
-
     def build_extension(self, ext):
         """Compile what is not compiled yet, then let the extension link it; after the core's the
         libraries for C users are linked with the same objects."""
@@ -51,10 +58,10 @@ class BuildAll(build_ext):
         objects = [self._objects[source] for source in sources]
         if ext.name == SIMULATOR:
             objects = [self._archive(ext.name, objects)]
-            ext.extra_link_args = ["-Wl,--as-needed"]  # mpicc's libraries are not
+            ext.extra_link_args = [*STRIPPED, "-Wl,--as-needed"]  # mpicc's libraries are not
         else:
             self._build_libraries(ext, sources, objects)
-            ext.extra_link_args = [self._map_argument(ext.name)]
+            ext.extra_link_args = [*STRIPPED, self._map_argument(ext.name)]
         ext.sources, ext.extra_objects = generated, objects
         super().build_extension(ext)
         if ext.name != SIMULATOR:
@@ -98,7 +105,7 @@ class BuildAll(build_ext):
             shared + own,
             str(Path(self.build_lib) / PACKAGE / "lib" / library.file),
             libraries=[*ext.libraries, "dl"],
-            extra_postargs=[*library.link_arguments, self._map_argument(library.name)],
+            extra_postargs=[*STRIPPED, *library.link_arguments, self._map_argument(library.name)],
         )
         mpi_compiler.chosen().check(library.file, self._map(library.name))
 
@@ -124,5 +131,5 @@ class BuildAll(build_ext):
 
 setup(
     cffi_modules=["csrc/ffibuilder.py:ffibuilder", "csrc/ffibuilder.py:simulator"],
-    cmdclass={"build_ext": BuildAll},
+    cmdclass={"build_ext": BuildAll, "build_py": BuildAnew},
 )

@@ -4,6 +4,7 @@
 import importlib.util
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,16 @@ def test_what_does_not_work_is_said(mpi_compiler, tmp_path):
     os.chmod(tmp_path / "mpicc", 0o755)
     with pytest.raises(SystemExit, match="does not work: broken"):
         mpi_compiler.Compiler(str(tmp_path / "mpicc"))
+
+
+def test_nothing_of_an_earlier_build_is_left(tmp_path):
+    """A module that has moved, and the core of another MPI, are not installed again."""
+    package = tmp_path / "partialcoll"
+    package.mkdir()
+    for name in ("moved_since.py", "_core_another.abi3.so"):
+        (package / name).touch()
+    words = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(words, check=True, cwd=ROOT)
+    assert (package / "__init__.py").exists()
+    assert not (package / "moved_since.py").exists()
+    assert not (package / "_core_another.abi3.so").exists()
