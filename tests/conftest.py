@@ -77,7 +77,13 @@ def pytest_collection_modifyitems(config, items):
     if parts is None:
         return
     own = [int(part) for part in parts.split()]
-    left = [i for i in items if i.get_closest_marker("one_mpi") and drawn(i.name) not in own]
+
+    def is_left(item):
+        if item.get_closest_marker("in_turns"):
+            return drawn(item.name) != own[0]
+        return item.get_closest_marker("one_mpi") and drawn(item.name) not in own
+
+    left = [item for item in items if is_left(item)]
     config.hook.pytest_deselected(items=left)
     items[:] = [i for i in items if i not in left]
 

@@ -107,16 +107,19 @@ def jobs(options):
 
 
 def parts(job):
-    """Which quarters of the tests of one MPI are this job's; the other MPI's job has the others,
-    and the next commit takes other ones. Without a launcher Open MPI has one only: many of these
-    tests start jobs, which takes it ten times as long."""
+    """Which quarters of the tests of one MPI are this job's, the first of which has the tests in
+    turns as well; the other MPI's job has other ones, and so has the next commit. Without a
+    launcher Open MPI has one only: many of these tests start jobs, which takes it ten times as
+    long."""
     count = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True)
     turn = int(count.stdout) if count.returncode == 0 else 0
     second = sorted(COMMIT).index(launcher.flavor())
     if job.ranks == ALONE:
-        return [part for part in range(PARTS) if (part == turn % PARTS) == bool(second)]
-    first = turn + second + (job.ranks == FEW_RANKS[-1])
-    return [part for part in range(PARTS) if part % 2 == first % 2]
+        own = [turn] if second else [turn + 1, turn + 2, turn + 3]
+    else:
+        first = turn + second + (job.ranks == FEW_RANKS[-1])
+        own = [first, first + 2]
+    return [part % PARTS for part in own]
 
 
 def run_job(job, arguments, begin):

@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from .._command import in_job
 from ..errors import Error
 
-__all__ = ["command", "environment", "find", "flavor", "in_job", "relaunch"]
+__all__ = ["command", "environment", "find", "flavor", "in_job", "last_words", "relaunch"]
+
+LAST_WORDS = "PARTIALCOLL_LAST_WORDS"  # the file of a job of ours, for its ranks
 
 _VENDOR = """import mpi4py
 mpi4py.rc.initialize = False
@@ -105,4 +109,19 @@ def relaunch(arguments: list[str], ranks: int, hosts: str | None, extra: str | N
     words = command(find(vendor), vendor, ranks, hosts, extra)
     package = Path(__file__).resolve().parent.parent
     words += [sys.executable, "-c", _RANK, str(package.parent), *arguments]
-    return subprocess.call(words, env=environment(vendor))
+    with tempfile.TemporaryDirectory(prefix="partialcoll-") as folder:
+        last = Path(folder) / "last words"
+        kept = {} if hosts else {LAST_WORDS: str(last)}
+        status = subprocess.call(words, env={**environment(vendor), **kept})
+        if last.exists():
+            sys.stderr.write(last.read_text())
+    return status
+
+
+def last_words(text: str) -> None:
+    """Say it before this rank ends its job: a launcher may drop what it has not passed on by then,
+    so in a job of `relaunch` on one host it takes another way."""
+    path = os.environ.get(LAST_WORDS)
+    with open(path, "a") if path else contextlib.nullcontext(sys.stderr) as out:
+        out.write(text)
+        out.flush()

@@ -419,6 +419,7 @@ RANDOM = """
 """
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     "grid, keys", [("(4,)", "static"), ("(2, 2)", "static"), ("(2, 3)", "dynamic")]

@@ -72,7 +72,7 @@ def assert_taken(taken, reasons):
     assert taken >= 0.9 * eligible > 0, (taken, reasons)
 
 
-@pytest.mark.one_mpi
+@pytest.mark.in_turns
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["kinds", "odd"])
 def test_full_is_what_mpi_does(build, run, name, ranks):
@@ -87,7 +87,7 @@ def test_full_is_what_mpi_does(build, run, name, ranks):
     assert reasons["operation that does not commute"] == {"kinds": 3, "odd": 2}[name] * ranks
 
 
-@pytest.mark.one_mpi
+@pytest.mark.in_turns
 @pytest.mark.parametrize("algorithm", ["recdbl", "rabenseifner", "ring"])
 def test_full_by_each_algorithm(build, run, algorithm):
     """The same for an algorithm that the environment asks for. Elements of 24 bytes, which

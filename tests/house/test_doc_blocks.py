@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+pytestmark = [pytest.mark.one_domain, pytest.mark.in_turns]
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = 4

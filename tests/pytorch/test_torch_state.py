@@ -799,6 +799,7 @@ def training(run):
     return start
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("kind", ("allreduce", "full"))
 def test_resume_is_bitwise(training, kind):
     """10 steps; 5, a checkpoint, a new process, 5: the same bits."""
@@ -809,6 +810,7 @@ def test_resume_is_bitwise(training, kind):
     assert len({line.split()[3] for line in rest}) == 1
 
 
+@pytest.mark.in_turns
 def test_resume_is_bitwise_under_recorded_arrivals(training, tmp_path):
     """Two processes one after the other, recorded; again with other delays: the same bits, the
     pending deposit included."""

@@ -31,7 +31,7 @@ from partialcoll.tools.cli import main
 from partialcoll.tools.cli.train import TASKS
 from partialcoll.topology import Topology
 
-pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+pytestmark = [pytest.mark.one_domain, pytest.mark.in_turns]
 
 FIELDS = [
     "strategy", "topology", "steps_per_s", "speedup_vs_allreduce", "limit", "final_loss",

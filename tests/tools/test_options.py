@@ -8,6 +8,8 @@ from partialcoll.tools.cli import bench, main, sim
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 TEXTS = ("--json", "--hosts", "--output", "--mpiexec-args")  # that may be any
+# Seconds and the like, of which a process cannot sleep or run as many as a float can hold.
+TIMES = ("--skew-ms", "--seconds", "--delay-ms", "--compute-ms", "--slow")
 OPTIONS = [
     (group, name, option.opts[0])
     for group, module in (("bench", bench), ("sim", sim))
@@ -22,9 +24,21 @@ def test_nonsense(group, name, option, capsys, monkeypatch):
     """Refused with the option's name, before anything runs."""
     monkeypatch.setattr("partialcoll.tools.launcher.relaunch", None)
     monkeypatch.setattr("partialcoll.tools.launcher.in_job", lambda: False)
-    for word in ("☃", "-1e400", "nan", "", ","):
+    words = ("☃", "-1e400", "nan", "", ",", *(["1e20"] if option in TIMES else []))
+    for word in words:
         with pytest.raises(SystemExit) as refused:
             main([group, name, option, word])
         usage, sentence = capsys.readouterr().err.splitlines()
         assert refused.value.code == 2 and usage.startswith(f"usage: partialcoll {group} {name}")
         assert f"{option}: " in sentence and "expected" in sentence, sentence
+
+
+@pytest.mark.parametrize("option", ("--json", "--output", "--plot"))
+@pytest.mark.parametrize("word", ("", "/dev/null/x.json", ".", "/dev"))
+def test_outputs_that_cannot_be_written(option, word, capsys, monkeypatch):
+    """Before a job is started: its ranks would wait for the one that writes."""
+    monkeypatch.setattr("partialcoll.tools.launcher.relaunch", None)
+    monkeypatch.setattr("partialcoll.tools.launcher.in_job", lambda: False)
+    with pytest.raises(SystemExit) as refused:
+        main(["bench", "tune" if option == "--output" else "skew", option, word])
+    assert refused.value.code == 2 and f"{option}: expected" in capsys.readouterr().err

@@ -173,7 +173,8 @@ def test_latencies():
         (["--pairing", "tinder"], "expected random or bipartite or hops or available"),
         (["--ranks", "0"], "whole number above 0"),
         (["--seeds", "0"], "whole number above 0"),
-        (["--slow", "fast"], "at least 0"),
+        (["--slow", "fast"], "0.001 to 1000000"),
+        (["--slow", "0"], "0.001 to 1000000"),
     ),
 )
 def test_refused_by_the_parser(words, complaint, capsys):

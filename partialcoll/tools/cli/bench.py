@@ -82,6 +82,7 @@ _add(
     options.iters(9, "batches of each"),
     click.option(
         "--output",
+        type=values.TABLE,
         metavar="F",
         help="the table; - for standard output  [default: the file that auto reads, "
         "$PARTIALCOLL_TUNE or partialcoll/tune.txt in your configuration]",
@@ -93,7 +94,7 @@ _add(
     "CPU used while nothing happens, and while somebody waits",
     "CPU time of each process over wall time, with a handle that nobody uses, and with all ranks "
     "but the last waiting for it.",
-    option("--seconds", values.NOT_NEGATIVE, 5.0, "of each state"),
+    option("--seconds", values.DAY, 5.0, "of each state"),
     options.domain(),
 )
 

@@ -99,7 +99,7 @@ def arrivals(iterations: int) -> Any:
     """What the measured and the simulated skew have in common."""
     return together(
         option("--count", values.POSITIVE_INT, 1024, "float32 elements"),
-        option("--skew-ms", values.NOT_NEGATIVE, 1.0, "between two ranks"),
+        option("--skew-ms", values.HOUR, 1.0, "between two ranks"),
         iters(iterations, "iterations measured"),
         collectives(*COLLECTIVES),
         option(

@@ -135,7 +135,7 @@ _add(
     ),
     option(
         "--slow",
-        values.NOT_NEGATIVE,
+        values.SLOWNESS,
         1.0,
         "rank 0 takes K times as long for a step",
         metavar="K",

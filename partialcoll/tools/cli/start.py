@@ -5,7 +5,6 @@ is started if there is none; a simulation runs here."""
 from __future__ import annotations
 
 import importlib
-import sys
 import traceback
 from types import SimpleNamespace
 from typing import Any, Callable
@@ -52,10 +51,10 @@ def take_part(action: Callable[[SimpleNamespace], None], options: SimpleNamespac
     try:
         action(options)
     except Exception as error:
-        if not isinstance(error, (Error, ImportError, MemoryError, OSError, ValueError)):
-            traceback.print_exc()
+        expected = isinstance(error, (Error, ImportError, MemoryError, OSError, ValueError))
+        before = "" if expected else traceback.format_exc()
         what = str(error) or type(error).__name__
-        print(f"partialcoll: rank {MPI.COMM_WORLD.rank}: {what}", file=sys.stderr, flush=True)
+        launcher.last_words(f"{before}partialcoll: rank {MPI.COMM_WORLD.rank}: {what}\n")
         MPI.COMM_WORLD.Abort(1)
 
 

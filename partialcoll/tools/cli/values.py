@@ -72,8 +72,10 @@ class Output(click.ParamType):
 
     name = "file"
 
-    def __init__(self, endings: Sequence[str] = (), dash: bool = False) -> None:
-        self._endings, self._dash = endings, dash
+    def __init__(
+        self, endings: Sequence[str] = (), dash: bool = False, folders: bool = False
+    ) -> None:
+        self._endings, self._dash, self._folders = endings, dash, folders
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if self._dash and value == "-":
@@ -85,8 +87,11 @@ class Output(click.ParamType):
             self.fail(f"expected {what}, got {value}", param, ctx)
         if self._endings and importlib.util.find_spec("matplotlib") is None:
             self.fail("pictures need matplotlib: pip install 'partialcoll[plot]'", param, ctx)
-        writable = path if path.exists() else path.parent
-        if path.is_dir() or not writable.exists() or not os.access(writable, os.W_OK):
+        writable = path if path.exists() else path.absolute().parent
+        while self._folders and not writable.exists():  # which are made
+            writable = writable.parent
+        fits = not path.is_dir() if writable == path else writable.is_dir()
+        if not fits or not os.access(writable, os.W_OK):
             self.fail(f"expected a file that can be written, got {value}", param, ctx)
         return value
 
@@ -97,11 +102,14 @@ NOT_NEGATIVE = Checked(click.FloatRange(0), "a number of at least 0, got {}")
 POSITIVE = Checked(click.FloatRange(0, min_open=True), "a number above 0, got {}")
 SEED = Checked(click.IntRange(0, 2**64 - 1), "a whole number of 0 to 2^64-1, got {}")
 HOUR = Checked(click.FloatRange(0, 3.6e6), "0 to 3600000 milliseconds, got {}")
+DAY = Checked(click.FloatRange(0, 86400), "0 to 86400 seconds, got {}")
+SLOWNESS = Checked(click.FloatRange(1e-3, 1e6), "0.001 to 1000000, got {}")
 POSITIVE_INTS = Several(POSITIVE_INT)
 RATES = Several(Checked(click.FloatRange(0, min_open=True), "numbers above 0, got {}"))
 CHANCES = Several(Checked(click.FloatRange(0, 1, max_open=True), "numbers of 0 to below 1, got {}"))
 BIT_WIDTHS = Several(Checked(click.IntRange(2, 16), "bits of 2 to 16, got {}"))
 JSON = Output(dash=True)
+TABLE = Output(dash=True, folders=True)
 PICTURE = Output((".png", ".pdf", ".svg"))
 
 
