@@ -21,6 +21,7 @@ from partialcoll.tools import launcher
 
 TEST_LIMIT_S = 180.0
 JOB_LIMIT_S = 120
+STARTERS = {"run", "job"}  # fixtures of tests that start jobs of their own
 
 PREAMBLE = """
 import os, sys, time, warnings
@@ -72,7 +73,8 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Where a commit is tested: of what needs one MPI only the quarters that run.py says."""
+    """Where a commit is tested: of what needs one MPI only, and of what starts jobs of its own, the
+    quarters that run.py says."""
     parts = os.environ.get("PARTIALCOLL_TEST_PARTS")
     if parts is None:
         return
@@ -81,7 +83,8 @@ def pytest_collection_modifyitems(config, items):
     def is_left(item):
         if item.get_closest_marker("in_turns"):
             return drawn(item.name) != own[0]
-        return item.get_closest_marker("one_mpi") and drawn(item.name) not in own
+        starts_jobs = not STARTERS.isdisjoint(item.fixturenames)
+        return (starts_jobs or item.get_closest_marker("one_mpi")) and drawn(item.name) not in own
 
     left = [item for item in items if is_left(item)]
     config.hook.pytest_deselected(items=left)
