@@ -39,36 +39,29 @@ static int64_t time_of(struct line *l)
     return (int64_t)(number(l) * (double)MICROSECOND);
 }
 
-/* The place of the next word among these. */
-static int one_of(struct line *l, const char *const *names, int count)
+/* The place of a word among these. */
+static int one_of(struct line *l, const char *text, const char *const *names, int count)
 {
-    const char *text = word(l);
     for (int i = 0; text && i < count; i++)
         if (!strcmp(text, names[i]))
             return i;
     refuse(l, "another word");
 }
 
-#define ONE_OF(l, ...)                                                                 \
-    one_of(l, (const char *const[]){__VA_ARGS__},                                      \
+#define ONE_OF(l, text, ...)                                                           \
+    one_of(l, text, (const char *const[]){__VA_ARGS__},                                \
            (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)))
 
 /* deposit 3 at 5 */
 static void read_action(struct line *l, struct program *p, const char *verb)
 {
-    static const char *const verbs[] = {"deposit", "join", "leave", "free"};
     if (p->count == SCENARIO_ACTIONS)
         refuse(l, "fewer actions");
     struct action *a = &p->action[p->count++];
-    a->kind = ACT_FREE + 1;
-    for (int i = ACT_DEPOSIT; i <= ACT_FREE; i++)
-        if (!strcmp(verb, verbs[i]))
-            a->kind = (enum action_kind)i;
-    if (a->kind > ACT_FREE)
-        refuse(l, "deposit, join, leave or free");
+    a->kind = (enum action_kind)ONE_OF(l, verb, "deposit", "join", "leave", "free");
     if (a->kind == ACT_DEPOSIT)
         a->value = number(l);
-    ONE_OF(l, "at");
+    ONE_OF(l, word(l), "at");
     a->at = time_of(l);
 }
 
@@ -109,14 +102,14 @@ static void read_setting(struct line *l, struct scenario *s, const char *name)
     } else if (!strcmp(name, "policy"))
         EXPECT_OK(pcoll_policy_parse(strtok_r(NULL, "", &l->rest), &o->policy));
     else if (!strcmp(name, "late"))
-        o->late = ONE_OF(l, "carry", "latest", "drop");
+        o->late = ONE_OF(l, word(l), "carry", "latest", "drop");
     else if (!strcmp(name, "deliver"))
-        o->deliver = ONE_OF(l, "one", "all");
+        o->deliver = ONE_OF(l, word(l), "one", "all");
     else if (!strcmp(name, "history"))
         o->history = (uint32_t)number(l);
     else if (!strcmp(name, "algorithm"))
-        o->algorithm =
-            PCOLL_ALGORITHM_RECDBL + ONE_OF(l, "recdbl", "rabenseifner", "ring");
+        o->algorithm = PCOLL_ALGORITHM_RECDBL +
+                       ONE_OF(l, word(l), "recdbl", "rabenseifner", "ring");
     else if (!strcmp(name, "elements"))
         s->elements = (uint64_t)number(l);
     else if (!strcmp(name, "latency"))
