@@ -118,9 +118,9 @@ class GlobalSum:
         """`summing`, waited for here. Collective."""
         return drive(self.summing(vector))
 
-    def average(self, vectors: Iterable[Array]) -> None:
+    def average(self, vectors: Iterable[Array], *, wide: bool | None = None) -> None:
         """`averaging`, waited for here. Collective."""
-        drive(self.averaging(vectors))
+        drive(self.averaging(vectors, wide=wide))
 
     def distance(self, vector: Array) -> float:
         """`measuring`, waited for here. Collective."""

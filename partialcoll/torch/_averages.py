@@ -23,7 +23,7 @@ def average(total: GlobalSum, tensors: Sequence[torch.Tensor]) -> None:
     total.average([flat.numpy() for flat in flats if flat.dtype != torch.bfloat16])
     for parts in total.pieces(flat for flat in flats if flat.dtype == torch.bfloat16):
         wide = [part.double() for part in parts]  # numpy has no such dtype
-        total.average([one.numpy() for one in wide])
+        total.average([one.numpy() for one in wide], wide=False)  # of few digits
         for part, one in zip(parts, wide):
             part.copy_(one)
 
