@@ -22,6 +22,7 @@ EXPERIMENTS = {
     "adapter": "core.adapter",
     "backend": "peers.backend",
     "busy_neighbors": "core.busy_neighbors",
+    "compare": "core.compare",
     "conserved": "paper.conserved",
     "ddp_hook": "peers.ddp_hook",
     "exposed": "paper.exposed",

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One benchmark of two installations by turns: what became slower between two versions?
+
+Runs before, after, before, and so again; both commands must write rows with --json. A row is slow
+when the median of its ratios after/before exceeds one by more than --limit beyond what before
+differs from before: noise is measured, not guessed.
+
+    python bench/run.py compare --before "OLD/bin/partialcoll bench" \\
+        --after "NEW/bin/partialcoll bench" [--rounds 5] [--json F] balanced -n 2
+"""
+
+from __future__ import annotations
+
+import json as text
+import shlex
+import statistics
+import subprocess
+from typing import Any
+
+import click
+from lib.job import json_output
+
+from partialcoll.tools import report
+from partialcoll.tools.cli import options, values
+
+MEASURES = ("latency_us_p50", "latency_us_avg", "latency_us", "latency_ms_avg", "step_ms", "us")
+COLUMNS = ("row", "before", "after", "again", "ratio", "spread", "slow")
+Row = tuple[str, float]
+
+
+def measured(command: str, words: tuple[str, ...]) -> list[Row]:
+    """What each row is called, and its time."""
+    argv = [*shlex.split(command), *words, "--json", "-"]
+    out = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    rows = text.loads(out.stdout)["rows"]
+    found = []
+    for row in rows:
+        measure = next((name for name in MEASURES if name in row), None)
+        if measure is None:
+            raise click.UsageError(f"no time among the columns {', '.join(row)}")
+        name = " ".join(str(value) for value in row.values() if isinstance(value, (str, int)))
+        found.append((name, float(row[measure])))
+    return found
+
+
+def compared(before: str, after: str, words: tuple[str, ...], rounds: int) -> list[dict[str, Any]]:
+    """A row for each of theirs, in order."""
+    runs = [[measured(command, words) for command in (before, after, before)] for _ in range(rounds)]
+    rows = []
+    for lines in zip(*(run for turn in runs for run in turn)):
+        if len({name for name, _ in lines[::3]}) > 1:
+            raise click.UsageError(f"rows differ between runs: {lines[0][0]}, {lines[3][0]}")
+        first, new, again = ([time for _, time in lines[k::3]] for k in range(3))
+        ratio = statistics.median(2 * b / (a + c) for a, b, c in zip(first, new, again))
+        spread = statistics.median(abs(a - c) * 2 / (a + c) for a, c in zip(first, again))
+        rows.append(
+            {
+                "row": lines[0][0],
+                "before": statistics.median(first),
+                "after": statistics.median(new),
+                "again": statistics.median(again),
+                "ratio": ratio,
+                "spread": spread,
+            }
+        )
+    return rows
+
+
+@click.command(
+    "compare",
+    help=__doc__,
+    short_help="a benchmark of two installations by turns",
+    context_settings={"ignore_unknown_options": True},
+)
+@options.option("--before", str, None, "what the words are put behind: the old command")
+@options.option("--after", str, None, "the new one")
+@options.option("--rounds", values.POSITIVE_INT, 5, "of before, after, before")
+@options.option("--limit", values.POSITIVE, 0.03, "so much slower is slow, a fraction")
+@json_output
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def command(
+    before: str | None,
+    after: str | None,
+    rounds: int,
+    limit: float,
+    json: str | None,
+    words: tuple[str, ...],
+) -> None:
+    if before is None or after is None:
+        raise click.UsageError("--before and --after: a command each")
+    rows = compared(before, after, words, rounds)
+    for row in rows:
+        row["slow"] = int(row["ratio"] > 1 + limit + row["spread"])
+    document = report.document(f"bench compare {' '.join(words)}", 0, rows)
+    report.write(json, document, rows, COLUMNS)
