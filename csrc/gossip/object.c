@@ -47,7 +47,7 @@ int pcoll_gossip_read(pcoll_gossip *g, uint32_t peer, const void *key, void *out
     if (rc != PCOLL_OK)
         return rc;
     rc = register_read(g->memory, peer, key, out, version);
-    g->memory->stats.reads += rc == PCOLL_OK;
+    g->memory->stats.reads += rc == PCOLL_OK && peer != g->memory->window->rank;
     return gossip_leave(g, rc);
 }
 

@@ -115,8 +115,8 @@ static int read_version(struct gossip_memory *m, uint32_t peer, const void *key,
     return PCOLL_OK;
 }
 
-/* How far a model that was read whole is from the key: what this rank's own steps
-   follow from, since others are as far from it. */
+/* How far another's model that was read whole is from the key: what this rank's own
+   steps follow from, since others are as far from it. */
 static void observe_model(struct gossip_memory *m, const void *key, const void *model)
 {
     const struct layout *l = &m->layout;
@@ -141,7 +141,7 @@ int register_read(struct gossip_memory *m, uint32_t peer, const void *key, void 
         uint64_t now;
         rc = read_version(m, peer, key, out, *version, &now);
         bool whole = rc == PCOLL_OK && now - *version <= 1;
-        if (whole && key && m->layout.bits)
+        if (whole && key && m->layout.bits && peer != m->window->rank)
             observe_model(m, key, out);
         if (rc != PCOLL_OK || whole)
             return rc;

@@ -36,9 +36,9 @@ def _has_memory(given: Any) -> bool:
 class GossipStats:
     """What a `GossipBuffer` has done on this rank since it was made.
 
-    ``publishes``, ``reads``, ``averages``: operations. ``skipped``: averages that were not made,
-    because the peer had not collected. ``collected``: deltas taken from others. ``retries``,
-    ``torn``: chunks read again because their owner had published meanwhile, and given up.
+    ``publishes``, ``reads`` (of others), ``averages``: operations. ``skipped``: averages that were
+    not made, because the peer had not collected. ``collected``: deltas taken from others.
+    ``retries``, ``torn``: chunks read again because their owner had published meanwhile, given up.
     ``pushed``, ``drained``: messages; ``queue_full``: not sent for want of room.
     ``decode_failures``: messages thrown away because they did not decode with the key.
     ``fallbacks``: blocks that were read again with more bits. ``bytes_read``,
@@ -194,6 +194,9 @@ class GossipBuffer(CoreObject):
             )
         return peer
 
+    def _peer_or_own(self, peer: int) -> int:
+        return self._rank if peer == self._rank else self._peer(peer)
+
     def _is_like_the_model(self, given: Any, writable: bool) -> bool:
         """A numpy array of floats as C knows them, as it nearly always is."""
         return (
@@ -254,7 +257,7 @@ class GossipBuffer(CoreObject):
         Parameters
         ----------
         peer : int
-            A neighbor.
+            A neighbor, or this rank: with a codec, what the others make of its own model.
         key : array
             With a codec: this rank's own model. The nearer it is, the fewer bits are read.
         out : array
@@ -267,7 +270,7 @@ class GossipBuffer(CoreObject):
         version = ffi.new("uint64_t *")
         code = self._function("read")(
             self._core(),
-            self._peer(peer),
+            self._peer_or_own(peer),
             self._memory("key", key),
             self._memory("out", out, writable=True),
             version,
@@ -355,9 +358,8 @@ class GossipBuffer(CoreObject):
             raise ValueError("out: expected other memory than key's")
         out = self._place(out)
         source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
-        rank = self._rank if peer == self._rank else self._peer(peer)
         memory = self._memory("key", key), self._memory("out", out, writable=True)
-        self._call("peek", rank, *memory, source, found)
+        self._call("peek", self._peer_or_own(peer), *memory, source, found)
         return (out, int(source[0])) if found[0] else None
 
     # What it is

@@ -131,11 +131,11 @@ class Swarm(Threaded):
         self._spare = [np.zeros_like(self._x), np.zeros_like(self._x)]  # for more of these
         # The communication thread's:
         self._own = self._x.copy()  # the model at the last activation, with changes since
-        self._base = self._x.copy()  # X^: what the registers of this rank say
+        self._base = self._x.copy()  # X^: what this rank has written to its registers
         self._moved = np.zeros_like(self._x)
         self._sent = np.zeros_like(self._x)
         self._peer_model = np.zeros_like(self._x)
-        exchange.publish(self._own)
+        self._version = exchange.publish(self._own)
 
     # The training thread
 
@@ -235,12 +235,18 @@ class Swarm(Threaded):
     # Variant "registers": lines 8 to 14 of Algorithm 1
 
     def _current(self) -> Array:
-        """X_i: the newest that others have written to this rank's current register, else X^_i."""
-        messages = self._exchange.drain(key=self._base)
+        """Line 8, Q(X_i): the newest that others have written to this rank's current register, else
+        Q(X^_i). They have encoded it for the key that they could read, Q(X^_i), which with a codec
+        is not X^_i: so this is what this rank reads of itself, too."""
+        key, version = self._exchange.read(self._exchange.rank, key=self._base, out=self._sent)
+        messages = self._exchange.drain(key=key)
         self._counts.received += len(messages)
-        return messages[-1][1] if messages else self._base
+        if messages:
+            return messages[-1][1]
+        return key if version == self._version else self._base  # others may not see the newest yet
 
     def _registers(self, peer: int) -> bool:
+        """Lines 9 to 14."""
         outdated, _ = self._exchange.read(peer, key=self._base, out=self._peer_model)
         current = self._current()
         written = self._exchange.peek(peer, key=outdated)
@@ -256,7 +262,7 @@ class Swarm(Threaded):
     def _write_both(self) -> None:
         """Line 13: both registers say what the model is now; the current one by being empty."""
         np.copyto(self._base, self._own)
-        self._exchange.publish(self._own)
+        self._version = self._exchange.publish(self._own)
 
     def _wait_for_activation(self) -> bool:
         """What others write here is looked at by the next interaction."""

@@ -325,6 +325,33 @@ def test_bits_save_bytes(comm):
     assert read[pc.Lattice(8)] < 0.4 * read[None], read
 
 
+def test_what_others_make_of_the_own_model(comm):
+    """Reading of oneself is what others read, and is no distance to learn from."""
+    several(comm)
+    model = np.random.default_rng(0).normal(size=COUNT).astype(np.float32)  # the same on all
+    with pc.GossipBuffer(comm, like=model, topology="complete", codec=pc.Lattice(8)) as g:
+        own = model + np.float32(comm.rank)
+        peer = (comm.rank + 1) % comm.size
+        g.publish(own)
+        comm.Barrier()
+        g.read(peer, key=own)  # now steps follow from the distances
+        comm.Barrier()
+        g.publish(own)
+        comm.Barrier()
+        seen, version = g.read(comm.rank, key=own)
+        assert version == 2 and g.stats.reads == 1
+        error = np.abs(seen - own).max()
+        assert 0 < error < 2 * comm.size / 255
+        there = comm.sendrecv(seen, dest=(comm.rank - 1) % comm.size, source=peer)
+        np.testing.assert_array_equal(g.read(peer, key=own)[0], there)
+        for _ in range(100):
+            g.read(comm.rank, key=own)
+        g.publish(own)
+        again = np.abs(g.read(comm.rank, key=own)[0] - own).max()
+        assert again > error / 2  # not finer steps
+        comm.Barrier()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16], ids=str)
 def test_who_only_reads_saves_bytes_as_well(comm, dtype):
     """As SwarmSGD does, which pushes: its first read finds out how far the others are."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from together import Fixed, Uniform, World
 
-from partialcoll import Error, StateError, pairing
+from partialcoll import Error, Lattice, StateError, pairing
 from partialcoll.decentralized import (
     ADPSGD,
     DPSGD,
@@ -614,6 +614,35 @@ def test_swarm_registers():
         current[i] = outdated[i] = mean + h
         current[j] = mean
         np.testing.assert_allclose(processes[i].model, outdated[i], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("latency, decoded", ((0.0, 1.0), (0.05, 0.97)))
+def test_swarm_registers_in_few_bits(latency, decoded):
+    """Line 8: what others have written is decoded with Q(X^_i), which they could read, and not with
+    X^_i. So all of it decodes but for races, and 8 bits end where whole models do."""
+    ranks, dim = 6, 3000  # three blocks of the codec, each of which has to decode
+    task = Quadratic(ranks, dim, 0.0, np.random.default_rng(1))
+    losses = []
+    for codec in (None, Lattice(bits=8)):
+        world = World("complete", ranks, dim, latency, dtype=np.float32, codec=codec)
+        first = (task.first + 4).astype(np.float32)  # far from where they go
+        processes = make_all(swarm_registers, world, first, learning_rate=0.3)
+        excess = lambda: np.mean([task.loss(p.model) - task.least for p in processes])  # noqa: B023, E731
+        before = excess()
+        random = np.random.default_rng(0)
+        for _ in range(60 * ranks):
+            rank = int(random.integers(ranks))
+            p = processes[rank]
+            p.step(task.gradient(rank, p.model, random).astype(np.float32))
+            world.events.run(world.events.now + 1 / ranks)
+            while p.communicate():
+                pass
+        losses.append(excess() / before)
+        counts = [p.exchange_stats for p in processes]
+        drained, lost = sum(c.drained for c in counts), sum(c.decode_failures for c in counts)
+        assert drained > 100 and drained >= decoded * (drained + lost), (drained, lost)
+    whole, few_bits = losses
+    assert few_bits == pytest.approx(whole, rel=0.1) and whole < 0.5, losses
 
 
 def test_no_update_waits_for_communication():

@@ -234,6 +234,26 @@ def test_nothing_is_lost(comm, name, apply):
     total.Free()
 
 
+def test_swarm_registers_in_few_bits(comm):
+    """One rank after the other, as Algorithm 1 has it: what it writes decodes at its peer."""
+    if comm.size == 1:
+        pytest.skip("nobody to write to")
+    x = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
+    peer = Fixed((comm.rank + 1) % comm.size)
+    with GossipBuffer(comm, like=x, topology="complete", codec=Lattice(bits=8)) as exchange:
+        p = Swarm(x, exchange, peer, local_steps=1, variant="registers")
+        for step in range(10):
+            for rank in range(comm.size):
+                comm.Barrier()
+                if rank == comm.rank:
+                    p.apply(updates(comm, step, 5000, np.float32)[rank] * np.float32(0.01))
+                    assert p.communicate()
+        comm.Barrier()
+        assert p.stats.communications == 10
+        assert p.stats.received >= 9 and p.exchange_stats.decode_failures == 0
+        p.Free()
+
+
 @pytest.mark.parametrize("collective", ("average_models", "averaged_model"))
 @pytest.mark.parametrize("name", ("adpsgd", "a2cid2", "sgp"))
 def test_who_waits_for_an_average_answers(comm, name, collective):
