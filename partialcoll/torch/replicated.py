@@ -85,6 +85,7 @@ class Replicated:
         self._flats: dict[tuple[int, int], torch.Tensor] = {}  # of the slots, by buffer and address
         self._own = PendingDeposits(self.layout, self.plain, not strategy.synchronous)
         options = {"late": "carry", **room_for_joins(strategy.options(), comm.size)}
+        fingerprints.remember(options.get("history", 1))
         like = [*self.layout.new(), fingerprints.outline()]
         self.resync: Resync | None = None  # where rounds may be lost
         self.handle: AllreduceHandle | Partitioned
@@ -177,12 +178,14 @@ class Replicated:
         elif rnd.lost:  # nobody can say how many were in those; one may be pending
             left = min(left, 1)
         else:
-            left -= sum(int(result.buffers[-1][self._comm.rank, 0]) for result in rnd.results)
+            left -= sum(self._fingerprints.arrived(r.buffers[-1]) for r in rnd.results)
         self._arrived(left)
 
     def _arrived(self, left: int) -> None:
         self.metrics.included += self._own.outstanding - left
         self._own.outstanding = left
+        if not left:
+            self._fingerprints.all_arrived()
 
     def sums(self, result: Result) -> list[Array]:
         """The round's sums, in the library's memory. MismatchError if the ranks differ."""
@@ -296,6 +299,7 @@ class Replicated:
         last = self.handle.join(on_round=deliver)
         self._joining = self._behind = False
         self._arrived(left=0)
+        self._fingerprints.joined()
         if self.resync is not None:
             version = self._first + last.index + 1
             self.metrics.resyncs += self.version < version
