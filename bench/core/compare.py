@@ -45,7 +45,9 @@ def measured(command: str, words: tuple[str, ...]) -> list[Row]:
 
 def compared(before: str, after: str, words: tuple[str, ...], rounds: int) -> list[dict[str, Any]]:
     """A row for each of theirs, in order."""
-    runs = [[measured(command, words) for command in (before, after, before)] for _ in range(rounds)]
+    runs = [
+        [measured(command, words) for command in (before, after, before)] for _ in range(rounds)
+    ]
     rows = []
     for lines in zip(*(run for turn in runs for run in turn)):
         if len({name for name, _ in lines[::3]}) > 1:

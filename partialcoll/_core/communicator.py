@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 from mpi4py import MPI
 
-from . import launch, settings
+from . import attendance, launch, settings
 from .ffi import ffi, lib
 
 PROGRESS: dict[str, int] = {
@@ -24,19 +24,24 @@ PROGRESS: dict[str, int] = {
 # these), and where the program says so. MPI's own way to hear of the end, an attribute of COMM_SELF
 # that it deletes in MPI_Finalize, is too late: MPICH stops locking before it deletes them. mpi4py
 # has no other, so its `MPI.Finalize` is replaced, by a function that calls it.
-atexit.register(lib.pcoll_quiet)
+def _end_threads() -> None:
+    attendance.end()
+    lib.pcoll_quiet()
 
 
-def _after_the_agent(finalize: Callable[[], None]) -> Callable[[], None]:
+atexit.register(_end_threads)
+
+
+def _after_the_threads(finalize: Callable[[], None]) -> Callable[[], None]:
     @functools.wraps(finalize)
     def Finalize() -> None:
-        lib.pcoll_quiet()
+        _end_threads()
         finalize()
 
     return Finalize
 
 
-vars(MPI)["Finalize"] = _after_the_agent(MPI.Finalize)
+vars(MPI)["Finalize"] = _after_the_threads(MPI.Finalize)
 
 
 def address(comm: Any) -> Any:

@@ -11,7 +11,8 @@ from typing import Any, Callable, NoReturn, TypeVar
 from mpi4py import MPI
 
 from ..errors import StateError
-from . import checks, communicator, settings, waiting
+from . import checks, communicator, waiting
+from .attendance import Members, attending
 from .ffi import core
 
 Record = TypeVar("Record")
@@ -34,6 +35,7 @@ class CollectiveObject:
     def _enter(self, comm: MPI.Intracomm) -> Any:
         """Check who starts this process and what on; the address of the communicator."""
         address = communicator.enter(comm)
+        self._members = Members.of(comm)
         self._rank, self._size = comm.rank, comm.size
         self._process = os.getpid()
         return address
@@ -70,17 +72,15 @@ class CollectiveObject:
         if self._is_freed():
             return
         self._begin_to_free()
-        if not waiting.wait(self._try_to_free, timeout, self._report_stall, self._while_waiting):
+        with attending(self._name_of("Free"), self._members):
+            freed = waiting.wait(self._try_to_free, timeout, None, self._while_waiting)
+        if not freed:
             raise TimeoutError(f"not all ranks have freed the {self._noun} within {timeout} s")
         self._after_free()
 
-    def _report_stall(self, waited: float) -> None:
-        settings.logger.warning(
-            "waiting for %.1f s in %s.Free: not all %d ranks have called it",
-            waited,
-            type(self).__name__,
-            self._size,
-        )
+    def _name_of(self, method: str) -> str:
+        """What those who wait in it are told of."""
+        return f"{type(self).__name__}.{method}"
 
     def _refuse_if_freed(self) -> None:
         if self._is_freed():
@@ -117,6 +117,7 @@ class CoreObject(CollectiveObject):
 
     _library = core
     _kind: str
+    _maker: str  # what users call that makes it
     _free_begin: Any = None
     _free: Any
 
@@ -134,12 +135,13 @@ class CoreObject(CollectiveObject):
         """Make it. Collective: if this rank's arguments are wrong, which `arguments` finds out, the
         others get what `refused` gives, else they would wait."""
         address = self._enter(comm)
-        try:
-            given = arguments()
-        except Exception:
-            create(address, *refused(), self._pointer)
-            raise
-        core.check(create(address, *given, self._pointer))
+        with attending(self._maker, self._members):
+            try:
+                given = arguments()
+            except Exception:
+                create(address, *refused(), self._pointer)
+                raise
+            core.check(create(address, *given, self._pointer))
 
     def _core(self) -> Any:
         """What the core's functions take; StateError when it has been freed."""

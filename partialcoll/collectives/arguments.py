@@ -96,7 +96,7 @@ class Arguments:
         self.options.owned_send = self.send is None
         self.options.history = history
         self.options.seed = int(seed) % 2**64
-        self.options.name = _hash(name)
+        self.options.name, self.name = _hash(name), name
 
     def _take_buffers(self, sendbuf: Any, recvbuf: Any, like: Any) -> None:
         in_place = sendbuf is MPI.IN_PLACE

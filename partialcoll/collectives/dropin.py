@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
+from .._core.attendance import attending
 from .._core.buffers import as_buffers, check_match
 from .._core.ffi import ffi
 from ..policy import Policy, as_policy
@@ -142,7 +143,8 @@ def _signature(
 def _make(
     comm: Any, cache: _Cache, site: str, send: Any, recv: Any, op: Any, quorum: Any, options: Any
 ) -> AllreduceHandle:
-    handle = Allreduce_init(comm, send, recv, op=op, quorum=quorum, **options, name=site)
+    with attending("Allreduce", comm):
+        handle = Allreduce_init(comm, send, recv, op=op, quorum=quorum, **options, name=site)
     buffers = as_buffers("recvbuf", recv, writable=True)
     signature = _signature(site, buffers, op, quorum, send is MPI.IN_PLACE, options)
     cache.handles[signature] = handle

@@ -121,7 +121,7 @@ class GossipBuffer(CoreObject):
         The topology is disconnected or has another number of ranks.
     """
 
-    _noun, _kind = "gossip buffer", "gossip"
+    _noun, _kind, _maker = "gossip buffer", "gossip", "GossipBuffer"
     _free = lib.pcoll_gossip_free
 
     def __init__(

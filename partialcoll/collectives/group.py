@@ -119,7 +119,7 @@ class GroupAllreduce(CoreObject):
     To free it is to leave first, so nobody's rounds wait for this rank.
     """
 
-    _noun, _kind = "grouped allreduce", "group"
+    _noun, _kind, _maker = "grouped allreduce", "group", "GroupAllreduce_init"
     _free = lib.pcoll_group_free
 
     def __init__(

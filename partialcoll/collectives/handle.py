@@ -36,7 +36,7 @@ class AllreduceHandle(CoreObject):
     end.
     """
 
-    _noun, _kind = "allreduce handle", "handle"
+    _noun, _kind, _maker = "allreduce handle", "handle", "Allreduce_init"
     _free_begin = lib.pcoll_handle_free_begin
     _free = lib.pcoll_handle_free
 
@@ -72,6 +72,7 @@ class AllreduceHandle(CoreObject):
         self._set_buffers(given.send, recv)
         self.policy = given.policy
         self._memory = given.memory(ranks)
+        self._name = given.name
 
     def _set_buffers(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
         self._buffers = recv
@@ -318,6 +319,9 @@ class AllreduceHandle(CoreObject):
         self._call("progress")
 
     # The end
+
+    def _name_of(self, method: str) -> str:
+        return super()._name_of(method) + (f" of {self._name!r}" if self._name else "")
 
     def _after_free(self) -> None:
         self._begin = self._end = self._core  # raises

@@ -13,6 +13,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .._core import checks, communicator, ops, settings, waiting
+from .._core.attendance import attending
 from .._core.buffers import Buffer, as_buffer
 from .._core.ffi import answer_text, check, ffi, lib, raise_error
 from .._core.object import CoreObject
@@ -253,7 +254,8 @@ class Schedule(CoreObject):
 
         After an error it can be mended and committed again.
         """
-        code = lib.pcoll_schedule_commit(self._core(), self._progress)
+        with attending("Schedule.commit", self._members):
+            code = lib.pcoll_schedule_commit(self._core(), self._progress)
         if code:
             self._refused = True
             raise_error(code)

@@ -33,6 +33,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .._core import checks, settings
+from .._core.attendance import attending
 from .._core.ffi import lib
 from .._core.object import CollectiveObject
 from ..errors import MismatchError
@@ -106,8 +107,9 @@ class StateExchange(CollectiveObject):
             self._patience = checks.seconds("patience", patience, self._timeout / 4)
         except (TypeError, ValueError) as caught:  # the others are told, else they would wait
             error = caught
-        own = comm.Dup()
-        bad = [rank for rank, is_bad in enumerate(own.allgather(error is not None)) if is_bad]
+        with attending("StateExchange", self._members):
+            own = comm.Dup()
+            bad = [rank for rank, is_bad in enumerate(own.allgather(error is not None)) if is_bad]
         if bad:
             own.Free()
             raise error or MismatchError(f"timeout or patience: refused on rank {bad[0]}")

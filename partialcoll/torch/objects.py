@@ -20,13 +20,14 @@ from .calls import Calls
 from .horovod import check_name, check_process_set, check_root, named
 from .ops import transfer, wire
 from .ops.call import Call
-from .world import world
+from .world import attended, world
 
 Entries = list[tuple[str, Any]]
 
 # Objects
 
 
+@attended
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: None = None
 ) -> Any:
@@ -51,6 +52,7 @@ def broadcast_object(
     return obj if comm.rank == root else snapshot.restore(buffers)
 
 
+@attended
 def allgather_object(obj: Any, name: str | None = None, process_set: None = None) -> list[Any]:
     """The objects of all ranks, in their order, on every rank; they are pickled. Collective."""
     calls = world().calls
@@ -123,6 +125,7 @@ def _compare(calls: Calls, what: str, root: int, said: list[str]) -> None:
         raise MismatchError(f"{what}: the ranks differ: {ranks_by_text(differing)}")
 
 
+@attended
 def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
     """Everybody's parameters become the root's, bit for bit, in place. Collective.
 
@@ -187,6 +190,7 @@ def _groups(optimizer: torch.optim.Optimizer) -> list[str]:
     return said
 
 
+@attended
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int = 0, model: torch.nn.Module | None = None
 ) -> None:

@@ -54,6 +54,7 @@ def _combine(strategy: Strategy, settings: Settings) -> None:
         )
 
 
+@world.attended
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Any = None,

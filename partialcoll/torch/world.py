@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Callable, TypeVar, cast
 
 from mpi4py import MPI
 
 from .._core import communicator, launch, settings
+from .._core.attendance import attending
 from ..errors import StateError
 from .calls import Calls
 
@@ -28,6 +30,8 @@ class World:
 
 
 _world: World | None = None
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _progress() -> str:
@@ -104,10 +108,11 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Any = None) -> None:
         return
     comm = _check_comm(comm)
     launch.check_launcher()
-    _check_threads(comm)
-    own = comm.Dup()
-    settings.configure_logging(own.rank)
-    _world = World(own, *_place(own), Calls(own))
+    with attending("partialcoll.torch.init", comm):
+        _check_threads(comm)
+        own = comm.Dup()
+        settings.configure_logging(own.rank)
+        _world = World(own, *_place(own), Calls(own))
 
 
 def _check_same(present: World, comm: MPI.Intracomm | None) -> None:
@@ -128,6 +133,17 @@ def world() -> World:
     return _world
 
 
+def attended(function: F) -> F:
+    """A collective function of this world: if a rank does not come to it, a warning says which."""
+
+    @functools.wraps(function)
+    def attend(*arguments: Any, **named: Any) -> Any:
+        with attending(f"partialcoll.torch.{function.__name__}", world().comm):
+            return function(*arguments, **named)
+
+    return cast("F", attend)
+
+
 def is_initialized() -> bool:
     """Between `init` and `shutdown`? Local."""
     return _world is not None
@@ -142,8 +158,9 @@ def shutdown() -> None:
     global _world
     ending = _world
     if ending is not None and not MPI.Is_finalized():
-        ending.calls.free()
-        ending.comm.Free()
+        with attending("partialcoll.torch.shutdown", ending.comm):
+            ending.calls.free()
+            ending.comm.Free()
     _world = None
 
 

@@ -30,6 +30,7 @@ from typing import Any, Callable
 
 from mpi4py import MPI
 
+from ..._core.attendance import attending
 from ...collectives.agreement import Agreement, Intent, complaint
 from ...errors import MismatchError, StateError
 from ...policy import Policy
@@ -196,7 +197,8 @@ class Queue:
         while self._waiting:
             at = self._count % self._window
             if at == len(self._channels):
-                self._open_channel()
+                with attending(f"{self._owner}: {self._waiting[0]}", self._comm):
+                    self._open_channel()
             channel = self._channels[at]
             if channel.call is not None:
                 return channel.call

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attendance: who has not come to a call that makes or frees something.
+
+Such a call waits inside MPI, often before there is a communicator of this library on which a rank
+could be asked anything. So a rank that has waited in one for a while leaves a note with MPI's name
+service (MPI_Publish_name), which needs no communicator, and takes it back afterwards. When the
+stall warning falls due it reads the others' notes: who has left none has not come, or only just.
+
+One thread of the process does all this, the only one that asks the name service: the thread that
+waits in the call cannot, and is not held up by it when the call is over. `_stays` and `_thread`
+belong to whoever holds `_changed`; what is said of them in the note, to that thread alone. Of the
+ranks that are there, the lowest one speaks for all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+import urllib.parse
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from . import settings
+
+_IDLE_S = 1.0  # the thread ends when there has been nothing to look at for so long
+_END_S = 2.0  # what MPI's end waits for it at most
+_NOTED = 3  # calls in one note: MPI's names are short
+
+
+class Members(NamedTuple):
+    """The ranks of a communicator, which may be gone when they free what was made on it."""
+
+    rank: int  # this one
+    world: list[int]  # what they are in MPI.COMM_WORLD; MPI.UNDEFINED for those of another world
+
+    @classmethod
+    def of(cls, comm: MPI.Intracomm) -> Members:
+        mine, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+        found = mine.Translate_ranks(None, world)
+        mine.Free()
+        world.Free()
+        return cls(comm.rank, list(found))
+
+
+class Call(NamedTuple):
+    """A call as a note has it: its name, and what tells the ranks that make it from others."""
+
+    name: str
+    ranks: str
+
+
+@dataclass(eq=False)
+class _Stay:
+    """One call that a thread of this process is in."""
+
+    name: str
+    members: Members
+    begin: float
+    warn_at: float
+
+    def call(self) -> Call:
+        ranks = np.array(self.members.world, np.int64).tobytes()
+        return Call(self.name, hashlib.blake2b(ranks, digest_size=6).hexdigest())
+
+
+_changed = threading.Condition()
+_stays: list[_Stay] = []
+_thread: threading.Thread | None = None
+_local = threading.local()
+
+
+class attending:
+    """``with attending("GossipBuffer", comm):`` all ranks of `comm` make this call; if one does
+    not, a warning says which. The outermost one of a thread counts. Costs some microseconds."""
+
+    def __init__(self, name: str, who: MPI.Intracomm | Members) -> None:
+        self._name, self._who = name, who
+        self._stay: _Stay | None = None
+
+    def __enter__(self) -> None:
+        if getattr(_local, "inside", False) or MPI.Is_finalized():
+            return
+        members = self._who if isinstance(self._who, Members) else Members.of(self._who)
+        if len(members.world) == 1:
+            return
+        _local.inside = True
+        begin = time.monotonic()
+        self._stay = _Stay(self._name, members, begin, begin + settings.stall_warning())
+        _begin(self._stay)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._stay is not None:
+            _local.inside = False
+            with _changed:
+                if self._stay in _stays:  # MPI has not ended
+                    _stays.remove(self._stay)
+                _changed.notify()
+
+
+def _begin(stay: _Stay) -> None:
+    global _thread
+    with _changed:
+        _stays.append(stay)
+        if _thread is None:
+            _thread = threading.Thread(target=_watch, name="partialcoll attendance", daemon=True)
+            _thread.start()
+        elif len(_stays) == 1:  # it was idle, or still sleeps for a call that is over
+            _changed.notify()
+
+
+def end() -> None:
+    """MPI ends: nobody asks it anything from now on."""
+    with _changed:
+        _stays.clear()
+        thread = _thread
+        _changed.notify()
+    if thread is not None:
+        thread.join(_END_S)
+
+
+def _forget() -> None:
+    """In a forked child: the thread is the parent's."""
+    global _thread, _changed
+    _changed = threading.Condition()
+    _stays.clear()
+    _thread = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _watch() -> None:
+    """The thread: notes when there is one to leave or to take back, warnings when they are due."""
+    global _thread
+    note = _Note()
+    idle = time.monotonic()
+    while True:
+        with _changed:
+            now = time.monotonic()
+            noted = [s for s in _stays if now >= s.begin + _note_after()]
+            due = [s for s in _stays if now >= s.warn_at]
+            if not due and note.says(noted):
+                idle = now if _stays else idle
+                if not _stays and now - idle >= _IDLE_S:
+                    _thread = None
+                    return
+                _changed.wait(_pause(now, noted))
+                continue
+        note.write(noted)
+        for stay in due:
+            _warn(stay, note)
+            stay.warn_at = time.monotonic() + settings.stall_warning()
+
+
+def _note_after() -> float:
+    return min(1.0, settings.stall_warning() / 8)
+
+
+def _pause(now: float, noted: list[_Stay]) -> float:
+    times = [s.warn_at for s in _stays]
+    times += [s.begin + _note_after() for s in _stays if s not in noted]
+    return max(min(times, default=now + _IDLE_S) - now, 1e-3)
+
+
+def _warn(stay: _Stay, note: _Note) -> None:
+    waited = time.monotonic() - stay.begin
+    if not note.can_be_read:
+        absent = f"not all {len(stay.members.world)} ranks have called it"
+    else:
+        found = _absent(stay)
+        if found is None:
+            return
+        absent = found
+    settings.logger.warning("waiting for %.1f s in %s: %s", waited, stay.name, absent)
+
+
+def _absent(stay: _Stay) -> str | None:
+    """Who is missing, for messages; None if a lower rank will say it."""
+    own = stay.call()
+    missing: list[int] = []
+    elsewhere: dict[str, list[int]] = {}
+    for rank, world in enumerate(stay.members.world):
+        if rank == stay.members.rank:
+            continue
+        calls = _read(world)
+        if own in calls:
+            if rank < stay.members.rank:
+                return None
+        elif calls:
+            elsewhere.setdefault(" and ".join(call.name for call in calls), []).append(rank)
+        else:
+            missing.append(rank)
+    said = [f"{_ranks(missing)} not called it"] if missing else []
+    said += [f"{_ranks(ranks, ('is', 'are'))} in {where}" for where, ranks in elsewhere.items()]
+    return "; ".join(said) or "all ranks have called it, some of them on another communicator"
+
+
+def _ranks(ranks: list[int], verbs: tuple[str, str] = ("has", "have")) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} {verbs[len(ranks) > 1]}"
+
+
+# MPI's name service
+
+
+class _Note:
+    """What this process has left there."""
+
+    def __init__(self) -> None:
+        self._stays: list[_Stay] = []
+        self._text = ""
+        self.can_be_read = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+    def says(self, stays: list[_Stay]) -> bool:
+        return stays == self._stays
+
+    def write(self, stays: list[_Stay]) -> None:
+        """Nothing is left there if there are none."""
+        if self.says(stays):
+            return
+        self._stays = stays
+        if not self.can_be_read or MPI.Is_finalized():
+            return
+        service, before = _service(MPI.COMM_WORLD.rank), self._text
+        self._text = _encode([stay.call() for stay in stays]) if stays else ""
+        try:
+            if before:
+                MPI.Unpublish_name(service, before)
+            if self._text:
+                MPI.Publish_name(service, self._text)
+        except MPI.Exception as error:
+            settings.logger.debug("MPI's name service takes no notes: %s", error)
+            self.can_be_read, self._text = False, ""
+
+
+def _read(world_rank: int) -> list[Call]:
+    if world_rank == MPI.UNDEFINED:
+        return []
+    try:
+        return _decode(MPI.Lookup_name(_service(world_rank)))
+    except MPI.Exception:  # there is none
+        return []
+
+
+def _service(world_rank: int) -> str:
+    job = os.environ.get("PMIX_NAMESPACE") or os.environ.get("PMI_JOBID", "")
+    return f"partialcoll-{job}-{world_rank}"
+
+
+def _encode(calls: list[Call]) -> str:
+    """Without blanks: MPICH ends a name at the first one."""
+    return urllib.parse.quote(json.dumps(calls[:_NOTED]), safe="")[: MPI.MAX_PORT_NAME - 1]
+
+
+def _decode(text: str) -> list[Call]:
+    try:
+        return [Call(*call) for call in json.loads(urllib.parse.unquote(text))]
+    except (ValueError, TypeError):  # cut off
+        return [Call("a call with a long name", "")]
