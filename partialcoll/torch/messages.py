@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import torch
 from mpi4py import MPI
@@ -38,6 +39,7 @@ class Message(Work):
         self.room = [self._memory.bytes, MPI.BYTE]
         self._begin, self._timeout = time.monotonic(), timeout
         self._looking = threading.Lock()
+        self._given_up = False  # it will be over, in error
         self._request: MPI.Request = MPI.REQUEST_NULL
         self._source = -1 if written else None  # of one that is received; -1: not known yet
 
@@ -47,8 +49,8 @@ class Message(Work):
     def look(self) -> bool:
         """Is it over, well or badly?"""
         with self._looking:
-            if self._over:
-                return True
+            if self._over or self._given_up:
+                return self._over
             try:
                 over = self._arrived()
                 error: Exception | None = None
@@ -82,6 +84,7 @@ class Message(Work):
 
     def _give_up(self) -> None:
         """Nobody's memory is written to after that; what MPI still reads is kept."""
+        self._given_up = True
         if self._source is None:
             _unsent.append(self)
         else:
@@ -91,7 +94,7 @@ class Message(Work):
     def end(self) -> None:
         """The group ends."""
         with self._looking:
-            if self._over:
+            if self._over or self._given_up:
                 return
             self._give_up()
             error = StateError(f"the group was destroyed before {self}")
@@ -104,6 +107,9 @@ class Message(Work):
 
     def _ensure(self) -> None:
         self._messages.wake()
+
+    def _aside(self) -> Any:
+        return self._messages.aside()
 
     def _source_rank(self) -> int:
         assert self._source is not None
@@ -121,7 +127,8 @@ class Messages:
         self._highest_tag = 32767 if highest is None else int(highest)
         self._under_way: list[Message] = []
         self._lock = threading.Lock()
-        self._worker = Worker("partialcoll messages", self._work_off, self.stop)
+        self._worker = Worker("partialcoll messages", self._work_off, self._fail)
+        self.aside = self._worker.aside
 
     def check_tag(self, tag: int) -> int:
         """Raises ValueError if MPI has no such tag."""
@@ -170,10 +177,13 @@ class Messages:
     def stop(self) -> None:
         """End the thread; what is under way fails. Local, idempotent."""
         self._worker.stop()
+
+    def _fail(self) -> None:
+        with self._lock:
+            rest, self._under_way = self._under_way, []
         if MPI.Is_initialized() and not MPI.Is_finalized():
-            for message in self._under_way:
+            for message in rest:
                 message.end()
-        self._under_way.clear()
 
 
 _unsent: list[Message] = []

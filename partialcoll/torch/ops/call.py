@@ -104,6 +104,9 @@ class Call(Work):
     def _carry_out(self) -> None:
         self._queue.drive(self)
 
+    def _aside(self) -> Any:
+        return self._queue.aside()
+
     def _end(self, error: BaseException | None = None) -> None:
         self._move = self._first = self._steps = None  # they hold tensors
         super()._end(error)

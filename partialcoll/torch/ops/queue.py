@@ -81,7 +81,8 @@ class Queue:
         self._turn = threading.Lock()  # of what is announced, and of all handles
         self._head: Call | None = None  # that is being carried out
         self._broken: BaseException | None = None
-        self._worker = Worker(f"partialcoll {name}", self._work_off, self.stop)
+        self._worker = Worker(f"partialcoll {name}", self._work_off, self._fail)
+        self.aside = self._worker.aside
 
     def _handles(self) -> Handles:
         title = f"{self._owner}: data of {self._name}"
@@ -332,6 +333,8 @@ class Queue:
     def stop(self) -> None:
         """End the thread; what is under way fails. Local, idempotent."""
         self._worker.stop()
+
+    def _fail(self) -> None:
         with self._turn:
             rest = self._take_all()
         for call in rest:
