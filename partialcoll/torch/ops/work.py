@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, Callable, ContextManager
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -99,7 +99,7 @@ class Work(_Work):
             self._ensure()
         return self._future
 
-    def _aside(self) -> ContextManager[None]:
+    def _aside(self) -> contextlib.AbstractContextManager[None]:
         """Around what may wait for other works: those go on meanwhile."""
         return contextlib.nullcontext()
 
