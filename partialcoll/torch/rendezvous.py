@@ -19,6 +19,7 @@ others: so all of them see who is missing, and who has come with something else 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import sys
@@ -40,7 +41,8 @@ from .ops.work import GroupTimeout
 _ASK, _TELL = 32741, 32742  # on COMM_WORLD, for the store's address alone
 _NAP, _PATIENCE = 20e-3, 10.0  # seconds
 _TCPStore: Any = getattr(dist, "TCPStore", None)  # none where torch has no torch.distributed
-_meetings: dict[str, int] = {}  # how often each name has been used
+_counts = itertools.count()  # of what must not be the same twice in this process
+_world = ""  # the identity of the world made last, the same on all its ranks
 
 
 # Meeting
@@ -67,11 +69,13 @@ def meet(
 ) -> dict[int, Any]:
     """Leave a note in the store and wait for those of all members; the notes.
 
+    A name may be met under again: how often this rank has is counted in the store, so that what
+    it has done with another store does not count.
+
     Raises GroupTimeout after `timeout` seconds, naming who is missing: on all that have come, and
     on those that come later. what: for that message. meanwhile: called while this rank waits.
     """
-    _meetings[name] = _meetings.get(name, 0) + 1
-    place = _place(name)
+    place = _place(name, store.add(f"partialcoll/{name}/{me}", 1))
     keys = [f"{place}/{rank}" for rank in members]
     verdict = f"{place}/verdict"  # whoever comes to one first has said it for all
     store.set(f"{place}/{me}", json.dumps(note))
@@ -87,19 +91,20 @@ def meet(
             store.compare_set(verdict, "", said if missing else "go")
     said = store.get(verdict).decode()
     if said != "go":
-        _part(store, name, me, [rank for rank, key in zip(members, keys) if store.check([key])])
+        there = [rank for rank, key in zip(members, keys) if store.check([key])]
+        _part(store, name, me, there)
         raise GroupTimeout(f"{what}: {said}")
     return {rank: json.loads(store.get(key)) for rank, key in zip(members, keys)}
 
 
-def _place(name: str) -> str:
-    return f"partialcoll/{name}/{_meetings[name]}"
+def _place(name: str, turn: int) -> str:
+    return f"partialcoll/{name}/turn {turn}"
 
 
 def _part(store: Any, name: str, me: int, members: Sequence[int]) -> None:
     """Before an error: the store ends with the process that holds it, and the others, who know
     what has happened from there, may not have read it. Waits for them a while."""
-    place = _place(name)
+    place = _place(name, store.add(f"partialcoll/{name}/{me}", 0))
     store.set(f"{place}/{me}/heard", "")
     others = [f"{place}/{rank}/heard" for rank in members]
     with contextlib.suppress(dist.DistError):  # who held it waits no longer
@@ -168,7 +173,7 @@ class _Address:
     @staticmethod
     def ask(timeout: float) -> tuple[str, str, int]:
         """The others: host, node and port."""
-        _meetings["asked"] = question = _meetings.get("asked", 0) + 1
+        question = next(_counts)
         request = MPI.COMM_WORLD.isend(question, 0, _ASK)
         for passed in _naps():
             while message := MPI.COMM_WORLD.improbe(0, _TELL):
@@ -207,8 +212,6 @@ def _over_mpi(url: str, timeout: timedelta) -> tuple[Any, int, int]:
     store, host, port, serve = _open_store(timeout)
     members, seconds = range(world.size), timeout.total_seconds()
     note = [_complaint(url), MPI.Get_processor_name()]
-    # The store is new: no names in it are older.
-    _meetings.pop("world", None)
     what = "init_process_group"
     notes = meet(store, "world", world.rank, members, note, seconds, what, serve)
     wrong = [f"rank {rank}: {complaint}" for rank, (complaint, _) in notes.items() if complaint]
@@ -288,13 +291,17 @@ def gather_members(
     Raises, on all members that have come: GroupTimeout if others have not; ValueError if torch
     counts the ranks in another way than MPI; MismatchError if they differ in who the members are.
     """
+    global _world
     if not mpi_is_there():
         raise StateError("the backend needs MPI: initialized (mpi4py.MPI.Init) and not finalized")
     world = MPI.COMM_WORLD
     members = list(ranks) or list(range(size))
+    me, first = members[rank], members[0]
     what = f"new_group, group {name}" if ranks else "init_process_group"
-    note = [world.rank, world.size, members, MPI.Query_thread() >= MPI.THREAD_MULTIPLE]
-    notes = meet(store, f"group {name}", members[rank], members, note, timeout, what)
+    place = f"{_world} group {name}" if ranks else f"world {name}"
+    threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
+    note = [world.rank, world.size, members, threads, next(_counts)]
+    notes = meet(store, place, me, members, note, timeout, what)
     try:
         if not ranks:
             _check_worlds(notes)
@@ -302,9 +309,12 @@ def gather_members(
         _check_threads(notes)
     except (ValueError, MismatchError, StateError):
         if not ranks:  # else the world's store goes on
-            _part(store, f"group {name}", rank, members)
+            _part(store, place, me, members)
         raise
     group = world.group.Incl(members)
     comm = world.Create_group(group, _ASK)
     group.Free()
-    return f"{name}/{_meetings[f'group {name}']}", comm
+    identity = f"{name}/{first}/{notes[first][4]}"  # the first of them counts for all
+    if not ranks:
+        _world = identity
+    return identity, comm

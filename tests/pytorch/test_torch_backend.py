@@ -5,6 +5,7 @@ gloo, in order, in groups, and what happens when ranks are missing or differ."""
 import copy
 import gc
 import os
+import socket
 import threading
 from datetime import timedelta
 
@@ -750,6 +751,45 @@ def test_a_world_after_another(world):
         kept = {name for name, one in process_group._retired.items() if one.usable}
         assert not {name for name in kept if name.startswith("0/")}
     gc.collect()
+
+
+@pytest.mark.mpi
+def test_groups_after_a_world_with_a_group_of_some_ranks(world):
+    """How often a rank has been in a group of that name before is of no matter."""
+    for ranks in ([0], None, [0], None):
+        dist.destroy_process_group()
+        dist.init_process_group("partialcoll", timeout=timedelta(seconds=20))
+        group = dist.new_group(ranks)
+        if ranks is None or world.rank == 0:
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor, group=group)
+            assert (tensor == (world.size if ranks is None else 1)).all()
+
+
+@pytest.mark.mpi
+def test_a_store_of_ones_own_for_several_worlds(world):
+    """What was left in it by one world is not taken for the next one's."""
+    dist.destroy_process_group()
+    port = world.bcast(None if world.rank else free_port())
+    limit = timedelta(seconds=20)
+    store = dist.TCPStore("localhost", port, world.size, world.rank == 0, limit)
+    for ranks in ([0], None, [0], None):
+        dist.init_process_group(
+            "partialcoll", store=store, rank=world.rank, world_size=world.size, timeout=limit
+        )
+        group = dist.new_group(ranks)
+        if ranks is None or world.rank == 0:
+            dist.barrier(group)
+        world.Barrier()
+        dist.destroy_process_group()
+    dist.init_process_group("partialcoll")
+    world.Barrier()
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return one.getsockname()[1]
 
 
 # DistributedDataParallel
