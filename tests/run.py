@@ -7,7 +7,8 @@ of ranks, for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node r
     … [pytest arguments]
 
 What a test depends on, it says by its markers (pyproject.toml): `mpi` runs on all numbers of ranks,
-`one_domain` in the first setting only, `few_ranks` on FEW_RANKS. What is `one_mpi` each commit runs
+`one_domain` in the first setting only, `few_ranks` on FEW_RANKS (a commit: on one of them with each
+MPI, and the next commit on the other). What is `one_mpi` each commit runs
 with one MPI only, and another commit with the other one: see `parts`. CONTRIBUTING.md says what
 each commit leaves out.
 """
@@ -75,7 +76,7 @@ def main():
         for job in [j for j in jobs(options) if options.only in (None, j.name)]:
             if options.commit:
                 os.environ["PARTIALCOLL_TEST_PARTS"] = " ".join(map(str, parts(job)))
-            code = code or run_job(job, arguments or [str(TESTS)], begin)
+            code = code or run_job(job, arguments or [str(TESTS)], begin, few_ranks(options))
     sys.exit(code)
 
 
@@ -106,24 +107,36 @@ def jobs(options):
     ]
 
 
+def turn():
+    """The number of this commit, which says what it leaves to others."""
+    count = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True)
+    return int(count.stdout) if count.returncode == 0 else 0
+
+
+def few_ranks(options):
+    """Where PyTorch is tested, beside the job without a launcher."""
+    if not options.commit:
+        return FEW_RANKS
+    second = sorted(COMMIT).index(launcher.flavor())
+    return (FEW_RANKS[(turn() // 2 + second) % len(FEW_RANKS)],)
+
+
 def parts(job):
     """Which quarters of the tests of one MPI are this job's, the first of which has the tests in
     turns as well; the other MPI's job has other ones, and so has the next commit. Without a
     launcher Open MPI has one only: many of these tests start jobs, which takes it ten times as
     long."""
-    count = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True)
-    turn = int(count.stdout) if count.returncode == 0 else 0
-    second = sorted(COMMIT).index(launcher.flavor())
+    first, second = turn(), sorted(COMMIT).index(launcher.flavor())
     if job.ranks == ALONE:
-        own = [turn] if second else [turn + 1, turn + 2, turn + 3]
+        own = [first] if second else [first + 1, first + 2, first + 3]
     else:
-        first = turn + second + (job.ranks == FEW_RANKS[-1])
+        first += second if job.ranks not in FEW_RANKS else FEW_RANKS.index(job.ranks)
         own = [first, first + 2]
     return [part % PARTS for part in own]
 
 
-def run_job(job, arguments, begin):
-    """Its exit status."""
+def run_job(job, arguments, begin, few):
+    """Its exit status. few: the numbers of ranks on which PyTorch is tested."""
     os.environ["PARTIALCOLL_DOMAIN"] = job.domain
     what = f"{job.ranks} ranks" if job.ranks else "without a launcher"
     seconds = time.monotonic() - begin
@@ -132,7 +145,7 @@ def run_job(job, arguments, begin):
     words = ["--with-mpi", "-q", "--no-header", "--durations=20", *arguments]
     if job.ranks:
         markers.append("mpi")
-    if job.ranks and job.ranks not in FEW_RANKS:  # nor shall ranks load PyTorch to leave it out
+    if job.ranks and job.ranks not in few:  # nor shall ranks load PyTorch to leave it out
         markers.append("not few_ranks")
         words.append(f"--ignore={TESTS}/pytorch")
     if markers:

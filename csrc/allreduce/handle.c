@@ -222,7 +222,8 @@ int pcoll_handle_measure(pcoll_handle *h, const void *const *send, void *const *
                          uint64_t *masks)
 {
     int64_t begin = clock_ns();
-    int rc = PCOLL_OK;
+    int rc =
+        rounds ? PCOLL_OK : fail(PCOLL_EINVAL, "rounds: expected at least 1, got 0");
     for (uint64_t i = 0; i < rounds && rc == PCOLL_OK; i++) {
         do
             rc = pcoll_handle_start(h, send);
@@ -231,7 +232,8 @@ int pcoll_handle_measure(pcoll_handle *h, const void *const *send, void *const *
                (rc = pcoll_handle_take(h, 1000000, recv, round, masks)) == PCOLL_EAGAIN)
             rc = PCOLL_OK;
     }
-    *microseconds = rounds ? (double)(clock_ns() - begin) / 1e3 / (double)rounds : 0;
+    if (rc == PCOLL_OK)
+        *microseconds = (double)(clock_ns() - begin) / 1e3 / (double)rounds;
     return rc;
 }
 

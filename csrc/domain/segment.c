@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/held_memory.h"
 
 static size_t const page = 4096;
 
@@ -152,11 +153,16 @@ int segment_reserve(struct segment *s, size_t offset, size_t bytes)
     return bytes ? reserve(s, page + offset, bytes) : PCOLL_OK;
 }
 
+static void unmap(void *memory, size_t bytes)
+{
+    munmap(memory, bytes);
+}
+
 void segment_close(struct segment *s)
 {
     CHECK(!s->memory || s->bytes > 0);
     if (s->memory)
-        munmap((char *)s->memory - page, page + s->bytes);
+        memory_dispose((char *)s->memory - page, page + s->bytes, unmap);
     segment_sealed(s);
     s->memory = NULL;
 }

@@ -20,6 +20,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/held_memory.h"
 #include "base/interleave.h"
 #include "base/pages.h"
 #include "domain/domain.h"
@@ -34,6 +35,7 @@ struct single {
     struct round_header **results;
     struct round_header *null;
     char *memory;
+    size_t bytes;
 };
 
 static struct single *of(struct domain *d)
@@ -244,12 +246,19 @@ static void single_publish(struct domain *d, uint64_t round)
     pthread_mutex_unlock(&s->mutex);
 }
 
+static void release(void *memory, size_t bytes)
+{
+    (void)bytes;
+    free(memory);
+}
+
 static void single_destroy(struct domain *d)
 {
     struct single *s = of(d);
     pthread_mutex_destroy(&s->mutex);
     free(s->results);
-    free(s->memory);
+    if (s->memory)
+        memory_dispose(s->memory, s->bytes, release);
     free(s->set);
     free(s);
 }
@@ -304,6 +313,7 @@ int domain_single_create(const struct round_shape *shape, const pcoll_options *o
     s->ring = options->history + 1;
     s->set = calloc(bitset_words(shape->ranks), sizeof *s->set);
     s->results = calloc(s->ring, sizeof *s->results);
+    s->bytes = bytes;
     s->memory = pages_allocate(bytes);
     if (!s->set || !s->results || !s->memory) {
         pthread_mutex_init(&s->mutex, NULL);

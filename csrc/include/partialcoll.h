@@ -315,6 +315,12 @@ int pcoll_handle_set_reduction(pcoll_handle *handle, int32_t buffer,
  * what is written there after it belongs to the next one. Local. */
 int pcoll_handle_send_slot(pcoll_handle *handle, int32_t buffer, void **address);
 
+/* The memory of a handle around this address, which it gave out (send slot or result),
+ * stays when the handle is freed or MPI finalized, until it is released as often as it
+ * was held. PCOLL_ENOMEM. Local; by any thread. */
+int pcoll_memory_hold(const void *address);
+void pcoll_memory_release(const void *address);
+
 /*
  * Join: from now on this rank contributes nothing and is not waited for. Collective in
  * the sense that it is over when all ranks have joined. After it, wait and deliver give

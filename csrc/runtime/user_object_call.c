@@ -21,6 +21,8 @@ int user_object_leave(struct user_object *o, int rc)
 
 int user_object_enter(struct user_object *o)
 {
+    if (!o)
+        return fail(PCOLL_EINVAL, "expected what was made before, got NULL");
     CHECK(o->kind);
     const char *name = o->kind->name;
     if (process_forked())
@@ -37,7 +39,6 @@ int user_object_enter(struct user_object *o)
 
 int user_object_enter_open(struct user_object *o)
 {
-    CHECK(o->kind);
     int rc = user_object_enter(o);
     if (rc != PCOLL_OK || !atomic_load(&o->closing))
         return rc;

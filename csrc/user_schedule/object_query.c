@@ -41,10 +41,11 @@ static int finish_text(struct sched *sched, bool made, const char *text)
 int pcoll_schedule_text(pcoll_schedule *s, const char *format, char **text)
 {
     struct sched *sched;
-    bool made, dot = !strcmp(format, "dot");
+    bool made;
     int rc = schedule_enter(s);
     if (rc != PCOLL_OK)
         return rc;
+    bool dot = !strcmp(format, "dot");
     if (!dot && strcmp(format, "text"))
         return schedule_leave(
             s, fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .ffi import ffi, lib
+from .ffi import check, ffi, lib
 
 _DTYPES: dict[str, int] = {
     "float16": lib.PCOLL_FLOAT16,
@@ -342,10 +342,18 @@ def addresses(arrays: list[Array]) -> Any:
     return pointers
 
 
+def held(address: Any) -> Any:
+    """A pointer to memory of the core, which stays as long as the pointer lives."""
+    check(lib.pcoll_memory_hold(address))
+    return ffi.gc(ffi.cast("char *", address), lib.pcoll_memory_release)
+
+
 def wrap(address: Any, like: Array, *, dtype: Any = None, writable: bool = True) -> Array:
-    """An array on memory of the core, shaped like another (of its dtype, if none is given)."""
+    """An array on memory of others, shaped like another (of its dtype, if none is given).
+    address: a number, or a pointer that lives as long as the array and views of it do."""
     dtype = like.dtype if dtype is None else np.dtype(dtype)
-    memory = ffi.buffer(ffi.cast("char *", address), max(like.size * dtype.itemsize, 1))
+    pointer = address if isinstance(address, ffi.CData) else ffi.cast("char *", address)
+    memory = ffi.buffer(pointer, max(like.size * dtype.itemsize, 1))
     if not writable:
         memory = memoryview(memory).toreadonly()
     return np.frombuffer(memory, dtype=dtype, count=like.size).reshape(like.shape)

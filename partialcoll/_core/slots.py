@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import StateError
-from .buffers import Array, Buffer, wrap
+from .buffers import Array, Buffer, held, wrap
 from .ffi import answer, ffi, lib
 from .ops import identity, is_half, narrow
 from .record import Record
@@ -36,6 +36,10 @@ class Slots:
     def empty(self) -> None:
         """From now on the library may write there."""
         self._index = None
+
+    def let_go(self) -> None:
+        """The handle ends: its memory goes when nobody else has a view of it."""
+        self._views.clear()
 
     def last(self) -> list[Array]:
         """The result of the last round, one array for each buffer."""
@@ -73,6 +77,6 @@ class Slots:
         view = self._views.get(key)
         if view is None:  # there are no more than results are kept
             dtype = np.float32 if half else None
-            view = wrap(address, buffer.array, dtype=dtype, writable=False)
+            view = wrap(held(address), buffer.array, dtype=dtype, writable=False)
             self._views[key] = view
         return narrow(buffer.array, view) if half else view

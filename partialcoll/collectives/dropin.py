@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
+from .._core import communicator
 from .._core.attendance import attending
 from .._core.buffers import as_buffers, check_match
 from .._core.ffi import ffi
@@ -143,6 +144,7 @@ def _signature(
 def _make(
     comm: Any, cache: _Cache, site: str, send: Any, recv: Any, op: Any, quorum: Any, options: Any
 ) -> AllreduceHandle:
+    communicator.address(comm)  # a TypeError, unless it is one
     with attending("Allreduce", comm):
         handle = Allreduce_init(comm, send, recv, op=op, quorum=quorum, **options, name=site)
     buffers = as_buffers("recvbuf", recv, writable=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 import numpy as np
 from mpi4py import MPI
 
 from .._core import checks, waiting
-from .._core.buffers import Array, Buffer, addresses, wrap
+from .._core.buffers import Array, Buffer, addresses, held, wrap
 from .._core.ffi import answer_record, check, ffi, lib, raise_error
 from .._core.object import CoreObject
 from .._core.ops import add_up, has_identity
@@ -61,6 +61,7 @@ class AllreduceHandle(CoreObject):
         self._add_missed = given.missed == "sum"
         self._record = Record(ranks)
         self._place = ffi.new("void **")
+        self._send_views: dict[tuple[int, int], Array] = {}
         self._last_round: Round | None = None
         self._started = False
         self._filled: set[int] = set()  # buffers named by Pready for the call to come
@@ -87,7 +88,10 @@ class AllreduceHandle(CoreObject):
         """What `Start` and `Wait` call in the core, with its arguments: a rank that arrives out
         of a long computation pays for every line of Python that it has to fetch anew."""
         core, us = self._pointer[0], waiting.SLICE_US
-        self._begin: Callable[[], int] = partial(lib.pcoll_handle_start, core, self._send_pointers)
+        self._deposit: Callable[[], int] = partial(
+            lib.pcoll_handle_start, core, self._send_pointers
+        )
+        self._begin = self._deposit if self._send is not None else self._deposit_slot
         self._end: Callable[[], int] = partial(lib.pcoll_handle_wait, core, us)
         if self._one:
             self._end = partial(
@@ -107,7 +111,8 @@ class AllreduceHandle(CoreObject):
         """Deposit the send buffers for the round that this call stands for. Local.
 
         The buffers may be changed when it returns. Raises StateError if the last start has
-        not been waited for, the rank has left, or the handle was freed.
+        not been waited for, the rank has left, or the handle was freed; with ``sendbuf=None``
+        also if `send_buffer` has not been taken since the last start.
         """
         code = self._begin()
         if code == lib.PCOLL_EAGAIN:
@@ -119,6 +124,21 @@ class AllreduceHandle(CoreObject):
             self._slots.empty()
         if self._filled:
             self._filled.clear()
+
+    def _deposit_slot(self) -> int:
+        """The send buffer is the library's: for the next deposit it has to be taken anew."""
+        code = self._deposit()
+        if code in (lib.PCOLL_OK, lib.PCOLL_EAGAIN):
+            self._begin = self._refuse_stale
+        return code
+
+    def _refuse_stale(self) -> NoReturn:
+        self._core()
+        raise StateError(
+            "Start: send_buffer was not taken since the last Start; with sendbuf=None it is at "
+            "another address each time, and a view kept from before is not what would be "
+            "deposited: write to handle.send_buffer anew for every Start"
+        )
 
     def Pready(self, buffer: int) -> None:
         """Buffer number `buffer` (from 0) is filled; with the last one, the call starts. Local.
@@ -320,6 +340,12 @@ class AllreduceHandle(CoreObject):
 
     # The end
 
+    def _begin_to_free(self) -> None:
+        self._send_views.clear()
+        if self._slots is not None:
+            self._slots.let_go()
+        super()._begin_to_free()
+
     def _name_of(self, method: str) -> str:
         return super()._name_of(method) + (f" of {self._name!r}" if self._name else "")
 
@@ -332,17 +358,28 @@ class AllreduceHandle(CoreObject):
     def send_buffer(self) -> Any:
         """Where to put the next deposit: the user's buffer (or list of buffers); if the
         handle was made with ``sendbuf=None``, memory of the library, which needs no copy and
-        whose address changes at every `Start` (fill it anew: what is in it then is not what
-        you wrote)."""
+        whose address changes at every `Start`: take it anew each time (else `Start` refuses)
+        and fill it, for what is in it then is not what you wrote. Views of it may be kept
+        beyond the handle's end; what they show then means nothing."""
         if self._send is not None:
             return self._unwrap(self._send)
-        slots = [self._answer("void *", "send_slot", i) for i in range(len(self._recv))]
-        return self._unwrap([wrap(slot, like) for slot, like in zip(slots, self._recv)])
+        views = [self._send_view(i, like) for i, like in enumerate(self._recv)]
+        self._begin = self._deposit_slot
+        return self._unwrap(views)
+
+    def _send_view(self, i: int, like: Array) -> Array:
+        place = self._answer("void *", "send_slot", i)
+        key = (i, int(ffi.cast("uintptr_t", place)))
+        view = self._send_views.get(key)
+        if view is None:  # the places are few and take turns
+            view = self._send_views[key] = wrap(held(place), like)
+        return view.view()
 
     def _send_place(self) -> int:
         """Where the memory of the next deposit is: the places are few and take turns, so whoever
         keeps views of them need not make these anew."""
         check(lib.pcoll_handle_send_slot(self._core(), 0, self._place))
+        self._begin = self._deposit_slot
         return int(ffi.cast("uintptr_t", self._place[0]))
 
     @property

@@ -4,7 +4,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/held_memory.h"
 #include "domain/segment.h"
+#include "include/partialcoll.h"
 #include "check.h"
 
 enum { BYTES = 100000, COOKIE = 4711 };
@@ -54,8 +56,51 @@ static void test_too_large(void)
     EXPECT(!s.memory && s.fd == -1, "left open");
 }
 
+static int ended;
+
+static void end(void *memory, size_t bytes)
+{
+    EXPECT(bytes == 100 && *(char *)memory == 7, "another block");
+    ended++;
+}
+
+static void test_held(void)
+{
+    static char block[100] = {7}, other[100] = {7};
+    memory_dispose(block, sizeof block, end);
+    EXPECT(ended == 1, "nobody holds it");
+    EXPECT_OK(pcoll_memory_hold(block + 99));
+    EXPECT_OK(pcoll_memory_hold(block + 99));
+    EXPECT_OK(pcoll_memory_hold(block));
+    memory_dispose(block, sizeof block, end);
+    memory_dispose(other, sizeof other, end);
+    EXPECT(ended == 2, "only the other one goes: %d", ended);
+    pcoll_memory_release(block + 99);
+    pcoll_memory_release(block);
+    EXPECT(ended == 2, "gone while one is held: %d", ended);
+    pcoll_memory_release(block + 99);
+    EXPECT(ended == 3, "kept for nobody");
+    EXPECT_OK(pcoll_memory_hold(block));
+    pcoll_memory_release(block);
+    EXPECT(ended == 3, "ended twice: %d", ended);
+}
+
+/* A view of it is used after it was closed. */
+static void test_held_segment(void)
+{
+    struct segment s;
+    EXPECT_OK(segment_create(BYTES, COOKIE, &s));
+    char *view = (char *)s.memory + BYTES - 1;
+    EXPECT_OK(pcoll_memory_hold(view));
+    segment_close(&s);
+    *view = 1;
+    pcoll_memory_release(view);
+}
+
 int main(void)
 {
+    test_held();
+    test_held_segment();
     test_sharing();
     test_too_large();
     printf("segments: all tests passed\n");

@@ -295,3 +295,85 @@ def test_memory(comm):
 def test_refused(comm, arguments, error, text):
     with pytest.raises(error, match=text):
         pc.Allreduce_init(comm, **arguments)
+
+
+def test_a_send_buffer_kept_over_the_loop_is_refused(comm):
+    """What one writes first: the second Start says what is wrong."""
+    with pc.Allreduce_init(comm, None, None, like=np.zeros(4), quorum="full") as h:
+        kept = h.send_buffer
+        kept[:] = 1
+        h.Start()
+        h.Wait()
+        kept[:] = 2
+        with pytest.raises(pc.StateError, match="send_buffer was not taken since the last Start"):
+            h.Start()
+        h.send_buffer[:] = 2  # mended, the handle goes on
+        h.Start()
+        h.Wait()
+        assert (h.result == 2 * comm.size).all()
+        with pytest.raises(pc.StateError, match="was not taken"):
+            h.Start()
+
+
+def test_send_buffers_of_users_need_not_be_taken(comm):
+    x, out = np.ones(4), np.empty(4)
+    with pc.Allreduce_init(comm, x, out, quorum="full") as h:
+        for step in range(3):
+            x[:] = step
+            h.Start()
+            h.Wait()
+            assert (out == step * comm.size).all()
+
+
+@pytest.mark.parametrize("count", [3, 1 << 18])
+def test_views_outlive_the_handle(comm, count):
+    """Whatever they show: no signal. Their memory goes with the last of them."""
+    h = pc.Allreduce_init(comm, None, None, like=np.zeros(count), quorum="full")
+    h.send_buffer[:] = 1
+    h.Start()
+    h.Wait()
+    result, sent = h.result[1:], h.send_buffer[::2]
+    h.Free()
+    assert np.isfinite(result).all()
+    sent[:] = 5
+    del sent
+    assert np.isfinite(result).all()
+    del result
+    with pytest.raises(pc.StateError):
+        _ = h.send_buffer
+    with pytest.raises(pc.StateError):
+        _ = h.result
+
+
+def test_views_outlive_mpi(run):
+    script = """
+    h = pc.Allreduce_init(comm, None, None, like=np.zeros(1 << 16), quorum="full")
+    h.send_buffer[:] = 1
+    h.Start()
+    h.Wait()
+    result, sent = h.result, h.send_buffer
+    MPI.Finalize()
+    sent[:] = result
+    say("sum", sent.sum())
+    """
+    done = run(script, ranks=2)
+    assert done.returncode == 0 and done.stdout.count("sum ") == 2, done.stderr
+
+
+def test_memory_of_views_is_given_back(comm):
+    """Handles come and go, and with them views that were kept for a while."""
+
+    def mapped():
+        with open("/proc/self/maps") as maps:
+            return sum("partialcoll-domain" in line for line in maps)
+
+    kept, before = [], mapped()
+    for _ in range(4):
+        h = pc.Allreduce_init(comm, None, None, like=np.zeros(1 << 12), quorum="full")
+        kept.append(h.send_buffer)
+        shared = comm.size > 1 and h.domain != "rank"
+        h.Free()
+    if shared:
+        assert mapped() == before + 4
+    kept.clear()
+    assert mapped() == before

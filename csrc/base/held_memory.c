@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which addresses are held, and what was disposed of while they were. Both lists belong
+ * to who holds the mutex, both are short. A block is in `disposed` if and only if an
+ * address in it is held; it is ended without the mutex, by who took it from the list,
+ * when nobody else knows of it any more.
+ */
+#include "base/held_memory.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "include/partialcoll.h"
+
+struct hold {
+    uintptr_t address;
+    size_t count;
+    struct hold *next;
+};
+
+struct block {
+    uintptr_t begin;
+    size_t bytes;
+    void (*end)(void *memory, size_t bytes);
+    struct block *next;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct hold *holds;
+static struct block *disposed;
+
+static bool has(const struct block *b, uintptr_t address)
+{
+    return address - b->begin < b->bytes;
+}
+
+static bool is_held(const struct block *b)
+{
+    for (const struct hold *h = holds; h; h = h->next)
+        if (has(b, h->address))
+            return true;
+    return false;
+}
+
+static struct hold **find(uintptr_t address)
+{
+    struct hold **at = &holds;
+    while (*at && (*at)->address != address)
+        at = &(*at)->next;
+    return at;
+}
+
+int pcoll_memory_hold(const void *address)
+{
+    CHECK(address);
+    int rc = PCOLL_OK;
+    pthread_mutex_lock(&mutex);
+    struct hold **at = find((uintptr_t)address);
+    if (!*at && (*at = malloc(sizeof **at)))
+        **at = (struct hold){.address = (uintptr_t)address};
+    if (*at)
+        (*at)->count++;
+    else
+        rc = fail(PCOLL_ENOMEM, "no memory to hold a view");
+    pthread_mutex_unlock(&mutex);
+    return rc;
+}
+
+/* Out of the list with the block of this address, if nothing in it is held. */
+static struct block *take(uintptr_t address)
+{
+    struct block **at = &disposed;
+    while (*at && !has(*at, address))
+        at = &(*at)->next;
+    struct block *b = *at;
+    if (!b || is_held(b))
+        return NULL;
+    *at = b->next;
+    return b;
+}
+
+void pcoll_memory_release(const void *address)
+{
+    struct block *free_now = NULL;
+    pthread_mutex_lock(&mutex);
+    struct hold **at = find((uintptr_t)address), *h = *at;
+    CHECK(h && h->count > 0);
+    if (!--h->count) {
+        *at = h->next;
+        free(h);
+        free_now = take((uintptr_t)address);
+    }
+    pthread_mutex_unlock(&mutex);
+    if (free_now)
+        free_now->end((void *)free_now->begin, free_now->bytes);
+    free(free_now);
+}
+
+void memory_dispose(void *memory, size_t bytes, void (*end)(void *memory, size_t bytes))
+{
+    CHECK(memory && bytes && end);
+    struct block block = {.begin = (uintptr_t)memory, .bytes = bytes, .end = end};
+    pthread_mutex_lock(&mutex);
+    bool held = is_held(&block);
+    struct block *b = held ? malloc(sizeof *b) : NULL;
+    if (b) { /* without memory for it the block is lost, which is better than gone */
+        *b = block;
+        b->next = disposed;
+        disposed = b;
+    }
+    pthread_mutex_unlock(&mutex);
+    if (!held)
+        end(memory, bytes);
+}
