@@ -73,8 +73,8 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Where a commit is tested: of what needs one MPI only, and of what starts jobs of its own, the
-    quarters that run.py says."""
+    """Where a commit is tested: of what needs one MPI only, of what starts jobs of its own, and on
+    a single rank, the quarters that run.py says."""
     parts = os.environ.get("PARTIALCOLL_TEST_PARTS")
     if parts is None:
         return
@@ -84,7 +84,8 @@ def pytest_collection_modifyitems(config, items):
         if item.get_closest_marker("in_turns"):
             return drawn(item.name) != own[0]
         starts_jobs = not STARTERS.isdisjoint(item.fixturenames)
-        return (starts_jobs or item.get_closest_marker("one_mpi")) and drawn(item.name) not in own
+        one_mpi = starts_jobs or item.get_closest_marker("one_mpi") or MPI.COMM_WORLD.size == 1
+        return one_mpi and drawn(item.name) not in own
 
     left = [item for item in items if is_left(item)]
     config.hook.pytest_deselected(items=left)
