@@ -78,23 +78,20 @@ def pytest_collection_modifyitems(config, items):
     parts = os.environ.get("PARTIALCOLL_TEST_PARTS")
     if parts is None:
         return
-    own = [int(part) for part in parts.split()]
+    words, _, count = parts.partition(" of ")
+    own = [int(part) for part in words.split(",")]
 
     def is_left(item):
+        drawn = zlib.crc32(item.name.encode()) % int(count)  # the same on all ranks
         if item.get_closest_marker("in_turns"):
-            return drawn(item.name) != own[0]
+            return drawn != own[0]
         starts_jobs = not STARTERS.isdisjoint(item.fixturenames)
         one_mpi = starts_jobs or item.get_closest_marker("one_mpi") or MPI.COMM_WORLD.size == 1
-        return one_mpi and drawn(item.name) not in own
+        return one_mpi and drawn not in own
 
     left = [item for item in items if is_left(item)]
     config.hook.pytest_deselected(items=left)
     items[:] = [i for i in items if i not in left]
-
-
-def drawn(name):
-    """The quarter of a test: 0 to 3, the same on all ranks."""
-    return zlib.crc32(name.encode()) % 4
 
 
 @pytest.fixture

@@ -75,7 +75,8 @@ def main():
     with own_segments():
         for job in [j for j in jobs(options) if options.only in (None, j.name)]:
             if options.commit:
-                os.environ["PARTIALCOLL_TEST_PARTS"] = " ".join(map(str, parts(job)))
+                own = ",".join(map(str, parts(job)))
+                os.environ["PARTIALCOLL_TEST_PARTS"] = f"{own} of {PARTS}"
             code = code or run_job(job, arguments or [str(TESTS)], begin, few_ranks(options))
     sys.exit(code)
 
