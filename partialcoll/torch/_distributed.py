@@ -233,7 +233,5 @@ class Distributed:
 
     def close(self) -> None:
         """Free what the library holds; the parameters' gradients become None. Collective."""
-        if world.is_initialized():
-            here = world.world()
-            here.optimizers = [other for other in here.optimizers if other is not self]
+        world.forget(self)
         self._loop.free()

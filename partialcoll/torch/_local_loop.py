@@ -9,7 +9,6 @@ communication thread has its own vectors, and what it has averaged comes in at t
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import time
 from typing import Any
@@ -64,7 +63,6 @@ class LocalLoop(Loop):
         self._slot = Slot(self._layout, self._layout.new())
         self.gradients = Gradients(self.parameters, self.settings.passes, self._slot, self._metrics)
         self.process.start()
-        atexit.register(self.process.stop)  # a thread must not outlive the interpreter
 
     def _build(self, x: Any) -> Setup:
         total = self._total()
@@ -298,7 +296,6 @@ class LocalLoop(Loop):
             )
 
     def _free(self) -> None:
-        atexit.unregister(self.process.stop)
         try:
             self.process.complete()
             self._join_hook.complete()

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from .._core import checks
+from .._core import checks, communicator
 from ..collectives import side_by_side
 from ..decentralized import GlobalSum
 from ..decentralized.options import check_clip_norm
@@ -106,6 +106,7 @@ class Loop:
         self.closed = False
         self._sums: GlobalSum | None = None
         self._set_up()
+        communicator.at_end(self.gradients.close)  # they may lie in memory that goes then
 
     # What a step is, and what subclasses have: step, metrics, begin_at, state_dict, load_state_dict
 
@@ -157,6 +158,7 @@ class Loop:
 
     def _check_open(self) -> None:
         """The memory where gradients were is gone after the end."""
+        communicator.check_running("the DistributedOptimizer")
         if self.closed:
             raise StateError("the DistributedOptimizer is closed; use the optimizer in it")
 
@@ -251,6 +253,9 @@ class Loop:
             return
         self.closed = True
         self.gradients.close()
+        communicator.not_at_end(self.gradients.close)
+        if MPI.Is_finalized():
+            return
         try:
             self._free()
         finally:  # collective, too

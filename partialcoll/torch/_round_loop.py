@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 import torch
 
+from .._core import communicator
 from ..collectives.fingerprints import Fingerprints
 from ..collectives.resync import Replica
 from ..errors import StateError
@@ -215,12 +216,14 @@ class RoundLoop(Loop):
 
     def state_dict(self) -> dict[str, Any]:
         """That of the inner optimizer, and what belongs to the rounds; see `checkpoint`."""
+        communicator.check_running("state_dict()")
         self._check_averaged("state_dict()")
         entry = {**self.rounds.entry(), **self.position()}
         return {**self._inner.state_dict(), checkpoint.KEY: entry}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """What `state_dict` gave, or that of an optimizer that was not wrapped."""
+        communicator.check_running("load_state_dict()")
         if self._averaged is not None or self.gradients.came:
             raise StateError("load_state_dict() between backward() and step(); call step() first")
         saved = state.get(checkpoint.KEY)

@@ -15,7 +15,9 @@ from typing import Any, Callable, NoReturn
 
 import torch
 import torch.distributed as dist
+from mpi4py import MPI
 
+from .._core import communicator
 from .._core.buffers import Array
 from ..collectives.agreement import check_agreement, together
 from ..collectives.fingerprints import Fingerprints
@@ -197,6 +199,7 @@ class PartialState:
         self._extra = False
 
     def _check_open(self) -> None:
+        communicator.check_running("the PartialState")
         if self._closed:
             raise StateError("the PartialState is closed; make another DistributedDataParallel")
 
@@ -420,6 +423,9 @@ class PartialState:
         """
         if not self._closed:
             self._closed = True
+            if MPI.Is_finalized():
+                self._failure.raise_now()
+                return
             if self._total is not None:
                 self._total.Free()
             if self._rounds is not None:

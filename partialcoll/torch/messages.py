@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
+from .._core import communicator
 from ..errors import Error, StateError
 from .ops.transfer import Memory
 from .ops.work import GroupTimeout, Work, Worker
@@ -131,7 +132,8 @@ class Messages:
         self.aside = self._worker.aside
 
     def check_tag(self, tag: int) -> int:
-        """Raises ValueError if MPI has no such tag."""
+        """Raises ValueError if MPI has no such tag, StateError when it has ended."""
+        communicator.check_running("torch.distributed")
         if not 0 <= tag <= self._highest_tag:
             raise ValueError(f"tag: expected 0 to {self._highest_tag}, got {tag}")
         return tag

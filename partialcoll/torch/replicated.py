@@ -17,6 +17,7 @@ from typing import Any, Callable
 import torch
 from mpi4py import MPI
 
+from .._core import communicator
 from .._core.buffers import Array
 from .._core.settings import logger
 from ..collectives.allreduce import Allreduce_init
@@ -101,6 +102,7 @@ class Replicated:
 
     def slot(self) -> Slot:
         """The send buffers of the deposit to come."""
+        communicator.check_running("a deposit")
         if self._slot is None:
             place = self.handle._send_place()
             if place not in self._slots:  # there are only a few, which take turns

@@ -127,7 +127,8 @@ def _check_same(present: World, comm: MPI.Intracomm | None) -> None:
 
 
 def world() -> World:
-    """What `init` has made; StateError before it."""
+    """What `init` has made; StateError before it, and when MPI has ended."""
+    communicator.check_running("partialcoll.torch")
     if _world is None:
         raise StateError("partialcoll.torch is not initialized: call init() first")
     return _world
@@ -142,6 +143,12 @@ def attended(function: F) -> F:
             return function(*arguments, **named)
 
     return cast("F", attend)
+
+
+def forget(optimizer: Any) -> None:
+    """It is being closed. Local."""
+    if _world is not None:
+        _world.optimizers = [other for other in _world.optimizers if other is not optimizer]
 
 
 def is_initialized() -> bool:

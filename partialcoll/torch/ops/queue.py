@@ -30,6 +30,7 @@ from typing import Any, Callable
 
 from mpi4py import MPI
 
+from ..._core import communicator
 from ..._core.attendance import attending
 from ...collectives.agreement import Agreement, Intent, complaint
 from ...errors import MismatchError, StateError
@@ -144,6 +145,7 @@ class Queue:
         raise error
 
     def _check(self) -> None:
+        communicator.check_running(self._name)
         if self._broken is not None:
             raise StateError(
                 f"{self._name} has ended with an error: {self._broken}; {self._remedy}"

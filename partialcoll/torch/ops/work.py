@@ -4,7 +4,6 @@ that see to it meanwhile."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import threading
 import weakref
@@ -14,6 +13,8 @@ from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
+
+from ..._core import communicator
 
 _Error: Any = dist.DistBackendError
 _Work: Any = dist.Work
@@ -219,12 +220,14 @@ class Worker:
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
-@atexit.register
 def _end_all() -> None:
-    """A thread that is alive when the interpreter ends aborts the program. One that is in a
-    callback may wait for what another worker does."""
+    """A thread that is alive when the interpreter ends aborts the program, one that is inside MPI
+    when that ends as well. One that is in a callback may wait for what another worker does."""
     workers = list(_workers)
     for worker in workers:
         worker.halt()
     for worker in workers:
         worker.join()
+
+
+communicator.at_end(_end_all)
