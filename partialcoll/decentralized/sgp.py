@@ -10,22 +10,26 @@ keeps the other half, adds what comes in, and computes gradients at z = x/w. Nob
 comes late is added late, and where a queue is full the share is kept. The sums of x and of w are
 conserved, with everything in the queues, and z finds the average whatever the delays.
 
-In lock-step, as in the paper, w is 1 at every update. Where nobody waits it is not, and a rank
-that gets little for what it gives would have an ever smaller w, and gradient steps of x that are
-ever larger in z. So an update is added to z, that is w times the update to x, and a rank whose w is
-below 1/8 keeps what it has until it gets something.
+Updates are added to x as they are, as in Algorithm 1: the sum of x over all ranks, which is P times
+the average, moves by all of them and by nothing else, whatever the weights are at that moment. So z
+moves by update/w. In lock-step w is 1 at every update. Where nobody waits it is not: with steps at
+evenly spread times it is 4/3, since what is on its way comes in right before an update, and it is
+less on a rank that gets little for what it gives. Below 1/2 such a rank keeps what it has, and its
+updates aside (they are in what training sees, as they are), until it gets something. So steps in z
+are twice an update at the most; when they were up to 16 times as large, fast ranks diverged.
 
-Else the weight, and with it what the others learn, would end with ranks that are slow or that wait
-for the others. These pass on, without a step, what they have above 1: those that wait (in a sum
-over all ranks, `GlobalSum.waiting`) if it is more than 1/(2P) of P ranks; the slow ones, that is
-those that got three shares for each push of a step since their last update, if it is more than 1/2.
-It comes to rest: if weight were passed on for ever, everybody would pass some on for ever, since
-the next one is another each time; but who has done so has 1 or more from then on, as pushes of
-steps are none any more, and the weights together are P. (As long as there is room in the queues,
-and from every rank one comes to every other.) When R ranks of P make steps and the others wait,
-these keep less than P - R + 1/2; but what is passed on sleeps at each rank on its way, so with many
-that wait and short steps much of the rest is on its way. Where ranks are alike three shares are
-rare: 4 % more messages.
+The weight would end with ranks that are slow or that wait for the others, and the steps in z of
+those who go on would be the larger ones. So these pass on, without a step, what they have above 1:
+those that wait (in a sum over all ranks, `GlobalSum.waiting`) if it is more than 1/(2P) of P ranks;
+the slow ones, that is those that got two shares for each push of a step since their last update, if
+it is more than 1/2. It comes to rest: if weight were passed on for ever, everybody would pass some
+on for ever, since the next one is another each time; but who has done so has 1 or more from then
+on, as pushes of steps are none any more, and the weights together are P. (As long as there is room
+in the queues, and from every rank one comes to every other.) When R ranks of P make steps and the
+others wait, these keep less than P - R + 1/2; but what is passed on sleeps at each rank on its way,
+so with many that wait and short steps much of the rest is on its way. Where ranks are alike two
+shares with so much weight are rare: none with steps at evenly spread times, 6 % more messages at
+random ones.
 """
 
 from __future__ import annotations
@@ -48,8 +52,8 @@ from .exchange import Array, Exchange, PeerSource
 from .global_sum import GlobalSum
 from .options import Options, Setup, alone, check_progress
 
-_LEAST_WEIGHT = 1 / 8
-_SLOW_SHARES, _SLOW_WEIGHT = 3, 1.5
+_LEAST_WEIGHT = 1 / 2  # of a rank that pushes, or adds updates
+_SLOW_SHARES, _SLOW_WEIGHT = 2, 1.5
 _WAITING_NAP = 4e-3  # seconds; what is passed on sleeps at each rank that waits
 
 
@@ -117,8 +121,8 @@ class SGP(Decoupled):
     rate
         See `SGPOptions`.
 
-    Invariant: the sums over all ranks of x, which changes by w times updates only, and of w, which
-    is the number of ranks, with all messages in the queues.
+    Invariant: the sums over all ranks of x, which changes by updates only, and of w, which is the
+    number of ranks, with all messages in the queues.
     """
 
     _beside_x = 1  # the weight
@@ -193,18 +197,22 @@ class SGP(Decoupled):
     def _show(self) -> None:
         self._shared.show(np.divide(self._x, self.weight, out=self._moved[:-1]))
 
-    def _renew(self) -> bool:
-        """x and w get the shares of others, z the updates of this rank; were there any?"""
+    def _renew(self, least_weight: float = _LEAST_WEIGHT) -> bool:
+        """x and w get the shares of others, x the updates of this rank; were there any?"""
         messages = self._exchange.drain()
         for _, share in messages:
             self._xw += share
         self._idle_shares += len(messages)
-        update = self._shared.take()
+        update = self._shared.take() if self.weight >= least_weight else None
         if update is not None:
             self._idle_shares = 0
-            self._x += np.multiply(update, self.weight, out=self._moved[:-1])
+            self._x += update
         self._counts.received += len(messages)
         return update is not None or bool(messages)
+
+    def _settle(self) -> None:
+        self._renew(least_weight=0)
+        self._show()
 
     def _push(self, peer: int, part: float = 0.5) -> bool:
         """Of x and w, if there is room; what is kept and what is sent is what there was."""

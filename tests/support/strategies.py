@@ -29,8 +29,8 @@ STRATEGIES = {
 # Nobody waits for anybody in a step.
 WAIT_FREE = ("adpsgd", "swarm", "swarm-8bit", "a2cid2", "a2cid2-baseline", "sgp")
 LOCK_STEP = [name for name in STRATEGIES if name not in WAIT_FREE and "moshpit" not in name]
-# Communication changes no average: SGP weighs updates, SlowMo adds its momentum.
-CONSERVING = [name for name in STRATEGIES if "sgp" not in name and "slowmo" not in name]
+# Communication changes no average; SlowMo adds its momentum.
+CONSERVING = [name for name in STRATEGIES if "slowmo" not in name]
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
