@@ -204,30 +204,33 @@ class Moshpit(Process):
             yield from self._finishing()
             self._begin()
             return
+        averaged = False
         for _ in range(self._rounds):
             self._begin()
-            yield from self._waiting()
+            averaged |= yield from self._waiting()
             np.copyto(self._x, self._handle.recv_buffer)
-        np.copyto(self._x, self._outer(self._x))
+        if averaged:
+            np.copyto(self._x, self._outer(self._x))
 
     def _begin(self) -> None:
         np.copyto(self._handle.send_buffer, self._x)
         self._handle.Start()
         self._under_way = True
 
-    def _waiting(self) -> Steps[None]:
-        """For the round under way; what it was is counted. Void, it gives the own model."""
+    def _waiting(self) -> Steps[bool]:
+        """For the round under way; what it was is counted. Was it an average? Void, it gives the own
+        model, and is no way that an outer step could go: anchor and momentum stay."""
         yield self._handle
         self._under_way = False
         rnd = self._handle.last_round
         self._counts.skipped += bool(rnd.void)
         self._counts.communications += not rnd.void
         self._counts.received += 0 if rnd.void else rnd.active - 1
+        return not rnd.void
 
     def _finishing(self) -> Steps[None]:
         """With overlap: take in the round under way, if there is one."""
-        if self._under_way:
-            yield from self._waiting()
+        if self._under_way and (yield from self._waiting()):
             change = self._outer(self._handle.recv_buffer) - self._handle.send_buffer
             self._x += change
 

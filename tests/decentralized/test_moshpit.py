@@ -170,6 +170,36 @@ def test_a_void_round_changes_nothing():
     assert [p.stats.communications > 1 for p in s.processes] == [True] * 4
 
 
+@pytest.mark.parametrize("overlap", (False, True))
+def test_a_void_round_is_no_pseudo_gradient(overlap):
+    """It leaves model, anchor and momentum as they are; the next average has the whole way."""
+    how = {"average": "pseudo-gradients", "outer_learning_rate": 0.7, "outer_momentum": 0.6}
+    s = Simulated((2, 2), 4, window=1.0, latency=0.001, overlap=overlap, **how)
+    lost = s.processes[1]
+    for step in range(3):  # so that there is momentum
+        s.world.events.run(s.world.events.now + 0.5)
+        s.step(updates(step, 4))
+    if overlap:  # the round under way, with rank 3
+        s.world.carry_out([p._finishing() for p in s.processes])
+    s.world.events.run(s.world.events.now + 0.5)
+    while s.lines(s.handles[1].round)[1] != s.lines(s.handles[1].round)[3]:
+        s.step(updates(9, 4))
+        if overlap:
+            s.world.carry_out([p._finishing() for p in s.processes])
+        s.world.events.run(s.world.events.now + 0.5)
+    before, u = lost.state_dict(), updates(3, 4)
+    s.handles[3].stand(True)
+    s.step(u, [0, 1, 2])
+    if overlap:
+        s.world.carry_out([p._finishing() for p in s.processes[:3]])
+    assert lost.stats.skipped == 1 and s.processes[0].stats.skipped == 0
+    after = lost.state_dict()
+    np.testing.assert_allclose(after["model"], before["model"] + u[1], rtol=1e-13, atol=1e-13)
+    for part in ("anchor", "slow"):
+        assert np.abs(before[part]).max() > 0
+        np.testing.assert_array_equal(after[part], before[part])
+
+
 def test_who_is_away_delays_nobody():
     """Their steps are their own; the others' groups are without them. After `rejoin` it takes
     part in the next round whose group is not formed yet: not the one after the last."""
