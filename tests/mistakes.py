@@ -1235,6 +1235,13 @@ MUTANTS = [
     ),
     # The simulator runs what stands in csrc/gossip and csrc/group: mistakes there are its own.
     Mutant(
+        "simulated: an average goes to where its peer was before others gave to it",
+        "gossip/exchange.c",
+        "own, uncollected > 0, &version",
+        "own, false, &version",
+        program="simulator",
+    ),
+    Mutant(
         "simulated: a delta lands before it has arrived",
         "gossip/accumulator.c",
         "    int rc = m->window->ops->flush(m->window, peer);\n",

@@ -12,7 +12,7 @@ static int count_up(struct gossip_memory *m, uint32_t peer, enum gossip_word wor
 }
 
 int accumulator_reserve(struct gossip_memory *m, uint32_t peer, uint32_t cap,
-                        bool *reserved)
+                        int64_t *uncollected, bool *reserved)
 {
     struct window *w = m->window;
     CHECK(peer < m->layout.ranks && peer != w->rank);
@@ -22,7 +22,8 @@ int accumulator_reserve(struct gossip_memory *m, uint32_t peer, uint32_t cap,
         rc = window_read_word(w, peer, word_at(WORD_COLLECTED), &collected);
     if (rc != PCOLL_OK)
         return rc;
-    *reserved = before - collected < cap;
+    *uncollected = before - collected;
+    *reserved = *uncollected < cap;
     return *reserved ? PCOLL_OK : count_up(m, peer, WORD_RESERVED, -1);
 }
 
@@ -66,14 +67,14 @@ int accumulator_deltas(struct gossip_memory *m, uint64_t *deltas)
     return rc;
 }
 
-int accumulator_query(struct gossip_memory *m, size_t first)
+int accumulator_query(struct gossip_memory *m, uint32_t peer, size_t first)
 {
     const struct layout *l = &m->layout;
     struct window *w = m->window;
     CHECK(first < l->count && first % l->chunk == 0);
-    int rc = w->ops->get_sums(w, w->rank, sums_at(l, first), m->change, l->held,
+    int rc = w->ops->get_sums(w, peer, sums_at(l, first), m->change, l->held,
                               chunk_length(l, first));
-    return rc == PCOLL_OK ? w->ops->complete(w, w->rank) : rc;
+    return rc == PCOLL_OK ? w->ops->complete(w, peer) : rc;
 }
 
 int accumulator_take(struct gossip_memory *m, size_t first)

@@ -38,18 +38,19 @@
 
 #include "gossip/memory.h"
 
-/* May a delta be given to the peer? If so, accumulator_landed has to follow. */
+/* May a delta be given to the peer? If so, accumulator_landed has to follow.
+ * *uncollected: how many lie there, or are about to. */
 int accumulator_reserve(struct gossip_memory *m, uint32_t peer, uint32_t cap,
-                        bool *reserved);
+                        int64_t *uncollected, bool *reserved);
 /* Add m->change, the chunk that begins with this element. */
 int accumulator_add_chunk(struct gossip_memory *m, uint32_t peer, size_t first);
 int accumulator_landed(struct gossip_memory *m, uint32_t peer);
 
 /* Owner: how many deltas there are to collect. */
 int accumulator_deltas(struct gossip_memory *m, uint64_t *deltas);
-/* Owner: the sums of a chunk, into m->change; what is to be added to them instead, from
- * there. */
-int accumulator_query(struct gossip_memory *m, size_t first);
+/* The peer's sums of a chunk, into m->change. */
+int accumulator_query(struct gossip_memory *m, uint32_t peer, size_t first);
+/* Owner: m->change is to be added to them. */
 int accumulator_take(struct gossip_memory *m, size_t first);
 /* Owner: so many deltas have been collected. */
 int accumulator_collected(struct gossip_memory *m, uint64_t deltas);

@@ -12,16 +12,6 @@ struct piece {
     void *x, *momentum;
 };
 
-static bool is_wide(const struct layout *l)
-{
-    return l->held == PCOLL_FLOAT64;
-}
-
-static bool is_narrow(const struct layout *l)
-{
-    return l->dtype != l->held;
-}
-
 static struct piece piece_at(const struct layout *l, const struct moving *own,
                              size_t first)
 {
@@ -33,7 +23,7 @@ static struct piece piece_at(const struct layout *l, const struct moving *own,
 static void average(const struct layout *l, struct piece p, const void *theirs,
                     void *given, double weight, double ratio, size_t count)
 {
-    if (is_wide(l))
+    if (l->held == PCOLL_FLOAT64)
         average_float64(p.x, theirs, p.momentum, given, weight, ratio, count);
     else
         average_float32(p.x, theirs, p.momentum, given, weight, ratio, count);
@@ -42,7 +32,7 @@ static void average(const struct layout *l, struct piece p, const void *theirs,
 static void collect(const struct layout *l, struct piece p, void *sum, double ratio,
                     size_t count)
 {
-    if (is_wide(l))
+    if (l->held == PCOLL_FLOAT64)
         collect_float64(p.x, p.momentum, sum, ratio, count);
     else
         collect_float32(p.x, p.momentum, sum, ratio, count);
@@ -97,8 +87,20 @@ static void collect_narrow(struct gossip_memory *m, struct piece p, double ratio
     settle_narrow(m, p.x, m->ours, m->change, ratio, p.momentum, count);
 }
 
+/* m->theirs gets what lies at its owner uncollected; asked for after it, so that what
+ * the owner has collected and published meanwhile is not added twice. */
+static int add_uncollected(struct gossip_memory *m, uint32_t peer, size_t first)
+{
+    size_t count = chunk_length(&m->layout, first);
+    int rc = accumulator_query(m, peer, first);
+    m->stats.bytes_read += count * m->layout.sum;
+    collect(&m->layout, (struct piece){.x = m->theirs}, m->change, 1, count);
+    return rc;
+}
+
 static int average_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
-                         double weight, const struct moving *own, uint64_t *version)
+                         double weight, const struct moving *own, bool uncollected,
+                         uint64_t *version)
 {
     const struct layout *l = &m->layout;
     struct piece p = piece_at(l, own, first);
@@ -109,7 +111,9 @@ static int average_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
         return rc;
     if (l->bits)
         coded_observe(m, p.x, m->theirs, first, count);
-    if (is_narrow(l))
+    if (uncollected && (rc = add_uncollected(m, peer, first)) != PCOLL_OK)
+        return rc;
+    if (l->dtype != l->held)
         average_narrow(m, p, weight, own->ratio, count);
     else
         average(l, p, m->theirs, m->change, weight, own->ratio, count);
@@ -121,18 +125,19 @@ int exchange_average(struct gossip_memory *m, uint32_t peer, uint32_t cap,
 {
     const struct layout *l = &m->layout;
     uint64_t version;
+    int64_t uncollected;
     *averaged = false;
     int rc = register_version(m, peer, &version);
     if (rc == PCOLL_OK && !version)
         rc = fail(PCOLL_EEMPTY, "rank %u has not published anything yet", peer);
     if (rc == PCOLL_OK)
-        rc = accumulator_reserve(m, peer, cap, averaged);
+        rc = accumulator_reserve(m, peer, cap, &uncollected, averaged);
     if (rc != PCOLL_OK || !*averaged) {
         m->stats.skipped += rc == PCOLL_OK;
         return rc;
     }
     for (size_t first = 0; first < l->count && rc == PCOLL_OK; first += l->chunk)
-        rc = average_chunk(m, peer, first, weight, own, &version);
+        rc = average_chunk(m, peer, first, weight, own, uncollected > 0, &version);
     m->stats.averages++;
     return rc == PCOLL_OK ? accumulator_landed(m, peer) : rc;
 }
@@ -145,10 +150,10 @@ int exchange_collect(struct gossip_memory *m, const struct moving *own,
     for (size_t first = 0; first < l->count && rc == PCOLL_OK && *deltas;
          first += l->chunk) {
         struct piece p = piece_at(l, own, first);
-        rc = accumulator_query(m, first);
+        rc = accumulator_query(m, m->window->rank, first);
         if (rc != PCOLL_OK)
             return rc;
-        if (is_narrow(l))
+        if (l->dtype != l->held)
             collect_narrow(m, p, own->ratio, chunk_length(l, first));
         else
             collect(l, p, m->change, own->ratio, chunk_length(l, first));

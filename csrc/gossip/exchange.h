@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pair averaging without waiting, on the register and the accumulator: i reads j's
- * register, moves its own model by half of the difference, and gives what it has lost
- * to j's accumulator. The sum over all ranks stays, whatever interleaves (AD-PSGD's
+ * register and what lies in j's accumulator, which together are where j is, moves its
+ * own model by half of the difference, and gives what it has lost to j's accumulator. The sum over all ranks stays, whatever interleaves (AD-PSGD's
  * averaging in difference form; A2CiD2's, where a momentum takes part in proportion).
  */
 #ifndef PCOLL_GOSSIP_EXCHANGE_H

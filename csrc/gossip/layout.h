@@ -37,8 +37,7 @@ struct slot_header {
     uint64_t number; /* version or ticket */
     uint64_t seed;   /* of the codec */
     uint32_t source;
-    uint32_t
-        planes; /* enum plane; of blocks that are not coded, raw is there as well */
+    uint32_t planes; /* enum plane; and raw, of blocks that are not coded */
 };
 
 /* How a block was encoded. */

@@ -85,7 +85,7 @@ int pcoll_gossip_pending(pcoll_gossip *g, void *out)
     struct gossip_memory *m = g->memory;
     for (size_t first = 0; first < m->layout.count && rc == PCOLL_OK;
          first += m->layout.chunk) {
-        rc = accumulator_query(m, first);
+        rc = accumulator_query(m, m->window->rank, first);
         memcpy((char *)out + first * m->layout.sum, m->change,
                chunk_length(&m->layout, first) * m->layout.sum);
     }

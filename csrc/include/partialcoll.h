@@ -489,9 +489,9 @@ int pcoll_gossip_publish(pcoll_gossip *gossip, const void *x, uint64_t *version)
  * the peer publishes faster than it can be read. */
 int pcoll_gossip_read(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
                       uint64_t *version);
-/* x -= weight (x - the peer's), in place; what x lost is given to the peer. momentum,
- * unless NULL, moves ratio times as far; it is apart from x. *averaged is 0, and
- * nothing has changed, if max_uncollected deltas lie at the peer. */
+/* x -= weight (x - the peer's, uncollected deltas included), in place; what x lost is
+ * given to the peer: publish x before the next one. momentum, unless NULL, moves ratio
+ * times as far. *averaged is 0, and nothing has changed, if max_uncollected lie there. */
 int pcoll_gossip_average(pcoll_gossip *gossip, uint32_t peer, void *x, double weight,
                          void *momentum, double ratio, int32_t *averaged);
 /* Add to x what others have given; ratio times that to momentum, unless NULL. */

@@ -122,6 +122,7 @@ class GossipBuffer(CoreObject):
     """
 
     _noun, _kind, _maker = "gossip buffer", "gossip", "GossipBuffer"
+    _moved = False  # has it averaged since it published?
     _free = lib.pcoll_gossip_free
 
     def __init__(
@@ -249,6 +250,7 @@ class GossipBuffer(CoreObject):
         Returns its version: 1, 2, …
         """
         memory = self._memory("x", x)
+        self._moved = False
         return int(self._answer("uint64_t", "publish", memory))
 
     def read(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int]:
@@ -293,7 +295,9 @@ class GossipBuffer(CoreObject):
 
         ``x -= weight * (x - theirs)``, and what `x` has lost is given to the peer, which has it
         when it collects. So the sum over all ranks of ``x`` and `pending` does not change,
-        whatever others do meanwhile. `momentum`, if given, moves `ratio` times as far (A2CiD2's
+        whatever others do meanwhile. Theirs is what they have published and not collected yet: a
+        correction that others, or this rank, have given is not made once more. For the same reason
+        an average that follows another one publishes `x` first, unless you have. `momentum`, if given, moves `ratio` times as far (A2CiD2's
         x~, with ratio = alpha~ / alpha).
 
         Returns False, and changes nothing, if too many deltas lie uncollected at the peer.
@@ -301,7 +305,10 @@ class GossipBuffer(CoreObject):
         """
         own, other = self._moving(x, momentum, {"weight": weight, "ratio": ratio})
         given = (self._peer(peer), own, weight, other, ratio)
-        return bool(self._answer("int32_t", "average", *given))
+        if self._moved:  # where this rank is no longer
+            self.publish(x)
+        self._moved = bool(self._answer("int32_t", "average", *given))
+        return self._moved
 
     def collect(self, x: Any, *, momentum: Any = None, ratio: float = 1.0) -> int:
         """Add to `x`, in place, what others have given since the last time. Local.

@@ -715,9 +715,10 @@ static void destroyed_under_way(void)
 
 static void reserved_at_itself(void)
 {
+    int64_t uncollected;
     bool reserved;
     make_memory();
-    accumulator_reserve(&memory, 0, 1, &reserved);
+    accumulator_reserve(&memory, 0, 1, &uncollected, &reserved);
 }
 
 static void added_within_a_chunk(void)
@@ -735,7 +736,7 @@ static void added_to_itself(void)
 static void looked_within_a_chunk(void)
 {
     make_memory();
-    accumulator_query(&memory, 1);
+    accumulator_query(&memory, 0, 1);
 }
 
 static void collected_nothing(void)

@@ -125,8 +125,9 @@ static void collect(struct rank *r)
 static void give(struct rank *r, uint32_t peer)
 {
     const struct layout *l = &r->memory.layout;
+    int64_t uncollected;
     bool reserved;
-    EXPECT_OK(accumulator_reserve(&r->memory, peer, CAP, &reserved));
+    EXPECT_OK(accumulator_reserve(&r->memory, peer, CAP, &uncollected, &reserved));
     for (size_t first = 0; reserved && first < COUNT; first += l->chunk) {
         size_t n = chunk_length(l, first);
         for (size_t i = 0; i < n; i++) {

@@ -5,6 +5,8 @@
  * stands still. It is csrc/gossip and csrc/group that run here, so their mistakes show:
  *
  *   conserved   the sum over the ranks of models, and of what they have not collected
+ *   corrected   an average goes half of the way to what its peer has published, and has
+ *               been given since
  *   late        nothing of a parcel is there before it lands
  *   once        what was pushed is drained once, by its target, as it was
  *   exact       after a round for each axis everybody has the mean of all
@@ -97,13 +99,20 @@ static void land(uint32_t which)
     t.parcel[which] = t.parcel[--t.parcels];
 }
 
+/* Half of the way to what the peer has published and not collected yet. */
 static void average(uint32_t rank, uint32_t peer)
 {
+    static double theirs[MAX_COUNT];
     int32_t averaged;
-    double there = pending(peer, 0);
+    uint64_t version;
+    double there = pending(peer, 0), before = t.x[rank][0];
+    EXPECT_OK(pcoll_gossip_read(t.buffer[rank], peer, NULL, theirs, &version));
     EXPECT_OK(
         pcoll_gossip_average(t.buffer[rank], peer, t.x[rank], 0.5, NULL, 1, &averaged));
     INVARIANT("late", pending(peer, 0) == there, "it is there before it has landed");
+    double moved = averaged ? 0.5 * (theirs[0] + there - before) : 0;
+    INVARIANT("corrected", fabs(t.x[rank][0] - before - moved) < 1e-9,
+              "rank %u moved by %g, expected %g", rank, t.x[rank][0] - before, moved);
     if (averaged)
         keep_parcel(rank);
 }

@@ -172,6 +172,51 @@ def test_one_waits_for_nobody(comm):
         comm.Barrier()
 
 
+def test_a_correction_is_made_once(comm):
+    """Several averages before anybody collects, all ranks at once, of two that average with each
+    other and of all around a ring: what has been given already is taken into account."""
+    several(comm)
+    x, rounds = start(comm), 20
+    begin, total = distance(comm, x), sum_over_ranks(comm, x)
+    peer = (comm.rank + 1) % comm.size
+    with pc.GossipBuffer(comm, like=x, topology="complete") as g:
+        for _ in range(rounds):
+            g.collect(x)
+            comm.Barrier()
+            g.publish(x)
+            for _ in range(3):
+                comm.Barrier()
+                g.average(x, peer)
+            comm.Barrier()
+        g.collect(x)
+        comm.Barrier()
+        assert distance(comm, x) <= (1.01 if comm.size == 2 else 0.9**rounds) * begin
+        np.testing.assert_allclose(sum_over_ranks(comm, x), total, atol=1e-11)
+
+
+def test_what_lies_at_a_peer_belongs_to_it(comm):
+    """A second average finds the first one's correction there, and has nothing to do; without a
+    publication of its own in between, others would take this rank for where it was."""
+    if comm.size != 2:
+        pytest.skip("for two ranks")
+    x = np.full(COUNT, 8.0 * comm.rank)
+    with pc.GossipBuffer(comm, like=x, topology="ring", max_uncollected=9) as g:
+        g.publish(x)
+        comm.Barrier()
+        for _ in range(3):
+            if comm.rank == 0:
+                assert g.average(x, 1) and (x == 4).all()
+            comm.Barrier()
+        assert g.stats.publishes == (3 if comm.rank == 0 else 1)
+        if comm.rank == 1:
+            assert g.average(x, 0) and (x == 6).all()  # its own -4 it has not seen
+            assert g.collect(x) == 3 and (x == 2).all()
+        comm.Barrier()
+        g.collect(x)
+        assert (x == (6 if comm.rank == 0 else 2)).all()
+        comm.Barrier()
+
+
 def test_the_cap(comm):
     several(comm)
     x = start(comm)

@@ -155,6 +155,27 @@ def test_messages_and_deltas_come_late_and_once():
     assert (a.stats.skipped, a.stats.queue_full) == (1, 1)
 
 
+@pytest.mark.parametrize("ranks", (2, 3, 4, 5, 8))
+def test_a_correction_is_made_once(ranks):
+    """Three averages of all ranks between two times that they collect, the same peers again."""
+    events = Events()
+    everybody = buffers(np.zeros(3), Topology.make("complete", ranks), events, lambda: 0.0)
+    models = np.random.default_rng(ranks).standard_normal((ranks, 3))
+    begin, mean = np.ptp(models, axis=0), models.mean(axis=0)
+    for _ in range(20):
+        for buffer, x in zip(everybody, models):
+            buffer.collect(x)
+            buffer.publish(x)
+        for _ in range(3):
+            for buffer, x in zip(everybody, models):
+                buffer.average(x, (buffer.rank + 1) % ranks)
+            events.run(events.now + 1)
+    for buffer, x in zip(everybody, models):
+        buffer.collect(x)
+    np.testing.assert_allclose(models.mean(axis=0), mean, atol=1e-13)
+    assert (np.ptp(models, axis=0) < 0.1 * begin).all()
+
+
 def test_latencies():
     draw = latencies(0.5, 1)
     drawn = [draw() for _ in range(4000)]

@@ -63,6 +63,7 @@ class SimulatedBuffer(GossipBuffer):
     def publish(self, x: Array) -> int:
         """As the real one does, after a latency."""
         self._publications += 1
+        self._moved = False
         number, delay = self._publications, self._ranks.latency()
         self._unpublished.append((number, x.copy() if delay else x))
         if delay:
@@ -72,8 +73,10 @@ class SimulatedBuffer(GossipBuffer):
         return number
 
     def _publish_up_to(self, number: int) -> None:
+        moved = self._moved
         while self._unpublished and self._unpublished[0][0] <= number:
             super().publish(self._unpublished.popleft()[1])
+        self._moved = moved  # since it was asked for
 
     def average(self, x: Any, peer: int, **how: Any) -> bool:
         """As the real one does; what the peer gains is on its way."""

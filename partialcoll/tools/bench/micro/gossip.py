@@ -85,6 +85,8 @@ class _Pair:
             if op == "push":
                 self.buffer.drain()
             self.buffer.collect(self.x)
+        elif op == "average":
+            self.buffer.publish(self.x)
 
 
 def _sample(pair: _Pair, op: str, action: Callable[[], Any]) -> float:
