@@ -294,11 +294,11 @@ class GossipBuffer(CoreObject):
         """Average `x` with what `peer` has published. One-sided, in place.
 
         ``x -= weight * (x - theirs)``, and what `x` has lost is given to the peer, which has it
-        when it collects. So the sum over all ranks of ``x`` and `pending` does not change,
-        whatever others do meanwhile. Theirs is what they have published and not collected yet: a
-        correction that others, or this rank, have given is not made once more. For the same reason
-        an average that follows another one publishes `x` first, unless you have. `momentum`, if given, moves `ratio` times as far (A2CiD2's
-        x~, with ratio = alpha~ / alpha).
+        when it collects. So the sum over all ranks of ``x`` and `pending` does not change, whatever
+        others do meanwhile. Theirs is what they have published and not collected yet: a correction
+        that others, or this rank, have given is not made once more. For the same reason an average
+        that follows another one publishes `x` first, unless you have. `momentum`, if given, moves
+        `ratio` times as far (A2CiD2's x~, with ratio = alpha~ / alpha).
 
         Returns False, and changes nothing, if too many deltas lie uncollected at the peer.
         Raises StateError if the peer has published nothing yet.

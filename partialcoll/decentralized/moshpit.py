@@ -218,8 +218,8 @@ class Moshpit(Process):
         self._under_way = True
 
     def _waiting(self) -> Steps[bool]:
-        """For the round under way; what it was is counted. Was it an average? Void, it gives the own
-        model, and is no way that an outer step could go: anchor and momentum stay."""
+        """For the round under way; what it was is counted. Was it an average? Void, it gives the
+        own model, and is no way that an outer step could go: anchor and momentum stay."""
         yield self._handle
         self._under_way = False
         rnd = self._handle.last_round
