@@ -6,6 +6,19 @@
 #include "base/error.h"
 #include "protocol/policy.h"
 
+void pcoll_options_init(pcoll_options *options)
+{
+    *options = (pcoll_options){
+        .policy.kind = PCOLL_SOLO,
+        .algorithm = PCOLL_ALGORITHM_AUTO,
+        .deliver = PCOLL_DELIVER_ONE,
+        .late = PCOLL_LATE_CARRY,
+        .progress = PCOLL_PROGRESS_AGENT,
+        .history = 8,
+        .domain = PCOLL_DOMAIN_NODE,
+    };
+}
+
 int options_check(const pcoll_options *o)
 {
     if (o->invalid)

@@ -32,6 +32,16 @@ static int check_dtype(int dtype)
     }
 }
 
+void pcoll_gossip_options_init(pcoll_gossip_options *options)
+{
+    *options = (pcoll_gossip_options){
+        .margin = 1,
+        .queue_slots = 4,
+        .max_uncollected = 2,
+        .progress = PCOLL_PROGRESS_AGENT,
+    };
+}
+
 static int check_options(const pcoll_gossip_options *o)
 {
     static const uint64_t most = (uint64_t)1 << 44;

@@ -20,6 +20,17 @@ enum {
     ANSWER_TIMEOUTS_IN_WINDOW = 5
 };
 
+void pcoll_group_options_init(pcoll_group_options *options)
+{
+    *options = (pcoll_group_options){
+        .keys = PCOLL_KEYS_AUTO,
+        .cell = -1,
+        .every = 16,
+        .timeout_us = 10 * 1000000,
+        .progress = PCOLL_PROGRESS_AGENT,
+    };
+}
+
 /* What can be said of the options without the others. */
 static int check(const pcoll_group_options *o)
 {

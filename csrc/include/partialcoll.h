@@ -7,6 +7,9 @@
  *     last failure on this thread is pcoll_last_error();
  *   - the object comes first, answers leave through pointers at the end;
  *   - create/free come in pairs, and free takes the address and stores NULL;
+ *   - options begin with the init function of their struct, which gives each member its
+ *     default, Python's, and cannot fail; a struct of zeros is not that. The environment
+ *     is not asked;
  *   - "Collective" means: every rank of the communicator calls it, in the same order
  *     as its other collectives. "Local" never communicates with the caller blocked.
  *   - a handle is used by one thread at a time; a second one gets PCOLL_ESTATE.
@@ -21,6 +24,20 @@
 #include <stdint.h>
 
 #define PCOLL_API __attribute__((visibility("default")))
+
+/* The version of this header, in one number as well; pcoll_version() has the library's.
+ */
+#define PCOLL_VERSION_MAJOR 0
+#define PCOLL_VERSION_MINOR 1
+#define PCOLL_VERSION_PATCH 0
+#define PCOLL_VERSION                                                                  \
+    (10000 * PCOLL_VERSION_MAJOR + 100 * PCOLL_VERSION_MINOR + PCOLL_VERSION_PATCH)
+/* Does a library of this version run programs compiled with this header? One of the same
+ * major version (while that is 0: of the same minor one) that is not older. */
+#define PCOLL_VERSION_FITS(library)                                                    \
+    ((library) >= PCOLL_VERSION &&                                                     \
+     (library) / (PCOLL_VERSION_MAJOR ? 10000 : 100) ==                                \
+         PCOLL_VERSION / (PCOLL_VERSION_MAJOR ? 10000 : 100))
 
 /* The longest linger and deadline, in seconds. */
 #define PCOLL_LONGEST_TIME 1e6
@@ -167,6 +184,10 @@ typedef struct pcoll_options {
     uint32_t domain_ranks; /* NODE, AUTO: most ranks in a domain; 0: all of a node */
 } pcoll_options;
 
+/* Each its default: solo, PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY (which is for PCOLL_SUM
+ * only), the agent, ranks of a node in one domain, 8 results. Local. */
+void pcoll_options_init(pcoll_options *options);
+
 /* What one delivered round was. */
 typedef struct pcoll_round {
     uint64_t index;
@@ -196,6 +217,8 @@ typedef struct pcoll_stats {
 
 typedef struct pcoll_handle pcoll_handle;
 
+/* PCOLL_VERSION of the library. Local. */
+int pcoll_version(void);
 /* The last failure's message on this thread. Never NULL. Local. */
 const char *pcoll_last_error(void);
 /* MPI's error code of the last PCOLL_EMPI on this thread. Local. */
@@ -466,6 +489,10 @@ typedef struct pcoll_gossip_options {
     int32_t progress;         /* enum pcoll_progress */
 } pcoll_gossip_options;
 
+/* No codec, a queue of 4 messages, at most 2 deltas uncollected, the agent. count and
+ * dtype are for the caller to give: 0 elements of float32. Local. */
+void pcoll_gossip_options_init(pcoll_gossip_options *options);
+
 typedef struct pcoll_gossip_stats {
     uint64_t publishes, reads, averages;
     uint64_t skipped;         /* averages: too much was uncollected at the peer */
@@ -543,6 +570,8 @@ typedef struct pcoll_lattice {
     int32_t rotate; /* 1: each block is rotated first, which spreads outliers */
 } pcoll_lattice;
 
+/* 8 bits, one plane, not rotated. count and dtype as for gossip. Local. */
+void pcoll_lattice_init(pcoll_lattice *lattice);
 /* Bytes of a payload, and how many blocks it has. PCOLL_EINVAL names the member. */
 int pcoll_lattice_size(const pcoll_lattice *lattice, uint64_t *bytes, uint64_t *blocks);
 /* distances[b] = max|x - key| over block b, as it is encoded (rotated, if that is
@@ -642,6 +671,10 @@ typedef struct pcoll_group_options {
     int64_t window_us;  /* how long to wait for more members; 0: by the timeout */
     int32_t progress;   /* enum pcoll_progress */
 } pcoll_group_options;
+
+/* A grid that fits the ranks, each in the cell of its number, all links equal, ten
+ * seconds of silence, the agent. count and dtype as for gossip. Local. */
+void pcoll_group_options_init(pcoll_group_options *options);
 
 typedef struct pcoll_group_round {
     uint64_t index;    /* of the round */

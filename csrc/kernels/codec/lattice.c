@@ -93,6 +93,11 @@ static const float *load(const pcoll_lattice *l, const struct block *b,
     return room;
 }
 
+void pcoll_lattice_init(pcoll_lattice *lattice)
+{
+    *lattice = (pcoll_lattice){.bits = 8};
+}
+
 int pcoll_lattice_size(const pcoll_lattice *lattice, uint64_t *bytes, uint64_t *blocks)
 {
     struct lattice_layout at;

@@ -140,6 +140,11 @@ static const char built_with[] = "openmpi";
 static const char built_with[] = "mpich";
 #endif
 
+int pcoll_version(void)
+{
+    return PCOLL_VERSION;
+}
+
 const char *pcoll_built_with(void)
 {
     return built_with;
