@@ -133,8 +133,9 @@ class Lattice:
     seed : int
         Of the random numbers, 0 to 2^64-1; encode() takes one for each vector.
     margin : float
-        How many times the stated or measured distance keys may be away, at least 1 (default).
-        More for readers whose keys move on meanwhile and who cannot ask for more bits.
+        How many times the stated or measured distance keys may be away, at least 1. 1 for keys
+        whose distance is known; more for readers whose keys move on meanwhile. The step, and so
+        the error, grows as it does. docs/quantization.md has what was measured.
     """
 
     bits: int
@@ -145,7 +146,7 @@ class Lattice:
     BLOCK: ClassVar[int] = 1024
 
     def __init__(
-        self, bits: int = 8, *, rotate: bool = False, seed: int = 0, margin: float = 1.0
+        self, bits: int = 8, *, rotate: bool = False, seed: int = 0, margin: float = 2.0
     ) -> None:
         values = {
             "bits": checks.integer("bits", bits, 2, 16, what="a whole number"),

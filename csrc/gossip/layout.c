@@ -35,7 +35,7 @@ static int check_dtype(int dtype)
 void pcoll_gossip_options_init(pcoll_gossip_options *options)
 {
     *options = (pcoll_gossip_options){
-        .margin = 1,
+        .margin = 2,
         .queue_slots = 4,
         .max_uncollected = 2,
         .progress = PCOLL_PROGRESS_AGENT,

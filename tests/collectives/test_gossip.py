@@ -288,9 +288,11 @@ def test_bits_lose_what_the_distance_says(comm, dtype):
     """Not more because the elements are wider or narrower than those of the codec."""
     several(comm)
     common = np.random.default_rng(7).normal(size=COUNT)
-    x = (common + comm.rank / 8).astype(dtype)  # others are up to size / 8 away
+    distance = (comm.size - 1) / 8
+    x = (common + comm.rank / 8).astype(dtype)
+    codec = pc.Lattice(8)
     with pc.GossipBuffer(
-        comm, like=x, topology="complete", codec=pc.Lattice(8), max_uncollected=comm.size
+        comm, like=x, topology="complete", codec=codec, max_uncollected=comm.size
     ) as g:
         for _ in range(2):
             g.publish(x)
@@ -307,7 +309,7 @@ def test_bits_lose_what_the_distance_says(comm, dtype):
             0.02 if np.dtype(dtype).itemsize == 2 else 0
         )
         error = np.abs(y.astype(np.float64) - (common + peer / 8)).max()
-        assert error <= comm.size / 8 / 250 + rounding, error
+        assert error <= codec.margin * distance / 250 + rounding, error
         comm.Barrier()
 
 

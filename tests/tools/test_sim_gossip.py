@@ -115,6 +115,23 @@ def test_eight_bits():
     assert coarse["loss"] != exact["loss"] and coarse["codec_bits"] == 8
 
 
+@pytest.mark.parametrize(
+    ("task", "slow"), [("quadratic", "1"), ("quadratic", "10"), ("logistic", "1")]
+)
+def test_the_margin_of_a_codec(task, slow):
+    """With the default few blocks are read again, hardly more than each rank's first, and the loss
+    is that without a codec; without a margin it is a third of them."""
+    words = ["--ranks", "16", "--topology", "complete", "--time", "200", "--methods", "swarm"]
+    words += ["--task", task, "--dim", "256", "--local-steps", "4", "--slow", slow]
+    words += ["--latency", "0.1", "--step-times", "exponential"]
+    (exact,) = simulate(*words)
+    coded = [*words, "--codec-bits", "6"]
+    (default,), (tight,) = simulate(*coded), simulate(*coded, "--codec-margin", "1")
+    assert exact["read_again"] is None
+    assert default["read_again"] < 0.03 and tight["read_again"] > 0.2
+    assert default["excess"] == pytest.approx(exact["excess"], rel=0.03)
+
+
 def test_a_register_is_never_newer_than_its_latency():
     events = Events()
     a, b = buffers(np.zeros(1), Topology.make("complete", 2), events, lambda: 1.0)
@@ -214,6 +231,7 @@ def test_refused_by_the_parser(words, complaint, capsys):
         (["--pairing", "bipartite", "--topology", "complete"], "expected a bipartite one"),
         (["--pairing", "hops", "--topology", "ring"], "edges of 2"),
         (["--codec-bits", "40", "--methods", "swarm"], "bits: expected a whole number of 2 to 16"),
+        (["--codec-bits", "8", "--codec-margin", "0.5", "--methods", "swarm"], "margin: expected"),
         (["--json", "/nowhere/rows.json"], "--json: "),
     ),
 )

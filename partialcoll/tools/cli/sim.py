@@ -134,6 +134,12 @@ _add(
         "--codec-bits", values.POSITIVE_INT, None, "bits per parameter on the way (default: all)"
     ),
     option(
+        "--codec-margin",
+        values.NOT_NEGATIVE,
+        None,
+        "how many times the distance seen lately keys may be away (default: that of pc.Lattice)",
+    ),
+    option(
         "--slow",
         values.SLOWNESS,
         1.0,

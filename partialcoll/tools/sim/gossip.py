@@ -8,6 +8,7 @@ of the comparison of A²CiD² with its baseline on a ring, Nabli et al., NeurIPS
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from ...codec import Lattice
 from ...decentralized import (
     ADPSGD,
     DPSGD,
@@ -90,9 +92,9 @@ class World:
         """The codec that was asked for, or None."""
         if self.options.codec_bits is None:
             return None
-        from ...codec import Lattice
-
-        return Lattice(bits=self.options.codec_bits)
+        margin = self.options.codec_margin
+        how = {} if margin is None else {"margin": margin}
+        return Lattice(bits=self.options.codec_bits, **how)
 
 
 def _averaging(world: World, make: Callable[..., Process], **how: Any) -> list[Process]:
@@ -223,6 +225,7 @@ class Run:
         latency = latencies(options.latency, (seed, 2, name))
         self._options, self._method = options, method
         self._topology, self._rate, self._seed = topology, rate, seed
+        self._buffers: list[SimulatedBuffer] = []
         make, self._weight = METHODS[method]
         self.processes = make(World(options, topology, rate, seed, self.task, self.events, latency))
         self.ranks = [
@@ -248,6 +251,7 @@ class Run:
         exchange = getattr(process, "_exchange", None)
         if isinstance(exchange, SimulatedBuffer):
             exchange.on_arrival = rank.look
+            self._buffers.append(exchange)
         return rank
 
     def row(self) -> report.Row:
@@ -277,8 +281,19 @@ class Run:
             "task": self._options.task,
             "slow": self._options.slow,
             "codec_bits": self._options.codec_bits,
+            "read_again": self._read_again(),
             "seed": self._seed,
         }
+
+    def _read_again(self) -> float | None:
+        """The part of all blocks that a codec's few bits were not enough for."""
+        stats = [each.stats for each in self._buffers]
+        reads = sum(each.reads + each.averages for each in stats)
+        if self._options.codec_bits is None or not reads:
+            return None
+        blocks: int = reads * math.ceil(self.task.first.shape[1] / Lattice.BLOCK)
+        again: int = sum(each.fallbacks for each in stats)
+        return again / blocks
 
     def rows(self) -> list[report.Row]:
         """From the beginning to the end."""
