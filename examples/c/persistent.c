@@ -53,7 +53,7 @@ int main(int argc, char **argv)
         {.count = COUNT, .dtype = PCOLL_FLOAT32, .op = PCOLL_SUM},
         {.count = 1, .dtype = PCOLL_INT64, .op = PCOLL_SUM},
     };
-    pcoll_options options = {.history = 8, .owned_send = 1};
+    pcoll_options options;
     pcoll_handle *handle;
     pcoll_round round;
 
@@ -61,6 +61,8 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     MPI_Comm comm = MPI_COMM_WORLD;
+    pcoll_options_init(&options);
+    options.owned_send = 1;
     check(pcoll_policy_parse("quorum:0.75", &options.policy));
     check(pcoll_allreduce_create(&comm, buffers, 2, &options, &handle));
 

@@ -1,13 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library for C users, with the flags that `partialcoll config` prints."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import c_users
 import pytest
 
 from partialcoll.tools import launcher
+
+BEGIN = """
+int main(void)
+{
+    pcoll_options options;
+    pcoll_gossip_options gossip;
+    pcoll_group_options group;
+    pcoll_lattice lattice;
+    pcoll_options_init(&options);
+    pcoll_gossip_options_init(&gossip);
+    pcoll_group_options_init(&group);
+    pcoll_lattice_init(&lattice);
+    return !PCOLL_VERSION_FITS(pcoll_version());
+}
+"""
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def config(*words):
@@ -15,10 +33,19 @@ def config(*words):
     return subprocess.run(command, capture_output=True, text=True, timeout=c_users.LIMIT_S)
 
 
-def compile_program(name, folder):
+def config_flags():
     flags = config("--cflags", "--libs")
     assert flags.returncode == 0, flags.stderr
-    return c_users.compile_program(f"capi/{name}.c", folder / name, *flags.stdout.split())
+    return flags.stdout.split()
+
+
+def header_text():
+    (folder,) = config("--cflags").stdout.split()
+    return (Path(folder.removeprefix("-I")) / "partialcoll.h").read_text()
+
+
+def compile_program(name, folder):
+    return c_users.compile_program(f"capi/{name}.c", folder / name, *config_flags())
 
 
 @pytest.fixture(scope="session")
@@ -85,13 +112,57 @@ def test_tests_keep_the_core(clean_environment, tmp_path):
 
 
 def test_header_in_cxx(tmp_path):
-    """The header compiles alone and after mpi.h, as C and as C++."""
+    """The header compiles alone and after mpi.h, as C and as C++, and so does what begins with the
+    defaults."""
     flags = config("--cflags").stdout.split()
     for name, before in (("a.c", ""), ("b.cpp", ""), ("c.c", "#include <mpi.h>\n")):
         source = tmp_path / name
-        source.write_text(f"{before}#include <partialcoll.h>\n")
+        source.write_text(f"{before}#include <partialcoll.h>\n{BEGIN}")
         words = [c_users.mpicc(), "-Wall", "-Wextra", "-Werror", *flags, "-fsyntax-only"]
         subprocess.run([*words, str(source)], check=True)
+
+
+def test_the_program_of_the_docs(clean_environment, tmp_path):
+    """docs/c.md: compiled as it says, it runs."""
+    (block,) = re.findall(
+        r"^```c\n(.*?)^```", (DOCS / "c.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    source = tmp_path / "docs.c"
+    source.write_text(block)
+    program = c_users.compile_program(source, tmp_path / "docs", *config_flags())
+    done = c_users.run([program], clean_environment, tmp_path, ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^\d ranks were in this sum$", done.stdout, re.MULTILINE)) == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "library", "fits"),
+    [
+        ((0, 1, 0), (0, 1, 0), True),
+        ((0, 1, 0), (0, 1, 3), True),
+        ((0, 1, 3), (0, 1, 0), False),
+        ((0, 1, 0), (0, 2, 0), False),
+        ((0, 2, 0), (0, 1, 9), False),
+        ((0, 9, 0), (1, 0, 0), False),
+        ((1, 0, 0), (1, 7, 0), True),
+        ((1, 7, 0), (1, 6, 5), False),
+        ((1, 7, 0), (2, 0, 0), False),
+    ],
+)
+def test_which_versions_fit(tmp_path, header, library, fits):
+    """The rule of docs/c.md, as the header computes it."""
+    text = header_text()
+    for name, part in zip(("MAJOR", "MINOR", "PATCH"), header):
+        text = re.sub(rf"(#define PCOLL_VERSION_{name}) \d+", rf"\1 {part}", text)
+    (tmp_path / "partialcoll.h").write_text(text)
+    number = 10000 * library[0] + 100 * library[1] + library[2]
+    source = tmp_path / "fits.c"
+    source.write_text(
+        f'#include "partialcoll.h"\n'
+        f'_Static_assert({"" if fits else "!"}PCOLL_VERSION_FITS({number}), "");\n'
+    )
+    words = [c_users.mpicc(), "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    subprocess.run([*words, str(source)], check=True)
 
 
 def test_config_alone():

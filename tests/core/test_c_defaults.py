@@ -103,10 +103,11 @@ def test_of_a_lattice():
 
 
 def test_the_version_is_the_packages():
-    major, minor, patch = map(int, pc.__version__.split("."))
-    assert lib.pcoll_version() == 10000 * major + 100 * minor + patch
     header = (ROOT / "csrc" / "include" / "partialcoll.h").read_text()
-    for name, part in (("MAJOR", major), ("MINOR", minor), ("PATCH", patch)):
-        assert f"#define PCOLL_VERSION_{name} {part}\n" in header
+    found = dict(re.findall(r"^#define PCOLL_VERSION_(\w+) (\d+)$", header, re.MULTILINE))
+    parts = [found[name] for name in ("MAJOR", "MINOR", "PATCH")]
+    assert ".".join(parts) == pc.__version__
+    major, minor, patch = map(int, parts)
+    assert lib.pcoll_version() == 10000 * major + 100 * minor + patch
     project = (ROOT / "pyproject.toml").read_text()
     assert re.findall(r'^version = "(.*)"$', project, re.MULTILINE) == [pc.__version__]
