@@ -393,6 +393,7 @@ def test_what_others_make_of_the_own_model(comm):
         np.testing.assert_array_equal(g.read(peer, key=own)[0], there)
         for _ in range(100):
             g.read(comm.rank, key=own)
+        comm.Barrier()  # all have compared what they were to compare
         g.publish(own)
         again = np.abs(g.read(comm.rank, key=own)[0] - own).max()
         assert again > error / 2  # not finer steps
