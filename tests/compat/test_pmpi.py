@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import c_users
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from partialcoll.tools import c_libraries
 
 PROGRAMS = c_users.PROGRAMS / "pmpi"
+ROOT = Path(__file__).resolve().parents[2]
+COMPAT = ROOT / "csrc" / "compat"
 
 
 @pytest.fixture(scope="session")
@@ -266,3 +269,38 @@ def test_names(library):
         assert {"MPI_Allreduce", "MPI_Init", "mpi_allreduce_"} <= set(defined)
         assert not [name for name in defined if "pcoll" in name.lower()]
         assert not [name for name in wanted if name.startswith("MPI_")]
+
+
+def page():
+    """docs/interposer.md, and the functions that its two tables name in their first column."""
+    text = (ROOT / "docs" / "interposer.md").read_text()
+    taken, never = (
+        set(re.findall(r"`(MPI_\w+)`", " ".join(re.findall(r"^\|(.*?)\|", part, re.MULTILINE))))
+        for part in re.findall(r"^## What is (?:never )?taken over$(.*?)(?=^## )", text, re.M | re.S)
+    )
+    return text, taken, never
+
+
+def test_the_page_names_what_is_replaced():
+    _, taken, never = page()
+    sources = [p for part in ("interposer", "mpi_shaped") for p in (COMPAT / part).glob("*.c")]
+    defined = re.findall(r"^int (MPI_\w+)\(", "".join(p.read_text() for p in sources), re.MULTILINE)
+    assert taken == set(defined)
+    path = str(c_libraries._library("libpartialcoll_preload"))
+    shown = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+    of_c = set(re.findall(r" T (MPI_[A-Z][a-z]\w*)", shown))  # the others are Fortran's
+    assert {"MPI_Allreduce", "MPI_Finalize"} <= of_c <= taken
+    assert {"MPI_Iallreduce", "MPI_Reduce", "MPI_Bcast"} <= never and not never & of_c
+
+
+def test_commands_that_are_shown_make_rounds_partial():
+    """Without the environment's leave for all communicators they would show nothing."""
+    told = subprocess.run(
+        [sys.executable, "-m", "partialcoll", "preload", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=c_users.LIMIT_S,
+    ).stdout
+    for text in (page()[0], (ROOT / "README.md").read_text(), told):
+        commands = re.findall(r"^ *(LD_PRELOAD=.*(?:\n  .*)?mpiexec)", text, re.MULTILINE)
+        assert commands and all("PARTIALCOLL_ALL=1" in command for command in commands), text

@@ -69,7 +69,7 @@ def config(cflags: bool, libs: bool) -> None:
 def preload() -> None:
     """Path of the interposer for programs as they are.
 
-    LD_PRELOAD=$(partialcoll preload) PARTIALCOLL_QUORUM=... mpiexec ...
+    LD_PRELOAD=$(partialcoll preload) PARTIALCOLL_ALL=1 PARTIALCOLL_QUORUM=... mpiexec ...
     """
     from .. import c_libraries
 
