@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from .._core import communicator
+from .._core import checks, communicator
 from .._core.buffers import Array
 from ..collectives.agreement import check_agreement, together
 from ..collectives.fingerprints import Fingerprints
@@ -32,6 +32,9 @@ from .flat import Layout, Named, dense_strides, divide
 from .metrics import Metrics
 from .replicated import Replicated
 from .strategies import Eager
+
+
+_REGISTER = "ddp.register_comm_hook(pct.PartialState(), pct.partial_allreduce_hook)"
 
 
 class PartialState:
@@ -442,7 +445,9 @@ def partial_allreduce_hook(state: PartialState, bucket: Any) -> Any:
     Each bucket is copied when it is ready; the round takes place with the last one. The futures are
     always completed: with the round's sum divided by the number of ranks, or, if that
     failed, with the local gradient, and then backward() raises the error when DDP has finished.
+    TypeError, on this rank alone, if it was registered with something else than a `PartialState`.
     """
+    checks.instance("state", state, PartialState, f"a PartialState() ({_REGISTER})")
     return state._take(bucket)
 
 

@@ -25,7 +25,7 @@ from ..collectives.fingerprints import Fingerprints
 from ..collectives.handle import AllreduceHandle
 from ..collectives.partitioned import Partitioned
 from ..collectives.resync import Replica, Resync, room_for_joins
-from ..errors import StateError
+from ..errors import MismatchError, StateError
 from ..round import Result, Round
 from . import checkpoint
 from ._gradients import Slot
@@ -55,6 +55,7 @@ class Replicated:
     _own                          own deposits in no delivered round
     _joining, _behind             in `join`, which has lost rounds
     _updating                     within an update; still, if that was interrupted
+    _difference                   for which a round was not applied, by any rank
     _gradients                    in the round whose sums were looked at last
     ============================  ===========================================================
     """
@@ -72,6 +73,7 @@ class Replicated:
         self._comm, self.strategy = comm, strategy
         self.version = self.updates = self._first = self._gradients = 0
         self._joining = self._behind = self._updating = False
+        self._difference: MismatchError | None = None
         self._begin = 0.0
         self.metrics = Metrics()
         tensors = [p for _, p in parameters]
@@ -192,7 +194,11 @@ class Replicated:
     def sums(self, result: Result) -> list[Array]:
         """The round's sums, in the library's memory. MismatchError if the ranks differ."""
         *sums, rows = result.buffers
-        self._fingerprints.check(rows, result.index)
+        try:
+            self._fingerprints.check(rows, result.index)
+        except MismatchError as error:
+            self._difference = error
+            raise
         self._gradients = self._fingerprints.gradients(rows)
         return sums
 
@@ -256,6 +262,7 @@ class Replicated:
     def catch_up(self, more: bool) -> bool:
         """The average of the round that was missed, if one was, is in `applied` then, with `more`
         in addition to what is there. Is there anything?"""
+        self._check_agreed("a call")
         missed = self.missed()
         if missed is None:
             return more
@@ -270,12 +277,21 @@ class Replicated:
     # What was interrupted
 
     def check_whole(self, what: str) -> None:
-        """Raises StateError within an update, and for ever after one that was interrupted."""
+        """Raises StateError within an update, and for ever after one that was interrupted, or
+        whose round was refused."""
+        self._check_agreed(what)
         if self._updating:
             raise StateError(
                 f"{what} within an update, or after one that was interrupted (by Ctrl-C, or an "
                 "exception in on_round=): the parameters may be those of no round; begin anew "
                 "from a checkpoint, on all ranks"
+            )
+
+    def _check_agreed(self, what: str) -> None:
+        if self._difference is not None:
+            raise StateError(
+                f"{what} after a MismatchError, whose round no rank has applied: close() this and "
+                f"begin anew, on all ranks ({self._difference})"
             )
 
     def check_waited(self, what: str) -> None:
@@ -362,7 +378,7 @@ class Replicated:
         self._fingerprints.forget()
         self._first = version - (0 if last is None else last.index + 1)
         self._own.carry(pending)
-        self._updating = False
+        self._updating, self._difference = False, None
 
     def free(self) -> None:
         """Collective. The slots' memory is gone then."""

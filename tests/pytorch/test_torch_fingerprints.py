@@ -107,6 +107,30 @@ def test_a_hash_that_falls_due_while_others_are_late(comm):
     opt.close()
 
 
+@pytest.mark.parametrize(
+    "strategy", (pct.Allreduce(), pct.Allreduce(overlap=True), pct.Eager("solo"))
+)
+def test_going_on_after_a_difference(comm, strategy):
+    """Its round is gone: whoever catches the error hears of it again, and can begin anew."""
+    model = network(seed=comm.rank)
+    opt = wrap(model, strategy=strategy)
+    with pytest.raises(pc.MismatchError, match="differ between"):
+        if strategy.synchronous:
+            step(model, opt)
+        else:
+            step_with_others_late(comm, model, opt)
+    for call in (lambda: step(model, opt), opt.join, opt.state_dict):
+        with pytest.raises(pc.StateError, match="after a MismatchError.*close"):
+            call()
+        model.zero_grad()
+    opt.close()
+    pct.broadcast_parameters(model.state_dict())
+    opt = wrap(model, strategy=strategy)
+    step(model, opt)
+    opt.join()
+    opt.close()
+
+
 @pytest.mark.parametrize("deliver", ("one", "all"))
 def test_ranks_that_agree_are_left_alone_though_they_are_late(comm, deliver):
     model = network()

@@ -393,6 +393,14 @@ def test_other_things_are_refused_in_attach(comm):
     state.close()
 
 
+@pytest.mark.parametrize("state", (None, pct.Eager("solo")))
+def test_a_hook_without_its_state(comm, state):
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    model.register_comm_hook(state, pct.partial_allreduce_hook)
+    with pytest.raises(TypeError, match=r"state: expected a PartialState\(\) .*register_comm_hook"):
+        model(torch.ones(1, 2)).sum().backward()
+
+
 def test_ranks_that_differ(comm):
     """In the first step, on every rank, and DDP goes on."""
     if comm.size == 1:
