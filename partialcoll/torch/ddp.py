@@ -33,7 +33,6 @@ from .metrics import Metrics
 from .replicated import Replicated
 from .strategies import Eager
 
-
 _REGISTER = "ddp.register_comm_hook(pct.PartialState(), pct.partial_allreduce_hook)"
 
 
