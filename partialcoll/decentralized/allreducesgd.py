@@ -84,6 +84,8 @@ class AllreduceSGD(Process):
         """`apply` as a generator: waits for all ranks' updates."""
         self._check_update("update", update)
         with self._exposed():
+            if not self._takes(update):
+                update = np.zeros_like(update)
             yield from averaging(self._handle, update, self._mean)
         self._x += self._mean
         self._note_model()

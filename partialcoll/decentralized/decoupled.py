@@ -163,7 +163,7 @@ class Decoupled(Threaded):
     def advancing(self, update: Array) -> Steps[None]:
         """`apply`: there is nothing that it waits for."""
         self._check_update("update", update)
-        yield from self._stepping(lambda: self._shared.add(update))
+        yield from self._stepping(lambda: self._add(update))
 
     def advancing_in_place(self) -> Steps[None]:
         """`apply_in_place`: there is nothing that it waits for."""
@@ -176,6 +176,10 @@ class Decoupled(Threaded):
         if self._shared.has_changed():
             self._shared.add_what_changed()
             self._thread.wake()
+
+    def _add(self, update: Array) -> None:
+        if self._takes(update):
+            self._shared.add(update)
 
     def _stepping(self, add: Callable[[], None]) -> Steps[None]:
         self._thread.check()

@@ -161,7 +161,8 @@ class DPSGD(Process):
         self._check_update("update", update)
         with self._exposed():
             self.begin()
-            self._x += update
+            if self._takes(update):
+                self._x += update
             yield from self._advancing()
 
     def advancing_in_place(self) -> Steps[None]:

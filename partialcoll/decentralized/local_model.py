@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, Callable, Union
 import numpy as np
 
 from .._core import checks
+from .._core.settings import logger
 from ..errors import StateError
 from .exchange import Array, Steps, drive
 from .global_sum import GlobalSum
@@ -25,15 +27,24 @@ class Counts:
 
     ``steps`` gradient steps; ``communications`` that this rank began and that went through
     (averagings, messages, rounds); ``received`` deltas or messages of others; ``skipped``
-    communications (the peer had too much uncollected, or was not there yet); ``exposed_s``
-    seconds that the training thread spent on anything but its own update.
+    communications (the peer had too much uncollected, or was not there yet); ``non_finite``
+    updates that were left out; ``exposed_s`` seconds that the training thread spent on anything
+    but its own update.
     """
 
     steps: int = 0
     communications: int = 0
     received: int = 0
     skipped: int = 0
+    non_finite: int = 0
     exposed_s: float = 0.0
+
+
+def is_finite(vector: Array) -> bool:
+    """One pass of products; a second one only where their sum alone overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = np.dot(vector, vector)
+    return math.isfinite(product) or bool(np.isfinite(vector).all())
 
 
 def check_model(argument: str, x: Any) -> Array:
@@ -94,8 +105,9 @@ class LocalModel:
     def apply(self, update: Array) -> None:
         """One step with a finished update: what any optimizer wants to add to `model`.
 
-        The vector can be used again when it returns. Raises StateError if the communication
-        thread has failed.
+        The vector can be used again when it returns. With NaN or infinities in it nothing of it is
+        applied, so no other rank ever has them; the step counts, and ``stats.non_finite`` counts
+        them. Raises StateError if the communication thread has failed.
         """
         drive(self.advancing(update))
 
@@ -123,7 +135,8 @@ class LocalModel:
         """`apply` as a generator that yields whatever it has to wait for; for those who go on
         with something else meanwhile, as the simulator does. `update` must stay as it is."""
         self._check_update("update", update)
-        self._x += update
+        if self._takes(update):
+            self._x += update
         yield from self._advancing()
 
     def advancing_in_place(self) -> Steps[None]:
@@ -134,6 +147,18 @@ class LocalModel:
     def _advancing(self) -> Steps[None]:
         """What follows when x has its update."""
         raise NotImplementedError
+
+    def _takes(self, update: Array) -> bool:
+        """Is it finite? Else it is counted, and said once."""
+        if is_finite(update):
+            return True
+        if not self._counts.non_finite:
+            logger.warning(
+                "an update of this rank is not finite, and is left out; further ones are counted "
+                "(stats.non_finite)"
+            )
+        self._counts.non_finite += 1
+        return False
 
     def _check_usable(self) -> None:
         if self._freed:

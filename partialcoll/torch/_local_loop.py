@@ -43,6 +43,7 @@ class LocalLoop(Loop):
         self._together = True  # have all ranks joined since the last step?
         self._metrics = Metrics()
         self._warned = False  # of a codec with too few bits
+        self._warned_of_gradient = False
         self._layout = Layout([parameter for _, parameter in self.parameters])
         self._flat = ParameterVector(self.parameters)
         own = self._flat.vector()
@@ -92,7 +93,7 @@ class LocalLoop(Loop):
         if finite:
             self._update()
         else:
-            self._metrics.skipped += 1
+            self._skip(overflown)
         self._flat.gather()
         self._metrics.steps += 1
         self._together, self._before = False, None
@@ -103,6 +104,16 @@ class LocalLoop(Loop):
         if finite:
             self._step_schedulers(self._updates)
         self._raise_if_wanted(finite, overflown)
+
+    def _skip(self, overflown: bool) -> None:
+        """Nothing of the gradient is used; said once, unless a GradScaler found it."""
+        if not overflown and not self._warned_of_gradient:
+            logger.warning(
+                "the gradient of this rank is not finite, and is left out; further ones are "
+                "counted (metrics().skipped)"
+            )
+            self._warned_of_gradient = True
+        self._metrics.skipped += 1
 
     def _begin(self) -> None:
         """What need not wait for the gradient starts."""

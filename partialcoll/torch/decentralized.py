@@ -7,6 +7,8 @@ They are the options of the processes of `partialcoll.decentralized`, where all 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from .. import decentralized
 from .strategies import Strategy
 
@@ -17,6 +19,8 @@ class LocalStrategy(decentralized.Options, Strategy):
     A subclass is a frozen dataclass of options, with ``clip_norm``, and says how its process is
     built (`build`).
     """
+
+    non_finite: ClassVar[str] = "skip"  # models of others would have it for good
 
 
 class ADPSGD(decentralized.ADPSGDOptions, LocalStrategy):

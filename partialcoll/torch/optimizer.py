@@ -65,7 +65,7 @@ def DistributedOptimizer(
     *,
     strategy: Strategy | None = None,
     clip_norm: float | None = None,
-    non_finite: str = "propagate",
+    non_finite: str | None = None,
     on_round: Callable[[Result], None] | Sequence[Callable[[Result], None]] | None = None,
     on_step: Callable[[Any], None] | Sequence[Callable[[Any], None]] | None = None,
     model: torch.nn.Module | None = None,
@@ -95,10 +95,11 @@ def DistributedOptimizer(
         `Swarm`, `SGP`, `DPSGD`, `LocalSGD`, `Moshpit`, `SlowMo`.
     clip_norm : float or None
         The applied gradient is scaled so that its 2-norm over all parameters is at most this.
-    non_finite : "propagate", "skip" or "raise"
+    non_finite : "propagate", "skip", "raise" or None
         What becomes of a local gradient with NaN or infinities: it is deposited; nothing is,
         and it is counted; nothing is, and FloatingPointError follows the round. What a
-        GradScaler finds is always skipped. No rank ever skips a round.
+        GradScaler finds is always skipped. No rank ever skips a round. None: "propagate", but
+        "skip", with a warning, where ranks have models of their own: averages would spread it.
     on_round : callable or list of them
         Called after each applied update with its `partialcoll.Result`: averages of the
         parameters and the like, which must follow the rounds.
@@ -135,7 +136,7 @@ def DistributedOptimizer(
             op=op,
             predivide=gradient_predivide_factor,
             clip_norm=clip_norm,
-            non_finite=non_finite,
+            non_finite=strategy.non_finite if non_finite is None else non_finite,
             check_every=check_every,
             on_round=on_round,
             on_step=on_step,

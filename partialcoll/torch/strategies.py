@@ -21,6 +21,9 @@ class Strategy:
 
     clip_norm: float | None
 
+    non_finite: ClassVar[str] = "propagate"
+    """What becomes of a local gradient with NaN or infinities where nothing is said."""
+
     def check(self, comm: MPI.Intracomm) -> None:
         """Raises what is wrong with the options on these ranks. Local."""
 

@@ -685,6 +685,47 @@ def test_swarm_registers_in_few_bits(latency, decoded):
     assert few_bits == pytest.approx(whole, rel=0.1) and whole < 0.5, losses
 
 
+@pytest.mark.parametrize("bad", (np.nan, np.inf, -np.inf))
+@pytest.mark.parametrize("make", GOSSIP, ids=lambda m: m.__name__)
+def test_what_is_not_finite_stays_with_nobody(make, bad, caplog):
+    """An update with one such element is left out, said once and counted; what comes after it is
+    not. Large ones are updates as any other."""
+    world = World("complete", 3, 4, dtype=np.float32)
+    processes = make_all(make, world, np.zeros((3, 4), np.float32))
+    for step in range(12):
+        for rank, p in enumerate(processes):
+            update = np.full(4, 1e30 if step == 0 else -1e30 if step == 1 else 1.0, np.float32)
+            if rank == 0 and step in (5, 6):
+                update[2] = bad
+            p.apply(update)
+            while p.communicate():
+                pass
+        world.settle()
+    assert [p.stats.non_finite for p in processes] == [2, 0, 0]
+    assert [p.stats.steps for p in processes] == [12] * 3
+    assert all(np.isfinite(p.model).all() for p in processes)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_lock_step_without_what_is_not_finite():
+    """Allreduce, local SGD and D-PSGD make their rounds without it."""
+    world = World("complete", 3, 2)
+    first, around = np.zeros((3, 2)), [[1, 2], [0, 2], [0, 1]]
+    exchanges = neighbour_exchanges(world.topology, world.like, world.events, world.latency)
+    made = (
+        [AllreduceSGD(x, h) for x, h in zip(first, world.handles())],
+        [LocalSGD(x, h, local_steps=1) for x, h in zip(first, world.handles())],
+        [DPSGD(x, e, metropolis(around, i), i) for i, (x, e) in enumerate(zip(first, exchanges))],
+    )
+    updates = np.ones((3, 2))
+    updates[1, 0] = np.nan
+    for processes in made:
+        world.step(processes, updates)
+        world.step(processes, np.zeros((3, 2)))  # D-PSGD averages what was before the update
+        np.testing.assert_allclose([p.model for p in processes], np.full((3, 2), 2 / 3))
+        assert [p.stats.non_finite for p in processes] == [0, 1, 0]
+
+
 def test_no_update_waits_for_communication():
     """One's own updates are in the model at once: alone, a process is plain SGD."""
     world = World("complete", 1, 3)

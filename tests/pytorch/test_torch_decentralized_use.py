@@ -389,9 +389,10 @@ def test_an_overflow_on_one_rank_is_its_own(comm, name):
     opt.close()
 
 
-@pytest.mark.parametrize("policy", ["propagate", "skip", "raise"])
+@pytest.mark.parametrize("policy", ["propagate", "skip", "raise", None])
 @pytest.mark.parametrize("name", ["adpsgd", "dpsgd", "swarm", "moshpit", "localsgd", "slowmo"])
-def test_what_becomes_of_nan(comm, name, policy):
+def test_what_becomes_of_nan(comm, name, policy, caplog):
+    """Where nothing is said it is left out: averages would spread it."""
     model = network()
     opt = wrap(model, strategy=STRATEGIES[name], non_finite=policy)
     raised, last = False, comm.rank == comm.size - 1
@@ -409,6 +410,8 @@ def test_what_becomes_of_nan(comm, name, policy):
     opt.join()
     assert np.isfinite(vector(model)).all() == (policy != "propagate")
     assert opt.metrics().skipped == (policy != "propagate" and last)
+    said = [record for record in caplog.records if "not finite" in record.getMessage()]
+    assert len(said) == (policy != "propagate" and last)
     opt.close()
 
 
