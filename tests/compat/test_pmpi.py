@@ -276,7 +276,9 @@ def page():
     text = (ROOT / "docs" / "interposer.md").read_text()
     taken, never = (
         set(re.findall(r"`(MPI_\w+)`", " ".join(re.findall(r"^\|(.*?)\|", part, re.MULTILINE))))
-        for part in re.findall(r"^## What is (?:never )?taken over$(.*?)(?=^## )", text, re.M | re.S)
+        for part in re.findall(
+            r"^## What is (?:never )?taken over$(.*?)(?=^## )", text, re.M | re.S
+        )
     )
     return text, taken, never
 
