@@ -72,3 +72,4 @@ assert m.included_ratio == 1.0, "a gradient was lost"
 same = pct.allgather_object([p.sum().item() for p in model.parameters()])
 assert all(one == same[0] for one in same), "the replicas differ"
 optimizer.close()
+pct.shutdown()

@@ -16,7 +16,7 @@ from .library import Library
 
 _MEND = (
     "Rebuild partialcoll with the mpicc of the MPI that mpi4py uses: "
-    "MPICC=/path/to/mpicc pip install --no-cache-dir --force-reinstall --no-deps partialcoll"
+    "MPICC=/path/to/mpicc pip install --no-cache-dir --force-reinstall --no-deps . in its source"
 )
 
 

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every public name has a docstring."""
+"""Every public name has a docstring, and what is installed with which words is in the README."""
 
 import importlib
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
 import partialcoll as pc
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
@@ -66,3 +70,15 @@ def test_interface_names():
         (pc.Schedule, SCHEDULE),
     ):
         assert not [name for name in names.split() if not hasattr(owner, name)]
+
+
+def test_the_readme_says_what_each_extra_is_for():
+    """And tells to install from the source alone, which is what there is."""
+    text = (ROOT / "README.md").read_text()
+    project = (ROOT / "pyproject.toml").read_text()
+    part = project.split("[project.optional-dependencies]")[1].split("\n\n")[0]
+    extras = re.findall(r"^(\w+) = ", part, re.MULTILINE)
+    assert {"plot", "train"} <= set(extras)
+    rows = " ".join(re.findall(r"^\| (`\[.*?) \|", text, re.MULTILINE))
+    assert set(re.findall(r"`\[(\w+)\]`", rows)) == set(extras)
+    assert "install partialcoll" not in text and "'partialcoll[" not in text
