@@ -34,9 +34,9 @@ if os.environ.get("PARTIALCOLL_CHECKS") == "1":  # what base/check.h asserts
     FLAGS.append("-DPCOLL_CHECKS")
 
 
-# What simulated ranks use of the core: all that does not make, free or need an MPI.
+# What simulated ranks and arithmetic use of the core: all that does not make, free or need an MPI.
 SIMULATED = re.compile(
-    r"pcoll_(last_error|policy_parse|gossip_(?!create|free)\w+|group_(?!create|free)\w+)"
+    r"pcoll_(last_error|op_check|domain_parse|(policy|grid|lattice)_\w+|(gossip|group)_(?!create|free)\w+)"
 )
 
 
@@ -48,7 +48,8 @@ def declarations(header: Path = HEADER) -> str:
 
 
 def simulated_declarations() -> str:
-    """All types of the public header, the functions that simulated ranks use, the simulator."""
+    """All types of the public header, the functions that simulated ranks and arithmetic use, the
+    simulator."""
     function = re.compile(r"^[\w *]+?\b(pcoll_\w+)\([^;{]*\);", re.MULTILINE)
     kept = function.sub(
         lambda found: found[0] if SIMULATED.fullmatch(found[1]) else "", declarations()

@@ -8,6 +8,7 @@
 """
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from . import _command, _moved
@@ -22,7 +23,8 @@ if TYPE_CHECKING or not _command.only_starts():
 else:
 
     def __getattr__(name: str) -> Any:
-        """A public name, when the command needs the library after all."""
-        if name.startswith("__") and name != "__version__":
+        """A public name, when the command needs the library after all; a module is none."""
+        private = name.startswith("_") and name != "__version__"
+        if private or importlib.util.find_spec(f"{__name__}.{name}"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module("._public", __name__), name)

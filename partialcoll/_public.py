@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ``import partialcoll`` gives. Loading it loads MPI and checks that the core fits it."""
 
+from ._core.ffi import core
 from ._core.version import __version__
 from .codec import Lattice
 from .collectives.allreduce import Allreduce_init, Startall, Waitall, Waitany, memory_estimate
@@ -16,6 +17,8 @@ from .grid import Grid, bandwidth_shares
 from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
 from .round import Result, Round
 from .topology import Topology, pairing
+
+core.lib  # noqa: B018 - is loaded and checked here, not at the first call
 
 __all__ = [
     "AbiError",

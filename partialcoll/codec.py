@@ -18,7 +18,7 @@ import numpy as np
 
 from ._core import buffers, checks
 from ._core.buffers import Array, Buffer
-from ._core.ffi import answer, call, check, ffi, lib
+from ._core.pure import answer, call, check, ffi, lib
 from .errors import DecodeError
 
 _FLOATS = {

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._core import checks
-from ._core.ffi import call, check, ffi, lib
+from ._core.pure import call, check, ffi, lib
 
 MOST_AXES = 16
 MOST_SIDE = (1 << 32) - 1

@@ -27,7 +27,7 @@ import copy
 from typing import Any, ClassVar
 
 from ._core import checks
-from ._core.ffi import check, ffi, lib
+from ._core.pure import check, ffi, lib
 
 
 def _canonical(text: str) -> str:
@@ -222,8 +222,3 @@ def as_policy(value: Policy | str) -> Policy:
     if isinstance(value, str):
         return parse(value)
     raise TypeError(f"quorum: expected a policy or a string, got {type(value).__name__}")
-
-
-def fill(policy: Policy, struct: Any) -> None:
-    """Write a policy into a C struct pcoll_policy."""
-    check(lib.pcoll_policy_parse(str(policy).encode(), ffi.addressof(struct)))

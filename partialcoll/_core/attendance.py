@@ -25,9 +25,9 @@ from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
 from . import settings
+from .mpi import MPI
 
 _IDLE_S = 1.0  # the thread ends when there has been nothing to look at for so long
 _END_S = 2.0  # what MPI's end waits for it at most

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
-from .ffi import check, ffi, lib
+from .ffi import core
+from .mpi import MPI
+from .pure import ffi, lib
 
 _DTYPES: dict[str, int] = {
     "float16": lib.PCOLL_FLOAT16,
@@ -322,7 +323,7 @@ def check_apart(argument: str, buffers: list[Buffer]) -> None:
 
 def describe(buffers: list[Buffer], ops: list[Any], codes: list[int]) -> Any:
     """The core's array of pcoll_buffer. Keep the ops alive as long as a handle uses it."""
-    described = ffi.new("pcoll_buffer[]", len(buffers))
+    described = core.ffi.new("pcoll_buffer[]", len(buffers))
     for c, buffer, op, code in zip(described, buffers, ops, codes):
         c.count = buffer.count
         c.dtype = buffer.dtype
@@ -344,8 +345,8 @@ def addresses(arrays: list[Array]) -> Any:
 
 def held(address: Any) -> Any:
     """A pointer to memory of the core, which stays as long as the pointer lives."""
-    check(lib.pcoll_memory_hold(address))
-    return ffi.gc(ffi.cast("char *", address), lib.pcoll_memory_release)
+    core.check(core.lib.pcoll_memory_hold(address))
+    return ffi.gc(ffi.cast("char *", address), core.lib.pcoll_memory_release)
 
 
 def wrap(address: Any, like: Array, *, dtype: Any = None, writable: bool = True) -> Array:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only module that touches the compiled core: finds the build that fits the MPI in use,
-and checks it."""
+and checks it, when something of it is first used."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import importlib.util
 import os
 from typing import Any, NoReturn
 
-from mpi4py import MPI
-
 from ..errors import AbiError
+from . import attendance, finalize
+from .lazy import Lazy
 from .library import Library
+from .mpi import MPI
 
 _MEND = (
     "Rebuild partialcoll with the mpicc of the MPI that mpi4py uses: "
@@ -23,6 +24,12 @@ _MEND = (
 def flavor() -> str:
     """The family of ABIs that the loaded MPI belongs to: "openmpi" or "mpich"."""
     return "openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich"
+
+
+def built() -> list[str]:
+    """The families that this package has a core for. Loads none."""
+    families = ("mpich", "openmpi")
+    return [name for name in families if importlib.util.find_spec(f"partialcoll._core_{name}")]
 
 
 def _check(lib: Any, ffi: Any) -> None:
@@ -44,20 +51,17 @@ def _check(lib: Any, ffi: Any) -> None:
 
 
 def _load() -> Any:
-    wanted = flavor()
-    name = f"partialcoll._core_{wanted}"
-    if importlib.util.find_spec(name) is None:
-        built = [
-            f for f in ("mpich", "openmpi") if importlib.util.find_spec(f"partialcoll._core_{f}")
-        ]
-        have = f"built for {' and '.join(built)}" if built else "not compiled"
+    wanted, there = flavor(), built()
+    if wanted not in there:
+        have = f"built for {' and '.join(there)}" if there else "not compiled"
         where = os.path.dirname(os.path.dirname(__file__))
         raise AbiError(
             f"mpi4py uses {MPI.get_vendor()[0]}, but partialcoll in {where} is {have}. {_MEND}. "
             "If that folder is a checkout and another one is installed, start elsewhere"
         )
-    core = importlib.import_module(name)
+    core = importlib.import_module(f"partialcoll._core_{wanted}")
     _check(core.lib, core.ffi)
+    finalize.watch(importlib.import_module("mpi4py.MPI"), attendance.end, core.lib.pcoll_quiet)
     return core
 
 
@@ -65,9 +69,9 @@ def _raise_mpi_error() -> NoReturn:
     raise MPI.Exception(core.lib.pcoll_last_mpi_error())
 
 
-core = Library(_load(), _raise_mpi_error)
-ffi: Any = core.ffi
-lib: Any = core.lib
+core = Library(_load, _raise_mpi_error)
+ffi: Any = Lazy(lambda: core.ffi)
+lib: Any = Lazy(lambda: core.lib)
 raise_error = core.raise_error
 check = core.check
 call = core.call

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 
-from mpi4py import MPI
-
 from ..errors import Error
+from .mpi import MPI
 
 # Set by the launcher for each process it starts: number of processes, and whose it is.
 _SIZES = (

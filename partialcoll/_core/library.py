@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, NoReturn, TypeVar
 
 import numpy as np
@@ -17,17 +18,31 @@ class Library:
 
     Parameters
     ----------
-    module : module
-        As cffi made it.
+    load : callable
+        Gives the module, when something of it is first used.
     raise_foreign : callable or None
         Raises what code ``PCOLL_EMPI`` stands for.
     """
 
-    def __init__(self, module: Any, raise_foreign: Callable[[], NoReturn] | None = None) -> None:
-        self.ffi: Any = module.ffi
-        self.lib: Any = module.lib
+    def __init__(
+        self, load: Callable[[], Any], raise_foreign: Callable[[], NoReturn] | None = None
+    ) -> None:
+        self._load = functools.cache(load)
         self._raise_foreign = raise_foreign
-        self._exceptions: dict[int, type[Exception]] = {
+
+    @functools.cached_property
+    def ffi(self) -> Any:
+        """cffi's part: memory and types."""
+        return self._load().ffi
+
+    @functools.cached_property
+    def lib(self) -> Any:
+        """The functions and numbers of the header."""
+        return self._load().lib
+
+    @functools.cached_property
+    def _exceptions(self) -> dict[int, type[Exception]]:
+        return {
             self.lib.PCOLL_EINVAL: ValueError,
             self.lib.PCOLL_ESTATE: StateError,
             self.lib.PCOLL_EMISMATCH: MismatchError,

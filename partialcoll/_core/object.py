@@ -8,12 +8,11 @@ import sys
 import warnings
 from typing import Any, Callable, NoReturn, TypeVar
 
-from mpi4py import MPI
-
 from ..errors import StateError
 from . import checks, communicator, waiting
 from .attendance import Members, attending
 from .ffi import core
+from .mpi import MPI
 
 Record = TypeVar("Record")
 Self = TypeVar("Self", bound="CollectiveObject")
@@ -111,15 +110,14 @@ class CollectiveObject:
 
 
 class CoreObject(CollectiveObject):
-    """One that the core holds. A subclass names its type there, ``pcoll_<kind>``, and the functions
-    that begin to free it (if that is one of its own) and free it. Simulated ones have another
-    library with the functions of that type."""
+    """One that the core holds. A subclass names its type there, ``pcoll_<kind>``, and says whether
+    there is a function of its own that begins to free it. Simulated ones have another library with
+    the functions of that type."""
 
     _library = core
     _kind: str
     _maker: str  # what users call that makes it
-    _free_begin: Any = None
-    _free: Any
+    _begins_to_free = False
 
     def _enter(self, comm: MPI.Intracomm) -> Any:
         self._pointer = core.ffi.new(f"pcoll_{self._kind} **")
@@ -171,8 +169,8 @@ class CoreObject(CollectiveObject):
         return not self._pointer[0]
 
     def _begin_to_free(self) -> None:
-        if self._free_begin is not None:
-            core.check(self._free_begin(self._pointer[0]))
+        if self._begins_to_free:
+            core.check(self._function("free_begin")(self._pointer[0]))
 
     def _try_to_free(self, microseconds: int) -> int:
-        return int(self._free(self._pointer, microseconds))
+        return int(self._function("free")(self._pointer, microseconds))

@@ -3,26 +3,32 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from .buffers import Array, Buffer
-from .ffi import ffi, lib
+from .mpi import MPI
+from .pure import ffi, lib
 
-_OPS: list[tuple[MPI.Op, int]] = [
-    (MPI.SUM, lib.PCOLL_SUM),
-    (MPI.PROD, lib.PCOLL_PROD),
-    (MPI.MIN, lib.PCOLL_MIN),
-    (MPI.MAX, lib.PCOLL_MAX),
-    (MPI.LAND, lib.PCOLL_LAND),
-    (MPI.LOR, lib.PCOLL_LOR),
-    (MPI.LXOR, lib.PCOLL_LXOR),
-    (MPI.BAND, lib.PCOLL_BAND),
-    (MPI.BOR, lib.PCOLL_BOR),
-    (MPI.BXOR, lib.PCOLL_BXOR),
-]
+
+@functools.cache
+def _ops() -> list[tuple[MPI.Op, int]]:
+    return [
+        (MPI.SUM, lib.PCOLL_SUM),
+        (MPI.PROD, lib.PCOLL_PROD),
+        (MPI.MIN, lib.PCOLL_MIN),
+        (MPI.MAX, lib.PCOLL_MAX),
+        (MPI.LAND, lib.PCOLL_LAND),
+        (MPI.LOR, lib.PCOLL_LOR),
+        (MPI.LXOR, lib.PCOLL_LXOR),
+        (MPI.BAND, lib.PCOLL_BAND),
+        (MPI.BOR, lib.PCOLL_BOR),
+        (MPI.BXOR, lib.PCOLL_BXOR),
+    ]
+
+
 _HALVES = (lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16)
 
 
@@ -32,7 +38,7 @@ def op_code(op: Any) -> int:
         raise TypeError(f"op: expected an MPI.Op, got {op!r}")
     if op == MPI.OP_NULL:
         raise ValueError("op: expected an op, got MPI.OP_NULL")
-    for known, code in _OPS:
+    for known, code in _ops():
         if op == known:
             return code
     return int(lib.PCOLL_MPI_OP)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled simulator: the objects of the core over simulated ranks. Has no MPI and loads none.
+"""The compiled simulator: the objects of the core over simulated ranks, and the core's arithmetic.
+Has no MPI and loads none.
 
 The only module that touches it.
 """
@@ -10,4 +11,4 @@ import importlib
 
 from .library import Library
 
-simulator = Library(importlib.import_module("partialcoll._simulator"))
+simulator = Library(lambda: importlib.import_module("partialcoll._simulator"))

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple, TypeVar
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core.buffers import Array
+from .._core.mpi import MPI
 from ..errors import MismatchError
 from .allreduce import Allreduce_init
 from .handle import AllreduceHandle

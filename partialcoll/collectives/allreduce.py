@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mpi4py import MPI
-
 from .._core import checks, waiting
 from .._core.communicator import address
 from .._core.ffi import ffi, lib
+from .._core.mpi import MPI
 from ..errors import StateError
 from ..policy import Policy
 from ..round import Round

@@ -6,21 +6,20 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from mpi4py import MPI
-
-from .._core import checks, ops, settings
+from .._core import checks, ops, pure, settings
 from .._core.buffers import Buffer, as_buffers, check_apart, check_match, describe, is_list
 from .._core.communicator import progress_code
-from .._core.ffi import answer, ffi, lib
-from ..policy import Policy, as_policy, fill
+from .._core.ffi import answer, check, ffi, lib
+from .._core.mpi import MPI
+from ..policy import Policy, as_policy
 
 # As the core numbers them.
 ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
-_DELIVER = {"one": lib.PCOLL_DELIVER_ONE, "all": lib.PCOLL_DELIVER_ALL}
+_DELIVER = {"one": pure.lib.PCOLL_DELIVER_ONE, "all": pure.lib.PCOLL_DELIVER_ALL}
 _LATE = {
-    "carry": lib.PCOLL_LATE_CARRY,
-    "latest": lib.PCOLL_LATE_LATEST,
-    "drop": lib.PCOLL_LATE_DROP,
+    "carry": pure.lib.PCOLL_LATE_CARRY,
+    "latest": pure.lib.PCOLL_LATE_LATEST,
+    "drop": pure.lib.PCOLL_LATE_DROP,
 }
 
 
@@ -87,7 +86,8 @@ class Arguments:
         self.deliver = deliver
         self.missed = missed
         self.options = ffi.new("pcoll_options *")
-        fill(self.policy, self.options.policy)
+        policy = ffi.addressof(self.options, "policy")
+        check(lib.pcoll_policy_parse(str(self.policy).encode(), policy))
         _set_domain(self.options, domain)
         self.options.deliver = checks.code("deliver", deliver, _DELIVER)
         self.options.algorithm = ALGORITHMS.index(algorithm)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core import communicator
 from .._core.attendance import attending
 from .._core.buffers import as_buffers, check_match
 from .._core.ffi import ffi
+from .._core.mpi import MPI
 from ..policy import Policy, as_policy
 from ..round import Round
 from .allreduce import Allreduce_init

@@ -21,9 +21,9 @@ import hashlib
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core.buffers import Array
+from .._core.mpi import MPI
 from ..errors import MismatchError
 from .agreement import name_ranks, sides
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core import buffers, checks, communicator
 from .._core.buffers import Array
-from .._core.ffi import ffi, lib
+from .._core.ffi import core
+from .._core.mpi import MPI
 from .._core.object import CoreObject
+from .._core.pure import ffi, lib
 from ..codec import Lattice
 from ..errors import StateError
 from ..topology import Topology
@@ -123,7 +124,6 @@ class GossipBuffer(CoreObject):
 
     _noun, _kind, _maker = "gossip buffer", "gossip", "GossipBuffer"
     _moved = False  # has it averaged since it published?
-    _free = lib.pcoll_gossip_free
 
     def __init__(
         self,
@@ -137,15 +137,15 @@ class GossipBuffer(CoreObject):
         progress: str | None = None,
     ) -> None:
         def arguments() -> tuple[Any]:
-            options = ffi.new("pcoll_gossip_options *")
+            options = core.ffi.new("pcoll_gossip_options *")
             self._describe(options, like, topology)
             self._choose(options, codec, queue_slots, max_uncollected, progress)
             return (options,)
 
         def refused() -> tuple[Any]:
-            return (ffi.new("pcoll_gossip_options *", {"dtype": -1}),)
+            return (core.ffi.new("pcoll_gossip_options *", {"dtype": -1}),)
 
-        self._create(comm, lib.pcoll_gossip_create, arguments, refused)
+        self._create(comm, core.lib.pcoll_gossip_create, arguments, refused)
 
     def _describe(self, options: Any, like: Any, topology: Any) -> None:
         buffer = buffers.as_floats("like", like, writable=False)

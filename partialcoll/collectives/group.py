@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core import buffers, checks, communicator, settings, waiting
 from .._core.buffers import Array
-from .._core.ffi import ffi, lib
+from .._core.ffi import core
+from .._core.mpi import MPI
 from .._core.object import CoreObject
+from .._core.pure import ffi, lib
 from ..errors import StateError
 
 _KEYS = {
@@ -120,7 +121,6 @@ class GroupAllreduce(CoreObject):
     """
 
     _noun, _kind, _maker = "grouped allreduce", "group", "GroupAllreduce_init"
-    _free = lib.pcoll_group_free
 
     def __init__(
         self,
@@ -130,15 +130,15 @@ class GroupAllreduce(CoreObject):
         choose: Callable[[Any], None],  # fills in the core's options
     ) -> None:
         def arguments() -> tuple[Any]:
-            options = ffi.new("pcoll_group_options *")
+            options = core.ffi.new("pcoll_group_options *")
             self._take_buffers(options, sendbuf, recvbuf)
             choose(options)
             return (options,)
 
         def refused() -> tuple[Any]:
-            return (ffi.new("pcoll_group_options *", {"dtype": -1}),)
+            return (core.ffi.new("pcoll_group_options *", {"dtype": -1}),)
 
-        self._create(comm, lib.pcoll_group_create, arguments, refused)
+        self._create(comm, core.lib.pcoll_group_create, arguments, refused)
         self._prepare()
 
     def _take_buffers(self, options: Any, sendbuf: Any, recvbuf: Any) -> None:

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, Callable, NoReturn
 
 import numpy as np
-from mpi4py import MPI
 
-from .._core import checks, waiting
+from .._core import checks, pure, waiting
 from .._core.buffers import Array, Buffer, addresses, held, wrap
 from .._core.ffi import answer_record, check, ffi, lib, raise_error
+from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.ops import add_up, has_identity
 from .._core.record import Record
@@ -25,7 +25,7 @@ from .handle_view import ScheduleView, Stats
 
 _ANY = 2**64 - 1
 
-_DOMAINS = {lib.PCOLL_DOMAIN_NODE: "node", lib.PCOLL_DOMAIN_RANK: "rank"}
+_DOMAINS = {pure.lib.PCOLL_DOMAIN_NODE: "node", pure.lib.PCOLL_DOMAIN_RANK: "rank"}
 
 
 class AllreduceHandle(CoreObject):
@@ -37,8 +37,7 @@ class AllreduceHandle(CoreObject):
     """
 
     _noun, _kind, _maker = "allreduce handle", "handle", "Allreduce_init"
-    _free_begin = lib.pcoll_handle_free_begin
-    _free = lib.pcoll_handle_free
+    _begins_to_free = True
 
     def __init__(self, comm: MPI.Intracomm, check_arguments: Callable[[], Arguments]) -> None:
         given: Any = None

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core.buffers import Array
+from .._core.mpi import MPI
 from ..round import Round
 from .allreduce import Allreduce_init
 from .handle import AllreduceHandle

@@ -22,9 +22,9 @@ from collections.abc import Iterable
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
-from .._core import communicator
+from .._core import finalize
+from .._core.mpi import MPI
 from .._core.settings import logger, stall_warning
 from ..round import Result
 from .state_exchange import StateExchange
@@ -69,7 +69,7 @@ class Resync:
         self._version, self._replica = version, replica
         self._rank, self._size = comm.rank, comm.size
         self._ended = False
-        communicator.at_end(self._end_with_the_program)
+        finalize.at_end(self._end_with_the_program)
 
     def serve(self) -> bool:
         """Answer whoever asks, if this rank's version will do; True if answers are under way."""
@@ -131,7 +131,7 @@ class Resync:
         if self._ended:
             return
         self._ended = True
-        communicator.not_at_end(self._end_with_the_program)
+        finalize.not_at_end(self._end_with_the_program)
         self._attend(self._comm.Ibarrier(), what)
         self._exchange.Free()
         self._comm.Free()

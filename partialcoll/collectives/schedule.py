@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpi4py import MPI
-
 from .._core import checks, communicator, ops, settings, waiting
 from .._core.attendance import attending
 from .._core.buffers import Buffer, as_buffer
 from .._core.ffi import answer_text, check, ffi, lib, raise_error
+from .._core.mpi import MPI
 from .._core.object import CoreObject
 
 
@@ -69,8 +68,7 @@ class Schedule(CoreObject):
     """
 
     _noun, _kind = "schedule", "schedule"
-    _free_begin = lib.pcoll_schedule_free_begin
-    _free = lib.pcoll_schedule_free
+    _begins_to_free = True
 
     def __init__(self, comm: MPI.Intracomm, *, progress: str | None = None) -> None:
         self._buffers_used: list[Buffer] = []

@@ -14,8 +14,7 @@ import threading
 from collections.abc import Sequence
 from typing import Callable
 
-from mpi4py import MPI
-
+from .._core.mpi import MPI
 from .._core.settings import base_timeout
 
 

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
+from .._core.mpi import MPI
+
 Bytes = NDArray[np.uint8]
-Requests = Iterator[MPI.Request]
+Requests = Iterator["MPI.Request"]
 # Bytes. Less goes into the pickle: a message of its own would cost more than the copy.
 _LARGE = 4096
 _LEAST_PIECE, _MOST_PIECES = 4 << 20, 1024

@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core import checks, settings
 from .._core.attendance import attending
 from .._core.ffi import lib
+from .._core.mpi import MPI
 from .._core.object import CollectiveObject
 from ..errors import MismatchError
 from . import snapshot

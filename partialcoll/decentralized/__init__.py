@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decentralized optimization on flat numpy vectors, one class for each algorithm.
 
-They know gradients and updates, no framework. docs/decentralized.md says which is for what.
+They know gradients and updates, no framework, and no MPI: simulated ranks run them as well.
+docs/decentralized.md says which is for what.
 """
 
 from typing import TYPE_CHECKING

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core import checks
+from .._core.mpi import MPI
 from .._core.renamed import renamed_argument
 from ..errors import StateError
 from ..topology import Topology

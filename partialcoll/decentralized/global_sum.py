@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
-from ..collectives.allreduce import Allreduce_init
+from .._core.mpi import MPI
 from .exchange import Array, Reduction, Steps, drive
 
 _PIECE = 1 << 16  # elements
@@ -40,6 +39,8 @@ class GlobalSum:
     @classmethod
     def over(cls, comm: MPI.Intracomm) -> GlobalSum:
         """Over the ranks of a communicator. Collective."""
+        from ..collectives.allreduce import Allreduce_init  # loads MPI
+
         like = np.empty(_PIECE)
         return cls(Allreduce_init(comm, None, None, like=like, quorum="full", history=1))
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mpi4py import MPI
-
 from .._core import checks
-from ..collectives.allreduce import Allreduce_init
+from .._core.mpi import MPI
 from .allreducesgd import averaging, check_reduction
 from .base import LearningRate, Process
 from .exchange import Array, Reduction, Steps
@@ -48,6 +46,8 @@ class LocalSGDOptions(Options):
         self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
     ) -> Setup:
         """Collective."""
+        from ..collectives.allreduce import Allreduce_init  # loads MPI
+
         handle = Allreduce_init(comm, None, None, like=x, quorum="full", history=1)
         steps = self.local_steps
         process = LocalSGD(x, handle, local_steps=steps, learning_rate=learning_rate, total=total)

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core import checks
+from .._core.mpi import MPI
 from ..collectives.group import GroupAllreduce_init
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange

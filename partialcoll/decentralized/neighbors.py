@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
+from .._core.mpi import MPI
 from .._core.renamed import renamed_argument
-from ..collectives.schedule import Schedule
 from .exchange import Array
 
 
@@ -34,6 +33,8 @@ class NeighborExchange:
 
     @renamed_argument("neighbours", "neighbors")
     def __init__(self, comm: MPI.Intracomm, like: Array, neighbors: Iterable[int]) -> None:
+        from ..collectives.schedule import Schedule  # loads MPI
+
         self._send = np.zeros_like(like)
         self._received = {int(j): np.zeros_like(like) for j in sorted(set(neighbors))}
         if comm.rank in self._received:

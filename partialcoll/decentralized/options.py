@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from mpi4py import MPI
-
 from .._core import checks, communicator
+from .._core.mpi import MPI
 from ..collectives.gossip import GossipBuffer
 from ..errors import StateError
 from ..topology import Topology

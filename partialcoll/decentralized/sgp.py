@@ -40,9 +40,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core import checks
+from .._core.mpi import MPI
 from ..collectives.gossip import GossipBuffer
 from ..topology import Topology
 from ..topology.pairing import Hops

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core import checks
+from .._core.mpi import MPI
 from .base import LearningRate, Process
 from .exchange import Array, Steps
 from .global_sum import GlobalSum

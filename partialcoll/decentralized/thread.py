@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from typing import Callable
 
-from .._core import communicator
+from .._core import finalize
 from ..errors import StateError
 
 # Seconds. A nap doubles while nothing happens: what others leave here is found soon after a busy
@@ -55,7 +55,7 @@ class CommunicationThread:
             name = "partialcoll communication"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
-            communicator.at_end(self.stop)  # inside MPI it must not be then
+            finalize.at_end(self.stop)  # inside MPI it must not be then
 
     def wake(self) -> None:
         """There is something to do."""
@@ -65,7 +65,7 @@ class CommunicationThread:
         """End it after the event under way. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            communicator.not_at_end(self.stop)
+            finalize.not_at_end(self.stop)
             self._stopping = True
             self._work.set()
             thread.join()

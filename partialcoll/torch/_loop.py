@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from .._core import checks, communicator
+from .._core import checks, communicator, finalize
 from ..collectives import side_by_side
 from ..decentralized import GlobalSum
 from ..decentralized.options import check_clip_norm
@@ -106,7 +106,7 @@ class Loop:
         self.closed = False
         self._sums: GlobalSum | None = None
         self._set_up()
-        communicator.at_end(self.gradients.close)  # they may lie in memory that goes then
+        finalize.at_end(self.gradients.close)  # they may lie in memory that goes then
 
     # What a step is, and what subclasses have: step, metrics, begin_at, state_dict, load_state_dict
 
@@ -253,7 +253,7 @@ class Loop:
             return
         self.closed = True
         self.gradients.close()
-        communicator.not_at_end(self.gradients.close)
+        finalize.not_at_end(self.gradients.close)
         if MPI.Is_finalized():
             return
         try:

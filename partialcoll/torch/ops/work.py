@@ -14,7 +14,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from ..._core import communicator
+from ..._core import finalize
 
 _Error: Any = dist.DistBackendError
 _Work: Any = dist.Work
@@ -230,4 +230,4 @@ def _end_all() -> None:
         worker.join()
 
 
-communicator.at_end(_end_all)
+finalize.at_end(_end_all)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What comes before MPI ends: threads end, and what lies in the library's memory is left while it
+is there."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+from typing import Any, Callable
+
+Call = Callable[[], Any]
+
+_before_the_end: list[Call] = []
+
+
+def at_end(call: Call) -> None:
+    """Have this called before MPI ends; what was registered last comes first."""
+    _before_the_end.append(call)
+
+
+def not_at_end(call: Call) -> None:
+    """It need not be called any more. Idempotent."""
+    _before_the_end[:] = [other for other in _before_the_end if other != call]
+
+
+def watch(MPI: Any, *last: Call) -> None:
+    """Have all these called, and `last` after them, when MPI, which is loaded, ends.
+
+    MPICH aborts now and then if a thread is inside it when MPI_Finalize begins, so it is before
+    that: at the end of the program, which is when mpi4py finalizes MPI by itself (after all of
+    these), and where the program says so. MPI's own way to hear of the end, an attribute of
+    COMM_SELF that it deletes in MPI_Finalize, is too late: MPICH stops locking before it deletes
+    them. mpi4py has no other, so its `MPI.Finalize` is replaced, by a function that calls it.
+    """
+
+    def end() -> None:
+        with contextlib.ExitStack() as ending:  # each of them, whatever the others raise
+            for call in (*reversed(last), *_before_the_end):
+                ending.callback(call)
+            _before_the_end.clear()
+
+    atexit.register(end)
+    finalize = MPI.Finalize
+
+    @functools.wraps(finalize)
+    def Finalize() -> None:
+        end()
+        finalize()
+
+    vars(MPI)["Finalize"] = Finalize
