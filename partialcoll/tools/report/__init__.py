@@ -2,6 +2,6 @@
 """What comes of a benchmark or a simulation: rows, as table, as JSON and as pictures."""
 
 from .progress import progress
-from .rows import Row, document, on_job, table, write
+from .rows import Row, document, on_job, table, write, writing
 
-__all__ = ["Row", "document", "on_job", "progress", "table", "write"]
+__all__ = ["Row", "document", "on_job", "progress", "table", "write", "writing"]

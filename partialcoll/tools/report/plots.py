@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .rows import Row
+from .rows import Row, writing
 
 GRAY, BLUE, INK = "#9aa0a6", "#1a73e8", "#202124"
 _REFERENCES = ("memcpy", "mpi", "MPI_Allreduce")  # what the others are compared with
@@ -37,7 +37,8 @@ def picture(
     yield panels
     for axes in panels.flat:
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=dpi)
+    with writing("picture", path):
+        figure.savefig(path, dpi=dpi)
     plt.close(figure)
 
 

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from ... import _command
 from ..._core.version import __version__
+from ...errors import Error
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -19,14 +22,13 @@ Row = dict[str, Any]
 
 
 def document(command: str, ranks: int, rows: list[Row]) -> dict[str, Any]:
-    """The JSON document that every benchmark writes."""
-    from mpi4py import MPI
-
+    """The JSON document that every benchmark writes, and every simulation, which has no MPI."""
+    loaded = sys.modules.get("mpi4py.MPI")
     return {
         "schema": 1,
         "command": command,
         "env": {
-            "mpi": MPI.Get_library_version().rstrip("\x00").splitlines()[0],
+            "mpi": loaded and loaded.Get_library_version().rstrip("\x00").splitlines()[0],
             "ranks": ranks,
             "cores": os.cpu_count(),
             "version": __version__,
@@ -55,8 +57,21 @@ def table(rows: list[Row], columns: Iterable[str], file: Any = None) -> None:
         made.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         made.add_row(*[_text(row.get(name)) for name in names])
-    console = Console(file=file or sys.stdout, width=1 << 16, highlight=False, markup=False)
-    console.print(made, soft_wrap=True)
+    out = file or sys.stdout
+    plain = False if _command.in_job() else None  # some launchers give ranks a terminal
+    console = Console(file=out, width=1 << 16, highlight=False, markup=False, force_terminal=plain)
+    with console.capture() as text:  # rich would end the program where nobody reads on
+        console.print(made, soft_wrap=True)
+    out.write(text.get())
+
+
+@contextlib.contextmanager
+def writing(what: str, path: str) -> Iterator[None]:
+    """What is to be in a file; Error with both names where that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise Error(f"{what}: {path}: {error.strerror or error}") from None
 
 
 def write(where: str | None, doc: dict[str, Any], rows: list[Row], columns: Iterable[str]) -> None:
@@ -68,7 +83,7 @@ def write(where: str | None, doc: dict[str, Any], rows: list[Row], columns: Iter
     if where == "-":
         print(json.dumps(doc, indent=2), flush=True)
     elif where:
-        with open(where, "w", encoding="utf-8") as file:
+        with writing("--json", where), open(where, "w", encoding="utf-8") as file:
             json.dump(doc, file, indent=2)
             file.write("\n")
 
