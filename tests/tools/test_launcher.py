@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose launcher is it? What they print for --version, as recorded."""
+
+import pytest
+
+from partialcoll.errors import Error
+from partialcoll.tools import launcher
+
+pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+
+VERSIONS = {
+    "MPICH": (
+        "mpich",
+        """HYDRA build details:
+    Version:                                 4.0.2
+    Release Date:                            Thu Apr  7 12:34:45 CDT 2022
+    CC:                              gcc
+    Process Manager:                         pmi
+    Launchers available:                     ssh rsh fork slurm ll lsf sge manual persist
+    Topology libraries available:            hwloc
+    Resource management kernels available:   user slurm ll lsf sge pbs cobalt
+    Demux engines available:                 poll select
+""",
+    ),
+    "Intel MPI": (
+        "mpich",
+        """Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005 (id: 74c4a23)
+Copyright 2003-2023, Intel Corporation.
+""",
+    ),
+    "Open MPI 5": (
+        "openmpi",
+        """mpiexec (Open MPI) 5.0.2
+
+Report bugs to https://www.open-mpi.org/community/help/
+""",
+    ),
+    "PRRTE of Open MPI 5": ("openmpi", "prterun (PRRTE) 3.0.3\n"),
+    "Open MPI 4": (
+        "openmpi",
+        """mpiexec (OpenRTE) 4.1.4
+
+Report bugs to http://www.open-mpi.org/community/help/
+""",
+    ),
+    "srun": ("slurm", "slurm 22.05.8\n"),
+}
+
+
+@pytest.mark.parametrize("which", VERSIONS)
+def test_whose_it_is(which):
+    vendor, text = VERSIONS[which]
+    assert launcher.vendor_of(text) == vendor
+
+
+@pytest.mark.parametrize("which", VERSIONS)
+@pytest.mark.parametrize("wanted", ["mpich", "openmpi"])
+def test_find(tmp_path, monkeypatch, which, wanted):
+    """The one that fits is taken; of any other, one sentence says what to do."""
+    vendor, text = VERSIONS[which]
+    (tmp_path / "version").write_text(text)
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(f"#!/bin/sh\ncat '{tmp_path}/version'\n")
+    mpiexec.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    if vendor == wanted:
+        assert launcher.find(wanted) == str(mpiexec)
+        return
+    expected = "srun -n 8 partialcoll" if vendor == "slurm" else f"belongs to {vendor}"
+    with pytest.raises(Error, match=expected):
+        launcher.find(wanted)
