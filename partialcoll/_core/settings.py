@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -28,20 +29,38 @@ def choice(
     return str(checks.one_of(source, value, allowed))
 
 
+SECONDS = "a number of seconds above 0"
+_MOST_SECONDS = 1e9
+LEVELS = ("DEBUG", "INFO", "WARNING")
+
+
+def are_seconds(text: str) -> bool:
+    """Is it a time that one can wait? ValueError: it is no number."""
+    return 0 < float(text) <= _MOST_SECONDS
+
+
+def is_level(text: str) -> bool:
+    """Of logging?"""
+    return text.upper() in LEVELS
+
+
+@functools.cache
+def _ignored(variable: str, text: str, expected: str, instead: str) -> None:
+    """Said once, whatever is asked again and again."""
+    logger.warning("%s: expected %s, got %r; %s", variable, expected, text, instead)
+
+
 def seconds(variable: str, default: float) -> float:
     """A time from the environment; nonsense is reported once and ignored."""
     text = os.environ.get(variable)
     if not text:
         return default
     try:
-        value = float(text)
-        if value > 0:
-            return value
+        if are_seconds(text):
+            return float(text)
     except ValueError:
         pass
-    logger.warning(
-        "%s: expected a number of seconds above 0, got %r; using %g", variable, text, default
-    )
+    _ignored(variable, text, SECONDS, f"using {default:g}")
     return default
 
 
@@ -57,10 +76,13 @@ def stall_warning() -> float:
 
 def configure_logging(rank: int) -> None:
     """PARTIALCOLL_LOG=debug|info|warning: log to stderr with the rank in each line."""
-    level = os.environ.get("PARTIALCOLL_LOG", "").upper()
-    if level not in ("DEBUG", "INFO", "WARNING") or logger.handlers:
+    text = os.environ.get("PARTIALCOLL_LOG", "")
+    if not text or logger.handlers:
+        return
+    if not is_level(text):
+        _ignored("PARTIALCOLL_LOG", text, "debug, info or warning", "it is ignored")
         return
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"partialcoll[{rank}] %(levelname)s: %(message)s"))
     logger.addHandler(handler)
-    logger.setLevel(level)
+    logger.setLevel(text.upper())

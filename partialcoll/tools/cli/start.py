@@ -12,7 +12,8 @@ from typing import Any, Callable
 import click
 
 from ...errors import Error
-from .. import launcher, memory
+from .. import environment, launcher, memory
+from ..job import last_words
 
 _RANK_BYTES = 32 << 20  # a Python process with MPI, at the very least
 
@@ -25,6 +26,7 @@ def _nothing(options: SimpleNamespace, ranks: int) -> None:
 
 def _checked(check: Check, options: SimpleNamespace, ranks: int) -> None:
     try:
+        environment.check_environment()
         check(options, ranks)
     except Error as error:
         raise click.UsageError(str(error)) from None
@@ -54,7 +56,7 @@ def take_part(action: Callable[[SimpleNamespace], None], options: SimpleNamespac
         expected = isinstance(error, (Error, ImportError, MemoryError, OSError, ValueError))
         before = "" if expected else traceback.format_exc()
         what = str(error) or type(error).__name__
-        launcher.last_words(f"{before}partialcoll: rank {MPI.COMM_WORLD.rank}: {what}\n")
+        last_words(f"{before}partialcoll: rank {MPI.COMM_WORLD.rank}: {what}\n")
         MPI.COMM_WORLD.Abort(1)
 
 

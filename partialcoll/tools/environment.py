@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variables of the environment that say what a number, a choice or a path is to be: looked at
+before a job is started, since each of its ranks would stumble over a value without meaning."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Callable
+
+from .. import policy
+from .._core import settings
+from .._core.pure import check, ffi, lib
+from ..errors import Error
+
+_ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
+
+
+def _one_of(*words: str) -> Callable[[str], bool]:
+    return lambda text: text in words
+
+
+def _is_domain(text: str) -> bool:
+    check(lib.pcoll_domain_parse(text.encode(), ffi.new("int32_t *"), ffi.new("uint32_t *")))
+    return True
+
+
+def _is_policy(text: str) -> bool:
+    policy.parse(text)
+    return True
+
+
+def _is_readable(text: str) -> bool:
+    return text == "none" or (os.path.isfile(text) and os.access(text, os.R_OK))
+
+
+def _can_be_folder(text: str) -> bool:
+    """It is there, or its place is."""
+    path = Path(text)
+    place = path if path.exists() else path.absolute().parent
+    return place.is_dir() and os.access(place, os.W_OK)
+
+
+# What is expected of each, and whether a text is that (False or ValueError: it is not).
+VARIABLES: dict[str, tuple[str, Callable[[str], bool]]] = {
+    "PARTIALCOLL_PROGRESS": ("agent, manual or spin", _one_of("agent", "manual", "spin")),
+    "PARTIALCOLL_ALGORITHM": (
+        f"{', '.join(_ALGORITHMS[:-1])} or {_ALGORITHMS[-1]}",
+        _one_of(*_ALGORITHMS),
+    ),
+    "PARTIALCOLL_DOMAIN": ("node, rank, auto, node:K or auto:K", _is_domain),
+    "PARTIALCOLL_QUORUM": ("a policy such as solo, quorum:0.5 or full", _is_policy),
+    "PARTIALCOLL_TIMEOUT": (settings.SECONDS, settings.are_seconds),
+    "PARTIALCOLL_STALL_WARN": (settings.SECONDS, settings.are_seconds),
+    "PARTIALCOLL_LOG": ("debug, info or warning", settings.is_level),
+    "PARTIALCOLL_TUNE": ("a file that can be read, or none", _is_readable),
+    "PARTIALCOLL_RECORD": ("a folder that can be written to", _can_be_folder),
+    "PARTIALCOLL_REPLAY": ("the folder of a record", os.path.isdir),
+}
+
+
+def check_environment() -> None:
+    """Raises Error, which names the variable, for the first one whose value means nothing. What is
+    empty counts as not set."""
+    for name, (expected, fits) in VARIABLES.items():
+        text = os.environ.get(name)
+        try:
+            good = not text or fits(text)
+        except ValueError:
+            good = False
+        if not good:
+            raise Error(f"{name}: expected {expected}, got {text!r}")
