@@ -16,3 +16,6 @@ class Lazy:
         found = getattr(self._load(), name)
         self.__dict__[name] = found  # the next time it is found at once
         return found
+
+    def __dir__(self) -> list[str]:
+        return dir(self._load())
