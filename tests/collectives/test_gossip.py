@@ -128,7 +128,7 @@ def test_a_register_is_read_whole(comm, codec):
     x = np.empty(COUNT)
     error = 1e-4
     if codec is not None:  # a step, for keys that are 60 away
-        error = 2 * 60 / (2**codec.bits - 1) * (8 if codec.rotate else 1)
+        error = codec.margin * 2 * 60 / (2**codec.bits - 1) * (8 if codec.rotate else 1)
     with pc.GossipBuffer(comm, like=x, topology="ring", codec=codec) as g:
         peer = others(g)[0]
         x[:] = 1.0
