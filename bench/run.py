@@ -34,6 +34,7 @@ EXPERIMENTS = {
     "kernels": "core.kernels",
     "overlap": "peers.overlap",
     "series": "paper.series",
+    "shortfall": "paper.shortfall",
     "soak": "core.soak",
     "slow_rank": "paper.slow_rank",
     "train_ddp": "peers.ddp",

@@ -70,6 +70,7 @@ def gossip() -> Iterator[Run]:
     yield "sim-gossip-swarm-8-bits", f"{swarm} --codec-bits 8"
     slow = "--methods adpsgd,a2cid2,swarm,allreduce --task quadratic --time 200 --slow 100"
     yield "sim-gossip-slow", f"{on16} {slow} --samples 2"
+    yield "shortfall", "shortfall"
 
 
 def groups() -> Iterator[Run]:
@@ -186,7 +187,7 @@ def _argv(text: str) -> list[str]:
 
 def _kept(result: str, text: str) -> str:
     """The file of a result: by its MPI, or "any" where none has a part in it."""
-    without = text.startswith(("tests/", "soak"))
+    without = text.startswith(("tests/", "soak", "shortfall"))
     return str(results.path(result, "any" if without else launcher.flavor()))
 
 

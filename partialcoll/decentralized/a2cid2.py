@@ -11,11 +11,17 @@ added to both, averagings with weight alpha to x and alpha~ to x~. The order in 
 take in what others gave, average, publish. Who averages an unmixed x lets the sum drift; who
 publishes before the average and not after it leaves a register that lacks it until the next event,
 and on a ring of 64 ranks that error, times alpha~, grows (simulated).
+
+The paper's time is a clock's, and its eta and alpha~ are those of a rate that is always met. Here
+time is counted in averagings made, and each rank has the alpha~ and eta that it can bear now; why
+and how, `Momentum` says. Two ranks that average may so have a different alpha~. What is conserved
+in spite of it is x + x~: of a difference m a rank loses (alpha + own alpha~) m from the two, and
+gives the peer as much; each splits what it loses or gets by its own alpha~. Half of it travels,
+which without momentum is what x itself loses.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,13 +34,14 @@ from .base import LearningRate
 from .decoupled import Decoupled
 from .exchange import Array, Exchange, PeerSource
 from .global_sum import GlobalSum
+from .momentum import Momentum
 from .options import GossipOptions
 
 _LATE = 0.05  # of a step: a quarter of the latency at which it becomes unstable on a ring
 
 
 class StepTime:
-    """Running mean of the seconds between steps: the unit of time."""
+    """Running mean of the seconds between steps."""
 
     def __init__(self) -> None:
         self.mean = 0.0  # 0 as long as there is no measure
@@ -56,10 +63,6 @@ class StepTime:
         """What comes before the next step is none."""
         self._last = None
 
-    def units(self, seconds: float) -> float:
-        """A time in units."""
-        return seconds / self.mean if self.mean else 0.0
-
 
 @dataclass(frozen=True)
 class A2CiD2Options(GossipOptions):
@@ -73,12 +76,15 @@ class A2CiD2Options(GossipOptions):
         Averagings per own step that a rank takes part in, on average. It begins half of them, the
         others the other half.
     accelerated : bool
-        False: the paper's asynchronous baseline, eta = 0 and alpha~ = alpha = 1/2.
+        False: the paper's asynchronous baseline, eta = 0 and alpha~ = alpha = 1/2. So it is as well
+        where there is little to gain, chi1 < 4 chi2: rings of up to 8 ranks, exponential graphs of
+        up to 100, complete ones.
     poisson : bool
         A Poisson number of averagings for each step, as in the paper; else always the same.
     unit : float or None
-        Seconds of a gradient step of an average rank, the unit of time. None: the running mean of
-        the own ones, the paper's choice; give one if ranks differ much in speed.
+        Seconds of a gradient step of an average rank: this rank looks for what others have given
+        some times in each. None: the running mean of the own ones; give one if ranks differ much
+        in speed. How fast x and x~ relax does not depend on it: that goes by averagings made.
     seed : int
         Of the draws of peers and of Poisson numbers; they differ between ranks.
     pairing, max_uncollected, progress, clip_norm
@@ -120,14 +126,15 @@ class A2CiD2(Decoupled):
     x, exchange, peers, learning_rate, total
         See `Decoupled`.
     parameters : object with `eta`, `alpha` and `alpha_tilde`, or None
-        Proposition 3.6's, of eta per gradient step. None: of the exchange's topology for `rate`.
+        Proposition 3.6's, of eta per gradient step at this `rate`: the most that there may be.
+        None: those of the exchange's topology.
     clock : callable
-        The time; any unit, if `unit` is given in it.
+        The time, in seconds; `unit` is in what it counts.
     accelerated, rate, poisson, seed, unit
         See `A2CiD2Options`.
 
-    Invariant: the sum over all ranks of x + x~, and of what lies uncollected times
-    1 + alpha~/alpha, changes by updates only. `averaged_model` is half of that by the ranks.
+    Invariant: the sum over all ranks of (x + x~)/2 and of what lies uncollected changes by updates
+    only. `averaged_model` is that by the ranks.
     """
 
     def __init__(
@@ -157,24 +164,27 @@ class A2CiD2(Decoupled):
         self._alpha = checks.number("parameters.alpha", parameters.alpha, 0, 1)
         self._ratio = checks.number("parameters.alpha_tilde", parameters.alpha_tilde, 0)
         self._ratio /= self._alpha
+        self._bearable = Momentum(self._eta / rate if rate else 0.0, self._ratio)
+        if not self._bearable.any:
+            self._eta, self._ratio = 0.0, 1.0
         self._unit = unit
         self._momentum = self._x.copy()  # x~
         self._landed = np.zeros_like(self._x)  # zero but within an event
         self._moved = np.empty_like(self._x)  # work space
         self._clock = clock
-        self._mixed_at = clock()
         self._step_time = StepTime()
         self._random = np.random.default_rng((seed, exchange.rank, 1))
         exchange.publish(self._x)
 
     @property
     def eta(self) -> float:
-        """How fast x and x~ relax, per unit of time."""
+        """How fast x and x~ relax at most, per gradient step where `rate` is met; 0 without
+        momentum."""
         return self._eta
 
     @property
     def ratio(self) -> float:
-        """alpha~/alpha."""
+        """alpha~/alpha at most; 1 without momentum."""
         return self._ratio
 
     def _stepped(self) -> None:
@@ -191,7 +201,7 @@ class A2CiD2(Decoupled):
 
     def _longest_nap(self) -> float:
         """With momentum, averages that come late feed on themselves: see for them in time."""
-        longest, step = super()._longest_nap(), self._step_time.mean
+        longest, step = super()._longest_nap(), self._unit or self._step_time.mean
         return min(longest, _LATE * step) if self._eta and step else longest
 
     def _event(self) -> bool:
@@ -201,7 +211,7 @@ class A2CiD2(Decoupled):
                 return False
             self._mix()
         if peer is not None:
-            self._average(peer, weight=self._alpha, momentum=self._momentum, ratio=self._ratio)
+            self._give(peer)
         self._exchange.publish(self._x)
         self._show()
         return True
@@ -223,21 +233,43 @@ class A2CiD2(Decoupled):
             self._x += update
             self._momentum += update
         if landed:
-            self._x += self._landed
-            self._landed *= self._ratio
-            self._momentum += self._landed
-            self._landed.fill(0)
+            self._get()
+            self._bearable.averaged(landed)
         return True
 
-    def _mix(self) -> None:
-        """Equation 4 between two events: (x, x~) times exp(delta eta [[-1, 1], [1, -1]])."""
-        now = self._clock()
-        elapsed, self._mixed_at = now - self._mixed_at, now
-        if self._eta == 0:
+    def _get(self) -> None:
+        """What others gave: split between x and x~ by the ratio of this rank."""
+        ratio = self._bearable.ratio()
+        self._landed *= 2 / (1 + ratio)
+        self._x += self._landed
+        self._landed *= ratio
+        self._momentum += self._landed
+        self._landed.fill(0)
+
+    def _give(self, peer: int) -> None:
+        """Average: x loses alpha m, m the difference to the peer's model, and x~ ratio times that;
+        the peer is given half of both together."""
+        ratio = self._bearable.ratio()
+        weight = self._alpha * (1 + ratio) / 2
+        lost = {"momentum": self._momentum, "ratio": 2 * ratio / (1 + ratio)}
+        if ratio != 1:
+            np.copyto(self._moved, self._x)
+        went_through = self._average(peer, weight=weight, **lost)
+        self._bearable.tried(went_through)
+        if not went_through:
             return
-        delta = elapsed / self._unit if self._unit else self._step_time.units(elapsed)
-        # Half of 1 - e: the part of their difference that passes from each to the other.
-        part = -0.5 * math.expm1(-2 * self._eta * delta)
+        self._bearable.averaged(1)
+        if ratio != 1:  # x has lost what was given: the part above alpha m comes back
+            self._moved -= self._x
+            self._moved *= 1 - self._alpha / weight
+            self._x += self._moved
+
+    def _mix(self) -> None:
+        """Equation 4 between two events: (x, x~) times exp(eta k [[-1, 1], [1, -1]]), for the k
+        averagings since."""
+        part = self._bearable.part()
+        if part == 0:
+            return
         np.subtract(self._momentum, self._x, out=self._moved)
         self._moved *= part
         self._x += self._moved
@@ -250,7 +282,7 @@ class A2CiD2(Decoupled):
         super()._reset(model)
         np.copyto(self._momentum, model)
         self._step_time.pause()
-        self._mixed_at = self._clock()
+        self._bearable.begin_anew()
         self._exchange.publish(self._x)
 
     def _more_state(self) -> dict[str, Any]:

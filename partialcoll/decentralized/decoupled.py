@@ -19,7 +19,7 @@ from ..errors import StateError
 from .base import LearningRate, Process
 from .exchange import Array, Exchange, PeerSource, Steps
 from .global_sum import GlobalSum
-from .pace import Pace
+from .pace import Pace, Shortfall
 from .partners import Partners
 from .shared_model import SharedModel
 from .thread import LONGEST_NAP, CommunicationThread
@@ -124,6 +124,9 @@ class Decoupled(Threaded):
         Whom to communicate with; anything with ``next_peer() -> int | None``.
     rate, poisson, seed
         Of the events, see `Pace`; None: one after the other without pause.
+
+    Events that were asked for and did not come yet are the backlog. It is bounded by what belongs
+    to `Pace.LATEST` steps; what was due first is given up.
     """
 
     def __init__(
@@ -143,6 +146,7 @@ class Decoupled(Threaded):
         self._pace: Pace | None = None
         if rate is not None:
             self._pace = Pace(rate * self._begun(), poisson, (seed, exchange.rank))
+        self._shortfall = Shortfall()
         self._shared = SharedModel(self._x)
         self._due: list[float] = []  # a heap: when events that are still to come are due
         self._due_lock = threading.Lock()
@@ -191,11 +195,18 @@ class Decoupled(Threaded):
 
     def _stepped(self) -> None:
         self._counts.steps += 1
-        if self._pace is not None:
-            times = self._times(self._pace.draw())
-            with self._due_lock:
-                for when in times:
-                    heapq.heappush(self._due, when)
+        if self._pace is None:
+            return
+        times = self._times(self._pace.draw())
+        with self._due_lock:
+            for when in times:
+                heapq.heappush(self._due, when)
+            self._counts.asked += len(times)
+            while len(self._due) > self._pace.most:
+                heapq.heappop(self._due)
+                self._counts.given_up += 1
+            self._counts.backlog = len(self._due)
+        self._shortfall.look(self._counts)
 
     def _times(self, events: int) -> Sequence[float]:
         """When the events of this step are to come, by `_now`. At once."""
@@ -218,7 +229,9 @@ class Decoupled(Threaded):
         """Events that were still to come are of a time before."""
         super()._reset(model)
         with self._due_lock:
+            self._counts.given_up += len(self._due)
             self._due.clear()
+            self._counts.backlog = 0
         self._shared.reset(model)
 
     def _renew(self) -> bool:
@@ -238,30 +251,37 @@ class Decoupled(Threaded):
             return None
         settled, peer = self._partners.next()
         if settled:
-            self._settle_one()
+            self._settle_one(begun_by_other=peer is None and self._partners.meet)
         return peer
 
-    def _settle_one(self) -> None:
+    def _settle_one(self, *, begun_by_other: bool) -> None:
+        self._counts.achieved += begun_by_other
         if self._pace is not None:
             with self._due_lock:
                 heapq.heappop(self._due)
+                self._counts.backlog = len(self._due)
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
         with super()._at_rest():
             if self._partners.rest():
-                self._settle_one()
+                self._settle_one(begun_by_other=True)
             yield
 
-    def _average(self, peer: int, **how: Any) -> None:
-        """Average x with a peer's; it may have too much uncollected, or not be there yet."""
+    def _average(self, peer: int, **how: Any) -> bool:
+        """Average x with a peer's; it may have too much uncollected, or not be there yet. Did it
+        go through?"""
         try:
-            self._count(self._exchange.average(self._x, peer, **how))
+            went_through = self._exchange.average(self._x, peer, **how)
         except StateError:
-            self._count(False)
+            went_through = False
+        self._count(went_through)
+        return went_through
 
     def _count(self, went_through: bool) -> None:
+        """Of one that was asked for."""
         if went_through:
             self._counts.communications += 1
+            self._counts.achieved += 1
         else:
             self._counts.skipped += 1

@@ -30,6 +30,11 @@ class Counts:
     communications (the peer had too much uncollected, or was not there yet); ``non_finite``
     updates that were left out; ``exposed_s`` seconds that the training thread spent on anything
     but its own update.
+
+    Of those with a ``rate``: ``asked`` communications that the steps so far have called for on
+    this rank, which begins half of the averagings that `rate` counts; ``achieved``, how many of
+    these were made; ``backlog``, how many are still to come; ``given_up``, how many were dropped,
+    since the backlog was full or the models were averaged exactly.
     """
 
     steps: int = 0
@@ -38,6 +43,10 @@ class Counts:
     skipped: int = 0
     non_finite: int = 0
     exposed_s: float = 0.0
+    asked: int = 0
+    achieved: int = 0
+    backlog: int = 0
+    given_up: int = 0
 
 
 def is_finite(vector: Array) -> bool:

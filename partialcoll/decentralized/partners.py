@@ -16,7 +16,14 @@ from .exchange import PeerSource
 
 
 class Partners:
-    """A peer source, as the processes use it, for one rank of `size`."""
+    """A peer source, as the processes use it, for one rank of `size`.
+
+    Attributes
+    ----------
+    meet : bool
+        Do free ranks find each other? An averaging that is settled with nobody to begin it with
+        has then been begun by the other.
+    """
 
     def __init__(self, source: PeerSource, size: int) -> None:
         if not callable(getattr(source, "next_peer", None)):
@@ -25,18 +32,18 @@ class Partners:
             )
         self._source: Any = source
         self._size = size
-        self._meets = hasattr(source, "poll")
+        self.meet = hasattr(source, "poll")
 
     def share(self) -> float:
         """Of the averagings that this rank takes part in: for how many it asks for a peer."""
-        if self._meets:
+        if self.meet:
             return 1.0
         active = getattr(self._source, "active", None)
         return 0.5 if active is None else float(active)
 
     def next(self) -> tuple[bool, int | None]:
         """Is one averaging of this rank settled, and with whom has this rank to begin it?"""
-        if not self._meets:
+        if not self.meet:
             return True, self._checked(self._source.next_peer())
         outcome = self._source.poll()
         if isinstance(outcome, int):
@@ -45,7 +52,7 @@ class Partners:
 
     def rest(self) -> bool:
         """Be free no longer; was this rank taken before that?"""
-        return self._meets and self._source.leave() is not None
+        return self.meet and self._source.leave() is not None
 
     def _checked(self, peer: Any) -> int | None:
         if peer is not None and not 0 <= peer < self._size:

@@ -179,8 +179,7 @@ class SGP(Decoupled):
             return False
         _, peer = self._partners.next()
         pushed = peer is not None and self._push(peer, part=1 - 1 / self.weight)
-        if pushed:
-            self._count(True)
+        self._counts.communications += pushed
         return pushed
 
     def _most_weight(self) -> float:

@@ -156,6 +156,8 @@ class LocalLoop(Loop):
         found.included = found.steps - found.skipped
         found.communications, found.received = counts.communications, counts.received
         found.refused = counts.skipped
+        found.asked, found.achieved = counts.asked, counts.achieved
+        found.backlog, found.given_up = counts.backlog, counts.given_up
         found.fallbacks = getattr(self.process.exchange_stats, "fallbacks", 0)
         return found
 

@@ -36,6 +36,11 @@ class Metrics:
     communications, received, refused : int
         Decentralized strategies: averages or messages that this rank began and that went through;
         those of others that came here; those that the peer had no room for, and void rounds.
+    asked, achieved, backlog, given_up : int
+        Decentralized strategies with a ``rate``: communications that the own steps have called
+        for on this rank; of these, those that were made, that are still to come, and that were
+        dropped, since too many were waiting or the models were averaged exactly. A warning says
+        when fewer than three quarters are made.
     fallbacks : int
         With a codec: blocks that did not decode, and were read again with more bits.
 
@@ -56,6 +61,10 @@ class Metrics:
     communications: int = 0
     received: int = 0
     refused: int = 0
+    asked: int = 0
+    achieved: int = 0
+    backlog: int = 0
+    given_up: int = 0
     fallbacks: int = 0
 
     @property

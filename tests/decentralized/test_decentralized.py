@@ -2,7 +2,9 @@
 """The processes of decentralised training, on simulated ranks: what is conserved, where they
 converge to, and each algorithm against its formula."""
 
+import re
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +24,7 @@ from partialcoll.decentralized import (
     Swarm,
     metropolis,
 )
+from partialcoll.decentralized.momentum import Momentum
 from partialcoll.decentralized.pace import Pace
 from partialcoll.decentralized.shared_model import SharedModel
 from partialcoll.decentralized.thread import CommunicationThread
@@ -48,8 +51,8 @@ def mass_adpsgd(process, buffer):
 
 
 def mass_a2cid2(process, buffer):
-    under_way = (1 + process.ratio) * (buffer.pending() + buffer.on_the_way())
-    return process._x + process._momentum + 2 * waiting(process) + under_way
+    under_way = buffer.pending() + buffer.on_the_way()
+    return process._x + process._momentum + 2 * (waiting(process) + under_way)
 
 
 def mass_swarm(process, buffer):
@@ -130,8 +133,9 @@ def make_all(make, world, first, **how):
 def test_conservation(make, mass, gain, seed, dtype, apply):
     """Whatever interleaves, with messages on their way: the sum changes by updates only."""
     random = np.random.default_rng(seed)
-    world = World("ring", 6, 5, latency=0.5, seed=seed, dtype=dtype)
-    first = random.standard_normal((6, 5)).astype(dtype)
+    ranks = 16 if make is a2cid2 else 6  # a ring that has something to gain
+    world = World("ring", ranks, 5, latency=0.2, seed=seed, dtype=dtype)
+    first = random.standard_normal((ranks, 5)).astype(dtype)
     processes = make_all(make, world, first)
     held = [p._exchange for p in processes]
 
@@ -142,8 +146,8 @@ def test_conservation(make, mass, gain, seed, dtype, apply):
     expected = sum_of_mass()
     scale = 20 * np.abs(first).sum()
     events = 0
-    for _ in range(600):
-        rank = int(random.integers(6))
+    for _ in range(100 * ranks):
+        rank = int(random.integers(ranks))
         what = random.integers(3)
         if what == 0:
             update = random.standard_normal(5).astype(dtype)
@@ -159,6 +163,9 @@ def test_conservation(make, mass, gain, seed, dtype, apply):
     assert events > 40
     counts = [p.stats for p in processes]
     assert sum(c.communications for c in counts) > 30 and sum(c.received for c in counts) > 30
+    if make is a2cid2:  # ranks with momentum of their own averaged with each other
+        ratios = [p._bearable.ratio() for p in processes]
+        assert min(ratios) == 1 and max(ratios) > 1.3 and len(set(ratios)) > 2
 
 
 @pytest.mark.parametrize("make", (adpsgd, baseline, swarm, sgp), ids=lambda m: m.__name__)
@@ -252,50 +259,96 @@ def exponential(matrix):
 
 
 def test_a2cid2_mixing():
-    """Between events (x, x~) follows the linear equation; an update adds to both."""
+    """(x, x~) follows the linear equation, for each averaging made, and without one not at all,
+    whatever the clock says; an update adds to both."""
     now = [0.0]
-    world = World("ring", 8, 3)
+    world = World("ring", 16, 3)
     buffers = world.buffers()
-    p = A2CiD2(
-        np.array([1.0, 2.0, 3.0]), buffers[0], Fixed(None), clock=lambda: now[0], unit=2.0, rate=1.0
-    )
-    assert p.eta == pytest.approx(0.28928, abs=1e-5)
-    assert p.ratio == pytest.approx(0.98767 / 0.5, abs=2e-5)
+    p = A2CiD2(np.array([1.0, 2.0, 3.0]), buffers[0], Fixed(None), clock=lambda: now[0], rate=1.0)
+    assert p.eta == pytest.approx(0.14247, abs=1e-5)
+    assert p.ratio == pytest.approx(1.87169 / 0.5, abs=2e-5)
+    for _ in range(100000):
+        p._bearable.tried(True)  # nothing is ever refused
+    p._bearable.averaged(100)
+    p._mix()
     p._momentum += [1.0, -1.0, 0.5]
     x, m = p._x.copy(), p._momentum.copy()
-    for time in (0.7, 3.0, 3.1, 9.0):
-        delta, now[0] = (time - now[0]) / 2.0, time
+    for time, averagings in ((0.7, 0), (3.0, 1), (1e4, 0), (1e4, 3)):
+        now[0] = time
+        p._bearable.averaged(averagings)
         update = np.array([0.1, -time, 0.2])
         p.apply(update)
         assert p.communicate()
-        mixed = exponential(p.eta * delta * np.array([[-1.0, 1.0], [1.0, -1.0]])) @ [x, m]
+        mixed = exponential(p.eta * averagings * np.array([[-1.0, 1.0], [1.0, -1.0]])) @ [x, m]
         x, m = mixed + update
         np.testing.assert_allclose(p._x, x, rtol=1e-13)
         np.testing.assert_allclose(p._momentum, m, rtol=1e-13)
-        p.apply(np.zeros(3))
-        np.testing.assert_allclose(p.model, x, rtol=1e-13)
 
 
-def test_a2cid2_averaging():
-    """Of two ranks that have both mixed: alpha to x, alpha~ to x~, on both sides."""
-    now = [0.0]
-    world = World("ring", 8, 2)
+@pytest.mark.parametrize("made", [(0, 0), (100, 100), (100, 6), (6, 100)], ids=str)
+def test_a2cid2_averaging(made):
+    """Of two ranks: alpha to x and alpha~ to x~ on the side that begins. Both give and get the same
+    in x and x~ together; each splits it by its own alpha~, which grows with its averagings."""
+    world = World("ring", 16, 2)
     buffers = world.buffers()
-    first = np.random.default_rng(0).standard_normal((8, 2))
-    how = {"clock": lambda: now[0], "unit": 1.0, "rate": 2.0, "poisson": False}
+    first = np.random.default_rng(0).standard_normal((16, 2))
+    how = {"rate": 2.0, "poisson": False}
     a = A2CiD2(first[0], buffers[0], Fixed(1), **how)
     b = A2CiD2(first[1], buffers[1], Fixed(None), **how)
+    for p, times in zip((a, b), made):
+        p._bearable.averaged(times)
+    ratios = [p._bearable.ratio() for p in (a, b)]
+    assert [ratio > 1 for ratio in ratios] == [times > 0 for times in made]
+    assert all(ratio <= world.topology.a2cid2().alpha_tilde / 0.5 for ratio in ratios)
     m = first[0] - first[1]
     a.apply(np.zeros(2))
     assert a.next_event() == 0
     assert a.communicate()
     world.settle()
     b.communicate()
-    parameters = world.topology.a2cid2(2.0)
     np.testing.assert_allclose(a._x, first[0] - 0.5 * m)
-    np.testing.assert_allclose(a._momentum, first[0] - parameters.alpha_tilde * m)
-    np.testing.assert_allclose(b._x, first[1] + 0.5 * m)
-    np.testing.assert_allclose(b._momentum, first[1] + parameters.alpha_tilde * m)
+    np.testing.assert_allclose(a._momentum, first[0] - 0.5 * ratios[0] * m)
+    both = 0.5 * (1 + ratios[0]) * m
+    np.testing.assert_allclose(b._x, first[1] + both / (1 + ratios[1]))
+    np.testing.assert_allclose(b._momentum, first[1] + both * ratios[1] / (1 + ratios[1]))
+
+
+def test_what_momentum_is_bearable():
+    """None to begin with, that of the topology where nothing is refused, none where much is."""
+    ratio, eta = 4.0, 0.1
+    momentum = Momentum(eta, ratio)
+    assert momentum.ratio() == 1 and momentum.part() == 0
+    momentum.averaged(1)
+    assert 1 <= momentum.ratio() < 1.5
+    for _ in range(2000):
+        momentum.averaged(1)
+        momentum.tried(True)
+    assert momentum.ratio() == pytest.approx(ratio, rel=1e-3)
+    momentum.part()
+    momentum.averaged(2)
+    assert momentum.part() == pytest.approx(0.5 * (1 - np.exp(-2 * eta * 2)), rel=1e-3)
+    assert momentum.part() == 0  # for every averaging once
+    for _ in range(200):  # one in five
+        for went_through in (False, True, True, True, True):
+            momentum.tried(went_through)
+    assert momentum.ratio() == 1
+    momentum.averaged(1)  # what there was of it fades, at the pace of the baseline
+    assert momentum.part() == pytest.approx(0.5 * (1 - np.exp(-2 * eta / ratio)), rel=1e-3)
+    for _ in range(2000):
+        momentum.tried(True)
+    assert momentum.ratio() == pytest.approx(ratio, rel=1e-3)
+    momentum.begin_anew()
+    assert momentum.ratio() == 1
+    assert not Momentum(0.0, 4.0).any and not Momentum(0.1, 1.5).any
+
+
+@pytest.mark.parametrize("topology", ("ring", "exponential", "complete"))
+def test_momentum_is_for_those_who_gain(topology):
+    for ranks in (2, 4, 8, 16):
+        world = World(topology, ranks, 2)
+        p = A2CiD2(np.zeros(2), world.buffers()[0], Fixed(1))
+        gains = topology == "ring" and ranks == 16
+        assert (p.eta > 0, p.ratio > 1) == (gains, gains)
 
 
 def test_a2cid2_an_event_far_ahead_holds_up_no_other():
@@ -922,6 +975,71 @@ def test_pace():
         Pace(-1, True)
 
 
+def rated(make, peers, rate):
+    """A process, whose time is what it has of steps, and the other ranks' buffers."""
+    world = World("ring", 8, 2)
+    like = SGP.message(world.like) if make is SGP else world.like
+    own, *others = world.buffers(like)
+    for other in others:
+        other.publish(like)
+    p = make(world.like, own, peers, rate=rate)
+    p._clock = lambda: float(p.stats.steps)
+
+    def communicate():
+        """All there is; nobody is full."""
+        for _ in range(p.stats.backlog):
+            p.communicate()
+            world.settle()
+            for other in others:
+                other.drain() if make is SGP else other.collect(np.zeros(2))
+            if make is SGP:
+                p._xw[-1] = 1  # it pushes half of its weight each time
+
+    return p, communicate
+
+
+RATED = pytest.mark.parametrize(
+    "make", (ADPSGD, partial(A2CiD2, poisson=False), SGP), ids=("adpsgd", "a2cid2", "sgp")
+)
+
+
+@RATED
+def test_what_was_asked_for_and_what_came_of_it(make):
+    """Each communication asked for is made, finds nobody, waits or is given up; so many wait as
+    belong to some steps, however many steps pass without communication."""
+    some = iter([1, None] * 10000)
+    p, communicate = rated(make, SimpleNamespace(next_peer=lambda: next(some)), rate=6.0)
+    of_a_step = 6 if make is SGP else 3
+    for _ in range(5000):
+        p.apply(np.zeros(2))
+    most = of_a_step * Pace.LATEST
+    counts = p.stats
+    assert (counts.asked, counts.achieved, counts.backlog) == (5000 * of_a_step, 0, most)
+    assert counts.given_up == counts.asked - most
+    p._clock = lambda: np.inf
+    communicate()
+    counts = p.stats
+    assert (counts.backlog, counts.given_up) == (0, 5000 * of_a_step - most)
+    assert counts.achieved == counts.communications == most // 2 and counts.skipped == 0
+    p.apply(np.zeros(2))
+    p._reset(p.model.copy())
+    assert (p.stats.backlog, p.stats.given_up) == (0, counts.given_up + of_a_step)
+
+
+@RATED
+@pytest.mark.parametrize("short", (False, True))
+def test_it_says_when_it_falls_short(make, short, caplog):
+    """Once; and not where the rate is met."""
+    p, communicate = rated(make, Fixed(1), rate=2.0)
+    for step in range(400):
+        p.apply(np.zeros(2))
+        if not short or step % 200 == 0:
+            communicate()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == short
+    assert all(re.match(r"rate: of \d+ averagings or messages that the last", s) for s in said)
+
+
 def test_exponential_peers():
     peers = ExponentialPeers(5, 6)
     assert [peers.next_peer() for _ in range(4)] == [0, 1, 3, 0]
@@ -950,6 +1068,11 @@ def test_pairings(name):
     assert 2 * begun / 8 / steps == pytest.approx(1.0, abs=0.05)
     models = [p.model for p in processes]
     np.testing.assert_allclose(models, 3.5, atol=1e-6)
+    counts = [p.stats for p in processes]
+    # Whoever began an averaging of two that found each other: both had been asked for it.
+    achieved = sum(c.achieved for c in counts)
+    assert achieved == begun * (2 if name == "available" else 1)
+    assert achieved == sum(c.asked - c.skipped - c.backlog - c.given_up for c in counts)
 
 
 # Mistakes

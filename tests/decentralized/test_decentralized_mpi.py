@@ -26,6 +26,7 @@ from partialcoll.decentralized import (
     Swarm,
     metropolis,
 )
+from partialcoll.decentralized.pace import Pace
 
 pytestmark = [pytest.mark.mpi, pytest.mark.one_domain]
 
@@ -182,9 +183,12 @@ def test_slowmo(comm):
     total.Free()
 
 
+# So few ranks have nothing to gain from it: the momentum that more of them would have.
+ACCELERATED = partial(A2CiD2, parameters=Topology.make("ring", 16).a2cid2())
+
 GOSSIP = {
     "adpsgd": ADPSGD,
-    "a2cid2": A2CiD2,
+    "a2cid2": ACCELERATED,
     "baseline": partial(A2CiD2, accelerated=False),
     "swarm": Swarm,
     "swarm, 8 bits": Swarm,
@@ -251,6 +255,34 @@ def test_swarm_registers_in_few_bits(comm):
         assert p.stats.communications == 10
         assert p.stats.received >= 9 and p.exchange_stats.decode_failures == 0
         p.Free()
+
+
+def test_a2cid2_that_falls_short_agrees(comm):
+    """Asked for ten times as many averagings as ranks can make: they agree in spite of it, and say
+    what was asked for."""
+    if comm.size == 1:
+        pytest.skip("nobody to average with")
+    rate, dim = 1000.0, 2000
+    parameters = Topology.make("ring", 16).a2cid2(rate)
+    total = GlobalSum.over(comm)
+    with GossipBuffer(comm, like=np.zeros(dim), topology="ring") as exchange:
+        peers = pairing.make("random", exchange.topology, comm.rank)
+        make = partial(A2CiD2, parameters=parameters, rate=rate)
+        with make(np.zeros(dim), exchange, peers, total=total) as p:
+            p.average_models()
+            p.apply(updates(comm, 0, dim, np.float64)[comm.rank])
+            first = p.consensus_distance()
+            for _ in until_all(comm, lambda: p.stats.communications >= 100):
+                p.apply(np.zeros(dim))
+            counts = p.stats
+            assert p.consensus_distance() < 0.5 * first
+            p.average_models()
+    assert counts.asked > counts.achieved > 0
+    assert 0 < counts.backlog <= rate * Pace.LATEST
+    under_way = 1  # neither waiting any more nor counted yet
+    known = counts.achieved + counts.skipped + counts.backlog + counts.given_up
+    assert known <= counts.asked <= known + under_way
+    total.Free()
 
 
 @pytest.mark.parametrize("collective", ("average_models", "averaged_model"))

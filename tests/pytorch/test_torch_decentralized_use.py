@@ -546,6 +546,8 @@ def test_metrics(comm, name):
     else:
         assert communications > 0
         assert received > 0 or name in ("localsgd", "slowmo")  # sums are of nobody in particular
+        if name == "adpsgd":  # one for each step; what was waiting is given up in join
+            assert m.asked == m.steps == m.achieved + m.refused + m.given_up and m.backlog == 0
     assert bar.what and any(step == 12 for _, _, step in writer.said)
     assert opt.strategy is strategy
     opt.close()

@@ -87,6 +87,78 @@ def test_a2cid2_agrees_faster():
     assert ends["a2cid2"]["consensus"] < 0.1 * ends["baseline"]["consensus"]
 
 
+def shortfall(topology, ranks, words):
+    """Consensus distances of A²CiD² over those of its baseline, the same draws: medians of five
+    seeds; and how many of the averagings asked for were made."""
+    fixed = f"--ranks {ranks} --topology {topology} --methods a2cid2,baseline --seeds 5 --rate 4"
+    rows = simulate(*f"{fixed} {words}".split())
+    ours, theirs = ([r for r in rows if r["method"] == m] for m in ("a2cid2", "baseline"))
+    assert [r["seed"] for r in ours] == [r["seed"] for r in theirs] == [*range(5)]
+    made = sum(r["achieved"] for r in ours) / sum(r["asked"] for r in ours)
+    apart = (np.median([r["consensus"] for r in rows]) for rows in (ours, theirs))
+    return *apart, made
+
+
+# What happens, and which part of the averagings asked for is then made. Some find nobody; or they
+# take so long that a rank cannot begin more, and what it reads is out of date by then.
+SHORT = {
+    "--achieved 0.1 --time 60": 0.1,
+    "--achieved 1,0.1,0.5 --time 25": 0.53,
+    "--latency 4 --time 50": 0.22,
+    "--stopped 5 --time 20": 0.9,
+}
+SHORTER = {
+    "--achieved 0.5 --time 30": 0.5,
+    "--achieved 0.02 --time 250": 0.02,
+    "--latency 1 --time 25": 0.58,
+    "--latency 40 --time 250": 0.025,
+    "--achieved 0.2,1 --stopped 5 --latency 0.2 --time 30": 0.6,
+    **SHORT,
+}
+
+
+@pytest.mark.parametrize("words", SHORT)
+def test_a2cid2_where_averagings_fall_short(words):
+    """Never behind the same gossip without momentum, and on a ring ahead of it, where what it reads
+    is not out of date."""
+    ours, baseline, made = shortfall("ring", 16, words)
+    assert made == pytest.approx(SHORT[words], rel=0.15)
+    assert ours <= (1.05 if "latency" in words else 0.95) * baseline
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize("words", SHORTER)
+@pytest.mark.parametrize(
+    "where", ["ring 4", "ring 8", "ring 10", "ring 16", "exponential 16", "complete 16"]
+)
+def test_a2cid2_wherever_averagings_fall_short(where, words):
+    """Never behind."""
+    topology, ranks = where.split()
+    ours, baseline, made = shortfall(topology, ranks, words)
+    assert made == pytest.approx(SHORTER[words], rel=0.2)
+    assert ours <= 1.05 * baseline
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize("words", SHORT)
+@pytest.mark.parametrize("topology", ("ring", "exponential", "complete"))
+def test_a2cid2_on_64_ranks_where_averagings_fall_short(topology, words):
+    ours, baseline, made = shortfall(topology, 64, words)
+    assert made == pytest.approx(SHORT[words], rel=0.15)
+    assert ours <= 1.05 * baseline
+
+
+def test_what_falls_short_and_how(tmp_path):
+    words = "--ranks 4 --methods adpsgd --rate 2 --time 40"
+    (all_of_it,), (half,) = simulate(*words.split()), simulate(*words.split(), "--achieved", "0.5")
+    assert all_of_it["asked"] == half["asked"] > half["achieved"] > 0
+    assert all_of_it["achieved"] == pytest.approx(2 * half["achieved"], rel=0.25)
+    (stopped,) = simulate(*words.split(), "--stopped", "10")
+    assert stopped["steps_slow"] == all_of_it["steps_slow"] - 10
+    with pytest.raises(ValueError, match="--achieved: not with the pairing available"):
+        simulate(*words.split(), "--achieved", "0.5", "--pairing", "available")
+
+
 GOSSIP = "adpsgd,a2cid2,swarm,swarm-registers,sgp"
 
 

@@ -147,6 +147,20 @@ _add(
         metavar="K",
     ),
     option(
+        "--stopped",
+        values.NOT_NEGATIVE,
+        0.0,
+        "rank 0 stands still for so long, from a third of the time on",
+    ),
+    option(
+        "--achieved",
+        values.PARTS,
+        "1",
+        "which part of the averagings asked for happens, above 0; several, one after the other, "
+        "share the time. Latencies, which keep a rank busy, have the same effect",
+        metavar="F[,F…]",
+    ),
+    option(
         "--step-times",
         values.one_of(("constant", "exponential")),
         "constant",

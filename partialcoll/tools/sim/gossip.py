@@ -59,6 +59,28 @@ COLUMNS = (
 MOST_RANKS = 1 << 16
 
 
+class Scarce:
+    """A peer source of which only a part of the answers, at this time, is anybody.
+
+    Without `poll`: a rank that waits to be found is another matter.
+    """
+
+    def __init__(
+        self, peers: pairing.Pairing, part: Callable[[], float], random: np.random.Generator
+    ) -> None:
+        self._peers, self._part, self._random = peers, part, random
+
+    @property
+    def active(self) -> float:
+        """As of `decentralized.partners`: how many of its averagings this rank begins."""
+        return float(getattr(self._peers, "active", 0.5))
+
+    def next_peer(self) -> int | None:
+        """A rank, or nobody."""
+        peer = self._peers.next_peer()
+        return peer if self._random.random() < self._part() else None
+
+
 @dataclass
 class World:
     """What the processes of one run are made from."""
@@ -75,13 +97,23 @@ class World:
         """One for each rank."""
         return buffers(like, self.topology, self.events, self.latency, codec=codec)
 
-    def peers(self) -> list[pairing.Pairing]:
+    def peers(self) -> list[Any]:
         """One for each rank."""
         board = pairing.LocalBoard(self.topology.n)
-        return [
+        found = [
             pairing.make(self.options.pairing, self.topology, rank, seed=self.seed, board=board)
             for rank in range(self.topology.n)
         ]
+        if min(self.options.achieved) == 1:
+            return found
+        draws = [np.random.default_rng((self.seed, 6, peers.rank)) for peers in found]
+        return [Scarce(peers, self.achieved, random) for peers, random in zip(found, draws)]
+
+    def achieved(self) -> float:
+        """Which part of the averagings that are asked for happens now."""
+        parts = self.options.achieved
+        passed = self.events.now / max(self.options.time, 1e-300)
+        return float(parts[min(len(parts) - 1, int(passed * len(parts)))])
 
     def reductions(self, size: int) -> Any:
         """One for each rank, of so many elements."""
@@ -216,8 +248,9 @@ class Run:
         self, options: SimpleNamespace, method: str, topology: Topology, rate: float, seed: int
     ) -> None:
         ranks = topology.n
-        name = zlib.crc32(method.encode())
-        # The task is the same for all methods; what happens by chance is not.
+        # The task is the same for all methods. What happens by chance is not, but for A²CiD² and
+        # its baseline, which differ in nothing else.
+        name = zlib.crc32(method.replace("baseline", "a2cid2").encode())
         self.task: Task = TASKS[options.task](
             ranks, options.dim, options.noise, np.random.default_rng((seed, 1))
         )
@@ -234,6 +267,7 @@ class Run:
         phases = np.random.default_rng((seed, 3)).random(ranks)
         for rank, phase in zip(self.ranks, phases):
             rank.start(float(phase))
+        self.ranks[0].stand_still(options.time / 3, options.time / 3 + options.stopped)
 
     def _rank(
         self, i: int, process: Process, name: int, latency: Callable[[], float]
@@ -278,6 +312,9 @@ class Run:
             "steps": float(np.median(steps[1:] or steps)),
             "steps_slow": steps[0],
             "skipped": float(np.mean([count.skipped for count in counts])),
+            "asked": self._weight * float(np.mean([count.asked for count in counts])),
+            "achieved": self._weight * float(np.mean([count.achieved for count in counts])),
+            "given_up": self._weight * float(np.mean([count.given_up for count in counts])),
             "task": self._options.task,
             "slow": self._options.slow,
             "codec_bits": self._options.codec_bits,
@@ -308,6 +345,8 @@ def run(options: SimpleNamespace) -> list[report.Row]:
     """Every method on every topology, with every rate and seed; all their rows."""
     if not 1 <= options.ranks <= MOST_RANKS:
         raise ValueError(f"--ranks: expected 1 to {MOST_RANKS}, got {options.ranks}")
+    if options.pairing == "available" and min(options.achieved) < 1:
+        raise ValueError("--achieved: not with the pairing available, got both")
     topologies = [Topology.make(text, options.ranks) for text in options.topology]
     for topology in topologies:
         if not topology.is_connected:

@@ -48,15 +48,30 @@ class SimulatedRank:
         self._step_time, self._transfer, self._random = step_time, transfer, random
         self._looks = False  # the communication thread is going to look,
         self._look_at = 0.0  # then
+        self._still = (0.0, 0.0)
 
     def start(self, delay: float) -> None:
         """Begin after so much time."""
         self._events.after(delay, self._begin)
 
+    def stand_still(self, begin: float, end: float) -> None:
+        """Neither thread does anything in this time."""
+        self._still = (begin, end)
+
+    def _put_off(self, action: Callable[[], None]) -> bool:
+        """Does this rank stand still? Then it does this afterwards."""
+        begin, end = self._still
+        still = begin <= self._events.now < end
+        if still:
+            self._events.after(end - self._events.now, action)
+        return still
+
     def _begin(self) -> None:
         self._events.after(self._step_time(), self._finish)
 
     def _finish(self) -> None:
+        if self._put_off(self._finish):
+            return
         gradient = self._task.gradient(self._rank, self.process.model, self._random)
         update = (-self.process.learning_rate * gradient).astype(self.process.model.dtype)
         self._advance(self.process.advancing(update))
@@ -84,6 +99,8 @@ class SimulatedRank:
     def _communicate(self) -> None:
         if not self._looks or self._events.now < self._look_at:
             return  # somebody has looked meanwhile
+        if self._put_off(self._communicate):
+            return
         self._looks = False
         did = self.process.communicate()
         due = self.process.next_event()

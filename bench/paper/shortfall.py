@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of A²CiD² where fewer averagings happen than its rate says?
+
+Nothing but consensus to reach, in virtual time, beside its baseline (the same draws, no momentum)
+after as many averagings: medians over the seeds. Averagings fall short in two ways: some events
+find nobody (made), or each takes so long that a rank cannot begin more, and what it reads is out of
+date by then (busy). Then they change on the way, and one rank stands still for a while.
+
+    python bench/run.py shortfall [--ranks 4,8,16,64] [--seeds 5] [--json F]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from types import SimpleNamespace
+
+import click
+from lib.job import Rows, count, json_output
+
+from partialcoll.tools import report
+from partialcoll.tools.cli import options, values
+from partialcoll.tools.cli.sim import commands
+from partialcoll.tools.sim import gossip
+
+COLUMNS = ("topology", "ranks", "case", "averagings", "part", "a2cid2", "baseline", "ratio")
+TOPOLOGIES = ("ring", "exponential", "complete")
+RATE, AVERAGINGS = 4, 40  # the latter are asked for in all, and happen in the cases below
+
+
+def _case(part: float, words: str) -> str:
+    """Of a simulation that takes as long as is needed for so many averagings at this part."""
+    return f"--rate {RATE} --time {AVERAGINGS / RATE / part:g} {words}"
+
+
+CASES = {
+    **{f"made {part}": _case(part, f"--achieved {part}") for part in (1, 0.5, 0.1, 0.02)},
+    "changing": _case(0.53, "--achieved 1,0.1,0.5"),
+    "busy 0.85": _case(0.85, "--latency 0.3"),
+    "busy 0.55": _case(0.55, "--latency 1"),
+    "busy 0.2": _case(0.2, "--latency 4"),
+    "busy 0.02": _case(0.02, "--latency 40"),
+    "stopped": _case(0.8, "--stopped 6"),
+    "stopped, made 0.1": _case(0.1, "--achieved 0.1 --stopped 50"),
+}
+
+
+def _rows(topology: str, ranks: int, words: str, seeds: int) -> Iterator[report.Row]:
+    """How each run ended."""
+    fixed = f"--ranks {ranks} --topology {topology} --methods a2cid2,baseline --samples 1"
+    command = commands.get_command(None, "gossip")  # type: ignore[arg-type]
+    assert command is not None
+    context = command.make_context("gossip", [*f"{fixed} --seeds {seeds} {words}".split()])
+    yield from gossip.last(gossip.run(SimpleNamespace(**context.params)))
+
+
+def _compared(topology: str, ranks: int, case: str, seeds: int) -> report.Row:
+    ends = list(_rows(topology, ranks, CASES[case], seeds))
+
+    def of(method: str, field: str) -> float:
+        return median(row[field] for row in ends if row["method"] == method)
+
+    ours, baseline = of("a2cid2", "consensus"), of("baseline", "consensus")
+    return {
+        "topology": topology,
+        "ranks": ranks,
+        "case": case,
+        "averagings": of("a2cid2", "communications"),
+        "part": of("a2cid2", "achieved") / of("a2cid2", "asked"),
+        "a2cid2": ours,
+        "baseline": baseline,
+        "ratio": 1.0 if ours == baseline else ours / baseline,
+        "seeds": seeds,
+    }
+
+
+@click.command("shortfall", help=__doc__, short_help="A²CiD² where averagings fall short")
+@options.together(
+    options.option("--ranks", values.POSITIVE_INTS, "4,8,16,64", "simulated", metavar="P[,P…]"),
+    count("--seeds", 5, "runs of each"),
+    json_output,
+)
+def command(ranks: tuple[int, ...], seeds: int, json: str | None) -> None:
+    runs = [(topology, n, case) for topology in TOPOLOGIES for n in ranks for case in CASES]
+    rows: Rows = [_compared(*each, seeds) for each in report.progress(runs, True, "shortfall")]
+    report.write(json, report.document("bench shortfall", max(ranks), rows), rows, COLUMNS)
