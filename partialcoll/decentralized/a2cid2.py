@@ -78,7 +78,7 @@ class A2CiD2Options(GossipOptions):
     accelerated : bool
         False: the paper's asynchronous baseline, eta = 0 and alpha~ = alpha = 1/2. So it is as well
         where there is little to gain, chi1 < 4 chi2: rings of up to 8 ranks, exponential graphs of
-        up to 100, complete ones.
+        up to 64, complete ones.
     poisson : bool
         A Poisson number of averagings for each step, as in the paper; else always the same.
     unit : float or None
