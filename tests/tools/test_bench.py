@@ -171,6 +171,17 @@ def test_tune(run, tmp_path):
     assert ["2", "0", "recdbl"] in lines and ["3", "0", "recdbl"] in lines
 
 
+def test_tune_of_ranks_that_have_nothing_to_do(run, clean_environment, tmp_path):
+    """They wait by design, so nobody is warned of them; without a terminal lines say how far it
+    is."""
+    clean_environment["PARTIALCOLL_STALL_WARN"] = "0.5"
+    path = tmp_path / "tune.txt"
+    run("tune", "-n", "4", "--sizes", "1K:1M", "--iters", "5", "--output", str(path))
+    absent = ("rank 0 has not arrived", "rank 1 has not arrived")  # those that are measured
+    assert not [line for line in run.said.splitlines() if all(who in line for who in absent)]
+    assert "bench tune: 2 of 4 ranks" in run.said and "bench tune: 4 of 4 ranks" in run.said
+
+
 def test_a_rank_that_fails_ends_the_job(clean_environment):
     """Only rank 0 finds out; the others wait for it."""
     words = ["bench", "tune", "-n", "3", "--sizes", "8", "--iters", "1", "--output", "none"]

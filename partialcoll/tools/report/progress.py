@@ -13,9 +13,14 @@ T = TypeVar("T")
 _SECONDS = 0.2  # between two looks of the bar: it is drawn by the one who measures
 
 
+def has_bar() -> bool:
+    """Is there a terminal for one? A launcher's rank writes to that of who started it."""
+    return sys.stderr.isatty() or bool(os.environ.get("PARTIALCOLL_TTY"))
+
+
 def progress(items: Iterable[T], show: bool, what: str) -> Iterator[T]:
-    """The items, with a bar on a terminal; a launcher's rank writes to that of who started it."""
-    if not (show and (sys.stderr.isatty() or os.environ.get("PARTIALCOLL_TTY"))):
+    """The items, with a bar on a terminal."""
+    if not (show and has_bar()):
         yield from items
         return
     from rich.console import Console

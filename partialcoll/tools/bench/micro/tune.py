@@ -21,6 +21,7 @@ from ... import report
 from .. import turns
 from .balanced import COLUMNS, Kind, measure, plot
 
+_NAP_S = 0.02  # of ranks that wait for minutes while others are measured
 _WORTH = 0.97  # of the time so far: a change that saves less is noise
 
 
@@ -103,11 +104,12 @@ def main(options: SimpleNamespace) -> None:
     if comm.rank == 0 and path in ("", "none"):
         raise pc.Error("bench tune: there is nowhere to write to; use --output")
     rows: list[report.Row] = []
-    gate = turns.Gate(comm, algorithm="recdbl")
     for ranks in _rank_counts(comm.size):
+        if comm.rank == 0 and not report.has_bar():
+            how_many = f"{ranks} of {comm.size} ranks, {len(options.sizes)} sizes"
+            print(f"bench tune: {how_many}", file=sys.stderr, flush=True)
         rows += _measure_on(ranks, options, comm)
-        gate.meet()  # those that had nothing to do wait here, and burn no core
-    gate.free()
+        turns.meet(comm, _NAP_S)  # those that had nothing to do wait here
     if comm.rank != 0:
         return
     doc = report.document("bench tune", comm.size, rows)
