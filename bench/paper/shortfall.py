@@ -6,7 +6,7 @@ after as many averagings: medians over the seeds. Averagings fall short in two w
 find nobody (made), or each takes so long that a rank cannot begin more, and what it reads is out of
 date by then (busy). Then they change on the way, and one rank stands still for a while.
 
-    python bench/run.py shortfall [--ranks 4,8,16,64] [--seeds 5] [--json F]
+    python bench/run.py shortfall [--ranks 4,8,16] [--seeds 5] [--json F]
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _compared(topology: str, ranks: int, case: str, seeds: int) -> report.Row:
 
 @click.command("shortfall", help=__doc__, short_help="A²CiD² where averagings fall short")
 @options.together(
-    options.option("--ranks", values.POSITIVE_INTS, "4,8,16,64", "simulated", metavar="P[,P…]"),
+    options.option("--ranks", values.POSITIVE_INTS, "4,8,16", "simulated", metavar="P[,P…]"),
     count("--seeds", 5, "runs of each"),
     json_output,
 )
