@@ -21,8 +21,8 @@ two, and the models diverge. Here
   make a loss of it.
 
 The numbers were found by simulation: rings, exponential and complete graphs of 4 to 64 ranks, a
-fiftieth of the averagings asked for to all of them, latencies from 0.02 to 4 times what the rate
-leaves for one, ranks that are slow or stop; bench/paper/shortfall.py has the table.
+fiftieth of the averagings asked for to all of them, latencies of 0.02 to 40 steps, ranks that are
+slow or stop; bench/paper/shortfall.py has the table.
 """
 
 from __future__ import annotations
