@@ -15,6 +15,25 @@ SLICE_US = 100_000
 SHORT_SLICE_US = 1_000
 
 
+_watches: list[Callable[[], None]] = []
+
+
+def watch(look: Callable[[], None]) -> None:
+    """Have this called whenever something begins or waits; what it raises ends that."""
+    _watches.append(look)
+
+
+def no_watch(look: Callable[[], None]) -> None:
+    """No more. Idempotent."""
+    _watches[:] = [other for other in _watches if other != look]
+
+
+def look() -> None:
+    """Is there a reason not to begin, or not to wait?"""
+    for watch in _watches:
+        watch()
+
+
 def missing(handle: Any) -> str:
     """Ask all ranks where they are; one sentence that names those that are missing, or nothing.
     handle is the core's handle."""
@@ -59,6 +78,7 @@ def wait(
     warn_at = warn_every
     waited = 0.0
     while True:
+        look()
         most = SHORT_SLICE_US if meanwhile is not None and meanwhile() else SLICE_US
         left = most if timeout is None else math.ceil(min(most, (timeout - waited) * 1e6))
         code = step(left)

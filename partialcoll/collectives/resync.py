@@ -23,7 +23,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from .._core import finalize
+from .._core import finalize, waiting
 from .._core.mpi import MPI
 from .._core.settings import logger, stall_warning
 from ..round import Result
@@ -117,6 +117,7 @@ class Resync:
         """Wait for all ranks, and serve meanwhile."""
         begin = warned = time.monotonic()
         while not request.Test():
+            waiting.look()
             if not self.serve():
                 time.sleep(_NAP)
             now = time.monotonic()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .._core import waiting
 from .._core.settings import logger
 from ..codec import Lattice
 from ..collectives.agreement import together
@@ -86,6 +87,7 @@ class LocalLoop(Loop):
     def step(self, scale: float | None, overflown: bool) -> None:
         """See the module."""
         self._check_open()
+        waiting.look()
         self._flat.bring_back()
         self._gather()
         self._begin()

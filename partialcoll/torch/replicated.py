@@ -17,7 +17,7 @@ from typing import Any, Callable
 import torch
 from mpi4py import MPI
 
-from .._core import communicator
+from .._core import communicator, waiting
 from .._core.buffers import Array
 from .._core.settings import logger
 from ..collectives.allreduce import Allreduce_init
@@ -130,6 +130,7 @@ class Replicated:
     def start(self, slot: Slot, gradient: bool) -> None:
         """Deposit what is in the slot: a gradient, or zeros in place of one."""
         self.check_whole("step()")
+        waiting.look()
         if self.resync is not None:
             self.resync.serve()
         gradient |= self._own.add_rest(slot.flats)

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from .._core import communicator, launch, settings
 from .._core.attendance import attending
+from .._core.departure import Departures
 from ..errors import StateError
 from .calls import Calls
 
@@ -26,6 +27,7 @@ class World:
     cross_rank: int
     cross_size: int
     calls: Calls
+    departures: Departures
     optimizers: list[Any] = field(default_factory=list)  # that are open, as they were made
 
 
@@ -112,7 +114,7 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Any = None) -> None:
         _check_threads(comm)
         own = comm.Dup()
         settings.configure_logging(own.rank)
-        _world = World(own, *_place(own), Calls(own))
+        _world = World(own, *_place(own), Calls(own), Departures(own))
 
 
 def _check_same(present: World, comm: MPI.Intracomm | None) -> None:
@@ -167,6 +169,7 @@ def shutdown() -> None:
     if ending is not None and not MPI.Is_finalized():
         with attending("partialcoll.torch.shutdown", ending.comm):
             ending.calls.free()
+            ending.departures.free()
             ending.comm.Free()
     _world = None
 

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Departure: a rank whose program an exception ends tells the others, who would wait for it.
+
+At the end of the interpreter, when MPI still runs, it sends the error's text to all of them. They
+look for such a message whenever they begin something or wait (`waiting.look`), and raise then: so
+whoever catches its own error and goes on has told nobody, and one that nobody catches ends all.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ..errors import MismatchError
+from . import finalize, waiting
+from .mpi import MPI
+
+_LONGEST = 1000  # bytes of a text: MPI sends so little though nobody receives it
+
+
+class Departures:
+    """Of the ranks of a finalize. Collective to make and to free."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm.Dup()
+        self._said = ""  # of the rank that was heard first
+        self._sent: list[MPI.Request] = []
+        finalize.at_end(self._tell)
+        waiting.watch(self._look)
+
+    def _tell(self) -> None:
+        """At the end: has an exception brought it about?"""
+        waiting.no_watch(self._look)
+        error = getattr(sys, "last_value", None)
+        if error is None or MPI.Is_finalized():
+            return
+        text = f"{type(error).__name__}: {error}".encode()[:_LONGEST]
+        for rank in range(self._comm.size):
+            if rank != self._comm.rank:
+                self._sent.append(self._comm.Isend([text, MPI.BYTE], rank))
+
+    def _look(self) -> None:
+        """MismatchError when a rank has said something; once and for all."""
+        if not self._said and not MPI.Is_finalized():
+            status = MPI.Status()
+            message = self._comm.Improbe(status=status)
+            if message is not None:
+                text = bytearray(status.Get_count(MPI.BYTE))
+                message.Recv([text, MPI.BYTE])
+                said = text.decode(errors="replace")
+                self._said = f"the program of rank {status.Get_source()} has ended: {said}"
+        if self._said:
+            raise MismatchError(self._said)
+
+    def free(self) -> None:
+        """Nobody is waited for any more."""
+        finalize.not_at_end(self._tell)
+        waiting.no_watch(self._look)
+        self._comm.Free()

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An error that one rank alone has ends its program, and those of the others, who would wait."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+TRAIN = """
+    import torch
+    import partialcoll.torch as pct
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    pct.init()
+    model = torch.nn.Linear(4, 4)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def backward():
+        model(torch.ones(2, 4)).square().mean().backward()
+
+    def train(opt, mistake=lambda: None):
+        for step in range(30):
+            opt.zero_grad()
+            backward()
+            if step == 3 and comm.rank == 1:
+                mistake()
+            opt.step()
+        opt.join()
+
+    def telling(call):
+        try:
+            call()
+        except pc.Error as error:
+            say(comm.rank, type(error).__name__, error)
+            raise
+"""
+
+
+def check(done, ranks, own, kind="StateError"):
+    """Rank 1 has its own error, the others hear of it."""
+    assert done.returncode != 0
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert said.pop("1").startswith(f"{kind} {own}"), done.stdout
+    assert sorted(said) == [str(rank) for rank in range(ranks) if rank != 1], done.stderr
+    for line in said.values():
+        assert line.startswith("MismatchError the program of rank "), line
+        assert f"{kind}: {own}" in line
+
+
+@pytest.mark.parametrize("strategy", ('Eager("solo")', 'Eager("full")', "ADPSGD()", "DPSGD()"))
+@pytest.mark.parametrize("mistake", ("zero_grad", "join"))
+def test_a_call_between_backward_and_step(run, strategy, mistake):
+    done = run(
+        TRAIN
+        + f"""
+    opt = pct.DistributedOptimizer(inner, strategy=pct.{strategy})
+    telling(lambda: train(opt, opt.{mistake}))
+    """,
+        ranks=3,
+    )
+    check(done, 3, f"{mistake}() between backward")
+
+
+def test_others_wait_in_a_call(run):
+    """The first calls make what later ones use, and wait inside MPI."""
+    done = run(
+        TRAIN
+        + """
+    opt = pct.DistributedOptimizer(inner)
+    for _ in range(8):
+        pct.barrier()
+    telling(opt.step if comm.rank == 1 else pct.barrier)
+    """,
+        ranks=2,
+    )
+    check(done, 2, "step() without backward")
+
+
+def test_an_error_that_is_caught_is_nobody_elses(run):
+    done = run(
+        TRAIN
+        + """
+    opt = pct.DistributedOptimizer(inner, strategy=pct.Eager("solo"))
+
+    def mistake():
+        try:
+            opt.zero_grad()
+        except pc.StateError:
+            say("caught")
+
+    telling(lambda: train(opt, mistake))
+    opt.close()
+    """,
+        ranks=2,
+    )
+    assert done.returncode == 0 and done.stdout == "caught\n", done.stdout + done.stderr
