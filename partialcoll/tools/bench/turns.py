@@ -48,14 +48,21 @@ def meet(comm: MPI.Intracomm, nap_s: float = 1e-4) -> None:
         time.sleep(nap_s)
 
 
-def start_and_wait(handle: pc.AllreduceHandle) -> Callable[[], pc.Round]:
-    """A call of a handle."""
+def start_and_wait(
+    handle: pc.AllreduceHandle, *, takes_slot: bool = False
+) -> Callable[[], pc.Round]:
+    """A call of a handle. takes_slot: its send buffer is the library's, and is taken anew each
+    time, as everybody has to."""
 
     def call() -> pc.Round:
         handle.Start()
         return handle.Wait()
 
-    return call
+    def take_and_call() -> pc.Round:
+        _ = handle.send_buffer
+        return call()
+
+    return take_and_call if takes_slot else call
 
 
 class Gate:

@@ -91,7 +91,7 @@ def of_handle(name: str, handle: pc.AllreduceHandle, received: Array | None) -> 
         name,
         handle.domain,
         handle.algorithm,
-        turns.start_and_wait(handle),
+        turns.start_and_wait(handle, takes_slot=received is None),
         send=lambda: handle.send_buffer,
         result=lambda: handle.result,
         received=received,

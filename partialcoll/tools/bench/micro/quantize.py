@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import partialcoll as pc
 
-from ...._core.ffi import check, ffi, lib
+from ...._core.pure import check, ffi, lib
 from ... import report
 from ...report import plots
 from ..turns import by_turns, per_call
