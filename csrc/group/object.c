@@ -76,15 +76,16 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
 int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
 {
     struct group *g = &p->group;
-    int rc = user_object_enter(&p->base);
-    if (rc != PCOLL_OK)
-        return rc;
+    if (!p)
+        return fail(PCOLL_EINVAL, "expected what was made before, got NULL");
+    if (p->base.ended)
+        return fail(PCOLL_ESTATE, "the grouped allreduce has been freed");
     pthread_mutex_lock(&g->shared.mutex);
     memcpy(ranks, g->shared.outcome_ranks, g->shared.outcome.members * sizeof *ranks);
     memcpy(shares, g->shared.outcome_shares,
            g->shared.outcome.members * sizeof *shares);
     pthread_mutex_unlock(&g->shared.mutex);
-    return group_leave_call(p, PCOLL_OK);
+    return PCOLL_OK;
 }
 
 /* The driver sees to it; of several wishes in a row it need not see all. */
