@@ -553,6 +553,12 @@ MUTANTS = [
         "    if (ended)",
     ),
     Mutant(
+        "the closer does not work where as many as there are cores seem to",
+        "domain/node_close.c",
+        "        reduce_closed(n, round);\n",
+        "        node_reduce(n, round);\n",
+    ),
+    Mutant(
         "nobody is woken at the end of a round",
         "domain/node_close.c",
         "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n, n->members);\n",
@@ -896,8 +902,8 @@ MUTANTS = [
     Mutant(
         "one delta more than the cap",
         "gossip/accumulator.c",
-        "before - collected < cap",
-        "before - collected <= cap",
+        "*reserved = *uncollected < cap;",
+        "*reserved = *uncollected <= cap;",
     ),
     Mutant(
         "a reservation that was refused stays",

@@ -141,13 +141,7 @@ class Builder:
     def plant(self, index: int, mutant: Mutant) -> Path:
         original = ROOT / "csrc" / mutant.file
         text = original.read_text()
-        found = list(re.finditer(as_pattern(mutant.old), text))
-        if len(found) != 1:
-            raise SystemExit(
-                f"{mutant.name}: found {len(found)} times in {mutant.file}, "
-                f"expected once:\n{mutant.old}"
-            )
-        begin, end = found[0].span()
+        begin, end = place_of(mutant)
         tree = self.folder / f"csrc-{index}"
         shutil.copytree(ROOT / "csrc", tree, ignore=shutil.ignore_patterns("*.so", "*.o"))
         (tree / mutant.file).write_text(text[:begin] + mutant.new + text[end:])
@@ -165,6 +159,17 @@ class Builder:
             return [file]
         folder = file.parent.name if file.parent.name in ("gossip", "group") else "domain"
         return sorted({*(ROOT / "csrc").glob(f"{folder}/*.c")} & {*self.objects})
+
+
+def place_of(mutant: Mutant) -> tuple[int, int]:
+    """Where in its file the text is that it changes."""
+    found = list(re.finditer(as_pattern(mutant.old), (ROOT / "csrc" / mutant.file).read_text()))
+    if len(found) != 1:
+        raise SystemExit(
+            f"{mutant.name}: found {len(found)} times in {mutant.file}, "
+            f"expected once:\n{mutant.old}"
+        )
+    return found[0].span()
 
 
 def run(program: Path, schedules: int) -> tuple[int | None, str, float]:
@@ -242,6 +247,8 @@ def main() -> int:
         chosen = part(chosen, options.slice)
     if not chosen:
         parser.error(f"no mutant has any of {options.names} in its name")
+    for mutant in MUTANTS:  # those too that are not chosen: who changes a source sees it at once
+        place_of(mutant)
     with tempfile.TemporaryDirectory() as folder:
         builder = Builder(Path(folder))
         builder.compile_all(options.jobs)

@@ -27,7 +27,8 @@
  *              deposit, join, leave; the closer to freeze.
  *   taken      {round, next chunk}: by swap. Set by the closer before REDUCING.
  *   done       chunks finished, by addition. Set by the closer before REDUCING.
- *   workers    members that take chunks, by addition: not more than there are cores.
+ *   workers    those who take chunks, by addition: the closer, and helpers while there are
+ *              fewer than cores.
  *   lines      one per member: `delivered`, `arrived_at`, `flags` by its application;
  *              `taken_in`, `included` by the closer; `working` by whoever works for it.
  *   asleep     a set of members: each its own bit.
@@ -64,6 +65,9 @@
  *   6. No sleeper is forgotten: it sets its bit, then looks at control, then sleeps on
  *      its doorbell; who completes a round sets control, then reads the bits, then
  *      rings.
+ *   7. No chunk is forgotten: the closer takes them until there is none, whoever else is
+ *      at work. A helper may be refused, or not come at all; workers that it counts may
+ *      be about to leave, so nobody relies on them.
  *
  * A member that stops (SIGSTOP, a debugger) stops the round only if it is closing or
  * holds a chunk: node_busy() names it. Elsewhere nobody needs it.

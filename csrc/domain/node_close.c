@@ -197,6 +197,69 @@ static bool needs_no_reduction(struct node *n, uint64_t round, uint32_t parts)
     return parts == 0 || (parts == 1 && n->fabric);
 }
 
+/* The next chunk of this round; false if there is none, or the round is another. */
+static bool take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
+{
+    uint64_t word = STEP(atomic_load(&n->shared->taken));
+    do {
+        *chunk = (uint32_t)word;
+        if (word >> 32 != (uint32_t)round || *chunk >= n->chunks)
+            return false;
+    } while (!STEP(atomic_compare_exchange_weak(&n->shared->taken, &word, word + 1)));
+    return true;
+}
+
+/* Chunks of this round, as long as there are any, as one who is counted. */
+static bool work(struct node *n, uint64_t round)
+{
+    uint32_t chunk;
+    bool ended = false;
+    _Atomic uint64_t *working = &n->lines[n->who].working;
+    atomic_store_explicit(working, round + 1, memory_order_relaxed);
+    while (!ended && take_chunk(n, round, &chunk)) {
+        do_chunk(n, round, chunk);
+        uint64_t done = STEP(atomic_fetch_add(&n->shared->done, 1)) + 1;
+        CHECK(done <= n->chunks);
+        ended = done == n->chunks;
+    }
+    atomic_store_explicit(working, 0, memory_order_relaxed);
+    STEP(atomic_fetch_sub(&n->shared->workers, 1));
+    if (ended)
+        end_reduction(n, round);
+    return ended;
+}
+
+/* Of each member its application and its driver at most. */
+static uint32_t count_worker(struct node *n)
+{
+    uint32_t others = STEP(atomic_fetch_add(&n->shared->workers, 1));
+    CHECK(others < NODE_SIDES * n->members);
+    return others;
+}
+
+/* The closer is never refused: those who are counted may be about to leave. */
+static void reduce_closed(struct node *n, uint64_t round)
+{
+    count_worker(n);
+    work(n, round);
+}
+
+/* More than the machine has cores would only take them from each other, each with a
+ * chunk that the others wait for. */
+static bool join_work(struct node *n)
+{
+    if (count_worker(n) < n->hands)
+        return true;
+    STEP(atomic_fetch_sub(&n->shared->workers, 1));
+    return false;
+}
+
+bool node_reduce(struct node *n, uint64_t round)
+{
+    CHECK(n->chunks > 1);
+    return join_work(n) && work(n, round);
+}
+
 bool node_close(struct node *n, uint64_t round, uint32_t initiator)
 {
     CHECK(n->who < n->members);
@@ -218,53 +281,9 @@ bool node_close(struct node *n, uint64_t round, uint32_t initiator)
         STEP(atomic_store(&n->shared->taken, round << 32));
         set_control(n, round, NODE_REDUCING);
         wake_sleepers(n, n->hands - 1); /* as they are going to be woken anyway */
-        node_reduce(n, round);
+        reduce_closed(n, round);
     }
     return true;
-}
-
-/* The next chunk of this round; false if there is none, or the round is another. */
-static bool take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
-{
-    uint64_t word = STEP(atomic_load(&n->shared->taken));
-    do {
-        *chunk = (uint32_t)word;
-        if (word >> 32 != (uint32_t)round || *chunk >= n->chunks)
-            return false;
-    } while (!STEP(atomic_compare_exchange_weak(&n->shared->taken, &word, word + 1)));
-    return true;
-}
-
-/* More than the machine has cores would only take them from each other, each with a
- * chunk that the others wait for. */
-static bool join_work(struct node *n)
-{
-    if (STEP(atomic_fetch_add(&n->shared->workers, 1)) < n->hands)
-        return true;
-    STEP(atomic_fetch_sub(&n->shared->workers, 1));
-    return false;
-}
-
-bool node_reduce(struct node *n, uint64_t round)
-{
-    CHECK(n->chunks > 1);
-    uint32_t chunk;
-    bool ended = false;
-    if (!join_work(n))
-        return false;
-    _Atomic uint64_t *working = &n->lines[n->who].working;
-    atomic_store_explicit(working, round + 1, memory_order_relaxed);
-    while (!ended && take_chunk(n, round, &chunk)) {
-        do_chunk(n, round, chunk);
-        uint64_t done = STEP(atomic_fetch_add(&n->shared->done, 1)) + 1;
-        CHECK(done <= n->chunks);
-        ended = done == n->chunks;
-    }
-    atomic_store_explicit(working, 0, memory_order_relaxed);
-    STEP(atomic_fetch_sub(&n->shared->workers, 1));
-    if (ended)
-        end_reduction(n, round);
-    return ended;
 }
 
 void node_complete(struct node *n, uint64_t round)
