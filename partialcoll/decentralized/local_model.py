@@ -28,7 +28,8 @@ class Counts:
     ``steps`` gradient steps; ``communications`` that this rank began and that went through
     (averagings, messages, rounds); ``received`` deltas or messages of others; ``skipped``
     communications (the peer had too much uncollected, or was not there yet); ``non_finite``
-    updates that were left out; ``exposed_s`` seconds that the training thread spent on anything
+    updates that were left out; ``resyncs`` states of peers that it took since it had missed too
+    many rounds; ``exposed_s`` seconds that the training thread spent on anything
     but its own update.
 
     Of those with a ``rate``: ``asked`` communications that the steps so far have called for on
@@ -42,6 +43,7 @@ class Counts:
     received: int = 0
     skipped: int = 0
     non_finite: int = 0
+    resyncs: int = 0
     exposed_s: float = 0.0
     asked: int = 0
     achieved: int = 0

@@ -13,10 +13,15 @@ it had (a void round), and meets others the next time.
 With overlap a round begins at one boundary and its result is taken in at the next, as a difference:
 x += mean - (x at the start). So no local step is lost, and the sum over the group changes by
 updates only.
+
+Whoever has missed many rounds (stopped, or much slower than the others) would pull its group back
+to where the others were long ago. The paper has such a peer load the state of one that is up to
+date (appendix F); here it does so by itself before it averages again, given a `StateExchange`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -25,6 +30,7 @@ import numpy as np
 
 from .._core import checks
 from .._core.mpi import MPI
+from .._core.settings import logger
 from ..collectives.group import GroupAllreduce_init
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
@@ -34,6 +40,9 @@ from .exchange import Array, GroupReduction, Steps, drive
 from .global_sum import GlobalSum
 from .join import JoinHook
 from .options import Options, Setup
+
+
+_CATCH_UP, _NAP = 0.1, 1e-3  # seconds that an agent gets to hear where the others are
 
 
 def _check_buffers(handle: GroupReduction, x: Array) -> None:
@@ -73,6 +82,9 @@ class MoshpitOptions(Options):
         The average of one boundary is taken in at the next, as a difference.
     timeout : float or None
         Seconds after which a silent rank is not waited for any more.
+    stale_after : int or None
+        A rank that has missed so many rounds takes the state of one that has not, before it
+        averages again; its own steps since are dropped. None: it averages as it is.
     bandwidth : float, "measured" or None
         Of this rank's link; may differ between ranks.
     clip_norm : float or None
@@ -89,6 +101,7 @@ class MoshpitOptions(Options):
     rounds: int = 1
     overlap: bool = False
     timeout: float | None = None
+    stale_after: int | None = 10
     bandwidth: Any = field(default=None, repr=False)
     clip_norm: float | None = None
 
@@ -109,6 +122,8 @@ class MoshpitOptions(Options):
             raise ValueError(
                 f"average: expected 'parameters' or 'pseudo-gradients', got {self.average!r}"
             )
+        if self.stale_after is not None:
+            checks.count("stale_after", self.stale_after)
         checks.number("outer_learning_rate", self.outer_learning_rate, 0)
         checks.number("outer_momentum", self.outer_momentum, 0, 1)
         outer = (self.outer_learning_rate, self.outer_momentum)
@@ -130,8 +145,8 @@ class MoshpitOptions(Options):
             bandwidth=self.bandwidth,
             timeout=self.timeout,
         )
-        of_process = ("local_steps", "average", "outer_learning_rate", "outer_momentum")
-        how: Any = {name: getattr(self, name) for name in (*of_process, "rounds", "overlap")}
+        names = ["local_steps", "average", "outer_learning_rate", "outer_momentum", "rounds"]
+        how: Any = {name: getattr(self, name) for name in [*names, "overlap", "stale_after"]}
         process = Moshpit(x, groups, **how, learning_rate=learning_rate, total=total)
         return Setup(process, GroupJoin(total, process), [groups])
 
@@ -146,12 +161,14 @@ class Moshpit(Process):
     handle : GroupReduction
         ``GroupAllreduce_init(comm, np.empty_like(x), np.empty_like(x), grid=...)``.
     exchange : StateExchange or None
-        Serves this rank's state at every step, and gets that of a peer in `rejoin` and `resync`.
-    local_steps, average, outer_learning_rate, outer_momentum, rounds, overlap
+        Serves this rank's state at every step, and gets that of a peer in `rejoin` and `resync`,
+        and when `stale_after` says so.
+    local_steps, average, outer_learning_rate, outer_momentum, rounds, overlap, stale_after
         See `MoshpitOptions`.
 
     ``stats``: `communications` are rounds that were not void, `skipped` void ones, `received`
-    models of others that are in the averages. Memory: one more vector for pseudo-gradients, two
+    models of others that are in the averages, `resyncs` states of peers that this rank took since
+    it had missed too much. Memory: one more vector for pseudo-gradients, two
     with momentum.
     """
 
@@ -166,6 +183,7 @@ class Moshpit(Process):
         outer_momentum: float = MoshpitOptions.outer_momentum,
         rounds: int = MoshpitOptions.rounds,
         overlap: bool = MoshpitOptions.overlap,
+        stale_after: int | None = MoshpitOptions.stale_after,
         exchange: StateExchange | None = None,
         learning_rate: LearningRate = 0.1,
         total: GlobalSum | None = None,
@@ -173,7 +191,9 @@ class Moshpit(Process):
         super().__init__(x, learning_rate=learning_rate, total=total)
         _check_buffers(handle, self._x)
         outer = (outer_learning_rate, outer_momentum)
-        MoshpitOptions("auto", local_steps, average, *outer, rounds, overlap).check_values()
+        MoshpitOptions(
+            "auto", local_steps, average, *outer, rounds, overlap, stale_after=stale_after
+        ).check_values()
         self._handle, self._exchange = handle, exchange
         self._passenger: Replica | None = None
         self._local_steps, self._rounds = int(local_steps), int(rounds)
@@ -185,6 +205,9 @@ class Moshpit(Process):
             self._anchor = self._x.copy()
             self._slow = np.zeros_like(self._x) if self._beta else None
         self._under_way = False  # has a round been started and not been taken in?
+        self._stale_after = stale_after
+        self._seen: int | None = None  # rounds up to the last one of this rank; None: up to date
+        self._boundary_at = time.monotonic()  # the last one
 
     # Training
 
@@ -202,8 +225,10 @@ class Moshpit(Process):
     def _boundary(self) -> Steps[None]:
         if self._overlap:
             yield from self._finishing()
+            self._catch_up()
             self._begin()
             return
+        self._catch_up()
         averaged = False
         for _ in range(self._rounds):
             self._begin()
@@ -223,6 +248,7 @@ class Moshpit(Process):
         yield self._handle
         self._under_way = False
         rnd = self._handle.last_round
+        self._seen = rnd.index + 1
         self._counts.skipped += bool(rnd.void)
         self._counts.communications += not rnd.void
         self._counts.received += 0 if rnd.void else rnd.active - 1
@@ -249,6 +275,44 @@ class Moshpit(Process):
 
     # Coming and going
 
+    def _missed(self) -> int:
+        """Rounds that the others have made since the last one of this rank, as far as it knows."""
+        return 0 if self._seen is None else self._handle.round - self._seen
+
+    def _is_stale(self) -> bool:
+        """After a pause in which the others may have given this rank up, its agent has yet to hear
+        how far they are."""
+        if self._stale_after is None or self._exchange is None or self._handle.away:
+            return False
+        now, paused = time.monotonic(), self._boundary_at
+        self._boundary_at = now
+        while now - paused > self._handle.timeout / 2 and self._missed() < self._stale_after:
+            time.sleep(_NAP)
+            if time.monotonic() - now > _CATCH_UP:
+                break
+        return self._missed() >= self._stale_after
+
+    def _catch_up(self) -> None:
+        """Take the state of a peer if this rank is stale. Away meanwhile, so nobody waits for it;
+        nothing is under way."""
+        if not self._is_stale():
+            return
+        missed, least = self._missed(), max(self._handle.round - (self._stale_after or 0), 0)
+        self._handle.leave()
+        try:
+            self._take_state(None, least)
+            self._counts.resyncs += 1
+            logger.warning(
+                "this rank missed %d rounds: it goes on from the state of another rank, and what "
+                "it did meanwhile is dropped",
+                missed,
+            )
+        except TimeoutError as error:
+            logger.warning("this rank missed %d rounds, and averages all the same: %s", missed, error)
+            self._seen = None
+        self.come_back()
+        self._boundary_at = time.monotonic()
+
     def leave(self) -> None:
         """From now on this rank takes no part and delays nobody; its steps are its own. A round
         under way is finished first. Local."""
@@ -268,6 +332,7 @@ class Moshpit(Process):
         """
         if self._exchange is not None and self.others():
             self.resync(timeout)
+        self._seen = None
         self.come_back()
 
     def come_back(self) -> None:
@@ -280,10 +345,15 @@ class Moshpit(Process):
 
         StateError without an `exchange`; TimeoutError if nobody had a state.
         """
+        self._settle()
+        return self._take_state(timeout, 0)
+
+    def _take_state(self, timeout: float | None, least_round: int) -> int:
         if self._exchange is None:
             raise StateError("exchange: expected a StateExchange for a peer's state, got None")
-        self._settle()
-        round, state = self._exchange.ask(self.others() or None, timeout=timeout)
+        round, state = self._exchange.ask(
+            self.others() or None, least_round=least_round, timeout=timeout
+        )
         passenger = state.pop("passenger", None)
         self.load_state_dict(state)
         if self._passenger is not None:
@@ -297,7 +367,10 @@ class Moshpit(Process):
 
     def serve(self) -> bool:
         """Send this rank's state to those who have asked for one. Local; `step` does it, too."""
-        return self._exchange is not None and self._exchange.serve(self.round, self._replica)
+        if self._exchange is None:
+            return False
+        up_to = self._handle.round if self._seen is None else self._seen
+        return self._exchange.serve(up_to, self._replica)
 
     def _replica(self) -> dict[str, Any]:
         more = {} if self._passenger is None else {"passenger": self._passenger.capture()}
@@ -327,6 +400,7 @@ class Moshpit(Process):
 
     def _averaging(self, total: GlobalSum) -> Steps[Array]:
         yield from self._finishing()
+        self._catch_up()
         return (yield from super()._averaging(total))
 
     def _settle(self) -> None:
@@ -335,6 +409,7 @@ class Moshpit(Process):
 
     def _reset(self, model: Array) -> None:
         super()._reset(model)
+        self._seen = None
         if self._anchor is not None:
             np.copyto(self._anchor, model)
 

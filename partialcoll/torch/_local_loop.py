@@ -157,7 +157,7 @@ class LocalLoop(Loop):
         found.rounds = found.active = self._updates
         found.included = found.steps - found.skipped
         found.communications, found.received = counts.communications, counts.received
-        found.refused = counts.skipped
+        found.refused, found.resyncs = counts.skipped, counts.resyncs
         found.asked, found.achieved = counts.asked, counts.achieved
         found.backlog, found.given_up = counts.backlog, counts.given_up
         found.fallbacks = getattr(self.process.exchange_stats, "fallbacks", 0)
