@@ -15,18 +15,28 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
+from .._core.settings import logger
+from ..collectives.resync import Replica
+from ..collectives.state_exchange import StateExchange
 from ..errors import StateError
 from .base import LearningRate, Process
 from .exchange import Array, Exchange, PeerSource, Steps
 from .global_sum import GlobalSum
 from .pace import Pace, Shortfall
 from .partners import Partners
+from .peer_state import PeerState
 from .shared_model import SharedModel
+from .standstill import Standstill
 from .thread import LONGEST_NAP, CommunicationThread
 
 
 class Threaded(Process):
-    """A process with a communication thread, that calls `_event` under a lock."""
+    """A process with a communication thread, that calls `_event` under a lock.
+
+    With `share_state`, a rank whose process has stood still takes the model of another one before
+    it communicates again, and drops what it has and what lies uncollected here: it would pull the
+    others back. (The sum over the ranks changes by that.)
+    """
 
     _beside_x = 0  # elements that are exchanged with x
 
@@ -39,6 +49,8 @@ class Threaded(Process):
         self._communicating = threading.Lock()
         self._rest_wanted = False
         self._exchange_stats = exchange.stats
+        self._states: PeerState | None = None
+        self._standstill = Standstill()
         self._thread = CommunicationThread(
             self.communicate, self.next_event, lambda: self._longest_nap()
         )
@@ -58,15 +70,63 @@ class Threaded(Process):
 
         The communication thread calls it in a loop; without one (`start`) call it yourself.
         """
+        if self._states is not None and self._standstill.look():
+            return False
         if self._rest_wanted or not self._communicating.acquire(blocking=False):
             return False
+        self._standstill.event(begins=True)
         try:
             busy = self._event()
             if busy:
                 self._exchange_stats = self._exchange.stats
             return busy
         finally:
+            self._standstill.event(begins=False)
             self._communicating.release()
+
+    # A peer's state
+
+    def share_state(self, exchange: StateExchange, passenger: Replica) -> None:
+        """From now on have this `exchange` for a standstill, and something else that a state is
+        not complete without: an optimizer's that makes the steps. Local."""
+        self._states = PeerState(exchange, passenger)
+
+    def serve(self) -> bool:
+        """Send this rank's model to those who have asked for one. Local; `step` does it, too."""
+        if self._states is None or self._standstill.noticed:
+            return False
+        return self._states.serve(self._counts.steps, lambda: {"model": self.model})
+
+    def _catch_up(self) -> bool:
+        """Training thread: after a standstill, take the model of a peer. Has it been done?"""
+        if self._states is None or not self._standstill.check():
+            return False
+        try:
+            self._states.take(
+                None,
+                lambda state: self._take_over(state["model"]),
+                timeout=self._standstill.patience,
+            )
+            self._counts.resyncs += 1
+            logger.warning(
+                "this rank has stood still: it goes on from the model of another rank, and what it "
+                "had is dropped"
+            )
+            return True
+        except TimeoutError as error:
+            logger.warning("this rank has stood still, and averages all the same: %s", error)
+            return False
+        finally:
+            self._standstill.over()
+
+    def _take_over(self, model: Array) -> None:
+        with self._at_rest():
+            self._settle()
+            self._adopt(model)
+
+    def _adopt(self, model: Array) -> None:
+        """As `_reset`, of this rank alone."""
+        self._reset(model)
 
     @property
     def exchange_stats(self) -> Any:
@@ -84,6 +144,8 @@ class Threaded(Process):
         """Start the communication thread. Local; idempotent."""
         if self._freed:
             raise StateError("the process has been freed")
+        if not self._thread.running:
+            self._standstill.begin()
         self._thread.start()
 
     def stop(self) -> None:
@@ -92,7 +154,9 @@ class Threaded(Process):
 
     def _gathering(self, total: GlobalSum) -> Steps[None]:
         """Who is at rest takes nothing from the others, so it is not as long as they go on."""
+        self._catch_up()
         yield from total.meeting()
+        self._catch_up()  # in the average's own meeting the others serve
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
@@ -188,8 +252,11 @@ class Decoupled(Threaded):
     def _stepping(self, add: Callable[[], None]) -> Steps[None]:
         self._thread.check()
         with self._exposed():
-            add()
+            if not self._catch_up():  # else the step was made at a model that is gone
+                add()
             self._stepped()
+            self._standstill.stepped()
+            self.serve()
         self._thread.wake()
         yield from ()
 

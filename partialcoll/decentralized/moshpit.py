@@ -40,7 +40,7 @@ from .exchange import Array, GroupReduction, Steps, drive
 from .global_sum import GlobalSum
 from .join import JoinHook
 from .options import Options, Setup
-
+from .peer_state import PeerState
 
 _CATCH_UP, _NAP = 0.1, 1e-3  # seconds that an agent gets to hear where the others are
 
@@ -194,8 +194,8 @@ class Moshpit(Process):
         MoshpitOptions(
             "auto", local_steps, average, *outer, rounds, overlap, stale_after=stale_after
         ).check_values()
-        self._handle, self._exchange = handle, exchange
-        self._passenger: Replica | None = None
+        self._handle = handle
+        self._states = None if exchange is None else PeerState(exchange)
         self._local_steps, self._rounds = int(local_steps), int(rounds)
         self._overlap = bool(overlap)
         self._alpha, self._beta = map(float, outer)
@@ -282,7 +282,7 @@ class Moshpit(Process):
     def _is_stale(self) -> bool:
         """After a pause in which the others may have given this rank up, its agent has yet to hear
         how far they are."""
-        if self._stale_after is None or self._exchange is None or self._handle.away:
+        if self._stale_after is None or self._states is None or self._handle.away:
             return False
         now, paused = time.monotonic(), self._boundary_at
         self._boundary_at = now
@@ -308,7 +308,9 @@ class Moshpit(Process):
                 missed,
             )
         except TimeoutError as error:
-            logger.warning("this rank missed %d rounds, and averages all the same: %s", missed, error)
+            logger.warning(
+                "this rank missed %d rounds, and averages all the same: %s", missed, error
+            )
             self._seen = None
         self.come_back()
         self._boundary_at = time.monotonic()
@@ -330,7 +332,7 @@ class Moshpit(Process):
         Without an `exchange`, or when nobody else is live, it goes on from its own model.
         TimeoutError if nobody had a state; it is then still away.
         """
-        if self._exchange is not None and self.others():
+        if self._states is not None and self.others():
             self.resync(timeout)
         self._seen = None
         self.come_back()
@@ -349,32 +351,23 @@ class Moshpit(Process):
         return self._take_state(timeout, 0)
 
     def _take_state(self, timeout: float | None, least_round: int) -> int:
-        if self._exchange is None:
+        if self._states is None:
             raise StateError("exchange: expected a StateExchange for a peer's state, got None")
-        round, state = self._exchange.ask(
-            self.others() or None, least_round=least_round, timeout=timeout
+        return self._states.take(
+            self.others() or None, self.load_state_dict, least_round=least_round, timeout=timeout
         )
-        passenger = state.pop("passenger", None)
-        self.load_state_dict(state)
-        if self._passenger is not None:
-            self._passenger.restore(passenger)
-        return round
 
     def share_state(self, exchange: StateExchange, passenger: Replica) -> None:
         """From now on have this `exchange`, and something else that a state is not complete
         without: an optimizer's that makes the steps. Local."""
-        self._exchange, self._passenger = exchange, passenger
+        self._states = PeerState(exchange, passenger)
 
     def serve(self) -> bool:
         """Send this rank's state to those who have asked for one. Local; `step` does it, too."""
-        if self._exchange is None:
+        if self._states is None:
             return False
         up_to = self._handle.round if self._seen is None else self._seen
-        return self._exchange.serve(up_to, self._replica)
-
-    def _replica(self) -> dict[str, Any]:
-        more = {} if self._passenger is None else {"passenger": self._passenger.capture()}
-        return {**self.snapshot(), **more}
+        return self._states.serve(up_to, self.snapshot)
 
     def others(self) -> list[int]:
         """Live ranks, from the next one on: so that those who come back ask different ones."""

@@ -228,6 +228,12 @@ class SGP(Decoupled):
         super()._reset(model)
         self._xw[-1], self._idle_shares = 1, 0
 
+    def _adopt(self, model: Array) -> None:
+        """The sum of the weights stays as it is."""
+        weight = self._xw[-1]
+        super()._adopt(model)
+        self._xw *= weight
+
     def _more_state(self) -> dict[str, Any]:
         return {"weight": self.weight}
 

@@ -145,6 +145,9 @@ class Swarm(Threaded):
         self._counts.steps += 1
         self._until_activation -= 1
         with self._exposed():
+            self._catch_up()
+            self._standstill.stepped()
+            self.serve()
             if not self._activated:  # else the change belongs to the model that was handed over
                 self._take_change()
                 if self._until_activation <= 0:

@@ -23,6 +23,7 @@ from ..collectives.gossip import GossipStats
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
 from ..decentralized import Moshpit, Setup
+from ..decentralized.decoupled import Threaded
 from ..errors import StateError
 from . import checkpoint
 from ._gradients import Gradients, Slot
@@ -51,11 +52,11 @@ class LocalLoop(Loop):
         built = self._build(own)
         self.process, self._join_hook, self._owned = built.process, built.join, built.owned
         self.groups = self.process if isinstance(self.process, Moshpit) else None
-        if self.groups is not None:
+        if isinstance(self.process, (Moshpit, Threaded)):  # the others cannot fall behind
             states = StateExchange(self.comm)
             self._owned.append(states)
-            self.groups.share_state(states, Replica(self._capture, self._restore))
-            self._total().meanwhile(self.groups.serve)
+            self.process.share_state(states, Replica(self._capture, self._restore))
+            self._total().meanwhile(self.process.serve)
         self._flat.move_to(self.process.lend())
         self.process.average_models()
         self._flat.scatter()

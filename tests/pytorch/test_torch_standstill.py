@@ -24,7 +24,7 @@ STANDS_STILL = """
         time.sleep(1e-3)
         return loss.item()
 
-    for step in range(5):
+    for step in range(12):
         train()
     comm.Barrier()
     if comm.rank == 3:
@@ -33,7 +33,7 @@ STANDS_STILL = """
         while state(pids[3]) != "T":
             time.sleep(1e-3)
         begin = time.monotonic()
-        while train() > 1e-6 or time.monotonic() - begin < 3:
+        while train() > 1e-6 or time.monotonic() - begin < 4:
             pass
         near = comm.Create_group(comm.group.Excl([3])).Ibarrier()
         while not near.Test():
@@ -50,13 +50,58 @@ STANDS_STILL = """
 
 
 @pytest.mark.parametrize(
-    "strategy", ("Moshpit((2, 2), timeout=0.5)", "Moshpit((2, 2), timeout=0.5, overlap=True)")
+    "strategy",
+    (
+        "Moshpit((2, 2), timeout=0.5)",
+        "Moshpit((2, 2), timeout=0.5, overlap=True)",
+        "ADPSGD()",
+        "A2CiD2()",
+        "Swarm()",
+    ),
 )
 def test_a_rank_that_stood_still(run, strategy):
     done = run(STANDS_STILL.format(strategy=strategy, most=1e-2), ranks=4)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["0 well 0", "1 well 0", "2 well 0", "3 worst 1"]
-    assert "goes on from the state of another rank" in done.stderr
+    assert "of another rank, and what it" in done.stderr
+
+
+ALL_STAND_STILL = """
+    import os, signal, subprocess
+    import torch
+    import partialcoll.torch as pct
+    torch.set_num_threads(1)
+    pct.init()
+    x = torch.nn.Parameter(torch.full((100,), 10.0))
+    inner = torch.optim.SGD([x], lr=0.02)
+    opt = pct.DistributedOptimizer(inner, named_parameters=[("x", x)], strategy=pct.ADPSGD())
+
+    def train(steps):
+        for step in range(steps):
+            opt.zero_grad()
+            (x.square().sum() / 2).backward()
+            opt.step()
+            time.sleep(1e-3)
+
+    train(12)
+    comm.Barrier()
+    alarm = subprocess.Popen(["sh", "-c", f"sleep 4; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    alarm.wait()
+    begin = time.monotonic()
+    train(1)
+    took = time.monotonic() - begin
+    train(400)
+    opt.join()
+    say("took", took < 5, "well", x.square().sum().item() < 1)
+"""
+
+
+def test_all_stood_still(run):
+    """Nobody is up to date: they ask each other, and go on before long."""
+    done = run(ALL_STAND_STILL, ranks=4)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["took True well True"] * 4
 
 
 def test_the_test_sees_it(run):
