@@ -29,7 +29,7 @@ RESULT = ROOT / "bench/results/test-all.json"
 MPIS = ("mpich", "openmpi")
 RANKS = ("alone", 8, 5, 4, 3, 2, 1)
 CLOSING = re.compile(
-    r"\d+ (?:passed|failed|error)|of \d+ planted|% of \d+ lines|the model holds|held"
+    r"\d+ (?:passed|failed|error)|of \d+ planted|% of \d+ lines|the model holds|\bheld\b"
 )
 
 

@@ -225,10 +225,10 @@ class Moshpit(Process):
     def _boundary(self) -> Steps[None]:
         if self._overlap:
             yield from self._finishing()
-            self._catch_up()
+            self.catch_up()
             self._begin()
             return
-        self._catch_up()
+        self.catch_up()
         averaged = False
         for _ in range(self._rounds):
             self._begin()
@@ -292,13 +292,13 @@ class Moshpit(Process):
                 break
         return self._missed() >= self._stale_after
 
-    def _catch_up(self) -> None:
-        """Take the state of a peer if this rank is stale. Away meanwhile, so nobody waits for it;
-        nothing is under way."""
+    def catch_up(self) -> None:
+        """Take the state of a peer if this rank has missed too much. Local."""
+        self._settle()
         if not self._is_stale():
             return
         missed, least = self._missed(), max(self._handle.round - (self._stale_after or 0), 0)
-        self._handle.leave()
+        self._handle.leave()  # nobody waits for it meanwhile
         try:
             self._take_state(None, least)
             self._counts.resyncs += 1
@@ -393,7 +393,6 @@ class Moshpit(Process):
 
     def _averaging(self, total: GlobalSum) -> Steps[Array]:
         yield from self._finishing()
-        self._catch_up()
         return (yield from super()._averaging(total))
 
     def _settle(self) -> None:
@@ -439,7 +438,8 @@ class GroupJoin(JoinHook):
     def join(self, process: Process) -> None:
         """Until all have joined; who was away before is so afterwards."""
         away = self._process.away
-        if not away:
+        if not away:  # what it misses from here on is for want of data
+            self._process.catch_up()
             self._process.leave()
         self._total.meet()
         if not away:

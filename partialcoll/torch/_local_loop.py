@@ -24,6 +24,7 @@ from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
 from ..decentralized import Moshpit, Setup
 from ..decentralized.decoupled import Threaded
+from ..decentralized.local_model import is_finite
 from ..errors import StateError
 from . import checkpoint
 from ._gradients import Gradients, Slot
@@ -57,7 +58,8 @@ class LocalLoop(Loop):
             self._owned.append(states)
             self.process.share_state(states, Replica(self._capture, self._restore))
             self._total().meanwhile(self.process.serve)
-        self._flat.move_to(self.process.lend())
+        self._model = self.process.lend()
+        self._flat.move_to(self._model)
         self.process.average_models()
         self._flat.scatter()
         # For `broadcast_parameters` to come: what the ranks had before it became an average.
@@ -98,6 +100,7 @@ class LocalLoop(Loop):
         else:
             self._skip(overflown)
         self._flat.gather()
+        self._check_model()
         self._metrics.steps += 1
         self._together, self._before = False, None
         begin = time.perf_counter()
@@ -117,6 +120,16 @@ class LocalLoop(Loop):
             )
             self._warned_of_gradient = True
         self._metrics.skipped += 1
+
+    def _check_model(self) -> None:
+        """What the optimizer or the program has made of it; gradients are looked at before."""
+        if self.settings.non_finite == "propagate" or is_finite(self._model):
+            return
+        raise FloatingPointError(
+            "the parameters of this rank are not finite any more, though its gradients were: look "
+            "at the learning rate, the optimizer and what else changes them; nothing of them was "
+            "sent"
+        )
 
     def _begin(self) -> None:
         """What need not wait for the gradient starts."""
@@ -170,6 +183,7 @@ class LocalLoop(Loop):
         """Gradients gather from zero; what need not wait for them starts."""
         self._check_open()
         self._flat.bring_back()
+        self._check_model()  # D-PSGD sends it here
         super().zero_grad()
         self._begin()
 
@@ -177,6 +191,7 @@ class LocalLoop(Loop):
         """What the program has done to the parameters since the last step."""
         self._flat.bring_back()
         self._flat.gather()
+        self._check_model()
         self.process.hand_over_changes()
         self._flat.scatter()
 

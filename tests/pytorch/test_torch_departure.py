@@ -93,3 +93,29 @@ def test_an_error_that_is_caught_is_nobody_elses(run):
         ranks=2,
     )
     assert done.returncode == 0 and done.stdout == "caught\n", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("strategy", ("ADPSGD()", "DPSGD()", "SGP()", "Moshpit()", "LocalSGD(2)"))
+def test_parameters_that_are_not_finite_stay_here(run, strategy):
+    """What an optimizer makes of finite gradients; the others have nothing of it."""
+    done = run(
+        TRAIN
+        + f"""
+    opt = pct.DistributedOptimizer(inner, strategy=pct.{strategy})
+
+    def diverge():
+        inner.param_groups[0]["lr"] = float("inf")
+
+    try:
+        telling(lambda: train(opt, diverge))
+    except FloatingPointError as error:
+        say(comm.rank, type(error).__name__, error)
+        raise
+    finally:
+        finite = all(p.isfinite().all() for p in model.parameters())
+        assert finite == (comm.rank != 1), "spread"
+    """,
+        ranks=3,
+    )
+    assert "spread" not in done.stderr
+    check(done, 3, "the parameters of this rank are not finite", "FloatingPointError")
