@@ -59,11 +59,12 @@ class Policy:
 
     def _complete(self, argument: str, linger: float, deadline: float, max_staleness: int) -> None:
         """Keep the modifiers and the canonical text, which checks everything."""
-        checks.real("linger", linger, what="seconds")
-        checks.real("deadline", deadline, what="seconds")
-        checks.integer("max_staleness", max_staleness, what="a number of rounds")
+        checks.number("linger", linger, 0, 1e6, what="seconds")
+        checks.number("deadline", deadline, 0, 1e6, what="seconds")
         self.linger, self.deadline = float(linger), float(deadline)
-        self.max_staleness = max_staleness
+        self.max_staleness = checks.integer(
+            "max_staleness", max_staleness, 0, 2**31 - 1, what="a number of rounds"
+        )
         given = [f",{name}={value!r}" for name, value in self._modifiers().items() if value]
         self._text = _canonical(self._name + argument + "".join(given))
 
@@ -211,6 +212,7 @@ def _from_struct(policy: Any) -> Policy:
 def parse(text: str) -> Policy:
     """The policy that a text names. Raises ValueError for anything unknown."""
     policy = ffi.new("pcoll_policy *")
+    checks.text("quorum", text, what="the text of a policy")
     check(lib.pcoll_policy_parse(text.encode(), policy))
     return _from_struct(policy)
 

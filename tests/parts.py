@@ -6,7 +6,7 @@
 Each part is one make command with a log of its own, build/test-all/PART.log. One that has passed is
 left alone the next time, whatever has changed since; --restart forgets what has passed. As many
 parts run side by side as --jobs says, and those that need the whole machine by themselves. What was
-seen, with the commit of each part, goes to bench/results/test-all.json.
+seen, with the commit of each part, goes to bench/results/test-all/any.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/test-all"
-RESULT = ROOT / "bench/results/test-all.json"
+RESULT = ROOT / "bench/results/test-all/any.json"
 MPIS = ("mpich", "openmpi")
 RANKS = ("alone", 8, 5, 4, 3, 2, 1)
 CLOSING = re.compile(
@@ -107,7 +107,8 @@ def run(part: Part) -> dict[str, Any]:
 
 def closing(text: str) -> list[str]:
     """The lines that say how many of what were well."""
-    return [line.strip("= \n") for line in text.splitlines() if CLOSING.search(line)][-3:]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)  # without colors
+    return [line.strip("= \n") for line in plain.splitlines() if CLOSING.search(line)][-3:]
 
 
 def cpu_seconds() -> float:
@@ -162,6 +163,7 @@ def main() -> int:
     print(f"{len(rows) - len(failed)} of {len(rows)} parts passed; failed: {failed or 'none'}")
     if not options.names:
         seen = {"schema": 1, "command": "make test-all", "cores": os.cpu_count(), "rows": rows}
+        Path(options.json).parent.mkdir(parents=True, exist_ok=True)
         Path(options.json).write_text(json.dumps(seen, indent=2) + "\n")
     return 1 if failed else 0
 

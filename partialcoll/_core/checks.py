@@ -19,6 +19,15 @@ T = TypeVar("T")
 _BOOLS = (bool, np.bool_)
 
 
+_LONGEST = 200  # characters of a value
+
+
+def shown(value: Any) -> str:
+    """A value in one line, shortened."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 def _shown(bound: float) -> str:
     if isinstance(bound, int):
         return str(bound) if bound < 2**53 else f"2^{bound.bit_length()}-1"
@@ -29,7 +38,7 @@ def _refuse(name: str, value: Any, what: str | None, bounds: str) -> NoReturn:
     expected = bounds
     if what is not None:
         expected = f"{what} {bounds}" if bounds.startswith("above") else f"{what} of {bounds}"
-    raise ValueError(f"{name}: expected {expected}, got {value!r}")
+    raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
 
 
 def _check_bounds(
@@ -59,7 +68,7 @@ def integer(
         found = operator.index(value)
     except TypeError:
         expected = what or "a whole number"
-        raise TypeError(f"{name}: expected {expected}, got {value!r}") from None
+        raise TypeError(f"{name}: expected {expected}, got {shown(value)}") from None
     if at_least is not None and at_most is not None and not at_least <= found <= at_most:
         _refuse(name, found, what, f"{_shown(at_least)} to {_shown(at_most)}")
     _check_bounds(name, found, at_least, at_most, what)
@@ -74,7 +83,7 @@ def count(name: str, value: Any, *, what: str | None = None) -> int:
 def real(name: str, value: Any, *, what: str | None = None) -> float:
     """A number, infinite and nan included."""
     if isinstance(value, _BOOLS) or not isinstance(value, Real):
-        raise TypeError(f"{name}: expected {what or 'a number'}, got {value!r}")
+        raise TypeError(f"{name}: expected {what or 'a number'}, got {shown(value)}")
     return float(value)
 
 
@@ -93,7 +102,7 @@ def number(
         _refuse(name, value, what or "a number", f"above {_shown(above)}")
     _check_bounds(name, value, at_least, at_most, what)
     if not math.isfinite(value):
-        raise ValueError(f"{name}: expected {what or 'a finite number'}, got {value!r}")
+        raise ValueError(f"{name}: expected {what or 'a finite number'}, got {shown(value)}")
     return float(value)
 
 
@@ -105,37 +114,59 @@ def seconds(name: str, value: Any, default: float | None = None) -> float:
 
 
 def time_limit(name: str, value: Any) -> None:
-    """None, or seconds of at least 0."""
-    if value is not None and not value >= 0:
-        raise ValueError(f"{name}: expected None or a number of seconds >= 0, got {value!r}")
+    """None, or seconds of at least 0; infinitely many are as good as None."""
+    what = "None or a number of seconds >= 0"
+    if value is not None and not real(name, value, what=what) >= 0:
+        raise ValueError(f"{name}: expected {what}, got {shown(value)}")
 
 
 def rank(name: str, value: Any, ranks: int) -> int:
     """A rank of so many."""
     found = integer(name, value, what="a rank")
     if not 0 <= found < ranks:
-        raise ValueError(f"{name}: expected a rank from 0 to {ranks - 1}, got {value!r}")
+        raise ValueError(f"{name}: expected a rank from 0 to {ranks - 1}, got {shown(value)}")
     return found
 
 
 def flag(name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, _BOOLS):
-        raise TypeError(f"{name}: expected True or False, got {value!r}")
+        raise TypeError(f"{name}: expected True or False, got {shown(value)}")
     return bool(value)
+
+
+def text(name: str, value: Any, *, what: str = "a text") -> str:
+    """A string of characters that can be shown: what ends lines or texts in C is none."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: expected {what}, got {shown(value)}")
+    if not value.isprintable():
+        raise ValueError(f"{name}: expected {what} of characters that can be shown, got {value!r}")
+    return value
 
 
 def one_of(name: str, value: Any, allowed: Collection[Any]) -> Any:
     """One of these."""
-    if value not in allowed:
+    try:
+        known = value in allowed
+    except (TypeError, ValueError):  # no hash; an array, which is compared by element
+        known = False
+    if not known:
         expected = ", ".join(repr(word) for word in allowed)
-        raise ValueError(f"{name}: expected one of {expected}, got {value!r}")
+        raise ValueError(f"{name}: expected one of {expected}, got {shown(value)}")
     return value
 
 
 def code(name: str, value: Any, codes: Mapping[str, T]) -> T:
     """What a word stands for."""
     return codes[one_of(name, value, codes)]
+
+
+def several(name: str, value: Any, *, what: str) -> list[Any]:
+    """What can be gone through, as a list."""
+    try:
+        return list(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected {what}, got {shown(value)}") from None
 
 
 def instance(name: str, value: Any, kind: type[T], what: str) -> T:

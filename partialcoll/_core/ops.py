@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from . import checks
 from .buffers import Array, Buffer
 from .mpi import MPI
 from .pure import ffi, lib
@@ -35,7 +36,7 @@ _HALVES = (lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16)
 def op_code(op: Any) -> int:
     """The core's number of an MPI.Op."""
     if not isinstance(op, MPI.Op):
-        raise TypeError(f"op: expected an MPI.Op, got {op!r}")
+        raise TypeError(f"op: expected an MPI.Op, got {checks.shown(op)}")
     if op == MPI.OP_NULL:
         raise ValueError("op: expected an op, got MPI.OP_NULL")
     for known, code in _ops():

@@ -138,16 +138,23 @@ def memory_estimate(
 # Several handles.
 
 
+def _several(handles: Any) -> list[AllreduceHandle]:
+    found = checks.several("handles", handles, what="a list of handles")
+    if not all(isinstance(handle, AllreduceHandle) for handle in found):
+        raise TypeError(f"handles: expected a list of handles, got {checks.shown(handles)}")
+    return found
+
+
 def Startall(handles: Sequence[AllreduceHandle]) -> None:
     """Start all handles, in this order. Local."""
-    for handle in handles:
+    for handle in _several(handles):
         handle.Start()
 
 
 def Waitall(handles: Sequence[AllreduceHandle], timeout: float | None = None) -> list[Round]:
     """Wait for all handles; their rounds, in this order. TimeoutError after timeout seconds
     for any one of them."""
-    return [handle.Wait(timeout) for handle in handles]
+    return [handle.Wait(timeout) for handle in _several(handles)]
 
 
 def Waitany(handles: Sequence[AllreduceHandle], timeout: float | None = None) -> tuple[int, Round]:
@@ -156,6 +163,7 @@ def Waitany(handles: Sequence[AllreduceHandle], timeout: float | None = None) ->
     Handles that are not started are passed over; StateError if none is.
     """
     checks.time_limit("timeout", timeout)
+    handles = _several(handles)
     started = [h for h in handles if h._started]
     if not started:
         raise StateError("none of the handles is started")
@@ -169,4 +177,4 @@ def Waitany(handles: Sequence[AllreduceHandle], timeout: float | None = None) ->
     if not done:
         raise TimeoutError(f"no round was complete after {timeout} s; wait again")
     handle = started[index[0]]
-    return list(handles).index(handle), handle.Wait()
+    return handles.index(handle), handle.Wait()

@@ -25,8 +25,7 @@ _LATE = {
 
 def _set_domain(options: Any, domain: str | None) -> None:
     source, text = settings.given("domain", domain, "PARTIALCOLL_DOMAIN", "node")
-    if not isinstance(text, str):
-        raise TypeError(f"{source}: expected a text such as 'node', got {type(text).__name__}")
+    checks.text(source, text, what="a text such as 'node'")
     most = ffi.addressof(options, "domain_ranks")
     if lib.pcoll_domain_parse(text.encode(), ffi.addressof(options, "domain"), most):
         message = ffi.string(lib.pcoll_last_error()).decode(errors="replace")
@@ -72,6 +71,7 @@ class Arguments:
         self.sums = [ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
         self.described = describe(self.recv, self.ops, codes)
         self.policy = as_policy(quorum)
+        checks.one_of("late", late, (None, *_LATE))
         if late is None:
             late = "carry" if sums else "latest"
         if late == "carry" and not sums:
@@ -95,7 +95,9 @@ class Arguments:
         self.options.progress = progress_code(progress)
         self.options.owned_send = self.send is None
         self.options.history = history
-        self.options.seed = int(seed) % 2**64
+        self.options.seed = checks.integer("seed", seed) % 2**64
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name: expected a text or None, got {checks.shown(name)}")
         self.options.name, self.name = _hash(name), name
 
     def _take_buffers(self, sendbuf: Any, recvbuf: Any, like: Any) -> None:
@@ -143,4 +145,5 @@ class Arguments:
 def _hash(name: str | None) -> int:
     if name is None:
         return 0
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    data = name.encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

@@ -68,9 +68,9 @@ def check_peers(peers: Iterable[int] | None, rank: int, size: int) -> list[int]:
     """Each once, in their order; all others, beginning with the next one, for None."""
     if peers is None:
         peers = [(rank + i) % size for i in range(1, size)]
-    order = list(dict.fromkeys(peers))
+    given = checks.several("peers", peers, what="ranks or None")
+    order = list(dict.fromkeys(checks.integer("peers", peer, what="ranks") for peer in given))
     for peer in order:
-        checks.integer("peers", peer, what="ranks")
         if not 0 <= peer < size or peer == rank:
             raise ValueError(
                 f"peers: expected ranks from 0 to {size - 1} other than {rank}, the own one, "

@@ -17,7 +17,7 @@ from .._core.ffi import ffi
 from .._core.mpi import MPI
 from ..policy import Policy, as_policy
 from ..round import Round
-from .allreduce import Allreduce_init
+from .allreduce import Allreduce_init, memory_estimate
 from .handle import AllreduceHandle
 
 
@@ -117,7 +117,7 @@ def _find(
 ) -> AllreduceHandle | None:
     """The handle of a place, set to these buffers. None: there is none yet; if the arguments are
     wrong, its making reports that to all ranks. Later the others do not listen: raises."""
-    in_place = send is MPI.IN_PLACE
+    in_place, given = send is MPI.IN_PLACE, (send, recv)
     try:
         recv = as_buffers("recvbuf", recv, writable=True)
         send = recv if in_place else as_buffers("sendbuf", send, writable=False)
@@ -126,6 +126,7 @@ def _find(
         handle = cache.handles.get(_signature(site, recv, op, quorum, in_place, options))
     except (TypeError, ValueError):
         if site in cache.sites:
+            memory_estimate(MPI.COMM_SELF, *given, op, quorum=quorum, **options)  # says it better
             raise
         return None
     if handle is not None:

@@ -196,7 +196,8 @@ class GossipBuffer(CoreObject):
         return peer
 
     def _peer_or_own(self, peer: int) -> int:
-        return self._rank if peer == self._rank else self._peer(peer)
+        own = checks.rank("peer", peer, self._size) == self._rank
+        return self._rank if own else self._peer(peer)
 
     def _is_like_the_model(self, given: Any, writable: bool) -> bool:
         """A numpy array of floats as C knows them, as it nearly always is."""
@@ -209,10 +210,12 @@ class GossipBuffer(CoreObject):
             and (not writable or given.flags.writeable)
         )
 
+    def _optional(self, argument: str, given: Any, writable: bool = False) -> Any:
+        """As `_memory`; NULL for None."""
+        return ffi.NULL if given is None else self._memory(argument, given, writable)
+
     def _memory(self, argument: str, given: Any, writable: bool = False) -> Any:
-        """Of an array like the model, which it keeps alive; NULL for None."""
-        if given is None:
-            return ffi.NULL
+        """Of an array like the model, which it keeps alive."""
         if self._is_like_the_model(given, writable):
             return ffi.from_buffer(given)
         if writable and not _has_memory(given):
@@ -230,9 +233,8 @@ class GossipBuffer(CoreObject):
     def _moving(self, x: Any, momentum: Any, factors: dict[str, float]) -> tuple[Any, Any]:
         """What averaging and collecting write to, and what they multiply by."""
         for name, value in factors.items():
-            if not abs(value) <= 1e30:
-                raise ValueError(f"{name}: expected a number of at most 1e30, got {value}")
-        memory = self._memory("x", x, True), self._memory("momentum", momentum, True)
+            checks.number(name, value, -1e30, 1e30)
+        memory = self._memory("x", x, True), self._optional("momentum", momentum, True)
         arrays = isinstance(x, np.ndarray) and isinstance(momentum, np.ndarray)
         if momentum is not None and (not arrays or np.may_share_memory(x, momentum)):
             pair = [buffers.as_buffer("momentum", given, True) for given in (x, momentum)]
@@ -273,7 +275,7 @@ class GossipBuffer(CoreObject):
         code = self._function("read")(
             self._core(),
             self._peer_or_own(peer),
-            self._memory("key", key),
+            self._optional("key", key),
             self._memory("out", out, writable=True),
             version,
         )
@@ -336,8 +338,8 @@ class GossipBuffer(CoreObject):
         given = (
             self._peer(peer),
             self._memory("x", x),
-            self._memory("key", key),
-            self._memory("sent", sent, writable=True),
+            self._optional("key", key),
+            self._optional("sent", sent, writable=True),
         )
         return bool(self._answer("int32_t", "push", *given))
 
@@ -351,7 +353,7 @@ class GossipBuffer(CoreObject):
         source, taken = ffi.new("uint32_t *"), ffi.new("int32_t *")
         for _ in range(1024):  # others may be faster than this loop
             out = self._place(None)
-            memory = self._memory("key", key), self._memory("out", out, writable=True)
+            memory = self._optional("key", key), self._memory("out", out, writable=True)
             self._call("drain", *memory, source, taken)
             if not taken[0]:
                 break
@@ -365,7 +367,7 @@ class GossipBuffer(CoreObject):
             raise ValueError("out: expected other memory than key's")
         out = self._place(out)
         source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
-        memory = self._memory("key", key), self._memory("out", out, writable=True)
+        memory = self._optional("key", key), self._memory("out", out, writable=True)
         self._call("peek", self._peer_or_own(peer), *memory, source, found)
         return (out, int(source[0])) if found[0] else None
 

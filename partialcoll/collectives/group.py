@@ -90,12 +90,12 @@ def _set_grid(options: Any, grid: Any) -> None:
     """grid: "auto" or the lengths of the sides."""
     if isinstance(grid, str):
         if grid != "auto":
-            raise ValueError(f'grid: expected a tuple of sides or "auto", got {grid!r}')
+            raise ValueError(f'grid: expected a tuple of sides or "auto", got {checks.shown(grid)}')
         return
     if isinstance(grid, (int, np.integer)) and not isinstance(grid, bool):
         grid = (int(grid),)
     if not isinstance(grid, Sequence) or not grid:
-        raise TypeError(f'grid: expected a tuple of sides or "auto", got {grid!r}')
+        raise TypeError(f'grid: expected a tuple of sides or "auto", got {checks.shown(grid)}')
     if len(grid) > _MOST_AXES:
         raise ValueError(f"grid: expected at most {_MOST_AXES} sides, got {len(grid)}")
     options.axes = len(grid)
@@ -108,7 +108,9 @@ def _set_bandwidth(options: Any, bandwidth: Any) -> None:
         return
     if isinstance(bandwidth, str):
         if bandwidth != "measured":
-            raise ValueError(f'bandwidth: expected a number, "measured" or None, got {bandwidth!r}')
+            raise ValueError(
+                f'bandwidth: expected a number, "measured" or None, got {checks.shown(bandwidth)}'
+            )
         options.measure = 1
         return
     options.bandwidth = checks.number("bandwidth", bandwidth, above=0)

@@ -286,6 +286,7 @@ class AllreduceHandle(CoreObject):
         loop with ``deliver="all"``, where ranks make different numbers of calls: nobody waits
         for a round that the others do not take part in.
         """
+        checks.integer("rounds", rounds, 0)
         while self._counts()[1] < rounds:
             self.Start()
             yield self.Wait()

@@ -101,8 +101,8 @@ class Schedule(CoreObject):
     def _add(
         self, kind: str, label: str | None, *arguments: Any, keep: Iterable[Buffer]
     ) -> Operation:
-        if label is not None and not isinstance(label, str):
-            raise TypeError(f"label: expected a text, got {label!r}")
+        if label is not None:
+            checks.text("label", label)
         text = ffi.NULL if label is None else ffi.new("char[]", label.encode())
         index = self._answer("int32_t", kind, *arguments, text)
         self._buffers_used.extend(keep)
@@ -169,7 +169,7 @@ class Schedule(CoreObject):
         code = ops.op_code(op)
         source, target, a, b = self._two(buf, into)
         if code == lib.PCOLL_MPI_OP:
-            raise TypeError(f"op: expected a predefined op such as MPI.SUM, got {op!r}")
+            raise TypeError(f"op: expected a predefined op such as MPI.SUM, got {checks.shown(op)}")
         ops.check_op(op, code, source)
         return self._add("reduce", label, a, b, self._shape(source, code), keep=[source, target])
 
@@ -192,7 +192,9 @@ class Schedule(CoreObject):
 
     def _own(self, argument: str, op: Any) -> int:
         if not isinstance(op, Operation):
-            raise TypeError(f"{argument}: expected an operation of this schedule, got {op!r}")
+            raise TypeError(
+                f"{argument}: expected an operation of this schedule, got {checks.shown(op)}"
+            )
         if op.schedule is not self:
             raise ValueError(
                 f"{argument}: expected an operation of this schedule, got {op!r} of another"
@@ -226,7 +228,7 @@ class Schedule(CoreObject):
             if isinstance(predecessors, Iterable):
                 raise
             raise TypeError(
-                f"predecessors: expected an operation or several, got {predecessors!r}"
+                f"predecessors: expected an operation or several, got {checks.shown(predecessors)}"
             ) from None
         count = 0 if k is None else checks.integer("k", k, 1, 2**31 - 1)
         self._call("after", target, indices, len(indices), count)

@@ -447,4 +447,4 @@ class Topology:
 
 
 def _ranks(n: Any) -> int:
-    return checks.count("n", n)
+    return checks.integer("n", n, 1, 2**31 - 1)

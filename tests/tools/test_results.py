@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 BENCH = ROOT / "bench"
 RESULTS = sorted((BENCH / "results").glob("*/*"))
 SCRIPTS = sorted(p for p in BENCH.rglob("*.py") if "results" not in p.parts)
-OF_TESTS = ("coverage", "model", "mutants")  # rows of checks, by tests/
+OF_TESTS = ("coverage", "model", "mutants", "test-all")  # rows of checks, by tests/
 
 
 def test_the_schema_is_one():

@@ -26,6 +26,8 @@ import click
 from ..._core.version import __version__
 from ...errors import Error
 
+_LONGEST = 1000  # characters of a sentence
+
 
 class _Commands(click.Group):
     """Commands of which some are modules here, loaded when they are asked for."""
@@ -84,13 +86,20 @@ def preload() -> None:
     click.echo(c_libraries.preload())
 
 
+def _one_line(text: str) -> str:
+    """Whatever has been typed, a terminal shows it as it is, and not all of it if it is long."""
+    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]} ..."
+
+
 def _refuse(error: click.UsageError, name: str) -> None:
     """The way to the help, and one sentence that names the option."""
     path = error.ctx.command_path if error.ctx else name
     param = getattr(error, "param", None)
     option = f"{param.opts[0]}: " if param is not None else ""
     print(f"usage: {path} [OPTIONS]; {path} --help lists them", file=sys.stderr)
-    print(f"{path}: {option}{error.message or error.format_message()}", file=sys.stderr)
+    sentence = f"{path}: {option}{error.message or error.format_message()}"
+    print(_one_line(sentence), file=sys.stderr)
 
 
 def run(group: click.Group, name: str, words: Sequence[str]) -> int:
@@ -107,9 +116,9 @@ def run(group: click.Group, name: str, words: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _signals.status(signal.SIGINT)
     except (Error, ImportError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(_one_line(f"{name}: {error}"), file=sys.stderr)
     except MemoryError as error:
-        print(f"{name}: out of memory: {error}", file=sys.stderr)
+        print(_one_line(f"{name}: out of memory: {error}"), file=sys.stderr)
     return 1
 
 

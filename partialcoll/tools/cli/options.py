@@ -37,7 +37,7 @@ def together(*options: Any) -> Any:
 def launch(ranks: int = 8) -> Any:
     """How the job is started; inside a running job it is joined instead."""
     return together(
-        option("-n", values.POSITIVE_INT, ranks, "ranks of the job to start", metavar="RANKS"),
+        option("-n", values.RANKS, ranks, "ranks of the job to start", metavar="RANKS"),
         option("--hosts", str, None, "hosts, as the launcher takes them"),
         option(
             "--mpiexec-args",

@@ -78,7 +78,7 @@ _add(
     "Consensus distance and loss of the processes in partialcoll.decentralized, the same code that "
     "runs under MPI. Time is counted in gradient steps of an ordinary rank. The table shows how "
     "each run ended; JSON and picture have its course.",
-    option("--ranks", values.POSITIVE_INT, 64, "simulated ranks"),
+    option("--ranks", values.RANKS, 64, "simulated ranks"),
     options.topology("ring", "ring, complete, exponential, torus:8x8 …, see docs/topologies.md"),
     option(
         "--methods",
@@ -107,9 +107,7 @@ _add(
         "of moshpit: sides that hold the ranks, as 8x8; the topology counts for nothing",
         metavar="AxB…",
     ),
-    option(
-        "--window", values.NOT_NEGATIVE, 1.0, "of moshpit: how long a group waits for more members"
-    ),
+    option("--window", values.STEPS, 1.0, "of moshpit: how long a group waits for more members"),
     option(
         "--pairing",
         values.one_of(("random", "bipartite", "hops", "available")),
@@ -130,9 +128,7 @@ _add(
         0.5,
         "of the gradients, standard deviation per parameter; logistic: 0 for whole batches",
     ),
-    option(
-        "--codec-bits", values.POSITIVE_INT, None, "bits per parameter on the way (default: all)"
-    ),
+    option("--codec-bits", values.BITS, None, "bits per parameter on the way (default: all)"),
     option(
         "--codec-margin",
         values.NOT_NEGATIVE,
@@ -148,7 +144,7 @@ _add(
     ),
     option(
         "--stopped",
-        values.NOT_NEGATIVE,
+        values.STEPS,
         0.0,
         "rank 0 stands still for so long, from a third of the time on",
     ),
@@ -166,8 +162,8 @@ _add(
         "constant",
         "how long a gradient step takes: constant, exponential",
     ),
-    option("--latency", values.NOT_NEGATIVE, 0.02, "mean, in gradient steps"),
-    option("--time", values.NOT_NEGATIVE, 200.0, "in gradient steps"),
+    option("--latency", values.STEPS, 0.02, "mean, in gradient steps"),
+    option("--time", values.STEPS, 200.0, "in gradient steps"),
     option("--samples", values.POSITIVE_INT, 50, "rows for each run"),
     options.seed("the first"),
     option("--seeds", values.POSITIVE_INT, 1, "runs, each with its seed"),

@@ -84,6 +84,13 @@ def on_ranks(module: str, check: Check = _nothing) -> Callable[..., int]:
     return callback
 
 
+def _with_its_option(sentence: str) -> str:
+    """The library's arguments have the names of the options."""
+    name, colon, rest = sentence.partition(": ")
+    options = {param.name: param.opts[0] for param in click.get_current_context().command.params}
+    return f"{options[name]}{colon}{rest}" if name in options else sentence
+
+
 def here(module: str) -> Callable[..., None]:
     """The simulation ``tools/sim/MODULE``. Inside a job one rank simulates for all."""
 
@@ -96,6 +103,6 @@ def here(module: str) -> Callable[..., None]:
         try:
             importlib.import_module(f"..sim.{module}", __package__).main(SimpleNamespace(**given))
         except (ValueError, OverflowError) as error:  # an impossible parameter
-            raise click.UsageError(str(error)) from None
+            raise click.UsageError(_with_its_option(str(error))) from None
 
     return callback

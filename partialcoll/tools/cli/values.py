@@ -19,12 +19,13 @@ from ...errors import Error
 
 class Checked(click.ParamType):
     """One of click's own types, whose errors are in our words: `expected` with a place for what
-    came. Infinity and what is not a number are refused."""
+    came. Infinity and what is not a number are refused; so is what is above `most`, in words of
+    its own."""
 
     name = "value"
 
-    def __init__(self, kind: click.ParamType, expected: str) -> None:
-        self._kind, self._expected = kind, expected
+    def __init__(self, kind: click.ParamType, expected: str, most: float = math.inf) -> None:
+        self._kind, self._expected, self._most = kind, expected, most
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
@@ -33,6 +34,8 @@ class Checked(click.ParamType):
             found = math.nan
         if found != found or found in (math.inf, -math.inf):
             self.fail("expected " + self._expected.format(value), param, ctx)
+        if isinstance(found, (int, float)) and found > self._most:
+            self.fail(f"expected at most {self._most:g}, got {value}", param, ctx)
         return found
 
 
@@ -96,8 +99,10 @@ class Output(click.ParamType):
         return value
 
 
-POSITIVE_INT = Checked(click.IntRange(1), "a whole number above 0, got {}")
-WHOLE = Checked(click.IntRange(0), "a whole number of at least 0, got {}")
+_MOST = 2**63 - 1  # of anything that is counted
+POSITIVE_INT = Checked(click.IntRange(1), "a whole number above 0, got {}", _MOST)
+WHOLE = Checked(click.IntRange(0), "a whole number of at least 0, got {}", _MOST)
+RANKS = Checked(click.IntRange(1), "a whole number above 0, got {}", 2**31 - 1)
 NOT_NEGATIVE = Checked(click.FloatRange(0), "a number of at least 0, got {}")
 POSITIVE = Checked(click.FloatRange(0, min_open=True), "a number above 0, got {}")
 SEED = Checked(click.IntRange(0, 2**64 - 1), "a whole number of 0 to 2^64-1, got {}")
@@ -105,11 +110,13 @@ HOUR = Checked(click.FloatRange(0, 3.6e6), "0 to 3600000 milliseconds, got {}")
 DAY = Checked(click.FloatRange(0, 86400), "0 to 86400 seconds, got {}")
 SLOWNESS = Checked(click.FloatRange(1e-3, 1e6), "0.001 to 1000000, got {}")
 POSITIVE_INTS = Several(POSITIVE_INT)
-RATES = Several(Checked(click.FloatRange(0, min_open=True), "numbers above 0, got {}"))
+STEPS = Checked(click.FloatRange(0, 1e9), "0 to 1e9 gradient steps, got {}")
+RATES = Several(Checked(click.FloatRange(0, min_open=True), "numbers above 0, got {}", 1e9))
 CHANCES = Several(Checked(click.FloatRange(0, 1, max_open=True), "numbers of 0 to below 1, got {}"))
 PARTS = Several(
     Checked(click.FloatRange(0, 1, min_open=True), "numbers above 0 and up to 1, got {}")
 )
+BITS = Checked(click.IntRange(2, 16), "a whole number of 2 to 16, got {}")
 BIT_WIDTHS = Several(Checked(click.IntRange(2, 16), "bits of 2 to 16, got {}"))
 JSON = Output(dash=True)
 TABLE = Output(dash=True, folders=True)
