@@ -8,12 +8,12 @@ of ranks, for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node r
 
 What a test depends on, it says by its markers (pyproject.toml): `mpi` runs on all numbers of ranks,
 `one_domain` in the first setting only, `few_ranks` on FEW_RANKS (a commit: on one of them with each
-MPI, and the next commit on the other). What is `one_mpi` each commit runs
-with one MPI only, and another commit with the other one: see `parts`. CONTRIBUTING.md says what
-each commit leaves out.
+MPI; all four within four commits). What is `one_mpi` each commit runs with one MPI only, and
+another commit with the other one: see `parts`. CONTRIBUTING.md says what each commit leaves out.
 """
 
 import argparse
+import functools
 import os
 import re
 import subprocess
@@ -108,6 +108,7 @@ def jobs(options):
     ]
 
 
+@functools.cache
 def turn():
     """The number of this commit, which says what it leaves to others."""
     count = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True)

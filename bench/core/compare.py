@@ -93,5 +93,5 @@ def command(
     rows = compared(before, after, words, rounds)
     for row in rows:
         row["slow"] = int(row["ratio"] > 1 + limit + row["spread"])
-    document = report.document(f"bench compare {' '.join(words)}", 0, rows)
+    document = {**report.document("bench compare", 0, rows), "words": " ".join(words)}
     report.write(json, document, rows, COLUMNS)

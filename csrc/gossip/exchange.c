@@ -93,9 +93,11 @@ static int add_uncollected(struct gossip_memory *m, uint32_t peer, size_t first)
 {
     size_t count = chunk_length(&m->layout, first);
     int rc = accumulator_query(m, peer, first);
+    if (rc != PCOLL_OK)
+        return rc;
     m->stats.bytes_read += count * m->layout.sum;
     collect(&m->layout, (struct piece){.x = m->theirs}, m->change, 1, count);
-    return rc;
+    return PCOLL_OK;
 }
 
 static int average_chunk(struct gossip_memory *m, uint32_t peer, size_t first,

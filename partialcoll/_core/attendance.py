@@ -20,6 +20,7 @@ import os
 import threading
 import time
 import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
@@ -208,7 +209,12 @@ def _absent(stay: _Stay) -> str | None:
 
 
 def _ranks(ranks: list[int], verbs: tuple[str, str] = ("has", "have")) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} {verbs[len(ranks) > 1]}"
+    return f"{name_ranks(ranks)} {verbs[len(ranks) > 1]}"
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """For messages."""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 # MPI's name service

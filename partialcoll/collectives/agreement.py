@@ -16,6 +16,7 @@ from typing import Any, Callable, NamedTuple, TypeVar
 
 import numpy as np
 
+from .._core.attendance import name_ranks
 from .._core.buffers import Array
 from .._core.mpi import MPI
 from ..errors import MismatchError
@@ -136,11 +137,6 @@ class Agreement:
     def free(self) -> None:
         """Collective."""
         self._handle.Free()
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """For messages."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def sides(said: Iterable[tuple[int, T]]) -> dict[T, list[int]]:

@@ -22,10 +22,11 @@ from typing import Any, Callable
 
 import numpy as np
 
+from .._core.attendance import name_ranks
 from .._core.buffers import Array
 from .._core.mpi import MPI
 from ..errors import MismatchError
-from .agreement import name_ranks, sides
+from .agreement import sides
 
 _REMEMBERED = 64  # versions, besides those that a rank may lag behind
 

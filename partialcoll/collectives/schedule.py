@@ -101,9 +101,9 @@ class Schedule(CoreObject):
     def _add(
         self, kind: str, label: str | None, *arguments: Any, keep: Iterable[Buffer]
     ) -> Operation:
-        if label is not None:
-            checks.text("label", label)
-        text = ffi.NULL if label is None else ffi.new("char[]", label.encode())
+        if label is not None and not isinstance(label, str):
+            raise TypeError(f"label: expected a text, got {checks.shown(label)}")
+        text = ffi.NULL if label is None else ffi.new("char[]", label.encode(errors="replace"))
         index = self._answer("int32_t", kind, *arguments, text)
         self._buffers_used.extend(keep)
         self._operations += 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
@@ -28,6 +29,8 @@ from .peer_state import PeerState
 from .shared_model import SharedModel
 from .standstill import Standstill
 from .thread import LONGEST_NAP, CommunicationThread
+
+_IN_THE_MIDDLE = 0.2  # seconds: of an exchange, on a busy machine
 
 
 class Threaded(Process):
@@ -97,6 +100,10 @@ class Threaded(Process):
             return False
         return self._states.serve(self._counts.steps, lambda: {"model": self.model})
 
+    def _is_old(self) -> bool:
+        """Communication thread, within an event: has it stood still since that began?"""
+        return self._states is not None and self._standstill.check()
+
     def _catch_up(self) -> bool:
         """Training thread: after a standstill, take the model of a peer. Has it been done?"""
         if self._states is None or not self._standstill.check():
@@ -120,7 +127,12 @@ class Threaded(Process):
             self._standstill.over()
 
     def _take_over(self, model: Array) -> None:
+        """Others see the model before there is room for what they give: what they could still have
+        read before would draw them back. Who was in the middle of that has ended it by then."""
         with self._at_rest():
+            if not self._beside_x:
+                self._exchange.publish(model)
+                time.sleep(_IN_THE_MIDDLE)
             self._settle()
             self._adopt(model)
 
@@ -339,7 +351,7 @@ class Decoupled(Threaded):
         """Average x with a peer's; it may have too much uncollected, or not be there yet. Did it
         go through?"""
         try:
-            went_through = self._exchange.average(self._x, peer, **how)
+            went_through = not self._is_old() and self._exchange.average(self._x, peer, **how)
         except StateError:
             went_through = False
         self._count(went_through)

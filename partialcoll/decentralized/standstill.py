@@ -6,8 +6,11 @@ Its communication thread looks around some times a second, whatever training doe
 as long as many steps take, the process has stood still, and its model is from before what the
 others have learned since.
 
-`_looked` and `_busy` are the communication thread's; the training thread reads them, since after a
-standstill it may be the first to run. `noticed` is set by either, cleared by the training thread.
+An event of that thread may take long, too: then what counts is whether training makes steps.
+
+`_looked` and `_busy` are the communication thread's, `_stepped` the training thread's; each reads
+the others', since after a standstill either may be the first to run. `noticed` is set by either,
+cleared by the training thread.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import time
 
 from .step_time import StepTime
 
-_STEPS, _LEAST = 20, 1.0  # steps, seconds: shorter ones do little harm
+# Steps, seconds: shorter ones do little harm, and a busy machine has them.
+_STEPS, _LEAST = 20, 3.0
+_WARM_UP = 3  # steps that take longer than the others
 
 
 class Standstill:
@@ -25,16 +30,21 @@ class Standstill:
     def __init__(self) -> None:
         self.noticed = False
         self._step_time = StepTime()
+        self._steps = 0
+        self._stepped = 0.0  # when, the last time
         self._looked: float | None = None  # when, the last time; None: not yet
-        self._busy = False  # in an event, which may take long
+        self._busy = False  # in an event
 
     def begin(self) -> None:
         """The communication thread is about to be started."""
-        self._looked = None
+        self._looked, self._busy = None, False
 
     def stepped(self) -> None:
         """Training thread: a gradient step has been made."""
-        self._step_time.stepped(time.monotonic())
+        self._stepped = time.monotonic()
+        self._steps += 1
+        if self._steps > _WARM_UP:
+            self._step_time.stepped(self._stepped)
 
     def look(self) -> bool:
         """Communication thread, before an event: is there a standstill that training has not made
@@ -45,19 +55,22 @@ class Standstill:
 
     def event(self, begins: bool) -> None:
         """Communication thread: begins, or has ended."""
+        self.check()
         self._busy, self._looked = begins, time.monotonic()
 
     def check(self) -> bool:
         """Either thread: as `look`, of the time until now."""
-        looked, usual = self._looked, self._step_time.mean
-        if looked is not None and usual and not self._busy:
-            self.noticed |= time.monotonic() - looked > max(_LEAST, _STEPS * usual)
+        alive, usual = self._looked, self._step_time.mean
+        if alive is not None and usual:
+            if self._busy:
+                alive = max(alive, self._stepped)
+            self.noticed |= time.monotonic() - alive > max(_LEAST, _STEPS * usual)
         return self.noticed
 
     @property
     def patience(self) -> float:
         """Seconds in which a peer that goes on comes to the end of a step."""
-        return _LEAST + 10 * self._step_time.mean
+        return 1.0 + 10 * self._step_time.mean
 
     def over(self) -> None:
         """Training thread: it is made up for."""

@@ -228,7 +228,7 @@ class Swarm(Threaded):
         self._exchange.read(peer, key=self._own, out=self._peer_model)
         np.subtract(self._own, self._peer_model, out=self._moved)
         self._moved *= 0.5
-        pushed = self._exchange.push(peer, self._moved, sent=self._sent)
+        pushed = not self._is_old() and self._exchange.push(peer, self._moved, sent=self._sent)
         if pushed:
             np.negative(self._sent, out=self._sent)
             self._alter(self._sent)
@@ -256,7 +256,7 @@ class Swarm(Threaded):
         theirs = outdated if written is None else written[0]
         mean = np.add(current, theirs, out=self._moved)
         mean *= 0.5
-        pushed = self._exchange.push(peer, mean, key=outdated)
+        pushed = not self._is_old() and self._exchange.push(peer, mean, key=outdated)
         mean -= self._base  # X_i becomes the mean plus what training has done since X^_i
         self._alter(mean)
         self._write_both()

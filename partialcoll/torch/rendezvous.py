@@ -33,7 +33,8 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from .._core import settings
-from ..collectives.agreement import name_ranks, ranks_by_text, sides
+from .._core.attendance import name_ranks
+from ..collectives.agreement import ranks_by_text, sides
 from ..errors import MismatchError, StateError
 from .environment import given, mpi_is_there, set_absent
 from .ops.work import GroupTimeout

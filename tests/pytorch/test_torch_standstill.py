@@ -28,12 +28,13 @@ STANDS_STILL = """
         train()
     comm.Barrier()
     if comm.rank == 3:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        with opt._loop.process._at_rest():  # an exchange under way would go through
+            os.kill(os.getpid(), signal.SIGSTOP)
     else:
         while state(pids[3]) != "T":
             time.sleep(1e-3)
         begin = time.monotonic()
-        while train() > 1e-6 or time.monotonic() - begin < 4:
+        while train() > 1e-6 or time.monotonic() - begin < 5:
             pass
         near = comm.Create_group(comm.group.Excl([3])).Ibarrier()
         while not near.Test():
@@ -85,7 +86,7 @@ ALL_STAND_STILL = """
 
     train(12)
     comm.Barrier()
-    alarm = subprocess.Popen(["sh", "-c", f"sleep 4; kill -CONT {os.getpid()}"])
+    alarm = subprocess.Popen(["sh", "-c", f"sleep 5; kill -CONT {os.getpid()}"])
     os.kill(os.getpid(), signal.SIGSTOP)
     alarm.wait()
     begin = time.monotonic()
