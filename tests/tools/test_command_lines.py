@@ -184,13 +184,15 @@ def ended_well(words, env, status, said):
     return "" if named or any(word in lines[1] for word in misplaced) else "no option is named"
 
 
-def complaints(cases):
+def complaints(cases, folder):
+    """What is wrong, of each case; files that it writes lie in the folder."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(DRIVER)],
         input="".join(json.dumps(case) + "\n" for case in cases),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
+        cwd=folder,
     )
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -206,8 +208,8 @@ def show(found):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_whatever_is_typed(part):
+def test_whatever_is_typed(part, tmp_path):
     cases = [*singles(), *several(200), *variables()]
     assert len(cases) > 3000
-    found = complaints(cases[part::PARTS])
+    found = complaints(cases[part::PARTS], tmp_path)
     assert not found, f"{len(found)}\n{show(found)}"

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of files are words; what a test or a build has left behind is not committed."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+
+ROOT = Path(__file__).resolve().parents[2]
+WITHOUT_SUFFIX = {".ci/run", ".gitignore", ".clang-format", "LICENSE", "Makefile"}
+NAME = re.compile(r"(\.?[\w-]+/)*\.?[\w-]+(\.[\w-]+)*\.[a-z]\w*", re.ASCII)
+
+
+def test_names_of_files():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
+    if listed.returncode != 0:
+        pytest.skip("not a checkout")
+    names = listed.stdout.decode(errors="replace").split("\0")[:-1]
+    assert len(names) > 500
+    strange = [n for n in names if n not in WITHOUT_SUFFIX and not NAME.fullmatch(n)]
+    assert not strange, f"{strange}"
