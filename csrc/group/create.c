@@ -15,52 +15,52 @@ enum field {
     FIELD_COUNT,
     FIELD_DTYPE,
     FIELD_KEYS,
-    FIELD_GRID,
     FIELD_AXES,
     FIELD_BANDWIDTH,
     FIELD_MEASURE,
     FIELD_EVERY,
     FIELD_TIMEOUT,
     FIELD_WINDOW,
-    FIELDS
+    FIELD_SIDES, /* one for each axis that a grid may have */
+    FIELDS = FIELD_SIDES + GRID_MAX_AXES
 };
 
 static const char *const keys_names[] = {"auto", "static", "dynamic", NULL};
 static const char *const no_yes[] = {"no", "yes", NULL};
 
+#define SIDE(axis) [FIELD_SIDES + (axis)] = {"grid (side of axis " #axis ")", NULL}
+#define SIDES(a, b, c, d) SIDE(a), SIDE(b), SIDE(c), SIDE(d)
 static const struct agree_field fields[FIELDS] = {
     [FIELD_COUNT] = {"sendbuf (number of elements)", NULL},
     [FIELD_DTYPE] = {"sendbuf (dtype)", dtype_names},
     [FIELD_KEYS] = {"keys", keys_names},
-    [FIELD_GRID] = {"grid (sides, their hash)", NULL},
     [FIELD_AXES] = {"grid (axes)", NULL},
     [FIELD_BANDWIDTH] = {"bandwidth (given)", no_yes},
     [FIELD_MEASURE] = {"bandwidth (measured)", no_yes},
     [FIELD_EVERY] = {"measure_every", NULL},
     [FIELD_TIMEOUT] = {"timeout (microseconds)", NULL},
     [FIELD_WINDOW] = {"window (microseconds)", NULL},
+    SIDES(0, 1, 2, 3),
+    SIDES(4, 5, 6, 7),
+    SIDES(8, 9, 10, 11),
+    SIDES(12, 13, 14, 15),
 };
-
-static uint64_t hash_sides(const pcoll_group_options *o)
-{
-    uint64_t hash = o->axes;
-    for (uint32_t i = 0; i < o->axes && i < GRID_MAX_AXES; i++)
-        hash = splitmix_at(hash, o->side[i]);
-    return hash >> 1;
-}
+_Static_assert(GRID_MAX_AXES == 16, "a field for the side of each axis");
+_Static_assert((int)FIELDS <= (int)AGREE_FIELDS, "room to compare them");
 
 static int compare(struct communicator *c, int local, const pcoll_group_options *o)
 {
     uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
                             [FIELD_DTYPE] = (uint64_t)o->dtype,
                             [FIELD_KEYS] = (uint64_t)o->keys,
-                            [FIELD_GRID] = hash_sides(o),
                             [FIELD_AXES] = o->axes,
                             [FIELD_BANDWIDTH] = o->bandwidth > 0,
                             [FIELD_MEASURE] = o->measure != 0,
                             [FIELD_EVERY] = o->every,
                             [FIELD_TIMEOUT] = (uint64_t)o->timeout_us,
                             [FIELD_WINDOW] = (uint64_t)o->window_us};
+    for (uint32_t i = 0; i < o->axes && i < GRID_MAX_AXES; i++)
+        own[FIELD_SIDES + i] = o->side[i];
     return agree_same(c, local, fields, own, FIELDS);
 }
 

@@ -221,7 +221,11 @@ typedef struct pcoll_handle pcoll_handle;
 int pcoll_version(void);
 /* The last failure's message on this thread. Never NULL. Local. */
 const char *pcoll_last_error(void);
-/* MPI's error code of the last PCOLL_EMPI on this thread. Local. */
+/* For wrappers that check arguments themselves: why those that this thread gives next are
+ * not valid, in place of a failure's message, so that the other ranks are told. Local. */
+void pcoll_refuse(const char *why);
+/* MPI's error code of the last PCOLL_EMPI on this thread; MPI_SUCCESS: no call has failed, but
+ * this MPI cannot do what was asked for. Local. */
 int pcoll_last_mpi_error(void);
 /* "mpich" or "openmpi": what the core was compiled with; size of an MPI_Comm. Local. */
 const char *pcoll_built_with(void);

@@ -86,6 +86,31 @@ int agree_gather(struct communicator *c, uint64_t value, uint64_t **values)
     return agree_max(c, *values, (int)c->transport->size);
 }
 
+int agree_who_refused(struct communicator *c, bool refused, const struct reason *reason,
+                      struct agree_refusals *all)
+{
+    uint64_t *who, words[sizeof reason->text / sizeof(uint64_t)] = {0};
+    size_t used = 0;
+    int rc = agree_gather(c, refused, &who);
+    *all = (struct agree_refusals){0};
+    for (uint32_t i = 0; rc == PCOLL_OK && i < c->transport->size; i++) {
+        if (!who[i])
+            continue;
+        if (!used && i == c->transport->rank)
+            memcpy(words, reason->text, sizeof words);
+        if (used < sizeof all->ranks)
+            used += (size_t)snprintf(all->ranks + used, sizeof all->ranks - used,
+                                     "%s%u", used ? ", " : "", i);
+    }
+    free(who);
+    CHECK(rc != PCOLL_OK || used);
+    if (rc == PCOLL_OK)
+        rc = agree_max(c, words, (int)(sizeof words / sizeof *words));
+    memcpy(all->why.text, words, sizeof words);
+    all->why.text[sizeof words - 1] = '\0';
+    return rc;
+}
+
 static int agree_slot(struct communicator *c, uint32_t slots, uint32_t *slot)
 {
     uint32_t from = 0;
@@ -109,15 +134,19 @@ static int agree_slot(struct communicator *c, uint32_t slots, uint32_t *slot)
 int agree_outcome(struct communicator *c, int local)
 {
     CHECK(c->progress);
-    char message[512];
-    snprintf(message, sizeof message, "%s", pcoll_last_error());
+    struct reason reason;
+    struct agree_refusals all;
+    fail_reason(&reason);
     uint64_t failed = local != PCOLL_OK;
     int rc = agree_max(c, &failed, 1);
-    if (local != PCOLL_OK)
-        return fail(local, "%s", message);
     if (rc == PCOLL_OK && failed)
-        return fail(PCOLL_ENOMEM, "another rank could not make its part");
-    return rc;
+        rc = agree_who_refused(c, local != PCOLL_OK, &reason, &all);
+    if (local != PCOLL_OK)
+        return fail(local, "%s", reason.text);
+    return rc == PCOLL_OK && failed
+               ? fail(PCOLL_ENOMEM, "rank %s could not make its part: %s", all.ranks,
+                      all.why.text)
+               : rc;
 }
 
 static bool nothing_closes(void *arg)

@@ -6,6 +6,7 @@
 #ifndef PCOLL_RUNTIME_AGREEMENT_H
 #define PCOLL_RUNTIME_AGREEMENT_H
 
+#include "base/error.h"
 #include "kernels/payload.h"
 #include "runtime/communicator.h"
 
@@ -25,6 +26,14 @@ struct waiting;
 int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values,
                 int count, struct waiting **out);
 int agree_end(struct waiting *w, uint64_t *values);
+
+/* Some have refused or failed: who, as in "1, 4", and why the first of them has. */
+struct agree_refusals {
+    char ranks[200];
+    struct reason why;
+};
+int agree_who_refused(struct communicator *c, bool refused, const struct reason *reason,
+                      struct agree_refusals *all);
 
 /* An argument that has to be the same everywhere, as a number. */
 struct agree_field {

@@ -10,20 +10,14 @@
 #include "base/error.h"
 #include "user_schedule/matching.h"
 
-/* "1, 4": the ranks with a 1. */
-static int report_invalid(struct communicator *c, bool valid)
+static int report_invalid(struct communicator *c, bool valid,
+                          const struct reason *reason)
 {
-    uint64_t *invalid;
-    char text[200] = "";
-    size_t used = 0;
-    int rc = agree_gather(c, !valid, &invalid);
-    for (uint32_t i = 0; rc == PCOLL_OK && i < c->transport->size; i++)
-        if (invalid[i] && used < sizeof text)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%u",
-                                     used ? ", " : "", i);
-    free(invalid);
+    struct agree_refusals all;
+    int rc = agree_who_refused(c, !valid, reason, &all);
     return rc == PCOLL_OK
-               ? fail(PCOLL_EMISMATCH, "the schedule of rank %s is not valid", text)
+               ? fail(PCOLL_EMISMATCH, "the schedule of rank %s is not valid: %s",
+                      all.ranks, all.why.text)
                : rc;
 }
 
@@ -61,20 +55,20 @@ static int compare(struct communicator *c, int local, struct builder *d)
 {
     enum { INVALID = DIGEST_WORDS, WORDS };
     uint64_t sum[WORDS] = {0}, tags = d->tags;
-    char message[512];
-    snprintf(message, sizeof message, "%s", pcoll_last_error());
+    struct reason reason;
+    fail_reason(&reason);
     if (local == PCOLL_OK)
         messages_digest(d, sum);
     sum[INVALID] = local != PCOLL_OK;
     int rc = agree_sum(c, sum, WORDS);
     if (rc == PCOLL_OK && sum[INVALID])
-        rc = report_invalid(c, local == PCOLL_OK);
+        rc = report_invalid(c, local == PCOLL_OK, &reason);
     else if (rc == PCOLL_OK && (sum[0] || sum[1]))
         rc = report_mismatch(c, d);
     else if (rc == PCOLL_OK)
         rc = agree_max(c, &tags, 1);
     d->tags = (uint32_t)tags;
-    return local == PCOLL_OK ? rc : fail(local, "%s", message);
+    return local == PCOLL_OK ? rc : fail(local, "%s", reason.text);
 }
 
 int schedule_run_commit(struct communicator *c, int local, struct builder *d,

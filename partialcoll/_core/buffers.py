@@ -135,6 +135,11 @@ def _to_array(argument: str, buffer: Any) -> Array:
 
 def _dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
     """The core's number of a dtype in native byte order."""
+    if not dtype.isnative and dtype.newbyteorder("=").name in _DTYPES:
+        raise TypeError(
+            f"{argument}: expected elements in this machine's byte order, got {dtype.str} "
+            f'({dtype.name}); array.astype("{dtype.name}") has them so'
+        )
     if dtype.name not in _DTYPES or not dtype.isnative:
         structured = (
             "; a structured one needs a datatype and an op that take it, as in "

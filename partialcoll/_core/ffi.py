@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import AbiError
 from . import attendance, finalize
@@ -65,8 +65,9 @@ def _load() -> Any:
     return core
 
 
-def _raise_mpi_error() -> NoReturn:
-    raise MPI.Exception(core.lib.pcoll_last_mpi_error())
+def _raise_mpi_error() -> None:
+    if code := core.lib.pcoll_last_mpi_error():
+        raise MPI.Exception(code)
 
 
 core = Library(_load, _raise_mpi_error)

@@ -25,7 +25,7 @@ class Library:
     """
 
     def __init__(
-        self, load: Callable[[], Any], raise_foreign: Callable[[], NoReturn] | None = None
+        self, load: Callable[[], Any], raise_foreign: Callable[[], None] | None = None
     ) -> None:
         self._load = functools.cache(load)
         self._raise_foreign = raise_foreign

@@ -136,7 +136,8 @@ class CoreObject(CollectiveObject):
         with attending(self._maker, self._members):
             try:
                 given = arguments()
-            except Exception:
+            except Exception as error:
+                core.lib.pcoll_refuse(str(error).encode(errors="replace"))
                 create(address, *refused(), self._pointer)
                 raise
             core.check(create(address, *given, self._pointer))

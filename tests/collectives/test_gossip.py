@@ -487,7 +487,7 @@ def test_one_rank_is_wrong(comm):
             object.__setattr__(lattice, "margin", 0.0)
             pc.GossipBuffer(comm, like=np.zeros(3), codec=lattice)
     else:
-        with pytest.raises(pc.MismatchError, match="rank 1"):
+        with pytest.raises(pc.MismatchError, match="rank 1 are not valid: margin"):
             pc.GossipBuffer(comm, like=np.zeros(3), codec=pc.Lattice(8))
 
 

@@ -8,7 +8,9 @@
 #include "transport/mpi/window.h"
 
 #include <mpi.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -281,6 +283,18 @@ static const struct window_ops ops = {.get = get,
                                       .retire = retire,
                                       .destroy = destroy};
 
+/* MPI itself has not failed: it cannot do what is needed. */
+__attribute__((format(printf, 1, 2))) static int unfit(const char *format, ...)
+{
+    char why[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    fail_set_mpi_error(MPI_SUCCESS);
+    return fail(PCOLL_EMPI, "%s", why);
+}
+
 /* Without it a store of ours would not be seen by a get of theirs. */
 static int check_model(MPI_Win win)
 {
@@ -288,8 +302,25 @@ static int check_model(MPI_Win win)
     MPI_Win_get_attr(win, MPI_WIN_MODEL, &model, &known);
     return known && *model == MPI_WIN_UNIFIED
                ? PCOLL_OK
-               : fail(PCOLL_EMPI, "gossip buffers need windows of MPI's unified memory "
-                                  "model, which this MPI does not give");
+               : unfit("gossip buffers need windows of MPI's unified memory model, "
+                       "which this MPI does not give");
+}
+
+/* Open MPI 4 ends the process in a compare-and-swap of 64 bits if its component rdma has
+ * the window, which is the default where ranks share a node. Its name tells. */
+static int check_swap(const struct window_mpi *m)
+{
+    char library[MPI_MAX_LIBRARY_VERSION_STRING], name[MPI_MAX_OBJECT_NAME];
+    int length = 0;
+    MPI_Get_library_version(library, &length);
+    MPI_Win_get_name(m->win, name, &length);
+    bool ends = strncmp(library, "Open MPI v4.", 12) == 0 &&
+                strncmp(name, "rdma window", 11) == 0 && m->base.size > 1;
+    return ends ? unfit("windows of this MPI's one-sided component rdma fail at their "
+                        "first compare-and-swap (%.*s); set OMPI_MCA_osc=sm, with all "
+                        "ranks on one node, or take Open MPI 5",
+                        (int)strcspn(library, ","), library)
+                : PCOLL_OK;
 }
 
 /* Who is on another node, as MPI sees it. */
@@ -333,6 +364,8 @@ static int allocate(struct window_mpi *m, size_t bytes)
                        "MPI_Win_set_errhandler");
     if (rc == PCOLL_OK)
         rc = check_model(m->win);
+    if (rc == PCOLL_OK)
+        rc = check_swap(m);
     return rc == PCOLL_OK ? mpi_check(MPI_Win_lock_all(MPI_MODE_NOCHECK, m->win),
                                       "MPI_Win_lock_all")
                           : rc;

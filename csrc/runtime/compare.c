@@ -54,20 +54,14 @@ static void list_values(const struct agree_field *field, const uint64_t *values,
     free(listed);
 }
 
-static int report_invalid(struct communicator *c, bool valid)
+static int report_invalid(struct communicator *c, bool valid,
+                          const struct reason *reason)
 {
-    uint64_t *values;
-    char text[300] = "";
-    int rc = agree_gather(c, valid, &values);
-    size_t used = 0;
-    for (uint32_t i = 0; rc == PCOLL_OK && i < c->transport->size && used < sizeof text;
-         i++)
-        if (!values[i])
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%u",
-                                     used ? ", " : "", i);
-    free(values);
+    struct agree_refusals all;
+    int rc = agree_who_refused(c, !valid, reason, &all);
     return rc == PCOLL_OK
-               ? fail(PCOLL_EMISMATCH, "the arguments of rank %s are not valid", text)
+               ? fail(PCOLL_EMISMATCH, "the arguments of rank %s are not valid: %s",
+                      all.ranks, all.why.text)
                : rc;
 }
 
@@ -86,9 +80,10 @@ static int report(struct communicator *c, const struct agree_field *field, uint6
 }
 
 /* The first of all is whether they are valid. */
-static int compare(struct communicator *c, bool valid, const struct agree_field *fields,
-                   const uint64_t *own, int count, uint64_t *both)
+static int compare(struct communicator *c, bool valid, const struct reason *reason,
+                   const struct agree_field *fields, const uint64_t *own, int count)
 {
+    uint64_t both[2 * (AGREE_FIELDS + 1)];
     for (int i = 0; i <= count; i++) {
         uint64_t value = i == 0 ? valid : valid ? own[i - 1] : 0;
         both[i] = value;
@@ -97,7 +92,7 @@ static int compare(struct communicator *c, bool valid, const struct agree_field 
     int rc = agree_max(c, both, 2 * (count + 1));
     for (int i = 0; i <= count && rc == PCOLL_OK; i++)
         if (both[i] != ~both[count + 1 + i])
-            rc = i == 0 ? report_invalid(c, valid)
+            rc = i == 0 ? report_invalid(c, valid, reason)
                         : report(c, &fields[i - 1], valid ? own[i - 1] : 0);
     return rc;
 }
@@ -105,9 +100,8 @@ static int compare(struct communicator *c, bool valid, const struct agree_field 
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,
                const uint64_t *own, int count)
 {
-    char message[512];
-    snprintf(message, sizeof message, "%s", pcoll_last_error());
-    uint64_t both[2 * (AGREE_FIELDS + 1)];
-    int rc = compare(c, local == PCOLL_OK, fields, own, count, both);
-    return local == PCOLL_OK ? rc : fail(local, "%s", message);
+    struct reason reason;
+    fail_reason(&reason);
+    int rc = compare(c, local == PCOLL_OK, &reason, fields, own, count);
+    return local == PCOLL_OK ? rc : fail(local, "%s", reason.text);
 }
