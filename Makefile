@@ -136,6 +136,13 @@ $(C)/test_$(1): $(C)/$(2)/tests/c/test_$(1).o $(C)/$(2)/helpers.a $(C)/$(2)/core
 endef
 $(foreach test,$(C_TESTS),$(eval $(call link,$(test),$(call how,$(test)))))
 
+# The driver of a device that is none: test_device opens it.
+$(C)/libfake_cuda.so: tests/fake_cuda/fake_cuda.c tests/fake_cuda/fake_cuda.h
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -fvisibility=hidden -shared -fPIC $< -lpthread -o $@
+run/test_device: $(C)/libfake_cuda.so
+$(C)/plain/csrc/device/lane.o: FLAGS += -DPCOLL_TEST_COPY_BYTES=8192
+
 # Without sanitizers, so that it is the vectorized loops that are checked.
 $(C)/kernels_as_shipped: $(C)/shipped/tests/c/test_kernels.o $(C)/shipped/helpers.a $(C)/shipped/core.a
 	@$(CC) $^ -lm -lpthread -o $@

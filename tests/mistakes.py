@@ -1289,4 +1289,71 @@ MUTANTS = [
         "        .is_void = false,",
         program="simulator",
     ),
+    # Copies between host and device.
+    Mutant(
+        "one stream does not wait for the producer's",
+        "device/lane.c",
+        "result = d->stream_wait(l->stream[i], l->given, 0);",
+        "result = i ? CUDA_SUCCESS : d->stream_wait(l->stream[i], l->given, 0);",
+    ),
+    Mutant(
+        "copies are over with those of the first stream",
+        "device/lane.c",
+        "i < STREAMS && result == CUDA_SUCCESS; i++)\n        result = l->driver->event_query",
+        "i < 1 && result == CUDA_SUCCESS; i++)\n        result = l->driver->event_query",
+    ),
+    Mutant(
+        "the consumer's stream waits for one stream's copies only",
+        "device/lane.c",
+        "i < STREAMS && rc == PCOLL_OK && result",
+        "i < 1 && rc == PCOLL_OK && result",
+    ),
+    Mutant(
+        "what a failed copy says is forgotten",
+        "device/lane.c",
+        "l->failure = l->failure == PCOLL_OK ? failed : l->failure;",
+        "",
+    ),
+    Mutant(
+        "the context of another device is taken",
+        "device/lane.c",
+        "d->primary_retain(&l->context, device)",
+        "d->primary_retain(&l->context, !device)",
+    ),
+    Mutant(
+        "the caller's context is not given back",
+        "device/lane.c",
+        "cuda_result result = l->driver->context_pop(&own);",
+        "cuda_result result = CUDA_SUCCESS;",
+    ),
+    Mutant(
+        "copies begin while others are under way",
+        "device/lane.c",
+        'if (rc == PCOLL_EAGAIN) return fail(PCOLL_ESTATE, "the last copies are not over");',
+        "if (rc == PCOLL_EAGAIN)\n        rc = PCOLL_OK;",
+    ),
+    Mutant(
+        "every chunk comes from where the first one does",
+        "device/lane.c",
+        "copy_to_host(host, p->device + from, bytes, stream)",
+        "copy_to_host(host, p->device, bytes, stream)",
+    ),
+    Mutant(
+        "a graph is recorded into",
+        "device/lane.c",
+        "if (rc == PCOLL_OK && capturing)",
+        "if (rc == PCOLL_OK && capturing > 1)",
+    ),
+    Mutant(
+        "a byte behind an allocation belongs to it",
+        "device/place.c",
+        "return behind <= a.start + a.size",
+        "return behind <= a.start + a.size + 1",
+    ),
+    Mutant(
+        "a forked child uses its parent's driver",
+        "device/cuda.c",
+        "if (owner != getpid())",
+        "if (owner == 0)",
+    ),
 ]

@@ -41,7 +41,9 @@ FLAGS = [
     "-DPCOLL_TEST_CHUNK_BYTES=64",
     "-DPCOLL_TEST_CHUNK_BLOCKS=1",
     "-DPCOLL_TEST_TRIES=2",
+    "-DPCOLL_TEST_COPY_BYTES=8192",
 ]
+FAKE = "build/c/libfake_cuda.so"  # what the program of the device opens
 MAX_SCHEDULES = 60000  # two of them need 19782
 SCHEDULES = {"group": 3000, "simulator": 3000}  # a schedule is a hundred rounds or actions
 PROGRAMS = {
@@ -51,6 +53,7 @@ PROGRAMS = {
     "matching": "matching",
     "group": "group",
     "simulator": "simulator",
+    "device": "device",
 }
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")
 MATCHING = re.compile(r"protocol/group/(matchmaking(_\w+)?|decision)\.[ch]")
@@ -71,8 +74,8 @@ def program_of(mutant: Mutant) -> str:
     """Which program has to catch it."""
     if mutant.program is not None:
         return mutant.program
-    if mutant.file.startswith("gossip/"):
-        return "gossip"
+    if mutant.file.startswith(("gossip/", "device/")):
+        return mutant.file.split("/")[0]
     if MATCHING.fullmatch(mutant.file):
         return "matching"
     if mutant.file.startswith(("group/", "protocol/group/")) or mutant.file.endswith(
@@ -176,6 +179,7 @@ def run(program: Path, schedules: int) -> tuple[int | None, str, float]:
     """Exit status (None: it hangs), what it said, seconds."""
     env = {
         **os.environ,
+        "PARTIALCOLL_CUDA_LIBRARY": str(ROOT / FAKE),
         "PARTIALCOLL_SCHEDULES": str(schedules),
         "PARTIALCOLL_DEPARTURES": "1",
     }
@@ -252,6 +256,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         builder = Builder(Path(folder))
         builder.compile_all(options.jobs)
+        subprocess.run(["make", "-s", FAKE], cwd=ROOT, check=True)
         for program in PROGRAMS:
             status, said, _ = run(builder.link(program, f"unchanged-{program}", []), 200)
             if status != 0:

@@ -31,7 +31,10 @@ Row = tuple[str, float]
 def measured(command: str, words: tuple[str, ...]) -> list[Row]:
     """What each row is called, and its time."""
     argv = [*shlex.split(command), *words, "--json", "-"]
-    out = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    out = subprocess.run(argv, capture_output=True, text=True)
+    if out.returncode:
+        last = (out.stderr.splitlines() or ["it said nothing"])[-1]
+        raise click.UsageError(f"{shlex.join(argv)} failed: {last}")
     rows = text.loads(out.stdout)["rows"]
     found = []
     for row in rows:

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * CUDA's driver: the functions of libcuda that are used, in one table. Nothing links it:
+ * the library is opened when device memory is first met (PARTIALCOLL_CUDA_LIBRARY names
+ * another file than libcuda.so.1), so a process on a host without one never notices.
+ * Only copy engines are used: no kernel, no function that waits for the whole device.
+ *
+ * The table is filled once per process and stays. Any thread may ask for it.
+ */
+#ifndef PCOLL_DEVICE_CUDA_H
+#define PCOLL_DEVICE_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The driver's own types, as its ABI has them. */
+typedef int cuda_result;
+typedef uint64_t cuda_address;
+typedef struct cuda_context *cuda_context;
+typedef struct cuda_stream *cuda_stream;
+typedef struct cuda_event *cuda_event;
+
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_INVALID_VALUE = 1,
+    CUDA_OUT_OF_MEMORY = 2,
+    CUDA_NOT_READY = 600,
+    CUDA_ILLEGAL_ADDRESS = 700,
+    CUDA_ALREADY_REGISTERED = 712,
+};
+
+struct cuda {
+    cuda_result (*init)(unsigned flags);
+    cuda_result (*version)(int *version);
+    cuda_result (*error_name)(cuda_result error, const char **name);
+    cuda_result (*error_string)(cuda_result error, const char **text);
+    cuda_result (*device_count)(int *count);
+    cuda_result (*primary_retain)(cuda_context *context, int device);
+    cuda_result (*primary_release)(int device);
+    cuda_result (*context_push)(cuda_context context);
+    cuda_result (*context_pop)(cuda_context *context);
+    cuda_result (*pointer_attributes)(unsigned count, int *which, void **values,
+                                      cuda_address address);
+    cuda_result (*host_register)(void *memory, size_t bytes, unsigned flags);
+    cuda_result (*host_unregister)(void *memory);
+    cuda_result (*copy_to_host)(void *to, cuda_address from, size_t bytes,
+                                cuda_stream stream);
+    cuda_result (*copy_to_device)(cuda_address to, const void *from, size_t bytes,
+                                  cuda_stream stream);
+    cuda_result (*stream_create)(cuda_stream *stream, unsigned flags);
+    cuda_result (*stream_destroy)(cuda_stream stream);
+    cuda_result (*stream_wait)(cuda_stream stream, cuda_event event, unsigned flags);
+    cuda_result (*stream_context)(cuda_stream stream, cuda_context *context);
+    cuda_result (*stream_capturing)(cuda_stream stream, int *capturing);
+    cuda_result (*event_create)(cuda_event *event, unsigned flags);
+    cuda_result (*event_destroy)(cuda_event event);
+    cuda_result (*event_record)(cuda_event event, cuda_stream stream);
+    cuda_result (*event_query)(cuda_event event);
+};
+
+/* The table; PCOLL_ESTATE with a sentence about what was looked for, what is too old, or
+ * that this process is a child of one that has used CUDA. */
+int cuda_get(const struct cuda **cuda);
+
+/* PCOLL_OK, or PCOLL_ESTATE: `what` failed, with the driver's own words. */
+int cuda_check(const struct cuda *cuda, cuda_result result, const char *what);
+
+#endif

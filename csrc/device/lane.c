@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See lane.h. */
+#include "device/lane.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "device/cuda.h"
+
+enum { STREAMS = 2, NON_BLOCKING = 1, NO_TIMING = 2, PORTABLE = 1 };
+
+/* A chunk fills the bus; with two streams one is set up while the other is copied. */
+#ifdef PCOLL_TEST_COPY_BYTES
+static size_t const chunk_bytes = PCOLL_TEST_COPY_BYTES;
+#else
+static size_t const chunk_bytes = 2 << 20;
+#endif
+
+struct lane {
+    const struct cuda *cuda;
+    int device;
+    enum lane_direction direction;
+    cuda_context context;
+    cuda_stream stream[STREAMS];
+    cuda_event given;         /* the user's stream has come so far */
+    cuda_event over[STREAMS]; /* the copies that were begun last */
+    bool under_way;
+    int failure;
+};
+
+static cuda_stream stream_of(uint64_t number)
+{
+    return (cuda_stream)(uintptr_t)number; /* NOLINT: the driver's handle */
+}
+
+static int enter(const struct lane *l)
+{
+    return cuda_check(l->cuda, l->cuda->context_push(l->context),
+                      "entering a device's context");
+}
+
+/* The caller's context is current again, whatever has happened meanwhile. */
+static int leave(const struct lane *l, int rc)
+{
+    cuda_context own;
+    cuda_result result = l->cuda->context_pop(&own);
+    return rc == PCOLL_OK ? cuda_check(l->cuda, result, "leaving a context") : rc;
+}
+
+static int make_streams(struct lane *l)
+{
+    const struct cuda *d = l->cuda;
+    cuda_result result = d->event_create(&l->given, NO_TIMING);
+    for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++) {
+        result = d->stream_create(&l->stream[i], NON_BLOCKING);
+        if (result == CUDA_SUCCESS)
+            result = d->event_create(&l->over[i], NO_TIMING);
+    }
+    return cuda_check(d, result, "making a stream");
+}
+
+static void end_streams(struct lane *l)
+{
+    const struct cuda *d = l->cuda;
+    for (int i = 0; i < STREAMS; i++) {
+        if (l->over[i])
+            d->event_destroy(l->over[i]);
+        if (l->stream[i])
+            d->stream_destroy(l->stream[i]);
+    }
+    if (l->given)
+        d->event_destroy(l->given);
+}
+
+static int check_device(const struct cuda *d, int device)
+{
+    int count = 0;
+    int rc = cuda_check(d, d->device_count(&count), "counting the devices");
+    if (rc == PCOLL_OK && (device < 0 || device >= count))
+        rc = fail(PCOLL_EINVAL, "device: expected 0 to %d, got %d", count - 1, device);
+    return rc;
+}
+
+int lane_create(int device, enum lane_direction direction, struct lane **out)
+{
+    const struct cuda *d;
+    int rc = cuda_get(&d);
+    if (rc == PCOLL_OK)
+        rc = check_device(d, device);
+    struct lane *l = rc == PCOLL_OK ? calloc(1, sizeof *l) : NULL;
+    if (!l)
+        return rc == PCOLL_OK ? fail(PCOLL_ENOMEM, "no memory for a lane") : rc;
+    *l = (struct lane){.cuda = d, .device = device, .direction = direction};
+    rc = cuda_check(d, d->primary_retain(&l->context, device),
+                    "taking a device's context");
+    if (rc != PCOLL_OK) {
+        free(l);
+        return rc;
+    }
+    *out = l;
+    rc = enter(l);
+    if (rc == PCOLL_OK)
+        rc = leave(l, make_streams(l));
+    if (rc != PCOLL_OK)
+        lane_destroy(out);
+    return rc;
+}
+
+void lane_destroy(struct lane **l)
+{
+    struct lane *gone = *l;
+    while (lane_poll(gone) == PCOLL_EAGAIN)
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    if (enter(gone) == PCOLL_OK) {
+        end_streams(gone);
+        (void)leave(gone, PCOLL_OK);
+    }
+    gone->cuda->primary_release(gone->device);
+    free(gone);
+    *l = NULL;
+}
+
+/* May work be ordered with what this stream has been given? */
+static int check_stream(const struct lane *l, cuda_stream stream)
+{
+    cuda_context context = NULL;
+    int capturing = 0;
+    int rc = cuda_check(l->cuda, l->cuda->stream_context(stream, &context),
+                        "asking a stream for its device");
+    if (rc == PCOLL_OK && context != l->context)
+        return fail(PCOLL_EINVAL,
+                    "stream: expected one of device %d, whose memory is used, got one "
+                    "of another device or context",
+                    l->device);
+    if (rc == PCOLL_OK)
+        rc = cuda_check(l->cuda, l->cuda->stream_capturing(stream, &capturing),
+                        "asking a stream whether it records a graph");
+    if (rc == PCOLL_OK && capturing)
+        rc = fail(PCOLL_EINVAL,
+                  "stream: it records a CUDA graph, and communication cannot be a part "
+                  "of one; call this outside of the capture");
+    return rc;
+}
+
+static int record_and_wait(const struct lane *l, cuda_stream stream)
+{
+    const struct cuda *d = l->cuda;
+    cuda_result result = d->event_record(l->given, stream);
+    for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
+        result = d->stream_wait(l->stream[i], l->given, 0);
+    return cuda_check(d, result, "waiting for a stream of the user's");
+}
+
+static cuda_result copy(const struct lane *l, const struct lane_piece *p, size_t from,
+                        size_t bytes, cuda_stream stream)
+{
+    char *host = (char *)p->host + from;
+    return l->direction == LANE_TO_HOST
+               ? l->cuda->copy_to_host(host, p->device + from, bytes, stream)
+               : l->cuda->copy_to_device(p->device + from, host, bytes, stream);
+}
+
+/* The streams take turns, chunk by chunk, over all pieces. */
+static int begin_copies(const struct lane *l, const struct lane_piece *pieces,
+                        int count)
+{
+    cuda_result result = CUDA_SUCCESS;
+    unsigned turn = 0;
+    for (int i = 0; i < count; i++) {
+        const struct lane_piece *p = &pieces[i];
+        for (size_t from = 0; from < p->bytes && result == CUDA_SUCCESS; turn++) {
+            size_t left = p->bytes - from;
+            size_t now = left < chunk_bytes ? left : chunk_bytes;
+            result = copy(l, p, from, now, l->stream[turn % STREAMS]);
+            from += now;
+        }
+    }
+    return cuda_check(l->cuda, result, "beginning a copy");
+}
+
+static int record_ends(const struct lane *l)
+{
+    cuda_result result = CUDA_SUCCESS;
+    for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
+        result = l->cuda->event_record(l->over[i], l->stream[i]);
+    return cuda_check(l->cuda, result, "noting the end of a copy");
+}
+
+int lane_begin(struct lane *l, const struct lane_piece *pieces, int count,
+               uint64_t stream)
+{
+    CHECK(count >= 0);
+    int rc = lane_poll(l);
+    if (rc == PCOLL_EAGAIN)
+        return fail(PCOLL_ESTATE, "the last copies are not over");
+    if (rc != PCOLL_OK || (rc = enter(l)) != PCOLL_OK)
+        return rc;
+    rc = check_stream(l, stream_of(stream));
+    if (rc == PCOLL_OK)
+        rc = record_and_wait(l, stream_of(stream));
+    if (rc == PCOLL_OK) {
+        rc = begin_copies(l, pieces, count);
+        int ends = record_ends(l); /* of those that were begun, too, if one was not */
+        l->under_way = ends == PCOLL_OK;
+        rc = rc == PCOLL_OK ? ends : rc;
+        l->failure = rc;
+    }
+    return leave(l, rc);
+}
+
+int lane_poll(struct lane *l)
+{
+    if (!l->under_way)
+        return l->failure;
+    int rc = enter(l);
+    if (rc != PCOLL_OK)
+        return rc;
+    cuda_result result = CUDA_SUCCESS;
+    for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
+        result = l->cuda->event_query(l->over[i]);
+    if (result == CUDA_NOT_READY)
+        return leave(l, PCOLL_EAGAIN);
+    l->under_way = false;
+    int failed = cuda_check(l->cuda, result, "a copy");
+    l->failure = l->failure == PCOLL_OK ? failed : l->failure;
+    return leave(l, l->failure);
+}
+
+int lane_order(struct lane *l, uint64_t stream)
+{
+    int rc = enter(l);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = check_stream(l, stream_of(stream));
+    cuda_result result = CUDA_SUCCESS;
+    for (int i = 0; i < STREAMS && rc == PCOLL_OK && result == CUDA_SUCCESS; i++)
+        result = l->cuda->stream_wait(stream_of(stream), l->over[i], 0);
+    if (rc == PCOLL_OK)
+        rc = cuda_check(l->cuda, result, "having a stream of the user's wait");
+    return leave(l, rc);
+}
+
+int device_register(void *memory, size_t bytes)
+{
+    const struct cuda *d;
+    int rc = cuda_get(&d);
+    return rc == PCOLL_OK ? cuda_check(d, d->host_register(memory, bytes, PORTABLE),
+                                       "pinning memory")
+                          : rc;
+}
+
+int device_unregister(void *memory)
+{
+    const struct cuda *d;
+    int rc = cuda_get(&d);
+    return rc == PCOLL_OK
+               ? cuda_check(d, d->host_unregister(memory), "letting memory go")
+               : rc;
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies between host and device, on the fake driver (tests/fake_cuda), which is opened by
+ * the name that PARTIALCOLL_CUDA_LIBRARY has. Each test in a process of its own: what the
+ * environment says, and what a driver has become, stays for the life of one.
+ */
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "device/cuda.h"
+#include "device/lane.h"
+#include "device/place.h"
+#include "../fake_cuda/fake_cuda.h"
+
+enum { PAGE = 4096, MOST = 40 * PAGE };
+
+/* The fake's functions that the core does not use. */
+static int (*memory_take)(uint64_t *address, size_t bytes);
+static int (*memory_free)(uint64_t address);
+static int (*stream_sync)(uint64_t stream);
+static int (*late_write)(uint64_t, uint64_t, const void *, size_t, unsigned);
+static int (*late_read)(uint64_t, uint64_t, void *, size_t, unsigned);
+static void (*capture)(uint64_t stream, int capturing);
+static void (*get_counts)(struct fake_cuda_counts *counts);
+
+static void find(void *library, const char *name, void *place)
+{
+    void *function = dlsym(library, name);
+    EXPECT(function, "%s", name);
+    memcpy(place, &function, sizeof function);
+}
+
+static const struct cuda *start(void)
+{
+    const struct cuda *d;
+    EXPECT_OK(cuda_get(&d));
+    void *fake = dlopen(getenv("PARTIALCOLL_CUDA_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+    find(fake, "cuMemAlloc_v2", &memory_take);
+    find(fake, "cuMemFree_v2", &memory_free);
+    find(fake, "cuStreamSynchronize", &stream_sync);
+    find(fake, "fake_cuda_write", &late_write);
+    find(fake, "fake_cuda_read", &late_read);
+    find(fake, "fake_cuda_capture", &capture);
+    find(fake, "fake_cuda_counts", &get_counts);
+    return d;
+}
+
+/* The user's side: a device, its context, a stream, memory. */
+struct user {
+    const struct cuda *cuda;
+    cuda_context context;
+    cuda_stream stream;
+    uint64_t memory;
+    int device;
+    char *host;
+};
+
+static uint64_t number(const void *stream)
+{
+    return (uint64_t)(uintptr_t)stream;
+}
+
+static void enter(const struct user *u)
+{
+    EXPECT(u->cuda->context_push(u->context) == CUDA_SUCCESS, "no context");
+}
+
+static void leave(const struct user *u)
+{
+    cuda_context context;
+    EXPECT(u->cuda->context_pop(&context) == CUDA_SUCCESS, "no context to leave");
+    INVARIANT("contexts are as before", context == u->context, "another is current");
+}
+
+static struct user make_user(const struct cuda *d, int device)
+{
+    struct user u = {.cuda = d, .device = device};
+    EXPECT(d->primary_retain(&u.context, device) == CUDA_SUCCESS, "no device");
+    enter(&u);
+    EXPECT(d->stream_create(&u.stream, 0) == CUDA_SUCCESS, "no stream");
+    EXPECT(memory_take(&u.memory, MOST) == CUDA_SUCCESS, "no memory");
+    u.host =
+        mmap(NULL, MOST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_OK(device_register(u.host, MOST));
+    leave(&u);
+    return u;
+}
+
+static void end_user(const struct user *u)
+{
+    enter(u);
+    EXPECT_OK(device_unregister(u->host));
+    munmap(u->host, MOST);
+    EXPECT(memory_free(u->memory) == CUDA_SUCCESS, "not freed");
+    EXPECT(u->cuda->stream_destroy(u->stream) == CUDA_SUCCESS, "not destroyed");
+    leave(u);
+    EXPECT(u->cuda->primary_release(u->device) == CUDA_SUCCESS, "not released");
+}
+
+static void fill(char *bytes, size_t count, unsigned seed)
+{
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = (char)((seed = seed * 1103515245u + 12345u) >> 24);
+}
+
+static void wait_for(struct lane *l)
+{
+    int rc;
+    while ((rc = lane_poll(l)) == PCOLL_EAGAIN)
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    INVARIANT("copies end", rc == PCOLL_OK, "%d: %s", rc, pcoll_last_error());
+}
+
+static void begin(struct lane *l, const struct lane_piece *pieces, int count,
+                  uint64_t stream)
+{
+    int rc = lane_begin(l, pieces, count, stream);
+    INVARIANT("copies begin", rc == PCOLL_OK, "%d: %s", rc, pcoll_last_error());
+}
+
+static void expect_nothing_wrong(uint64_t live)
+{
+    struct fake_cuda_counts c;
+    get_counts(&c);
+    EXPECT(c.complaints == 0, "%d complaints", (int)c.complaints);
+    EXPECT(c.live == live, "%d left, expected %d", (int)c.live, (int)live);
+}
+
+/* What a late kernel writes is what arrives, whole, at any size and offset; the bytes
+ * cross the bus once. */
+static void test_to_host(void)
+{
+    static char wanted[MOST];
+    struct user u = make_user(start(), 1);
+    struct lane *l;
+    uint64_t bytes = 0;
+    EXPECT_OK(lane_create(1, LANE_TO_HOST, &l));
+    for (unsigned i = 0; i < 30; i++) {
+        size_t from = i % 7 * 3, first = 1 + i * i * 97 % (MOST / 2);
+        size_t second = i % 4 ? i * 1001 : 0;
+        struct lane_piece pieces[] = {
+            {u.host + from, u.memory + from, first},
+            {u.host + MOST - second, u.memory + MOST - second, second}};
+        fill(wanted, MOST, i);
+        memset(u.host, 0, MOST);
+        enter(&u);
+        late_write(number(u.stream), u.memory, wanted, MOST, i % 3 * 500);
+        begin(l, pieces, 2, number(u.stream));
+        leave(&u);
+        wait_for(l);
+        INVARIANT("what was written arrives",
+                  !memcmp(u.host + from, wanted + from, first) &&
+                      !memcmp(u.host + MOST - second, wanted + MOST - second, second),
+                  "round %u", i);
+        bytes += first + second;
+    }
+    struct fake_cuda_counts c;
+    get_counts(&c);
+    EXPECT(c.to_host == bytes, "%d bytes", (int)c.to_host);
+    EXPECT(c.registrations == 1, "%d registrations", (int)c.registrations);
+    lane_destroy(&l);
+    end_user(&u);
+    expect_nothing_wrong(0);
+}
+
+/* What the user's stream reads after lane_order is what was given, though the host's
+ * memory is overwritten when lane_poll says so. */
+static void test_to_device(void)
+{
+    static char given[MOST], found[MOST];
+    struct user u = make_user(start(), 0);
+    struct lane *l;
+    EXPECT_OK(lane_create(0, LANE_TO_DEVICE, &l));
+    for (unsigned i = 0; i < 30; i++) {
+        size_t count = 1 + i * i * 101 % MOST;
+        struct lane_piece piece = {u.host, u.memory, count};
+        fill(given, MOST, 100 + i);
+        memcpy(u.host, given, MOST);
+        memset(found, 0, MOST);
+        enter(&u);
+        /* It still reads what the last round has left there. */
+        late_write(number(u.stream), u.memory, found, MOST, i % 3 * 500);
+        begin(l, &piece, 1, number(u.stream));
+        EXPECT_OK(lane_order(l, number(u.stream)));
+        late_read(number(u.stream), u.memory, found, count, 0);
+        leave(&u);
+        wait_for(l);
+        memset(u.host, 0x55, MOST);
+        enter(&u);
+        EXPECT(stream_sync(number(u.stream)) == CUDA_SUCCESS, "no end");
+        leave(&u);
+        INVARIANT("a stream sees what was copied", !memcmp(found, given, count),
+                  "round %u", i);
+    }
+    lane_destroy(&l);
+    end_user(&u);
+    expect_nothing_wrong(0);
+}
+
+/* Two lanes and two devices at the same time, begun from one thread. */
+static void test_several(void)
+{
+    enum { LANES = 4 };
+    const struct cuda *d = start();
+    struct user u[LANES];
+    struct lane *l[LANES];
+    static char wanted[LANES][MOST];
+    for (int i = 0; i < LANES; i++) {
+        u[i] = make_user(d, i % 2);
+        EXPECT_OK(lane_create(i % 2, LANE_TO_HOST, &l[i]));
+        fill(wanted[i], MOST, (unsigned)i);
+    }
+    for (int i = 0; i < LANES; i++) {
+        struct lane_piece piece = {u[i].host, u[i].memory, MOST};
+        enter(&u[i]);
+        late_write(number(u[i].stream), u[i].memory, wanted[i], MOST, 300);
+        leave(&u[i]);
+        begin(l[i], &piece, 1, number(u[i].stream));
+        INVARIANT("one copy at a time",
+                  lane_begin(l[i], &piece, 1, number(u[i].stream)) == PCOLL_ESTATE,
+                  "begun twice");
+    }
+    for (int i = 0; i < LANES; i++) {
+        wait_for(l[i]);
+        INVARIANT("what was written arrives", !memcmp(u[i].host, wanted[i], MOST),
+                  "lane %d", i);
+        lane_destroy(&l[i]);
+        end_user(&u[i]);
+    }
+    expect_nothing_wrong(0);
+}
+
+static void refused(int rc, int expected, const char *why)
+{
+    INVARIANT("what cannot be is refused", rc == expected, "%d instead of %d: %s", rc,
+              expected, pcoll_last_error());
+    EXPECT(strstr(pcoll_last_error(), why), "%s", pcoll_last_error());
+}
+
+/* A stream of another device, one that records a graph, devices that are not there; the
+ * lane is as it was. */
+static void test_bad_input(void)
+{
+    const struct cuda *d = start();
+    struct user u = make_user(d, 0), other = make_user(d, 1);
+    struct lane *l;
+    struct lane_piece piece = {u.host, u.memory, 100};
+    refused(lane_create(2, LANE_TO_HOST, &l), PCOLL_EINVAL, "expected 0 to 1, got 2");
+    refused(lane_create(-1, LANE_TO_HOST, &l), PCOLL_EINVAL, "got -1");
+    EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
+    refused(lane_begin(l, &piece, 1, number(other.stream)), PCOLL_EINVAL,
+            "another device");
+    refused(lane_order(l, number(other.stream)), PCOLL_EINVAL, "another device");
+    enter(&u);
+    capture(number(u.stream), 1);
+    refused(lane_begin(l, &piece, 1, number(u.stream)), PCOLL_EINVAL, "CUDA graph");
+    capture(number(u.stream), 0);
+    leave(&u);
+    begin(l, &piece, 1, 0);
+    wait_for(l);
+    EXPECT_OK(lane_order(l, 0));
+    lane_destroy(&l);
+    end_user(&other);
+    end_user(&u);
+    expect_nothing_wrong(0);
+}
+
+static void test_places(void)
+{
+    struct user u = make_user(start(), 1);
+    struct place p;
+    char here;
+    EXPECT_OK(place_find(&here, &p));
+    EXPECT(p.device == PLACE_HOST && !p.managed, "the stack is on device %d", p.device);
+    EXPECT_OK(place_find(u.host, &p));
+    EXPECT(p.device == PLACE_HOST, "registered memory is on device %d", p.device);
+    const char *memory = (const char *)(uintptr_t)u.memory; /* NOLINT */
+    EXPECT_OK(place_find(memory + MOST - 1, &p));
+    EXPECT(p.device == 1, "it is on device %d", p.device);
+    EXPECT_OK(place_check(memory + 10, MOST - 10, 1));
+    EXPECT_OK(place_check(NULL, 0, 1));
+    refused(place_check(memory + 10, MOST - 9, 1), PCOLL_EINVAL,
+            "163830 are allocated");
+    refused(place_check(memory + 10, MOST, 1), PCOLL_EINVAL, "163830 are allocated");
+    refused(place_check(memory, 1, 0), PCOLL_EINVAL, "got device 1");
+    refused(place_check(&here, 1, 1), PCOLL_EINVAL, "it was none");
+    end_user(&u);
+    refused(place_check(memory, 1, 1), PCOLL_EINVAL, "has been freed");
+    expect_nothing_wrong(0);
+}
+
+/* Memory that goes under a copy is an error of the copy, which stays, and no hang. */
+static void test_freed_under_way(void)
+{
+    struct user u = make_user(start(), 0);
+    struct lane *l;
+    struct lane_piece piece = {u.host, u.memory, MOST};
+    int rc;
+    EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
+    enter(&u);
+    late_write(number(u.stream), u.memory, u.host, MOST, 2000);
+    begin(l, &piece, 1, number(u.stream));
+    EXPECT(memory_free(u.memory) == CUDA_SUCCESS, "not freed");
+    leave(&u);
+    while ((rc = lane_poll(l)) == PCOLL_EAGAIN)
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    refused(rc, PCOLL_ESTATE, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    refused(lane_poll(l), PCOLL_ESTATE, "CUDA");
+    EXPECT(lane_begin(l, &piece, 1, 0) == PCOLL_ESTATE, "begun");
+    lane_destroy(&l);
+    _exit(0);
+}
+
+static void test_the_host_may_not_look(void)
+{
+    struct user u = make_user(start(), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        fclose(stderr);
+        /* The sanitizer would say so, and exit with another status. */
+        _exit(*(volatile char *)(uintptr_t)u.memory); /* NOLINT */
+    }
+    int status;
+    waitpid(child, &status, 0);
+    EXPECT(!WIFEXITED(status) || WEXITSTATUS(status) == 1, "status %x", status);
+    end_user(&u);
+}
+
+static void test_forked(void)
+{
+    const struct cuda *d;
+    start();
+    pid_t child = fork();
+    if (child == 0) {
+        refused(cuda_get(&d), PCOLL_ESTATE, "start it with spawn");
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    EXPECT(status == 0, "status %x", status);
+}
+
+/* No driver, one that is too old, one without devices: a sentence, and no crash. */
+static void test_no_driver(void)
+{
+    const struct cuda *d;
+    struct lane *l;
+    setenv("PARTIALCOLL_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
+    refused(cuda_get(&d), PCOLL_ESTATE, "looked for /nonexistent/libcuda.so");
+    refused(lane_create(0, LANE_TO_HOST, &l), PCOLL_ESTATE, "no CUDA driver");
+    refused(device_register(&l, 1), PCOLL_ESTATE, "no CUDA driver");
+}
+
+static void test_no_functions(void)
+{
+    const struct cuda *d;
+    setenv("PARTIALCOLL_CUDA_LIBRARY", "libm.so.6", 1);
+    refused(cuda_get(&d), PCOLL_ESTATE, "it has no cuInit");
+}
+
+static void test_old_driver(void)
+{
+    const struct cuda *d;
+    setenv("FAKE_CUDA_VERSION", "10020", 1);
+    refused(cuda_get(&d), PCOLL_ESTATE, "for CUDA 10.2, expected 11.0");
+}
+
+static void test_no_devices(void)
+{
+    const struct cuda *d;
+    setenv("FAKE_CUDA_DEVICES", "0", 1);
+    refused(cuda_get(&d), PCOLL_ESTATE, "CUDA_ERROR_NO_DEVICE");
+}
+
+static void in_a_process(void (*test)(void))
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        test();
+        exit(0);
+    }
+    waitpid(child, &status, 0);
+    if (status)
+        exit(1);
+}
+
+int main(void)
+{
+    if (!getenv("PARTIALCOLL_CUDA_LIBRARY"))
+        setenv("PARTIALCOLL_CUDA_LIBRARY", "build/c/libfake_cuda.so", 1);
+    void (*tests[])(void) = {
+        test_to_host,         test_to_device,
+        test_several,         test_bad_input,
+        test_places,          test_forked,
+        test_no_driver,       test_the_host_may_not_look,
+        test_freed_under_way, test_old_driver,
+        test_no_devices,      test_no_functions,
+    };
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        in_a_process(tests[i]);
+    printf("device: all tests passed\n");
+    return 0;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What tests do to the fake device that a program cannot do to a real one.
+ */
+#ifndef PCOLL_TESTS_FAKE_CUDA_H
+#define PCOLL_TESTS_FAKE_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Of the process, so far. */
+struct fake_cuda_counts {
+    uint64_t to_host, to_device; /* bytes that copies have brought across */
+    uint64_t copies;             /* calls */
+    uint64_t registrations;      /* calls */
+    uint64_t complaints;         /* what was wrong; each is said on standard error */
+    uint64_t live; /* allocations, registrations, streams, events, contexts */
+};
+void fake_cuda_counts(struct fake_cuda_counts *counts);
+
+/* A kernel that runs so late in a stream and then writes these bytes, which are copied
+ * now; one that brings what it finds there to the host. 0, or the driver's error. */
+int fake_cuda_write(uint64_t stream, uint64_t address, const void *bytes, size_t count,
+                    unsigned late_us);
+int fake_cuda_read(uint64_t stream, uint64_t address, void *bytes, size_t count,
+                   unsigned late_us);
+/* From now on the stream records a graph, or no longer. */
+void fake_cuda_capture(uint64_t stream, int capturing);
+
+#endif
