@@ -31,9 +31,18 @@ static int start_agent(struct communicator *c, const struct endpoint *v,
 {
     bool messages = v->placement.domains > 1 || v->placement.ranks == 1;
     bool timers = policy_has_timers(&o->policy);
-    if (!messages && !timers)
+    if (!messages && !timers && !o->device)
         return PCOLL_OK;
-    return process_start_agent(c, o->progress, v->drives || timers);
+    return process_start_agent(c, o->progress, v->drives || timers || o->device);
+}
+
+/* A replay would have to say when a copy ends. */
+static int make_staging(struct endpoint *v, const pcoll_options *o)
+{
+    if (v->event_log)
+        return fail(PCOLL_EINVAL, "buffers on a device cannot be recorded or replayed: "
+                                  "when they arrive is the device's business");
+    return staging_create(o->device - 1, &v->staging);
 }
 
 /* This rank's part, before anybody else is asked. */
@@ -56,7 +65,9 @@ static int make_endpoint(struct communicator *c, const pcoll_buffer *buffers,
                          v);
     if (rc == PCOLL_OK)
         rc = start_agent(c, *v, o);
-    return rc == PCOLL_OK ? open_event_log(*v) : rc;
+    if (rc == PCOLL_OK)
+        rc = open_event_log(*v);
+    return rc == PCOLL_OK && o->device ? make_staging(*v, o) : rc;
 }
 
 /* Opening goes on while nobody holds the progress lock: others may need the agent. */

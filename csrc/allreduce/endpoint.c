@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "allreduce/control.h"
 #include "allreduce/endpoint_parts.h"
+#include "allreduce/staging.h"
 #include "allreduce/stall_answer.h"
 #include "runtime/closing.h"
 
@@ -198,9 +199,24 @@ static int run_member(struct endpoint *v)
     return closing == DRAINING ? endpoint_drain(v) : PCOLL_OK;
 }
 
+/* A deposit of this rank waits for its copy from a device: make it, or look again. */
+static void drive_staging(struct endpoint *v)
+{
+    bool made;
+    enum deposit_outcome outcome;
+    if (!staging_try(v->staging, v->domain, &made, &outcome))
+        communicator_alarm(v->communicator, &v->base, staging_next_look(v->staging));
+    else if (made)
+        endpoint_poll(v, true);
+    else
+        progress_wake_waiters(v->communicator->progress); /* it has failed */
+}
+
 int endpoint_run(struct endpoint *v)
 {
     struct engine *e = &v->engine;
+    if (!staging_arrived(v->staging) && atomic_load(&v->closing) == OPEN)
+        drive_staging(v);
     int closed = endpoint_continue_closing(v);
     if (closed != PCOLL_OK)
         return closed;

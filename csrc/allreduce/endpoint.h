@@ -74,6 +74,7 @@ struct endpoint {
     bool last_sent;
     int last_received;
 
+    struct staging *staging;             /* NULL: the buffers are the host's */
     struct stall_answers *stall_answers; /* under the progress lock */
     struct event_log *event_log;         /* NULL: neither recorded nor replayed */
 };

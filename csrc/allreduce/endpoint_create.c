@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "allreduce/tuning.h"
 #include "allreduce/endpoint_parts.h"
+#include "allreduce/staging.h"
 
 /* Of the table; the ring, where elements do not let the headers into the gaps. */
 static int choose_algorithm(const struct endpoint_spec *spec, uint32_t endpoints,
@@ -144,6 +145,7 @@ int endpoint_open(struct endpoint *v)
 void endpoint_destroy(struct endpoint **at)
 {
     struct endpoint *v = *at;
+    staging_destroy(&v->staging);
     if (v->domain)
         v->domain->ops->destroy(v->domain);
     segment_close(&v->segment);

@@ -33,14 +33,15 @@ static int check(pcoll_handle *h)
     int rc = communicator_check(h->base.communicator);
     if (rc == PCOLL_OK && d->ops->failure && (rc = d->ops->failure(d)) != PCOLL_OK)
         return fail(rc, "a reduction has failed on one of the ranks of this node");
-    return rc;
+    return rc == PCOLL_OK ? staging_failure(h->endpoint->staging) : rc;
 }
 
 static bool has_failed(const pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
     return atomic_load(&h->base.communicator->failure) ||
-           (d->ops->failure && d->ops->failure(d) != PCOLL_OK);
+           (d->ops->failure && d->ops->failure(d) != PCOLL_OK) ||
+           staging_failure(h->endpoint->staging) != PCOLL_OK;
 }
 
 /* The call is over: the application may start the next one. */
@@ -110,7 +111,21 @@ static bool replay_is_over(pcoll_handle *h)
            atomic_load(&h->base.communicator->failure);
 }
 
+static int check_device(const pcoll_handle *h)
+{
+    return h->endpoint->staging
+               ? PCOLL_OK
+               : fail(PCOLL_ESTATE, "the handle was made for buffers of the host");
+}
+
 /* Rounds. */
+
+static void see_to_deposit(pcoll_handle *h, enum deposit_outcome outcome)
+{
+    endpoint_deposited(h->endpoint, outcome);
+    if (outcome != DEPOSIT_ARRIVED && h->endpoint->drives)
+        progress_without_agent(h->base.communicator->progress);
+}
 
 int pcoll_handle_start(pcoll_handle *h, const void *const *send)
 {
@@ -129,16 +144,75 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
     if (rc != PCOLL_OK)
         return handle_leave(h, rc);
     h->started = true;
-    endpoint_deposited(h->endpoint, outcome);
-    if (outcome != DEPOSIT_ARRIVED && h->endpoint->drives)
-        progress_without_agent(h->base.communicator->progress);
+    see_to_deposit(h, outcome);
     return handle_leave(h, PCOLL_OK);
+}
+
+/* Buffers of a device: the call counts from here on, its deposit is made when they have
+ * been copied. A replay has to know when that is. */
+int pcoll_handle_start_device(pcoll_handle *h, const uint64_t *send, uint64_t stream)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if ((rc = check_device(h)) == PCOLL_OK && h->started)
+        rc = fail(PCOLL_ESTATE,
+                  "started twice: wait for the round of the last start first");
+    if (rc == PCOLL_OK)
+        rc = check(h);
+    if (rc == PCOLL_OK)
+        rc = staging_begin(h->endpoint->staging, h->endpoint->domain, send, stream);
+    if (rc == PCOLL_OK) {
+        h->started = true;
+        communicator_notify(h->base.communicator, &h->endpoint->base);
+    }
+    return handle_leave(h, rc);
+}
+
+int pcoll_handle_fetch_device(pcoll_handle *h, const uint64_t *recv, uint64_t stream)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if ((rc = check_device(h)) == PCOLL_OK)
+        rc = staging_fetch(h->endpoint->staging, h->endpoint->domain, recv, stream);
+    return handle_leave(h, rc);
+}
+
+/* Has the deposit of this call been made? */
+static bool try_arrival(pcoll_handle *h)
+{
+    struct endpoint *v = h->endpoint;
+    bool made;
+    enum deposit_outcome outcome;
+    bool arrived = staging_try(v->staging, v->domain, &made, &outcome);
+    if (made)
+        see_to_deposit(h, outcome);
+    return arrived;
+}
+
+static bool has_arrived(void *arg)
+{
+    pcoll_handle *h = arg;
+    return try_arrival(h) || has_failed(h);
+}
+
+int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
+{
+    int rc = handle_enter_waiting(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!staging_arrived(h->endpoint->staging))
+        rc = progress_wait(h->base.communicator->progress, has_arrived, h, timeout_us);
+    return handle_leave(h, rc == PCOLL_OK ? staging_failure(h->endpoint->staging) : rc);
 }
 
 static bool call_is_over(void *arg)
 {
     pcoll_handle *h = arg;
     struct domain *d = h->endpoint->domain;
+    if (!staging_arrived(h->endpoint->staging) && !try_arrival(h))
+        return has_failed(h);
     bool ready = d->ops->ready(d);
     if (!ready && d->ops->help) {
         endpoint_help(h->endpoint);
@@ -176,7 +250,8 @@ static int wait_for_call(pcoll_handle *h, int64_t timeout_us)
         return fail(PCOLL_ESTATE, "not started: there is nothing to wait for");
     int rc = sleep_until_over(h, timeout_us);
     struct domain *d = h->endpoint->domain;
-    if (rc != PCOLL_OK || (d->ops->ready(d) && !d->ops->failure))
+    if (rc != PCOLL_OK ||
+        (d->ops->ready(d) && !d->ops->failure && !h->endpoint->staging))
         return rc;
     return check(h);
 }
@@ -199,14 +274,14 @@ static int deliver(pcoll_handle *h, uint64_t last, void *const *recv,
 
 int pcoll_handle_wait(pcoll_handle *h, int64_t timeout_us)
 {
-    int rc = handle_enter(h);
+    int rc = handle_enter_waiting(h);
     return rc == PCOLL_OK ? handle_leave(h, wait_for_call(h, timeout_us)) : rc;
 }
 
 int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
                       pcoll_round *round, uint64_t *masks)
 {
-    int rc = handle_enter(h);
+    int rc = handle_enter_waiting(h);
     if (rc != PCOLL_OK)
         return rc;
     rc = wait_for_call(h, timeout_us);
@@ -268,7 +343,7 @@ static int enter_all(pcoll_handle *const *handles, int32_t count, struct progres
     for (int32_t i = 0; i < count; i++) {
         if (!handles[i])
             continue;
-        int rc = handle_enter(handles[i]);
+        int rc = handle_enter_waiting(handles[i]);
         if (rc != PCOLL_OK) {
             leave_all(handles, i);
             return rc;

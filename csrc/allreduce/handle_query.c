@@ -109,5 +109,6 @@ int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
     int rc = user_object_enter(&h->base);
     if (rc != PCOLL_OK)
         return rc;
+    staging_hold(h->endpoint->staging);
     return handle_leave(h, stall_report_run(h->endpoint, patience_us, text, capacity));
 }

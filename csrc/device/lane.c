@@ -108,11 +108,16 @@ int lane_create(int device, enum lane_direction direction, struct lane **out)
     return rc;
 }
 
+void lane_settle(struct lane *l)
+{
+    while (lane_poll(l) == PCOLL_EAGAIN)
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+}
+
 void lane_destroy(struct lane **l)
 {
     struct lane *gone = *l;
-    while (lane_poll(gone) == PCOLL_EAGAIN)
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    lane_settle(gone);
     if (enter(gone) == PCOLL_OK) {
         end_streams(gone);
         (void)leave(gone, PCOLL_OK);
@@ -242,20 +247,23 @@ int lane_order(struct lane *l, uint64_t stream)
     return leave(l, rc);
 }
 
-int device_register(void *memory, size_t bytes)
+int lane_register(struct lane *l, void *memory, size_t bytes)
 {
-    const struct cuda *d;
-    int rc = cuda_get(&d);
-    return rc == PCOLL_OK ? cuda_check(d, d->host_register(memory, bytes, PORTABLE),
-                                       "pinning memory")
-                          : rc;
+    CHECK(memory && bytes);
+    int rc = enter(l);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = cuda_check(l->cuda, l->cuda->host_register(memory, bytes, PORTABLE),
+                    "pinning memory");
+    return leave(l, rc);
 }
 
-int device_unregister(void *memory)
+int lane_unregister(struct lane *l, void *memory)
 {
-    const struct cuda *d;
-    int rc = cuda_get(&d);
-    return rc == PCOLL_OK
-               ? cuda_check(d, d->host_unregister(memory), "letting memory go")
-               : rc;
+    CHECK(!l->under_way);
+    int rc = enter(l);
+    if (rc != PCOLL_OK)
+        return rc;
+    return leave(
+        l, cuda_check(l->cuda, l->cuda->host_unregister(memory), "letting memory go"));
 }

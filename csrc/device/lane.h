@@ -24,7 +24,7 @@ struct lane;
 enum lane_direction { LANE_TO_HOST, LANE_TO_DEVICE };
 
 struct lane_piece {
-    void *host; /* within memory that device_register has been given */
+    void *host; /* within memory that lane_register has been given */
     uint64_t device;
     size_t bytes;
 };
@@ -45,9 +45,12 @@ int lane_poll(struct lane *l);
 /* What `stream` is given from now on happens after the copies that were begun last. */
 int lane_order(struct lane *l, uint64_t stream);
 
-/* Memory of the host that copies go to and come from: pinned for all devices. Whole
- * pages, none of them twice. */
-int device_register(void *memory, size_t bytes);
-int device_unregister(void *memory);
+/* Wait until nothing is under way. */
+void lane_settle(struct lane *l);
+
+/* Memory of the host that copies go to and come from: pinned, for all devices. Whole
+ * pages, none of them twice. No copy may be under way when it is let go. */
+int lane_register(struct lane *l, void *memory, size_t bytes);
+int lane_unregister(struct lane *l, void *memory);
 
 #endif

@@ -52,6 +52,15 @@ int place_find(const void *address, struct place *place)
     return rc;
 }
 
+int pcoll_device_of(uint64_t address, int32_t *device)
+{
+    struct place place;
+    int rc = place_find((const void *)(uintptr_t)address, &place); /* NOLINT */
+    if (rc == PCOLL_OK)
+        *device = place.device;
+    return rc;
+}
+
 int place_check(const void *address, size_t bytes, int device)
 {
     CHECK(device >= 0);

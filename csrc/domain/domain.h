@@ -88,6 +88,9 @@ struct domain_ops {
     /* The result is there. */
     void (*publish)(struct domain *d, uint64_t round);
     void (*destroy)(struct domain *d);
+
+    /* Whole pages with all slots and results, for who copies to and from them. */
+    void (*memory)(struct domain *d, void **memory, size_t *bytes);
 };
 
 struct domain {

@@ -387,6 +387,12 @@ static void node_destroy(struct domain *d)
     free(n);
 }
 
+static void node_memory(struct domain *d, void **memory, size_t *bytes)
+{
+    *memory = node_of(d)->hooks.memory;
+    *bytes = node_of(d)->bytes;
+}
+
 static const struct domain_ops node_ops = {
     .deposit = node_deposit,
     .send_slot = node_send_slot,
@@ -409,6 +415,7 @@ static const struct domain_ops node_ops = {
     .result = fabric_result,
     .publish = fabric_publish,
     .destroy = node_destroy,
+    .memory = node_memory,
 };
 
 /* All sets of a view in one block. */

@@ -197,6 +197,7 @@ struct node {
     struct node_line *lines;
     struct node_frozen *list;
     char *slots, *results;
+    size_t bytes;                  /* of it */
     struct round_header *gathered; /* with a fabric: the sum of the domain */
     int slots_each;
 };

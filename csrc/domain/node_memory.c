@@ -86,6 +86,7 @@ void node_map(struct node *n, const pcoll_options *options)
     pcoll_options common = *options;
     common.owned_send = n->hooks.owned_sends;
     struct layout l = lay_out(n->base.shape, &common, n->hooks.placement);
+    n->bytes = l.total;
     n->slots_each = contribution_slots(n->hooks.owned_sends);
     n->chunks = count_chunks(n->base.shape->payload.bytes);
     n->shared = (struct node_shared *)base;

@@ -263,6 +263,12 @@ static void single_destroy(struct domain *d)
     free(s);
 }
 
+static void single_memory(struct domain *d, void **memory, size_t *bytes)
+{
+    *memory = of(d)->memory;
+    *bytes = of(d)->bytes;
+}
+
 static const struct domain_ops single_ops = {
     .deposit = single_deposit,
     .send_slot = single_send_slot,
@@ -278,6 +284,7 @@ static const struct domain_ops single_ops = {
     .result = single_result,
     .publish = single_publish,
     .destroy = single_destroy,
+    .memory = single_memory,
 };
 
 size_t domain_single_bytes(const struct round_shape *shape,

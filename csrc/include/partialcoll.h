@@ -182,6 +182,8 @@ typedef struct pcoll_options {
     int32_t invalid; /* 1: this rank's arguments are wrong, only let the others know */
     int32_t domain;  /* enum pcoll_domain */
     uint32_t domain_ranks; /* NODE, AUTO: most ranks in a domain; 0: all of a node */
+    int32_t
+        device; /* number + 1: buffers of this rank are on a device (owned_send); 0 */
 } pcoll_options;
 
 /* Each its default: solo, PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY (which is for PCOLL_SUM
@@ -337,6 +339,27 @@ int pcoll_handle_finish(pcoll_handle *handle);
  */
 int pcoll_handle_set_reduction(pcoll_handle *handle, int32_t buffer,
                                const void *mpi_type, const void *mpi_op);
+
+/* With options.device: in place of pcoll_handle_start, the addresses of the buffers on the
+ * device. They are copied after what `stream` (a CUstream; 0: the default one) has been
+ * given so far, and may be changed by what comes after the end of the copy; this rank
+ * arrives then, and the call returns at once. PCOLL_EINVAL: memory that is not this
+ * device's, or a stream that is not or records a graph; PCOLL_ESTATE. Local. */
+int pcoll_handle_start_device(pcoll_handle *handle, const uint64_t *send,
+                              uint64_t stream);
+/* After pcoll_handle_take with recv NULL: copy the result to these addresses, after what
+ * `stream` has been given so far; what it is given from now on comes after that. Returns at
+ * once. The next deposit waits for the copy. PCOLL_EAGAIN: the last result is still being
+ * copied. Local. */
+int pcoll_handle_fetch_device(pcoll_handle *handle, const uint64_t *recv,
+                              uint64_t stream);
+/* Wait until the deposit of the last pcoll_handle_start_device has been made. PCOLL_EAGAIN
+ * after timeout_us. Local. */
+int pcoll_handle_arrive(pcoll_handle *handle, int64_t timeout_us);
+
+/* On which device an address lies; -1: on none. PCOLL_ESTATE: this process has no CUDA
+ * driver, with a sentence about what was looked for. Local. */
+int pcoll_device_of(uint64_t address, int32_t *device);
 
 /* Where to write the next deposit (owned_send); the address changes at every start, and
  * what is written there after it belongs to the next one. Local. */

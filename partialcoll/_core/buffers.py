@@ -58,6 +58,11 @@ class Buffer:
         return Buffer(array, self.dtype, self.count, self.datatype)
 
     @property
+    def begin(self) -> int:
+        """Its first byte's address."""
+        return int(self.array.ctypes.data)
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """Equal for buffers that one handle can serve."""
         datatype = None if self.datatype is None else self.datatype.handle
@@ -133,7 +138,7 @@ def _to_array(argument: str, buffer: Any) -> Array:
     return array
 
 
-def _dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
+def dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
     """The core's number of a dtype in native byte order."""
     if not dtype.isnative and dtype.newbyteorder("=").name in _DTYPES:
         raise TypeError(
@@ -167,7 +172,7 @@ def _from_array(argument: str, array: Array) -> Buffer:
     (long double and its complex)."""
     if array.dtype.char in "gG" and array.dtype.isnative:
         return Buffer(array, lib.PCOLL_MPI_TYPE, array.size, MPI._typedict[array.dtype.char])
-    return Buffer(array, _dtype_code(argument, array.dtype), array.size)
+    return Buffer(array, dtype_code(argument, array.dtype), array.size)
 
 
 def _with_datatype(argument: str, array: Array, datatype: MPI.Datatype) -> Buffer:
@@ -239,11 +244,26 @@ def _apply_spec(argument: str, spec: Any) -> Buffer:
     return buffer if count is None else _cut(argument, buffer, count)
 
 
+def is_device(array: Any) -> bool:
+    """Is it on a device? Asks only what torch, cupy and numba have."""
+    cuda = getattr(array, "is_cuda", None)  # torch: bfloat16 has no interface, others are slow
+    return cuda is True or (cuda is None and hasattr(array, "__cuda_array_interface__"))
+
+
+def _refuse_device(argument: str, owner: Any) -> None:
+    if is_device(owner):
+        raise TypeError(
+            f"{argument}: expected memory of the host, got {type(owner).__name__} on a CUDA "
+            "device; allreduces take those, as arrays without a count or datatype"
+        )
+
+
 def as_buffer(argument: str, given: Any, writable: bool, used: bool = True) -> Buffer:
     """One buffer, C-contiguous; its array shares the memory. An array that is not used, but
     looked at for its shape, need not be contiguous."""
     spec = _is_spec(given)
     owner = given[0] if spec else given
+    _refuse_device(argument, owner)
     buffer = _apply_spec(argument, given) if spec else None
     if buffer is None:
         buffer = _from_array(argument, _to_array(argument, given))
@@ -305,7 +325,7 @@ def check_match(send: list[Buffer], recv: list[Buffer]) -> None:
     check_apart("recvbuf", recv)
     for s in send:
         for r in recv:
-            if s.array.size and r.array.size and np.may_share_memory(s.array, r.array):
+            if s.begin < r.begin + r.array.nbytes and r.begin < s.begin + s.array.nbytes:
                 raise ValueError(
                     "recvbuf: expected memory of its own, got memory that overlaps sendbuf; "
                     "use sendbuf=MPI.IN_PLACE to reduce in place"
@@ -314,8 +334,7 @@ def check_match(send: list[Buffer], recv: list[Buffer]) -> None:
 
 def check_apart(argument: str, buffers: list[Buffer]) -> None:
     """Buffers that are written must not overlap each other."""
-    arrays = [b.array for b in buffers]
-    bounds = sorted((a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays if a.nbytes)
+    bounds = sorted((b.begin, b.begin + b.array.nbytes) for b in buffers if b.array.nbytes)
     for (_, end), (begin, _) in zip(bounds, bounds[1:]):
         if begin < end:
             raise ValueError(

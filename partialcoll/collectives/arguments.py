@@ -7,8 +7,18 @@ import hashlib
 from typing import Any
 
 from .._core import checks, ops, pure, settings
-from .._core.buffers import Buffer, as_buffers, check_apart, check_match, describe, is_list
+from .._core.buffers import (
+    Buffer,
+    as_buffer,
+    as_buffers,
+    check_apart,
+    check_match,
+    describe,
+    is_device,
+    is_list,
+)
 from .._core.communicator import progress_code
+from .._core.device import DeviceBuffer, as_device_buffer, one_device
 from .._core.ffi import answer, check, ffi, lib
 from .._core.mpi import MPI
 from ..policy import Policy, as_policy
@@ -30,6 +40,18 @@ def _set_domain(options: Any, domain: str | None) -> None:
     if lib.pcoll_domain_parse(text.encode(), ffi.addressof(options, "domain"), most):
         message = ffi.string(lib.pcoll_last_error()).decode(errors="replace")
         raise ValueError(message.replace("domain", source, 1))
+
+
+def as_any_buffers(argument: str, given: Any, writable: bool) -> list[Buffer]:
+    """On the host or on a device."""
+    several = given if is_list(given) else [given]
+    if not any(is_device(one) for one in several):
+        return as_buffers(argument, given, writable)
+    names = [f"{argument}[{i}]" for i in range(len(several))] if is_list(given) else [argument]
+    return [
+        as_device_buffer(name, one, writable) if is_device(one) else as_buffer(name, one, writable)
+        for name, one in zip(names, several)
+    ]
 
 
 def _as_ops(op: Any, count: int) -> list[Any]:
@@ -68,6 +90,13 @@ class Arguments:
         for one, code, buffer in zip(self.ops, codes, self.recv):
             ops.check_op(one, code, buffer)
         sums = all(code == lib.PCOLL_SUM for code in codes)
+        self.device = one_device([*(self.send or []), *self.recv])
+        if self.device is not None and self.send is None:
+            raise ValueError("sendbuf: expected an array on the device of recvbuf, got None")
+        if self.device is not None and deliver != "one":
+            raise ValueError(
+                f'deliver: expected "one" with buffers on a device, got {checks.shown(deliver)}'
+            )
         self.sums = [ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
         self.described = describe(self.recv, self.ops, codes)
         self.policy = as_policy(quorum)
@@ -93,7 +122,8 @@ class Arguments:
         self.options.algorithm = ALGORITHMS.index(algorithm)
         self.options.late = checks.code("late", late, _LATE)
         self.options.progress = progress_code(progress)
-        self.options.owned_send = self.send is None
+        self.options.owned_send = self.send is None or self.device is not None
+        self.options.device = 0 if self.device is None else self.device + 1
         self.options.history = history
         self.options.seed = checks.integer("seed", seed) % 2**64
         if name is not None and not isinstance(name, str):
@@ -104,14 +134,16 @@ class Arguments:
         in_place = sendbuf is MPI.IN_PLACE
         self.send: list[Buffer] | None = None
         if not in_place and sendbuf is not None:
-            self.send = as_buffers("sendbuf", sendbuf, writable=False)
+            self.send = as_any_buffers("sendbuf", sendbuf, writable=False)
         if like is not None and not (sendbuf is None and recvbuf is None):
             raise ValueError("like: expected sendbuf=None and recvbuf=None with it, got a buffer")
         if recvbuf is not None:
-            self.recv = as_buffers("recvbuf", recvbuf, writable=True)
+            self.recv = as_any_buffers("recvbuf", recvbuf, writable=True)
             self._check_received(in_place)
         elif in_place:
             raise ValueError("recvbuf: expected a buffer with sendbuf=MPI.IN_PLACE, got None")
+        elif self.send and isinstance(self.send[0], DeviceBuffer):
+            raise ValueError("recvbuf: expected an array on the device of sendbuf, got None")
         else:
             self.recv = self._unreceived(like)
         given = sendbuf if self.send is not None and not in_place else recvbuf

@@ -12,12 +12,13 @@ import numpy as np
 
 from .._core import communicator
 from .._core.attendance import attending
-from .._core.buffers import as_buffers, check_match
+from .._core.buffers import check_match
 from .._core.ffi import ffi
 from .._core.mpi import MPI
 from ..policy import Policy, as_policy
 from ..round import Round
 from .allreduce import Allreduce_init, memory_estimate
+from .arguments import as_any_buffers
 from .handle import AllreduceHandle
 
 
@@ -119,8 +120,8 @@ def _find(
     wrong, its making reports that to all ranks. Later the others do not listen: raises."""
     in_place, given = send is MPI.IN_PLACE, (send, recv)
     try:
-        recv = as_buffers("recvbuf", recv, writable=True)
-        send = recv if in_place else as_buffers("sendbuf", send, writable=False)
+        recv = as_any_buffers("recvbuf", recv, writable=True)
+        send = recv if in_place else as_any_buffers("sendbuf", send, writable=False)
         if not in_place:
             check_match(send, recv)
         handle = cache.handles.get(_signature(site, recv, op, quorum, in_place, options))
@@ -148,7 +149,7 @@ def _make(
     communicator.address(comm)  # a TypeError, unless it is one
     with attending("Allreduce", comm):
         handle = Allreduce_init(comm, send, recv, op=op, quorum=quorum, **options, name=site)
-    buffers = as_buffers("recvbuf", recv, writable=True)
+    buffers = as_any_buffers("recvbuf", recv, writable=True)
     signature = _signature(site, buffers, op, quorum, send is MPI.IN_PLACE, options)
     cache.handles[signature] = handle
     cache.sites.add(site)

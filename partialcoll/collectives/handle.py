@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Callable, NoReturn
@@ -11,6 +12,7 @@ import numpy as np
 
 from .._core import checks, pure, waiting
 from .._core.buffers import Array, Buffer, addresses, held, wrap
+from .._core.device import DeviceSide
 from .._core.ffi import answer_record, check, ffi, lib, raise_error
 from .._core.mpi import MPI
 from .._core.object import CoreObject
@@ -68,6 +70,7 @@ class AllreduceHandle(CoreObject):
         self._sums = given.sums
         self._ops = ops  # those of users must live as long as the handle
         self._has_identity = [has_identity(op, r) for op, r in zip(ops, recv)]
+        self._on_device = given.device is not None
         self._slots = None if given.received else Slots(self._pointer, self._record, recv, ops)
         self._set_buffers(given.send, recv)
         self.policy = given.policy
@@ -79,8 +82,11 @@ class AllreduceHandle(CoreObject):
         self._owners = (send, recv)
         self._send = None if send is None else [buffer.array for buffer in send]
         self._recv = [buffer.array for buffer in recv]
-        self._send_pointers = ffi.NULL if self._send is None else addresses(self._send)
-        self._recv_pointers = ffi.NULL if self._slots else addresses(self._recv)
+        self._device = DeviceSide(send or [], recv) if self._on_device else None
+        here = not self._on_device  # else the core has no addresses of the host's
+        copied = here and self._send is not None
+        self._send_pointers = addresses(self._send) if copied and self._send else ffi.NULL
+        self._recv_pointers = addresses(self._recv) if here and not self._slots else ffi.NULL
         self._bind()
 
     def _bind(self) -> None:
@@ -91,6 +97,8 @@ class AllreduceHandle(CoreObject):
             lib.pcoll_handle_start, core, self._send_pointers
         )
         self._begin = self._deposit if self._send is not None else self._deposit_slot
+        if self._device is not None:
+            self._begin = partial(self._device.start, core, None)
         self._end: Callable[[], int] = partial(lib.pcoll_handle_wait, core, us)
         if self._one:
             self._end = partial(
@@ -106,14 +114,18 @@ class AllreduceHandle(CoreObject):
 
     # Rounds
 
-    def Start(self) -> None:
+    def Start(self, stream: Any = None) -> None:
         """Deposit the send buffers for the round that this call stands for. Local.
 
         The buffers may be changed when it returns. Raises StateError if the last start has
         not been waited for, the rank has left, or the handle was freed; with ``sendbuf=None``
         also if `send_buffer` has not been taken since the last start.
+
+        With buffers on a device it returns at once: they are copied after what `stream` (of cupy
+        or torch, or the number of a CUstream; None: their current one) has been given so far, and
+        this rank arrives when they have been. What changes them waits for `Wait`.
         """
-        code = self._begin()
+        code = self._begin() if stream is None else self._begin_on(stream)
         if code == lib.PCOLL_EAGAIN:
             self._insist(lambda handle: lib.pcoll_handle_start(handle, self._send_pointers))
         elif code:
@@ -123,6 +135,27 @@ class AllreduceHandle(CoreObject):
             self._slots.empty()
         if self._filled:
             self._filled.clear()
+
+    def _device_for(self, stream: Any) -> DeviceSide:
+        if self._device is None:
+            raise ValueError(
+                f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
+            )
+        return self._device
+
+    def _begin_on(self, stream: Any) -> int:
+        return self._device_for(stream).start(self._core(), stream)
+
+    def _fetch(self, stream: Any = None) -> None:
+        """Begin to copy the result to the device; what the stream is given next comes after."""
+        if self._device is None:
+            return
+        code = lib.PCOLL_EAGAIN
+        while code == lib.PCOLL_EAGAIN:  # the last one is still being copied: in a join
+            code = self._device.fetch(self._core(), stream)
+            if code == lib.PCOLL_EAGAIN:
+                time.sleep(50e-6)
+        check(code)
 
     def _deposit_slot(self) -> int:
         """The send buffer is the library's: for the next deposit it has to be taken anew."""
@@ -165,7 +198,7 @@ class AllreduceHandle(CoreObject):
         """Until it no longer says "again": in a replay, until it is this rank's turn."""
         self._wait_in_slices(lambda us: int(step(self._core())), None)
 
-    def Wait(self, timeout: float | None = None) -> Round:
+    def Wait(self, timeout: float | None = None, stream: Any = None) -> Round:
         """Wait until the round is complete; the receive buffers, or `result`, then hold it.
 
         Parameters
@@ -173,9 +206,15 @@ class AllreduceHandle(CoreObject):
         timeout : float or None
             Seconds; TimeoutError after that, and the handle can be waited for again.
 
+        stream : stream of cupy or torch, int or None
+            With buffers on a device: the receive buffers hold the result for what this stream
+            (None: the current one) is given from now on; nobody waits on the host for the copy.
+
         Waiting burns no core. After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning
         of the logger "partialcoll" names the ranks that are missing.
         """
+        if stream is not None:
+            self._device_for(stream)
         if timeout is None:
             code = self._end()
         else:
@@ -185,7 +224,7 @@ class AllreduceHandle(CoreObject):
             self._wait_in_slices(self._step, timeout)
         elif code:
             raise_error(code)
-        return self._take()
+        return self._take(stream)
 
     def _step(self, us: int) -> int:
         """Wait so long at most; with deliver="one" the same call delivers and finishes."""
@@ -201,14 +240,17 @@ class AllreduceHandle(CoreObject):
     def _report_stall(self, waited: float) -> None:
         waiting.report_missing(self._pointer[0], waited)
 
-    def Test(self) -> Round | None:
-        """The round if it is complete, else None. Never blocks; drives communication."""
+    def Test(self, stream: Any = None) -> Round | None:
+        """The round if it is complete, else None. Never blocks; drives communication. `stream` as
+        in `Wait`."""
+        if stream is not None:
+            self._device_for(stream)
         code = self._step(0)
         if code == lib.PCOLL_EAGAIN:
             return None
         if code:
             raise_error(code)
-        return self._take()
+        return self._take(stream)
 
     def _measured(self, us: Any) -> tuple[Any, ...]:
         """Arguments of pcoll_handle_measure, for one round."""
@@ -217,6 +259,8 @@ class AllreduceHandle(CoreObject):
 
     def _describe(self) -> Result:
         """The round that the core has just delivered, to the receive buffers if there are any."""
+        if self._device is not None:
+            return Result(self._record.view[:], self._size, self._device.owners)
         if self._slots is None:
             return Result(self._record.view[:], self._size, self._recv)
         self._slots.fill()
@@ -232,10 +276,12 @@ class AllreduceHandle(CoreObject):
             raise_error(code)
         return Result(self._record.view[:], self._size, recv)
 
-    def _take(self) -> Round:
+    def _take(self, stream: Any = None) -> Round:
         """The call is over: what it returns."""
         if self._one:
             rnd = Round(self._describe())
+            if self._device is not None:
+                self._fetch(stream)
         else:
             results, lost = self._take_all()
             rnd = Round(results[-1], results, lost)
@@ -319,6 +365,7 @@ class AllreduceHandle(CoreObject):
                 if self._deliver_next(_ANY, self._recv, self._recv_pointers) is None:
                     break
                 rnd = self._last_round = Round(self._describe())
+                self._fetch()
                 if on_round is not None:
                     on_round(rnd)
                 if rnd.joined:
@@ -330,9 +377,15 @@ class AllreduceHandle(CoreObject):
 
         The last deposit still rides in the next round. Afterwards only `Free` is left.
         """
+        self._await_copy()
         self._insist(lib.pcoll_handle_leave)
         if self._slots is not None:  # nobody waits for its reader any more
             self._slots.empty()
+
+    def _await_copy(self) -> None:
+        """Until the deposit under way has been made: its copy is over."""
+        if self._device is not None and self._started:
+            self._wait_in_slices(lambda us: int(lib.pcoll_handle_arrive(self._core(), us)), None)
 
     def progress(self) -> None:
         """Drive communication once (for ``progress="manual"``). Local."""
@@ -342,6 +395,7 @@ class AllreduceHandle(CoreObject):
 
     def _begin_to_free(self) -> None:
         self._send_views.clear()
+        self._await_copy()
         if self._slots is not None:
             self._slots.let_go()
         super()._begin_to_free()
@@ -361,6 +415,8 @@ class AllreduceHandle(CoreObject):
         whose address changes at every `Start`: take it anew each time (else `Start` refuses)
         and fill it, for what is in it then is not what you wrote. Views of it may be kept
         beyond the handle's end; what they show then means nothing."""
+        if self._device is not None:
+            return self._unwrap(self._device.sources)
         if self._send is not None:
             return self._unwrap(self._send)
         views = [self._send_view(i, like) for i, like in enumerate(self._recv)]
@@ -387,6 +443,8 @@ class AllreduceHandle(CoreObject):
         """The receive buffer (or list of buffers). For bfloat16 an array of `ml_dtypes.bfloat16`
         where that package is installed, else of the bits as uint16. Without one of yours
         (``recvbuf=None``): what `result` is."""
+        if self._device is not None:
+            return self._unwrap(self._device.owners)
         return self._unwrap(self._recv) if self._slots is None else self.result
 
     @property
@@ -401,6 +459,8 @@ class AllreduceHandle(CoreObject):
         identity, zeros if the op has none. StateError before the first round, and while a call
         is under way.
         """
+        if self._device is not None:
+            return self._unwrap(self._device.owners)
         if self._slots is not None:
             return self._unwrap(self._slots.last())
         views = [r.view() for r in self._recv]
@@ -408,7 +468,7 @@ class AllreduceHandle(CoreObject):
             view.flags.writeable = False
         return self._unwrap(views)
 
-    def _unwrap(self, arrays: list[Array]) -> Any:
+    def _unwrap(self, arrays: list[Any]) -> Any:
         return arrays[0] if self._single else arrays
 
     def _missing(self) -> str:

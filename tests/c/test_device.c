@@ -96,7 +96,7 @@ static struct user make_user(const struct cuda *d, int device)
 static void end_user(const struct user *u)
 {
     enter(u);
-    EXPECT_OK(device_unregister(u->host));
+    EXPECT(u->cuda->host_unregister(u->host) == CUDA_SUCCESS, "not registered");
     munmap(u->host, MOST);
     EXPECT(memory_free(u->memory) == CUDA_SUCCESS, "not freed");
     EXPECT(u->cuda->stream_destroy(u->stream) == CUDA_SUCCESS, "not destroyed");
@@ -272,6 +272,21 @@ static void test_bad_input(void)
     expect_nothing_wrong(0);
 }
 
+static void test_registering(void)
+{
+    struct user u = make_user(start(), 0);
+    struct lane *l;
+    EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
+    refused(lane_register(l, u.host + 100, 10), PCOLL_ESTATE, "ALREADY_REGISTERED");
+    refused(lane_unregister(l, u.host + 100), PCOLL_ESTATE, "NOT_REGISTERED");
+    EXPECT_OK(lane_unregister(l, u.host));
+    EXPECT_OK(lane_register(l, u.host, MOST));
+    lane_settle(l);
+    lane_destroy(&l);
+    end_user(&u);
+    expect_nothing_wrong(0);
+}
+
 static void test_places(void)
 {
     struct user u = make_user(start(), 1);
@@ -355,7 +370,6 @@ static void test_no_driver(void)
     setenv("PARTIALCOLL_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
     refused(cuda_get(&d), PCOLL_ESTATE, "looked for /nonexistent/libcuda.so");
     refused(lane_create(0, LANE_TO_HOST, &l), PCOLL_ESTATE, "no CUDA driver");
-    refused(device_register(&l, 1), PCOLL_ESTATE, "no CUDA driver");
 }
 
 static void test_no_functions(void)
@@ -397,12 +411,11 @@ int main(void)
     if (!getenv("PARTIALCOLL_CUDA_LIBRARY"))
         setenv("PARTIALCOLL_CUDA_LIBRARY", "build/c/libfake_cuda.so", 1);
     void (*tests[])(void) = {
-        test_to_host,         test_to_device,
-        test_several,         test_bad_input,
-        test_places,          test_forked,
-        test_no_driver,       test_the_host_may_not_look,
-        test_freed_under_way, test_old_driver,
-        test_no_devices,      test_no_functions,
+        test_to_host,         test_to_device,  test_several,
+        test_bad_input,       test_places,     test_registering,
+        test_forked,          test_no_driver,  test_the_host_may_not_look,
+        test_freed_under_way, test_old_driver, test_no_devices,
+        test_no_functions,
     };
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         in_a_process(tests[i]);

@@ -28,6 +28,8 @@ GIVEN = {
     "README.md": MODEL + GRADIENT + "import numpy as np\nx, batches = np.ones(100), range(3)\n",
     "docs/ddp.md": MODEL,
     "docs/decentralized.md": GRADIENT + "newcomer, m, schedule, step = False, 0, 0, 990\n",
+    "docs/gpu.md": f"import sys\nsys.path.insert(0, '{ROOT}/tests/support')\n"
+    "import fake_cupy\nsys.modules['cupy'] = fake_cupy\n",
     "docs/horovod.md": MODEL,
     "docs/pytorch.md": MODEL,
 }

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See staging.h. */
+#include "allreduce/staging.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/pages.h"
+#include "device/lane.h"
+#include "device/place.h"
+
+enum state { ARRIVED, COPYING, HELD };
+
+/* Who waits for a copy looks again after an eighth of the time that it has taken. */
+enum { SOONEST_US = 20, LATEST_US = 500, PATIENCE_SHARE = 8 };
+
+struct staging {
+    _Atomic int state;
+    _Atomic int failure; /* its message is written before */
+    struct reason reason;
+    bool entered; /* the application holds, and is to give back: its own */
+    int device;
+    int64_t began_us;
+    struct lane *to_host, *to_device;
+    struct lane_piece *pieces; /* one for each buffer */
+    void *registered;          /* the domain's memory; NULL: not yet */
+    char *block; /* a result in the application's form, if it is not there */
+};
+
+int staging_create(int device, struct staging **out)
+{
+    CHECK(device >= 0);
+    struct staging *s = calloc(1, sizeof *s);
+    if (!s)
+        return fail(PCOLL_ENOMEM, "no memory for a handle");
+    s->device = device;
+    int rc = lane_create(device, LANE_TO_HOST, &s->to_host);
+    if (rc == PCOLL_OK)
+        rc = lane_create(device, LANE_TO_DEVICE, &s->to_device);
+    *out = s;
+    if (rc != PCOLL_OK)
+        staging_destroy(out);
+    return rc;
+}
+
+void staging_destroy(struct staging **at)
+{
+    struct staging *s = *at;
+    if (!s)
+        return;
+    if (s->to_device)
+        lane_destroy(&s->to_device);
+    if (s->to_host)
+        lane_settle(s->to_host);
+    if (s->registered)
+        (void)lane_unregister(s->to_host, s->registered);
+    if (s->block)
+        (void)lane_unregister(s->to_host, s->block);
+    if (s->to_host)
+        lane_destroy(&s->to_host);
+    free(s->block);
+    free(s->pieces);
+    free(s);
+    *at = NULL;
+}
+
+/* At the first use, when the memory is there. */
+static int prepare(struct staging *s, struct domain *d)
+{
+    if (s->registered)
+        return PCOLL_OK;
+    void *memory;
+    size_t bytes;
+    if (!s->pieces)
+        s->pieces = calloc((size_t)d->shape->payload.parts, sizeof *s->pieces);
+    if (!s->pieces)
+        return fail(PCOLL_ENOMEM, "no memory for a handle");
+    d->ops->memory(d, &memory, &bytes);
+    int rc = lane_register(s->to_host, memory, bytes);
+    if (rc == PCOLL_OK)
+        s->registered = memory;
+    return rc;
+}
+
+/* Bytes of a buffer in the application's form. */
+static size_t bytes_of(const struct payload_part *p)
+{
+    return p->widen ? p->count * sizeof(uint16_t) : p->bytes;
+}
+
+/* Each buffer and where it lies in a block; and it has to be there. */
+static int lay_pieces(const struct staging *s, const struct payload *p, char *block,
+                      const uint64_t *buffers)
+{
+    int rc = PCOLL_OK;
+    for (int i = 0; i < p->parts && rc == PCOLL_OK; i++) {
+        const struct payload_part *part = &p->part[i];
+        s->pieces[i] = (struct lane_piece){.host = block + part->offset,
+                                           .device = buffers[i],
+                                           .bytes = bytes_of(part)};
+        rc = place_check((const void *)(uintptr_t)buffers[i], /* NOLINT: an address */
+                         bytes_of(part), s->device);
+    }
+    return rc;
+}
+
+int staging_begin(struct staging *s, struct domain *d, const uint64_t *buffers,
+                  uint64_t stream)
+{
+    CHECK(atomic_load(&s->state) == ARRIVED || s->entered);
+    int rc = prepare(s, d);
+    char *slot = d->ops->send_slot(d);
+    CHECK(slot);
+    if (rc == PCOLL_OK)
+        rc = lay_pieces(s, &d->shape->payload, slot, buffers);
+    if (rc == PCOLL_OK)
+        rc = lane_begin(s->to_host, s->pieces, d->shape->payload.parts, stream);
+    if (rc != PCOLL_OK)
+        return rc;
+    s->began_us = clock_us();
+    atomic_store(&s->state, COPYING);
+    return PCOLL_OK;
+}
+
+/* Room for a result that is not in the application's form where it lies. */
+static int make_block(struct staging *s, size_t bytes)
+{
+    if (s->block)
+        return PCOLL_OK;
+    char *block = pages_allocate(bytes);
+    if (!block)
+        return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a result", bytes);
+    memset(block, 0, bytes);
+    int rc = lane_register(s->to_host, block, bytes ? bytes : 1);
+    if (rc == PCOLL_OK)
+        s->block = block;
+    else
+        free(block);
+    return rc;
+}
+
+static bool has_another_form(const struct payload *p)
+{
+    for (int i = 0; i < p->parts; i++)
+        if (p->part[i].narrow)
+            return true;
+    return false;
+}
+
+/* In the application's form: where it lies, or a copy. */
+static int find_result(struct staging *s, struct domain *d, char **block)
+{
+    struct member m;
+    d->ops->snapshot(d, &m);
+    if (!m.delivered)
+        return fail(PCOLL_ESTATE, "no result has been delivered yet");
+    struct round_header *h = d->ops->result(d, m.delivered - 1);
+    const struct payload *p = &d->shape->payload;
+    bool null = round_is_null(h, d->shape->ranks);
+    *block = message_payload(d->shape, h);
+    if (!null && !has_another_form(p))
+        return PCOLL_OK;
+    int rc = make_block(s, p->bytes);
+    if (rc != PCOLL_OK)
+        return rc;
+    void *parts[p->parts];
+    for (int i = 0; i < p->parts; i++)
+        parts[i] = s->block + p->part[i].offset;
+    if (null)
+        payload_identity(p, parts);
+    else
+        payload_unpack(p, parts, *block);
+    *block = s->block;
+    return PCOLL_OK;
+}
+
+int staging_fetch(struct staging *s, struct domain *d, const uint64_t *buffers,
+                  uint64_t stream)
+{
+    char *block;
+    int rc = lane_poll(s->to_device);
+    if (rc == PCOLL_OK)
+        rc = prepare(s, d);
+    if (rc == PCOLL_OK)
+        rc = find_result(s, d, &block);
+    if (rc == PCOLL_OK)
+        rc = lay_pieces(s, &d->shape->payload, block, buffers);
+    if (rc == PCOLL_OK)
+        rc = lane_begin(s->to_device, s->pieces, d->shape->payload.parts, stream);
+    return rc == PCOLL_OK ? lane_order(s->to_device, stream) : rc;
+}
+
+bool staging_arrived(const struct staging *s)
+{
+    return !s || atomic_load(&s->state) == ARRIVED;
+}
+
+int staging_failure(const struct staging *s)
+{
+    int rc = s ? atomic_load(&s->failure) : PCOLL_OK;
+    return rc == PCOLL_OK ? rc : fail(rc, "%s", s->reason.text);
+}
+
+static void keep_failure(struct staging *s, int rc)
+{
+    fail_reason(&s->reason);
+    atomic_store(&s->failure, rc);
+}
+
+/* HELD by this thread: the deposit, if both lanes are idle. PCOLL_EAGAIN: not yet. */
+static int arrive(struct staging *s, struct domain *d, enum deposit_outcome *outcome)
+{
+    CHECK(atomic_load(&s->state) == HELD);
+    int rc = lane_poll(s->to_host);
+    if (rc == PCOLL_OK)
+        rc = lane_poll(s->to_device);
+    if (rc == PCOLL_OK)
+        rc = d->ops->deposit(d, NULL, outcome);
+    if (rc != PCOLL_OK && rc != PCOLL_EAGAIN)
+        keep_failure(s, rc);
+    atomic_store(&s->state, rc == PCOLL_EAGAIN ? COPYING : ARRIVED);
+    return rc;
+}
+
+static bool take_hold(struct staging *s)
+{
+    int copying = COPYING;
+    return atomic_compare_exchange_strong(&s->state, &copying, HELD);
+}
+
+bool staging_try(struct staging *s, struct domain *d, bool *made,
+                 enum deposit_outcome *outcome)
+{
+    *made = !staging_arrived(s) && take_hold(s) && arrive(s, d, outcome) == PCOLL_OK;
+    return staging_arrived(s);
+}
+
+int64_t staging_next_look(const struct staging *s)
+{
+    int64_t now = clock_us(), nap = (now - s->began_us) / PATIENCE_SHARE;
+    nap = nap < SOONEST_US ? SOONEST_US : nap;
+    return now + (nap < LATEST_US ? nap : LATEST_US);
+}
+
+void staging_hold(struct staging *s)
+{
+    if (!s)
+        return;
+    CHECK(!s->entered);
+    while (atomic_load(&s->state) != ARRIVED && !(s->entered = take_hold(s)))
+        nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
+}
+
+void staging_release(struct staging *s)
+{
+    if (!s || !s->entered)
+        return;
+    s->entered = false;
+    CHECK(atomic_load(&s->state) == HELD);
+    atomic_store(&s->state, COPYING);
+}

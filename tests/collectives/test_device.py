@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allreduces of buffers on a device, which is the hostile fake of tests/fake_cuda: kernels and
+copies come late and in any order, and a host that looks at device memory dies."""
+
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from support.device import DeviceArray, Fake, build
+
+import partialcoll as pc
+
+pytestmark = pytest.mark.mpi
+LATE_US = 3000
+
+
+@pytest.fixture(scope="module")
+def fake():
+    """One for the process: a driver stays open."""
+    return shared_fake()
+
+
+def shared_fake(found=[]):  # noqa: B006
+    if not found:
+        comm = MPI.COMM_WORLD
+        path = comm.bcast(build() if comm.rank == 0 else None)
+        found.append(Fake(path))
+        comm.Barrier()
+        if comm.rank == 0:
+            path.unlink()
+    return found[0]
+
+
+@pytest.fixture
+def nothing_left(fake):
+    """Whatever a test makes on the device goes with it, and nothing was done wrong."""
+    made = []
+
+    def array(like, device=0, **options):
+        made.append(DeviceArray(fake, like, device, **options))
+        return made[-1]
+
+    before = fake.counts()
+    yield array
+    for one in made:
+        one.free()
+    after = fake.counts()
+    assert after["complaints"] == before["complaints"]
+    assert after["live"] == before["live"]
+
+
+def expected(ranks, shape, dtype, step):
+    values = np.arange(int(np.prod(shape))).reshape(shape) % 7
+    return sum((values + rank + step).astype(dtype) for rank in range(ranks)).astype(dtype)
+
+
+def own(comm, shape, dtype, step):
+    values = np.arange(int(np.prod(shape))).reshape(shape) % 7
+    return (values + comm.rank + step).astype(dtype)
+
+
+@pytest.mark.parametrize("quorum", ["full", "solo", "majority"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32, np.complex64])
+def test_rounds(comm, fake, nothing_left, quorum, dtype):
+    """A late kernel's values are summed; what the stream reads after Wait is the result."""
+    shape = (33, 65)
+    x, y = nothing_left(np.zeros(shape, dtype)), nothing_left(np.zeros(shape, dtype))
+    h = pc.Allreduce_init(comm, x, y, quorum=quorum, late="drop")
+    for step in range(8):
+        x.set(own(comm, shape, dtype, step), late_us=comm.rank * 500)
+        y.set(77)
+        h.Start()
+        rnd = h.Wait(timeout=60)
+        found = y.get()
+        if quorum == "full":
+            assert rnd.active == comm.size
+            assert np.array_equal(found, expected(comm.size, shape, dtype, step))
+        else:
+            assert (found.any()) == (rnd.active > 0)
+    comm.Barrier()
+    h.Free()
+    assert rnd.results[0].buffers[0] is y
+
+
+def test_nothing_is_lost(comm, fake, nothing_left):
+    """Solo with carry: the sum of all results is the sum of all deposits."""
+    steps, count = 30, 500
+    x, y = nothing_left(np.zeros(count)), nothing_left(np.zeros(count))
+    total = np.zeros(count)
+    with pc.Allreduce_init(comm, x, y, quorum="solo", history=4) as h:
+        for step in range(steps):
+            x.set(np.arange(count) + step * (comm.rank + 1), late_us=(step + comm.rank) % 4 * 400)
+            h.Start()
+            h.Wait(timeout=60)
+            total += y.get()
+        rounds = []
+        h.join(lambda rnd: rounds.append(y.get()))
+        total += sum(rounds)
+    deposits = sum(
+        np.arange(count) + step * (rank + 1) for rank in range(comm.size) for step in range(steps)
+    )
+    assert np.allclose(total, deposits, rtol=1e-12)
+
+
+def test_start_does_not_wait(comm, fake, nothing_left):
+    """Start returns while the kernel still runs, and Test never blocks; the rank arrives in the
+    device's time, though nobody calls anything."""
+    x, y = nothing_left(np.zeros(10)), nothing_left(np.zeros(10))
+    with pc.Allreduce_init(comm, x, y, quorum="full") as h:
+        h.Start()  # registers memory, starts the agent
+        h.Wait(timeout=60)
+        comm.Barrier()
+        x.set(1.0, late_us=200_000)
+        begin = time.monotonic()
+        h.Start()
+        started = time.monotonic() - begin
+        assert h.Test() is None
+        tested = time.monotonic() - begin
+        assert started < 0.1 and tested < 0.15
+        time.sleep(0.5)
+        assert h.Test() is not None or h.Wait(timeout=60)
+        assert (y.get() == comm.size).all()
+
+
+def test_streams(comm, fake, nothing_left):
+    """Only the streams that are named are waited for, and wait."""
+    first, second = fake.stream(), fake.stream()
+    x, y = nothing_left(np.zeros(1000)), nothing_left(np.zeros(1000))
+    with pc.Allreduce_init(comm, x, y, quorum="full") as h:
+        for step in range(6):
+            x.set(step + comm.rank, stream=first, late_us=LATE_US)
+            y.set(-1.0, stream=second, late_us=LATE_US)
+            h.Start(stream=first)
+            h.Wait(timeout=60, stream=second)
+            want = sum(step + rank for rank in range(comm.size))
+            assert (y.get(stream=second) == want).all()
+    x.free()
+    y.free()
+    fake.end_stream(first)
+    fake.end_stream(second)
+
+
+def test_in_place_and_lists(comm, fake, nothing_left):
+    a, b = nothing_left(np.zeros((3, 5))), nothing_left(np.zeros(1001, np.float32))
+    empty = nothing_left(np.zeros(0))
+    with pc.Allreduce_init(
+        comm, MPI.IN_PLACE, [a, b, empty], [MPI.SUM, MPI.MAX, MPI.SUM], quorum="full"
+    ) as h:
+        for step in range(3):
+            a.set(comm.rank + step, late_us=LATE_US)
+            b.set(-comm.rank - step, late_us=LATE_US // 2)
+            h.Start()
+            h.Wait(timeout=60)
+            assert (a.get() == sum(rank + step for rank in range(comm.size))).all()
+            assert (b.get() == -step).all()
+        assert h.recv_buffer[0] is a and h.send_buffer[1] is b and h.result[2] is empty
+
+
+def test_bytes_cross_once(comm, fake, nothing_left):
+    count, rounds = 5000, 5
+    x, y = nothing_left(np.ones(count)), nothing_left(np.zeros(count))
+    before = fake.counts()
+    with pc.Allreduce_init(comm, x, y, quorum="full") as h:
+        for _ in range(rounds):
+            h.Start()
+            h.Wait(timeout=60)
+        y.get()
+        h.Start()
+        h.Wait(timeout=60)
+    after = fake.counts()
+    for way in ("to_host", "to_device"):
+        assert after[way] - before[way] == 8 * count * (rounds + 1)
+    assert after["registrations"] - before["registrations"] == 1
+
+
+def test_devices(comm, fake, nothing_left):
+    """The device of the buffers, whichever is current; each rank may have another one."""
+    device = comm.rank % 2
+    x, y = nothing_left(np.zeros(100), device), nothing_left(np.zeros(100), device)
+    with pc.Allreduce_init(comm, x, y, quorum="full") as h:
+        x.set(comm.rank + 1.0, late_us=LATE_US)
+        h.Start()
+        h.Wait(timeout=60)
+        assert (y.get() == sum(range(1, comm.size + 1))).all()
+
+
+def test_beside_the_host(comm, fake, nothing_left):
+    """One rank has a device, the others do not."""
+    there = comm.rank == 0
+    x = nothing_left(np.zeros(50)) if there else np.zeros(50)
+    y = nothing_left(np.zeros(50)) if there else np.zeros(50)
+    with pc.Allreduce_init(comm, x, y, quorum="full") as h:
+        for step in range(4):
+            if there:
+                x.set(step, late_us=LATE_US)
+            else:
+                x[:] = step
+            h.Start()
+            h.Wait(timeout=60)
+            assert ((y.get() if there else y) == step * comm.size).all()
+
+
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda d, x: (x, np.zeros(4)), ValueError, "one place, got device 0, the host"),
+        (lambda d, x: (x, d(np.zeros(4), 1)), ValueError, "one place, got device 0, device 1"),
+        (lambda d, x: (x, None), ValueError, "recvbuf: expected an array on the device"),
+        (lambda d, x: (None, x), ValueError, "sendbuf: expected an array on the device"),
+        (lambda d, x: (x, x), ValueError, "overlaps sendbuf"),
+        (lambda d, x: (x, d(np.zeros(5))), ValueError, "expected 4 elements"),
+        (lambda d, x: (x, d(np.zeros(4, np.float32))), TypeError, "dtype"),
+        (lambda d, x: ([x, 4], d(np.zeros(4))), TypeError, "without a count"),
+    ],
+)
+def test_bad_buffers(comm, fake, nothing_left, make, error, words):
+    x = nothing_left(np.zeros(4))
+    with pytest.raises(error, match=words):
+        pc.Allreduce_init(comm, *make(nothing_left, x))
+
+
+def test_bad_arrays(comm, fake, nothing_left):
+    x, y = nothing_left(np.zeros((4, 4))), nothing_left(np.zeros((4, 4)))
+    x.strides = (8, 32)
+    with pytest.raises(ValueError, match=r"C-contiguous array, got strides \(8, 32\)"):
+        pc.Allreduce_init(comm, x, y)
+    x.strides = None
+    gone = DeviceArray(fake, np.zeros((4, 4)))
+    gone.free()
+    gone.address = 4096
+    with pytest.raises(ValueError, match="0x1000, which the CUDA driver does not know"):
+        pc.Allreduce_init(comm, gone, y)
+    with pytest.raises(ValueError, match='deliver: expected "one"'):
+        pc.Allreduce_init(comm, x, y, deliver="all")
+    with pytest.raises(TypeError, match="like: expected memory of the host"):
+        pc.GossipBuffer(comm, like=x)
+
+
+def test_bad_streams(comm, fake, nothing_left):
+    """Refused at Start; the handle goes on."""
+    x, y = nothing_left(np.ones(4)), nothing_left(np.zeros(4))
+    other = fake.stream(1)
+    with pc.Allreduce_init(comm, x, y, quorum="full") as h:
+        with pytest.raises(ValueError, match="stream: expected one of device 0"):
+            h.Start(stream=other)
+        with pytest.raises(TypeError, match="stream: expected a stream of cupy or torch"):
+            h.Start(stream="fast")
+        own = fake.stream()
+        fake.capture(own, True)
+        with pytest.raises(ValueError, match="records a CUDA graph"):
+            h.Start(stream=own)
+        fake.end_stream(own)
+        h.Start()
+        with pytest.raises(pc.StateError, match="started twice"):
+            h.Start()
+        h.Wait(timeout=60)
+        assert (y.get() == comm.size).all()
+    fake.end_stream(other)
+    with pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full") as h:
+        with pytest.raises(ValueError, match="stream: expected None with buffers of the host"):
+            h.Start(stream=0)
+        h.Start()
+        with pytest.raises(ValueError, match="stream: expected None"):
+            h.Wait(stream=1)
+        h.Wait(timeout=60)
+
+
+def test_freed_under_way(comm, fake, nothing_left):
+    """Freed while the copy waits for the kernel: the deposit is brought to its end."""
+    x, y = nothing_left(np.ones(40)), nothing_left(np.zeros(40))
+    h = pc.Allreduce_init(comm, x, y, quorum="solo")
+    x.set(1.0, late_us=50_000)
+    h.Start()
+    h.Free()
+
+
+def test_several(comm, fake, nothing_left):
+    """Startall, Waitany and Waitall over handles on the device and on the host."""
+    on_device = [(nothing_left(np.zeros(9)), nothing_left(np.zeros(9))) for _ in range(2)]
+    here = (np.ones(9), np.zeros(9))
+    handles = [pc.Allreduce_init(comm, x, y, quorum="full") for x, y in (*on_device, here)]
+    for late, (x, _) in enumerate(on_device):
+        x.set(2.0, late_us=late * LATE_US)
+    pc.Startall(handles)
+    which, rnd = pc.Waitany(handles, timeout=60)
+    assert rnd.active == comm.size
+    pc.Waitall([h for i, h in enumerate(handles) if i != which], timeout=60)
+    assert (here[1] == comm.size).all()
+    for _, y in on_device:
+        assert (y.get() == 2 * comm.size).all()
+    for h in handles:
+        h.Free()
+
+
+def test_drop_in(comm, fake, nothing_left):
+    """In place of comm.Allreduce: the handle of a place serves other arrays of that size."""
+    pairs = [(nothing_left(np.zeros(20)), nothing_left(np.zeros(20))) for _ in range(2)]
+    place = comm.Dup()
+    for step in range(6):
+        x, y = pairs[step % 2]
+        x.set(step + 1.0, late_us=LATE_US)
+        rnd = pc.Allreduce(place, x, y, quorum="full")
+        assert rnd.active == comm.size
+        assert (y.get() == (step + 1) * comm.size).all()
+    place.Free()

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays on the fake device (tests/fake_cuda), which a program can only give to the library, and
+what a program's kernels would do to them."""
+
+import atexit
+import ctypes
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+SOURCE = Path(__file__).resolve().parents[1] / "fake_cuda" / "fake_cuda.c"
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fvisibility=hidden", "-shared", "-fPIC"]
+
+
+class Counts(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in ("to_host", "to_device", "copies", "registrations", "complaints", "live")
+    ]
+
+
+class Fake:
+    """The library, loaded as the core loads it."""
+
+    def __init__(self, path):
+        os.environ["PARTIALCOLL_CUDA_LIBRARY"] = str(path)
+        self.lib = ctypes.CDLL(str(path))
+        self.check(self.lib.cuInit(0))
+        self.contexts = {}
+        for device in range(2):
+            self.context(device)
+            atexit.register(self.lib.cuDevicePrimaryCtxRelease_v2, device)
+
+    def check(self, result):
+        assert result == 0, f"the fake says {result}"
+
+    def context(self, device):
+        """The primary one of a device, kept."""
+        if device not in self.contexts:
+            context = ctypes.c_void_p()
+            self.check(self.lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+            self.contexts[device] = context
+        return self.contexts[device]
+
+    def within(self, device, call, *arguments):
+        """A call with this device's context current."""
+        own = ctypes.c_void_p()
+        self.check(self.lib.cuCtxPushCurrent_v2(self.context(device)))
+        try:
+            self.check(getattr(self.lib, call)(*arguments))
+        finally:
+            self.check(self.lib.cuCtxPopCurrent_v2(ctypes.byref(own)))
+
+    def stream(self, device=0):
+        """A new stream; its number."""
+        stream = ctypes.c_void_p()
+        self.within(device, "cuStreamCreate", ctypes.byref(stream), 1)
+        return Stream(stream.value, device)
+
+    def end_stream(self, stream):
+        self.within(stream.device, "cuStreamDestroy_v2", ctypes.c_void_p(stream.ptr))
+
+    def capture(self, stream, capturing):
+        self.lib.fake_cuda_capture(ctypes.c_uint64(stream.ptr), int(capturing))
+
+    def counts(self):
+        found = Counts()
+        self.lib.fake_cuda_counts(ctypes.byref(found))
+        return {name: getattr(found, name) for name, _ in Counts._fields_}
+
+
+class Stream:
+    """As cupy's: its number is ``ptr``."""
+
+    def __init__(self, number, device):
+        self.ptr, self.device = number, device
+
+
+def build():
+    """Compile it; the path."""
+    path = Path(tempfile.gettempdir()) / f"libfake_cuda-{os.getpid()}.so"
+    subprocess.run(["cc", *FLAGS, str(SOURCE), "-lpthread", "-o", str(path)], check=True)
+    return path
+
+
+class DeviceArray:
+    """What cupy's arrays offer of themselves, over memory that the host cannot touch."""
+
+    def __init__(self, fake, like, device=0, stream=None):
+        like = np.asarray(like)
+        self.fake, self.device, self.shape, self.dtype = fake, device, like.shape, like.dtype
+        self.nbytes, self.strides, self.stream = like.nbytes, None, stream
+        address = ctypes.c_uint64(0)
+        if like.nbytes:
+            fake.within(
+                device, "cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(self.nbytes)
+            )
+        self.address = address.value
+        self.used = {0}  # streams
+        self.set(like)
+
+    @property
+    def __cuda_array_interface__(self):
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "strides": self.strides,
+            "version": 3,
+            "stream": self.stream,
+        }
+
+    def set(self, value, stream=0, late_us=0):
+        """A kernel that writes these values, so late, in a stream."""
+        host = np.ascontiguousarray(np.broadcast_to(value, self.shape), self.dtype)
+        self._kernel("fake_cuda_write", host, stream, late_us)
+
+    def get(self, stream=0, late_us=0):
+        """What a kernel in this stream finds, once all before it is over."""
+        host = np.empty(self.shape, self.dtype)
+        self._kernel("fake_cuda_read", host, stream, late_us)
+        self._synchronize(getattr(stream, "ptr", stream))
+        return host
+
+    def _synchronize(self, number):
+        self.fake.within(self.device, "cuStreamSynchronize", ctypes.c_uint64(number))
+
+    def _kernel(self, name, host, stream, late_us):
+        if host.nbytes:
+            number = getattr(stream, "ptr", stream)
+            self.used.add(number)
+            self.fake.within(
+                self.device, name, ctypes.c_uint64(number), ctypes.c_uint64(self.address),
+                ctypes.c_void_p(host.ctypes.data), ctypes.c_size_t(host.nbytes), late_us,
+            )  # fmt: skip
+
+    def free(self):
+        """When its kernels are over, as cupy's pool does."""
+        if self.address:
+            for number in self.used:
+                self._synchronize(number)
+            self.fake.check(self.fake.lib.cuMemFree_v2(ctypes.c_uint64(self.address)))
+        self.address = 0
