@@ -140,7 +140,7 @@ $(foreach test,$(C_TESTS),$(eval $(call link,$(test),$(call how,$(test)))))
 $(C)/libfake_cuda.so: tests/fake_cuda/fake_cuda.c tests/fake_cuda/fake_cuda.h
 	@mkdir -p $(@D)
 	@$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -fvisibility=hidden -shared -fPIC $< -lpthread -o $@
-run/test_device: $(C)/libfake_cuda.so
+run/test_device run/test_staging: $(C)/libfake_cuda.so
 $(C)/plain/csrc/device/lane.o: FLAGS += -DPCOLL_TEST_COPY_BYTES=8192
 
 # Without sanitizers, so that it is the vectorized loops that are checked.

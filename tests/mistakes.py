@@ -1299,8 +1299,8 @@ MUTANTS = [
     Mutant(
         "copies are over with those of the first stream",
         "device/lane.c",
-        "i < STREAMS && result == CUDA_SUCCESS; i++)\n        result = l->driver->event_query",
-        "i < 1 && result == CUDA_SUCCESS; i++)\n        result = l->driver->event_query",
+        "i < STREAMS && result == CUDA_SUCCESS; i++)\n        result = l->cuda->event_query",
+        "i < 1 && result == CUDA_SUCCESS; i++)\n        result = l->cuda->event_query",
     ),
     Mutant(
         "the consumer's stream waits for one stream's copies only",
@@ -1323,7 +1323,7 @@ MUTANTS = [
     Mutant(
         "the caller's context is not given back",
         "device/lane.c",
-        "cuda_result result = l->driver->context_pop(&own);",
+        "cuda_result result = l->cuda->context_pop(&own);",
         "cuda_result result = CUDA_SUCCESS;",
     ),
     Mutant(
@@ -1355,5 +1355,56 @@ MUTANTS = [
         "device/cuda.c",
         "if (owner != getpid())",
         "if (owner == 0)",
+    ),
+    Mutant(
+        "a rank arrives before its copy is over",
+        "allreduce/staging.c",
+        "int rc = lane_poll(s->to_host);",
+        "int rc = PCOLL_OK;",
+        program="staging",
+    ),
+    Mutant(
+        "a result goes back to the library while it is being copied",
+        "allreduce/staging.c",
+        "if (rc == PCOLL_OK)\n        rc = lane_poll(s->to_device);\n    if (rc == PCOLL_OK)"
+        "\n        rc = d->ops->deposit",
+        "if (rc == PCOLL_OK)\n        rc = d->ops->deposit",
+        program="staging",
+    ),
+    Mutant(
+        "two may make a deposit",
+        "allreduce/staging.c",
+        "return atomic_compare_exchange_strong(&s->state, &copying, HELD);",
+        "if (atomic_load(&s->state) == ARRIVED)\n        return false;\n"
+        "    atomic_store(&s->state, HELD);\n    return copying;",
+        program="staging",
+    ),
+    Mutant(
+        "a failed copy counts as a deposit",
+        "allreduce/staging.c",
+        "if (rc != PCOLL_OK && rc != PCOLL_EAGAIN)\n        keep_failure(s, rc);",
+        "",
+        program="staging",
+    ),
+    Mutant(
+        "float16 results are copied as they were reduced",
+        "allreduce/staging.c",
+        "if (!null && !has_another_form(p))",
+        "if (!null)",
+        program="staging",
+    ),
+    Mutant(
+        "memory is pinned and never let go",
+        "allreduce/staging.c",
+        "if (s->registered)\n        (void)lane_unregister(s->to_host, s->registered);",
+        "",
+        program="staging",
+    ),
+    Mutant(
+        "addresses are believed",
+        "allreduce/staging.c",
+        "rc = place_check(",
+        "rc = 0 * place_check(",
+        program="staging",
     ),
 ]

@@ -54,6 +54,7 @@ PROGRAMS = {
     "group": "group",
     "simulator": "simulator",
     "device": "device",
+    "staging": "staging",
 }
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")
 MATCHING = re.compile(r"protocol/group/(matchmaking(_\w+)?|decision)\.[ch]")

@@ -182,7 +182,7 @@ static int find_result(struct staging *s, struct domain *d, char **block)
 int staging_fetch(struct staging *s, struct domain *d, const uint64_t *buffers,
                   uint64_t stream)
 {
-    char *block;
+    char *block = NULL;
     int rc = lane_poll(s->to_device);
     if (rc == PCOLL_OK)
         rc = prepare(s, d);

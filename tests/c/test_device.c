@@ -88,7 +88,7 @@ static struct user make_user(const struct cuda *d, int device)
     EXPECT(memory_take(&u.memory, MOST) == CUDA_SUCCESS, "no memory");
     u.host =
         mmap(NULL, MOST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    EXPECT_OK(device_register(u.host, MOST));
+    EXPECT(d->host_register(u.host, MOST, 0) == CUDA_SUCCESS, "not registered");
     leave(&u);
     return u;
 }

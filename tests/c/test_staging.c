@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Deposits from a device and results to one, on the fake driver: a rank arrives once, with
+ * what a late kernel has written, whoever sees the copy end; and no result goes back to the
+ * library while it is being copied. The domain is that of one rank, whose rounds the test
+ * drives itself. Compiled: threads.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "check.h"
+#include "../fake_cuda/fake_cuda.h"
+#include "allreduce/options.h"
+#include "allreduce/staging.h"
+#include "device/cuda.h"
+
+enum { COUNT = 3000, ROUNDS = 40, BUFFERS = 2, DRIVERS = 2 };
+
+static int (*memory_take)(uint64_t *address, size_t bytes);
+static int (*memory_free)(uint64_t address);
+static int (*stream_sync)(uint64_t stream);
+static int (*late_write)(uint64_t, uint64_t, const void *, size_t, unsigned);
+static int (*late_read)(uint64_t, uint64_t, void *, size_t, unsigned);
+static void (*get_counts)(struct fake_cuda_counts *counts);
+
+static void find(void *library, const char *name, void *place)
+{
+    void *function = dlsym(library, name);
+    EXPECT(function, "%s", name);
+    memcpy(place, &function, sizeof function);
+}
+
+static const struct cuda *start(void)
+{
+    const struct cuda *d;
+    EXPECT_OK(cuda_get(&d));
+    void *fake = dlopen(getenv("PARTIALCOLL_CUDA_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+    find(fake, "cuMemAlloc_v2", &memory_take);
+    find(fake, "cuMemFree_v2", &memory_free);
+    find(fake, "cuStreamSynchronize", &stream_sync);
+    find(fake, "fake_cuda_write", &late_write);
+    find(fake, "fake_cuda_read", &late_read);
+    find(fake, "fake_cuda_counts", &get_counts);
+    return d;
+}
+
+struct rank {
+    const struct cuda *cuda;
+    cuda_context context;
+    cuda_stream sends, receives; /* the user's */
+    uint64_t send[BUFFERS], recv[BUFFERS];
+    struct round_shape shape;
+    struct domain *domain;
+    struct staging *staging;
+    _Atomic int made, over;
+};
+
+static size_t bytes_of(int buffer)
+{
+    return COUNT * (buffer ? sizeof(uint16_t) : sizeof(float));
+}
+
+static uint64_t number(const void *stream)
+{
+    return (uint64_t)(uintptr_t)stream;
+}
+
+static void make(struct rank *r, enum pcoll_late late)
+{
+    pcoll_buffer buffers[BUFFERS] = {{.count = COUNT, .dtype = PCOLL_FLOAT32},
+                                     {.count = COUNT, .dtype = PCOLL_FLOAT16}};
+    static uint32_t rank;
+    pcoll_options o;
+    pcoll_options_init(&o);
+    o.owned_send = 1;
+    o.history = 1;
+    o.late = (int32_t)late;
+    *r = (struct rank){.cuda = start()};
+    EXPECT(r->cuda->primary_retain(&r->context, 0) == CUDA_SUCCESS, "no device");
+    EXPECT(r->cuda->context_push(r->context) == CUDA_SUCCESS, "no context");
+    EXPECT(r->cuda->stream_create(&r->sends, 1) == CUDA_SUCCESS, "no stream");
+    EXPECT(r->cuda->stream_create(&r->receives, 1) == CUDA_SUCCESS, "no stream");
+    for (int i = 0; i < BUFFERS; i++) {
+        EXPECT(memory_take(&r->send[i], bytes_of(i)) == CUDA_SUCCESS, "no memory");
+        EXPECT(memory_take(&r->recv[i], bytes_of(i)) == CUDA_SUCCESS, "no memory");
+    }
+    EXPECT_OK(round_shape_init(&r->shape, 1, buffers, BUFFERS, NULL));
+    EXPECT_OK(domain_single_create(&r->shape, &o, &rank, &r->domain));
+    EXPECT_OK(staging_create(0, &r->staging));
+}
+
+static void end(struct rank *r)
+{
+    cuda_context context;
+    struct fake_cuda_counts c;
+    staging_destroy(&r->staging);
+    r->domain->ops->destroy(r->domain);
+    round_shape_destroy(&r->shape);
+    stream_sync(number(r->sends));
+    stream_sync(number(r->receives));
+    for (int i = 0; i < BUFFERS; i++) {
+        memory_free(r->send[i]);
+        memory_free(r->recv[i]);
+    }
+    r->cuda->stream_destroy(r->sends);
+    r->cuda->stream_destroy(r->receives);
+    EXPECT(r->cuda->context_pop(&context) == CUDA_SUCCESS, "no context to leave");
+    r->cuda->primary_release(0);
+    get_counts(&c);
+    INVARIANT("nothing is left", c.live == 0 && c.complaints == 0, "%d left, %d wrong",
+              (int)c.live, (int)c.complaints);
+}
+
+static void nap(long us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+}
+
+static void try_once(struct rank *r)
+{
+    bool made;
+    enum deposit_outcome outcome;
+    (void)staging_try(r->staging, r->domain, &made, &outcome);
+    if (made)
+        atomic_fetch_add(&r->made, 1);
+}
+
+/* Drivers, which look at any time. */
+static void *drive(void *arg)
+{
+    struct rank *r = arg;
+    while (!atomic_load(&r->over)) {
+        try_once(r);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static void fill(float *values, uint16_t *halves, unsigned round)
+{
+    for (unsigned i = 0; i < COUNT; i++) {
+        values[i] = (float)(i * 7 + round * 1000);
+        halves[i] = (uint16_t)((i + round) % 20000 + 1000); /* bits of finite ones */
+    }
+}
+
+/* A late kernel, then the copy. */
+static void begin(struct rank *r, unsigned round, unsigned late_us)
+{
+    static float values[COUNT];
+    static uint16_t halves[COUNT];
+    fill(values, halves, round);
+    late_write(number(r->sends), r->send[0], values, sizeof values, late_us);
+    late_write(number(r->sends), r->send[1], halves, sizeof halves, 0);
+    EXPECT_OK(staging_begin(r->staging, r->domain, r->send, number(r->sends)));
+}
+
+/* Is the deposit there, not before its copy and not twice? The application looks too, and
+ * asks for the member now and then. */
+static void await(struct rank *r, unsigned round)
+{
+    struct member m;
+    while (!staging_arrived(r->staging)) {
+        try_once(r);
+        INVARIANT("one deposit for each copy", staging_failure(r->staging) == PCOLL_OK,
+                  "%s", pcoll_last_error());
+        if (round % 3 == 0) {
+            staging_hold(r->staging);
+            r->domain->ops->snapshot(r->domain, &m);
+            staging_release(r->staging);
+        }
+        nap(10);
+    }
+    r->domain->ops->snapshot(r->domain, &m);
+    INVARIANT("a rank arrives once", m.stats.calls == round + 1, "%d times",
+              (int)m.stats.calls);
+}
+
+/* The round of one rank: its sum is what it has deposited. */
+static void run_round(struct rank *r, uint64_t round)
+{
+    struct domain *d = r->domain;
+    INVARIANT("rounds are admitted", d->ops->admits(d), "round %d", (int)round);
+    struct round_header *from = d->ops->freeze(d, round),
+                        *to = d->ops->result(d, round);
+    memcpy(to, from, r->shape.message_bytes);
+    d->ops->publish(d, round);
+}
+
+static void expect_result(const struct rank *r, unsigned round)
+{
+    static float values[COUNT], found[COUNT];
+    static uint16_t halves[COUNT], found_halves[COUNT];
+    fill(values, halves, round);
+    late_read(number(r->receives), r->recv[0], found, sizeof found, 0);
+    late_read(number(r->receives), r->recv[1], found_halves, sizeof found_halves, 0);
+    EXPECT(stream_sync(number(r->receives)) == CUDA_SUCCESS, "no end");
+    INVARIANT("a result is what was written",
+              !memcmp(found, values, sizeof values) &&
+                  !memcmp(found_halves, halves, sizeof halves),
+              "round %u", round);
+}
+
+static void take(struct rank *r)
+{
+    struct domain *d = r->domain;
+    pcoll_round round;
+    uint64_t masks[2];
+    bool moved;
+    EXPECT(d->ops->ready(d), "the round is not over");
+    EXPECT_OK(d->ops->deliver(d, UINT64_MAX, UINT64_MAX, NULL, &round, masks, &moved));
+    EXPECT_OK(d->ops->change(d, member_finish));
+}
+
+static void test_rounds(void)
+{
+    struct rank r;
+    pthread_t driver[DRIVERS];
+    make(&r, PCOLL_LATE_CARRY);
+    for (int i = 0; i < DRIVERS; i++)
+        EXPECT(pthread_create(&driver[i], NULL, drive, &r) == 0, "no thread");
+    for (unsigned t = 0; t < ROUNDS; t++) {
+        begin(&r, t, t % 4 * 300);
+        await(&r, t);
+        run_round(&r, t);
+        take(&r);
+        EXPECT_OK(staging_fetch(r.staging, r.domain, r.recv, number(r.receives)));
+        expect_result(&r, t);
+    }
+    atomic_store(&r.over, 1);
+    for (int i = 0; i < DRIVERS; i++)
+        pthread_join(driver[i], NULL);
+    INVARIANT("who makes a deposit is told", atomic_load(&r.made) == ROUNDS, "%d times",
+              atomic_load(&r.made));
+    end(&r);
+}
+
+/* The stream that receives is busy, so a result is copied long after it was taken; the
+ * deposit after it, which would let it go, comes later still. */
+static void test_results_are_kept(void)
+{
+    struct rank r;
+    static float values[COUNT];
+    static uint16_t halves[COUNT];
+    make(&r, PCOLL_LATE_CARRY);
+    for (unsigned t = 0; t < 6; t++) {
+        begin(&r, t, 0);
+        await(&r, t);
+        run_round(&r, t);
+        take(&r);
+        late_write(number(r.receives), r.recv[0], values, sizeof values, 20000);
+        late_write(number(r.receives), r.recv[1], halves, sizeof halves, 0);
+        EXPECT_OK(staging_fetch(r.staging, r.domain, r.recv, number(r.receives)));
+        begin(&r, ++t, 0);
+        for (int i = 0; i < 20; i++) {
+            try_once(&r);
+            nap(100);
+        }
+        INVARIANT("a deposit waits for the last result", !staging_arrived(r.staging),
+                  "it was made");
+        expect_result(&r, t - 1);
+        await(&r, t);
+        run_round(&r, t);
+        take(&r);
+        int rc = staging_fetch(r.staging, r.domain, r.recv, number(r.receives));
+        EXPECT_OK(rc);
+        EXPECT(staging_fetch(r.staging, r.domain, r.recv, 0) == PCOLL_EAGAIN,
+               "two at a time");
+        expect_result(&r, t);
+    }
+    end(&r);
+}
+
+/* Memory that is not the device's, and memory that goes while it is copied. */
+static void test_failures(void)
+{
+    struct rank r;
+    float here[COUNT];
+    make(&r, PCOLL_LATE_CARRY);
+    uint64_t wrong[BUFFERS] = {number(here), r.send[1]};
+    int rc = staging_begin(r.staging, r.domain, wrong, 0);
+    INVARIANT("what cannot be is refused",
+              rc == PCOLL_EINVAL && staging_arrived(r.staging), "%d: %s", rc,
+              pcoll_last_error());
+    begin(&r, 0, 0);
+    await(&r, 0);
+    begin(&r, 1, 3000);
+    memory_free(r.send[0]);
+    while (!staging_arrived(r.staging))
+        try_once(&r);
+    rc = staging_failure(r.staging);
+    INVARIANT("a copy that fails is told",
+              rc == PCOLL_ESTATE && strstr(pcoll_last_error(), "ILLEGAL_ADDRESS"),
+              "%d: %s", rc, pcoll_last_error());
+    EXPECT(atomic_load(&r.made) == 1, "a deposit without data");
+    staging_destroy(&r.staging);
+    _Exit(0); /* the context is lost */
+}
+
+int main(void)
+{
+    if (!getenv("PARTIALCOLL_CUDA_LIBRARY"))
+        setenv("PARTIALCOLL_CUDA_LIBRARY", "build/c/libfake_cuda.so", 1);
+    test_rounds();
+    test_results_are_kept();
+    printf("staging: all tests passed\n");
+    fflush(stdout);
+    test_failures();
+    return 0;
+}
