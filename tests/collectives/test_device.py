@@ -104,23 +104,53 @@ def test_nothing_is_lost(comm, fake, nothing_left):
 
 
 def test_start_does_not_wait(comm, fake, nothing_left):
-    """Start returns while the kernel still runs, and Test never blocks; the rank arrives in the
-    device's time, though nobody calls anything."""
-    x, y = nothing_left(np.zeros(10)), nothing_left(np.zeros(10))
+    """Start and Test return while a kernel runs that would never end; when it does, the rank
+    arrives though nobody calls anything."""
+    x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
     with pc.Allreduce_init(comm, x, y, quorum="full") as h:
-        h.Start()  # registers memory, starts the agent
-        h.Wait(timeout=60)
-        comm.Barrier()
-        x.set(1.0, late_us=200_000)
-        begin = time.monotonic()
-        h.Start()
-        started = time.monotonic() - begin
-        assert h.Test() is None
-        tested = time.monotonic() - begin
-        assert started < 0.1 and tested < 0.15
-        time.sleep(0.5)
-        assert h.Test() is not None or h.Wait(timeout=60)
-        assert (y.get() == comm.size).all()
+        for step in range(3):
+            fake.hold()
+            x.set(step + 1.0)
+            h.Start()
+            assert h.Test() is None and h.stats.calls == step
+            with pytest.raises(TimeoutError):
+                h.Wait(timeout=0.02)
+            fake.release()
+            begin = time.monotonic()
+            while h.stats.calls == step and time.monotonic() < begin + 60:
+                time.sleep(0.001)
+            assert h.stats.calls == step + 1
+            h.Wait(timeout=60)
+            assert (y.get() == (step + 1) * comm.size).all()
+
+
+def test_solo_goes_on_without_a_busy_device(comm, fake, nothing_left):
+    """A rank whose kernel does not end is late; what it deposited rides with a later round."""
+    late = comm.size - 1
+    x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
+    total = np.zeros(10)
+    with pc.Allreduce_init(comm, x, y, quorum="solo") as h:
+        if comm.rank == late:
+            fake.hold()
+            x.set(100.0)
+            h.Start()
+            comm.Barrier()
+            comm.Barrier()
+            fake.release()
+        else:
+            comm.Barrier()
+            h.Start()
+            rnd = h.Wait(timeout=60)
+            assert not rnd.mask[late]
+            total += y.get()
+            comm.Barrier()
+        if comm.rank == late:
+            h.Wait(timeout=60)
+            total += y.get()
+        rounds = []
+        h.join(lambda rnd: rounds.append(y.get()))
+        total += sum(rounds)
+    assert (total == 100 + comm.size - 1).all()
 
 
 def test_streams(comm, fake, nothing_left):

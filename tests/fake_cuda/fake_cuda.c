@@ -52,7 +52,7 @@ struct event {
     struct event *next;
 };
 
-enum kind { TO_HOST, TO_DEVICE, WAIT, RECORD, WRITE, READ };
+enum kind { TO_HOST, TO_DEVICE, WAIT, RECORD, WRITE, READ, HOLD };
 
 struct op {
     enum kind kind;
@@ -100,7 +100,7 @@ static struct event *events;
 static struct allocation *allocations;
 static struct registration *registrations;
 static struct fake_cuda_counts counts;
-static uint64_t draws;
+static uint64_t draws, released;
 static bool started;
 static pid_t owner;
 static _Thread_local struct context *stack[DEPTH];
@@ -200,7 +200,8 @@ static void pop(struct stream *s)
 static bool ready(const struct op *op, int64_t now)
 {
     return now >= op->not_before &&
-           (op->kind != WAIT || op->event->complete >= op->generation);
+           (op->kind != WAIT || op->event->complete >= op->generation) &&
+           (op->kind != HOLD || released >= op->generation);
 }
 
 /* One step of a copy, of what is there now. */
@@ -232,9 +233,9 @@ static void carry_out(struct stream *s)
     if (op->kind == RECORD) {
         op->event->complete = op->generation;
         op->event->visible_at = now_us() + late();
-    } else if (op->kind != WAIT)
+    } else if (op->kind != WAIT && op->kind != HOLD)
         move(s, op);
-    if (op->kind == RECORD || op->kind == WAIT || op->done == op->bytes)
+    if (op->done == op->bytes) /* of those that are no copies: 0 */
         pop(s);
 }
 
@@ -781,6 +782,24 @@ API int fake_cuda_read(uint64_t stream, uint64_t address, void *bytes, size_t co
                        unsigned late_us)
 {
     LOCKED(kernel(READ, stream, address, bytes, count, late_us));
+}
+
+API int fake_cuda_hold(uint64_t stream)
+{
+    pthread_mutex_lock(&lock);
+    struct stream *s = stream_of(stream);
+    if (s)
+        push(s, (struct op){.kind = HOLD, .generation = released + 1});
+    pthread_mutex_unlock(&lock);
+    return s ? OK : INVALID_HANDLE;
+}
+
+API void fake_cuda_release(void)
+{
+    pthread_mutex_lock(&lock);
+    released++;
+    pthread_cond_broadcast(&moved);
+    pthread_mutex_unlock(&lock);
 }
 
 API void fake_cuda_capture(uint64_t stream, int capturing)

@@ -24,6 +24,9 @@ int fake_cuda_write(uint64_t stream, uint64_t address, const void *bytes, size_t
                     unsigned late_us);
 int fake_cuda_read(uint64_t stream, uint64_t address, void *bytes, size_t count,
                    unsigned late_us);
+/* A kernel that runs until fake_cuda_release has been called once more. */
+int fake_cuda_hold(uint64_t stream);
+void fake_cuda_release(void);
 /* From now on the stream records a graph, or no longer. */
 void fake_cuda_capture(uint64_t stream, int capturing);
 

@@ -63,6 +63,14 @@ class Fake:
     def end_stream(self, stream):
         self.within(stream.device, "cuStreamDestroy_v2", ctypes.c_void_p(stream.ptr))
 
+    def hold(self, stream=0, device=0):
+        """A kernel that runs until `release`."""
+        number = ctypes.c_uint64(getattr(stream, "ptr", stream))
+        self.within(device, "fake_cuda_hold", number)
+
+    def release(self):
+        self.lib.fake_cuda_release()
+
     def capture(self, stream, capturing):
         self.lib.fake_cuda_capture(ctypes.c_uint64(stream.ptr), int(capturing))
 
