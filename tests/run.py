@@ -8,8 +8,8 @@ of ranks, for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node r
 
 What a test depends on, it says by its markers (pyproject.toml): `mpi` runs on all numbers of ranks,
 `one_domain` in the first setting only, `few_ranks` on FEW_RANKS (a commit: on one of them with each
-MPI; all four within four commits). What is `one_mpi` each commit runs with one MPI only, and
-another commit with the other one: see `parts`. CONTRIBUTING.md says what each commit leaves out.
+MPI; all four within two commits). What is `one_mpi` runs with one MPI in every second commit,
+and with the other one in others: see `parts`. CONTRIBUTING.md says what each commit leaves out.
 """
 
 import argparse
@@ -32,10 +32,11 @@ SELF = str(Path(__file__).resolve())
 JOB_LIMIT_S = 3600  # of all tests; a test that hangs ends after TEST_LIMIT_S of conftest.py
 FEW_RANKS = (2, 5)  # and one without a launcher
 ALONE = 0  # without a launcher
+MANY = 5
 PARTS = 4  # of the tests of one MPI
 
-# For each commit: each MPI has three numbers of ranks and both settings, each number of ranks has
-# both settings, and none of it is there twice.
+# For each commit: both MPIs have both settings, so has each number of ranks, and none of it is
+# there twice. The largest one MPI has in one commit and the other in the next.
 COMMIT = {
     "mpich": [(ALONE, "node"), (2, "node"), (3, "rank"), (5, "node")],
     "openmpi": [(ALONE, "rank"), (2, "rank"), (3, "node"), (5, "rank")],
@@ -96,7 +97,7 @@ class Job(NamedTuple):
 def jobs(options):
     if options.commit:
         mpi = launcher.flavor()
-        return [Job(*job) for job in COMMIT[mpi]]
+        return [Job(*job) for job in COMMIT[mpi] if job[0] != MANY or has_many(mpi)]
     numbers = [int(word) for word in options.ranks.split()]
     # What a job of one rank runs as well is left to that.
     alone = ["not mpi or few_ranks"] if 1 in numbers else []
@@ -115,22 +116,25 @@ def turn():
     return int(count.stdout) if count.returncode == 0 else 0
 
 
+def has_many(mpi):
+    """Is it this MPI's turn to run the largest number of ranks?"""
+    return (turn() + sorted(COMMIT).index(mpi)) % 2 == 0
+
+
 def few_ranks(options):
     """Where PyTorch is tested, beside the job without a launcher."""
     if not options.commit:
         return FEW_RANKS
-    second = sorted(COMMIT).index(launcher.flavor())
-    return (FEW_RANKS[(turn() // 2 + second) % len(FEW_RANKS)],)
+    return (FEW_RANKS[has_many(launcher.flavor())],)
 
 
 def parts(job):
     """Which quarters of the tests of one MPI are this job's, the first of which has the tests in
     turns as well; the other MPI's job has other ones, and so has the next commit. Without a
-    launcher Open MPI has one only: many of these tests start jobs, which takes it ten times as
-    long."""
+    launcher each MPI has one: two commits have all, four commits have all with both."""
     first, second = turn(), sorted(COMMIT).index(launcher.flavor())
     if job.ranks == ALONE:
-        own = [first] if second else [first + 1, first + 2, first + 3]
+        own = [2 * first + (first // 2 + second) % 2]
     else:
         first += second if job.ranks not in FEW_RANKS else FEW_RANKS.index(job.ranks)
         own = [first, first + 2]

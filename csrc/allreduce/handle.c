@@ -199,7 +199,7 @@ static bool has_arrived(void *arg)
 
 int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
 {
-    int rc = handle_enter_waiting(h);
+    int rc = user_object_enter(&h->base); /* also while it is being freed */
     if (rc != PCOLL_OK)
         return rc;
     if (!staging_arrived(h->endpoint->staging))

@@ -95,7 +95,7 @@ def one_device(buffers: list[Buffer]) -> int | None:
 def _current(device: int) -> int | None:
     """The stream on which torch or cupy works now, where one of them is loaded."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch is not None and torch.cuda.is_initialized():
         return int(torch.cuda.current_stream(device).cuda_stream)
     if cupy is not None:
         with cupy.cuda.Device(device):

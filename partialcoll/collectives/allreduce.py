@@ -47,7 +47,8 @@ def Allreduce_init(
         float16, bfloat16 (of `ml_dtypes`, or a tensor's), float32, float64, complex64,
         complex128, int8 to int64, uint8 to uint64, bool; others, and structured ones, with an
         MPI datatype, whose elements `count` then counts. All buffers of a handle travel in
-        one round. None: write deposits to `send_buffer`, which saves a copy.
+        one round. None: write deposits to `send_buffer`, which saves a copy. Or arrays on a CUDA
+        device, of cupy, numba or torch, as recvbuf then has to be: see docs/gpu.md.
     recvbuf : buffer, list of buffers or None
         Same dtypes and sizes as sendbuf, no common memory. None: results stay in the library's
         memory, which saves a copy; read them at `AllreduceHandle.result` (with deliver="all"

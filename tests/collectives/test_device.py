@@ -2,7 +2,10 @@
 """Allreduces of buffers on a device, which is the hostile fake of tests/fake_cuda: kernels and
 copies come late and in any order, and a host that looks at device memory dies."""
 
+import contextlib
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -303,6 +306,49 @@ def test_freed_under_way(comm, fake, nothing_left):
     x.set(1.0, late_us=50_000)
     h.Start()
     h.Free()
+
+
+def test_freed_in_two_steps(comm, fake, nothing_left):
+    """A Free that was not waited for long enough is called again, with a call outstanding."""
+    x, y = nothing_left(np.ones(40)), nothing_left(np.zeros(40))
+    h = pc.Allreduce_init(comm, x, y, quorum="solo")
+    h.Start()
+    if comm.rank == 0 and comm.size > 1:
+        with pytest.raises(TimeoutError):
+            h.Free(timeout=0.01)
+    comm.Barrier()
+    h.Free()
+
+
+def test_current_streams(comm, fake, nothing_left, monkeypatch):
+    """Without stream=: the current one of cupy, if that is loaded; else the array's."""
+    busy, own = fake.stream(), fake.stream()
+    cuda = SimpleNamespace(
+        Device=lambda number: contextlib.nullcontext(), get_current_stream=lambda: busy
+    )
+    x, y = nothing_left(np.zeros(40)), nothing_left(np.zeros(40))
+    named = nothing_left(np.zeros(40), stream=own.ptr)
+    with pc.Allreduce_init(comm, x, y, quorum="full") as h, monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+        fake.hold(busy)
+        x.set(1.0, stream=busy)
+        h.Start()
+        assert h.Test() is None and h.stats.calls == 0
+        fake.release()
+        h.Wait(timeout=60)
+        assert (y.get(stream=busy) == comm.size).all()
+    with pc.Allreduce_init(comm, named, y, quorum="full") as h:
+        fake.hold(own)
+        named.set(2.0, stream=own)
+        h.Start()
+        assert h.Test() is None and h.stats.calls == 0
+        fake.release()
+        h.Wait(timeout=60)
+        assert (y.get() == 2 * comm.size).all()
+    for array in (x, y, named):
+        array.free()
+    fake.end_stream(busy)
+    fake.end_stream(own)
 
 
 def test_several(comm, fake, nothing_left):

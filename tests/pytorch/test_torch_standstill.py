@@ -4,6 +4,7 @@
 import pytest
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.in_turns
 
 STANDS_STILL = """
     import os, signal
