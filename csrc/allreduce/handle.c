@@ -148,6 +148,14 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
     return handle_leave(h, PCOLL_OK);
 }
 
+/* What the deposit would say, which comes later. */
+static int may_begin(pcoll_handle *h)
+{
+    struct member m = handle_member(h);
+    m.started = m.started || h->started;
+    return member_begin(&m);
+}
+
 /* Buffers of a device: the call counts from here on, its deposit is made when they have
  * been copied. A replay has to know when that is. */
 int pcoll_handle_start_device(pcoll_handle *h, const uint64_t *send, uint64_t stream)
@@ -155,11 +163,10 @@ int pcoll_handle_start_device(pcoll_handle *h, const uint64_t *send, uint64_t st
     int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    if ((rc = check_device(h)) == PCOLL_OK && h->started)
-        rc = fail(PCOLL_ESTATE,
-                  "started twice: wait for the round of the last start first");
-    if (rc == PCOLL_OK)
+    if ((rc = check_device(h)) == PCOLL_OK)
         rc = check(h);
+    if (rc == PCOLL_OK)
+        rc = may_begin(h);
     if (rc == PCOLL_OK)
         rc = staging_begin(h->endpoint->staging, h->endpoint->domain, send, stream);
     if (rc == PCOLL_OK) {

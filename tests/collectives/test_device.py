@@ -320,6 +320,19 @@ def test_freed_in_two_steps(comm, fake, nothing_left):
     h.Free()
 
 
+def test_after_leaving(comm, fake, nothing_left):
+    """The last deposit is made, though its kernel is late; there is no start after it."""
+    x, y = nothing_left(np.ones(40)), nothing_left(np.zeros(40))
+    h = pc.Allreduce_init(comm, x, y, quorum="solo")
+    x.set(2.0, late_us=LATE_US)
+    h.Start()
+    h.Wait(timeout=60)
+    h.leave()
+    with pytest.raises(pc.StateError, match="has left"):
+        h.Start()
+    h.Free()
+
+
 def test_current_streams(comm, fake, nothing_left, monkeypatch):
     """Without stream=: the current one of cupy, if that is loaded; else the array's."""
     busy, own = fake.stream(), fake.stream()

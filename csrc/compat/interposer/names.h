@@ -80,6 +80,7 @@
 #define MPI_Win_flush_local PMPI_Win_flush_local
 #define MPI_Win_free PMPI_Win_free
 #define MPI_Win_get_attr PMPI_Win_get_attr
+#define MPI_Win_get_name PMPI_Win_get_name
 #define MPI_Win_lock_all PMPI_Win_lock_all
 #define MPI_Win_set_errhandler PMPI_Win_set_errhandler
 #define MPI_Win_sync PMPI_Win_sync
