@@ -22,11 +22,8 @@ typedef struct cuda_event *cuda_event;
 
 enum {
     CUDA_SUCCESS = 0,
-    CUDA_INVALID_VALUE = 1,
     CUDA_OUT_OF_MEMORY = 2,
     CUDA_NOT_READY = 600,
-    CUDA_ILLEGAL_ADDRESS = 700,
-    CUDA_ALREADY_REGISTERED = 712,
 };
 
 struct cuda {

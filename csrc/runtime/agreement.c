@@ -86,29 +86,31 @@ int agree_gather(struct communicator *c, uint64_t value, uint64_t **values)
     return agree_max(c, *values, (int)c->transport->size);
 }
 
-int agree_who_refused(struct communicator *c, bool refused, const struct reason *reason,
-                      struct agree_refusals *all)
+int agree_refusals(struct communicator *c, bool refused, const struct reason *reason,
+                   int code, const char *whose, const char *what)
 {
-    uint64_t *who, words[sizeof reason->text / sizeof(uint64_t)] = {0};
+    struct reason first;
+    char ranks[200] = "";
+    uint64_t *who, words[sizeof first.text / sizeof(uint64_t)] = {0};
     size_t used = 0;
     int rc = agree_gather(c, refused, &who);
-    *all = (struct agree_refusals){0};
     for (uint32_t i = 0; rc == PCOLL_OK && i < c->transport->size; i++) {
         if (!who[i])
             continue;
         if (!used && i == c->transport->rank)
             memcpy(words, reason->text, sizeof words);
-        if (used < sizeof all->ranks)
-            used += (size_t)snprintf(all->ranks + used, sizeof all->ranks - used,
-                                     "%s%u", used ? ", " : "", i);
+        if (used < sizeof ranks)
+            used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%u",
+                                     used ? ", " : "", i);
     }
     free(who);
     CHECK(rc != PCOLL_OK || used);
     if (rc == PCOLL_OK)
         rc = agree_max(c, words, (int)(sizeof words / sizeof *words));
-    memcpy(all->why.text, words, sizeof words);
-    all->why.text[sizeof words - 1] = '\0';
-    return rc;
+    memcpy(first.text, words, sizeof words);
+    first.text[sizeof words - 1] = '\0';
+    return rc == PCOLL_OK ? fail(code, "%s %s %s: %s", whose, ranks, what, first.text)
+                          : rc;
 }
 
 static int agree_slot(struct communicator *c, uint32_t slots, uint32_t *slot)
@@ -135,18 +137,13 @@ int agree_outcome(struct communicator *c, int local)
 {
     CHECK(c->progress);
     struct reason reason;
-    struct agree_refusals all;
     fail_reason(&reason);
     uint64_t failed = local != PCOLL_OK;
     int rc = agree_max(c, &failed, 1);
     if (rc == PCOLL_OK && failed)
-        rc = agree_who_refused(c, local != PCOLL_OK, &reason, &all);
-    if (local != PCOLL_OK)
-        return fail(local, "%s", reason.text);
-    return rc == PCOLL_OK && failed
-               ? fail(PCOLL_ENOMEM, "rank %s could not make its part: %s", all.ranks,
-                      all.why.text)
-               : rc;
+        rc = agree_refusals(c, local != PCOLL_OK, &reason, PCOLL_ENOMEM, "rank",
+                            "could not make its part");
+    return local == PCOLL_OK ? rc : fail(local, "%s", reason.text);
 }
 
 static bool nothing_closes(void *arg)

@@ -27,13 +27,10 @@ int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values
                 int count, struct waiting **out);
 int agree_end(struct waiting *w, uint64_t *values);
 
-/* Some have refused or failed: who, as in "1, 4", and why the first of them has. */
-struct agree_refusals {
-    char ranks[200];
-    struct reason why;
-};
-int agree_who_refused(struct communicator *c, bool refused, const struct reason *reason,
-                      struct agree_refusals *all);
+/* Some have refused or failed: fail with this code on all, "<whose> 1, 4 <what>: " and why
+ * the first of them has. */
+int agree_refusals(struct communicator *c, bool refused, const struct reason *reason,
+                   int code, const char *whose, const char *what);
 
 /* An argument that has to be the same everywhere, as a number. */
 struct agree_field {

@@ -54,17 +54,6 @@ static void list_values(const struct agree_field *field, const uint64_t *values,
     free(listed);
 }
 
-static int report_invalid(struct communicator *c, bool valid,
-                          const struct reason *reason)
-{
-    struct agree_refusals all;
-    int rc = agree_who_refused(c, !valid, reason, &all);
-    return rc == PCOLL_OK
-               ? fail(PCOLL_EMISMATCH, "the arguments of rank %s are not valid: %s",
-                      all.ranks, all.why.text)
-               : rc;
-}
-
 static int report(struct communicator *c, const struct agree_field *field, uint64_t own)
 {
     uint64_t *values;
@@ -92,7 +81,8 @@ static int compare(struct communicator *c, bool valid, const struct reason *reas
     int rc = agree_max(c, both, 2 * (count + 1));
     for (int i = 0; i <= count && rc == PCOLL_OK; i++)
         if (both[i] != ~both[count + 1 + i])
-            rc = i == 0 ? report_invalid(c, valid, reason)
+            rc = i == 0 ? agree_refusals(c, !valid, reason, PCOLL_EMISMATCH,
+                                         "the arguments of rank", "are not valid")
                         : report(c, &fields[i - 1], valid ? own[i - 1] : 0);
     return rc;
 }

@@ -10,17 +10,6 @@
 #include "base/error.h"
 #include "user_schedule/matching.h"
 
-static int report_invalid(struct communicator *c, bool valid,
-                          const struct reason *reason)
-{
-    struct agree_refusals all;
-    int rc = agree_who_refused(c, !valid, reason, &all);
-    return rc == PCOLL_OK
-               ? fail(PCOLL_EMISMATCH, "the schedule of rank %s is not valid: %s",
-                      all.ranks, all.why.text)
-               : rc;
-}
-
 /* Everybody's messages on every rank; only when they are known not to match. */
 static int report_mismatch(struct communicator *c, const struct builder *d)
 {
@@ -62,7 +51,8 @@ static int compare(struct communicator *c, int local, struct builder *d)
     sum[INVALID] = local != PCOLL_OK;
     int rc = agree_sum(c, sum, WORDS);
     if (rc == PCOLL_OK && sum[INVALID])
-        rc = report_invalid(c, local == PCOLL_OK, &reason);
+        rc = agree_refusals(c, local != PCOLL_OK, &reason, PCOLL_EMISMATCH,
+                            "the schedule of rank", "is not valid");
     else if (rc == PCOLL_OK && (sum[0] || sum[1]))
         rc = report_mismatch(c, d);
     else if (rc == PCOLL_OK)

@@ -125,16 +125,12 @@ def stream_number(stream: Any, buffers: list[DeviceBuffer]) -> int:
     return int(stream)
 
 
-def _devices_only(buffers: list[Buffer]) -> list[DeviceBuffer]:
-    return [buffer for buffer in buffers if isinstance(buffer, DeviceBuffer)]
-
-
 class DeviceSide:
     """What a handle does with buffers on a device: they are copied to where deposits lie, and from
     where results do."""
 
-    def __init__(self, send: list[Buffer], recv: list[Buffer]) -> None:
-        self._send, self._recv = _devices_only(send), _devices_only(recv)
+    def __init__(self, send: list[DeviceBuffer], recv: list[DeviceBuffer]) -> None:
+        self._send, self._recv = send, recv
         self._from = ffi.new("uint64_t[]", [buffer.address for buffer in self._send])
         self._to = ffi.new("uint64_t[]", [buffer.address for buffer in self._recv])
 
@@ -157,3 +153,11 @@ class DeviceSide:
     def sources(self) -> list[Any]:
         """The arrays that deposits come from."""
         return [buffer.owner for buffer in self._send]
+
+
+def device_side(send: list[Buffer] | None, recv: list[Buffer]) -> DeviceSide | None:
+    """For buffers that `one_device` has looked at; None: they are the host's."""
+    on_device = [
+        [b for b in buffers if isinstance(b, DeviceBuffer)] for buffers in (send or [], recv)
+    ]
+    return DeviceSide(*on_device) if on_device[1] else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._core import checks, pure, waiting
 from .._core.buffers import Array, Buffer, addresses, held, wrap
-from .._core.device import DeviceSide
+from .._core.device import DeviceSide, device_side
 from .._core.ffi import answer_record, check, ffi, lib, raise_error
 from .._core.mpi import MPI
 from .._core.object import CoreObject
@@ -70,7 +70,6 @@ class AllreduceHandle(CoreObject):
         self._sums = given.sums
         self._ops = ops  # those of users must live as long as the handle
         self._has_identity = [has_identity(op, r) for op, r in zip(ops, recv)]
-        self._on_device = given.device is not None
         self._slots = None if given.received else Slots(self._pointer, self._record, recv, ops)
         self._set_buffers(given.send, recv)
         self.policy = given.policy
@@ -82,11 +81,11 @@ class AllreduceHandle(CoreObject):
         self._owners = (send, recv)
         self._send = None if send is None else [buffer.array for buffer in send]
         self._recv = [buffer.array for buffer in recv]
-        self._device = DeviceSide(send or [], recv) if self._on_device else None
-        here = not self._on_device  # else the core has no addresses of the host's
-        copied = here and self._send is not None
-        self._send_pointers = addresses(self._send) if copied and self._send else ffi.NULL
-        self._recv_pointers = addresses(self._recv) if here and not self._slots else ffi.NULL
+        self._device = device_side(send, recv)  # its core has no addresses of the host's
+        given = None if self._device is not None else self._send
+        received = self._slots is None and self._device is None
+        self._send_pointers = ffi.NULL if given is None else addresses(given)
+        self._recv_pointers = addresses(self._recv) if received else ffi.NULL
         self._bind()
 
     def _bind(self) -> None:

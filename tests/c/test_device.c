@@ -4,7 +4,6 @@
  * the name that PARTIALCOLL_CUDA_LIBRARY has. Each test in a process of its own: what the
  * environment says, and what a driver has become, stays for the life of one.
  */
-#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,43 +13,11 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "device/cuda.h"
+#include "fake_device.h"
 #include "device/lane.h"
 #include "device/place.h"
-#include "../fake_cuda/fake_cuda.h"
 
 enum { PAGE = 4096, MOST = 40 * PAGE };
-
-/* The fake's functions that the core does not use. */
-static int (*memory_take)(uint64_t *address, size_t bytes);
-static int (*memory_free)(uint64_t address);
-static int (*stream_sync)(uint64_t stream);
-static int (*late_write)(uint64_t, uint64_t, const void *, size_t, unsigned);
-static int (*late_read)(uint64_t, uint64_t, void *, size_t, unsigned);
-static void (*capture)(uint64_t stream, int capturing);
-static void (*get_counts)(struct fake_cuda_counts *counts);
-
-static void find(void *library, const char *name, void *place)
-{
-    void *function = dlsym(library, name);
-    EXPECT(function, "%s", name);
-    memcpy(place, &function, sizeof function);
-}
-
-static const struct cuda *start(void)
-{
-    const struct cuda *d;
-    EXPECT_OK(cuda_get(&d));
-    void *fake = dlopen(getenv("PARTIALCOLL_CUDA_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
-    find(fake, "cuMemAlloc_v2", &memory_take);
-    find(fake, "cuMemFree_v2", &memory_free);
-    find(fake, "cuStreamSynchronize", &stream_sync);
-    find(fake, "fake_cuda_write", &late_write);
-    find(fake, "fake_cuda_read", &late_read);
-    find(fake, "fake_cuda_capture", &capture);
-    find(fake, "fake_cuda_counts", &get_counts);
-    return d;
-}
 
 /* The user's side: a device, its context, a stream, memory. */
 struct user {
@@ -61,11 +28,6 @@ struct user {
     int device;
     char *host;
 };
-
-static uint64_t number(const void *stream)
-{
-    return (uint64_t)(uintptr_t)stream;
-}
 
 static void enter(const struct user *u)
 {
@@ -138,7 +100,7 @@ static void expect_nothing_wrong(uint64_t live)
 static void test_to_host(void)
 {
     static char wanted[MOST];
-    struct user u = make_user(start(), 1);
+    struct user u = make_user(fake_device_start(), 1);
     struct lane *l;
     uint64_t bytes = 0;
     EXPECT_OK(lane_create(1, LANE_TO_HOST, &l));
@@ -175,7 +137,7 @@ static void test_to_host(void)
 static void test_to_device(void)
 {
     static char given[MOST], found[MOST];
-    struct user u = make_user(start(), 0);
+    struct user u = make_user(fake_device_start(), 0);
     struct lane *l;
     EXPECT_OK(lane_create(0, LANE_TO_DEVICE, &l));
     for (unsigned i = 0; i < 30; i++) {
@@ -208,7 +170,7 @@ static void test_to_device(void)
 static void test_several(void)
 {
     enum { LANES = 4 };
-    const struct cuda *d = start();
+    const struct cuda *d = fake_device_start();
     struct user u[LANES];
     struct lane *l[LANES];
     static char wanted[LANES][MOST];
@@ -248,7 +210,7 @@ static void refused(int rc, int expected, const char *why)
  * lane is as it was. */
 static void test_bad_input(void)
 {
-    const struct cuda *d = start();
+    const struct cuda *d = fake_device_start();
     struct user u = make_user(d, 0), other = make_user(d, 1);
     struct lane *l;
     struct lane_piece piece = {u.host, u.memory, 100};
@@ -274,7 +236,7 @@ static void test_bad_input(void)
 
 static void test_registering(void)
 {
-    struct user u = make_user(start(), 0);
+    struct user u = make_user(fake_device_start(), 0);
     struct lane *l;
     EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
     refused(lane_register(l, u.host + 100, 10), PCOLL_ESTATE, "ALREADY_REGISTERED");
@@ -289,7 +251,7 @@ static void test_registering(void)
 
 static void test_places(void)
 {
-    struct user u = make_user(start(), 1);
+    struct user u = make_user(fake_device_start(), 1);
     struct place p;
     char here;
     EXPECT_OK(place_find(&here, &p));
@@ -314,7 +276,7 @@ static void test_places(void)
 /* Memory that goes under a copy is an error of the copy, which stays, and no hang. */
 static void test_freed_under_way(void)
 {
-    struct user u = make_user(start(), 0);
+    struct user u = make_user(fake_device_start(), 0);
     struct lane *l;
     struct lane_piece piece = {u.host, u.memory, MOST};
     int rc;
@@ -335,7 +297,7 @@ static void test_freed_under_way(void)
 
 static void test_the_host_may_not_look(void)
 {
-    struct user u = make_user(start(), 0);
+    struct user u = make_user(fake_device_start(), 0);
     pid_t child = fork();
     if (child == 0) {
         fclose(stderr);
@@ -351,7 +313,7 @@ static void test_the_host_may_not_look(void)
 static void test_forked(void)
 {
     const struct cuda *d;
-    start();
+    fake_device_start();
     pid_t child = fork();
     if (child == 0) {
         refused(cuda_get(&d), PCOLL_ESTATE, "start it with spawn");
@@ -408,8 +370,7 @@ static void in_a_process(void (*test)(void))
 
 int main(void)
 {
-    if (!getenv("PARTIALCOLL_CUDA_LIBRARY"))
-        setenv("PARTIALCOLL_CUDA_LIBRARY", "build/c/libfake_cuda.so", 1);
+    fake_device_name();
     void (*tests[])(void) = {
         test_to_host,         test_to_device,  test_several,
         test_bad_input,       test_places,     test_registering,

@@ -5,7 +5,6 @@
  * library while it is being copied. The domain is that of one rank, whose rounds the test
  * drives itself. Compiled: threads.
  */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -13,40 +12,11 @@
 #include <time.h>
 
 #include "check.h"
-#include "../fake_cuda/fake_cuda.h"
+#include "fake_device.h"
 #include "allreduce/options.h"
 #include "allreduce/staging.h"
-#include "device/cuda.h"
 
 enum { COUNT = 3000, ROUNDS = 40, BUFFERS = 2, DRIVERS = 2 };
-
-static int (*memory_take)(uint64_t *address, size_t bytes);
-static int (*memory_free)(uint64_t address);
-static int (*stream_sync)(uint64_t stream);
-static int (*late_write)(uint64_t, uint64_t, const void *, size_t, unsigned);
-static int (*late_read)(uint64_t, uint64_t, void *, size_t, unsigned);
-static void (*get_counts)(struct fake_cuda_counts *counts);
-
-static void find(void *library, const char *name, void *place)
-{
-    void *function = dlsym(library, name);
-    EXPECT(function, "%s", name);
-    memcpy(place, &function, sizeof function);
-}
-
-static const struct cuda *start(void)
-{
-    const struct cuda *d;
-    EXPECT_OK(cuda_get(&d));
-    void *fake = dlopen(getenv("PARTIALCOLL_CUDA_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
-    find(fake, "cuMemAlloc_v2", &memory_take);
-    find(fake, "cuMemFree_v2", &memory_free);
-    find(fake, "cuStreamSynchronize", &stream_sync);
-    find(fake, "fake_cuda_write", &late_write);
-    find(fake, "fake_cuda_read", &late_read);
-    find(fake, "fake_cuda_counts", &get_counts);
-    return d;
-}
 
 struct rank {
     const struct cuda *cuda;
@@ -64,11 +34,6 @@ static size_t bytes_of(int buffer)
     return COUNT * (buffer ? sizeof(uint16_t) : sizeof(float));
 }
 
-static uint64_t number(const void *stream)
-{
-    return (uint64_t)(uintptr_t)stream;
-}
-
 static void make(struct rank *r, enum pcoll_late late)
 {
     pcoll_buffer buffers[BUFFERS] = {{.count = COUNT, .dtype = PCOLL_FLOAT32},
@@ -79,7 +44,7 @@ static void make(struct rank *r, enum pcoll_late late)
     o.owned_send = 1;
     o.history = 1;
     o.late = (int32_t)late;
-    *r = (struct rank){.cuda = start()};
+    *r = (struct rank){.cuda = fake_device_start()};
     EXPECT(r->cuda->primary_retain(&r->context, 0) == CUDA_SUCCESS, "no device");
     EXPECT(r->cuda->context_push(r->context) == CUDA_SUCCESS, "no context");
     EXPECT(r->cuda->stream_create(&r->sends, 1) == CUDA_SUCCESS, "no stream");
@@ -303,8 +268,7 @@ static void test_failures(void)
 
 int main(void)
 {
-    if (!getenv("PARTIALCOLL_CUDA_LIBRARY"))
-        setenv("PARTIALCOLL_CUDA_LIBRARY", "build/c/libfake_cuda.so", 1);
+    fake_device_name();
     test_rounds();
     test_results_are_kept();
     printf("staging: all tests passed\n");

@@ -8,9 +8,7 @@
 #include "transport/mpi/window.h"
 
 #include <mpi.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -284,15 +282,10 @@ static const struct window_ops ops = {.get = get,
                                       .destroy = destroy};
 
 /* MPI itself has not failed: it cannot do what is needed. */
-__attribute__((format(printf, 1, 2))) static int unfit(const char *format, ...)
+static int unfit(int failure)
 {
-    char why[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why, sizeof why, format, args);
-    va_end(args);
     fail_set_mpi_error(MPI_SUCCESS);
-    return fail(PCOLL_EMPI, "%s", why);
+    return failure;
 }
 
 /* Without it a store of ours would not be seen by a get of theirs. */
@@ -302,8 +295,8 @@ static int check_model(MPI_Win win)
     MPI_Win_get_attr(win, MPI_WIN_MODEL, &model, &known);
     return known && *model == MPI_WIN_UNIFIED
                ? PCOLL_OK
-               : unfit("gossip buffers need windows of MPI's unified memory model, "
-                       "which this MPI does not give");
+               : unfit(fail(PCOLL_EMPI, "gossip buffers need windows of MPI's unified "
+                                        "memory model, which this MPI does not give"));
 }
 
 /* Open MPI 4 ends the process in a compare-and-swap of 64 bits if its component rdma has
@@ -316,10 +309,12 @@ static int check_swap(const struct window_mpi *m)
     MPI_Win_get_name(m->win, name, &length);
     bool ends = strncmp(library, "Open MPI v4.", 12) == 0 &&
                 strncmp(name, "rdma window", 11) == 0 && m->base.size > 1;
-    return ends ? unfit("windows of this MPI's one-sided component rdma fail at their "
-                        "first compare-and-swap (%.*s); set OMPI_MCA_osc=sm, with all "
-                        "ranks on one node, or take Open MPI 5",
-                        (int)strcspn(library, ","), library)
+    return ends ? unfit(fail(
+                      PCOLL_EMPI,
+                      "windows of this MPI's one-sided component rdma fail at their "
+                      "first compare-and-swap (%.*s); set OMPI_MCA_osc=sm, with all "
+                      "ranks on one node, or take Open MPI 5",
+                      (int)strcspn(library, ","), library))
                 : PCOLL_OK;
 }
 
