@@ -299,7 +299,7 @@ class Lattice:
         if known is None:
             dtype = _FLOATS[opened.lattice.dtype]
             out = np.empty(
-                opened.count, buffers._bfloat16() if dtype == "bfloat16" else np.dtype(dtype)
+                opened.count, buffers.bfloat16() if dtype == "bfloat16" else np.dtype(dtype)
             )
         else:
             opened.check_fits("key", known)

@@ -1357,6 +1357,19 @@ MUTANTS = [
         "if (owner == 0)",
     ),
     Mutant(
+        "a pull begins while a push reads the host's side",
+        "device/mirror.c",
+        "int rc = lane_poll(m->to_device);\n"
+        "    return rc == PCOLL_OK ? lane_poll(m->to_host) : rc;",
+        "return lane_poll(m->to_host);",
+    ),
+    Mutant(
+        "a push does not order the stream that reads",
+        "device/mirror.c",
+        "return rc == PCOLL_OK ? lane_order(m->to_device, stream) : rc;",
+        "return rc;",
+    ),
+    Mutant(
         "a rank arrives before its copy is over",
         "allreduce/staging.c",
         "int rc = lane_poll(s->to_host);",

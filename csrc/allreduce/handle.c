@@ -158,7 +158,7 @@ static int may_begin(pcoll_handle *h)
 
 /* Buffers of a device: the call counts from here on, its deposit is made when they have
  * been copied. A replay has to know when that is. */
-int pcoll_handle_start_device(pcoll_handle *h, const uint64_t *send, uint64_t stream)
+int pcoll_handle_start_device(pcoll_handle *h, const pcoll_place *send, uint64_t stream)
 {
     int rc = handle_enter(h);
     if (rc != PCOLL_OK)
@@ -176,7 +176,7 @@ int pcoll_handle_start_device(pcoll_handle *h, const uint64_t *send, uint64_t st
     return handle_leave(h, rc);
 }
 
-int pcoll_handle_fetch_device(pcoll_handle *h, const uint64_t *recv, uint64_t stream)
+int pcoll_handle_fetch_device(pcoll_handle *h, const pcoll_place *recv, uint64_t stream)
 {
     int rc = handle_enter(h);
     if (rc != PCOLL_OK)

@@ -93,35 +93,59 @@ static size_t bytes_of(const struct payload_part *p)
     return p->widen ? p->count * sizeof(uint16_t) : p->bytes;
 }
 
-/* Each buffer and where it lies in a block; and it has to be there. */
+static void *address_of(const pcoll_place *buffer)
+{
+    return (void *)(uintptr_t)buffer->address; /* NOLINT: an address */
+}
+
+/* The pieces: each buffer on the device and where it lies in a block. *count of them. They
+ * have to be there. */
 static int lay_pieces(const struct staging *s, const struct payload *p, char *block,
-                      const uint64_t *buffers)
+                      const pcoll_place *buffers, int *count)
 {
     int rc = PCOLL_OK;
+    *count = 0;
     for (int i = 0; i < p->parts && rc == PCOLL_OK; i++) {
         const struct payload_part *part = &p->part[i];
-        s->pieces[i] = (struct lane_piece){.host = block + part->offset,
-                                           .device = buffers[i],
-                                           .bytes = bytes_of(part)};
-        rc = place_check((const void *)(uintptr_t)buffers[i], /* NOLINT: an address */
-                         bytes_of(part), s->device);
+        if (buffers[i].on_host)
+            continue;
+        s->pieces[(*count)++] = (struct lane_piece){.host = block + part->offset,
+                                                    .device = buffers[i].address,
+                                                    .bytes = bytes_of(part)};
+        rc = place_check(address_of(&buffers[i]), bytes_of(part), s->device);
     }
     return rc;
 }
 
-int staging_begin(struct staging *s, struct domain *d, const uint64_t *buffers,
+/* The others, to or from the block. */
+static void copy_on_host(const struct payload *p, char *block,
+                         const pcoll_place *buffers, enum lane_direction direction)
+{
+    for (int i = 0; i < p->parts; i++) {
+        const struct payload_part *part = &p->part[i];
+        if (!buffers[i].on_host || !part->bytes)
+            continue;
+        if (direction == LANE_TO_HOST)
+            memcpy(block + part->offset, address_of(&buffers[i]), bytes_of(part));
+        else
+            memcpy(address_of(&buffers[i]), block + part->offset, bytes_of(part));
+    }
+}
+
+int staging_begin(struct staging *s, struct domain *d, const pcoll_place *buffers,
                   uint64_t stream)
 {
     CHECK(atomic_load(&s->state) == ARRIVED || s->entered);
-    int rc = prepare(s, d);
+    int count = 0, rc = prepare(s, d);
     char *slot = d->ops->send_slot(d);
     CHECK(slot);
     if (rc == PCOLL_OK)
-        rc = lay_pieces(s, &d->shape->payload, slot, buffers);
+        rc = lay_pieces(s, &d->shape->payload, slot, buffers, &count);
     if (rc == PCOLL_OK)
-        rc = lane_begin(s->to_host, s->pieces, d->shape->payload.parts, stream);
+        rc = lane_begin(s->to_host, s->pieces, count, stream);
     if (rc != PCOLL_OK)
         return rc;
+    copy_on_host(&d->shape->payload, slot, buffers, LANE_TO_HOST);
     s->began_us = clock_us();
     atomic_store(&s->state, COPYING);
     return PCOLL_OK;
@@ -179,20 +203,23 @@ static int find_result(struct staging *s, struct domain *d, char **block)
     return PCOLL_OK;
 }
 
-int staging_fetch(struct staging *s, struct domain *d, const uint64_t *buffers,
+int staging_fetch(struct staging *s, struct domain *d, const pcoll_place *buffers,
                   uint64_t stream)
 {
     char *block = NULL;
-    int rc = lane_poll(s->to_device);
+    int count = 0, rc = lane_poll(s->to_device);
     if (rc == PCOLL_OK)
         rc = prepare(s, d);
     if (rc == PCOLL_OK)
         rc = find_result(s, d, &block);
     if (rc == PCOLL_OK)
-        rc = lay_pieces(s, &d->shape->payload, block, buffers);
+        rc = lay_pieces(s, &d->shape->payload, block, buffers, &count);
     if (rc == PCOLL_OK)
-        rc = lane_begin(s->to_device, s->pieces, d->shape->payload.parts, stream);
-    return rc == PCOLL_OK ? lane_order(s->to_device, stream) : rc;
+        rc = lane_begin(s->to_device, s->pieces, count, stream);
+    if (rc != PCOLL_OK)
+        return rc;
+    copy_on_host(&d->shape->payload, block, buffers, LANE_TO_DEVICE);
+    return lane_order(s->to_device, stream);
 }
 
 bool staging_arrived(const struct staging *s)

@@ -39,13 +39,13 @@ int staging_create(int device, struct staging **out);
  * in all of these that do not begin a copy: the buffers are the host's. */
 void staging_destroy(struct staging **s);
 
-/* Application, ARRIVED: begin to copy the buffers, at these addresses of the device,
- * after what `stream` has been given. */
-int staging_begin(struct staging *s, struct domain *d, const uint64_t *buffers,
+/* Application, ARRIVED: begin to copy the buffers that are on the device, after what
+ * `stream` has been given; those on the host are copied at once. */
+int staging_begin(struct staging *s, struct domain *d, const pcoll_place *buffers,
                   uint64_t stream);
 /* Application, after the round has been delivered: begin to copy its result to these
- * addresses; `stream` waits for it. PCOLL_EAGAIN: the last one is under way. */
-int staging_fetch(struct staging *s, struct domain *d, const uint64_t *buffers,
+ * buffers, likewise; `stream` waits for it. PCOLL_EAGAIN: the last one is under way. */
+int staging_fetch(struct staging *s, struct domain *d, const pcoll_place *buffers,
                   uint64_t stream);
 
 /* Is there no deposit that waits for its copy? */

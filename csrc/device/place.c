@@ -61,6 +61,20 @@ int pcoll_device_of(uint64_t address, int32_t *device)
     return rc;
 }
 
+int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes)
+{
+    struct answer a;
+    int rc = ask((const void *)(uintptr_t)address, &a); /* NOLINT: an address */
+    if (rc == PCOLL_OK && !a.size)
+        rc = fail(PCOLL_EINVAL, "memory at %#llx: it has been freed, or was none",
+                  (unsigned long long)address);
+    if (rc == PCOLL_OK) {
+        *begin = a.start;
+        *bytes = a.size;
+    }
+    return rc;
+}
+
 int place_check(const void *address, size_t bytes, int device)
 {
     CHECK(device >= 0);
@@ -74,7 +88,7 @@ int place_check(const void *address, size_t bytes, int device)
                     device, address);
     if (a.device != device)
         return fail(PCOLL_EINVAL,
-                    "memory at %p: expected device %d, where the handle was made, got "
+                    "memory at %p: expected device %d, for which this was made, got "
                     "device %d",
                     address, device, a.device);
     uintptr_t behind = (uintptr_t)address + bytes;

@@ -340,18 +340,24 @@ int pcoll_handle_finish(pcoll_handle *handle);
 int pcoll_handle_set_reduction(pcoll_handle *handle, int32_t buffer,
                                const void *mpi_type, const void *mpi_op);
 
-/* With options.device: in place of pcoll_handle_start, the addresses of the buffers on the
- * device. They are copied after what `stream` (a CUstream; 0: the default one) has been
+/* Where a buffer of a handle with options.device lies: on that device, or on the host. */
+typedef struct pcoll_place {
+    uint64_t address;
+    int32_t on_host;
+} pcoll_place;
+
+/* With options.device: in place of pcoll_handle_start, where the buffers are. Those on the
+ * device are copied after what `stream` (a CUstream; 0: the default one) has been
  * given so far, and may be changed by what comes after the end of the copy; this rank
  * arrives then, and the call returns at once. PCOLL_EINVAL: memory that is not this
  * device's, or a stream that is not or records a graph; PCOLL_ESTATE. Local. */
-int pcoll_handle_start_device(pcoll_handle *handle, const uint64_t *send,
+int pcoll_handle_start_device(pcoll_handle *handle, const pcoll_place *send,
                               uint64_t stream);
-/* After pcoll_handle_take with recv NULL: copy the result to these addresses, after what
- * `stream` has been given so far; what it is given from now on comes after that. Returns at
- * once. The next deposit waits for the copy. PCOLL_EAGAIN: the last result is still being
- * copied. Local. */
-int pcoll_handle_fetch_device(pcoll_handle *handle, const uint64_t *recv,
+/* After pcoll_handle_take with recv NULL: copy the result to these buffers, those on the
+ * device after what `stream` has been given so far; what it is given from now on comes
+ * after that. Returns at once. The next deposit waits for the copy. PCOLL_EAGAIN: the last
+ * result is still being copied. Local. */
+int pcoll_handle_fetch_device(pcoll_handle *handle, const pcoll_place *recv,
                               uint64_t stream);
 /* Wait until the deposit of the last pcoll_handle_start_device has been made. PCOLL_EAGAIN
  * after timeout_us. Local. */
@@ -360,6 +366,40 @@ int pcoll_handle_arrive(pcoll_handle *handle, int64_t timeout_us);
 /* On which device an address lies; -1: on none. PCOLL_ESTATE: this process has no CUDA
  * driver, with a sentence about what was looked for. Local. */
 int pcoll_device_of(uint64_t address, int32_t *device);
+/* The allocation that an address of a device lies in. PCOLL_EINVAL: none. Local. */
+int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes);
+
+/*
+ * A mirror: pinned memory of the host that stands for memory of one device, for what works
+ * on the host alone. Pull, work on it, push. One thread at a time. From a pull or a push
+ * until pcoll_mirror_wait has said PCOLL_OK the host's side of the pieces is the copies'.
+ * All local.
+ */
+typedef struct pcoll_mirror pcoll_mirror;
+
+/* `bytes` at `host`, which is in pinned memory, and at `device`. */
+typedef struct pcoll_piece {
+    void *host;
+    uint64_t device;
+    uint64_t bytes;
+} pcoll_piece;
+
+/* PCOLL_ESTATE: no CUDA driver; PCOLL_EINVAL: no such device; PCOLL_ENOMEM. */
+int pcoll_mirror_create(int32_t device, pcoll_mirror **mirror);
+/* Whole pages of the host's, none twice; they stay until the mirror is freed. */
+int pcoll_mirror_pin(pcoll_mirror *mirror, void *memory, uint64_t bytes);
+/* Begin to copy from the device, after what `stream` has been given so far. PCOLL_ESTATE:
+ * the last copies are not over; PCOLL_EINVAL as in pcoll_handle_start_device. */
+int pcoll_mirror_pull(pcoll_mirror *mirror, const pcoll_piece *pieces, int32_t count,
+                      uint64_t stream);
+/* Begin to copy to it, after what `stream` has been given; what it is given from now on
+ * comes after that. */
+int pcoll_mirror_push(pcoll_mirror *mirror, const pcoll_piece *pieces, int32_t count,
+                      uint64_t stream);
+/* PCOLL_EAGAIN: a copy is still under way after timeout_us. */
+int pcoll_mirror_wait(pcoll_mirror *mirror, int64_t timeout_us);
+/* Waits for copies; the memory that was pinned has to be there. NULL: nothing. */
+int pcoll_mirror_free(pcoll_mirror **mirror);
 
 /* Where to write the next deposit (owned_send); the address changes at every start, and
  * what is written there after it belongs to the next one. Local. */

@@ -79,7 +79,7 @@ class Buffer:
 # bfloat16, which numpy itself does not have
 
 
-def _bfloat16() -> np.dtype[Any]:
+def bfloat16() -> np.dtype[Any]:
     """ml_dtypes' bfloat16 where that package is installed, else the bits as uint16."""
     try:
         found: Any = importlib.import_module("ml_dtypes").bfloat16
@@ -114,7 +114,7 @@ def _view_bfloat16_tensor(argument: str, tensor: Any) -> Array:
             f"{argument}: expected a C-contiguous tensor, got strides {tuple(tensor.stride())} "
             f"for shape {tuple(tensor.shape)}; pass tensor.contiguous()"
         )
-    like = np.empty(tuple(tensor.shape), _bfloat16())
+    like = np.empty(tuple(tensor.shape), bfloat16())
     return wrap(tensor.data_ptr(), like) if like.size else like
 
 
@@ -246,15 +246,17 @@ def _apply_spec(argument: str, spec: Any) -> Buffer:
 
 def is_device(array: Any) -> bool:
     """Is it on a device? Asks only what torch, cupy and numba have."""
-    cuda = getattr(array, "is_cuda", None)  # torch: bfloat16 has no interface, others are slow
-    return cuda is True or (cuda is None and hasattr(array, "__cuda_array_interface__"))
+    if isinstance(array, np.ndarray):
+        return False
+    kind = getattr(getattr(array, "device", None), "type", None)  # of a tensor: a text
+    return kind != "cpu" if isinstance(kind, str) else hasattr(array, "__cuda_array_interface__")
 
 
 def _refuse_device(argument: str, owner: Any) -> None:
     if is_device(owner):
         raise TypeError(
-            f"{argument}: expected memory of the host, got {type(owner).__name__} on a CUDA "
-            "device; allreduces take those, as arrays without a count or datatype"
+            f"{argument}: expected memory of the host here, got {type(owner).__name__} on a "
+            "device; docs/gpu.md says what takes those, as arrays without a count or datatype"
         )
 
 
@@ -280,14 +282,18 @@ def as_buffer(argument: str, given: Any, writable: bool, used: bool = True) -> B
     return Buffer(array, dtype, buffer.count, buffer.datatype, owner)
 
 
-def as_floats(argument: str, given: Any, writable: bool) -> Buffer:
-    """`as_buffer` for what is averaged."""
-    buffer = as_buffer(argument, given, writable)
+def check_floats(argument: str, buffer: Buffer) -> Buffer:
+    """The buffer, of what can be averaged."""
     if buffer.dtype not in _FLOATS or buffer.datatype is not None:
         raise TypeError(
             f"{argument}: expected float16, bfloat16, float32 or float64, got {buffer.name}"
         )
     return buffer
+
+
+def as_floats(argument: str, given: Any, writable: bool) -> Buffer:
+    """`as_buffer` for what is averaged."""
+    return check_floats(argument, as_buffer(argument, given, writable))
 
 
 def is_list(buffers: Any) -> bool:

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from .buffers import Buffer, dtype_code
+from .buffers import (
+    Buffer,
+    as_buffer,
+    as_buffers,
+    bfloat16,
+    dtype_code,
+    is_device,
+    is_list,
+)
 from .ffi import answer, ffi, lib
 
 _BFLOAT16 = "torch.bfloat16"
@@ -47,11 +55,22 @@ def _contiguous(shape: tuple[int, ...], strides: Any, itemsize: int) -> bool:
     return True
 
 
-def _facts(argument: str, array: Any) -> tuple[int, Any, tuple[int, ...], Any, bool, int | None]:
-    """Address, dtype (None: bfloat16), shape, strides in bytes, read-only, stream."""
-    if str(getattr(array, "dtype", "")) == _BFLOAT16:
-        strides = tuple(2 * step for step in array.stride())
-        return int(array.data_ptr()), None, tuple(array.shape), strides, False, None
+def _dtype_of_tensor(argument: str, tensor: Any) -> np.dtype[Any]:
+    name = str(tensor.dtype).replace("torch.", "")
+    try:
+        return bfloat16() if name == "bfloat16" else np.dtype(name)
+    except TypeError as error:
+        raise TypeError(f"{argument}: expected a dtype of the library, got {name}") from error
+
+
+def _facts(
+    argument: str, array: Any
+) -> tuple[int, np.dtype[Any], tuple[int, ...], Any, bool, int | None]:
+    """Address, dtype, shape, strides in bytes, read-only, stream."""
+    if hasattr(array, "data_ptr"):  # a tensor: for bfloat16 it has no interface
+        dtype = _dtype_of_tensor(argument, array)
+        strides = tuple(dtype.itemsize * step for step in array.stride())
+        return int(array.data_ptr()), dtype, tuple(array.shape), strides, False, None
     said = array.__cuda_array_interface__
     if said.get("mask") is not None:
         raise TypeError(f"{argument}: expected an array without a mask")
@@ -65,8 +84,9 @@ def as_device_buffer(argument: str, array: Any, writable: bool) -> DeviceBuffer:
     if getattr(array, "requires_grad", False):
         raise TypeError(f"{argument}: expected a tensor that requires no grad; detach() it first")
     address, dtype, shape, strides, read_only, stream = _facts(argument, array)
-    code = lib.PCOLL_BFLOAT16 if dtype is None else dtype_code(argument, dtype)
-    outline = _outline(shape, np.dtype(np.uint16) if dtype is None else dtype)
+    bits = str(getattr(array, "dtype", "")) == _BFLOAT16
+    code = lib.PCOLL_BFLOAT16 if bits else dtype_code(argument, dtype)
+    outline = _outline(shape, dtype)
     if not _contiguous(shape, strides, outline.itemsize):
         raise ValueError(
             f"{argument}: expected a C-contiguous array, got strides {tuple(strides)} for shape "
@@ -84,12 +104,18 @@ def as_device_buffer(argument: str, array: Any, writable: bool) -> DeviceBuffer:
 
 
 def one_device(buffers: list[Buffer]) -> int | None:
-    """The device of all of them; None: they are the host's. Not some here and some there."""
-    places = {buffer.device if isinstance(buffer, DeviceBuffer) else None for buffer in buffers}
-    if len(places) > 1:
-        said = ", ".join(sorted("the host" if p is None else f"device {p}" for p in places))
-        raise ValueError(f"sendbuf, recvbuf: expected all buffers in one place, got {said}")
-    return places.pop() if places else None
+    """The device of those that are on one; None: all are the host's."""
+    devices = sorted({buffer.device for buffer in on_device(buffers)})
+    if len(devices) > 1:
+        said = ", ".join(map(str, devices))
+        raise ValueError(f"sendbuf, recvbuf: expected buffers on one device, got devices {said}")
+    foreign = next((b for b in buffers if b.datatype is not None), None)
+    if devices and foreign is not None:
+        raise TypeError(
+            "sendbuf, recvbuf: expected elements that the library knows beside buffers on a "
+            f"device, got the datatype {foreign.name}"
+        )
+    return devices[0] if devices else None
 
 
 def _current(device: int) -> int | None:
@@ -101,6 +127,26 @@ def _current(device: int) -> int | None:
         with cupy.cuda.Device(device):
             return int(cupy.cuda.get_current_stream().ptr)
     return None
+
+
+def as_any_buffer(argument: str, given: Any, writable: bool) -> Buffer:
+    """On the host or on a device."""
+    make = as_device_buffer if is_device(given) else as_buffer
+    return make(argument, given, writable)
+
+
+def as_any_buffers(argument: str, given: Any, writable: bool) -> list[Buffer]:
+    """A list of them, or one."""
+    if not is_list(given):
+        return [as_any_buffer(argument, given, writable)]
+    if not any(is_device(one) for one in given):
+        return as_buffers(argument, given, writable)
+    return [as_any_buffer(f"{argument}[{i}]", one, writable) for i, one in enumerate(given)]
+
+
+def on_device(buffers: list[Buffer]) -> list[DeviceBuffer]:
+    """Those that are."""
+    return [buffer for buffer in buffers if isinstance(buffer, DeviceBuffer)]
 
 
 def stream_number(stream: Any, buffers: list[DeviceBuffer]) -> int:
@@ -125,39 +171,52 @@ def stream_number(stream: Any, buffers: list[DeviceBuffer]) -> int:
     return int(stream)
 
 
-class DeviceSide:
-    """What a handle does with buffers on a device: they are copied to where deposits lie, and from
-    where results do."""
+def _owners(buffers: list[Buffer]) -> list[Any]:
+    return [b.owner if isinstance(b, DeviceBuffer) else b.array for b in buffers]
 
-    def __init__(self, send: list[DeviceBuffer], recv: list[DeviceBuffer]) -> None:
+
+def _places(buffers: list[Buffer]) -> Any:
+    """A C array of where they are. Keep the arrays alive as long as it is used."""
+    places = ffi.new("pcoll_place[]", len(buffers))
+    for place, buffer in zip(places, buffers):
+        place.address, place.on_host = buffer.begin, not isinstance(buffer, DeviceBuffer)
+    return places
+
+
+class DeviceSide:
+    """What a handle does with buffers of which some are on a device: they are copied to where
+    deposits lie, and from where results do. `fetches`: are there any among those received?"""
+
+    def __init__(self, send: list[Buffer], recv: list[Buffer]) -> None:
         self._send, self._recv = send, recv
-        self._from = ffi.new("uint64_t[]", [buffer.address for buffer in self._send])
-        self._to = ffi.new("uint64_t[]", [buffer.address for buffer in self._recv])
+        self._from, self._to = _places(send), _places(recv)
+        self._sent, self._received = on_device(send), on_device(recv)
+        self.fetches = bool(self._received)
+
+    def _number(self, stream: Any, buffers: list[DeviceBuffer]) -> int:
+        return stream_number(stream, buffers) if buffers else 0
 
     def start(self, core: Any, stream: Any) -> int:
         """Begin to copy the send buffers; a result code of the core."""
-        number = stream_number(stream, self._send)
+        number = self._number(stream, self._sent)
         return int(lib.pcoll_handle_start_device(core, self._from, number))
 
     def fetch(self, core: Any, stream: Any) -> int:
         """Begin to copy the result to the receive buffers."""
-        number = stream_number(stream, self._recv)
+        number = self._number(stream, self._received)
         return int(lib.pcoll_handle_fetch_device(core, self._to, number))
 
     @property
     def owners(self) -> list[Any]:
-        """The arrays that results come to."""
-        return [buffer.owner for buffer in self._recv]
+        """What results come to."""
+        return _owners(self._recv)
 
     @property
     def sources(self) -> list[Any]:
-        """The arrays that deposits come from."""
-        return [buffer.owner for buffer in self._send]
+        """What deposits come from."""
+        return _owners(self._send)
 
 
 def device_side(send: list[Buffer] | None, recv: list[Buffer]) -> DeviceSide | None:
     """For buffers that `one_device` has looked at; None: they are the host's."""
-    on_device = [
-        [b for b in buffers if isinstance(b, DeviceBuffer)] for buffers in (send or [], recv)
-    ]
-    return DeviceSide(*on_device) if on_device[1] else None
+    return DeviceSide(send or [], recv) if on_device([*(send or []), *recv]) else None

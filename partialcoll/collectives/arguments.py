@@ -9,16 +9,14 @@ from typing import Any
 from .._core import checks, ops, pure, settings
 from .._core.buffers import (
     Buffer,
-    as_buffer,
     as_buffers,
     check_apart,
     check_match,
     describe,
-    is_device,
     is_list,
 )
 from .._core.communicator import progress_code
-from .._core.device import DeviceBuffer, as_device_buffer, one_device
+from .._core.device import as_any_buffers, on_device, one_device
 from .._core.ffi import answer, check, ffi, lib
 from .._core.mpi import MPI
 from ..policy import Policy, as_policy
@@ -40,18 +38,6 @@ def _set_domain(options: Any, domain: str | None) -> None:
     if lib.pcoll_domain_parse(text.encode(), ffi.addressof(options, "domain"), most):
         message = ffi.string(lib.pcoll_last_error()).decode(errors="replace")
         raise ValueError(message.replace("domain", source, 1))
-
-
-def as_any_buffers(argument: str, given: Any, writable: bool) -> list[Buffer]:
-    """On the host or on a device."""
-    several = given if is_list(given) else [given]
-    if not any(is_device(one) for one in several):
-        return as_buffers(argument, given, writable)
-    names = [f"{argument}[{i}]" for i in range(len(several))] if is_list(given) else [argument]
-    return [
-        as_device_buffer(name, one, writable) if is_device(one) else as_buffer(name, one, writable)
-        for name, one in zip(names, several)
-    ]
 
 
 def _as_ops(op: Any, count: int) -> list[Any]:
@@ -91,12 +77,8 @@ class Arguments:
             ops.check_op(one, code, buffer)
         sums = all(code == lib.PCOLL_SUM for code in codes)
         self.device = one_device([*(self.send or []), *self.recv])
-        if self.device is not None and self.send is None:
-            raise ValueError("sendbuf: expected an array on the device of recvbuf, got None")
-        if self.device is not None and deliver != "one":
-            raise ValueError(
-                f'deliver: expected "one" with buffers on a device, got {checks.shown(deliver)}'
-            )
+        if self.device is not None:
+            self._check_on_device(deliver)
         self.sums = [ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
         self.described = describe(self.recv, self.ops, codes)
         self.policy = as_policy(quorum)
@@ -142,12 +124,19 @@ class Arguments:
             self._check_received(in_place)
         elif in_place:
             raise ValueError("recvbuf: expected a buffer with sendbuf=MPI.IN_PLACE, got None")
-        elif self.send and isinstance(self.send[0], DeviceBuffer):
-            raise ValueError("recvbuf: expected an array on the device of sendbuf, got None")
         else:
             self.recv = self._unreceived(like)
         given = sendbuf if self.send is not None and not in_place else recvbuf
         self.single = not is_list(like if given is None else given)
+
+    def _check_on_device(self, deliver: str) -> None:
+        if self.send is None:
+            raise ValueError("sendbuf: expected an array, as recvbuf is on a device, got None")
+        if deliver != "one" and on_device(self.recv):
+            raise ValueError(
+                'deliver: expected "one", or recvbuf=None, with buffers on a device, got '
+                f"{checks.shown(deliver)}"
+            )
 
     def _check_received(self, in_place: bool) -> None:
         if in_place:

@@ -13,12 +13,12 @@ import numpy as np
 from .._core import communicator
 from .._core.attendance import attending
 from .._core.buffers import check_match
+from .._core.device import as_any_buffers
 from .._core.ffi import ffi
 from .._core.mpi import MPI
 from ..policy import Policy, as_policy
 from ..round import Round
 from .allreduce import Allreduce_init, memory_estimate
-from .arguments import as_any_buffers
 from .handle import AllreduceHandle
 
 

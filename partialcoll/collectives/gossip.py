@@ -11,7 +11,9 @@ import numpy as np
 
 from .._core import buffers, checks, communicator
 from .._core.buffers import Array
+from .._core.device import DeviceBuffer, as_any_buffer
 from .._core.ffi import core
+from .._core.mirror import Twins
 from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.pure import ffi, lib
@@ -24,7 +26,7 @@ def _has_memory(given: Any) -> bool:
     """Is it more than something that an array can be made of?"""
     if isinstance(given, np.generic):
         return False
-    if isinstance(given, np.ndarray) or hasattr(given, "data_ptr"):
+    if isinstance(given, np.ndarray) or hasattr(given, "data_ptr") or buffers.is_device(given):
         return True
     try:
         memoryview(given)
@@ -111,6 +113,9 @@ class GossipBuffer(CoreObject):
         Who helps ranks of other nodes to reach this one's memory. Default:
         PARTIALCOLL_PROGRESS or "agent". Within one node nobody has to.
 
+    Arrays of its methods may be on a CUDA device: a copy on the host stands for them, from which
+    and to which they are copied, after what the current stream was given (docs/gpu.md).
+
     One thread at a time may use a buffer. In a ``with`` statement the end frees it. What lies here
     uncollected goes with it: to keep it, meet (a barrier) and collect before.
 
@@ -124,6 +129,7 @@ class GossipBuffer(CoreObject):
 
     _noun, _kind, _maker = "gossip buffer", "gossip", "GossipBuffer"
     _moved = False  # has it averaged since it published?
+    _twins: Twins | None = None  # once there was an array on a device
 
     def __init__(
         self,
@@ -148,7 +154,7 @@ class GossipBuffer(CoreObject):
         self._create(comm, core.lib.pcoll_gossip_create, arguments, refused)
 
     def _describe(self, options: Any, like: Any, topology: Any) -> None:
-        buffer = buffers.as_floats("like", like, writable=False)
+        buffer = buffers.check_floats("like", as_any_buffer("like", like, writable=False))
         self._shape: tuple[int, ...] = buffer.array.shape
         self._dtype: np.dtype[Any] = buffer.array.dtype
         self._element = buffer.dtype
@@ -223,12 +229,25 @@ class GossipBuffer(CoreObject):
                 f"{argument}: expected an array whose memory can be written to, got "
                 f"{type(given).__name__}"
             )
-        buffer = buffers.as_buffer(argument, given, writable)
+        buffer = as_any_buffer(argument, given, writable)
         if buffer.dtype != self._element:
             raise TypeError(f"{argument}: expected dtype {self._dtype}, got {buffer.name}")
         if buffer.array.shape != self._shape:
             raise ValueError(f"{argument}: expected shape {self._shape}, got {buffer.array.shape}")
-        return ffi.from_buffer(buffer.array.reshape(-1).view(np.uint8))
+        array = buffer.array
+        if isinstance(buffer, DeviceBuffer):
+            self._twins = self._twins or Twins()
+            array = self._twins.take(argument, buffer, read=argument not in ("out", "sent"))
+        return ffi.from_buffer(array.reshape(-1).view(np.uint8))
+
+    def _after_free(self) -> None:
+        if self._twins is not None:
+            self._twins.free()
+
+    def _copy_back(self, **written: Any) -> None:
+        """What a call has written, if that is on a device, goes there."""
+        if self._twins is not None:
+            self._twins.land(**written)
 
     def _moving(self, x: Any, momentum: Any, factors: dict[str, float]) -> tuple[Any, Any]:
         """What averaging and collecting write to, and what they multiply by."""
@@ -237,7 +256,7 @@ class GossipBuffer(CoreObject):
         memory = self._memory("x", x, True), self._optional("momentum", momentum, True)
         arrays = isinstance(x, np.ndarray) and isinstance(momentum, np.ndarray)
         if momentum is not None and (not arrays or np.may_share_memory(x, momentum)):
-            pair = [buffers.as_buffer("momentum", given, True) for given in (x, momentum)]
+            pair = [as_any_buffer("momentum", given, True) for given in (x, momentum)]
             buffers.check_apart("momentum", pair)
         return memory
 
@@ -251,7 +270,9 @@ class GossipBuffer(CoreObject):
 
         Returns its version: 1, 2, …
         """
-        memory = self._memory("x", x)
+        return self._publish(self._memory("x", x))
+
+    def _publish(self, memory: Any) -> int:
         self._moved = False
         return int(self._answer("uint64_t", "publish", memory))
 
@@ -282,6 +303,7 @@ class GossipBuffer(CoreObject):
         if code == lib.PCOLL_EAGAIN:
             raise StateError(self._library.last_error())
         self._library.check(code)
+        self._copy_back(out=out)
         return out, int(version[0])
 
     def average(
@@ -308,8 +330,10 @@ class GossipBuffer(CoreObject):
         own, other = self._moving(x, momentum, {"weight": weight, "ratio": ratio})
         given = (self._peer(peer), own, weight, other, ratio)
         if self._moved:  # where this rank is no longer
-            self.publish(x)
+            self._publish(own)
         self._moved = bool(self._answer("int32_t", "average", *given))
+        if self._moved:
+            self._copy_back(x=x, momentum=momentum)
         return self._moved
 
     def collect(self, x: Any, *, momentum: Any = None, ratio: float = 1.0) -> int:
@@ -319,7 +343,10 @@ class GossipBuffer(CoreObject):
         what `x` does. Returns how many deltas have landed since; with 0 nothing has changed.
         """
         own, other = self._moving(x, momentum, {"ratio": ratio})
-        return int(self._answer("uint64_t", "collect", own, other, ratio))
+        landed = int(self._answer("uint64_t", "collect", own, other, ratio))
+        if landed:
+            self._copy_back(x=x, momentum=momentum)
+        return landed
 
     def pending(self) -> Array:
         """A copy of what lies here uncollected; float64 for float64, else float32. Local."""
@@ -341,7 +368,10 @@ class GossipBuffer(CoreObject):
             self._optional("key", key),
             self._optional("sent", sent, writable=True),
         )
-        return bool(self._answer("int32_t", "push", *given))
+        pushed = bool(self._answer("int32_t", "push", *given))
+        if pushed:
+            self._copy_back(sent=sent)
+        return pushed
 
     def drain(self, *, key: Any = None) -> list[tuple[int, Array]]:
         """Take all messages out of the own queue: (source, model), oldest first. Local.
@@ -369,7 +399,10 @@ class GossipBuffer(CoreObject):
         source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
         memory = self._optional("key", key), self._memory("out", out, writable=True)
         self._call("peek", self._peer_or_own(peer), *memory, source, found)
-        return (out, int(source[0])) if found[0] else None
+        if not found[0]:
+            return None
+        self._copy_back(out=out)
+        return out, int(source[0])
 
     # What it is
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from .._core import buffers, checks, communicator, settings, waiting
-from .._core.buffers import Array
+from .._core.buffers import Array, Buffer
+from .._core.device import DeviceBuffer, as_any_buffer, one_device
 from .._core.ffi import core
+from .._core.mirror import Twins
 from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.pure import ffi, lib
@@ -144,12 +146,27 @@ class GroupAllreduce(CoreObject):
         self._prepare()
 
     def _take_buffers(self, options: Any, sendbuf: Any, recvbuf: Any) -> None:
-        self._recv = self._send = buffers.as_floats("recvbuf", recvbuf, writable=True)
+        found = as_any_buffer("recvbuf", recvbuf, writable=True)
+        self._recv = self._send = buffers.check_floats("recvbuf", found)
         if sendbuf is not MPI.IN_PLACE:
-            self._send = buffers.as_buffer("sendbuf", sendbuf, writable=False)
+            self._send = as_any_buffer("sendbuf", sendbuf, writable=False)
             buffers.check_match([self._send], [self._recv])
             buffers.check_apart("recvbuf", [self._send, self._recv])
+        one_device([self._send, self._recv])
         options.count, options.dtype = self._recv.count, self._recv.dtype
+        self._twins = Twins()
+
+    def _place(
+        self, argument: str, buffer: Buffer, read: bool = False, stream: Any = None
+    ) -> Array:
+        """Where the core finds it, on the host."""
+        if isinstance(buffer, DeviceBuffer):
+            return self._twins.take(argument, buffer, read, stream)
+        if stream is not None:
+            raise ValueError(
+                f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
+            )
+        return buffer.array
 
     def _prepare(self) -> None:
         """It is made: room for what the core says of it."""
@@ -161,40 +178,47 @@ class GroupAllreduce(CoreObject):
 
     # A round
 
-    def Start(self) -> None:
+    def Start(self, stream: Any = None) -> None:
         """Contribute what the send buffer holds, to the round that this rank is at. Local.
 
         The send buffer may be used again at once. Raises StateError if the last round has not
-        been waited for, or if this rank has left.
+        been waited for, or if this rank has left. A buffer on a device is copied after what
+        `stream` (None: the current one) was given before, and the call waits for that.
         """
-        self._call("start", self._send.array)
+        argument = "recvbuf" if self._send is self._recv else "sendbuf"
+        self._call("start", self._place(argument, self._send, True, stream))
 
-    def Wait(self, timeout: float | None = None) -> GroupRound:
+    def Wait(self, timeout: float | None = None, stream: Any = None) -> GroupRound:
         """Until the round that took the contribution is over.
 
         The receive buffer is then the average of those who contributed, or this rank's own input
-        if the round is void. Raises TimeoutError after `timeout` seconds; ``Wait`` may be called
-        again then.
+        if the round is void; on a device for what `stream` is given from now on. Raises
+        TimeoutError after `timeout` seconds; ``Wait`` may be called again then.
         """
         checks.time_limit("timeout", timeout)
         found = self._library.ffi.new("pcoll_group_round *")
-        if not waiting.wait(self._step(found), timeout, self._say_what_is_missing):
+        if not waiting.wait(self._step(found, stream), timeout, self._say_what_is_missing):
             raise TimeoutError(f"the round was not over within {timeout} s: {self.pending()}")
-        return self._describe(found)
+        return self._take(found, stream)
 
-    def _step(self, found: Any) -> Callable[[int], int]:
+    def _step(self, found: Any, stream: Any) -> Callable[[int], int]:
         """Waits for so many microseconds; a result code."""
         core, function = self._core(), self._function("wait")
-        receive = self._library.plain(self._recv.array)
+        receive = self._library.plain(self._place("recvbuf", self._recv, stream=stream))
         return lambda us: int(function(core, us, receive, found))
 
-    def Test(self) -> GroupRound | None:
+    def Test(self, stream: Any = None) -> GroupRound | None:
         """The round if it is over, else None; as `Wait` otherwise. Local."""
         found = self._library.ffi.new("pcoll_group_round *")
-        code = self._step(found)(0)
+        code = self._step(found, stream)(0)
         if code == lib.PCOLL_EAGAIN:
             return None
         self._library.check(code)
+        return self._take(found, stream)
+
+    def _take(self, found: Any, stream: Any) -> GroupRound:
+        if isinstance(self._recv, DeviceBuffer):
+            self._twins.land(stream, recvbuf=self._recv.owner)
         return self._describe(found)
 
     def _describe(self, found: Any) -> GroupRound:
@@ -269,14 +293,20 @@ class GroupAllreduce(CoreObject):
     # What it is
 
     @property
-    def send_buffer(self) -> Array:
+    def send_buffer(self) -> Any:
         """The memory that `Start` takes the contribution from; in place, the receive buffer."""
-        return self._send.array
+        return self._given(self._send)
 
     @property
-    def recv_buffer(self) -> Array:
+    def recv_buffer(self) -> Any:
         """The memory that `Wait` fills."""
-        return self._recv.array
+        return self._given(self._recv)
+
+    def _after_free(self) -> None:
+        self._twins.free()
+
+    def _given(self, buffer: Buffer) -> Any:
+        return buffer.owner if isinstance(buffer, DeviceBuffer) else buffer.array
 
     @property
     def last_round(self) -> GroupRound:

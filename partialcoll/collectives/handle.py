@@ -81,9 +81,10 @@ class AllreduceHandle(CoreObject):
         self._owners = (send, recv)
         self._send = None if send is None else [buffer.array for buffer in send]
         self._recv = [buffer.array for buffer in recv]
-        self._device = device_side(send, recv)  # its core has no addresses of the host's
+        self._device = device_side(send, recv)
+        self._fetches = self._device is not None and self._device.fetches
         given = None if self._device is not None else self._send
-        received = self._slots is None and self._device is None
+        received = self._slots is None and not self._fetches
         self._send_pointers = ffi.NULL if given is None else addresses(given)
         self._recv_pointers = addresses(self._recv) if received else ffi.NULL
         self._bind()
@@ -147,7 +148,7 @@ class AllreduceHandle(CoreObject):
 
     def _fetch(self, stream: Any = None) -> None:
         """Begin to copy the result to the device; what the stream is given next comes after."""
-        if self._device is None:
+        if self._device is None or not self._fetches:
             return
         code = lib.PCOLL_EAGAIN
         while code == lib.PCOLL_EAGAIN:  # the last one is still being copied: in a join
@@ -258,10 +259,8 @@ class AllreduceHandle(CoreObject):
 
     def _describe(self) -> Result:
         """The round that the core has just delivered, to the receive buffers if there are any."""
-        if self._device is not None:
-            return Result(self._record.view[:], self._size, self._device.owners)
         if self._slots is None:
-            return Result(self._record.view[:], self._size, self._recv)
+            return Result(self._record.view[:], self._size, self._received())
         self._slots.fill()
         return Result(self._record.view[:], self._size, None, self._slots.of)
 
@@ -279,7 +278,7 @@ class AllreduceHandle(CoreObject):
         """The call is over: what it returns."""
         if self._one:
             rnd = Round(self._describe())
-            if self._device is not None:
+            if self._fetches:
                 self._fetch(stream)
         else:
             results, lost = self._take_all()
@@ -442,9 +441,13 @@ class AllreduceHandle(CoreObject):
         """The receive buffer (or list of buffers). For bfloat16 an array of `ml_dtypes.bfloat16`
         where that package is installed, else of the bits as uint16. Without one of yours
         (``recvbuf=None``): what `result` is."""
-        if self._device is not None:
-            return self._unwrap(self._device.owners)
-        return self._unwrap(self._recv) if self._slots is None else self.result
+        return self._unwrap(self._received()) if self._slots is None else self.result
+
+    def _received(self) -> list[Any]:
+        """What results come to."""
+        if self._device is not None and self._fetches:
+            return self._device.owners
+        return self._recv
 
     @property
     def result(self) -> Any:
@@ -458,13 +461,12 @@ class AllreduceHandle(CoreObject):
         identity, zeros if the op has none. StateError before the first round, and while a call
         is under way.
         """
-        if self._device is not None:
-            return self._unwrap(self._device.owners)
         if self._slots is not None:
             return self._unwrap(self._slots.last())
-        views = [r.view() for r in self._recv]
+        views = [r.view() if isinstance(r, np.ndarray) else r for r in self._received()]
         for view in views:
-            view.flags.writeable = False
+            if isinstance(view, np.ndarray):
+                view.flags.writeable = False
         return self._unwrap(views)
 
     def _unwrap(self, arrays: list[Any]) -> Any:

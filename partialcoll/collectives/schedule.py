@@ -12,8 +12,10 @@ from typing import Any
 
 from .._core import checks, communicator, ops, settings, waiting
 from .._core.attendance import attending
-from .._core.buffers import Buffer, as_buffer
+from .._core.buffers import Buffer
+from .._core.device import DeviceBuffer, as_any_buffer
 from .._core.ffi import answer_text, check, ffi, lib, raise_error
+from .._core.mirror import Shadows
 from .._core.mpi import MPI
 from .._core.object import CoreObject
 
@@ -60,7 +62,8 @@ class Schedule(CoreObject):
         thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
 
     Buffers are used in place, where they are: C-contiguous arrays of any dtype of the library.
-    From `Start` to `Wait` they belong to the schedule. One thread at a time may use a schedule.
+    From `Start` to `Wait` they belong to the schedule. Those on a CUDA device are copied at both
+    (docs/gpu.md). One thread at a time may use a schedule.
     In a ``with`` statement the end frees it; leaving by an exception before the commit makes the
     others' commits fail, so that nobody waits.
 
@@ -72,8 +75,9 @@ class Schedule(CoreObject):
 
     def __init__(self, comm: MPI.Intracomm, *, progress: str | None = None) -> None:
         self._buffers_used: list[Buffer] = []
+        self._shadows: Shadows | None = None  # once a buffer is on a device
         self._operations = 0
-        self._committed = False
+        self._committed = self._running = False
         self._refused = False  # by all ranks, since the last change
         self._comm = comm
         address = self._enter(comm)
@@ -85,14 +89,20 @@ class Schedule(CoreObject):
 
     # Writing it down
 
-    def _take(self, argument: str, given: Any, writable: bool) -> tuple[Buffer, Any]:
-        """A buffer and its address."""
-        buffer = as_buffer(argument, given, writable)
+    def _take(
+        self, argument: str, given: Any, writable: bool, read: bool = True, used: bool = True
+    ) -> tuple[Buffer, Any]:
+        """A buffer and its address on the host. used: what lies there is sent, or comes."""
+        buffer = as_any_buffer(argument, given, writable)
         if buffer.datatype is not None:
             raise TypeError(
                 f"{argument}: expected elements that the library knows, got the datatype "
                 f"{buffer.name}"
             )
+        if isinstance(buffer, DeviceBuffer):
+            self._shadows = self._shadows or Shadows()
+            place = self._shadows.of(buffer, read and used, writable and used)
+            buffer = Buffer(place, buffer.dtype, buffer.count, None, given)
         return buffer, ffi.cast("void *", buffer.array.ctypes.data)
 
     def _shape(self, buffer: Buffer, op: int = 0) -> Any:
@@ -131,8 +141,8 @@ class Schedule(CoreObject):
         carried out. Done when the buffer may be written to again. `MPI.PROC_NULL` as `dest`:
         nothing is sent. `label`: for messages and pictures.
         """
-        buffer, memory = self._take("buf", buf, writable=False)
         peer, number = self._peer("dest", dest), self._tag(tag)
+        buffer, memory = self._take("buf", buf, writable=False, used=peer != MPI.PROC_NULL)
         return self._add("send", label, memory, self._shape(buffer), peer, number, keep=[buffer])
 
     def recv(self, buf: Any, source: int, *, tag: int = 0, label: str | None = None) -> Operation:
@@ -141,8 +151,9 @@ class Schedule(CoreObject):
         Which message it is: see `send`. `MPI.PROC_NULL` as `source`: nothing comes, the buffer
         stays as it is.
         """
-        buffer, memory = self._take("buf", buf, writable=True)
         peer, number = self._peer("source", source), self._tag(tag)
+        used = peer != MPI.PROC_NULL
+        buffer, memory = self._take("buf", buf, writable=True, read=False, used=used)
         return self._add("recv", label, memory, self._shape(buffer), peer, number, keep=[buffer])
 
     def _two(self, buf: Any, into: Any) -> tuple[Buffer, Buffer, Any, Any]:
@@ -265,34 +276,61 @@ class Schedule(CoreObject):
 
     # Runs
 
-    def Start(self) -> None:
-        """Begin a run. Local. StateError if the last one was not waited for."""
-        check(lib.pcoll_schedule_start(self._core()))
+    def _check_stream(self, stream: Any) -> None:
+        if stream is not None and self._shadows is None:
+            raise ValueError(
+                f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
+            )
 
-    def Wait(self, timeout: float | None = None) -> None:
+    def Start(self, stream: Any = None) -> None:
+        """Begin a run. Local. StateError if the last one was not waited for.
+
+        Buffers on a device are copied to the host before, after what `stream` (of cupy or torch,
+        or the number of a CUstream; None: the current one) was given so far; waits for that.
+        """
+        self._check_stream(stream)
+        core = self._core()
+        if self._shadows is not None and self._committed and not self._running:
+            self._shadows.pull(stream)
+        check(lib.pcoll_schedule_start(core))
+        self._running = True
+
+    def _land(self, stream: Any) -> None:
+        """The run is over."""
+        if self._shadows is not None and self._running:
+            self._shadows.push(stream)
+        self._running = False
+
+    def Wait(self, timeout: float | None = None, stream: Any = None) -> None:
         """Wait until every operation of the run is done on this rank.
 
         Parameters
         ----------
         timeout : float or None
             Seconds; TimeoutError after that, and the run can be waited for again.
+        stream : stream of cupy or torch, int or None
+            What it is given from now on comes after the run's results are on the device.
 
         Waiting burns no core. After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning
         of the logger "partialcoll" says which operations wait for which ranks.
         """
         checks.time_limit("timeout", timeout)
+        self._check_stream(stream)
         done = waiting.wait(
             lambda us: int(lib.pcoll_schedule_wait(self._core(), us)), timeout, self._report_stall
         )
         if not done:
             raise TimeoutError(f"the run was not over after {timeout} s; wait again")
+        self._land(stream)
 
-    def Test(self) -> bool:
+    def Test(self, stream: Any = None) -> bool:
         """Is the run over? Like `Wait` then. Never blocks; drives communication."""
+        self._check_stream(stream)
         code = lib.pcoll_schedule_wait(self._core(), 0)
         if code == lib.PCOLL_EAGAIN:
             return False
         check(code)
+        self._land(stream)
         return True
 
     def _report_stall(self, waited: float) -> None:
@@ -323,6 +361,8 @@ class Schedule(CoreObject):
 
     def _after_free(self) -> None:
         self._buffers_used = []
+        if self._shadows is not None:
+            self._shadows.free()
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
         if kind is not None and not self._committed and not self._is_freed():

@@ -295,6 +295,74 @@ static void test_freed_under_way(void)
     _exit(0);
 }
 
+static void await_mirror(pcoll_mirror *m)
+{
+    int rc;
+    while ((rc = pcoll_mirror_wait(m, 100)) == PCOLL_EAGAIN)
+        ;
+    INVARIANT("a mirror's copies end", rc == PCOLL_OK, "%d: %s", rc,
+              pcoll_last_error());
+}
+
+/* What a late kernel has written is pulled, what is pushed is read by a late one; nothing
+ * begins while something is under way, and what was pinned is let go. */
+static void test_mirror(void)
+{
+    static char given[MOST], found[MOST];
+    struct user u = make_user(fake_device_start(), 1);
+    char *host =
+        mmap(NULL, MOST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pcoll_mirror *m = NULL;
+    EXPECT_OK(pcoll_mirror_create(1, &m));
+    EXPECT_OK(pcoll_mirror_pin(m, host, 2 * PAGE));
+    EXPECT_OK(pcoll_mirror_pin(m, host + 2 * PAGE, MOST - 2 * PAGE));
+    uint64_t stream = number(u.stream);
+    for (unsigned i = 0; i < 10; i++) {
+        pcoll_piece pieces[] = {{host + i, u.memory + i, PAGE},
+                                {host + MOST - PAGE, u.memory + MOST - PAGE, PAGE}};
+        fill(given, MOST, i);
+        enter(&u);
+        late_write(stream, u.memory, given, MOST, 2000);
+        EXPECT_OK(pcoll_mirror_pull(m, pieces, 2, stream));
+        leave(&u);
+        EXPECT(pcoll_mirror_wait(m, 0) == PCOLL_EAGAIN, "over at once");
+        refused(pcoll_mirror_push(m, pieces, 2, stream), PCOLL_ESTATE, "not over");
+        await_mirror(m);
+        INVARIANT("what was written is pulled",
+                  !memcmp(host + i, given + i, PAGE) &&
+                      !memcmp(host + MOST - PAGE, given + MOST - PAGE, PAGE),
+                  "round %u", i);
+        fill(host, MOST, i + 100);
+        EXPECT_OK(pcoll_mirror_push(m, pieces, 1, stream));
+        enter(&u);
+        late_read(stream, u.memory, found, MOST, 0);
+        leave(&u);
+        await_mirror(m);
+        memset(host, 0, MOST);
+        enter(&u);
+        stream_sync(stream);
+        leave(&u);
+        fill(given, MOST, i + 100);
+        INVARIANT("what is pushed is read", !memcmp(found + i, given + i, PAGE),
+                  "round %u", i);
+    }
+    pcoll_piece beyond = {host, u.memory + MOST, 1};
+    refused(pcoll_mirror_pull(m, &beyond, 1, stream), PCOLL_EINVAL, "memory");
+    refused(pcoll_mirror_pull(m, &beyond, 0, stream), PCOLL_EINVAL, "pieces");
+    refused(pcoll_mirror_pin(m, NULL, 1), PCOLL_EINVAL, "memory");
+    refused(pcoll_mirror_wait(NULL, 0), PCOLL_EINVAL, "mirror");
+    uint64_t begin, bytes;
+    EXPECT_OK(pcoll_device_allocation(u.memory + 77, &begin, &bytes));
+    EXPECT(begin == u.memory && bytes == MOST, "%d bytes", (int)bytes);
+    refused(pcoll_device_allocation(8, &begin, &bytes), PCOLL_EINVAL, "freed");
+    EXPECT_OK(pcoll_mirror_free(&m));
+    EXPECT_OK(pcoll_mirror_free(&m));
+    refused(pcoll_mirror_create(7, &m), PCOLL_EINVAL, "expected 0 to 1");
+    munmap(host, MOST);
+    end_user(&u);
+    expect_nothing_wrong(0);
+}
+
 static void test_the_host_may_not_look(void)
 {
     struct user u = make_user(fake_device_start(), 0);
@@ -376,7 +444,7 @@ int main(void)
         test_bad_input,       test_places,     test_registering,
         test_forked,          test_no_driver,  test_the_host_may_not_look,
         test_freed_under_way, test_old_driver, test_no_devices,
-        test_no_functions,
+        test_no_functions,    test_mirror,
     };
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         in_a_process(tests[i]);

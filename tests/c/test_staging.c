@@ -21,8 +21,8 @@ enum { COUNT = 3000, ROUNDS = 40, BUFFERS = 2, DRIVERS = 2 };
 struct rank {
     const struct cuda *cuda;
     cuda_context context;
-    cuda_stream sends, receives; /* the user's */
-    uint64_t send[BUFFERS], recv[BUFFERS];
+    cuda_stream sends, receives;              /* the user's */
+    pcoll_place send[BUFFERS], recv[BUFFERS]; /* on the device */
     struct round_shape shape;
     struct domain *domain;
     struct staging *staging;
@@ -50,8 +50,10 @@ static void make(struct rank *r, enum pcoll_late late)
     EXPECT(r->cuda->stream_create(&r->sends, 1) == CUDA_SUCCESS, "no stream");
     EXPECT(r->cuda->stream_create(&r->receives, 1) == CUDA_SUCCESS, "no stream");
     for (int i = 0; i < BUFFERS; i++) {
-        EXPECT(memory_take(&r->send[i], bytes_of(i)) == CUDA_SUCCESS, "no memory");
-        EXPECT(memory_take(&r->recv[i], bytes_of(i)) == CUDA_SUCCESS, "no memory");
+        EXPECT(memory_take(&r->send[i].address, bytes_of(i)) == CUDA_SUCCESS,
+               "no memory");
+        EXPECT(memory_take(&r->recv[i].address, bytes_of(i)) == CUDA_SUCCESS,
+               "no memory");
     }
     EXPECT_OK(round_shape_init(&r->shape, 1, buffers, BUFFERS, NULL));
     EXPECT_OK(domain_single_create(&r->shape, &o, &rank, &r->domain));
@@ -68,8 +70,8 @@ static void end(struct rank *r)
     stream_sync(number(r->sends));
     stream_sync(number(r->receives));
     for (int i = 0; i < BUFFERS; i++) {
-        memory_free(r->send[i]);
-        memory_free(r->recv[i]);
+        memory_free(r->send[i].address);
+        memory_free(r->recv[i].address);
     }
     r->cuda->stream_destroy(r->sends);
     r->cuda->stream_destroy(r->receives);
@@ -119,8 +121,8 @@ static void begin(struct rank *r, unsigned round, unsigned late_us)
     static float values[COUNT];
     static uint16_t halves[COUNT];
     fill(values, halves, round);
-    late_write(number(r->sends), r->send[0], values, sizeof values, late_us);
-    late_write(number(r->sends), r->send[1], halves, sizeof halves, 0);
+    late_write(number(r->sends), r->send[0].address, values, sizeof values, late_us);
+    late_write(number(r->sends), r->send[1].address, halves, sizeof halves, 0);
     EXPECT_OK(staging_begin(r->staging, r->domain, r->send, number(r->sends)));
 }
 
@@ -161,8 +163,9 @@ static void expect_result(const struct rank *r, unsigned round)
     static float values[COUNT], found[COUNT];
     static uint16_t halves[COUNT], found_halves[COUNT];
     fill(values, halves, round);
-    late_read(number(r->receives), r->recv[0], found, sizeof found, 0);
-    late_read(number(r->receives), r->recv[1], found_halves, sizeof found_halves, 0);
+    late_read(number(r->receives), r->recv[0].address, found, sizeof found, 0);
+    late_read(number(r->receives), r->recv[1].address, found_halves,
+              sizeof found_halves, 0);
     EXPECT(stream_sync(number(r->receives)) == CUDA_SUCCESS, "no end");
     INVARIANT("a result is what was written",
               !memcmp(found, values, sizeof values) &&
@@ -217,8 +220,8 @@ static void test_results_are_kept(void)
         await(&r, t);
         run_round(&r, t);
         take(&r);
-        late_write(number(r.receives), r.recv[0], values, sizeof values, 20000);
-        late_write(number(r.receives), r.recv[1], halves, sizeof halves, 0);
+        late_write(number(r.receives), r.recv[0].address, values, sizeof values, 20000);
+        late_write(number(r.receives), r.recv[1].address, halves, sizeof halves, 0);
         EXPECT_OK(staging_fetch(r.staging, r.domain, r.recv, number(r.receives)));
         begin(&r, ++t, 0);
         for (int i = 0; i < 20; i++) {
@@ -246,7 +249,7 @@ static void test_failures(void)
     struct rank r;
     float here[COUNT];
     make(&r, PCOLL_LATE_CARRY);
-    uint64_t wrong[BUFFERS] = {number(here), r.send[1]};
+    pcoll_place wrong[BUFFERS] = {{.address = number(here)}, r.send[1]};
     int rc = staging_begin(r.staging, r.domain, wrong, 0);
     INVARIANT("what cannot be is refused",
               rc == PCOLL_EINVAL && staging_arrived(r.staging), "%d: %s", rc,
@@ -254,7 +257,7 @@ static void test_failures(void)
     begin(&r, 0, 0);
     await(&r, 0);
     begin(&r, 1, 3000);
-    memory_free(r.send[0]);
+    memory_free(r.send[0].address);
     while (!staging_arrived(r.staging))
         try_once(&r);
     rc = staging_failure(r.staging);

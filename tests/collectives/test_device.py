@@ -10,47 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support.device import DeviceArray, Fake, build
+from support.device import DeviceArray
 
 import partialcoll as pc
 
 pytestmark = pytest.mark.mpi
 LATE_US = 3000
-
-
-@pytest.fixture(scope="module")
-def fake():
-    """One for the process: a driver stays open."""
-    return shared_fake()
-
-
-def shared_fake(found=[]):  # noqa: B006
-    if not found:
-        comm = MPI.COMM_WORLD
-        path = comm.bcast(build() if comm.rank == 0 else None)
-        found.append(Fake(path))
-        comm.Barrier()
-        if comm.rank == 0:
-            path.unlink()
-    return found[0]
-
-
-@pytest.fixture
-def nothing_left(fake):
-    """Whatever a test makes on the device goes with it, and nothing was done wrong."""
-    made = []
-
-    def array(like, device=0, **options):
-        made.append(DeviceArray(fake, like, device, **options))
-        return made[-1]
-
-    before = fake.counts()
-    yield array
-    for one in made:
-        one.free()
-    after = fake.counts()
-    assert after["complaints"] == before["complaints"]
-    assert after["live"] == before["live"]
+LONG = np.zeros(4, np.longdouble)
 
 
 def expected(ranks, shape, dtype, step):
@@ -237,10 +203,9 @@ def test_beside_the_host(comm, fake, nothing_left):
 @pytest.mark.parametrize(
     "make, error, words",
     [
-        (lambda d, x: (x, np.zeros(4)), ValueError, "one place, got device 0, the host"),
-        (lambda d, x: (x, d(np.zeros(4), 1)), ValueError, "one place, got device 0, device 1"),
-        (lambda d, x: (x, None), ValueError, "recvbuf: expected an array on the device"),
-        (lambda d, x: (None, x), ValueError, "sendbuf: expected an array on the device"),
+        (lambda d, x: (x, d(np.zeros(4), 1)), ValueError, "on one device, got devices 0, 1"),
+        (lambda d, x: (None, x), ValueError, "sendbuf: expected an array, as recvbuf is on a"),
+        (lambda d, x: ([x, LONG], None), TypeError, "beside buffers on a device"),
         (lambda d, x: (x, x), ValueError, "overlaps sendbuf"),
         (lambda d, x: (x, d(np.zeros(5))), ValueError, "expected 4 elements"),
         (lambda d, x: (x, d(np.zeros(4, np.float32))), TypeError, "dtype"),
@@ -266,8 +231,8 @@ def test_bad_arrays(comm, fake, nothing_left):
         pc.Allreduce_init(comm, gone, y)
     with pytest.raises(ValueError, match='deliver: expected "one"'):
         pc.Allreduce_init(comm, x, y, deliver="all")
-    with pytest.raises(TypeError, match="like: expected memory of the host"):
-        pc.GossipBuffer(comm, like=x)
+    with pytest.raises(TypeError, match="x: expected memory of the host"):
+        pc.Lattice(bits=8).encode(x)
 
 
 def test_bad_streams(comm, fake, nothing_left):

@@ -77,9 +77,9 @@ class SimulatedGroups(GroupAllreduce):
         self.waits = False  # for a round that it has started
         self._still = False
 
-    def Start(self) -> None:
+    def Start(self, stream: Any = None) -> None:
         """As the real one does."""
-        super().Start()
+        super().Start(stream)
         self.waits = True
         self._wake()
 
@@ -98,7 +98,7 @@ class SimulatedGroups(GroupAllreduce):
         if action is not None:
             action()
 
-    def Wait(self, timeout: float | None = None) -> GroupRound:
+    def Wait(self, timeout: float | None = None, stream: Any = None) -> GroupRound:
         """StateError unless the round is over."""
         if self.waits:
             raise StateError("nobody can wait in virtual time: use `then`")
