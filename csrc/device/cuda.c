@@ -3,7 +3,9 @@
 #include "device/cuda.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,10 +88,40 @@ static bool is_recent(const char *file)
     return result != CUDA_SUCCESS || version >= oldest;
 }
 
-static void open_library(void)
+static const char *file_of_driver(void)
 {
     const char *named = getenv("PARTIALCOLL_CUDA_LIBRARY");
-    const char *file = named && *named ? named : "libcuda.so.1";
+    return named && *named ? named : "libcuda.so.1";
+}
+
+static int count_loaded(struct dl_phdr_info *info, size_t size, void *count)
+{
+    (void)size;
+    *(unsigned long long *)count = info->dlpi_adds;
+    return 1; /* the same for each */
+}
+
+bool cuda_is_loaded(void)
+{
+    static _Atomic bool loaded;
+    static _Atomic unsigned long long then; /* libraries that had been loaded */
+    unsigned long long now = 0;
+    if (atomic_load(&loaded))
+        return true;
+    dl_iterate_phdr(count_loaded, &now);
+    if (now == atomic_load(&then))
+        return false;
+    void *library = dlopen(file_of_driver(), RTLD_LAZY | RTLD_NOLOAD);
+    if (library)
+        dlclose(library); /* somebody else's stays */
+    atomic_store(&loaded, library != NULL);
+    atomic_store(&then, now);
+    return library != NULL;
+}
+
+static void open_library(void)
+{
+    const char *file = file_of_driver();
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     owner = getpid();
     if (!library) {

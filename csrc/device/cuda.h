@@ -10,6 +10,7 @@
 #ifndef PCOLL_DEVICE_CUDA_H
 #define PCOLL_DEVICE_CUDA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -58,6 +59,9 @@ struct cuda {
 /* The table; PCOLL_ESTATE with a sentence about what was looked for, what is too old, or
  * that this process is a child of one that has used CUDA. */
 int cuda_get(const struct cuda **cuda);
+
+/* Has somebody loaded the library? Looks again when the process has loaded anything. */
+bool cuda_is_loaded(void);
 
 /* PCOLL_OK, or PCOLL_ESTATE: `what` failed, with the driver's own words. */
 int cuda_check(const struct cuda *cuda, cuda_result result, const char *what);

@@ -61,6 +61,12 @@ int pcoll_device_of(uint64_t address, int32_t *device)
     return rc;
 }
 
+int pcoll_device_in_use(void)
+{
+    const struct cuda *d;
+    return cuda_is_loaded() && cuda_get(&d) == PCOLL_OK;
+}
+
 int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes)
 {
     struct answer a;

@@ -366,6 +366,8 @@ int pcoll_handle_arrive(pcoll_handle *handle, int64_t timeout_us);
 /* On which device an address lies; -1: on none. PCOLL_ESTATE: this process has no CUDA
  * driver, with a sentence about what was looked for. Local. */
 int pcoll_device_of(uint64_t address, int32_t *device);
+/* Has this process loaded a CUDA driver, which can be used? Cheap; loads none. Local. */
+int pcoll_device_in_use(void);
 /* The allocation that an address of a device lies in. PCOLL_EINVAL: none. Local. */
 int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes);
 

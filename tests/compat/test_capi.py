@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import c_users
+import device
 import pytest
 
 from partialcoll.tools import launcher
@@ -63,6 +64,15 @@ def test_dropin(dropin, clean_environment, tmp_path, ranks):
     """Results, in place, two sums in a loop, errors and their handlers."""
     done = c_users.run([dropin], clean_environment, tmp_path, ranks)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+def test_dropin_on_a_device(clean_environment, tmp_path):
+    """Buffers of some ranks are on a device: none is read by the host."""
+    flags = [*config_flags(), "-DCALL=PCOLL_Allreduce", f"-I{c_users.PROGRAMS / 'pmpi'}"]
+    program = c_users.compile_program("pmpi/device.c", tmp_path / "device", *flags)
+    settings = {"PARTIALCOLL_CUDA_LIBRARY": str(device.build(tmp_path))}
+    done = c_users.run([program], clean_environment, tmp_path, 3, settings)
+    assert (done.returncode, done.stdout) == (0, "device\n"), done.stderr
 
 
 @pytest.mark.parametrize(

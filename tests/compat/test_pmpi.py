@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import c_users
+import device
 import pytest
 
 from partialcoll.tools import c_libraries
@@ -135,6 +136,19 @@ def test_persistent(build, run):
     taken, reasons = report(done)
     assert done.stdout.split() == PERSISTENT.split()
     assert taken == 3 * 3 * 42 and not reasons
+
+
+@pytest.mark.parametrize("quorum", ["full", "solo"])
+def test_buffers_on_a_device(build, run, tmp_path, quorum):
+    """Those of some ranks are, after the driver was loaded: none is read by the host."""
+    settings = {"PARTIALCOLL_CUDA_LIBRARY": str(device.build(tmp_path))}
+    if quorum == "solo":  # of one rank: what it gets is its own
+        settings.update(PARTIALCOLL_ALL="1", PARTIALCOLL_QUORUM="solo")
+        taken, reasons = report(run(build("device"), ranks=1, settings=settings))
+        assert taken == 3 + 4 * 4 + 3 and not reasons
+    else:
+        taken, reasons = report(run(build("device"), "persistent", settings=settings))
+        assert taken == 3 * (3 + 4 * 4 + 1 + 3) and not reasons
 
 
 def test_mpi4py_script(run):

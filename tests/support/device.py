@@ -87,9 +87,9 @@ class Stream:
         self.ptr, self.device = number, device
 
 
-def build():
+def build(folder=None):
     """Compile it; the path."""
-    path = Path(tempfile.gettempdir()) / f"libfake_cuda-{os.getpid()}.so"
+    path = Path(folder or tempfile.gettempdir()) / f"libfake_cuda-{os.getpid()}.so"
     subprocess.run(["cc", *FLAGS, str(SOURCE), "-lpthread", "-o", str(path)], check=True)
     return path
 

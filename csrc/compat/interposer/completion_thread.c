@@ -54,8 +54,8 @@ static void complete(struct token *t, int rc)
 static void deliver(struct token *t)
 {
     pcoll_round round;
-    void *recv = t->recv;
-    complete(t, pcoll_handle_take(t->handle, INT64_MAX / 2, &recv, &round, NULL));
+    int rc = pcoll_handle_take(t->handle, INT64_MAX / 2, &t->result, &round, NULL);
+    complete(t, rc == PCOLL_OK ? mirror_buffers_push(&t->mirrors) : rc);
 }
 
 /* Take over what has come; false when the end has come instead. */
@@ -142,7 +142,10 @@ static void hand_over(struct token *t)
 int completion_thread_start(struct token *t)
 {
     const void *send = t->send == MPI_IN_PLACE ? t->recv : t->send;
-    int rc = pcoll_handle_start(t->handle, &send);
+    t->result = t->recv;
+    int rc = mirror_buffers_pull(&t->mirrors, t->type, t->key.count, &send, &t->result);
+    if (rc == PCOLL_OK)
+        rc = pcoll_handle_start(t->handle, &send);
     atomic_store(&t->active, true);
     if (rc != PCOLL_OK)
         complete(t, rc);

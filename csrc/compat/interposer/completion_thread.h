@@ -27,8 +27,11 @@ struct token {
     int tag; /* of the message to ourselves */
     const void *send;
     void *recv;
-    _Atomic bool live;   /* the program has not freed it */
-    _Atomic bool active; /* a round is under way */
+    MPI_Datatype type;             /* predefined */
+    struct mirror_buffers mirrors; /* where these are on a device */
+    void *result;                  /* recv, or the host's in its place */
+    _Atomic bool live;             /* the program has not freed it */
+    _Atomic bool active;           /* a round is under way */
     struct token *next_live, *next_active;
 };
 

@@ -188,8 +188,8 @@ enum outcome intercept_run(const struct call *c, int *error)
     int rc = PCOLL_OK;
     outcome = find_handle(c, record, &key, &entry);
     if (outcome == TAKEN)
-        rc = cache_run(entry, &key, c->send == MPI_IN_PLACE ? c->recv : c->send,
-                       c->recv);
+        rc = cache_run(entry, &key, c->type,
+                       c->send == MPI_IN_PLACE ? c->recv : c->send, c->recv);
     core_leave(before);
     *error = rc == PCOLL_OK ? MPI_SUCCESS : core_raise(c->comm, rc);
     return outcome;

@@ -80,8 +80,10 @@ static void free_places(void *more)
 {
     struct places *p = more;
     for (int i = 0; i < PLACES; i++)
-        if (p->token[i] && !atomic_load(&p->token[i]->live) && !p->token[i]->handle)
+        if (p->token[i] && !atomic_load(&p->token[i]->live) && !p->token[i]->handle) {
+            mirror_buffers_free(&p->token[i]->mirrors);
             free(p->token[i]);
+        }
     free(p);
 }
 
@@ -178,6 +180,7 @@ enum outcome persistent_init(const struct call *c, MPI_Request *request, int *er
     t->send = c->send;
     t->recv = c->recv;
     t->comm = c->comm;
+    t->type = c->type;
     *error = completion_thread_init_request(t);
     if (*error == MPI_SUCCESS) {
         *request = t->request;

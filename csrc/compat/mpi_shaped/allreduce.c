@@ -141,8 +141,8 @@ static int choose_policy(struct record *record, pcoll_policy *policy)
     return PCOLL_OK;
 }
 
-static int reduce(const void *send, void *recv, MPI_Comm comm, struct record *record,
-                  struct cache_key *key)
+static int reduce(const void *send, void *recv, MPI_Datatype type, MPI_Comm comm,
+                  struct record *record, struct cache_key *key)
 {
     int rc = choose_policy(record, &key->policy);
     if (rc == PCOLL_OK)
@@ -164,7 +164,7 @@ static int reduce(const void *send, void *recv, MPI_Comm comm, struct record *re
             cache_forget_newest(&record->cache);
     }
     return rc == PCOLL_OK
-               ? cache_run(entry, key, send == MPI_IN_PLACE ? recv : send, recv)
+               ? cache_run(entry, key, type, send == MPI_IN_PLACE ? recv : send, recv)
                : rc;
 }
 
@@ -183,7 +183,7 @@ int PCOLL_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype 
         return raise(comm, MPI_ERR_NO_MEM);
     int code = check(sendbuf, recvbuf, count, type, op, comm, &key);
     if (code == MPI_SUCCESS)
-        code = error_class(reduce(sendbuf, recvbuf, comm, record, &key));
+        code = error_class(reduce(sendbuf, recvbuf, type, comm, record, &key));
     return code == MPI_SUCCESS ? code : raise(comm, code);
 }
 

@@ -32,6 +32,7 @@ static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
     for (struct cache_entry *e = r->cache.entries, *next; e; e = next) {
         next = e->next;
         free_handle(e->handle);
+        mirror_buffers_free(&e->mirrors);
         free(e);
     }
     if (r->free_more)
@@ -180,6 +181,7 @@ static void forget(struct cache *cache, struct cache_entry **at)
     cache->length--;
     cache->bytes -= e->bytes;
     free_handle(e->handle);
+    mirror_buffers_free(&e->mirrors);
     free(e);
 }
 
@@ -206,13 +208,13 @@ void cache_evict(struct cache *cache)
     forget(cache, oldest(cache));
 }
 
-int cache_run(struct cache_entry *entry, const struct cache_key *key, const void *send,
-              void *recv)
+int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
+              const void *send, void *recv)
 {
     pcoll_round round;
     const struct signature *s = &key->signature;
-    int rc = PCOLL_OK;
-    if (s->of_user)
+    int rc = mirror_buffers_pull(&entry->mirrors, type, key->count, &send, &recv);
+    if (rc == PCOLL_OK && s->of_user)
         rc = pcoll_handle_set_reduction(entry->handle, 0, &s->mpi_type, &s->mpi_op);
     if (rc == PCOLL_OK)
         rc = pcoll_handle_start(entry->handle, &send);
@@ -220,5 +222,5 @@ int cache_run(struct cache_entry *entry, const struct cache_key *key, const void
         do
             rc = pcoll_handle_take(entry->handle, long_us, &recv, &round, NULL);
         while (rc == PCOLL_EAGAIN);
-    return rc;
+    return rc == PCOLL_OK ? mirror_buffers_push(&entry->mirrors) : rc;
 }

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 
 #include "include/partialcoll.h"
+#include "compat/mpi_shaped/mirror_buffers.h"
 #include "compat/mpi_shaped/signature.h"
 
 struct cache_key {
@@ -34,6 +35,7 @@ struct cache_entry {
     struct cache_key key;
     pcoll_handle *handle; /* NULL: it could not be made, on any rank */
     uint64_t last_use, bytes;
+    struct mirror_buffers mirrors; /* of calls with buffers on a device */
     struct cache_entry *next;
 };
 
@@ -87,8 +89,9 @@ void cache_evict(struct cache *cache);
 /* When that one was last used. The cache is not empty. */
 uint64_t cache_oldest_use(struct cache *cache);
 
-/* Start, wait and deliver; the key is the call's, with the op of this time. */
-int cache_run(struct cache_entry *entry, const struct cache_key *key, const void *send,
-              void *recv);
+/* Start, wait and deliver; the key is the call's, with the op of this time. In place:
+ * the same address twice. */
+int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
+              const void *send, void *recv);
 
 #endif
