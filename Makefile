@@ -79,7 +79,7 @@ test-all:
 test-all-restart:
 	$(PYTHON) tests/parts.py --restart
 
-EXAMPLES := $(filter-out $(if $(TORCH),,examples/torch_%),$(wildcard examples/*.py))
+EXAMPLES := $(filter-out examples/cupy_% $(if $(TORCH),,examples/torch_%),$(wildcard examples/*.py))
 C_EXAMPLES := $(wildcard examples/c/*.c)
 # HALF=0 or HALF=1: every other one of the Python examples.
 test-examples: ready

@@ -174,6 +174,7 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
     *bytes = node ? node_bytes(&shape, &thrifty, &placement) / ranks
                   : domain_single_bytes(&shape, &thrifty) +
                         endpoint_bytes(&shape, &plan, &options->policy);
+    *bytes += options->device ? staging_bytes(&shape.payload) : 0;
     round_shape_destroy(&shape);
     return PCOLL_OK;
 }

@@ -32,6 +32,19 @@ struct staging {
     char *block; /* a result in the application's form, if it is not there */
 };
 
+static bool has_another_form(const struct payload *p)
+{
+    for (int i = 0; i < p->parts; i++)
+        if (p->part[i].narrow)
+            return true;
+    return false;
+}
+
+uint64_t staging_bytes(const struct payload *p)
+{
+    return has_another_form(p) ? p->bytes : 0;
+}
+
 int staging_create(int device, struct staging **out)
 {
     CHECK(device >= 0);
@@ -166,14 +179,6 @@ static int make_block(struct staging *s, size_t bytes)
     else
         free(block);
     return rc;
-}
-
-static bool has_another_form(const struct payload *p)
-{
-    for (int i = 0; i < p->parts; i++)
-        if (p->part[i].narrow)
-            return true;
-    return false;
 }
 
 /* In the application's form: where it lies, or a copy. */

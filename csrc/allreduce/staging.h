@@ -33,6 +33,8 @@
 
 struct staging;
 
+/* Of the host's memory, beside the domain's, at most. */
+uint64_t staging_bytes(const struct payload *p);
 /* PCOLL_ESTATE: there is no driver of devices. */
 int staging_create(int device, struct staging **out);
 /* Waits for copies under way; before the memory of the domain goes. NULL is allowed, as

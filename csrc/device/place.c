@@ -61,6 +61,17 @@ int pcoll_device_of(uint64_t address, int32_t *device)
     return rc;
 }
 
+int pcoll_device_count(int32_t *devices, int32_t *driver)
+{
+    const struct cuda *d;
+    int rc = cuda_get(&d);
+    if (rc == PCOLL_OK)
+        rc = cuda_check(d, d->device_count(devices), "counting the devices");
+    if (rc == PCOLL_OK)
+        rc = cuda_check(d, d->version(driver), "asking for the driver's version");
+    return rc;
+}
+
 int pcoll_device_in_use(void)
 {
     const struct cuda *d;

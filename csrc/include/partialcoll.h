@@ -366,6 +366,9 @@ int pcoll_handle_arrive(pcoll_handle *handle, int64_t timeout_us);
 /* On which device an address lies; -1: on none. PCOLL_ESTATE: this process has no CUDA
  * driver, with a sentence about what was looked for. Local. */
 int pcoll_device_of(uint64_t address, int32_t *device);
+/* CUDA devices, and the CUDA that their driver is for, as 1000 times the version. PCOLL_ESTATE
+ * as above. Local. */
+int pcoll_device_count(int32_t *devices, int32_t *driver);
 /* Has this process loaded a CUDA driver, which can be used? Cheap; loads none. Local. */
 int pcoll_device_in_use(void);
 /* The allocation that an address of a device lies in. PCOLL_EINVAL: none. Local. */

@@ -37,6 +37,7 @@ def collect() -> dict[str, Any]:
         "mpi thread level": levels[MPI.Query_thread()],
         "abi match": True,
         "domains": ["node", "rank"],
+        **_devices(),
         "mpi4py": mpi4py.__version__,
         "numpy": numpy.__version__,
         "python": platform.python_version(),
@@ -44,6 +45,16 @@ def collect() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": platform.platform(),
     }
+
+
+def _devices() -> dict[str, Any]:
+    """How many there are, and their driver's CUDA; or why there are none."""
+    from .._core.ffi import core, ffi, lib
+
+    found = ffi.new("int32_t[2]")
+    if lib.pcoll_device_count(found, found + 1):
+        return {"cuda devices": 0, "cuda driver": core.last_error()}
+    return {"cuda devices": found[0], "cuda driver": f"{found[1] // 1000}.{found[1] % 1000 // 10}"}
 
 
 def show(as_json: bool) -> None:

@@ -358,3 +358,12 @@ def test_drop_in(comm, fake, nothing_left):
         assert rnd.active == comm.size
         assert (y.get() == (step + 1) * comm.size).all()
     place.Free()
+
+
+def test_memory(comm, fake, nothing_left):
+    """float16 is reduced in float32, so a result of a device needs room in its own form."""
+    for dtype, room in ((np.float16, 40_000), (np.float64, 0)):
+        arrays = [np.zeros(10_000, dtype) for _ in range(2)]
+        here = pc.memory_estimate(comm, None, arrays[1], quorum="full")
+        there = pc.memory_estimate(comm, *map(nothing_left, arrays), quorum="full")
+        assert here + room <= there <= here + room + 200

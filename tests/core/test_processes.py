@@ -528,6 +528,7 @@ def test_command_line(clean_environment, tmp_path):
     facts = json.loads(info.stdout)
     assert facts["domains"] == ["node", "rank"]
     assert facts["abi match"] and facts["core built with"] == launcher.flavor()
+    assert facts["cuda devices"] >= 0 and facts["cuda driver"]
     for words in (
         ["bench", "skew", "-n", "0"],
         ["bench", "skew", "--collectives", "mpi,some"],

@@ -65,3 +65,10 @@ def test_blocks_run(run, page):
     done = run(script, RANKS, env={"PYTHONWARNINGS": "error::DeprecationWarning:__main__"})
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
+
+
+def test_example_of_cupy_runs(run):
+    """On the fake device, in place of cupy itself."""
+    done = run(GIVEN["docs/gpu.md"] + (ROOT / "examples/cupy_persistent.py").read_text(), RANKS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count(f" of {RANKS} ranks") == 10

@@ -10,8 +10,8 @@ from device import DeviceArray, Fake, build
 path = build()
 fake = Fake(path)
 path.unlink()
-streams = [fake.stream(), fake.stream()]
-current = [streams[0]]
+current = [fake.stream()]
+float32 = np.float32
 
 
 class Array(DeviceArray):
@@ -23,6 +23,10 @@ class Array(DeviceArray):
     def get(self):
         return super().get(current[0])
 
+    def __setitem__(self, key, value):
+        assert key == slice(None)
+        self.set(value)
+
     def __itruediv__(self, number):
         self.set(self.get() / number)
         return self
@@ -32,13 +36,30 @@ def ones(count):
     return Array(fake, np.ones(count))
 
 
-def zeros(count):
-    return Array(fake, np.zeros(count))
+def zeros(count, dtype=float):
+    return Array(fake, np.zeros(count, dtype))
 
 
-def _device(number):
-    assert number == 0
-    return contextlib.nullcontext()
+class Device(contextlib.nullcontext):
+    def __init__(self, number):
+        super().__init__()
+        assert number == 0
+
+    def use(self):
+        """As it is."""
 
 
-cuda = types.SimpleNamespace(Device=_device, get_current_stream=lambda: current[0])
+@contextlib.contextmanager
+def Stream(non_blocking):
+    assert non_blocking
+    current.insert(0, fake.stream())
+    yield current[0]
+    current.pop(0)
+
+
+cuda = types.SimpleNamespace(
+    Device=Device,
+    Stream=Stream,
+    get_current_stream=lambda: current[0],
+    runtime=types.SimpleNamespace(getDeviceCount=lambda: 1),
+)
