@@ -1389,6 +1389,7 @@ MUTANTS = [
         "allreduce/staging.c",
         "return atomic_compare_exchange_strong(&s->state, &copying, HELD);",
         "if (atomic_load(&s->state) == ARRIVED)\n        return false;\n"
+        "    nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL); /* as if another came */\n"
         "    atomic_store(&s->state, HELD);\n    return copying;",
         program="staging",
     ),
