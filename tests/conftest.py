@@ -15,6 +15,7 @@ import textwrap
 import zlib
 
 import pytest
+from device_fixtures import fake, nothing_left  # noqa: F401
 from mpi4py import MPI
 
 from partialcoll.tools import launcher

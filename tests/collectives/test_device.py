@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from device import DeviceArray
 from mpi4py import MPI
-from support.device import DeviceArray
 
 import partialcoll as pc
 

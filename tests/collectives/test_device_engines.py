@@ -4,8 +4,8 @@ with some buffers here and some there. The device is the hostile fake of tests/f
 
 import numpy as np
 import pytest
+from device import DeviceArray
 from mpi4py import MPI
-from support.device import DeviceArray
 
 import partialcoll as pc
 

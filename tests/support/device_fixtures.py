@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device for tests: the hostile fake of tests/fake_cuda."""
+"""A device for tests, the hostile fake of tests/fake_cuda: what conftest.py takes over."""
 
 import pytest
+from device import DeviceArray, Fake, build
 from mpi4py import MPI
-from support.device import DeviceArray, Fake, build
 
 
 @pytest.fixture(scope="module")
