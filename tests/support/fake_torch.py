@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of PyTorch on the fake device (tests/fake_torch): for a process of its own, since torch
+knows one device of others for good."""
+
+import os
+import subprocess
+import types
+from pathlib import Path
+
+import device
+import torch
+
+SOURCE = Path(__file__).resolve().parents[1] / "fake_torch" / "fake_torch.cpp"
+NAME = "late"
+
+
+def build(folder):
+    """Compile it and the driver; what a process that calls `load` needs in its environment."""
+    torch_at, library = Path(torch.__path__[0]), Path(folder) / "libfake_torch.so"
+    include = torch_at / "include"
+    flags = ["-std=c++20", "-O0", "-shared", "-fPIC", f"-I{include}"]
+    flags += [f"-I{include / 'torch' / 'csrc' / 'api' / 'include'}", f"-L{torch_at / 'lib'}"]
+    words = ["c++", *flags, str(SOURCE), "-ltorch_cpu", "-lc10", "-o", str(library)]
+    subprocess.run(words, check=True)
+    return {"PARTIALCOLL_CUDA_LIBRARY": str(device.build(folder)), "FAKE_TORCH": str(library)}
+
+
+def load():
+    """The driver, opened as a program of torch's has it before; and the device's name."""
+    fake = device.Fake(os.environ["PARTIALCOLL_CUDA_LIBRARY"])
+    torch.ops.load_library(os.environ["FAKE_TORCH"])
+    torch.utils.rename_privateuse1_backend(NAME)
+    module = types.SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        manual_seed_all=lambda seed: None,
+        _is_in_bad_fork=lambda: False,
+    )
+    torch._register_device_module(NAME, module)
+    return fake, NAME
