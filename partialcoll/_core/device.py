@@ -96,9 +96,10 @@ def as_device_buffer(argument: str, array: Any, writable: bool) -> DeviceBuffer:
         raise ValueError(f"{argument}: expected a writable array, got a read-only one")
     device = answer("int32_t", lib.pcoll_device_of, address)
     if device < 0 and outline.size:
+        said = f"an array on {array.device}" if hasattr(array, "device") else "an array"
         raise ValueError(
-            f"{argument}: expected memory of a CUDA device, got {address:#x}, which the CUDA "
-            "driver does not know; it has been freed, or was none"
+            f"{argument}: expected memory of the host or of a CUDA device, got {said} at "
+            f"{address:#x}, which the CUDA driver does not know; it has been freed, or was none"
         )
     return DeviceBuffer(outline, code, outline.size, None, array, address, max(device, 0), stream)
 
