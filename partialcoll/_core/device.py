@@ -136,12 +136,13 @@ def as_any_buffer(argument: str, given: Any, writable: bool) -> Buffer:
     return make(argument, given, writable)
 
 
-def as_any_buffers(argument: str, given: Any, writable: bool) -> list[Buffer]:
-    """A list of them, or one."""
-    if not is_list(given):
-        return [as_any_buffer(argument, given, writable)]
-    if not any(is_device(one) for one in given):
-        return as_buffers(argument, given, writable)
+def as_any_buffers(argument: str, given: Any, writable: bool, used: bool = True) -> list[Buffer]:
+    """A list of them, or one. used: are they more than an example?"""
+    several = is_list(given)
+    if not any(map(is_device, given if several else [given])):
+        return as_buffers(argument, given, writable, used)
+    if not several:
+        return [as_device_buffer(argument, given, writable)]
     return [as_any_buffer(f"{argument}[{i}]", one, writable) for i, one in enumerate(given)]
 
 

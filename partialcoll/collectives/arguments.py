@@ -9,14 +9,13 @@ from typing import Any
 from .._core import checks, ops, pure, settings
 from .._core.buffers import (
     Buffer,
-    as_buffers,
     check_apart,
     check_match,
     describe,
     is_list,
 )
 from .._core.communicator import progress_code
-from .._core.device import as_any_buffers, on_device, one_device
+from .._core.device import DeviceBuffer, as_any_buffers, on_device, one_device
 from .._core.ffi import answer, check, ffi, lib
 from .._core.mpi import MPI
 from ..policy import Policy, as_policy
@@ -76,8 +75,8 @@ class Arguments:
         for one, code, buffer in zip(self.ops, codes, self.recv):
             ops.check_op(one, code, buffer)
         sums = all(code == lib.PCOLL_SUM for code in codes)
-        self.device = one_device([*(self.send or []), *self.recv])
-        if self.device is not None:
+        self.device = one_device([*(self.send or []), *self.recv, *self.like])
+        if self.device is not None and not self.like:
             self._check_on_device(deliver)
         self.sums = [ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
         self.described = describe(self.recv, self.ops, codes)
@@ -114,6 +113,7 @@ class Arguments:
 
     def _take_buffers(self, sendbuf: Any, recvbuf: Any, like: Any) -> None:
         in_place = sendbuf is MPI.IN_PLACE
+        self.like: list[DeviceBuffer] = []
         self.send: list[Buffer] | None = None
         if not in_place and sendbuf is not None:
             self.send = as_any_buffers("sendbuf", sendbuf, writable=False)
@@ -154,7 +154,8 @@ class Arguments:
                     "recvbuf: expected a buffer, or one to go by in like=, got None with "
                     "sendbuf=None"
                 )
-            buffers = as_buffers("like", like, writable=False, used=False)
+            buffers = as_any_buffers("like", like, writable=False, used=False)
+            self.like = on_device(buffers)
         return [buffer.like() if self.received else buffer.outline() for buffer in buffers]
 
     def memory(self, ranks: int) -> int:

@@ -57,6 +57,7 @@ class AllreduceHandle(CoreObject):
 
     def _take_over(self, given: Arguments, ranks: int) -> None:
         self._single = given.single
+        self._copies = bool(given.options.device)
         self._deliver = given.deliver
         self._one = given.deliver == "one"
         self._add_missed = given.missed == "sum"
@@ -135,6 +136,14 @@ class AllreduceHandle(CoreObject):
             self._slots.empty()
         if self._filled:
             self._filled.clear()
+
+    def _start_from(self, send: list[Buffer], stream: Any = None) -> None:
+        """In place of `Start`, of a handle made with ``like=`` on a device: deposit these, which
+        are there. They belong to the library until the end of `Wait`."""
+        check(DeviceSide(send, []).start(self._core(), stream))
+        self._started = True
+        if self._slots is not None:
+            self._slots.empty()
 
     def _device_for(self, stream: Any) -> DeviceSide:
         if self._device is None:
@@ -382,7 +391,7 @@ class AllreduceHandle(CoreObject):
 
     def _await_copy(self) -> None:
         """Until the deposit under way has been made: its copy is over."""
-        if self._device is not None and self._started:
+        if self._copies and self._started:
             self._wait_in_slices(lambda us: int(lib.pcoll_handle_arrive(self._core(), us)), None)
 
     def progress(self) -> None:
@@ -431,7 +440,9 @@ class AllreduceHandle(CoreObject):
 
     def _send_place(self) -> int:
         """Where the memory of the next deposit is: the places are few and take turns, so whoever
-        keeps views of them need not make these anew."""
+        keeps views of them need not make these anew. 0: the user's, always."""
+        if self._send is not None:
+            return 0
         check(lib.pcoll_handle_send_slot(self._core(), 0, self._place))
         self._begin = self._deposit_slot
         return int(ffi.cast("uintptr_t", self._place[0]))

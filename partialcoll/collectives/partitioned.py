@@ -28,15 +28,26 @@ from .handle import AllreduceHandle
 class Partitioned:
     """As much of a handle as `Replicated` needs. Collective.
 
-    like : sequence of arrays or tensors
-        What the buffers look like. Sums.
+    send : sequence of arrays or tensors
+        What the buffers look like; with `recv` the send buffers themselves. Sums.
+    recv : sequence of arrays or tensors, or None
+        Where the sums go; None: they stay in the library's memory, and so are deposits there.
     """
 
-    def __init__(self, comm: MPI.Intracomm, like: Sequence[Any], **options: Any) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        send: Sequence[Any],
+        recv: Sequence[Any] | None = None,
+        **options: Any,
+    ) -> None:
         handles: list[AllreduceHandle] = []
         try:
-            for one in like:
-                handles.append(Allreduce_init(comm, None, None, like=one, **options))
+            for i, one in enumerate(send):
+                if recv is None:
+                    handles.append(Allreduce_init(comm, None, None, like=one, **options))
+                else:
+                    handles.append(Allreduce_init(comm, one, recv[i], **options))
         except BaseException:  # on all ranks
             for handle in handles:
                 handle.Free()
@@ -79,7 +90,7 @@ class Partitioned:
 
         def look(_: int) -> list[Array]:
             if rnd.joined:  # nobody has deposited anything
-                sums = [np.zeros_like(part.send_buffer) for part in self._parts]
+                sums = [np.zeros_like(part._recv[0]) for part in self._parts]
             else:
                 sums = [part.results[0].buffers[0] for part in parts if part is not None]
             return [*sums, *last.buffers]

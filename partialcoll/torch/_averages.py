@@ -19,13 +19,17 @@ from .flat import Named, ParameterVector, by_falling_stride
 def average(total: GlobalSum, tensors: Sequence[torch.Tensor]) -> None:
     """Make each of them the ranks' mean, in place. The same shapes in the same order on all ranks,
     over which `total` is. Collective."""
-    flats = [_flat(tensor.detach()) for tensor in tensors]
+    there = [_flat(tensor.detach()) for tensor in tensors]
+    flats = [flat.cpu() for flat in there]  # those of the host as they are
     total.average([flat.numpy() for flat in flats if flat.dtype != torch.bfloat16])
     for parts in total.pieces(flat for flat in flats if flat.dtype == torch.bfloat16):
         wide = [part.double() for part in parts]  # numpy has no such dtype
         total.average([one.numpy() for one in wide], wide=False)  # of few digits
         for part, one in zip(parts, wide):
             part.copy_(one)
+    for flat, own in zip(there, flats):
+        if flat is not own:
+            flat.copy_(own)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -77,7 +77,19 @@ def name_parameters(optimizer: torch.optim.Optimizer, named: Any, model: Any) ->
             found.append((name, parameter))
     if not found:
         raise ValueError("optimizer: expected parameters that require a gradient, got none")
+    check_one_device(found)
     return found
+
+
+def check_one_device(parameters: Named) -> None:
+    """All of them, of this rank. Raises ValueError."""
+    for name, parameter in parameters:
+        first, one = parameters[0]
+        if parameter.device != one.device:
+            raise ValueError(
+                f"parameters {first!r} and {name!r}: expected all on one device, got {one.device} "
+                f"and {parameter.device}"
+            )
 
 
 def check_apart(parameters: Named, others: Named) -> None:
@@ -122,9 +134,9 @@ def _names(named: Any) -> dict[torch.nn.Parameter, str]:
 
 
 def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
-    """A dense one on the CPU, of a dtype that can be added up."""
-    if parameter.device.type != "cpu":
-        raise TypeError(f"parameter {name!r}: expected it on the CPU, got {parameter.device}")
+    """A dense one, of a dtype that can be added up."""
+    if parameter.is_meta:
+        raise TypeError(f"parameter {name!r}: expected one with memory, got one on meta")
     if parameter.dtype not in DTYPES or parameter.layout != torch.strided:
         expected = ", ".join(wire.name(dtype) for dtype in DTYPES)
         raise TypeError(

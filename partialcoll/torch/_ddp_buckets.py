@@ -15,6 +15,8 @@ from typing import Any, Callable
 
 import torch
 
+from .ops.work import new_future
+
 logger = logging.getLogger("partialcoll")
 
 
@@ -22,8 +24,8 @@ class Bucket:
     """What the hook was given in one call, without the bucket itself, which is DDP's."""
 
     def __init__(self, bucket: Any) -> None:
-        self.future: Any = torch.futures.Future()
         self.buffer: torch.Tensor = bucket.buffer()
+        self.future: Any = new_future([self.buffer])
         self.parameters: list[torch.Tensor] = bucket.parameters()
         self.ids = [id(parameter) for parameter in self.parameters]
         self.gradients: list[torch.Tensor] = []  # flat views of the buffer, in its order

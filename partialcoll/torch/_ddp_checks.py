@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from .._core import checks
 from ..errors import StateError
-from ._checks import check_model, check_parameter
+from ._checks import check_model, check_one_device, check_parameter
 from .flat import Named
 
 DDP = torch.nn.parallel.DistributedDataParallel
@@ -104,4 +104,5 @@ def parameters(ddp: Any, seen: list[torch.Tensor] | None) -> Named:
             f"PartialState: {len(known) - len(named)} parameters in the buckets are not among the "
             "model's; make the DistributedDataParallel again after replacing parameters"
         )
+    check_one_device(named)
     return named

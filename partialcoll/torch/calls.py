@@ -27,7 +27,7 @@ class Partial:
         self._name, self._text = name, str(call)
         self.queue = Queue(comm, repr(name), 1, quorum=quorum)
         assert call.key is not None
-        self.queue.handles.make(call.key)
+        self.queue.handles.make(call.key, call.result()[0].device)
 
     def begin(self, call: Call) -> None:
         """Raises ValueError if the name stands for something else."""

@@ -112,7 +112,8 @@ class PartialState:
         self._named: Named = []
         self._places: dict[int, int] = {}  # id of a parameter -> its place in the layout
         self._buckets = Buckets()
-        self._extra = False  # `applied` has an interrupted step's round, for the next gradient
+        # An interrupted step's average, for the next gradient.
+        self._extra: list[torch.Tensor] | None = None
         self._averaged = 0  # the number of updates at which parameters were averaged last
         self._joining: Callable[[], Any] | None = None
         self._loaded: dict[str, Any] | None = None  # a checkpoint for the rounds to come
@@ -196,9 +197,9 @@ class PartialState:
         for bucket in self._buckets.here:
             for place, gradient in zip(bucket.places, bucket.gradients):
                 divide(rounds.layout.part(sums, place), self._comm.size, gradient)
-                if self._extra:
-                    gradient.add_(rounds.layout.part(rounds.applied, place))
-        self._extra = False
+                if self._extra is not None:
+                    gradient.add_(rounds.layout.part(self._extra, place))
+        self._extra = None
 
     def _check_open(self) -> None:
         communicator.check_running("the PartialState")
@@ -347,10 +348,10 @@ class PartialState:
         rounds = self._ready()
         self._average_if_due()
         self._joining = None if step is None else getattr(step, "step", step)
-        if self._extra and self._joining is not None:
-            self._apply(rounds, self._joining)
+        if self._extra is not None and self._joining is not None:
+            self._apply(self._extra, self._joining)
         rounds.join(self._average_if_due)
-        self._extra, self._joining = False, None
+        self._extra, self._joining = None, None
         check_agreement(self._own, [("join", "without step" if step is None else "with step")])
         if step is None:
             self._average_all(rounds)
@@ -366,11 +367,11 @@ class PartialState:
     def _update(self, _: Result) -> None:
         """A round's average is in `applied`: in `join` this rank steps with it."""
         if self._joining is not None:
-            self._apply(self._the_rounds, self._joining)
+            self._apply(self._the_rounds.applied, self._joining)
 
-    def _apply(self, rounds: Replicated, step: Callable[[], Any]) -> None:
+    def _apply(self, flats: list[torch.Tensor], step: Callable[[], Any]) -> None:
         for place, (_, parameter) in enumerate(self._named):
-            flat = rounds.layout.part(rounds.applied, place)
+            flat = self._the_rounds.layout.part(flats, place)
             if dense_strides(parameter) == parameter.stride():
                 parameter.grad = flat.as_strided(parameter.shape, parameter.stride())
             else:  # DDP has it in the order of its dimensions
@@ -391,7 +392,7 @@ class PartialState:
         rounds = self._rounds
         if rounds is None:
             return dict(self._loaded or checkpoint.entry(self._comm, repr(self._strategy)))
-        if self._extra or rounds.missed() is not None:
+        if self._extra is not None or rounds.missed() is not None:
             raise StateError(
                 "state_dict() after a step that was interrupted: its round is in no gradient yet; "
                 "make another step before"

@@ -28,17 +28,23 @@ _FLOATS = (torch.float16, torch.float32, torch.float64)
 DTYPES = (*_FLOATS, torch.complex64, torch.complex128, torch.bfloat16)
 
 
-def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor on the array's memory; for bfloat16, which numpy lacks, by way of its bits."""
+def as_tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor on the array's memory; for bfloat16, which numpy lacks, by way of its bits. What is
+    a tensor already stays what it is."""
+    if isinstance(array, torch.Tensor):
+        return array
     if dtype == torch.bfloat16:
         return torch.from_numpy(array.view(np.uint16)).view(dtype)
     return torch.from_numpy(array)
 
 
-def divide(total: Array, divisor: float, out: torch.Tensor) -> None:
-    """out = total / divisor, in the dtype of out."""
-    if out.dtype == torch.bfloat16:
-        out.copy_(torch.from_numpy(total.view(np.uint16).copy()).view(torch.bfloat16))
+def divide(total: Any, divisor: float, out: torch.Tensor) -> None:
+    """out = total / divisor, in the dtype of out. The total is an array or a tensor of that dtype,
+    perhaps `out` itself."""
+    if isinstance(total, torch.Tensor):
+        torch.div(total, divisor, out=out)
+    elif out.device.type != "cpu" or out.dtype == torch.bfloat16:
+        out.copy_(as_tensor(total.copy(), out.dtype))  # torch wants memory that can be written to
         out.div_(divisor)
     else:
         np.divide(total, total.dtype.type(divisor), out=out.numpy())
@@ -72,7 +78,7 @@ class Layout:
 
     One buffer for each dtype; with `bucket_bytes` several, none above that unless a single tensor
     is, filled from the last tensor on, since backward computes the gradients of the last layers
-    first; with `dtype` a single one, of that dtype.
+    first; with `dtype` a single one, of that dtype. They are on the tensors' device.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class Layout:
             self.dtypes = [one for one in DTYPES if one in there]
         self.counts = [0] * len(self.dtypes)
         self._only = dtype
+        self.device = tensors[0].device if tensors else torch.device("cpu")
         self._most = math.inf if bucket_bytes is None else bucket_bytes
         step = 1 if bucket_bytes is None else -1
         self._places = [self._place(tensor) for tensor in tensors[::step]][::step]
@@ -132,7 +139,8 @@ class Layout:
 
     def new(self) -> list[torch.Tensor]:
         """Buffers of its own, filled with zeros."""
-        return [torch.zeros(n, dtype=d) for n, d in zip(self.counts, self.dtypes)]
+        pairs = zip(self.counts, self.dtypes)
+        return [torch.zeros(n, dtype=d, device=self.device) for n, d in pairs]
 
     def tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         """The buffers as tensors on the memory of these arrays."""
@@ -195,6 +203,9 @@ class ParameterVector:
     done to the vector, and nothing is copied. A parameter of another dtype, as bfloat16, stays
     where it is; the vector has it in full precision, as a master copy. Its changes go to the
     vector as differences (`gather`), and the vector's come back rounded (`scatter`).
+
+    The process's array is the host's. Of a model on a device there is a vector like it there, which
+    all this is about; `gather` and `scatter` copy the whole of it.
     """
 
     def __init__(self, parameters: Named) -> None:
@@ -203,6 +214,7 @@ class ParameterVector:
         self.dtype = torch.float64 if wide else torch.float32
         self._layout = Layout([parameter for _, parameter in parameters], dtype=self.dtype)
         (self.size,) = self._layout.counts
+        self._elsewhere = self._layout.device.type != "cpu"
         self._inside: list[int] = []  # parameters that are views of the vector
         self._apart: list[int] = []  # those that are not
 
@@ -212,19 +224,25 @@ class ParameterVector:
         with torch.no_grad():
             for (_, parameter), view in zip(self._named, self.views(vector)):
                 view.copy_(parameter)
-        found: Array = vector.numpy()
+        found: Array = vector.cpu().numpy()
         return found
 
     def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Each parameter's part of a vector."""
         return self._layout.views([vector]).tensors
 
+    def _host(self) -> torch.Tensor:
+        return torch.from_numpy(self._array)
+
     def _place_views(self) -> None:
-        self._views = self._layout.views([torch.from_numpy(self._array)])
+        if not self._elsewhere:
+            self._vector = self._host()
+        self._views = self._layout.views([self._vector])
 
     def move_to(self, array: Array) -> None:
         """From now on the parameters are what this vector says, and lie there."""
         self._array = array
+        self._vector = self._host().to(self._layout.device)
         self._place_views()
         for i, ((_, parameter), view) in enumerate(zip(self._named, self._views.tensors)):
             if parameter.dtype == view.dtype:
@@ -244,7 +262,7 @@ class ParameterVector:
             self._place_views()
         for i in moved:
             (name, parameter), view = self._named[i], self._views.tensors[i]
-            if parameter.shape != view.shape or parameter.dtype != view.dtype:
+            if _form(parameter) != _form(view):
                 raise StateError(
                     f"parameter {name!r}: it was {_form(view)} when the optimizer was wrapped, and "
                     f"is {_form(parameter)} now; close() the optimizer and wrap it anew"
@@ -260,14 +278,18 @@ class ParameterVector:
 
     @torch.no_grad()
     def gather(self) -> None:
-        """The vector gets what has changed in parameters of other dtypes since `scatter`."""
+        """The array gets what has changed in the parameters since `scatter`."""
         for i in self._apart:
             parameter, view = self._named[i][1], self._views.tensors[i]
             view += parameter.to(view.dtype) - view.to(parameter.dtype).to(view.dtype)
+        if self._elsewhere:
+            self._host().copy_(self._vector)
 
     @torch.no_grad()
     def scatter(self) -> None:
-        """Parameters of other dtypes become what the vector says."""
+        """The parameters become what the array says."""
+        if self._elsewhere:
+            self._vector.copy_(self._host())
         for i in self._apart:
             self._named[i][1].copy_(self._views.tensors[i])
 
@@ -281,4 +303,5 @@ class ParameterVector:
 
 
 def _form(tensor: torch.Tensor) -> str:
-    return f"of shape {tuple(tensor.shape)} and {wire.name(tensor.dtype)}"
+    where = "" if tensor.device.type == "cpu" else f" on {tensor.device}"
+    return f"of shape {tuple(tensor.shape)} and {wire.name(tensor.dtype)}{where}"

@@ -213,7 +213,7 @@ def allreduce(
     Parameters
     ----------
     tensor : torch.Tensor
-        On the CPU, of the same shape and dtype on all ranks, with any strides. float16 and
+        Of the same shape and dtype on all ranks, with any strides, on any device. float16 and
         bfloat16 are combined in float32 and rounded once. If it requires a gradient, so does the
         result (Average and Sum): its gradient is combined over the ranks in backward.
     average : bool
@@ -454,13 +454,13 @@ def join(device: int = -1) -> int:
     Parameters
     ----------
     device : int
-        Horovod's; only -1 (the CPU) is taken.
+        Horovod's; nothing has to be made on it.
 
     Returns the rank that came last, by the machines' clocks.
     """
     here = world()
-    if device != -1:
-        here.calls.refuse(ValueError(f"device: expected -1, the CPU, got {device!r}"))
+    if isinstance(device, bool) or not isinstance(device, int) or device < -1:
+        here.calls.refuse(ValueError(f"device: expected a number from -1 on, got {device!r}"))
     came = np.array([time.time()])
     Loop.join([optimizer._loop for optimizer in here.optimizers])
     times = np.empty(here.comm.size)

@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from .._core import communicator
 from ..errors import Error, StateError
+from .ops.side_stream import side_stream
 from .ops.transfer import Memory
 from .ops.work import GroupTimeout, Work, Worker
 
@@ -36,7 +37,7 @@ class Message(Work):
     ) -> None:
         super().__init__([tensor])
         self._messages, self._text = messages, text
-        self._memory = Memory(tensor, written)
+        self._memory, self._side = Memory(tensor, written), side_stream([tensor])
         self.room = [self._memory.bytes, MPI.BYTE]
         self._begin, self._timeout = time.monotonic(), timeout
         self._looking = threading.Lock()
@@ -81,7 +82,9 @@ class Message(Work):
         come, expected = status.Get_count(MPI.BYTE), self._memory.bytes.size
         if come != expected:
             raise Error(f"{self}: expected {expected} bytes, got {come}")
-        self._memory.land()
+        with self._side:
+            self._memory.land()
+        self._side.settle()
 
     def _give_up(self) -> None:
         """Nobody's memory is written to after that; what MPI still reads is kept."""

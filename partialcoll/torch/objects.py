@@ -169,7 +169,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
 def _send(calls: Calls, tensors: list[torch.Tensor], root: int) -> None:
     """In place."""
     move = chain.from_iterable(transfer.broadcast(calls.comm, one, root) for one in tensors)
-    calls.run(Call(f"{len(tensors)} tensors from rank {root}", move))
+    calls.run(Call(f"{len(tensors)} tensors from rank {root}", move, tensors))
 
 
 # The optimizer's state

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend "partialcoll" of torch.distributed, on MPI, for CPU tensors.
+"""The backend "partialcoll" of torch.distributed, on MPI.
 
 >>> import partialcoll.torch
 >>> torch.distributed.init_process_group("partialcoll")  # under mpiexec, with no other setup
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import Any, Callable
@@ -103,6 +103,15 @@ def _check_sent(*tensors: torch.Tensor) -> None:
         wire.check_tensor(tensor, written=False, reduced=False)
 
 
+def _tensors_in(given: Any) -> Iterator[torch.Tensor]:
+    """Those in lists of lists of them."""
+    for one in given if isinstance(given, (list, tuple)) else ():
+        if isinstance(one, torch.Tensor):
+            yield one
+        else:
+            yield from _tensors_in(one)
+
+
 def _operation(options: Callable[[], Any] | None = None) -> Callable[[Callable[..., Plan]], Any]:
     """A collective of torch's, made of the plan for it. The last argument is its options, which
     torch may leave out: then they are what `options` makes."""
@@ -115,7 +124,8 @@ def _operation(options: Callable[[], Any] | None = None) -> Callable[[Callable[.
             opts = given[others] if len(given) > others else opts
             if opts is None and options is not None:
                 opts = options()
-            return self._begin(opts, lambda: plan(self, *given[:others], opts))
+            read = list(_tensors_in(given[:others]))
+            return self._begin(opts, lambda: plan(self, *given[:others], opts), read)
 
         return begin
 
@@ -180,15 +190,16 @@ class ProcessGroup(_Base):
             return self._timeout
         return asked.total_seconds()
 
-    def _begin(self, options: Any, plan: Callable[[], Plan]) -> Work:
+    def _begin(self, options: Any, plan: Callable[[], Plan], read: Tensors) -> Work:
         """The next operation of this group. If the arguments are wrong, the others hear of it."""
         limit, background = self._limit(options), getattr(options, "asyncOp", True)
         try:
             text, move, filled = plan()
+            call = Call(text, move, filled, timeout=limit, read=read)
         except (TypeError, ValueError) as error:
             self._queue.refuse(error, limit, background=True)
         self._sequence += 1
-        work = self._queue.submit(Call(text, move, filled, timeout=limit), background)
+        work = self._queue.submit(call, background)
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work
@@ -489,6 +500,6 @@ def register() -> None:
     """Make the backend known to torch, and the ranks that MPI has started to it. Local."""
     if not dist.is_available() or hasattr(dist.Backend, NAME.upper()):
         return
-    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
     rendezvous.install()
     environment.set_environment()

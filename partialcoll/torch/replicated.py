@@ -7,6 +7,9 @@ early, `Partitioned`. Who owns which memory: between two starts the handle's sen
 this rank: backward writes into them, through views. At the start, or when they are sent, they go to
 the library, and others take their place. What a round brought is read from the library's memory,
 and divided into this rank's own.
+
+Of a model on a device the send buffers are this rank's own, and the library's from the start to the
+end of the wait. What a round brought is copied to `applied`, and divided there.
 """
 
 from __future__ import annotations
@@ -89,13 +92,19 @@ class Replicated:
         self._own = PendingDeposits(self.layout, self.plain, not strategy.synchronous)
         options = {"late": "carry", **room_for_joins(strategy.options(), comm.size)}
         fingerprints.remember(options.get("history", 1))
-        like = [*self.layout.new(), fingerprints.outline()]
+        send = [*self.layout.new(), fingerprints.outline()]
+        recv = None
+        if self.layout.device.type != "cpu" and options.get("deliver") != "all":
+            recv = [*self.applied, fingerprints.outline()]
         self.resync: Resync | None = None  # where rounds may be lost
         self.handle: AllreduceHandle | Partitioned
         if early is not None:
-            self.handle = Partitioned(comm, like, **options)
+            self.handle = Partitioned(comm, send, recv, **options)
             return
-        self.handle = Allreduce_init(comm, None, None, like=like, **options)
+        if self.layout.device.type == "cpu":
+            self.handle = Allreduce_init(comm, None, None, like=send, **options)
+        else:
+            self.handle = Allreduce_init(comm, send, recv, **options)
         if replica is not None and options.get("deliver") == "all" and comm.size > 1:
             self.resync = Resync(comm, lambda: self.version, replica)
             self.handle._while_waiting = self.resync.serve  # others, while this rank waits
@@ -260,20 +269,20 @@ class Replicated:
         seen = last is None or self._first + last.index < self.version
         return None if seen else last
 
-    def catch_up(self, more: bool) -> bool:
-        """The average of the round that was missed, if one was, is in `applied` then, with `more`
-        in addition to what is there. Is there anything?"""
+    def catch_up(self, before: list[torch.Tensor] | None) -> list[torch.Tensor] | None:
+        """The average of the round that was missed, if one was, added to what was missed before.
+        None: nothing was."""
         self._check_agreed("a call")
         missed = self.missed()
         if missed is None:
-            return more
-        before = [flat.clone() for flat in self.applied] if more else []
+            return before
         self.note(missed)
         self.average(missed.results[0])
-        for flat, other in zip(self.applied, before):
+        found = [flat.clone() for flat in self.applied]
+        for flat, other in zip(found, before or ()):
             flat.add_(other)
         self.finish(missed.results[0])
-        return True
+        return found
 
     # What was interrupted
 

@@ -441,7 +441,7 @@ def test_messages_that_do_not_come_or_fit(world):
     if ranks > 1:
         with pytest.raises(ValueError, match="tag: expected 0 to"):
             dist.send(torch.zeros(1), (me + 1) % ranks, tag=-1)
-        with pytest.raises(TypeError, match="expected a CPU tensor, got one on meta"):
+        with pytest.raises(TypeError, match="expected one with memory, got one on meta"):
             dist.send(torch.zeros(1, device="meta"), (me + 1) % ranks)
     dist.destroy_process_group(group)
 
@@ -626,7 +626,7 @@ def test_what_follows_a_difference(world):
 
 REFUSED = {
     "sparse": (lambda: torch.eye(3).to_sparse(), "expected a dense tensor, got torch.sparse_coo"),
-    "meta": (lambda: torch.ones(3, device="meta"), "expected a CPU tensor, got one on meta"),
+    "meta": (lambda: torch.ones(3, device="meta"), "expected one with memory, got one on meta"),
     "quantized": (
         lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
         "got a quantized tensor",

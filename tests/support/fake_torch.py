@@ -2,6 +2,7 @@
 """Tensors of PyTorch on the fake device (tests/fake_torch): for a process of its own, since torch
 knows one device of others for good."""
 
+import contextlib
 import os
 import subprocess
 import types
@@ -30,7 +31,15 @@ def load():
     fake = device.Fake(os.environ["PARTIALCOLL_CUDA_LIBRARY"])
     torch.ops.load_library(os.environ["FAKE_TORCH"])
     torch.utils.rename_privateuse1_backend(NAME)
+    stream = types.SimpleNamespace(  # the default one, which is all there is
+        wait_event=lambda event: None,
+        record_event=lambda: None,
+        synchronize=lambda: None,
+    )
     module = types.SimpleNamespace(
+        Stream=lambda device: stream,
+        current_stream=lambda device: stream,
+        stream=lambda one: contextlib.nullcontext(),
         is_available=lambda: True,
         is_initialized=lambda: True,
         device_count=lambda: 1,
@@ -39,4 +48,14 @@ def load():
         _is_in_bad_fork=lambda: False,
     )
     torch._register_device_module(NAME, module)
+    cloned = torch.UntypedStorage.clone
+
+    def clone(storage):  # torch's own is for the devices that it knows
+        if storage.device.type != NAME:
+            return cloned(storage)
+        size = storage.nbytes()
+        there = torch.empty(0, dtype=torch.uint8, device=NAME).set_(storage, 0, (size,), (1,))
+        return there.clone().untyped_storage()
+
+    torch.UntypedStorage.clone = clone
     return fake, NAME

@@ -15,6 +15,7 @@ from ...collectives.agreement import Agreement, Intent, Key
 from ...collectives.handle import AllreduceHandle
 from ...round import Round
 from .handles import Handles, Reduction
+from .side_stream import side_stream
 from .work import Work
 
 # Seconds. Whoever has to wait is not far behind, since all have come this far.
@@ -63,12 +64,15 @@ class Call(Work):
         apart: bool = False,
         timeout: float = math.inf,
         refused: bool = False,
+        read: Sequence[torch.Tensor] = (),
     ) -> None:
         """text: what all ranks agree on. move: how the data moves, once they do: the steps, which
         begin when they are asked for, or what gives them on these handles; None: there is none.
         tensors: what it fills. first: a reduction with which `move` begins. apart: it may still be
-        under way when the next one begins. timeout: seconds. refused: by this rank."""
+        under way when the next one begins. timeout: seconds. refused: by this rank. read: what else
+        may be on a device."""
         super().__init__(list(tensors))
+        self.side = side_stream([*tensors, *read])
         if isinstance(move, list):
             first = move[0] if move else None
             move = first.steps if first and len(move) == 1 else partial(_in_turn, move)

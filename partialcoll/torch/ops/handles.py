@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from ..._core.buffers import Array
+from ..._core.buffers import Array, wrap
+from ..._core.device import as_device_buffer
 from ...collectives.agreement import Key
 from ...collectives.allreduce import Allreduce_init
 from ...collectives.handle import AllreduceHandle
@@ -49,11 +50,38 @@ def rounded_up(count: int, most: int) -> int:
 
 
 class Handle:
-    """One of them, and the memory of its deposits."""
+    """One of them, and the memory of its deposits. device: tensors there are copied by the handle
+    itself, while this rank goes on; from others it waits for the copy."""
 
-    def __init__(self, core: AllreduceHandle) -> None:
-        self.core = core
+    def __init__(self, core: AllreduceHandle, device: torch.device) -> None:
+        self.core, self.device = core, device
         self._rooms: dict[int, torch.Tensor] = {}  # by address; there are few, which take turns
+        self._room: torch.Tensor | None = None  # that is being copied
+
+    def begin(self, part: torch.Tensor | None, factor: Any) -> None:
+        """Deposit this, with zeros or anything behind it. None: zeros."""
+        count = self.core._recv[0].size
+        there = part is not None and part.device == self.device and self.device.type != "cpu"
+        if there:
+            dtype = getattr(torch, str(self.core._recv[0].dtype))
+            room = self._room = torch.empty(count, dtype=dtype, device=self.device)
+        else:
+            room = self.room()
+        if part is None:
+            room.zero_()
+        else:
+            room = room[: part.numel()]
+            room.copy_(part)
+            if factor is not None:
+                room.mul_(factor)
+        if there:
+            self.core._start_from([as_device_buffer("tensor", self._room, writable=False)])
+        else:
+            self.core.Start()
+
+    def end(self) -> None:
+        """The round is over, and so is the copy."""
+        self._room = None
 
     def room(self) -> torch.Tensor:
         """For the next deposit."""
@@ -96,19 +124,22 @@ class Handles:
         self._collect()
         return self._of.get(key)
 
-    def make(self, key: Key) -> Handle:
-        """The one for such data, new if there is none. Collective if so."""
+    def make(self, key: Key, device: torch.device) -> Handle:
+        """The one for such data, new, for tensors of this rank's there, if there is none.
+        Collective if so."""
         self._collect()
         handle = self._of.pop(key, None)
         if handle is None:
             if len(self._of) >= _KEPT:
                 self._of.pop(next(iter(self._of))).core.Free()
-            handle = Handle(self._new(*key))
+            handle = Handle(self._new(device, *key), device)
         self._of[key] = handle
         return handle
 
-    def _new(self, dtype: str, count: int, op: str) -> AllreduceHandle:
-        like = np.zeros(count, np.dtype(dtype))
+    def _new(self, device: torch.device, dtype: str, count: int, op: str) -> AllreduceHandle:
+        like: Any = np.zeros(count, np.dtype(dtype))
+        if device.type != "cpu":
+            like = torch.empty(count, dtype=getattr(torch, dtype), device=device)
         reduction = (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op]
         handle = Allreduce_init(self._comm, None, None, reduction, like=like, **self._options)
         handle._while_waiting = lambda: self._meanwhile(handle._missing)
@@ -210,18 +241,12 @@ class Reduction:
 
     def begin(self, handle: Handle, first: int = 0) -> None:
         """Put a chunk in and start."""
-        room = handle.room()
-        if self._source is None:
-            room.zero_()
-        else:
+        part = None
+        if self._source is not None:
             if first == 0:  # not before: earlier calls may have changed it
                 self._source = _flat(self._source)
             part = self._chunk(self._source, first)
-            room = room[: part.numel()]
-            room.copy_(part)
-            if self._form.before is not None:
-                room.mul_(self._form.before)
-        handle.core.Start()
+        handle.begin(part, self._form.before)
         self.begun = handle
 
     def steps(self, handles: Handles) -> Iterator[AllreduceHandle]:
@@ -232,10 +257,11 @@ class Reduction:
             flat = torch.empty_like(flat)
         for first in range(0, self._count, self._most):
             part = self._chunk(flat, first)
-            handle = handles.make(self._key(part.numel()))
+            handle = handles.make(self._key(part.numel()), output.device)
             if first or handle is not self.begun:
                 self.begin(handle, first)
             yield handle.core
+            handle.end()
             if self._wanted:
                 self._take(handle.core.result[: part.numel()], part)
         if self._wanted and not direct:
@@ -245,11 +271,17 @@ class Reduction:
         """Rounded once. The library's memory, which the result is in, is for reading only."""
         dtype = wire.wide_dtype(into.dtype)
         same = into.dtype == dtype
-        wide = into if same else torch.empty(into.shape, dtype=dtype)
-        values = wide.numpy()
-        np.copyto(values, result)
-        if self._form.divisor > 1:
-            divide(values, self._form.divisor)
+        wide = into if same else torch.empty_like(into, dtype=dtype)
+        if into.device.type == "cpu":
+            values: Any = wide.numpy()
+            np.copyto(values, result)
+            if self._form.divisor > 1:
+                divide(values, self._form.divisor)
+        else:
+            values = wide.copy_(torch.from_numpy(wrap(result.ctypes.data, result)))
+            if self._form.divisor > 1:
+                floor = None if dtype.is_floating_point or dtype.is_complex else "floor"
+                values.div_(self._form.divisor, rounding_mode=floor)
         if self._form.after != 1:
             values *= self._form.after
         if not same:

@@ -223,7 +223,8 @@ class Queue:
         handle = self._handles_of(call).get(key)
         if handle is not None:
             assert call._first is not None
-            call._first.begin(handle)
+            with call.side:
+                call._first.begin(handle)
 
     def _handles_of(self, call: Call) -> Handles:
         assert call._channel is not None
@@ -279,7 +280,10 @@ class Queue:
         assert head._steps is not None
         head._step = None
         try:
-            head._step = next(head._steps, None)
+            with head.side:
+                head._step = next(head._steps, None)
+            if head._step is None:
+                head.side.settle()
         except Exception:
             raise
         except BaseException as error:  # what was interrupted there cannot go on

@@ -137,6 +137,7 @@ class Memory:
         self._target = tensor if output is None else output
         self._copy: torch.Tensor | None = None
         own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        own = own and tensor.device.type == "cpu"
         if output is not None or not own:
             self._copy = torch.empty(tensor.shape, dtype=tensor.dtype)
             self._copy.copy_(tensor.detach())

@@ -29,14 +29,14 @@ _WIDE = {dtype: getattr(torch, wire) for dtype, wire in _WIRE.items()}
 
 
 def check_tensor(tensor: Any, written: bool, reduced: bool = True) -> None:
-    """A dense CPU tensor; of a dtype that the library reduces, if it has to."""
+    """A dense tensor; of a dtype that the library reduces, if it has to."""
     checks.instance("tensor", tensor, torch.Tensor, "a torch.Tensor")
     if tensor.layout != torch.strided:
         raise TypeError(f"tensor: expected a dense tensor, got {tensor.layout}; use to_dense()")
     if tensor.is_quantized:
         raise TypeError("tensor: expected plain numbers, got a quantized tensor; use dequantize()")
-    if tensor.device.type != "cpu":
-        raise TypeError(f"tensor: expected a CPU tensor, got one on {tensor.device}")
+    if tensor.is_meta:
+        raise TypeError("tensor: expected one with memory, got one on meta")
     if reduced and tensor.dtype not in _WIRE:
         expected = ", ".join(name(dtype) for dtype in _WIRE)
         raise TypeError(f"tensor: expected one of {expected}, got {name(tensor.dtype)}")
@@ -68,7 +68,7 @@ def describe(tensor: torch.Tensor) -> str:
 
 
 def bits(tensor: torch.Tensor) -> Array:
-    """Its bytes: a view if it is contiguous, else a copy."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    """Its bytes: a view if it is contiguous, and the host's, else a copy."""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).cpu()
     array: Array = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     return array

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -19,7 +19,13 @@ from ..._core import finalize
 _Error: Any = dist.DistBackendError
 _Work: Any = dist.Work
 _FOREVER = timedelta(0)  # torch's "no limit"
+_HOST = torch.device("cpu")
 _lock = threading.Lock()  # of what follows from the end of a work, for short
+
+
+def new_future(tensors: Sequence[torch.Tensor]) -> Any:
+    """A torch.futures.Future for these; whoever waits for one of a device does so on its stream."""
+    return torch.futures.Future(devices=sorted({t.device for t in tensors} - {_HOST}, key=str))
 
 
 class GroupTimeout(_Error, TimeoutError):
@@ -93,7 +99,7 @@ class Work(_Work):
         """A torch.futures.Future of the list of tensors."""
         with _lock:
             if self._future is None:
-                self._future = torch.futures.Future()
+                self._future = new_future(self._tensors)
                 if self._over:
                     self._resolve()
         if not self._over:

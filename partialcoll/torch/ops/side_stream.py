@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where tensors of a device are moved: on a stream of their own, by whatever thread is at it.
+
+What the current stream was given before a call comes before its data moves; what it is given
+afterwards waits for nothing, as for a kernel of its own it would have to, and the data does not
+wait for that. At the end somebody waits on the host, so that whoever takes the result need not
+know of any stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+
+def device_of(tensors: Iterable[torch.Tensor]) -> torch.device | None:
+    """The one on which some of them are; None: all are the host's. ValueError: there are two."""
+    found = sorted({str(t.device) for t in tensors if t.device.type != "cpu"})
+    if len(found) > 1:
+        raise ValueError(f"tensors: expected them on one device, got {' and '.join(found)}")
+    return torch.device(found[0]) if found else None
+
+
+class SideStream:
+    """Of one call. In a ``with`` statement it is the current one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._module: Any = getattr(torch, device.type)
+        self._stream = self._module.Stream(device)
+        self._stream.wait_event(self._module.current_stream(device).record_event())
+        self._entered: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._entered.append(self._module.stream(self._stream))
+        self._entered[-1].__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._entered.pop().__exit__(*error)
+
+    def settle(self) -> None:
+        """Wait for what it was given."""
+        self._stream.synchronize()
+
+
+class _None(contextlib.nullcontext[None]):
+    """Of tensors of the host."""
+
+    def settle(self) -> None:
+        """There is nothing."""
+
+
+def side_stream(tensors: Sequence[torch.Tensor]) -> SideStream | _None:
+    """For a call that reads or fills these."""
+    device = device_of(tensors)
+    return _None() if device is None else SideStream(device)
