@@ -9,6 +9,7 @@
 #                        unless make test-all-restart
 #   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
 #   make test-large      messages of more than 2**31 bytes, where the memory is free
+#   make test-gpu        on a host with a CUDA device: what a fake cannot show (docs/gpu.md)
 #   make soak            a million simulated schedules
 #   make mutants         planted mistakes, each of which an invariant has to catch; SLICE=1/8: a part
 #   make model           the model of the protocol, exhaustively (installs spin)
@@ -29,7 +30,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
              grep -v -e _core_ -e _simulator -e partialcoll/include) \
            setup.py pyproject.toml
 
-.PHONY: all demo ready test test-all test-all-restart test-large test-mpi test-examples test-c \
+.PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-examples test-c \
         check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers format lint clean
 all: $(VENV)/installed
 
@@ -65,6 +66,10 @@ demo: $(VENV)/installed
 ready: $(VENV)/checked $(VENV)/torch
 
 test: test-c test-mpi test-examples
+
+# What needs a CUDA device; TORCH="torch cupy-cuda13x" or the like brings what runs on it.
+test-gpu: ready
+	$(BIN)/python tests/run.py --ranks 0 --domains node -m gpu
 
 # Messages of more than 2**31 bytes: a few minutes and 15 GiB, skipped where that is not free.
 test-large: $(VENV)/checked

@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "exposed": "paper.exposed",
     "figures": "lib.figures",
     "gloo": "peers.torch_gloo",
+    "gpu": "peers.gpu",
     "hivemind": "peers.hivemind_average",
     "hosts": "lib.hosts",
     "interposer": "peers.interposer",

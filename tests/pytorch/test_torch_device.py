@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on a device: real ones of PyTorch, whose memory is the fake's (tests/fake_torch)."""
+"""Tensors on a device: PyTorch's own, whose memory is the fake's (tests/fake_torch), and on a CUDA
+device where there is one."""
 
 import shutil
 from pathlib import Path
@@ -9,16 +10,21 @@ import pytest
 pytest.importorskip("torch")
 
 import fake_torch
+import torch
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
+@pytest.fixture(scope="module", params=["fake", pytest.param("cuda", marks=pytest.mark.gpu)])
+def environment(request, tmp_path_factory):
+    own = {"PYTHONPATH": str(Path(fake_torch.__file__).parent)}
+    if request.param == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device, and PyTorch for it")
+        return own
     if shutil.which("c++") is None:
         pytest.skip("needs a C++ compiler, for tests/fake_torch")
-    support = Path(fake_torch.__file__).parent
-    return {**fake_torch.build(tmp_path_factory.mktemp("torch")), "PYTHONPATH": str(support)}
+    return {**fake_torch.build(tmp_path_factory.mktemp("torch")), **own}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +38,7 @@ def environment(tmp_path_factory):
         ("ddp_hook", 2),
         ("strategies_that_wait_for_nobody", 2),
         ("around_the_optimizer", 2),
+        ("bench_gpu", 2),
     ],
 )
 def test_on_a_device(run, environment, name, ranks):

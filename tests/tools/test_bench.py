@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmarks: rows, options, limits by arithmetic."""
 
+import importlib.util
 import itertools
 import json
 import math
@@ -356,13 +357,16 @@ def test_group(run, clean_environment, tmp_path, bandwidth):
 @pytest.mark.parametrize(
     "words, said",
     (
-        (["--bandwidth", "1,2"], "expected 4 numbers"),
-        (["--grid", "3"], "--grid"),
+        (["group", "--bandwidth", "1,2"], "expected 4 numbers"),
+        (["group", "--grid", "3"], "--grid"),
+        (["gpu"], "finds no CUDA device" if importlib.util.find_spec("torch") else "needs PyTorch"),
     ),
 )
-def test_group_refuses(clean_environment, words, said):
-    """What only the ranks can know."""
-    command = [sys.executable, "-m", "partialcoll", "bench", "group", "-n", "4", *words]
+def test_refused_by_the_ranks(clean_environment, words, said):
+    """What only they can know."""
+    if words == ["gpu"] and pathlib.Path("/dev/nvidiactl").exists():
+        pytest.skip("there may be one")
+    command = [sys.executable, "-m", "partialcoll", "bench", *words, "-n", "4"]
     done = subprocess.run(
         command, env=clean_environment, capture_output=True, text=True, timeout=100
     )

@@ -147,6 +147,18 @@ _add(
 )
 
 
+_add(
+    "gpu",
+    "buffers on a device, beside copies by hand around MPI_Allreduce",
+    "A call is over when the device has the result. start_us is how long Start takes; exposed_us "
+    "what is left of a call behind 10 ms of work on the device. All take turns, medians of what "
+    "the slowest rank takes; every element is checked. Needs PyTorch with CUDA.",
+    options.sizes("1K,64K,1M,16M,64M,256M"),
+    options.iters(15),
+    ranks=2,
+)
+
+
 def _grids_fit(given: SimpleNamespace, ranks: int) -> None:
     bandwidth = given.bandwidth
     if isinstance(bandwidth, list) and len(bandwidth) != ranks:
