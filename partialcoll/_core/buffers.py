@@ -244,12 +244,20 @@ def _apply_spec(argument: str, spec: Any) -> Buffer:
     return buffer if count is None else _cut(argument, buffer, count)
 
 
+_DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
+
+
 def is_device(array: Any) -> bool:
-    """Is it on a device? Asks only what torch, cupy and numba have."""
+    """Is it on a device? Asks what torch, cupy and numba have, and others have by DLPack."""
     if isinstance(array, np.ndarray):
         return False
     kind = getattr(getattr(array, "device", None), "type", None)  # of a tensor: a text
-    return kind != "cpu" if isinstance(kind, str) else hasattr(array, "__cuda_array_interface__")
+    if isinstance(kind, str):
+        return kind != "cpu"
+    said = getattr(array, "__dlpack_device__", None)
+    return hasattr(array, "__cuda_array_interface__") or (
+        said is not None and said()[0] in _DLPACK_CUDA
+    )
 
 
 def _refuse_device(argument: str, owner: Any) -> None:

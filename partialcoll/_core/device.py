@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from . import dlpack
 from .buffers import (
     Buffer,
     as_buffer,
@@ -19,8 +20,6 @@ from .buffers import (
     is_list,
 )
 from .ffi import answer, ffi, lib
-
-_BFLOAT16 = "torch.bfloat16"
 
 
 @dataclass
@@ -55,22 +54,24 @@ def _contiguous(shape: tuple[int, ...], strides: Any, itemsize: int) -> bool:
     return True
 
 
-def _dtype_of_tensor(argument: str, tensor: Any) -> np.dtype[Any]:
+def _dtype_of_tensor(argument: str, tensor: Any) -> np.dtype[Any] | None:
     name = str(tensor.dtype).replace("torch.", "")
     try:
-        return bfloat16() if name == "bfloat16" else np.dtype(name)
+        return None if name == "bfloat16" else np.dtype(name)
     except TypeError as error:
         raise TypeError(f"{argument}: expected a dtype of the library, got {name}") from error
 
 
 def _facts(
     argument: str, array: Any
-) -> tuple[int, np.dtype[Any], tuple[int, ...], Any, bool, int | None]:
-    """Address, dtype, shape, strides in bytes, read-only, stream."""
+) -> tuple[int, np.dtype[Any] | None, tuple[int, ...], Any, bool, int | None]:
+    """Address, dtype (None: bfloat16), shape, strides in bytes, read-only, stream."""
     if hasattr(array, "data_ptr"):  # a tensor: for bfloat16 it has no interface
         dtype = _dtype_of_tensor(argument, array)
-        strides = tuple(dtype.itemsize * step for step in array.stride())
+        strides = tuple(array.element_size() * step for step in array.stride())
         return int(array.data_ptr()), dtype, tuple(array.shape), strides, False, None
+    if not hasattr(array, "__cuda_array_interface__"):
+        return (*dlpack.facts(argument, array), False, None)
     said = array.__cuda_array_interface__
     if said.get("mask") is not None:
         raise TypeError(f"{argument}: expected an array without a mask")
@@ -84,9 +85,8 @@ def as_device_buffer(argument: str, array: Any, writable: bool) -> DeviceBuffer:
     if getattr(array, "requires_grad", False):
         raise TypeError(f"{argument}: expected a tensor that requires no grad; detach() it first")
     address, dtype, shape, strides, read_only, stream = _facts(argument, array)
-    bits = str(getattr(array, "dtype", "")) == _BFLOAT16
-    code = lib.PCOLL_BFLOAT16 if bits else dtype_code(argument, dtype)
-    outline = _outline(shape, dtype)
+    code = lib.PCOLL_BFLOAT16 if dtype is None else dtype_code(argument, dtype)
+    outline = _outline(shape, bfloat16() if dtype is None else dtype)
     if not _contiguous(shape, strides, outline.itemsize):
         raise ValueError(
             f"{argument}: expected a C-contiguous array, got strides {tuple(strides)} for shape "

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from . import settings, waiting
-from .buffers import Array, is_device
+from .buffers import Array, Buffer, is_device
 from .device import DeviceBuffer, stream_number
 from .ffi import answer, check, ffi, lib
 
@@ -132,6 +132,36 @@ class Twins:
                 buffer = self._taken[name]
                 array = self._arrays[name, buffer.device]
                 self._mirror(buffer.device).push([(array, buffer)], stream)
+
+
+class Landing:
+    """Buffers of the host in the place of those received, of which some are on a device: what has
+    been put there lands in these."""
+
+    def __init__(self, received: list[Buffer]) -> None:
+        self._twins = Twins()
+        self._there: dict[str, DeviceBuffer] = {}
+        self.buffers: list[Buffer] = []
+        for i, buffer in enumerate(received):
+            if isinstance(buffer, DeviceBuffer):
+                self._there[str(i)] = buffer
+                array = self._twins.take(str(i), buffer, read=False)
+                buffer = Buffer(array, buffer.dtype, buffer.count, owner=buffer.owner)
+            self.buffers.append(buffer)
+        self.owners = [b.array if b.owner is None else b.owner for b in self.buffers]
+
+    def settle(self) -> None:
+        """What has landed last has landed: the buffers may be written to."""
+        for name, buffer in self._there.items():
+            self._twins.take(name, buffer, read=False)
+
+    def land(self, stream: Any = None) -> None:
+        """Those on the device become what these are, for what the stream is given next."""
+        self._twins.land(stream, **{name: buffer.owner for name, buffer in self._there.items()})
+
+    def free(self) -> None:
+        """Copies end."""
+        self._twins.free()
 
 
 class Shadows:

@@ -77,7 +77,7 @@ class Arguments:
         sums = all(code == lib.PCOLL_SUM for code in codes)
         self.device = one_device([*(self.send or []), *self.recv, *self.like])
         if self.device is not None and not self.like:
-            self._check_on_device(deliver)
+            self._check_on_device()
         self.sums = [ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
         self.described = describe(self.recv, self.ops, codes)
         self.policy = as_policy(quorum)
@@ -129,14 +129,9 @@ class Arguments:
         given = sendbuf if self.send is not None and not in_place else recvbuf
         self.single = not is_list(like if given is None else given)
 
-    def _check_on_device(self, deliver: str) -> None:
+    def _check_on_device(self) -> None:
         if self.send is None:
             raise ValueError("sendbuf: expected an array, as recvbuf is on a device, got None")
-        if deliver != "one" and on_device(self.recv):
-            raise ValueError(
-                'deliver: expected "one", or recvbuf=None, with buffers on a device, got '
-                f"{checks.shown(deliver)}"
-            )
 
     def _check_received(self, in_place: bool) -> None:
         if in_place:

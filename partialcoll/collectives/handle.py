@@ -12,8 +12,9 @@ import numpy as np
 
 from .._core import checks, pure, waiting
 from .._core.buffers import Array, Buffer, addresses, held, wrap
-from .._core.device import DeviceSide, device_side
+from .._core.device import DeviceSide, device_side, on_device
 from .._core.ffi import answer_record, check, ffi, lib, raise_error
+from .._core.mirror import Landing
 from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.ops import add_up, has_identity
@@ -78,8 +79,12 @@ class AllreduceHandle(CoreObject):
         self._name = given.name
 
     def _set_buffers(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
-        self._buffers = recv
         self._owners = (send, recv)
+        self._landing: Landing | None = None
+        if not self._one and on_device(recv):  # several results are added up on the host
+            self._landing = Landing(recv)
+            recv = self._landing.buffers
+        self._buffers = recv
         self._send = None if send is None else [buffer.array for buffer in send]
         self._recv = [buffer.array for buffer in recv]
         self._device = device_side(send, recv)
@@ -145,18 +150,20 @@ class AllreduceHandle(CoreObject):
         if self._slots is not None:
             self._slots.empty()
 
-    def _device_for(self, stream: Any) -> DeviceSide:
-        if self._device is None:
+    def _check_stream(self, stream: Any) -> None:
+        if self._device is None and self._landing is None:
             raise ValueError(
                 f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
             )
-        return self._device
 
     def _begin_on(self, stream: Any) -> int:
-        return self._device_for(stream).start(self._core(), stream)
+        self._check_stream(stream)
+        return self._begin() if self._device is None else self._device.start(self._core(), stream)
 
     def _fetch(self, stream: Any = None) -> None:
         """Begin to copy the result to the device; what the stream is given next comes after."""
+        if self._landing is not None:
+            self._landing.land(stream)
         if self._device is None or not self._fetches:
             return
         code = lib.PCOLL_EAGAIN
@@ -223,7 +230,7 @@ class AllreduceHandle(CoreObject):
         of the logger "partialcoll" names the ranks that are missing.
         """
         if stream is not None:
-            self._device_for(stream)
+            self._check_stream(stream)
         if timeout is None:
             code = self._end()
         else:
@@ -253,7 +260,7 @@ class AllreduceHandle(CoreObject):
         """The round if it is complete, else None. Never blocks; drives communication. `stream` as
         in `Wait`."""
         if stream is not None:
-            self._device_for(stream)
+            self._check_stream(stream)
         code = self._step(0)
         if code == lib.PCOLL_EAGAIN:
             return None
@@ -290,7 +297,10 @@ class AllreduceHandle(CoreObject):
             if self._fetches:
                 self._fetch(stream)
         else:
+            if self._landing is not None:
+                self._landing.settle()
             results, lost = self._take_all()
+            self._fetch(stream)
             rnd = Round(results[-1], results, lost)
             check(lib.pcoll_handle_finish(self._core()))
         self._started = False
@@ -369,6 +379,8 @@ class AllreduceHandle(CoreObject):
         while True:
             self._wait_in_slices(lambda us: int(lib.pcoll_handle_wait(self._core(), us)), None)
             while True:
+                if self._landing is not None:
+                    self._landing.settle()
                 if self._deliver_next(_ANY, self._recv, self._recv_pointers) is None:
                     break
                 rnd = self._last_round = Round(self._describe())
@@ -405,6 +417,8 @@ class AllreduceHandle(CoreObject):
         self._await_copy()
         if self._slots is not None:
             self._slots.let_go()
+        if self._landing is not None:
+            self._landing.free()
         super()._begin_to_free()
 
     def _name_of(self, method: str) -> str:
@@ -456,6 +470,8 @@ class AllreduceHandle(CoreObject):
 
     def _received(self) -> list[Any]:
         """What results come to."""
+        if self._landing is not None:
+            return self._landing.owners
         if self._device is not None and self._fetches:
             return self._device.owners
         return self._recv

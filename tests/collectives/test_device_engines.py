@@ -70,6 +70,42 @@ def test_every_round(comm, fake, nothing_left):
     assert (total == comm.size * steps * (steps + 1) / 2).all()
 
 
+@pytest.mark.parametrize("in_place", (False, True))
+def test_every_round_lands(comm, fake, nothing_left, in_place):
+    """deliver="all" with receive buffers on the device: the sum of the rounds that have come."""
+    steps, x, y = 8, nothing_left(np.zeros(50, np.float32)), nothing_left(np.zeros(50, np.float32))
+    like, rows = np.ones(3), np.zeros(3)
+    stream = fake.stream()
+    total, counted = np.zeros(50), np.zeros(3)
+    if in_place:
+        send, recv, y = MPI.IN_PLACE, [x, rows], x
+    else:
+        send, recv = [x, like], [y, rows]
+    options = {"quorum": "solo", "deliver": "all", "history": 64}
+    with pc.Allreduce_init(comm, send, recv, **options) as h:
+        for step in range(steps):
+            x.set(step + 1.0, stream, late_us=(step + comm.rank) % 3 * 300)
+            rows[:] = 1  # where that is what is sent
+            h.Start(stream=stream)
+            rnd = h.Wait(timeout=60, stream=stream)
+            total += y.get(stream)
+            counted += rows
+            assert (sum(one.buffers[1] for one in rnd.results) == rows).all()
+
+        def passed(rnd):
+            nonlocal total, counted
+            total += y.get()
+            counted += rows
+
+        assert h.recv_buffer[0] is y
+        h.join(passed)
+    assert (total == comm.size * steps * (steps + 1) / 2).all()
+    assert (counted == comm.size * steps).all()
+    x.free()
+    y.free()
+    fake.end_stream(stream)
+
+
 # Gossip
 
 

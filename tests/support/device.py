@@ -94,6 +94,42 @@ def build(folder=None):
     return path
 
 
+class DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+class DLPackArray:
+    """What a package offers that knows no other protocol, over memory that the host cannot touch.
+
+    code, bits: of its dtype. strides: in elements; None: it is C-contiguous."""
+
+    def __init__(self, array, code, strides=None, bits=None):
+        self.array, self.shape = array, (ctypes.c_int64 * len(array.shape))(*array.shape)
+        self.code, self.bits = code, bits or 8 * array.dtype.itemsize
+        self.strides = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
+
+    def __dlpack_device__(self):
+        return 2, self.array.device
+
+    def __dlpack__(self, stream=None):
+        assert stream == -1
+        place, count = (ctypes.c_int32 * 2)(*self.__dlpack_device__()), len(self.array.shape)
+        # Its memory, and what a manager has behind it; from eight bytes before to where it begins.
+        self.managed = DLTensor(
+            self.array.address - 8, place, count, self.code, self.bits, 1,
+            self.shape, self.strides, 8,
+        )  # fmt: skip
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+
 class DeviceArray:
     """What cupy's arrays offer of themselves, over memory that the host cannot touch."""
 
