@@ -13,6 +13,7 @@ int (*stream_sync)(uint64_t);
 int (*late_write)(uint64_t, uint64_t, const void *, size_t, unsigned);
 int (*late_read)(uint64_t, uint64_t, void *, size_t, unsigned);
 void (*capture)(uint64_t, int);
+void (*slow_streams)(unsigned);
 void (*get_counts)(struct fake_cuda_counts *);
 
 static void find(void *library, const char *name, void *place)
@@ -38,6 +39,7 @@ const struct cuda *fake_device_start(void)
     find(fake, "fake_cuda_write", &late_write);
     find(fake, "fake_cuda_read", &late_read);
     find(fake, "fake_cuda_capture", &capture);
+    find(fake, "fake_cuda_slow", &slow_streams);
     find(fake, "fake_cuda_counts", &get_counts);
     return d;
 }

@@ -14,6 +14,7 @@ extern int (*late_write)(uint64_t stream, uint64_t address, const void *bytes,
 extern int (*late_read)(uint64_t stream, uint64_t address, void *bytes, size_t count,
                         unsigned late_us);
 extern void (*capture)(uint64_t stream, int capturing);
+extern void (*slow_streams)(unsigned us);
 extern void (*get_counts)(struct fake_cuda_counts *counts);
 
 /* Before anything asks for a driver: which file it is, where nobody has said so. */

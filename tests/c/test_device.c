@@ -166,6 +166,44 @@ static void test_to_device(void)
     expect_nothing_wrong(0);
 }
 
+/* A lane has two streams: nothing is over before both are, whichever is behind. */
+static void test_one_slow_stream(void)
+{
+    static char wanted[MOST], found[MOST];
+    struct user u = make_user(fake_device_start(), 0);
+    struct lane *to_host, *to_device;
+    slow_streams(10000);
+    EXPECT_OK(lane_create(0, LANE_TO_HOST, &to_host));
+    EXPECT_OK(lane_create(0, LANE_TO_DEVICE, &to_device));
+    slow_streams(0);
+    struct lane_piece piece = {u.host, u.memory, MOST};
+    for (unsigned i = 0; i < 2; i++) {
+        fill(wanted, MOST, 7 + i);
+        enter(&u);
+        late_write(number(u.stream), u.memory, wanted, MOST, 0);
+        begin(to_host, &piece, 1, number(u.stream));
+        leave(&u);
+        wait_for(to_host);
+        INVARIANT("what was written arrives", !memcmp(u.host, wanted, MOST), "round %u",
+                  i);
+        fill(u.host, MOST, 9 + i);
+        memcpy(wanted, u.host, MOST);
+        enter(&u);
+        begin(to_device, &piece, 1, number(u.stream));
+        EXPECT_OK(lane_order(to_device, number(u.stream)));
+        late_read(number(u.stream), u.memory, found, MOST, 0);
+        EXPECT(stream_sync(number(u.stream)) == CUDA_SUCCESS, "no end");
+        leave(&u);
+        INVARIANT("a stream sees what was copied", !memcmp(found, wanted, MOST),
+                  "round %u", i);
+        wait_for(to_device);
+    }
+    lane_destroy(&to_host);
+    lane_destroy(&to_device);
+    end_user(&u);
+    expect_nothing_wrong(0);
+}
+
 /* Two lanes and two devices at the same time, begun from one thread. */
 static void test_several(void)
 {
@@ -440,11 +478,14 @@ int main(void)
 {
     fake_device_name();
     void (*tests[])(void) = {
-        test_to_host,         test_to_device,  test_several,
-        test_bad_input,       test_places,     test_registering,
-        test_forked,          test_no_driver,  test_the_host_may_not_look,
-        test_freed_under_way, test_old_driver, test_no_devices,
-        test_no_functions,    test_mirror,
+        test_to_host,         test_to_device,
+        test_one_slow_stream, test_several,
+        test_bad_input,       test_places,
+        test_registering,     test_forked,
+        test_no_driver,       test_the_host_may_not_look,
+        test_freed_under_way, test_old_driver,
+        test_no_devices,      test_no_functions,
+        test_mirror,
     };
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         in_a_process(tests[i]);

@@ -70,6 +70,7 @@ struct stream {
     struct context *context;
     struct op *head, **tail;
     bool capturing, gone;
+    unsigned slow_us; /* before each copy */
     struct stream *next;
 };
 
@@ -100,7 +101,8 @@ static struct event *events;
 static struct allocation *allocations;
 static struct registration *registrations;
 static struct fake_cuda_counts counts;
-static uint64_t draws, released;
+static uint64_t draws, released, made;
+static unsigned slow_us;
 static bool started;
 static pid_t owner;
 static _Thread_local struct context *stack[DEPTH];
@@ -179,6 +181,8 @@ static struct op *push(struct stream *s, struct op op)
     new->next = NULL;
     if (!new->not_before)
         new->not_before = now_us() + late();
+    if (op.kind == TO_HOST || op.kind == TO_DEVICE)
+        new->not_before += s->slow_us;
     *s->tail = new;
     s->tail = &new->next;
     pthread_cond_broadcast(&moved);
@@ -614,6 +618,7 @@ API int cuStreamCreate(struct stream **stream, unsigned flags)
         struct stream *s = calloc(1, sizeof *s);
         s->context = current();
         s->tail = &s->head;
+        s->slow_us = made++ % 2 ? slow_us : 0;
         s->next = streams;
         streams = *stream = s;
         counts.live++;
@@ -799,6 +804,14 @@ API void fake_cuda_release(void)
     pthread_mutex_lock(&lock);
     released++;
     pthread_cond_broadcast(&moved);
+    pthread_mutex_unlock(&lock);
+}
+
+API void fake_cuda_slow(unsigned us)
+{
+    pthread_mutex_lock(&lock);
+    slow_us = us;
+    made = 0;
     pthread_mutex_unlock(&lock);
 }
 
