@@ -18,6 +18,7 @@ from .ops.call import Call
 from .ops.queue import Queue
 
 WINDOW = 8  # calls without a name that can be under way
+_ROWS_WINDOW = 4  # of those, that share the first dimension out
 
 
 class Partial:
@@ -45,6 +46,7 @@ class Calls:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
         self._in_order = Queue(comm, "calls in order", WINDOW)
+        self._rows: tuple[MPI.Intracomm, Queue] | None = None
         self._named: dict[str, Queue] = {}
         self._partial: dict[str, Partial] = {}
 
@@ -62,6 +64,16 @@ class Calls:
         named = None if name is None else self._named.get(name)
         (named or self._in_order).refuse(error)
         raise error
+
+    def rows(self) -> tuple[MPI.Intracomm, Queue]:
+        """For calls that share the first dimension out, in their order, and the communicator on
+        which their data moves, since a thread may see to it. The first time it waits for all
+        ranks."""
+        if self._rows is None:
+            self.agree("the first call of allgather, alltoall, reducescatter")
+            comm = self.comm.Dup()
+            self._rows = comm, Queue(comm, "calls by rows", _ROWS_WINDOW).open()
+        return self._rows
 
     def begin(self, call: Call, name: str | None) -> Call:
         """An asynchronous call. The first of a name, and of other data, waits for all ranks."""
@@ -88,8 +100,11 @@ class Calls:
         """Bring everything to its end. Collective; MismatchError, on all ranks, and nothing is
         freed, if some do something else."""
         self.agree("shutdown")
-        for queue in self._named.values():
+        for queue in (*self._named.values(), *([self._rows[1]] if self._rows else [])):
             queue.begin(Call("shutdown")).wait()
         for queue in (*self._named.values(), *(one.queue for one in self._partial.values())):
             queue.free()
         self._in_order.free()
+        if self._rows is not None:
+            self._rows[1].free()
+            self._rows[0].Free()

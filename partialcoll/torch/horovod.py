@@ -5,7 +5,8 @@ waited for at once or later; the end of an epoch; the timeline that is not there
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -18,25 +19,20 @@ from .ops import transfer, wire
 from .ops.call import Call, Steps
 from .ops.handles import Form, Handles
 from .ops.handles import Reduction as Reducing
+from .process_sets import OptionalSet
 from .reductions import Average, Max, Min, Reduction, Sum
-from .world import world
+from .world import calls_of, size, world
 
 # Arguments
 
 
-def check_process_set(process_set: Any) -> None:
-    """Horovod's argument, which is for something that is not there."""
-    if process_set is not None:
-        raise NotImplementedError("process_set: expected None: there is one set, all ranks of init")
-
-
-def check_root(root_rank: Any, ranks: int) -> int:
-    """The number of a rank."""
+def check_root(root_rank: Any, process_set: OptionalSet) -> int:
+    """The number, within the set, of a rank given by its number in the world."""
     if isinstance(root_rank, bool) or not isinstance(root_rank, int):
         raise TypeError(f"root_rank: expected a rank, got {type(root_rank).__name__}")
-    if not 0 <= root_rank < ranks:
-        raise ValueError(f"root_rank: expected 0 to {ranks - 1}, got {root_rank}")
-    return root_rank
+    if not 0 <= root_rank < size():
+        raise ValueError(f"root_rank: expected 0 to {size() - 1}, got {root_rank}")
+    return root_rank if process_set is None else process_set.root(root_rank)
 
 
 def check_name(name: Any) -> None:
@@ -50,7 +46,7 @@ def named(text: str, name: str | None) -> str:
     return text if name is None else f"{text}, name={name!r}"
 
 
-class _Options(NamedTuple):
+class AllreduceOptions(NamedTuple):
     """Of an allreduce, as they are given."""
 
     average: Any = None
@@ -58,7 +54,7 @@ class _Options(NamedTuple):
     op: Any = None
     before: Any = 1.0
     after: Any = 1.0
-    process_set: Any = None
+    process_set: OptionalSet = None
     quorum: Any = "full"
 
     def reduction(self) -> Reduction:
@@ -127,13 +123,30 @@ def _new(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, requires_grad=False)
 
 
-def _prepare(
-    tensor: Any, name: Any, options: _Options, ranks: int, in_place: bool, later: bool
-) -> tuple[Call, Policy | None]:
-    """The call that these arguments make."""
-    check_process_set(options.process_set)
-    check_name(name)
-    policy = options.policy(name)
+class Several(tuple):  # type: ignore[type-arg]
+    """The tensors of a grouped call, which is made as that of a single one."""
+
+
+def all_of(given: Any) -> Sequence[Any]:
+    """The tensors of a call."""
+    if not isinstance(given, Several):
+        return [given]
+    if not given:
+        raise ValueError("tensors: expected at least one, got none")
+    return given
+
+
+class _Part(NamedTuple):
+    """One tensor's reduction, what the ranks compare of it, where it goes, and what is to be done
+    for that when it is over."""
+
+    move: Reducing
+    text: str
+    output: torch.Tensor
+    land: Callable[[], Any] | None
+
+
+def _part(tensor: Any, options: AllreduceOptions, ranks: int, in_place: bool) -> _Part:
     wire.check_tensor(tensor, written=in_place)
     compressor = check_compression(options.compression)
     plain = tensor.detach()
@@ -141,24 +154,49 @@ def _prepare(
     if sent is not plain:
         wire.check_tensor(sent, written=False)
     form, words = options.form(sent.dtype, ranks)
-    text = named(f"allreduce of {wire.describe(sent)}, {words}", name)
+    output = tensor if in_place else _new(tensor)
+    move, text = Reducing(form, sent, output), f"{wire.describe(sent)}, {words}"
+    if sent.dtype == output.dtype:
+        return _Part(move, text, output, None)
+    rounded = torch.empty_like(sent)
+
+    def land() -> None:
+        output.detach().copy_(compressor.decompress(rounded, ctx))
+
+    return _Part(Reducing(form, sent, rounded), text, output, land)
+
+
+def _prepare(
+    tensors: Any, name: Any, options: AllreduceOptions, ranks: int, in_place: bool, later: bool
+) -> tuple[Call, Policy | None]:
+    """The call that these arguments make: of one tensor, or of a list of them."""
+    check_name(name)
+    policy, several = options.policy(name), isinstance(tensors, Several)
+    parts = [_part(one, options, ranks, in_place) for one in all_of(tensors)]
+    what = "grouped allreduce" if several else "allreduce"
+    text = named(f"{what} of {'; '.join(part.text for part in parts)}", name)
     if policy is not None:
         text += f", quorum={policy}"
     elif later:
         text = f"asynchronous {text}"
-    output = tensor if in_place else _new(tensor)
-    rounded = output if sent.dtype == output.dtype else torch.empty_like(sent)
-    call = Call(text, [Reducing(form, sent, rounded)], [output], apart=later and name is None)
-    if rounded is not output:
-        call.land = lambda: output.detach().copy_(compressor.decompress(rounded, ctx))
+    moves, outputs = [part.move for part in parts], [part.output for part in parts]
+    call = Call(text, moves, outputs, apart=later and name is None)
+    call.lands = [part.land for part in parts if part.land is not None]
+    if several:
+        call.shown = list
     return call, policy
 
 
 def _allreduce(
-    tensor: Any, name: Any, options: _Options, *, in_place: bool = False, later: bool = False
+    tensor: Any,
+    name: Any,
+    options: AllreduceOptions,
+    *,
+    in_place: bool = False,
+    later: bool = False,
 ) -> Call:
     """Begin it; a synchronous one is over when this returns."""
-    calls = world().calls
+    calls = calls_of(options.process_set)
     try:
         call, policy = _prepare(tensor, name, options, calls.comm.size, in_place, later)
     except Exception as error:
@@ -170,22 +208,21 @@ def _allreduce(
     return calls.begin(call, name) if later else calls.run(call)
 
 
-def _result(call: Call) -> torch.Tensor:
+def result_of(call: Call) -> Any:
     """Wait until it is over; its result, or its error."""
     call.wait()
-    if call.land is not None:
-        land, call.land = call.land, None
-        land()
-    return call.result()[0]
+    while call.lands:
+        call.lands.pop()()
+    return call.shown(call.result())
 
 
 class _Allreduce(torch.autograd.Function):
     """The gradient of a sum over ranks is the sum of the gradients over ranks."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: Any, options: _Options) -> Any:
+    def forward(ctx: Any, name: Any, options: AllreduceOptions, *tensors: Any) -> Any:
         ctx.options = options
-        return _result(_allreduce(tensor, name, options))
+        return tuple(result_of(_allreduce(Several(tensors), name, options)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -193,7 +230,12 @@ class _Allreduce(torch.autograd.Function):
         if op not in (Average, Sum):
             raise RuntimeError(f"allreduce: {op.name} has no gradient; use Average or Sum")
         options = ctx.options._replace(quorum="full")
-        return _result(_allreduce(gradients[0], None, options)), None, None
+        return (None, None, *result_of(_allreduce(Several(gradients), None, options)))
+
+
+def needs_gradient(*tensors: Any) -> bool:
+    """Is the result to have one?"""
+    return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
 
 
 def allreduce(
@@ -204,7 +246,7 @@ def allreduce(
     op: Reduction | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: None = None,
+    process_set: OptionalSet = None,
     *,
     quorum: Policy | str = "full",
 ) -> torch.Tensor:
@@ -227,8 +269,8 @@ def allreduce(
         Default: Average; of integers it is rounded down. Of bool: Min, Max, Product.
     prescale_factor, postscale_factor : float
         Multiply what goes in and what comes out; only for floating-point and complex tensors.
-    process_set : None
-        Horovod's name for something that is not there.
+    process_set : ProcessSet or None
+        The ranks that make the call; None: all of them.
     quorum : policy or str
         "full": all ranks. Others as in `partialcoll.Allreduce_init` ("solo", "majority", …): who
         is late is in the next call of this name. Needs a name. Average divides by `size` all
@@ -243,14 +285,16 @@ def allreduce(
     StateError
         Before `init`.
     """
-    options = _Options(
+    options = AllreduceOptions(
         average, compression, op, prescale_factor, postscale_factor, process_set, quorum
     )
-    if torch.is_grad_enabled() and getattr(tensor, "requires_grad", False):
+    if needs_gradient(tensor):
         differentiable: Any = _Allreduce.apply
-        result: torch.Tensor = differentiable(tensor, name, options)
-        return result
-    return _result(_allreduce(tensor, name, options))
+        (result,) = differentiable(name, options, tensor)
+    else:
+        result = result_of(_allreduce(tensor, name, options))
+    found: torch.Tensor = result
+    return found
 
 
 def allreduce_(
@@ -260,14 +304,14 @@ def allreduce_(
     op: Reduction | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: None = None,
+    process_set: OptionalSet = None,
     *,
     quorum: Policy | str = "full",
 ) -> torch.Tensor:
     """`allreduce` in place; returns the tensor. Collective."""
     factors = (prescale_factor, postscale_factor)
-    options = _Options(average, Compression.none, op, *factors, process_set, quorum)
-    return _result(_allreduce(tensor, name, options, in_place=True))
+    options = AllreduceOptions(average, Compression.none, op, *factors, process_set, quorum)
+    return result_of(_allreduce(tensor, name, options, in_place=True))
 
 
 def allreduce_async(
@@ -277,7 +321,7 @@ def allreduce_async(
     op: Reduction | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: None = None,
+    process_set: OptionalSet = None,
     *,
     compression: Any = Compression.none,
     quorum: Policy | str = "full",
@@ -292,7 +336,7 @@ def allreduce_async(
     none does.
     """
     factors = (prescale_factor, postscale_factor)
-    options = _Options(average, compression, op, *factors, process_set, quorum)
+    options = AllreduceOptions(average, compression, op, *factors, process_set, quorum)
     return _allreduce(tensor, name, options, later=True)
 
 
@@ -303,14 +347,81 @@ def allreduce_async_(
     op: Reduction | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: None = None,
+    process_set: OptionalSet = None,
     *,
     quorum: Policy | str = "full",
 ) -> Call:
     """`allreduce_async` in place: leave the tensor alone until `synchronize`. Collective."""
     factors = (prescale_factor, postscale_factor)
-    options = _Options(average, Compression.none, op, *factors, process_set, quorum)
+    options = AllreduceOptions(average, Compression.none, op, *factors, process_set, quorum)
     return _allreduce(tensor, name, options, in_place=True, later=True)
+
+
+# Several tensors
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Reduction | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: OptionalSet = None,
+) -> list[torch.Tensor]:
+    """`allreduce` of several tensors, as one call. Collective."""
+    factors = (prescale_factor, postscale_factor)
+    options = AllreduceOptions(average, compression, op, *factors, process_set)
+    if needs_gradient(*tensors):
+        differentiable: Any = _Allreduce.apply
+        return list(differentiable(name, options, *tensors))
+    return list(result_of(_allreduce(Several(tensors), name, options)))
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: Reduction | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: OptionalSet = None,
+) -> list[torch.Tensor]:
+    """`grouped_allreduce` in place; returns the tensors. Collective."""
+    factors = (prescale_factor, postscale_factor)
+    options = AllreduceOptions(average, Compression.none, op, *factors, process_set)
+    return list(result_of(_allreduce(Several(tensors), name, options, in_place=True)))
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: Reduction | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: OptionalSet = None,
+) -> Call:
+    """`grouped_allreduce` that goes on in the background; see `allreduce_async`. Collective."""
+    factors = (prescale_factor, postscale_factor)
+    options = AllreduceOptions(average, Compression.none, op, *factors, process_set)
+    return _allreduce(Several(tensors), name, options, later=True)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: Reduction | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: OptionalSet = None,
+) -> Call:
+    """`grouped_allreduce_async` in place: leave the tensors alone until `synchronize`."""
+    factors = (prescale_factor, postscale_factor)
+    options = AllreduceOptions(average, Compression.none, op, *factors, process_set)
+    return _allreduce(Several(tensors), name, options, in_place=True, later=True)
 
 
 # What is under way
@@ -325,17 +436,18 @@ def poll(handle: Call) -> bool:
     return _check_call(handle).poll()
 
 
-def synchronize(handle: Call) -> torch.Tensor:
-    """Wait for an asynchronous call; its result.
+def synchronize(handle: Call) -> Any:
+    """Wait for an asynchronous call; its result: a tensor, or a list of a grouped one's.
 
     Raises what the call itself would: MismatchError, if the ranks have made different ones.
     """
-    return _result(_check_call(handle))
+    return result_of(_check_call(handle))
 
 
-def barrier() -> None:
-    """Wait for all ranks. Collective; burns no core, and says who is missing if it takes long."""
-    world().calls.agree("barrier")
+def barrier(process_set: OptionalSet = None) -> None:
+    """Wait for all ranks, or for those of a set. Collective; burns no core, and says who is missing
+    if it takes long."""
+    calls_of(process_set).agree("barrier")
 
 
 # Broadcast
@@ -358,18 +470,17 @@ def _broadcast(
     tensor: Any,
     root_rank: Any,
     name: Any,
-    process_set: Any,
+    process_set: OptionalSet,
     *,
     in_place: bool = False,
     later: bool = False,
 ) -> Call:
     """Begin it; a synchronous one is over when this returns."""
-    calls = world().calls
+    calls = calls_of(process_set)
     comm = calls.comm
     try:
-        check_process_set(process_set)
         check_name(name)
-        root = check_root(root_rank, comm.size)
+        root = check_root(root_rank, process_set)
         wire.check_tensor(tensor, written=in_place, reduced=False)
     except Exception as error:
         calls.refuse(error, name if later and isinstance(name, str) else None)
@@ -383,44 +494,54 @@ def _broadcast(
 
 
 class _Broadcast(torch.autograd.Function):
-    """The gradient goes back to where the values came from: the sum over ranks, at the root."""
+    """The gradient goes back to where the values came from: the mean over ranks, at the root, as
+    Horovod has it (each rank's loss is a part of their mean)."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root_rank: Any, name: Any, more: Any) -> Any:
-        ctx.root = root_rank
-        return _result(_broadcast(tensor, root_rank, name, more))
+        ctx.root, ctx.process_set = root_rank, more
+        return result_of(_broadcast(tensor, root_rank, name, more))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        total = allreduce(gradients[0], op=Sum)
-        own = total if world().comm.rank == ctx.root else torch.zeros_like(total)
+        mean = allreduce(gradients[0], process_set=ctx.process_set)
+        own = mean if world().comm.rank == ctx.root else torch.zeros_like(mean)
         return own, None, None, None
 
 
 def broadcast(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: OptionalSet = None,
 ) -> torch.Tensor:
     """The root's tensor, bit for bit, in a new tensor on every rank. Collective.
 
     Shape and dtype must be the same everywhere (MismatchError). If the tensor requires a gradient,
-    so does the result: the gradients of all ranks add up at the root.
+    so does the result: the root gets the mean of all ranks' gradients, as with Horovod.
     """
-    if torch.is_grad_enabled() and getattr(tensor, "requires_grad", False):
+    if needs_gradient(tensor):
         differentiable: Any = _Broadcast.apply
         sent: torch.Tensor = differentiable(tensor, root_rank, name, process_set)
         return sent
-    return _result(_broadcast(tensor, root_rank, name, process_set))
+    return result_of(_broadcast(tensor, root_rank, name, process_set))
 
 
 def broadcast_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: OptionalSet = None,
 ) -> torch.Tensor:
     """`broadcast` in place; returns the tensor. Collective."""
-    return _result(_broadcast(tensor, root_rank, name, process_set, in_place=True))
+    return result_of(_broadcast(tensor, root_rank, name, process_set, in_place=True))
 
 
 def broadcast_async(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: OptionalSet = None,
 ) -> Call:
     """`broadcast` that goes on in the background; see `allreduce_async`. Collective.
 
@@ -430,7 +551,10 @@ def broadcast_async(
 
 
 def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: OptionalSet = None,
 ) -> Call:
     """`broadcast_async` in place: leave the tensor alone until `synchronize`. Collective."""
     return _broadcast(tensor, root_rank, name, process_set, in_place=True, later=True)

@@ -17,10 +17,11 @@ from ..collectives.agreement import first_difference, ranks_by_text
 from ..errors import MismatchError
 from . import checkpoint
 from .calls import Calls
-from .horovod import check_name, check_process_set, check_root, named
+from .horovod import check_name, check_root, named
 from .ops import transfer, wire
 from .ops.call import Call
-from .world import attended, world
+from .process_sets import OptionalSet
+from .world import attended, calls_of, world
 
 Entries = list[tuple[str, Any]]
 
@@ -29,20 +30,22 @@ Entries = list[tuple[str, Any]]
 
 @attended
 def broadcast_object(
-    obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: None = None
+    obj: Any = None,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: OptionalSet = None,
 ) -> Any:
     """The root's object, on every rank; it is pickled. Collective.
 
     The root gets its own object back. If it cannot be pickled, the root raises what pickle does,
     the others MismatchError.
     """
-    calls = world().calls
+    calls = calls_of(process_set)
     comm = calls.comm
     buffers: list[snapshot.Bytes] = []
     try:
-        check_process_set(process_set)
         check_name(name)
-        root = check_root(root_rank, comm.size)
+        root = check_root(root_rank, process_set)
         if comm.rank == root:
             buffers = snapshot.take(obj)
     except Exception as error:
@@ -53,11 +56,12 @@ def broadcast_object(
 
 
 @attended
-def allgather_object(obj: Any, name: str | None = None, process_set: None = None) -> list[Any]:
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: OptionalSet = None
+) -> list[Any]:
     """The objects of all ranks, in their order, on every rank; they are pickled. Collective."""
-    calls = world().calls
+    calls = calls_of(process_set)
     try:
-        check_process_set(process_set)
         check_name(name)
         data = np.frombuffer(pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), np.uint8)
     except Exception as error:
@@ -146,7 +150,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
     """
     calls = world().calls
     try:
-        root = check_root(root_rank, calls.comm.size)
+        root = check_root(root_rank, None)
         entries = _entries(params)
         said = _describe(entries, isinstance(params, dict))
     except Exception as error:
@@ -223,7 +227,7 @@ def broadcast_optimizer_state(
     inner = optimizer if loop is None else loop._inner
     state: dict[str, Any] | None = None
     try:
-        root = check_root(root_rank, calls.comm.size)
+        root = check_root(root_rank, None)
         _check_optimizer(optimizer)
         own = calls.comm.rank == root
         if own:

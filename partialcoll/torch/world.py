@@ -15,6 +15,7 @@ from .._core.attendance import attending
 from .._core.departure import Departures
 from ..errors import StateError
 from .calls import Calls
+from .process_sets import ProcessSet, global_process_set
 
 
 @dataclass
@@ -29,6 +30,8 @@ class World:
     calls: Calls
     departures: Departures
     optimizers: list[Any] = field(default_factory=list)  # that are open, as they were made
+    sets: list[ProcessSet] = field(default_factory=list)  # that are usable, beside the global one
+    sets_made: int = 0
 
 
 _world: World | None = None
@@ -88,8 +91,8 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Any = None) -> None:
     ----------
     comm : mpi4py.MPI.Intracomm
         Dup'ed; ``MPI.COMM_WORLD`` by default. Ranks that train apart from others: Split it.
-    process_sets : None
-        Horovod's name for something else; only None is taken.
+    process_sets : list of ProcessSet, or of lists of ranks
+        To `add_process_set` at once, the same on all ranks.
 
     Raises
     ------
@@ -100,11 +103,6 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Any = None) -> None:
         P jobs of one rank each were started in place of one of P ranks.
     """
     global _world
-    if process_sets is not None:
-        raise NotImplementedError(
-            "process_sets: expected None: there are none; give each set a communicator of its own, "
-            "init(MPI.COMM_WORLD.Split(color))"
-        )
     if _world is not None:
         _check_same(_world, comm)
         return
@@ -114,7 +112,12 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Any = None) -> None:
         _check_threads(comm)
         own = comm.Dup()
         settings.configure_logging(own.rank)
-        _world = World(own, *_place(own), Calls(own), Departures(own))
+        calls = Calls(own)
+        _world = World(own, *_place(own), calls, Departures(own))
+        global_process_set.ranks = list(range(own.size))
+        global_process_set.attach(0, own.rank, own, calls)
+    for one in process_sets or ():
+        add_process_set(one)
 
 
 def _check_same(present: World, comm: MPI.Intracomm | None) -> None:
@@ -169,9 +172,70 @@ def shutdown() -> None:
     if ending is not None and not MPI.Is_finalized():
         with attending("partialcoll.torch.shutdown", ending.comm):
             ending.calls.free()
+            for one in ending.sets:
+                _free_set(one)
             ending.departures.free()
             ending.comm.Free()
+        global_process_set.invalidate()
     _world = None
+
+
+def _free_set(one: ProcessSet) -> None:
+    calls, comm = one.invalidate()
+    if calls is not None and comm is not None:
+        calls.free()
+        comm.Free()
+
+
+@attended
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Make a set of ranks usable, which is returned. Collective over all ranks of the world, also
+    those that are not in it.
+
+    Raises
+    ------
+    ValueError
+        Ranks that are not there or come twice; a set of the same ranks is there already.
+    MismatchError
+        On all ranks, if they give different ones.
+    """
+    here = world()
+    try:
+        one = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+        one.check(here.comm.size, [global_process_set, *here.sets])
+    except Exception as error:
+        here.calls.refuse(error)
+    here.calls.agree(f"add_process_set of ranks {one.ranks}")
+    own = here.comm.rank
+    comm: Any = here.comm.Split(0 if own in one.ranks else MPI.UNDEFINED, own)
+    here.sets_made += 1
+    one.attach(here.sets_made, own, comm if own in one.ranks else None)
+    here.sets.append(one)
+    return one
+
+
+@attended
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Free what a set has held; calls under way are brought to their end. Collective over all ranks
+    of the world. False, and nothing happens, of one that is not usable, and of the global one."""
+    here = world()
+    if process_set not in here.sets:
+        return False
+    here.calls.agree(f"remove_process_set of ranks {process_set.ranks}")
+    here.sets.remove(process_set)
+    _free_set(process_set)
+    return True
+
+
+def calls_of(process_set: ProcessSet | None) -> Calls:
+    """Those of a set; None: of all ranks. ValueError if this rank cannot make any there."""
+    here = world()
+    if process_set is None:
+        return here.calls
+    if not isinstance(process_set, ProcessSet):
+        name = type(process_set).__name__
+        here.calls.refuse(TypeError(f"process_set: expected a ProcessSet or None, got {name}"))
+    return process_set.calls
 
 
 def comm() -> MPI.Intracomm:

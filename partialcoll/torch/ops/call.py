@@ -86,7 +86,9 @@ class Call(Work):
         self._moved = False
         self._outcome: BaseException | None = None
         self.round: Round | None = None
-        self.land: Callable[[], Any] | None = None  # what who takes the result has to do for it
+        self.lands: list[Callable[[], Any]] = []  # what who takes the result has to do for it
+        self.found: list[list[torch.Tensor]] = []  # what has come, where only the ranks know sizes
+        self.shown: Callable[[list[torch.Tensor]], Any] = lambda tensors: tensors[0]  # the result
 
     @property
     def _agreed(self) -> bool:

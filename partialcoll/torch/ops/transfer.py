@@ -50,6 +50,8 @@ def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.
         total = combine(total, part.to(wide))
     if form.divisor > 1:
         divide(total.numpy(), form.divisor)
+    if form.after != 1:
+        total.mul_(form.after)
     into.detach().copy_(total.view(into.shape))
 
 
@@ -109,6 +111,44 @@ def exchange(comm: MPI.Intracomm, inputs: Tensors, outputs: Tensors) -> Steps:
     landing = Landing(outputs)
     yield comm.Ialltoallv([_joined(inputs), _bytes_of(inputs)], landing.room)
     landing.land()
+
+
+# Shared out along the first dimension. They fill a list, since only the ranks together know sizes.
+
+
+def _rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """Room for so many rows like those of a tensor."""
+    return torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+
+
+def gather_rows(comm: MPI.Intracomm, tensor: torch.Tensor, found: list[torch.Tensor]) -> Steps:
+    """All ranks' rows, in the ranks' order, and how many of each."""
+    rows = np.empty(comm.size, np.int64)
+    yield comm.Iallgather(np.array([len(tensor)]), rows)
+    output = _rows(tensor, int(rows.sum()))
+    yield from gather(comm, tensor, output.split(rows.tolist()), None)
+    found += [output, torch.from_numpy(rows)]
+
+
+def exchange_rows(
+    comm: MPI.Intracomm, tensor: torch.Tensor, splits: Sequence[int], found: list[torch.Tensor]
+) -> Steps:
+    """So many rows to each rank; what comes, and how many rows from which."""
+    come = np.empty(comm.size, np.int64)
+    yield comm.Ialltoall(np.array(splits, np.int64), come)
+    output = _rows(tensor, int(come.sum()))
+    yield from exchange(comm, tensor.split(list(splits)), output.split(come.tolist()))
+    found += [output, torch.from_numpy(come)]
+
+
+def reduce_rows(
+    comm: MPI.Intracomm, tensor: torch.Tensor, form: Form, found: list[torch.Tensor]
+) -> Steps:
+    """Each rank gets a part of the reduced rows; the first ones one more, if they do not go up."""
+    pieces = tensor.detach().tensor_split(comm.size)
+    output = _rows(tensor, len(pieces[comm.rank]))
+    yield from reduce_pieces(comm, pieces, form, output)
+    found.append(output)
 
 
 def _bytes_of(tensors: Tensors) -> list[int]:
