@@ -38,6 +38,7 @@ EXPERIMENTS = {
     "shortfall": "paper.shortfall",
     "soak": "core.soak",
     "slow_rank": "paper.slow_rank",
+    "suites": "peers.suites",
     "train_ddp": "peers.ddp",
     "uneven": "paper.uneven",
 }

@@ -7,9 +7,10 @@ of ranks, for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node r
     … [pytest arguments]
 
 What a test depends on, it says by its markers (pyproject.toml): `mpi` runs on all numbers of ranks,
-`one_domain` in the first setting only, `few_ranks` on FEW_RANKS (a commit: on one of them with each
-MPI; all four within two commits). What is `one_mpi` runs with one MPI in every second commit,
-and with the other one in others: see `parts`. CONTRIBUTING.md says what each commit leaves out.
+`one_domain` in the first setting only, `few_ranks` on FEW_RANKS (a commit: on 2 with one MPI and on
+3 with the other, the next the other way round). What is `one_mpi` runs with one MPI in every second
+commit, and with the other one in others: see `parts`. CONTRIBUTING.md says what each commit leaves
+out.
 """
 
 import argparse
@@ -31,6 +32,7 @@ TESTS = Path(__file__).resolve().parent
 SELF = str(Path(__file__).resolve())
 JOB_LIMIT_S = 3600  # of all tests; a test that hangs ends after TEST_LIMIT_S of conftest.py
 FEW_RANKS = (2, 5)  # and one without a launcher
+FEW_OF_COMMIT = (2, 3)
 ALONE = 0  # without a launcher
 MANY = 5
 PARTS = 4  # of the tests of one MPI
@@ -125,18 +127,18 @@ def few_ranks(options):
     """Where PyTorch is tested, beside the job without a launcher."""
     if not options.commit:
         return FEW_RANKS
-    return (FEW_RANKS[has_many(launcher.flavor())],)
+    return (FEW_OF_COMMIT[has_many(launcher.flavor())],)
 
 
 def parts(job):
     """Which quarters of the tests of one MPI are this job's, the first of which has the tests in
-    turns as well; the other MPI's job has other ones, and so has the next commit. Without a
+    turns as well; the other MPI's job has other ones, and so has the next commit but one. Without a
     launcher each MPI has one: two commits have all, four commits have all with both."""
     first, second = turn(), sorted(COMMIT).index(launcher.flavor())
     if job.ranks == ALONE:
         own = [2 * first + (first // 2 + second) % 2]
     else:
-        first += second if job.ranks not in FEW_RANKS else FEW_RANKS.index(job.ranks)
+        first += second + first // 2
         own = [first, first + 2]
     return [part % PARTS for part in own]
 

@@ -77,7 +77,7 @@ from .objects import (
 from .ops.call import Call
 from .optimizer import DistributedOptimizer
 from .process_sets import ProcessSet, global_process_set
-from .reductions import Average, Max, Min, Product, Sum
+from .reductions import Adasum, Average, Max, Min, Product, Sum
 from .strategies import Allreduce, Eager, RoundStrategy, Strategy
 from .world import (
     add_process_set,
@@ -101,6 +101,7 @@ __all__ = [
     "DPSGD",
     "SGP",
     "A2CiD2",
+    "Adasum",
     "Allreduce",
     "Average",
     "Call",

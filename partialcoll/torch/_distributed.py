@@ -107,8 +107,12 @@ class Distributed:
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
         """Around the `step` that follows `synchronize`. Only with the strategy `Allreduce`."""
-        self._synchronous("skip_synchronize")
-        yield
+        loop = self._synchronous("skip_synchronize")
+        loop.skipping = True
+        try:
+            yield
+        finally:
+            loop.skipping = False
 
     def attach(self, scheduler: Any, every: int = 1) -> None:
         """Step a learning rate scheduler after every so many applied rounds.

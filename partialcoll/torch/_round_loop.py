@@ -8,6 +8,7 @@ what changes the update is a function of the round, so every replica applies the
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Callable
 
 import torch
@@ -26,6 +27,11 @@ from .metrics import Metrics
 from .replicated import Replicated
 from .strategies import RoundStrategy
 
+_UNSKIPPED = (
+    "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): "
+    "it applies the average that is there; Horovod would average once more"
+)
+
 
 class RoundLoop(Loop):
     """The loop of the strategies whose ranks apply the same updates."""
@@ -35,6 +41,7 @@ class RoundLoop(Loop):
     def _set_up(self) -> None:
         self._shown = False  # the parameters' gradients are the applied ones, untouched
         self._averaged: Result | None = None  # synchronize() has brought it, step() will use it
+        self.skipping = False  # within skip_synchronize()
         self._factor = self.settings.before
         inner, parameters = self._inner, self.parameters
         tensors: list[torch.Tensor] = [parameter for _, parameter in parameters]
@@ -69,6 +76,8 @@ class RoundLoop(Loop):
         finite, as a GradScaler has found."""
         self._check_open()
         if self._averaged is not None:
+            if not self.skipping:
+                warnings.warn(_UNSKIPPED, stacklevel=4)
             self._finish(self._averaged, scale, overflown)
             return
         self._raise_if_wanted(self._exchange(scale, overflown, self.rounds.deliver), overflown)

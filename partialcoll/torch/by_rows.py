@@ -154,7 +154,7 @@ def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
         return [len(tensor) // ranks] * ranks
     if isinstance(splits, torch.Tensor):
         if splits.is_floating_point() or splits.is_complex() or splits.dtype == torch.bool:
-            raise TypeError(f"splits: expected integers, got {wire.name(splits.dtype)}")
+            raise ValueError(f"splits: expected integers, got {wire.name(splits.dtype)}")
         splits = splits.tolist()
     rows = [int(count) for count in splits]
     if len(rows) != ranks or min(rows) < 0 or sum(rows) != len(tensor):

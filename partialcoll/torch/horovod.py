@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from .._core import checks
+from .._core.settings import logger
+from ..errors import MismatchError
 from ..policy import Full, Policy, as_policy
 from ._loop import Loop
 from .compression import Compression, check_compression
@@ -20,7 +22,7 @@ from .ops.call import Call, Steps
 from .ops.handles import Form, Handles
 from .ops.handles import Reduction as Reducing
 from .process_sets import OptionalSet
-from .reductions import Average, Max, Min, Reduction, Sum
+from .reductions import Adasum, Average, Max, Min, Reduction, Sum
 from .world import calls_of, size, world
 
 # Arguments
@@ -87,7 +89,7 @@ class AllreduceOptions(NamedTuple):
     def factors(self, dtype: torch.dtype) -> tuple[float, float]:
         before = _factor("prescale_factor", self.before)
         after = _factor("postscale_factor", self.after)
-        if not (dtype.is_floating_point or dtype.is_complex) and (before, after) != (1, 1):
+        if dtype == torch.bool and (before, after) != (1, 1):
             raise TypeError(
                 "prescale_factor and postscale_factor: expected 1 for a tensor of "
                 f"{wire.name(dtype)}, got {before} and {after}"
@@ -98,6 +100,8 @@ class AllreduceOptions(NamedTuple):
         """What becomes of the values, and how it is called. Raises TypeError or ValueError if the
         dtype does not go with the rest."""
         op = self.reduction()
+        if op is Adasum:
+            raise NotImplementedError("op: Adasum is not there; use Average or Sum")
         truth = dtype == torch.bool
         if (truth and op in (Average, Sum)) or (dtype.is_complex and op in (Min, Max)):
             more = "; convert it, for instance with tensor.int()" if truth else ""
@@ -268,7 +272,8 @@ def allreduce(
     op : Average, Sum, Min, Max or Product
         Default: Average; of integers it is rounded down. Of bool: Min, Max, Product.
     prescale_factor, postscale_factor : float
-        Multiply what goes in and what comes out; only for floating-point and complex tensors.
+        Multiply what goes in and what comes out; integers in float64, without what is then behind
+        the point.
     process_set : ProcessSet or None
         The ranks that make the call; None: all of them.
     quorum : policy or str
@@ -568,7 +573,8 @@ def join(device: int = -1) -> int:
 
     Every `DistributedOptimizer` joins: this rank contributes nothing to the others' steps and
     applies their updates. When it returns, all ranks have the same parameters and training can go
-    on. `allreduce` and its like have no part in it: make as many of these calls on every rank.
+    on. `allreduce` and its like have no part in it: make as many of these calls on every rank. Who
+    makes one while another rank has joined gets MismatchError; that one waits on.
 
     Several optimizers join at the same time, each in a thread, since the others go on with steps
     of all of them: their schedulers and ``on_round=`` may run side by side here. (Where MPI gives
@@ -588,8 +594,12 @@ def join(device: int = -1) -> int:
     came = np.array([time.time()])
     Loop.join([optimizer._loop for optimizer in here.optimizers])
     times = np.empty(here.comm.size)
-    here.calls.run(Call("join", lambda _: iter([here.comm.Iallgather(came, times)])))
-    return int(np.argmax(times))
+    while True:
+        try:
+            here.calls.run(Call("join", lambda _: iter([here.comm.Iallgather(came, times)])))
+            return int(np.argmax(times))
+        except MismatchError as error:  # who calls something else has been told, and comes later
+            logger.warning("join: this rank waits on: %s", error)
 
 
 # Not there

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 import torch
+from mpi4py import MPI
 
 from .._core import checks
 from ..collectives.agreement import check_agreement, together
@@ -25,6 +26,7 @@ from ._loop import Settings
 from ._round_loop import RoundLoop
 from .compression import Compression
 from .decentralized import LocalStrategy
+from .process_sets import OptionalSet
 from .reductions import Average
 from .strategies import Allreduce, RoundStrategy, Strategy
 
@@ -70,6 +72,9 @@ def DistributedOptimizer(
     on_step: Callable[[Any], None] | Sequence[Callable[[Any], None]] | None = None,
     model: torch.nn.Module | None = None,
     check_every: int = 1000,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: OptionalSet = None,
 ) -> Any:
     """An optimizer whose step takes the gradients of all ranks. Collective.
 
@@ -110,6 +115,10 @@ def DistributedOptimizer(
     check_every : int
         Rounds after which the ranks compare a hash of their parameters; that of the
         hyperparameters is compared in every round.
+    num_groups, groups
+        For Horovod's scripts: all gradients are one group here.
+    process_set : ProcessSet or None
+        The ranks that train together; None: all. On others the optimizer is their own alone.
 
     Raises
     ------
@@ -120,7 +129,7 @@ def DistributedOptimizer(
 
     Source: Li et al., PPoPP 2020, section 5; Horovod's interface.
     """
-    comm = world.comm()
+    comm = _among(process_set)
     strategy = Allreduce() if strategy is None else strategy
 
     def check() -> tuple[Any, Settings]:
@@ -159,18 +168,28 @@ def DistributedOptimizer(
         ("model", "none" if model is None else "given"),
     ]
     check_agreement(comm, [*said, *describe(parameters)])
-    return _wrap(optimizer, parameters, strategy, settings)
+    return _wrap(comm, optimizer, parameters, strategy, settings)
+
+
+def _among(process_set: OptionalSet) -> MPI.Intracomm:
+    """Of the ranks that train together."""
+    if process_set is not None and process_set.included() is False:
+        return MPI.COMM_SELF
+    return world.calls_of(process_set).comm
 
 
 def _wrap(
-    optimizer: torch.optim.Optimizer, parameters: Any, strategy: Strategy, settings: Settings
+    comm: MPI.Intracomm,
+    optimizer: torch.optim.Optimizer,
+    parameters: Any,
+    strategy: Strategy,
+    settings: Settings,
 ) -> Any:
     kind = type(optimizer)
     wrapped: Any = object.__new__(type(kind.__name__, (Distributed, kind), {}))
     wrapped.__dict__ = optimizer.__dict__  # one state: whoever holds the one sees the other's
     inner_step = super(Distributed, wrapped).step
     kind_of_loop: Any = LocalLoop if isinstance(strategy, LocalStrategy) else RoundLoop
-    comm = world.comm()
     wrapped._loop = kind_of_loop(comm, parameters, strategy, settings, optimizer, inner_step)
     world.world().optimizers.append(wrapped)
     return wrapped

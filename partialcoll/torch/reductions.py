@@ -14,6 +14,8 @@ class Reduction(enum.Enum):
     Min = "min"
     Max = "max"
     Product = "product"
+    Adasum = "adasum"
+    """Of Horovod's: refused wherever it is given."""
 
 
 Average = Reduction.Average
@@ -21,3 +23,4 @@ Sum = Reduction.Sum
 Min = Reduction.Min
 Max = Reduction.Max
 Product = Reduction.Product
+Adasum = Reduction.Adasum

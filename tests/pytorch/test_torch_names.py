@@ -608,9 +608,9 @@ REFUSED = {
         "Min is not defined for complex64",
     ),
     "factor": (
-        lambda f: f(torch.tensor([1]), prescale_factor=0.5),
+        lambda f: f(torch.ones(1) > 0, op=pct.Max, prescale_factor=0.5),
         TypeError,
-        "expected 1 for a tensor of int64",
+        "expected 1 for a tensor of bool",
     ),
     "no factor": (
         lambda f: f(torch.ones(1), postscale_factor="2"),

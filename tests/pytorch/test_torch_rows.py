@@ -109,7 +109,7 @@ def test_alltoall_refused(world):
         ([1] * world.size, ValueError, f"with the sum {len(x)}"),
         ([len(x)] * (world.size + 1), ValueError, f"expected {world.size} numbers of rows"),
         ([-1, *[0] * (world.size - 2), len(x) + 1], ValueError, "numbers of rows"),
-        (torch.ones(world.size), TypeError, "splits: expected integers, got float32"),
+        (torch.ones(world.size), ValueError, "splits: expected integers, got float32"),
     ):
         with pytest.raises(error, match=words):
             pct.alltoall(x, splits)
@@ -134,6 +134,10 @@ def test_reducescatter(world, dtype, more):
     if not dtype.is_complex:
         most = pct.reducescatter(rows(rank, count, dtype), op=pct.Max)
         assert torch.equal(most, rows(size - 1, count, dtype).tensor_split(size)[rank])
+    if not dtype.is_complex:
+        halved = pct.reducescatter(rows(rank, count, dtype), op=pct.Max, prescale_factor=0.5)
+        most = rows(size - 1, count, dtype).double() / 2
+        assert torch.equal(halved, most.to(dtype).tensor_split(size)[rank])
     if dtype.is_floating_point:
         x = rows(rank, count, dtype)
         scaled = pct.reducescatter(x, op=pct.Sum, prescale_factor=0.5, postscale_factor=4)
@@ -164,7 +168,9 @@ def test_they_differ(world):
         (lambda: pct.allgather(torch.ones(2), name=f"a{world.rank}"), "name='a0'"),
         (lambda: pct.reducescatter(torch.ones(2 + world.rank)), r"float32 \(2,\)"),
         (
-            lambda: pct.allgather(torch.ones(2)) if world.rank else pct.alltoall(torch.ones(4)),
+            lambda: (
+                pct.allgather(torch.ones(2)) if world.rank else pct.alltoall(torch.ones(world.size))
+            ),
             "allgather",
         ),
     ):
@@ -172,7 +178,7 @@ def test_they_differ(world):
             call()
     with pytest.raises(ValueError, match="expected a first dimension, got a scalar"):
         pct.allgather(torch.tensor(1.0))
-    with pytest.raises(TypeError, match="expected a .*Tensor, got list"):
+    with pytest.raises(TypeError, match=r"expected a .*Tensor, got list"):
         pct.allgather([torch.ones(2)])
     assert len(pct.allgather(torch.ones(1))) == world.size
 
@@ -292,6 +298,55 @@ def test_sets_of_init(comm):
         assert pct.allreduce(torch.ones(1), op=pct.Sum, process_set=evens).item() == evens.size()
     pct.shutdown()
     assert evens.process_set_id is None and pct.global_process_set.size() is None
+
+
+def test_calls_while_somebody_has_joined(world):
+    """They are told; who has joined waits on."""
+    for call in (
+        lambda: pct.allgather(torch.ones(2)),
+        lambda: pct.allreduce(torch.ones(2)),
+        lambda: pct.broadcast(torch.ones(2), 0, name="late"),
+    ):
+        if world.rank:
+            with pytest.raises(pc.MismatchError, match="rank 0: join"):
+                call()
+        last = pct.join()
+        assert world.allgather(last) == [last] * world.size and last != 0
+    with pytest.raises(ValueError, match="device: expected a number from -1 on"):
+        pct.join(-2)
+
+
+def test_an_optimizer_of_a_set(world):
+    """Its ranks train together, the others by themselves."""
+    some = pct.add_process_set(range(world.size - 1))
+    x = torch.nn.Parameter(torch.zeros(3))
+    sgd = torch.optim.SGD([x], lr=1)
+    opt = pct.DistributedOptimizer(sgd, [("x", x)], num_groups=2, process_set=some)
+    for _ in range(3):
+        opt.zero_grad()
+        (x * (world.rank + 1)).sum().backward()
+        opt.step()
+    own = world.size if not some.included() else world.size / 2
+    assert x.tolist() == [-3 * own] * 3
+    opt.close()
+    pct.remove_process_set(some)
+
+
+def test_a_step_that_does_not_skip(world):
+    x = torch.nn.Parameter(torch.zeros(3))
+    opt = pct.DistributedOptimizer(torch.optim.SGD([x], lr=1), [("x", x)])
+    for skip in (False, True):
+        opt.zero_grad()
+        x.sum().backward()
+        opt.synchronize()
+        if skip:
+            with opt.skip_synchronize():
+                opt.step()
+        else:
+            with pytest.warns(UserWarning, match="called without optimizer.skip_synchronize"):
+                opt.step()
+    assert x.tolist() == [-2.0] * 3
+    opt.close()
 
 
 def test_questions(world):

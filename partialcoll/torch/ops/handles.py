@@ -73,7 +73,7 @@ class Handle:
             room = room[: part.numel()]
             room.copy_(part)
             if factor is not None:
-                room.mul_(factor)
+                scale(room, factor)
         if there:
             self.core._start_from([as_device_buffer("tensor", self._room, writable=False)])
         else:
@@ -196,6 +196,14 @@ def divide(values: Array, divisor: int) -> None:
         values /= divisor
 
 
+def scale(values: torch.Tensor, factor: Any) -> None:
+    """In place; integers in float64, and what is behind the point is dropped."""
+    if values.is_floating_point() or values.is_complex():
+        values.mul_(factor)
+    else:
+        values.copy_(values.double().mul_(factor))
+
+
 class Reduction:
     """A tensor's values reduced over all ranks.
 
@@ -273,17 +281,17 @@ class Reduction:
         same = into.dtype == dtype
         wide = into if same else torch.empty_like(into, dtype=dtype)
         if into.device.type == "cpu":
-            values: Any = wide.numpy()
+            values = wide.numpy()
             np.copyto(values, result)
             if self._form.divisor > 1:
                 divide(values, self._form.divisor)
         else:
-            values = wide.copy_(torch.from_numpy(wrap(result.ctypes.data, result)))
+            wide.copy_(torch.from_numpy(wrap(result.ctypes.data, result)))
             if self._form.divisor > 1:
                 floor = None if dtype.is_floating_point or dtype.is_complex else "floor"
-                values.div_(self._form.divisor, rounding_mode=floor)
+                wide.div_(self._form.divisor, rounding_mode=floor)
         if self._form.after != 1:
-            values *= self._form.after
+            scale(wide, self._form.after)
         if not same:
             into.copy_(wide)
 

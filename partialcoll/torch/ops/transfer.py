@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from ...errors import MismatchError
 from . import wire
-from .handles import Form, divide
+from .handles import Form, divide, scale
 
 Steps = Iterator[MPI.Request]
 Tensors = Sequence[torch.Tensor]
@@ -38,7 +38,7 @@ def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.
     size = into.numel()
     sent = torch.cat([piece.detach().reshape(-1) for piece in pieces])
     if form.before is not None:
-        sent.mul_(form.before)
+        scale(sent, form.before)
     come = torch.empty(size * comm.size, dtype=into.dtype)
     mine = [size * into.element_size()] * comm.size
     yield comm.Ialltoallv([wire.bits(sent), _bytes_of(pieces)], [wire.bits(come), mine])
@@ -51,7 +51,7 @@ def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.
     if form.divisor > 1:
         divide(total.numpy(), form.divisor)
     if form.after != 1:
-        total.mul_(form.after)
+        scale(total, form.after)
     into.detach().copy_(total.view(into.shape))
 
 
