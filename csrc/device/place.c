@@ -47,8 +47,7 @@ int place_find(const void *address, struct place *place)
     int rc = ask(address, &a);
     if (rc == PCOLL_OK)
         *place = (struct place){
-            .device = a.type == TYPE_DEVICE || a.managed ? a.device : PLACE_HOST,
-            .managed = a.managed};
+            .device = a.type == TYPE_DEVICE || a.managed ? a.device : PLACE_HOST};
     return rc;
 }
 

@@ -6,14 +6,12 @@
 #ifndef PCOLL_DEVICE_PLACE_H
 #define PCOLL_DEVICE_PLACE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 enum { PLACE_HOST = -1 };
 
 struct place {
-    int device;   /* its number; PLACE_HOST: the driver does not know the address */
-    bool managed; /* moves between host and device by itself */
+    int device; /* its number; PLACE_HOST: the driver does not know the address */
 };
 
 /* PCOLL_ESTATE if there is no driver. */

@@ -11,14 +11,15 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from . import settings, waiting
 from .buffers import Array, Buffer, is_device
-from .device import DeviceBuffer, stream_number
+from .device import DeviceBuffer, as_device_buffer, stream_number
 from .ffi import answer, check, ffi, lib
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -132,6 +133,24 @@ class Twins:
                 buffer = self._taken[name]
                 array = self._arrays[name, buffer.device]
                 self._mirror(buffer.device).push([(array, buffer)], stream)
+
+
+@contextmanager
+def on_host(arrays: Sequence[Any], written: bool) -> Iterator[list[Array]]:
+    """The host's arrays that stand for these, those on a device; with `written` what has become of
+    them is there afterwards."""
+    twins, found = Twins(), []
+    there = {str(i): array for i, array in enumerate(arrays) if is_device(array)}
+    try:
+        for i, array in enumerate(arrays):
+            if str(i) in there:
+                array = twins.take(str(i), as_device_buffer("vector", array, written))
+            found.append(array)
+        yield found
+        if written:
+            twins.land(**there)
+    finally:
+        twins.free()
 
 
 class Landing:

@@ -22,6 +22,7 @@ from .localsgd import LocalSGD, LocalSGDOptions
 from .moshpit import GroupJoin, Moshpit, MoshpitOptions
 from .neighbors import NeighborExchange
 from .neighbors import NeighborExchange as Neighbors
+from .on_device import OnDevice
 from .options import GossipOptions, Options, Setup
 from .sgp import SGP, ExponentialPeers, SGPOptions
 from .slowmo import SlowMo, SlowMoOptions
@@ -53,6 +54,7 @@ __all__ = [
     "NeighborExchange",
     "NeighborJoin",
     "Neighbors",
+    "OnDevice",
     "Options",
     "PeerSource",
     "PeriodicJoin",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Callable
 
 import numpy as np
@@ -115,17 +116,22 @@ class GlobalSum:
         ask; the answer may be old."""
         return self._waiting
 
-    def sum(self, vector: Array) -> Array:
+    # These take arrays on a device as well: each is copied to the host.
+
+    def sum(self, vector: Any) -> Array:
         """`summing`, waited for here. Collective."""
-        return drive(self.summing(vector))
+        with _on_host([vector]) as (host,):
+            return drive(self.summing(host))
 
-    def average(self, vectors: Iterable[Array], *, wide: bool | None = None) -> None:
+    def average(self, vectors: Iterable[Any], *, wide: bool | None = None) -> None:
         """`averaging`, waited for here. Collective."""
-        drive(self.averaging(vectors, wide=wide))
+        with _on_host(list(vectors), written=True) as host:
+            drive(self.averaging(host, wide=wide))
 
-    def distance(self, vector: Array) -> float:
+    def distance(self, vector: Any) -> float:
         """`measuring`, waited for here. Collective."""
-        return drive(self.measuring(vector))
+        with _on_host([vector]) as (host,):
+            return drive(self.measuring(host))
 
     def meet(self) -> None:
         """`meeting`, waited for here. Collective."""
@@ -138,6 +144,14 @@ class GlobalSum:
     def Free(self) -> None:
         """Free the allreduce below. Collective; idempotent."""
         self._reduction.Free()
+
+
+def _on_host(vectors: list[Any], written: bool = False) -> AbstractContextManager[list[Array]]:
+    if all(isinstance(vector, np.ndarray) for vector in vectors):
+        return nullcontext(vectors)
+    from .._core.mirror import on_host  # loads MPI
+
+    return on_host(vectors, written)
 
 
 def _beside(parts: list[Array], row: Array) -> Iterator[tuple[Array, Array]]:
