@@ -27,6 +27,7 @@ from . import _averages, _batchnorm
 from ._checks import check_model
 from ._gradients import Gradients
 from .flat import Named
+from .ops.side_stream import in_stream
 from .reductions import Average, Reduction, Sum
 from .strategies import Strategy
 
@@ -184,7 +185,8 @@ class Loop:
         for loop in loops:
             loop._check_between("join()")
         grad = torch.set_grad_enabled(torch.is_grad_enabled())  # which is each thread's own
-        side_by_side.run([grad(loop._join) for loop in loops])
+        joins = [in_stream(loop.parameters[0][1].device, loop._join) for loop in loops]
+        side_by_side.run([grad(join) for join in joins])
         for loop in loops:  # in turn: they may have the same model
             if loop.settings.model is not None:
                 _batchnorm.average(loop.comm, loop._total(), loop.settings.model)

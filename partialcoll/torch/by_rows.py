@@ -10,10 +10,12 @@ of the ranks' mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Callable
 
 import torch
 
+from .built import mpi_threads_supported
 from .compression import Compression, check_compression
 from .horovod import (
     AllreduceOptions,
@@ -53,6 +55,7 @@ def _begin(
     on a communicator, which put what has come into a list."""
     calls = calls_of(process_set)
     several = isinstance(tensors, Several)
+    threads = mpi_threads_supported()  # else who waits for it carries it out
     found: list[list[torch.Tensor]] = []
     steps, texts = [], []
     comm, queue = calls.rows()
@@ -64,18 +67,13 @@ def _begin(
             text, step = plan(comm, one, found[-1])
             texts.append(text)
             steps.append(step)
+        title = f"{'grouped ' * several}{what} of {'; '.join(texts)}"
+        call = Call(named(title, name), chain.from_iterable(steps), read=all_of(tensors))
     except Exception as error:
-        queue.refuse(error, background=True)
-    title = f"{'grouped ' * several}{what} of {'; '.join(texts)}"
-
-    def move(_: Any) -> Steps:
-        for step in steps:
-            yield from step
-
-    call = Call(named(title, name), move, read=all_of(tensors))
+        queue.refuse(error, background=threads)
     call.shown = lambda _: [parts[0] for parts in found] if several else found[0][0]
     call.found = found
-    queue.submit(call, background=True)
+    queue.submit(call, background=threads)
     return call
 
 

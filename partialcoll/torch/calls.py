@@ -107,4 +107,5 @@ class Calls:
         self._in_order.free()
         if self._rows is not None:
             self._rows[1].free()
+            self._rows[1].stop()
             self._rows[0].Free()

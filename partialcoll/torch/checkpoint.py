@@ -177,7 +177,7 @@ def pending(saved: dict[str, Any], layout: Layout) -> list[torch.Tensor] | None:
     """The deposit of an entry, in buffers of this layout; a copy."""
     if saved["pending"] is None:
         return None
-    return [saved["pending"][wire.name(d)].clone() for d in layout.dtypes]
+    return [saved["pending"][wire.name(d)].to(layout.device, copy=True) for d in layout.dtypes]
 
 
 def check_own(
@@ -220,4 +220,4 @@ def to_tensors(state: Any) -> Any:
 
 def from_tensors(state: Any) -> Any:
     """And back."""
-    return map_tree(state, torch.Tensor, torch.Tensor.numpy)
+    return map_tree(state, torch.Tensor, lambda tensor: tensor.cpu().numpy())

@@ -574,7 +574,8 @@ def join(device: int = -1) -> int:
     Every `DistributedOptimizer` joins: this rank contributes nothing to the others' steps and
     applies their updates. When it returns, all ranks have the same parameters and training can go
     on. `allreduce` and its like have no part in it: make as many of these calls on every rank. Who
-    makes one while another rank has joined gets MismatchError; that one waits on.
+    makes one while another rank has joined gets MismatchError, and that one waits on; of those that
+    share rows out the first call only, later ones wait with a warning.
 
     Several optimizers join at the same time, each in a thread, since the others go on with steps
     of all of them: their schedulers and ``on_round=`` may run side by side here. (Where MPI gives

@@ -26,7 +26,7 @@ from ._loop import Settings
 from ._round_loop import RoundLoop
 from .compression import Compression
 from .decentralized import LocalStrategy
-from .process_sets import OptionalSet
+from .process_sets import OptionalSet, ProcessSet
 from .reductions import Average
 from .strategies import Allreduce, RoundStrategy, Strategy
 
@@ -173,7 +173,7 @@ def DistributedOptimizer(
 
 def _among(process_set: OptionalSet) -> MPI.Intracomm:
     """Of the ranks that train together."""
-    if process_set is not None and process_set.included() is False:
+    if isinstance(process_set, ProcessSet) and process_set.included() is False:
         return MPI.COMM_SELF
     return world.calls_of(process_set).comm
 

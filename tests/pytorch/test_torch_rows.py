@@ -16,6 +16,7 @@ pytestmark = [
     pytest.mark.one_mpi,
     pytest.mark.mpi,
 ]
+several = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs several ranks")
 DTYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.uint8, torch.complex64)
 
 
@@ -102,6 +103,7 @@ def test_alltoall_gradient(world):
     assert torch.equal(x.grad[:, 0], torch.arange(1.0, world.size + 1))
 
 
+@several
 def test_alltoall_refused(world):
     x = rows(world.rank, 2 * world.size + 1)
     for splits, error, words in (
@@ -160,6 +162,7 @@ def test_reducescatter_gradient(world):
     assert small.dtype == torch.float32 and torch.equal(small, x[:2].half().float())
 
 
+@several
 def test_they_differ(world):
     """All ranks are told, and go on."""
     for call, words in (
@@ -209,6 +212,13 @@ def test_grouped_allreduce(world):
     assert x[0].grad.tolist() == [size * (size + 1) / 2] * 2
     with pytest.raises(ValueError, match="expected at least one, got none"):
         pct.grouped_allreduce([])
+    for _ in range(8):  # the first tensor's handle is there, the second's is new
+        pct.synchronize(pct.grouped_allreduce_async([torch.ones(10)]))
+    begun = [
+        pct.grouped_allreduce_async([torch.ones(10), torch.full((1000,), k)]) for k in (1.0, 9.0)
+    ]
+    for i in (0, 1) if world.rank else (1, 0):  # waited for in another order
+        assert (pct.synchronize(begun[i])[1] == (1, 9)[i]).all()
 
 
 def test_sparse(world):
@@ -226,6 +236,7 @@ def test_sparse(world):
 # Process sets
 
 
+@several
 def test_process_sets(world):
     """Sets that overlap, each with calls of its own, in any order between sets."""
     size, rank = world.size, world.rank
@@ -270,6 +281,7 @@ def test_process_sets(world):
     assert again is rest and again.process_set_id > first.process_set_id
 
 
+@several
 def test_bad_process_sets(world):
     size = world.size
     for given, error, words in (
@@ -290,6 +302,7 @@ def test_bad_process_sets(world):
         pct.add_process_set(one)
 
 
+@several
 def test_sets_of_init(comm):
     pct.shutdown()
     evens = pct.ProcessSet(range(0, comm.size, 2))
@@ -300,6 +313,7 @@ def test_sets_of_init(comm):
     assert evens.process_set_id is None and pct.global_process_set.size() is None
 
 
+@several
 def test_calls_while_somebody_has_joined(world):
     """They are told; who has joined waits on."""
     for call in (
@@ -316,6 +330,7 @@ def test_calls_while_somebody_has_joined(world):
         pct.join(-2)
 
 
+@several
 def test_an_optimizer_of_a_set(world):
     """Its ranks train together, the others by themselves."""
     some = pct.add_process_set(range(world.size - 1))

@@ -74,8 +74,9 @@ class Call(Work):
         super().__init__(list(tensors))
         self.side = side_stream([*tensors, *read])
         if isinstance(move, list):
-            first = move[0] if move else None
-            move = first.steps if first and len(move) == 1 else partial(_in_turn, move)
+            # Several need handles that may have to be made, in this call's turn: none begins early.
+            first = move[0] if len(move) == 1 else None
+            move = first.steps if first else partial(_in_turn, move)
         self._first, self._move = first, move
         self._intent = Intent(text, None if first is None else first.key, apart, refused)
         self._timeout, self._deadline = timeout, time.monotonic() + timeout

@@ -285,11 +285,14 @@ class Reduction:
             np.copyto(values, result)
             if self._form.divisor > 1:
                 divide(values, self._form.divisor)
-        else:
+        elif self._form.divisor == 1 or dtype.is_floating_point or dtype.is_complex:
             wide.copy_(torch.from_numpy(wrap(result.ctypes.data, result)))
             if self._form.divisor > 1:
-                floor = None if dtype.is_floating_point or dtype.is_complex else "floor"
-                wide.div_(self._form.divisor, rounding_mode=floor)
+                wide.div_(self._form.divisor)
+        else:  # devices cannot divide all integers
+            values = result.copy()
+            divide(values, self._form.divisor)
+            wide.copy_(torch.from_numpy(values))
         if self._form.after != 1:
             scale(wide, self._form.after)
         if not same:

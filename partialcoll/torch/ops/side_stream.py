@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -22,6 +22,20 @@ def device_of(tensors: Iterable[torch.Tensor]) -> torch.device | None:
     if len(found) > 1:
         raise ValueError(f"tensors: expected them on one device, got {' and '.join(found)}")
     return torch.device(found[0]) if found else None
+
+
+def in_stream(device: torch.device, call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call in whatever thread, on the stream that is current here and now."""
+    if device.type == "cpu":
+        return call
+    module: Any = getattr(torch, device.type)
+    current = module.current_stream(device)
+
+    def there() -> Any:
+        with module.stream(current):
+            return call()
+
+    return there
 
 
 class SideStream:
