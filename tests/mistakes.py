@@ -1351,6 +1351,18 @@ MUTANTS = [
         "return behind <= a.start + a.size + 1",
     ),
     Mutant(
+        "managed memory is where it lies now",
+        "device/place.c",
+        "a.type == TYPE_DEVICE || a.managed ? a.device : PLACE_HOST",
+        "a.type == TYPE_DEVICE ? a.device : PLACE_HOST",
+    ),
+    Mutant(
+        "managed memory that lies on the host has been freed",
+        "device/place.c",
+        "if (a.type != TYPE_DEVICE && !a.managed)",
+        "if (a.type != TYPE_DEVICE)",
+    ),
+    Mutant(
         "a forked child uses its parent's driver",
         "device/cuda.c",
         "if (owner != getpid())",

@@ -8,6 +8,7 @@
 #include "check.h"
 
 int (*memory_take)(uint64_t *, size_t);
+int (*managed_take)(uint64_t *, size_t, unsigned);
 int (*memory_free)(uint64_t);
 int (*stream_sync)(uint64_t);
 int (*late_write)(uint64_t, uint64_t, const void *, size_t, unsigned);
@@ -34,6 +35,7 @@ const struct cuda *fake_device_start(void)
     EXPECT_OK(cuda_get(&d));
     void *fake = dlopen(getenv("PARTIALCOLL_CUDA_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
     find(fake, "cuMemAlloc_v2", &memory_take);
+    find(fake, "cuMemAllocManaged", &managed_take);
     find(fake, "cuMemFree_v2", &memory_free);
     find(fake, "cuStreamSynchronize", &stream_sync);
     find(fake, "fake_cuda_write", &late_write);

@@ -7,6 +7,7 @@
 #include "device/cuda.h"
 
 extern int (*memory_take)(uint64_t *address, size_t bytes);
+extern int (*managed_take)(uint64_t *address, size_t bytes, unsigned flags);
 extern int (*memory_free)(uint64_t address);
 extern int (*stream_sync)(uint64_t stream);
 extern int (*late_write)(uint64_t stream, uint64_t address, const void *bytes,

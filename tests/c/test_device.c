@@ -311,6 +311,30 @@ static void test_places(void)
     expect_nothing_wrong(0);
 }
 
+/* Managed memory belongs to the device that it was made for, wherever the driver says, in
+ * turns, that it lies. */
+static void test_managed(void)
+{
+    struct user u = make_user(fake_device_start(), 1);
+    struct place p;
+    uint64_t address;
+    enter(&u);
+    EXPECT(managed_take(&address, MOST, 1) == CUDA_SUCCESS, "no memory");
+    leave(&u);
+    const char *memory = (const char *)(uintptr_t)address; /* NOLINT */
+    for (int i = 0; i < 20; i++) {
+        EXPECT_OK(place_find(memory, &p));
+        INVARIANT("memory is known", p.device == 1, "it is on device %d", p.device);
+        INVARIANT("memory is known", place_check(memory, MOST, 1) == PCOLL_OK, "%s",
+                  pcoll_last_error());
+        refused(place_check(memory, 1, 0), PCOLL_EINVAL, "got device 1");
+    }
+    EXPECT(memory_free(address) == CUDA_SUCCESS, "not freed");
+    refused(place_check(memory, 1, 1), PCOLL_EINVAL, "has been freed");
+    end_user(&u);
+    expect_nothing_wrong(0);
+}
+
 /* Memory that goes under a copy is an error of the copy, which stays, and no hang. */
 static void test_freed_under_way(void)
 {
@@ -478,13 +502,21 @@ int main(void)
 {
     fake_device_name();
     void (*tests[])(void) = {
-        test_to_host,         test_to_device,
-        test_one_slow_stream, test_several,
-        test_bad_input,       test_places,
-        test_registering,     test_forked,
-        test_no_driver,       test_the_host_may_not_look,
-        test_freed_under_way, test_old_driver,
-        test_no_devices,      test_no_functions,
+        test_to_host,
+        test_to_device,
+        test_one_slow_stream,
+        test_several,
+        test_bad_input,
+        test_places,
+        test_managed,
+        test_registering,
+        test_forked,
+        test_no_driver,
+        test_the_host_may_not_look,
+        test_freed_under_way,
+        test_old_driver,
+        test_no_devices,
+        test_no_functions,
         test_mirror,
     };
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)

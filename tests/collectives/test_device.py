@@ -156,6 +156,27 @@ def test_dlpack(comm, fake, nothing_left, name, code):
         assert (y.get() == (1 if name == "bool" else comm.size)).all()
 
 
+@pytest.mark.parametrize("offer", [lambda x: x, lambda x: DLPackArray(x, 2)])
+def test_managed_memory(comm, fake, nothing_left, offer):
+    """It is the device's for which it was made, wherever it lies: the host never looks."""
+    x, y = (nothing_left(np.zeros(5000), device=1, managed=True) for _ in range(2))
+    with pc.Allreduce_init(comm, offer(x), offer(y), quorum="full") as h:
+        for step in range(8):
+            x.set(step + 1.0, late_us=LATE_US)
+            h.Start()
+            h.Wait(timeout=60)
+            assert (y.get() == comm.size * (step + 1)).all()
+    with pc.GossipBuffer(comm, like=offer(x), topology="complete") as g:
+        g.publish(offer(x))
+        y.set(8.0)
+        comm.Barrier()
+        for peer in set(range(comm.size)) - {comm.rank}:
+            y.set(0.0)
+            g.read(peer, out=offer(y))
+        assert (y.get() == 8).all()
+        comm.Barrier()
+
+
 def test_dlpack_refused(comm, nothing_left):
     x = nothing_left(np.zeros((4, 9)))
     with pytest.raises(ValueError, match=r"C-contiguous array, got strides \(8, 32\)"):

@@ -10,6 +10,8 @@
  *     complete some time after what it stands for.
  *   - Asynchronous copies take registered host memory only, all of it in one registration.
  *     Memory that goes while a copy is under way is a complaint and an error that stays.
+ *   - Managed memory is as other memory of a device, but for what is said of it: where it
+ *     lies now may be the host as well as the device.
  *   - A call that needs a current context fails without one, and with that of another
  *     device.
  *   - What is left at the end of the process is a complaint.
@@ -84,6 +86,7 @@ struct allocation {
     char *own;
     size_t bytes, mapped;
     int device;
+    bool managed;
     struct allocation *next;
 };
 
@@ -443,7 +446,7 @@ API int cuCtxGetCurrent(struct context **context)
     return usable();
 }
 
-static int allocate(uint64_t *address, size_t bytes)
+static int allocate(uint64_t *address, size_t bytes, bool managed)
 {
     size_t mapped = (bytes + 4095) / 4096 * 4096;
     int fd = memfd_create("fake-cuda", MFD_CLOEXEC);
@@ -461,6 +464,7 @@ static int allocate(uint64_t *address, size_t bytes)
                              .bytes = bytes,
                              .mapped = mapped,
                              .device = current()->device,
+                             .managed = managed,
                              .next = allocations};
     memset(kept, 0xfb, mapped); /* nobody relies on zeros */
     allocations = a;
@@ -471,7 +475,14 @@ static int allocate(uint64_t *address, size_t bytes)
 
 API int cuMemAlloc_v2(uint64_t *address, size_t bytes)
 {
-    LOCKED(check_context() == OK ? allocate(address, bytes) : check_context());
+    LOCKED(check_context() == OK ? allocate(address, bytes, false) : check_context());
+}
+
+API int cuMemAllocManaged(uint64_t *address, size_t bytes, unsigned flags)
+{
+    if (flags != 1) /* of any stream */
+        return INVALID_VALUE;
+    LOCKED(check_context() == OK ? allocate(address, bytes, true) : check_context());
 }
 
 static int release(uint64_t address)
@@ -501,9 +512,12 @@ static void attribute(int which, void *value, const struct allocation *a,
                       const struct registration *r)
 {
     if (which == 2)
-        *(unsigned *)value = a ? 2 : r ? 1 : 0;
+        *(unsigned *)value = a && a->managed ? 1 + (unsigned)draw(2)
+                             : a             ? 2
+                             : r             ? 1
+                                             : 0;
     else if (which == 8)
-        *(unsigned *)value = 0;
+        *(unsigned *)value = a && a->managed;
     else if (which == 9)
         *(int *)value = a ? a->device : r ? 0 : -2;
     else if (which == 11)

@@ -114,7 +114,7 @@ class DLPackArray:
         self.strides = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
 
     def __dlpack_device__(self):
-        return 2, self.array.device
+        return 13 if self.array.managed else 2, self.array.device
 
     def __dlpack__(self, stream=None):
         assert stream == -1
@@ -133,15 +133,16 @@ class DLPackArray:
 class DeviceArray:
     """What cupy's arrays offer of themselves, over memory that the host cannot touch."""
 
-    def __init__(self, fake, like, device=0, stream=None):
+    def __init__(self, fake, like, device=0, stream=None, managed=False):
         like = np.asarray(like)
         self.fake, self.device, self.shape, self.dtype = fake, device, like.shape, like.dtype
         self.nbytes, self.strides, self.stream = like.nbytes, None, stream
         address = ctypes.c_uint64(0)
+        call, flags = ("cuMemAllocManaged", [1]) if managed else ("cuMemAlloc_v2", [])
         if like.nbytes:
-            fake.within(
-                device, "cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(self.nbytes)
-            )
+            size = ctypes.c_size_t(self.nbytes)
+            fake.within(device, call, ctypes.byref(address), size, *flags)
+        self.managed = managed
         self.address = address.value
         self.used = {0}  # streams
         self.set(like)
