@@ -99,6 +99,7 @@ class SGPOptions(Options):
             comm,
             like=SGP.message(x),
             topology="exponential",  # the same edges in both directions
+            queue_slots=SGP.queue_slots(comm.size),
             progress=self.progress,
         )
         process = SGP(x, buffer, rate=self.rate, learning_rate=learning_rate, total=total)
@@ -114,7 +115,8 @@ class SGP(Decoupled):
         See `Process`.
     exchange : Exchange
         A `partialcoll.GossipBuffer` made ``like=SGP.message(x)``: one element more than x, for
-        the weight. Without a codec: it would round the weight as if it were a parameter.
+        the weight, and with ``queue_slots=SGP.queue_slots(ranks)``. Without a codec: it would
+        round the weight as if it were a parameter.
     peers : PeerSource or None
         Whom to push to, in turn; one must come from every rank to every other. None:
         `ExponentialPeers`.
@@ -154,6 +156,13 @@ class SGP(Decoupled):
     def message(x: Array) -> Array:
         """What is pushed for a model x: one element more, the weight."""
         return np.append(check_model("x", x), x.dtype.type(1))
+
+    @staticmethod
+    def queue_slots(ranks: int) -> int:
+        """For the exchange of so many ranks. Each message takes about half of a rank's weight
+        along, and a rank that stands still takes none out: with more slots the others would have
+        less than 1/2 left, and add no updates until it comes back."""
+        return 1 if ranks < 4 else 2
 
     @property
     def weight(self) -> float:

@@ -59,6 +59,7 @@ STANDS_STILL = """
         "ADPSGD()",
         "A2CiD2()",
         "Swarm()",
+        "SGP()",
     ),
 )
 def test_a_rank_that_stood_still(run, strategy):

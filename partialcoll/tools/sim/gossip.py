@@ -93,9 +93,9 @@ class World:
     events: Events
     latency: Callable[[], float]
 
-    def buffers(self, like: Any, codec: Any = None) -> list[SimulatedBuffer]:
+    def buffers(self, like: Any, **how: Any) -> list[SimulatedBuffer]:
         """One for each rank."""
-        return buffers(like, self.topology, self.events, self.latency, codec=codec)
+        return buffers(like, self.topology, self.events, self.latency, **how)
 
     def peers(self) -> list[Any]:
         """One for each rank."""
@@ -131,7 +131,7 @@ class World:
 
 def _averaging(world: World, make: Callable[..., Process], **how: Any) -> list[Process]:
     """Processes that average pair by pair."""
-    exchanges = world.buffers(world.task.first[0], world.codec())
+    exchanges = world.buffers(world.task.first[0], codec=world.codec())
     return [
         make(x, exchange, peers, learning_rate=world.options.learning_rate, **how)
         for x, exchange, peers in zip(world.task.first, exchanges, world.peers())
@@ -164,7 +164,8 @@ def _swarm(world: World, variant: str) -> list[Process]:
 
 
 def _sgp(world: World) -> list[Process]:
-    exchanges: list[Any] = world.buffers(SGP.message(world.task.first[0]))
+    slots = SGP.queue_slots(world.topology.n)
+    exchanges: list[Any] = world.buffers(SGP.message(world.task.first[0]), queue_slots=slots)
     rate = world.options.learning_rate
     made: list[Process] = []
     for x, exchange in zip(world.task.first, exchanges):
