@@ -12,7 +12,7 @@ from .collectives.handle import AllreduceHandle
 from .collectives.handle_view import ScheduleView, Stats
 from .collectives.schedule import Operation, Schedule
 from .collectives.state_exchange import ExchangeStats, StateExchange
-from .errors import AbiError, DecodeError, Error, MismatchError, StateError
+from .errors import AbiError, DecodeError, Error, MismatchError, RankFailedError, StateError
 from .grid import Grid, bandwidth_shares
 from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
 from .round import Result, Round
@@ -44,6 +44,7 @@ __all__ = [
     "Operation",
     "Policy",
     "Quorum",
+    "RankFailedError",
     "Result",
     "Round",
     "Schedule",

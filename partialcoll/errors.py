@@ -19,6 +19,28 @@ class StateError(Error):
     """The right call at the wrong moment: a freed handle, a second start, a second thread."""
 
 
+class RankFailedError(Error):
+    """Ranks have died, and the MPI has told of it: what was made with them can only be freed.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Their numbers in the communicator that it was made on, as far as they were known then;
+        empty if MPI did not say.
+    """
+
+    def __init__(self, ranks: Sequence[int], message: str = "") -> None:
+        self.ranks = tuple(ranks)
+        who = ", ".join(map(str, self.ranks))
+        one = "rank" if len(self.ranks) == 1 else "ranks"
+        have = "has" if len(self.ranks) == 1 else "have"
+        known = f"{one} {who} {have} died" if self.ranks else "a rank has died"
+        super().__init__(message if message.startswith(known) else f"{known}: {message}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.ranks, str(self)))
+
+
 class AbiError(ImportError):
     """The compiled core does not fit the MPI that mpi4py has loaded; says how to mend it."""
 

@@ -142,12 +142,13 @@ def job(clean_environment):
 def run(clean_environment, job, tmp_path):
     """Run a script on some ranks, or without a launcher; returns the finished process."""
 
-    def start(script, ranks=None, before="", env=None, arguments=()):
+    def start(script, ranks=None, before="", env=None, arguments=(), launcher_options=()):
         path = tmp_path / "script.py"
         path.write_text(PREAMBLE.format(before=before) + textwrap.dedent(script))
         words, environment = (
             job(path, ranks) if ranks else ([sys.executable, str(path)], clean_environment)
         )
+        words[1:1] = launcher_options
         return subprocess.run(
             [*words, *arguments],
             env={**environment, **(env or {})},

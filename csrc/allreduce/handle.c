@@ -439,6 +439,8 @@ static int change(pcoll_handle *h, int (*step)(struct member *))
         return rc;
     rc = await_turn(h);
     if (rc == PCOLL_OK)
+        rc = check(h);
+    if (rc == PCOLL_OK)
         rc = h->endpoint->domain->ops->change(h->endpoint->domain, step);
     h->started = h->started || (rc == PCOLL_OK && step == member_join);
     if (rc == PCOLL_OK)

@@ -8,6 +8,7 @@
 static _Thread_local char last_message[512];
 static _Thread_local char refusal[sizeof last_message];
 static _Thread_local int last_mpi_error;
+static _Thread_local struct failed_ranks last_ranks;
 
 int fail(int code, const char *format, ...)
 {
@@ -38,6 +39,33 @@ void fail_reason(struct reason *reason)
     snprintf(reason->text, sizeof reason->text, "%s",
              refusal[0] ? refusal : last_message);
     refusal[0] = '\0';
+}
+
+int fail_ranks(const struct failed_ranks *who)
+{
+    char ranks[400] = "";
+    size_t used = 0;
+    for (int i = 0; i < who->count && used < sizeof ranks; i++)
+        used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d",
+                                 i ? ", " : "", who->rank[i]);
+    last_ranks = *who;
+    last_mpi_error = who->mpi_error;
+    if (!who->count)
+        return fail(PCOLL_EFAILED, "a rank has died, and MPI does not say which");
+    return fail(PCOLL_EFAILED, "rank%s %s ha%s died", who->count > 1 ? "s" : "", ranks,
+                who->count > 1 ? "ve" : "s");
+}
+
+const struct failed_ranks *fail_last_ranks(void)
+{
+    return &last_ranks;
+}
+
+int pcoll_failed_ranks(int32_t *ranks, int capacity)
+{
+    for (int i = 0; i < last_ranks.count && i < capacity; i++)
+        ranks[i] = last_ranks.rank[i];
+    return last_ranks.count;
 }
 
 int pcoll_last_mpi_error(void)

@@ -20,4 +20,15 @@ void fail_reason(struct reason *reason);
 /* Record MPI's own code beside the message. */
 void fail_set_mpi_error(int mpi_error);
 
+/* Ranks of a communicator that have died. */
+struct failed_ranks {
+    int count, mpi_error; /* that told of it */
+    int32_t rank[64];     /* who needs more needs another job */
+};
+
+/* Record who has died, and the message for it; PCOLL_EFAILED. */
+int fail_ranks(const struct failed_ranks *who);
+/* Those of this thread's last PCOLL_EFAILED. */
+const struct failed_ranks *fail_last_ranks(void);
+
 #endif

@@ -9,11 +9,7 @@
 
 static int enter_open(pcoll_group *p)
 {
-    int rc = user_object_enter_open(&p->base);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = communicator_check(p->base.communicator);
-    return rc == PCOLL_OK ? rc : group_leave_call(p, rc);
+    return user_object_enter_open(&p->base);
 }
 
 int pcoll_group_start(pcoll_group *p, const void *send)

@@ -60,7 +60,8 @@ enum pcoll_result {
     PCOLL_ENOMEM = -6,
     PCOLL_EMPI = -7,      /* MPI failed: pcoll_last_mpi_error() has its code */
     PCOLL_EPROTOCOL = -8, /* a message that cannot be: a bug, or a corrupted message */
-    PCOLL_ETHREAD = -9    /* MPI's thread level is too low for what was asked */
+    PCOLL_ETHREAD = -9,   /* MPI's thread level is too low for what was asked */
+    PCOLL_EFAILED = -10   /* ranks have died: pcoll_failed_ranks() has them */
 };
 
 /* float16 and bfloat16 are accumulated in float32 and rounded once, in the result. bool
@@ -226,9 +227,16 @@ const char *pcoll_last_error(void);
 /* For wrappers that check arguments themselves: why those that this thread gives next are
  * not valid, in place of a failure's message, so that the other ranks are told. Local. */
 void pcoll_refuse(const char *why);
-/* MPI's error code of the last PCOLL_EMPI on this thread; MPI_SUCCESS: no call has failed, but
- * this MPI cannot do what was asked for. Local. */
+/* MPI's error code of the last PCOLL_EMPI or PCOLL_EFAILED on this thread; MPI_SUCCESS: no
+ * call has failed, but this MPI cannot do what was asked for. Local. */
 int pcoll_last_mpi_error(void);
+/* The ranks, of the communicator that it was about, that the last PCOLL_EFAILED on this
+ * thread is due to, as far as MPI knew of them then; 64 at most. How many: no more than
+ * `capacity` are written. Local. */
+int pcoll_failed_ranks(int32_t *ranks, int capacity);
+/* 1: when a rank of this job dies, calls on the others return PCOLL_EFAILED; 0: the job
+ * ends with it, as MPI's launcher sees to. Local. */
+int pcoll_tells_of_failures(void);
 /* "mpich" or "openmpi": what the core was compiled with; size of an MPI_Comm. Local. */
 const char *pcoll_built_with(void);
 uint64_t pcoll_sizeof_comm(void);

@@ -361,6 +361,8 @@ int communicator_fail(struct communicator *c, int code)
     CHECK(code != PCOLL_OK);
     if (atomic_load(&c->failure) == PCOLL_OK) {
         snprintf(c->failure_text, sizeof c->failure_text, "%s", pcoll_last_error());
+        if (code == PCOLL_EFAILED)
+            c->failed = *fail_last_ranks();
         atomic_store(&c->failure, code);
         if (c->progress)
             progress_wake_waiters(c->progress);
@@ -372,5 +374,7 @@ int communicator_check(struct communicator *c)
 {
     CHECK(c);
     int code = atomic_load(&c->failure);
+    if (code == PCOLL_EFAILED)
+        return fail_ranks(&c->failed);
     return code == PCOLL_OK ? code : fail(code, "%s", c->failure_text);
 }

@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 
+#include "base/error.h"
 #include "runtime/progress.h"
 #include "runtime/object.h"
 
@@ -69,6 +70,7 @@ struct communicator {
     /* The first failure of the transport or the protocol; final. */
     _Atomic int failure;
     char failure_text[512];
+    struct failed_ranks failed; /* of PCOLL_EFAILED */
 };
 
 int communicator_create(struct transport *t, struct progress *p,

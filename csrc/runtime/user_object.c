@@ -72,6 +72,8 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
     if (progress_wait(c->progress, is_closed, o, timeout_us) == PCOLL_EAGAIN)
         return user_object_leave(o, PCOLL_EAGAIN);
     rc = communicator_check(c);
+    if (rc == PCOLL_EFAILED) /* there is nothing to do together any more */
+        rc = PCOLL_OK;
     process_remove(&o->entry);
     dispose(o);
     process_release(c);

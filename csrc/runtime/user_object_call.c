@@ -40,7 +40,11 @@ int user_object_enter(struct user_object *o)
 int user_object_enter_open(struct user_object *o)
 {
     int rc = user_object_enter(o);
-    if (rc != PCOLL_OK || !atomic_load(&o->closing))
+    if (rc != PCOLL_OK)
         return rc;
-    return user_object_leave(o, fail(PCOLL_ESTATE, "%s is being freed", o->kind->name));
+    if (atomic_load(&o->closing))
+        rc = fail(PCOLL_ESTATE, "%s is being freed", o->kind->name);
+    else if (o->communicator) /* a builder has none yet */
+        rc = communicator_check(o->communicator);
+    return rc == PCOLL_OK ? rc : user_object_leave(o, rc);
 }

@@ -23,11 +23,9 @@ int pcoll_schedule_start(pcoll_schedule *s)
     int rc = enter_committed(s);
     if (rc != PCOLL_OK)
         return rc;
-    rc = communicator_check(s->base.communicator);
-    if (rc == PCOLL_OK && s->waiting)
-        rc = fail(PCOLL_ESTATE, "started already: wait for the run first");
-    if (rc != PCOLL_OK)
-        return schedule_leave(s, rc);
+    if (s->waiting)
+        return schedule_leave(
+            s, fail(PCOLL_ESTATE, "started already: wait for the run first"));
     s->waiting = true;
     schedule_run_start(s->run);
     return schedule_leave(s, PCOLL_OK);

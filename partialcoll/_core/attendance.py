@@ -29,6 +29,7 @@ import numpy as np
 
 from . import settings
 from .mpi import MPI
+from .rank_failure import is_rank_failure, rank_failure
 
 _IDLE_S = 1.0  # the thread ends when there has been nothing to look at for so long
 _END_S = 2.0  # what MPI's end waits for it at most
@@ -83,6 +84,7 @@ class attending:
 
     def __init__(self, name: str, who: MPI.Intracomm | Members) -> None:
         self._name, self._who = name, who
+        self._comm = None if isinstance(who, Members) else who
         self._stay: _Stay | None = None
 
     def __enter__(self) -> None:
@@ -108,6 +110,8 @@ class attending:
                 if self._stay in _stays:  # MPI has not ended
                     _stays.remove(self._stay)
                 _changed.notify()
+        if value is not None and self._comm is not None and is_rank_failure(value):
+            raise rank_failure(value, self._comm) from value
 
 
 def _begin(stay: _Stay) -> None:

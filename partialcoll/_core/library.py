@@ -8,7 +8,7 @@ from typing import Any, Callable, NoReturn, TypeVar
 
 import numpy as np
 
-from ..errors import Error, MismatchError, StateError
+from ..errors import Error, MismatchError, RankFailedError, StateError
 
 T = TypeVar("T")
 
@@ -60,7 +60,13 @@ class Library:
         """Raise what a negative result code stands for, with the library's own message."""
         if code == self.lib.PCOLL_EMPI and self._raise_foreign is not None:
             self._raise_foreign()
+        if code == self.lib.PCOLL_EFAILED:
+            raise RankFailedError(self._failed_ranks(), self.last_error())
         raise self._exceptions.get(code, Error)(self.last_error())
+
+    def _failed_ranks(self) -> list[int]:
+        ranks = self.ffi.new("int32_t[64]")
+        return list(ranks[0 : self.lib.pcoll_failed_ranks(ranks, len(ranks))])
 
     def check(self, code: int) -> None:
         """Return if a function succeeded, raise otherwise."""

@@ -9,6 +9,11 @@ import platform
 import sys
 from typing import Any
 
+_FAILURES = {
+    True: "the others are told",
+    False: "the job ends (docs/faults.md)",
+}
+
 
 def collect() -> dict[str, Any]:
     """Versions and facts as a dictionary. Initializes MPI."""
@@ -36,6 +41,7 @@ def collect() -> dict[str, Any]:
         "mpi library": MPI.Get_library_version().rstrip("\x00").splitlines()[0],
         "mpi thread level": levels[MPI.Query_thread()],
         "abi match": True,
+        "ranks that die": _FAILURES[bool(lib.pcoll_tells_of_failures())],
         "domains": ["node", "rank"],
         **_devices(),
         "mpi4py": mpi4py.__version__,

@@ -24,7 +24,8 @@ bool core_is_inside(void)
 
 int core_raise(MPI_Comm comm, int rc)
 {
-    int code = rc == PCOLL_EMPI     ? pcoll_last_mpi_error()
+    bool of_mpi = rc == PCOLL_EMPI || rc == PCOLL_EFAILED;
+    int code = of_mpi               ? pcoll_last_mpi_error()
                : rc == PCOLL_ENOMEM ? MPI_ERR_NO_MEM
                                     : MPI_ERR_INTERN;
     warn("MPI_Allreduce: %s", pcoll_last_error());

@@ -31,6 +31,7 @@
 #define MPI_Comm_test_inter PMPI_Comm_test_inter
 #define MPI_Compare_and_swap PMPI_Compare_and_swap
 #define MPI_Errhandler_free PMPI_Errhandler_free
+#define MPI_Error_class PMPI_Error_class
 #define MPI_Error_string PMPI_Error_string
 #define MPI_Fetch_and_op PMPI_Fetch_and_op
 #define MPI_Finalized PMPI_Finalized
@@ -40,6 +41,7 @@
 #define MPI_Get_elements_x PMPI_Get_elements_x
 #define MPI_Get_library_version PMPI_Get_library_version
 #define MPI_Group_free PMPI_Group_free
+#define MPI_Group_size PMPI_Group_size
 #define MPI_Group_translate_ranks PMPI_Group_translate_ranks
 #define MPI_Iallgather PMPI_Iallgather
 #define MPI_Iallreduce PMPI_Iallreduce

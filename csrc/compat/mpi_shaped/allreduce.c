@@ -26,6 +26,7 @@ static int error_class(int rc)
     case PCOLL_ENOMEM:
         return MPI_ERR_NO_MEM;
     case PCOLL_EMPI:
+    case PCOLL_EFAILED:
         return pcoll_last_mpi_error();
     default:
         return MPI_ERR_OTHER;

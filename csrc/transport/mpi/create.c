@@ -8,14 +8,15 @@
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
+#include "transport/mpi/rank_failure.h"
 
 /* Wait without burning a core: others may need it to get here. */
-static int patient_wait(MPI_Request *request, const char *what)
+static int patient_wait(MPI_Comm comm, MPI_Request *request, const char *what)
 {
     long us = 10;
     for (;;) {
         int done;
-        int rc = mpi_check(mpi_test(request, &done), what);
+        int rc = mpi_check_on(comm, mpi_test(request, &done), what);
         if (rc != PCOLL_OK || done)
             return rc;
         nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
@@ -33,7 +34,7 @@ static int post_control_receives(struct mpi_transport *m)
                                      &m->requests[i]),
                        "MPI_Recv_init");
         if (rc == PCOLL_OK)
-            rc = mpi_check(MPI_Start(&m->requests[i]), "MPI_Start");
+            rc = mpi_check_on(m->comm, MPI_Start(&m->requests[i]), "MPI_Start");
         if (rc == PCOLL_OK)
             m->count = i + 1;
     }
@@ -48,10 +49,11 @@ static int exchange(struct mpi_transport *m, const uint64_t *mine, int count,
                     uint64_t *all)
 {
     MPI_Request request;
-    int rc = mpi_check(MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
-                                      MPI_UINT64_T, m->comm, &request),
-                       "MPI_Iallgather");
-    return rc == PCOLL_OK ? patient_wait(&request, "MPI_Iallgather") : rc;
+    int rc = mpi_check_on(m->comm,
+                          MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
+                                         MPI_UINT64_T, m->comm, &request),
+                          "MPI_Iallgather");
+    return rc == PCOLL_OK ? patient_wait(m->comm, &request, "MPI_Iallgather") : rc;
 }
 
 /* Ranks of one neighborhood can share memory if each of them can reach all of the
@@ -114,9 +116,10 @@ static uint32_t usable_tags(MPI_Comm comm)
 static int duplicate(MPI_Comm comm, struct mpi_transport *m)
 {
     MPI_Request request;
-    int rc = mpi_check(MPI_Comm_idup(comm, &m->comm, &request), "MPI_Comm_idup");
+    int rc =
+        mpi_check_on(comm, MPI_Comm_idup(comm, &m->comm, &request), "MPI_Comm_idup");
     if (rc == PCOLL_OK)
-        rc = patient_wait(&request, "MPI_Comm_idup");
+        rc = patient_wait(comm, &request, "MPI_Comm_idup");
     if (rc != PCOLL_OK)
         return rc;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);

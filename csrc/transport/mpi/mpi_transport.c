@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
+#include "transport/mpi/rank_failure.h"
 
 static struct mpi_transport *of(struct transport *t)
 {
@@ -92,9 +93,10 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
         rc = extent_of(m, bytes, &e);
     if (rc != PCOLL_OK)
         return rc;
-    rc = mpi_check(MPI_Isend(data, e.count, e.type, (int)peer,
-                             FIRST_DATA_TAG + (int)tag, m->comm, request),
-                   "MPI_Isend");
+    rc = mpi_check_on(m->comm,
+                      MPI_Isend(data, e.count, e.type, (int)peer,
+                                FIRST_DATA_TAG + (int)tag, m->comm, request),
+                      "MPI_Isend");
     extent_end(&e);
     if (rc != PCOLL_OK)
         return rc;
@@ -118,9 +120,10 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
         rc = extent_of(m, capacity, &e);
     if (rc != PCOLL_OK)
         return rc;
-    rc = mpi_check(MPI_Irecv(data, e.count, e.type, (int)peer,
-                             FIRST_DATA_TAG + (int)tag, m->comm, request),
-                   "MPI_Irecv");
+    rc = mpi_check_on(m->comm,
+                      MPI_Irecv(data, e.count, e.type, (int)peer,
+                                FIRST_DATA_TAG + (int)tag, m->comm, request),
+                      "MPI_Irecv");
     extent_end(&e);
     if (rc != PCOLL_OK)
         return rc;
@@ -145,11 +148,12 @@ static int mpi_control(struct transport *t, uint32_t peer,
         m, (struct request_info){.kind = CONTROL_SEND, .peer = peer, .control = copy},
         &request);
     if (rc == PCOLL_OK)
-        rc = mpi_check(MPI_Isend(copy, sizeof *copy, MPI_BYTE, (int)peer, CONTROL_TAG,
-                                 m->comm, request),
-                       "MPI_Isend");
+        rc = mpi_check_on(m->comm,
+                          MPI_Isend(copy, sizeof *copy, MPI_BYTE, (int)peer,
+                                    CONTROL_TAG, m->comm, request),
+                          "MPI_Isend");
     if (rc == PCOLL_OK)
-        rc = mpi_check(mpi_test(request, &over), "MPI_Test");
+        rc = mpi_check_on(m->comm, mpi_test(request, &over), "MPI_Test");
     if (rc != PCOLL_OK || over)
         free(copy);
     if (rc != PCOLL_OK)
@@ -174,10 +178,11 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agre
     int rc = mpi_next_request(
         m, (struct request_info){.kind = AGREEMENT, .cookie = cookie}, &request);
     if (rc == PCOLL_OK)
-        rc = mpi_check(MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T,
-                                      op == AGREE_SUM ? MPI_SUM : MPI_MAX, m->comm,
-                                      request),
-                       "MPI_Iallreduce");
+        rc = mpi_check_on(m->comm,
+                          MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T,
+                                         op == AGREE_SUM ? MPI_SUM : MPI_MAX, m->comm,
+                                         request),
+                          "MPI_Iallreduce");
     if (rc == PCOLL_OK)
         m->count++;
     return rc;
@@ -253,9 +258,21 @@ static int take_controls(struct mpi_transport *m, int *made)
                                                         .control = m->inbox[at]};
         m->arrived[at] = false;
         m->next_control = (at + 1) % CONTROL_RECEIVES;
-        rc = mpi_check(MPI_Start(&m->requests[at]), "MPI_Start");
+        rc = mpi_check_on(m->comm, MPI_Start(&m->requests[at]), "MPI_Start");
     }
     return rc;
+}
+
+/* The error is that of a request. If a rank has died, those who sleep may not know. */
+static int fail_poll(struct mpi_transport *m, int error, int finished)
+{
+    for (int i = 0; error == MPI_ERR_IN_STATUS && i < finished; i++)
+        if (m->statuses[i].MPI_ERROR != MPI_SUCCESS &&
+            m->statuses[i].MPI_ERROR != MPI_ERR_PENDING)
+            error = m->statuses[i].MPI_ERROR;
+    for (uint32_t i = 0; i < m->base.size; i++)
+        ring(m, i);
+    return mpi_check_on(m->comm, error, "MPI_Testsome");
 }
 
 static int mpi_poll(struct transport *t, const struct transport_event **events)
@@ -265,11 +282,9 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
     int rc = reserve_events(m);
     if (rc != PCOLL_OK)
         return rc;
-    rc =
-        mpi_check(mpi_test_some(m->count, m->requests, &finished, m->done, m->statuses),
-                  "MPI_Testsome");
-    if (rc != PCOLL_OK)
-        return rc;
+    rc = mpi_test_some(m->count, m->requests, &finished, m->done, m->statuses);
+    if (rc != MPI_SUCCESS)
+        return fail_poll(m, rc, finished);
     if (finished == MPI_UNDEFINED || finished == 0)
         return 0;
     int made = 0;

@@ -17,6 +17,7 @@
 
 #include "transport/mpi/mpi_transport.h"
 #include "transport/mpi/completion.h"
+#include "transport/mpi/rank_failure.h"
 
 enum { MAX_REQUESTS = 16 };
 
@@ -45,8 +46,8 @@ static int wait_patiently(struct window_mpi *m)
 {
     long us = 10;
     for (int done = 0; m->under_way; us = us < 100 ? 2 * us : 200) {
-        int rc =
-            mpi_check(mpi_test_all(m->under_way, m->requests, &done), "MPI_Testall");
+        int rc = mpi_check_on(m->comm, mpi_test_all(m->under_way, m->requests, &done),
+                              "MPI_Testall");
         if (rc != PCOLL_OK)
             return rc;
         if (done)
@@ -69,7 +70,7 @@ static MPI_Request *next_request(struct window *w)
 /* It has been begun. */
 static int begun(struct window *w, int mpi_error, const char *what)
 {
-    int rc = mpi_check(mpi_error, what);
+    int rc = mpi_check_on(of(w)->comm, mpi_error, what);
     of(w)->under_way += rc == PCOLL_OK;
     return rc;
 }
@@ -211,7 +212,8 @@ static int flush(struct window *w, uint32_t peer)
 {
     int rc = wait_patiently(of(w));
     return rc == PCOLL_OK
-               ? mpi_check(MPI_Win_flush((int)peer, win_of(w)), "MPI_Win_flush")
+               ? mpi_check_on(of(w)->comm, MPI_Win_flush((int)peer, win_of(w)),
+                              "MPI_Win_flush")
                : rc;
 }
 
@@ -376,7 +378,9 @@ int window_mpi_create(const void *comm, size_t bytes, struct window **out)
     m->win = MPI_WIN_NULL;
     m->comm = MPI_COMM_NULL;
     mpi_comm_shape(comm, &m->base.rank, &m->base.size);
-    int rc = mpi_check(MPI_Comm_dup(*(const MPI_Comm *)comm, &m->comm), "MPI_Comm_dup");
+    int rc =
+        mpi_check_on(*(const MPI_Comm *)comm,
+                     MPI_Comm_dup(*(const MPI_Comm *)comm, &m->comm), "MPI_Comm_dup");
     if (rc == PCOLL_OK)
         rc = mpi_check(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN),
                        "MPI_Comm_set_errhandler");

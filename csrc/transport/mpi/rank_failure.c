@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See rank_failure.h. */
+#include "transport/mpi/rank_failure.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "transport/mpi/mpi_transport.h"
+
+#ifdef OPEN_MPI
+
+/* Open MPI's numbers since 5.0; before, no error has them. */
+enum { PROC_FAILED = 75, PROC_FAILED_PENDING = 76, REVOKED = 77 };
+
+/* Not there before 5.0. */
+extern int PMPIX_Comm_get_failed(MPI_Comm comm, MPI_Group *failed)
+    __attribute__((weak));
+
+int pcoll_tells_of_failures(void)
+{
+    const char *enabled = getenv("OMPI_MCA_mpi_ft_enable"); /* by mpiexec */
+    return PMPIX_Comm_get_failed && enabled && strcmp(enabled, "0") != 0;
+}
+
+static bool is_rank_failure(int mpi_error)
+{
+    int class = mpi_error;
+    MPI_Error_class(mpi_error, &class);
+    return class == PROC_FAILED || class == PROC_FAILED_PENDING || class == REVOKED;
+}
+
+static int get_failed(MPI_Comm comm, MPI_Group *failed)
+{
+    return PMPIX_Comm_get_failed ? PMPIX_Comm_get_failed(comm, failed)
+                                 : MPI_ERR_UNSUPPORTED_OPERATION;
+}
+
+#else
+
+int pcoll_tells_of_failures(void)
+{
+    return 0;
+}
+
+static bool is_rank_failure(int mpi_error)
+{
+    (void)mpi_error;
+    return false;
+}
+
+static int get_failed(MPI_Comm comm, MPI_Group *failed)
+{
+    (void)comm;
+    (void)failed;
+    return MPI_ERR_UNSUPPORTED_OPERATION;
+}
+
+#endif
+
+static int by_number(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+/* Members of a group, by their numbers in the communicator. */
+static void translate(MPI_Comm comm, MPI_Group failed, struct failed_ranks *who)
+{
+    enum { MOST = sizeof who->rank / sizeof *who->rank };
+    int theirs[MOST], ours[MOST], count = 0;
+    MPI_Group all;
+    MPI_Group_size(failed, &count);
+    count = count < MOST ? count : MOST;
+    for (int i = 0; i < count; i++)
+        theirs[i] = i;
+    MPI_Comm_group(comm, &all);
+    MPI_Group_translate_ranks(failed, count, theirs, all, ours);
+    MPI_Group_free(&all);
+    qsort(ours, (size_t)count, sizeof *ours, by_number);
+    for (int i = 0; i < count; i++)
+        who->rank[i] = ours[i];
+    who->count = count;
+}
+
+/* Not all calls say so by their error: a dup'ed communicator's may be an internal one. */
+int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what)
+{
+    CHECK(comm != MPI_COMM_NULL);
+    if (mpi_error == MPI_SUCCESS)
+        return PCOLL_OK;
+    struct failed_ranks who = {.mpi_error = mpi_error};
+    MPI_Group failed;
+    if (pcoll_tells_of_failures() && get_failed(comm, &failed) == MPI_SUCCESS) {
+        translate(comm, failed, &who);
+        MPI_Group_free(&failed);
+    }
+    return who.count || is_rank_failure(mpi_error) ? fail_ranks(&who)
+                                                   : mpi_check(mpi_error, what);
+}

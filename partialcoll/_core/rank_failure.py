@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MPI's own errors about ranks that have died, as the library's. Its core tells by itself; this is
+for what is called on communicators from Python."""
+
+from __future__ import annotations
+
+from ..errors import RankFailedError
+from .mpi import MPI
+
+# Open MPI's classes since 5.0 (ULFM); mpi4py has them as MPI.ERR_PROC_FAILED and so on, or not.
+_NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
+
+
+def is_rank_failure(error: BaseException | None) -> bool:
+    """Is it MPI's, of a call that could not end because a rank has died?"""
+    if not isinstance(error, MPI.Exception):
+        return False
+    classes = {getattr(MPI, name, MPI.UNDEFINED) for name in _NAMES} - {MPI.UNDEFINED}
+    return error.Get_error_class() in classes
+
+
+def rank_failure(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
+    """Who it was, by their numbers in the communicator, as far as MPI knows now."""
+    try:
+        failed, all_of_them = comm.Get_failed(), comm.Get_group()
+        ranks = failed.Translate_ranks(None, all_of_them)
+        failed.Free()
+        all_of_them.Free()
+    except (MPI.Exception, AttributeError, NotImplementedError):
+        ranks = []
+    return RankFailedError(sorted(map(int, ranks)), str(error))
