@@ -8,6 +8,17 @@
 
 from ..errors import Error as HorovodInternalError
 from . import process_group
+from .allreduce import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from .broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
 from .built import (
     ccl_built,
     cuda_built,
@@ -47,26 +58,7 @@ from .decentralized import (
     SlowMo,
     Swarm,
 )
-from .horovod import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    join,
-    poll,
-    start_timeline,
-    stop_timeline,
-    synchronize,
-)
+from .horovod import barrier, join, poll, start_timeline, stop_timeline, synchronize
 from .metrics import Metrics, show_in_tqdm, write_to_tensorboard
 from .objects import (
     allgather_object,

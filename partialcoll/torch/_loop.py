@@ -176,17 +176,17 @@ class Loop:
         self.gradients.collect()
 
     @staticmethod
-    def join(loops: Sequence[Loop]) -> None:
+    def join(loops: Sequence[Loop], *others: Callable[[], None]) -> None:
         """Contribute nothing to any of them until all have joined them all. Collective.
 
-        At the same time, since ranks that have not joined make steps of all of them in turn. If
-        one fails, or Ctrl-C comes, all are interrupted.
+        At the same time, and with what else is to be joined, since ranks that have not joined make
+        steps of all of them in turn. If one fails, or Ctrl-C comes, all are interrupted.
         """
         for loop in loops:
             loop._check_between("join()")
         grad = torch.set_grad_enabled(torch.is_grad_enabled())  # which is each thread's own
         joins = [in_stream(loop.parameters[0][1].device, loop._join) for loop in loops]
-        side_by_side.run([grad(join) for join in joins])
+        side_by_side.run([*(grad(join) for join in joins), *others])
         for loop in loops:  # in turn: they may have the same model
             if loop.settings.model is not None:
                 _batchnorm.average(loop.comm, loop._total(), loop.settings.model)

@@ -112,7 +112,7 @@ class Handles:
         meanwhile: Callable[[Callable[[], str]], bool],
         quorum: Policy | str = "full",
     ) -> None:
-        self._comm, self._name, self._meanwhile = comm, name, meanwhile
+        self.comm, self._name, self._meanwhile = comm, name, meanwhile
         self._options: dict[str, Any] = {"quorum": quorum, "name": name}
         if quorum == "full":
             self._options["history"] = 1
@@ -141,7 +141,7 @@ class Handles:
         if device.type != "cpu":
             like = torch.empty(count, dtype=getattr(torch, dtype), device=device)
         reduction = (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op]
-        handle = Allreduce_init(self._comm, None, None, reduction, like=like, **self._options)
+        handle = Allreduce_init(self.comm, None, None, reduction, like=like, **self._options)
         handle._while_waiting = lambda: self._meanwhile(handle._missing)
         return handle
 
@@ -175,7 +175,7 @@ class Handles:
 @dataclass(frozen=True)
 class Form:
     """What becomes of values: the reduction, by torch's name, and what they are multiplied and
-    divided by before and after it. Quotients of integers are rounded down."""
+    divided by before and after it. Quotients of integers lose what is behind the point."""
 
     op: str
     before: Any = None  # None: 1
@@ -184,11 +184,13 @@ class Form:
 
 
 def divide(values: Array, divisor: int) -> None:
-    """In place; integers are rounded down. Of complex numbers each part is divided."""
+    """In place; integers lose what is behind the point. Of complex numbers each part is divided."""
     kind = values.dtype.kind
     if kind in "iu":
         exact = np.uint64(divisor) if kind == "u" else np.int64(divisor)
+        upwards = (values < 0) & (np.remainder(values, exact) != 0)  # floor_divide rounds down
         np.floor_divide(values, exact, out=values, casting="unsafe")
+        values += upwards
     elif kind == "c":
         values.real /= divisor
         values.imag /= divisor
@@ -235,6 +237,17 @@ class Reduction:
         self._count, self._room = output.numel(), CHUNK // itemsize
         self._most = max(1, self._count) if chunk is None else chunk // itemsize
         self.begun: Handle | None = None  # that has the first chunk, if it was started early
+
+    def blank(self) -> tuple[Form, torch.dtype, int, int]:
+        """What another rank needs to take part with nothing: see `without_values`."""
+        return self._form, self._output.dtype, self._count, self._most
+
+    @classmethod
+    def without_values(cls, form: Form, dtype: torch.dtype, count: int, most: int) -> Reduction:
+        """The part of a rank that puts nothing in and takes nothing."""
+        found = cls(form, None, torch.empty(count, dtype=dtype), wanted=False)
+        found._most = most
+        return found
 
     @property
     def key(self) -> Key | None:
