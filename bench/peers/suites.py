@@ -18,10 +18,10 @@ from typing import Any
 import click
 from lib import suite
 from lib.job import count, json_output
-from peers import suite_horovod
 
 from partialcoll.tools import launcher, report
 from partialcoll.tools.cli import options
+from peers import suite_horovod
 
 
 @click.command("suites", help=__doc__, short_help="test suites of others against this library")
