@@ -13,12 +13,16 @@ from .ops import wire
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """A torch optimizer that steps without a closure, on dense gradients."""
+    """A torch optimizer that computes one update from one gradient."""
     checks.instance("optimizer", optimizer, torch.optim.Optimizer, "a torch.optim.Optimizer")
-    if isinstance(optimizer, (torch.optim.LBFGS, torch.optim.SparseAdam)):
-        why = "needs a closure" if isinstance(optimizer, torch.optim.LBFGS) else "is for sparse"
+    if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError(
-            f"optimizer: {type(optimizer).__name__} {why}{' gradients' * ('sparse' in why)}, "
+            "optimizer: LBFGS calls its closure several times in a step, for gradients of this "
+            "rank alone, and is not supported; take one that steps once on a gradient"
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise TypeError(
+            "optimizer: SparseAdam is for sparse gradients, "
             "and is not supported; take one that steps once on a dense gradient"
         )
     loop = optimizer.__dict__.get("_loop")

@@ -39,14 +39,16 @@ class Distributed:
     _loop: RoundLoop | LocalLoop
     param_groups: list[dict[str, Any]]
 
-    def _step(self, closure: None = None) -> None:
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Deposit the gradient of this rank, wait for the round, apply what was delivered.
+
+        closure: computes this step's gradients (zero_grad, forward, backward), is called once, and
+        what it returns is returned. What it raises ends the step before anything is deposited.
 
         Raises StateError without a backward pass before it, MismatchError if the ranks would
         apply different updates, FloatingPointError with ``non_finite="raise"``.
         """
-        if closure is not None:
-            raise TypeError("step: a closure is not supported, its gradients would be local")
+        found = self._loop.evaluate(closure)
         scale, overflown = self._unscaled()
         try:
             self._loop.step(scale, overflown)
@@ -57,12 +59,13 @@ class Distributed:
         self.__dict__["_opt_called"] = True  # as a scheduler of the optimizer inside looks for
         for tell in self._loop.settings.on_step:
             tell(self)
+        return found
 
-    def _get_step(self) -> Callable[..., None]:
-        patched: Callable[..., None] | None = self.__dict__.get("_patched_step")
+    def _get_step(self) -> Callable[..., Any]:
+        patched: Callable[..., Any] | None = self.__dict__.get("_patched_step")
         return self._step if patched is None else patched
 
-    def _set_step(self, patched: Callable[..., None]) -> None:
+    def _set_step(self, patched: Callable[..., Any]) -> None:
         self.__dict__["_patched_step"] = patched
 
     # A scheduler puts its own function in the place of its optimizer's step. The dict is shared:

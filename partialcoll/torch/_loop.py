@@ -87,6 +87,7 @@ class Loop:
     """`inner` is the optimizer that was wrapped, `inner_step` its step."""
 
     gradients: Gradients
+    _evaluating = False  # within the closure of a step
 
     def __init__(
         self,
@@ -124,6 +125,26 @@ class Loop:
     def updates(self) -> int:
         """Of these, how many have changed the parameters."""
         raise NotImplementedError
+
+    def evaluate(self, closure: Callable[[], Any] | None) -> Any:
+        """This step's gradients, which a closure computes, if there is one; what it returns."""
+        if self._evaluating:
+            raise StateError(
+                "step() within the closure of a step: let the closure compute the gradients of one "
+                "step (zero_grad, forward, backward); who calls step(closure) makes it"
+            )
+        if closure is None:
+            return None
+        if not callable(closure):
+            name = type(closure).__name__
+            raise TypeError(f"closure: expected a callable or None, got {name}")
+        self._check_open()
+        self._evaluating = True
+        try:
+            with torch.enable_grad():
+                return closure()
+        finally:
+            self._evaluating = False
 
     def _gather(self) -> None:
         """The local gradient is where it belongs, whole; else StateError."""

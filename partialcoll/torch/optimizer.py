@@ -81,7 +81,7 @@ def DistributedOptimizer(
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Any that steps without a closure. Use what is returned in its place.
+        Any that makes one update of one gradient (not LBFGS). Use what is returned in its place.
     named_parameters : iterable of (str, parameter)
         ``model.named_parameters()``; names are for messages. All of the optimizer's parameters
         that require a gradient must be among them.
