@@ -20,11 +20,6 @@ def check_optimizer(optimizer: Any) -> None:
             "optimizer: LBFGS calls its closure several times in a step, for gradients of this "
             "rank alone, and is not supported; take one that steps once on a gradient"
         )
-    if isinstance(optimizer, torch.optim.SparseAdam):
-        raise TypeError(
-            "optimizer: SparseAdam is for sparse gradients, "
-            "and is not supported; take one that steps once on a dense gradient"
-        )
     loop = optimizer.__dict__.get("_loop")
     if loop is not None and not loop.closed:
         raise TypeError(
@@ -39,7 +34,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def check_model(model: Any) -> None:
-    """No layers that communicate on their own in every forward pass, none with sparse gradients."""
+    """No layers of torch's that communicate on their own in every forward pass."""
     if model is None:
         return
     checks.instance("model", model, torch.nn.Module, "a torch.nn.Module")
@@ -49,10 +44,14 @@ def check_model(model: Any) -> None:
                 f"model: {name or 'it'} is a SyncBatchNorm, which waits for all ranks in every "
                 "forward pass; use BatchNorm (its buffers are averaged in join()) or GroupNorm"
             )
+
+
+def check_dense(model: Any, remedy: str) -> None:
+    """No layers with sparse gradients."""
+    for name, module in model.named_modules():
         if getattr(module, "sparse", False):
             raise TypeError(
-                f"model: {name or 'it'} ({type(module).__name__}) has sparse gradients, which are "
-                "not supported; make it with sparse=False"
+                f"model: {name or 'it'} ({type(module).__name__}) has sparse gradients; {remedy}"
             )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Callable, NoReturn
 
 import torch
 
+from .._core import checks
 from ..decentralized import Moshpit
 from ..errors import StateError
 from . import world
@@ -89,6 +90,13 @@ class Distributed:
         Raises StateError between backward and step.
         """
         self._loop.zero_grad()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From now on gradients of so many backward passes are added up in each step. Local.
+
+        StateError between a backward pass and the step.
+        """
+        self._loop.gradients.set_passes(checks.count("passes", passes))
 
     def add_param_group(self, param_group: Any) -> NoReturn:
         """Refused: the other ranks' rounds have no place for it."""

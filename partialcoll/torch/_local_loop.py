@@ -66,7 +66,14 @@ class LocalLoop(Loop):
         first = self._flat.vector()
         self._before = None if np.array_equal(own, first) else (own, first)
         self._slot = Slot(self._layout, self._layout.new())
-        self.gradients = Gradients(self.parameters, self.settings.passes, self._slot, self._metrics)
+        self.gradients = Gradients(
+            self.parameters,
+            self.settings.passes,
+            self._slot,
+            self._metrics,
+            sparse=[],
+            refusal=self.settings.sparse_refusal(self.strategy),
+        )
         self.process.start()
 
     def _build(self, x: Any) -> Setup:
@@ -140,7 +147,7 @@ class LocalLoop(Loop):
     def _update(self) -> None:
         if self._clip_norm is not None:
             clip(self.gradients.flats, self._clip_norm)
-        self._inner_step()
+        self._step_inner()
         self._flat.bring_back()  # it may have made new memory of them
         self._updates += 1
 

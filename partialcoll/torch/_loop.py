@@ -25,7 +25,9 @@ from ..decentralized.options import check_clip_norm
 from ..errors import StateError
 from . import _averages, _batchnorm
 from ._checks import check_model
-from ._gradients import Gradients
+from ._gradients import Gradients, by_rows
+from ._sparse import wants_sparse
+from .compression import Compression, check_compression
 from .flat import Named
 from .ops.side_stream import in_stream
 from .reductions import Average, Reduction, Sum
@@ -46,13 +48,13 @@ class Settings:
     on_round: Any  # a list of callables, whatever was given; the same for on_step
     on_step: Any
     model: torch.nn.Module | None
+    compression: Any
+    sparse_as_dense: bool
 
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum):
             raise ValueError(f"op: expected Average or Sum, got {self.op!r}")
         checks.number("gradient_predivide_factor", self.predivide, above=0)
-        if self.predivide != 1 and not self.average:
-            raise ValueError("gradient_predivide_factor: only with op=Average")
         checks.one_of("non_finite", self.non_finite, ("propagate", "skip", "raise"))
         check_clip_norm(self.clip_norm)
         checks.count("backward_passes_per_step", self.passes)
@@ -60,20 +62,45 @@ class Settings:
         self.on_round = _calls("on_round", self.on_round)
         self.on_step = _calls("on_step", self.on_step)
         check_model(self.model)
+        self.compression = check_compression(self.compression or Compression.none)
+        checks.flag("sparse_as_dense", self.sparse_as_dense)
 
     @property
     def average(self) -> bool:
         """Is a round's sum divided by the number of ranks?"""
         return self.op is Average
 
+    def sparse_refusal(self, strategy: Strategy) -> str | None:
+        """Why a gradient may not be sparse: most strategies take dense ones."""
+        if self.sparse_as_dense or strategy.takes_sparse:
+            return None
+        return (
+            f"{type(strategy).__name__} takes dense ones: give sparse_as_dense=True to "
+            "DistributedOptimizer, or make its layer with sparse=False"
+        )
+
     @property
     def before(self) -> float:
         """What gradients are multiplied by before the sum."""
-        return 1.0 / self.predivide if self.average else 1.0
+        return 1.0 / self.predivide
 
     def divisor(self, ranks: int) -> float:
         """Of a round's sum."""
-        return ranks / self.predivide if self.average else 1.0
+        return (ranks if self.average else 1.0) / self.predivide
+
+    @torch.no_grad()
+    def before_sending(self, flat: torch.Tensor) -> None:
+        """What is done to gradients that go before the step."""
+        self.compress([flat])
+        if self.before != 1.0:
+            flat.mul_(self.before)
+
+    @torch.no_grad()
+    def compress(self, flats: Sequence[torch.Tensor]) -> None:
+        """Round gradients as they would be on their way. Sums travel as float32 at least."""
+        if self.compression is not Compression.none:
+            for flat in flats:
+                flat.copy_(self.compression.decompress(*self.compression.compress(flat)))
 
 
 def _calls(argument: str, given: Any) -> list[Callable[[Any], None]]:
@@ -169,6 +196,13 @@ class Loop:
             raise FloatingPointError(
                 "the gradient of this rank is not finite; nothing of it was used"
             )
+
+    def _step_inner(self) -> None:
+        """The update. What wants sparse gradients gets those that were added up densely as such."""
+        if wants_sparse(self._inner):
+            for _, parameter in self.parameters:
+                parameter.grad = by_rows(parameter.grad)
+        self._inner_step()
 
     def _step_schedulers(self, updates: int) -> None:
         for scheduler, every in self.schedulers:

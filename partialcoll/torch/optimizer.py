@@ -15,6 +15,7 @@ from ..round import Result
 from . import world
 from ._checks import (
     check_apart,
+    check_dense,
     check_memory,
     check_optimizer,
     describe,
@@ -39,8 +40,15 @@ def _combine(strategy: Strategy, settings: Settings) -> None:
             raise ValueError(
                 f"op, gradient_predivide_factor: {name} adds no gradients; leave them as they are"
             )
+        if settings.compression is not Compression.none:
+            raise ValueError(
+                f"compression: {name} sends no gradients; Swarm has codec= for what it sends"
+            )
         if settings.on_round:
             raise ValueError(f"on_round: {name} has no rounds of all ranks; give on_step")
+    refusal = settings.sparse_refusal(strategy)
+    if refusal is not None and settings.model is not None:
+        check_dense(settings.model, refusal)
     early = isinstance(strategy, RoundStrategy) and strategy.early_bytes
     if early and settings.non_finite != "propagate":
         raise ValueError(
@@ -74,6 +82,7 @@ def DistributedOptimizer(
     check_every: int = 1000,
     num_groups: int = 0,
     groups: Any = None,
+    sparse_as_dense: bool = False,
     process_set: OptionalSet = None,
 ) -> Any:
     """An optimizer whose step takes the gradients of all ranks. Collective.
@@ -85,15 +94,16 @@ def DistributedOptimizer(
     named_parameters : iterable of (str, parameter)
         ``model.named_parameters()``; names are for messages. All of the optimizer's parameters
         that require a gradient must be among them.
-    compression
-        For Horovod's scripts; only ``Compression.none``.
+    compression : Compressor or None
+        Of `Compression`: gradients are rounded before the ranks add them, and so is the sum, as
+        with Horovod. It saves no bytes here.
     backward_passes_per_step : int
         Gradients of so many backward passes are added up in each step.
     op : Average or Sum
         What a round's sum is: divided by the number of ranks, also where fewer are in it, since
         what is late comes in the next round, or not divided.
     gradient_predivide_factor : float
-        Of the division, so much is done before the sum.
+        Gradients are divided by so much before the sum, and the sum multiplied by it.
     strategy : Strategy or None
         `Allreduce()` (the default) or `Eager`, whose ranks stay identical; or a decentralized one,
         with parameters of its own on each rank, made the same to begin with: `ADPSGD`, `A2CiD2`,
@@ -117,6 +127,10 @@ def DistributedOptimizer(
         hyperparameters is compared in every round.
     num_groups, groups
         For Horovod's scripts: all gradients are one group here.
+    sparse_as_dense : bool
+        Sparse gradients are added up as dense ones. Else with `Allreduce` they stay sparse, of
+        layers that `model` has made with ``sparse=True``, and of a SparseAdam (dense of others
+        that turn out to be sparse); other strategies refuse them.
     process_set : ProcessSet or None
         The ranks that train together; None: all. On others the optimizer is their own alone.
 
@@ -135,11 +149,6 @@ def DistributedOptimizer(
     def check() -> tuple[Any, Settings]:
         check_optimizer(optimizer)
         checks.instance("strategy", strategy, Strategy, "one such as Allreduce() or Eager()")
-        if compression not in (None, Compression.none):
-            raise ValueError(
-                "compression: expected Compression.none; sums of float16 travel as float32, so "
-                "rounding them would cost accuracy and save nothing"
-            )
         settings = Settings(
             passes=backward_passes_per_step,
             op=op,
@@ -150,6 +159,8 @@ def DistributedOptimizer(
             on_round=on_round,
             on_step=on_step,
             model=model,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
         )
         _combine(strategy, settings)
         strategy.check(comm)
@@ -162,9 +173,11 @@ def DistributedOptimizer(
 
     parameters, settings = together(comm, check)
     numbers = (settings.passes, settings.average, float(settings.predivide), settings.clip_norm)
+    rounding = getattr(settings.compression, "__name__", type(settings.compression).__name__)
+    more = (settings.check_every, settings.sparse_as_dense, rounding)
     said = [
         ("strategy", strategy.describe(comm.size)),
-        ("options", f"{numbers}, {settings.check_every}"),
+        ("options", f"{numbers}, {more}"),
         ("model", "none" if model is None else "given"),
     ]
     check_agreement(comm, [*said, *describe(parameters)])

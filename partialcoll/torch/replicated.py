@@ -227,6 +227,11 @@ class Replicated:
             self._update(result)
         self.pass_over()
 
+    @property
+    def has_gradient(self) -> bool:
+        """Was there a gradient of somebody in the round whose sums were looked at last?"""
+        return self._gradients > 0
+
     def pass_over(self) -> None:
         """A round is over, for this replica."""
         self.version += 1

@@ -5,9 +5,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from strategies import loss, network  # noqa: E402
+
 import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
-from support.strategies import loss, network  # noqa: E402
 
 pytestmark = [pytest.mark.mpi, pytest.mark.one_domain, pytest.mark.few_ranks, pytest.mark.one_mpi]
 
