@@ -48,11 +48,10 @@ def words_of(rank, step):
     return torch.tensor([first, first, 3 + rank % 4, 3 + step % 4])
 
 
-def wrap(model, make, **options):
-    options = {"model": model, **options}
-    return pct.DistributedOptimizer(
-        MAKERS[make](model.parameters()), model.named_parameters(), **options
-    )
+def wrap(words, make, **options):
+    optimizer = MAKERS[make](words.parameters())
+    options = {"model": words, **options}
+    return pct.DistributedOptimizer(optimizer, words.named_parameters(), **options)
 
 
 def reference(make, ranks, steps):
