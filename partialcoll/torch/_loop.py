@@ -30,7 +30,7 @@ from ._sparse import wants_sparse
 from .compression import Compression, check_compression
 from .flat import Named
 from .ops.side_stream import in_stream
-from .reductions import Average, Reduction, Sum
+from .reductions import Adasum, Average, Reduction, Sum
 from .strategies import Strategy
 
 
@@ -52,8 +52,8 @@ class Settings:
     sparse_as_dense: bool
 
     def __post_init__(self) -> None:
-        if self.op not in (Average, Sum):
-            raise ValueError(f"op: expected Average or Sum, got {self.op!r}")
+        if self.op not in (Average, Sum, Adasum):
+            raise ValueError(f"op: expected Average, Sum or Adasum, got {self.op!r}")
         checks.number("gradient_predivide_factor", self.predivide, above=0)
         checks.one_of("non_finite", self.non_finite, ("propagate", "skip", "raise"))
         check_clip_norm(self.clip_norm)

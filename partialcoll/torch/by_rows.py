@@ -31,7 +31,7 @@ from .horovod import (
 from .ops import transfer, wire
 from .ops.call import Call, Steps
 from .process_sets import OptionalSet
-from .reductions import Average, Reduction, Sum
+from .reductions import Adasum, Average, Reduction, Sum
 from .world import calls_of
 
 Tensors = Sequence[torch.Tensor]
@@ -242,6 +242,8 @@ def reducescatter_async(
 
     def plan(comm: Any, one: torch.Tensor, found: list[torch.Tensor]) -> tuple[str, Steps]:
         form, words = options.form(one.dtype, comm.size)
+        if op is Adasum:
+            raise NotImplementedError("op: Adasum is of whole tensors; use Average or Sum")
         return f"{wire.describe(one)}, {words}", transfer.reduce_rows(comm, one, form, found)
 
     return _begin("reducescatter", tensor, name, process_set, True, plan)

@@ -18,6 +18,7 @@ from ..policy import Full, Policy, as_policy
 from ._loop import Loop
 from .compression import Compression, check_compression
 from .ops import transfer, wire
+from .ops.adasum import adasum_tensor
 from .ops.call import Call, Steps
 from .ops.handles import Form, Handles
 from .ops.handles import Reduction as Reducing
@@ -69,7 +70,8 @@ class AllreduceOptions(NamedTuple):
         if self.op is None:
             return Average
         if not isinstance(self.op, Reduction):
-            raise TypeError(f"op: expected Average, Sum, Min, Max or Product, got {self.op!r}")
+            known = "Average, Sum, Min, Max, Product or Adasum"
+            raise TypeError(f"op: expected {known}, got {self.op!r}")
         return self.op
 
     def policy(self, name: str | None) -> Policy | None:
@@ -79,6 +81,8 @@ class AllreduceOptions(NamedTuple):
         policy = as_policy(self.quorum)
         if policy == Full():
             return None
+        if self.op is Adasum:
+            raise ValueError(f"quorum: expected 'full' with op=Adasum, got {str(policy)!r}")
         if name is None:
             raise ValueError(
                 f"name: expected one with quorum={str(policy)!r}: ranks that do not wait for each "
@@ -100,12 +104,12 @@ class AllreduceOptions(NamedTuple):
         """What becomes of the values, and how it is called. Raises TypeError or ValueError if the
         dtype does not go with the rest."""
         op = self.reduction()
-        if op is Adasum:
-            raise NotImplementedError("op: Adasum is not there; use Average or Sum")
         truth = dtype == torch.bool
         if (truth and op in (Average, Sum)) or (dtype.is_complex and op in (Min, Max)):
             more = "; convert it, for instance with tensor.int()" if truth else ""
             raise TypeError(f"op: {op.name} is not defined for {wire.name(dtype)}{more}")
+        if op is Adasum and not dtype.is_floating_point:
+            raise TypeError(f"op: Adasum is for floating point, got {wire.name(dtype)}")
         before, after = self.factors(dtype)
         text = op.name
         if (before, after) != (1, 1):
@@ -170,6 +174,16 @@ def _part(tensor: Any, options: AllreduceOptions, ranks: int, in_place: bool) ->
     return _Part(Reducing(form, sent, rounded), text, output, land)
 
 
+def _adasum(moves: list[Reducing]) -> Callable[[Handles], Steps]:
+    """Combined in pairs of ranks, not reduced over a handle."""
+
+    def steps(handles: Handles) -> Steps:
+        for move in moves:
+            yield from adasum_tensor(handles.comm, move.form, move.source, move.output)
+
+    return steps
+
+
 def _prepare(
     tensors: Any, name: Any, options: AllreduceOptions, ranks: int, in_place: bool, later: bool
 ) -> tuple[Call, Policy | None]:
@@ -183,8 +197,11 @@ def _prepare(
         text += f", quorum={policy}"
     elif later:
         text = f"asynchronous {text}"
-    moves, outputs = [part.move for part in parts], [part.output for part in parts]
-    call = Call(text, moves, outputs, apart=later and name is None)
+    moves: Any = [part.move for part in parts]
+    outputs, apart = [part.output for part in parts], later and name is None
+    if options.op is Adasum:
+        moves, apart = _adasum(moves), False
+    call = Call(text, moves, outputs, apart=apart)
     call.lands = [part.land for part in parts if part.land is not None]
     if several:
         call.shown = list
@@ -209,6 +226,8 @@ def _allreduce(
         calls.refuse(error, name if later and isinstance(name, str) else None)
     if policy is not None:
         return calls.begin_partial(call, name, policy)
+    if options.op is Adasum:
+        name = None  # in its order: its messages have no names
     return calls.begin(call, name) if later else calls.run(call)
 
 
@@ -269,8 +288,9 @@ def allreduce(
         With a quorum it says which calls belong together.
     compression : Compressor
         Of `Compression`.
-    op : Average, Sum, Min, Max or Product
-        Default: Average; of integers it is rounded down. Of bool: Min, Max, Product.
+    op : Average, Sum, Min, Max, Product or Adasum
+        Default: Average; of integers it is rounded down. Of bool: Min, Max, Product. Adasum, of
+        floating point: what the ranks' tensors have in common counts once (`ops/adasum.py`).
     prescale_factor, postscale_factor : float
         Multiply what goes in and what comes out; integers in float64, without what is then behind
         the point.

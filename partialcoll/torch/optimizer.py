@@ -25,10 +25,11 @@ from ._distributed import Distributed
 from ._local_loop import LocalLoop
 from ._loop import Settings
 from ._round_loop import RoundLoop
+from .adasum import AdasumStrategy
 from .compression import Compression
 from .decentralized import LocalStrategy
 from .process_sets import OptionalSet, ProcessSet
-from .reductions import Average
+from .reductions import Adasum, Average, Sum
 from .strategies import Allreduce, RoundStrategy, Strategy
 
 
@@ -36,14 +37,12 @@ def _combine(strategy: Strategy, settings: Settings) -> None:
     """What only makes sense with some strategies; the settings get the strategy's clip_norm."""
     if isinstance(strategy, LocalStrategy):  # gradients are not added, rounds are not of all
         name = type(strategy).__name__
-        if not settings.average or settings.predivide != 1:
+        if settings.op is Sum or settings.predivide != 1:
             raise ValueError(
                 f"op, gradient_predivide_factor: {name} adds no gradients; leave them as they are"
             )
         if settings.compression is not Compression.none:
-            raise ValueError(
-                f"compression: {name} sends no gradients; Swarm has codec= for what it sends"
-            )
+            raise ValueError(f"compression: {name} sends no gradients; leave it as it is")
         if settings.on_round:
             raise ValueError(f"on_round: {name} has no rounds of all ranks; give on_step")
     refusal = settings.sparse_refusal(strategy)
@@ -99,9 +98,10 @@ def DistributedOptimizer(
         with Horovod. It saves no bytes here.
     backward_passes_per_step : int
         Gradients of so many backward passes are added up in each step.
-    op : Average or Sum
+    op : Average, Sum or Adasum
         What a round's sum is: divided by the number of ranks, also where fewer are in it, since
-        what is late comes in the next round, or not divided.
+        what is late comes in the next round, or not divided. Adasum: each rank steps on its own
+        gradient, and the changes are combined, see `allreduce`.
     gradient_predivide_factor : float
         Gradients are divided by so much before the sum, and the sum multiplied by it.
     strategy : Strategy or None
@@ -144,17 +144,17 @@ def DistributedOptimizer(
     Source: Li et al., PPoPP 2020, section 5; Horovod's interface.
     """
     comm = _among(process_set)
-    strategy = Allreduce() if strategy is None else strategy
 
-    def check() -> tuple[Any, Settings]:
+    def check() -> tuple[Any, Strategy, Settings]:
         check_optimizer(optimizer)
-        checks.instance("strategy", strategy, Strategy, "one such as Allreduce() or Eager()")
+        chosen = Allreduce() if strategy is None else strategy
+        checks.instance("strategy", chosen, Strategy, "one such as Allreduce() or Eager()")
         settings = Settings(
             passes=backward_passes_per_step,
             op=op,
             predivide=gradient_predivide_factor,
             clip_norm=clip_norm,
-            non_finite=strategy.non_finite if non_finite is None else non_finite,
+            non_finite=chosen.non_finite if non_finite is None else non_finite,
             check_every=check_every,
             on_round=on_round,
             on_step=on_step,
@@ -162,26 +162,28 @@ def DistributedOptimizer(
             compression=compression,
             sparse_as_dense=sparse_as_dense,
         )
-        _combine(strategy, settings)
-        strategy.check(comm)
         parameters = name_parameters(optimizer, named_parameters, model)
-        if isinstance(strategy, LocalStrategy):
+        if op is Adasum:
+            chosen = AdasumStrategy.in_place_of(chosen, parameters)
+        _combine(chosen, settings)
+        chosen.check(comm)
+        if isinstance(chosen, LocalStrategy):
             check_memory(parameters)
         for other in world.world().optimizers:
             check_apart(parameters, other._loop.parameters)
-        return parameters, settings
+        return parameters, chosen, settings
 
-    parameters, settings = together(comm, check)
+    parameters, chosen, settings = together(comm, check)
     numbers = (settings.passes, settings.average, float(settings.predivide), settings.clip_norm)
     rounding = getattr(settings.compression, "__name__", type(settings.compression).__name__)
     more = (settings.check_every, settings.sparse_as_dense, rounding)
     said = [
-        ("strategy", strategy.describe(comm.size)),
+        ("strategy", chosen.describe(comm.size)),
         ("options", f"{numbers}, {more}"),
         ("model", "none" if model is None else "given"),
     ]
     check_agreement(comm, [*said, *describe(parameters)])
-    return _wrap(comm, optimizer, parameters, strategy, settings)
+    return _wrap(comm, optimizer, parameters, chosen, settings)
 
 
 def _among(process_set: OptionalSet) -> MPI.Intracomm:

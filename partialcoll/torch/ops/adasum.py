@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adasum: vectors of the ranks combined so that what they have in common counts once.
 
-Two vectors a and b become a·(1 - <a,b>/2|a|²) + b·(1 - <a,b>/2|b|²): the sum of orthogonal ones, the
-mean of equal ones. More are combined in pairs, the pairs again in pairs. Whole vectors travel, by
-recursive doubling, and both ranks of a pair compute the same, in float64 and in the same order: so
-all have the same bits. Ranks beyond a power of two first hand theirs to a rank below it, which
+Two vectors a and b become a·(1 - <a,b>/2|a|²) + b·(1 - <a,b>/2|b|²): the sum of orthogonal ones,
+the mean of equal ones. More are combined in pairs, the pairs again in pairs. Whole vectors travel,
+by recursive doubling, and both ranks of a pair compute the same, in float64 and in the same order:
+so all have the same bits. Ranks beyond a power of two first hand theirs to a rank below it, which
 combines it with its own, and get the result from there at the end.
 
-Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021, section 3.
+Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from mpi4py import MPI
 
 from ..._core.buffers import Array
-from .handles import Form, Handles, scale
+from .handles import Form, scale
 from .wire import wide_dtype
 
 Bounds = Sequence[tuple[int, int]]
@@ -65,24 +64,15 @@ def adasum(comm: MPI.Intracomm, vector: Array, bounds: Bounds) -> Iterator[MPI.R
         yield comm.Isend(vector, rank + most)
 
 
-class AdasumReduction:
-    """A tensor's values combined over all ranks, as a `Reduction` is. 16-bit floats are combined in
+def adasum_tensor(
+    comm: MPI.Intracomm, form: Form, source: torch.Tensor, output: torch.Tensor
+) -> Iterator[MPI.Request]:
+    """The output becomes the combination of the ranks' sources. 16-bit floats are combined in
     float32 and rounded once."""
-
-    key = begun = None  # there is no handle
-
-    def __init__(
-        self, comm: MPI.Intracomm, form: Form, source: torch.Tensor, output: torch.Tensor
-    ) -> None:
-        self._comm, self._form, self._source, self._output = comm, form, source, output
-
-    def steps(self, handles: Handles) -> Iterator[Any]:
-        """Yields MPI's requests."""
-        source, output = self._source.detach(), self._output.detach()
-        wide = torch.empty(source.shape, dtype=wide_dtype(source.dtype)).copy_(source)
-        if self._form.before is not None:
-            scale(wide, self._form.before)
-        yield from adasum(self._comm, wide.view(-1).numpy(), [(0, wide.numel())])
-        if self._form.after != 1:
-            scale(wide, self._form.after)
-        output.copy_(wide)
+    wide = torch.empty(source.shape, dtype=wide_dtype(source.dtype)).copy_(source)
+    if form.before is not None:
+        scale(wide, form.before)
+    yield from adasum(comm, wide.view(-1).numpy(), [(0, wide.numel())])
+    if form.after != 1:
+        scale(wide, form.after)
+    output.detach().copy_(wide)
