@@ -10,6 +10,7 @@ from ..errors import Error as HorovodInternalError
 from . import process_group
 from .built import (
     ccl_built,
+    check_extension,
     cuda_built,
     ddl_built,
     gloo_built,
@@ -79,6 +80,7 @@ from .optimizer import DistributedOptimizer
 from .process_sets import ProcessSet, global_process_set
 from .reductions import Adasum, Average, Max, Min, Product, Sum
 from .strategies import Allreduce, Eager, RoundStrategy, Strategy
+from .sync_batchnorm import SyncBatchNorm
 from .world import (
     add_process_set,
     comm,
@@ -124,6 +126,7 @@ __all__ = [
     "Strategy",
     "Sum",
     "Swarm",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
@@ -143,6 +146,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "check_extension",
     "comm",
     "cross_rank",
     "cross_size",

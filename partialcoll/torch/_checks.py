@@ -42,7 +42,8 @@ def check_model(model: Any) -> None:
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise TypeError(
                 f"model: {name or 'it'} is a SyncBatchNorm, which waits for all ranks in every "
-                "forward pass; use BatchNorm (its buffers are averaged in join()) or GroupNorm"
+                "forward pass; use BatchNorm (its buffers are averaged in join()), or "
+                "partialcoll.torch.SyncBatchNorm, which waits as well"
             )
 
 
