@@ -110,9 +110,10 @@ class LocalLoop(Loop):
         self._check_model()
         self._metrics.steps += 1
         self._together, self._before = False, None
-        begin = time.perf_counter()
+        begin = time.monotonic()
         self._exchange()
-        self._metrics.wait_s += time.perf_counter() - begin
+        self._metrics.wait_s += time.monotonic() - begin
+        self._record(("EXCHANGE", begin))
         self.gradients.restart(self._slot)
         if finite:
             self._step_schedulers(self._updates)

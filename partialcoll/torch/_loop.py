@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -29,6 +30,7 @@ from ._gradients import Gradients, by_rows
 from ._sparse import wants_sparse
 from .compression import Compression, check_compression
 from .flat import Named
+from .ops import timeline
 from .ops.side_stream import in_stream
 from .reductions import Adasum, Average, Reduction, Sum
 from .strategies import Strategy
@@ -203,6 +205,12 @@ class Loop:
             for _, parameter in self.parameters:
                 parameter.grad = by_rows(parameter.grad)
         self._inner_step()
+
+    def _record(self, *phases: tuple[str, float]) -> None:
+        """Of a step that is over: what the timeline has of it, and when each began."""
+        if timeline.recorder is not None:
+            text = f"{type(self.strategy).__name__}, round {self.version}"
+            timeline.recorder.phases("optimizer.step", list(phases), time.monotonic(), text)
 
     def _step_schedulers(self, updates: int) -> None:
         for scheduler, every in self.schedulers:

@@ -143,6 +143,7 @@ class RoundLoop(Loop):
         self._next_slot()
         self._show_applied()
         deliver(self.rounds.wait())
+        self._record(("NEGOTIATE_ALLREDUCE", self.rounds.began), ("UPDATE", self.rounds.waited))
         return finite
 
     def _prepare(self, scale: float | None, overflown: bool) -> bool:

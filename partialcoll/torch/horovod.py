@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives on tensors, by Horovod's names: `allreduce` and `broadcast`, in place or not,
-waited for at once or later; the end of an epoch; the timeline that is not there."""
+waited for at once or later; the end of an epoch; the timeline."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple, NoReturn
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from ..errors import MismatchError
 from ..policy import Full, Policy, as_policy
 from ._loop import Loop
 from .compression import Compression, check_compression
-from .ops import transfer, wire
+from .ops import timeline, transfer, wire
 from .ops.adasum import adasum_tensor
 from .ops.call import Call, Steps
 from .ops.handles import Form, Handles
@@ -623,17 +623,26 @@ def join(device: int = -1) -> int:
             logger.warning("join: this rank waits on: %s", error)
 
 
-# Not there
+# The timeline
 
 
-def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
-    """Horovod's timeline: not there (NotImplementedError)."""
-    raise NotImplementedError(
-        "start_timeline: there is no timeline; opt.metrics() and handle.stats count rounds and "
-        "waiting, torch.profiler shows where the time goes"
-    )
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """From now on write down when calls and optimizers' rounds wait and move, in Chrome's trace
+    format, until `stop_timeline` or the next `start_timeline`. Local; ranks other than 0 write
+    nothing.
+
+    Parameters
+    ----------
+    file_path : str
+        Written anew. OSError if that cannot be.
+    mark_cycles : bool
+        Marks as well where data begins to move; Horovod's cycles are not there.
+    """
+    checks.flag("mark_cycles", mark_cycles)
+    if world().comm.rank == 0:
+        timeline.start(file_path, mark_cycles)
 
 
-def stop_timeline() -> NoReturn:
-    """Horovod's timeline: not there (NotImplementedError)."""
-    raise NotImplementedError("stop_timeline: there is no timeline to stop")
+def stop_timeline() -> None:
+    """End the timeline, if there is one. Local."""
+    timeline.stop()

@@ -264,6 +264,7 @@ class Queue:
                 self._level(head, heard)
                 raise MismatchError(complaint(heard))
         move = head._move
+        head._agreed_at = time.monotonic()
         head._steps = move(self._handles_of(head)) if callable(move) else iter(move or ())
         return True
 
