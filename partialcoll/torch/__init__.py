@@ -7,7 +7,7 @@
 """
 
 from ..errors import Error as HorovodInternalError
-from . import process_group
+from . import elastic, process_group
 from .built import (
     ccl_built,
     check_extension,
@@ -48,6 +48,7 @@ from .decentralized import (
     SlowMo,
     Swarm,
 )
+from .elastic import HostsUpdatedInterrupt
 from .horovod import (
     allreduce,
     allreduce_,
@@ -112,6 +113,7 @@ __all__ = [
     "DistributedOptimizer",
     "Eager",
     "HorovodInternalError",
+    "HostsUpdatedInterrupt",
     "LocalSGD",
     "LocalStrategy",
     "Max",
@@ -152,6 +154,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
