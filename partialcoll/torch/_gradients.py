@@ -20,6 +20,11 @@ from ..errors import StateError
 from .flat import Layout, Named, Views
 from .metrics import Metrics
 
+OF_ANOTHER = (
+    "if the gradient came with another model's, as in a GAN, call requires_grad_(False) of this "
+    "model before that backward pass, and requires_grad_(True) after it"
+)
+
 
 class Slot:
     """Memory for the gradients of one step: buffers, and views in them for the parameters. `rows`
@@ -87,7 +92,7 @@ class Gradients:
                 raise StateError(
                     f"parameter {self._names[i]!r}: a gradient came {self._passes[i]} times before "
                     f"step(), expected backward_passes_per_step={self._most}; call step() after "
-                    "each backward pass, or set backward_passes_per_step"
+                    f"each backward pass, or set backward_passes_per_step; {OF_ANOTHER}"
                 )
             if self._averaged:
                 self._spoilt = True

@@ -26,7 +26,7 @@ from ..decentralized.options import check_clip_norm
 from ..errors import StateError
 from . import _averages, _batchnorm
 from ._checks import check_model
-from ._gradients import Gradients, by_rows
+from ._gradients import OF_ANOTHER, Gradients, by_rows
 from ._sparse import wants_sparse
 from .compression import Compression, check_compression
 from .flat import Named
@@ -234,7 +234,7 @@ class Loop:
         if self.gradients.came:
             raise StateError(
                 "zero_grad() between backward() and step(): the gradient would be lost; call "
-                "step() first"
+                f"step() first; {OF_ANOTHER}"
             )
         self.gradients.collect()
 
@@ -261,7 +261,9 @@ class Loop:
         """Raises StateError unless it is open and between a step and the next backward pass."""
         self._check_open()
         if self.gradients.came:
-            raise StateError(f"{what} between backward() and step(); call step() first")
+            raise StateError(
+                f"{what} between backward() and step(); call step() first; {OF_ANOTHER}"
+            )
 
     # Averages over all ranks
 
