@@ -49,7 +49,9 @@ class Distributed:
         Raises StateError without a backward pass before it, MismatchError if the ranks would
         apply different updates, FloatingPointError with ``non_finite="raise"``.
         """
-        found = self._loop.evaluate(closure)
+        found = None
+        if closure is not None or self._loop.evaluating:
+            found = self._loop.evaluate(closure)
         scale, overflown = self._unscaled()
         try:
             self._loop.step(scale, overflown)

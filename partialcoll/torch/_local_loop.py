@@ -32,6 +32,7 @@ from ._loop import Loop, clip
 from .decentralized import LocalStrategy
 from .flat import Layout, ParameterVector
 from .metrics import Metrics
+from .ops import timeline
 
 
 class LocalLoop(Loop):
@@ -113,7 +114,8 @@ class LocalLoop(Loop):
         begin = time.monotonic()
         self._exchange()
         self._metrics.wait_s += time.monotonic() - begin
-        self._record(("EXCHANGE", begin))
+        if timeline.recorder is not None:
+            self._record(("EXCHANGE", begin))
         self.gradients.restart(self._slot)
         if finite:
             self._step_schedulers(self._updates)
@@ -148,7 +150,7 @@ class LocalLoop(Loop):
     def _update(self) -> None:
         if self._clip_norm is not None:
             clip(self.gradients.flats, self._clip_norm)
-        self._step_inner()
+        self._inner_step()
         self._flat.bring_back()  # it may have made new memory of them
         self._updates += 1
 

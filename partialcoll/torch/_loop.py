@@ -90,6 +90,11 @@ class Settings:
         """Of a round's sum."""
         return (ranks if self.average else 1.0) / self.predivide
 
+    @property
+    def compresses(self) -> bool:
+        """Are gradients rounded?"""
+        return self.compression is not Compression.none
+
     @torch.no_grad()
     def before_sending(self, flat: torch.Tensor) -> None:
         """What is done to gradients that go before the step."""
@@ -100,9 +105,8 @@ class Settings:
     @torch.no_grad()
     def compress(self, flats: Sequence[torch.Tensor]) -> None:
         """Round gradients as they would be on their way. Sums travel as float32 at least."""
-        if self.compression is not Compression.none:
-            for flat in flats:
-                flat.copy_(self.compression.decompress(*self.compression.compress(flat)))
+        for flat in flats if self.compresses else ():
+            flat.copy_(self.compression.decompress(*self.compression.compress(flat)))
 
 
 def _calls(argument: str, given: Any) -> list[Callable[[Any], None]]:
@@ -116,7 +120,7 @@ class Loop:
     """`inner` is the optimizer that was wrapped, `inner_step` its step."""
 
     gradients: Gradients
-    _evaluating = False  # within the closure of a step
+    evaluating = False  # within the closure of a step
 
     def __init__(
         self,
@@ -129,7 +133,8 @@ class Loop:
     ) -> None:
         self.comm = comm.Dup()  # shutdown() may come before the end
         self.strategy, self.settings, self.parameters = strategy, settings, parameters
-        self._inner, self._inner_step = inner, inner_step
+        self._inner, self._update_by = inner, inner_step
+        self._inner_step = self._sparse_step if wants_sparse(inner) else inner_step
         mine = {parameter for _, parameter in parameters}
         everything = [p for group in inner.param_groups for p in group["params"]]
         self._frozen = [p for p in everything if p not in mine]
@@ -156,24 +161,22 @@ class Loop:
         raise NotImplementedError
 
     def evaluate(self, closure: Callable[[], Any] | None) -> Any:
-        """This step's gradients, which a closure computes, if there is one; what it returns."""
-        if self._evaluating:
+        """This step's gradients, which a closure computes; what it returns."""
+        if self.evaluating:
             raise StateError(
                 "step() within the closure of a step: let the closure compute the gradients of one "
                 "step (zero_grad, forward, backward); who calls step(closure) makes it"
             )
-        if closure is None:
-            return None
         if not callable(closure):
             name = type(closure).__name__
             raise TypeError(f"closure: expected a callable or None, got {name}")
         self._check_open()
-        self._evaluating = True
+        self.evaluating = True
         try:
             with torch.enable_grad():
                 return closure()
         finally:
-            self._evaluating = False
+            self.evaluating = False
 
     def _gather(self) -> None:
         """The local gradient is where it belongs, whole; else StateError."""
@@ -199,18 +202,17 @@ class Loop:
                 "the gradient of this rank is not finite; nothing of it was used"
             )
 
-    def _step_inner(self) -> None:
-        """The update. What wants sparse gradients gets those that were added up densely as such."""
-        if wants_sparse(self._inner):
-            for _, parameter in self.parameters:
-                parameter.grad = by_rows(parameter.grad)
-        self._inner_step()
+    def _sparse_step(self) -> None:
+        """Of what takes nothing else: also gradients that were added up as dense ones."""
+        for _, parameter in self.parameters:
+            parameter.grad = by_rows(parameter.grad)
+        self._update_by()
 
     def _record(self, *phases: tuple[str, float]) -> None:
-        """Of a step that is over: what the timeline has of it, and when each began."""
-        if timeline.recorder is not None:
-            text = f"{type(self.strategy).__name__}, round {self.version}"
-            timeline.recorder.phases("optimizer.step", list(phases), time.monotonic(), text)
+        """A step is over: what the timeline, which is there, has of it, and when each began."""
+        assert timeline.recorder is not None
+        text = f"{type(self.strategy).__name__}, round {self.version}"
+        timeline.recorder.phases("optimizer.step", list(phases), time.monotonic(), text)
 
     def _step_schedulers(self, updates: int) -> None:
         for scheduler, every in self.schedulers:

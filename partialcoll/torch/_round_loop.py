@@ -26,6 +26,7 @@ from ._loop import Loop, clip
 from ._sparse import SparseRows, sparse_parameters
 from .flat import Named
 from .metrics import Metrics
+from .ops import timeline
 from .replicated import Replicated
 from .strategies import RoundStrategy
 
@@ -54,6 +55,7 @@ class RoundLoop(Loop):
         apart = {parameter for _, parameter in sparse}
         dense = [(name, parameter) for name, parameter in parameters if parameter not in apart]
         self._rows = SparseRows(self.comm, sparse, divisor) if sparse else None
+        self._completes = bool(sparse) or self.settings.compresses  # there is more to an average
         every = self.settings.check_every
         self.rounds = Replicated(
             self.comm,
@@ -127,7 +129,8 @@ class RoundLoop(Loop):
         self._averaged = rnd.results[0]
         self.rounds.note(rnd)
         self.rounds.average(self._averaged)
-        self._complete_average()
+        if self._completes:
+            self._complete_average()
 
     def _exchange(
         self, scale: float | None, overflown: bool, deliver: Callable[[Round], None]
@@ -143,7 +146,8 @@ class RoundLoop(Loop):
         self._next_slot()
         self._show_applied()
         deliver(self.rounds.wait())
-        self._record(("NEGOTIATE_ALLREDUCE", self.rounds.began), ("UPDATE", self.rounds.waited))
+        if timeline.recorder is not None:
+            self._record(("NEGOTIATE_ALLREDUCE", self.rounds.began), ("UPDATE", self.rounds.waited))
         return finite
 
     def _prepare(self, scale: float | None, overflown: bool) -> bool:
@@ -157,7 +161,8 @@ class RoundLoop(Loop):
             self._early.finish()
             return True
         factor = self._factor if scale is None else self._factor / scale
-        self.settings.compress(self.gradients.flats)
+        if self._completes:
+            self.settings.compress(self.gradients.flats)
         finite = not overflown and self._scale(factor)
         if not finite:
             for flat in self.gradients.flats:
@@ -187,11 +192,12 @@ class RoundLoop(Loop):
         if self._averaged is None:
             if not self._shown:  # on_round may have changed gradients
                 self._show_applied()
-            self._complete_average()
+            if self._completes:
+                self._complete_average()
         self._shown = False
         if self.settings.clip_norm is not None:
             clip([*self.rounds.applied, *self.gradients.sparse_values()], self.settings.clip_norm)
-        self._step_inner()
+        self._inner_step()
         self._step_schedulers(self.rounds.updates)
         for call in self.settings.on_round:
             call(result)

@@ -26,7 +26,6 @@ from ._local_loop import LocalLoop
 from ._loop import Settings
 from ._round_loop import RoundLoop
 from .adasum import AdasumStrategy
-from .compression import Compression
 from .decentralized import LocalStrategy
 from .process_sets import OptionalSet, ProcessSet
 from .reductions import Adasum, Average, Sum
@@ -41,7 +40,7 @@ def _combine(strategy: Strategy, settings: Settings) -> None:
             raise ValueError(
                 f"op, gradient_predivide_factor: {name} adds no gradients; leave them as they are"
             )
-        if settings.compression is not Compression.none:
+        if settings.compresses:
             raise ValueError(f"compression: {name} sends no gradients; leave it as it is")
         if settings.on_round:
             raise ValueError(f"on_round: {name} has no rounds of all ranks; give on_step")
