@@ -141,7 +141,7 @@ class RoundLoop(Loop):
         self._gather()
         finite = self._prepare(scale, overflown)
         if self._rows is not None:
-            self._rows.take() if finite else self._rows.drop()
+            self._rows.take()
         self.rounds.start(self.gradients.slot, finite)
         self._next_slot()
         self._show_applied()

@@ -52,12 +52,7 @@ class SparseRows:
 
     def take(self) -> None:
         """The gradients that the parameters have are what this rank contributes next."""
-        for i, (_, parameter) in enumerate(self._parameters):
-            self._own[i], parameter.grad = parameter.grad, None
-
-    def drop(self) -> None:
-        """This rank contributes nothing next."""
-        self._own = [None] * len(self._parameters)
+        self._own = [parameter.grad for _, parameter in self._parameters]
 
     def exchange(self) -> None:
         """Each parameter's gradient becomes the ranks' sum, divided; the same bits on all ranks.

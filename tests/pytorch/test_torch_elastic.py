@@ -93,11 +93,12 @@ def test_a_round_that_was_refused(comm):
 
 
 def test_what_does_not_begin_anew(comm):
-    state = pct.elastic.ObjectState(calls=0)
+    state = pct.elastic.ObjectState(calls=0, own=comm.rank)
 
     @pct.elastic.run
     def again(state, error, commits):
-        state.calls += 1
+        assert state.own == 0  # rank 0's, each time
+        state.calls, state.own = state.calls + 1, comm.rank
         if state.calls <= commits:
             state.commit()
         raise error

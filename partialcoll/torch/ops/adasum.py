@@ -3,9 +3,10 @@
 
 Two vectors a and b become a·(1 - <a,b>/2|a|²) + b·(1 - <a,b>/2|b|²): the sum of orthogonal ones,
 the mean of equal ones. More are combined in pairs, the pairs again in pairs. Whole vectors travel,
-by recursive doubling, and both ranks of a pair compute the same, in float64 and in the same order:
-so all have the same bits. Ranks beyond a power of two first hand theirs to a rank below it, which
-combines it with its own, and get the result from there at the end.
+by recursive doubling, and both ranks of a pair compute the same in float64, of which neither sums
+nor products depend on the order of two: so all have the same bits. Ranks beyond a power of two
+first hand theirs to a rank below it, which combines it with its own, and get the result from there
+at the end.
 
 Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021.
 """
@@ -57,8 +58,7 @@ def adasum(comm: MPI.Intracomm, vector: Array, bounds: Bounds) -> Iterator[MPI.R
         coming, going = comm.Irecv(heard, partner), comm.Isend(vector, partner)
         yield coming
         yield going
-        pair = (vector, heard) if rank < partner else (heard, vector)
-        vector[...] = combine(*pair, bounds)
+        vector[...] = combine(vector, heard, bounds)
         distance *= 2
     if rank + most < comm.size:
         yield comm.Isend(vector, rank + most)
