@@ -239,6 +239,11 @@ class Distributed:
         """
         self._loop.load_state_dict(state_dict)
 
+    @property
+    def _parameter_names(self) -> dict[torch.nn.Parameter, str]:
+        """By the name that Horovod's tests look at."""
+        return {parameter: name for name, parameter in self._loop.parameters}
+
     def metrics(self) -> Metrics:
         """Counts of this rank so far."""
         return self._loop.metrics

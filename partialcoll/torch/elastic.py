@@ -40,9 +40,12 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class State:
-    """What training goes on from. A subclass says how it is saved, restored and synchronized."""
+    """What training goes on from. A subclass says how it is saved, restored and synchronized.
 
-    def __init__(self) -> None:
+    bcast_object, get_rank: Horovod's; not needed.
+    """
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []
         self._commits = 0
 
@@ -85,7 +88,7 @@ class State:
 class ObjectState(State):
     """Plain values, which are attributes: what pickle takes.
 
-    bcast_object, get_rank: Horovod's; `broadcast_object` does as well.
+    bcast_object, get_rank: Horovod's; nothing else than `broadcast_object` is needed.
     """
 
     def __init__(
@@ -96,22 +99,24 @@ class ObjectState(State):
     ) -> None:
         super().__init__()
         self._broadcast, self._saved = bcast_object, values
-        self.restore_values()
+        self._show_saved()
 
-    def restore_values(self) -> None:
+    def _show_saved(self) -> None:
         for name, value in self._saved.items():
             setattr(self, name, value)
 
     def save(self) -> None:
+        """Keep them."""
         self._saved = {name: getattr(self, name) for name in self._saved}
 
     def restore(self) -> None:
-        self.restore_values()
+        """They are what was saved last."""
+        self._show_saved()
 
     def sync(self) -> None:
-        """Rank 0's last commit, on all ranks."""
+        """They are what rank 0 has saved last. Collective."""
         self._saved = self._broadcast(self._saved)
-        self.restore_values()
+        self._show_saved()
 
 
 class _Stateful:

@@ -218,17 +218,16 @@ def _allreduce(
 ) -> Call:
     """Begin it; a synchronous one is over when this returns."""
     calls = calls_of(options.process_set)
+    queue = None if options.op is Adasum else name  # its messages have no names
     try:
         call, policy = _prepare(tensor, name, options, calls.comm.size, in_place, later)
     except Exception as error:
         if calls.knows(name):
             raise
-        calls.refuse(error, name if later and isinstance(name, str) else None)
+        calls.refuse(error, queue if later and isinstance(name, str) else None)
     if policy is not None:
         return calls.begin_partial(call, name, policy)
-    if options.op is Adasum:
-        name = None  # in its order: its messages have no names
-    return calls.begin(call, name) if later else calls.run(call)
+    return calls.begin(call, queue) if later else calls.run(call)
 
 
 def result_of(call: Call) -> Any:
