@@ -7,7 +7,7 @@
 """
 
 from ..errors import Error as HorovodInternalError
-from . import process_group
+from . import elastic, process_group
 from .allreduce import (
     allreduce,
     allreduce_,
@@ -21,6 +21,7 @@ from .allreduce import (
 from .broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
 from .built import (
     ccl_built,
+    check_extension,
     cuda_built,
     ddl_built,
     gloo_built,
@@ -58,6 +59,7 @@ from .decentralized import (
     SlowMo,
     Swarm,
 )
+from .elastic import HostsUpdatedInterrupt
 from .horovod import barrier, join, poll, start_timeline, stop_timeline, synchronize
 from .metrics import Metrics, show_in_tqdm, write_to_tensorboard
 from .objects import (
@@ -71,6 +73,7 @@ from .optimizer import DistributedOptimizer
 from .process_sets import ProcessSet, global_process_set
 from .reductions import Adasum, Average, Max, Min, Product, Sum
 from .strategies import Allreduce, Eager, RoundStrategy, Strategy
+from .sync_batchnorm import SyncBatchNorm
 from .world import (
     add_process_set,
     comm,
@@ -102,6 +105,7 @@ __all__ = [
     "DistributedOptimizer",
     "Eager",
     "HorovodInternalError",
+    "HostsUpdatedInterrupt",
     "LocalSGD",
     "LocalStrategy",
     "Max",
@@ -116,6 +120,7 @@ __all__ = [
     "Strategy",
     "Sum",
     "Swarm",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
@@ -135,11 +140,13 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "check_extension",
     "comm",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -23,10 +23,12 @@ from .arguments import (
 )
 from .compression import Compression, check_compression
 from .ops import wire
-from .ops.call import Call, result_of
+from .ops.adasum import adasum_tensor
+from .ops.call import Call, Steps, result_of
+from .ops.handles import Handles
 from .ops.handles import Reduction as Reducing
 from .process_sets import OptionalSet
-from .reductions import Average, Reduction, Sum
+from .reductions import Adasum, Average, Reduction, Sum
 from .world import calls_of
 
 
@@ -58,6 +60,16 @@ class _Part:
         self.land = lambda: output.copy_(compressor.decompress(rounded, ctx))
 
 
+def _adasum(moves: list[Reducing]) -> Callable[[Handles], Steps]:
+    """Combined in pairs of ranks, not reduced over a handle."""
+
+    def steps(handles: Handles) -> Steps:
+        for move in moves:
+            yield from adasum_tensor(handles.comm, move.form, move.source, move.output)
+
+    return steps
+
+
 def _prepare(
     tensors: Any, name: Any, options: _Options, ranks: int, in_place: bool, later: bool
 ) -> Call:
@@ -72,8 +84,11 @@ def _prepare(
     elif later:
         text = f"asynchronous {text}"
     role = OPEN if policy is None and options.reduction() in (Average, Sum) else ""
-    moves, outputs = [part.move for part in parts], [part.output for part in parts]
-    call = Call(text, moves, outputs, apart=later and name is None, role=role)
+    moves: Any = [part.move for part in parts]
+    outputs, apart = [part.output for part in parts], later and name is None
+    if options.op is Adasum:
+        moves, apart = _adasum(moves), False
+    call = Call(text, moves, outputs, apart=apart, role=role)
     call.quorum = policy
     call.lands = [part.land for part in parts if part.land is not None]
     if several:
@@ -135,8 +150,10 @@ def allreduce(
         With a quorum it says which calls belong together.
     compression : Compressor
         Of `Compression`.
-    op : Average, Sum, Min, Max or Product
-        Default: Average; of integers without what is behind the point. Of bool: Min, Max, Product.
+    op : Average, Sum, Min, Max, Product or Adasum
+        Default: Average; of integers without what is behind the point. Of bool: Min, Max,
+        Product. Adasum, of floating point: what the ranks' tensors have in common counts once
+        (`ops/adasum.py`).
     prescale_factor, postscale_factor : float
         Multiply what goes in and what comes out; integers in float64, without what is then behind
         the point.

@@ -100,7 +100,8 @@ class AllreduceOptions(NamedTuple):
         if self.op is None:
             return Average
         if not isinstance(self.op, Reduction):
-            raise TypeError(f"op: expected Average, Sum, Min, Max or Product, got {self.op!r}")
+            known = "Average, Sum, Min, Max, Product or Adasum"
+            raise TypeError(f"op: expected {known}, got {self.op!r}")
         return self.op
 
     def policy(self, name: str | None) -> Policy | None:
@@ -110,6 +111,8 @@ class AllreduceOptions(NamedTuple):
         policy = as_policy(self.quorum)
         if policy == Full():
             return None
+        if self.op is Adasum:
+            raise ValueError(f"quorum: expected 'full' with op=Adasum, got {str(policy)!r}")
         if name is None:
             raise ValueError(
                 f"name: expected one with quorum={str(policy)!r}: ranks that do not wait for each "
@@ -131,12 +134,12 @@ class AllreduceOptions(NamedTuple):
         """What becomes of the values, and how it is called. Raises TypeError or ValueError if the
         dtype does not go with the rest."""
         op = self.reduction()
-        if op is Adasum:
-            raise NotImplementedError("op: Adasum is not there; use Average or Sum")
         truth = dtype == torch.bool
         if (truth and op in (Average, Sum)) or (dtype.is_complex and op in (Min, Max)):
             more = "; convert it, for instance with tensor.int()" if truth else ""
             raise TypeError(f"op: {op.name} is not defined for {wire.name(dtype)}{more}")
+        if op is Adasum and not dtype.is_floating_point:
+            raise TypeError(f"op: Adasum is for floating point, got {wire.name(dtype)}")
         before, after = self.factors(dtype)
         text = op.name
         if (before, after) != (1, 1):

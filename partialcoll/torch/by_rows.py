@@ -30,7 +30,7 @@ from .compression import Compression, check_compression
 from .ops import transfer, wire
 from .ops.call import Call, Steps, result_of
 from .process_sets import OptionalSet
-from .reductions import Average, Reduction, Sum
+from .reductions import Adasum, Average, Reduction, Sum
 from .world import calls_of
 
 Tensors = Sequence[torch.Tensor]
@@ -222,6 +222,8 @@ def _reducescatter(
 
     def plan(one: torch.Tensor, ranks: int) -> tuple[str, _Move]:
         form, words = options.form(one.dtype, ranks)
+        if op is Adasum:
+            raise NotImplementedError("op: Adasum is of whole tensors; use Average or Sum")
         text = f"{wire.describe(one)}, {words}"
         return text, lambda comm, *to: transfer.reduce_rows(comm, one, form, *to)
 

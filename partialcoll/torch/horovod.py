@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Horovod has beside collectives on tensors: what is under way, barriers, the end of an epoch;
-the timeline that is not there."""
+the timeline."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 from .._core import checks
 from ._loop import Loop
+from .ops import timeline
 from .ops.call import Call, result_of
 from .process_sets import OptionalSet
 from .world import calls_of, world
@@ -70,17 +71,26 @@ def join(device: int = -1) -> int:
     return last[0]
 
 
-# Not there
+# The timeline
 
 
-def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
-    """Horovod's timeline: not there (NotImplementedError)."""
-    raise NotImplementedError(
-        "start_timeline: there is no timeline; opt.metrics() and handle.stats count rounds and "
-        "waiting, torch.profiler shows where the time goes"
-    )
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """From now on write down when calls and optimizers' rounds wait and move, in Chrome's trace
+    format, until `stop_timeline` or the next `start_timeline`. Local; ranks other than 0 write
+    nothing.
+
+    Parameters
+    ----------
+    file_path : str
+        Written anew. OSError if that cannot be.
+    mark_cycles : bool
+        Marks as well where data begins to move; Horovod's cycles are not there.
+    """
+    checks.flag("mark_cycles", mark_cycles)
+    if world().comm.rank == 0:
+        timeline.start(file_path, mark_cycles)
 
 
-def stop_timeline() -> NoReturn:
-    """Horovod's timeline: not there (NotImplementedError)."""
-    raise NotImplementedError("stop_timeline: there is no timeline to stop")
+def stop_timeline() -> None:
+    """End the timeline, if there is one. Local."""
+    timeline.stop()

@@ -60,6 +60,37 @@ def test_a_call_between_backward_and_step(run, strategy, mistake):
     check(done, 3, f"{mistake}() between backward")
 
 
+@pytest.mark.parametrize("strategy", ("Allreduce(overlap=True, bucket_bytes=40)", "DPSGD()"))
+def test_a_hook_that_raises_in_a_closure(run, strategy):
+    done = run(
+        TRAIN
+        + f"""
+    opt = pct.DistributedOptimizer(inner, strategy=pct.{strategy})
+
+    def closure():
+        opt.zero_grad()
+        backward()
+
+    def hook(gradient):
+        if comm.rank == 1 and opt.round == 3:
+            raise ValueError("my own hook")
+
+    def train():
+        model.weight.register_hook(hook)
+        for _ in range(30):
+            opt.step(closure)
+
+    try:
+        telling(train)
+    except ValueError as error:
+        say(comm.rank, type(error).__name__, error)
+        raise
+    """,
+        ranks=3,
+    )
+    check(done, 3, "my own hook", "ValueError")
+
+
 @pytest.mark.parametrize("call", ("barrier()", 'synchronize(pct.allreduce_async(x, name="x"))'))
 def test_others_wait_in_a_call(run, call):
     done = run(

@@ -758,10 +758,6 @@ def test_bad_arguments_of_the_rest(world):
         pct.poll(3)
     with pytest.raises(ValueError, match="device: expected a number from -1 on"):
         pct.join(-2)
-    with pytest.raises(NotImplementedError, match="there is no timeline"):
-        pct.start_timeline("timeline.json")
-    with pytest.raises(NotImplementedError):
-        pct.stop_timeline()
     with pytest.raises(RuntimeError, match="allreduce: Max has no gradient"):
         y = torch.ones(2, requires_grad=True)
         pct.allreduce(y, op=pct.Max).sum().backward()

@@ -15,6 +15,7 @@ from ...collectives.agreement import JOINED, Agreement, Intent, Key
 from ...collectives.handle import AllreduceHandle
 from ...policy import Policy
 from ...round import Round
+from . import timeline
 from .handles import Handles, Reduction
 from .side_stream import side_stream
 from .work import Work
@@ -91,7 +92,9 @@ class Call(Work):
             move = first.steps if first else partial(_in_turn, move)
         self._first, self._move = first, move
         self._intent = Intent(text, None if first is None else first.key, apart, refused, role)
-        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        self._began = time.monotonic()
+        self._agreed_at: float | None = None
+        self._timeout, self._deadline = timeout, self._began + timeout
         self._queue: Any = None  # drives it
         self._channel: Channel | None = None
         self._steps: Steps | None = None  # once all ranks agree
@@ -144,6 +147,8 @@ class Call(Work):
         return self._queue.aside()
 
     def _end(self, error: BaseException | None = None) -> None:
+        if timeline.recorder is not None:
+            timeline.recorder.call(str(self), self._began, self._agreed_at)
         self._move = self._first = self._steps = None  # they hold tensors
         self.reductions = []
         super()._end(error)

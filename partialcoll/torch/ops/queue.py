@@ -272,11 +272,12 @@ class Queue:
                 if first is None:
                     self._level(head, heard)
                     raise MismatchError(complaint(heard))
-                head.without = True
+                head.without, head._agreed_at = True, time.monotonic()
                 handles = head._channel.own if heard[first].apart else self.handles
                 head._steps = joined.steps(head, self._comm, first, handles)
                 return True
         move = head._move
+        head._agreed_at = time.monotonic()
         head._steps = move(self._handles_of(head)) if callable(move) else iter(move or ())
         return True
 

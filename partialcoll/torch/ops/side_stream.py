@@ -38,7 +38,7 @@ def in_stream(device: torch.device, call: Callable[[], Any]) -> Callable[[], Any
     return there
 
 
-def _rows(like: torch.Tensor, count: int) -> torch.Tensor:
+def room_for_rows(like: torch.Tensor, count: int) -> torch.Tensor:
     return torch.empty((count, *like.shape[1:]), dtype=like.dtype, device=like.device)
 
 
@@ -63,7 +63,7 @@ class SideStream:
         """Room for so many rows like a tensor's. It is of the caller's stream, which goes on with
         it and frees it, so that what had this memory before must come first."""
         with self._module.stream(self._callers):
-            room = _rows(like, count)
+            room = room_for_rows(like, count)
         self._stream.wait_event(self._callers.record_event())
         return room
 
@@ -77,7 +77,7 @@ class _None(contextlib.nullcontext[None]):
 
     @staticmethod
     def rows(like: torch.Tensor, count: int) -> torch.Tensor:
-        return _rows(like, count)
+        return room_for_rows(like, count)
 
     def settle(self) -> None:
         """There is nothing."""
