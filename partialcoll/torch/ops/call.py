@@ -100,6 +100,7 @@ class Call(Work):
         self._steps: Steps | None = None  # once all ranks agree
         self._step: Any = None  # what its data waits for
         self._moved = False
+        self.in_background = False  # a thread sees to it
         self.without: bool = False  # ranks that have joined; so it waits for its turn
         self._outcome: BaseException | None = None
         self.round: Round | None = None

@@ -111,8 +111,12 @@ class Queue:
             call._queue = self
             self._waiting.append(call)
         if background:
-            self.wake()
+            self._leave_to_thread(call)
         return call
+
+    def _leave_to_thread(self, call: Call) -> None:
+        call.in_background = True
+        self.wake()
 
     def begin(self, call: Call, background: bool = True) -> Call:
         """The next call: its data has left when this returns, if that needs no waiting. background:
@@ -126,7 +130,7 @@ class Queue:
         if not background:
             self._make_room(call)
         if call._channel is None or not (call.begun or call._intent.refused):
-            self.wake() if background else self._complete(call)
+            self._leave_to_thread(call) if background else self._complete(call)
         return call
 
     def _make_room(self, call: Call) -> None:
@@ -163,8 +167,9 @@ class Queue:
             raise StateError(f"{self._name} has been destroyed")
 
     def poll(self, call: Call) -> bool:
-        """Is it over, well or badly? Carries on what can be, never waits for another rank."""
-        while not call._over and self._turn.acquire(blocking=False):
+        """Is it over, well or badly? Carries on what can be, never waits for another rank: what may
+        have to make a handle is left to the thread."""
+        while not (call._over or call.in_background) and self._turn.acquire(blocking=False):
             if not self._next(call, wait=False):
                 break
         return call._over
