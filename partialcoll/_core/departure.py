@@ -17,6 +17,10 @@ from .mpi import MPI
 _LONGEST = 1000  # bytes of a text: MPI sends so little though nobody receives it
 
 
+class Departed(MismatchError):
+    """A rank's program has ended."""
+
+
 class Departures:
     """Of the ranks of a finalize. Collective to make and to free."""
 
@@ -39,7 +43,7 @@ class Departures:
                 self._sent.append(self._comm.Isend([text, MPI.BYTE], rank))
 
     def _look(self) -> None:
-        """MismatchError when a rank has said something; once and for all."""
+        """Departed when a rank has said something; once and for all."""
         if not self._said and not MPI.Is_finalized():
             status = MPI.Status()
             message = self._comm.Improbe(status=status)
@@ -49,7 +53,7 @@ class Departures:
                 said = text.decode(errors="replace")
                 self._said = f"the program of rank {status.Get_source()} has ended: {said}"
         if self._said:
-            raise MismatchError(self._said)
+            raise Departed(self._said)
 
     def free(self) -> None:
         """Nobody is waited for any more."""

@@ -27,6 +27,8 @@ T = TypeVar("T")
 # What a handle has to know of the data: dtype, number of elements, reduction.
 Key = tuple[str, int, str]
 
+JOINED, OPEN = "-", "+"  # roles
+
 _DIGEST = 8  # bytes
 _LEAST, _MOST, _ALL = 96, 256, 16384  # bytes of a row; of all rows together, about
 
@@ -44,20 +46,25 @@ class Intent(NamedTuple):
         This handle is the channel's own, not the one that all channels share.
     refused : bool
         The rank's own arguments are wrong.
+    role : str
+        JOINED: the rank takes part in what the others do, with nothing of its own. OPEN: such
+        ranks may be missing from this.
     """
 
     text: str
     key: Key | None = None
     apart: bool = False
     refused: bool = False
+    role: str = ""
 
     def encode(self, rank: int, room: int) -> bytes:
         """For the others. A rank that refuses agrees with nobody. A long text is cut; the digest
         tells it from others that begin alike."""
         key = "" if self.key is None else ",".join(map(str, self.key))
-        facts = f"{'!' * self.refused}{'~' * self.apart}{key}|".encode()
+        facts = f"{'!' * self.refused}{'~' * self.apart}{self.role}{key}|".encode()
         text = self.text.encode()
-        said = repr((self.text, self.key, self.apart, rank if self.refused else None)).encode()
+        who = rank if self.refused else None
+        said = repr((self.text, self.key, self.apart, self.role, who)).encode()
         digest = hashlib.blake2b(said, digest_size=_DIGEST)
         left = room - _DIGEST - len(facts)
         if len(text) > left:
@@ -69,9 +76,10 @@ class Intent(NamedTuple):
     def decode(row: bytes) -> Intent:
         """What a rank has encoded."""
         facts, _, text = row[_DIGEST:].rstrip(b"\0").decode(errors="replace").partition("|")
-        key = facts.lstrip("!~").split(",")
+        key = facts.lstrip(f"!~{JOINED}{OPEN}").split(",")
         known = (key[0], int(key[1]), key[2]) if len(key) == 3 else None
-        return Intent(text, known, "~" in facts, facts.startswith("!"))
+        role = next((one for one in (JOINED, OPEN) if one in facts), "")
+        return Intent(text, known, "~" in facts, facts.startswith("!"), role)
 
 
 @functools.lru_cache(maxsize=256)
@@ -115,12 +123,14 @@ class Agreement:
 
     def missing(self) -> str:
         """Who has not announced anything, in one sentence; nothing if that cannot be told."""
-        return self._handle._missing()
+        number, _, who = self._handle._missing().partition(": ")
+        return who or number
 
-    def while_waiting(self, check: Callable[[], bool]) -> None:
-        """Let `settle` call this now and then; what it raises ends the wait, which can be taken
-        up again."""
+    def while_waiting(self, check: Callable[[], bool], report: Callable[[float], None]) -> None:
+        """Let `settle` call check now and then; what it raises ends the wait, which can be taken
+        up again. report: is to say who is missing, after so many seconds."""
         self._handle._while_waiting = check
+        self._handle._report_stall = report  # type: ignore[assignment]
 
     def settle(self, waited: bool = False) -> list[Intent]:
         """Wait until all ranks have announced something. Empty if it is the same everywhere,

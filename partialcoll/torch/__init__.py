@@ -7,9 +7,21 @@
 """
 
 from ..errors import Error as HorovodInternalError
-from . import process_group
+from . import elastic, process_group
+from .allreduce import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from .broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
 from .built import (
     ccl_built,
+    check_extension,
     cuda_built,
     ddl_built,
     gloo_built,
@@ -47,26 +59,8 @@ from .decentralized import (
     SlowMo,
     Swarm,
 )
-from .horovod import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    join,
-    poll,
-    start_timeline,
-    stop_timeline,
-    synchronize,
-)
+from .elastic import HostsUpdatedInterrupt
+from .horovod import barrier, join, poll, start_timeline, stop_timeline, synchronize
 from .metrics import Metrics, show_in_tqdm, write_to_tensorboard
 from .objects import (
     allgather_object,
@@ -79,6 +73,7 @@ from .optimizer import DistributedOptimizer
 from .process_sets import ProcessSet, global_process_set
 from .reductions import Adasum, Average, Max, Min, Product, Sum
 from .strategies import Allreduce, Eager, RoundStrategy, Strategy
+from .sync_batchnorm import SyncBatchNorm
 from .world import (
     add_process_set,
     comm,
@@ -110,6 +105,7 @@ __all__ = [
     "DistributedOptimizer",
     "Eager",
     "HorovodInternalError",
+    "HostsUpdatedInterrupt",
     "LocalSGD",
     "LocalStrategy",
     "Max",
@@ -124,6 +120,7 @@ __all__ = [
     "Strategy",
     "Sum",
     "Swarm",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
@@ -143,11 +140,13 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "check_extension",
     "comm",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

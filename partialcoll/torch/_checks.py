@@ -13,13 +13,12 @@ from .ops import wire
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """A torch optimizer that steps without a closure, on dense gradients."""
+    """A torch optimizer that computes one update from one gradient."""
     checks.instance("optimizer", optimizer, torch.optim.Optimizer, "a torch.optim.Optimizer")
-    if isinstance(optimizer, (torch.optim.LBFGS, torch.optim.SparseAdam)):
-        why = "needs a closure" if isinstance(optimizer, torch.optim.LBFGS) else "is for sparse"
+    if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError(
-            f"optimizer: {type(optimizer).__name__} {why}{' gradients' * ('sparse' in why)}, "
-            "and is not supported; take one that steps once on a dense gradient"
+            "optimizer: LBFGS calls its closure several times in a step, for gradients of this "
+            "rank alone, and is not supported; take one that steps once on a gradient"
         )
     loop = optimizer.__dict__.get("_loop")
     if loop is not None and not loop.closed:
@@ -35,7 +34,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def check_model(model: Any) -> None:
-    """No layers that communicate on their own in every forward pass, none with sparse gradients."""
+    """No layers of torch's that communicate on their own in every forward pass."""
     if model is None:
         return
     checks.instance("model", model, torch.nn.Module, "a torch.nn.Module")
@@ -43,12 +42,17 @@ def check_model(model: Any) -> None:
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise TypeError(
                 f"model: {name or 'it'} is a SyncBatchNorm, which waits for all ranks in every "
-                "forward pass; use BatchNorm (its buffers are averaged in join()) or GroupNorm"
+                "forward pass; use BatchNorm (its buffers are averaged in join()), or "
+                "partialcoll.torch.SyncBatchNorm, which waits as well"
             )
+
+
+def check_dense(model: Any, remedy: str) -> None:
+    """No layers with sparse gradients."""
+    for name, module in model.named_modules():
         if getattr(module, "sparse", False):
             raise TypeError(
-                f"model: {name or 'it'} ({type(module).__name__}) has sparse gradients, which are "
-                "not supported; make it with sparse=False"
+                f"model: {name or 'it'} ({type(module).__name__}) has sparse gradients; {remedy}"
             )
 
 

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from .._core import checks
 from ..errors import StateError
-from ._checks import check_model, check_one_device, check_parameter
+from ._checks import check_dense, check_model, check_one_device, check_parameter
 from .flat import Named
 
 DDP = torch.nn.parallel.DistributedDataParallel
@@ -83,6 +83,7 @@ def check(ddp: Any, comm: MPI.Intracomm) -> None:
             "state.join() for uneven data"
         )
     check_model(ddp.module)
+    check_dense(ddp.module, "make it with sparse=False")
 
 
 def parameters(ddp: Any, seen: list[torch.Tensor] | None) -> Named:

@@ -10,6 +10,7 @@ from typing import Any, Callable, NoReturn
 
 import torch
 
+from .._core import checks
 from ..decentralized import Moshpit
 from ..errors import StateError
 from . import world
@@ -39,14 +40,18 @@ class Distributed:
     _loop: RoundLoop | LocalLoop
     param_groups: list[dict[str, Any]]
 
-    def _step(self, closure: None = None) -> None:
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Deposit the gradient of this rank, wait for the round, apply what was delivered.
+
+        closure: computes this step's gradients (zero_grad, forward, backward), is called once, and
+        what it returns is returned. What it raises ends the step before anything is deposited.
 
         Raises StateError without a backward pass before it, MismatchError if the ranks would
         apply different updates, FloatingPointError with ``non_finite="raise"``.
         """
-        if closure is not None:
-            raise TypeError("step: a closure is not supported, its gradients would be local")
+        found = None
+        if closure is not None or self._loop.evaluating:
+            found = self._loop.evaluate(closure)
         scale, overflown = self._unscaled()
         try:
             self._loop.step(scale, overflown)
@@ -57,12 +62,13 @@ class Distributed:
         self.__dict__["_opt_called"] = True  # as a scheduler of the optimizer inside looks for
         for tell in self._loop.settings.on_step:
             tell(self)
+        return found
 
-    def _get_step(self) -> Callable[..., None]:
-        patched: Callable[..., None] | None = self.__dict__.get("_patched_step")
+    def _get_step(self) -> Callable[..., Any]:
+        patched: Callable[..., Any] | None = self.__dict__.get("_patched_step")
         return self._step if patched is None else patched
 
-    def _set_step(self, patched: Callable[..., None]) -> None:
+    def _set_step(self, patched: Callable[..., Any]) -> None:
         self.__dict__["_patched_step"] = patched
 
     # A scheduler puts its own function in the place of its optimizer's step. The dict is shared:
@@ -86,6 +92,13 @@ class Distributed:
         Raises StateError between backward and step.
         """
         self._loop.zero_grad()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From now on gradients of so many backward passes are added up in each step. Local.
+
+        StateError between a backward pass and the step.
+        """
+        self._loop.gradients.set_passes(checks.count("passes", passes))
 
     def add_param_group(self, param_group: Any) -> NoReturn:
         """Refused: the other ranks' rounds have no place for it."""
@@ -225,6 +238,11 @@ class Distributed:
         model, or of other schedulers; StateError between rounds.
         """
         self._loop.load_state_dict(state_dict)
+
+    @property
+    def _parameter_names(self) -> dict[torch.nn.Parameter, str]:
+        """By the name that Horovod's tests look at."""
+        return {parameter: name for name, parameter in self._loop.parameters}
 
     def metrics(self) -> Metrics:
         """Counts of this rank so far."""

@@ -11,6 +11,7 @@ rounds, and in the first one, the bits are compared as well.
 from __future__ import annotations
 
 import weakref
+from typing import Callable
 
 import torch
 
@@ -30,12 +31,18 @@ _WIDENED = (torch.float16, torch.bfloat16)
 
 
 class Early:
-    """Sends buckets of a step's slot. factor: what gradients are multiplied by before that; every:
-    rounds after which the bits of what has gone are compared."""
+    """Sends buckets of a step's slot. prepare: what is done to each before that; every: rounds
+    after which the bits of what has gone are compared."""
 
-    def __init__(self, rounds: Replicated, names: list[str], factor: float, every: int) -> None:
+    def __init__(
+        self,
+        rounds: Replicated,
+        names: list[str],
+        prepare: Callable[[torch.Tensor], None],
+        every: int,
+    ) -> None:
         self._rounds = weakref.ref(rounds)  # the parameters' hooks keep this object
-        self._factor, self._names, self._every = factor, names, every
+        self._prepare, self._names, self._every = prepare, names, every
         self._bucket = [rounds.layout.bucket(i) for i in range(len(names))]
         self._sizes = [self._bucket.count(b) for b in range(len(rounds.layout.counts))]
 
@@ -43,7 +50,7 @@ class Early:
         """The backward passes to come fill this one; so many rounds have been seen."""
         self._slot, self._exact = slot, version % self._every == 0
         self._missing = list(self._sizes)
-        self._scaled: set[int] = set()
+        self._prepared: set[int] = set()
         self._gone: dict[int, tuple[int, bytes]] = {}  # bucket -> what it was then
 
     def filled(self, i: int) -> None:
@@ -53,16 +60,15 @@ class Early:
         if self._missing[bucket] or rounds is None:
             return
         rounds.check_waited("backward()")
-        self._scale(bucket)
+        self._ready(bucket)
         rounds.add_carried(self._slot, bucket)
         self._gone[bucket] = self._look(bucket)
         rounds.send(bucket)
 
-    @torch.no_grad()
-    def _scale(self, bucket: int) -> None:
-        if self._factor != 1.0 and bucket not in self._scaled:
-            self._scaled.add(bucket)
-            self._slot.flats[bucket].mul_(self._factor)
+    def _ready(self, bucket: int) -> None:
+        if bucket not in self._prepared:
+            self._prepared.add(bucket)
+            self._prepare(self._slot.flats[bucket])
 
     def _look(self, bucket: int) -> tuple[int, bytes]:
         flat = self._slot.flats[bucket]
@@ -82,4 +88,4 @@ class Early:
                 raise StateError(f"the gradient of {name!r}, or beside it, was changed {_TOO_LATE}")
         for bucket in range(len(self._sizes)):
             if bucket not in self._gone:
-                self._scale(bucket)
+                self._ready(bucket)

@@ -17,8 +17,13 @@ from typing import Any, Callable, Protocol
 import torch
 
 from ..errors import StateError
-from .flat import Layout, Views
+from .flat import Layout, Named, Views
 from .metrics import Metrics
+
+OF_ANOTHER = (
+    "if the gradient came with another model's, as in a GAN, call requires_grad_(False) of this "
+    "model before that backward pass, and requires_grad_(True) after it"
+)
 
 
 class Slot:
@@ -41,33 +46,45 @@ class Watch(Protocol):
 
 
 class Gradients:
-    """The gradients of a list of named parameters. Keeps no reference to the optimizer."""
+    """The gradients of a list of named parameters. Keeps no reference to the optimizer.
+
+    passes: backward passes that belong to a step. sparse: parameters whose gradients stay where
+    autograd puts them. refusal: why others may not have sparse gradients; None: they may, which
+    autograd then adds to the dense memory.
+    """
 
     def __init__(
         self,
-        parameters: list[tuple[str, torch.nn.Parameter]],
+        parameters: Named,
         passes: int,
         slot: Slot,
         metrics: Metrics,
         watch: Watch | None = None,
+        *,
+        sparse: Named,
+        refusal: str | None,
     ) -> None:
         self._watch = watch
         self._shown: Views = slot.views
-        self._names = [name for name, _ in parameters]
+        self._names = [name for name, _ in (*parameters, *sparse)]
         self._parameters = [parameter for _, parameter in parameters]
+        self.sparse = [parameter for _, parameter in sparse]
         self._most, self._metrics = passes, metrics
-        self._passes = [0] * len(parameters)
+        self._passes = [0] * len(self._names)
         self._any = False
         self._averaged = self._spoilt = False
         self.slot = slot
         self._hooks: list[Any] = []
         self.collect()
-        for i, parameter in enumerate(self._parameters):
+        for i, parameter in enumerate((*self._parameters, *self.sparse)):
             hookable: Any = parameter
             self._hooks.append(hookable.register_post_accumulate_grad_hook(self._hook(i)))
-            self._hooks.append(self._refuse_sparse(i, hookable))
+            if refusal is not None and i < len(parameters):
+                self._hooks.append(self._refuse_sparse(i, hookable, refusal))
 
     def _hook(self, i: int) -> Callable[[torch.Tensor], None]:
+        dense = i < len(self._parameters)
+
         def added(parameter: torch.Tensor) -> None:
             self._any = True
             self._passes[i] += 1
@@ -75,7 +92,7 @@ class Gradients:
                 raise StateError(
                     f"parameter {self._names[i]!r}: a gradient came {self._passes[i]} times before "
                     f"step(), expected backward_passes_per_step={self._most}; call step() after "
-                    "each backward pass, or set backward_passes_per_step"
+                    f"each backward pass, or set backward_passes_per_step; {OF_ANOTHER}"
                 )
             if self._averaged:
                 self._spoilt = True
@@ -83,6 +100,8 @@ class Gradients:
                     "backward() between synchronize() and step(): its gradient would be added to "
                     "the average, on this rank alone"
                 )
+            if not dense:
+                return
             if parameter.grad is not self.slot.views.tensors[i]:
                 self._move(i)
             if self._watch is not None and self._passes[i] == self._most:
@@ -92,15 +111,12 @@ class Gradients:
 
         return added
 
-    def _refuse_sparse(self, i: int, parameter: Any) -> Any:
+    def _refuse_sparse(self, i: int, parameter: Any, refusal: str) -> Any:
         """Looks at the first gradient that comes; costs nothing afterwards."""
 
         def look(gradient: torch.Tensor) -> None:
             if gradient.layout != torch.strided:
-                raise TypeError(
-                    f"parameter {self._names[i]!r}: its gradient is sparse, which is not "
-                    "supported; make its layer with sparse=False"
-                )
+                raise TypeError(f"parameter {self._names[i]!r}: its gradient is sparse; {refusal}")
             hook.remove()
 
         hook = parameter.register_hook(look)
@@ -116,6 +132,8 @@ class Gradients:
         if gradient is None:
             view.zero_()
         else:
+            if gradient.is_sparse:
+                gradient = gradient.to_dense()
             if gradient.shape != view.shape or gradient.layout != torch.strided:
                 raise ValueError(
                     f"parameter {self._names[i]!r}: expected a dense gradient of shape "
@@ -127,8 +145,21 @@ class Gradients:
 
     @property
     def flats(self) -> list[torch.Tensor]:
-        """All of them, one tensor for each dtype."""
-        return self.slot.flats
+        """All of them, one tensor for each dtype, and for each sparse one that there is."""
+        return [*self.slot.flats, *self.sparse_values()] if self.sparse else self.slot.flats
+
+    def sparse_values(self) -> list[torch.Tensor]:
+        """Those of the sparse gradients; what is done to them is done to the gradients."""
+        there = [parameter.grad for parameter in self.sparse if parameter.grad is not None]
+        return [gradient._values().view(-1) for gradient in there]
+
+    def set_passes(self, passes: int) -> None:
+        """From the next step on. StateError between a backward pass and the step."""
+        if self._any:
+            raise StateError(
+                "set_backward_passes_per_step() between backward() and step(); call step() first"
+            )
+        self._most = passes
 
     @property
     def came(self) -> bool:
@@ -154,6 +185,9 @@ class Gradients:
 
     def gather(self) -> None:
         """Whatever the program has put in the place of a view, or taken away, since backward."""
+        for parameter in self.sparse:
+            if parameter.grad is not None:
+                parameter.grad = by_rows(parameter.grad)
         strayed = self.slot.views.strayed()
         for i, (parameter, view) in enumerate(zip(self._parameters, self.slot.views.tensors)):
             if parameter.grad is not view or i in strayed:
@@ -182,6 +216,8 @@ class Gradients:
         """From now on gradients gather in the slot, from zero."""
         for flat in self.slot.flats:
             flat.zero_()
+        for parameter in self.sparse:
+            parameter.grad = None
         self.show(self.slot.views)
 
     def show(self, views: Views) -> None:
@@ -194,5 +230,12 @@ class Gradients:
         """Leave the parameters alone."""
         for hook in self._hooks:
             hook.remove()
-        for parameter in self._parameters:
+        for parameter in (*self._parameters, *self.sparse):
             parameter.grad = None
+
+
+def by_rows(gradient: torch.Tensor) -> torch.Tensor:
+    """The same as a sparse tensor of rows."""
+    if gradient.layout == torch.sparse_coo and gradient.sparse_dim() == 1:
+        return gradient
+    return gradient.to_dense().to_sparse(1) if gradient.is_sparse else gradient.to_sparse(1)

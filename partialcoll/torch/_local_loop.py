@@ -32,6 +32,7 @@ from ._loop import Loop, clip
 from .decentralized import LocalStrategy
 from .flat import Layout, ParameterVector
 from .metrics import Metrics
+from .ops import timeline
 
 
 class LocalLoop(Loop):
@@ -66,7 +67,14 @@ class LocalLoop(Loop):
         first = self._flat.vector()
         self._before = None if np.array_equal(own, first) else (own, first)
         self._slot = Slot(self._layout, self._layout.new())
-        self.gradients = Gradients(self.parameters, self.settings.passes, self._slot, self._metrics)
+        self.gradients = Gradients(
+            self.parameters,
+            self.settings.passes,
+            self._slot,
+            self._metrics,
+            sparse=[],
+            refusal=self.settings.sparse_refusal(self.strategy),
+        )
         self.process.start()
 
     def _build(self, x: Any) -> Setup:
@@ -103,9 +111,11 @@ class LocalLoop(Loop):
         self._check_model()
         self._metrics.steps += 1
         self._together, self._before = False, None
-        begin = time.perf_counter()
+        begin = time.monotonic()
         self._exchange()
-        self._metrics.wait_s += time.perf_counter() - begin
+        self._metrics.wait_s += time.monotonic() - begin
+        if timeline.recorder is not None:
+            self._record(("EXCHANGE", begin))
         self.gradients.restart(self._slot)
         if finite:
             self._step_schedulers(self._updates)

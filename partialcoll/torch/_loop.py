@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -25,10 +26,13 @@ from ..decentralized.options import check_clip_norm
 from ..errors import StateError
 from . import _averages, _batchnorm
 from ._checks import check_model
-from ._gradients import Gradients
+from ._gradients import OF_ANOTHER, Gradients, by_rows
+from ._sparse import wants_sparse
+from .compression import Compression, check_compression
 from .flat import Named
+from .ops import timeline
 from .ops.side_stream import in_stream
-from .reductions import Average, Reduction, Sum
+from .reductions import Adasum, Average, Reduction, Sum
 from .strategies import Strategy
 
 
@@ -46,13 +50,13 @@ class Settings:
     on_round: Any  # a list of callables, whatever was given; the same for on_step
     on_step: Any
     model: torch.nn.Module | None
+    compression: Any
+    sparse_as_dense: bool
 
     def __post_init__(self) -> None:
-        if self.op not in (Average, Sum):
-            raise ValueError(f"op: expected Average or Sum, got {self.op!r}")
+        if self.op not in (Average, Sum, Adasum):
+            raise ValueError(f"op: expected Average, Sum or Adasum, got {self.op!r}")
         checks.number("gradient_predivide_factor", self.predivide, above=0)
-        if self.predivide != 1 and not self.average:
-            raise ValueError("gradient_predivide_factor: only with op=Average")
         checks.one_of("non_finite", self.non_finite, ("propagate", "skip", "raise"))
         check_clip_norm(self.clip_norm)
         checks.count("backward_passes_per_step", self.passes)
@@ -60,20 +64,49 @@ class Settings:
         self.on_round = _calls("on_round", self.on_round)
         self.on_step = _calls("on_step", self.on_step)
         check_model(self.model)
+        self.compression = check_compression(self.compression or Compression.none)
+        checks.flag("sparse_as_dense", self.sparse_as_dense)
 
     @property
     def average(self) -> bool:
         """Is a round's sum divided by the number of ranks?"""
         return self.op is Average
 
+    def sparse_refusal(self, strategy: Strategy) -> str | None:
+        """Why a gradient may not be sparse: most strategies take dense ones."""
+        if self.sparse_as_dense or strategy.takes_sparse:
+            return None
+        return (
+            f"{type(strategy).__name__} takes dense ones: give sparse_as_dense=True to "
+            "DistributedOptimizer, or make its layer with sparse=False"
+        )
+
     @property
     def before(self) -> float:
         """What gradients are multiplied by before the sum."""
-        return 1.0 / self.predivide if self.average else 1.0
+        return 1.0 / self.predivide
 
     def divisor(self, ranks: int) -> float:
         """Of a round's sum."""
-        return ranks / self.predivide if self.average else 1.0
+        return (ranks if self.average else 1.0) / self.predivide
+
+    @property
+    def compresses(self) -> bool:
+        """Are gradients rounded?"""
+        return self.compression is not Compression.none
+
+    @torch.no_grad()
+    def before_sending(self, flat: torch.Tensor) -> None:
+        """What is done to gradients that go before the step."""
+        self.compress([flat])
+        if self.before != 1.0:
+            flat.mul_(self.before)
+
+    @torch.no_grad()
+    def compress(self, flats: Sequence[torch.Tensor]) -> None:
+        """Round gradients as they would be on their way. Sums travel as float32 at least."""
+        for flat in flats if self.compresses else ():
+            flat.copy_(self.compression.decompress(*self.compression.compress(flat)))
 
 
 def _calls(argument: str, given: Any) -> list[Callable[[Any], None]]:
@@ -87,6 +120,7 @@ class Loop:
     """`inner` is the optimizer that was wrapped, `inner_step` its step."""
 
     gradients: Gradients
+    evaluating = False  # within the closure of a step
 
     def __init__(
         self,
@@ -99,7 +133,8 @@ class Loop:
     ) -> None:
         self.comm = comm.Dup()  # shutdown() may come before the end
         self.strategy, self.settings, self.parameters = strategy, settings, parameters
-        self._inner, self._inner_step = inner, inner_step
+        self._inner, self._update_by = inner, inner_step
+        self._inner_step = self._sparse_step if wants_sparse(inner) else inner_step
         mine = {parameter for _, parameter in parameters}
         everything = [p for group in inner.param_groups for p in group["params"]]
         self._frozen = [p for p in everything if p not in mine]
@@ -125,6 +160,24 @@ class Loop:
         """Of these, how many have changed the parameters."""
         raise NotImplementedError
 
+    def evaluate(self, closure: Callable[[], Any] | None) -> Any:
+        """This step's gradients, which a closure computes; what it returns."""
+        if self.evaluating:
+            raise StateError(
+                "step() within the closure of a step: let the closure compute the gradients of one "
+                "step (zero_grad, forward, backward); who calls step(closure) makes it"
+            )
+        if not callable(closure):
+            name = type(closure).__name__
+            raise TypeError(f"closure: expected a callable or None, got {name}")
+        self._check_open()
+        self.evaluating = True
+        try:
+            with torch.enable_grad():
+                return closure()
+        finally:
+            self.evaluating = False
+
     def _gather(self) -> None:
         """The local gradient is where it belongs, whole; else StateError."""
         for parameter in self._frozen:
@@ -149,6 +202,18 @@ class Loop:
                 "the gradient of this rank is not finite; nothing of it was used"
             )
 
+    def _sparse_step(self) -> None:
+        """Of what takes nothing else: also gradients that were added up as dense ones."""
+        for _, parameter in self.parameters:
+            parameter.grad = by_rows(parameter.grad)
+        self._update_by()
+
+    def _record(self, *phases: tuple[str, float]) -> None:
+        """A step is over: what the timeline, which is there, has of it, and when each began."""
+        assert timeline.recorder is not None
+        text = f"{type(self.strategy).__name__}, round {self.version}"
+        timeline.recorder.phases("optimizer.step", list(phases), time.monotonic(), text)
+
     def _step_schedulers(self, updates: int) -> None:
         for scheduler, every in self.schedulers:
             if updates % every == 0:
@@ -171,22 +236,22 @@ class Loop:
         if self.gradients.came:
             raise StateError(
                 "zero_grad() between backward() and step(): the gradient would be lost; call "
-                "step() first"
+                f"step() first; {OF_ANOTHER}"
             )
         self.gradients.collect()
 
     @staticmethod
-    def join(loops: Sequence[Loop]) -> None:
+    def join(loops: Sequence[Loop], *others: Callable[[], None]) -> None:
         """Contribute nothing to any of them until all have joined them all. Collective.
 
-        At the same time, since ranks that have not joined make steps of all of them in turn. If
-        one fails, or Ctrl-C comes, all are interrupted.
+        At the same time, and with what else is to be joined, since ranks that have not joined make
+        steps of all of them in turn. If one fails, or Ctrl-C comes, all are interrupted.
         """
         for loop in loops:
             loop._check_between("join()")
         grad = torch.set_grad_enabled(torch.is_grad_enabled())  # which is each thread's own
         joins = [in_stream(loop.parameters[0][1].device, loop._join) for loop in loops]
-        side_by_side.run([grad(join) for join in joins])
+        side_by_side.run([*(grad(join) for join in joins), *others])
         for loop in loops:  # in turn: they may have the same model
             if loop.settings.model is not None:
                 _batchnorm.average(loop.comm, loop._total(), loop.settings.model)
@@ -198,7 +263,9 @@ class Loop:
         """Raises StateError unless it is open and between a step and the next backward pass."""
         self._check_open()
         if self.gradients.came:
-            raise StateError(f"{what} between backward() and step(); call step() first")
+            raise StateError(
+                f"{what} between backward() and step(); call step() first; {OF_ANOTHER}"
+            )
 
     # Averages over all ranks
 

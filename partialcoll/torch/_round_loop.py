@@ -23,7 +23,10 @@ from ._early import Early
 from ._fingerprints import hash_tensors, hyperparameters
 from ._gradients import Gradients
 from ._loop import Loop, clip
+from ._sparse import SparseRows, sparse_parameters
+from .flat import Named
 from .metrics import Metrics
+from .ops import timeline
 from .replicated import Replicated
 from .strategies import RoundStrategy
 
@@ -45,12 +48,20 @@ class RoundLoop(Loop):
         self._factor = self.settings.before
         inner, parameters = self._inner, self.parameters
         tensors: list[torch.Tensor] = [parameter for _, parameter in parameters]
+        divisor = self.settings.divisor(self.comm.size)
+        sparse: Named = []
+        if self.strategy.takes_sparse and not self.settings.sparse_as_dense:
+            sparse = sparse_parameters(parameters, self.settings.model, inner)
+        apart = {parameter for _, parameter in sparse}
+        dense = [(name, parameter) for name, parameter in parameters if parameter not in apart]
+        self._rows = SparseRows(self.comm, sparse, divisor) if sparse else None
+        self._completes = bool(sparse) or self.settings.compresses  # there is more to an average
         every = self.settings.check_every
         self.rounds = Replicated(
             self.comm,
-            parameters,
+            dense,
             self.strategy,
-            self.settings.divisor(self.comm.size),
+            divisor,
             Fingerprints(
                 self.comm,
                 lambda: hyperparameters(inner.param_groups),
@@ -63,11 +74,19 @@ class RoundLoop(Loop):
         slot = self.rounds.slot()
         self._early: Early | None = None
         if self.strategy.early_bytes is not None:
-            names = [name for name, _ in parameters]
-            self._early = Early(self.rounds, names, self._factor, every)
+            names = [name for name, _ in dense]
+            self._early = Early(self.rounds, names, self.settings.before_sending, every)
             self._early.begin(slot, 0)
         metrics = self.rounds.metrics
-        self.gradients = Gradients(parameters, self.settings.passes, slot, metrics, self._early)
+        self.gradients = Gradients(
+            dense,
+            self.settings.passes,
+            slot,
+            metrics,
+            self._early,
+            sparse=sparse,
+            refusal=self.settings.sparse_refusal(self.strategy),
+        )
 
     # One step
 
@@ -110,6 +129,8 @@ class RoundLoop(Loop):
         self._averaged = rnd.results[0]
         self.rounds.note(rnd)
         self.rounds.average(self._averaged)
+        if self._completes:
+            self._complete_average()
 
     def _exchange(
         self, scale: float | None, overflown: bool, deliver: Callable[[Round], None]
@@ -119,10 +140,14 @@ class RoundLoop(Loop):
         self.rounds.check_waited("step()")
         self._gather()
         finite = self._prepare(scale, overflown)
+        if self._rows is not None:
+            self._rows.take()
         self.rounds.start(self.gradients.slot, finite)
         self._next_slot()
         self._show_applied()
         deliver(self.rounds.wait())
+        if timeline.recorder is not None:
+            self._record(("NEGOTIATE_ALLREDUCE", self.rounds.began), ("UPDATE", self.rounds.waited))
         return finite
 
     def _prepare(self, scale: float | None, overflown: bool) -> bool:
@@ -136,6 +161,8 @@ class RoundLoop(Loop):
             self._early.finish()
             return True
         factor = self._factor if scale is None else self._factor / scale
+        if self._completes:
+            self.settings.compress(self.gradients.flats)
         finite = not overflown and self._scale(factor)
         if not finite:
             for flat in self.gradients.flats:
@@ -153,13 +180,23 @@ class RoundLoop(Loop):
         self.gradients.show(self.rounds.applied_views)
         self._shown = True
 
+    def _complete_average(self) -> None:
+        """What is in `applied` becomes what the round's gradient is."""
+        self.settings.compress(self.rounds.applied)
+        if self._rows is not None and self.rounds.has_gradient:
+            self._rows.exchange()
+            self.settings.compress(self.gradients.sparse_values())
+
     def _update(self, result: Result) -> None:
         """The gradient of a round is in `applied`: everything that follows from it."""
-        if self._averaged is None and not self._shown:  # on_round may have changed gradients
-            self._show_applied()
+        if self._averaged is None:
+            if not self._shown:  # on_round may have changed gradients
+                self._show_applied()
+            if self._completes:
+                self._complete_average()
         self._shown = False
         if self.settings.clip_norm is not None:
-            clip(self.rounds.applied, self.settings.clip_norm)
+            clip([*self.rounds.applied, *self.gradients.sparse_values()], self.settings.clip_norm)
         self._inner_step()
         self._step_schedulers(self.rounds.updates)
         for call in self.settings.on_round:
@@ -245,3 +282,5 @@ class RoundLoop(Loop):
 
     def _free(self) -> None:
         self.rounds.free()
+        if self._rows is not None:
+            self._rows.free()

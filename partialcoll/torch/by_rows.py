@@ -14,28 +14,30 @@ from itertools import chain
 from typing import Any, Callable
 
 import torch
+from mpi4py import MPI
 
-from .built import mpi_threads_supported
-from .compression import Compression, check_compression
-from .horovod import (
+from .allreduce import grouped_allreduce
+from .arguments import (
     AllreduceOptions,
     Several,
     all_of,
+    check_linear,
     check_name,
-    grouped_allreduce,
     named,
-    needs_gradient,
-    result_of,
-    synchronize,
+    with_gradient,
 )
+from .compression import Compression, check_compression
 from .ops import transfer, wire
-from .ops.call import Call, Steps
+from .ops.call import Call, Steps, result_of
 from .process_sets import OptionalSet
-from .reductions import Average, Reduction, Sum
+from .reductions import Adasum, Average, Reduction, Sum
 from .world import calls_of
 
 Tensors = Sequence[torch.Tensor]
-_Plan = Callable[[Any, Any, list[torch.Tensor]], tuple[str, Steps]]
+# What the ranks compare of a tensor, and how its data moves on a communicator: gets room for rows,
+# and puts what has come into a list.
+_Move = Callable[[MPI.Intracomm, transfer.Rows, transfer.Found], Steps]
+_Plan = Callable[[torch.Tensor, int], "tuple[str, _Move]"]
 
 
 def _rows(tensor: torch.Tensor) -> str:
@@ -49,35 +51,43 @@ def _check_rows(tensor: Any, reduced: bool) -> None:
 
 
 def _begin(
-    what: str, tensors: Any, name: Any, process_set: OptionalSet, reduced: bool, plan: _Plan
+    what: str,
+    tensors: Any,
+    name: Any,
+    process_set: OptionalSet,
+    plan: _Plan,
+    reduced: bool = False,
+    later: bool = True,
 ) -> Call:
-    """The next call: plan gives what the ranks compare of one tensor, and the steps of its data
-    on a communicator, which put what has come into a list."""
+    """A synchronous call is over when this returns."""
     calls = calls_of(process_set)
     several = isinstance(tensors, Several)
-    threads = mpi_threads_supported()  # else who waits for it carries it out
-    found: list[list[torch.Tensor]] = []
-    steps, texts = [], []
-    comm, queue = calls.rows()
-    try:
+
+    def prepare() -> Call:
         check_name(name)
         for one in all_of(tensors):
             _check_rows(one, reduced)
-            found.append([])
-            text, step = plan(comm, one, found[-1])
-            texts.append(text)
-            steps.append(step)
-        title = f"{'grouped ' * several}{what} of {'; '.join(texts)}"
-        call = Call(named(title, name), chain.from_iterable(steps), read=all_of(tensors))
-    except Exception as error:
-        queue.refuse(error, background=threads)
-    call.shown = lambda _: [parts[0] for parts in found] if several else found[0][0]
-    call.found = found
-    queue.submit(call, background=threads)
-    return call
+        plans = [plan(one, calls.comm.size) for one in all_of(tensors)]
+        found: list[transfer.Found] = [[] for _ in plans]
+
+        def move(handles: Any) -> Steps:
+            parts = zip(plans, found)
+            return chain.from_iterable(m(handles.comm, call.side.rows, f) for (_, m), f in parts)
+
+        text = f"{'grouped ' * several}{what} of {'; '.join(text for text, _ in plans)}"
+        call = Call(named(text, name), move, read=all_of(tensors))
+        call.shown = lambda _: [parts[0] for parts in found] if several else found[0][0]
+        call.found = found
+        return call
+
+    return calls.make(prepare, name, later)
 
 
 # Allgather
+
+
+def _gather(one: torch.Tensor, ranks: int) -> tuple[str, _Move]:
+    return _rows(one), lambda comm, *to: transfer.gather_rows(comm, one.detach(), *to)
 
 
 def allgather_async(
@@ -85,46 +95,28 @@ def allgather_async(
 ) -> Call:
     """`allgather` that goes on in the background: leave the tensor alone until `synchronize`.
     Collective."""
-
-    def plan(comm: Any, one: torch.Tensor, found: list[torch.Tensor]) -> tuple[str, Steps]:
-        return _rows(one), transfer.gather_rows(comm, one.detach(), found)
-
-    return _begin("allgather", tensor, name, process_set, False, plan)
+    return _begin("allgather", tensor, name, process_set, _gather)
 
 
 def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
     """`allgather_async` of several tensors, as one call. Collective."""
-    given: Any = Several(tensors)
-    return allgather_async(given, name, process_set)
-
-
-class _Allgather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, name: Any, process_set: Any, *tensors: Any) -> Any:
-        call = grouped_allgather_async(tensors, name, process_set)
-        gathered = tuple(result_of(call))
-        own = calls_of(process_set).comm.rank
-        ctx.process_set = process_set
-        ctx.own = [(int(rows[:own].sum()), int(rows[own])) for _, rows in call.found]
-        return gathered
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        means = grouped_allreduce(gradients, process_set=ctx.process_set)
-        parts = [mean.narrow(0, begin, count) for mean, (begin, count) in zip(means, ctx.own)]
-        return (None, None, *parts)
+    return _begin("allgather", Several(tensors), name, process_set, _gather)
 
 
 def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
 ) -> list[torch.Tensor]:
     """`allgather` of several tensors, as one call. Collective."""
-    if needs_gradient(*tensors):
-        differentiable: Any = _Allgather.apply
-        return list(differentiable(name, process_set, *tensors))
-    return list(result_of(grouped_allgather_async(tensors, name, process_set)))
+    call = _begin("allgather", Several(tensors), name, process_set, _gather, later=False)
+
+    def back(gradients: Any) -> Any:
+        means = grouped_allreduce(gradients, process_set=process_set)
+        own = calls_of(process_set).comm.rank
+        return [mean.split(rows.tolist())[own] for mean, (_, rows) in zip(means, call.found)]
+
+    return with_gradient(result_of(call), back, tensors)
 
 
 def allgather(
@@ -134,10 +126,7 @@ def allgather(
 
     The first dimension may differ between ranks, the others must not (MismatchError).
     """
-    if needs_gradient(tensor):
-        return grouped_allgather([tensor], name, process_set)[0]
-    gathered: torch.Tensor = result_of(allgather_async(tensor, name, process_set))
-    return gathered
+    return grouped_allgather([tensor], name, process_set)[0]
 
 
 # Alltoall
@@ -162,19 +151,14 @@ def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
     return rows
 
 
-def alltoall_async(
-    tensor: torch.Tensor,
-    splits: Any = None,
-    name: str | None = None,
-    process_set: OptionalSet = None,
+def _alltoall(
+    tensor: torch.Tensor, splits: Any, name: Any, process_set: OptionalSet, later: bool
 ) -> Call:
-    """`alltoall` that goes on in the background; `synchronize` returns both tensors. Collective."""
+    def plan(one: torch.Tensor, ranks: int) -> tuple[str, _Move]:
+        rows = _splits(one, splits, ranks)
+        return _rows(one), lambda comm, *to: transfer.exchange_rows(comm, one.detach(), rows, *to)
 
-    def plan(comm: Any, one: torch.Tensor, found: list[torch.Tensor]) -> tuple[str, Steps]:
-        rows = _splits(one, splits, comm.size)
-        return _rows(one), transfer.exchange_rows(comm, one.detach(), rows, found)
-
-    call = _begin("alltoall", tensor, name, process_set, False, plan)
+    call = _begin("alltoall", tensor, name, process_set, plan, later=later)
     like = splits if isinstance(splits, torch.Tensor) else torch.empty(0, dtype=torch.int32)
 
     def both(_: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,18 +169,14 @@ def alltoall_async(
     return call
 
 
-class _Alltoall(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Any, splits: Any, name: Any, process_set: Any) -> Any:
-        output, rows = result_of(alltoall_async(tensor, splits, name, process_set))
-        ctx.rows, ctx.process_set = rows, process_set
-        ctx.mark_non_differentiable(rows)
-        return output, rows
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        call = alltoall_async(gradients[0].contiguous(), ctx.rows, None, ctx.process_set)
-        return result_of(call)[0], None, None, None
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: OptionalSet = None,
+) -> Call:
+    """`alltoall` that goes on in the background; `synchronize` returns both tensors. Collective."""
+    return _alltoall(tensor, splits, name, process_set, later=True)
 
 
 def alltoall(
@@ -217,15 +197,37 @@ def alltoall(
     Returns what has come; with `splits` also how many rows came from which rank, like `splits`.
     ValueError if they do not go up (the others get MismatchError).
     """
-    if needs_gradient(tensor):
-        differentiable: Any = _Alltoall.apply
-        output, rows = differentiable(tensor, splits, name, process_set)
-    else:
-        output, rows = result_of(alltoall_async(tensor, splits, name, process_set))
+    output, rows = result_of(_alltoall(tensor, splits, name, process_set, later=False))
+
+    def back(gradients: Any) -> Any:
+        return [alltoall(gradients[0], rows, None, process_set)[0]]
+
+    (output,) = with_gradient([output], back, [tensor])
     return output if splits is None else (output, rows)
 
 
 # Reducescatter
+
+
+def _reducescatter(
+    tensors: Any,
+    name: Any,
+    op: Any,
+    process_set: OptionalSet,
+    before: Any,
+    after: Any,
+    later: bool = True,
+) -> Call:
+    options = AllreduceOptions(op=op, prescale_factor=before, postscale_factor=after)
+
+    def plan(one: torch.Tensor, ranks: int) -> tuple[str, _Move]:
+        form, words = options.form(one.dtype, ranks)
+        if op is Adasum:
+            raise NotImplementedError("op: Adasum is of whole tensors; use Average or Sum")
+        text = f"{wire.describe(one)}, {words}"
+        return text, lambda comm, *to: transfer.reduce_rows(comm, one, form, *to)
+
+    return _begin("reducescatter", tensors, name, process_set, plan, reduced=True, later=later)
 
 
 def reducescatter_async(
@@ -238,13 +240,8 @@ def reducescatter_async(
 ) -> Call:
     """`reducescatter` that goes on in the background: leave the tensor alone until `synchronize`.
     Collective."""
-    options = AllreduceOptions(op=op, before=prescale_factor, after=postscale_factor)
-
-    def plan(comm: Any, one: torch.Tensor, found: list[torch.Tensor]) -> tuple[str, Steps]:
-        form, words = options.form(one.dtype, comm.size)
-        return f"{wire.describe(one)}, {words}", transfer.reduce_rows(comm, one, form, found)
-
-    return _begin("reducescatter", tensor, name, process_set, True, plan)
+    factors = (prescale_factor, postscale_factor)
+    return _reducescatter(tensor, name, op, process_set, *factors)
 
 
 def grouped_reducescatter_async(
@@ -256,26 +253,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Call:
     """`reducescatter_async` of several tensors, as one call. Collective."""
-    given: Any = Several(tensors)
     factors = (prescale_factor, postscale_factor)
-    return reducescatter_async(given, name, op, process_set, *factors)
-
-
-class _Reducescatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, options: Any, *tensors: Any) -> Any:
-        name, op, process_set, before, after = ctx.options = options
-        call = grouped_reducescatter_async(tensors, name, op, process_set, before, after)
-        return tuple(result_of(call))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        _, op, process_set, before, after = ctx.options
-        if op not in (Average, Sum):
-            raise RuntimeError(f"reducescatter: {op.name} has no gradient; use Average or Sum")
-        factor = before * after * (calls_of(process_set).comm.size if op is Sum else 1)
-        call = grouped_allgather_async([g * factor for g in gradients], None, process_set)
-        return (None, *result_of(call))
+    return _reducescatter(Several(tensors), name, op, process_set, *factors)
 
 
 def grouped_reducescatter(
@@ -292,12 +271,15 @@ def grouped_reducescatter(
     pairs = [compressor.compress(one) for one in tensors]
     sent = [one for one, _ in pairs]
     factors = (prescale_factor, postscale_factor)
-    if needs_gradient(*sent):
-        differentiable: Any = _Reducescatter.apply
-        reduced = differentiable((name, op, process_set, *factors), *sent)
-    else:
-        call = grouped_reducescatter_async(sent, name, op, process_set, *factors)
-        reduced = result_of(call)
+    call = _reducescatter(Several(sent), name, op, process_set, *factors, later=False)
+
+    def back(gradients: Any) -> Any:
+        check_linear("reducescatter", op)
+        ranks = calls_of(process_set).comm.size if op is Sum else 1
+        scaled = [one * (prescale_factor * postscale_factor * ranks) for one in gradients]
+        return grouped_allgather(scaled, None, process_set)
+
+    reduced = with_gradient(result_of(call), back, sent)
     return [compressor.decompress(one, ctx) for one, (_, ctx) in zip(reduced, pairs)]
 
 
@@ -341,7 +323,7 @@ def sparse_allreduce_async(
     ]
 
     def wait() -> torch.Tensor:
-        places, values = (synchronize(call) for call in calls)
+        places, values = (result_of(call) for call in calls)
         if op is Average:
             values = values / calls_of(process_set).comm.size
         return torch.sparse_coo_tensor(places.t(), values, tensor.shape)

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls of this rank under Horovod's names: which of them belong together, across the ranks.
 
-Calls without a name are matched by their order, like MPI's: the n-th call of every rank belongs
-together. An asynchronous call with a name has a queue of that name, whatever the order; a name is
-new to all ranks in the same turn. With a quorum ranks need not make each call together, so only the
-first of a name is compared.
+Calls that are waited for at once, and calls without a name, are matched by their order, like MPI's:
+the n-th call of every rank belongs together, whatever it is. Asynchronous calls with a name are
+matched by it (`names`). With a quorum ranks need not make each call together, so only the first of
+a name is compared.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, Callable, NoReturn
 
+import numpy as np
 from mpi4py import MPI
 
+from .._core.buffers import Array
+from .._core.settings import logger
+from ..collectives.agreement import JOINED
+from ..errors import MismatchError
 from ..policy import Policy
+from .names import Names
 from .ops.call import Call
 from .ops.queue import Queue
 
-WINDOW = 8  # calls without a name that can be under way
-_ROWS_WINDOW = 4  # of those, that share the first dimension out
+WINDOW = 8  # calls that can be under way; more wait for their turn
 
 
 class Partial:
@@ -37,18 +42,22 @@ class Partial:
                 f"name: {self._name!r} stands for {self._text}, got {call}; with a quorum a name "
                 "keeps its shape, dtype and options: take another one"
             )
-        self.queue.begin(call)
+        self.queue.begin(call, background=False)
 
 
 class Calls:
-    """All of this rank's calls on one communicator. Made collectively."""
+    """All of this rank's calls on one communicator. Made collectively.
+
+    Where MPI allows no threads, who waits for a call carries it out, and names are compared only.
+    """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self.comm = comm
-        self._in_order = Queue(comm, "calls in order", WINDOW)
-        self._rows: tuple[MPI.Intracomm, Queue] | None = None
-        self._named: dict[str, Queue] = {}
+        self.comm = comm.Dup()  # on which data moves, by threads also
+        self._threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self._in_order = Queue(self.comm, "calls in order", WINDOW)
+        self._names = Names(comm, WINDOW) if self._threads else None
         self._partial: dict[str, Partial] = {}
+        self._joining: tuple[Call, Array] | None = None  # is still there after an interruption
 
     def agree(self, text: str) -> None:
         """Wait for all ranks. Raises MismatchError, on all, if they make different calls."""
@@ -58,33 +67,32 @@ class Calls:
         """A synchronous call from its beginning to its end."""
         return self._in_order.run(call)
 
+    def make(self, prepare: Callable[[], Call], name: Any, later: bool) -> Call:
+        """A call, which is over when this returns if it is not to be later. What prepare raises,
+        the others hear of."""
+        try:
+            call = prepare()
+        except Exception as error:
+            if isinstance(name, str) and name in self._partial:
+                raise  # nobody waits for it
+            self.refuse(error, name if later and isinstance(name, str) else None)
+        if call.quorum is not None:
+            return self._begin_partial(call, name, call.quorum)
+        return self.begin(call, name) if later else self.run(call)
+
+    def begin(self, call: Call, name: str | None) -> Call:
+        """An asynchronous call."""
+        if name is None or self._names is None:
+            return self._in_order.begin(call, background=self._threads)
+        return self._names.begin(call, name)
+
     def refuse(self, error: Exception, name: str | None = None) -> NoReturn:
         """This rank's arguments are wrong: tell those who wait for it, and raise. name: of an
         asynchronous call."""
-        named = None if name is None else self._named.get(name)
-        (named or self._in_order).refuse(error)
+        self.begin(Call(f"{type(error).__name__}: {error}", refused=True), name)
         raise error
 
-    def rows(self) -> tuple[MPI.Intracomm, Queue]:
-        """For calls that share the first dimension out, in their order, and the communicator on
-        which their data moves, since a thread may see to it. The first time it waits for all
-        ranks."""
-        if self._rows is None:
-            self.agree("the first call of allgather, alltoall, reducescatter")
-            comm = self.comm.Dup()
-            self._rows = comm, Queue(comm, "calls by rows", _ROWS_WINDOW).open()
-        return self._rows
-
-    def begin(self, call: Call, name: str | None) -> Call:
-        """An asynchronous call. The first of a name, and of other data, waits for all ranks."""
-        if name is None:
-            return self._in_order.begin(call)
-        if name not in self._named:
-            self.agree(f"the first asynchronous call of the name {name!r}")
-            self._named[name] = Queue(self.comm, repr(name), 1)
-        return self._named[name].begin(call)
-
-    def begin_partial(self, call: Call, name: str, quorum: Policy) -> Call:
+    def _begin_partial(self, call: Call, name: str, quorum: Policy) -> Call:
         """A call with a quorum. The first of a name waits for all ranks."""
         if name not in self._partial:
             self.agree(f"the first call of the name {name!r}: {call}")
@@ -92,20 +100,37 @@ class Calls:
         self._partial[name].begin(call)
         return call
 
-    def knows(self, name: Any) -> bool:
-        """Has there been a call with a quorum of this name?"""
-        return isinstance(name, str) and name in self._partial
+    def join(self, came: float) -> int:
+        """Take part in the others' sums, with nothing, until all have joined; the rank that came
+        last, by the times at which they came."""
+        by_name = None if self._names is None else self._names.join()
+        while True:
+            call, times = self._joining = self._joining or self._join_in_order(came)
+            try:
+                call.wait()
+            except MismatchError as error:  # the others have been told as well
+                logger.warning("join: this rank waits on: %s", error)
+            self._joining = None
+            if call.is_success() and not call.without:
+                break
+        if by_name is not None:
+            by_name.wait()
+        return int(np.argmax(times))
+
+    def _join_in_order(self, came: float) -> tuple[Call, Array]:
+        """The next call; the times, once all have joined."""
+        own, times = np.array([came]), np.empty(self.comm.size)
+        call = Call("join", lambda _: iter([self.comm.Iallgather(own, times)]), role=JOINED)
+        return self._in_order.submit(call), times
 
     def free(self) -> None:
         """Bring everything to its end. Collective; MismatchError, on all ranks, and nothing is
         freed, if some do something else."""
         self.agree("shutdown")
-        for queue in (*self._named.values(), *([self._rows[1]] if self._rows else [])):
-            queue.begin(Call("shutdown")).wait()
-        for queue in (*self._named.values(), *(one.queue for one in self._partial.values())):
-            queue.free()
+        if self._names is not None:
+            self._names.free()
+        for one in self._partial.values():
+            one.queue.free()
         self._in_order.free()
-        if self._rows is not None:
-            self._rows[1].free()
-            self._rows[1].stop()
-            self._rows[0].Free()
+        self._in_order.stop()
+        self.comm.Free()

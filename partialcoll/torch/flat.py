@@ -98,7 +98,7 @@ class Layout:
         self.device = tensors[0].device if tensors else torch.device("cpu")
         self._most = math.inf if bucket_bytes is None else bucket_bytes
         step = 1 if bucket_bytes is None else -1
-        self._places = [self._place(tensor) for tensor in tensors[::step]][::step]
+        self.places = [self._place(tensor) for tensor in tensors[::step]][::step]
 
     def _buffer_for(self, dtype: torch.dtype, count: int) -> int:
         """The last one of the dtype, if there is room."""
@@ -126,15 +126,15 @@ class Layout:
 
     def __len__(self) -> int:
         """How many tensors."""
-        return len(self._places)
+        return len(self.places)
 
     def bucket(self, i: int) -> int:
         """The buffer in which tensor i lies."""
-        return self._places[i].buffer
+        return self.places[i].buffer
 
     def digest(self) -> str:
         """Equal for layouts in which each tensor lies in the same place, in the same order."""
-        places = [(p.buffer, p.begin, tuple(p.shape), p.strides) for p in self._places]
+        places = [(p.buffer, p.begin, tuple(p.shape), p.strides) for p in self.places]
         return hashlib.blake2b(repr(places).encode(), digest_size=8).hexdigest()
 
     def new(self) -> list[torch.Tensor]:
@@ -148,15 +148,15 @@ class Layout:
 
     def part(self, flats: Sequence[Any], i: int) -> Any:
         """Tensor i's part of the buffers (arrays or tensors), flat, in the order of memory."""
-        place = self._places[i]
+        place = self.places[i]
         return flats[place.buffer][place.begin : place.end]
 
     def view(self, flats: Sequence[torch.Tensor], i: int) -> torch.Tensor:
         """Tensor i's part of the buffers, in its shape and order of memory."""
         part: torch.Tensor = self.part(flats, i)
-        if self._places[i].pairs:
+        if self.places[i].pairs:
             part = torch.view_as_complex(part.view(-1, 2))
-        return part.as_strided(self._places[i].shape, self._places[i].strides)
+        return part.as_strided(self.places[i].shape, self.places[i].strides)
 
     def views(self, flats: Sequence[torch.Tensor]) -> Views:
         """Each tensor's part of the buffers."""
@@ -217,6 +217,11 @@ class ParameterVector:
         self._elsewhere = self._layout.device.type != "cpu"
         self._inside: list[int] = []  # parameters that are views of the vector
         self._apart: list[int] = []  # those that are not
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """Where each parameter begins and ends in the vector."""
+        return [(place.begin, place.end) for place in self._layout.places]
 
     def vector(self) -> Array:
         """The parameters as they are now; a copy, with zeros between them."""

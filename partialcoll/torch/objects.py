@@ -16,8 +16,8 @@ from ..collectives import snapshot
 from ..collectives.agreement import first_difference, ranks_by_text
 from ..errors import MismatchError
 from . import checkpoint
+from .arguments import check_name, check_root, named
 from .calls import Calls
-from .horovod import check_name, check_root, named
 from .ops import transfer, wire
 from .ops.call import Call
 from .process_sets import OptionalSet

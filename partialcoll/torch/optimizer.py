@@ -15,6 +15,7 @@ from ..round import Result
 from . import world
 from ._checks import (
     check_apart,
+    check_dense,
     check_memory,
     check_optimizer,
     describe,
@@ -24,10 +25,10 @@ from ._distributed import Distributed
 from ._local_loop import LocalLoop
 from ._loop import Settings
 from ._round_loop import RoundLoop
-from .compression import Compression
+from .adasum import AdasumStrategy
 from .decentralized import LocalStrategy
 from .process_sets import OptionalSet, ProcessSet
-from .reductions import Average
+from .reductions import Adasum, Average, Sum
 from .strategies import Allreduce, RoundStrategy, Strategy
 
 
@@ -35,12 +36,17 @@ def _combine(strategy: Strategy, settings: Settings) -> None:
     """What only makes sense with some strategies; the settings get the strategy's clip_norm."""
     if isinstance(strategy, LocalStrategy):  # gradients are not added, rounds are not of all
         name = type(strategy).__name__
-        if not settings.average or settings.predivide != 1:
+        if settings.op is Sum or settings.predivide != 1:
             raise ValueError(
                 f"op, gradient_predivide_factor: {name} adds no gradients; leave them as they are"
             )
+        if settings.compresses:
+            raise ValueError(f"compression: {name} sends no gradients; leave it as it is")
         if settings.on_round:
             raise ValueError(f"on_round: {name} has no rounds of all ranks; give on_step")
+    refusal = settings.sparse_refusal(strategy)
+    if refusal is not None and settings.model is not None:
+        check_dense(settings.model, refusal)
     early = isinstance(strategy, RoundStrategy) and strategy.early_bytes
     if early and settings.non_finite != "propagate":
         raise ValueError(
@@ -74,6 +80,7 @@ def DistributedOptimizer(
     check_every: int = 1000,
     num_groups: int = 0,
     groups: Any = None,
+    sparse_as_dense: bool = False,
     process_set: OptionalSet = None,
 ) -> Any:
     """An optimizer whose step takes the gradients of all ranks. Collective.
@@ -81,19 +88,21 @@ def DistributedOptimizer(
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Any that steps without a closure. Use what is returned in its place.
+        Any that makes one update of one gradient (not LBFGS). Use what is returned in its place.
     named_parameters : iterable of (str, parameter)
         ``model.named_parameters()``; names are for messages. All of the optimizer's parameters
         that require a gradient must be among them.
-    compression
-        For Horovod's scripts; only ``Compression.none``.
+    compression : Compressor or None
+        Of `Compression`: gradients are rounded before the ranks add them, and so is the sum, as
+        with Horovod. It saves no bytes here.
     backward_passes_per_step : int
         Gradients of so many backward passes are added up in each step.
-    op : Average or Sum
+    op : Average, Sum or Adasum
         What a round's sum is: divided by the number of ranks, also where fewer are in it, since
-        what is late comes in the next round, or not divided.
+        what is late comes in the next round, or not divided. Adasum: each rank steps on its own
+        gradient, and the changes are combined, see `allreduce`.
     gradient_predivide_factor : float
-        Of the division, so much is done before the sum.
+        Gradients are divided by so much before the sum, and the sum multiplied by it.
     strategy : Strategy or None
         `Allreduce()` (the default) or `Eager`, whose ranks stay identical; or a decentralized one,
         with parameters of its own on each rank, made the same to begin with: `ADPSGD`, `A2CiD2`,
@@ -117,6 +126,10 @@ def DistributedOptimizer(
         hyperparameters is compared in every round.
     num_groups, groups
         For Horovod's scripts: all gradients are one group here.
+    sparse_as_dense : bool
+        Sparse gradients are added up as dense ones. Else with `Allreduce` they stay sparse, of
+        layers that `model` has made with ``sparse=True``, and of a SparseAdam (dense of others
+        that turn out to be sparse); other strategies refuse them.
     process_set : ProcessSet or None
         The ranks that train together; None: all. On others the optimizer is their own alone.
 
@@ -130,45 +143,46 @@ def DistributedOptimizer(
     Source: Li et al., PPoPP 2020, section 5; Horovod's interface.
     """
     comm = _among(process_set)
-    strategy = Allreduce() if strategy is None else strategy
 
-    def check() -> tuple[Any, Settings]:
+    def check() -> tuple[Any, Strategy, Settings]:
         check_optimizer(optimizer)
-        checks.instance("strategy", strategy, Strategy, "one such as Allreduce() or Eager()")
-        if compression not in (None, Compression.none):
-            raise ValueError(
-                "compression: expected Compression.none; sums of float16 travel as float32, so "
-                "rounding them would cost accuracy and save nothing"
-            )
+        chosen = Allreduce() if strategy is None else strategy
+        checks.instance("strategy", chosen, Strategy, "one such as Allreduce() or Eager()")
         settings = Settings(
             passes=backward_passes_per_step,
             op=op,
             predivide=gradient_predivide_factor,
             clip_norm=clip_norm,
-            non_finite=strategy.non_finite if non_finite is None else non_finite,
+            non_finite=chosen.non_finite if non_finite is None else non_finite,
             check_every=check_every,
             on_round=on_round,
             on_step=on_step,
             model=model,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
         )
-        _combine(strategy, settings)
-        strategy.check(comm)
         parameters = name_parameters(optimizer, named_parameters, model)
-        if isinstance(strategy, LocalStrategy):
+        if op is Adasum:
+            chosen = AdasumStrategy.in_place_of(chosen, parameters)
+        _combine(chosen, settings)
+        chosen.check(comm)
+        if isinstance(chosen, LocalStrategy):
             check_memory(parameters)
         for other in world.world().optimizers:
             check_apart(parameters, other._loop.parameters)
-        return parameters, settings
+        return parameters, chosen, settings
 
-    parameters, settings = together(comm, check)
+    parameters, chosen, settings = together(comm, check)
     numbers = (settings.passes, settings.average, float(settings.predivide), settings.clip_norm)
+    rounding = getattr(settings.compression, "__name__", type(settings.compression).__name__)
+    more = (settings.check_every, settings.sparse_as_dense, rounding)
     said = [
-        ("strategy", strategy.describe(comm.size)),
-        ("options", f"{numbers}, {settings.check_every}"),
+        ("strategy", chosen.describe(comm.size)),
+        ("options", f"{numbers}, {more}"),
         ("model", "none" if model is None else "given"),
     ]
     check_agreement(comm, [*said, *describe(parameters)])
-    return _wrap(comm, optimizer, parameters, strategy, settings)
+    return _wrap(comm, optimizer, parameters, chosen, settings)
 
 
 def _among(process_set: OptionalSet) -> MPI.Intracomm:

@@ -147,7 +147,7 @@ class ProcessGroup(_Base):
         self._comm, self._mail = comm, comm.Dup()
         self._timeout = timeout.total_seconds()
         title, remedy = f"group {name}", "destroy_process_group() and make it anew"
-        self._queue = Queue(comm, title, WINDOW, owner="torch.distributed", remedy=remedy).open()
+        self._queue = Queue(comm, title, WINDOW, owner="torch.distributed", remedy=remedy)
         self._messages = Messages(self._mail)
         self._coalescing: list[Work] | None = None
         self._sequence = 0

@@ -15,7 +15,6 @@ class Reduction(enum.Enum):
     Max = "max"
     Product = "product"
     Adasum = "adasum"
-    """Of Horovod's: refused wherever it is given."""
 
 
 Average = Reduction.Average

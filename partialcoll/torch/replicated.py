@@ -77,7 +77,7 @@ class Replicated:
         self.version = self.updates = self._first = self._gradients = 0
         self._joining = self._behind = self._updating = False
         self._difference: MismatchError | None = None
-        self._begin = 0.0
+        self.began = self.waited = 0.0  # moments of the last round
         self.metrics = Metrics()
         tensors = [p for _, p in parameters]
         early = strategy.early_bytes
@@ -146,14 +146,15 @@ class Replicated:
         self._fingerprints.write(slot.rows, self._first, self.version, gradient)
         self._own.deposit(slot.flats)
         self.metrics.steps += 1
-        self._begin = time.perf_counter()
+        self.began = time.monotonic()
         self.handle.Start()
         self._slot = None
 
     def wait(self) -> Round:
         """Until the round of this step is there; `deliver` its results then."""
         rnd = self.handle.Wait()
-        self.metrics.wait_s += time.perf_counter() - self._begin
+        self.waited = time.monotonic()
+        self.metrics.wait_s += self.waited - self.began
         self.metrics.lag = rnd.lag
         return rnd
 
@@ -226,6 +227,11 @@ class Replicated:
             self.metrics.active += result.active
             self._update(result)
         self.pass_over()
+
+    @property
+    def has_gradient(self) -> bool:
+        """Was there a gradient of somebody in the round whose sums were looked at last?"""
+        return self._gradients > 0
 
     def pass_over(self) -> None:
         """A round is over, for this replica."""

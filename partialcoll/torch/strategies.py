@@ -24,6 +24,9 @@ class Strategy:
     non_finite: ClassVar[str] = "propagate"
     """What becomes of a local gradient with NaN or infinities where nothing is said."""
 
+    takes_sparse: ClassVar[bool] = False
+    """May gradients of embeddings be sparse, without ``sparse_as_dense=True``?"""
+
     def check(self, comm: MPI.Intracomm) -> None:
         """Raises what is wrong with the options on these ranks. Local."""
 
@@ -89,6 +92,7 @@ class Allreduce(RoundStrategy):
     overlap: bool = False
     bucket_bytes: int = 25 * 2**20
 
+    takes_sparse: ClassVar[bool] = True
     _HANDLE_OPTIONS: ClassVar[tuple[str, ...]] = ("algorithm", "domain", "progress")
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ GIVEN = {
     "docs/gpu.md": f"import sys\nsys.path.insert(0, '{ROOT}/tests/support')\n"
     "import fake_cupy\nsys.modules['cupy'] = fake_cupy\n",
     "docs/horovod.md": MODEL,
+    "docs/loops.md": MODEL + "optimizer = None\n",
     "docs/pytorch.md": MODEL,
 }
 # Before the block of that number, where it is the beginning of another program.
@@ -42,7 +43,7 @@ BEFORE = {
     "docs/horovod.md": {1: "loss = torch.ones(())\n"},
     "docs/pytorch.md": {2: "optimizer.close()\n"},
 }
-TORCH = ("README.md", "docs/ddp.md", "docs/decentralized.md", "docs/horovod.md", "docs/pytorch.md")
+TORCH = {*GIVEN, "docs/decentralized.md"} - {"docs/gpu.md"}
 
 
 def pages():

@@ -595,8 +595,6 @@ def test_guards(comm):
         opt.join()
     with pytest.raises(pc.StateError, match=r"came 2 times .*backward_passes_per_step"):
         loss(model, 0, 1).backward()
-    with pytest.raises(TypeError, match="closure"):
-        opt.step(lambda: 0)
     with pytest.raises(pc.StateError, match="add_param_group"):
         opt.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
     opt.step()
@@ -876,12 +874,10 @@ def sgd(model):
     "options, kind, match",
     [
         ({"strategy": "solo"}, TypeError, "strategy: expected"),
-        ({"compression": pct.Compression.fp16}, ValueError, "Compression.none"),
         ({"op": pct.Max}, ValueError, "op: expected"),
         ({"backward_passes_per_step": 0}, ValueError, "backward_passes_per_step"),
         ({"backward_passes_per_step": 1.5}, TypeError, "backward_passes_per_step"),
         ({"gradient_predivide_factor": 0}, ValueError, "gradient_predivide_factor"),
-        ({"op": pct.Sum, "gradient_predivide_factor": 2}, ValueError, "only with op=Average"),
         ({"clip_norm": 0}, ValueError, "clip_norm"),
         ({"clip_norm": "1"}, TypeError, "clip_norm"),
         ({"clip_norm": 1, "strategy": pct.Eager(clip_norm=2)}, ValueError, "clip_norm: 1 here, 2"),
@@ -893,7 +889,6 @@ def sgd(model):
         ({"named": [1]}, TypeError, "named_parameters"),
         ({"model": 3}, TypeError, "model: expected"),
         ({"model": torch.nn.SyncBatchNorm(3)}, TypeError, "SyncBatchNorm"),
-        ({"model": torch.nn.Embedding(3, 3, sparse=True)}, TypeError, "sparse=False"),
     ],
 )
 def test_bad_options(comm, options, kind, match):
@@ -918,9 +913,11 @@ def test_strategy_with_modifiers(comm):
 
 
 def test_optimizers_that_cannot_work(comm):
-    refused(comm, TypeError, "LBFGS needs a closure", lambda m: torch.optim.LBFGS(m.parameters()))
     refused(
-        comm, TypeError, "sparse", lambda m: torch.optim.SparseAdam(list(m.parameters()), lr=0.1)
+        comm,
+        TypeError,
+        "LBFGS calls its closure several times",
+        lambda m: torch.optim.LBFGS(m.parameters()),
     )
     refused(comm, TypeError, "torch.optim.Optimizer", lambda m: m)
 
@@ -979,14 +976,6 @@ def test_a_step_that_fails_leaves_the_scaler_well(comm):
     scaler.update()
     assert "grad_scale" not in opt.__dict__ and "found_inf" not in opt.__dict__
     scaler.step(opt)
-    opt.close()
-
-
-def test_sparse_gradients_are_refused(comm):
-    model = torch.nn.Embedding(10, 3, sparse=True)
-    opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(TypeError, match="sparse=False"):
-        model(torch.tensor([1, 2])).sum().backward()
     opt.close()
 
 

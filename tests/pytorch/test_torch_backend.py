@@ -89,7 +89,7 @@ def average(x):
     if x.dtype.is_floating_point:
         wide = {torch.float16: torch.float32, torch.bfloat16: torch.float32}.get(x.dtype, x.dtype)
         return (x.to(wide).sum(0) / len(x)).to(x.dtype)
-    return x.sum(0).div(len(x), rounding_mode="floor").to(x.dtype)
+    return x.sum(0).div(len(x), rounding_mode="trunc").to(x.dtype)
 
 
 def defined(op, dtype):

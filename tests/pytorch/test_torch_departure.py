@@ -42,7 +42,7 @@ def check(done, ranks, own, kind="StateError"):
     assert said.pop("1").startswith(f"{kind} {own}"), done.stdout
     assert sorted(said) == [str(rank) for rank in range(ranks) if rank != 1], done.stderr
     for line in said.values():
-        assert line.startswith("MismatchError the program of rank "), line
+        assert line.startswith("Departed the program of rank "), line
         assert f"{kind}: {own}" in line
 
 
@@ -60,15 +60,46 @@ def test_a_call_between_backward_and_step(run, strategy, mistake):
     check(done, 3, f"{mistake}() between backward")
 
 
-def test_others_wait_in_a_call(run):
-    """The first calls make what later ones use, and wait inside MPI."""
+@pytest.mark.parametrize("strategy", ("Allreduce(overlap=True, bucket_bytes=40)", "DPSGD()"))
+def test_a_hook_that_raises_in_a_closure(run, strategy):
     done = run(
         TRAIN
-        + """
+        + f"""
+    opt = pct.DistributedOptimizer(inner, strategy=pct.{strategy})
+
+    def closure():
+        opt.zero_grad()
+        backward()
+
+    def hook(gradient):
+        if comm.rank == 1 and opt.round == 3:
+            raise ValueError("my own hook")
+
+    def train():
+        model.weight.register_hook(hook)
+        for _ in range(30):
+            opt.step(closure)
+
+    try:
+        telling(train)
+    except ValueError as error:
+        say(comm.rank, type(error).__name__, error)
+        raise
+    """,
+        ranks=3,
+    )
+    check(done, 3, "my own hook", "ValueError")
+
+
+@pytest.mark.parametrize("call", ("barrier()", 'synchronize(pct.allreduce_async(x, name="x"))'))
+def test_others_wait_in_a_call(run, call):
+    done = run(
+        TRAIN
+        + f"""
     opt = pct.DistributedOptimizer(inner)
-    for _ in range(8):
-        pct.barrier()
-    telling(opt.step if comm.rank == 1 else pct.barrier)
+    x = torch.ones(2)
+    pct.barrier()
+    telling(opt.step if comm.rank == 1 else lambda: pct.{call})
     """,
         ranks=2,
     )

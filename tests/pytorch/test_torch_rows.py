@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Horovod's collectives along the first dimension, grouped calls, and process sets."""
 
+import threading
+
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -282,6 +285,62 @@ def test_process_sets(world):
 
 
 @several
+def test_a_set_is_removed_while_it_is_in_use(world):
+    """What all of its ranks have called is brought to its end, the rest fails. So at shutdown."""
+    x, rank = torch.ones(3), world.rank
+    for end, which in ((pct.remove_process_set, range(world.size - 1)), (lambda _: None, None)):
+        one = pct.add_process_set(which) if which else pct.global_process_set
+        calls, there = [], one.included()
+        if there:
+            ranks = one.size()
+            calls = [
+                pct.allgather_async(x, process_set=one),
+                pct.allreduce_async(x, name="by all", op=pct.Sum, process_set=one),
+                pct.allreduce_async(torch.ones(3000), op=pct.Sum, process_set=one),
+            ]
+        if rank == 0:
+            alone = pct.allreduce_async(x, name="by one", process_set=one)
+        end(one)
+        if which is None:
+            pct.shutdown()
+        if there:
+            found = [pct.synchronize(call) for call in calls]
+            assert [len(f) for f in found] == [3 * ranks, 3, 3000]
+            assert all((f == w).all() for f, w in zip(found, (1, ranks, ranks)))
+        if rank == 0 and (ranks > 1 or which is None):
+            with pytest.raises(pc.StateError, match="before all ranks had called it"):
+                pct.synchronize(alone)
+
+
+@several
+def test_calls_by_name_of_threads(world):
+    """Of several threads, with names that are used once, of which nothing is kept; refused ones
+    are made again."""
+    found = []
+
+    def work(k):
+        for i in range(20):
+            call = pct.allreduce_async(torch.ones(2), name=f"{k} {i}", op=pct.Sum)
+            found.append(pct.synchronize(call)[0].item())
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert found == [world.size] * 80
+    if world.rank == 0:
+        with pytest.raises(TypeError, match="got list"):
+            pct.allreduce_async([1], name="q")
+    else:
+        with pytest.raises(pc.MismatchError, match=r"rank 0: TypeError.*\(refused\)"):
+            pct.synchronize(pct.allreduce_async(torch.ones(2), name="q"))
+    assert pct.synchronize(pct.allreduce_async(torch.ones(2), name="q")).tolist() == [1, 1]
+    names = pct.world.world().calls._names
+    assert len(names._latest) <= 1 and not names._waiting and not names._order._told
+
+
+@several
 def test_bad_process_sets(world):
     size = world.size
     for given, error, words in (
@@ -315,19 +374,55 @@ def test_sets_of_init(comm):
 
 @several
 def test_calls_while_somebody_has_joined(world):
-    """They are told; who has joined waits on."""
+    """Of what cannot do without it they are told; who has joined waits on."""
     for call in (
         lambda: pct.allgather(torch.ones(2)),
-        lambda: pct.allreduce(torch.ones(2)),
+        lambda: pct.allreduce(torch.ones(2), op=pct.Max),
         lambda: pct.broadcast(torch.ones(2), 0, name="late"),
+        lambda: pct.synchronize(pct.allgather_async(torch.ones(2), name="late")),
     ):
         if world.rank:
             with pytest.raises(pc.MismatchError, match="rank 0: join"):
                 call()
         last = pct.join()
         assert world.allgather(last) == [last] * world.size and last != 0
+    if world.rank:
+        with pytest.raises(TypeError, match="got list"):
+            pct.allreduce([1])
+    pct.join()
     with pytest.raises(ValueError, match="device: expected a number from -1 on"):
         pct.join(-2)
+
+
+def sums(world, here, random):
+    """Several calls under way, waited for in any order. here: ranks that have not joined."""
+    size, x, many = world.size, torch.arange(3.0), torch.arange(1000)
+    begun = [
+        (pct.allreduce_async(x, op=pct.Sum), [x * here]),
+        (pct.allreduce_async(x, op=pct.Sum), [x * here]),
+        (pct.allreduce_async(many, name="many"), [(many * here).div(size, rounding_mode="trunc")]),
+        (pct.grouped_allreduce_async([x, many], op=pct.Sum, name="two"), [x * here, many * here]),
+        (pct.grouped_allreduce_async([many, x], prescale_factor=size), [many * here, x * here]),
+    ]
+    assert torch.equal(pct.allreduce(x.half(), op=pct.Sum), x.half() * here)
+    for i in map(int, random.permutation(len(begun))):
+        found = pct.synchronize(begun[i][0])
+        found = found if isinstance(found, list) else [found]
+        assert all(map(torch.equal, found, begun[i][1])), (here, i)
+
+
+@several
+def test_sums_while_some_have_joined(world):
+    """Who has joined is a zero in them: by order and by name, on handles that are there or new,
+    though the others wait for them in other orders; ranks join one after the other."""
+    random = np.random.default_rng(world.rank)
+    for turn in range(4):
+        rounds = [(rank + turn) % world.size for rank in range(world.size)]
+        for k in range(rounds[world.rank]):
+            sums(world, sum(count > k for count in rounds), random)
+        last = pct.join()
+        assert world.allgather(last) == [last] * world.size
+        sums(world, world.size, random)
 
 
 @several

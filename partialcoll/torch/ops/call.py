@@ -11,9 +11,11 @@ from typing import Any, Callable, Union
 
 import torch
 
-from ...collectives.agreement import Agreement, Intent, Key
+from ...collectives.agreement import JOINED, Agreement, Intent, Key
 from ...collectives.handle import AllreduceHandle
+from ...policy import Policy
 from ...round import Round
+from . import timeline
 from .handles import Handles, Reduction
 from .side_stream import side_stream
 from .work import Work
@@ -30,19 +32,27 @@ def _in_turn(reductions: list[Reduction], handles: Handles) -> Steps:
         yield from one.steps(handles)
 
 
+def naps() -> Iterator[float]:
+    """Seconds between two looks at what others do; a core may have more ranks than one."""
+    yield from (0.0,) * 8
+    nap = _SHORTEST_NAP
+    while True:
+        yield nap
+        nap = min(1.5 * nap, _LONGEST_NAP)
+
+
 def complete(step: Any, wait: bool, patient: Callable[[], Any]) -> Any:
     """Wait for what a call's data waits for: the round of a handle, False of a request; or, not to
     wait, None if it goes on. patient: called meanwhile; what it raises ends the wait."""
     if isinstance(step, AllreduceHandle):
         return step.Wait() if wait else step.Test()
-    nap, turns = _SHORTEST_NAP, 0
+    pause = naps()
     while not step.Test():
         if not wait:
             return None
-        turns += 1
-        time.sleep(0 if turns < 8 else nap)  # a core may have more ranks than one
-        if turns >= 8:
-            nap = min(1.5 * nap, _LONGEST_NAP)
+        nap = next(pause)
+        time.sleep(nap)
+        if nap:
             patient()
     return False
 
@@ -65,28 +75,36 @@ class Call(Work):
         timeout: float = math.inf,
         refused: bool = False,
         read: Sequence[torch.Tensor] = (),
+        role: str = "",
     ) -> None:
         """text: what all ranks agree on. move: how the data moves, once they do: the steps, which
         begin when they are asked for, or what gives them on these handles; None: there is none.
         tensors: what it fills. first: a reduction with which `move` begins. apart: it may still be
         under way when the next one begins. timeout: seconds. refused: by this rank. read: what else
-        may be on a device."""
+        may be on a device. role: of the intent; ranks that have joined may be missing from
+        reductions."""
         super().__init__(list(tensors))
+        self.reductions: list[Reduction] = move if isinstance(move, list) else []
         self.side = side_stream([*tensors, *read])
         if isinstance(move, list):
             # Several need handles that may have to be made, in this call's turn: none begins early.
             first = move[0] if len(move) == 1 else None
             move = first.steps if first else partial(_in_turn, move)
         self._first, self._move = first, move
-        self._intent = Intent(text, None if first is None else first.key, apart, refused)
-        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        self._intent = Intent(text, None if first is None else first.key, apart, refused, role)
+        self._began = time.monotonic()
+        self._agreed_at: float | None = None
+        self._timeout, self._deadline = timeout, self._began + timeout
         self._queue: Any = None  # drives it
         self._channel: Channel | None = None
         self._steps: Steps | None = None  # once all ranks agree
         self._step: Any = None  # what its data waits for
         self._moved = False
+        self.in_background = False  # a thread sees to it
+        self.without: bool = False  # ranks that have joined; so it waits for its turn
         self._outcome: BaseException | None = None
         self.round: Round | None = None
+        self.quorum: Policy | None = None  # None: all ranks make it
         self.lands: list[Callable[[], Any]] = []  # what who takes the result has to do for it
         self.found: list[list[torch.Tensor]] = []  # what has come, where only the ranks know sizes
         self.shown: Callable[[list[torch.Tensor]], Any] = lambda tensors: tensors[0]  # the result
@@ -94,6 +112,21 @@ class Call(Work):
     @property
     def _agreed(self) -> bool:
         return self._steps is not None
+
+    @property
+    def joined(self) -> bool:
+        """Is it what a rank says that has joined?"""
+        return self._intent.role == JOINED
+
+    @property
+    def begun(self) -> bool:
+        """Has its data left?"""
+        return self._first is not None and self._first.begun is not None
+
+    @property
+    def on_its_way(self) -> bool:
+        """Has its data left, where no other call's can be?"""
+        return self.begun and self._intent.apart and not self.without
 
     @property
     def key(self) -> Key | None:
@@ -115,7 +148,10 @@ class Call(Work):
         return self._queue.aside()
 
     def _end(self, error: BaseException | None = None) -> None:
+        if timeline.recorder is not None:
+            timeline.recorder.call(str(self), self._began, self._agreed_at)
         self._move = self._first = self._steps = None  # they hold tensors
+        self.reductions = []
         super()._end(error)
 
     def __str__(self) -> str:
@@ -129,3 +165,11 @@ class Channel:
     def __init__(self, agreement: Agreement | None, own: Handles) -> None:
         self.agreement, self.own = agreement, own
         self.call: Call | None = None  # that is on it
+
+
+def result_of(call: Call) -> Any:
+    """Wait until it is over; its result, or its error."""
+    call.wait()
+    while call.lands:
+        call.lands.pop()()
+    return call.shown(call.result())

@@ -112,7 +112,7 @@ class Handles:
         meanwhile: Callable[[Callable[[], str]], bool],
         quorum: Policy | str = "full",
     ) -> None:
-        self._comm, self._name, self._meanwhile = comm, name, meanwhile
+        self.comm, self._name, self._meanwhile = comm, name, meanwhile
         self._options: dict[str, Any] = {"quorum": quorum, "name": name}
         if quorum == "full":
             self._options["history"] = 1
@@ -141,7 +141,7 @@ class Handles:
         if device.type != "cpu":
             like = torch.empty(count, dtype=getattr(torch, dtype), device=device)
         reduction = (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op]
-        handle = Allreduce_init(self._comm, None, None, reduction, like=like, **self._options)
+        handle = Allreduce_init(self.comm, None, None, reduction, like=like, **self._options)
         handle._while_waiting = lambda: self._meanwhile(handle._missing)
         return handle
 
@@ -175,7 +175,7 @@ class Handles:
 @dataclass(frozen=True)
 class Form:
     """What becomes of values: the reduction, by torch's name, and what they are multiplied and
-    divided by before and after it. Quotients of integers are rounded down."""
+    divided by before and after it. Quotients of integers lose what is behind the point."""
 
     op: str
     before: Any = None  # None: 1
@@ -184,11 +184,13 @@ class Form:
 
 
 def divide(values: Array, divisor: int) -> None:
-    """In place; integers are rounded down. Of complex numbers each part is divided."""
+    """In place; integers lose what is behind the point. Of complex numbers each part is divided."""
     kind = values.dtype.kind
     if kind in "iu":
         exact = np.uint64(divisor) if kind == "u" else np.int64(divisor)
+        upwards = (values < 0) & (np.remainder(values, exact) != 0)  # floor_divide rounds down
         np.floor_divide(values, exact, out=values, casting="unsafe")
+        values += upwards
     elif kind == "c":
         values.real /= divisor
         values.imag /= divisor
@@ -229,12 +231,23 @@ class Reduction:
         wanted: bool = True,
         chunk: int | None = None,
     ) -> None:
-        self._form, self._wanted = form, wanted
-        self._source, self._output = source, output.detach()
+        self.form, self._wanted = form, wanted
+        self.source, self.output = source, output.detach()
         self._wire, itemsize = wire.wire_dtype(output.dtype), wire.wide_dtype(output.dtype).itemsize
         self._count, self._room = output.numel(), CHUNK // itemsize
         self._most = max(1, self._count) if chunk is None else chunk // itemsize
         self.begun: Handle | None = None  # that has the first chunk, if it was started early
+
+    def blank(self) -> tuple[Form, torch.dtype, int, int]:
+        """What another rank needs to take part with nothing: see `without_values`."""
+        return self.form, self.output.dtype, self._count, self._most
+
+    @classmethod
+    def without_values(cls, form: Form, dtype: torch.dtype, count: int, most: int) -> Reduction:
+        """The part of a rank that puts nothing in and takes nothing."""
+        found = cls(form, None, torch.empty(count, dtype=dtype), wanted=False)
+        found._most = most
+        return found
 
     @property
     def key(self) -> Key | None:
@@ -242,7 +255,7 @@ class Reduction:
         return self._key(min(self._count, self._most)) if self._count else None
 
     def _key(self, count: int) -> Key:
-        return (self._wire, rounded_up(count, self._room), self._form.op)
+        return (self._wire, rounded_up(count, self._room), self.form.op)
 
     def _chunk(self, flat: torch.Tensor, first: int) -> torch.Tensor:
         return flat if self._count <= self._most else flat[first : first + self._most]
@@ -250,16 +263,16 @@ class Reduction:
     def begin(self, handle: Handle, first: int = 0) -> None:
         """Put a chunk in and start."""
         part = None
-        if self._source is not None:
+        if self.source is not None:
             if first == 0:  # not before: earlier calls may have changed it
-                self._source = _flat(self._source)
-            part = self._chunk(self._source, first)
-        handle.begin(part, self._form.before)
+                self.source = _flat(self.source)
+            part = self._chunk(self.source, first)
+        handle.begin(part, self.form.before)
         self.begun = handle
 
     def steps(self, handles: Handles) -> Iterator[AllreduceHandle]:
         """Yields each handle that is to be waited for."""
-        output, flat = self._output, _flat(self._output)
+        output, flat = self.output, _flat(self.output)
         direct = flat is output or flat.data_ptr() == output.data_ptr()
         if self._wanted and not direct:
             flat = torch.empty_like(flat)
@@ -283,18 +296,18 @@ class Reduction:
         if into.device.type == "cpu":
             values = wide.numpy()
             np.copyto(values, result)
-            if self._form.divisor > 1:
-                divide(values, self._form.divisor)
-        elif self._form.divisor == 1 or dtype.is_floating_point or dtype.is_complex:
+            if self.form.divisor > 1:
+                divide(values, self.form.divisor)
+        elif self.form.divisor == 1 or dtype.is_floating_point or dtype.is_complex:
             wide.copy_(torch.from_numpy(wrap(result.ctypes.data, result)))
-            if self._form.divisor > 1:
-                wide.div_(self._form.divisor)
+            if self.form.divisor > 1:
+                wide.div_(self.form.divisor)
         else:  # devices cannot divide all integers
             values = result.copy()
-            divide(values, self._form.divisor)
+            divide(values, self.form.divisor)
             wide.copy_(torch.from_numpy(values))
-        if self._form.after != 1:
-            scale(wide, self._form.after)
+        if self.form.after != 1:
+            scale(wide, self.form.after)
         if not same:
             into.copy_(wide)
 

@@ -12,8 +12,9 @@ turn. Where a handle for the data is there already, and nothing else can be on i
 with the announcement; who waits for a later call does not wait for data that is on its way on a
 channel's own handle. Ranks that turn out to have announced different things have started different
 handles: each starts those of the others as well, with nothing in them, and the rounds are collected
-before the handles are used again. A new handle is made only after the ranks have agreed, so all
-ranks have the same.
+before the handles are used again. A new handle is made only after the ranks have agreed, and in the
+turn of its call, so all ranks have the same. Where some ranks have joined, the others' call goes on
+without them (`joined`).
 
 Whoever waits for a call carries out what is before it and then it; for calls that nobody waits for
 yet there may be a thread. There is only one at a time (`_turn`).
@@ -31,10 +32,12 @@ from typing import Any, Callable
 from mpi4py import MPI
 
 from ..._core import communicator
-from ..._core.attendance import attending
+from ..._core.departure import Departed
+from ..._core.settings import logger
 from ...collectives.agreement import Agreement, Intent, complaint
 from ...errors import MismatchError, StateError
 from ...policy import Policy
+from . import joined
 from .call import Call, Channel, complete
 from .handles import Handles
 from .work import GroupTimeout, Worker
@@ -73,8 +76,8 @@ class Queue:
     ) -> None:
         self._comm, self._name, self._window, self._owner = comm, name, window, owner
         self._quorum, self._remedy = quorum, remedy
-        self._channels: list[Channel] = []
         self.handles = self._handles()  # for calls that are not apart
+        self._channels = [self._channel(number) for number in range(window)]
         self._lock = threading.Lock()  # of what is waiting, and of the thread
         self._waiting: collections.deque[Call] = collections.deque()
         self._announced: collections.deque[Call] = collections.deque()
@@ -89,20 +92,15 @@ class Queue:
         title = f"{self._owner}: data of {self._name}"
         return Handles(self._comm, title, self._patient, self._quorum or "full")
 
-    def open(self) -> Queue:
-        """Make all channels now, where threads of the ranks would make them at different times.
-        Collective; the queue."""
-        while len(self._channels) < self._window:
-            self._open_channel()
-        return self
-
-    def _open_channel(self) -> None:
+    def _channel(self, number: int) -> Channel:
         agreement = None
         if self._quorum is None:
-            title = f"{self._owner}: {self._name}, {len(self._channels)}"
+            title = f"{self._owner}: {self._name}, {number}"
             agreement = Agreement(self._comm, title)
-            agreement.while_waiting(functools.partial(self._patient, agreement.missing))
-        self._channels.append(Channel(agreement, self._handles()))
+            patient = functools.partial(self._patient, agreement.missing)
+            report = functools.partial(self._report, agreement.missing)
+            agreement.while_waiting(patient, report)
+        return Channel(agreement, self._handles())
 
     # By whoever makes a call
 
@@ -113,21 +111,36 @@ class Queue:
             call._queue = self
             self._waiting.append(call)
         if background:
-            self.wake()
+            self._leave_to_thread(call)
         return call
 
-    def begin(self, call: Call) -> Call:
-        """The next call: its data is under way, or it is over, when this returns. Waits where a
-        handle is to be made, or there are too many calls before it."""
+    def _leave_to_thread(self, call: Call) -> None:
+        call.in_background = True
+        self.wake()
+
+    def begin(self, call: Call, background: bool = True) -> Call:
+        """The next call: its data has left when this returns, if that needs no waiting. background:
+        a thread sees to the rest, if any; else that is done here."""
         self.submit(call)
+        if self._turn.acquire(blocking=False):
+            try:
+                self._announce()
+            finally:
+                self._turn.release()
+        if not background:
+            self._make_room(call)
+        if call._channel is None or not (call.begun or call._intent.refused):
+            self._leave_to_thread(call) if background else self._complete(call)
+        return call
+
+    def _make_room(self, call: Call) -> None:
+        """Complete what is before it until there is a channel."""
         while call._channel is None and not call._over:
-            with self._turn:
-                before = self._announce()
+            before = self._channels[self._count % self._window].call
             if before is not None:
                 self._complete(before)
-        if call._move is not None and (call._first is None or call._first.begun is None):
-            self._complete(call)
-        return call
+            with self._turn:
+                self._announce()
 
     def _complete(self, call: Call) -> None:
         self.drive(call)
@@ -140,8 +153,8 @@ class Queue:
 
     def refuse(self, error: Exception, timeout: float = math.inf, background: bool = False) -> Any:
         """This rank's arguments are wrong: let the others know, and raise."""
-        call = Call(f"{type(error).__name__}: {error}", timeout=timeout, refused=True)
-        self.submit(call, background) if background else self.begin(call)
+        text = f"{type(error).__name__}: {error}"
+        self.begin(Call(text, timeout=timeout, refused=True), background)
         raise error
 
     def _check(self) -> None:
@@ -154,8 +167,9 @@ class Queue:
             raise StateError(f"{self._name} has been destroyed")
 
     def poll(self, call: Call) -> bool:
-        """Is it over, well or badly? Carries on what can be, never waits for another rank."""
-        while not call._over and self._turn.acquire(blocking=False):
+        """Is it over, well or badly? Carries on what can be, never waits for another rank: what may
+        have to make a handle is left to the thread."""
+        while not (call._over or call.in_background) and self._turn.acquire(blocking=False):
             if not self._next(call, wait=False):
                 break
         return call._over
@@ -191,20 +205,16 @@ class Queue:
     def _first_due(self, until: Call | None) -> Call | None:
         """What is on its way by itself is waited for by who wants it."""
         for call in self._announced:
-            if call is until or not (call._agreed and call._intent.apart):
+            if call is until or not (call._agreed and call.on_its_way):
                 return call
         return self._announced[0] if self._announced and until is None else None
 
-    def _announce(self) -> Call | None:
-        """What is waiting, as far as there are channels; the call for whose channel it waits."""
+    def _announce(self) -> None:
+        """What is waiting, as far as there are channels."""
         while self._waiting:
-            at = self._count % self._window
-            if at == len(self._channels):
-                with attending(f"{self._owner}: {self._waiting[0]}", self._comm):
-                    self._open_channel()
-            channel = self._channels[at]
+            channel = self._channels[self._count % self._window]
             if channel.call is not None:
-                return channel.call
+                return
             with self._lock:
                 call = self._waiting.popleft()
                 self._announced.append(call)
@@ -213,7 +223,6 @@ class Queue:
             if channel.agreement is not None:
                 channel.agreement.announce(call._intent)
             self._start_early(call)
-        return None
 
     def _start_early(self, call: Call) -> None:
         """On handles that calls share nothing else may be, nor come: what ranks differ on may."""
@@ -237,7 +246,7 @@ class Queue:
             if not head._agreed:
                 if not self._settle(head, wait):
                     return False
-                if head._intent.apart and head is not until:
+                if head.on_its_way and head is not until:
                     return True
             while not head._moved:
                 if head._step is not None:
@@ -246,6 +255,8 @@ class Queue:
                         return False
                     head.round = came or head.round
                 self._advance(head)
+        except Departed as error:
+            head._outcome = self._broken = error
         except MismatchError as error:  # all ranks have it, and nothing has moved
             head._outcome = error
         except Exception as error:
@@ -253,7 +264,8 @@ class Queue:
         return True
 
     def _settle(self, head: Call, wait: bool) -> bool:
-        """True once all ranks have announced something; MismatchError, on all, if they differ."""
+        """True once all ranks have announced something; MismatchError, on all, if they differ in
+        more than that some have joined."""
         assert head._channel is not None
         agreement = head._channel.agreement
         if agreement is not None:
@@ -261,9 +273,16 @@ class Queue:
                 return False
             heard = agreement.settle(waited=not wait)
             if heard or head._intent.refused:
-                self._level(head, heard)
-                raise MismatchError(complaint(heard))
+                first = joined.first_of_the_rest(heard)
+                if first is None:
+                    self._level(head, heard)
+                    raise MismatchError(complaint(heard))
+                head.without, head._agreed_at = True, time.monotonic()
+                handles = head._channel.own if heard[first].apart else self.handles
+                head._steps = joined.steps(head, self._comm, first, handles)
+                return True
         move = head._move
+        head._agreed_at = time.monotonic()
         head._steps = move(self._handles_of(head)) if callable(move) else iter(move or ())
         return True
 
@@ -308,6 +327,12 @@ class Queue:
             self._announced.clear()
             self._waiting.clear()
         return rest
+
+    def _report(self, missing: Callable[[], str], waited: float) -> None:
+        """The call under way has waited long."""
+        who = missing()
+        if who:
+            logger.warning("waiting for %.1f s in %s: %s: %s", waited, self._owner, self._head, who)
 
     def _patient(self, missing: Callable[[], str] = str) -> bool:
         """Called while the call under way waits: raises when it has waited enough. missing: tells

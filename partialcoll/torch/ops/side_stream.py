@@ -38,13 +38,18 @@ def in_stream(device: torch.device, call: Callable[[], Any]) -> Callable[[], Any
     return there
 
 
+def room_for_rows(like: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.empty((count, *like.shape[1:]), dtype=like.dtype, device=like.device)
+
+
 class SideStream:
     """Of one call. In a ``with`` statement it is the current one."""
 
     def __init__(self, device: torch.device) -> None:
         self._module: Any = getattr(torch, device.type)
+        self._callers = self._module.current_stream(device)
         self._stream = self._module.Stream(device)
-        self._stream.wait_event(self._module.current_stream(device).record_event())
+        self._stream.wait_event(self._callers.record_event())
         self._entered: list[Any] = []
 
     def __enter__(self) -> None:
@@ -54,6 +59,14 @@ class SideStream:
     def __exit__(self, *error: object) -> None:
         self._entered.pop().__exit__(*error)
 
+    def rows(self, like: torch.Tensor, count: int) -> torch.Tensor:
+        """Room for so many rows like a tensor's. It is of the caller's stream, which goes on with
+        it and frees it, so that what had this memory before must come first."""
+        with self._module.stream(self._callers):
+            room = room_for_rows(like, count)
+        self._stream.wait_event(self._callers.record_event())
+        return room
+
     def settle(self) -> None:
         """Wait for what it was given."""
         self._stream.synchronize()
@@ -61,6 +74,10 @@ class SideStream:
 
 class _None(contextlib.nullcontext[None]):
     """Of tensors of the host."""
+
+    @staticmethod
+    def rows(like: torch.Tensor, count: int) -> torch.Tensor:
+        return room_for_rows(like, count)
 
     def settle(self) -> None:
         """There is nothing."""

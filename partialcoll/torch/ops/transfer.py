@@ -55,11 +55,9 @@ def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.
     into.detach().copy_(total.view(into.shape))
 
 
-def broadcast(
-    comm: MPI.Intracomm, tensor: torch.Tensor, root: int, output: torch.Tensor | None = None
-) -> Steps:
-    """One rank's bits to all, into an output, or in place."""
-    memory = Memory(tensor, written=comm.rank != root, output=output)
+def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int) -> Steps:
+    """One rank's bits to all, in place."""
+    memory = Memory(tensor, written=comm.rank != root)
     yield comm.Ibcast(memory.bytes, root)
     memory.land()
 
@@ -113,40 +111,39 @@ def exchange(comm: MPI.Intracomm, inputs: Tensors, outputs: Tensors) -> Steps:
     landing.land()
 
 
-# Shared out along the first dimension. They fill a list, since only the ranks together know sizes.
+# Shared out along the first dimension. They fill a list, since only the ranks together know sizes;
+# rows: gives room for so many rows like those of a tensor.
+
+Rows = Callable[[torch.Tensor, int], torch.Tensor]
+Found = list[torch.Tensor]
 
 
-def _rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Room for so many rows like those of a tensor."""
-    return torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
-
-
-def gather_rows(comm: MPI.Intracomm, tensor: torch.Tensor, found: list[torch.Tensor]) -> Steps:
+def gather_rows(comm: MPI.Intracomm, tensor: torch.Tensor, rows: Rows, found: Found) -> Steps:
     """All ranks' rows, in the ranks' order, and how many of each."""
-    rows = np.empty(comm.size, np.int64)
-    yield comm.Iallgather(np.array([len(tensor)]), rows)
-    output = _rows(tensor, int(rows.sum()))
-    yield from gather(comm, tensor, output.split(rows.tolist()), None)
-    found += [output, torch.from_numpy(rows)]
+    counts = np.empty(comm.size, np.int64)
+    yield comm.Iallgather(np.array([len(tensor)]), counts)
+    output = rows(tensor, int(counts.sum()))
+    yield from gather(comm, tensor, output.split(counts.tolist()), None)
+    found += [output, torch.from_numpy(counts)]
 
 
 def exchange_rows(
-    comm: MPI.Intracomm, tensor: torch.Tensor, splits: Sequence[int], found: list[torch.Tensor]
+    comm: MPI.Intracomm, tensor: torch.Tensor, splits: Sequence[int], rows: Rows, found: Found
 ) -> Steps:
     """So many rows to each rank; what comes, and how many rows from which."""
     come = np.empty(comm.size, np.int64)
     yield comm.Ialltoall(np.array(splits, np.int64), come)
-    output = _rows(tensor, int(come.sum()))
+    output = rows(tensor, int(come.sum()))
     yield from exchange(comm, tensor.split(list(splits)), output.split(come.tolist()))
     found += [output, torch.from_numpy(come)]
 
 
 def reduce_rows(
-    comm: MPI.Intracomm, tensor: torch.Tensor, form: Form, found: list[torch.Tensor]
+    comm: MPI.Intracomm, tensor: torch.Tensor, form: Form, rows: Rows, found: Found
 ) -> Steps:
     """Each rank gets a part of the reduced rows; the first ones one more, if they do not go up."""
     pieces = tensor.detach().tensor_split(comm.size)
-    output = _rows(tensor, len(pieces[comm.rank]))
+    output = rows(tensor, len(pieces[comm.rank]))
     yield from reduce_pieces(comm, pieces, form, output)
     found.append(output)
 
@@ -167,21 +164,17 @@ class Memory:
     tensor : torch.Tensor
     written : bool
         Do bytes come?
-    output : torch.Tensor or None
-        Where they are then; None: in the tensor.
     """
 
-    def __init__(
-        self, tensor: torch.Tensor, written: bool, output: torch.Tensor | None = None
-    ) -> None:
-        self._target = tensor if output is None else output
+    def __init__(self, tensor: torch.Tensor, written: bool) -> None:
+        self._target = tensor
         self._copy: torch.Tensor | None = None
         own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
         own = own and tensor.device.type == "cpu"
-        if output is not None or not own:
+        if not own:
             self._copy = torch.empty(tensor.shape, dtype=tensor.dtype)
             self._copy.copy_(tensor.detach())
-        self._written = written or output is not None
+        self._written = written
         self.bytes = wire.bits(tensor if self._copy is None else self._copy)
 
     def land(self) -> None:

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What calls under Horovod's names are given: tensors, names, roots, options of an allreduce; the
+gradients of what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
+
+import torch
+
+from .._core import checks
+from ..policy import Full, Policy, as_policy
+from .compression import Compression
+from .ops import wire
+from .ops.handles import Form
+from .process_sets import OptionalSet
+from .reductions import Adasum, Average, Max, Min, Reduction, Sum
+from .world import size
+
+
+def check_root(root_rank: Any, process_set: OptionalSet) -> int:
+    """The number, within the set, of a rank given by its number in the world."""
+    if isinstance(root_rank, bool) or not isinstance(root_rank, int):
+        raise TypeError(f"root_rank: expected a rank, got {type(root_rank).__name__}")
+    if not 0 <= root_rank < size():
+        raise ValueError(f"root_rank: expected 0 to {size() - 1}, got {root_rank}")
+    return root_rank if process_set is None else process_set.root(root_rank)
+
+
+def check_name(name: Any) -> None:
+    """None or a text."""
+    if name is not None:
+        checks.instance("name", name, str, "a text or None")
+
+
+def named(text: str, name: str | None) -> str:
+    """What the ranks compare, with the name."""
+    return text if name is None else f"{text}, name={name!r}"
+
+
+class Several(tuple):  # type: ignore[type-arg]
+    """The tensors of a grouped call, which is made as that of a single one."""
+
+
+def all_of(given: Any) -> Sequence[Any]:
+    """The tensors of a call."""
+    if not isinstance(given, Several):
+        return [given]
+    if not given:
+        raise ValueError("tensors: expected at least one, got none")
+    return given
+
+
+class _WithGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, results: Any, back: Any, *tensors: Any) -> Any:
+        ctx.back = back
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return (None, None, *ctx.back(gradients))
+
+
+def with_gradient(
+    results: Sequence[torch.Tensor], back: Callable[[Any], Any], tensors: Sequence[Any]
+) -> list[torch.Tensor]:
+    """What has been made of tensors; back: makes gradients of these of its gradients."""
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+        differentiable: Any = _WithGradient.apply
+        results = differentiable(results, back, *tensors)
+    return list(results)
+
+
+def check_linear(what: str, op: Reduction) -> None:
+    """Has a reduction a gradient?"""
+    if op not in (Average, Sum):
+        raise RuntimeError(f"{what}: {op.name} has no gradient; use Average or Sum")
+
+
+class AllreduceOptions(NamedTuple):
+    """Of an allreduce, as they are given."""
+
+    average: Any = None
+    op: Any = None
+    prescale_factor: Any = 1.0
+    postscale_factor: Any = 1.0
+    process_set: OptionalSet = None
+    quorum: Any = "full"
+    compression: Any = Compression.none
+
+    def reduction(self) -> Reduction:
+        if self.average is not None and self.op is not None:
+            raise ValueError(
+                "average: expected it without op, got both; op=Average or op=Sum will do"
+            )
+        if self.average is not None:
+            return Average if self.average else Sum
+        if self.op is None:
+            return Average
+        if not isinstance(self.op, Reduction):
+            known = "Average, Sum, Min, Max, Product or Adasum"
+            raise TypeError(f"op: expected {known}, got {self.op!r}")
+        return self.op
+
+    def policy(self, name: str | None) -> Policy | None:
+        """None: all ranks take part."""
+        if self.quorum == "full":
+            return None
+        policy = as_policy(self.quorum)
+        if policy == Full():
+            return None
+        if self.op is Adasum:
+            raise ValueError(f"quorum: expected 'full' with op=Adasum, got {str(policy)!r}")
+        if name is None:
+            raise ValueError(
+                f"name: expected one with quorum={str(policy)!r}: ranks that do not wait for each "
+                "other do not make their calls in the same order"
+            )
+        return policy
+
+    def factors(self, dtype: torch.dtype) -> tuple[float, float]:
+        before = _factor("prescale_factor", self.prescale_factor)
+        after = _factor("postscale_factor", self.postscale_factor)
+        if dtype == torch.bool and (before, after) != (1, 1):
+            raise TypeError(
+                "prescale_factor and postscale_factor: expected 1 for a tensor of "
+                f"{wire.name(dtype)}, got {before} and {after}"
+            )
+        return before, after
+
+    def form(self, dtype: torch.dtype, ranks: int) -> tuple[Form, str]:
+        """What becomes of the values, and how it is called. Raises TypeError or ValueError if the
+        dtype does not go with the rest."""
+        op = self.reduction()
+        truth = dtype == torch.bool
+        if (truth and op in (Average, Sum)) or (dtype.is_complex and op in (Min, Max)):
+            more = "; convert it, for instance with tensor.int()" if truth else ""
+            raise TypeError(f"op: {op.name} is not defined for {wire.name(dtype)}{more}")
+        if op is Adasum and not dtype.is_floating_point:
+            raise TypeError(f"op: Adasum is for floating point, got {wire.name(dtype)}")
+        before, after = self.factors(dtype)
+        text = op.name
+        if (before, after) != (1, 1):
+            text += f", prescale_factor={before}, postscale_factor={after}"
+        name, divisor = ("sum", ranks) if op is Average else (op.value, 1)  # by torch's name
+        return Form(name, None if before == 1 else before, divisor, after), text
+
+
+def _factor(argument: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{argument}: expected a number, got {type(value).__name__}")
+    return float(value)

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training that goes on from its last commit, by Horovod's names (`horovod.torch.elastic`), for one
+membership: the ranks stay the same.
+
+What all ranks get, as MismatchError, brings them all back to the last commit; an error of one rank
+alone ends its program, and those of the others with it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import random
+from collections.abc import Iterator, Sized
+from typing import Any, Callable, TypeVar
+
+import torch
+
+from .._core.settings import logger
+from ..errors import DecodeError, Error, StateError
+from . import world
+from .objects import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+
+__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]
+
+T = TypeVar("T")
+_LOCAL = (StateError, DecodeError)  # of one rank alone: the others know nothing of it
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Raised within `run`: call the function again from where it is. Nothing here raises it.
+
+    skip_sync: without a `State.sync` before.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__()
+        self.skip_sync = skip_sync
+
+
+class State:
+    """What training goes on from. A subclass says how it is saved, restored and synchronized.
+
+    bcast_object, get_rank: Horovod's; not needed.
+    """
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
+        self._reset_callbacks: list[Callable[[], None]] = []
+        self._commits = 0
+
+    def register_reset_callbacks(self, callbacks: list[Callable[[], None]]) -> None:
+        """Have these called each time that training begins anew, after `reset`."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Training begins anew."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """This is what training goes on from, from now on. Local: on all ranks after the same
+        step."""
+        self.save()
+        self._commits += 1
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raises HostsUpdatedInterrupt where the ranks are to become others, which none do."""
+
+    def save(self) -> None:
+        """Keep a copy."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Become the copy."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Become what rank 0 has. Collective."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """What has to be made anew before `sync`."""
+
+
+class ObjectState(State):
+    """Plain values, which are attributes: what pickle takes.
+
+    bcast_object, get_rank: Horovod's; nothing else than `broadcast_object` is needed.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] = broadcast_object,
+        get_rank: Any = None,
+        **values: Any,
+    ) -> None:
+        super().__init__()
+        self._broadcast, self._saved = bcast_object, values
+        self._show_saved()
+
+    def _show_saved(self) -> None:
+        for name, value in self._saved.items():
+            setattr(self, name, value)
+
+    def save(self) -> None:
+        """Keep them."""
+        self._saved = {name: getattr(self, name) for name in self._saved}
+
+    def restore(self) -> None:
+        """They are what was saved last."""
+        self._show_saved()
+
+    def sync(self) -> None:
+        """They are what rank 0 has saved last. Collective."""
+        self._saved = self._broadcast(self._saved)
+        self._show_saved()
+
+
+class _Stateful:
+    """What has state_dict and load_state_dict."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        if isinstance(self.value, torch.nn.Module):
+            broadcast_parameters(self.value.state_dict(), root_rank=0)
+        elif isinstance(self.value, torch.optim.Optimizer):
+            broadcast_optimizer_state(self.value, root_rank=0)
+        else:
+            self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+
+
+class TorchState(ObjectState):
+    """Models, optimizers, and other values, which are attributes.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or None
+    optimizer : torch.optim.Optimizer or None
+    values
+        More of them, by name: whatever has `state_dict` and `load_state_dict` (models, optimizers,
+        an `ElasticSampler`, learning rate schedulers, …), and plain values.
+
+    Commit where the optimizer's state can be loaded, see its `load_state_dict`: with strategies
+    other than `Allreduce` right after `join`.
+    """
+
+    def __init__(self, model: Any = None, optimizer: Any = None, **values: Any) -> None:
+        given = {"model": model, "optimizer": optimizer, **values}
+        both = ("state_dict", "load_state_dict")
+        stateful = [n for n, one in given.items() if all(hasattr(one, name) for name in both)]
+        self._stateful = {name: _Stateful(given.pop(name)) for name in stateful}
+        for name, one in self._stateful.items():
+            super().__setattr__(name, one.value)
+        super().__init__(**given)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__.get("_stateful", ()):
+            self._stateful[name] = _Stateful(value)
+        super().__setattr__(name, value)
+
+    def save(self) -> None:
+        """Keep copies of all."""
+        for one in self._stateful.values():
+            one.save()
+        super().save()
+
+    def restore(self) -> None:
+        """All become what they were when they were saved."""
+        for one in self._stateful.values():
+            one.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """All become what rank 0 has. Collective."""
+        for one in self._stateful.values():
+            one.sync()
+        super().sync()
+
+
+def run(func: Callable[..., T]) -> Callable[..., T]:
+    """A function of a `State` and more, which goes on from the last commit after an error that all
+    ranks get. Collective.
+
+    The state is synchronized from rank 0, and the function called. After a HorovodInternalError
+    the state is what was committed last, is synchronized, and the function is called again; not a
+    second time without a commit in between: then the error is raised. StateError is raised at once:
+    it is of one rank alone.
+    """
+
+    @functools.wraps(func)
+    def trained(state: State, *arguments: Any, **named: Any) -> T:
+        failed_at = -1
+        synchronized = False
+        while True:
+            try:
+                if not synchronized:
+                    state.sync()
+                return func(state, *arguments, **named)
+            except HostsUpdatedInterrupt as change:
+                synchronized = change.skip_sync
+            except Error as error:
+                if isinstance(error, _LOCAL) or state._commits == failed_at:
+                    raise
+                failed_at, synchronized = state._commits, False
+                logger.warning("training goes on from its last commit after %r", error)
+                state.restore()
+            state.on_reset()
+
+    return trained
+
+
+class ElasticSampler(torch.utils.data.Sampler[int]):
+    """Shares the samples of a dataset out to the ranks, without those of this epoch that were
+    recorded as processed before a commit.
+
+    Parameters
+    ----------
+    dataset
+        With a length, the same on all ranks.
+    shuffle : bool
+        In another order in each epoch, the same on all ranks.
+    seed : int
+        Of that order.
+
+    `record_batch` after each batch, `set_epoch` at the end of an epoch, and the sampler in the
+    `TorchState`. Every rank gets as many samples; some come twice where they do not go up.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
+        self.epoch = self.processed_num = 0
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin this epoch, of which nothing has been processed."""
+        self.epoch, self.processed_num = epoch, 0
+        self.reset()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Each rank has processed so many more samples."""
+        self.processed_num += batch_size * self.num_replicas
+
+    def state_dict(self) -> dict[str, int]:
+        """Of which epoch how many samples have been processed by all ranks."""
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Go on there, with what is left."""
+        self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
+        self.reset()
+
+    def reset(self) -> None:
+        """What is left is shared out anew."""
+        self.rank, self.num_replicas = world.rank(), world.size()
+        order = list(range(len(self.dataset)))
+        if self.shuffle:
+            random.Random(self.seed + self.epoch).shuffle(order)
+        self.remaining_indices = order[self.processed_num :]
+        self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        rounds = itertools.islice(itertools.cycle(self.remaining_indices), self.total_size)
+        return itertools.islice(rounds, self.rank, None, self.num_replicas)
+
+    def __len__(self) -> int:
+        return self.num_samples
