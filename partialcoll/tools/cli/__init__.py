@@ -60,6 +60,20 @@ def info(as_json: bool) -> None:
 
 
 @commands.command()
+@click.option("--json", "as_json", is_flag=True, help="as JSON")
+@click.option("--remove-stale", is_flag=True, help="remove what this user's ended jobs have left")
+def doctor(as_json: bool, remove_stale: bool) -> int:
+    """Faults of installing and launching, each with its mend.
+
+    Exits with 1 if something does not work at all. Inside a job all ranks look:
+    mpiexec -n 4 partialcoll doctor
+    """
+    from .. import doctor
+
+    return doctor.main(as_json, remove_stale)
+
+
+@commands.command()
 @click.option("--cflags", is_flag=True, help="for the compiler")
 @click.option("--libs", is_flag=True, help="for the linker")
 @click.option("--pkgconfigdir", is_flag=True, help="the folder for PKG_CONFIG_PATH")
