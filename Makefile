@@ -271,7 +271,7 @@ lint: .venv/style
 lint-packaging: .venv/packaging
 	.venv/packaging/bin/yamllint --strict .github packaging
 	.venv/packaging/bin/actionlint .github/workflows/*.yml
-	.venv/packaging/bin/hadolint packaging/containers/Dockerfile
+	.venv/packaging/bin/hadolint packaging/containers/partialcoll.dockerfile
 
 clean:
 	rm -rf build .venv *.egg-info partialcoll/_core_* partialcoll/_simulator* partialcoll/lib partialcoll/include

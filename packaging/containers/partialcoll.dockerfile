@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# docker build -f packaging/containers/Dockerfile -t partialcoll .
+# docker build -f packaging/containers/partialcoll.dockerfile -t partialcoll .
 # docker run --rm --shm-size=1g partialcoll partialcoll bench skew -n 8
 FROM python:3.11-slim-bookworm AS build
 # The distribution's compiler, whichever it is.
