@@ -84,11 +84,11 @@ def set_run_paths(package):
 def finish(unpacked, output):
     """Pack it, name what it runs on, and have that checked."""
     run(TOOLS / "wheel", "pack", "-d", output, unpacked)
-    (plain,) = Path(output).glob("*-linux_*.whl")
+    (plain,) = output.glob("partialcoll-*-linux_*.whl")
     given = ("--exclude", "libmpi*.so*", "--plat", POLICY, "--only-plat", "-w", output)
     run(TOOLS / "auditwheel", "repair", *given, plain, PATH=f"{TOOLS}:{os.environ['PATH']}")
     plain.unlink()
-    (wheel,) = Path(output).glob("*.whl")
+    (wheel,) = output.glob("partialcoll-*.whl")
     run(TOOLS / "abi3audit", "--strict", "--verbose", wheel)
     size = wheel.stat().st_size
     print(f"{wheel.relative_to(Path.cwd())}: {size / (1 << 20):.1f} MB")
@@ -103,8 +103,9 @@ def main():
     parser.add_argument("mpicc", nargs="+")
     options = parser.parse_args()
     output = options.output.resolve()
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
+    output.mkdir(parents=True, exist_ok=True)
+    for earlier in output.glob("partialcoll-*.whl"):
+        earlier.unlink()
     with tempfile.TemporaryDirectory(prefix="partialcoll-wheel-") as folder:
         unpacked = []
         for i, mpicc in enumerate(options.mpicc):

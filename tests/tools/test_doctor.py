@@ -260,6 +260,27 @@ def test_inside_a_job(job, tmp_path):
     assert all(row["ranks"] == list(range(ranks)) for row in document["rows"])
 
 
+def test_one_rank_without_a_core(job, tmp_path):
+    """It takes part nevertheless: nobody waits for it for ever, and it is named."""
+    (tmp_path / "script.py").write_text(
+        "import os, sys\n"
+        "sys.argv[:] = ['partialcoll', 'doctor']\n"
+        "from partialcoll._core import ffi\n"
+        "from partialcoll.tools import doctor, launcher\n"
+        "launcher.flavor()\n"
+        "if '1' in (os.environ.get('PMI_RANK'), os.environ.get('OMPI_COMM_WORLD_RANK')):\n"
+        "    ffi.built = lambda: []\n"
+        "sys.exit(doctor.main(True, False))\n"
+    )
+    words, env = job(tmp_path / "script.py", 2)
+    done = subprocess.run(
+        words, env=env, capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path
+    )
+    rows = json.loads(done.stdout[: done.stdout.rindex("}") + 1])["rows"]
+    found = [(row["level"], row["ranks"]) for row in rows if row["check"] == "mpi"]
+    assert sorted(found) == [("fine", [0]), ("stop", [1])] and done.returncode != 0
+
+
 def test_merge_and_print():
     """Alike findings once; what is wrong last, with the ranks that have it."""
     bad = finding.Finding("binding", "stop", "bound", "it matters", "unbind")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+from typing import Any, Callable
 
 from ..._core import launch
-from ...errors import AbiError, Error
 from .. import info, launcher
 from . import finding, installation, stale
 from .finding import Finding, fine
@@ -52,14 +53,14 @@ def _facts() -> installation.Facts:
     try:
         foreign = launch.foreign(launcher.flavor())
         return {"launcher": foreign} if foreign else info.collect()
-    except (AbiError, Error) as error:
-        return {"error": str(error)}
+    except Exception as error:  # whatever it is, the other ranks are not to wait for this one
+        return {"error": f"{error}" or type(error).__name__}
 
 
 def _same_everywhere(of_ranks: list[installation.Facts]) -> Finding:
     """Do all ranks run the same?"""
     names = ("partialcoll", "mpi library", "mpi4py", "python", "numpy")
-    seen = {name: {str(facts.get(name)) for facts in of_ranks} for name in names}
+    seen = {name: {str(facts[name]) for facts in of_ranks if name in facts} for name in names}
     different = [f"{name}: {', '.join(sorted(v))}" for name, v in seen.items() if len(v) > 1]
     if not different:
         return fine("ranks", f"{len(of_ranks)}, with the same versions")
@@ -72,9 +73,17 @@ def _same_everywhere(of_ranks: list[installation.Facts]) -> Finding:
     )
 
 
+def _ask(check: Callable[[Any], Finding], about: Any) -> Finding:
+    try:
+        return check(about)
+    except Exception as error:  # a system that is not as we know it; the other ranks wait
+        return Finding(check.__name__, "note", f"could not look: {type(error).__name__}: {error}")
+
+
 def _look(facts: installation.Facts, local: int, remove: bool) -> list[Finding]:
-    findings = [check(facts) for check in INSTALLATION]
-    return [*findings, *(check(local) for check in MACHINE), stale.check_stale(remove)]
+    of_installation = [_ask(check, facts) for check in INSTALLATION]
+    of_machine = [_ask(check, local) for check in MACHINE]
+    return [*of_installation, *of_machine, _ask(stale.check_stale, remove)]
 
 
 def _in_job(facts: installation.Facts, remove: bool) -> tuple[dict[Finding, list[int]], int] | None:
@@ -104,7 +113,7 @@ def _show(merged: dict[Finding, list[int]], size: int, as_json: bool) -> None:
 def main(as_json: bool, remove: bool) -> int:
     """Look, tell; the exit status."""
     facts = _facts()
-    if launcher.in_job() and "mpi library" in facts:
+    if launcher.in_job() and "mpi4py.MPI" in sys.modules:
         found = _in_job(facts, remove)
     else:
         found = finding.merge([_look(facts, 1, remove)]), 1
