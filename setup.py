@@ -6,9 +6,9 @@ partialcoll/lib/libpartialcoll_<mpi>.so          the same core for C users, with
 partialcoll/lib/libpartialcoll_preload_<mpi>.so  the interposer
 partialcoll/_simulator             the extension with simulated ranks, which needs no MPI
 
-and copies the public header beside them. The core is compiled once and linked four times; only
-the few files that call MPI are compiled again for the interposer, where they call PMPI. The
-simulator takes out of the core what it needs, none of which calls MPI.
+and puts the public header and a file for pkg-config beside them. The core is compiled once and
+linked four times; only the few files that call MPI are compiled again for the interposer, where
+they call PMPI. The simulator takes out of the core what it needs, none of which calls MPI.
 """
 
 import os
@@ -25,7 +25,10 @@ import clibs
 import mpi_compiler
 
 PACKAGE = Path("partialcoll")
+PKG_CONFIG = Path("lib/pkgconfig")  # in the package
 SIMULATOR = "partialcoll._simulator"
+# The core takes no more of Python than 3.9 has, as all later ones do.
+LIMITED_API = "cp39"
 # A build with checks is for finding faults.
 STRIPPED = [] if os.environ.get("PARTIALCOLL_CHECKS") else ["-Wl,--strip-debug"]
 
@@ -74,11 +77,15 @@ class BuildAll(build_ext):
         return str(Path(self.build_temp) / self.compiler.library_filename(name))
 
     def _build_libraries(self, ext, core, objects):
-        for library in clibs.libraries(mpi_compiler.chosen().vendor):
+        for library in clibs.libraries(mpi_compiler.chosen().abi):
             self._link(library, objects, core, ext)
         header = Path(self.build_lib) / PACKAGE / "include"
         header.mkdir(parents=True, exist_ok=True)
         shutil.copy2(clibs.HEADER, header)
+        name, text = clibs.pkg_config(mpi_compiler.chosen().abi)
+        folder = Path(self.build_lib) / PACKAGE / PKG_CONFIG
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
 
     def _map(self, name):
         """Where the linker writes what it took from where."""
@@ -104,23 +111,24 @@ class BuildAll(build_ext):
         self.compiler.link_shared_object(
             shared + own,
             str(Path(self.build_lib) / PACKAGE / "lib" / library.file),
-            libraries=[*ext.libraries, "dl"],
+            libraries=ext.libraries,
             extra_postargs=[*STRIPPED, *library.link_arguments, self._map_argument(library.name)],
         )
         mpi_compiler.chosen().check(library.file, self._map(library.name))
 
     def _extras(self):
         """Paths inside the package of what this command makes besides the extension."""
-        for library in clibs.libraries(mpi_compiler.chosen().vendor):
+        for library in clibs.libraries(mpi_compiler.chosen().abi):
             yield Path("lib") / library.file
         yield Path("include") / clibs.HEADER.name
+        yield PKG_CONFIG / clibs.pkg_config(mpi_compiler.chosen().abi)[0]
 
     def copy_extensions_to_source(self):
         """For builds in place (pip install -e)."""
         super().copy_extensions_to_source()
         for path in self._extras():
             target = PACKAGE / path
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(Path(self.build_lib) / PACKAGE / path, target)
 
     def get_outputs(self):
@@ -131,5 +139,6 @@ class BuildAll(build_ext):
 
 setup(
     cffi_modules=["csrc/ffibuilder.py:ffibuilder", "csrc/ffibuilder.py:simulator"],
+    options={"bdist_wheel": {"py_limited_api": LIMITED_API}},
     cmdclass={"build_ext": BuildAll, "build_py": BuildAnew},
 )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The libraries for C users: what each is made of. Used by setup.py only."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +9,23 @@ import layers
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "include" / "partialcoll.h"
+
+
+# For each library for C users: where it is, relative to this file.
+PKG_CONFIG = """prefix=${{pcfiledir}}/../..
+
+Name: partialcoll
+Description: MPI collectives for ranks that do not arrive together
+Version: {version}
+Cflags: -I${{prefix}}/include
+Libs: -L${{prefix}}/lib -Wl,-rpath,${{prefix}}/lib -lpartialcoll_{abi}
+"""
+
+
+def pkg_config(abi):
+    """Name and text of the file by which pkg-config knows the library for C users."""
+    parts = re.findall(r"#define PCOLL_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", HEADER.read_text())
+    return f"partialcoll_{abi}.pc", PKG_CONFIG.format(abi=abi, version=".".join(parts))
 
 
 @dataclass
@@ -35,10 +53,13 @@ def _link(file, exports):
     ]
 
 
-def libraries(vendor):
+def libraries(abi):
     """The library for C users and the interposer."""
-    plain, preload = f"libpartialcoll_{vendor}.so", f"libpartialcoll_preload_{vendor}.so"
+    plain, preload = f"libpartialcoll_{abi}.so", f"libpartialcoll_preload_{abi}.so"
     names = HERE / "compat" / "interposer" / "names.h"
+    interposer = layers.sources("interposer")
+    if abi == "mpiabi":  # which has no Fortran
+        interposer.remove("csrc/compat/interposer/fortran.c")
     return [
         Library(
             "plain",
@@ -50,7 +71,7 @@ def libraries(vendor):
             "preload",
             preload,
             _link(preload, "compat/interposer/exports.map"),
-            layers.sources("interposer"),
+            interposer,
             arguments=["-fvisibility=default"],  # MPI's names; the map says what leaves
             anew=layers.sources("mpi", "c"),
             anew_arguments=["-include", str(names)],

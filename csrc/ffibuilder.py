@@ -3,8 +3,8 @@
 
 The declarations are the text between two markers of include/partialcoll.h and of
 include/simulator.h, so there is one source of truth. The core's module is named after the MPI it
-is compiled with (``_core_mpich``, ``_core_openmpi``); partialcoll/_core/ffi.py picks the one that
-fits. The simulator's, ``_simulator``, has no MPI.
+is compiled with, or MPI's own ABI (``_core_mpich``, ``_core_openmpi``, ``_core_mpiabi``);
+partialcoll/_core/ffi.py picks the one that fits. The simulator's, ``_simulator``, has no MPI.
 """
 
 import os
@@ -30,8 +30,12 @@ FLAGS = [
     "-Wall",
     "-Wextra",
 ]
+LIBRARIES = ["m", "pthread", "dl"]
 if os.environ.get("PARTIALCOLL_CHECKS") == "1":  # what base/check.h asserts
     FLAGS.append("-DPCOLL_CHECKS")
+if os.environ.get("PARTIALCOLL_PORTABLE") == "1":  # for other machines: make wheel
+    FLAGS += ["-include", str(HERE / "base" / "glibc.h")]
+    LIBRARIES = ["m", ":libpthread.so.0", ":libdl.so.2"]  # where an older glibc has functions
 
 
 # What simulated ranks and arithmetic use of the core: all that does not make, free or need an MPI.
@@ -67,7 +71,7 @@ def make_ffi(name: str, cdef: str, header: Path, parts: tuple[str, ...]) -> FFI:
         sources=layers.sources(*parts),
         include_dirs=["csrc"],
         extra_compile_args=FLAGS,
-        libraries=["m", "pthread", "dl"],
+        libraries=LIBRARIES,
     )
     return ffi
 
@@ -76,9 +80,7 @@ if not os.environ.get("PARTIALCOLL_NO_BUILD"):
     compiler = mpi_compiler.chosen()
     os.environ["CC"] = compiler.compile_command()
     os.environ["LDSHARED"] = compiler.link_command()
-    ffibuilder = make_ffi(
-        f"_core_{compiler.vendor}", declarations(), HEADER, ("pure", "core", "mpi")
-    )
+    ffibuilder = make_ffi(f"_core_{compiler.abi}", declarations(), HEADER, ("pure", "core", "mpi"))
     simulator = make_ffi(
         "_simulator", simulated_declarations(), SIMULATOR_HEADER, ("pure", "core", "sim")
     )

@@ -19,7 +19,9 @@ from pathlib import Path
 
 PROBE = """
 #include <mpi.h>
-#ifdef OPEN_MPI
+#if defined(MPI_ABI_VERSION)
+int mpiabi;
+#elif defined(OPEN_MPI)
 int openmpi;
 #else
 int mpich;
@@ -61,8 +63,8 @@ def libraries(map_file):
 
 
 class Compiler:
-    """An mpicc, and what it compiles and links by itself: its `vendor` ("mpich" or "openmpi"), the
-    folder of its header, its libraries."""
+    """An mpicc, and what it compiles and links by itself: its `abi` ("mpich", "openmpi", or
+    "mpiabi", MPI's own), the folder of its header, its libraries."""
 
     def __init__(self, mpicc):
         self.mpicc = mpicc
@@ -72,7 +74,7 @@ class Compiler:
             text = self._run("-E", source)
             self._run(source, "-o", Path(folder) / "probe", f"-Wl,-Map={linker_map}")
             self.libraries = libraries(linker_map)
-        self.vendor = re.findall(r"^int (openmpi|mpich);$", text, re.MULTILINE)[-1]
+        self.abi = re.findall(r"^int (mpiabi|openmpi|mpich);$", text, re.MULTILINE)[-1]
         self.include = Path(re.findall(r'^# \d+ "(.*/mpi\.h)"', text, re.MULTILINE)[0]).parent
         if not self.libraries:
             raise SystemExit(f"partialcoll: {mpicc} links no library of MPI (libmpi…)")

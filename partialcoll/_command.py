@@ -28,6 +28,8 @@ def is_command() -> bool:
 
 
 def only_starts() -> bool:
-    """Is this the command outside of a job? (While Python looks for a module that -m names, that is
-    what stands for the program.)"""
-    return (is_command() or _program() == "-m") and not in_job()
+    """Is this the command outside of a job, or its doctor, who looks before MPI begins? (While
+    Python looks for a module that -m names, that is what stands for the program.)"""
+    if not (is_command() or _program() == "-m"):
+        return False
+    return not in_job() or sys.argv[1:2] == ["doctor"]

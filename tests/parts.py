@@ -29,7 +29,7 @@ RESULT = ROOT / "bench/results/test-all/any.json"
 MPIS = ("mpich", "openmpi")
 RANKS = ("alone", 8, 5, 4, 3, 2, 1)
 CLOSING = re.compile(
-    r"\d+ (?:passed|failed|error)|of \d+ planted|% of \d+ lines|the model holds|\bheld\b"
+    r"\d+ (?:passed|failed|error)|of \d+ planted|% of \d+ lines|the model holds|\bheld\b|: fine"
 )
 
 
@@ -55,12 +55,14 @@ def parts() -> list[Part]:
     ]
     return [
         Part("lint", ["lint"], alone=True),
+        Part("lint-packaging", ["lint-packaging"], alone=True),
         *ready,
         Part("check-c", ["check-c"], alone=True),
         Part("mutants", ["mutants"], alone=True),
         Part("coverage", ["coverage"], alone=True),
         Part("model", ["model"], alone=True),
         Part("demo", ["demo"], alone=True),
+        Part("wheel", ["test-wheel"], alone=True),
         *on_ranks,
         *(Part(name, [target, f"MPI={mpi}"], alone=True) for name, target, mpi in of_mpi),
     ]

@@ -15,21 +15,26 @@ from .lazy import Lazy
 from .library import Library
 from .mpi import MPI
 
+_ABIS = ("mpich", "openmpi", "mpiabi")
+_OLDEST = (3, 0)  # version of MPI
 _MEND = (
     "Rebuild partialcoll with the mpicc of the MPI that mpi4py uses: "
     "MPICC=/path/to/mpicc pip install --no-cache-dir --force-reinstall --no-deps . in its source"
 )
 
 
-def flavor() -> str:
-    """The family of ABIs that the loaded MPI belongs to: "openmpi" or "mpich"."""
-    return "openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich"
+def abi() -> str:
+    """The ABI through which mpi4py uses its MPI: "mpich", "openmpi", or "mpiabi", that of the MPI
+    standard, which several MPIs have besides their own. Handles of MPICH's have 4 bytes."""
+    version = getattr(MPI, "Get_abi_version", None)  # not in mpi4py 4.0
+    if version is not None and version()[0] > 0:
+        return "mpiabi"
+    return "mpich" if MPI._sizeof(MPI.Comm) == 4 else "openmpi"
 
 
 def built() -> list[str]:
-    """The families that this package has a core for. Loads none."""
-    families = ("mpich", "openmpi")
-    return [name for name in families if importlib.util.find_spec(f"partialcoll._core_{name}")]
+    """The ABIs that this package has a core for. Loads none."""
+    return [name for name in _ABIS if importlib.util.find_spec(f"partialcoll._core_{name}")]
 
 
 def _check(lib: Any, ffi: Any) -> None:
@@ -51,12 +56,18 @@ def _check(lib: Any, ffi: Any) -> None:
 
 
 def _load() -> Any:
-    wanted, there = flavor(), built()
+    wanted, there = abi(), built()
+    if MPI.Get_version() < _OLDEST:
+        raise AbiError(
+            f"expected an MPI of version {_OLDEST[0]}.{_OLDEST[1]} at least, mpi4py uses "
+            f"{MPI.get_vendor()[0]}, which has {'.'.join(map(str, MPI.Get_version()))}"
+        )
     if wanted not in there:
         have = f"built for {' and '.join(there)}" if there else "not compiled"
         where = os.path.dirname(os.path.dirname(__file__))
         raise AbiError(
-            f"mpi4py uses {MPI.get_vendor()[0]}, but partialcoll in {where} is {have}. {_MEND}. "
+            f"mpi4py uses {MPI.get_vendor()[0]} (ABI: {wanted}), but partialcoll in {where} is "
+            f"{have}. {_MEND}. "
             "If that folder is a checkout and another one is installed, start elsewhere"
         )
     core = importlib.import_module(f"partialcoll._core_{wanted}")

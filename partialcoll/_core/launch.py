@@ -24,6 +24,21 @@ def launched_size() -> tuple[int, str] | None:
     return None
 
 
+def is_first() -> bool:
+    """Is this the first of the processes that a launcher has started, or the only one?"""
+    ranks = (os.environ.get(name, "0") for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"))
+    return all(rank == "0" for rank in ranks)
+
+
+def foreign(family: str) -> str:
+    """What is wrong with the launcher, as far as it can be said before MPI begins, which MPICH
+    would not survive; empty: nothing. family: whose launcher the MPI needs."""
+    launched = launched_size()
+    if launched is None or family != "mpich" or "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        return ""
+    return f"{launched[0]} processes were started by {launched[1]}, but mpi4py uses MPICH's family"
+
+
 def check_launcher() -> None:
     """Raise Error if P jobs of one rank were started instead of one job of P ranks."""
     launched = launched_size()

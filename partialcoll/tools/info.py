@@ -21,11 +21,10 @@ def collect() -> dict[str, Any]:
     import numpy
 
     mpi4py.rc.initialize = True
-    from mpi4py import MPI
-
-    import partialcoll
 
     from .._core.ffi import ffi, lib
+    from .._core.mpi import MPI, loaded
+    from .._core.version import __version__
 
     levels = {
         MPI.THREAD_SINGLE: "SINGLE",
@@ -34,12 +33,14 @@ def collect() -> dict[str, Any]:
         MPI.THREAD_MULTIPLE: "MULTIPLE",
     }
     return {
-        "partialcoll": partialcoll.__version__,
+        "partialcoll": __version__,
         "core built with": ffi.string(lib.pcoll_built_with()).decode(),
         "mpi": ".".join(map(str, MPI.get_vendor()[1])),
         "mpi vendor": MPI.get_vendor()[0],
         "mpi library": MPI.Get_library_version().rstrip("\x00").splitlines()[0],
         "mpi thread level": levels[MPI.Query_thread()],
+        "mpi files": [str(path) for path in loaded()],
+        "ulfm": _has_ulfm(MPI),
         "abi match": True,
         "ranks that die": _FAILURES[bool(lib.pcoll_tells_of_failures())],
         "domains": ["node", "rank"],
@@ -51,6 +52,15 @@ def collect() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": platform.platform(),
     }
+
+
+def _has_ulfm(mpi: Any) -> bool:
+    """Can communicators be revoked and ranks be lost? MPICH has the functions, but ends the job."""
+    try:
+        mpi.COMM_SELF.Is_revoked()
+    except (AttributeError, NotImplementedError, mpi.Exception):
+        return False
+    return bool(mpi.get_vendor()[0] == "Open MPI")
 
 
 def _devices() -> dict[str, Any]:

@@ -126,7 +126,7 @@ class Job:
         ranks = [process for process in self._processes() if _is_rank(process)]
         for rank in ranks:
             _send(rank, signal.SIGSTOP)
-        shared = {path for rank in ranks for path in _shared(rank)}
+        shared = {p for r in ranks for p in shared_files(r) if p.name.startswith(_SEGMENTS)}
         for rank in ranks:
             _send(rank, signal.SIGKILL)
         return shared
@@ -150,8 +150,8 @@ def _is_rank(process: Path) -> bool:
     return False
 
 
-def _shared(process: Path) -> Iterator[Path]:
-    """The segments of its MPI that it has mapped or open."""
+def shared_files(process: Path) -> Iterator[Path]:
+    """What a process, a folder of /proc, has mapped or open in /dev/shm."""
     found: list[str] = []
     with contextlib.suppress(OSError):
         lines = (process / "maps").read_text(errors="replace").splitlines()
@@ -160,7 +160,7 @@ def _shared(process: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             found.append(os.readlink(entry))
     for path in map(Path, found):
-        if path.parent == _SHARED and path.name.startswith(_SEGMENTS):
+        if _SHARED in path.parents:
             yield path
 
 

@@ -13,33 +13,66 @@ from pathlib import Path
 
 from .._command import in_job
 from .._core import ffi
+from .._core.mpi import MPI, loaded
 from ..errors import Error
 from .job import Job
 
-__all__ = ["command", "environment", "find", "flavor", "in_job", "relaunch"]
+__all__ = [
+    "abi",
+    "command",
+    "environment",
+    "find",
+    "flavor",
+    "in_job",
+    "library",
+    "own",
+    "relaunch",
+]
 
-_VENDOR = """import mpi4py
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+# The package is this very one, whatever lies in the folder that a process starts in.
+_THIS_PACKAGE = """import sys
+sys.path[:1] = [path for path in [sys.argv.pop(1)] if path not in sys.path]
+"""
+_ASK = (
+    _THIS_PACKAGE
+    + """import mpi4py
 mpi4py.rc.initialize = False
-from mpi4py import MPI
-print(MPI.get_vendor()[0])"""
+from partialcoll._core import ffi, mpi
+print(mpi.MPI.get_vendor()[0], ffi.abi(), *mpi.loaded(), sep=chr(10))"""
+)
 
 
 @functools.cache
+def _mpi() -> list[str]:
+    """Vendor and ABI of the MPI that mpi4py loads, and its library's file. Where it is not loaded
+    yet, what this package is built for; if that does not tell, another process is asked."""
+    if "mpi4py.MPI" in sys.modules:
+        return [MPI.get_vendor()[0], ffi.abi(), *map(str, loaded())]
+    built = ffi.built()
+    if built in (["mpich"], ["openmpi"]):
+        return [{"mpich": "MPICH", "openmpi": "Open MPI"}[built[0]], *built]
+    words = [sys.executable, "-c", _ASK, str(_PACKAGE.parent)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise Error((done.stderr.splitlines() or ["mpi4py does not load an MPI"])[-1])
+    return done.stdout.splitlines()
+
+
 def flavor() -> str:
-    """ "openmpi" or "mpich", of the MPI that mpi4py loads. Where it is not loaded yet, the one that
-    this package is built for; if that is both, another process is asked."""
-    loaded, built = sys.modules.get("mpi4py.MPI"), ffi.built()
-    if loaded is not None:
-        vendor = loaded.get_vendor()[0]
-    elif len(built) == 1:
-        return built[0]
-    else:
-        done = subprocess.run([sys.executable, "-c", _VENDOR], capture_output=True, text=True)
-        if done.returncode:
-            last = (done.stderr.splitlines() or ["it said nothing"])[-1]
-            raise Error(f"mpi4py does not load an MPI: {last}")
-        vendor = done.stdout.strip()
-    return "openmpi" if vendor == "Open MPI" else "mpich"
+    """ "openmpi" or "mpich": whose launcher the MPI that mpi4py loads needs."""
+    return "openmpi" if _mpi()[0] == "Open MPI" else "mpich"
+
+
+def abi() -> str:
+    """Which of the compiled cores fits that MPI: `ffi.abi`."""
+    return _mpi()[1]
+
+
+def library() -> str:
+    """The name of its library's file; empty where there is one core only, which knows it."""
+    return Path(*_mpi()[2:3]).name
 
 
 # What a launcher says of itself when it is asked for its version, in small letters. Open MPI 4
@@ -117,19 +150,23 @@ def environment(vendor: str) -> dict[str, str]:
     return env
 
 
-# The ranks run this very package, whatever lies in the folder they start in.
-_RANK = """import sys
-sys.path[0] = sys.argv.pop(1)
-from partialcoll.tools.cli import main
+_COMMAND = (
+    _THIS_PACKAGE
+    + """from partialcoll.tools.cli import main
 sys.exit(main())"""
+)
+
+
+def own(*arguments: str) -> list[str]:
+    """The words that run ``partialcoll ARGUMENTS`` by this very package."""
+    return [sys.executable, "-c", _COMMAND, str(_PACKAGE.parent), *arguments]
 
 
 def relaunch(arguments: list[str], ranks: int, hosts: str | None, extra: str | None) -> int:
     """Run ``partialcoll ARGUMENTS`` on the ranks of a new job; its exit status."""
     vendor = flavor()
     words = command(find(vendor), vendor, ranks, hosts, extra)
-    package = Path(__file__).resolve().parent.parent
-    words += [sys.executable, "-c", _RANK, str(package.parent), *arguments]
+    words += own(*arguments)
     job, env = Job(), environment(vendor)
     if vendor == "openmpi" and not hosts:  # its segments stay behind otherwise
         for transport in ("sm", "vader"):

@@ -2,6 +2,7 @@
 """The library for C users, with the flags that `partialcoll config` prints."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,7 +146,7 @@ def test_the_program_of_the_docs(clean_environment, tmp_path):
     assert len(re.findall(r"^\d ranks were in this sum$", done.stdout, re.MULTILINE)) == 2
 
 
-@pytest.mark.parametrize(
+VERSIONS = pytest.mark.parametrize(
     ("header", "library", "fits"),
     [
         ((0, 1, 0), (0, 1, 0), True),
@@ -159,12 +160,19 @@ def test_the_program_of_the_docs(clean_environment, tmp_path):
         ((1, 7, 0), (2, 0, 0), False),
     ],
 )
+
+
+def write_header(path, version):
+    text = header_text()
+    for name, part in zip(("MAJOR", "MINOR", "PATCH"), version):
+        text = re.sub(rf"(#define PCOLL_VERSION_{name}) \d+", rf"\1 {part}", text)
+    path.write_text(text)
+
+
+@VERSIONS
 def test_which_versions_fit(tmp_path, header, library, fits):
     """The rule of docs/c.md, as the header computes it."""
-    text = header_text()
-    for name, part in zip(("MAJOR", "MINOR", "PATCH"), header):
-        text = re.sub(rf"(#define PCOLL_VERSION_{name}) \d+", rf"\1 {part}", text)
-    (tmp_path / "partialcoll.h").write_text(text)
+    write_header(tmp_path / "partialcoll.h", header)
     number = 10000 * library[0] + 100 * library[1] + library[2]
     source = tmp_path / "fits.c"
     source.write_text(
@@ -173,6 +181,40 @@ def test_which_versions_fit(tmp_path, header, library, fits):
     )
     words = [c_users.mpicc(), "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
     subprocess.run([*words, str(source)], check=True)
+
+
+@VERSIONS
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_which_versions_cmake_finds(tmp_path, header, library, fits):
+    """The same rule for find_package: `header` is what a project asks for."""
+    shutil.copytree(config("--cmakedir").stdout.strip(), tmp_path / "cmake")
+    (tmp_path / "include").mkdir()
+    write_header(tmp_path / "include/partialcoll.h", library)
+    asked = ".".join(map(str, header))
+    (tmp_path / "ask.cmake").write_text(
+        f"set(PACKAGE_FIND_VERSION {asked})\n"
+        f"set(PACKAGE_FIND_VERSION_MAJOR {header[0]})\n"
+        f"set(PACKAGE_FIND_VERSION_MINOR {header[1]})\n"
+        "include(cmake/partialcollConfigVersion.cmake)\n"
+        'message("${PACKAGE_VERSION} ${PACKAGE_VERSION_COMPATIBLE}")\n'
+    )
+    words = ["cmake", "-P", "ask.cmake"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
+    version = ".".join(map(str, library))
+    assert done.stderr.split() == [version, "TRUE" if fits else "FALSE"]
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="needs pkg-config")
+def test_pkg_config(clean_environment, tmp_path):
+    """Its flags compile what those of `partialcoll config` do, wherever the package lies."""
+    env = {**clean_environment, "PKG_CONFIG_PATH": config("--pkgconfigdir").stdout.strip()}
+    words = ["pkg-config", "--cflags", "--libs", f"partialcoll_{launcher.abi()}"]
+    flags = subprocess.run(
+        words, capture_output=True, text=True, check=True, env=env
+    ).stdout.split()
+    program = c_users.compile_program("capi/dropin.c", tmp_path / "dropin", *flags)
+    done = c_users.run([program], clean_environment, tmp_path, ranks=2)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 
 def test_config_alone():

@@ -37,7 +37,7 @@ PY_LAYERS = [
 TOOLS_LAYERS = [
     {"job"},
     {"launcher", "report", "info", "memory", "environment"},
-    {"c_libraries", "skewed"},
+    {"c_libraries", "doctor", "skewed"},
     {"bench", "sim"},
     {"cli"},
 ]

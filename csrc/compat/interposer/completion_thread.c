@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include "allreduce/handle.h"
 #include "compat/interposer/core_call.h"
@@ -93,6 +94,18 @@ static void *completion_thread_main(void *unused)
         }
     }
     return NULL;
+}
+
+/* MPI_Wait of MPICH 4.0.2 (Debian 12 has it) and of those before never returns when the
+ * message that it waits for comes from another thread of its own process. */
+bool completion_thread_works(void)
+{
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length, major, minor, patch = 0;
+    PMPI_Get_library_version(text, &length);
+    if (sscanf(text, "MPICH Version: %d.%d.%d", &major, &minor, &patch) < 2)
+        return true;
+    return major > 4 || (major == 4 && (minor > 0 || patch > 2));
 }
 
 /* Under the mutex. Signals are for the program's threads. */

@@ -35,6 +35,8 @@ struct token {
     struct token *next_live, *next_active;
 };
 
+/* Does this MPI notice what another thread completes? */
+bool completion_thread_works(void);
 /* Begin an inactive request for this token. MPI's error code. */
 int completion_thread_init_request(struct token *token);
 /* The request has been started: start the round. */

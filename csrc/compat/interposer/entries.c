@@ -3,6 +3,7 @@
  * The functions of MPI that are replaced in a program: the allreduces, the start and
  * the end of persistent requests. Each does its part and leaves the rest to MPI.
  */
+#include <limits.h>
 #include <mpi.h>
 
 #include "compat/interposer/entries.h"
@@ -30,14 +31,19 @@ static bool take(const struct call *call, int *error)
     return outcome == TAKEN;
 }
 
-#ifdef PCOLL_HAVE_PERSISTENT
 static bool take_init(const struct call *call, MPI_Request *request, int *error)
 {
     enum outcome outcome = persistent_init(call, request, error);
     report_count(outcome);
     return outcome == TAKEN;
 }
-#endif
+
+/* What this MPI has no function for. */
+static int refuse(MPI_Comm comm, int code)
+{
+    PMPI_Comm_call_errhandler(comm, code);
+    return code;
+}
 
 #define CALL                                                                           \
     (&(struct call){.send = sendbuf,                                                   \
@@ -57,27 +63,29 @@ int MPI_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype da
                : PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm);
 }
 
-#ifdef PCOLL_HAVE_PERSISTENT
 int MPI_Allreduce_init(const void *sendbuf, void *recvbuf, int count,
                        MPI_Datatype datatype, MPI_Op op, MPI_Comm comm, MPI_Info info,
                        MPI_Request *request)
 {
     int error;
-    return take_init(CALL, request, &error)
-               ? error
-               : PMPI_Allreduce_init(sendbuf, recvbuf, count, datatype, op, comm, info,
-                                     request);
+    if (take_init(CALL, request, &error))
+        return error;
+    return PMPI_Allreduce_init ? PMPI_Allreduce_init(sendbuf, recvbuf, count, datatype,
+                                                     op, comm, info, request)
+                               : refuse(comm, MPI_ERR_UNSUPPORTED_OPERATION);
 }
-#endif
 
-#ifdef PCOLL_HAVE_LARGE
 int MPI_Allreduce_c(const void *sendbuf, void *recvbuf, MPI_Count count,
                     MPI_Datatype datatype, MPI_Op op, MPI_Comm comm)
 {
     int error;
-    return take(CALL, &error)
-               ? error
-               : PMPI_Allreduce_c(sendbuf, recvbuf, count, datatype, op, comm);
+    if (take(CALL, &error))
+        return error;
+    if (PMPI_Allreduce_c)
+        return PMPI_Allreduce_c(sendbuf, recvbuf, count, datatype, op, comm);
+    return count > INT_MAX
+               ? refuse(comm, MPI_ERR_COUNT)
+               : PMPI_Allreduce(sendbuf, recvbuf, (int)count, datatype, op, comm);
 }
 
 int MPI_Allreduce_init_c(const void *sendbuf, void *recvbuf, MPI_Count count,
@@ -85,12 +93,16 @@ int MPI_Allreduce_init_c(const void *sendbuf, void *recvbuf, MPI_Count count,
                          MPI_Request *request)
 {
     int error;
-    return take_init(CALL, request, &error)
-               ? error
-               : PMPI_Allreduce_init_c(sendbuf, recvbuf, count, datatype, op, comm,
-                                       info, request);
+    if (take_init(CALL, request, &error))
+        return error;
+    if (PMPI_Allreduce_init_c)
+        return PMPI_Allreduce_init_c(sendbuf, recvbuf, count, datatype, op, comm, info,
+                                     request);
+    return count > INT_MAX || !PMPI_Allreduce_init
+               ? refuse(comm, MPI_ERR_UNSUPPORTED_OPERATION)
+               : PMPI_Allreduce_init(sendbuf, recvbuf, (int)count, datatype, op, comm,
+                                     info, request);
 }
-#endif
 
 int MPI_Start(MPI_Request *request)
 {

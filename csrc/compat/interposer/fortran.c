@@ -183,7 +183,7 @@ FIVE(comm_dup_with_info, COMM_DUP_WITH_INFO,
      (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error),
      LIST(comm, info, newcomm, error))
 
-#if defined(OPEN_MPI) && defined(PCOLL_HAVE_PERSISTENT)
+#ifdef OPEN_MPI
 
 static void f_allreduce_init(const void *call_site, void *send, void *recv,
                              MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,

@@ -141,11 +141,12 @@ int MPI_Comm_free(MPI_Comm *comm)
     return PMPI_Comm_free(comm);
 }
 
-#ifdef PCOLL_HAVE_PERSISTENT
 int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm,
                             MPI_Request *request)
 {
-    int rc = PMPI_Comm_idup_with_info(comm, info, newcomm, request);
+    int rc = PMPI_Comm_idup_with_info
+                 ? PMPI_Comm_idup_with_info(comm, info, newcomm, request)
+                 : PMPI_Comm_idup(comm, newcomm, request); /* info may be ignored */
     struct pending *p = rc == MPI_SUCCESS ? malloc(sizeof *p) : NULL;
     if (!p || !get_quorum(info, p->text, sizeof p->text)) {
         free(p);
@@ -159,4 +160,3 @@ int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm,
     pthread_mutex_unlock(&mutex);
     return rc;
 }
-#endif

@@ -167,7 +167,8 @@ enum outcome persistent_init(const struct call *c, MPI_Request *request, int *er
     enum outcome outcome = intercept_plan(c, &record, &key);
     if (outcome != TAKEN)
         return outcome;
-    if (record->level < MPI_THREAD_MULTIPLE || !process_begun())
+    if (record->level < MPI_THREAD_MULTIPLE || !process_begun() ||
+        !completion_thread_works())
         return PASSED_THREADS;
     if (key.signature.of_user) /* it may be freed before the request is started */
         return PASSED_OP_OF_USER;

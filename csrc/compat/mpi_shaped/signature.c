@@ -6,17 +6,12 @@
 #include "compat/mpi_shaped/signature.h"
 
 #include "compat/mpi_shaped/table.h"
+#include "transport/mpi/newer.h"
 
 static bool is_derived(MPI_Datatype type)
 {
     int combiner;
-#if MPI_VERSION >= 4 /* the older call refuses datatypes made with large counts */
-    MPI_Count integers, addresses, large, types;
-    MPI_Type_get_envelope_c(type, &integers, &addresses, &large, &types, &combiner);
-#else
-    int integers, addresses, types;
-    MPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
-#endif
+    type_combiner(type, &combiner);
     return combiner != MPI_COMBINER_NAMED;
 }
 

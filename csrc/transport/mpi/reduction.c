@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "transport/mpi/internal.h"
+#include "transport/mpi/newer.h"
 
 /* Elements in one call, whose count is an int. */
 static const size_t most_elements = (size_t)1 << 30;
@@ -103,18 +104,9 @@ static int check_op(MPI_Op op, int index)
     return rc;
 }
 
-/* The older call refuses datatypes that were made with large counts. */
 static int is_derived(MPI_Datatype type, bool *derived)
 {
-    int combiner;
-#if MPI_VERSION >= 4
-    MPI_Count integers, addresses, large, types;
-    int rc =
-        MPI_Type_get_envelope_c(type, &integers, &addresses, &large, &types, &combiner);
-#else
-    int integers, addresses, types;
-    int rc = MPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
-#endif
+    int combiner, rc = type_combiner(type, &combiner);
     *derived = rc != MPI_SUCCESS || combiner != MPI_COMBINER_NAMED;
     return mpi_check(rc, "MPI_Type_get_envelope");
 }

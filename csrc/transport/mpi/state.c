@@ -134,7 +134,9 @@ int mpi_set_process_state(void *state, void (*gone)(void *))
     return set_state(MPI_COMM_SELF, &process_key, state, gone);
 }
 
-#ifdef OPEN_MPI
+#if defined(MPI_ABI_VERSION)
+static const char built_with[] = "mpiabi";
+#elif defined(OPEN_MPI)
 static const char built_with[] = "openmpi";
 #else
 static const char built_with[] = "mpich";

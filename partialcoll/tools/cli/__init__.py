@@ -60,19 +60,41 @@ def info(as_json: bool) -> None:
 
 
 @commands.command()
+@click.option("--json", "as_json", is_flag=True, help="as JSON")
+@click.option("--remove-stale", is_flag=True, help="remove what this user's ended jobs have left")
+def doctor(as_json: bool, remove_stale: bool) -> int:
+    """Faults of installing and launching, each with its mend.
+
+    Exits with 1 if something does not work at all. Inside a job all ranks look:
+    mpiexec -n 4 partialcoll doctor
+    """
+    from .. import doctor
+
+    return doctor.main(as_json, remove_stale)
+
+
+@commands.command()
 @click.option("--cflags", is_flag=True, help="for the compiler")
 @click.option("--libs", is_flag=True, help="for the linker")
-def config(cflags: bool, libs: bool) -> None:
+@click.option("--pkgconfigdir", is_flag=True, help="the folder for PKG_CONFIG_PATH")
+@click.option("--cmakedir", is_flag=True, help="the folder for partialcoll_DIR")
+def config(**wanted: bool) -> None:
     """Flags to compile and link a C program with.
 
     mpicc prog.c $(partialcoll config --cflags --libs)
     """
     from .. import c_libraries
 
-    if not (cflags or libs):
-        raise click.UsageError("expected --cflags, --libs or both, got neither")
-    words = [c_libraries.cflags()] if cflags else []
-    click.echo(" ".join([*words, *([c_libraries.libs()] if libs else [])]))
+    answers = {
+        "cflags": c_libraries.cflags,
+        "libs": c_libraries.libs,
+        "pkgconfigdir": c_libraries.pkg_config_folder,
+        "cmakedir": c_libraries.cmake_folder,
+    }
+    words = [answer() for name, answer in answers.items() if wanted[name]]
+    if not words:
+        raise click.UsageError("expected --cflags, --libs or a folder, got none of them")
+    click.echo(" ".join(words))
 
 
 @commands.command()

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the compiled libraries take of MPI: nothing that an MPI 3.0 lacks, but what is weak."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import partialcoll
+
+pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+
+PACKAGE = Path(partialcoll.__file__).parent
+LIBRARIES = sorted([*PACKAGE.glob("_core_*.so"), *PACKAGE.glob("lib/*.so")])
+
+
+def mpi_3():
+    text = (Path(__file__).parent / "mpi-3.0.txt").read_text()
+    return {name for line in text.splitlines() if line[0] != "#" for name in line.split()}
+
+
+def undefined(library):
+    """Functions of MPI that it needs, without MPI_ or PMPI_; and those that it can do without."""
+    words = ["nm", "-D", "--undefined-only", str(library)]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r" (\w) P?MPI_(\w+)$", said, re.MULTILINE)
+    return {n for kind, n in found if kind == "U"}, {n for kind, n in found if kind != "U"}
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.name)
+def test_what_it_needs(library):
+    needed, newer = undefined(library)
+    assert len(needed) > 50 and not needed - mpi_3(), needed - mpi_3()
+    assert newer and not newer & mpi_3(), "what is weak needs a reason"
+
+
+def test_three_libraries():
+    assert len(LIBRARIES) >= 3
