@@ -25,16 +25,19 @@ static void look_for_failures(pcoll_gossip *g)
     progress_poll(g->base.communicator->progress);
 }
 
-static int enter_open(pcoll_gossip *g)
-{
-    if (g->look_at != INT64_MAX && g->object.ops && !g->base.ended)
-        look_for_failures(g);
-    return user_object_enter_open(&g->base);
-}
-
 static int gossip_leave(pcoll_gossip *g, int rc)
 {
     return user_object_leave(&g->base, rc);
+}
+
+static int enter_open(pcoll_gossip *g)
+{
+    int rc = user_object_enter_open(&g->base);
+    if (rc != PCOLL_OK || g->look_at == INT64_MAX)
+        return rc;
+    look_for_failures(g);
+    rc = communicator_check(g->base.communicator);
+    return rc == PCOLL_OK ? rc : gossip_leave(g, rc);
 }
 
 static int enter_with(pcoll_gossip *g, uint32_t peer)
