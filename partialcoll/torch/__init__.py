@@ -7,7 +7,7 @@
 """
 
 from ..errors import Error as HorovodInternalError
-from . import process_group
+from . import backend
 from .built import (
     ccl_built,
     cuda_built,
@@ -94,7 +94,7 @@ from .world import (
     size,
 )
 
-process_group.register()
+backend.register()
 
 __all__ = [
     "ADPSGD",

@@ -748,7 +748,7 @@ def test_a_world_after_another(world):
         tensor = torch.full((5,), float(again))
         dist.all_reduce(tensor)
         assert (tensor == again * world.size).all()
-        kept = {name for name, one in process_group._retired.items() if one.usable}
+        kept = {name for name, one in process_group.retired.items() if one.usable}
         assert not {name for name in kept if name.startswith("0/")}
     gc.collect()
 
@@ -1099,7 +1099,7 @@ def test_without_mpi(run):
     except pc.StateError as error:
         say(error)
     MPI.Init_thread()
-    partialcoll.torch.process_group.register()
+    partialcoll.torch.backend.register()
     for method in (None, "mpi://", "env://"):
         dist.init_process_group("partialcoll", init_method=method)
         dist.barrier()
