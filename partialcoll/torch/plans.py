@@ -100,7 +100,18 @@ class Plans:
         return f"{name} of {', '.join(map(_what, tensors))}, {op.op.name}", moves, tensors
 
     def allreduce(self, tensors: Any, opts: Any) -> Plan:
-        return self._reducing("all_reduce", [one_of(tensors)], opts.reduceOp)
+        tensor = one_of(tensors)
+        if isinstance(tensor, torch.Tensor) and tensor.is_sparse:
+            return self._sparse(tensor, opts.reduceOp)
+        return self._reducing("all_reduce", [tensor], opts.reduceOp)
+
+    def _sparse(self, tensor: torch.Tensor, op: Any) -> Plan:
+        form = _form(op, tensor.dtype, self._ranks)
+        if form.op != "sum":
+            raise TypeError(f"op: expected sum or avg for a sparse tensor, got {form.op}")
+        text = f"all_reduce of {wire.describe(tensor)}, sparse in {tensor.sparse_dim()} dimensions"
+        move = transfer.reduce_sparse(self._comm, tensor, form)
+        return f"{text}, {op.op.name}", move, [tensor]
 
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> Plan:
         return self._reducing("all_reduce_coalesced", tensors, opts.reduceOp)

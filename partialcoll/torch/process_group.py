@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Callable
@@ -21,15 +22,14 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from .depths import Depths
 from .messages import Messages
 from .ops import wire
 from .ops.call import Call
-from .ops.queue import Queue
 from .ops.work import Work
 from .plans import Plan, Plans, Tensors, one_of
 
 NAME = "partialcoll"
-WINDOW = 3  # operations that are announced ahead
 
 # Without the signatures of torch's own methods, which are overloaded and change.
 _Base: Any = dist.ProcessGroup
@@ -57,7 +57,7 @@ def _operation(plan: Callable[..., Plan], options: Callable[[], Any] | None = No
         if opts is None and options is not None:
             opts = options()
         read = list(_tensors_in(given[:others]))
-        return self._begin(opts, lambda: plan(self._plans, *given[:others], opts), read)
+        return self._begin(opts, lambda plans: plan(plans, *given[:others], opts), read)
 
     return begin
 
@@ -74,18 +74,26 @@ class ProcessGroup(_Base):
     def __init__(self, name: str, identity: str, comm: MPI.Intracomm, timeout: timedelta) -> None:
         super().__init__(comm.rank, comm.size)
         self._name, self._description, self._identity = name, "undefined", identity
-        self._comm, self._mail, self._plans = comm, comm.Dup(), Plans(comm)
         self._timeout = timeout.total_seconds()
-        title, remedy = f"group {name}", "destroy_process_group() and make it anew"
-        self._queue = Queue(comm, title, WINDOW, owner="torch.distributed", remedy=remedy).open()
-        self._messages = Messages(self._mail)
-        self._coalescing: list[Work] | None = None
+        self._comm = comm  # its messages are send and recv
+        self._depths = Depths(comm, f"group {name}")
+        self._messages = Messages(comm)
+        self._coalescing: dict[int, list[Work]] = {}  # by thread
         self._sequence = 0
 
     # What torch asks a group for
 
     def getBackendName(self) -> str:
         return NAME
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Those of tensors that it takes. Objects go by the first."""
+        kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        return [torch.device(kind) for kind in kinds]
+
+    def _get_backend(self, device: torch.device) -> ProcessGroup:
+        return self
 
     def getGroupName(self) -> str:
         return self._name
@@ -120,47 +128,49 @@ class ProcessGroup(_Base):
             return self._timeout
         return asked.total_seconds()
 
-    def _begin(self, options: Any, plan: Callable[[], Plan], read: Tensors) -> Work:
+    def _begin(self, options: Any, plan: Callable[[Plans], Plan], read: Tensors) -> Work:
         """The next operation of this group. If the arguments are wrong, the others hear of it."""
         limit, background = self._limit(options), getattr(options, "asyncOp", True)
+        _, plans, queue = self._depths.here(limit)
         try:
-            text, move, filled = plan()
+            text, move, filled = plan(plans)
             call = Call(text, move, filled, timeout=limit, read=read)
         except (TypeError, ValueError) as error:
-            self._queue.refuse(error, limit, background=True)
+            queue.refuse(error, limit, background=True)
+        call.lines = self._depths.lines
         self._sequence += 1
-        work = self._queue.submit(call, background)
-        if self._coalescing is not None:
-            self._coalescing.append(work)
+        work = queue.submit(call, background)
+        self._coalescing.get(threading.get_ident(), []).append(work)
         return work
 
     def _start_coalescing(self, device: Any) -> None:
-        self._coalescing = []
+        self._coalescing[threading.get_ident()] = []
 
     def _end_coalescing(self, device: Any) -> Work | None:
         """The last operation stands for all, since they end in their order."""
-        works, self._coalescing = self._coalescing, None
+        works = self._coalescing.pop(threading.get_ident(), [])
         return works[-1] if works else None
 
     def shutdown(self) -> None:
         """Local: nothing that is under way goes on. Its memory is freed when a new world begins,
         or MPI ends."""
-        self._queue.stop()
-        self._messages.stop()
+        for one in (self._depths, self._messages):
+            one.halt()
+        for one in (self._depths, self._messages):
+            one.join()
         retired[self._identity] = self
 
     abort = shutdown
 
     def free(self) -> None:
         """Free what the group has held. Collective, after `shutdown`."""
-        self._queue.free()
-        self._mail.Free()
+        self._depths.free()
         self._comm.Free()
 
     @property
     def usable(self) -> bool:
         """Are its ranks still together, as far as this one knows?"""
-        return not self._queue.broken
+        return not self._depths.broken
 
     # Collectives
 
