@@ -7,7 +7,7 @@
 """
 
 from ..errors import Error as HorovodInternalError
-from . import elastic, process_group
+from . import backend, elastic
 from .allreduce import (
     allreduce,
     allreduce_,
@@ -89,7 +89,7 @@ from .world import (
     size,
 )
 
-process_group.register()
+backend.register()
 
 __all__ = [
     "ADPSGD",

@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 import torch
 
-from .ops.work import new_future
+from .ops.futures import new_future
 
 logger = logging.getLogger("partialcoll")
 

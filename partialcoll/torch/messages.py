@@ -72,7 +72,7 @@ class Message(Work):
             self._land(status)
         elif time.monotonic() - self._begin >= self._timeout:
             self._give_up()
-            raise GroupTimeout(f"{self} was not over after {self._timeout:g} s")
+            raise GroupTimeout(f"{self} was not over after its timeout of {self._timeout:g} s")
         return over
 
     def _land(self, status: MPI.Status) -> None:
@@ -132,7 +132,7 @@ class Messages:
         self._under_way: list[Message] = []
         self._lock = threading.Lock()
         self._worker = Worker("partialcoll messages", self._work_off, self._fail)
-        self.aside = self._worker.aside
+        self.aside, self.halt, self.join = self._worker.aside, self._worker.halt, self._worker.join
 
     def check_tag(self, tag: int) -> int:
         """Raises ValueError if MPI has no such tag, StateError when it has ended."""
@@ -178,10 +178,6 @@ class Messages:
     def wake(self) -> None:
         """Let the thread look at what is under way."""
         self._worker.wake()
-
-    def stop(self) -> None:
-        """End the thread; what is under way fails. Local, idempotent."""
-        self._worker.stop()
 
     def _fail(self) -> None:
         with self._lock:

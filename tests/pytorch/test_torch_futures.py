@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Futures of the backend: what is chained to one may wait for further collectives of the group."""
 
+import functools
+import random
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -12,6 +15,7 @@ dist = pytest.importorskip("torch.distributed")
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 import partialcoll.torch  # noqa: E402, F401
+from partialcoll.torch.ops import futures  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = [
@@ -103,7 +107,7 @@ def test_the_time_limit_holds_in_a_callback(comm, group):
 
     chained = total(group).then(then)
     if comm.rank:
-        with pytest.raises(RuntimeError, match="was not over after 2 s"):
+        with pytest.raises(RuntimeError, match="was not over after its timeout of 2 s"):
             chained.wait()
     else:
         chained.wait()
@@ -137,24 +141,141 @@ def test_a_group_that_is_destroyed_while_a_callback_waits(comm, backend):
     comm.Barrier()
 
 
-def test_power_sgd(comm, backend):
-    """Torch's own hook, which waits within callbacks from its second step on."""
+# Order: what callbacks call must not meet what the program, or another callback, calls
+
+
+def straggle(draw):
+    """Be late by some random time, another one on each rank; often not at all."""
+    time.sleep(draw.choice((0, 0, 0, 0.5e-3, 2e-3)))
+
+
+def every(comm, value):
+    """The sum of `value` and each rank's number."""
+    return comm.size * value + comm.size * (comm.size - 1) / 2
+
+
+def test_calls_in_callbacks_stay_apart_from_the_programs(comm, group):
+    """All of one shape, so that nobody notices if they are exchanged."""
+    draw = random.Random(comm.rank)
+    for step in range(0, 1000, 20):
+
+        def then(future, own):
+            straggle(draw)
+            first = total(group, own + comm.rank)
+            second = total(group, own + 1 + comm.rank)
+            return first.wait()[0].item(), second.wait()[0].item()
+
+        chained, found = [], []
+        for own in range(step, step + 20, 4):
+            straggle(draw)
+            begun = total(group)
+            straggle(draw)  # it is over by now, on some ranks
+            chained.append(begun.then(functools.partial(then, own=own)))
+            found.append((total(group, own + 2 + comm.rank).wait()[0].item(), own))
+        for value, own in found:
+            assert value == every(comm, own + 2)
+        for future, (_, own) in zip(chained, found):
+            assert future.wait() == (every(comm, own), every(comm, own + 1))
+
+
+def test_order_in_which_they_are_chained(comm, group):
+    """Not that of the calls, which end when they end; deeper ones as well, and a last callback that
+    is chained when all is over."""
+    draw = random.Random(10 + comm.rank)
+    for step in range(0, 400, 20):
+        seen = []
+
+        def then(future, own, seen=seen):
+            seen.append(own)
+            inner = total(group, own + comm.rank)
+            straggle(draw)
+            deeper = inner.then(lambda come: total(group, own + 1 + comm.rank).wait()[0].item())
+            return inner.wait()[0].item(), deeper.wait()
+
+        begun = [total(group) for _ in range(3)]
+        numbers = (2, 0, 1, 0)
+        chained = []
+        for i in numbers:
+            straggle(draw)
+            chained.append(begun[i].then(functools.partial(then, own=step + i)))
+        for i, future in zip(numbers, chained):
+            assert future.wait() == (every(comm, step + i), every(comm, step + i + 1))
+        last = begun[1].then(functools.partial(then, own=step + 5))
+        assert last.wait() == (every(comm, step + 5), every(comm, step + 6))
+        assert seen == [step + i for i in (*numbers, 5)]
+
+
+def test_a_callback_waits_for_a_later_one():
+    """Of its own line, and for what is chained to that: it runs it where it waits."""
+    lines = futures.Lines()
+    begun, other = futures.Future([], lines), futures.Future([], lines)
+    seen = []
+
+    def then(future):
+        seen.append("then")
+        return later.wait() + later.then(lambda inner: inner.wait() + 1).wait() + chained.wait()
+
+    first = begun.then(then)
+    later = other.then(lambda future: seen.append("later") or future.wait())
+    chained = later.then(lambda future: future.wait() + 2)
+    thread = threading.Thread(target=begun.set_result, args=(0,))
+    thread.start()
+    other.set_result(10)  # whenever it comes: before that callback or while it waits
+    thread.join(60)
+    assert first.done() and first.wait() == 10 + 11 + 12
+    assert seen == ["then", "later"]
+
+
+def test_errors_in_callbacks():
+    """Whoever is chained to it hears of it; the line goes on."""
+    begun = futures.Future([], futures.Lines())
+    failed = begun.then(lambda future: 1 // 0)
+    begun.add_done_callback(lambda future: 1 // 0)
+    heard = failed.then(lambda future: future.value())
+    after = begun.then(lambda future: future.value() + 1)
+    begun.set_result(1)
+    assert after.wait() == 2
+    for future in (failed, heard):
+        with pytest.raises(ZeroDivisionError):
+            future.wait()
+
+
+def train(comm, bucket_cap_mb, steps=12):
+    """With torch's PowerSGD hook, which waits within callbacks from its third step on; the weights
+    after each step, the losses, the number of buckets."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 
+    draw = random.Random(comm.rank)
     torch.manual_seed(0)
-    layers = [torch.nn.Linear(32, 32) for _ in range(2)]
-    model = DDP(torch.nn.Sequential(*layers))
-    state = power_sgd.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
-    model.register_comm_hook(state, power_sgd.powerSGD_hook)
+    layers = [torch.nn.Linear(32, 32) for _ in range(6)]  # all of one shape
+    model = DDP(torch.nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb)
+    options = {"matrix_approximation_rank": 2, "start_powerSGD_iter": 2}
+    state = power_sgd.PowerSGDState(None, min_compression_rate=1, **options)
+
+    def hook(state, bucket):
+        straggle(draw)
+        buckets.add(bucket.index())
+        return power_sgd.powerSGD_hook(state, bucket)
+
+    model.register_comm_hook(state, hook)
     opt = torch.optim.SGD(model.parameters(), lr=0.05)
     data = torch.randn(8, 32, generator=torch.Generator().manual_seed(comm.rank))
-    losses = []
-    for _ in range(6):
+    losses, weights, buckets = [], [], set()
+    for _ in range(steps):
         opt.zero_grad()
         loss = model(data).square().mean()
         loss.backward()
         opt.step()
         losses.append(loss.item())
-    weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        weights.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    return torch.stack(weights), losses, len(buckets)
+
+
+@pytest.mark.parametrize("bucket_cap_mb", [25, 0.001])
+def test_power_sgd(comm, backend, bucket_cap_mb):
+    """One bucket, and one for each layer, whose calls have the same shapes: replicas are the same
+    to the bit after each step."""
+    weights, losses, buckets = train(comm, bucket_cap_mb)
+    assert buckets == (1 if bucket_cap_mb > 1 else 6)
     assert len(set(comm.allgather(weights.numpy().tobytes()))) == 1
     assert losses[-1] < losses[0]

@@ -86,7 +86,7 @@ class Queue:
         self._head: Call | None = None  # that is being carried out
         self._broken: BaseException | None = None
         self._worker = Worker(f"partialcoll {name}", self._work_off, self._fail)
-        self.aside = self._worker.aside
+        self.aside, self.halt, self.join = self._worker.aside, self._worker.halt, self._worker.join
 
     def _handles(self) -> Handles:
         title = f"{self._owner}: data of {self._name}"
@@ -345,7 +345,7 @@ class Queue:
         if time.monotonic() >= head._deadline:
             who = missing()
             raise GroupTimeout(
-                f"{head} in {self._name} was not over after {head._timeout:g} s"
+                f"{head} in {self._name} was not over after its timeout of {head._timeout:g} s"
                 + (f": {who}" if who else "")
             )
         return False

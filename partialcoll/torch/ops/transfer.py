@@ -18,6 +18,7 @@ from mpi4py import MPI
 from ...errors import MismatchError
 from . import wire
 from .handles import Form, divide, scale
+from .side_stream import room_for_rows
 
 Steps = Iterator[MPI.Request]
 Tensors = Sequence[torch.Tensor]
@@ -146,6 +147,21 @@ def reduce_rows(
     output = rows(tensor, len(pieces[comm.rank]))
     yield from reduce_pieces(comm, pieces, form, output)
     found.append(output)
+
+
+def reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, form: Form) -> Steps:
+    """The ranks' sparse tensors added up, in the order of the ranks, in place."""
+    own = tensor.detach().coalesce()
+    places: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
+    scaled = own.values() if form.before is None else own.values() * form.before
+    yield from gather_rows(comm, own.indices().t().contiguous(), room_for_rows, places)
+    yield from gather_rows(comm, scaled, room_for_rows, values)
+    wide = values[0].to(wire.wide_dtype(tensor.dtype))
+    total = torch.sparse_coo_tensor(places[0].t(), wide, tensor.shape).coalesce()
+    if form.divisor > 1:
+        divide(total.values().numpy(), form.divisor)
+    tensor.detach().copy_(total.to(tensor.dtype))
 
 
 def _bytes_of(tensors: Tensors) -> list[int]:

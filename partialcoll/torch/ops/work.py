@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -15,17 +15,12 @@ import torch
 import torch.distributed as dist
 
 from ..._core import finalize
+from .futures import Future, Lines, new_future
 
 _Error: Any = dist.DistBackendError
 _Work: Any = dist.Work
 _FOREVER = timedelta(0)  # torch's "no limit"
-_HOST = torch.device("cpu")
 _lock = threading.Lock()  # of what follows from the end of a work, for short
-
-
-def new_future(tensors: Sequence[torch.Tensor]) -> Any:
-    """A torch.futures.Future for these; whoever waits for one of a device does so on its stream."""
-    return torch.futures.Future(devices=sorted({t.device for t in tensors} - {_HOST}, key=str))
 
 
 class GroupTimeout(_Error, TimeoutError):
@@ -47,7 +42,8 @@ class Work(_Work):
         self._over = False
         self._ended: threading.Event | None = None  # for who waits until another thread ends it
         self._error: BaseException | None = None
-        self._future: Any = None
+        self._future: Future | None = None
+        self.lines: Lines | None = None  # in which callbacks of its future stand
 
     def _carry_out(self) -> None:
         """What who waits for it can do for it."""
@@ -95,11 +91,11 @@ class Work(_Work):
     def result(self) -> list[torch.Tensor]:
         return self._tensors
 
-    def get_future(self) -> Any:
-        """A torch.futures.Future of the list of tensors."""
+    def get_future(self) -> Future:
+        """Of the list of tensors."""
         with _lock:
             if self._future is None:
-                self._future = new_future(self._tensors)
+                self._future = new_future(self._tensors, self.lines)
                 if self._over:
                     self._resolve()
         if not self._over:
@@ -111,6 +107,7 @@ class Work(_Work):
         return contextlib.nullcontext()
 
     def _resolve(self) -> None:
+        assert self._future is not None
         with self._aside():
             if self._error is None:
                 self._future.set_result(self._tensors)
