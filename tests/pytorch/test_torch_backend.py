@@ -176,6 +176,19 @@ def test_memory_in_any_order(world):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_all_reduce_of_sparse_tensors(world, dtype):
+    """Some rows are on all ranks, some on one, the last one on none; a row twice in one tensor."""
+    places = torch.tensor([[0, 0, world.rank + 1]])
+    own = torch.sparse_coo_tensor(places, torch.ones(3, 2, dtype=dtype), (world.size + 2, 2))
+    dist.all_reduce(own)
+    expected = torch.tensor([2 * world.size, *[1] * world.size, 0], dtype=dtype)
+    assert torch.equal(own.to_dense(), expected.unsqueeze(1).expand(-1, 2))
+    with pytest.raises(TypeError, match="expected sum or avg for a sparse tensor, got max"):
+        dist.all_reduce(own, dist.ReduceOp.MAX)
+
+
+@pytest.mark.mpi
 def test_rounded_once(world):
     """16-bit floats are added up in float32: gloo's order of roundings loses the small ones."""
     small = 2.0**-9
@@ -695,7 +708,9 @@ def test_an_operation_that_takes_too_long(world):
     if world.rank != last:
         later = dist.all_reduce(torch.ones(3), group=group, async_op=True)
         behind = dist.barrier(group, async_op=True)
-        with pytest.raises(TimeoutError, match=rf"all_reduce of 3 .* after 5 s: .*\b{last}\b"):
+        with pytest.raises(
+            TimeoutError, match=rf"all_reduce of 3 .* after its timeout of 5 s: .*\b{last}\b"
+        ):
             later.wait()
         with pytest.raises(RuntimeError, match="an earlier operation failed"):
             behind.wait()
@@ -716,7 +731,7 @@ def test_barriers(world):
         return
     group = dist.new_group()
     if world.rank == 0:
-        with pytest.raises(TimeoutError, match=r"barrier in group .* after 0.3 s"):
+        with pytest.raises(TimeoutError, match=r"barrier in group .* after its timeout of 0.3 s"):
             group.monitored_barrier(timedelta(seconds=0.3))
     world.Barrier()
     dist.destroy_process_group(group)

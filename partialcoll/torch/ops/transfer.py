@@ -161,7 +161,8 @@ def reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, form: Form) -> Step
     total = torch.sparse_coo_tensor(places[0].t(), wide, tensor.shape).coalesce()
     if form.divisor > 1:
         divide(total.values().numpy(), form.divisor)
-    tensor.detach().copy_(total.to(tensor.dtype))
+    with torch.no_grad():  # what detach() gives has indices of its own
+        tensor.copy_(total.to(tensor.dtype))
 
 
 def _bytes_of(tensors: Tensors) -> list[int]:
