@@ -28,8 +28,9 @@ def is_command() -> bool:
 
 
 def only_starts() -> bool:
-    """Is this the command outside of a job, or its doctor, who looks before MPI begins? (While
-    Python looks for a module that -m names, that is what stands for the program.)"""
+    """Is this the command outside of a job, or one that needs no MPI in it: the doctor, who looks
+    before MPI begins, or what starts programs? (While Python looks for a module that -m names, that
+    is what stands for the program.)"""
     if not (is_command() or _program() == "-m"):
         return False
-    return not in_job() or sys.argv[1:2] == ["doctor"]
+    return not in_job() or sys.argv[1:2] in (["doctor"], ["run"])

@@ -162,13 +162,17 @@ def own(*arguments: str) -> list[str]:
     return [sys.executable, "-c", _COMMAND, str(_PACKAGE.parent), *arguments]
 
 
-def relaunch(arguments: list[str], ranks: int, hosts: str | None, extra: str | None) -> int:
-    """Run ``partialcoll ARGUMENTS`` on the ranks of a new job; its exit status."""
+def start(program: list[str], ranks: int, hosts: str | None, extra: str | None) -> int:
+    """Run a program, with its arguments, on the ranks of a new job; its exit status."""
     vendor = flavor()
-    words = command(find(vendor), vendor, ranks, hosts, extra)
-    words += own(*arguments)
+    words = command(find(vendor), vendor, ranks, hosts, extra) + program
     job, env = Job(), environment(vendor)
     if vendor == "openmpi" and not hosts:  # its segments stay behind otherwise
         for transport in ("sm", "vader"):
             env.setdefault(f"OMPI_MCA_btl_{transport}_backing_directory", str(job.folder))
     return job.run(words, env)
+
+
+def relaunch(arguments: list[str], ranks: int, hosts: str | None, extra: str | None) -> int:
+    """Run ``partialcoll ARGUMENTS`` on the ranks of a new job; its exit status."""
+    return start(own(*arguments), ranks, hosts, extra)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console script ``partialcoll``: info, what C users need, the benchmarks, for which it starts
-MPI itself, and the simulations, which need none.
+"""The console script ``partialcoll``: info, what C users need, programs on the ranks of a job, the
+benchmarks, for which it starts MPI itself, and the simulations, which need none.
 
 Nothing here imports MPI or the library before a command needs it: help and version are for login
 nodes as well, where MPI may not start.
@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import ClassVar
 
 from ... import _command, _signals
 
@@ -32,15 +33,16 @@ _LONGEST = 1000  # characters of a sentence
 class _Commands(click.Group):
     """Commands of which some are modules here, loaded when they are asked for."""
 
-    modules = ("bench", "sim")
+    modules: ClassVar[dict[str, str]] = {"bench": "bench", "run": "program", "sim": "sim"}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *self.modules})
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in self.modules:
-            group: click.Command = importlib.import_module(f".{name}", __package__).commands
-            return group
+            module = importlib.import_module(f".{self.modules[name]}", __package__)
+            command: click.Command = module.commands
+            return command
         return super().get_command(ctx, name)
 
 

@@ -32,12 +32,17 @@ def _checked(check: Check, options: SimpleNamespace, ranks: int) -> None:
         raise click.UsageError(str(error)) from None
 
 
+def check_memory(ranks: int, hosts: str | None) -> None:
+    """UsageError for more ranks than this machine can have."""
+    most = max(1, memory.available() // _RANK_BYTES)
+    if ranks > most and not hosts:
+        here = "what the memory of this machine allows"
+        raise click.UsageError(f"-n: expected 1 to {most} ranks ({here}), got {ranks}")
+
+
 def _start(options: SimpleNamespace) -> int:
     """A job that runs the same words; its exit status."""
-    most = max(1, memory.available() // _RANK_BYTES)
-    if options.n > most and not options.hosts:
-        here = "what the memory of this machine allows"
-        raise click.UsageError(f"-n: expected 1 to {most} ranks ({here}), got {options.n}")
+    check_memory(options.n, options.hosts)
     words = click.get_current_context().find_root().obj
     return launcher.relaunch(words, options.n, options.hosts, options.mpiexec_args)
 
