@@ -8,11 +8,13 @@ whoever catches its own error and goes on has told nobody, and one that nobody c
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
-from ..errors import MismatchError
+from ..errors import MismatchError, RankFailedError
 from . import finalize, waiting
 from .mpi import MPI
+from .rank_failure import told_by
 
 _LONGEST = 1000  # bytes of a text: MPI sends so little though nobody receives it
 
@@ -40,13 +42,15 @@ class Departures:
         text = f"{type(error).__name__}: {error}".encode()[:_LONGEST]
         for rank in range(self._comm.size):
             if rank != self._comm.rank:
-                self._sent.append(self._comm.Isend([text, MPI.BYTE], rank))
+                with contextlib.suppress(RankFailedError), told_by(self._comm):
+                    self._sent.append(self._comm.Isend([text, MPI.BYTE], rank))
 
     def _look(self) -> None:
         """Departed when a rank has said something; once and for all."""
         if not self._said and not MPI.Is_finalized():
             status = MPI.Status()
-            message = self._comm.Improbe(status=status)
+            with told_by(self._comm):
+                message = self._comm.Improbe(status=status)
             if message is not None:
                 text = bytearray(status.Get_count(MPI.BYTE))
                 message.Recv([text, MPI.BYTE])

@@ -4,6 +4,9 @@ for what is called on communicators from Python."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from ..errors import RankFailedError
 from .mpi import MPI
 
@@ -29,3 +32,14 @@ def rank_failure(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
     except (MPI.Exception, AttributeError, NotImplementedError):
         ranks = []
     return RankFailedError(sorted(map(int, ranks)), str(error))
+
+
+@contextlib.contextmanager
+def told_by(comm: MPI.Intracomm) -> Iterator[None]:
+    """Within this MPI's errors about dead ranks of the communicator are RankFailedError."""
+    try:
+        yield
+    except MPI.Exception as error:
+        if is_rank_failure(error):
+            raise rank_failure(error, comm) from error
+        raise

@@ -143,3 +143,52 @@ def test_everybody_is_told(run, names):
     done = run(script, ranks=8, launcher_options=["--with-ft", "ulfm"])
     deaths = len(names.replace('", "', "").split(", "))
     assert done.stdout.splitlines().count("end") == 8 - deaths, f"{done.stdout}\n{done.stderr}"
+
+
+TORCH = """
+    import faulthandler, os, signal
+    faulthandler.dump_traceback_later(90, exit=True)
+    import torch
+    import partialcoll.torch as pct
+
+    def until_known(call):
+        victim, begin = pct.size() - 1, time.monotonic()
+        while time.monotonic() < begin + 30:
+            try:
+                call()
+            except pc.RankFailedError as error:
+                assert victim in error.ranks and isinstance(error, pct.HorovodInternalError)
+                return
+        raise AssertionError("nobody was told")
+
+    pct.init()
+    model = torch.nn.Linear(3, 3)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt = pct.DistributedOptimizer(inner, model.named_parameters(), strategy=pct.Eager("solo"))
+    pct.broadcast_parameters(model.state_dict(), 0)
+
+    def step():
+        opt.zero_grad()
+        model(torch.ones(3)).sum().backward()
+        opt.step()
+
+    step()
+    pct.allgather(torch.ones(3))
+    pct.barrier()
+    if pct.rank() == pct.size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    until_known(lambda: pct.{first}(torch.ones(3)))
+    until_known(step)
+    say("end")
+    comm.Shrink().Barrier()
+    os._exit(0)
+"""
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize("first", ("allreduce", "allgather"))
+def test_pytorch_is_told(run, first):
+    pytest.importorskip("torch")
+    options = ["--with-ft", "ulfm"]
+    done = run(TORCH.format(first=first), ranks=3, launcher_options=options)
+    assert done.stdout.splitlines().count("end") == 2, f"{done.stdout}\n{done.stderr}"

@@ -33,6 +33,7 @@ from mpi4py import MPI
 
 from ..._core import communicator
 from ..._core.departure import Departed
+from ..._core.rank_failure import is_rank_failure, rank_failure
 from ..._core.settings import logger
 from ...collectives.agreement import Agreement, Intent, complaint
 from ...errors import MismatchError, StateError
@@ -260,7 +261,8 @@ class Queue:
         except MismatchError as error:  # all ranks have it, and nothing has moved
             head._outcome = error
         except Exception as error:
-            head._outcome = self._broken = error
+            told = rank_failure(error, self._comm) if is_rank_failure(error) else error
+            head._outcome = self._broken = told
         return True
 
     def _settle(self, head: Call, wait: bool) -> bool:
