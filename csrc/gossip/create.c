@@ -100,7 +100,7 @@ static int create(struct communicator *c, const void *comm,
     g->memory = m;
     g->spent = spent;
     g->max_uncollected = options->max_uncollected;
-    g->look_at = pcoll_tells_of_failures() ? 0 : INT64_MAX;
+    g->look_at = pcoll_tells_of_failures() ? 1 : 0;
     user_object_made(&g->base, c, &g->object, options->progress);
     *gossip = g;
     return PCOLL_OK;

@@ -33,7 +33,7 @@ static int gossip_leave(pcoll_gossip *g, int rc)
 static int enter_open(pcoll_gossip *g)
 {
     int rc = user_object_enter_open(&g->base);
-    if (rc != PCOLL_OK || g->look_at == INT64_MAX)
+    if (rc != PCOLL_OK || !g->look_at)
         return rc;
     look_for_failures(g);
     rc = communicator_check(g->base.communicator);

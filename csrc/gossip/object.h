@@ -13,7 +13,7 @@ struct pcoll_gossip {
     struct gossip_memory *memory;
     struct spent_window *spent; /* room for it, until it has closed */
     uint32_t max_uncollected;
-    int64_t look_at; /* for ranks that have died, by clock_ns; INT64_MAX: never */
+    int64_t look_at; /* for ranks that have died, by clock_ns; 0: never */
 };
 
 extern const struct user_object_kind gossip_kind;
