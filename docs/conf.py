@@ -19,7 +19,9 @@ napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the signature stands in the text of the docstring, with shapes and units
+autodoc_typehints = (
+    "none"  # the signature stands in the text of the docstring, with shapes and units
+)
 python_display_short_literal_types = True
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types in docstrings are words

@@ -61,6 +61,7 @@ def parts() -> list[Part]:
         Part("coverage", ["coverage"], alone=True),
         Part("model", ["model"], alone=True),
         Part("demo", ["demo"], alone=True),
+        Part("docs", ["docs"], alone=True),
         *on_ranks,
         *(Part(name, [target, f"MPI={mpi}"], alone=True) for name, target, mpi in of_mpi),
     ]

@@ -6,14 +6,18 @@ import re
 from pathlib import Path
 
 COMMENT = re.compile(r"^/\*(?! SPDX)(.*?)\*/\n(.*?)(?=^/\*|^#endif|\Z)", re.MULTILINE | re.DOTALL)
-NAME = re.compile(r"\b(pcoll_\w+|P(?:COLL_\w+))\s*(?=\(|\{)|^#define (\w+)|enum (\w+)", re.MULTILINE)
+NAME = re.compile(
+    r"\b(pcoll_\w+|P(?:COLL_\w+))\s*(?=\(|\{)|^#define (\w+)|enum (\w+)", re.MULTILINE
+)
 
 
 def page(root: Path) -> str:
     """The page."""
     text = (root / "csrc/include/partialcoll.h").read_text()
     begin, *blocks = COMMENT.finditer(text[text.index("/*\n * partialcoll:") :])
-    body = "".join(f"## {_title(b[2])}\n\n{_prose(b[1])}\n\n```c\n{b[2].strip()}\n```\n\n" for b in blocks)
+    body = "".join(
+        f"## {_title(b[2])}\n\n{_prose(b[1])}\n\n```c\n{b[2].strip()}\n```\n\n" for b in blocks
+    )
     return f"# C reference\n\n`#include <partialcoll.h>`. {_prose(begin[1])}\n\n{body}"
 
 

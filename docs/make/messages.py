@@ -22,7 +22,8 @@ FAIL = re.compile(r'\bfail\(\s*PCOLL_(\w+),\s*((?:"(?:[^"\\]|\\.)*"\s*|PRI\w+\s*
 HEAD = """# All messages
 
 Every sentence that the library raises, warns of or logs, out of its sources; "…" is filled in.
-[When something goes wrong](trouble.md#what-a-message-means) says of each kind what causes it and what mends it.
+[When something goes wrong](trouble.md#what-a-message-means) says of each kind what causes it and
+what mends it.
 """
 
 
@@ -85,7 +86,8 @@ def _text(node: ast.expr) -> str:
 
 def _of_c(file: str, code: str) -> Iterator[Message]:
     for code_name, literals in FAIL.findall(code):
-        parts = re.findall(r'"((?:[^"\\]|\\.)*)"', re.sub(r'%"\s*PRI\w+\s*"', "%d", literals))
+        whole = re.sub(r'"\s*PRI\w+(\s*")?', lambda m: "d" if m[1] else 'd"', literals)
+        parts = re.findall(r'"((?:[^"\\]|\\.)*)"', whole)
         text = re.sub(r"%[-.*\dzl]*[a-z]", "…", "".join(parts)).replace('\\"', '"')
         if text.strip(" …:"):
             yield Message(CODES.get(code_name, "Error"), " ".join(text.split()), file)

@@ -67,5 +67,7 @@ def _code(path: Path) -> str:
 def _listing(folder: Path) -> str:
     """What a folder has."""
     entries = [entry for entry in sorted(folder.iterdir()) if entry.name != "__pycache__"]
-    names = (f"[{e.name}]({folder.name}/{e.name}.md)" if e.is_file() else f"{e.name}/" for e in entries)
+    names = (
+        f"[{e.name}]({folder.name}/{e.name}.md)" if e.is_file() else f"{e.name}/" for e in entries
+    )
     return "".join(f"- {name}\n" for name in names)

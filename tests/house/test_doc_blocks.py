@@ -43,6 +43,7 @@ BEFORE = {
     "docs/pytorch.md": {2: "optimizer.close()\n"},
 }
 TORCH = ("README.md", "docs/ddp.md", "docs/decentralized.md", "docs/horovod.md", "docs/pytorch.md")
+TORCH += ("docs/tutorial-pytorch.md",)
 
 
 def pages():
