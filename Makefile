@@ -16,6 +16,7 @@
 #   make mutants         planted mistakes, each of which an invariant has to catch; SLICE=1/8: a part
 #   make model           the model of the protocol, exhaustively (installs spin)
 #   make coverage        lines of engine and protocol that the simulated schedules reach
+#   make docs            the site: build/docs/html/index.html
 #   make … TORCH=        without PyTorch, which the tests and examples of partialcoll.torch take
 #   make format lint     clang-format and ruff; ruff, mypy and clang-format as checks
 #   make lint-packaging  actionlint, yamllint and hadolint on workflows and recipes
@@ -33,8 +34,9 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
              grep -v -e _core_ -e _simulator -e partialcoll/include) \
            setup.py pyproject.toml
 
-.PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-examples test-c wheel test-wheel lint-packaging \
-        check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers format lint clean
+.PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-examples test-c wheel test-wheel \
+        lint-packaging check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers docs \
+        format lint clean
 all: $(VENV)/installed
 
 $(VENV)/tools: pyproject.toml
@@ -243,6 +245,21 @@ spin:
 SCHEDULES ?= 1000000
 soak: $(C)/soak/soak
 	PARTIALCOLL_SCHEDULES=$(SCHEDULES) PARTIALCOLL_JOBS=$(JOBS) $(C)/soak/soak
+
+# The site. Its packages are in a folder of their own, beside those of the MPI's environment, from
+# which the reference is made.
+
+.venv/docs: pyproject.toml | $(VENV)/tools
+	$(BIN)/python -m pip install -q --upgrade --target $@ $(call extra,docs)
+	touch $@
+
+# What an extra of pyproject.toml asks for.
+extra = $(shell sed -nE 's/^$(1) = \[(.*)\]$$/\1/p' pyproject.toml | tr -d ,)
+
+docs: ready .venv/docs
+	PYTHONPATH=$(abspath .venv/docs) $(BIN)/python docs/make build/docs/pages
+	PYTHONPATH=$(abspath .venv/docs) $(BIN)/python .venv/docs/bin/sphinx-build -q -j $(JOBS) -c docs -W --keep-going \
+	    build/docs/pages build/docs/html
 
 # Style.
 

@@ -34,6 +34,7 @@ EXPERIMENTS = {
     "interposer": "peers.interposer",
     "kernels": "core.kernels",
     "overlap": "peers.overlap",
+    "programs": "peers.programs",
     "series": "paper.series",
     "shortfall": "paper.shortfall",
     "soak": "core.soak",

@@ -63,6 +63,7 @@ def parts() -> list[Part]:
         Part("model", ["model"], alone=True),
         Part("demo", ["demo"], alone=True),
         Part("wheel", ["test-wheel"], alone=True),
+        Part("docs", ["docs"], alone=True),
         *on_ranks,
         *(Part(name, [target, f"MPI={mpi}"], alone=True) for name, target, mpi in of_mpi),
     ]

@@ -82,7 +82,7 @@ class AveragedModel(LocalModel):
         drive(self.replacing(lambda mean: model))
 
     def consensus_distance(self) -> float:
-        """The square root of mean_i |x_i - mean|^2 over the ranks' models. Collective."""
+        """The square root of ``mean_i |x_i - mean|^2`` over the ranks' models. Collective."""
         return drive(self.measuring())
 
     def measuring(self) -> Steps[float]:

@@ -88,6 +88,10 @@ class DPSGDOptions(Options):
 class DPSGD(Process):
     """One rank of D-PSGD.
 
+    Each step waits for the neighbors' models of the step before. `begin` sends this rank's early,
+    before its gradient is known, so that the exchange goes on behind the computation. Who changes
+    the model in place (`lend`) must `begin` before.
+
     Parameters
     ----------
     x, learning_rate, total
@@ -100,10 +104,6 @@ class DPSGD(Process):
         `metropolis`.
     rank : int
         This rank; `weights` may have an entry for it.
-
-    Each step waits for the neighbors' models of the step before. `begin` sends this rank's early,
-    before its gradient is known, so that the exchange goes on behind the computation. Who changes
-    the model in place (`lend`) must `begin` before.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class GlobalSum:
                 part[...] = found
 
     def measuring(self, vector: Array) -> Steps[float]:
-        """The square root of mean_i |x_i - mean|^2 over the ranks' vectors, 0 of equal ones.
+        """The square root of ``mean_i |x_i - mean|^2`` over the ranks' vectors, 0 of equal ones.
         Collective."""
         mean = np.array(vector, np.float64)
         yield from self.averaging([mean], wide=vector.itemsize > 4)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the pages of the site together: python docs/make FOLDER
+
+Those that are written stand in docs/, and are read in the repository as well; those that are made
+of the sources (reference of Python and C, messages, results) are made here.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+import header
+import messages
+import pages
+import python_reference
+import results
+
+ROOT = Path(__file__).resolve().parents[2]
+MADE = {
+    "c-reference.md": header.page,
+    "python-reference.md": python_reference.page,
+    "all-messages.md": messages.page,
+    "benchmarks.md": results.page,
+}
+
+
+def main(target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    shutil.copytree(ROOT / "docs/img", target / "img")
+    site = pages.Site(ROOT, target)
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        site.add(ROOT / name)
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        site.add(page)
+    for name, page in MADE.items():
+        (target / name).write_text(page(ROOT))
+    site.add_sources()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
