@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the site is made of the pages that docs/make has put together: `make docs`."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -35,3 +36,22 @@ html_theme_options = {"top_of_page_buttons": []}
 pygments_style = "friendly"
 pygments_dark_style = "native"
 highlight_language = "none"
+
+
+def prose_first(app, what, name, thing, options, lines):
+    """What a docstring says after its parameters comes before them: for Napoleon a section ends
+    with the docstring, and prose in it is a parameter."""
+    text = "\n".join(lines)
+    head, *sections = re.split(r"^(?=\w[\w ]*\n-{3,}$)", text, flags=re.MULTILINE)
+    prose = []
+    for i, section in enumerate(sections):
+        first, *others = section.rstrip().split("\n\n")
+        is_prose = [not re.search(r"^ |::$", other, re.MULTILINE) for other in others]
+        prose += [other for other, moved in zip(others, is_prose) if moved]
+        kept = [other for other, moved in zip(others, is_prose) if not moved]
+        sections[i] = "\n\n".join([first, *kept]) + "\n\n"
+    lines[:] = "\n\n".join([head.rstrip(), *prose, "".join(sections)]).split("\n")
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", prose_first, priority=400)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import click
 from lib.job import count, json_output
 
-from partialcoll.tools import report
+from partialcoll.tools import launcher, report
 from partialcoll.tools.cli import options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,7 +188,8 @@ def command(n: int, mpicc: str, mpiexec: str, json: str | None) -> None:
             rows.append(compare(program, [mpiexec, *LAUNCH, "-n", str(n)], preload))
     document = report.document("bench programs", n, rows)
     about = subprocess.run([mpiexec, "--version"], capture_output=True, text=True).stdout
-    document["env"]["mpi"] = about.splitlines()[0]
+    family = "Open MPI" if launcher.vendor_of(about) == "openmpi" else "MPICH"
+    document["env"]["mpi"] = f"{family} ({about.splitlines()[0]})"
     report.write(json, document, rows, COLUMNS)
     if any(row["differ"] for row in rows):
         raise SystemExit(1)

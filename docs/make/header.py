@@ -5,7 +5,9 @@ is written for that; a parser of C would add nothing."""
 import re
 from pathlib import Path
 
-COMMENT = re.compile(r"^/\*(?! SPDX)(.*?)\*/\n(.*?)(?=^/\*|^#endif|\Z)", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(
+    r"^/\*(?! SPDX| cffi)(.*?)\*/\n(.*?)(?=^/\*|^#endif|\Z)", re.MULTILINE | re.DOTALL
+)
 NAME = re.compile(
     r"\b(pcoll_\w+|P(?:COLL_\w+))\s*(?=\(|\{)|^#define (\w+)|enum (\w+)", re.MULTILINE
 )
@@ -16,7 +18,7 @@ def page(root: Path) -> str:
     text = (root / "csrc/include/partialcoll.h").read_text()
     begin, *blocks = COMMENT.finditer(text[text.index("/*\n * partialcoll:") :])
     body = "".join(
-        f"## {_title(b[2])}\n\n{_prose(b[1])}\n\n```c\n{b[2].strip()}\n```\n\n" for b in blocks
+        f"## {_title(b[2])}\n\n{_prose(b[1])}\n\n```c\n{_declared(b[2])}\n```\n\n" for b in blocks
     )
     return f"# C reference\n\n`#include <partialcoll.h>`. {_prose(begin[1])}\n\n{body}"
 
@@ -28,6 +30,11 @@ def _prose(comment: str) -> str:
     text = re.sub(r"\b((?:pcoll|PCOLL|MPI|PARTIALCOLL)_\w+(?:\(\))?|\w+_\w+)", r"`\1`", text)
     text = re.sub(r"([<>*|])", r"\\\1", text)
     return re.sub(r"\n(?=- )", "\n", re.sub(r"(?<=\S)\n(?=- )", "\n\n", text, count=1))
+
+
+def _declared(code: str) -> str:
+    """Without what is there for other compilers."""
+    return code.split("\n#ifdef __cplusplus")[0].split("\n#pragma")[0].strip()
 
 
 def _title(code: str) -> str:

@@ -32,7 +32,7 @@ PY_LAYERS = [
     {"__init__"},
     {"torch"},
     {"tools"},
-    {"__main__"},
+    {"__main__", "tour"},
 ]
 TOOLS_LAYERS = [
     {"job"},
