@@ -12,8 +12,14 @@ import numpy.typing as npt
 from ._core.buffers import Array
 
 # struct pcoll_round: index, lag, lost, active, stored, initiator, included, below_quorum, joined;
-# behind it the words of the two masks.
-_LAYOUT = struct.Struct("=3Q2I4i")
+# failed; behind it the words of the three masks.
+_LAYOUT = struct.Struct("=3Q2I4iI4x")
+
+
+def bits(words: Any, ranks: int) -> npt.NDArray[np.bool_]:
+    """A set of ranks, as the core has it: bool, shape (ranks,)."""
+    raw = np.frombuffer(words, np.uint8)
+    return np.unpackbits(raw, count=ranks, bitorder="little").astype(bool)
 
 
 class _Described:
@@ -63,6 +69,12 @@ class _Described:
         return self._bits(1)
 
 
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """Which ranks had died before it, with ``on_failure="continue"``: bool, shape (ranks,)."""
+        return self._bits(2)
+
+
 class Result(_Described):
     """One delivered round.
 
@@ -96,9 +108,9 @@ class Result(_Described):
         return self._fields[which]
 
     def _bits(self, which: int) -> npt.NDArray[np.bool_]:
-        half = (len(self._raw) - _LAYOUT.size) // 2
-        raw = np.frombuffer(self._raw, np.uint8, half, _LAYOUT.size + which * half)
-        return np.unpackbits(raw, count=self._ranks, bitorder="little").astype(bool)
+        third = (len(self._raw) - _LAYOUT.size) // 3
+        begin = _LAYOUT.size + which * third
+        return bits(self._raw[begin : begin + third], self._ranks)
 
     @property
     def buffers(self) -> list[Array]:

@@ -31,9 +31,11 @@ static int start_agent(struct communicator *c, const struct endpoint *v,
 {
     bool messages = v->placement.domains > 1 || v->placement.ranks == 1;
     bool timers = policy_has_timers(&o->policy);
-    if (!messages && !timers && !o->device)
+    bool continues = o->on_failure == PCOLL_FAILURE_CONTINUE;
+    if (!messages && !timers && !o->device && !continues)
         return PCOLL_OK;
-    return process_start_agent(c, o->progress, v->drives || timers || o->device);
+    return process_start_agent(c, o->progress,
+                               v->drives || timers || o->device || continues);
 }
 
 /* A replay would have to say when a copy ends. */
@@ -56,6 +58,7 @@ static int make_endpoint(struct communicator *c, const pcoll_buffer *buffers,
     rc = endpoint_create(c,
                          &(struct endpoint_spec){.ranks = c->transport->size,
                                                  .hosts = sharing_hosts(c, o),
+                                                 .failed = c->transport->failed,
                                                  .most = o->domain_ranks,
                                                  .off_node = c->transport->off_node,
                                                  .buffers = buffers,
@@ -132,6 +135,9 @@ static int create(struct communicator *c, const pcoll_buffer *buffers, int nbuff
     }
     user_object_init(&h->base, &handle_kind);
     h->endpoint = v;
+    h->continues = options->on_failure == PCOLL_FAILURE_CONTINUE;
+    if (h->continues)
+        pthread_mutex_init(&h->gate.mutex, NULL);
     user_object_made(&h->base, c, &v->base, options->progress);
     *handle = h;
     return PCOLL_OK;
@@ -143,14 +149,19 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
 {
     struct communicator *c;
     bool unshared = false;
-    int rc = user_object_admit(&handle_kind, comm, &c);
-    if (rc == PCOLL_OK)
-        rc = create(c, buffers, nbuffers, options, handle, &unshared);
-    if (!unshared || options->domain != PCOLL_DOMAIN_AUTO)
+    int rc = user_object_admit(&handle_kind, comm,
+                               (enum pcoll_failure)options->on_failure, &c);
+    if (rc != PCOLL_OK)
         return rc;
-    pcoll_options alone = *options;
-    alone.domain = PCOLL_DOMAIN_RANK;
-    return create(c, buffers, nbuffers, &alone, handle, &unshared);
+    outage_enter(c->outage);
+    rc = create(c, buffers, nbuffers, options, handle, &unshared);
+    if (unshared && options->domain == PCOLL_DOMAIN_AUTO) {
+        pcoll_options alone = *options;
+        alone.domain = PCOLL_DOMAIN_RANK;
+        rc = create(c, buffers, nbuffers, &alone, handle, &unshared);
+    }
+    outage_leave(c->outage);
+    return rc;
 }
 
 int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t nbuffers,

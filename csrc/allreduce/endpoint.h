@@ -27,6 +27,8 @@
  *             been. Then send a last message on every activation edge, and wait for the
  *             one of every in-edge, and for all reports: after them nothing can come
  *             any more.
+ *   CONFIRMING  only where the handle goes on when ranks die: a barrier. Who is past it
+ *             may be gone when another one dies, but then nobody lacks a round.
  */
 #ifndef PCOLL_ALLREDUCE_ENDPOINT_H
 #define PCOLL_ALLREDUCE_ENDPOINT_H
@@ -43,7 +45,16 @@ struct stall_answers; /* stall_answer.h */
 
 enum { NO_OPERATION = -1 };
 
-enum closing { OPEN, QUEUED, ENTERING, COUNTING, REPORTS, DRAINING, CLOSED };
+enum closing {
+    OPEN,
+    QUEUED,
+    ENTERING,
+    COUNTING,
+    REPORTS,
+    DRAINING,
+    CONFIRMING,
+    CLOSED
+};
 
 struct endpoint {
     struct object base; /* first: found again from it */
@@ -73,6 +84,8 @@ struct endpoint {
     _Atomic int closing;
     bool last_sent;
     int last_received;
+    bool confirms; /* its closing ends with CONFIRMING */
+    pcoll_options options; /* as it was made with, for one that follows it */
 
     struct staging *staging;             /* NULL: the buffers are the host's */
     struct stall_answers *stall_answers; /* under the progress lock */
@@ -90,6 +103,10 @@ struct endpoint_spec {
     const pcoll_options *options;
     domain_create_fn *create_domain; /* NULL: endpoint_settle comes later */
     void *domain_arg;
+    /* It follows another one, which has stopped, without these ranks (a set); then no
+     * buffers. */
+    const struct endpoint *follows;
+    const uint64_t *failed;
 };
 
 int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
@@ -104,6 +121,13 @@ void endpoint_destroy(struct endpoint **v);
 /* The form of a handle's messages, and its algorithm. The shape is to be destroyed. */
 int endpoint_lay_out(const struct endpoint_spec *spec, uint32_t endpoints,
                      struct round_shape *shape, struct algorithm_plan *plan);
+/* Of one that follows `old`: rounds begin with this one, whose predecessor's message is
+ * `last` (NULL: there is none). On all ranks before the first calls endpoint_inherit. */
+void endpoint_begin_at(struct endpoint *v, struct endpoint *old, uint64_t round,
+                       const struct round_header *last);
+/* Take over this rank's state and deposits. Its application is kept away meanwhile. */
+int endpoint_inherit(struct endpoint *v, struct endpoint *old,
+                     const struct round_header *last);
 /* Bytes that an endpoint holds besides its domain. */
 size_t endpoint_bytes(const struct round_shape *shape,
                       const struct algorithm_plan *plan, const pcoll_policy *policy);

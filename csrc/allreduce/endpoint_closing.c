@@ -5,21 +5,40 @@
 #include "runtime/closing.h"
 #include "base/check.h"
 
+static int agree_to_close(struct endpoint *v, uint64_t *values, int count,
+                          enum agree_op op)
+{
+    v->closing_agreement = (struct agreement){
+        .values = values, .count = count, .op = op, .object = &v->base};
+    return communicator_agree(v->communicator, &v->closing_agreement);
+}
+
 static int closed(struct endpoint *v)
 {
-    CHECK(atomic_load(&v->closing) == DRAINING);
     atomic_store(&v->closing, CLOSED);
     return communicator_closed(v->communicator, &v->base);
+}
+
+/* All rounds are over here, and nothing can come any more. */
+static int drained(struct endpoint *v)
+{
+    CHECK(atomic_load(&v->closing) == DRAINING);
+    if (!v->confirms)
+        return closed(v);
+    atomic_store(&v->closing, CONFIRMING);
+    return agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
 }
 
 /* The last message on every edge goes out when all rounds are over. Who does not drive
  * has no edges. */
 int endpoint_drain(struct endpoint *v)
 {
-    CHECK(atomic_load(&v->closing) == DRAINING || atomic_load(&v->closing) == CLOSED);
+    CHECK(atomic_load(&v->closing) >= DRAINING);
     const struct placement *p = &v->placement;
+    if (atomic_load(&v->closing) > DRAINING)
+        return PCOLL_OK;
     if (!v->drives)
-        return closed(v);
+        return drained(v);
     if (!v->last_sent) {
         v->last_sent = true;
         for (int k = 0; k < v->activation.edges; k++) {
@@ -30,27 +49,21 @@ int endpoint_drain(struct endpoint *v)
         }
     }
     CHECK(v->last_received <= v->activation.edges);
-    if (v->last_received < v->activation.edges || endpoint_trigger_reports_missing(v) ||
-        atomic_load(&v->closing) == CLOSED)
+    if (v->last_received < v->activation.edges || endpoint_trigger_reports_missing(v))
         return PCOLL_OK;
-    return closed(v);
-}
-
-static int agree_to_close(struct endpoint *v, uint64_t *values, int count,
-                          enum agree_op op)
-{
-    v->closing_agreement = (struct agreement){
-        .values = values, .count = count, .op = op, .object = &v->base};
-    return communicator_agree(v->communicator, &v->closing_agreement);
+    return drained(v);
 }
 
 /* Next step of closing, if the agreement of the last one is over. */
 int endpoint_continue_closing(struct endpoint *v)
 {
     int closing = atomic_load(&v->closing);
-    bool agreeing = closing >= ENTERING && closing <= REPORTS;
+    bool agreeing =
+        (closing >= ENTERING && closing <= REPORTS) || closing == CONFIRMING;
     if (!agreeing || !atomic_load(&v->closing_agreement.done))
         return PCOLL_OK;
+    if (closing == CONFIRMING)
+        return closed(v);
     atomic_store(&v->closing, closing + 1);
     if (closing == ENTERING) {
         v->closing_rounds = v->drives ? v->engine.current + v->frozen : 0;

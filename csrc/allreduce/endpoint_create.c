@@ -2,6 +2,7 @@
 /* Making an endpoint: the form of its messages, its algorithm, its schedule. */
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/cpu_cache.h"
 #include "base/error.h"
 #include "allreduce/tuning.h"
@@ -13,7 +14,8 @@ static int choose_algorithm(const struct endpoint_spec *spec, uint32_t endpoints
                             const struct payload *payload, enum pcoll_algorithm *a)
 {
     int rc = tuning_choose(endpoints, payload->bytes, spec->off_node, a);
-    if (*a == PCOLL_ALGORITHM_NATIVE && !payload_is_native(payload))
+    bool continues = spec->options->on_failure == PCOLL_FAILURE_CONTINUE;
+    if (*a == PCOLL_ALGORITHM_NATIVE && (continues || !payload_is_native(payload)))
         *a = PCOLL_ALGORITHM_RABENSEIFNER;
     if (*a == PCOLL_ALGORITHM_RABENSEIFNER && !payload_evenly_cut(payload))
         *a = PCOLL_ALGORITHM_RING;
@@ -23,8 +25,10 @@ static int choose_algorithm(const struct endpoint_spec *spec, uint32_t endpoints
 int endpoint_lay_out(const struct endpoint_spec *spec, uint32_t endpoints,
                      struct round_shape *shape, struct algorithm_plan *plan)
 {
-    int rc = round_shape_init(shape, spec->ranks, spec->buffers, spec->nbuffers,
-                              spec->make_user);
+    int rc = spec->follows
+                 ? round_shape_without(shape, &spec->follows->shape, spec->failed)
+                 : round_shape_init(shape, spec->ranks, spec->buffers, spec->nbuffers,
+                                    spec->make_user);
     if (rc != PCOLL_OK)
         return rc;
     enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
@@ -46,7 +50,7 @@ int endpoint_lay_out(const struct endpoint_spec *spec, uint32_t endpoints,
         return rc;
     }
     algorithm_plan(algorithm, endpoints, shape->payload.bytes, plan);
-    plan->native_parts = spec->nbuffers;
+    plan->native_parts = shape->payload.parts;
     if (plan->padded)
         round_shape_pad(shape, plan->padded);
     return PCOLL_OK;
@@ -86,7 +90,7 @@ static int allocate(struct endpoint *v, struct algorithm_plan *plan)
     v->live = calloc(bitset_words(v->shape.ranks), sizeof *v->live);
     if (!v->live)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", v->shape.ranks);
-    bitset_fill(v->live, v->shape.ranks);
+    round_live_now(NULL, v->shape.ranks, v->shape.failed, v->live);
     int rc = data_init(&v->data, &v->shape, plan);
     return rc == PCOLL_OK ? endpoint_trigger_init(v) : rc;
 }
@@ -99,6 +103,8 @@ int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
         return fail(PCOLL_ENOMEM, "no memory for a handle");
     v->base = object_init(&endpoint_ops);
     v->communicator = c;
+    v->options = *spec->options;
+    v->confirms = spec->options->on_failure == PCOLL_FAILURE_CONTINUE;
     v->policy = spec->options->policy;
     v->seed = spec->options->seed;
     v->initiator = ROUND_NOBODY;
@@ -106,7 +112,7 @@ int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
     v->segment.fd = -1;
     struct algorithm_plan plan;
     int rc = placement_init(&v->placement, c->transport->rank, spec->ranks, spec->hosts,
-                            spec->most);
+                            spec->failed, spec->most);
     v->drives =
         v->placement.members == 1 || (v->placement.leads && v->placement.domains > 1);
     if (rc == PCOLL_OK)
@@ -140,6 +146,21 @@ int endpoint_open(struct endpoint *v)
     struct transport *t = v->communicator->transport;
     bool native = v->drives && v->data.plan.algorithm == PCOLL_ALGORITHM_NATIVE;
     return native ? t->ops->open(t, &v->channel) : PCOLL_OK;
+}
+
+void endpoint_begin_at(struct endpoint *v, struct endpoint *old, uint64_t round,
+                       const struct round_header *last)
+{
+    engine_begin_at(&v->engine, round);
+    round_live_now(last, v->shape.ranks, v->shape.failed, v->live);
+    v->domain->ops->begin_at(v->domain, old->domain, round, last);
+}
+
+int endpoint_inherit(struct endpoint *v, struct endpoint *old,
+                     const struct round_header *last)
+{
+    CHECK(!old->staging && !old->event_log); /* refused where the handle is made */
+    return v->domain->ops->inherit(v->domain, old->domain, v->engine.current, last);
 }
 
 void endpoint_destroy(struct endpoint **at)

@@ -31,6 +31,8 @@ static int check(pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
     int rc = communicator_check(h->base.communicator);
+    if (rc == PCOLL_OK && h->gate.orphan)
+        rc = outage_error(h->base.communicator->outage);
     if (rc == PCOLL_OK && d->ops->failure && (rc = d->ops->failure(d)) != PCOLL_OK)
         return fail(rc, "a reduction has failed on one of the ranks of this node");
     return rc == PCOLL_OK ? staging_failure(h->endpoint->staging) : rc;
@@ -39,7 +41,7 @@ static int check(pcoll_handle *h)
 static bool has_failed(const pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
-    return atomic_load(&h->base.communicator->failure) ||
+    return atomic_load(&h->base.communicator->failure) || h->gate.orphan ||
            (d->ops->failure && d->ops->failure(d) != PCOLL_OK) ||
            staging_failure(h->endpoint->staging) != PCOLL_OK;
 }
@@ -122,6 +124,8 @@ static int check_device(const pcoll_handle *h)
 
 static void see_to_deposit(pcoll_handle *h, enum deposit_outcome outcome)
 {
+    if (h->gate.stopped) /* it is looked at when all goes on */
+        return;
     endpoint_deposited(h->endpoint, outcome);
     if (outcome != DEPOSIT_ARRIVED && h->endpoint->drives)
         progress_without_agent(h->base.communicator->progress);
@@ -139,6 +143,8 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
     rc = check(h);
     if (rc == PCOLL_OK && !send && !d->ops->send_slot(d))
         rc = fail(PCOLL_EINVAL, "send: expected buffers, got NULL");
+    if (rc == PCOLL_OK && h->gate.filling)
+        handle_filled(h);
     if (rc == PCOLL_OK)
         rc = d->ops->deposit(d, send, &outcome);
     if (rc != PCOLL_OK)
@@ -209,29 +215,39 @@ int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
     int rc = user_object_enter(&h->base); /* also while it is being freed */
     if (rc != PCOLL_OK)
         return rc;
+    handle_lock(h);
     if (!staging_arrived(h->endpoint->staging))
         rc = progress_wait(h->base.communicator->progress, has_arrived, h, timeout_us);
     return handle_leave(h, rc == PCOLL_OK ? staging_failure(h->endpoint->staging) : rc);
 }
 
-static bool call_is_over(void *arg)
+static bool look_at_call(pcoll_handle *h)
 {
-    pcoll_handle *h = arg;
     struct domain *d = h->endpoint->domain;
     if (!staging_arrived(h->endpoint->staging) && !try_arrival(h))
         return has_failed(h);
     bool ready = d->ops->ready(d);
-    if (!ready && d->ops->help) {
+    if (!ready && d->ops->help && !h->gate.stopped) {
         endpoint_help(h->endpoint);
         ready = d->ops->ready(d);
     }
     return (ready && replay_is_over(h)) || has_failed(h);
 }
 
+/* Of one who sleeps or drives. */
+static bool call_is_over(void *arg)
+{
+    handle_lock(arg);
+    bool over = look_at_call(arg);
+    handle_unlock(arg);
+    return over;
+}
+
 /* In shared memory: wants to be woken, from before its last look on. */
 static void expect_wake(pcoll_handle *h, bool asleep)
 {
     struct domain *d = h->endpoint->domain;
+    h->gate.asleep = asleep;
     if (d->ops->sleeps)
         d->ops->sleeps(d, asleep);
 }
@@ -242,11 +258,16 @@ static int sleep_until_over(pcoll_handle *h, int64_t timeout_us)
 {
     struct progress *p = h->base.communicator->progress;
     bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->ops->help;
-    if (near && timeout_us > 0 && progress_soon(p, call_is_over, h))
+    handle_unlock(h);
+    bool soon = near && timeout_us > 0 && progress_soon(p, call_is_over, h);
+    handle_lock(h);
+    if (soon)
         return PCOLL_OK;
     expect_wake(h, true);
+    handle_unlock(h);
     int rc = near ? progress_sleep(p, call_is_over, h, timeout_us)
                   : progress_wait(p, call_is_over, h, timeout_us);
+    handle_lock(h);
     expect_wake(h, false);
     return rc;
 }
@@ -274,7 +295,7 @@ static int deliver(pcoll_handle *h, uint64_t last, void *const *recv,
         rc = d->ops->deliver(d, last, horizon, recv, round, masks, &moved);
     if (rc == PCOLL_OK)
         note_read(h);
-    if (moved || log_of(h))
+    if ((moved || log_of(h)) && !h->gate.stopped)
         endpoint_poll(h->endpoint, false);
     return rc;
 }
@@ -364,6 +385,20 @@ static int enter_all(pcoll_handle *const *handles, int32_t count, struct progres
     return *p ? PCOLL_OK : fail(PCOLL_EEMPTY, "no handle to wait for");
 }
 
+static void lock_all(pcoll_handle *const *handles, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (handles[i])
+            handle_lock(handles[i]);
+}
+
+static void unlock_all(pcoll_handle *const *handles, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (handles[i])
+            handle_unlock(handles[i]);
+}
+
 static void expect_wakes(pcoll_handle *const *handles, int32_t count, bool asleep)
 {
     for (int32_t i = 0; i < count; i++)
@@ -380,7 +415,9 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
         return rc;
     struct any any = {.handles = handles, .count = count};
     expect_wakes(handles, count, true);
+    unlock_all(handles, count);
     rc = progress_wait(p, any_is_over, &any, timeout_us);
+    lock_all(handles, count);
     expect_wakes(handles, count, false);
     *index = any.first;
     if (rc == PCOLL_OK)
@@ -420,8 +457,9 @@ int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
     int rc = handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    char *slot = h->endpoint->domain->ops->send_slot(h->endpoint->domain);
-    const struct payload *p = &h->endpoint->shape.payload;
+    struct endpoint *v = h->gate.filling ? h->gate.filling : h->endpoint;
+    char *slot = v->domain->ops->send_slot(v->domain);
+    const struct payload *p = &v->shape.payload;
     if (!slot)
         rc = fail(PCOLL_ESTATE, "the handle was made with send buffers of its user");
     else if (buffer < 0 || buffer >= p->parts)
@@ -443,7 +481,7 @@ static int change(pcoll_handle *h, int (*step)(struct member *))
     if (rc == PCOLL_OK)
         rc = h->endpoint->domain->ops->change(h->endpoint->domain, step);
     h->started = h->started || (rc == PCOLL_OK && step == member_join);
-    if (rc == PCOLL_OK)
+    if (rc == PCOLL_OK && !h->gate.stopped)
         endpoint_poll(h->endpoint, false);
     return handle_leave(h, rc);
 }

@@ -7,38 +7,83 @@
 #include "allreduce/endpoint.h"
 #include "allreduce/staging.h"
 
+/*
+ * A handle that goes on when ranks die. Its recovery replaces the endpoint; the gate keeps
+ * the application away meanwhile: a thread of the application has it whenever it is in a
+ * call, but while it sleeps or drives; recovery for its few steps. Never taken with the
+ * drive lock held.
+ *
+ *   stopped  from the stop to the end of an outage: deposits and reads go on, with what is
+ *            there; nothing that others see.
+ *   filling  whose send slot the application fills in place until its next start: not the
+ *            endpoint's if there has been a recovery since the last one.
+ */
+struct handle_gate {
+    pthread_mutex_t mutex;
+    bool stopped, asleep, orphan;
+    struct endpoint *filling;   /* NULL: the endpoint itself */
+    struct endpoint *successor; /* while it is rebuilt */
+    struct round_header *last;  /* message of the last round, of another rank */
+    const struct round_header *resumes; /* the same, wherever it lies; NULL: none */
+};
+
 struct pcoll_handle {
     struct user_object base;   /* first: found again from it */
     struct endpoint *endpoint; /* NULL: ended */
     bool started;              /* a call is outstanding; of whoever is in the handle */
+    bool continues;            /* has a gate */
+    struct handle_gate gate;
 };
+
+static inline void handle_lock(pcoll_handle *h)
+{
+    if (h->continues)
+        pthread_mutex_lock(&h->gate.mutex);
+}
+
+static inline void handle_unlock(pcoll_handle *h)
+{
+    if (h->continues)
+        pthread_mutex_unlock(&h->gate.mutex);
+}
 
 /* Every call of the application begins and ends with these, as in user_object.h, and with
  * the member to itself (staging.h). */
 static inline int handle_enter(pcoll_handle *h)
 {
     int rc = user_object_enter_open(&h->base);
-    if (rc == PCOLL_OK)
-        staging_hold(h->endpoint->staging);
-    return rc;
+    if (rc != PCOLL_OK)
+        return rc;
+    handle_lock(h);
+    staging_hold(h->endpoint->staging);
+    return PCOLL_OK;
 }
 
 /* Returns rc. */
 static inline int handle_leave(pcoll_handle *h, int rc)
 {
     staging_release(h->endpoint ? h->endpoint->staging : NULL);
+    handle_unlock(h);
     return user_object_leave(&h->base, rc);
 }
 
 /* Those that wait: a deposit may be made meanwhile, by whoever sees its copy end. */
 static inline int handle_enter_waiting(pcoll_handle *h)
 {
-    return user_object_enter_open(&h->base);
+    int rc = user_object_enter_open(&h->base);
+    if (rc == PCOLL_OK)
+        handle_lock(h);
+    return rc;
 }
 
 /* The state of this rank. */
 struct member handle_member(pcoll_handle *h);
 
 extern const struct user_object_kind handle_kind;
+extern const struct recoverable handle_recoverable; /* handle_recovery.c */
+/* The application has let go of the slot that it was filling. */
+void handle_filled(pcoll_handle *h);
+/* What has followed others, or been followed, goes when nobody writes to it any more. */
+void handle_bury(pcoll_handle *h, struct endpoint *v);
 
 #endif

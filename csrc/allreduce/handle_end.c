@@ -15,8 +15,13 @@ static int close_endpoint(struct user_object *o)
 static void dispose(struct user_object *o, bool healthy)
 {
     pcoll_handle *h = (pcoll_handle *)o;
-    if (healthy)
+    if (h->gate.filling)
+        handle_bury(h, h->gate.filling);
+    if (h->gate.orphan)
+        handle_bury(h, h->endpoint);
+    else if (healthy)
         endpoint_destroy(&h->endpoint);
+    h->gate.filling = NULL;
     h->endpoint = NULL;
 }
 
@@ -25,6 +30,7 @@ const struct user_object_kind handle_kind = {
     .plural = "handles",
     .close = close_endpoint,
     .dispose = dispose,
+    .recoverable = &handle_recoverable,
 };
 
 int pcoll_handle_free_begin(pcoll_handle *h)
@@ -38,6 +44,8 @@ int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
     bool over = true;
     int rc = h ? user_object_end(&h->base, timeout_us, &over) : PCOLL_OK;
     if (over) {
+        if (h && h->continues)
+            pthread_mutex_destroy(&h->gate.mutex);
         free(h);
         *at = NULL;
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Looking at a handle: what it is, what it has done, whom it waits for. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "allreduce/goal.h"
 #include "allreduce/handle.h"
 #include "allreduce/stall_report.h"
+#include "runtime/recovery.h"
 
 int pcoll_handle_stats(pcoll_handle *h, pcoll_stats *stats)
 {
@@ -30,6 +32,31 @@ int pcoll_handle_algorithm(pcoll_handle *h, int32_t *algorithm)
         return rc;
     *algorithm = (int32_t)h->endpoint->data.plan.algorithm;
     return handle_leave(h, PCOLL_OK);
+}
+
+int pcoll_handle_failed(pcoll_handle *h, uint64_t *set)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    const struct round_shape *shape = &h->endpoint->shape;
+    bitset_clear(set, bitset_words(shape->ranks));
+    for (size_t i = 0; shape->failed && i < bitset_words(shape->ranks); i++)
+        set[i] = shape->failed[i];
+    return handle_leave(h, PCOLL_OK);
+}
+
+int pcoll_handle_comm(pcoll_handle *h, void *comm)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    outage_enter(h->base.communicator->outage);
+    const void *given = recovery_comm(h->base.communicator);
+    if (given)
+        memcpy(comm, given, pcoll_sizeof_comm());
+    outage_leave(h->base.communicator->outage);
+    return handle_leave(h, given ? PCOLL_OK : PCOLL_EEMPTY);
 }
 
 int pcoll_handle_domain(pcoll_handle *h, int32_t *domain, uint32_t *domains,
@@ -109,6 +136,11 @@ int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
     int rc = user_object_enter(&h->base);
     if (rc != PCOLL_OK)
         return rc;
+    handle_lock(h);
     staging_hold(h->endpoint->staging);
+    if (h->gate.stopped) {
+        snprintf(text, capacity, "ranks have died, and the others are about to go on");
+        return handle_leave(h, PCOLL_OK);
+    }
     return handle_leave(h, stall_report_run(h->endpoint, patience_us, text, capacity));
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "protocol/policy.h"
+#include "allreduce/event_log.h"
 
 void pcoll_options_init(pcoll_options *options)
 {
@@ -17,6 +18,28 @@ void pcoll_options_init(pcoll_options *options)
         .history = 8,
         .domain = PCOLL_DOMAIN_NODE,
     };
+}
+
+static int check_failure(const pcoll_options *o)
+{
+    if (o->on_failure < PCOLL_FAILURE_RAISE || o->on_failure > PCOLL_FAILURE_CONTINUE)
+        return fail(PCOLL_EINVAL, "on_failure: unknown value %d", o->on_failure);
+    if (o->on_failure == PCOLL_FAILURE_RAISE)
+        return PCOLL_OK;
+    if (o->progress == PCOLL_PROGRESS_MANUAL)
+        return fail(PCOLL_EINVAL, "on_failure: \"continue\" needs the agent, and manual "
+                                  "progress has none");
+    if (o->algorithm == PCOLL_ALGORITHM_NATIVE)
+        return fail(PCOLL_EINVAL,
+                    "on_failure: \"continue\" cannot take back what algorithm \"native\" "
+                    "has left to MPI; use another one");
+    if (o->device)
+        return fail(PCOLL_EINVAL,
+                    "on_failure: \"continue\" is for buffers of the host only");
+    if (event_log_wanted())
+        return fail(PCOLL_EINVAL, "on_failure: \"continue\" cannot be recorded or "
+                                  "replayed: when ranks die is not in the record");
+    return PCOLL_OK;
 }
 
 int options_check(const pcoll_options *o)
@@ -44,7 +67,7 @@ int options_check(const pcoll_options *o)
         return fail(PCOLL_EINVAL,
                     "progress: linger and deadline need the agent, and manual progress "
                     "has none");
-    return PCOLL_OK;
+    return check_failure(o);
 }
 
 /* Where all arrive at every round and are given every round, none can be two rounds

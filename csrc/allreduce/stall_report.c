@@ -18,11 +18,13 @@
 struct stall_query {
     struct stall_answers answers;
     uint64_t *awaited;
+    struct outage *outage; /* of the communicator: nobody answers then */
 };
 
 static bool complete(void *arg)
 {
-    return atomic_load(&((struct stall_answers *)arg)->missing) == 0;
+    struct stall_query *q = arg;
+    return atomic_load(&q->answers.missing) == 0 || outage_now(q->outage);
 }
 
 static int ask_all(struct endpoint *v)
@@ -59,10 +61,12 @@ static void collect(struct endpoint *v, struct stall_query *q, int64_t patience_
         memcpy(q->awaited, awaited, bitset_words(q->answers.size) * sizeof *awaited);
     else
         bitset_fill(q->awaited, q->answers.size);
+    for (size_t i = 0; v->shape.failed && i < bitset_words(q->answers.size); i++)
+        q->awaited[i] &= ~v->shape.failed[i];
     int rc = ask_all(v);
     progress_unlock(p);
     if (rc == PCOLL_OK)
-        progress_wait(p, complete, &q->answers, patience_us);
+        progress_wait(p, complete, q, patience_us);
     progress_lock(p);
     v->stall_answers = NULL;
     progress_unlock(p);
@@ -184,7 +188,8 @@ int stall_report_run(struct endpoint *v, int64_t patience_us, char *out,
                      uint64_t capacity)
 {
     uint32_t size = v->communicator->transport->size;
-    struct stall_query q = {.answers.size = size};
+    struct stall_query q = {.answers.size = size,
+                            .outage = v->communicator->outage};
     if (!capacity)
         return fail(PCOLL_EINVAL, "no room for the answer");
     q.answers.by_rank = calloc(size, sizeof *q.answers.by_rank);
@@ -193,7 +198,8 @@ int stall_report_run(struct endpoint *v, int64_t patience_us, char *out,
                  ? PCOLL_OK
                  : fail(PCOLL_ENOMEM, "no memory for %u answers", size);
     if (rc == PCOLL_OK) {
-        atomic_store(&q.answers.missing, size - v->placement.members);
+        atomic_store(&q.answers.missing,
+                     v->communicator->transport->living - v->placement.members);
         collect(v, &q, patience_us);
         write_report(&(struct text){.at = out, .left = capacity}, v, &q);
     }

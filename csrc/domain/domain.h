@@ -26,6 +26,7 @@ struct round_shape {
     struct payload payload;
     size_t message_bytes; /* header and payload */
     size_t slot_bytes;    /* what a message takes in memory, room behind it and all */
+    uint64_t *failed;     /* ranks that have died; NULL: none */
 };
 
 struct domain;
@@ -89,6 +90,15 @@ struct domain_ops {
     void (*publish)(struct domain *d, uint64_t round);
     void (*destroy)(struct domain *d);
 
+    /* Slot i of this process's member. */
+    struct round_header *(*slot)(struct domain *d, int i);
+    /* To go on where an old domain has stopped: domain/recovery.h. `last` is the message
+     * of the round before, NULL before the first one. */
+    void (*begin_at)(struct domain *d, struct domain *old, uint64_t round,
+                     const struct round_header *last);
+    int (*inherit)(struct domain *d, struct domain *old, uint64_t round,
+                   const struct round_header *last);
+
     /* Whole pages with all slots and results, for who copies to and from them. */
     void (*memory)(struct domain *d, void **memory, size_t *bytes);
 };
@@ -121,6 +131,9 @@ static inline void *message_payload(const struct round_shape *shape,
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers,
                      user_reduction_fn *make_user);
+/* The same form, among ranks of which these have died (a set of ranks). PCOLL_ENOMEM. */
+int round_shape_without(struct round_shape *shape, const struct round_shape *old,
+                        const uint64_t *failed);
 /* Each of so many slices is to be as long as a header, and there is to be room for one
  * behind the last. */
 void round_shape_pad(struct round_shape *shape, uint32_t slices);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/fence.h"
 #include "domain/node_memory.h"
+#include "domain/recovery.h"
 
 static struct node_line *own_line(const struct node *n)
 {
@@ -393,6 +394,57 @@ static void node_memory(struct domain *d, void **memory, size_t *bytes)
     *bytes = node_of(d)->bytes;
 }
 
+static struct round_header *node_own_slot(struct domain *d, int i)
+{
+    CHECK(i >= 0 && i < node_of(d)->slots_each);
+    return node_slot(node_of(d), node_of(d)->who, i);
+}
+
+/* The first member writes what belongs to all: nobody looks yet. */
+static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
+                          const struct round_header *last)
+{
+    struct node *n = node_of(d);
+    uint32_t ranks = d->shape->ranks;
+    n->member.complete = n->member.frozen = n->member.delivered = round;
+    STEP(atomic_store(own_descriptor(n), descriptor_of(&n->member)));
+    STEP(atomic_store(&own_line(n)->delivered, round));
+    int failed = old->ops->failure ? old->ops->failure(old) : PCOLL_OK;
+    if (failed != PCOLL_OK)
+        atomic_store(&n->shared->failure, failed);
+    if (n->who != 0)
+        return;
+    uint64_t live[bitset_words(ranks)];
+    domain_copy_results(d, old, round, last, n->history);
+    round_live_now(last, ranks, d->shape->failed, live);
+    for (size_t i = 0; i < bitset_words(ranks); i++)
+        atomic_store(&n->live[i], live[i]);
+    if (last)
+        node_note_join(n, round - 1, last);
+    STEP(atomic_store(&n->shared->control, control_word(round, NODE_OPEN, 0)));
+}
+
+/* Of the words that others read the descriptor comes last. */
+static int node_inherit(struct domain *d, struct domain *old, uint64_t round,
+                        const struct round_header *last)
+{
+    struct node *n = node_of(d);
+    struct member m;
+    struct node_line *line = own_line(n);
+    int rc = domain_recover_member(d, old, round, last, &m);
+    m.joined_in = NO_ROUND; /* known here when it is read */
+    n->member = m;
+    n->owes = m.contribution.pending != NO_SLOT && m.taken_in == NO_ROUND;
+    STEP(atomic_store(&line->delivered, m.delivered));
+    STEP(atomic_store(&line->taken_in, (uint64_t)(m.taken_in + 1)));
+    atomic_store(&line->included, m.stats.included);
+    set_flag(n, NODE_CALLING, m.started);
+    set_flag(n, NODE_RETIRED, m.retired);
+    note_arrival_time(n);
+    STEP(atomic_store(own_descriptor(n), descriptor_of(&n->member)));
+    return rc;
+}
+
 static const struct domain_ops node_ops = {
     .deposit = node_deposit,
     .send_slot = node_send_slot,
@@ -415,6 +467,9 @@ static const struct domain_ops node_ops = {
     .result = fabric_result,
     .publish = fabric_publish,
     .destroy = node_destroy,
+    .slot = node_own_slot,
+    .begin_at = node_begin_at,
+    .inherit = node_inherit,
     .memory = node_memory,
 };
 

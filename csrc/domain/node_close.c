@@ -70,6 +70,7 @@ static uint32_t freeze_all(struct node *n, uint64_t round, uint32_t initiator)
     struct round_header *h = target(n, round);
     uint32_t parts = 0;
     round_header_clear(h, n->base.shape->ranks, round);
+    round_header_bury(h, n->base.shape->ranks, n->base.shape->failed);
     for (uint32_t j = 0; j < n->members; j++) {
         int slot = freeze_member(n, j, h);
         if (slot != NO_SLOT)

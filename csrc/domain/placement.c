@@ -5,19 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bitset.h"
 #include "base/check.h"
 #include "base/error.h"
 
-enum { NOBODY = UINT32_MAX };
+static bool has_failed(const uint64_t *failed, uint32_t rank)
+{
+    return failed && bitset_has(failed, rank);
+}
 
 /* How many ranks are where rank r is, and how many of them come before it. */
 static uint32_t neighbors(const uint64_t *hosts, uint32_t ranks, uint32_t rank,
-                          uint32_t *before)
+                          const uint64_t *failed, uint32_t *before)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < ranks; i++) {
         *before = i == rank ? count : *before;
-        count += hosts[i] == hosts[rank];
+        count += hosts[i] == hosts[rank] && !has_failed(failed, i);
     }
     return count;
 }
@@ -40,16 +44,20 @@ static uint32_t domain_before(const struct placement *p, const uint64_t *hosts,
                               uint32_t rank)
 {
     for (uint32_t i = rank; i-- > 0;)
-        if (hosts[i] == hosts[rank])
+        if (hosts[i] == hosts[rank] && p->domain[i] != PLACEMENT_NOWHERE)
             return p->domain[i];
-    return NOBODY;
+    return PLACEMENT_NOWHERE;
 }
 
-static void deal(struct placement *p, const uint64_t *hosts, uint32_t most)
+static void deal(struct placement *p, const uint64_t *hosts, const uint64_t *failed,
+                 uint32_t most)
 {
     for (uint32_t r = 0; r < p->ranks; r++) {
+        p->domain[r] = PLACEMENT_NOWHERE;
+        if (has_failed(failed, r))
+            continue;
         uint32_t position = 0,
-                 count = hosts ? neighbors(hosts, p->ranks, r, &position) : 1;
+                 count = hosts ? neighbors(hosts, p->ranks, r, failed, &position) : 1;
         if (begins_part(position, count, most)) {
             p->domain[r] = p->domains;
             p->leader[p->domains++] = r;
@@ -59,9 +67,9 @@ static void deal(struct placement *p, const uint64_t *hosts, uint32_t most)
 }
 
 int placement_init(struct placement *p, uint32_t rank, uint32_t ranks,
-                   const uint64_t *hosts, uint32_t most)
+                   const uint64_t *hosts, const uint64_t *failed, uint32_t most)
 {
-    CHECK(rank < ranks);
+    CHECK(rank < ranks && !has_failed(failed, rank));
     *p = (struct placement){.ranks = ranks};
     p->leader = calloc(ranks, sizeof *p->leader);
     p->domain = calloc(ranks, sizeof *p->domain);
@@ -70,7 +78,7 @@ int placement_init(struct placement *p, uint32_t rank, uint32_t ranks,
         placement_destroy(p);
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
     }
-    deal(p, hosts, most);
+    deal(p, hosts, failed, most);
     p->index = p->domain[rank];
     p->leads = p->leader[p->index] == rank;
     for (uint32_t r = 0; r < ranks; r++) {

@@ -11,12 +11,14 @@
 
 #include "include/partialcoll.h"
 
+enum { PLACEMENT_NOWHERE = UINT32_MAX };
+
 struct placement {
     uint32_t ranks;
     uint32_t domains;
     uint32_t index;   /* of this rank's domain */
     uint32_t *leader; /* by domain: its lowest rank; domains in the order of these */
-    uint32_t *domain; /* by rank */
+    uint32_t *domain; /* by rank; of one that has died PLACEMENT_NOWHERE */
     uint32_t members; /* of this rank's domain */
     uint32_t *member; /* its ranks, in order */
     uint32_t who;     /* this rank among them */
@@ -26,10 +28,11 @@ struct placement {
 /*
  * hosts[r] tells where rank r is: ranks with equal values can share memory (NULL: none
  * can). At most `most` ranks to a domain, 0: as many as there are; they are then dealt
- * out evenly, neighbors together. PCOLL_ENOMEM.
+ * out evenly, neighbors together. Ranks that have died (a set; NULL: nobody) are left
+ * out. PCOLL_ENOMEM.
  */
 int placement_init(struct placement *p, uint32_t rank, uint32_t ranks,
-                   const uint64_t *hosts, uint32_t most);
+                   const uint64_t *hosts, const uint64_t *failed, uint32_t most);
 void placement_destroy(struct placement *p);
 
 #endif

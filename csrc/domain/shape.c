@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The form of a handle's messages, and what their headers say. */
 #include "domain/domain.h"
+
+#include <stdlib.h>
+
 #include "base/check.h"
+#include "base/error.h"
 
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers,
@@ -16,6 +20,25 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
     return rc;
 }
 
+int round_shape_without(struct round_shape *shape, const struct round_shape *old,
+                        const uint64_t *failed)
+{
+    size_t words = bitset_words(old->ranks);
+    *shape =
+        (struct round_shape){.ranks = old->ranks, .header_bytes = old->header_bytes};
+    shape->failed = calloc(words, sizeof *shape->failed);
+    int rc = shape->failed ? payload_share(&shape->payload, &old->payload)
+                           : fail(PCOLL_ENOMEM, "no memory for %u ranks", old->ranks);
+    if (rc != PCOLL_OK) {
+        round_shape_destroy(shape);
+        return rc;
+    }
+    memcpy(shape->failed, failed, words * sizeof *failed);
+    shape->message_bytes = shape->header_bytes + shape->payload.bytes;
+    shape->slot_bytes = shape->message_bytes;
+    return PCOLL_OK;
+}
+
 void round_shape_pad(struct round_shape *shape, uint32_t slices)
 {
     CHECK(shape->header_bytes == round_header_bytes(shape->ranks));
@@ -28,6 +51,8 @@ void round_shape_destroy(struct round_shape *shape)
 {
     CHECK(shape);
     payload_destroy(&shape->payload);
+    free(shape->failed);
+    shape->failed = NULL;
 }
 
 void round_describe(const struct round_shape *shape, const struct round_header *h,
@@ -37,17 +62,20 @@ void round_describe(const struct round_shape *shape, const struct round_header *
     size_t words = bitset_words(shape->ranks);
     const uint64_t *active = round_mask_const(h, shape->ranks, ROUND_ACTIVE);
     const uint64_t *stored = round_mask_const(h, shape->ranks, ROUND_STORED);
+    const uint64_t *failed = round_mask_const(h, shape->ranks, ROUND_FAILED);
     *round = (pcoll_round){
         .index = h->round,
         .active = bitset_count(active, words),
         .stored = bitset_count(stored, words),
         .initiator = h->initiator == ROUND_NOBODY ? -1 : (int32_t)h->initiator,
         .below_quorum = h->flags & ROUND_BELOW_QUORUM,
+        .failed = bitset_count(failed, words),
     };
     CHECK(round->stored <= round->active);
     CHECK(round->initiator < (int32_t)shape->ranks);
     if (masks) {
         memcpy(masks, active, words * sizeof *masks);
         memcpy(masks + words, stored, words * sizeof *masks);
+        memcpy(masks + 2 * words, failed, words * sizeof *masks);
     }
 }

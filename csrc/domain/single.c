@@ -23,7 +23,7 @@
 #include "base/held_memory.h"
 #include "base/interleave.h"
 #include "base/pages.h"
-#include "domain/domain.h"
+#include "domain/recovery.h"
 
 struct single {
     struct domain base;
@@ -218,6 +218,7 @@ static struct round_header *single_freeze(struct domain *d, uint64_t round)
     struct single *s = of(d);
     uint32_t ranks = d->shape->ranks;
     round_header_clear(s->null, ranks, round);
+    round_header_bury(s->null, ranks, d->shape->failed);
     pthread_mutex_lock(&s->mutex);
     CHECK(s->member.complete <= s->member.frozen);
     int slot = member_freeze(&s->member, s->null, ranks);
@@ -269,6 +270,32 @@ static void single_memory(struct domain *d, void **memory, size_t *bytes)
     *bytes = of(d)->bytes;
 }
 
+static struct round_header *single_slot(struct domain *d, int i)
+{
+    CHECK(i >= 0 && i < of(d)->member.contribution.slots);
+    return of(d)->slots[i];
+}
+
+static void single_begin_at(struct domain *d, struct domain *old, uint64_t round,
+                            const struct round_header *last)
+{
+    struct single *s = of(d);
+    domain_copy_results(d, old, round, last, s->ring - 1);
+    s->member.complete = s->member.frozen = s->member.delivered = round;
+}
+
+static int single_inherit(struct domain *d, struct domain *old, uint64_t round,
+                          const struct round_header *last)
+{
+    struct single *s = of(d);
+    struct member m;
+    int rc = domain_recover_member(d, old, round, last, &m);
+    pthread_mutex_lock(&s->mutex);
+    s->member = m;
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}
+
 static const struct domain_ops single_ops = {
     .deposit = single_deposit,
     .send_slot = single_send_slot,
@@ -284,6 +311,9 @@ static const struct domain_ops single_ops = {
     .result = single_result,
     .publish = single_publish,
     .destroy = single_destroy,
+    .slot = single_slot,
+    .begin_at = single_begin_at,
+    .inherit = single_inherit,
     .memory = single_memory,
 };
 

@@ -110,6 +110,6 @@ int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
                         pcoll_gossip **gossip)
 {
     struct communicator *c;
-    int rc = user_object_admit(&gossip_kind, comm, &c);
+    int rc = user_object_admit(&gossip_kind, comm, PCOLL_FAILURE_RAISE, &c);
     return rc == PCOLL_OK ? create(c, comm, options, gossip) : rc;
 }

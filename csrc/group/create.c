@@ -149,6 +149,6 @@ int pcoll_group_create(const void *comm, const pcoll_group_options *options,
                        pcoll_group **group)
 {
     struct communicator *c;
-    int rc = user_object_admit(&group_kind, comm, &c);
+    int rc = user_object_admit(&group_kind, comm, PCOLL_FAILURE_RAISE, &c);
     return rc == PCOLL_OK ? create(c, comm, options, group) : rc;
 }

@@ -142,6 +142,12 @@ enum pcoll_domain {
     PCOLL_DOMAIN_AUTO  /* as NODE, but as RANK where the memory cannot be had */
 };
 
+/* What becomes of a handle when a rank dies (docs/faults.md). */
+enum pcoll_failure {
+    PCOLL_FAILURE_RAISE,   /* calls return PCOLL_EFAILED */
+    PCOLL_FAILURE_CONTINUE /* the others go on without it; needs an MPI that can */
+};
+
 typedef struct pcoll_policy {
     int32_t kind;    /* enum pcoll_policy_kind */
     uint32_t count;  /* FIRST_OF, LAST_OF: ranks drawn; QUORUM: ranks, or 0 for … */
@@ -185,6 +191,7 @@ typedef struct pcoll_options {
     uint32_t domain_ranks; /* NODE, AUTO: most ranks in a domain; 0: all of a node */
     int32_t
         device; /* number + 1: buffers of this rank are on a device (owned_send); 0 */
+    int32_t on_failure; /* enum pcoll_failure */
 } pcoll_options;
 
 /* Each its default: solo, PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY (which is for PCOLL_SUM
@@ -203,6 +210,7 @@ typedef struct pcoll_round {
         included; /* 1: this rank's last deposit is in this round or an earlier one */
     int32_t below_quorum;
     int32_t joined; /* 1: with this round all ranks have joined */
+    uint32_t failed; /* ranks that have died before it (PCOLL_FAILURE_CONTINUE) */
 } pcoll_round;
 
 typedef struct pcoll_stats {
@@ -216,6 +224,7 @@ typedef struct pcoll_stats {
     uint64_t included;  /* rounds this rank contributed fresh data to */
     uint64_t activations_dropped; /* duplicate or late activations, harmless */
     uint64_t activations_early;   /* activations of the next round that were kept */
+    uint64_t redone; /* rounds begun once more since a rank had died in them */
 } pcoll_stats;
 
 typedef struct pcoll_handle pcoll_handle;
@@ -307,8 +316,8 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
 
 /*
  * After a successful wait: copy the oldest undelivered round with index <= last into
- * recv[i] and describe it. masks, if not NULL, has room for 2 x ranks/64 (rounded up)
- * words: who contributed, then who of them from storage only. PCOLL_EEMPTY if none.
+ * recv[i] and describe it. masks, if not NULL, has room for 3 x ranks/64 (rounded up)
+ * words: who contributed, who of them from storage only, and who had died. PCOLL_EEMPTY if none.
  * Local. recv[i] has room for buffer i and belongs to the caller again on return.
  */
 int pcoll_handle_deliver(pcoll_handle *handle, uint64_t last, void *const *recv,
@@ -333,6 +342,13 @@ int pcoll_handle_measure(pcoll_handle *handle, const void *const *send,
 int pcoll_handle_rounds(pcoll_handle *handle, uint64_t *complete, uint64_t *delivered);
 /* End of the call: the handle may be started again. Local. */
 int pcoll_handle_finish(pcoll_handle *handle);
+/* The ranks that have died, with PCOLL_FAILURE_CONTINUE: a set in ranks/64 (rounded up)
+ * words. Local. */
+int pcoll_handle_failed(pcoll_handle *handle, uint64_t *set);
+/* A communicator of those who are left, in the order of their ranks, for the caller's own
+ * traffic: the library's, until the next death, which revokes it. *comm is an MPI_Comm;
+ * PCOLL_EEMPTY while nobody has died. Local. */
+int pcoll_handle_comm(pcoll_handle *handle, void *comm);
 
 /*
  * Reduce buffer `buffer` with another op from the next start on: for callers whose ops

@@ -93,10 +93,31 @@ int payload_init(struct payload *p, const pcoll_buffer *buffers, int nbuffers,
     return PCOLL_OK;
 }
 
+size_t payload_data_bytes(const struct payload *p)
+{
+    const struct payload_part *last = &p->part[p->parts - 1];
+    return (last->offset + last->bytes + align - 1) / align * align;
+}
+
+int payload_share(struct payload *p, const struct payload *of)
+{
+    size_t bytes = (size_t)of->parts * sizeof *p->part;
+    *p = *of;
+    p->part = malloc(bytes);
+    if (!p->part)
+        return fail(PCOLL_ENOMEM, "no memory for %d buffers", of->parts);
+    memcpy(p->part, of->part, bytes);
+    p->bytes = payload_data_bytes(p);
+    for (int i = 0; i < p->parts; i++)
+        if (p->part[i].user)
+            p->part[i].user->shared++;
+    return PCOLL_OK;
+}
+
 void payload_destroy(struct payload *p)
 {
     for (int i = 0; p->part && i < p->parts; i++)
-        if (p->part[i].user)
+        if (p->part[i].user && p->part[i].user->shared-- == 0)
             p->part[i].user->free(p->part[i].user);
     free(p->part);
     *p = (struct payload){0};

@@ -38,7 +38,12 @@ struct payload {
  * ops and datatypes, which the payload frees; NULL refuses them. */
 int payload_init(struct payload *p, const pcoll_buffer *buffers, int nbuffers,
                  user_reduction_fn *make_user);
+/* Another one of the same form, without padding; both have the reductions, which the last
+ * one frees. One thread. PCOLL_ENOMEM. */
+int payload_share(struct payload *p, const struct payload *of);
 void payload_destroy(struct payload *p);
+/* Bytes of the block without padding. */
+size_t payload_data_bytes(const struct payload *p);
 /* Make the block at least so long (a multiple of 64), by bytes that mean nothing. */
 void payload_pad(struct payload *p, size_t bytes);
 

@@ -11,7 +11,8 @@
 #include "include/partialcoll.h"
 
 struct user_reduction {
-    size_t element; /* bytes from one element to the next */
+    size_t element;  /* bytes from one element to the next */
+    uint32_t shared; /* payloads that have it, beside the first */
     /* inout = left (+) inout, element by element. A result code. Several threads may
      * call at once. */
     int (*combine)(struct user_reduction *self, void *inout, const void *left,

@@ -43,6 +43,15 @@ void round_header_merge(struct round_header *out, const struct round_header *a,
         out->masks[i] = a->masks[i] | b->masks[i];
 }
 
+void round_header_bury(struct round_header *h, uint32_t ranks, const uint64_t *failed)
+{
+    CHECK(ranks > 0);
+    for (size_t i = 0; failed && i < bitset_words(ranks); i++) {
+        round_mask(h, ranks, ROUND_LEFT)[i] |= failed[i];
+        round_mask(h, ranks, ROUND_FAILED)[i] |= failed[i];
+    }
+}
+
 bool round_is_null(const struct round_header *h, uint32_t ranks)
 {
     CHECK(ranks > 0);
@@ -69,4 +78,16 @@ void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live)
     bitset_fill(live, ranks);
     for (size_t i = 0; i < bitset_words(ranks); i++)
         live[i] &= ~(left[i] | (back ? 0 : joined[i]));
+}
+
+void round_live_now(const struct round_header *h, uint32_t ranks,
+                    const uint64_t *failed, uint64_t *live)
+{
+    CHECK(ranks > 0);
+    if (h)
+        round_live(h, ranks, live);
+    else
+        bitset_fill(live, ranks);
+    for (size_t i = 0; failed && i < bitset_words(ranks); i++)
+        live[i] &= ~failed[i];
 }

@@ -16,6 +16,7 @@ enum round_mask {
     ROUND_STORED, /* of them: had not arrived, only a deposit from before */
     ROUND_JOINED, /* have joined: contribute nothing, are not waited for */
     ROUND_LEFT,   /* have left for good */
+    ROUND_FAILED, /* of them: have died */
     ROUND_MASKS
 };
 
@@ -43,6 +44,9 @@ const uint64_t *round_mask_const(const struct round_header *h, uint32_t ranks,
 void round_header_merge(struct round_header *out, const struct round_header *a,
                         const struct round_header *b, uint32_t ranks);
 
+/* These have died: they have left for good. NULL: nobody. */
+void round_header_bury(struct round_header *h, uint32_t ranks, const uint64_t *failed);
+
 /* Nobody has contributed: there is no data behind this header. */
 bool round_is_null(const struct round_header *h, uint32_t ranks);
 
@@ -50,5 +54,9 @@ bool round_is_null(const struct round_header *h, uint32_t ranks);
 bool round_all_gone(const struct round_header *h, uint32_t ranks);
 /* The ranks that are live after it: when all have joined, all are back. */
 void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live);
+/* The same, of whom these have died since (NULL: nobody); h is NULL before the first
+ * round. */
+void round_live_now(const struct round_header *h, uint32_t ranks,
+                    const uint64_t *failed, uint64_t *live);
 
 #endif

@@ -13,13 +13,21 @@
 struct waiting {
     struct communicator *communicator;
     struct agreement agreement;
+    uint32_t epoch;
     uint64_t values[];
 };
 
 static bool over(void *arg)
 {
     struct waiting *w = arg;
-    return atomic_load(&w->agreement.done) || atomic_load(&w->communicator->failure);
+    return atomic_load(&w->agreement.done) || atomic_load(&w->communicator->failure) ||
+           outage_since(w->communicator->outage, w->epoch);
+}
+
+/* PCOLL_OK, or why nothing can be agreed on now. */
+static int check(struct communicator *c)
+{
+    return outage_now(c->outage) ? outage_error(c->outage) : communicator_check(c);
 }
 
 int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values,
@@ -28,13 +36,15 @@ int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values
     CHECK(count > 0);
     CHECK(out);
     size_t bytes = (size_t)count * sizeof *values;
-    int rc = communicator_check(c);
+    uint32_t epoch = outage_epoch(c->outage);
+    int rc = check(c);
     if (rc != PCOLL_OK)
         return rc;
     struct waiting *w = malloc(sizeof *w + bytes);
     if (!w)
         return communicator_fail(c, fail(PCOLL_ENOMEM, "no memory for an agreement"));
     w->communicator = c;
+    w->epoch = epoch;
     w->agreement = (struct agreement){.values = w->values, .count = count, .op = op};
     memcpy(w->values, values, bytes);
     progress_lock(c->progress);
@@ -51,10 +61,11 @@ int agree_end(struct waiting *w, uint64_t *values)
     while (progress_wait(c->progress, over, w, 1000000) == PCOLL_EAGAIN)
         ;
     if (!atomic_load(&w->agreement.done))
-        return communicator_check(c);
+        return atomic_load(&c->failure) ? communicator_check(c)
+                                        : outage_error(c->outage);
     memcpy(values, w->values, (size_t)w->agreement.count * sizeof *values);
     free(w);
-    return communicator_check(c);
+    return check(c);
 }
 
 static int agree(struct communicator *c, enum agree_op op, uint64_t *values, int count)
@@ -149,7 +160,8 @@ int agree_outcome(struct communicator *c, int local)
 static bool nothing_closes(void *arg)
 {
     struct communicator *c = arg;
-    return !atomic_load(&c->closings) || atomic_load(&c->failure);
+    return !atomic_load(&c->closings) || atomic_load(&c->failure) ||
+           outage_now(c->outage);
 }
 
 void agree_settle(struct communicator *c)

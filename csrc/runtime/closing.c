@@ -33,7 +33,7 @@ static struct object *choose(struct communicator *c)
 {
     struct object **best = NULL;
     for (struct object **at = &c->closing.first; *at; at = &(*at)->next_closing)
-        if (c->closing.ballot[(*at)->slot] == c->transport->size &&
+        if (c->closing.ballot[(*at)->slot] == c->transport->living &&
             (!best || (*at)->slot < (*best)->slot))
             best = at;
     struct object *p = best ? *best : NULL;

@@ -226,6 +226,7 @@ static int finish_agreement(struct communicator *c, struct agreement *a)
     struct object *p = a->object;
     CHECK(!atomic_load(&a->done));
     atomic_store(&a->done, true);
+    c->agreements--;
     if (c->progress) {
         progress_unrung(c->progress, -1);
         progress_wake_waiters(c->progress);
@@ -321,7 +322,7 @@ static int ring_alarms(struct communicator *c, int *happened)
 int communicator_poll(struct communicator *c)
 {
     CHECK(!c->progress || progress_is_driven(c->progress));
-    if (atomic_load(&c->failure) != PCOLL_OK)
+    if (atomic_load(&c->failure) != PCOLL_OK || outage_now(c->outage))
         return 0;
     const struct transport_event *events;
     int happened = 0, rc = PCOLL_OK;
@@ -351,14 +352,63 @@ int communicator_agree(struct communicator *c, struct agreement *a)
                                       (uint64_t)(uintptr_t)a | agreement_bit);
     if (rc != PCOLL_OK)
         return communicator_fail(c, rc);
+    c->agreements++;
     if (c->progress)
         progress_unrung(c->progress, 1);
     return PCOLL_OK;
 }
 
+/* What was under way is looked after no longer. */
+static void forget_unrung(struct communicator *c)
+{
+    int unrung = (int)c->agreements + c->sends_pending;
+    if (unrung)
+        progress_unrung(c->progress, -unrung);
+    c->agreements = 0;
+    c->sends_pending = false;
+}
+
+/* Votes on who closes are taken anew. */
+static void forget_closings(struct communicator *c)
+{
+    struct closings *closing = &c->closing;
+    closing->first = closing->turn = NULL;
+    closing->voting = false;
+    closing->ballot = NULL; /* MPI may still write to it */
+    closing->base.alarm = INT64_MAX;
+    atomic_store(&c->closings, 0);
+}
+
+void communicator_take_over(struct communicator *c, struct communicator *from)
+{
+    CHECK(!from->closing.communicator && !from->unslotted);
+    progress_lock(c->progress);
+    forget_unrung(c);
+    forget_closings(c);
+    free(c->objects);
+    c->transport = from->transport;
+    c->source.off_node = from->source.off_node;
+    c->objects = from->objects;
+    c->capacity = from->capacity;
+    c->watched = from->watched;
+    c->sends_pending = from->sends_pending;
+    pthread_mutex_lock(&c->notified_mutex);
+    atomic_store(&c->notified, atomic_exchange(&from->notified, NULL));
+    pthread_mutex_unlock(&c->notified_mutex);
+    set_alarm(c, from->alarm);
+    from->transport = NULL;
+    from->objects = NULL;
+    from->capacity = from->handles = 0;
+    from->watched = NULL;
+    from->sends_pending = false;
+    progress_unlock(c->progress);
+}
+
 int communicator_fail(struct communicator *c, int code)
 {
     CHECK(code != PCOLL_OK);
+    if (code == PCOLL_EFAILED && c->outage && outage_begin(c->outage, fail_last_ranks()))
+        return code;
     if (atomic_load(&c->failure) == PCOLL_OK) {
         snprintf(c->failure_text, sizeof c->failure_text, "%s", pcoll_last_error());
         if (code == PCOLL_EFAILED)

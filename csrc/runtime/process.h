@@ -23,8 +23,12 @@ struct process_entry {
 /* How many handles this process has asked for before. */
 uint64_t process_next_number(void);
 
-/* The context of *comm: made at the first call, which is then collective. */
-int process_context(const void *comm, struct communicator **out);
+/* The context of *comm, one for each of the two: made at the first call, which is then
+ * collective. PCOLL_EINVAL where its objects cannot go on when a rank dies. */
+int process_context(const void *comm, enum pcoll_failure on_failure,
+                    struct communicator **out);
+/* Each entry, in the order of their slots. */
+void process_each(void (*visit)(struct process_entry *, void *), void *arg);
 
 /* See to it that somebody makes progress as asked for (enum pcoll_progress); `here`: in
  * this process, else only check. PCOLL_ETHREAD where MPI's thread level is too low for

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "base/contention.h"
 
 struct progress {
@@ -429,24 +430,13 @@ int progress_create(struct progress **out)
     return PCOLL_OK;
 }
 
-/* Signals are for the application's threads. */
-static int create_agent(struct progress *p)
-{
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&p->agent, NULL, agent_main, p);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return rc;
-}
-
 int progress_start_agent(struct progress *p)
 {
     CHECK(!atomic_load(&p->stop));
     if (atomic_load(&p->has_agent))
         return PCOLL_OK;
     atomic_store(&p->has_agent, true);
-    if (create_agent(p) == 0)
+    if (thread_start(&p->agent, agent_main, p) == 0)
         return PCOLL_OK;
     atomic_store(&p->has_agent, false);
     return fail(PCOLL_ENOMEM, "the agent thread could not be started");

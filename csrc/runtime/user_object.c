@@ -8,32 +8,34 @@
 #include "transport/mpi/mpi_transport.h"
 
 int user_object_admit(const struct user_object_kind *kind, const void *comm,
-                      struct communicator **c)
+                      enum pcoll_failure on_failure, struct communicator **c)
 {
     CHECK(kind->plural);
     if (process_forked())
         return fail(PCOLL_ESTATE, "%s cannot be made in a forked process",
                     kind->plural);
     int rc = mpi_check_comm(comm);
-    return rc == PCOLL_OK && c ? process_context(comm, c) : rc;
+    return rc == PCOLL_OK && c ? process_context(comm, on_failure, c) : rc;
 }
 
 /* The end. */
 
 static int begin_close(struct user_object *o)
 {
+    outage_enter(o->communicator->outage);
     progress_lock(o->communicator->progress);
     int rc = atomic_exchange(&o->closing, true) ? PCOLL_OK : o->kind->close(o);
     if (rc != PCOLL_OK)
-        communicator_fail(o->communicator, rc);
+        rc = communicator_fail(o->communicator, rc);
     progress_unlock(o->communicator->progress);
+    outage_leave(o->communicator->outage);
     return rc;
 }
 
 static bool is_closed(void *arg)
 {
     const struct user_object *o = arg;
-    return atomic_load(&o->object->closed) || atomic_load(&o->communicator->failure);
+    return atomic_load(&atomic_load(&o->object)->closed) || atomic_load(&o->communicator->failure);
 }
 
 static void dispose(struct user_object *o)
@@ -42,11 +44,22 @@ static void dispose(struct user_object *o)
     CHECK(atomic_load(&o->closing));
     bool healthy = atomic_load(&o->communicator->failure) == PCOLL_OK;
     progress_lock(o->communicator->progress);
-    communicator_unregister(o->communicator, o->object->slot);
+    communicator_unregister(o->communicator, o->entry.slot);
     progress_unlock(o->communicator->progress);
     o->object = NULL;
     o->ended = true;
     o->kind->dispose(o, healthy);
+}
+
+/* It has closed, or never will. No recovery is under way meanwhile, or begins. */
+static void dispose_alone(struct user_object *o, bool forget)
+{
+    struct communicator *c = o->communicator;
+    outage_enter(c->outage);
+    if (forget)
+        process_remove(&o->entry);
+    dispose(o);
+    outage_leave(c->outage);
 }
 
 int user_object_close(struct user_object *o)
@@ -74,8 +87,7 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
     rc = communicator_check(c);
     if (rc == PCOLL_EFAILED) /* there is nothing to do together any more */
         rc = PCOLL_OK;
-    process_remove(&o->entry);
-    dispose(o);
+    dispose_alone(o, true);
     process_release(c);
     *over = true;
     return rc;
@@ -95,13 +107,13 @@ static void entry_end(struct process_entry *entry)
     while (progress_wait(o->communicator->progress, is_closed, o, 1000000) ==
            PCOLL_EAGAIN)
         ;
-    dispose(o);
+    dispose_alone(o, false);
 }
 
 void user_object_made(struct user_object *o, struct communicator *c,
                       struct object *object, int32_t progress)
 {
-    CHECK(!o->ended && !o->object);
+    CHECK(!o->ended && !atomic_load(&o->object));
     CHECK(object->slots > 0);
     o->communicator = c;
     o->object = object;

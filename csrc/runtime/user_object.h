@@ -27,13 +27,16 @@ struct user_object_kind {
     /* Free the inside, which no driver knows any more. If the communicator is not
      * healthy, MPI may still write to what it was given: that is better lost. */
     void (*dispose)(struct user_object *o, bool healthy);
+    /* How it goes on when ranks have died; NULL: it does not. */
+    const struct recoverable *recoverable;
 };
 
 struct user_object {
     struct process_entry entry; /* first: found again from it */
     const struct user_object_kind *kind;
     struct communicator *communicator;
-    struct object *object; /* what has the slots; NULL: not made yet, or ended */
+    /* What has the slots; NULL: not made yet, or ended. A recovery changes it. */
+    struct object *_Atomic object;
     bool ended;
     _Atomic bool closing; /* asked for */
     _Atomic bool busy;
@@ -42,7 +45,7 @@ struct user_object {
 /* May one of this kind be made here? The communicator's state comes back: at the first
  * call for a communicator this is collective. NULL: only look. */
 int user_object_admit(const struct user_object_kind *kind, const void *comm,
-                      struct communicator **c);
+                      enum pcoll_failure on_failure, struct communicator **c);
 /* New: nothing of it is there for others. */
 void user_object_init(struct user_object *o, const struct user_object_kind *kind);
 /* Made: `object` has its slots. `progress` as asked for (enum pcoll_progress). */

@@ -52,6 +52,12 @@ int engine_init(struct engine *e, const struct sched *s)
     return PCOLL_OK;
 }
 
+void engine_begin_at(struct engine *e, uint64_t round)
+{
+    CHECK(!e->current && !e->released);
+    e->current = round;
+}
+
 void engine_destroy(struct engine *e)
 {
     CHECK(!e->instances[0].ops || e->sched);

@@ -53,6 +53,9 @@ enum engine_outcome {
 int engine_init(struct engine *e, const struct sched *s);
 void engine_destroy(struct engine *e);
 
+/* Fresh: begin with this round instead of the first. */
+void engine_begin_at(struct engine *e, uint64_t round);
+
 /* An operation of a round is complete (a message came, an event happened, a send
  * ended). */
 enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op);

@@ -100,7 +100,7 @@ static int create_all(struct pcoll_skew_run *run, const pcoll_options *options)
     if (rc != PCOLL_OK)
         return rc;
     run->ranks = calloc(s->ranks, sizeof *run->ranks);
-    run->masks = calloc(2 * bitset_words(s->ranks), sizeof *run->masks);
+    run->masks = calloc(3 * bitset_words(s->ranks), sizeof *run->masks);
     run->buffer = calloc(s->count ? s->count : 1, sizeof *run->buffer);
     if (!run->ranks || !run->masks || !run->buffer)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", s->ranks);

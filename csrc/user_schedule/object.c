@@ -22,7 +22,7 @@ static int enter_builder(pcoll_schedule *s)
 
 int pcoll_schedule_create(const void *comm, pcoll_schedule **schedule)
 {
-    int rc = user_object_admit(&schedule_kind, comm, NULL);
+    int rc = user_object_admit(&schedule_kind, comm, PCOLL_FAILURE_RAISE, NULL);
     if (rc != PCOLL_OK)
         return rc;
     pcoll_schedule *s = calloc(1, sizeof *s);
@@ -118,7 +118,7 @@ static int commit(pcoll_schedule *s, int progress, bool valid)
     struct communicator *c;
     int rc = mpi_check_comm(s->comm);
     if (rc == PCOLL_OK)
-        rc = process_context(s->comm, &c);
+        rc = process_context(s->comm, PCOLL_FAILURE_RAISE, &c);
     if (rc != PCOLL_OK)
         return rc;
     int local = valid ? check_progress(c, progress)

@@ -7,11 +7,11 @@ from .ffi import ffi
 
 
 class Record:
-    """Room for the description of a round of so many ranks: the struct, behind it two masks."""
+    """Room for the description of a round of so many ranks: the struct, behind it three masks."""
 
     def __init__(self, ranks: int) -> None:
         struct = ffi.sizeof("pcoll_round")
-        self._memory = ffi.new("char[]", struct + 2 * 8 * ((ranks + 63) // 64))
+        self._memory = ffi.new("char[]", struct + 3 * 8 * ((ranks + 63) // 64))
         self.view = ffi.buffer(self._memory)
         self.round = ffi.cast("pcoll_round *", self._memory)
         # What the core's functions fill in.

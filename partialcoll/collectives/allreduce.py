@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 from .._core import checks, waiting
 from .._core.communicator import address
@@ -34,6 +34,8 @@ def Allreduce_init(
     seed: int = 0,
     name: str | None = None,
     like: Any = None,
+    on_failure: str = "raise",
+    on_membership: Callable[..., object] | None = None,
 ) -> AllreduceHandle:
     """Make a persistent partial allreduce. Collective.
 
@@ -93,6 +95,14 @@ def Allreduce_init(
     like : buffer or list of buffers
         With sendbuf=None and recvbuf=None: gives the shapes and dtypes, and is not used
         otherwise. Then nothing is copied: write to `send_buffer`, read from `result`.
+    on_failure : "raise" or "continue"
+        When a rank dies: `RankFailedError` from every call; or the others go on without it, as
+        if it had left, with no round and no deposit of theirs lost. "continue" needs an MPI that
+        goes on itself, see docs/faults.md.
+    on_membership : callable
+        With "continue": called as ``on_membership(handle, failed, joined)`` with the ranks (lists
+        of int) that have died, or come, since it was last called, from the call that returns the
+        first round without, or with, them.
 
     Raises
     ------
@@ -122,7 +132,9 @@ def Allreduce_init(
             seed=seed,
             name=name,
             like=like,
+            on_failure=on_failure,
         ),
+        on_membership,
     )
 
 
@@ -132,8 +144,9 @@ def memory_estimate(
     """Bytes that a handle with these arguments (those of `Allreduce_init`) will hold on this
     rank. Local."""
     address(comm)
-    defaults = Allreduce_init.__kwdefaults__ or {}
-    return Arguments(sendbuf, recvbuf, op, **{**defaults, **options}).memory(comm.size)
+    given = {**(Allreduce_init.__kwdefaults__ or {}), **options}
+    given.pop("on_membership")
+    return Arguments(sendbuf, recvbuf, op, **given).memory(comm.size)
 
 
 # Several handles.

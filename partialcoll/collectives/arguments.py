@@ -30,6 +30,12 @@ _LATE = {
 }
 
 
+_ON_FAILURE = {
+    "raise": pure.lib.PCOLL_FAILURE_RAISE,
+    "continue": pure.lib.PCOLL_FAILURE_CONTINUE,
+}
+
+
 def _set_domain(options: Any, domain: str | None) -> None:
     source, text = settings.given("domain", domain, "PARTIALCOLL_DOMAIN", "node")
     checks.text(source, text, what="a text such as 'node'")
@@ -66,6 +72,7 @@ class Arguments:
         seed: int,
         name: str | None,
         like: Any,
+        on_failure: str = "raise",
     ) -> None:
         # With "all" a call may deliver several rounds: they are added up in a buffer.
         self.received = recvbuf is not None or deliver != "one"
@@ -106,6 +113,8 @@ class Arguments:
         self.options.owned_send = self.send is None or self.device is not None
         self.options.device = 0 if self.device is None else self.device + 1
         self.options.history = history
+        self.options.on_failure = checks.code("on_failure", on_failure, _ON_FAILURE)
+        self.continues = on_failure == "continue"
         self.options.seed = checks.integer("seed", seed) % 2**64
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name: expected a text or None, got {checks.shown(name)}")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Callable, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from .._core import checks, pure, waiting
 from .._core.buffers import Array, Buffer, addresses, held, wrap
@@ -22,9 +23,10 @@ from .._core.record import Record
 from .._core.slots import Slots
 from ..errors import StateError
 from ..policy import Full
-from ..round import Result, Round
+from ..round import Result, Round, bits
 from .arguments import ALGORITHMS, Arguments
 from .handle_view import ScheduleView, Stats
+from .membership import Membership
 
 _ANY = 2**64 - 1
 
@@ -42,7 +44,16 @@ class AllreduceHandle(CoreObject):
     _noun, _kind, _maker = "allreduce handle", "handle", "Allreduce_init"
     _begins_to_free = True
 
-    def __init__(self, comm: MPI.Intracomm, check_arguments: Callable[[], Arguments]) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        check_arguments: Callable[[], Arguments],
+        on_membership: Callable[..., object] | None = None,
+    ) -> None:
+        if on_membership is not None and not callable(on_membership):
+            raise TypeError(
+                f"on_membership: expected a function, got {checks.shown(on_membership)}"
+            )
         given: Any = None
 
         def arguments() -> tuple[Any, ...]:
@@ -55,6 +66,7 @@ class AllreduceHandle(CoreObject):
 
         self._create(comm, lib.pcoll_allreduce_create, arguments, refused)
         self._take_over(given, comm.size)
+        self._membership = Membership(self, comm, on_membership) if given.continues else None
 
     def _take_over(self, given: Arguments, ranks: int) -> None:
         self._single = given.single
@@ -305,6 +317,8 @@ class AllreduceHandle(CoreObject):
             check(lib.pcoll_handle_finish(self._core()))
         self._started = False
         self._last_round = rnd
+        if self._membership is not None:
+            self._membership.look(self._record.round.failed)
         return rnd
 
     def _take_all(self) -> tuple[list[Result], int]:
@@ -541,6 +555,23 @@ class AllreduceHandle(CoreObject):
         """How many domains the ranks form: as many as there are ranks with "rank", with "node"
         as many as there are nodes, or more if their size is limited."""
         return self._placed()[1]
+
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
+        words = ffi.new("uint64_t[]", (self._size + 63) // 64)
+        self._call("failed", words)
+        return bits(ffi.buffer(words), self._size)
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """A communicator of the ranks that live, in their order, for the program's own traffic:
+        the one that the handle was made on until somebody dies, then the library's (do not free
+        it), until the next death, which revokes it: take it anew. StateError without
+        ``on_failure="continue"``."""
+        if self._membership is None:
+            raise StateError('comm: the handle was made with on_failure="raise"')
+        return self._membership.comm()
 
     @property
     def schedule(self) -> ScheduleView:

@@ -17,7 +17,7 @@ class Stats:
     deposits that ``arrived`` at their round, were ``stored`` for the next one, were
     ``dropped`` (late="drop"); rounds that ``included`` this rank's data;
     ``activations_dropped`` (duplicates and late ones: harmless), ``activations_early`` (kept
-    for the next round).
+    for the next round); rounds ``redone`` since a rank had died in them.
     """
 
     calls: int
@@ -30,6 +30,7 @@ class Stats:
     included: int
     activations_dropped: int
     activations_early: int
+    redone: int
 
 
 class ScheduleView:

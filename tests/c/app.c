@@ -91,7 +91,7 @@ static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
 {
     struct app *a = &w->app[rank];
     struct endpoint *v = w->endpoint[k][rank];
-    uint64_t masks[2 * bitset_words(w->o.ranks)];
+    uint64_t masks[3 * bitset_words(w->o.ranks)];
     bool moved = false;
     void *recv[] = {a->recv};
     memset(a->recv, 0xff, w->o.count * sizeof *a->recv);

@@ -158,7 +158,7 @@ static void make_member(uint32_t rank)
     struct steps_member *m = &s.member[rank];
     *m = (struct steps_member){
         .taken_in = -1, .alarm = INT64_MAX, .doing = "about to begin"};
-    EXPECT_OK(placement_init(&m->placement, rank, s.o.ranks, hosts, 0));
+    EXPECT_OK(placement_init(&m->placement, rank, s.o.ranks, hosts, NULL, 0));
     m->placement.domains += s.o.fabric; /* one without ranks */
     if (rank == 0) {
         s.bytes = node_bytes(&s.shape, &s.options, &m->placement);

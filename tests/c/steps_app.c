@@ -126,7 +126,7 @@ static bool deliver(uint32_t rank, uint64_t last, pcoll_round *r)
 {
     struct steps_member *m = of(rank);
     struct domain *d = m->domain;
-    uint64_t masks[2 * bitset_words(STEPS_MAX_RANKS)];
+    uint64_t masks[3 * bitset_words(STEPS_MAX_RANKS)];
     double recv[STEPS_MAX_COUNT];
     void *buffers[] = {recv};
     bool moved = false;

@@ -282,7 +282,7 @@ static void a_message_to_nobody(void)
 static void placed_outside(void)
 {
     struct placement p;
-    placement_init(&p, RANKS, RANKS, NULL, 0);
+    placement_init(&p, RANKS, RANKS, NULL, NULL, 0);
 }
 
 static void memory_behind_the_end(void)

@@ -124,7 +124,7 @@ static void test_parts(void)
         memset(times, 0, sizeof times);
         for (uint32_t rank = 0; rank < RANKS; rank++) {
             struct placement p;
-            EXPECT_OK(placement_init(&p, rank, RANKS, hosts, 0));
+            EXPECT_OK(placement_init(&p, rank, RANKS, hosts, NULL, 0));
             for (int part = 0; p.index == domain && part < NODE_PARTS; part++) {
                 size_t offset, length;
                 bytes = node_bytes(&shape, &o, &p);

@@ -101,7 +101,7 @@ static bool deliver(struct rank *r, pcoll_round *round)
     struct domain *d = r->endpoint->domain;
     double recv[COUNT];
     void *buffers[] = {recv};
-    uint64_t masks[2];
+    uint64_t masks[3];
     bool moved = false, all = r->options.deliver == PCOLL_DELIVER_ALL;
     if (all)
         AnnotateIgnoreReadsBegin(__FILE__, __LINE__);

@@ -14,7 +14,7 @@ static void expect(const char *what, uint32_t ranks, const uint64_t *hosts,
     for (uint32_t rank = 0; rank < ranks; rank++) {
         struct placement p;
         uint32_t members = 0;
-        EXPECT_OK(placement_init(&p, rank, ranks, hosts, most));
+        EXPECT_OK(placement_init(&p, rank, ranks, hosts, NULL, most));
         EXPECT(p.ranks == ranks && p.index == domain[rank],
                "%s: rank %u is in domain %u", what, rank, p.index);
         for (uint32_t r = 0; r < ranks; r++) {

@@ -187,7 +187,7 @@ static bool take(struct stage *stage, uint32_t rank, uint64_t last, pcoll_round 
 {
     struct endpoint *v = stage->player[rank].endpoint;
     double values[stage->s.elements];
-    uint64_t masks[2 * bitset_words(stage->s.ranks)];
+    uint64_t masks[3 * bitset_words(stage->s.ranks)];
     bool moved = false;
     int rc = v->domain->ops->deliver(v->domain, last, UINT64_MAX, (void *[]){values}, r,
                                      masks, &moved);

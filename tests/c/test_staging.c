@@ -177,7 +177,7 @@ static void take(struct rank *r)
 {
     struct domain *d = r->domain;
     pcoll_round round;
-    uint64_t masks[2];
+    uint64_t masks[3];
     bool moved;
     EXPECT(d->ops->ready(d), "the round is not over");
     EXPECT_OK(d->ops->deliver(d, UINT64_MAX, UINT64_MAX, NULL, &round, masks, &moved));

@@ -44,7 +44,7 @@ static uint64_t take(struct rank *r)
     double recv[COUNT];
     void *buffers[] = {recv};
     pcoll_round round = {0};
-    uint64_t masks[2], last = UINT64_MAX;
+    uint64_t masks[3], last = UINT64_MAX;
     bool one = r->options.deliver == PCOLL_DELIVER_ONE, moved, any = false;
     while (!(one && any) && d->ops->deliver(d, last, UINT64_MAX, buffers, &round, masks,
                                             &moved) == PCOLL_OK) {

@@ -2,21 +2,23 @@
 /* Making the transport over MPI: a communicator of our own, the doorbells of the ranks
  * on this machine, the receives for control messages. */
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bitset.h"
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
 #include "transport/mpi/rank_failure.h"
 
-/* Wait without burning a core: others may need it to get here. */
-static int patient_wait(MPI_Comm comm, MPI_Request *request, const char *what)
+int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
+                     const char *what)
 {
     long us = 10;
     for (;;) {
         int done;
-        int rc = mpi_check_on(comm, mpi_test(request, &done), what);
+        int rc = mpi_check_in(m, mpi_test(request, &done), what);
         if (rc != PCOLL_OK || done)
             return rc;
         nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
@@ -34,7 +36,7 @@ static int post_control_receives(struct mpi_transport *m)
                                      &m->requests[i]),
                        "MPI_Recv_init");
         if (rc == PCOLL_OK)
-            rc = mpi_check_on(m->comm, MPI_Start(&m->requests[i]), "MPI_Start");
+            rc = mpi_check_in(m, MPI_Start(&m->requests[i]), "MPI_Start");
         if (rc == PCOLL_OK)
             m->count = i + 1;
     }
@@ -45,15 +47,33 @@ struct card {
     uint64_t neighborhood, pid, fd, cookie;
 };
 
+/* So many numbers of each rank; those of the dead stay as they are. */
 static int exchange(struct mpi_transport *m, const uint64_t *mine, int count,
                     uint64_t *all)
 {
     MPI_Request request;
-    int rc = mpi_check_on(m->comm,
-                          MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
+    size_t each = (size_t)count;
+    uint64_t *living = calloc(m->base.living * each, sizeof *living);
+    if (!living)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.living);
+    int rc = mpi_check_in(m,
+                          MPI_Iallgather(mine, count, MPI_UINT64_T, living, count,
                                          MPI_UINT64_T, m->comm, &request),
                           "MPI_Iallgather");
-    return rc == PCOLL_OK ? patient_wait(m->comm, &request, "MPI_Iallgather") : rc;
+    if (rc == PCOLL_OK)
+        rc = mpi_patient_wait(m, &request, "MPI_Iallgather");
+    if (rc != PCOLL_OK) /* MPI may still write to it */
+        return rc;
+    for (uint32_t i = 0; i < m->base.living; i++)
+        memcpy(all + mpi_rank_of(m, (int)i) * each, living + i * each,
+               each * sizeof *all);
+    free(living);
+    return PCOLL_OK;
+}
+
+static bool is_dead(const struct mpi_transport *m, uint32_t rank)
+{
+    return m->failed && bitset_has(m->failed, rank);
 }
 
 /* Ranks of one neighborhood can share memory if each of them can reach all of the
@@ -68,7 +88,7 @@ static int find_hosts(struct mpi_transport *m, const struct card *all, bool reac
         uint32_t first = size;
         bool together = true;
         for (uint32_t j = 0; j < size; j++) {
-            if (all[j].neighborhood != all[i].neighborhood)
+            if (all[j].neighborhood != all[i].neighborhood || is_dead(m, j))
                 continue;
             first = first < j ? first : j;
             together = together && reach[j];
@@ -91,7 +111,7 @@ static int open_doorbells(struct mpi_transport *m, const struct doorbell *own)
     bool reaches_all = true;
     int rc = exchange(m, (const uint64_t *)&mine, 4, (uint64_t *)all);
     for (uint32_t i = 0; i < m->base.size && rc == PCOLL_OK; i++) {
-        if (i == m->base.rank)
+        if (i == m->base.rank || is_dead(m, i))
             continue;
         bool near = all[i].neighborhood == mine.neighborhood;
         if (near)
@@ -116,12 +136,14 @@ static uint32_t usable_tags(MPI_Comm comm)
 static int duplicate(MPI_Comm comm, struct mpi_transport *m)
 {
     MPI_Request request;
+    m->comm = comm; /* until there is ours */
     int rc =
-        mpi_check_on(comm, MPI_Comm_idup(comm, &m->comm, &request), "MPI_Comm_idup");
+        mpi_check_in(m, MPI_Comm_idup(comm, &m->made, &request), "MPI_Comm_idup");
     if (rc == PCOLL_OK)
-        rc = patient_wait(comm, &request, "MPI_Comm_idup");
+        rc = mpi_patient_wait(m, &request, "MPI_Comm_idup");
     if (rc != PCOLL_OK)
         return rc;
+    m->comm = m->made;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     int rank, size, level;
     MPI_Comm_rank(m->comm, &rank);
@@ -130,10 +152,27 @@ static int duplicate(MPI_Comm comm, struct mpi_transport *m)
     m->base = (struct transport){.ops = &mpi_ops,
                                  .rank = (uint32_t)rank,
                                  .size = (uint32_t)size,
+                                 .living = (uint32_t)size,
                                  .tags = usable_tags(comm),
                                  .threads = level == MPI_THREAD_MULTIPLE};
+    return PCOLL_OK;
+}
+
+int mpi_settle(struct mpi_transport *m, const struct doorbell *own)
+{
     MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
-    return mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit");
+    int rc = mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit");
+    m->doorbells = calloc(m->base.size, sizeof *m->doorbells);
+    m->hosts = calloc(m->base.size, sizeof *m->hosts);
+    m->pids = calloc(m->base.size, sizeof *m->pids);
+    if (rc == PCOLL_OK)
+        rc = m->doorbells && m->hosts && m->pids
+                 ? open_doorbells(m, own)
+                 : fail(PCOLL_ENOMEM, "no memory for the doorbells");
+    m->base.hosts = m->hosts;
+    m->base.pids = m->pids;
+    m->base.doorbells = m->doorbells;
+    return rc == PCOLL_OK ? post_control_receives(m) : rc;
 }
 
 int transport_mpi_create(const void *comm, const struct doorbell *own,
@@ -142,22 +181,13 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
     struct mpi_transport *m = calloc(1, sizeof *m);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    m->block = MPI_DATATYPE_NULL;
     int rc = duplicate(*(const MPI_Comm *)comm, m);
     if (rc != PCOLL_OK) {
         free(m);
         return rc;
     }
-    m->doorbells = calloc(m->base.size, sizeof *m->doorbells);
-    m->hosts = calloc(m->base.size, sizeof *m->hosts);
-    m->pids = calloc(m->base.size, sizeof *m->pids);
-    rc = m->doorbells && m->hosts && m->pids
-             ? open_doorbells(m, own)
-             : fail(PCOLL_ENOMEM, "no memory for the doorbells");
-    m->base.hosts = m->hosts;
-    m->base.pids = m->pids;
-    m->base.doorbells = m->doorbells;
-    if (rc == PCOLL_OK)
-        rc = post_control_receives(m);
+    rc = mpi_settle(m, own);
     if (rc != PCOLL_OK) {
         mpi_ops.destroy(&m->base);
         return rc;
@@ -166,12 +196,25 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
     return PCOLL_OK;
 }
 
-void mpi_free_doorbells(struct mpi_transport *m)
+void mpi_free_transport(struct mpi_transport *m)
 {
     for (uint32_t i = 0; m->doorbells && i < m->base.size; i++)
         if (m->doorbells[i])
             doorbell_close(m->doorbells[i]);
+    if (m->block != MPI_DATATYPE_NULL)
+        MPI_Type_free(&m->block);
+    if (m->comm != MPI_COMM_NULL)
+        MPI_Comm_free(&m->comm);
     free(m->doorbells);
     free(m->hosts);
     free(m->pids);
+    free(m->numbers);
+    free(m->ranks);
+    free(m->failed);
+    free(m->requests);
+    free(m->info);
+    free(m->done);
+    free(m->statuses);
+    free(m->events);
+    free(m);
 }

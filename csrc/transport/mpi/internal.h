@@ -38,6 +38,7 @@ struct request_info {
 struct mpi_transport {
     struct transport base;
     MPI_Comm comm;
+    MPI_Comm made; /* by a call that is under way */
     MPI_Datatype block;
     MPI_Request *requests; /* the first CONTROL_RECEIVES are the control receives */
     struct request_info *info;
@@ -50,6 +51,11 @@ struct mpi_transport {
     int pending_sends;                /* and native calls */
     struct doorbell_page **doorbells; /* of peers on this machine, else NULL */
     uint64_t *hosts, *pids;
+    /* Where ranks have died: MPI's numbers by rank, and the other way round. NULL: they are
+     * the same. */
+    int *numbers;
+    uint32_t *ranks;
+    uint64_t *failed;
     struct control inbox[CONTROL_RECEIVES]; /* a ring */
     bool arrived[CONTROL_RECEIVES];
     uint32_t sources[CONTROL_RECEIVES];
@@ -62,6 +68,26 @@ MPI_Op mpi_op_of(int op);
 
 extern const struct transport_ops mpi_ops; /* mpi_transport.c */
 
+static inline int mpi_number_of(const struct mpi_transport *m, uint32_t rank)
+{
+    return m->numbers ? m->numbers[rank] : (int)rank;
+}
+
+static inline uint32_t mpi_rank_of(const struct mpi_transport *m, int number)
+{
+    return m->ranks ? m->ranks[number] : (uint32_t)number;
+}
+
+/* As mpi_check, of a call on its communicator: rank_failure.h. */
+int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
+/* Wait without burning a core: others may need it to get here. */
+int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
+                     const char *what);
+/* create.c: its communicator is there, all else is not. Collective. */
+int mpi_settle(struct mpi_transport *m, const struct doorbell *own);
+/* Nothing is under way. */
+void mpi_free_transport(struct mpi_transport *m);
+
 /* Room for so many requests. */
 int mpi_reserve(struct mpi_transport *m, int wanted);
 /* Where the next request goes; it is in the list once m->count is counted up. */
@@ -69,8 +95,6 @@ int mpi_next_request(struct mpi_transport *m, struct request_info info,
                      MPI_Request **request);
 /* Take finished requests out of the list, the last ones into their places. */
 void mpi_compact_requests(struct mpi_transport *m);
-
-void mpi_free_doorbells(struct mpi_transport *m);
 
 /* native.c, as in the seam. */
 int mpi_native_open(struct transport *t, struct channel **channel);

@@ -93,8 +93,8 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
         rc = extent_of(m, bytes, &e);
     if (rc != PCOLL_OK)
         return rc;
-    rc = mpi_check_on(m->comm,
-                      MPI_Isend(data, e.count, e.type, (int)peer,
+    rc = mpi_check_in(m,
+                      MPI_Isend(data, e.count, e.type, mpi_number_of(m, peer),
                                 FIRST_DATA_TAG + (int)tag, m->comm, request),
                       "MPI_Isend");
     extent_end(&e);
@@ -120,8 +120,8 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
         rc = extent_of(m, capacity, &e);
     if (rc != PCOLL_OK)
         return rc;
-    rc = mpi_check_on(m->comm,
-                      MPI_Irecv(data, e.count, e.type, (int)peer,
+    rc = mpi_check_in(m,
+                      MPI_Irecv(data, e.count, e.type, mpi_number_of(m, peer),
                                 FIRST_DATA_TAG + (int)tag, m->comm, request),
                       "MPI_Irecv");
     extent_end(&e);
@@ -148,12 +148,12 @@ static int mpi_control(struct transport *t, uint32_t peer,
         m, (struct request_info){.kind = CONTROL_SEND, .peer = peer, .control = copy},
         &request);
     if (rc == PCOLL_OK)
-        rc = mpi_check_on(m->comm,
-                          MPI_Isend(copy, sizeof *copy, MPI_BYTE, (int)peer,
+        rc = mpi_check_in(m,
+                          MPI_Isend(copy, sizeof *copy, MPI_BYTE, mpi_number_of(m, peer),
                                     CONTROL_TAG, m->comm, request),
                           "MPI_Isend");
     if (rc == PCOLL_OK)
-        rc = mpi_check_on(m->comm, mpi_test(request, &over), "MPI_Test");
+        rc = mpi_check_in(m, mpi_test(request, &over), "MPI_Test");
     if (rc != PCOLL_OK || over)
         free(copy);
     if (rc != PCOLL_OK)
@@ -178,7 +178,7 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agre
     int rc = mpi_next_request(
         m, (struct request_info){.kind = AGREEMENT, .cookie = cookie}, &request);
     if (rc == PCOLL_OK)
-        rc = mpi_check_on(m->comm,
+        rc = mpi_check_in(m,
                           MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T,
                                          op == AGREE_SUM ? MPI_SUM : MPI_MAX, m->comm,
                                          request),
@@ -205,7 +205,7 @@ static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
     switch (info->kind) {
     case CONTROL_RECV:
         m->arrived[i] = true;
-        m->sources[i] = (uint32_t)status->MPI_SOURCE;
+        m->sources[i] = mpi_rank_of(m, status->MPI_SOURCE);
         return false;
     case CONTROL_SEND:
         free(info->control);
@@ -258,7 +258,7 @@ static int take_controls(struct mpi_transport *m, int *made)
                                                         .control = m->inbox[at]};
         m->arrived[at] = false;
         m->next_control = (at + 1) % CONTROL_RECEIVES;
-        rc = mpi_check_on(m->comm, MPI_Start(&m->requests[at]), "MPI_Start");
+        rc = mpi_check_in(m, MPI_Start(&m->requests[at]), "MPI_Start");
     }
     return rc;
 }
@@ -272,7 +272,7 @@ static int fail_poll(struct mpi_transport *m, int error, int finished)
             error = m->statuses[i].MPI_ERROR;
     for (uint32_t i = 0; i < m->base.size; i++)
         ring(m, i);
-    return mpi_check_on(m->comm, error, "MPI_Testsome");
+    return mpi_check_in(m, error, "MPI_Testsome");
 }
 
 static int mpi_poll(struct transport *t, const struct transport_event **events)
@@ -317,15 +317,7 @@ static void mpi_destroy(struct transport *t)
         MPI_Wait(&m->requests[i], MPI_STATUS_IGNORE);
         free(m->info[i].control);
     }
-    MPI_Type_free(&m->block);
-    MPI_Comm_free(&m->comm);
-    mpi_free_doorbells(m);
-    free(m->requests);
-    free(m->info);
-    free(m->done);
-    free(m->statuses);
-    free(m->events);
-    free(m);
+    mpi_free_transport(m);
 }
 
 const struct transport_ops mpi_ops = {.send = mpi_send,

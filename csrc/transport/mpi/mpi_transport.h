@@ -37,10 +37,10 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
 void mpi_lock_states(void);
 void mpi_unlock_states(void);
 
-/* State kept on a communicator; gone() is called with it when the communicator is
- * freed. */
-void *mpi_comm_state(const void *comm);
-int mpi_set_comm_state(const void *comm, void *state, void (*gone)(void *));
+/* Two states kept on a communicator, 0 and 1; gone() is called with it when the
+ * communicator is freed. */
+void *mpi_comm_state(const void *comm, int which);
+int mpi_set_comm_state(const void *comm, int which, void *state, void (*gone)(void *));
 
 /* The state of this process; gone() is called at the beginning of MPI_Finalize. */
 void *mpi_process_state(void);

@@ -23,7 +23,7 @@ int mpi_native_open(struct transport *t, struct channel **out)
     if (!c)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     c->comm = MPI_COMM_NULL;
-    int rc = mpi_check_on(m->comm, MPI_Comm_idup(m->comm, &c->comm, &c->opening),
+    int rc = mpi_check_in(m, MPI_Comm_idup(m->comm, &c->comm, &c->opening),
                           "MPI_Comm_idup");
     if (rc != PCOLL_OK)
         free(c);
@@ -36,7 +36,7 @@ int mpi_native_opened(struct transport *t, struct channel *c)
 {
     struct mpi_transport *m = (struct mpi_transport *)t;
     int over = 0;
-    int rc = mpi_check_on(m->comm, mpi_test(&c->opening, &over), "MPI_Comm_idup");
+    int rc = mpi_check_in(m, mpi_test(&c->opening, &over), "MPI_Comm_idup");
     if (rc == PCOLL_OK && over)
         MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN);
     return rc == PCOLL_OK && !over ? PCOLL_EAGAIN : rc;
@@ -59,7 +59,7 @@ int mpi_native_call(struct transport *t, struct channel *c,
     int rc = mpi_next_request(
         m, (struct request_info){.kind = NATIVE, .cookie = cookie}, &request);
     if (rc == PCOLL_OK)
-        rc = mpi_check_on(m->comm,
+        rc = mpi_check_in(m,
                           MPI_Iallreduce(MPI_IN_PLACE, call->data, (int)call->count,
                                          mpi_type_of(call->dtype), mpi_op_of(call->op),
                                          c->comm, request),

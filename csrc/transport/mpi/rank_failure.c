@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "transport/mpi/mpi_transport.h"
+#include "transport/mpi/internal.h"
 
 #ifdef OPEN_MPI
 
@@ -98,4 +98,16 @@ int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what)
     }
     return who.count || is_rank_failure(mpi_error) ? fail_ranks(&who)
                                                    : mpi_check(mpi_error, what);
+}
+
+/* By the numbers that ranks have here. */
+int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what)
+{
+    int rc = mpi_check_on(m->comm, mpi_error, what);
+    if (rc != PCOLL_EFAILED || !m->ranks)
+        return rc;
+    struct failed_ranks who = *fail_last_ranks();
+    for (int i = 0; i < who.count; i++)
+        who.rank[i] = (int32_t)mpi_rank_of(m, who.rank[i]);
+    return fail_ranks(&who);
 }

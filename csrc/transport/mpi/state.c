@@ -76,7 +76,8 @@ void mpi_unlock_states(void)
     pthread_mutex_unlock(&states);
 }
 
-static int comm_key = MPI_KEYVAL_INVALID, process_key = MPI_KEYVAL_INVALID;
+static int comm_keys[] = {MPI_KEYVAL_INVALID, MPI_KEYVAL_INVALID};
+static int process_key = MPI_KEYVAL_INVALID;
 
 static int delete_state(MPI_Comm comm, int key, void *value, void *extra)
 {
@@ -114,14 +115,14 @@ static int set_state(MPI_Comm comm, int *key, void *value, void (*gone)(void *))
     return mpi_check(MPI_Comm_set_attr(comm, *key, state), "MPI_Comm_set_attr");
 }
 
-void *mpi_comm_state(const void *comm)
+void *mpi_comm_state(const void *comm, int which)
 {
-    return get_state(*(const MPI_Comm *)comm, comm_key);
+    return get_state(*(const MPI_Comm *)comm, comm_keys[which]);
 }
 
-int mpi_set_comm_state(const void *comm, void *state, void (*gone)(void *))
+int mpi_set_comm_state(const void *comm, int which, void *state, void (*gone)(void *))
 {
-    return set_state(*(const MPI_Comm *)comm, &comm_key, state, gone);
+    return set_state(*(const MPI_Comm *)comm, &comm_keys[which], state, gone);
 }
 
 void *mpi_process_state(void)

@@ -445,6 +445,7 @@ int sim_create(const struct sim_options *options, struct sim **out)
         e->base = (struct transport){.ops = &sim_ops,
                                      .rank = i,
                                      .size = options->size,
+                                     .living = options->size,
                                      .tags = UINT32_MAX - 1,
                                      .threads = true};
     }

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A handle's part in going on without the dead; see runtime/recovery.h, and handle.h for the
+ * gate. */
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "allreduce/handle.h"
+#include "allreduce/sharing.h"
+#include "runtime/recovery.h"
+#include "transport/mpi/recovery.h"
+
+static pcoll_handle *of(struct user_object *o)
+{
+    return (pcoll_handle *)o;
+}
+
+static void end_endpoint(void *endpoint)
+{
+    struct endpoint *v = endpoint;
+    endpoint_destroy(&v);
+}
+
+void handle_bury(pcoll_handle *h, struct endpoint *v)
+{
+    CHECK(h->continues && v);
+    recovery_bury(h->base.communicator, end_endpoint, v);
+}
+
+void handle_filled(pcoll_handle *h)
+{
+    struct endpoint *from = h->gate.filling;
+    CHECK(from && from != h->endpoint);
+    memcpy(h->endpoint->domain->ops->send_slot(h->endpoint->domain),
+           from->domain->ops->send_slot(from->domain),
+           payload_data_bytes(&from->shape.payload));
+    h->gate.filling = NULL;
+    handle_bury(h, from);
+}
+
+static void stop(struct user_object *o)
+{
+    pcoll_handle *h = of(o);
+    handle_lock(h);
+    h->gate.stopped = true;
+    handle_unlock(h);
+}
+
+static uint64_t complete(struct user_object *o)
+{
+    pcoll_handle *h = of(o);
+    handle_lock(h);
+    uint64_t rounds = handle_member(h).complete;
+    handle_unlock(h);
+    return rounds;
+}
+
+/* Of an attempt that failed: no message of it was ever sent. */
+static void forget_successor(struct handle_gate *g)
+{
+    if (g->successor)
+        endpoint_destroy(&g->successor);
+    free(g->last);
+    g->last = NULL;
+    g->resumes = NULL;
+}
+
+/* The message of the last complete round, from who has it where somebody does not. */
+static int fetch_last(struct handle_gate *g, struct endpoint *old, struct communicator *c,
+                      const struct recovery_plan *plan, uint64_t own)
+{
+    const struct round_shape *shape = &old->shape;
+    size_t bytes = shape->header_bytes + payload_data_bytes(&shape->payload);
+    if (!plan->complete)
+        return PCOLL_OK;
+    void *message = old->domain->ops->result(old->domain, plan->complete - 1);
+    if (own < plan->complete)
+        message = g->last = malloc(bytes);
+    if (!message)
+        return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a round", bytes);
+    g->resumes = message;
+    return plan->some_lack ? mpi_share(c->transport, plan->source, message, bytes)
+                           : PCOLL_OK;
+}
+
+static int rebuild(struct user_object *o, struct communicator *c,
+                   const struct recovery_plan *plan)
+{
+    pcoll_handle *h = of(o);
+    struct handle_gate *g = &h->gate;
+    struct endpoint *old = h->endpoint;
+    pcoll_options options = old->options;
+    options.algorithm = (int32_t)old->data.plan.algorithm;
+    struct endpoint_spec spec = {.ranks = old->shape.ranks,
+                                 .hosts = sharing_hosts(c, &options),
+                                 .most = options.domain_ranks,
+                                 .off_node = c->transport->off_node,
+                                 .options = &options,
+                                 .follows = old,
+                                 .failed = c->transport->failed};
+    forget_successor(g);
+    uint64_t own = complete(o);
+    int rc = endpoint_create(c, &spec, &g->successor);
+    if (rc == PCOLL_OK)
+        rc = sharing_settle(c, g->successor, &options);
+    if (rc == PCOLL_OK)
+        rc = fetch_last(g, old, c, plan, own);
+    if (rc != PCOLL_OK)
+        return rc;
+    g->successor->base.slot = plan->slot;
+    endpoint_begin_at(g->successor, old, plan->complete, g->resumes);
+    return PCOLL_OK;
+}
+
+/* The application may be filling a slot of the old endpoint. */
+static void replace(pcoll_handle *h, struct endpoint *v)
+{
+    struct endpoint *old = h->endpoint;
+    h->endpoint = v;
+    atomic_store(&h->base.object, &v->base);
+    if (old->options.owned_send && !h->gate.filling)
+        h->gate.filling = old;
+    else
+        handle_bury(h, old);
+    if (h->gate.asleep && v->domain->ops->sleeps)
+        v->domain->ops->sleeps(v->domain, true);
+}
+
+static int inherit(struct user_object *o, struct object **object)
+{
+    pcoll_handle *h = of(o);
+    struct handle_gate *g = &h->gate;
+    handle_lock(h);
+    struct endpoint *v = g->successor;
+    if (h->endpoint->frozen)
+        progress_round(o->communicator->progress, -1);
+    int rc = endpoint_inherit(v, h->endpoint, g->resumes);
+    g->successor = NULL;
+    replace(h, v);
+    forget_successor(g);
+    *object = &v->base;
+    handle_unlock(h);
+    return rc;
+}
+
+static void orphan(struct user_object *o, bool closed)
+{
+    pcoll_handle *h = of(o);
+    handle_lock(h);
+    h->gate.orphan = true;
+    h->endpoint->base.watched = false;
+    if (closed)
+        atomic_store(&h->endpoint->base.closed, true);
+    handle_unlock(h);
+}
+
+static void go(struct user_object *o, struct communicator *c)
+{
+    pcoll_handle *h = of(o);
+    handle_lock(h);
+    struct endpoint *v = h->endpoint;
+    v->communicator = c;
+    h->gate.stopped = h->gate.orphan;
+    handle_unlock(h);
+    progress_lock(c->progress);
+    int rc = h->gate.orphan ? PCOLL_OK : endpoint_poll(v, true);
+    if (rc == PCOLL_OK && !h->gate.orphan && atomic_load(&o->closing))
+        rc = endpoint_close(v);
+    if (rc != PCOLL_OK)
+        communicator_fail(c, rc);
+    progress_unlock(c->progress);
+}
+
+const struct recoverable handle_recoverable = {
+    .stop = stop,
+    .complete = complete,
+    .rebuild = rebuild,
+    .inherit = inherit,
+    .orphan = orphan,
+    .go = go,
+};

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks of a communicator have died, and its objects are to go on without them: what the
+ * driver, the application's threads and the thread that recovers (recovery.h) tell each
+ * other. A communicator whose objects raise has none of this.
+ *
+ *   driver       the first failure of a rank that it meets stops the communicator
+ *                (`outage_begin`): it polls nothing any more until the outage is over.
+ *   application  calls that make or end something, which agree with other ranks, are
+ *                counted (`outage_enter`, `outage_leave`). During an outage they do not
+ *                begin, and those inside come back with PCOLL_EFAILED.
+ *   recovery     sleeps until there is an outage, waits until nobody is inside, and says
+ *                when it is over (`outage_end`), which counts the epoch.
+ *
+ * Everything under the mutex; `stopped` and `epoch` are read without it too: a stale
+ * `stopped` lets a call begin that then fails as one inside does, or has one wait a moment
+ * longer.
+ */
+#ifndef PCOLL_RUNTIME_OUTAGE_H
+#define PCOLL_RUNTIME_OUTAGE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/error.h"
+
+struct outage {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    _Atomic bool stopped;
+    _Atomic uint32_t epoch;
+    uint32_t calls; /* of the application, inside */
+    bool ends;      /* nobody recovers any more */
+    struct failed_ranks who;
+};
+
+void outage_init(struct outage *o);
+void outage_destroy(struct outage *o);
+
+/* Driver: due to these ranks. False: nobody recovers, so that is final. */
+bool outage_begin(struct outage *o, const struct failed_ranks *who);
+/* NULL is allowed in these five: there is none. Is there one? */
+bool outage_now(struct outage *o);
+/* Has one begun, or been over, since this epoch? */
+bool outage_since(struct outage *o, uint32_t epoch);
+uint32_t outage_epoch(struct outage *o);
+/* Application: waits until there is none. */
+void outage_enter(struct outage *o);
+void outage_leave(struct outage *o);
+/* The error of a call that an outage has ended. */
+int outage_error(struct outage *o);
+
+/* Recovery: sleep until there is one; false: nobody is to recover any more. */
+bool outage_await(struct outage *o);
+/* Nobody of the application is inside. */
+void outage_await_calls(struct outage *o);
+void outage_end(struct outage *o);
+/* From now on nobody recovers; one that is under way ends before, … */
+void outage_cease(struct outage *o);
+/* … or has failed. */
+void outage_give_up(struct outage *o);
+
+#endif

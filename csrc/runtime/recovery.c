@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See recovery.h. */
+#include "runtime/recovery.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/thread.h"
+#include "runtime/agreement.h"
+#include "runtime/user_object.h"
+#include "transport/mpi/recovery.h"
+
+enum { PARTING = 1, ABLE = 2 }; /* the last word */
+enum { MAX_OLD = 64 };
+
+struct grave {
+    void (*end)(void *);
+    void *what;
+    struct grave *next;
+};
+
+struct recovery {
+    pthread_t thread;
+    uint64_t given; /* an MPI_Comm */
+    bool gave;
+    _Atomic bool parting; /* this rank is at the end; … */
+    bool parted;          /* … all are, as a recovery has found */
+    bool able;            /* else it cannot recover, and nobody does */
+    bool over;            /* that has been agreed */
+    struct transport *current; /* of the last epoch, or attempt */
+    struct transport *old[MAX_OLD];
+    int olds;
+    struct grave *graves;
+    struct communicator *spent; /* of earlier attempts, through next_spent */
+    struct user_object **objects;
+    uint32_t count;
+};
+
+/* Nobody drives while the lock is held, and nobody polls a communicator that has
+ * stopped. */
+static void await_driver(struct communicator *c)
+{
+    progress_lock(c->progress);
+    progress_unlock(c->progress);
+}
+
+struct listing {
+    struct communicator *communicator;
+    struct user_object **objects; /* NULL: only count */
+    uint32_t count;
+};
+
+static void list_object(struct process_entry *entry, void *arg)
+{
+    struct listing *l = arg;
+    struct user_object *o = (struct user_object *)entry;
+    if (o->communicator != l->communicator || !atomic_load(&o->object))
+        return;
+    if (l->objects)
+        l->objects[l->count] = o;
+    l->count++;
+}
+
+static int list_objects(struct communicator *c, struct recovery *r)
+{
+    struct listing l = {.communicator = c};
+    process_each(list_object, &l);
+    free(r->objects);
+    r->count = 0;
+    r->objects = calloc(l.count + 1, sizeof *r->objects);
+    if (!r->objects)
+        return fail(PCOLL_ENOMEM, "no memory to recover %u objects", l.count);
+    l = (struct listing){.communicator = c, .objects = r->objects};
+    process_each(list_object, &l);
+    r->count = l.count;
+    return PCOLL_OK;
+}
+
+static struct grave *next_grave(struct communicator *c)
+{
+    pthread_mutex_lock(&c->outage->mutex);
+    struct grave *g = c->recovery->graves;
+    if (g)
+        c->recovery->graves = g->next;
+    pthread_mutex_unlock(&c->outage->mutex);
+    return g;
+}
+
+/* Old transports whose requests are over by now go, and when all have, so does what they
+ * may have written to. */
+static void bury_the_old(struct communicator *c, struct recovery *r)
+{
+    struct grave *g;
+    int kept = 0;
+    for (int i = 0; i < r->olds; i++)
+        if (!mpi_abandon(r->old[i]))
+            r->old[kept++] = r->old[i];
+    r->olds = kept;
+    while (!kept && (g = next_grave(c))) {
+        g->end(g->what);
+        free(g);
+    }
+}
+
+/* One more than can be looked after is lost. */
+static void retire(struct recovery *r, struct transport *t)
+{
+    if (r->olds < MAX_OLD)
+        r->old[r->olds++] = t;
+}
+
+/* Rounds complete, and who has them, as a number whose maximum is wanted: among equals the
+ * lowest rank. Ranks are below 2^20. */
+static uint64_t claim_of(uint64_t complete, uint32_t rank)
+{
+    return complete << 20 | (0xfffff - rank);
+}
+
+static uint64_t claimed(uint64_t claim)
+{
+    return claim >> 20;
+}
+
+static uint32_t claimant(uint64_t claim)
+{
+    return 0xfffff - (uint32_t)(claim & 0xfffff);
+}
+
+/* What all know of the objects, by slot. */
+struct census {
+    uint64_t slots;
+    uint64_t *lacking; /* does anybody lack it? */
+    uint64_t *claim;
+    uint64_t *least; /* ~ of the fewest rounds that are complete */
+};
+
+enum { CENSUS_WORDS = 3 };
+
+static uint32_t slot_of(const struct user_object *o)
+{
+    return o->entry.slot;
+}
+
+/* values: CENSUS_WORDS of each slot. */
+static int take_census(struct communicator *to, const struct recovery *r,
+                       struct census *s)
+{
+    s->slots = 1;
+    for (uint32_t i = 0; i < r->count; i++)
+        s->slots = slot_of(r->objects[i]) < s->slots ? s->slots
+                                                     : slot_of(r->objects[i]) + 1;
+    int rc = agree_max(to, &s->slots, 1);
+    if (rc != PCOLL_OK)
+        return rc;
+    s->lacking = calloc(CENSUS_WORDS * s->slots, sizeof *s->lacking);
+    if (!s->lacking)
+        return communicator_fail(
+            to, fail(PCOLL_ENOMEM, "no memory for %u objects", (uint32_t)s->slots));
+    s->claim = s->lacking + s->slots;
+    s->least = s->claim + s->slots;
+    for (uint64_t i = 0; i < s->slots; i++)
+        s->lacking[i] = 1;
+    for (uint32_t i = 0; i < r->count; i++) {
+        struct user_object *o = r->objects[i];
+        uint64_t complete = o->kind->recoverable->complete(o);
+        s->lacking[slot_of(o)] = 0;
+        s->claim[slot_of(o)] = claim_of(complete, to->transport->rank);
+        s->least[slot_of(o)] = ~complete;
+    }
+    return agree_max(to, s->lacking, (int)(CENSUS_WORDS * s->slots));
+}
+
+static int rebuild(struct communicator *to, struct recovery *r, const struct census *s)
+{
+    int rc = PCOLL_OK;
+    for (uint32_t i = 0; i < r->count && rc == PCOLL_OK; i++) {
+        struct user_object *o = r->objects[i];
+        uint32_t slot = slot_of(o);
+        struct recovery_plan plan = {.slot = slot,
+                                     .complete = claimed(s->claim[slot]),
+                                     .source = claimant(s->claim[slot]),
+                                     .some_lack =
+                                         ~s->least[slot] < claimed(s->claim[slot])};
+        if (s->lacking[slot])
+            o->kind->recoverable->orphan(o, atomic_load(&o->closing));
+        else
+            rc = o->kind->recoverable->rebuild(o, to, &plan);
+    }
+    return rc;
+}
+
+/* Each has its slot again, also one that has no successor. */
+static int inherit(struct communicator *to, struct recovery *r, const struct census *s)
+{
+    int rc = PCOLL_OK;
+    for (uint32_t i = 0; i < r->count; i++) {
+        struct user_object *o = r->objects[i];
+        struct object *object = atomic_load(&o->object);
+        int moved = s->lacking[slot_of(o)]
+                        ? PCOLL_OK
+                        : o->kind->recoverable->inherit(o, &object);
+        progress_lock(to->progress);
+        int entered = communicator_register(to, object, slot_of(o));
+        progress_unlock(to->progress);
+        rc = rc != PCOLL_OK ? rc : moved != PCOLL_OK ? moved : entered;
+    }
+    return rc == PCOLL_OK ? rc : communicator_fail(to, rc);
+}
+
+static int barrier(struct communicator *to)
+{
+    uint64_t nothing = 0;
+    return agree_max(to, &nothing, 1);
+}
+
+static int build(struct communicator *to, struct recovery *r)
+{
+    struct census s = {0};
+    int rc = take_census(to, r, &s);
+    if (rc == PCOLL_OK)
+        rc = rebuild(to, r, &s);
+    if (rc == PCOLL_OK)
+        rc = barrier(to);
+    if (rc == PCOLL_OK)
+        rc = inherit(to, r, &s);
+    if (rc == PCOLL_OK)
+        rc = barrier(to);
+    free(s.lacking);
+    return rc;
+}
+
+/* Its transport may still write to what belongs to it. */
+static void set_aside(struct recovery *r, struct communicator *to)
+{
+    progress_remove(to->progress, &to->source);
+    to->next_spent = r->spent;
+    r->spent = to;
+}
+
+/* Is there something to go on for, and can all? */
+static int last_word(struct recovery *r)
+{
+    int bits = (atomic_load(&r->parting) ? PARTING : 0) | (r->able ? ABLE : 0);
+    int rc = mpi_agree_bits(r->current, &bits);
+    r->parted = rc == PCOLL_OK && (bits & PARTING);
+    if (rc == PCOLL_OK && !(bits & ABLE))
+        rc = fail(PCOLL_ENOMEM, "ranks have died, and not all others could go on");
+    r->over = r->parted || rc != PCOLL_OK;
+    return rc;
+}
+
+static int attempt(struct communicator *c, struct recovery *r)
+{
+    struct transport *t;
+    struct communicator *to;
+    uint64_t given;
+    mpi_revoke(r->current);
+    int rc = last_word(r);
+    if (r->over)
+        return rc;
+    rc = mpi_shrink(r->current, progress_doorbell(c->progress), &t);
+    if (!t)
+        return rc;
+    retire(r, r->current);
+    r->current = t;
+    if (rc == PCOLL_OK)
+        rc = mpi_give_comm(t, &given);
+    if (rc == PCOLL_OK)
+        rc = communicator_create(t, c->progress, &to);
+    if (rc != PCOLL_OK)
+        return rc;
+    progress_add(c->progress, &to->source);
+    rc = build(to, r);
+    set_aside(r, to);
+    if (rc != PCOLL_OK)
+        return rc;
+    communicator_take_over(c, to);
+    r->given = given;
+    r->gave = true;
+    return PCOLL_OK;
+}
+
+/* A failure that is not a death would come again: the others must not wait for one who
+ * cannot. */
+static int try(struct communicator *c, struct recovery *r)
+{
+    int rc;
+    uint32_t most = 2 * c->transport->size + 8;
+    r->able = true;
+    r->over = false;
+    for (uint32_t i = 0; (rc = attempt(c, r)) != PCOLL_OK && !r->over; i++)
+        r->able = r->able && rc == PCOLL_EFAILED && i < most;
+    return rc;
+}
+
+static void go_on(struct communicator *c, struct recovery *r)
+{
+    for (uint32_t i = 0; i < r->count; i++)
+        r->objects[i]->kind->recoverable->go(r->objects[i], c);
+}
+
+static void recover(struct communicator *c, struct recovery *r)
+{
+    await_driver(c);
+    progress_remove(c->progress, &c->source);
+    r->current = c->transport;
+    mpi_revoke(r->current); /* before anybody is waited for */
+    if (r->gave)
+        mpi_revoke_comm(&r->given);
+    outage_await_calls(c->outage);
+    int rc = list_objects(c, r);
+    for (uint32_t i = 0; i < r->count; i++)
+        r->objects[i]->kind->recoverable->stop(r->objects[i]);
+    bury_the_old(c, r);
+    if (rc == PCOLL_OK)
+        rc = try(c, r);
+    if (rc == PCOLL_OK && !r->parted)
+        go_on(c, r);
+    if (rc != PCOLL_OK || r->parted) {
+        outage_give_up(c->outage);
+        communicator_fail(c, rc == PCOLL_OK ? outage_error(c->outage) : rc);
+    }
+    progress_add(c->progress, &c->source);
+    outage_end(c->outage);
+    progress_notify(c->progress);
+    progress_wake_waiters(c->progress);
+}
+
+static void *recovery_main(void *arg)
+{
+    struct communicator *c = arg;
+    while (outage_await(c->outage))
+        recover(c, c->recovery);
+    return NULL;
+}
+
+int recovery_attach(struct communicator *c)
+{
+    CHECK(!c->recovery && !c->outage);
+    c->recovery = calloc(1, sizeof *c->recovery);
+    c->outage = malloc(sizeof *c->outage);
+    if (!c->recovery || !c->outage)
+        return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    outage_init(c->outage);
+    if (thread_start(&c->recovery->thread, recovery_main, c) == 0)
+        return PCOLL_OK;
+    return fail(PCOLL_ENOMEM, "the thread that recovers could not be started");
+}
+
+void recovery_bury(struct communicator *c, void (*end)(void *), void *what)
+{
+    CHECK(c->recovery && what);
+    struct grave *g = malloc(sizeof *g);
+    if (!g)
+        return; /* lost */
+    *g = (struct grave){.end = end, .what = what};
+    pthread_mutex_lock(&c->outage->mutex);
+    g->next = c->recovery->graves;
+    c->recovery->graves = g;
+    pthread_mutex_unlock(&c->outage->mutex);
+}
+
+void recovery_begin_parting(struct communicator *c)
+{
+    if (c->recovery)
+        atomic_store(&c->recovery->parting, true);
+}
+
+bool recovery_part(struct communicator *c, bool all)
+{
+    struct recovery *r = c->recovery;
+    uint64_t nothing = 0;
+    if (!r)
+        return true;
+    while (!all && atomic_load(&c->failure) == PCOLL_OK) {
+        outage_enter(c->outage); /* one that is under way is over */
+        outage_leave(c->outage);
+        all = agree_max(c, &nothing, 1) == PCOLL_OK;
+    }
+    outage_cease(c->outage);
+    pthread_join(r->thread, NULL);
+    int bits = PARTING | ABLE;
+    bool usable = atomic_load(&c->failure) == PCOLL_OK;
+    if (usable)
+        mpi_agree_bits(c->transport, &bits);
+    bury_the_old(c, r);
+    return usable;
+}
+
+void recovery_detach(struct communicator *c)
+{
+    struct recovery *r = c->recovery;
+    if (!r)
+        return;
+    while (r->spent) {
+        struct communicator *spent = r->spent;
+        r->spent = spent->next_spent;
+        spent->transport = NULL;
+        communicator_destroy(&spent);
+    }
+    free(r->objects);
+    free(r);
+    outage_destroy(c->outage);
+    free(c->outage);
+    c->recovery = NULL;
+    c->outage = NULL;
+}
+
+const void *recovery_comm(const struct communicator *c)
+{
+    CHECK(c);
+    return c->recovery && c->recovery->gave ? &c->recovery->given : NULL;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What going on without the dead asks of MPI (ULFM, see rank_failure.h). All of it is for
+ * one thread beside the driver, which must be kept away from the transport meanwhile; all
+ * but `revoke` and `abandon` are collective over the living ranks of the transport, and wait
+ * for them without burning a core.
+ *
+ * Ranks keep their numbers: a transport that follows another one has its rank and size, and
+ * translates what it tells MPI.
+ */
+#ifndef PCOLL_TRANSPORT_MPI_RECOVERY_H
+#define PCOLL_TRANSPORT_MPI_RECOVERY_H
+
+#include "base/doorbell.h"
+#include "transport/transport.h"
+
+/* Has every rank of this MPI_Comm got as far, rc = PCOLL_OK? The same answer on all:
+ * PCOLL_OK, or an error on each. Collective. */
+int mpi_all_have(const void *comm, int rc);
+
+/* Tell all ranks that this communicator is not to be used any more. Local. */
+void mpi_revoke(struct transport *t);
+void mpi_revoke_comm(void *comm);
+/* The bits that are set on every living rank. The answer is the same on all that are left,
+ * even if some die meanwhile. */
+int mpi_agree_bits(struct transport *t, int *bits);
+/* A transport of those who are left. If it fails there on one rank, all have to try again,
+ * from what comes back in *out, which is not NULL if only its making failed. */
+int mpi_shrink(struct transport *old, const struct doorbell *own,
+               struct transport **out);
+/* The bytes of rank `root` for all. */
+int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes);
+/* A communicator of those who are left, for the program: *comm is an MPI_Comm. */
+int mpi_give_comm(struct transport *t, void *comm);
+/* Nobody uses it any more. False: MPI may still write to what it was given, so that and
+ * this stay; try again. */
+bool mpi_abandon(struct transport *t);
+
+#endif
