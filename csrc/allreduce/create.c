@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/moment.h"
 #include "domain/node.h"
 #include "transport/mpi/mpi_transport.h"
 #include "transport/mpi/reduction.h"
@@ -113,6 +114,7 @@ static int join_others(struct communicator *c, int local, const pcoll_buffer *bu
         *unshared = (rc = sharing_settle(c, v, &thrifty)) == PCOLL_ENOMEM;
     if (rc == PCOLL_OK)
         rc = open_channel(c, v);
+    MOMENT("entering");
     return rc == PCOLL_OK ? agree_enter(c, &v->base) : rc;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/moment.h"
 #include "allreduce/control.h"
 #include "allreduce/endpoint_parts.h"
 #include "allreduce/staging.h"
@@ -59,6 +60,7 @@ static bool freeze(struct endpoint *v)
     if (v->event_log)
         note_round(v);
     v->frozen = true;
+    MOMENT("frozen");
     if (v->communicator->progress)
         progress_round(v->communicator->progress, 1);
     return true;
@@ -83,8 +85,11 @@ static int issue(struct endpoint *v, int id, bool *finished)
     switch (op->kind) {
     case OP_SEND:
         if (op->class == OP_CONTROL)
+            MOMENT("activating");
+        if (op->class == OP_CONTROL)
             return control_send(v, (uint32_t)op->peer, CONTROL_ACTIVATE, op->edge);
         *finished = false;
+        MOMENT("sending");
         m = data_outgoing(&v->data, op);
         return t->ops->send(t, (uint32_t)op->peer, tag_of(v, op->edge), m.at, m.bytes,
                             cookie_of(v, id));
@@ -94,6 +99,7 @@ static int issue(struct endpoint *v, int id, bool *finished)
         return t->ops->recv(t, (uint32_t)op->peer, tag_of(v, op->edge), m.at, m.bytes,
                             cookie_of(v, id));
     case OP_REDUCE:
+        MOMENT("reducing");
         return data_reduce(&v->data, op);
     case OP_COPY:
         if (op->a == BUFFER_DEPOSIT)
@@ -142,10 +148,12 @@ static void finish_round(struct endpoint *v)
 {
     CHECK(v->drives && engine_over(&v->engine));
     struct round_header *result = v->domain->ops->result(v->domain, v->engine.current);
+    MOMENT("round over");
     endpoint_trigger_finish(v, result);
     round_live(result, v->shape.ranks, v->live);
     CHECK(v->frozen && result->round == v->engine.current);
     v->domain->ops->publish(v->domain, v->engine.current);
+    MOMENT("round published");
     v->frozen = false;
     v->initiator = ROUND_NOBODY;
     engine_advance(&v->engine);

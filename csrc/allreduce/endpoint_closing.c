@@ -4,6 +4,7 @@
 #include "allreduce/endpoint_parts.h"
 #include "runtime/closing.h"
 #include "base/check.h"
+#include "base/moment.h"
 
 static int agree_to_close(struct endpoint *v, uint64_t *values, int count,
                           enum agree_op op)
@@ -25,6 +26,7 @@ static int drained(struct endpoint *v)
     CHECK(atomic_load(&v->closing) == DRAINING);
     if (!v->confirms)
         return closed(v);
+    MOMENT("drained");
     atomic_store(&v->closing, CONFIRMING);
     return agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
 }
@@ -63,7 +65,10 @@ int endpoint_continue_closing(struct endpoint *v)
     if (!agreeing || !atomic_load(&v->closing_agreement.done))
         return PCOLL_OK;
     if (closing == CONFIRMING)
+        MOMENT("confirmed");
+    if (closing == CONFIRMING)
         return closed(v);
+    MOMENT(closing == ENTERING ? "closing entered" : "closing counted");
     atomic_store(&v->closing, closing + 1);
     if (closing == ENTERING) {
         v->closing_rounds = v->drives ? v->engine.current + v->frozen : 0;
@@ -81,6 +86,7 @@ int endpoint_continue_closing(struct endpoint *v)
 int endpoint_enter_closing(struct endpoint *v)
 {
     CHECK(atomic_load(&v->closing) == QUEUED);
+    MOMENT("closing begun");
     atomic_store(&v->closing, ENTERING);
     v->closing_rounds = 0; /* nothing to agree on yet: a barrier */
     return agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);

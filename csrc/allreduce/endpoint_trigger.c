@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/moment.h"
 #include "allreduce/control.h"
 
 /* What the current round asks for; found out when it is first needed. */
@@ -40,6 +41,7 @@ static int tell_coordinator(struct endpoint *v, const struct policy_report *repo
     }
     if (!vote_count_grown(report, &s->sent))
         return PCOLL_OK;
+    MOMENT("reporting");
     struct transport *t = v->communicator->transport;
     struct control message = {.handle = v->base.slot,
                               .kind = CONTROL_REPORT,

@@ -46,6 +46,19 @@ int pcoll_handle_failed(pcoll_handle *h, uint64_t *set)
     return handle_leave(h, PCOLL_OK);
 }
 
+int pcoll_handle_outages(pcoll_handle *h, uint32_t *count, int64_t *began,
+                         int64_t *ended)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    *count = 0;
+    *began = *ended = 0;
+    if (h->continues)
+        *count = outage_times(h->base.communicator->outage, began, ended);
+    return handle_leave(h, PCOLL_OK);
+}
+
 int pcoll_handle_comm(pcoll_handle *h, void *comm)
 {
     int rc = handle_enter(h);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/fence.h"
+#include "base/moment.h"
 #include "domain/node_memory.h"
 #include "domain/recovery.h"
 
@@ -74,6 +75,7 @@ static int write_deposit(struct node *n, struct deposit_plan plan,
 {
     const struct payload *p = &n->base.shape->payload;
     char *target = own_slot(n, plan.target);
+    MOMENT("deposit written");
     CHECK(plan.target >= 0 && plan.target < n->slots_each);
     CHECK(plan.target != n->member.contribution.frozen);
     INTERLEAVE();
@@ -104,6 +106,7 @@ static bool publish(struct node *n, struct deposit_plan plan,
         if (*outcome == DEPOSIT_DROPPED ||
             STEP(atomic_compare_exchange_strong(own_descriptor(n), &word,
                                                 descriptor_of(&after)))) {
+            MOMENT("deposit published");
             n->member = after;
             n->owes = *outcome != DEPOSIT_DROPPED;
             return true;
@@ -183,6 +186,7 @@ static bool end_read(struct node *n, uint64_t before)
 {
     struct member *m = &n->member;
     member_read_end(m);
+    MOMENT("result read");
     if (m->joined)
         STEP(atomic_fetch_and(own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));
     STEP(atomic_store(&own_line(n)->delivered, m->delivered));

@@ -3,6 +3,7 @@
  * deposited, what the result changes for the next round, opening that one. The protocol is in node.h. */
 #include "base/check.h"
 #include "base/fence.h"
+#include "base/moment.h"
 #include "domain/node.h"
 
 /* At most so many. */
@@ -46,6 +47,7 @@ static int freeze_member(struct node *n, uint32_t j, struct round_header *h)
     CHECK(descriptor_rounds(word) == h->round);
     CHECK(slot < n->slots_each);
     descriptor_announce(word, rank, h, n->base.shape->ranks);
+    MOMENT("member frozen");
     if (n->hooks.frozen)
         n->hooks.frozen(n->hooks.arg, rank, h->round, h,
                         slot == NO_SLOT
@@ -113,6 +115,7 @@ static int reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
 static void do_chunk(struct node *n, uint64_t round, uint32_t chunk)
 {
     INTERLEAVE();
+    MOMENT("chunk taken");
     int rc = reduce_chunk(n, round, chunk);
     if (rc != PCOLL_OK)
         atomic_store(&n->shared->failure, rc);
@@ -179,6 +182,7 @@ static void account(struct node *n, uint64_t round, struct round_header *result)
 /* The sum of the domain is there. */
 static void end_reduction(struct node *n, uint64_t round)
 {
+    MOMENT("sum ready");
     if (n->fabric) {
         set_control(n, round, NODE_FABRIC);
         node_alert(&n->base);
@@ -271,7 +275,9 @@ bool node_close(struct node *n, uint64_t round, uint32_t initiator)
             &n->shared->control, &open, control_word(round, NODE_CLOSING, n->who))))
         return false;
     fence_before_writes();
+    MOMENT("closing a round");
     uint32_t parts = freeze_all(n, round, initiator);
+    MOMENT("members frozen");
     if (needs_no_reduction(n, round, parts)) {
         end_reduction(n, round);
     } else if (n->chunks == 1) {
@@ -293,7 +299,9 @@ void node_complete(struct node *n, uint64_t round)
     CHECK(control_phase(node_control(n)) != NODE_OPEN);
     if (n->hooks.over)
         n->hooks.over(n->hooks.arg, round);
+    MOMENT("publishing");
     set_control(n, round + 1, NODE_OPEN);
+    MOMENT("published");
     wake_sleepers(n, n->members);
 }
 

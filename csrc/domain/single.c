@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/held_memory.h"
 #include "base/interleave.h"
+#include "base/moment.h"
 #include "base/pages.h"
 #include "domain/recovery.h"
 
@@ -102,12 +103,14 @@ static int single_deposit(struct domain *d, const void *const *buffers,
         if (rc != PCOLL_OK)
             return undo_call(s, rc);
         INTERLEAVE();
+        MOMENT("deposit written");
         pthread_mutex_lock(&s->mutex);
         CHECK(plan.target != s->member.contribution.frozen);
         bool holds = contribution_plan_holds(&s->member.contribution, plan);
         if (holds)
             *outcome = member_publish(&s->member, plan);
         pthread_mutex_unlock(&s->mutex);
+        MOMENT("deposit published");
         if (holds) /* else what was to be carried has left with a round: once at most */
             return PCOLL_OK;
     }
@@ -150,6 +153,7 @@ static int single_deliver(struct domain *d, uint64_t last, uint64_t horizon,
         payload_unpack(&d->shape->payload, buffers, message_payload(d->shape, h));
     round_describe(d->shape, h, round, masks);
     INTERLEAVE();
+    MOMENT("result read");
 
     pthread_mutex_lock(&s->mutex);
     *moved = member_read_end(&s->member);
@@ -242,6 +246,7 @@ static void single_publish(struct domain *d, uint64_t round)
     CHECK(h->round == round);
     if (round_is_null(h, d->shape->ranks))
         payload_identity_block(&d->shape->payload, message_payload(d->shape, h));
+    MOMENT("publishing");
     pthread_mutex_lock(&s->mutex);
     member_complete(&s->member, h, d->shape->ranks);
     pthread_mutex_unlock(&s->mutex);

@@ -345,6 +345,10 @@ int pcoll_handle_finish(pcoll_handle *handle);
 /* The ranks that have died, with PCOLL_FAILURE_CONTINUE: a set in ranks/64 (rounded up)
  * words. Local. */
 int pcoll_handle_failed(pcoll_handle *handle, uint64_t *set);
+/* How often the others have gone on after a death, and of the last time when this rank heard
+ * of it and when it went on (nanoseconds of CLOCK_MONOTONIC; 0: never). Local. */
+int pcoll_handle_outages(pcoll_handle *handle, uint32_t *count, int64_t *began,
+                         int64_t *ended);
 /* A communicator of those who are left, in the order of their ranks, for the caller's own
  * traffic: the library's, until the next death, which revokes it. *comm is an MPI_Comm;
  * PCOLL_EEMPTY while nobody has died. Local. */

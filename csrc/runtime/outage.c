@@ -3,6 +3,7 @@
 #include "runtime/outage.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 void outage_init(struct outage *o)
 {
@@ -26,6 +27,7 @@ bool outage_begin(struct outage *o, const struct failed_ranks *who)
     bool recovers = !o->ends;
     if (recovers && !atomic_load(&o->stopped)) {
         o->who = *who;
+        o->began = clock_ns();
         atomic_store(&o->stopped, true);
         pthread_cond_broadcast(&o->changed);
     }
@@ -80,6 +82,17 @@ int outage_error(struct outage *o)
     return fail_ranks(&who);
 }
 
+uint32_t outage_times(struct outage *o, int64_t *began, int64_t *ended)
+{
+    CHECK(o);
+    pthread_mutex_lock(&o->mutex);
+    uint32_t epoch = atomic_load(&o->epoch);
+    *began = o->began;
+    *ended = o->ended;
+    pthread_mutex_unlock(&o->mutex);
+    return epoch;
+}
+
 bool outage_await(struct outage *o)
 {
     CHECK(o);
@@ -105,6 +118,7 @@ void outage_end(struct outage *o)
     CHECK(atomic_load(&o->stopped));
     pthread_mutex_lock(&o->mutex);
     atomic_fetch_add(&o->epoch, 1);
+    o->ended = clock_ns();
     atomic_store(&o->stopped, false);
     pthread_cond_broadcast(&o->changed);
     pthread_mutex_unlock(&o->mutex);

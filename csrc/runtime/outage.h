@@ -32,6 +32,7 @@ struct outage {
     _Atomic uint32_t epoch;
     uint32_t calls; /* of the application, inside */
     bool ends;      /* nobody recovers any more */
+    int64_t began, ended; /* of the last one; base/clock.h, ns */
     struct failed_ranks who;
 };
 
@@ -48,6 +49,8 @@ uint32_t outage_epoch(struct outage *o);
 /* Application: waits until there is none. */
 void outage_enter(struct outage *o);
 void outage_leave(struct outage *o);
+/* When the last one was met here, and when all went on; how many there have been. */
+uint32_t outage_times(struct outage *o, int64_t *began, int64_t *ended);
 /* The error of a call that an outage has ended. */
 int outage_error(struct outage *o);
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/moment.h"
 #include "base/thread.h"
 #include "runtime/agreement.h"
 #include "runtime/user_object.h"
@@ -27,6 +28,7 @@ struct recovery {
     _Atomic bool parting; /* this rank is at the end; … */
     bool parted;          /* … all are, as a recovery has found */
     bool able;            /* else it cannot recover, and nobody does */
+    struct reason why;    /* it cannot; empty: it can */
     bool over;            /* that has been agreed */
     struct transport *current; /* of the last epoch, or attempt */
     struct transport *old[MAX_OLD];
@@ -218,12 +220,16 @@ static int build(struct communicator *to, struct recovery *r)
 {
     struct census s = {0};
     int rc = take_census(to, r, &s);
+    MOMENT("census taken");
     if (rc == PCOLL_OK)
         rc = rebuild(to, r, &s);
+    MOMENT("rebuilt");
     if (rc == PCOLL_OK)
         rc = barrier(to);
+    MOMENT("all rebuilt");
     if (rc == PCOLL_OK)
         rc = inherit(to, r, &s);
+    MOMENT("inherited");
     if (rc == PCOLL_OK)
         rc = barrier(to);
     free(s.lacking);
@@ -245,7 +251,8 @@ static int last_word(struct recovery *r)
     int rc = mpi_agree_bits(r->current, &bits);
     r->parted = rc == PCOLL_OK && (bits & PARTING);
     if (rc == PCOLL_OK && !(bits & ABLE))
-        rc = fail(PCOLL_ENOMEM, "ranks have died, and not all others could go on");
+        rc = fail(PCOLL_ENOMEM, "ranks have died, and not all others could go on%s%s",
+                  *r->why.text ? ": " : "", r->why.text);
     r->over = r->parted || rc != PCOLL_OK;
     return rc;
 }
@@ -256,12 +263,15 @@ static int attempt(struct communicator *c, struct recovery *r)
     struct communicator *to;
     uint64_t given;
     mpi_revoke(r->current);
+    MOMENT("revoked");
     int rc = last_word(r);
+    MOMENT("last word");
     if (r->over)
         return rc;
     rc = mpi_shrink(r->current, progress_doorbell(c->progress), &t);
     if (!t)
         return rc;
+    MOMENT("shrunk");
     retire(r, r->current);
     r->current = t;
     if (rc == PCOLL_OK)
@@ -275,6 +285,7 @@ static int attempt(struct communicator *c, struct recovery *r)
     set_aside(r, to);
     if (rc != PCOLL_OK)
         return rc;
+    MOMENT("all inherited");
     communicator_take_over(c, to);
     r->given = given;
     r->gave = true;
@@ -289,8 +300,11 @@ static int try(struct communicator *c, struct recovery *r)
     uint32_t most = 2 * c->transport->size + 8;
     r->able = true;
     r->over = false;
-    for (uint32_t i = 0; (rc = attempt(c, r)) != PCOLL_OK && !r->over; i++)
+    for (uint32_t i = 0; (rc = attempt(c, r)) != PCOLL_OK && !r->over; i++) {
+        if (r->able && (rc != PCOLL_EFAILED || i >= most))
+            fail_reason(&r->why);
         r->able = r->able && rc == PCOLL_EFAILED && i < most;
+    }
     return rc;
 }
 
@@ -302,6 +316,7 @@ static void go_on(struct communicator *c, struct recovery *r)
 
 static void recover(struct communicator *c, struct recovery *r)
 {
+    MOMENT("outage begun");
     await_driver(c);
     progress_remove(c->progress, &c->source);
     r->current = c->transport;
@@ -321,6 +336,7 @@ static void recover(struct communicator *c, struct recovery *r)
         outage_give_up(c->outage);
         communicator_fail(c, rc == PCOLL_OK ? outage_error(c->outage) : rc);
     }
+    MOMENT("gone on");
     progress_add(c->progress, &c->source);
     outage_end(c->outage);
     progress_notify(c->progress);

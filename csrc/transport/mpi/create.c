@@ -11,6 +11,7 @@
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
 #include "transport/mpi/rank_failure.h"
+#include "transport/mpi/tree.h"
 
 int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
                      const char *what)
@@ -47,28 +48,20 @@ struct card {
     uint64_t neighborhood, pid, fd, cookie;
 };
 
-/* So many numbers of each rank; those of the dead stay as they are. */
+/* So many numbers of each rank; those of the dead are zero. */
 static int exchange(struct mpi_transport *m, const uint64_t *mine, int count,
                     uint64_t *all)
 {
     MPI_Request request;
-    size_t each = (size_t)count;
-    uint64_t *living = calloc(m->base.living * each, sizeof *living);
-    if (!living)
-        return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.living);
+    if (m->trees) { /* their maximum, as all else is zero */
+        memcpy(all + m->base.rank * (size_t)count, mine, (size_t)count * sizeof *all);
+        return tree_max(m, all, (int)m->base.size * count);
+    }
     int rc = mpi_check_in(m,
-                          MPI_Iallgather(mine, count, MPI_UINT64_T, living, count,
+                          MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
                                          MPI_UINT64_T, m->comm, &request),
                           "MPI_Iallgather");
-    if (rc == PCOLL_OK)
-        rc = mpi_patient_wait(m, &request, "MPI_Iallgather");
-    if (rc != PCOLL_OK) /* MPI may still write to it */
-        return rc;
-    for (uint32_t i = 0; i < m->base.living; i++)
-        memcpy(all + mpi_rank_of(m, (int)i) * each, living + i * each,
-               each * sizeof *all);
-    free(living);
-    return PCOLL_OK;
+    return rc == PCOLL_OK ? mpi_patient_wait(m, &request, "MPI_Iallgather") : rc;
 }
 
 static bool is_dead(const struct mpi_transport *m, uint32_t rank)
@@ -160,6 +153,7 @@ static int duplicate(MPI_Comm comm, struct mpi_transport *m)
 
 int mpi_settle(struct mpi_transport *m, const struct doorbell *own)
 {
+    m->trees = pcoll_tells_of_failures();
     MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
     int rc = mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit");
     m->doorbells = calloc(m->base.size, sizeof *m->doorbells);

@@ -10,7 +10,8 @@
 
 enum {
     CONTROL_TAG = 0,
-    FIRST_DATA_TAG = 1,
+    TREE_TAG = 1,
+    FIRST_DATA_TAG = 2,
     CONTROL_RECEIVES = 8,
     BLOCK = 64,        /* unit of data messages */
     LARGE_BLOCKS = 128 /* from here on MPI may want the receiver's help */
@@ -22,6 +23,8 @@ enum request_kind {
     DATA_SEND,
     DATA_RECV,
     AGREEMENT,
+    TREE_RECV,
+    TREE_SEND,
     NATIVE
 };
 
@@ -60,6 +63,7 @@ struct mpi_transport {
     bool arrived[CONTROL_RECEIVES];
     uint32_t sources[CONTROL_RECEIVES];
     int next_control;
+    bool trees; /* agreements are over a tree of messages: tree.h */
 };
 
 /* MPI's names of what it knows of ours (reduction.c), else its null handles. */
@@ -78,6 +82,8 @@ static inline uint32_t mpi_rank_of(const struct mpi_transport *m, int number)
     return m->ranks ? m->ranks[number] : (uint32_t)number;
 }
 
+/* mpi_transport.c: the send just posted joins the list; its receiver is told. */
+void mpi_begin_send(struct mpi_transport *m, uint32_t peer);
 /* As mpi_check, of a call on its communicator: rank_failure.h. */
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
 /* Wait without burning a core: others may need it to get here. */

@@ -20,6 +20,7 @@
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
 #include "transport/mpi/rank_failure.h"
+#include "transport/mpi/tree.h"
 
 static struct mpi_transport *of(struct transport *t)
 {
@@ -32,8 +33,7 @@ static void ring(struct mpi_transport *m, uint32_t peer)
         doorbell_ring(m->doorbells[peer]);
 }
 
-/* The send just posted joins the list; its receiver is told. */
-static void begin_send(struct mpi_transport *m, uint32_t peer)
+void mpi_begin_send(struct mpi_transport *m, uint32_t peer)
 {
     int over = 0;
     mpi_get_status(m->requests[m->count], &over);
@@ -100,7 +100,7 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
     extent_end(&e);
     if (rc != PCOLL_OK)
         return rc;
-    begin_send(m, peer);
+    mpi_begin_send(m, peer);
     return PCOLL_OK;
 }
 
@@ -175,6 +175,8 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agre
 {
     struct mpi_transport *m = of(t);
     MPI_Request *request;
+    if (m->trees && m->base.living > 1)
+        return tree_agree(m, values, count, op, cookie);
     int rc = mpi_next_request(
         m, (struct request_info){.kind = AGREEMENT, .cookie = cookie}, &request);
     if (rc == PCOLL_OK)
@@ -197,39 +199,51 @@ static void end_send(struct mpi_transport *m, const struct request_info *info)
 }
 
 /* The event of a finished request, if it makes one. */
-static bool to_event(struct mpi_transport *m, int i, const MPI_Status *status,
-                     struct transport_event *event)
+static int to_event(struct mpi_transport *m, int i, const MPI_Status *status,
+                    struct transport_event *event, bool *makes)
 {
-    const struct request_info *info = &m->info[i];
+    const struct request_info info = m->info[i];
     MPI_Count bytes = 0;
-    switch (info->kind) {
+    *makes = true;
+    switch (info.kind) {
     case CONTROL_RECV:
         m->arrived[i] = true;
         m->sources[i] = mpi_rank_of(m, status->MPI_SOURCE);
-        return false;
+        *makes = false;
+        return PCOLL_OK;
     case CONTROL_SEND:
-        free(info->control);
-        end_send(m, info);
-        return false;
+        free(info.control);
+        end_send(m, &info);
+        *makes = false;
+        return PCOLL_OK;
+    case TREE_SEND:
+        tree_sent((struct tree_agreement *)(uintptr_t)info.cookie);
+        end_send(m, &info);
+        *makes = false;
+        return PCOLL_OK;
+    case TREE_RECV:
+        *event = (struct transport_event){.kind = TRANSPORT_AGREED};
+        return tree_received(m, (struct tree_agreement *)(uintptr_t)info.cookie, makes,
+                             &event->cookie);
     case DATA_SEND:
-        end_send(m, info);
+        end_send(m, &info);
         break;
     case DATA_RECV:
         MPI_Get_elements_x(status, MPI_BYTE, &bytes);
-        if (info->large)
-            ring(m, info->peer);
+        if (info.large)
+            ring(m, info.peer);
         break;
     case NATIVE:
         m->pending_sends--;
         break;
     case AGREEMENT:
         *event =
-            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = info->cookie};
-        return true;
+            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = info.cookie};
+        return PCOLL_OK;
     }
     *event = (struct transport_event){
-        .kind = TRANSPORT_DONE, .cookie = info->cookie, .bytes = (size_t)bytes};
-    return true;
+        .kind = TRANSPORT_DONE, .cookie = info.cookie, .bytes = (size_t)bytes};
+    return PCOLL_OK;
 }
 
 /* Room for an event of every request. */
@@ -288,9 +302,14 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
     if (finished == MPI_UNDEFINED || finished == 0)
         return 0;
     int made = 0;
-    for (int i = 0; i < finished; i++)
-        made += to_event(m, m->done[i], &m->statuses[i], &m->events[made]);
-    rc = take_controls(m, &made);
+    rc = PCOLL_OK;
+    for (int i = 0; i < finished && rc == PCOLL_OK; i++) {
+        bool makes;
+        rc = to_event(m, m->done[i], &m->statuses[i], &m->events[made], &makes);
+        made += makes;
+    }
+    if (rc == PCOLL_OK)
+        rc = take_controls(m, &made);
     if (rc != PCOLL_OK)
         return rc;
     mpi_compact_requests(m);

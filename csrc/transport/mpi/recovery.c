@@ -11,6 +11,7 @@
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
 #include "transport/mpi/rank_failure.h"
+#include "transport/mpi/tree.h"
 
 #ifdef OPEN_MPI
 
@@ -185,24 +186,15 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
 
 int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes)
 {
-    struct mpi_transport *m = of(t);
-    MPI_Request request;
     CHECK(bytes % BLOCK == 0 && bytes / BLOCK <= INT_MAX);
-    int rc = mpi_check_in(m,
-                          MPI_Ibcast(data, (int)(bytes / BLOCK), m->block,
-                                     mpi_number_of(m, root), m->comm, &request),
-                          "MPI_Ibcast");
-    return rc == PCOLL_OK ? mpi_patient_wait(m, &request, "MPI_Ibcast") : rc;
+    return tree_broadcast(of(t), mpi_number_of(of(t), root), data, bytes);
 }
 
+/* Shrinking what is whole is duplicating it, and ends well or badly on all. */
 int mpi_give_comm(struct transport *t, void *comm)
 {
     struct mpi_transport *m = of(t);
-    MPI_Request request;
-    int rc =
-        mpi_check_in(m, MPI_Comm_idup(m->comm, &m->made, &request), "MPI_Comm_idup");
-    if (rc == PCOLL_OK)
-        rc = mpi_patient_wait(m, &request, "MPI_Comm_idup");
+    int rc = mpi_check_in(m, shrink(m->comm, &m->made), "MPIX_Comm_shrink");
     if (rc == PCOLL_OK)
         *(MPI_Comm *)comm = m->made;
     return rc;

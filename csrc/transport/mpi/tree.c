@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See tree.h. */
+#include "transport/mpi/tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/error.h"
+
+enum { MOST_CHILDREN = 32 };
+
+/* Of a position among so many, seen from a root at 0. */
+struct place {
+    int parent; /* -1: none */
+    int children, child[MOST_CHILDREN];
+};
+
+static struct place place_of(int position, int size)
+{
+    struct place p = {.parent = position ? position & (position - 1) : -1};
+    int reach = position ? position & -position : size;
+    for (int step = 1; step < reach && position + step < size; step *= 2)
+        p.child[p.children++] = position + step;
+    return p;
+}
+
+struct tree_agreement {
+    uint64_t cookie;
+    uint64_t *values; /* the caller's */
+    enum agree_op op;
+    int count;
+    struct place place;
+    int missing; /* children that have not come */
+    int sends;   /* under way */
+    bool over;
+    uint64_t *up, *down; /* the sum so far; the outcome */
+    uint64_t memory[];   /* both, and one for each child */
+};
+
+static int position_of(const struct mpi_transport *m)
+{
+    return mpi_number_of(m, m->base.rank);
+}
+
+static int post(struct mpi_transport *m, struct tree_agreement *a, bool sends, int peer,
+                uint64_t *words)
+{
+    MPI_Request *request;
+    int rc = mpi_next_request(
+        m,
+        (struct request_info){.kind = sends ? TREE_SEND : TREE_RECV,
+                              .peer = mpi_rank_of(m, peer),
+                              .cookie = (uint64_t)(uintptr_t)a},
+        &request);
+    if (rc != PCOLL_OK)
+        return rc;
+    int error = sends ? MPI_Isend(words, a->count, MPI_UINT64_T, peer, TREE_TAG, m->comm,
+                                  request)
+                      : MPI_Irecv(words, a->count, MPI_UINT64_T, peer, TREE_TAG, m->comm,
+                                  request);
+    rc = mpi_check_in(m, error, sends ? "MPI_Isend" : "MPI_Irecv");
+    if (rc != PCOLL_OK)
+        return rc;
+    if (sends)
+        mpi_begin_send(m, mpi_rank_of(m, peer));
+    else
+        m->count++;
+    a->sends += sends;
+    return PCOLL_OK;
+}
+
+static void merge(uint64_t *into, const uint64_t *from, int count, enum agree_op op)
+{
+    for (int i = 0; i < count; i++) {
+        if (op == AGREE_SUM)
+            into[i] += from[i];
+        else if (from[i] > into[i])
+            into[i] = from[i];
+    }
+}
+
+static uint64_t *inbox(const struct tree_agreement *a, int child)
+{
+    return a->down + (size_t)(child + 1) * (size_t)a->count;
+}
+
+/* The outcome is there: tell the children. */
+static int hand_down(struct mpi_transport *m, struct tree_agreement *a)
+{
+    int rc = PCOLL_OK;
+    a->over = true;
+    memcpy(a->values, a->down, (size_t)a->count * sizeof *a->values);
+    for (int i = 0; i < a->place.children && rc == PCOLL_OK; i++)
+        rc = post(m, a, true, a->place.child[i], a->down);
+    return rc;
+}
+
+/* All children have come. */
+static int hand_up(struct mpi_transport *m, struct tree_agreement *a)
+{
+    for (int i = 0; i < a->place.children; i++)
+        merge(a->up, inbox(a, i), a->count, a->op);
+    if (a->place.parent < 0) {
+        memcpy(a->down, a->up, (size_t)a->count * sizeof *a->down);
+        return hand_down(m, a);
+    }
+    int rc = post(m, a, true, a->place.parent, a->up);
+    return rc == PCOLL_OK ? post(m, a, false, a->place.parent, a->down) : rc;
+}
+
+static struct tree_agreement *create(struct mpi_transport *m, const uint64_t *values,
+                                     int count, enum agree_op op)
+{
+    struct place place = place_of(position_of(m), (int)m->base.living);
+    size_t words = (size_t)count * (size_t)(2 + place.children);
+    struct tree_agreement *a = calloc(1, sizeof *a + words * sizeof *a->memory);
+    if (!a)
+        return NULL;
+    a->op = op;
+    a->count = count;
+    a->place = place;
+    a->missing = place.children;
+    a->up = a->memory;
+    a->down = a->memory + count;
+    memcpy(a->up, values, (size_t)count * sizeof *values);
+    return a;
+}
+
+int tree_agree(struct mpi_transport *m, uint64_t *values, int count, enum agree_op op,
+               uint64_t cookie)
+{
+    struct tree_agreement *a = create(m, values, count, op);
+    if (!a)
+        return fail(PCOLL_ENOMEM, "no memory for an agreement");
+    a->values = values;
+    a->cookie = cookie;
+    CHECK(m->base.living > 1); /* else nothing would say that it is over */
+    int rc = PCOLL_OK;
+    for (int i = 0; i < a->place.children && rc == PCOLL_OK; i++)
+        rc = post(m, a, false, a->place.child[i], inbox(a, i));
+    return rc == PCOLL_OK && !a->missing ? hand_up(m, a) : rc;
+}
+
+static void end_if_idle(struct tree_agreement *a)
+{
+    if (a->over && !a->sends)
+        free(a);
+}
+
+int tree_received(struct mpi_transport *m, struct tree_agreement *a, bool *over,
+                  uint64_t *cookie)
+{
+    CHECK(!a->over);
+    int rc;
+    if (a->missing)
+        rc = --a->missing ? PCOLL_OK : hand_up(m, a);
+    else
+        rc = hand_down(m, a);
+    *over = rc == PCOLL_OK && a->over;
+    *cookie = a->cookie;
+    end_if_idle(a);
+    return rc;
+}
+
+void tree_sent(struct tree_agreement *a)
+{
+    CHECK(a->sends > 0);
+    a->sends--;
+    end_if_idle(a);
+}
+
+/* Waited for. */
+
+static int wait_for(struct mpi_transport *m, int error, MPI_Request *request)
+{
+    int rc = mpi_check_in(m, error, "MPI_Isend, MPI_Irecv");
+    return rc == PCOLL_OK ? mpi_patient_wait(m, request, "MPI_Test") : rc;
+}
+
+static int send_words(struct mpi_transport *m, int peer, uint64_t *words, int count)
+{
+    MPI_Request r;
+    return wait_for(m, MPI_Isend(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r),
+                    &r);
+}
+
+static int receive_words(struct mpi_transport *m, int peer, uint64_t *words, int count)
+{
+    MPI_Request r;
+    return wait_for(m, MPI_Irecv(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r),
+                    &r);
+}
+
+/* After a failure MPI may still write to what it was given: that is lost. */
+int tree_max(struct mpi_transport *m, uint64_t *values, int count)
+{
+    struct tree_agreement *a = create(m, values, count, AGREE_MAX);
+    int rc = a ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for an agreement");
+    for (int i = 0; rc == PCOLL_OK && i < a->place.children; i++) {
+        rc = receive_words(m, a->place.child[i], inbox(a, i), count);
+        merge(a->up, inbox(a, i), count, AGREE_MAX);
+    }
+    bool root = rc == PCOLL_OK && a->place.parent < 0;
+    if (rc == PCOLL_OK && !root)
+        rc = send_words(m, a->place.parent, a->up, count);
+    if (rc == PCOLL_OK && !root)
+        rc = receive_words(m, a->place.parent, a->down, count);
+    if (root)
+        memcpy(a->down, a->up, (size_t)count * sizeof *a->down);
+    for (int i = 0; rc == PCOLL_OK && i < a->place.children; i++)
+        rc = send_words(m, a->place.child[i], a->down, count);
+    if (rc != PCOLL_OK)
+        return rc;
+    memcpy(values, a->down, (size_t)count * sizeof *values);
+    free(a);
+    return PCOLL_OK;
+}
+
+int tree_broadcast(struct mpi_transport *m, int root, void *data, size_t bytes)
+{
+    MPI_Request r;
+    int size = (int)m->base.living, blocks = (int)(bytes / BLOCK), rc = PCOLL_OK;
+    struct place p = place_of((position_of(m) - root + size) % size, size);
+    CHECK(bytes % BLOCK == 0);
+    if (p.parent >= 0)
+        rc = wait_for(m,
+                      MPI_Irecv(data, blocks, m->block, (p.parent + root) % size, TREE_TAG,
+                                m->comm, &r),
+                      &r);
+    for (int i = 0; i < p.children && rc == PCOLL_OK; i++)
+        rc = wait_for(m,
+                      MPI_Isend(data, blocks, m->block, (p.child[i] + root) % size,
+                                TREE_TAG, m->comm, &r),
+                      &r);
+    return rc;
+}
