@@ -420,7 +420,7 @@ static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
         return;
     uint64_t live[bitset_words(ranks)];
     domain_copy_results(d, old, round, last, n->history);
-    round_live_now(last, ranks, d->shape->failed, live);
+    round_live_anew(last, ranks, d->shape->failed, live);
     for (size_t i = 0; i < bitset_words(ranks); i++)
         atomic_store(&n->live[i], live[i]);
     if (last)

@@ -22,7 +22,7 @@ static void see_last(struct member *m, const struct round_header *last, uint32_t
         last && bitset_has(round_mask_const(last, ranks, ROUND_JOINED), m->rank);
     bool gone = last && bitset_has(round_mask_const(last, ranks, ROUND_LEFT), m->rank);
     bool over = last && round_all_gone(last, ranks);
-    m->live = !gone && (!announced || over);
+    m->live = !gone; /* as round_live_anew */
     m->joined_in = m->joining && announced && over ? (int64_t)last->round : NO_ROUND;
 }
 

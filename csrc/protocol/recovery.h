@@ -14,7 +14,8 @@
  *     deposits, so it is in exactly one round that is delivered;
  *   - whoever waits for round C counts as arrived at it, even with a deposit that came when
  *     the round was under way already, or that was dropped for that reason: the round
- *     begins anew, and nobody else may ever come.
+ *     begins anew, and nobody else may ever come;
+ *   - whoever joins announces it anew: it may be that all who had not joined have died.
  *
  * Pure: decided without I/O.
  */

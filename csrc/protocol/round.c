@@ -80,14 +80,12 @@ void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live)
         live[i] &= ~(left[i] | (back ? 0 : joined[i]));
 }
 
-void round_live_now(const struct round_header *h, uint32_t ranks,
-                    const uint64_t *failed, uint64_t *live)
+void round_live_anew(const struct round_header *h, uint32_t ranks,
+                     const uint64_t *failed, uint64_t *live)
 {
     CHECK(ranks > 0);
-    if (h)
-        round_live(h, ranks, live);
-    else
-        bitset_fill(live, ranks);
-    for (size_t i = 0; failed && i < bitset_words(ranks); i++)
-        live[i] &= ~failed[i];
+    const uint64_t *left = h ? round_mask_const(h, ranks, ROUND_LEFT) : NULL;
+    bitset_fill(live, ranks);
+    for (size_t i = 0; i < bitset_words(ranks); i++)
+        live[i] &= ~((left ? left[i] : 0) | (failed ? failed[i] : 0));
 }

@@ -361,10 +361,10 @@ int communicator_agree(struct communicator *c, struct agreement *a)
 /* What was under way is looked after no longer. */
 static void forget_unrung(struct communicator *c)
 {
-    int unrung = (int)c->agreements + c->sends_pending;
-    if (unrung)
-        progress_unrung(c->progress, -unrung);
-    c->agreements = 0;
+    for (; c->agreements; c->agreements--)
+        progress_unrung(c->progress, -1);
+    if (c->sends_pending)
+        progress_unrung(c->progress, -1);
     c->sends_pending = false;
 }
 

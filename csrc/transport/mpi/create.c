@@ -31,7 +31,8 @@ static int post_control_receives(struct mpi_transport *m)
 {
     int rc = mpi_reserve(m, CONTROL_RECEIVES);
     for (int i = 0; i < CONTROL_RECEIVES && rc == PCOLL_OK; i++) {
-        m->info[i] = (struct request_info){.kind = CONTROL_RECV};
+        m->info[i] =
+            (struct request_info){.kind = CONTROL_RECV, .held = MPI_REQUEST_NULL};
         rc = mpi_check(MPI_Recv_init(&m->inbox[i], sizeof m->inbox[i], MPI_BYTE,
                                      MPI_ANY_SOURCE, CONTROL_TAG, m->comm,
                                      &m->requests[i]),
@@ -53,7 +54,7 @@ static int exchange(struct mpi_transport *m, const uint64_t *mine, int count,
                     uint64_t *all)
 {
     MPI_Request request;
-    if (m->trees) { /* their maximum, as all else is zero */
+    if (m->survives) { /* their maximum, as all else is zero */
         memcpy(all + m->base.rank * (size_t)count, mine, (size_t)count * sizeof *all);
         return tree_max(m, all, (int)m->base.size * count);
     }
@@ -153,7 +154,7 @@ static int duplicate(MPI_Comm comm, struct mpi_transport *m)
 
 int mpi_settle(struct mpi_transport *m, const struct doorbell *own)
 {
-    m->trees = pcoll_tells_of_failures();
+    m->survives = pcoll_tells_of_failures();
     MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
     int rc = mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit");
     m->doorbells = calloc(m->base.size, sizeof *m->doorbells);

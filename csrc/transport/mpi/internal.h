@@ -36,6 +36,9 @@ struct request_info {
     bool large;
     bool at_once;            /* a send that was over when it was posted */
     struct control *control; /* of one that is sent */
+    /* Where MPI goes on when a rank dies: a send, kept out of the list that MPI tests. */
+    MPI_Request held;
+    bool went; /* it was over when it was last looked at */
 };
 
 struct mpi_transport {
@@ -63,7 +66,8 @@ struct mpi_transport {
     bool arrived[CONTROL_RECEIVES];
     uint32_t sources[CONTROL_RECEIVES];
     int next_control;
-    bool trees; /* agreements are over a tree of messages: tree.h */
+    int freed; /* sends, in this poll */
+    bool survives; /* MPI goes on when a rank dies; see tree.h for agreements then */
 };
 
 /* MPI's names of what it knows of ours (reduction.c), else its null handles. */
@@ -82,10 +86,29 @@ static inline uint32_t mpi_rank_of(const struct mpi_transport *m, int number)
     return m->ranks ? m->ranks[number] : (uint32_t)number;
 }
 
+/*
+ * Where MPI goes on when a rank dies, sends need care. Open MPI frees a request that it has found to
+ * be over, also when it has ended with an error, and ends the process when it meets what is left
+ * of such a send later ("Send error after request freed"). So they are synchronous, which are over
+ * when they have gone through; and MPI is only asked whether they are, until a test of the control
+ * receives after that shows that nobody has died and nothing was revoked before: then they have
+ * ended well and are freed. Those of a communicator that has failed never are.
+ */
+
+/* Begin a send. */
+static inline int mpi_isend(const struct mpi_transport *m, const void *data, int count,
+                            MPI_Datatype type, int peer, int tag, MPI_Request *request)
+{
+    return (m->survives ? MPI_Issend : MPI_Isend)(data, count, type, peer, tag, m->comm,
+                                                  request);
+}
+
 /* mpi_transport.c: the send just posted joins the list; its receiver is told. */
 void mpi_begin_send(struct mpi_transport *m, uint32_t peer);
 /* As mpi_check, of a call on its communicator: rank_failure.h. */
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
+/* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
+int mpi_damage(const struct mpi_transport *m);
 /* Wait without burning a core: others may need it to get here. */
 int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
                      const char *what);

@@ -35,11 +35,29 @@ static void ring(struct mpi_transport *m, uint32_t peer)
 
 void mpi_begin_send(struct mpi_transport *m, uint32_t peer)
 {
+    struct request_info *info = &m->info[m->count];
     int over = 0;
     mpi_get_status(m->requests[m->count], &over);
-    m->info[m->count++].at_once = over;
+    if (m->survives) {
+        info->held = m->requests[m->count];
+        m->requests[m->count] = MPI_REQUEST_NULL;
+    }
+    info->at_once = over;
+    m->count++;
     m->pending_sends += !over;
     ring(m, peer);
+}
+
+/* Which sends are over? */
+static void look_at_sends(struct mpi_transport *m)
+{
+    for (int i = CONTROL_RECEIVES; i < m->count; i++) {
+        int over = 0;
+        if (m->info[i].held == MPI_REQUEST_NULL)
+            continue;
+        mpi_get_status(m->info[i].held, &over);
+        m->info[i].went = over;
+    }
 }
 
 /* How MPI is told of so many bytes. Sender and receiver may choose differently. */
@@ -94,8 +112,8 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
     if (rc != PCOLL_OK)
         return rc;
     rc = mpi_check_in(m,
-                      MPI_Isend(data, e.count, e.type, mpi_number_of(m, peer),
-                                FIRST_DATA_TAG + (int)tag, m->comm, request),
+                      mpi_isend(m, data, e.count, e.type, mpi_number_of(m, peer),
+                                FIRST_DATA_TAG + (int)tag, request),
                       "MPI_Isend");
     extent_end(&e);
     if (rc != PCOLL_OK)
@@ -149,9 +167,13 @@ static int mpi_control(struct transport *t, uint32_t peer,
         &request);
     if (rc == PCOLL_OK)
         rc = mpi_check_in(m,
-                          MPI_Isend(copy, sizeof *copy, MPI_BYTE, mpi_number_of(m, peer),
-                                    CONTROL_TAG, m->comm, request),
+                          mpi_isend(m, copy, sizeof *copy, MPI_BYTE, mpi_number_of(m, peer),
+                                    CONTROL_TAG, request),
                           "MPI_Isend");
+    if (rc == PCOLL_OK && m->survives) {
+        mpi_begin_send(m, peer);
+        return PCOLL_OK;
+    }
     if (rc == PCOLL_OK)
         rc = mpi_check_in(m, mpi_test(request, &over), "MPI_Test");
     if (rc != PCOLL_OK || over)
@@ -175,7 +197,7 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agre
 {
     struct mpi_transport *m = of(t);
     MPI_Request *request;
-    if (m->trees && m->base.living > 1)
+    if (m->survives && m->base.living > 1)
         return tree_agree(m, values, count, op, cookie);
     int rc = mpi_next_request(
         m, (struct request_info){.kind = AGREEMENT, .cookie = cookie}, &request);
@@ -289,6 +311,32 @@ static int fail_poll(struct mpi_transport *m, int error, int finished)
     return mpi_check_in(m, error, "MPI_Testsome");
 }
 
+static int take(struct mpi_transport *m, int i, const MPI_Status *status, int *made)
+{
+    bool makes;
+    int rc = to_event(m, i, status, &m->events[*made], &makes);
+    *made += makes;
+    return rc;
+}
+
+/* Nobody had died when they were over. Of those that were known then. */
+static int free_sends(struct mpi_transport *m, int known, int *made)
+{
+    int rc = PCOLL_OK;
+    m->freed = 0;
+    for (int i = CONTROL_RECEIVES; i < known && rc == PCOLL_OK; i++) {
+        int over;
+        if (!m->info[i].went)
+            continue;
+        rc = mpi_check_in(m, mpi_test(&m->info[i].held, &over), "MPI_Test");
+        m->info[i].went = false;
+        m->freed++;
+        if (rc == PCOLL_OK)
+            rc = take(m, i, MPI_STATUS_IGNORE, made);
+    }
+    return rc;
+}
+
 static int mpi_poll(struct transport *t, const struct transport_event **events)
 {
     struct mpi_transport *m = of(t);
@@ -296,18 +344,19 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
     int rc = reserve_events(m);
     if (rc != PCOLL_OK)
         return rc;
+    int known = m->count;
+    if (m->survives)
+        look_at_sends(m);
     rc = mpi_test_some(m->count, m->requests, &finished, m->done, m->statuses);
     if (rc != MPI_SUCCESS)
         return fail_poll(m, rc, finished);
-    if (finished == MPI_UNDEFINED || finished == 0)
-        return 0;
+    finished = finished == MPI_UNDEFINED ? 0 : finished;
     int made = 0;
-    rc = PCOLL_OK;
-    for (int i = 0; i < finished && rc == PCOLL_OK; i++) {
-        bool makes;
-        rc = to_event(m, m->done[i], &m->statuses[i], &m->events[made], &makes);
-        made += makes;
-    }
+    rc = m->survives ? free_sends(m, known, &made) : PCOLL_OK;
+    for (int i = 0; i < finished && rc == PCOLL_OK; i++)
+        rc = take(m, m->done[i], &m->statuses[i], &made);
+    if (rc == PCOLL_OK && !finished && !m->freed)
+        return 0;
     if (rc == PCOLL_OK)
         rc = take_controls(m, &made);
     if (rc != PCOLL_OK)
@@ -333,7 +382,9 @@ static void mpi_destroy(struct transport *t)
         MPI_Request_free(&m->requests[i]);
     }
     for (int i = CONTROL_RECEIVES; i < m->count; i++) {
-        MPI_Wait(&m->requests[i], MPI_STATUS_IGNORE);
+        MPI_Request *request =
+            m->info[i].held != MPI_REQUEST_NULL ? &m->info[i].held : &m->requests[i];
+        MPI_Wait(request, MPI_STATUS_IGNORE);
         free(m->info[i].control);
     }
     mpi_free_transport(m);

@@ -32,6 +32,14 @@ static bool is_rank_failure(int mpi_error)
     return class == PROC_FAILED || class == PROC_FAILED_PENDING || class == REVOKED;
 }
 
+extern int PMPIX_Comm_is_revoked(MPI_Comm comm, int *flag) __attribute__((weak));
+
+static bool is_revoked(MPI_Comm comm)
+{
+    int flag = 0;
+    return PMPIX_Comm_is_revoked(comm, &flag) == MPI_SUCCESS && flag;
+}
+
 static int get_failed(MPI_Comm comm, MPI_Group *failed)
 {
     return PMPIX_Comm_get_failed ? PMPIX_Comm_get_failed(comm, failed)
@@ -48,6 +56,12 @@ int pcoll_tells_of_failures(void)
 static bool is_rank_failure(int mpi_error)
 {
     (void)mpi_error;
+    return false;
+}
+
+static bool is_revoked(MPI_Comm comm)
+{
+    (void)comm;
     return false;
 }
 
@@ -110,4 +124,15 @@ int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what)
     for (int i = 0; i < who.count; i++)
         who.rank[i] = (int32_t)mpi_rank_of(m, who.rank[i]);
     return fail_ranks(&who);
+}
+
+int mpi_damage(const struct mpi_transport *m)
+{
+    struct failed_ranks who = {.mpi_error = MPI_SUCCESS};
+    MPI_Group failed;
+    if (get_failed(m->comm, &failed) == MPI_SUCCESS) {
+        translate(m->comm, failed, &who);
+        MPI_Group_free(&failed);
+    }
+    return who.count || is_revoked(m->comm) ? fail_ranks(&who) : PCOLL_OK;
 }

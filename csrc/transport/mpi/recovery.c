@@ -200,12 +200,15 @@ int mpi_give_comm(struct transport *t, void *comm)
     return rc;
 }
 
-/* What was begun ends with an error once the communicator has been revoked. */
+/* What was begun ends with an error once the communicator has been revoked. Sends that were
+ * under way are never freed, nor what they send. */
 bool mpi_abandon(struct transport *t)
 {
     struct mpi_transport *m = of(t);
     for (int i = 0; i < m->count; i++) {
         int over = m->requests[i] == MPI_REQUEST_NULL;
+        if (m->info[i].held != MPI_REQUEST_NULL)
+            return false;
         if (!over && i < CONTROL_RECEIVES && !m->arrived[i])
             MPI_Cancel(&m->requests[i]);
         if (!over)
@@ -213,12 +216,9 @@ bool mpi_abandon(struct transport *t)
         if (!over)
             return false;
     }
-    for (int i = 0; i < m->count; i++) {
-        if (i < CONTROL_RECEIVES && m->requests[i] != MPI_REQUEST_NULL)
+    for (int i = 0; i < m->count && i < CONTROL_RECEIVES; i++)
+        if (m->requests[i] != MPI_REQUEST_NULL)
             MPI_Request_free(&m->requests[i]);
-        else if (i >= CONTROL_RECEIVES)
-            free(m->info[i].control);
-    }
     mpi_free_transport(m);
     return true;
 }

@@ -45,6 +45,7 @@ int mpi_next_request(struct mpi_transport *m, struct request_info info,
     int rc = mpi_reserve(m, m->count + 1);
     if (rc != PCOLL_OK)
         return rc;
+    info.held = MPI_REQUEST_NULL;
     m->info[m->count] = info;
     *request = &m->requests[m->count];
     return PCOLL_OK;
@@ -54,7 +55,7 @@ void mpi_compact_requests(struct mpi_transport *m)
 {
     int kept = CONTROL_RECEIVES;
     for (int i = CONTROL_RECEIVES; i < m->count; i++) {
-        if (m->requests[i] == MPI_REQUEST_NULL)
+        if (m->requests[i] == MPI_REQUEST_NULL && m->info[i].held == MPI_REQUEST_NULL)
             continue;
         m->requests[kept] = m->requests[i];
         m->info[kept++] = m->info[i];

@@ -4,9 +4,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "transport/mpi/completion.h"
 
 enum { MOST_CHILDREN = 32 };
 
@@ -55,8 +57,7 @@ static int post(struct mpi_transport *m, struct tree_agreement *a, bool sends, i
         &request);
     if (rc != PCOLL_OK)
         return rc;
-    int error = sends ? MPI_Isend(words, a->count, MPI_UINT64_T, peer, TREE_TAG, m->comm,
-                                  request)
+    int error = sends ? mpi_isend(m, words, a->count, MPI_UINT64_T, peer, TREE_TAG, request)
                       : MPI_Irecv(words, a->count, MPI_UINT64_T, peer, TREE_TAG, m->comm,
                                   request);
     rc = mpi_check_in(m, error, sends ? "MPI_Isend" : "MPI_Irecv");
@@ -174,15 +175,30 @@ void tree_sent(struct tree_agreement *a)
 
 static int wait_for(struct mpi_transport *m, int error, MPI_Request *request)
 {
-    int rc = mpi_check_in(m, error, "MPI_Isend, MPI_Irecv");
+    int rc = mpi_check_in(m, error, "MPI_Issend, MPI_Irecv");
     return rc == PCOLL_OK ? mpi_patient_wait(m, request, "MPI_Test") : rc;
+}
+
+/* Only who knows that it has ended well frees a send: internal.h. */
+static int wait_for_send(struct mpi_transport *m, int error, MPI_Request *request)
+{
+    long us = 10;
+    int over = 0, rc = mpi_check_in(m, error, "MPI_Issend");
+    while (rc == PCOLL_OK && !over) {
+        mpi_get_status(*request, &over);
+        rc = mpi_damage(m);
+        if (!over)
+            nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+        us = us < 500 ? 2 * us : 1000;
+    }
+    return rc == PCOLL_OK ? mpi_check_in(m, mpi_test(request, &over), "MPI_Test") : rc;
 }
 
 static int send_words(struct mpi_transport *m, int peer, uint64_t *words, int count)
 {
     MPI_Request r;
-    return wait_for(m, MPI_Isend(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r),
-                    &r);
+    return wait_for_send(m, mpi_isend(m, words, count, MPI_UINT64_T, peer, TREE_TAG, &r),
+                         &r);
 }
 
 static int receive_words(struct mpi_transport *m, int peer, uint64_t *words, int count)
@@ -229,9 +245,9 @@ int tree_broadcast(struct mpi_transport *m, int root, void *data, size_t bytes)
                                 m->comm, &r),
                       &r);
     for (int i = 0; i < p.children && rc == PCOLL_OK; i++)
-        rc = wait_for(m,
-                      MPI_Isend(data, blocks, m->block, (p.child[i] + root) % size,
-                                TREE_TAG, m->comm, &r),
-                      &r);
+        rc = wait_for_send(m,
+                           mpi_isend(m, data, blocks, m->block,
+                                     (p.child[i] + root) % size, TREE_TAG, &r),
+                           &r);
     return rc;
 }

@@ -10,6 +10,7 @@ import click
 
 from ...errors import Error
 from . import options, values
+from .faults import faults
 from .options import option
 from .start import Check, on_ranks
 from .train import train
@@ -21,6 +22,7 @@ def commands() -> None:
 
 
 commands.add_command(train)
+commands.add_command(faults)
 
 
 def _add(

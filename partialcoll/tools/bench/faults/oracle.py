@@ -113,6 +113,12 @@ def _times(
             verdict.recover_ms.append((ended - began) / 1e6)
 
 
+def came_to_end(folder: Path, rank: int) -> bool:
+    """Has it written down that nothing was left to do?"""
+    path = folder / f"log-{rank}"
+    return path.exists() and any(record.kind == END for record in read(path))
+
+
 def judge(folder: Path, ranks: int, kills: dict[int, int]) -> Verdict:
     """The logs of a job of so many ranks, of which these were killed, each at its time."""
     verdict = Verdict()

@@ -87,9 +87,9 @@ class Worker:
             self.step()
         self.log.state("in join")
         self.handle.join(on_round=self.saw)
-        self.log.write(Record(END, time.monotonic_ns(), self.calls))
         self.log.state("in Free")
         self.handle.Free()
+        self.log.write(Record(END, time.monotonic_ns(), self.calls))
 
 
 def _set(mask: Any) -> int:
@@ -100,6 +100,9 @@ def main() -> None:
     """By the command: its arguments are one JSON text."""
     given = json.loads(sys.argv[1])
     faulthandler.dump_traceback_later(given["limit"], exit=True)
+    moment = given["die"].get(str(MPI.COMM_WORLD.rank))
+    if moment:
+        os.environ["PARTIALCOLL_DIE"] = moment
     worker = Worker(MPI.COMM_WORLD, given)
     with open(f"{worker.folder}/pid-{worker.rank}.new", "w") as file:
         file.write(str(os.getpid()))

