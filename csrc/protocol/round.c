@@ -80,14 +80,25 @@ void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live)
         live[i] &= ~(left[i] | (back ? 0 : joined[i]));
 }
 
+static void bury(uint64_t *live, const uint64_t *gone, size_t words)
+{
+    for (size_t i = 0; gone && i < words; i++)
+        live[i] &= ~gone[i];
+}
+
 void round_live_now(const struct round_header *h, uint32_t ranks,
                     const uint64_t *failed, uint64_t *live)
 {
     CHECK(ranks > 0);
+    size_t words = bitset_words(ranks);
     if (h)
         round_live(h, ranks, live);
     else
         bitset_fill(live, ranks);
-    for (size_t i = 0; failed && i < bitset_words(ranks); i++)
-        live[i] &= ~failed[i];
+    bury(live, failed, words);
+    if (!h || !bitset_empty(live, words))
+        return;
+    bitset_fill(live, ranks); /* those who died were the last that had not joined */
+    bury(live, round_mask_const(h, ranks, ROUND_LEFT), words);
+    bury(live, failed, words);
 }
