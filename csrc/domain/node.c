@@ -33,6 +33,7 @@ static void note_departure(struct node *n, uint64_t word)
                           ? descriptor_rounds(word)
                           : STEP(atomic_load(&own_line(n)->taken_in));
     m->taken_in = (int64_t)rounds - 1;
+    m->stats.included++;
     n->owes = false;
 }
 
@@ -232,8 +233,6 @@ static void node_snapshot(struct domain *d, struct member *copy)
     look(n);
     *copy = n->member;
     copy->stats.rounds = copy->complete;
-    copy->stats.included =
-        atomic_load_explicit(&own_line(n)->included, memory_order_relaxed);
 }
 
 /* From its words alone: for other threads and other members. */
@@ -437,7 +436,6 @@ static int node_inherit(struct domain *d, struct domain *old, uint64_t round,
     n->owes = m.contribution.pending != NO_SLOT && m.taken_in == NO_ROUND;
     STEP(atomic_store(&line->delivered, m.delivered));
     STEP(atomic_store(&line->taken_in, (uint64_t)(m.taken_in + 1)));
-    atomic_store(&line->included, m.stats.included);
     set_flag(n, NODE_CALLING, m.started);
     set_flag(n, NODE_RETIRED, m.retired);
     note_arrival_time(n);
