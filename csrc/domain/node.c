@@ -435,7 +435,6 @@ static int node_inherit(struct domain *d, struct domain *old, uint64_t round,
     n->member = m;
     n->owes = m.contribution.pending != NO_SLOT && m.taken_in == NO_ROUND;
     STEP(atomic_store(&line->delivered, m.delivered));
-    STEP(atomic_store(&line->taken_in, (uint64_t)(m.taken_in + 1)));
     set_flag(n, NODE_CALLING, m.started);
     set_flag(n, NODE_RETIRED, m.retired);
     note_arrival_time(n);

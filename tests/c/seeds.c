@@ -45,7 +45,8 @@ static void add(struct space_tally *sum, const struct space_tally *part)
 }
 
 /* Every jobs-th seed in a process of its own. True if all held. */
-static bool run_jobs(uint64_t schedules, uint64_t jobs, struct space_tally *sum)
+static bool run_jobs(uint64_t first, uint64_t end, uint64_t jobs,
+                     struct space_tally *sum)
 {
     struct space_tally *parts = mmap(NULL, jobs * sizeof *parts, PROT_READ | PROT_WRITE,
                                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -55,7 +56,7 @@ static bool run_jobs(uint64_t schedules, uint64_t jobs, struct space_tally *sum)
         EXPECT(child >= 0, "no process for job %llu", (unsigned long long)j);
         if (child)
             continue;
-        for (uint64_t seed = 1 + j; seed <= schedules; seed += jobs)
+        for (uint64_t seed = first + j; seed < end; seed += jobs)
             run(seed, &parts[j]);
         exit(0);
     }
@@ -81,14 +82,15 @@ int seeds_run(struct world_options (*draw)(uint64_t seed), uint64_t schedules,
         printf("%s\npassed\n", check_context);
         return 0;
     }
-    schedules = setting("PARTIALCOLL_SCHEDULES", schedules);
+    uint64_t first = setting("PARTIALCOLL_FIRST", 1);
+    uint64_t end = first + setting("PARTIALCOLL_SCHEDULES", schedules);
     uint64_t jobs = setting("PARTIALCOLL_JOBS", 1);
     if (before)
         before();
     double begin = seconds();
-    if (jobs > 1 && !run_jobs(schedules, jobs, &tally))
+    if (jobs > 1 && !run_jobs(first, end, jobs, &tally))
         return 1;
-    for (seed = 1; jobs <= 1 && seed <= schedules; seed++)
+    for (seed = first; jobs <= 1 && seed < end; seed++)
         run(seed, &tally);
     space_print(&tally, stdout);
     double elapsed = seconds() - begin;

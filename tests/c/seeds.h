@@ -3,7 +3,8 @@
  * Worlds drawn from seeds, one after the other, as many as the environment asks for:
  *
  *   PARTIALCOLL_SEED=n       run seed n only, again
- *   PARTIALCOLL_SCHEDULES=n  seeds 1 to n
+ *   PARTIALCOLL_SCHEDULES=n  so many seeds
+ *   PARTIALCOLL_FIRST=n      from n on (default 1)
  *   PARTIALCOLL_JOBS=n       in n processes (default 1)
  *   PARTIALCOLL_RANKS=n      n ranks in all of them
  */

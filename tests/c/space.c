@@ -187,10 +187,10 @@ struct world_options space_draw(uint64_t seed)
     return o;
 }
 
-/* Often soon, now and then late. */
-static uint32_t draw_steps(struct dice *d)
+/* Often soon, now and then late; most moments are short. */
+static uint32_t draw_steps(struct dice *d, enum world_moment moment)
 {
-    return roll(d, (size_t)1 << roll(d, 13));
+    return roll(d, (size_t)1 << roll(d, moment == AT_ANY_TIME ? 13 : 9));
 }
 
 static bool is_victim(const struct world_options *o, uint32_t rank)
@@ -218,10 +218,11 @@ struct world_options space_draw_crashes(uint64_t seed)
         if (is_victim(&o, rank))
             continue;
         bool any = roll(&d, 2);
-        o.crash[o.crashes] = (struct world_crash){
-            .rank = rank,
-            .moment = any ? AT_ANY_TIME : (enum world_moment)roll(&d, WORLD_MOMENTS)};
-        o.crash[o.crashes++].steps = draw_steps(&d);
+        enum world_moment moment =
+            any ? AT_ANY_TIME : (enum world_moment)roll(&d, WORLD_MOMENTS);
+        uint32_t steps = draw_steps(&d, moment);
+        o.crash[o.crashes++] =
+            (struct world_crash){.rank = rank, .moment = moment, .steps = steps};
     }
     o.detection = roll(&d, 2) ? 2000 : 100000;
     return o;

@@ -179,15 +179,17 @@ static void check_stats(struct spy *s)
     struct member m = own_state(s);
     const pcoll_stats *is = &m.stats, *be = &s->expected;
     uint64_t unreported = s->hooks.memory ? spy_node_unreported(s) : 0;
-    EXPECT(is->calls == be->calls && is->rounds == s->ledger->frozen[s->rank] &&
-               is->delivered == be->delivered && is->lost == be->lost + unreported,
-           "rank %u: statistics of calls and rounds", s->rank);
-    EXPECT(is->arrived == be->arrived && is->stored == be->stored &&
-               is->dropped == be->dropped && is->included == s->account->taken,
-           "rank %u: statistics of deposits", s->rank);
-    EXPECT(is->redone == s->account->redone, "rank %u: %llu rounds redone, it was %llu",
-           s->rank, (unsigned long long)is->redone,
-           (unsigned long long)s->account->redone);
+    INVARIANT("agreement",
+              is->calls == be->calls && is->rounds == s->ledger->frozen[s->rank] &&
+                  is->delivered == be->delivered && is->lost == be->lost + unreported,
+              "rank %u: statistics of calls and rounds", s->rank);
+    INVARIANT("agreement",
+              is->arrived == be->arrived && is->stored == be->stored &&
+                  is->dropped == be->dropped && is->included == s->account->taken,
+              "rank %u: statistics of deposits", s->rank);
+    INVARIANT("agreement", is->redone == s->account->redone,
+              "rank %u: %llu rounds redone, it was %llu", s->rank,
+              (unsigned long long)is->redone, (unsigned long long)s->account->redone);
 }
 
 static void spy_destroy(struct domain *d)
