@@ -228,24 +228,31 @@ static void go(struct world *w, uint32_t rank, struct recovery *r)
     r->fails = false;
 }
 
-/* What it has inherited it keeps. */
-static void begin_again(struct world *w, struct recovery *r)
+void recover_abandon(struct world *w, uint32_t rank)
 {
+    struct recovery *r = &w->recovery[rank];
     for (int k = 0; k < w->o.handles; k++)
         if (r->successor[k])
             world_keep(w, end_endpoint, r->successor[k]);
     memset(r->successor, 0, sizeof r->successor);
-    world_keep(w, world_end_communicator, r->to);
+    if (r->to)
+        world_keep(w, world_end_communicator, r->to);
     r->to = NULL;
-    r->fails = false;
-    r->step = STOPPING;
+}
+
+/* What it has inherited it keeps. */
+static void begin_again(struct world *w, uint32_t rank)
+{
+    recover_abandon(w, rank);
+    w->recovery[rank].fails = false;
+    w->recovery[rank].step = STOPPING;
 }
 
 bool recover_advance(struct world *w, uint32_t rank)
 {
     struct recovery *r = &w->recovery[rank];
     if (r->fails) {
-        begin_again(w, r);
+        begin_again(w, rank);
         return true;
     }
     switch (r->step) {

@@ -249,6 +249,7 @@ static void destroy(struct world *w)
     for (uint32_t r = 0; r < w->o.ranks; r++) {
         for (int k = 0; k < w->o.handles; k++)
             free_handle(w, (w->o.generations - 1) * w->o.handles + k, r);
+        recover_abandon(w, r);
         if (w->dead[r])
             world_keep(w, world_end_communicator, w->communicator[r]);
         else

@@ -176,6 +176,8 @@ void crash_detected(struct world *w, uint32_t rank);
 bool recover_advance(struct world *w, uint32_t rank);
 /* Those who live go on together, when all have stopped. */
 void recover_shrink(struct world *w);
+/* Whatever it has begun is not to be. */
+void recover_abandon(struct world *w, uint32_t rank);
 /* What its agent polls; NULL: nothing. */
 struct communicator *recover_polled(struct world *w, uint32_t rank);
 
