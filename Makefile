@@ -12,7 +12,7 @@
 #   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
 #   make test-large      messages of more than 2**31 bytes, where the memory is free
 #   make test-gpu        on a host with a CUDA device: what a fake cannot show (docs/gpu.md)
-#   make soak            a million simulated schedules
+#   make soak            a million simulated schedules, and a million in which ranks die
 #   make mutants         planted mistakes, each of which an invariant has to catch; SLICE=1/8: a part
 #   make model           the model of the protocol, exhaustively (installs spin)
 #   make coverage        lines of engine and protocol that the simulated schedules reach
@@ -194,7 +194,7 @@ JOBS ?= $(shell nproc)
 
 # Each program prints what it has to say when it is through. The longest begins first.
 C_RUNS := $(C_PROGRAMS:$(C)/%=run/%)
-LONGEST := run/test_invariants
+LONGEST := run/test_invariants run/test_crashes
 check-c:
 	@echo compiling and running the C tests
 	@$(MAKE) --no-print-directory --output-sync -j$(JOBS) $(LONGEST) $(filter-out $(LONGEST),$(C_RUNS))
@@ -204,6 +204,7 @@ run/%: $(C)/%
 
 # For each commit, a part of the schedules.
 FEW_test_invariants := 3000
+FEW_test_crashes := 700
 FEW_test_node_steps := 10000
 FEW_test_group := 100
 test-c:
@@ -211,7 +212,7 @@ test-c:
 
 $(C)/soak/%.o: FLAGS := $(ASAN) -O2 $(INTERLEAVED)
 $(eval $(call compile,soak))
-$(C)/soak/soak: $(C)/soak/tests/c/test_invariants.o $(C)/soak/helpers.a $(C)/soak/core.a
+$(C)/soak/%: $(C)/soak/tests/c/test_%.o $(C)/soak/helpers.a $(C)/soak/core.a
 	$(CC) $(SANITIZE_plain) $^ -lm -lpthread -o $@
 
 # What tests/mutants.py and tests/coverage.py compile themselves.
@@ -243,8 +244,8 @@ spin:
 	    { echo "spin is needed: install the package spin"; exit 1; }
 
 SCHEDULES ?= 1000000
-soak: $(C)/soak/soak
-	PARTIALCOLL_SCHEDULES=$(SCHEDULES) PARTIALCOLL_JOBS=$(JOBS) $(C)/soak/soak
+soak: $(C)/soak/invariants $(C)/soak/crashes
+	for what in $^; do PARTIALCOLL_SCHEDULES=$(SCHEDULES) PARTIALCOLL_JOBS=$(JOBS) $$what || exit 1; done
 
 # The site. Its packages are in a folder of their own, beside those of the MPI's environment, from
 # which the reference is made.

@@ -48,6 +48,7 @@ MAX_SCHEDULES = 60000  # two of them need 19782
 SCHEDULES = {"group": 3000, "simulator": 3000}  # a schedule is a hundred rounds or actions
 PROGRAMS = {
     "simulation": "invariants",
+    "crashes": "crashes",
     "steps": "node_steps",
     "gossip": "gossip_steps",
     "matching": "matching",
@@ -58,6 +59,7 @@ PROGRAMS = {
 }
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")
 MATCHING = re.compile(r"protocol/group/(matchmaking(_\w+)?|decision)\.[ch]")
+RECOVERY = re.compile(r"(protocol|domain)/recovery\.c|runtime/census\.c")
 ALWAYS = 2  # of each file, in every slice
 # Take a hundred times as long as the others to be caught: never in a slice.
 LONG = {
@@ -79,6 +81,8 @@ def program_of(mutant: Mutant) -> str:
         return mutant.file.split("/")[0]
     if MATCHING.fullmatch(mutant.file):
         return "matching"
+    if RECOVERY.fullmatch(mutant.file):
+        return "crashes"
     if mutant.file.startswith(("group/", "protocol/group/")) or mutant.file.endswith(
         "/butterfly.c"
     ):

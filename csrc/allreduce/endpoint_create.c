@@ -90,7 +90,7 @@ static int allocate(struct endpoint *v, struct algorithm_plan *plan)
     v->live = calloc(bitset_words(v->shape.ranks), sizeof *v->live);
     if (!v->live)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", v->shape.ranks);
-    round_live_anew(NULL, v->shape.ranks, v->shape.failed, v->live);
+    round_live_now(NULL, v->shape.ranks, v->shape.failed, v->live);
     int rc = data_init(&v->data, &v->shape, plan);
     return rc == PCOLL_OK ? endpoint_trigger_init(v) : rc;
 }
@@ -152,7 +152,7 @@ void endpoint_begin_at(struct endpoint *v, struct endpoint *old, uint64_t round,
                        const struct round_header *last)
 {
     engine_begin_at(&v->engine, round);
-    round_live_anew(last, v->shape.ranks, v->shape.failed, v->live);
+    round_live_now(last, v->shape.ranks, v->shape.failed, v->live);
     v->domain->ops->begin_at(v->domain, old->domain, round, last);
 }
 

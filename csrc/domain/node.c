@@ -34,6 +34,7 @@ static void note_departure(struct node *n, uint64_t word)
                           ? descriptor_rounds(word)
                           : STEP(atomic_load(&own_line(n)->taken_in));
     m->taken_in = (int64_t)rounds - 1;
+    m->stats.included++;
     n->owes = false;
 }
 
@@ -236,8 +237,6 @@ static void node_snapshot(struct domain *d, struct member *copy)
     look(n);
     *copy = n->member;
     copy->stats.rounds = copy->complete;
-    copy->stats.included =
-        atomic_load_explicit(&own_line(n)->included, memory_order_relaxed);
 }
 
 /* From its words alone: for other threads and other members. */
@@ -420,7 +419,7 @@ static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
         return;
     uint64_t live[bitset_words(ranks)];
     domain_copy_results(d, old, round, last, n->history);
-    round_live_anew(last, ranks, d->shape->failed, live);
+    round_live_now(last, ranks, d->shape->failed, live);
     for (size_t i = 0; i < bitset_words(ranks); i++)
         atomic_store(&n->live[i], live[i]);
     if (last)
@@ -440,8 +439,6 @@ static int node_inherit(struct domain *d, struct domain *old, uint64_t round,
     n->member = m;
     n->owes = m.contribution.pending != NO_SLOT && m.taken_in == NO_ROUND;
     STEP(atomic_store(&line->delivered, m.delivered));
-    STEP(atomic_store(&line->taken_in, (uint64_t)(m.taken_in + 1)));
-    atomic_store(&line->included, m.stats.included);
     set_flag(n, NODE_CALLING, m.started);
     set_flag(n, NODE_RETIRED, m.retired);
     note_arrival_time(n);

@@ -30,7 +30,7 @@
  *   workers    those who take chunks, by addition: the closer, and helpers while there are
  *              fewer than cores.
  *   lines      one per member: `delivered`, `arrived_at`, `flags` by its application;
- *              `taken_in`, `included` by the closer; `working` by whoever works for it.
+ *              `taken_in` by the closer; `working` by whoever works for it.
  *   asleep     a set of members: each its own bit.
  *   met        {round, time}: by swap, see node_decide.c.
  *   live, absent, all_joined: by the one who completes a round, before OPEN t+1.
@@ -118,7 +118,6 @@ enum node_flag { NODE_CALLING = 1, NODE_RETIRED = 2 };
 struct node_line {
     _Alignas(64) _Atomic uint64_t delivered;
     _Atomic uint64_t taken_in; /* round that took the last deposit, +1; 0: none */
-    _Atomic uint64_t included; /* rounds that took one */
     _Atomic int64_t arrived_at;
     _Atomic uint64_t working; /* round of the chunk in hand, +1; 0: none */
     _Atomic uint32_t flags;

@@ -53,11 +53,9 @@ static int freeze_member(struct node *n, uint32_t j, struct round_header *h)
                         slot == NO_SLOT
                             ? NULL
                             : message_payload(n->base.shape, node_slot(n, j, slot)));
-    if (slot != NO_SLOT) {
+    if (slot != NO_SLOT)
         STEP(
             atomic_store_explicit(&line->taken_in, h->round + 1, memory_order_release));
-        atomic_fetch_add_explicit(&line->included, 1, memory_order_relaxed);
-    }
     return slot;
 }
 

@@ -102,7 +102,7 @@ void node_map(struct node *n, const pcoll_options *options)
     n->results = base + l.results;
     atomic_store(&n->descriptors[n->who], descriptor_of(&n->member));
     uint64_t live[bitset_words(n->base.shape->ranks)];
-    round_live_anew(NULL, n->base.shape->ranks, n->base.shape->failed, live);
+    round_live_now(NULL, n->base.shape->ranks, n->base.shape->failed, live);
     for (size_t i = 0; n->who == 0 && i < bitset_words(n->base.shape->ranks); i++)
         atomic_store(&n->live[i], live[i]);
 }

@@ -40,6 +40,7 @@ int domain_recover_member(struct domain *d, struct domain *old, uint64_t round,
 {
     CHECK(d != old);
     old->ops->snapshot(old, m);
-    struct recovered_deposit r = member_recover(m, round, last, d->shape->ranks);
+    struct recovered_deposit r =
+        member_recover(m, round, last, d->shape->failed, d->shape->ranks);
     return move_deposit(d, old, &r);
 }

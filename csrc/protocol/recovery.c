@@ -16,13 +16,16 @@ static void take_back(struct member *m)
 }
 
 /* What the last round says of the rank, whoever has kept it so far. */
-static void see_last(struct member *m, const struct round_header *last, uint32_t ranks)
+static void see_last(struct member *m, const struct round_header *last,
+                     const uint64_t *failed, uint32_t ranks)
 {
+    uint64_t live[bitset_words(ranks)];
     bool announced =
         last && bitset_has(round_mask_const(last, ranks, ROUND_JOINED), m->rank);
-    bool gone = last && bitset_has(round_mask_const(last, ranks, ROUND_LEFT), m->rank);
-    bool over = last && round_all_gone(last, ranks);
-    m->live = !gone; /* as round_live_anew */
+    bool unread = last && m->delivered <= last->round; /* else it joins once more */
+    bool over = unread && round_all_gone(last, ranks);
+    round_live_now(last, ranks, failed, live);
+    m->live = bitset_has(live, m->rank);
     m->joined_in = m->joining && announced && over ? (int64_t)last->round : NO_ROUND;
 }
 
@@ -39,7 +42,8 @@ static struct recovered_deposit merge(struct contribution *c)
 }
 
 struct recovered_deposit member_recover(struct member *m, uint64_t complete,
-                                        const struct round_header *last, uint32_t ranks)
+                                        const struct round_header *last,
+                                        const uint64_t *failed, uint32_t ranks)
 {
     CHECK(m->complete == complete || m->complete + 1 == complete);
     CHECK(m->frozen == m->complete || m->frozen == m->complete + 1);
@@ -48,7 +52,7 @@ struct recovered_deposit member_recover(struct member *m, uint64_t complete,
     if (m->complete < complete)
         contribution_thaw(&m->contribution);
     CHECK(m->frozen >= complete);
-    see_last(m, last, ranks);
+    see_last(m, last, failed, ranks);
     m->complete = m->stats.rounds = complete;
     bool undone = m->frozen > complete;
     if (undone)

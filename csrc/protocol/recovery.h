@@ -31,9 +31,9 @@ struct recovered_deposit {
     int into, older, newer;
 };
 
-/* `complete` is C; last is the header of round C - 1 (NULL: C is 0). */
+/* `complete` is C; last is the header of round C - 1 (NULL: C is 0), failed who has died. */
 struct recovered_deposit member_recover(struct member *m, uint64_t complete,
                                         const struct round_header *last,
-                                        uint32_t ranks);
+                                        const uint64_t *failed, uint32_t ranks);
 
 #endif

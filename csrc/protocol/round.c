@@ -58,14 +58,15 @@ bool round_is_null(const struct round_header *h, uint32_t ranks)
     return bitset_empty(round_mask_const(h, ranks, ROUND_ACTIVE), bitset_words(ranks));
 }
 
+/* Of a header that may be written to meanwhile, where the answer is then not used (node.h). */
 bool round_all_gone(const struct round_header *h, uint32_t ranks)
 {
+    CHECK(ranks > 0);
     const uint64_t *joined = round_mask_const(h, ranks, ROUND_JOINED);
     const uint64_t *left = round_mask_const(h, ranks, ROUND_LEFT);
     uint32_t gone = 0;
     for (size_t i = 0; i < bitset_words(ranks); i++)
         gone += (uint32_t)__builtin_popcountll(joined[i] | left[i]);
-    CHECK(gone <= ranks);
     return gone == ranks;
 }
 
@@ -80,12 +81,25 @@ void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live)
         live[i] &= ~(left[i] | (back ? 0 : joined[i]));
 }
 
-void round_live_anew(const struct round_header *h, uint32_t ranks,
-                     const uint64_t *failed, uint64_t *live)
+static void bury(uint64_t *live, const uint64_t *gone, size_t words)
+{
+    for (size_t i = 0; gone && i < words; i++)
+        live[i] &= ~gone[i];
+}
+
+void round_live_now(const struct round_header *h, uint32_t ranks,
+                    const uint64_t *failed, uint64_t *live)
 {
     CHECK(ranks > 0);
-    const uint64_t *left = h ? round_mask_const(h, ranks, ROUND_LEFT) : NULL;
-    bitset_fill(live, ranks);
-    for (size_t i = 0; i < bitset_words(ranks); i++)
-        live[i] &= ~((left ? left[i] : 0) | (failed ? failed[i] : 0));
+    size_t words = bitset_words(ranks);
+    if (h)
+        round_live(h, ranks, live);
+    else
+        bitset_fill(live, ranks);
+    bury(live, failed, words);
+    if (!h || !bitset_empty(live, words))
+        return;
+    bitset_fill(live, ranks); /* those who died were the last that had not joined */
+    bury(live, round_mask_const(h, ranks, ROUND_LEFT), words);
+    bury(live, failed, words);
 }

@@ -54,10 +54,9 @@ bool round_is_null(const struct round_header *h, uint32_t ranks);
 bool round_all_gone(const struct round_header *h, uint32_t ranks);
 /* The ranks that are live after it: when all have joined, all are back. */
 void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live);
-/* The ranks that are live when all begin anew after this round (NULL: before the first one),
- * these having died (NULL: nobody): who has joined joins once more, since those who were
- * still working may be the ones that have died. */
-void round_live_anew(const struct round_header *h, uint32_t ranks,
-                     const uint64_t *failed, uint64_t *live);
+/* The same, of whom these have died since (NULL: nobody); if all others have joined, they
+ * are back to say so once more. h is NULL before the first round. */
+void round_live_now(const struct round_header *h, uint32_t ranks,
+                    const uint64_t *failed, uint64_t *live);
 
 #endif

@@ -25,11 +25,11 @@ struct recovery {
     pthread_t thread;
     uint64_t given; /* an MPI_Comm */
     bool gave;
-    _Atomic bool parting; /* this rank is at the end; … */
-    bool parted;          /* … all are, as a recovery has found */
-    bool able;            /* else it cannot recover, and nobody does */
-    struct reason why;    /* it cannot; empty: it can */
-    bool over;            /* that has been agreed */
+    _Atomic bool parting;      /* this rank is at the end; … */
+    bool parted;               /* … all are, as a recovery has found */
+    bool able;                 /* else it cannot recover, and nobody does */
+    struct reason why;         /* it cannot; empty: it can */
+    bool over;                 /* that has been agreed */
     struct transport *current; /* of the last epoch, or attempt */
     struct transport *old[MAX_OLD];
     int olds;
@@ -112,65 +112,32 @@ static void retire(struct recovery *r, struct transport *t)
         r->old[r->olds++] = t;
 }
 
-/* Rounds complete, and who has them, as a number whose maximum is wanted: among equals the
- * lowest rank. Ranks are below 2^20. */
-static uint64_t claim_of(uint64_t complete, uint32_t rank)
-{
-    return complete << 20 | (0xfffff - rank);
-}
-
-static uint64_t claimed(uint64_t claim)
-{
-    return claim >> 20;
-}
-
-static uint32_t claimant(uint64_t claim)
-{
-    return 0xfffff - (uint32_t)(claim & 0xfffff);
-}
-
-/* What all know of the objects, by slot. */
-struct census {
-    uint64_t slots;
-    uint64_t *lacking; /* does anybody lack it? */
-    uint64_t *claim;
-    uint64_t *least; /* ~ of the fewest rounds that are complete */
-};
-
-enum { CENSUS_WORDS = 3 };
-
 static uint32_t slot_of(const struct user_object *o)
 {
     return o->entry.slot;
 }
 
-/* values: CENSUS_WORDS of each slot. */
+/* Its words are to be freed. */
 static int take_census(struct communicator *to, const struct recovery *r,
                        struct census *s)
 {
-    s->slots = 1;
+    uint64_t slots = 1;
     for (uint32_t i = 0; i < r->count; i++)
-        s->slots = slot_of(r->objects[i]) < s->slots ? s->slots
-                                                     : slot_of(r->objects[i]) + 1;
-    int rc = agree_max(to, &s->slots, 1);
+        slots = slot_of(r->objects[i]) < slots ? slots : slot_of(r->objects[i]) + 1;
+    int rc = agree_max(to, &slots, 1);
     if (rc != PCOLL_OK)
         return rc;
-    s->lacking = calloc(CENSUS_WORDS * s->slots, sizeof *s->lacking);
-    if (!s->lacking)
+    uint64_t *words = calloc(CENSUS_WORDS * slots, sizeof *words);
+    if (!words)
         return communicator_fail(
-            to, fail(PCOLL_ENOMEM, "no memory for %u objects", (uint32_t)s->slots));
-    s->claim = s->lacking + s->slots;
-    s->least = s->claim + s->slots;
-    for (uint64_t i = 0; i < s->slots; i++)
-        s->lacking[i] = 1;
+            to, fail(PCOLL_ENOMEM, "no memory for %u objects", (uint32_t)slots));
+    census_begin(s, words, slots);
     for (uint32_t i = 0; i < r->count; i++) {
         struct user_object *o = r->objects[i];
-        uint64_t complete = o->kind->recoverable->complete(o);
-        s->lacking[slot_of(o)] = 0;
-        s->claim[slot_of(o)] = claim_of(complete, to->transport->rank);
-        s->least[slot_of(o)] = ~complete;
+        census_note(s, slot_of(o), o->kind->recoverable->complete(o),
+                    to->transport->rank);
     }
-    return agree_max(to, s->lacking, (int)(CENSUS_WORDS * s->slots));
+    return agree_max(to, words, (int)(CENSUS_WORDS * slots));
 }
 
 static int rebuild(struct communicator *to, struct recovery *r, const struct census *s)
@@ -179,11 +146,7 @@ static int rebuild(struct communicator *to, struct recovery *r, const struct cen
     for (uint32_t i = 0; i < r->count && rc == PCOLL_OK; i++) {
         struct user_object *o = r->objects[i];
         uint32_t slot = slot_of(o);
-        struct recovery_plan plan = {.slot = slot,
-                                     .complete = claimed(s->claim[slot]),
-                                     .source = claimant(s->claim[slot]),
-                                     .some_lack =
-                                         ~s->least[slot] < claimed(s->claim[slot])};
+        struct recovery_plan plan = census_plan(s, slot);
         if (s->lacking[slot])
             o->kind->recoverable->orphan(o, atomic_load(&o->closing));
         else
@@ -199,9 +162,8 @@ static int inherit(struct communicator *to, struct recovery *r, const struct cen
     for (uint32_t i = 0; i < r->count; i++) {
         struct user_object *o = r->objects[i];
         struct object *object = atomic_load(&o->object);
-        int moved = s->lacking[slot_of(o)]
-                        ? PCOLL_OK
-                        : o->kind->recoverable->inherit(o, &object);
+        int moved = s->lacking[slot_of(o)] ? PCOLL_OK
+                                           : o->kind->recoverable->inherit(o, &object);
         progress_lock(to->progress);
         int entered = communicator_register(to, object, slot_of(o));
         progress_unlock(to->progress);

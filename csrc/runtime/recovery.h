@@ -27,17 +27,10 @@
 #ifndef PCOLL_RUNTIME_RECOVERY_H
 #define PCOLL_RUNTIME_RECOVERY_H
 
+#include "runtime/census.h"
 #include "runtime/communicator.h"
 
 struct user_object;
-
-/* What is known of an object on all ranks. */
-struct recovery_plan {
-    uint32_t slot;
-    uint64_t complete; /* rounds, the most anywhere */
-    uint32_t source;   /* the lowest rank that has completed so many; … */
-    bool some_lack;    /* … some have not */
-};
 
 /* Of a kind of object that goes on. Called by the recovery's thread only. */
 struct recoverable {

@@ -35,7 +35,8 @@ static int begin_close(struct user_object *o)
 static bool is_closed(void *arg)
 {
     const struct user_object *o = arg;
-    return atomic_load(&atomic_load(&o->object)->closed) || atomic_load(&o->communicator->failure);
+    return atomic_load(&atomic_load(&o->object)->closed) ||
+           atomic_load(&o->communicator->failure);
 }
 
 static void dispose(struct user_object *o)
@@ -51,15 +52,19 @@ static void dispose(struct user_object *o)
     o->kind->dispose(o, healthy);
 }
 
-/* It has closed, or never will. No recovery is under way meanwhile, or begins. */
-static void dispose_alone(struct user_object *o, bool forget)
+/* It has closed, or never will. No recovery is under way meanwhile, or begins. False: one has
+ * been before, and what has closed has a successor that has not. */
+static bool dispose_alone(struct user_object *o, bool forget)
 {
     struct communicator *c = o->communicator;
     outage_enter(c->outage);
-    if (forget)
+    bool over = is_closed(o);
+    if (over && forget)
         process_remove(&o->entry);
-    dispose(o);
+    if (over)
+        dispose(o);
     outage_leave(c->outage);
+    return over;
 }
 
 int user_object_close(struct user_object *o)
@@ -82,12 +87,13 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
         return rc;
     begin_close(o); /* a failure shows below, as the communicator's */
     struct communicator *c = o->communicator;
-    if (progress_wait(c->progress, is_closed, o, timeout_us) == PCOLL_EAGAIN)
-        return user_object_leave(o, PCOLL_EAGAIN);
+    do
+        if (progress_wait(c->progress, is_closed, o, timeout_us) == PCOLL_EAGAIN)
+            return user_object_leave(o, PCOLL_EAGAIN);
+    while (!dispose_alone(o, true));
     rc = communicator_check(c);
     if (rc == PCOLL_EFAILED) /* there is nothing to do together any more */
         rc = PCOLL_OK;
-    dispose_alone(o, true);
     process_release(c);
     *over = true;
     return rc;
@@ -104,10 +110,10 @@ static void entry_begin_end(struct process_entry *entry)
 static void entry_end(struct process_entry *entry)
 {
     struct user_object *o = (struct user_object *)entry;
-    while (progress_wait(o->communicator->progress, is_closed, o, 1000000) ==
-           PCOLL_EAGAIN)
+    struct progress *p = o->communicator->progress;
+    while (progress_wait(p, is_closed, o, 1000000) == PCOLL_EAGAIN ||
+           !dispose_alone(o, false))
         ;
-    dispose_alone(o, false);
 }
 
 void user_object_made(struct user_object *o, struct communicator *c,

@@ -63,11 +63,11 @@ static void stop_waiting(struct world *w, uint32_t rank)
         d->ops->sleeps(d, false);
 }
 
-static bool looks(struct domain *d)
+static bool looks(struct domain *d, bool stopped)
 {
     int64_t alarm;
-    if (d->ops->ready(d))
-        return true;
+    if (d->ops->ready(d) || stopped)
+        return d->ops->ready(d);
     d->ops->help(d, false, &alarm);
     return d->ops->ready(d);
 }
@@ -81,9 +81,16 @@ static bool is_ready(struct world *w, uint32_t rank)
     bool ready = false;
     while (a->rung && !ready) {
         a->rung = false;
-        ready = looks(d);
+        ready = looks(d, w->recovery[rank].stopped);
     }
     return ready;
+}
+
+/* While it recovers nothing that others see: it is looked at when all goes on. */
+static void poll_endpoint(struct world *w, uint32_t rank, struct endpoint *v)
+{
+    if (!w->recovery[rank].stopped)
+        EXPECT_OK(endpoint_poll(v, false));
 }
 
 static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
@@ -105,7 +112,7 @@ static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,
     w->report.lost += r->lost;
     w->deliveries++;
     if (moved)
-        EXPECT_OK(endpoint_poll(v, false));
+        poll_endpoint(w, rank, v);
     return true;
 }
 
@@ -131,7 +138,8 @@ static void start(struct world *w, uint32_t rank)
     EXPECT_OK(v->domain->ops->deposit(v->domain, owned ? NULL : send, &outcome));
     /* What was handed over may be overwritten at once. */
     memset(a->send, 0xff, w->o.count * sizeof *a->send);
-    endpoint_deposited(v, outcome);
+    if (!w->recovery[rank].stopped)
+        endpoint_deposited(v, outcome);
     wait_for_round(w, rank, WAITING);
 }
 
@@ -140,7 +148,7 @@ static void begin_join(struct world *w, uint32_t rank)
     struct app *a = &w->app[rank];
     struct endpoint *v = w->endpoint[a->handle][rank];
     EXPECT_OK(v->domain->ops->change(v->domain, member_join));
-    EXPECT_OK(endpoint_poll(v, false));
+    poll_endpoint(w, rank, v);
     wait_for_round(w, rank, JOINING);
 }
 
@@ -163,6 +171,13 @@ static void begin_free(struct world *w, uint32_t rank)
     a->asks = false;
 }
 
+static void close_handle(struct world *w, int k, uint32_t rank)
+{
+    w->asked[k][rank] = true;
+    if (!w->gone[k][rank])
+        EXPECT_OK(endpoint_close(w->endpoint[k][rank]));
+}
+
 static void ask_to_close(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
@@ -170,8 +185,8 @@ static void ask_to_close(struct world *w, uint32_t rank)
     uint32_t close_all = w->o.trouble.close_all;
     bool all = close_all && sim_random(w->sim, close_all) == 0;
     for (int k = a->handle; all && k < end_of_handles(w, rank); k++)
-        EXPECT_OK(endpoint_close(w->endpoint[k][rank]));
-    EXPECT_OK(endpoint_close(w->endpoint[a->handle][rank]));
+        close_handle(w, k, rank);
+    close_handle(w, a->handle, rank);
 }
 
 static void leave_all(struct world *w, uint32_t rank)
@@ -179,7 +194,7 @@ static void leave_all(struct world *w, uint32_t rank)
     for (int k = first_handle(w, rank); k < end_of_handles(w, rank); k++) {
         struct endpoint *v = w->endpoint[k][rank];
         EXPECT_OK(v->domain->ops->change(v->domain, member_leave));
-        EXPECT_OK(endpoint_poll(v, false));
+        poll_endpoint(w, rank, v);
     }
 }
 
@@ -292,13 +307,18 @@ static void end_generation(struct world *w, uint32_t rank)
 static bool advance_free(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
+    if (is_recovering(w, rank)) /* it waits for the end of that first */
+        return false;
     if (!a->asks)
         ask_to_close(w, rank);
-    if (atomic_load(&w->endpoint[a->handle][rank]->closing) != CLOSED)
+    bool *gone = &w->gone[a->handle][rank];
+    if (!*gone && atomic_load(&w->endpoint[a->handle][rank]->closing) != CLOSED)
         return false;
-    check_closed(w, a->handle, rank);
+    if (!*gone)
+        check_closed(w, a->handle, rank);
+    *gone = true;
     if (++a->handle < end_of_handles(w, rank))
-        EXPECT_OK(endpoint_close(w->endpoint[a->handle][rank]));
+        close_handle(w, a->handle, rank);
     else
         end_generation(w, rank);
     return a->phase == FREEING;
@@ -357,7 +377,7 @@ static bool advance_locked(struct world *w, uint32_t rank)
         return false;
     w->driving[rank] = true;
     bool made = a->handle < end_of_handles(w, rank) && a->phase != MEETING;
-    if (made && misuses && !sim_random(w->sim, misuses))
+    if (made && !is_recovering(w, rank) && misuses && !sim_random(w->sim, misuses))
         app_misuse(w, rank);
     bool more = false;
     if (a->phase == FREEING)

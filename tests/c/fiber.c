@@ -110,6 +110,14 @@ bool fiber_is_paused(const struct fiber *f)
     return f && f->runs && f != current;
 }
 
+void fiber_abandon(struct fiber **at)
+{
+    if (*at)
+        free((*at)->stack);
+    free(*at);
+    *at = NULL;
+}
+
 struct fiber *fiber_current(void)
 {
     return current;

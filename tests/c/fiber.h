@@ -15,6 +15,8 @@ struct fiber;
 void fiber_run(struct fiber **at, void (*body)(void *arg), void *arg);
 /* It has paused. */
 bool fiber_is_paused(const struct fiber *f);
+/* It never goes on. */
+void fiber_abandon(struct fiber **at);
 /* Go on with it, until it ends or pauses again. */
 void fiber_resume(struct fiber *f);
 /* The fiber that runs; NULL: none. */

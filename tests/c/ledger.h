@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LEDGER_MAX_ROUNDS = 4096, LEDGER_MAX_RANKS = 130 };
+enum { LEDGER_MAX_ROUNDS = 4096, LEDGER_MAX_RANKS = 130, LEDGER_MAX_EPOCHS = 4 };
 
 struct ledger_entry {
     double value; /* of the first element */
@@ -26,6 +26,8 @@ struct ledger_account {
     uint64_t delivered;        /* rounds */
     int64_t taken_in;          /* the round that took the last deposit, or -1 */
     uint64_t taken;            /* rounds that took one */
+    uint64_t wanted;           /* its last call waits for so many complete rounds */
+    uint64_t redone;           /* rounds that did not count after all */
     void *slot;                /* in shared memory, that the last round has read */
 };
 
@@ -47,6 +49,11 @@ struct ledger {
     struct ledger_account account[LEDGER_MAX_RANKS];
     uint64_t sent[LEDGER_MAX_RANKS];     /* control messages to a rank */
     uint64_t received[LEDGER_MAX_RANKS]; /* by it */
+    /* From this round on a rank has died; UINT64_MAX: it lives. */
+    uint64_t died_in[LEDGER_MAX_RANKS];
+    /* The rounds with which each recovery, and the start, began. */
+    uint64_t begins[LEDGER_MAX_EPOCHS];
+    uint32_t epoch; /* of the last one */
 };
 
 /* Empties a ledger; what is zero gets its memory, which is then kept from run to run.

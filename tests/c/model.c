@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "base/bitset.h"
 #include "check.h"
 #include "reference.h"
 
@@ -41,6 +42,7 @@ void model_deposit(struct ledger *l, const struct model_deposit *d,
     a->deposited += d->value;
     a->magnitude += fabs(d->value);
     a->taken_in = -1;
+    a->wanted = a->delivered + 1;
     if (outcome == DEPOSIT_DROPPED) {
         a->dropped += d->value;
         return;
@@ -53,6 +55,78 @@ void model_deposit(struct ledger *l, const struct model_deposit *d,
     a->pending_arrived = outcome == DEPOSIT_ARRIVED;
     if (outcome == DEPOSIT_ARRIVED)
         model_arrival(l, d->rank, d->began);
+}
+
+/* Nobody who lives has been given it; who had, and has died, takes it along. */
+static void forget_round(struct ledger *l, uint64_t round)
+{
+    for (uint32_t r = 0; r < l->ranks; r++)
+        INVARIANT("one history",
+                  l->died_in[r] <= round || l->account[r].delivered <= round,
+                  "round %llu is done again, and rank %u has seen it",
+                  (unsigned long long)round, r);
+    l->seen[round].known = false;
+    l->first_arrival[round] = l->first_absent[round] = 0;
+}
+
+void model_begin(struct ledger *l, uint32_t epoch, uint64_t round,
+                 const uint64_t *failed)
+{
+    if (l->epoch == epoch)
+        return;
+    EXPECT(epoch < LEDGER_MAX_EPOCHS, "%u epochs", epoch);
+    for (uint32_t i = l->epoch + 1; i < epoch; i++) /* never began */
+        l->begins[i] = 0;
+    for (uint32_t i = 0; i < epoch; i++) /* nor do rounds after this one count */
+        l->begins[i] = l->begins[i] > round ? 0 : l->begins[i];
+    l->epoch = epoch;
+    l->begins[epoch] = round;
+    for (uint32_t r = 0; r < l->ranks; r++) {
+        if (!bitset_has(failed, r) || l->died_in[r] <= round)
+            continue;
+        INVARIANT("one history", l->frozen[r] >= round,
+                  "round %llu is over, and rank %u has never entered it",
+                  (unsigned long long)round - 1, r);
+        l->died_in[r] = l->frozen[r] = round;
+        l->round[round][r] = (struct ledger_entry){0};
+    }
+    forget_round(l, round);
+}
+
+static void take_back(struct ledger_account *a, const struct ledger_entry *e,
+                      uint64_t round, enum pcoll_late late)
+{
+    if (!e->active)
+        return;
+    a->taken--;
+    a->taken_in = a->taken_in == (int64_t)round ? -1 : a->taken_in;
+    if (!a->has_pending)
+        a->pending = e->value;
+    else if (late == PCOLL_LATE_CARRY)
+        a->pending = e->value + a->pending;
+    else
+        a->dropped += e->value;
+    a->has_pending = true;
+}
+
+void model_recover(struct ledger *l, uint32_t rank, enum pcoll_late late, int64_t time)
+{
+    struct ledger_account *a = &l->account[rank];
+    uint64_t round = l->begins[l->epoch];
+    struct ledger_entry *e = &l->round[round][rank];
+    INVARIANT("one history", l->frozen[rank] == round || l->frozen[rank] == round + 1,
+              "rank %u goes on with round %llu, and has entered %llu", rank,
+              (unsigned long long)round, (unsigned long long)l->frozen[rank]);
+    if (l->frozen[rank] > round) {
+        take_back(a, e, round, late);
+        a->redone++;
+    }
+    *e = (struct ledger_entry){0};
+    l->frozen[rank] = round;
+    a->slot = NULL;
+    a->pending_arrived = a->wanted > round;
+    if (a->pending_arrived)
+        model_arrival(l, rank, time);
 }
 
 /* At the source: a round takes exactly what is owed, once, and at the first chance. */
@@ -98,7 +172,7 @@ void model_freeze(struct ledger *l, uint32_t rank, uint64_t round,
     struct ledger_entry *e = &l->round[round][rank];
     e->value = value ? *value : 0;
     e->active = value;
-    e->arrived = value && a->pending_arrived;
+    e->arrived = a->pending_arrived;
     e->joined = bitset_has(round_mask_const(h, l->ranks, ROUND_JOINED), rank);
     e->left = bitset_has(round_mask_const(h, l->ranks, ROUND_LEFT), rank);
     l->frozen[rank]++;

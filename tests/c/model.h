@@ -26,6 +26,14 @@ void model_deposit(struct ledger *l, const struct model_deposit *d,
 /* Somebody arrives at a round, whose number is that of the rounds entered. */
 void model_arrival(struct ledger *l, uint32_t rank, int64_t time);
 
+/* Ranks have died (a set), and the others begin an epoch with this round: whatever was seen
+ * of it was not to be. The number of the epoch; nothing happens when it has begun. */
+void model_begin(struct ledger *l, uint32_t epoch, uint64_t round,
+                 const uint64_t *failed);
+/* A rank goes on in it. What the round had taken of it is owed again, and who waits for it
+ * has arrived. */
+void model_recover(struct ledger *l, uint32_t rank, enum pcoll_late late, int64_t time);
+
 /* A rank has entered a round: takes the round what it owes, and no more? The payload,
  * or NULL if it contributes nothing; what the header says of it. */
 void model_freeze(struct ledger *l, uint32_t rank, uint64_t round,

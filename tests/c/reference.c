@@ -7,26 +7,41 @@
 #include "base/random.h"
 #include "include/partialcoll.h"
 
-static bool gone(const struct ledger_entry *e)
+static bool has_died(const struct ledger *l, uint64_t round, uint32_t rank)
 {
-    return e->joined || e->left;
+    return l->died_in[rank] <= round;
+}
+
+bool reference_gone(const struct ledger *l, uint64_t round, uint32_t rank)
+{
+    const struct ledger_entry *e = &l->round[round][rank];
+    return e->joined || e->left || has_died(l, round, rank);
 }
 
 void reference_live(const struct ledger *l, uint64_t round, bool *live)
 {
-    bool anybody = round == 0;
+    bool anybody = false;
     for (uint32_t r = 0; r < l->ranks; r++) {
-        live[r] = round == 0 || !gone(&l->round[round - 1][r]);
+        bool back = round == 0 || !reference_gone(l, round - 1, r);
+        live[r] = back && !has_died(l, round, r);
         anybody = anybody || live[r];
     }
-    for (uint32_t r = 0; r < l->ranks && !anybody; r++)
-        live[r] = !l->round[round - 1][r].left;
+    for (uint32_t r = 0; r < l->ranks && !anybody && round; r++)
+        live[r] = !l->round[round - 1][r].left && !has_died(l, round, r);
+}
+
+uint64_t reference_epoch(const struct ledger *l, uint64_t round)
+{
+    uint64_t begin = 0;
+    for (uint32_t i = 0; i <= l->epoch; i++)
+        begin = l->begins[i] <= round && l->begins[i] > begin ? l->begins[i] : begin;
+    return begin;
 }
 
 bool reference_came(const struct quorum_case *c, uint32_t rank)
 {
     const struct ledger_entry *e = &c->ledger->round[c->round][rank];
-    return c->live[rank] && (e->arrived || gone(e));
+    return c->live[rank] && (e->arrived || e->joined || e->left);
 }
 
 static uint32_t count_live(const struct quorum_case *c)
@@ -132,9 +147,10 @@ static bool absent(const struct ledger *l, uint64_t round, uint32_t rank)
 bool reference_fresh(const struct quorum_case *c)
 {
     uint32_t most = c->policy.max_staleness;
+    uint64_t begin = reference_epoch(c->ledger, c->round);
     for (uint32_t r = 0; r < c->ledger->ranks && most; r++) {
         uint64_t t = c->round;
-        if (c->round < most || !c->live[r] || gone(&c->ledger->round[t][r]))
+        if (c->round < begin + most || !c->live[r] || reference_gone(c->ledger, t, r))
             continue;
         while (t + most >= c->round && absent(c->ledger, t, r)) {
             if (c->round - t == most)
@@ -191,7 +207,8 @@ void reference_gather(const struct ledger *l, uint64_t round, combine_fn *combin
     for (uint32_t r = 0; r < l->ranks; r++)
         endpoints[r] = (struct ledger_entry){0};
     for (uint32_t r = 0; r < l->ranks; r++)
-        absorb(&endpoints[domain[r]], &l->round[round][r], combine);
+        if (domain[r] != UINT32_MAX)
+            absorb(&endpoints[domain[r]], &l->round[round][r], combine);
 }
 
 /* Those beyond the power of two are folded in first, then neighbors at 1, 2, 4 …, the

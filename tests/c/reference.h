@@ -10,9 +10,14 @@
 #include "include/partialcoll.h"
 #include "ledger.h"
 
-/* Live in a round: not announced as joined or left by the round before, unless all
- * were; then all but those that have left. */
+/* Live in a round: not announced as joined or left by the round before, and not dead.
+ * Unless nobody were; then all but those that have left, or are dead. */
 void reference_live(const struct ledger *l, uint64_t round, bool *live);
+
+/* Has this rank joined with the round, left, or died before it? */
+bool reference_gone(const struct ledger *l, uint64_t round, uint32_t rank);
+/* Rounds are counted anew since this one, up to `round`. */
+uint64_t reference_epoch(const struct ledger *l, uint64_t round);
 
 /* What a rule is asked about. */
 struct quorum_case {
@@ -32,14 +37,15 @@ quorum_rule reference_any, reference_first_of, reference_last_of, reference_quor
 bool reference_may_start(const struct quorum_case *c, uint32_t rank);
 /* Has this rank, live in the round, arrived at it, or come to say that it goes away? */
 bool reference_came(const struct quorum_case *c, uint32_t rank);
-/* Was nobody absent who had been absent for policy.max_staleness rounds in a row? */
+/* Was nobody absent who had been absent for policy.max_staleness rounds in a row, of one
+ * epoch? */
 bool reference_fresh(const struct quorum_case *c);
 
 typedef double combine_fn(double a, double b);
 combine_fn *reference_op(int op);
 
 /* What the domains of a round come to, each in the order of its ranks: by endpoint,
- * whose numbers are in domain[], by rank. */
+ * whose numbers are in domain[], by rank (UINT32_MAX: in none). */
 void reference_gather(const struct ledger *l, uint64_t round, combine_fn *combine,
                       const uint32_t *domain, struct ledger_entry *endpoints);
 

@@ -88,6 +88,13 @@ static const struct {
                  {"dealt out", by_turns, 4}};
 static const int grouped[] = {0, 0, 1, 1, 1, 2, 3, 4, 5, 6}; /* how often each */
 
+static const char *const moments[WORLD_MOMENTS] = {
+    [AT_ANY_TIME] = "at any time",
+    [WHILE_RECOVERING] = "while recovering",
+    [WHILE_CLOSING] = "while closing",
+    [WHILE_JOINING] = "while joining",
+    [AFTER_ANOTHER] = "after another one"};
+
 static const char *const endings[] = {"loop", "join", "leave", "free"};
 static const int ops[] = {PCOLL_SUM, PCOLL_MIN, PCOLL_MAX};
 
@@ -180,6 +187,47 @@ struct world_options space_draw(uint64_t seed)
     return o;
 }
 
+/* Often soon, now and then late; most moments are short. */
+static uint32_t draw_steps(struct dice *d, enum world_moment moment)
+{
+    return roll(d, (size_t)1 << roll(d, moment == AT_ANY_TIME ? 13 : 9));
+}
+
+static bool is_victim(const struct world_options *o, uint32_t rank)
+{
+    for (int i = 0; i < o->crashes; i++)
+        if (o->crash[i].rank == rank)
+            return true;
+    return false;
+}
+
+struct world_options space_draw_crashes(uint64_t seed)
+{
+    struct dice d = {.seed = splitmix_mix(seed)};
+    struct world_options o = space_draw(seed);
+    o.ranks = o.ranks > 1 ? o.ranks : 2 + roll(&d, 16);
+    o.generations = 1;
+    for (int k = 0; k < o.handles; k++) /* of which none can be taken back */
+        while (space_algorithms[o.handle[k].algorithm].algorithm ==
+               PCOLL_ALGORITHM_NATIVE)
+            o.handle[k].algorithm = (int)roll(&d, LENGTH(space_algorithms));
+    uint32_t most = o.ranks > WORLD_MAX_CRASHES ? WORLD_MAX_CRASHES : o.ranks - 1;
+    uint32_t crashes = 1 + roll(&d, most);
+    while ((uint32_t)o.crashes < crashes) {
+        uint32_t rank = roll(&d, o.ranks);
+        if (is_victim(&o, rank))
+            continue;
+        bool any = roll(&d, 2);
+        enum world_moment moment =
+            any ? AT_ANY_TIME : (enum world_moment)roll(&d, WORLD_MOMENTS);
+        uint32_t steps = draw_steps(&d, moment);
+        o.crash[o.crashes++] =
+            (struct world_crash){.rank = rank, .moment = moment, .steps = steps};
+    }
+    o.detection = roll(&d, 2) ? 2000 : 100000;
+    return o;
+}
+
 int space_grouping_count(void)
 {
     return LENGTH(groupings);
@@ -208,7 +256,8 @@ static bool share_memory(const struct world_options *o, const uint32_t *position
     return part[0] == part[1];
 }
 
-uint32_t space_domains(const struct world_options *o, int algorithm, uint32_t *domain)
+uint32_t space_domains(const struct world_options *o, int algorithm, const bool *dead,
+                       uint32_t *domain)
 {
     uint64_t hosts[LEDGER_MAX_RANKS];
     uint32_t position[LEDGER_MAX_RANKS], count[LEDGER_MAX_RANKS] = {0}, domains = 0;
@@ -217,13 +266,17 @@ uint32_t space_domains(const struct world_options *o, int algorithm, uint32_t *d
     for (uint32_t r = 0; r < o->ranks; r++) {
         position[r] = 0;
         for (uint32_t i = 0; i < o->ranks; i++) {
-            position[r] += i < r && hosts[i] == hosts[r];
-            count[r] += hosts[i] == hosts[r];
+            bool beside = hosts[i] == hosts[r] && !(dead && dead[i]);
+            position[r] += i < r && beside;
+            count[r] += beside;
         }
     }
     for (uint32_t r = 0; r < o->ranks; r++) {
         uint32_t i = 0;
-        while (i < r && (native || hosts[i] != hosts[r] ||
+        domain[r] = UINT32_MAX;
+        if (dead && dead[r])
+            continue;
+        while (i < r && ((dead && dead[i]) || native || hosts[i] != hosts[r] ||
                          !share_memory(o, position, count[r], i, r)))
             i++;
         domain[r] = i < r ? domain[i] : domains++;
@@ -289,6 +342,10 @@ void space_describe(const struct world_options *o, char *text, size_t capacity)
             quorum, h->deliver == PCOLL_DELIVER_ONE ? "one" : "all", late_name(h->late),
             h->history, space_algorithms[h->algorithm].name);
     }
+    for (int i = 0; i < o->crashes && used < capacity; i++)
+        used += (size_t)snprintf(text + used, capacity - used,
+                                 "; rank %u dies %s, step %u", o->crash[i].rank,
+                                 moments[o->crash[i].moment], o->crash[i].steps);
 }
 
 void space_count(struct space_tally *t, const struct world_options *o,
@@ -296,12 +353,17 @@ void space_count(struct space_tally *t, const struct world_options *o,
 {
     t->runs++;
     t->lost += r->lost;
+    for (int moment = 0; moment < WORLD_MOMENTS; moment++)
+        t->died[moment] += r->died[moment];
+    t->recoveries += r->recoveries;
+    t->attempts += r->attempts;
+    t->redone += r->redone;
     for (int k = 0; k < o->handles * o->generations; k++) {
         const struct world_handle *h = &o->handle[k % o->handles];
         t->handles++;
         t->handles_of[h->policy][h->algorithm][o->ranks]++;
         uint32_t domain[LEDGER_MAX_RANKS];
-        bool alone = space_domains(o, h->algorithm, domain) == o->ranks;
+        bool alone = space_domains(o, h->algorithm, NULL, domain) == o->ranks;
         t->grouped_of[h->policy][h->algorithm][alone ? 0 : o->grouping]++;
         t->rounds += r->rounds[k];
     }
@@ -325,6 +387,20 @@ static void print_line(const struct space_tally *t, FILE *out, size_t policy,
     fprintf(out, "\n");
 }
 
+static void print_deaths(const struct space_tally *t, FILE *out)
+{
+    if (!t->attempts)
+        return;
+    fprintf(out, "ranks died:");
+    for (int moment = 0; moment < WORLD_MOMENTS; moment++)
+        fprintf(out, " %llu %s", (unsigned long long)t->died[moment], moments[moment]);
+    fprintf(out,
+            "; %llu recoveries in %llu attempts, %llu times a rank began a round "
+            "anew\n",
+            (unsigned long long)t->recoveries, (unsigned long long)t->attempts,
+            (unsigned long long)t->redone);
+}
+
 void space_print(const struct space_tally *t, FILE *out)
 {
     fprintf(out, "handles run, by policy x algorithm, number of ranks | domains\n%-24s",
@@ -346,4 +422,5 @@ void space_print(const struct space_tally *t, FILE *out)
         "all invariants held\n",
         (unsigned long long)t->runs, (unsigned long long)t->handles,
         (unsigned long long)t->rounds, (unsigned long long)t->lost);
+    print_deaths(t, out);
 }

@@ -40,11 +40,14 @@ extern const struct space_algorithm space_algorithms[];
 int space_grouping_count(void);
 uint32_t space_hosts(const struct world_options *o, uint64_t *hosts);
 /* What has to come of it for a handle with this row's algorithm: the domain of each
- * rank, numbered by their lowest ranks; how many. */
-uint32_t space_domains(const struct world_options *o, int algorithm, uint32_t *domain);
+ * rank that is not dead (NULL: of all), numbered by their lowest ranks; how many. */
+uint32_t space_domains(const struct world_options *o, int algorithm, const bool *dead,
+                       uint32_t *domain);
 
 /* A run drawn from its seed, uniformly over the tables. */
 struct world_options space_draw(uint64_t seed);
+/* The same, in which ranks die. */
+struct world_options space_draw_crashes(uint64_t seed);
 /* It in words. */
 void space_describe(const struct world_options *o, char *text, size_t capacity);
 
@@ -53,6 +56,7 @@ void space_describe(const struct world_options *o, char *text, size_t capacity);
 struct space_tally {
     uint64_t runs, rounds, lost, handles, handles_of[16][8][LEDGER_MAX_RANKS + 1];
     uint64_t grouped_of[16][8][16];
+    uint64_t died[WORLD_MOMENTS], recoveries, attempts, redone;
 };
 void space_count(struct space_tally *t, const struct world_options *o,
                  const struct world_report *r);

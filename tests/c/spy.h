@@ -19,9 +19,11 @@ struct spy_arg {
     struct ledger *ledger;
     struct sim *sim; /* for its clock */
     uint32_t rank;
-    struct endpoint **endpoints; /* of the handle by rank, its own made already */
-    void *memory;                /* shared by the domain; NULL: a domain of one rank */
-    void *arg;                   /* of the two: as in node.h */
+    struct endpoint *own;        /* its endpoint, without the domain */
+    struct endpoint **endpoints; /* of the handle by rank, as it goes on */
+    uint32_t epoch;
+    void *memory; /* shared by the domain; NULL: a domain of one rank */
+    void *arg;    /* of the two: as in node.h */
     void (*wake)(void *arg, uint32_t rank);
     void (*alert)(void *arg, uint32_t rank);
 };
@@ -37,6 +39,7 @@ struct spy {
     enum pcoll_late late;
     enum pcoll_deliver deliver;
     uint32_t history;
+    bool over;          /* its rank has died, or another domain follows */
     uint64_t published; /* rounds; of a single domain */
     pcoll_stats expected;
     struct round_header *frozen; /* what the round in progress reads */
@@ -45,6 +48,14 @@ struct spy {
 /* A domain_create_fn; arg is a struct spy_arg. The first buffer must be float64; with
  * late=carry its op is SUM. */
 domain_create_fn spy_create;
+
+/* At the next point of interleaving a round ends whose slots hold NaNs already: who dies in
+ * between would leave them to those who take them back. True once for each. */
+bool spy_round_ends(void);
+/* Its rank has died, or it never got as far as to be used. */
+void spy_abandon(struct domain *d);
+/* Rounds complete here. */
+uint64_t spy_complete_of(struct domain *d);
 
 /* Between the two files. */
 

@@ -4,6 +4,7 @@
 #include "domain/node.h"
 #include "check.h"
 #include "model.h"
+#include "reference.h"
 #include "spy.h"
 
 static const struct node *node_in(const struct spy *s)
@@ -23,7 +24,7 @@ uint64_t spy_node_unreported(const struct spy *s)
 
 static const struct placement *placement_of(const struct spy *s)
 {
-    return &s->hooks.endpoints[s->rank]->placement;
+    return &s->hooks.own->placement;
 }
 
 /* What all may know of a member, between whose steps nobody goes on. */
@@ -56,11 +57,21 @@ static void begin_round(struct spy *s, uint64_t round, const struct round_header
 }
 
 /* Nobody reads what the round was made of, from before its owners may write there. */
+static bool round_ends;
+
+bool spy_round_ends(void)
+{
+    bool ends = round_ends;
+    round_ends = false;
+    return ends;
+}
+
 static void note_over(void *arg, uint64_t round)
 {
     struct spy *s = arg; /* of whoever ends it */
     const struct placement *p = placement_of(s);
     (void)round;
+    round_ends = true;
     for (uint32_t who = 0; who < p->members; who++) {
         struct ledger_account *a = &s->ledger->account[p->member[who]];
         if (a->slot)
@@ -89,7 +100,7 @@ static void wake(void *arg, uint32_t rank)
 static void alert(void *arg, uint32_t rank)
 {
     const struct spy *s = arg;
-    struct endpoint *v = s->hooks.endpoints[rank];
+    struct endpoint *v = s->hooks.own;
     if (rank == s->rank)
         communicator_notify(v->communicator, &v->base);
     else
@@ -104,7 +115,7 @@ static int64_t now(void *arg)
 int spy_node_create(struct spy *s, const struct round_shape *shape,
                     const pcoll_options *options)
 {
-    struct endpoint *v = s->hooks.endpoints[s->rank];
+    struct endpoint *v = s->hooks.own;
     struct node_hooks hooks = {.memory = s->hooks.memory,
                                .placement = &v->placement,
                                .slot = &v->base.slot,
@@ -165,10 +176,9 @@ static bool all_joined(const struct ledger *l, uint64_t round)
 {
     bool joined = false;
     for (uint32_t r = 0; r < l->ranks; r++) {
-        const struct ledger_entry *e = &l->round[round][r];
-        if (!e->joined && !e->left)
+        if (!reference_gone(l, round, r))
             return false;
-        joined = joined || e->joined;
+        joined = joined || l->round[round][r].joined;
     }
     return joined;
 }

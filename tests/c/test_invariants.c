@@ -5,37 +5,13 @@
  * listed in space.c. The checks themselves are in invariants.c, spy.c and wire.c: this
  * file says what is run.
  *
- *   PARTIALCOLL_SEED=n       run seed n only, again
- *   PARTIALCOLL_SCHEDULES=n  seeds 1 to n (default 8000)
- *   PARTIALCOLL_JOBS=n       in n processes (default 1)
- *   PARTIALCOLL_RANKS=n      n ranks in all of them
+ * seeds.h says how to run some of them (default: 8000).
  */
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "check.h"
+#include "seeds.h"
 #include "space.h"
-
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
-}
-
-static void run(uint64_t seed, struct space_tally *tally)
-{
-    struct world_options o = space_draw(seed);
-    o.ranks = (uint32_t)setting("PARTIALCOLL_RANKS", o.ranks);
-    EXPECT(o.ranks >= 1 && o.ranks <= LEDGER_MAX_RANKS, "PARTIALCOLL_RANKS: 1 to %d",
-           LEDGER_MAX_RANKS);
-    struct world_report report;
-    space_describe(&o, check_context, sizeof check_context);
-    world_run(&o, &report);
-    space_count(tally, &o, &report);
-}
 
 /* The other way round: one kind of world, chosen by hand. */
 static struct world_options plain(uint32_t ranks, uint64_t seed, const char *policy)
@@ -192,67 +168,7 @@ static void test_fixed(void)
     test_stored_is_enough();
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void add(struct space_tally *sum, const struct space_tally *part)
-{
-    uint64_t *to = (uint64_t *)sum;
-    const uint64_t *from = (const uint64_t *)part;
-    for (size_t i = 0; i < sizeof *sum / sizeof *to; i++)
-        to[i] += from[i];
-}
-
-/* Every jobs-th seed in a process of its own. True if all held. */
-static bool run_jobs(uint64_t schedules, uint64_t jobs, struct space_tally *sum)
-{
-    struct space_tally *parts = mmap(NULL, jobs * sizeof *parts, PROT_READ | PROT_WRITE,
-                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    EXPECT(parts != MAP_FAILED, "no memory for %llu jobs", (unsigned long long)jobs);
-    for (uint64_t j = 0; j < jobs; j++) {
-        pid_t child = fork();
-        EXPECT(child >= 0, "no process for job %llu", (unsigned long long)j);
-        if (child)
-            continue;
-        for (uint64_t seed = 1 + j; seed <= schedules; seed += jobs)
-            run(seed, &parts[j]);
-        exit(0);
-    }
-    bool held = true;
-    for (uint64_t j = 0; j < jobs; j++) {
-        int status;
-        held = wait(&status) > 0 && status == 0 && held;
-    }
-    for (uint64_t j = 0; j < jobs; j++)
-        add(sum, &parts[j]);
-    munmap(parts, jobs * sizeof *parts);
-    return held;
-}
-
 int main(void)
 {
-    static struct space_tally tally;
-    uint64_t seed = setting("PARTIALCOLL_SEED", 0);
-    if (seed) {
-        run(seed, &tally);
-        printf("%s\npassed\n", check_context);
-        return 0;
-    }
-    uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 8000);
-    uint64_t jobs = setting("PARTIALCOLL_JOBS", 1);
-    test_fixed();
-    double begin = seconds();
-    if (jobs > 1 && !run_jobs(schedules, jobs, &tally))
-        return 1;
-    for (seed = 1; jobs <= 1 && seed <= schedules; seed++)
-        run(seed, &tally);
-    space_print(&tally, stdout);
-    double elapsed = seconds() - begin;
-    printf("%.1f s in %llu processes: %.0f rounds a second\n", elapsed,
-           (unsigned long long)jobs, (double)tally.rounds / elapsed);
-    return 0;
+    return seeds_run(space_draw, 8000, test_fixed);
 }

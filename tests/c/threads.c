@@ -8,7 +8,7 @@
 
 enum { MAX_STEPS = 20000000, MAX_POLLS = 100000, SHORTEST_PAUSE = 400 };
 
-enum who { APPLICATION, AGENT, THREADS };
+enum who { APPLICATION, AGENT, RECOVERY, THREADS };
 
 struct thread {
     struct world *world;
@@ -20,6 +20,10 @@ struct thread {
 };
 
 static uint64_t const NO_TOKEN = UINT64_MAX;
+static const enum wake_token paused_token[THREADS] = {[APPLICATION] = WAKE_PAUSED,
+                                                      [AGENT] = WAKE_PAUSED_AGENT,
+                                                      [RECOVERY] =
+                                                          WAKE_PAUSED_RECOVERY};
 
 /* By rank; the one that runs. */
 static struct thread threads[THREADS][LEDGER_MAX_RANKS], *running;
@@ -36,13 +40,17 @@ static void pause_now_and_then(void)
     if (!t || !fiber_current())
         return;
     struct world *w = t->world;
+    if (spy_round_ends() && w->o.crashes)
+        return;
+    if (crash_step(w, t->rank))
+        fiber_pause(); /* for ever */
     if (sim_random(w->sim, w->o.trouble.interleaves))
         return;
     int64_t longest = w->o.trouble.stall_longest;
     if (sim_random(w->sim, 8))
         longest = sim_random(w->sim, 2) ? SHORTEST_PAUSE : 0;
     sim_wake(w->sim, t->rank, sim_random(w->sim, (uint32_t)longest + 1),
-             t->who == AGENT ? WAKE_PAUSED_AGENT : WAKE_PAUSED);
+             paused_token[t->who]);
     fiber_pause();
 }
 
@@ -69,11 +77,12 @@ static void drive(void *arg)
     struct thread *t = arg;
     struct world *w = t->world;
     int polls = 0;
+    struct communicator *c;
     w->driving[t->rank] = true;
-    while (communicator_poll(w->communicator[t->rank]) > 0)
+    while ((c = recover_polled(w, t->rank)) && communicator_poll(c) > 0)
         INVARIANT("liveness", polls++ < MAX_POLLS, "rank %u is busy for ever", t->rank);
     w->driving[t->rank] = false;
-    int rc = communicator_check(w->communicator[t->rank]);
+    int rc = c ? communicator_check(c) : PCOLL_OK;
     INVARIANT("isolation", rc == PCOLL_OK, "rank %u: %d: %s", t->rank, rc,
               pcoll_last_error());
 }
@@ -88,31 +97,62 @@ static void go_on(void *arg)
     t->more = app_advance(t->world, t->rank) || token != NO_TOKEN;
 }
 
-/* Its agent and its application, until there is nothing to do for them. */
+static void recover(void *arg)
+{
+    struct thread *t = arg;
+    t->more = recover_advance(t->world, t->rank);
+}
+
+/* Its application is kept away meanwhile, and so is its agent. */
+static bool can_recover(struct world *w, uint32_t rank)
+{
+    bool idle = !w->driving[rank];
+    for (int who = 0; who < THREADS; who++)
+        idle = idle && !is_paused(&threads[who][rank]);
+    return idle && is_recovering(w, rank);
+}
+
+/* Once each. */
+static bool run_threads(struct world *w, uint32_t rank)
+{
+    struct thread *app = &threads[APPLICATION][rank], *agent = &threads[AGENT][rank],
+                  *recovery = &threads[RECOVERY][rank];
+    bool drives = !w->driving[rank];
+    w->again[rank] = !drives;
+    app->more = recovery->more = false;
+    if (drives)
+        run(agent, drive);
+    if (can_recover(w, rank))
+        run(recovery, recover);
+    if (!is_paused(app) && !is_paused(recovery) && !w->dead[rank])
+        run(app, go_on);
+    return app->more || recovery->more || (w->again[rank] && !w->driving[rank]);
+}
+
+/* Its agent, its recovery and its application, until there is nothing to do for them. */
 static void run_rank(struct world *w, uint32_t rank)
 {
-    struct thread *app = &threads[APPLICATION][rank], *agent = &threads[AGENT][rank];
     bool more = true;
-    while (more) {
-        bool drives = !w->driving[rank];
-        w->again[rank] = !drives;
-        if (drives)
-            run(agent, drive);
-        app->more = false;
-        if (!is_paused(app))
-            run(app, go_on);
-        more = app->more || (w->again[rank] && !w->driving[rank]);
-    }
+    while (more && !w->dead[rank] && !crash_step(w, rank))
+        more = run_threads(w, rank);
+}
+
+static bool is_pause(uint64_t token)
+{
+    return token >= WAKE_PAUSED && token <= WAKE_PAUSED_RECOVERY;
 }
 
 static void wake(struct world *w, const struct sim_stop *stop)
 {
     struct thread *app = &threads[APPLICATION][stop->rank];
-    if (stop->token == WAKE_PAUSED)
-        resume(app);
-    else if (stop->token == WAKE_PAUSED_AGENT)
-        resume(&threads[AGENT][stop->rank]);
-    else if (!app_rung(w, stop->rank, stop->token) && stop->token != WAKE_AGENT)
+    for (int who = 0; who < THREADS; who++)
+        if (stop->token == paused_token[who])
+            resume(&threads[who][stop->rank]);
+    if (stop->token == WAKE_DETECT)
+        crash_detected(w, stop->rank);
+    if (stop->token == WAKE_DETECT || is_pause(stop->token))
+        return;
+    if (!app_rung(w, stop->rank, stop->token) && stop->token != WAKE_AGENT)
         app->token = stop->token;
 }
 
@@ -143,4 +183,8 @@ void threads_run(struct world *w)
     while (step(w))
         ;
     interleave_hook = NULL;
+    for (int who = 0; who < THREADS; who++)
+        for (uint32_t r = 0; r < w->o.ranks; r++)
+            if (w->dead[r])
+                fiber_abandon(&threads[who][r].fiber);
 }

@@ -27,16 +27,18 @@ static void dump_operations(FILE *out, const struct endpoint *v)
 static void dump_rank(FILE *out, struct world *w, int k, uint32_t rank)
 {
     struct endpoint *v = w->endpoint[k][rank];
-    if (!v)
+    if (!v || w->dead[rank])
         return; /* not yet, or freed */
     const struct app *a = &w->app[rank];
     struct member m;
     v->domain->ops->poll(v->domain, (int)v->placement.who, &m);
     fprintf(out,
-            "  rank %u: %s%s at handle %d, call %llu; round %llu %s, frozen %llu, "
+            "  rank %u: %s%s at handle %d, recovery %d, call %llu; round %llu %s, "
+            "frozen %llu, "
             "complete %llu, delivered %llu%s%s%s%s; closing %d; not done:",
             rank, app_phase_name(a->phase), a->stalled ? " (stalled)" : "", a->handle,
-            (unsigned long long)a->call, (unsigned long long)v->engine.current,
+            (int)w->recovery[rank].step, (unsigned long long)a->call,
+            (unsigned long long)v->engine.current,
             v->engine.released ? "released" : "held", (unsigned long long)m.frozen,
             (unsigned long long)m.complete, (unsigned long long)m.delivered,
             m.arrived ? ", arrived" : "", m.started ? ", in a call" : "",
@@ -58,7 +60,8 @@ static void dump(FILE *out)
         for (uint32_t r = 0; r < w->o.ranks; r++) {
             struct endpoint *v = w->endpoint[k][r];
             dump_rank(out, w, k, r);
-            if (v && (!behind || v->engine.current < behind->engine.current))
+            if (v && !w->dead[r] &&
+                (!behind || v->engine.current < behind->engine.current))
                 behind = v;
         }
         char *dot = behind ? sched_dot(behind->sched) : NULL;
@@ -86,24 +89,26 @@ static void *memory_of(struct world *w, int k, const struct endpoint *v,
 {
     void **memory = &w->memory[k][v->placement.index];
     size_t bytes = node_bytes(&v->shape, options, &v->placement);
-    if (!*memory && v->placement.members > 1) {
-        *memory = aligned_alloc(64, bytes);
-        EXPECT(*memory, "no memory for a domain");
-        memset(*memory, 0, bytes);
-    }
-    return *memory;
+    if (!*memory && v->placement.members > 1)
+        *memory = world_memory(w, bytes);
+    return v->placement.members > 1 ? *memory : NULL;
 }
 
-static void settle(struct world *w, int k, uint32_t rank, const pcoll_options *options)
+void world_settle(struct world *w, int k, uint32_t rank, struct endpoint *v,
+                  const pcoll_options *options)
 {
-    struct endpoint *v = w->endpoint[k][rank];
-    EXPECT(!memcmp(v->placement.domain, domain_of(w, k), w->o.ranks * sizeof(uint32_t)),
-           "rank %u: other domains than are expected", rank);
+    const struct world_layout *expected = &w->layout[k % w->o.handles][w->epoch];
+    INVARIANT("survival",
+              !memcmp(v->placement.domain, expected->domain,
+                      w->o.ranks * sizeof *expected->domain),
+              "rank %u: other domains than are expected", rank);
     w->way[k] = (struct way){w, k};
     struct spy_arg arg = {.ledger = &w->ledger[k],
                           .sim = w->sim,
                           .rank = rank,
+                          .own = v,
                           .endpoints = w->endpoint[k],
+                          .epoch = w->epoch,
                           .memory = memory_of(w, k, v, options),
                           .arg = &w->way[k],
                           .wake = wake,
@@ -121,6 +126,8 @@ static void create_handle(struct world *w, int k, uint32_t rank)
                              .late = h->late,
                              .history = h->history,
                              .seed = WORLD_SEED};
+    if (w->o.crashes)
+        options.on_failure = PCOLL_FAILURE_CONTINUE;
     options.policy = space_policy_of(h);
     pcoll_buffer buffer = {.count = w->o.count, .dtype = PCOLL_FLOAT64, .op = h->op};
     bool native = options.algorithm == PCOLL_ALGORITHM_NATIVE;
@@ -131,15 +138,20 @@ static void create_handle(struct world *w, int k, uint32_t rank)
                                  .nbuffers = 1,
                                  .options = &options};
     EXPECT_OK(endpoint_create(w->communicator[rank], &spec, &w->endpoint[k][rank]));
-    settle(w, k, rank, &options);
+    world_settle(w, k, rank, w->endpoint[k][rank], &options);
     EXPECT_OK(endpoint_open(w->endpoint[k][rank]));
     EXPECT_OK(communicator_register(w->communicator[rank], &w->endpoint[k][rank]->base,
                                     (uint32_t)(k % w->o.handles)));
 }
 
+/* One that has ended before a recovery was none of its communicator's. */
 static void free_handle(struct world *w, int k, uint32_t rank)
 {
-    communicator_unregister(w->communicator[rank], (uint32_t)(k % w->o.handles));
+    struct endpoint *v = w->endpoint[k][rank];
+    if (w->dead[rank])
+        spy_abandon(v->domain);
+    else if (v->communicator == w->communicator[rank])
+        communicator_unregister(w->communicator[rank], (uint32_t)(k % w->o.handles));
     endpoint_destroy(&w->endpoint[k][rank]);
 }
 
@@ -168,8 +180,7 @@ static void create(struct world *w)
                          &w->sim));
     for (int k = 0; k < o->handles * o->generations; k++)
         ledger_clear(&w->ledger[k], o->ranks);
-    for (int k = 0; k < o->handles; k++)
-        w->domains[k] = space_domains(o, o->handle[k].algorithm, w->domain[k]);
+    world_lay_out(w, 0);
     for (uint32_t r = 0; r < o->ranks; r++) {
         struct transport *wire =
             wire_create(w->sim, r, (uint32_t)o->handles, t->duplicates);
@@ -180,27 +191,84 @@ static void create(struct world *w)
     }
 }
 
+static void keep(struct kept **list, void (*end)(void *what), void *what)
+{
+    struct kept *k = malloc(sizeof *k);
+    EXPECT(k, "no memory");
+    *k = (struct kept){.end = end, .what = what, .next = *list};
+    *list = k;
+}
+
+void world_keep(struct world *w, void (*end)(void *what), void *what)
+{
+    keep(&w->kept, end, what);
+}
+
+void *world_memory(struct world *w, size_t bytes)
+{
+    size_t whole = (bytes + 63) / 64 * 64;
+    void *memory = aligned_alloc(64, whole);
+    EXPECT(memory, "no memory for %zu bytes", bytes);
+    memset(memory, 0, whole);
+    keep(&w->kept_memory, free, memory);
+    return memory;
+}
+
+/* What was under way there was never over. */
+void world_end_communicator(void *communicator)
+{
+    struct communicator *c = communicator;
+    struct transport *t = c->transport;
+    c->transport = NULL;
+    communicator_destroy(&c);
+    t->ops->destroy(t);
+}
+
+static void end_kept(struct kept **list)
+{
+    while (*list) {
+        struct kept *k = *list;
+        *list = k->next;
+        k->end(k->what);
+        free(k);
+    }
+}
+
+void world_lay_out(struct world *w, uint32_t epoch)
+{
+    for (int k = 0; k < w->o.handles; k++) {
+        struct world_layout *to = &w->layout[k][epoch];
+        to->from = epoch ? UINT64_MAX : 0; /* until somebody goes on in it */
+        to->domains =
+            space_domains(&w->o, w->o.handle[k].algorithm, w->dead, to->domain);
+    }
+}
+
 static void destroy(struct world *w)
 {
     for (uint32_t r = 0; r < w->o.ranks; r++) {
         for (int k = 0; k < w->o.handles; k++)
             free_handle(w, (w->o.generations - 1) * w->o.handles + k, r);
-        communicator_destroy(&w->communicator[r]);
+        recover_abandon(w, r);
+        if (w->dead[r])
+            world_keep(w, world_end_communicator, w->communicator[r]);
+        else
+            communicator_destroy(&w->communicator[r]);
         free(w->app[r].send);
         free(w->app[r].recv);
     }
-    for (int k = 0; k < WORLD_MAX_MADE; k++)
-        for (uint32_t i = 0; i < w->o.ranks; i++)
-            free(w->memory[k][i]);
+    end_kept(&w->kept);
+    end_kept(&w->kept_memory);
     sim_free(&w->sim);
 }
 
 static void fill_report(struct world *w)
 {
+    uint32_t first = world_first(w);
     for (int k = 0; k < w->o.handles * w->o.generations; k++) {
-        w->report.rounds[k] = w->ledger[k].frozen[0];
+        w->report.rounds[k] = w->ledger[k].frozen[first];
         w->report.hash[k] = 1;
-        for (uint64_t t = 0; t < w->ledger[k].frozen[0]; t++)
+        for (uint64_t t = 0; t < w->ledger[k].frozen[first]; t++)
             w->report.hash[k] =
                 splitmix_mix(w->report.hash[k] ^ w->ledger[k].seen[t].hash);
     }

@@ -29,6 +29,24 @@ struct world_handle {
     uint32_t history;
 };
 
+/* A rank dies after so many of its steps; of those that it makes then: */
+enum world_moment {
+    AT_ANY_TIME,
+    WHILE_RECOVERING, /* from another death */
+    WHILE_CLOSING,
+    WHILE_JOINING,
+    AFTER_ANOTHER, /* has died */
+    WORLD_MOMENTS
+};
+
+struct world_crash {
+    uint32_t rank;
+    enum world_moment moment;
+    uint32_t steps;
+};
+
+enum { WORLD_MAX_CRASHES = 3 };
+
 /* What goes wrong once in so many times; 0: never. */
 struct world_trouble {
     uint32_t agent_stalls, application_stalls;
@@ -57,6 +75,9 @@ struct world_options {
     bool in_call; /* they have begun their first call before they fell asleep */
     pcoll_network network;
     struct world_trouble trouble;
+    int crashes; /* of one generation of handles; some rank lives */
+    struct world_crash crash[WORLD_MAX_CRASHES];
+    int64_t detection; /* the longest, after a death */
 };
 
 /* What happened, for those who look at more than the invariants. */
@@ -65,6 +86,7 @@ struct world_report {
     uint64_t hash[WORLD_MAX_MADE]; /* of all results, in order */
     double active_mean;
     uint64_t lost;
+    uint32_t died[WORLD_MOMENTS], recoveries, attempts, redone;
     int64_t loops_over[LEDGER_MAX_RANKS]; /* time at which a rank made its last call */
 };
 

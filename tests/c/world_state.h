@@ -5,6 +5,7 @@
 #define PCOLL_TESTS_WORLD_STATE_H
 
 #include "allreduce/endpoint.h"
+#include "runtime/census.h"
 #include "spy.h"
 #include "world.h"
 
@@ -20,7 +21,9 @@ enum wake_token {
     WAKE_STALLED,
     WAKE_DOORBELL,
     WAKE_PAUSED, /* its application goes on */
-    WAKE_PAUSED_AGENT
+    WAKE_PAUSED_AGENT,
+    WAKE_PAUSED_RECOVERY,
+    WAKE_DETECT /* it hears of a death */
 };
 enum { WAKE_HANDLE = 8 };
 
@@ -42,6 +45,47 @@ struct app {
     double *send, *recv;
 };
 
+/* Of one rank; step by step as in runtime/recovery.h. */
+enum recovery_step {
+    RUNNING,
+    STOPPING,  /* its threads leave what they are in */
+    SHRINKING, /* until all who live do */
+    CENSUS,    /* is taken */
+    BUILDING,  /* the successor of `handle`; … */
+    SHARING,   /* … the result of its last round is on its way */
+    BUILT,     /* a barrier */
+    INHERITED  /* another one */
+};
+
+struct recovery {
+    enum recovery_step step;
+    bool stopped;      /* its application is kept from what others see */
+    bool fails;        /* somebody else has died */
+    uint32_t epoch;    /* that it is in, or about to enter */
+    int64_t enters_at; /* … at this time */
+    struct communicator *to;
+    struct agreement agreement;
+    struct census census;
+    int handle;
+    struct recovery_plan plan;
+    uint64_t *shared; /* a message, as words */
+    struct endpoint *successor[WORLD_MAX_HANDLES];
+    struct round_header *resumes[WORLD_MAX_HANDLES];
+};
+
+/* The domains of a handle, of rounds from this one on. */
+struct world_layout {
+    uint64_t from;
+    uint32_t domain[LEDGER_MAX_RANKS], domains;
+};
+
+/* To be freed at the end, since messages that are late still come there. */
+struct kept {
+    void (*end)(void *what);
+    void *what;
+    struct kept *next;
+};
+
 struct world {
     struct world_options o;
     struct sim *sim;
@@ -49,9 +93,8 @@ struct world {
     struct endpoint *endpoint[WORLD_MAX_MADE][LEDGER_MAX_RANKS];
     struct ledger *ledger; /* of each handle */
     struct app app[LEDGER_MAX_RANKS];
-    /* By handle: the domain of each rank, how many there are, the memory of each. */
-    uint32_t domain[WORLD_MAX_HANDLES][LEDGER_MAX_RANKS];
-    uint32_t domains[WORLD_MAX_HANDLES];
+    /* By handle: its domains in each epoch, the memory of each. */
+    struct world_layout layout[WORLD_MAX_HANDLES][LEDGER_MAX_EPOCHS];
     void *memory[WORLD_MAX_MADE][LEDGER_MAX_RANKS];
     struct way {
         struct world *world;
@@ -64,6 +107,15 @@ struct world {
     uint64_t joined_at[WORLD_MAX_MADE][2]; /* round after the first, second join, +1 */
     struct world_report report;
     uint64_t deliveries, steps;
+
+    bool dead[LEDGER_MAX_RANKS], buried[LEDGER_MAX_RANKS]; /* of earlier epochs */
+    uint32_t epoch;                                        /* the newest */
+    bool revoked;                                          /* all are told */
+    struct recovery recovery[LEDGER_MAX_RANKS];
+    /* By handle and rank: asked to close; closed and freed, or without a successor. */
+    bool asked[WORLD_MAX_MADE][LEDGER_MAX_RANKS],
+        gone[WORLD_MAX_MADE][LEDGER_MAX_RANKS];
+    struct kept *kept, *kept_memory;
 };
 
 /* How handle k was asked for. */
@@ -72,18 +124,62 @@ static inline const struct world_handle *handle_of(const struct world *w, int k)
     return &w->o.handle[k % w->o.handles];
 }
 
-static inline const uint32_t *domain_of(const struct world *w, int k)
+/* The domains that a round was done in. */
+static inline const struct world_layout *layout_of(const struct world *w, int k,
+                                                   uint64_t round)
 {
-    return w->domain[k % w->o.handles];
+    const struct world_layout *of = w->layout[k % w->o.handles];
+    uint32_t epoch = w->ledger[k].epoch;
+    while (epoch && (of[epoch].from > round || !of[epoch].domains))
+        epoch--;
+    return &of[epoch];
 }
 
-static inline uint32_t domains_of(const struct world *w, int k)
+/* The lowest rank that lives. */
+static inline uint32_t world_first(const struct world *w)
 {
-    return w->domains[k % w->o.handles];
+    uint32_t rank = 0;
+    while (w->dead[rank])
+        rank++;
+    return rank;
+}
+
+static inline bool is_recovering(const struct world *w, uint32_t rank)
+{
+    return w->recovery[rank].step != RUNNING;
 }
 
 /* Make all handles of a generation on a rank; take the ones before it away. */
 void world_make_handles(struct world *w, uint32_t rank, int generation);
+
+/* Give an endpoint that has been made its domain. */
+void world_settle(struct world *w, int k, uint32_t rank, struct endpoint *v,
+                  const pcoll_options *options);
+/* Where the ranks that live are to be in this epoch. */
+void world_lay_out(struct world *w, uint32_t epoch);
+/* Free it at the end: memory after everything else. */
+void world_keep(struct world *w, void (*end)(void *what), void *what);
+void *world_memory(struct world *w, size_t bytes);
+void world_end_communicator(void *communicator);
+
+/* crash.c */
+/* Another step of this rank. True: it is dead. */
+bool crash_step(struct world *w, uint32_t rank);
+bool crash_unburied(const struct world *w);
+/* It hears of whoever has died, some time. */
+void crash_tell(struct world *w, uint32_t rank, int64_t latest);
+/* It does. */
+void crash_detected(struct world *w, uint32_t rank);
+
+/* recover.c */
+/* One step of its recovery, if it can make one; none of its threads is in another. */
+bool recover_advance(struct world *w, uint32_t rank);
+/* Those who live go on together, when all have stopped. */
+void recover_shrink(struct world *w);
+/* Whatever it has begun is not to be. */
+void recover_abandon(struct world *w, uint32_t rank);
+/* What its agent polls; NULL: nothing. */
+struct communicator *recover_polled(struct world *w, uint32_t rank);
 
 /* app.c */
 void app_begin(struct world *w, uint32_t rank);

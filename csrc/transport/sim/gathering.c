@@ -31,16 +31,22 @@ static struct gathering *find(struct gathering **list, uint32_t size,
 /* Into all the ranks' buffers. */
 static void add_up(struct gathering *g, uint32_t size)
 {
-    char *sum = g->inputs[0];
-    for (uint32_t i = 1; i < size; i++)
-        g->reduce(sum, sum, g->inputs[i], g->calls[0].count);
+    uint32_t first = 0;
+    while (!g->inputs[first])
+        first++;
+    char *sum = g->inputs[first];
+    for (uint32_t i = first + 1; i < size; i++)
+        if (g->inputs[i])
+            g->reduce(sum, sum, g->inputs[i], g->calls[first].count);
     for (uint32_t i = 0; i < size; i++)
-        memcpy(g->calls[i].data, sum, g->bytes);
+        if (g->inputs[i])
+            memcpy(g->calls[i].data, sum, g->bytes);
 }
 
-int gathering_enter(struct gathering **list, uint32_t size, uint32_t rank,
-                    struct channel *channel, const struct native_call *call,
-                    uint64_t cookie, struct gathering **complete)
+int gathering_enter(struct gathering **list, uint32_t size, uint32_t parts,
+                    uint32_t rank, struct channel *channel,
+                    const struct native_call *call, uint64_t cookie,
+                    struct gathering **complete)
 {
     size_t bytes = call->count * dtype_find(call->dtype)->size;
     struct gathering *g = find(list, size, channel, call, bytes);
@@ -54,7 +60,7 @@ int gathering_enter(struct gathering **list, uint32_t size, uint32_t rank,
     g->inputs[rank] = must(malloc(bytes + 1));
     memcpy(g->inputs[rank], call->data, bytes);
     memset(call->data, 0xff, bytes); /* nobody may read it before the end */
-    if (++g->arrived < size)
+    if (++g->arrived < parts)
         return PCOLL_OK;
     add_up(g, size);
     *complete = g;

@@ -12,7 +12,7 @@ struct channel {
     uint64_t calls;
 };
 
-/* The calls of all ranks that belong together. */
+/* The calls of all ranks that belong together; nothing of those that do not take part. */
 struct gathering {
     uint32_t channel;
     uint64_t number;
@@ -25,11 +25,12 @@ struct gathering {
     struct gathering *next;
 };
 
-/* A rank enters. PCOLL_EPROTOCOL if another rank's call is about something else.
- * *complete: all have, and the results are in place; else NULL. */
-int gathering_enter(struct gathering **list, uint32_t size, uint32_t rank,
-                    struct channel *channel, const struct native_call *call,
-                    uint64_t cookie, struct gathering **complete);
+/* One of so many ranks that take part enters. PCOLL_EPROTOCOL if another rank's call is
+ * about something else. *complete: all have, and the results are in place; else NULL. */
+int gathering_enter(struct gathering **list, uint32_t size, uint32_t parts,
+                    uint32_t rank, struct channel *channel,
+                    const struct native_call *call, uint64_t cookie,
+                    struct gathering **complete);
 /* Take it off the list and free it. */
 void gathering_end(struct gathering **list, struct gathering *g, uint32_t size);
 

@@ -13,6 +13,7 @@
 enum happening_kind { SEND_OVER, ARRIVAL, DELIVERY, AGREEMENT_OVER, NATIVE_OVER, WAKE };
 
 struct message;
+struct endpoint;
 
 struct happening {
     int64_t time;
@@ -21,6 +22,7 @@ struct happening {
     uint32_t rank;
     uint64_t token; /* WAKE; AGREEMENT_OVER, NATIVE_OVER: cookie */
     struct message *message;
+    struct endpoint *endpoint; /* AGREEMENT_OVER, NATIVE_OVER: whose */
 };
 
 struct queue {

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bitset.h"
+#include "base/check.h"
 #include "base/error.h"
 #include "kernels/reduce.h"
 #include "transport/sim/gathering.h"
@@ -15,7 +17,8 @@
 static const uint32_t control_tag = UINT32_MAX;
 
 struct message {
-    uint32_t from, to, tag;
+    struct endpoint *from, *to;
+    uint32_t tag;
     const void *source; /* read when the send is over */
     size_t bytes;
     uint64_t cookie; /* of the send */
@@ -36,6 +39,7 @@ struct posted {
 struct endpoint {
     struct transport base;
     struct sim *sim;
+    struct epoch *epoch;
     uint32_t channels; /* ever opened; number 0 is that of agreements */
     struct posted *posted;
     struct message *unexpected;
@@ -46,14 +50,24 @@ struct endpoint {
     int64_t stalled_until;
 };
 
+/* A communicator: those who lived when it was made. */
+struct epoch {
+    struct endpoint *endpoints; /* by rank */
+    struct gathering *gatherings;
+    uint64_t *failed; /* the others, a set */
+    uint32_t living;
+    struct epoch *older;
+};
+
 struct sim {
     struct sim_options options;
     int64_t now;
     uint64_t messages;
     struct network *network;
     struct queue queue;
-    struct endpoint *endpoints;
-    struct gathering *gatherings;
+    struct epoch *epoch; /* the newest */
+    uint64_t *dead;      /* a set */
+    int64_t *lost_after; /* by sender and receiver, of senders that have died */
 };
 
 static struct endpoint *of(struct transport *t)
@@ -108,7 +122,10 @@ static struct message *new_message(struct transport *t, uint32_t peer, uint32_t 
 {
     struct message *m = must(malloc(sizeof *m + bytes));
     of(t)->sim->messages++;
-    *m = (struct message){.from = t->rank, .to = peer, .tag = tag, .bytes = bytes};
+    *m = (struct message){.from = of(t),
+                          .to = &of(t)->epoch->endpoints[peer],
+                          .tag = tag,
+                          .bytes = bytes};
     return m;
 }
 
@@ -149,9 +166,9 @@ static int sim_control(struct transport *t, uint32_t peer,
     return PCOLL_OK;
 }
 
-static void end_send(struct sim *s, struct message *m)
+static void end_send(struct message *m)
 {
-    struct endpoint *e = &s->endpoints[m->from];
+    struct endpoint *e = m->from;
     memcpy(m->data, m->source, m->bytes);
     e->pending_sends--;
     add_event(e, (struct transport_event){.kind = TRANSPORT_DONE, .cookie = m->cookie});
@@ -161,14 +178,14 @@ static void complete_recv(struct endpoint *e, struct posted *p, struct message *
 {
     size_t bytes = m->bytes < p->capacity ? m->bytes : p->capacity;
     if (m->rendezvous) {
-        end_send(e->sim, m);
-        sim_wake(e->sim, m->from, 0, 0);
+        end_send(m);
+        sim_wake(e->sim, m->from->base.rank, 0, 0);
     }
     memcpy(p->data, m->data, bytes);
     add_event(e, (struct transport_event){.kind = TRANSPORT_DONE,
                                           .cookie = p->cookie,
                                           .bytes = m->bytes,
-                                          .source = m->from});
+                                          .source = m->from->base.rank});
     free(m);
     free(p);
 }
@@ -184,7 +201,7 @@ static int sim_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
         memset(data, 0xff, capacity);
     for (struct message **at = &e->unexpected; *at; at = &(*at)->next) {
         struct message *m = *at;
-        if (m->from != peer || m->tag != tag)
+        if (m->from->base.rank != peer || m->tag != tag)
             continue;
         *at = m->next;
         complete_recv(e, p, m);
@@ -204,18 +221,21 @@ static int gather(struct transport *t, struct channel *channel,
                   enum happening_kind over)
 {
     struct sim *s = of(t)->sim;
+    struct epoch *now = of(t)->epoch;
     struct gathering *complete;
-    int rc = gathering_enter(&s->gatherings, s->options.size, t->rank, channel, call,
-                             cookie, &complete);
+    int rc = gathering_enter(&now->gatherings, s->options.size, now->living, t->rank,
+                             channel, call, cookie, &complete);
     if (!complete)
         return rc;
     for (uint32_t i = 0; i < s->options.size; i++)
-        queue_push(&s->queue,
-                   (struct happening){.time = s->now + network_latency(s->network),
-                                      .kind = over,
-                                      .rank = i,
-                                      .token = complete->cookies[i]});
-    gathering_end(&s->gatherings, complete, s->options.size);
+        if (complete->inputs[i])
+            queue_push(&s->queue,
+                       (struct happening){.time = s->now + network_latency(s->network),
+                                          .kind = over,
+                                          .rank = i,
+                                          .endpoint = &now->endpoints[i],
+                                          .token = complete->cookies[i]});
+    gathering_end(&now->gatherings, complete, s->options.size);
     return rc;
 }
 
@@ -320,19 +340,19 @@ static const struct transport_ops sim_ops = {.send = sim_send,
 
 /* What happens when its time has come. */
 
-static void deliver(struct sim *s, struct message *m)
+static void deliver(struct message *m)
 {
-    struct endpoint *e = &s->endpoints[m->to];
+    struct endpoint *e = m->to;
     if (m->tag == control_tag) {
         add_event(e, (struct transport_event){.kind = TRANSPORT_CONTROL,
-                                              .source = m->from,
+                                              .source = m->from->base.rank,
                                               .control = m->control});
         free(m);
         return;
     }
     for (struct posted **at = &e->posted; *at; at = &(*at)->next) {
         struct posted *p = *at;
-        if (p->peer != m->from || p->tag != m->tag)
+        if (p->peer != m->from->base.rank || p->tag != m->tag)
             continue;
         *at = p->next;
         complete_recv(e, p, m);
@@ -353,7 +373,7 @@ static bool arrive(struct sim *s, struct happening *h)
     if (h->time > s->now)
         queue_push(&s->queue, *h);
     else
-        deliver(s, h->message);
+        deliver(h->message);
     return h->time > s->now;
 }
 
@@ -367,7 +387,7 @@ void sim_wake(struct sim *s, uint32_t rank, int64_t delay, uint64_t token)
 /* The rank has something to look at. Does its agent? One that stalls looks later. */
 static bool agent_polls(struct sim *s, uint32_t rank)
 {
-    struct endpoint *e = &s->endpoints[rank];
+    struct endpoint *e = &s->epoch->endpoints[rank];
     if (one_in(s, s->options.spurious_one_in))
         sim_wake(s, rank, draw_time(s, s->options.stall_longest), 0);
     if (s->now >= e->stalled_until && one_in(s, s->options.stall_one_in)) {
@@ -377,28 +397,49 @@ static bool agent_polls(struct sim *s, uint32_t rank)
     return s->now >= e->stalled_until;
 }
 
+/* Of one who has died, or to one. */
+static bool is_lost(const struct sim *s, const struct happening *h)
+{
+    bool comes = h->kind == ARRIVAL || h->kind == DELIVERY;
+    uint32_t from = comes ? h->message->from->base.rank : 0;
+    return bitset_has(s->dead, h->rank) ||
+           (h->kind == ARRIVAL && bitset_has(s->dead, from) &&
+            s->now >= s->lost_after[from * s->options.size + h->rank]);
+}
+
+/* What has been sent goes on alone. */
+static bool lose(struct happening *h)
+{
+    if (h->kind == SEND_OVER)
+        end_send(h->message);
+    else if (h->kind == ARRIVAL || h->kind == DELIVERY)
+        free(h->message);
+    return false;
+}
+
 /* Carry it out. True: the rank concerned is to look at it. */
 static bool happen(struct sim *s, struct happening *h)
 {
+    if (is_lost(s, h))
+        return lose(h);
     switch (h->kind) {
     case SEND_OVER:
-        end_send(s, h->message);
+        end_send(h->message);
         break;
     case ARRIVAL:
         if (arrive(s, h))
             return false;
         break;
     case DELIVERY:
-        deliver(s, h->message);
+        deliver(h->message);
         break;
     case AGREEMENT_OVER:
-        add_event(
-            &s->endpoints[h->rank],
-            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = h->token});
+        add_event(h->endpoint, (struct transport_event){.kind = TRANSPORT_AGREED,
+                                                        .cookie = h->token});
         break;
     case NATIVE_OVER:
-        s->endpoints[h->rank].pending_sends--;
-        add_event(&s->endpoints[h->rank],
+        h->endpoint->pending_sends--;
+        add_event(h->endpoint,
                   (struct transport_event){.kind = TRANSPORT_DONE, .cookie = h->token});
         break;
     case WAKE:
@@ -428,6 +469,31 @@ bool sim_step_until(struct sim *s, int64_t until, struct sim_stop *stop)
     return false;
 }
 
+static void begin_epoch(struct sim *s)
+{
+    uint32_t size = s->options.size;
+    size_t words = bitset_words(size);
+    struct epoch *now = must(calloc(1, sizeof *now));
+    now->endpoints = must(calloc(size, sizeof *now->endpoints));
+    now->failed = must(calloc(words, sizeof *now->failed));
+    memcpy(now->failed, s->dead, words * sizeof *now->failed);
+    now->living = size - bitset_count(now->failed, words);
+    for (uint32_t i = 0; i < size; i++) {
+        struct endpoint *e = &now->endpoints[i];
+        e->sim = s;
+        e->epoch = now;
+        e->base = (struct transport){.ops = &sim_ops,
+                                     .rank = i,
+                                     .size = size,
+                                     .living = now->living,
+                                     .failed = now->living < size ? now->failed : NULL,
+                                     .tags = UINT32_MAX - 1,
+                                     .threads = true};
+    }
+    now->older = s->epoch;
+    s->epoch = now;
+}
+
 int sim_create(const struct sim_options *options, struct sim **out)
 {
     if (options->size < 1)
@@ -438,19 +504,30 @@ int sim_create(const struct sim_options *options, struct sim **out)
     struct sim *s = must(calloc(1, sizeof *s));
     s->options = *options;
     s->network = network_create(&options->network, options->size, options->seed);
-    s->endpoints = must(calloc(options->size, sizeof *s->endpoints));
-    for (uint32_t i = 0; i < options->size; i++) {
-        struct endpoint *e = &s->endpoints[i];
-        e->sim = s;
-        e->base = (struct transport){.ops = &sim_ops,
-                                     .rank = i,
-                                     .size = options->size,
-                                     .living = options->size,
-                                     .tags = UINT32_MAX - 1,
-                                     .threads = true};
-    }
+    s->dead = must(calloc(bitset_words(options->size), sizeof *s->dead));
+    begin_epoch(s);
     *out = s;
     return PCOLL_OK;
+}
+
+void sim_kill(struct sim *s, uint32_t rank)
+{
+    uint32_t size = s->options.size;
+    CHECK(rank < size && !bitset_has(s->dead, rank));
+    bitset_add(s->dead, rank);
+    if (!s->lost_after)
+        s->lost_after = must(calloc((size_t)size * size, sizeof *s->lost_after));
+    for (uint32_t to = 0; to < size; to++) {
+        bool all = sim_random(s, 2);
+        int64_t later = draw_time(s, 2 * (int64_t)s->options.network.L);
+        s->lost_after[rank * size + to] = all ? INT64_MAX : s->now + later;
+    }
+}
+
+void sim_shrink(struct sim *s)
+{
+    CHECK(!bitset_empty(s->dead, bitset_words(s->options.size)));
+    begin_epoch(s);
 }
 
 static void free_endpoint(struct endpoint *e)
@@ -469,17 +546,29 @@ static void free_endpoint(struct endpoint *e)
     free(e->polled);
 }
 
+static void end_epoch(struct sim *s)
+{
+    struct epoch *last = s->epoch;
+    s->epoch = last->older;
+    for (uint32_t i = 0; i < s->options.size; i++)
+        free_endpoint(&last->endpoints[i]);
+    while (last->gatherings)
+        gathering_end(&last->gatherings, last->gatherings, s->options.size);
+    free(last->endpoints);
+    free(last->failed);
+    free(last);
+}
+
 void sim_free(struct sim **at)
 {
     struct sim *s = *at;
     for (size_t i = 0; i < s->queue.count; i++) /* each message under way is due once */
         if (s->queue.heap[i].kind == ARRIVAL || s->queue.heap[i].kind == DELIVERY)
             free(s->queue.heap[i].message);
-    for (uint32_t i = 0; i < s->options.size; i++)
-        free_endpoint(&s->endpoints[i]);
-    while (s->gatherings)
-        gathering_end(&s->gatherings, s->gatherings, s->options.size);
-    free(s->endpoints);
+    while (s->epoch)
+        end_epoch(s);
+    free(s->dead);
+    free(s->lost_after);
     free(s->queue.heap);
     network_free(&s->network);
     free(s);
@@ -488,5 +577,5 @@ void sim_free(struct sim **at)
 
 struct transport *sim_endpoint(struct sim *s, uint32_t rank)
 {
-    return &s->endpoints[rank].base;
+    return &s->epoch->endpoints[rank].base;
 }

@@ -14,6 +14,9 @@
  *   - a rank's agent stalls: things happen, but nobody looks for a while;
  *   - a rank is woken for nothing.
  *
+ * Ranks may die (sim_kill), and those who live go on in a communicator of theirs
+ * (sim_shrink).
+ *
  * Without memory a simulation has no sense: it ends the program.
  */
 #ifndef PCOLL_TRANSPORT_SIM_SIM_TRANSPORT_H
@@ -39,8 +42,15 @@ struct sim_options {
 int sim_create(const struct sim_options *options, struct sim **out);
 void sim_free(struct sim **s);
 
-/* The transport of a rank; freed with the simulation. */
+/* The transport of a rank, of the newest communicator; freed with the simulation. */
 struct transport *sim_endpoint(struct sim *s, uint32_t rank);
+
+/* It does nothing any more. What it has sent arrives, or is lost from some time on, for
+ * each receiver another one. Its memory is to stay. */
+void sim_kill(struct sim *s, uint32_t rank);
+/* A new communicator of those who live, with new transports, to which nothing comes that was
+ * sent before. The old ones stay, and what comes there still writes to memory. */
+void sim_shrink(struct sim *s);
 
 /* Have sim_step stop for this rank at a time from now. */
 void sim_wake(struct sim *s, uint32_t rank, int64_t delay, uint64_t token);

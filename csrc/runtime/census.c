@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/census.h"
+
+#include "base/check.h"
+
+/* A claim is a number whose maximum is wanted: among equals the lowest rank. */
+enum { RANK_BITS = 20, MAX_RANK = (1 << RANK_BITS) - 1 };
+
+void census_begin(struct census *s, uint64_t *words, uint64_t slots)
+{
+    CHECK(words);
+    *s = (struct census){
+        .lacking = words, .claim = words + slots, .least = words + 2 * slots};
+    for (uint64_t i = 0; i < slots; i++) {
+        s->lacking[i] = 1;
+        s->claim[i] = s->least[i] = 0;
+    }
+}
+
+void census_note(struct census *s, uint32_t slot, uint64_t complete, uint32_t rank)
+{
+    CHECK(rank <= MAX_RANK);
+    s->lacking[slot] = 0;
+    s->claim[slot] = complete << RANK_BITS | (MAX_RANK - rank);
+    s->least[slot] = ~complete;
+}
+
+struct recovery_plan census_plan(const struct census *s, uint32_t slot)
+{
+    uint64_t complete = s->claim[slot] >> RANK_BITS;
+    CHECK(s->lacking[slot] || ~s->least[slot] <= complete);
+    return (struct recovery_plan){.slot = slot,
+                                  .complete = complete,
+                                  .source =
+                                      MAX_RANK - (uint32_t)(s->claim[slot] & MAX_RANK),
+                                  .some_lack = ~s->least[slot] < complete};
+}

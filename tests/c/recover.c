@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recovery of simulated ranks: what runtime/recovery.c and allreduce/handle_recovery.c do,
+ * with MPI's shrinking at once for all, and agreements that are the simulation's.
+ */
+#include <string.h>
+
+#include "check.h"
+#include "space.h"
+#include "wire.h"
+#include "world_state.h"
+
+enum { LONGEST_ENTRY = 3000 };
+
+struct communicator *recover_polled(struct world *w, uint32_t rank)
+{
+    struct recovery *r = &w->recovery[rank];
+    if (r->step == RUNNING)
+        return w->communicator[rank];
+    return r->step > SHRINKING && !r->fails ? r->to : NULL;
+}
+
+static void end_endpoint(void *endpoint)
+{
+    struct endpoint *v = endpoint;
+    spy_abandon(v->domain);
+    endpoint_destroy(&v);
+}
+
+static void agree(struct recovery *r, uint64_t *values, size_t count, enum agree_op op)
+{
+    r->agreement = (struct agreement){.values = values, .count = (int)count, .op = op};
+    EXPECT_OK(communicator_agree(r->to, &r->agreement));
+}
+
+static void enter_barrier(struct world *w, struct recovery *r)
+{
+    agree(r, world_memory(w, sizeof(uint64_t)), 1, AGREE_MAX);
+}
+
+static bool agreed(struct recovery *r)
+{
+    return atomic_load(&r->agreement.done);
+}
+
+/* All at once: nobody who lives is anywhere else. */
+void recover_shrink(struct world *w)
+{
+    bool anybody = false;
+    for (uint32_t r = 0; r < w->o.ranks; r++) {
+        const struct recovery *of = &w->recovery[r];
+        if (!w->dead[r] && (of->step != SHRINKING || of->epoch != w->epoch))
+            return;
+        anybody = anybody || !w->dead[r];
+    }
+    EXPECT(anybody, "nobody lives");
+    sim_shrink(w->sim);
+    w->epoch++;
+    w->revoked = false;
+    w->report.attempts++;
+    memcpy(w->buried, w->dead, sizeof w->dead);
+    memset(w->memory, 0, sizeof w->memory);
+    world_lay_out(w, w->epoch);
+    for (int k = 0; k < w->o.handles; k++) {
+        memset(w->ledger[k].sent, 0, sizeof w->ledger[k].sent);
+        memset(w->ledger[k].received, 0, sizeof w->ledger[k].received);
+    }
+    for (uint32_t r = 0; r < w->o.ranks; r++) {
+        int64_t later = sim_random(w->sim, LONGEST_ENTRY);
+        w->recovery[r].enters_at = sim_now(w->sim) + later;
+        if (!w->dead[r])
+            sim_wake(w->sim, r, later, WAKE_AGENT);
+    }
+}
+
+static uint64_t complete_of(struct world *w, int k, uint32_t rank)
+{
+    struct domain *d = w->endpoint[k][rank]->domain;
+    struct member m;
+    d->ops->snapshot(d, &m);
+    return m.complete;
+}
+
+static void take_census(struct world *w, uint32_t rank, struct recovery *r)
+{
+    uint64_t slots = (uint64_t)w->o.handles;
+    uint64_t *words = world_memory(w, CENSUS_WORDS * slots * sizeof *words);
+    census_begin(&r->census, words, slots);
+    for (int k = 0; k < w->o.handles; k++)
+        if (!w->gone[k][rank])
+            census_note(&r->census, (uint32_t)k, complete_of(w, k, rank), rank);
+    agree(r, words, CENSUS_WORDS * slots, AGREE_MAX);
+}
+
+static void enter(struct world *w, uint32_t rank, struct recovery *r)
+{
+    struct transport *wire =
+        wire_create(w->sim, rank, (uint32_t)w->o.handles, w->o.trouble.duplicates);
+    wire_renew(wire, w->ledger);
+    EXPECT_OK(communicator_create(wire, NULL, &r->to));
+    r->epoch = w->epoch;
+    r->step = CENSUS;
+    take_census(w, rank, r);
+    if (crash_unburied(w))
+        crash_tell(w, rank, w->o.detection);
+}
+
+/* The message of the last complete round, from who has it where somebody has not. */
+static void share_last(struct world *w, uint32_t rank, struct recovery *r,
+                       struct endpoint *old)
+{
+    const struct round_shape *shape = &old->shape;
+    size_t bytes = shape->header_bytes + payload_data_bytes(&shape->payload);
+    r->resumes[r->handle] = NULL;
+    if (!r->plan.complete)
+        return;
+    void *message = old->domain->ops->result(old->domain, r->plan.complete - 1);
+    if (complete_of(w, r->handle, rank) < r->plan.complete)
+        message = world_memory(w, bytes);
+    r->resumes[r->handle] = message;
+    if (!r->plan.some_lack)
+        return;
+    r->shared = world_memory(w, bytes + sizeof *r->shared);
+    if (r->plan.source == rank)
+        memcpy(r->shared, message, bytes);
+    agree(r, r->shared, (bytes + sizeof *r->shared - 1) / sizeof *r->shared, AGREE_SUM);
+    r->step = SHARING;
+}
+
+static void rebuild(struct world *w, uint32_t rank, struct recovery *r)
+{
+    int k = r->handle;
+    struct endpoint *old = w->endpoint[k][rank];
+    uint64_t hosts[LEDGER_MAX_RANKS];
+    pcoll_options options = old->options;
+    options.algorithm = (int32_t)old->data.plan.algorithm;
+    struct endpoint_spec spec = {.ranks = w->o.ranks,
+                                 .most = space_hosts(&w->o, hosts),
+                                 .hosts = hosts,
+                                 .options = &options,
+                                 .follows = old,
+                                 .failed = r->to->transport->failed};
+    EXPECT_OK(endpoint_create(r->to, &spec, &r->successor[k]));
+    world_settle(w, k, rank, r->successor[k], &options);
+    r->successor[k]->base.slot = r->plan.slot;
+    share_last(w, rank, r, old);
+}
+
+/* Its last round is there. */
+static void begin_at(struct world *w, uint32_t rank, struct recovery *r)
+{
+    int k = r->handle++;
+    struct endpoint *old = w->endpoint[k][rank];
+    const struct round_shape *shape = &old->shape;
+    if (r->step == SHARING && r->plan.source != rank)
+        memcpy(r->resumes[k], r->shared,
+               shape->header_bytes + payload_data_bytes(&shape->payload));
+    endpoint_begin_at(r->successor[k], old, r->plan.complete, r->resumes[k]);
+    r->step = BUILDING;
+}
+
+static void build_next(struct world *w, uint32_t rank, struct recovery *r)
+{
+    int k = r->handle;
+    if (k == w->o.handles) {
+        r->step = BUILT;
+        enter_barrier(w, r);
+        return;
+    }
+    r->plan = census_plan(&r->census, (uint32_t)k);
+    if (!r->census.lacking[k]) {
+        rebuild(w, rank, r);
+        if (r->step == BUILDING)
+            begin_at(w, rank, r);
+        return;
+    }
+    INVARIANT("survival", w->gone[k][rank] || w->asked[k][rank],
+              "rank %u has a handle that others have ended, and has not closed it",
+              rank);
+    w->gone[k][rank] = true;
+    r->handle++;
+}
+
+static void inherit_handle(struct world *w, int k, uint32_t rank)
+{
+    struct recovery *r = &w->recovery[rank];
+    const struct app *a = &w->app[rank];
+    struct endpoint *v = r->successor[k], *old = w->endpoint[k][rank];
+    bool waits = a->handle == k && (a->phase == WAITING || a->phase == JOINING);
+    w->layout[k][w->epoch].from = v->engine.current;
+    EXPECT_OK(endpoint_inherit(v, old, r->resumes[k]));
+    w->report.redone += old->frozen;
+    w->endpoint[k][rank] = v;
+    r->successor[k] = NULL;
+    world_keep(w, end_endpoint, old);
+    if (waits && v->domain->ops->sleeps)
+        v->domain->ops->sleeps(v->domain, true);
+    EXPECT_OK(communicator_register(r->to, &v->base, (uint32_t)k));
+}
+
+static void inherit_all(struct world *w, uint32_t rank, struct recovery *r)
+{
+    for (int k = 0; k < w->o.handles; k++)
+        if (!w->gone[k][rank])
+            inherit_handle(w, k, rank);
+    r->step = INHERITED;
+    enter_barrier(w, r);
+}
+
+static void go(struct world *w, uint32_t rank, struct recovery *r)
+{
+    world_keep(w, world_end_communicator, w->communicator[rank]);
+    w->communicator[rank] = r->to;
+    r->to = NULL;
+    r->stopped = false;
+    w->driving[rank] = true;
+    for (int k = 0; k < w->o.handles; k++) {
+        if (w->gone[k][rank])
+            continue;
+        EXPECT_OK(endpoint_poll(w->endpoint[k][rank], true));
+        if (w->asked[k][rank])
+            EXPECT_OK(endpoint_close(w->endpoint[k][rank]));
+    }
+    w->driving[rank] = false;
+    w->app[rank].rung = true;
+    w->report.recoveries++;
+    r->step = r->fails ? STOPPING : RUNNING;
+    r->fails = false;
+}
+
+void recover_abandon(struct world *w, uint32_t rank)
+{
+    struct recovery *r = &w->recovery[rank];
+    for (int k = 0; k < w->o.handles; k++)
+        if (r->successor[k])
+            world_keep(w, end_endpoint, r->successor[k]);
+    memset(r->successor, 0, sizeof r->successor);
+    if (r->to)
+        world_keep(w, world_end_communicator, r->to);
+    r->to = NULL;
+}
+
+/* What it has inherited it keeps. */
+static void begin_again(struct world *w, uint32_t rank)
+{
+    recover_abandon(w, rank);
+    w->recovery[rank].fails = false;
+    w->recovery[rank].step = STOPPING;
+}
+
+bool recover_advance(struct world *w, uint32_t rank)
+{
+    struct recovery *r = &w->recovery[rank];
+    if (r->fails) {
+        begin_again(w, rank);
+        return true;
+    }
+    switch (r->step) {
+    case RUNNING:
+        return false;
+    case STOPPING:
+        r->stopped = true;
+        r->step = SHRINKING;
+        recover_shrink(w);
+        return true;
+    case SHRINKING:
+        if (r->epoch == w->epoch || sim_now(w->sim) < r->enters_at)
+            return false;
+        enter(w, rank, r);
+        return true;
+    case BUILDING:
+        build_next(w, rank, r);
+        return true;
+    default:
+        break;
+    }
+    if (!agreed(r))
+        return false;
+    if (r->step == CENSUS) {
+        r->handle = 0;
+        r->step = BUILDING;
+    } else if (r->step == SHARING)
+        begin_at(w, rank, r);
+    else if (r->step == BUILT)
+        inherit_all(w, rank, r);
+    else
+        go(w, rank, r);
+    return true;
+}
