@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any, Callable
 
-from . import checks
+from . import checks, waiting
 from .buffers import Buffer, addresses
 from .device import DeviceBuffer, on_device, stream_number
 from .ffi import check, ffi, lib
@@ -105,12 +104,15 @@ class DeviceSide(HostSide):
         self._twins.land(stream, **{name: buffer.owner for name, buffer in self._there.items()})
         if not self.fetches:
             return
-        number, code = _number(stream, self._received), lib.PCOLL_EAGAIN
-        while code == lib.PCOLL_EAGAIN:  # the last one is still being copied: in a join
+        number = _number(stream, self._received)
+
+        def begins() -> bool:  # not while the last one is still being copied, in a join
             code = lib.pcoll_handle_fetch_device(core, self._to, number)
-            if code == lib.PCOLL_EAGAIN:
-                time.sleep(50e-6)
-        check(code)
+            if code != lib.PCOLL_EAGAIN:
+                check(code)
+            return bool(code != lib.PCOLL_EAGAIN)
+
+        waiting.until(begins, waiting.look)
 
     def free(self) -> None:
         """Copies end."""

@@ -27,10 +27,11 @@ from mpi4py import MPI
 
 from .._core import waiting
 from .._core.attendance import name_ranks
+from .._core.rank_failure import told_by
 from .._core.settings import logger, stall_warning
 from ..collectives import agreement
 from ..errors import StateError
-from .ops.call import Call, naps
+from .ops.call import Call
 from .ops.queue import Queue
 from .ops.work import Worker
 
@@ -136,12 +137,14 @@ class Names:
     # The thread
 
     def _work_off(self) -> None:
-        nap = naps()
+        nap = waiting.naps()
         try:
             while self._waiting and not self._worker.stopping:
                 waiting.look()
-                if self._step():
-                    nap = naps()
+                with told_by(self._comm):
+                    came = self._step()
+                if came:
+                    nap = waiting.naps()
                 time.sleep(next(nap))
         except Exception as error:  # MPI's, or another rank's program has ended
             self._error = error
