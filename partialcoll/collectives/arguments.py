@@ -107,8 +107,8 @@ class Arguments:
         self.options.device = 0 if self.device is None else self.device + 1
         self.options.history = history
         self.options.seed = checks.integer("seed", seed) % 2**64
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"name: expected a text or None, got {checks.shown(name)}")
+        if name is not None:
+            checks.instance("name", name, str, "a text or None")
         self.options.name, self.name = _hash(name), name
 
     def _take_buffers(self, sendbuf: Any, recvbuf: Any, like: Any) -> None:

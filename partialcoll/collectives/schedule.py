@@ -111,8 +111,8 @@ class Schedule(CoreObject):
     def _add(
         self, kind: str, label: str | None, *arguments: Any, keep: Iterable[Buffer]
     ) -> Operation:
-        if label is not None and not isinstance(label, str):
-            raise TypeError(f"label: expected a text, got {checks.shown(label)}")
+        if label is not None:
+            checks.instance("label", label, str, "a text")
         text = ffi.NULL if label is None else ffi.new("char[]", label.encode(errors="replace"))
         index = self._answer("int32_t", kind, *arguments, text)
         self._buffers_used.extend(keep)
@@ -202,15 +202,12 @@ class Schedule(CoreObject):
         return self._add("timer", label, limit, keep=[])
 
     def _own(self, argument: str, op: Any) -> int:
-        if not isinstance(op, Operation):
-            raise TypeError(
-                f"{argument}: expected an operation of this schedule, got {checks.shown(op)}"
-            )
-        if op.schedule is not self:
+        operation = checks.instance(argument, op, Operation, "an operation of this schedule")
+        if operation.schedule is not self:
             raise ValueError(
                 f"{argument}: expected an operation of this schedule, got {op!r} of another"
             )
-        return op.index
+        return operation.index
 
     def after(
         self, op: Operation, predecessors: Operation | Iterable[Operation], k: int | None = None

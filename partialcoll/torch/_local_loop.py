@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core import waiting
+from .._core import timeline, waiting
 from .._core.settings import logger
 from ..codec import Lattice
 from ..collectives.agreement import together
@@ -32,7 +32,6 @@ from ._loop import Loop, clip
 from .decentralized import LocalStrategy
 from .flat import Layout, ParameterVector
 from .metrics import Metrics
-from .ops import timeline
 
 
 class LocalLoop(Loop):

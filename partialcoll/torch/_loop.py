@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from .._core import checks, communicator, finalize
+from .._core import checks, communicator, finalize, timeline
 from ..collectives import side_by_side
 from ..decentralized import GlobalSum
 from ..decentralized.options import check_clip_norm
@@ -30,7 +30,6 @@ from ._gradients import OF_ANOTHER, Gradients, by_rows
 from ._sparse import wants_sparse
 from .compression import Compression, check_compression
 from .flat import Named
-from .ops import timeline
 from .ops.side_stream import in_stream
 from .reductions import Adasum, Average, Reduction, Sum
 from .strategies import Strategy

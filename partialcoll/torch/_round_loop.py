@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 import torch
 
-from .._core import communicator
+from .._core import communicator, timeline
 from ..collectives.fingerprints import Fingerprints
 from ..collectives.resync import Replica
 from ..errors import StateError
@@ -26,7 +26,6 @@ from ._loop import Loop, clip
 from ._sparse import SparseRows, sparse_parameters
 from .flat import Named
 from .metrics import Metrics
-from .ops import timeline
 from .replicated import Replicated
 from .strategies import RoundStrategy
 

@@ -267,7 +267,7 @@ def test_state():
         ({"local_steps": 0}, "local_steps: expected at least 1"),
         ({"rounds": 0}, "rounds: expected at least 1"),
         ({"rounds": 2, "overlap": True}, "rounds: expected 1 with overlap"),
-        ({"average": "gradients"}, "average: expected 'parameters' or"),
+        ({"average": "gradients"}, "average: expected one of 'parameters', "),
         ({"outer_momentum": 0.5}, "expected average='pseudo-gradients'"),
         ({"average": "pseudo-gradients", "outer_momentum": 1.5}, "outer_momentum: expected"),
         ({"average": "pseudo-gradients", "outer_learning_rate": -1}, "outer_learning_rate: exp"),

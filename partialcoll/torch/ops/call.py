@@ -11,12 +11,11 @@ from typing import Any, Callable, Union
 
 import torch
 
-from ..._core import waiting
+from ..._core import timeline, waiting
 from ...collectives.agreement import JOINED, Agreement, Intent, Key
 from ...collectives.handle import AllreduceHandle
 from ...policy import Policy
 from ...round import Round
-from . import timeline
 from .handles import Handles, Reduction
 from .side_stream import side_stream
 from .work import Work

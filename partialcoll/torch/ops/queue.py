@@ -35,13 +35,14 @@ from ..._core import communicator
 from ..._core.departure import Departed
 from ..._core.rank_failure import told_by
 from ..._core.settings import logger
+from ..._core.worker import Worker
 from ...collectives.agreement import Agreement, Intent, complaint
 from ...errors import MismatchError, StateError
 from ...policy import Policy
 from . import joined
 from .call import Call, Channel, complete
 from .handles import Handles
-from .work import GroupTimeout, Worker
+from .work import GroupTimeout
 
 
 class _Stopped(StateError):
