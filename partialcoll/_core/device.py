@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dlpack
+from . import checks, dlpack
 from .buffers import (
     Buffer,
     as_buffer,
@@ -149,6 +149,14 @@ def as_any_buffers(argument: str, given: Any, writable: bool, used: bool = True)
 def on_device(buffers: list[Buffer]) -> list[DeviceBuffer]:
     """Those that are."""
     return [buffer for buffer in buffers if isinstance(buffer, DeviceBuffer)]
+
+
+def refuse_stream(stream: Any) -> None:
+    """ValueError if one is given where nothing is on a device."""
+    if stream is not None:
+        raise ValueError(
+            f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
+        )
 
 
 def stream_number(stream: Any, buffers: list[DeviceBuffer]) -> int:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable
 
-from . import checks, waiting
+from . import waiting
 from .buffers import Buffer, addresses
-from .device import DeviceBuffer, on_device, stream_number
+from .device import DeviceBuffer, on_device, refuse_stream, stream_number
 from .ffi import check, ffi, lib
 from .mirror import Twins
 
@@ -42,10 +42,7 @@ class HostSide:
 
     def check_stream(self, stream: Any) -> None:
         """ValueError if one is given where nothing is copied on it."""
-        if stream is not None:
-            raise ValueError(
-                f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
-            )
+        refuse_stream(stream)
 
     def settle(self) -> None:
         """No copy is under way: the core may deliver."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._core import buffers, checks, communicator, settings, waiting
 from .._core.buffers import Array, Buffer
-from .._core.device import DeviceBuffer, as_any_buffer, one_device
+from .._core.device import DeviceBuffer, as_any_buffer, one_device, refuse_stream
 from .._core.ffi import core
 from .._core.mirror import Twins
 from .._core.mpi import MPI
@@ -162,10 +162,7 @@ class GroupAllreduce(CoreObject):
         """Where the core finds it, on the host."""
         if isinstance(buffer, DeviceBuffer):
             return self._twins.take(argument, buffer, read, stream)
-        if stream is not None:
-            raise ValueError(
-                f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
-            )
+        refuse_stream(stream)
         return buffer.array
 
     def _prepare(self) -> None:

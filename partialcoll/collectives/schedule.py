@@ -13,7 +13,7 @@ from typing import Any
 from .._core import checks, communicator, ops, settings, waiting
 from .._core.attendance import attending
 from .._core.buffers import Buffer
-from .._core.device import DeviceBuffer, as_any_buffer
+from .._core.device import DeviceBuffer, as_any_buffer, refuse_stream
 from .._core.ffi import answer_text, check, ffi, lib, raise_error
 from .._core.mirror import Shadows
 from .._core.mpi import MPI
@@ -274,10 +274,8 @@ class Schedule(CoreObject):
     # Runs
 
     def _check_stream(self, stream: Any) -> None:
-        if stream is not None and self._shadows is None:
-            raise ValueError(
-                f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
-            )
+        if self._shadows is None:
+            refuse_stream(stream)
 
     def Start(self, stream: Any = None) -> None:
         """Begin a run. Local. StateError if the last one was not waited for.

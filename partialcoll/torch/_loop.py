@@ -66,6 +66,16 @@ class Settings:
         self.compression = check_compression(self.compression or Compression.none)
         checks.flag("sparse_as_dense", self.sparse_as_dense)
 
+    def describe(self) -> list[tuple[str, str]]:
+        """What must be the same on all ranks, as (name, text)."""
+        numbers = (self.passes, self.average, float(self.predivide), self.clip_norm)
+        rounding = getattr(self.compression, "__name__", type(self.compression).__name__)
+        more = (self.check_every, self.sparse_as_dense, rounding)
+        return [
+            ("options", f"{numbers}, {more}"),
+            ("model", "none" if self.model is None else "given"),
+        ]
+
     @property
     def average(self) -> bool:
         """Is a round's sum divided by the number of ranks?"""
