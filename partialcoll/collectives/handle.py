@@ -10,13 +10,13 @@ from typing import Any, Callable, NoReturn
 import numpy as np
 
 from .._core import checks, waiting
-from .._core.buffers import Array, Buffer, addresses, held, wrap
+from .._core.buffers import Array, Buffer, addresses
 from .._core.ffi import check, ffi, lib, raise_error
 from .._core.mpi import MPI
 from .._core.ops import add_up, has_identity
 from .._core.record import Record
 from .._core.side import DeviceSide, side_of
-from .._core.slots import Slots
+from .._core.slots import SendSlots, Slots
 from ..errors import StateError
 from ..policy import Full
 from ..round import Result, Round
@@ -52,23 +52,24 @@ class AllreduceHandle(HandleView):
         self._take_over(given, comm.size)
 
     def _take_over(self, given: Arguments, ranks: int) -> None:
+        # No more than 30 attributes: then instances share the keys of their dictionaries, and each
+        # call touches a fifth of the memory.
         self._single = given.single
         self._copies = bool(given.options.device)
-        self._deliver = given.deliver
         self._one = given.deliver == "one"
-        self._add_missed = given.missed == "sum"
         self._record = Record(ranks)
-        self._place = ffi.new("void **")
-        self._send_views: dict[tuple[int, int], Array] = {}
         self._last_round: Round | None = None
         self._started = False
         self._filled: set[int] = set()  # buffers named by Pready for the call to come
         recv, ops = given.recv, given.ops
-        self._sums = given.sums
         self._ops = ops  # those of users must live as long as the handle
-        self._has_identity = [has_identity(op, r) for op, r in zip(ops, recv)]
+        # Of several results that one call delivers: are they added up, has a round without
+        # contributions a value?
+        adds = [given.missed == "sum" and can_add for can_add in given.sums]
+        self._several = list(zip(adds, (has_identity(op, r) for op, r in zip(ops, recv))))
         self._slots = None if given.received else Slots(self._pointer, self._record, recv, ops)
         self._set_buffers(given.send, recv)
+        self._sends = SendSlots(self._pointer, self._recv)
         self.policy = given.policy
         self._memory = given.memory(ranks)
         self._name = given.name
@@ -300,11 +301,11 @@ class AllreduceHandle(HandleView):
 
     def _combine(self, results: list[Result]) -> None:
         """The receive buffers: the sum of the delivered rounds, or the newest."""
-        for i, recv in enumerate(self._recv):
-            if self._add_missed and self._sums[i]:
+        for i, (adds, has_value) in enumerate(self._several):
+            if adds:
                 add_up(self._side.buffers[i], [result.buffers[i] for result in results])
-            elif results[-1].active or self._has_identity[i]:
-                np.copyto(recv, results[-1].buffers[i])
+            elif results[-1].active or has_value:
+                np.copyto(self._recv[i], results[-1].buffers[i])
 
     def until(self, rounds: int) -> Iterator[Round]:
         """Start and wait until this rank has seen `rounds` rounds; yields each `Round`.
@@ -376,7 +377,7 @@ class AllreduceHandle(HandleView):
     # The end
 
     def _begin_to_free(self) -> None:
-        self._send_views.clear()
+        self._sends.let_go()
         self._await_copy()
         if self._slots is not None:
             self._slots.let_go()
@@ -400,26 +401,20 @@ class AllreduceHandle(HandleView):
         beyond the handle's end; what they show then means nothing."""
         if self._side.sent is not None:
             return self._unwrap(self._side.sent)
-        views = [self._send_view(i, like) for i, like in enumerate(self._recv)]
+        self._core()
+        views = self._sends.next()
         self._begin = self._deposit_slot
         return self._unwrap(views)
 
-    def _send_view(self, i: int, like: Array) -> Array:
-        place = self._answer("void *", "send_slot", i)
-        key = (i, int(ffi.cast("uintptr_t", place)))
-        view = self._send_views.get(key)
-        if view is None:  # the places are few and take turns
-            view = self._send_views[key] = wrap(held(place), like)
-        return view.view()
-
     def _send_place(self) -> int:
-        """Where the memory of the next deposit is: the places are few and take turns, so whoever
-        keeps views of them need not make these anew. 0: the user's, always."""
+        """Where the memory of the next deposit is: who keeps views of these places need not make
+        them anew. 0: the user's, always."""
         if self._side.sent is not None:
             return 0
-        check(lib.pcoll_handle_send_slot(self._core(), 0, self._place))
+        self._core()
+        place = self._sends.place()
         self._begin = self._deposit_slot
-        return int(ffi.cast("uintptr_t", self._place[0]))
+        return place
 
     @property
     def recv_buffer(self) -> Any:

@@ -77,7 +77,7 @@ class HandleView(CoreObject):
 
     _kind = "handle"
     policy: Policy
-    _deliver: str
+    _one: bool
     _memory: int
 
     @property
@@ -121,4 +121,5 @@ class HandleView(CoreObject):
 
     def __repr__(self) -> str:
         state = "freed" if self._is_freed() else f"{self._size} ranks"
-        return f"<partial allreduce, quorum={self.policy}, deliver={self._deliver!r}, {state}>"
+        deliver = "one" if self._one else "all"
+        return f"<partial allreduce, quorum={self.policy}, deliver={deliver!r}, {state}>"

@@ -19,7 +19,7 @@ from .._core import timeline, waiting
 from .._core.settings import logger
 from ..codec import Lattice
 from ..collectives.agreement import together
-from ..collectives.gossip import GossipStats
+from ..collectives.gossip_view import GossipStats
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
 from ..decentralized import Moshpit, Setup

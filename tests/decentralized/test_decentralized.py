@@ -1118,7 +1118,9 @@ def test_bad_arguments():
     x = np.zeros(2)
     with pytest.raises(TypeError, match="peers: expected something with next_peer"):
         ADPSGD(x, buffer, object())
-    with pytest.raises(ValueError, match="variant: expected one of 'queue', 'registers', got 'both'"):
+    with pytest.raises(
+        ValueError, match="variant: expected one of 'queue', 'registers', got 'both'"
+    ):
         Swarm(x, buffer, Fixed(1), variant="both")
     with pytest.raises(ValueError, match="local_steps: expected at least 1, got 0"):
         Swarm(x, buffer, Fixed(1), local_steps=0)
