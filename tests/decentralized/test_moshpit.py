@@ -422,7 +422,7 @@ if comm.rank == 3:
     os.kill(os.getpid(), signal.SIGSTOP)
     request.Wait()
     p.resync()
-    say("resynchronised at step", p.stats.steps)
+    say("resynchronized at step", p.stats.steps)
 else:
     while state(pids[3]) != "T":
         time.sleep(1e-3)
@@ -461,4 +461,4 @@ def test_stops_and_comes_back(run):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("went on 25 1") == 3, done.stdout
     assert done.stdout.count("in the end 1") == 4, done.stdout
-    assert "resynchronised at step 25" in done.stdout
+    assert "resynchronized at step 25" in done.stdout

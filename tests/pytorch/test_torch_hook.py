@@ -292,7 +292,7 @@ def test_no_sync(comm):
 
 
 def test_a_second_backward_in_a_step(comm):
-    """Both synchronised: the same as with DDP alone."""
+    """Both synchronized: the same as with DDP alone."""
     ddp, state = hooked(Line())
     for _ in range(3):
         ddp.zero_grad()
