@@ -7,6 +7,9 @@ communicator of their own. So a call is in the queue only when every rank has ma
 out waits for nobody's program, and the order is the same everywhere. A name that not all have told
 holds up nothing but itself. That is why this cannot block, whatever the ranks' orders are.
 
+With a name goes a digest of what the rank is about to do. Where all of them are the same, all ranks
+are told so with the place, and the queue does not compare again.
+
 A thread of each rank sends and receives as long as a call of this rank has no place yet, with naps
 in between; rank 0 need not listen while all names that it has told have theirs.
 
@@ -31,7 +34,7 @@ from .._core.rank_failure import told_by
 from .._core.settings import logger, stall_warning
 from .._core.worker import Worker
 from ..collectives import agreement
-from ..collectives.name_order import ENDED, JOINED, Name, Order
+from ..collectives.name_order import ENDED, JOINED, Name, Order, Place
 from ..errors import StateError
 from .ops.call import Call
 from .ops.queue import Queue
@@ -61,7 +64,7 @@ class Names:
         self._comm, self._window = comm.Dup(), window
         self._lock = threading.Lock()
         self._waiting: dict[Name, collections.deque[_Waiting]] = {}
-        self._untold: list[Name] = []
+        self._untold: list[tuple[Name, bytes]] = []
         self._latest: weakref.WeakValueDictionary[Name, Call] = weakref.WeakValueDictionary()
         self._order = Order(self._comm.size)
         self._sends: list[MPI.Request] = []
@@ -87,7 +90,7 @@ class Names:
             self._latest[name] = call
         with self._lock:
             self._waiting.setdefault(name, collections.deque()).append(_Waiting(call))
-            self._untold.append(name)
+            self._untold.append((name, call._intent.digest(self._comm.rank)))
         self.wake()
         return call
 
@@ -127,28 +130,28 @@ class Names:
         with self._lock:
             told, self._untold = self._untold, []
         order = (self._follow if self._comm.rank else self._lead)(told)
-        for name in order:
-            self._enqueue(name)
+        for place in order:
+            self._enqueue(*place)
         self._warn()
         self._sends = [one for one in self._sends if not one.Test()]
         return bool(told or order)
 
-    def _lead(self, own: list[Name]) -> list[Name]:
-        told = [(0, name) for name in own]
-        told += [(rank, name) for rank, names in self._receive(_NAMES) for name in names]
-        order = [place for rank, name in told for place in self._order.tell(rank, name)]
+    def _lead(self, own: list[tuple[Name, bytes]]) -> list[Place]:
+        told = [(0, *one) for one in own]
+        told += [(rank, *one) for rank, some in self._receive(_NAMES) for one in some]
+        order = [place for one in told for place in self._order.tell(*one)]
         for rank in range(1, self._comm.size if order else 0):
             self._send(order, rank, _NAMES)
         for rank, name in self._receive(_MISSING):
             self._send((name, self._order.missing(name)), rank, _MISSING)
         return order
 
-    def _follow(self, own: list[Name]) -> list[Name]:
+    def _follow(self, own: list[tuple[Name, bytes]]) -> list[Place]:
         if own:
             self._send(own, 0, _NAMES)
         for _, (name, missing) in self._receive(_MISSING):
             self._report(name, missing)
-        return [name for _, names in self._receive(_NAMES) for name in names]
+        return [place for _, places in self._receive(_NAMES) for place in places]
 
     def _send(self, said: Any, rank: int, tag: int) -> None:
         self._sends.append(self._comm.isend(said, rank, tag))
@@ -159,7 +162,7 @@ class Names:
         while (message := self._comm.improbe(tag=tag, status=status)) is not None:
             yield status.Get_source(), message.recv()
 
-    def _enqueue(self, name: Name) -> None:
+    def _enqueue(self, name: Name, compared: bool) -> None:
         """The next of all ranks."""
         if self.queue is None:
             self.queue = Queue(self._comm, "calls by name", self._window)
@@ -168,6 +171,7 @@ class Names:
             call = own.popleft().call if own else Call("join", role=agreement.JOINED)
             if not own:
                 self._waiting.pop(name, None)
+        call.compared = compared
         try:
             self.queue.submit(call, background=True)
         except StateError as error:  # an earlier call has failed

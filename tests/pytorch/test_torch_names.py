@@ -487,7 +487,9 @@ def test_places_of_names():
             rank = int(random.choice([r for r in range(4) if left[r] < len(told[r])]))
             new = order.tell(rank, told[rank][left[rank]])
             left[rank] += 1
-            placed += new
+            placed += [name for name, _ in new]
+            alike = [names.JOINED not in one[:n] for one, n in zip(told, left)]
+            assert all(compared == all(alike) for _, compared in new)
             heard = [{*told[r][: left[r]]} for r in range(4)]
             every = {name for one in told for name in one if name != names.JOINED}
             assert {*placed} == {n for n in every if all({n, names.JOINED} & h for h in heard)}
@@ -495,7 +497,14 @@ def test_places_of_names():
         order.tell((seed + 1) % 4, "alone")
         for rank in range(1, 4):
             last = order.tell((seed + rank) % 4, names.JOINED)
-        assert last == ["alone", names.JOINED] and order.missing(names.JOINED) == [0, 1, 2, 3]
+        assert last == [("alone", False), (names.JOINED, True)]
+        assert order.missing(names.JOINED) == [0, 1, 2, 3]
+        others = [order.tell(rank, "other", b"%d" % (rank // 3)) for rank in range(4)]
+        assert others == [[], [], [], [("other", False)]]
+        again = [order.tell(rank, "twice", b"%d" % i) for i in range(2) for rank in (0, 1, 2)]
+        assert not any(again) and order.missing("twice") == [3]
+        assert order.tell(3, "twice", b"0") == [("twice", True)]
+        assert order.tell(3, "twice", b"1") == [("twice", True)] and not order._told
 
 
 @pytest.mark.mpi

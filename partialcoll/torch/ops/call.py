@@ -79,6 +79,7 @@ class Call(Work):
         self._began = time.monotonic()
         self._agreed_at: float | None = None
         self._timeout, self._deadline = timeout, self._began + timeout
+        self.compared = False  # by all ranks already: they make the same
         self._queue: Any = None  # drives it
         self._channel: Channel | None = None
         self._steps: Steps | None = None  # once all ranks agree

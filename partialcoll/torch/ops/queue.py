@@ -222,7 +222,7 @@ class Queue:
                 self._announced.append(call)
             call._channel, channel.call = channel, call
             self._count += 1
-            if channel.agreement is not None:
+            if channel.agreement is not None and not call.compared:
                 channel.agreement.announce(call._intent)
             self._start_early(call)
 
@@ -275,7 +275,7 @@ class Queue:
         more than that some have joined."""
         assert head._channel is not None
         agreement = head._channel.agreement
-        if agreement is not None:
+        if agreement is not None and not head.compared:
             if not wait and not agreement.arrived():
                 return False
             heard = agreement.settle(waited=not wait)
