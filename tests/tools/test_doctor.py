@@ -173,6 +173,19 @@ def test_started_by_another_mpis_mpiexec(doctor):
     assert found["level"] == "stop" and "4 processes were started by" in found["what"]
 
 
+@pytest.mark.parametrize("task", ["0", "3"])
+def test_started_by_srun_without_a_protocol(doctor, clean_environment, tmp_path, task):
+    """Four jobs of one rank, of which one tells."""
+    slurm = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": task}
+    if task == "0":
+        found = doctor(env=slurm)["launcher"]
+        assert found["level"] == "stop" and "4 processes were started by srun" in found["what"]
+    else:
+        env = {**clean_environment, **slurm}
+        words = {"env": env, "cwd": tmp_path, "capture_output": True, "timeout": LIMIT_S}
+        assert subprocess.run(DOCTOR, check=True, **words).stdout == b""
+
+
 def test_two_mpis(doctor, monkeypatch):
     facts = {"mpi library": "", "mpi files": ["/a/libmpi.so.12", "/b/libmpi.so.40"]}
     found = installation.check_two_mpis(facts)
