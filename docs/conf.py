@@ -13,6 +13,7 @@ author = "The partialcoll developers"
 copyright = author
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "index"
+smartquotes = False  # options of commands begin with two dashes
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
@@ -32,6 +33,8 @@ html_theme = "furo"
 html_title = "partialcoll"
 html_copy_source = False
 html_show_sphinx = False
+html_static_path = ["make/site.css"]
+html_css_files = ["site.css"]
 html_theme_options = {"top_of_page_buttons": []}
 pygments_style = "friendly"
 pygments_dark_style = "native"

@@ -12,8 +12,10 @@ JOB_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK")
 
 
 def in_job() -> bool:
-    """Was this process started by a launcher (mpiexec, srun)?"""
-    return any(variable in os.environ for variable in JOB_VARIABLES)
+    """Was this process started by a launcher (mpiexec, srun)? srun's --mpi=none starts ranks that
+    know nothing of each other; a single task of srun's is as good as none."""
+    alone = os.environ.get("SLURM_STEP_NUM_TASKS", "1") == "1"
+    return not alone or any(variable in os.environ for variable in JOB_VARIABLES)
 
 
 def _program() -> str:

@@ -6,8 +6,10 @@ from ._core.version import __version__
 from .codec import Lattice
 from .collectives.allreduce import Allreduce_init, Startall, Waitall, Waitany, memory_estimate
 from .collectives.dropin import Allreduce
-from .collectives.gossip import GossipBuffer, GossipStats
-from .collectives.group import GroupAllreduce, GroupAllreduce_init, GroupRound, GroupStats
+from .collectives.gossip import GossipBuffer
+from .collectives.gossip_view import GossipStats
+from .collectives.group import GroupAllreduce, GroupAllreduce_init
+from .collectives.group_view import GroupRound, GroupStats
 from .collectives.handle import AllreduceHandle
 from .collectives.handle_view import ScheduleView, Stats
 from .collectives.schedule import Operation, Schedule

@@ -119,7 +119,7 @@ def clean_environment():
     """The environment without what a launcher or the user has set, for subprocesses; the domain
     stays, because the suite runs once in each."""
     drop = ("PMI", "OMPI", "PMIX", "PRTE", "PARTIALCOLL", "HYDRA", "MPIR", "MPIEXEC", "GFORTRAN")
-    drop += ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")  # set by partialcoll.torch
+    drop += ("SLURM", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")  # partialcoll.torch sets four
     keep = ("OMPI_MCA_btl_sm_backing_directory", "PARTIALCOLL_DOMAIN")
     return {k: v for k, v in os.environ.items() if k in keep or not k.startswith(drop)}
 

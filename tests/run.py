@@ -103,7 +103,7 @@ def jobs(options):
     numbers = [int(word) for word in options.ranks.split()]
     # What a job of one rank runs as well is left to that.
     alone = ["not mpi or few_ranks"] if 1 in numbers else []
-    each = [(ALONE, alone), *((ranks, []) for ranks in numbers)]
+    each = [(ALONE, alone), *((ranks, []) for ranks in numbers if ranks != ALONE)]
     return [
         Job(ranks, domain, [*markers, *(["not one_domain"] if i else [])])
         for i, domain in enumerate(options.domains.split())

@@ -27,8 +27,9 @@ def _prose(comment: str) -> str:
     """Without stars; a list stays one. What Markdown would take for its own is escaped."""
     lines = [re.sub(r"^ \* ?|^ +(?=\S)", "", line).rstrip() for line in comment.strip().split("\n")]
     text = "\n".join(re.sub(r"^ +- ", "- ", line) for line in lines).strip(" *\n")
-    text = re.sub(r"\b((?:pcoll|PCOLL|MPI|PARTIALCOLL)_\w+(?:\(\))?|\w+_\w+)", r"`\1`", text)
     text = re.sub(r"([<>*|])", r"\\\1", text)
+    name = re.compile(r"\b((?:pcoll|PCOLL|MPI|PARTIALCOLL)_\w+(?:\(\)|\\\*)?|\w+_\w+)")
+    text = name.sub(lambda found: f"`{found[1]}`".replace("\\", ""), text)
     return re.sub(r"\n(?=- )", "\n", re.sub(r"(?<=\S)\n(?=- )", "\n\n", text, count=1))
 
 

@@ -53,7 +53,7 @@ class Site:
         page = self.target / self._shown(path)
         page.parent.mkdir(parents=True, exist_ok=True)
         title = path.relative_to(self.root)
-        page.write_text(f"---\norphan: true\n---\n# {title}\n\n{text}")
+        page.write_text(f"---\norphan: true\nnosearch: true\n---\n# {title}\n\n{text}")
 
 
 def _code(path: Path) -> str:

@@ -5,7 +5,7 @@ import importlib
 import inspect
 from pathlib import Path
 
-INHERITED = "object, tuple, int, BaseException"  # not what these have
+OURS = "partialcoll"
 MODULES = ("partialcoll", "partialcoll.decentralized", "partialcoll.torch")
 
 
@@ -26,6 +26,12 @@ def _entry(name: str, module: object, thing: str) -> str:
     if inspect.ismodule(value):
         return f".. automodule:: {value.__name__}\n   :members:\n"
     if inspect.isclass(value):
-        return f".. autoclass:: {name}.{thing}\n   :members:\n   :inherited-members: {INHERITED}\n"
+        options = f"   :members:\n   :inherited-members: {_foreign(value)}\n"
+        return f".. autoclass:: {name}.{thing}\n{options}"
     kind = "function" if callable(value) else "data"
     return f".. auto{kind}:: {name}.{thing}\n" + ("   :no-value:\n" if kind == "data" else "")
+
+
+def _foreign(cls: type) -> str:
+    """The bases that are not of this package: what they bring is described elsewhere."""
+    return ", ".join(b.__name__ for b in cls.__mro__ if not b.__module__.startswith(OURS))

@@ -35,7 +35,9 @@ def _result(file: Path) -> str:
     document = json.loads(file.read_text())
     rows = [row for row in document.get("rows", []) if isinstance(row, dict)]
     about = ", ".join(
-        f"{k} {v}" for k, v in document.get("env", {}).items() if k != "mpi" and _plain(v)
+        f"`{v}`" if k == "arguments" else f"{k} {v}"
+        for k, v in document.get("env", {}).items()
+        if k != "mpi" and v is not None and _plain(v)
     )
     command = f"`{document.get('command', '')}`"
     return f"**{file.stem}**: {command}; {about or 'any machine'}\n\n{_table(rows)}\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dlpack
+from . import checks, dlpack
 from .buffers import (
     Buffer,
     as_buffer,
@@ -19,7 +19,7 @@ from .buffers import (
     is_device,
     is_list,
 )
-from .ffi import answer, ffi, lib
+from .ffi import answer, lib
 
 
 @dataclass
@@ -151,6 +151,14 @@ def on_device(buffers: list[Buffer]) -> list[DeviceBuffer]:
     return [buffer for buffer in buffers if isinstance(buffer, DeviceBuffer)]
 
 
+def refuse_stream(stream: Any) -> None:
+    """ValueError if one is given where nothing is on a device."""
+    if stream is not None:
+        raise ValueError(
+            f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
+        )
+
+
 def stream_number(stream: Any, buffers: list[DeviceBuffer]) -> int:
     """A CUstream as a number. None: the current one of torch or cupy, else the one that the array
     names, else the default one."""
@@ -171,54 +179,3 @@ def stream_number(stream: Any, buffers: list[DeviceBuffer]) -> int:
             f"{type(stream).__name__}"
         )
     return int(stream)
-
-
-def _owners(buffers: list[Buffer]) -> list[Any]:
-    return [b.owner if isinstance(b, DeviceBuffer) else b.array for b in buffers]
-
-
-def _places(buffers: list[Buffer]) -> Any:
-    """A C array of where they are. Keep the arrays alive as long as it is used."""
-    places = ffi.new("pcoll_place[]", len(buffers))
-    for place, buffer in zip(places, buffers):
-        place.address, place.on_host = buffer.begin, not isinstance(buffer, DeviceBuffer)
-    return places
-
-
-class DeviceSide:
-    """What a handle does with buffers of which some are on a device: they are copied to where
-    deposits lie, and from where results do. `fetches`: are there any among those received?"""
-
-    def __init__(self, send: list[Buffer], recv: list[Buffer]) -> None:
-        self._send, self._recv = send, recv
-        self._from, self._to = _places(send), _places(recv)
-        self._sent, self._received = on_device(send), on_device(recv)
-        self.fetches = bool(self._received)
-
-    def _number(self, stream: Any, buffers: list[DeviceBuffer]) -> int:
-        return stream_number(stream, buffers) if buffers else 0
-
-    def start(self, core: Any, stream: Any) -> int:
-        """Begin to copy the send buffers; a result code of the core."""
-        number = self._number(stream, self._sent)
-        return int(lib.pcoll_handle_start_device(core, self._from, number))
-
-    def fetch(self, core: Any, stream: Any) -> int:
-        """Begin to copy the result to the receive buffers."""
-        number = self._number(stream, self._received)
-        return int(lib.pcoll_handle_fetch_device(core, self._to, number))
-
-    @property
-    def owners(self) -> list[Any]:
-        """What results come to."""
-        return _owners(self._recv)
-
-    @property
-    def sources(self) -> list[Any]:
-        """What deposits come from."""
-        return _owners(self._send)
-
-
-def device_side(send: list[Buffer] | None, recv: list[Buffer]) -> DeviceSide | None:
-    """For buffers that `one_device` has looked at; None: they are the host's."""
-    return DeviceSide(send or [], recv) if on_device([*(send or []), *recv]) else None

@@ -11,8 +11,10 @@ from .mpi import MPI
 # Set by the launcher for each process it starts: number of processes, and whose it is.
 _SIZES = (
     ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpiexec"),
-    ("PMI_SIZE", "the mpiexec of MPICH or of a relative of it"),
+    ("PMI_SIZE", "the mpiexec of MPICH or of a relative of it, or srun --mpi=pmi2"),
+    ("SLURM_STEP_NUM_TASKS", "srun"),
 )
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def launched_size() -> tuple[int, str] | None:
@@ -26,8 +28,7 @@ def launched_size() -> tuple[int, str] | None:
 
 def is_first() -> bool:
     """Is this the first of the processes that a launcher has started, or the only one?"""
-    ranks = (os.environ.get(name, "0") for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"))
-    return all(rank == "0" for rank in ranks)
+    return all(os.environ.get(name, "0") == "0" for name in _RANKS)
 
 
 def foreign(family: str) -> str:
@@ -47,5 +48,6 @@ def check_launcher() -> None:
     size, launcher = launched
     raise Error(
         f"{size} processes were started by {launcher}, but each of them is an MPI job of its own: "
-        f"mpi4py uses {MPI.get_vendor()[0]}, whose own mpiexec must start it"
+        f"mpi4py uses {MPI.get_vendor()[0]}, whose own mpiexec must start it, or srun with the "
+        "protocol that this MPI knows: --mpi=pmi2 (MPICH and its relatives), pmix (Open MPI)"
     )

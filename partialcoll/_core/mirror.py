@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from . import settings, waiting
-from .buffers import Array, Buffer, is_device
+from .buffers import Array, is_device
 from .device import DeviceBuffer, as_device_buffer, stream_number
 from .ffi import answer, check, ffi, lib
 
@@ -151,36 +151,6 @@ def on_host(arrays: Sequence[Any], written: bool) -> Iterator[list[Array]]:
             twins.land(**there)
     finally:
         twins.free()
-
-
-class Landing:
-    """Buffers of the host in the place of those received, of which some are on a device: what has
-    been put there lands in these."""
-
-    def __init__(self, received: list[Buffer]) -> None:
-        self._twins = Twins()
-        self._there: dict[str, DeviceBuffer] = {}
-        self.buffers: list[Buffer] = []
-        for i, buffer in enumerate(received):
-            if isinstance(buffer, DeviceBuffer):
-                self._there[str(i)] = buffer
-                array = self._twins.take(str(i), buffer, read=False)
-                buffer = Buffer(array, buffer.dtype, buffer.count, owner=buffer.owner)
-            self.buffers.append(buffer)
-        self.owners = [b.array if b.owner is None else b.owner for b in self.buffers]
-
-    def settle(self) -> None:
-        """What has landed last has landed: the buffers may be written to."""
-        for name, buffer in self._there.items():
-            self._twins.take(name, buffer, read=False)
-
-    def land(self, stream: Any = None) -> None:
-        """Those on the device become what these are, for what the stream is given next."""
-        self._twins.land(stream, **{name: buffer.owner for name, buffer in self._there.items()})
-
-    def free(self) -> None:
-        """Copies end."""
-        self._twins.free()
 
 
 class Shadows:

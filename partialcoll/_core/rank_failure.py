@@ -4,9 +4,6 @@ for what is called on communicators from Python."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 from ..errors import RankFailedError
 from .mpi import MPI
 
@@ -34,12 +31,15 @@ def rank_failure(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
     return RankFailedError(sorted(map(int, ranks)), str(error))
 
 
-@contextlib.contextmanager
-def told_by(comm: MPI.Intracomm) -> Iterator[None]:
+class told_by:
     """Within this MPI's errors about dead ranks of the communicator are RankFailedError."""
-    try:
-        yield
-    except MPI.Exception as error:
-        if is_rank_failure(error):
-            raise rank_failure(error, comm) from error
-        raise
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and is_rank_failure(error):
+            raise rank_failure(error, self._comm) from error

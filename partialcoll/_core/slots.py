@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that stay where they were reduced: read-only views of the library's memory."""
+"""Deposits that are written where they are read, results that stay where they were reduced: these
+are views of the library's memory."""
 
 from __future__ import annotations
 
@@ -9,9 +10,38 @@ import numpy as np
 
 from ..errors import StateError
 from .buffers import Array, Buffer, held, wrap
-from .ffi import answer, ffi, lib
+from .ffi import answer, check, ffi, lib
 from .ops import identity, is_half, narrow
 from .record import Record
+
+
+class SendSlots:
+    """The memory for deposits of a handle that has no send buffers. The places are few and take
+    turns: each deposit has another one."""
+
+    def __init__(self, pointer: Any, like: list[Array]) -> None:
+        self._pointer, self._like = pointer, like
+        self._place = ffi.new("void **")
+        self._views: dict[tuple[int, int], Array] = {}
+
+    def place(self, buffer: int = 0) -> int:
+        """Where that of the next deposit is."""
+        check(lib.pcoll_handle_send_slot(self._pointer[0], buffer, self._place))
+        return int(ffi.cast("uintptr_t", self._place[0]))
+
+    def next(self) -> list[Array]:
+        """For the next deposit, one array for each buffer; good beyond the handle's end."""
+        return [self._view((i, self.place(i)), like).view() for i, like in enumerate(self._like)]
+
+    def _view(self, key: tuple[int, int], like: Array) -> Array:
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = wrap(held(self._place[0]), like)
+        return view
+
+    def let_go(self) -> None:
+        """The handle ends: its memory goes when nobody else has a view of it."""
+        self._views.clear()
 
 
 class Slots:

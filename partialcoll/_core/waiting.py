@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from typing import Any, Callable
 
 from . import settings
@@ -13,6 +14,9 @@ from .ffi import ffi, lib, raise_error
 # Signals come through at least this often, in microseconds; while this rank serves others.
 SLICE_US = 100_000
 SHORT_SLICE_US = 1_000
+
+# Seconds. Whoever has to wait for what others do in Python is not far behind, mostly.
+_SHORTEST_NAP, _LONGEST_NAP = 20e-6, 2e-3
 
 
 _watches: list[Callable[[], None]] = []
@@ -32,6 +36,25 @@ def look() -> None:
     """Is there a reason not to begin, or not to wait?"""
     for watch in _watches:
         watch()
+
+
+def naps() -> Iterator[float]:
+    """Seconds between two looks at what others do; a core may have more ranks than one."""
+    yield from (0.0,) * 8
+    nap = _SHORTEST_NAP
+    while True:
+        yield nap
+        nap = min(1.5 * nap, _LONGEST_NAP)
+
+
+def until(test: Callable[[], bool], patient: Callable[[], Any]) -> None:
+    """Wait, with naps, until it is so. patient: called meanwhile; True: again soon, it has
+    something under way. What it raises ends the wait."""
+    pause = naps()
+    while not test():
+        time.sleep(nap := next(pause))
+        if nap and patient():
+            pause = naps()
 
 
 def missing(handle: Any) -> str:

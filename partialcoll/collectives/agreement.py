@@ -57,20 +57,23 @@ class Intent(NamedTuple):
     refused: bool = False
     role: str = ""
 
+    def digest(self, rank: int) -> bytes:
+        """The same for what is the same. A rank that refuses agrees with nobody."""
+        who = rank if self.refused else None
+        said = repr((self.text, self.key, self.apart, self.role, who)).encode()
+        return hashlib.blake2b(said, digest_size=_DIGEST).digest()
+
     def encode(self, rank: int, room: int) -> bytes:
-        """For the others. A rank that refuses agrees with nobody. A long text is cut; the digest
-        tells it from others that begin alike."""
+        """For the others. A long text is cut; the digest tells it from others that begin alike."""
         key = "" if self.key is None else ",".join(map(str, self.key))
         facts = f"{'!' * self.refused}{'~' * self.apart}{self.role}{key}|".encode()
         text = self.text.encode()
-        who = rank if self.refused else None
-        said = repr((self.text, self.key, self.apart, self.role, who)).encode()
-        digest = hashlib.blake2b(said, digest_size=_DIGEST)
+        digest = self.digest(rank)
         left = room - _DIGEST - len(facts)
         if len(text) > left:
-            end = f"… ({digest.hexdigest()[:8]})".encode()
+            end = f"… ({digest.hex()[:8]})".encode()
             text = text[: left - len(end)].decode(errors="ignore").encode() + end
-        return digest.digest() + facts + text
+        return digest + facts + text
 
     @staticmethod
     def decode(row: bytes) -> Intent:

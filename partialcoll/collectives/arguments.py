@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 from .._core import checks, ops, pure, settings
@@ -53,80 +54,90 @@ def _as_ops(op: Any, count: int) -> list[Any]:
     return list(op)
 
 
+@dataclass
 class Arguments:
-    """The checked arguments of one handle on this rank, in the core's form."""
+    """The arguments of one handle on this rank, see `Allreduce_init`: checked, and in the core's
+    form."""
 
-    def __init__(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        op: Any,
-        quorum: Policy | str,
-        deliver: str,
-        history: int,
-        late: str | None,
-        missed: str,
-        progress: str | None,
-        algorithm: str | None,
-        domain: str | None,
-        seed: int,
-        name: str | None,
-        like: Any,
-        on_failure: str = "raise",
-    ) -> None:
+    sendbuf: Any
+    recvbuf: Any
+    op: Any
+    quorum: Policy | str
+    deliver: str
+    history: int
+    late: str | None
+    missed: str
+    progress: str | None
+    algorithm: str | None
+    domain: str | None
+    seed: int
+    name: str | None
+    like: Any
+    on_failure: str = "raise"
+
+    def __post_init__(self) -> None:
         # With "all" a call may deliver several rounds: they are added up in a buffer.
-        self.received = recvbuf is not None or deliver != "one"
-        self._take_buffers(sendbuf, recvbuf, like)
-        self.ops = _as_ops(op, len(self.recv))
+        self.received = self.recvbuf is not None or self.deliver != "one"
+        self._take_buffers(self.sendbuf, self.recvbuf)
+        codes = self._take_ops()
+        self.described = describe(self.recv, self.ops, codes)
+        self.options = ffi.new("pcoll_options *")
+        self.policy = as_policy(self.quorum)
+        self._choose_rounds(sums=all(code == lib.PCOLL_SUM for code in codes))
+        self._choose_ways()
+        if self.name is not None:
+            checks.instance("name", self.name, str, "a text or None")
+        self.options.name = _hash(self.name)
+
+    def _take_ops(self) -> list[int]:
+        """Their numbers in the core."""
+        self.ops = _as_ops(self.op, len(self.recv))
         codes = [ops.op_code(one) for one in self.ops]
         for one, code, buffer in zip(self.ops, codes, self.recv):
             ops.check_op(one, code, buffer)
-        sums = all(code == lib.PCOLL_SUM for code in codes)
-        self.device = one_device([*(self.send or []), *self.recv, *self.like])
-        if self.device is not None and not self.like:
+        self.device = one_device([*(self.send or []), *self.recv, *self.outlined])
+        if self.device is not None and not self.outlined:
             self._check_on_device()
         self.sums = [ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
-        self.described = describe(self.recv, self.ops, codes)
-        self.policy = as_policy(quorum)
-        checks.one_of("late", late, (None, *_LATE))
-        if late is None:
-            late = "carry" if sums else "latest"
+        return codes
+
+    def _choose_rounds(self, sums: bool) -> None:
+        """Which rounds there are, and what is delivered of them."""
+        checks.one_of("late", self.late, (None, *_LATE))
+        late = self.late or ("carry" if sums else "latest")
         if late == "carry" and not sums:
             raise ValueError(
                 'late: "carry" adds deposits up, so it needs op=MPI.SUM; use "latest" or "drop"'
             )
-        checks.one_of("missed", missed, ("sum", "latest"))
-        checks.integer("history", history, 1, 2**20, what="a number of rounds")
-        algorithm = settings.choice(
-            "algorithm", algorithm, "PARTIALCOLL_ALGORITHM", "auto", ALGORITHMS
-        )
-        self.deliver = deliver
-        self.missed = missed
-        self.options = ffi.new("pcoll_options *")
+        checks.one_of("missed", self.missed, ("sum", "latest"))
         policy = ffi.addressof(self.options, "policy")
         check(lib.pcoll_policy_parse(str(self.policy).encode(), policy))
-        _set_domain(self.options, domain)
-        self.options.deliver = checks.code("deliver", deliver, _DELIVER)
-        self.options.algorithm = ALGORITHMS.index(algorithm)
+        self.options.deliver = checks.code("deliver", self.deliver, _DELIVER)
         self.options.late = checks.code("late", late, _LATE)
-        self.options.progress = progress_code(progress)
+        self.options.history = checks.integer(
+            "history", self.history, 1, 2**20, what="a number of rounds"
+        )
+
+    def _choose_ways(self) -> None:
+        """How the data moves."""
+        algorithm = settings.choice(
+            "algorithm", self.algorithm, "PARTIALCOLL_ALGORITHM", "auto", ALGORITHMS
+        )
+        self.options.algorithm = ALGORITHMS.index(algorithm)
+        _set_domain(self.options, self.domain)
+        self.options.progress = progress_code(self.progress)
         self.options.owned_send = self.send is None or self.device is not None
         self.options.device = 0 if self.device is None else self.device + 1
-        self.options.history = history
-        self.options.on_failure = checks.code("on_failure", on_failure, _ON_FAILURE)
-        self.continues = on_failure == "continue"
-        self.options.seed = checks.integer("seed", seed) % 2**64
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"name: expected a text or None, got {checks.shown(name)}")
-        self.options.name, self.name = _hash(name), name
+        self.options.on_failure = checks.code("on_failure", self.on_failure, _ON_FAILURE)
+        self.options.seed = checks.integer("seed", self.seed) % 2**64
 
-    def _take_buffers(self, sendbuf: Any, recvbuf: Any, like: Any) -> None:
+    def _take_buffers(self, sendbuf: Any, recvbuf: Any) -> None:
         in_place = sendbuf is MPI.IN_PLACE
-        self.like: list[DeviceBuffer] = []
+        self.outlined: list[DeviceBuffer] = []  # by `like`, on a device
         self.send: list[Buffer] | None = None
         if not in_place and sendbuf is not None:
             self.send = as_any_buffers("sendbuf", sendbuf, writable=False)
-        if like is not None and not (sendbuf is None and recvbuf is None):
+        if self.like is not None and not (sendbuf is None and recvbuf is None):
             raise ValueError("like: expected sendbuf=None and recvbuf=None with it, got a buffer")
         if recvbuf is not None:
             self.recv = as_any_buffers("recvbuf", recvbuf, writable=True)
@@ -134,9 +145,9 @@ class Arguments:
         elif in_place:
             raise ValueError("recvbuf: expected a buffer with sendbuf=MPI.IN_PLACE, got None")
         else:
-            self.recv = self._unreceived(like)
+            self.recv = self._unreceived()
         given = sendbuf if self.send is not None and not in_place else recvbuf
-        self.single = not is_list(like if given is None else given)
+        self.single = not is_list(self.like if given is None else given)
 
     def _check_on_device(self) -> None:
         if self.send is None:
@@ -149,17 +160,17 @@ class Arguments:
         elif self.send is not None:
             check_match(self.send, self.recv)
 
-    def _unreceived(self, like: Any) -> list[Buffer]:
+    def _unreceived(self) -> list[Buffer]:
         """No receive buffers are given: what results look like, and room for them if needed."""
         buffers = self.send
         if buffers is None:
-            if like is None:
+            if self.like is None:
                 raise ValueError(
                     "recvbuf: expected a buffer, or one to go by in like=, got None with "
                     "sendbuf=None"
                 )
-            buffers = as_any_buffers("like", like, writable=False, used=False)
-            self.like = on_device(buffers)
+            buffers = as_any_buffers("like", self.like, writable=False, used=False)
+            self.outlined = on_device(buffers)
         return [buffer.like() if self.received else buffer.outline() for buffer in buffers]
 
     def memory(self, ranks: int) -> int:

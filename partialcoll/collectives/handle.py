@@ -3,37 +3,31 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Callable, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
-from .._core import checks, pure, waiting
-from .._core.buffers import Array, Buffer, addresses, held, wrap
-from .._core.device import DeviceSide, device_side, on_device
-from .._core.ffi import answer_record, check, ffi, lib, raise_error
-from .._core.mirror import Landing
+from .._core import checks, waiting
+from .._core.buffers import Array, Buffer, addresses
+from .._core.ffi import check, ffi, lib, raise_error
 from .._core.mpi import MPI
-from .._core.object import CoreObject
 from .._core.ops import add_up, has_identity
 from .._core.record import Record
-from .._core.slots import Slots
+from .._core.side import DeviceSide, side_of
+from .._core.slots import SendSlots, Slots
 from ..errors import StateError
 from ..policy import Full
-from ..round import Result, Round, bits
-from .arguments import ALGORITHMS, Arguments
-from .handle_view import ScheduleView, Stats
+from ..round import Result, Round
+from .arguments import Arguments
+from .handle_view import HandleView
 from .membership import Membership
 
 _ANY = 2**64 - 1
 
-_DOMAINS = {pure.lib.PCOLL_DOMAIN_NODE: "node", pure.lib.PCOLL_DOMAIN_RANK: "rank"}
 
-
-class AllreduceHandle(CoreObject):
+class AllreduceHandle(HandleView):
     """A persistent partial allreduce; made by `Allreduce_init`.
 
     One thread at a time may use a handle; a second one gets StateError. A handle can be used
@@ -41,7 +35,7 @@ class AllreduceHandle(CoreObject):
     end.
     """
 
-    _noun, _kind, _maker = "allreduce handle", "handle", "Allreduce_init"
+    _noun, _maker = "allreduce handle", "Allreduce_init"
     _begins_to_free = True
 
     def __init__(
@@ -66,57 +60,47 @@ class AllreduceHandle(CoreObject):
 
         self._create(comm, lib.pcoll_allreduce_create, arguments, refused)
         self._take_over(given, comm.size)
-        self._membership = Membership(self, comm, on_membership) if given.continues else None
+        if given.options.on_failure == lib.PCOLL_FAILURE_CONTINUE:
+            self._membership = Membership(comm, on_membership)
 
     def _take_over(self, given: Arguments, ranks: int) -> None:
+        # No more than 30 attributes: then instances share the keys of their dictionaries, and each
+        # call touches a fifth of the memory.
         self._single = given.single
         self._copies = bool(given.options.device)
-        self._deliver = given.deliver
         self._one = given.deliver == "one"
-        self._add_missed = given.missed == "sum"
         self._record = Record(ranks)
-        self._place = ffi.new("void **")
-        self._send_views: dict[tuple[int, int], Array] = {}
         self._last_round: Round | None = None
         self._started = False
         self._filled: set[int] = set()  # buffers named by Pready for the call to come
         recv, ops = given.recv, given.ops
-        self._sums = given.sums
         self._ops = ops  # those of users must live as long as the handle
-        self._has_identity = [has_identity(op, r) for op, r in zip(ops, recv)]
+        # Of several results that one call delivers: are they added up, has a round without
+        # contributions a value?
+        adds = [given.missed == "sum" and can_add for can_add in given.sums]
+        self._several = list(zip(adds, (has_identity(op, r) for op, r in zip(ops, recv))))
         self._slots = None if given.received else Slots(self._pointer, self._record, recv, ops)
         self._set_buffers(given.send, recv)
+        self._sends = SendSlots(self._pointer, self._recv)
         self.policy = given.policy
         self._memory = given.memory(ranks)
         self._name = given.name
 
     def _set_buffers(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
         self._owners = (send, recv)
-        self._landing: Landing | None = None
-        if not self._one and on_device(recv):  # several results are added up on the host
-            self._landing = Landing(recv)
-            recv = self._landing.buffers
-        self._buffers = recv
-        self._send = None if send is None else [buffer.array for buffer in send]
-        self._recv = [buffer.array for buffer in recv]
-        self._device = device_side(send, recv)
-        self._fetches = self._device is not None and self._device.fetches
-        given = None if self._device is not None else self._send
-        received = self._slots is None and not self._fetches
-        self._send_pointers = ffi.NULL if given is None else addresses(given)
-        self._recv_pointers = addresses(self._recv) if received else ffi.NULL
+        self._side = side_of(send, recv, several=not self._one)
+        self._recv = [buffer.array for buffer in self._side.buffers]
+        self._received, self._fetches = self._side.received, self._side.fetches
+        delivered = self._slots is None and not self._fetches
+        self._recv_pointers = addresses(self._recv) if delivered else ffi.NULL
         self._bind()
 
     def _bind(self) -> None:
         """What `Start` and `Wait` call in the core, with its arguments: a rank that arrives out
         of a long computation pays for every line of Python that it has to fetch anew."""
         core, us = self._pointer[0], waiting.SLICE_US
-        self._deposit: Callable[[], int] = partial(
-            lib.pcoll_handle_start, core, self._send_pointers
-        )
-        self._begin = self._deposit if self._send is not None else self._deposit_slot
-        if self._device is not None:
-            self._begin = partial(self._device.start, core, None)
+        self._deposit = self._side.starting(core)
+        self._begin = self._deposit_slot if self._side.sent is None else self._deposit
         self._end: Callable[[], int] = partial(lib.pcoll_handle_wait, core, us)
         if self._one:
             self._end = partial(
@@ -143,47 +127,29 @@ class AllreduceHandle(CoreObject):
         or torch, or the number of a CUstream; None: their current one) has been given so far, and
         this rank arrives when they have been. What changes them waits for `Wait`.
         """
-        code = self._begin() if stream is None else self._begin_on(stream)
-        if code == lib.PCOLL_EAGAIN:
-            self._insist(lambda handle: lib.pcoll_handle_start(handle, self._send_pointers))
-        elif code:
-            raise_error(code)
+        begin = self._begin if stream is None else self._side.starting(self._core(), stream)
+        code = begin()
+        if code:
+            self._begin_later(begin, code)
         self._started = True
         if self._slots is not None:
             self._slots.empty()
         if self._filled:
             self._filled.clear()
 
-    def _start_from(self, send: list[Buffer], stream: Any = None) -> None:
+    def _begin_later(self, begin: Callable[[], int], code: int) -> None:
+        if code != lib.PCOLL_EAGAIN:
+            raise_error(code)
+        self._insist(lambda core: begin())
+
+    def _start_from(self, send: list[Buffer]) -> None:
         """In place of `Start`, of a handle made with ``like=`` on a device: deposit these, which
         are there. They belong to the library until the end of `Wait`."""
-        check(DeviceSide(send, []).start(self._core(), stream))
-        self._started = True
-        if self._slots is not None:
-            self._slots.empty()
-
-    def _check_stream(self, stream: Any) -> None:
-        if self._device is None and self._landing is None:
-            raise ValueError(
-                f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
-            )
-
-    def _begin_on(self, stream: Any) -> int:
-        self._check_stream(stream)
-        return self._begin() if self._device is None else self._device.start(self._core(), stream)
-
-    def _fetch(self, stream: Any = None) -> None:
-        """Begin to copy the result to the device; what the stream is given next comes after."""
-        if self._landing is not None:
-            self._landing.land(stream)
-        if self._device is None or not self._fetches:
-            return
-        code = lib.PCOLL_EAGAIN
-        while code == lib.PCOLL_EAGAIN:  # the last one is still being copied: in a join
-            code = self._device.fetch(self._core(), stream)
-            if code == lib.PCOLL_EAGAIN:
-                time.sleep(50e-6)
-        check(code)
+        self._begin = DeviceSide(send, []).starting(self._core())
+        try:
+            self.Start()
+        finally:
+            self._begin = self._refuse_stale
 
     def _deposit_slot(self) -> int:
         """The send buffer is the library's: for the next deposit it has to be taken anew."""
@@ -242,17 +208,20 @@ class AllreduceHandle(CoreObject):
         of the logger "partialcoll" names the ranks that are missing.
         """
         if stream is not None:
-            self._check_stream(stream)
+            self._side.check_stream(stream)
         if timeout is None:
             code = self._end()
         else:
             checks.time_limit("timeout", timeout)
             code = self._step(0)
-        if code == lib.PCOLL_EAGAIN:
-            self._wait_in_slices(self._step, timeout)
-        elif code:
-            raise_error(code)
+        if code:
+            self._wait_longer(code, timeout)
         return self._take(stream)
+
+    def _wait_longer(self, code: int, timeout: float | None) -> None:
+        if code != lib.PCOLL_EAGAIN:
+            raise_error(code)
+        self._wait_in_slices(self._step, timeout)
 
     def _step(self, us: int) -> int:
         """Wait so long at most; with deliver="one" the same call delivers and finishes."""
@@ -271,24 +240,22 @@ class AllreduceHandle(CoreObject):
     def Test(self, stream: Any = None) -> Round | None:
         """The round if it is complete, else None. Never blocks; drives communication. `stream` as
         in `Wait`."""
-        if stream is not None:
-            self._check_stream(stream)
+        self._side.check_stream(stream)
         code = self._step(0)
         if code == lib.PCOLL_EAGAIN:
             return None
-        if code:
-            raise_error(code)
+        check(code)
         return self._take(stream)
 
     def _measured(self, us: Any) -> tuple[Any, ...]:
         """Arguments of pcoll_handle_measure, for one round."""
-        buffers = (self._send_pointers, self._recv_pointers)
-        return (self._core(), *buffers, 1, us, *self._record.out)
+        send = addresses(self._side.sent or [])
+        return (self._core(), send, self._recv_pointers, 1, us, *self._record.out)
 
     def _describe(self) -> Result:
         """The round that the core has just delivered, to the receive buffers if there are any."""
         if self._slots is None:
-            return Result(self._record.view[:], self._size, self._received())
+            return Result(self._record.view[:], self._size, self._received)
         self._slots.fill()
         return Result(self._record.view[:], self._size, None, self._slots.of)
 
@@ -298,8 +265,7 @@ class AllreduceHandle(CoreObject):
             code = lib.pcoll_handle_deliver(self._core(), last, pointers, *self._record.out)
         if code == lib.PCOLL_EEMPTY:
             return None
-        if code:
-            raise_error(code)
+        check(code)
         return Result(self._record.view[:], self._size, recv)
 
     def _take(self, stream: Any = None) -> Round:
@@ -307,18 +273,17 @@ class AllreduceHandle(CoreObject):
         if self._one:
             rnd = Round(self._describe())
             if self._fetches:
-                self._fetch(stream)
+                self._side.fetch(self._core(), stream)
         else:
-            if self._landing is not None:
-                self._landing.settle()
+            self._side.settle()
             results, lost = self._take_all()
-            self._fetch(stream)
+            self._side.fetch(self._core(), stream)
             rnd = Round(results[-1], results, lost)
             check(lib.pcoll_handle_finish(self._core()))
         self._started = False
         self._last_round = rnd
         if self._membership is not None:
-            self._membership.look(self._record.round.failed)
+            self._membership.look(self, self._record.round.failed)
         return rnd
 
     def _take_all(self) -> tuple[list[Result], int]:
@@ -350,11 +315,11 @@ class AllreduceHandle(CoreObject):
 
     def _combine(self, results: list[Result]) -> None:
         """The receive buffers: the sum of the delivered rounds, or the newest."""
-        for i, recv in enumerate(self._recv):
-            if self._add_missed and self._sums[i]:
-                add_up(self._buffers[i], [result.buffers[i] for result in results])
-            elif results[-1].active or self._has_identity[i]:
-                np.copyto(recv, results[-1].buffers[i])
+        for i, (adds, has_value) in enumerate(self._several):
+            if adds:
+                add_up(self._side.buffers[i], [result.buffers[i] for result in results])
+            elif results[-1].active or has_value:
+                np.copyto(self._recv[i], results[-1].buffers[i])
 
     def until(self, rounds: int) -> Iterator[Round]:
         """Start and wait until this rank has seen `rounds` rounds; yields each `Round`.
@@ -393,12 +358,11 @@ class AllreduceHandle(CoreObject):
         while True:
             self._wait_in_slices(lambda us: int(lib.pcoll_handle_wait(self._core(), us)), None)
             while True:
-                if self._landing is not None:
-                    self._landing.settle()
+                self._side.settle()
                 if self._deliver_next(_ANY, self._recv, self._recv_pointers) is None:
                     break
                 rnd = self._last_round = Round(self._describe())
-                self._fetch()
+                self._side.fetch(self._core(), None)
                 if on_round is not None:
                     on_round(rnd)
                 if rnd.joined:
@@ -427,12 +391,11 @@ class AllreduceHandle(CoreObject):
     # The end
 
     def _begin_to_free(self) -> None:
-        self._send_views.clear()
+        self._sends.let_go()
         self._await_copy()
         if self._slots is not None:
             self._slots.let_go()
-        if self._landing is not None:
-            self._landing.free()
+        self._side.free()
         super()._begin_to_free()
 
     def _name_of(self, method: str) -> str:
@@ -450,45 +413,29 @@ class AllreduceHandle(CoreObject):
         whose address changes at every `Start`: take it anew each time (else `Start` refuses)
         and fill it, for what is in it then is not what you wrote. Views of it may be kept
         beyond the handle's end; what they show then means nothing."""
-        if self._device is not None:
-            return self._unwrap(self._device.sources)
-        if self._send is not None:
-            return self._unwrap(self._send)
-        views = [self._send_view(i, like) for i, like in enumerate(self._recv)]
+        if self._side.sent is not None:
+            return self._unwrap(self._side.sent)
+        self._core()
+        views = self._sends.next()
         self._begin = self._deposit_slot
         return self._unwrap(views)
 
-    def _send_view(self, i: int, like: Array) -> Array:
-        place = self._answer("void *", "send_slot", i)
-        key = (i, int(ffi.cast("uintptr_t", place)))
-        view = self._send_views.get(key)
-        if view is None:  # the places are few and take turns
-            view = self._send_views[key] = wrap(held(place), like)
-        return view.view()
-
     def _send_place(self) -> int:
-        """Where the memory of the next deposit is: the places are few and take turns, so whoever
-        keeps views of them need not make these anew. 0: the user's, always."""
-        if self._send is not None:
+        """Where the memory of the next deposit is: who keeps views of these places need not make
+        them anew. 0: the user's, always."""
+        if self._side.sent is not None:
             return 0
-        check(lib.pcoll_handle_send_slot(self._core(), 0, self._place))
+        self._core()
+        place = self._sends.place()
         self._begin = self._deposit_slot
-        return int(ffi.cast("uintptr_t", self._place[0]))
+        return place
 
     @property
     def recv_buffer(self) -> Any:
         """The receive buffer (or list of buffers). For bfloat16 an array of `ml_dtypes.bfloat16`
         where that package is installed, else of the bits as uint16. Without one of yours
         (``recvbuf=None``): what `result` is."""
-        return self._unwrap(self._received()) if self._slots is None else self.result
-
-    def _received(self) -> list[Any]:
-        """What results come to."""
-        if self._landing is not None:
-            return self._landing.owners
-        if self._device is not None and self._fetches:
-            return self._device.owners
-        return self._recv
+        return self._unwrap(self._received) if self._slots is None else self.result
 
     @property
     def result(self) -> Any:
@@ -504,7 +451,7 @@ class AllreduceHandle(CoreObject):
         """
         if self._slots is not None:
             return self._unwrap(self._slots.last())
-        views = [r.view() if isinstance(r, np.ndarray) else r for r in self._received()]
+        views = [r.view() if isinstance(r, np.ndarray) else r for r in self._received]
         for view in views:
             if isinstance(view, np.ndarray):
                 view.flags.writeable = False
@@ -521,63 +468,3 @@ class AllreduceHandle(CoreObject):
     def last_round(self) -> Round | None:
         """What the last `Wait`, `Test` or `join` returned."""
         return self._last_round
-
-    @property
-    def memory(self) -> int:
-        """Bytes that the handle holds on this rank."""
-        return self._memory
-
-    @property
-    def stats(self) -> Stats:
-        """Counts of this rank so far."""
-        return answer_record(Stats, "pcoll_stats", lib.pcoll_handle_stats, self._core())
-
-    @property
-    def algorithm(self) -> str:
-        """How the data is reduced: "recdbl", "rabenseifner", "ring" or "native"."""
-        return ALGORITHMS[self._answer("int32_t", "algorithm")]
-
-    def _placed(self) -> tuple[str, int]:
-        domain = ffi.new("int32_t *")
-        counts = ffi.new("uint32_t[2]")
-        self._call("domain", domain, counts, counts + 1)
-        return _DOMAINS[domain[0]], int(counts[0])
-
-    @property
-    def domain(self) -> str:
-        """ "node": ranks that share memory reduce there, and only one of them talks to others;
-        "rank": messages only, which is also what "node" comes to where no two ranks share a
-        node. The same on all ranks."""
-        return self._placed()[0]
-
-    @property
-    def domains(self) -> int:
-        """How many domains the ranks form: as many as there are ranks with "rank", with "node"
-        as many as there are nodes, or more if their size is limited."""
-        return self._placed()[1]
-
-    @property
-    def failed(self) -> npt.NDArray[np.bool_]:
-        """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
-        words = ffi.new("uint64_t[]", (self._size + 63) // 64)
-        self._call("failed", words)
-        return bits(ffi.buffer(words), self._size)
-
-    @property
-    def comm(self) -> MPI.Intracomm:
-        """A communicator of the ranks that live, in their order, for the program's own traffic:
-        the one that the handle was made on until somebody dies, then the library's (do not free
-        it), until the next death, which revokes it: take it anew. StateError without
-        ``on_failure="continue"``."""
-        if self._membership is None:
-            raise StateError('comm: the handle was made with on_failure="raise"')
-        return self._membership.comm()
-
-    @property
-    def schedule(self) -> ScheduleView:
-        """The schedule that this rank executes in each round."""
-        return ScheduleView(self._core)
-
-    def __repr__(self) -> str:
-        state = "freed" if self._is_freed() else f"{self._size} ranks"
-        return f"<partial allreduce, quorum={self.policy}, deliver={self._deliver!r}, {state}>"

@@ -6,7 +6,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from .._core.ffi import answer_text, lib
+import numpy as np
+import numpy.typing as npt
+
+from .._core import pure
+from .._core.ffi import answer_record, answer_text, ffi, lib
+from .._core.mpi import MPI
+from .._core.object import CoreObject
+from ..errors import StateError
+from ..policy import Policy
+from ..round import bits
+from .arguments import ALGORITHMS
+from .membership import Membership
+
+_DOMAINS = {pure.lib.PCOLL_DOMAIN_NODE: "node", pure.lib.PCOLL_DOMAIN_RANK: "rank"}
 
 
 @dataclass(frozen=True)
@@ -65,3 +78,74 @@ class ScheduleView:
 
     def __str__(self) -> str:
         return self._render("text")
+
+
+class HandleView(CoreObject):
+    """What a handle tells of itself."""
+
+    _kind = "handle"
+    policy: Policy
+    _one: bool
+    _memory: int
+    _membership: Membership | None = None  # with on_failure="continue"
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the handle holds on this rank."""
+        return self._memory
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of this rank so far."""
+        return answer_record(Stats, "pcoll_stats", lib.pcoll_handle_stats, self._core())
+
+    @property
+    def algorithm(self) -> str:
+        """How the data is reduced: "recdbl", "rabenseifner", "ring" or "native"."""
+        return ALGORITHMS[self._answer("int32_t", "algorithm")]
+
+    def _placed(self) -> tuple[str, int]:
+        domain = ffi.new("int32_t *")
+        counts = ffi.new("uint32_t[2]")
+        self._call("domain", domain, counts, counts + 1)
+        return _DOMAINS[domain[0]], int(counts[0])
+
+    @property
+    def domain(self) -> str:
+        """ "node": ranks that share memory reduce there, and only one of them talks to others;
+        "rank": messages only, which is also what "node" comes to where no two ranks share a
+        node. The same on all ranks."""
+        return self._placed()[0]
+
+    @property
+    def domains(self) -> int:
+        """How many domains the ranks form: as many as there are ranks with "rank", with "node"
+        as many as there are nodes, or more if their size is limited."""
+        return self._placed()[1]
+
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
+        words = ffi.new("uint64_t[]", (self._size + 63) // 64)
+        self._call("failed", words)
+        return bits(ffi.buffer(words), self._size)
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """A communicator of the ranks that live, in their order, for the program's own traffic:
+        the one that the handle was made on until somebody dies, then the library's (do not free
+        it), until the next death, which revokes it: take it anew. StateError without
+        ``on_failure="continue"``."""
+        if self._membership is None:
+            raise StateError('comm: the handle was made with on_failure="raise"')
+        return self._membership.comm(self)
+
+    @property
+    def schedule(self) -> ScheduleView:
+        """The schedule that this rank executes in each round."""
+        return ScheduleView(self._core)
+
+    def __repr__(self) -> str:
+        state = "freed" if self._is_freed() else f"{self._size} ranks"
+        deliver = "one" if self._one else "all"
+        return f"<partial allreduce, quorum={self.policy}, deliver={deliver!r}, {state}>"

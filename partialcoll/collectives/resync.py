@@ -29,8 +29,6 @@ from .._core.settings import logger, stall_warning
 from ..round import Result
 from .state_exchange import StateExchange
 
-_NAP = 1e-3  # seconds
-
 
 def room_for_joins(options: dict[str, Any], ranks: int) -> dict[str, Any]:
     """The options of a handle, with a history that suffices; see the module."""
@@ -116,16 +114,19 @@ class Resync:
     def _attend(self, request: MPI.Request, what: str | None = None) -> None:
         """Wait for all ranks, and serve meanwhile."""
         begin = warned = time.monotonic()
-        while not request.Test():
+
+        def patient() -> bool:
+            nonlocal warned
             waiting.look()
-            if not self.serve():
-                time.sleep(_NAP)
             now = time.monotonic()
             if what is not None and now - warned >= stall_warning():
                 logger.warning(
                     "waiting for %.1f s in %s: not all ranks have come", now - begin, what
                 )
                 warned = now
+            return self.serve()
+
+        waiting.until(request.Test, patient)
 
     def end(self, what: str = "close") -> None:
         """When nobody can ask any more. Collective; idempotent."""

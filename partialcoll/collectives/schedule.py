@@ -13,7 +13,7 @@ from typing import Any
 from .._core import checks, communicator, ops, settings, waiting
 from .._core.attendance import attending
 from .._core.buffers import Buffer
-from .._core.device import DeviceBuffer, as_any_buffer
+from .._core.device import DeviceBuffer, as_any_buffer, refuse_stream
 from .._core.ffi import answer_text, check, ffi, lib, raise_error
 from .._core.mirror import Shadows
 from .._core.mpi import MPI
@@ -111,8 +111,8 @@ class Schedule(CoreObject):
     def _add(
         self, kind: str, label: str | None, *arguments: Any, keep: Iterable[Buffer]
     ) -> Operation:
-        if label is not None and not isinstance(label, str):
-            raise TypeError(f"label: expected a text, got {checks.shown(label)}")
+        if label is not None:
+            checks.instance("label", label, str, "a text")
         text = ffi.NULL if label is None else ffi.new("char[]", label.encode(errors="replace"))
         index = self._answer("int32_t", kind, *arguments, text)
         self._buffers_used.extend(keep)
@@ -202,15 +202,12 @@ class Schedule(CoreObject):
         return self._add("timer", label, limit, keep=[])
 
     def _own(self, argument: str, op: Any) -> int:
-        if not isinstance(op, Operation):
-            raise TypeError(
-                f"{argument}: expected an operation of this schedule, got {checks.shown(op)}"
-            )
-        if op.schedule is not self:
+        operation = checks.instance(argument, op, Operation, "an operation of this schedule")
+        if operation.schedule is not self:
             raise ValueError(
                 f"{argument}: expected an operation of this schedule, got {op!r} of another"
             )
-        return op.index
+        return operation.index
 
     def after(
         self, op: Operation, predecessors: Operation | Iterable[Operation], k: int | None = None
@@ -277,10 +274,8 @@ class Schedule(CoreObject):
     # Runs
 
     def _check_stream(self, stream: Any) -> None:
-        if stream is not None and self._shadows is None:
-            raise ValueError(
-                f"stream: expected None with buffers of the host, got {checks.shown(stream)}"
-            )
+        if self._shadows is None:
+            refuse_stream(stream)
 
     def Start(self, stream: Any = None) -> None:
         """Begin a run. Local. StateError if the last one was not waited for.

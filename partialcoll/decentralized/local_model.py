@@ -58,10 +58,9 @@ def is_finite(vector: Array) -> bool:
     return math.isfinite(product) or bool(np.isfinite(vector).all())
 
 
-def check_model(argument: str, x: Any) -> Array:
+def check_model(argument: str, given: Any) -> Array:
     """A flat vector of float32 or float64."""
-    if not isinstance(x, np.ndarray):
-        raise TypeError(f"{argument}: expected a numpy array, got {type(x).__name__}")
+    x: Array = checks.instance(argument, given, np.ndarray, "a numpy array")
     if x.dtype not in (np.float32, np.float64):
         raise TypeError(f"{argument}: expected float32 or float64, got {x.dtype}")
     if x.ndim != 1 or x.size == 0:
@@ -177,8 +176,7 @@ class LocalModel:
 
     def _check_update(self, argument: str, update: Any) -> None:
         self._check_usable()
-        if not isinstance(update, np.ndarray):
-            raise TypeError(f"{argument}: expected a numpy array, got {type(update).__name__}")
+        checks.instance(argument, update, np.ndarray, "a numpy array")
         if update.shape != self._x.shape:
             raise ValueError(
                 f"{argument}: expected shape {self._x.shape} as the model's, got {update.shape}"

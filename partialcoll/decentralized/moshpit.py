@@ -118,10 +118,7 @@ class MoshpitOptions(Options):
         checks.count("rounds", self.rounds)
         if self.overlap and self.rounds > 1:
             raise ValueError(f"rounds: expected 1 with overlap, got {self.rounds}")
-        if self.average not in ("parameters", "pseudo-gradients"):
-            raise ValueError(
-                f"average: expected 'parameters' or 'pseudo-gradients', got {self.average!r}"
-            )
+        checks.one_of("average", self.average, ("parameters", "pseudo-gradients"))
         if self.stale_after is not None:
             checks.count("stale_after", self.stale_after)
         checks.number("outer_learning_rate", self.outer_learning_rate, 0)

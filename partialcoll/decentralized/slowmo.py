@@ -142,8 +142,7 @@ class SlowMo(Process):
         beta: float = SlowMoOptions.beta,
         alpha: float = SlowMoOptions.alpha,
     ) -> None:
-        if not isinstance(inner, Process):
-            raise TypeError(f"inner: expected a process, got {type(inner).__name__}")
+        checks.instance("inner", inner, Process, "a process")
         if inner._total is None:
             raise ValueError(
                 "inner: expected a process made with total=GlobalSum.over(comm), got None"

@@ -77,10 +77,9 @@ class SwarmOptions(GossipOptions):
     def check_values(self) -> None:
         """Of the algorithm."""
         checks.count("local_steps", self.local_steps)
-        if self.variant not in ("queue", "registers"):
-            raise ValueError(f"variant: expected 'queue' or 'registers', got {self.variant!r}")
-        if self.codec is not None and not isinstance(self.codec, Lattice):
-            raise TypeError(f"codec: expected a Lattice or None, got {self.codec!r}")
+        checks.one_of("variant", self.variant, ("queue", "registers"))
+        if self.codec is not None:
+            checks.instance("codec", self.codec, Lattice, "a Lattice or None")
 
     def process(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> Swarm:
         """Over this buffer."""

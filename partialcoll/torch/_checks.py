@@ -12,7 +12,7 @@ from .flat import DTYPES, Named, dense_strides
 from .ops import wire
 
 
-def check_optimizer(optimizer: Any) -> None:
+def check_kind(optimizer: Any) -> None:
     """A torch optimizer that computes one update from one gradient."""
     checks.instance("optimizer", optimizer, torch.optim.Optimizer, "a torch.optim.Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -20,6 +20,11 @@ def check_optimizer(optimizer: Any) -> None:
             "optimizer: LBFGS calls its closure several times in a step, for gradients of this "
             "rank alone, and is not supported; take one that steps once on a gradient"
         )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """One that can be wrapped."""
+    check_kind(optimizer)
     loop = optimizer.__dict__.get("_loop")
     if loop is not None and not loop.closed:
         raise TypeError(
@@ -147,12 +152,6 @@ def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
             f"parameter {name!r}: expected a dense one of {expected}, got "
             f"{parameter.dtype}, {parameter.layout}"
         )
-
-
-def check_rounds(argument: str, value: Any) -> None:
-    """A number of rounds above 0."""
-    if checks.integer(argument, value, what="a number of rounds") < 1:
-        raise ValueError(f"{argument}: expected at least 1 round, got {value}")
 
 
 def describe(parameters: Named) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from .._core import checks
 from ..errors import StateError
 from ._checks import check_dense, check_model, check_one_device, check_parameter
 from .flat import Named
+from .strategies import Eager
 
 DDP = torch.nn.parallel.DistributedDataParallel
 
@@ -43,6 +44,20 @@ def holds(ddp: Any, state: Any) -> bool:
     """Is the state in the hooks of this DDP object?"""
     hooks = vars(ddp).get("_comm_hooks", ())
     return any(other is state for _, other in hooks)
+
+
+def check_strategy(strategy: Eager) -> None:
+    """Raises ValueError for what a hook cannot do."""
+    if strategy.deliver != "one":
+        raise ValueError(
+            "deliver: expected 'one' (a backward pass of DDP takes one round), got "
+            f"{strategy.deliver!r}; with DistributedOptimizer there is Eager(deliver='all')"
+        )
+    if strategy.clip_norm is not None:
+        raise ValueError(
+            f"clip_norm: expected None, got {strategy.clip_norm}: clip after backward, as with any "
+            "DistributedDataParallel"
+        )
 
 
 def check(ddp: Any, comm: MPI.Intracomm) -> None:

@@ -14,7 +14,6 @@ from .._core import checks
 from ..decentralized import Moshpit
 from ..errors import StateError
 from . import world
-from ._checks import check_rounds
 from ._local_loop import LocalLoop
 from ._loop import Loop
 from ._round_loop import RoundLoop
@@ -140,7 +139,7 @@ class Distributed:
                 "scheduler: ReduceLROnPlateau follows a metric, not rounds; step it yourself, with "
                 "the same metric on all ranks, after join()"
             )
-        check_rounds("every", every)
+        checks.count("every", every, what="a number of rounds")
         self._loop.schedulers.append((scheduler, every))
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

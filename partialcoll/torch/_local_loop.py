@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from .._core import waiting
+from .._core import timeline, waiting
 from .._core.settings import logger
 from ..codec import Lattice
 from ..collectives.agreement import together
-from ..collectives.gossip import GossipStats
+from ..collectives.gossip_view import GossipStats
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
 from ..decentralized import Moshpit, Setup
@@ -32,7 +32,6 @@ from ._loop import Loop, clip
 from .decentralized import LocalStrategy
 from .flat import Layout, ParameterVector
 from .metrics import Metrics
-from .ops import timeline
 
 
 class LocalLoop(Loop):

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from .._core import checks, communicator, finalize
+from .._core import checks, communicator, finalize, timeline
 from ..collectives import side_by_side
 from ..decentralized import GlobalSum
 from ..decentralized.options import check_clip_norm
@@ -30,7 +30,6 @@ from ._gradients import OF_ANOTHER, Gradients, by_rows
 from ._sparse import wants_sparse
 from .compression import Compression, check_compression
 from .flat import Named
-from .ops import timeline
 from .ops.side_stream import in_stream
 from .reductions import Adasum, Average, Reduction, Sum
 from .strategies import Strategy
@@ -66,6 +65,16 @@ class Settings:
         check_model(self.model)
         self.compression = check_compression(self.compression or Compression.none)
         checks.flag("sparse_as_dense", self.sparse_as_dense)
+
+    def describe(self) -> list[tuple[str, str]]:
+        """What must be the same on all ranks, as (name, text)."""
+        numbers = (self.passes, self.average, float(self.predivide), self.clip_norm)
+        rounding = getattr(self.compression, "__name__", type(self.compression).__name__)
+        more = (self.check_every, self.sparse_as_dense, rounding)
+        return [
+            ("options", f"{numbers}, {more}"),
+            ("model", "none" if self.model is None else "given"),
+        ]
 
     @property
     def average(self) -> bool:

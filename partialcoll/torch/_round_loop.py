@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 import torch
 
-from .._core import communicator
+from .._core import communicator, timeline
 from ..collectives.fingerprints import Fingerprints
 from ..collectives.resync import Replica
 from ..errors import StateError
@@ -26,7 +26,6 @@ from ._loop import Loop, clip
 from ._sparse import SparseRows, sparse_parameters
 from .flat import Named
 from .metrics import Metrics
-from .ops import timeline
 from .replicated import Replicated
 from .strategies import RoundStrategy
 
@@ -46,14 +45,8 @@ class RoundLoop(Loop):
         self._averaged: Result | None = None  # synchronize() has brought it, step() will use it
         self.skipping = False  # within skip_synchronize()
         self._factor = self.settings.before
-        inner, parameters = self._inner, self.parameters
-        tensors: list[torch.Tensor] = [parameter for _, parameter in parameters]
         divisor = self.settings.divisor(self.comm.size)
-        sparse: Named = []
-        if self.strategy.takes_sparse and not self.settings.sparse_as_dense:
-            sparse = sparse_parameters(parameters, self.settings.model, inner)
-        apart = {parameter for _, parameter in sparse}
-        dense = [(name, parameter) for name, parameter in parameters if parameter not in apart]
+        dense, sparse = self._by_density()
         self._rows = SparseRows(self.comm, sparse, divisor) if sparse else None
         self._completes = bool(sparse) or self.settings.compresses  # there is more to an average
         every = self.settings.check_every
@@ -62,12 +55,7 @@ class RoundLoop(Loop):
             dense,
             self.strategy,
             divisor,
-            Fingerprints(
-                self.comm,
-                lambda: hyperparameters(inner.param_groups),
-                lambda: hash_tensors(tensors),
-                every,
-            ),
+            self._fingerprints(every),
             self._update,
             Replica(self._capture, self._restore),
         )
@@ -86,6 +74,23 @@ class RoundLoop(Loop):
             self._early,
             sparse=sparse,
             refusal=self.settings.sparse_refusal(self.strategy),
+        )
+
+    def _by_density(self) -> tuple[Named, Named]:
+        """The parameters with dense gradients, and those whose gradients stay sparse."""
+        sparse: Named = []
+        if self.strategy.takes_sparse and not self.settings.sparse_as_dense:
+            sparse = sparse_parameters(self.parameters, self.settings.model, self._inner)
+        apart = {parameter for _, parameter in sparse}
+        return [pair for pair in self.parameters if pair[1] not in apart], sparse
+
+    def _fingerprints(self, every: int) -> Fingerprints:
+        inner, tensors = self._inner, [parameter for _, parameter in self.parameters]
+        return Fingerprints(
+            self.comm,
+            lambda: hyperparameters(inner.param_groups),
+            lambda: hash_tensors(tensors),
+            every,
         )
 
     # One step

@@ -8,16 +8,13 @@ all ranks need to know.
 
 from __future__ import annotations
 
-from itertools import chain
-
 import torch
 from mpi4py import MPI
 
 from .calls import Calls
 from .flat import Named
-from .ops import transfer, wire
+from .ops import transfer
 from .ops.call import Call
-from .ops.side_stream import room_for_rows
 
 
 def sparse_parameters(
@@ -65,20 +62,14 @@ class SparseRows:
     def _sum(
         self, name: str, parameter: torch.Tensor, gradient: torch.Tensor | None
     ) -> torch.Tensor:
-        comm, device = self._calls.comm, parameter.device
         if gradient is None:
             none = parameter.new_empty((0, *parameter.shape[1:]))
             gradient = _of_rows(torch.empty(1, 0).long(), none, parameter)
-        places: list[torch.Tensor] = []
-        values: list[torch.Tensor] = []
-        rows = gradient._indices().t().contiguous().cpu()
-        moves = (
-            transfer.gather_rows(comm, rows, room_for_rows, places),
-            transfer.gather_rows(comm, gradient._values().contiguous(), room_for_rows, values),
-        )
-        self._calls.run(Call(f"the sparse gradient of {name}", chain(*moves)))
-        wide = values[0].to(wire.wide_dtype(parameter.dtype))
-        total = _of_rows(places[0].t().to(device), wide, parameter).coalesce()
+        found: transfer.Found = []
+        rows = gradient._indices(), gradient._values()
+        move = transfer.sum_sparse(self._calls.comm, *rows, parameter.shape, found)
+        self._calls.run(Call(f"the sparse gradient of {name}", move))
+        (total,) = found
         mean = (total._values() / self._divisor).to(parameter.dtype)
         return _of_rows(total._indices(), mean, parameter).coalesce()
 

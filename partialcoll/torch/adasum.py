@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .._core.buffers import Array
+from ..collectives.adasum import Bounds, adasum
 from ..decentralized import GlobalSum, Process, Setup
 from ..decentralized.base import LearningRate
 from ..decentralized.exchange import Steps
@@ -21,7 +22,6 @@ from ..decentralized.join import PeriodicJoin
 from ..decentralized.options import alone
 from .decentralized import LocalStrategy
 from .flat import Named, ParameterVector
-from .ops.adasum import Bounds, adasum
 from .strategies import Allreduce, Strategy
 
 

@@ -153,7 +153,7 @@ def allreduce(
     op : Average, Sum, Min, Max, Product or Adasum
         Default: Average; of integers without what is behind the point. Of bool: Min, Max,
         Product. Adasum, of floating point: what the ranks' tensors have in common counts once
-        (`ops/adasum.py`).
+        (`collectives/adasum.py`).
     prescale_factor, postscale_factor : float
         Multiply what goes in and what comes out; integers in float64, without what is then behind
         the point.

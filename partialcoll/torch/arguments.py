@@ -21,11 +21,8 @@ from .world import size
 
 def check_root(root_rank: Any, process_set: OptionalSet) -> int:
     """The number, within the set, of a rank given by its number in the world."""
-    if isinstance(root_rank, bool) or not isinstance(root_rank, int):
-        raise TypeError(f"root_rank: expected a rank, got {type(root_rank).__name__}")
-    if not 0 <= root_rank < size():
-        raise ValueError(f"root_rank: expected 0 to {size() - 1}, got {root_rank}")
-    return root_rank if process_set is None else process_set.root(root_rank)
+    root = checks.rank("root_rank", root_rank, size())
+    return root if process_set is None else process_set.root(root)
 
 
 def check_name(name: Any) -> None:
@@ -121,8 +118,8 @@ class AllreduceOptions(NamedTuple):
         return policy
 
     def factors(self, dtype: torch.dtype) -> tuple[float, float]:
-        before = _factor("prescale_factor", self.prescale_factor)
-        after = _factor("postscale_factor", self.postscale_factor)
+        before = checks.real("prescale_factor", self.prescale_factor)
+        after = checks.real("postscale_factor", self.postscale_factor)
         if dtype == torch.bool and (before, after) != (1, 1):
             raise TypeError(
                 "prescale_factor and postscale_factor: expected 1 for a tensor of "
@@ -146,9 +143,3 @@ class AllreduceOptions(NamedTuple):
             text += f", prescale_factor={before}, postscale_factor={after}"
         name, divisor = ("sum", ranks) if op is Average else (op.value, 1)  # by torch's name
         return Form(name, None if before == 1 else before, divisor, after), text
-
-
-def _factor(argument: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{argument}: expected a number, got {type(value).__name__}")
-    return float(value)

@@ -26,7 +26,7 @@ from ..errors import StateError
 from ..round import Result, Round
 from . import _batchnorm, _ddp_checks, checkpoint, world
 from ._averages import average
-from ._checks import check_rounds, describe
+from ._checks import describe
 from ._ddp_buckets import Bucket, Buckets, Failure
 from .flat import Layout, Named, dense_strides, divide
 from .metrics import Metrics
@@ -45,18 +45,9 @@ class PartialState:
 
     Parameters
     ----------
-    quorum : policy or str
-        When a round may complete: "solo", "majority", "quorum:6", "full", ... with any of
-        ",linger=50us,deadline=2s,max_staleness=8"; see `partialcoll.policy`.
-    deliver : "one"
-        The t-th such backward pass gets round t. Nothing else: DDP's hook cannot hand on several
-        rounds; ``DistributedOptimizer`` with ``Eager(deliver="all")`` can.
-    history : int
-        No rank gets more rounds than that ahead of another.
-    linger, deadline, max_staleness
-        In place of those in `quorum`: seconds, seconds, rounds.
-    algorithm, domain, progress, seed
-        Of the allreduce, see `partialcoll.Allreduce_init`.
+    quorum, history, linger, deadline, max_staleness, algorithm, domain, progress, seed
+        As of `Eager`. The t-th such backward pass gets round t; what else `Eager` has,
+        ``deliver="all"`` and `clip_norm`, DDP has no place for: `DistributedOptimizer` does.
     average_every : int or None
         Steps (rounds with a gradient) after which `average_parameters` does so; None: whenever
         it is called.
@@ -71,37 +62,15 @@ class PartialState:
 
     def __init__(
         self,
-        quorum: Any = "majority",
+        quorum: Any = Eager.quorum,
         *,
-        deliver: str = "one",
-        history: int = 8,
-        linger: float | None = None,
-        deadline: float | None = None,
-        max_staleness: int | None = None,
-        algorithm: str | None = None,
-        domain: str | None = None,
-        progress: str | None = None,
-        seed: int = 0,
         average_every: int | None = None,
+        **options: Any,
     ) -> None:
-        if deliver != "one":
-            raise ValueError(
-                f"deliver: expected 'one' (a backward pass of DDP takes one round), got {deliver!r}"
-                "; with DistributedOptimizer there is Eager(deliver='all')"
-            )
-        self._strategy = Eager(
-            quorum=quorum,
-            history=history,
-            linger=linger,
-            deadline=deadline,
-            max_staleness=max_staleness,
-            algorithm=algorithm,
-            domain=domain,
-            progress=progress,
-            seed=seed,
-        )
+        self._strategy = Eager(quorum, **options)
+        _ddp_checks.check_strategy(self._strategy)
         if average_every is not None:
-            check_rounds("average_every", average_every)
+            checks.count("average_every", average_every, what="a number of rounds")
         self._every = average_every
         self._comm = world.comm()
         self._own: Any = None  # a duplicate of it, since shutdown() may come before close()

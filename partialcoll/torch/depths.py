@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
+from .._core import waiting
 from .._core.attendance import attending
 from ..errors import StateError
 from .ops import futures
@@ -20,7 +21,6 @@ from .ops.work import GroupTimeout
 from .plans import Plans
 
 WINDOW = 3  # operations of the program that are announced ahead
-_SHORTEST_NAP, _LONGEST_NAP = 1e-4, 20e-3  # seconds
 
 
 class Depth(NamedTuple):
@@ -81,17 +81,18 @@ class Depths:
 
     def _gather(self, name: str, timeout: float) -> None:
         """Until all ranks have come."""
-        begin, nap, request = time.monotonic(), _SHORTEST_NAP, self._comm.Ibarrier()
-        while not request.Test():
+        deadline = time.monotonic() + timeout
+
+        def patient() -> None:
             if self._stopping:
                 raise StateError(f"{name} was destroyed before its first call")
-            if time.monotonic() - begin >= timeout:
+            if time.monotonic() >= deadline:
                 raise GroupTimeout(
                     f"the first call in {name} was not over after its timeout of {timeout:g} s: "
                     "not all ranks have made one"
                 )
-            time.sleep(nap)
-            nap = min(2 * nap, _LONGEST_NAP)
+
+        waiting.until(self._comm.Ibarrier().Test, patient)
 
     def halt(self) -> None:
         """What is under way fails, in callbacks as well."""

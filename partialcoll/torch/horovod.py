@@ -7,9 +7,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .._core import checks
+from .._core import checks, timeline
 from ._loop import Loop
-from .ops import timeline
 from .ops.call import Call, result_of
 from .process_sets import OptionalSet
 from .world import calls_of, world

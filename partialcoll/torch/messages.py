@@ -16,10 +16,11 @@ import torch
 from mpi4py import MPI
 
 from .._core import communicator
+from .._core.worker import Worker
 from ..errors import Error, StateError
 from .ops.side_stream import side_stream
 from .ops.transfer import Memory
-from .ops.work import GroupTimeout, Work, Worker
+from .ops.work import GroupTimeout, Work
 
 _SHORTEST_NAP, _LONGEST_NAP = 20e-6, 5e-3  # seconds
 

@@ -7,6 +7,9 @@ communicator of their own. So a call is in the queue only when every rank has ma
 out waits for nobody's program, and the order is the same everywhere. A name that not all have told
 holds up nothing but itself. That is why this cannot block, whatever the ranks' orders are.
 
+With a name goes a digest of what the rank is about to do. Where all of them are the same, all ranks
+are told so with the place, and the queue does not compare again.
+
 A thread of each rank sends and receives as long as a call of this rank has no place yet, with naps
 in between; rank 0 need not listen while all names that it has told have theirs.
 
@@ -21,49 +24,22 @@ import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from mpi4py import MPI
 
 from .._core import waiting
 from .._core.attendance import name_ranks
+from .._core.rank_failure import told_by
 from .._core.settings import logger, stall_warning
+from .._core.worker import Worker
 from ..collectives import agreement
+from ..collectives.name_order import ENDED, JOINED, Name, Order, Place
 from ..errors import StateError
-from .ops.call import Call, naps
+from .ops.call import Call
 from .ops.queue import Queue
-from .ops.work import Worker
 
-Name = Union[str, int]
-JOINED, ENDED = 0, 1  # the library's own
 _NAMES, _MISSING = 1, 2  # tags: names that are told, or have a place; who has not told one
-
-
-class Order:
-    """Rank 0's: what the ranks have told, and what has its place. Without I/O."""
-
-    def __init__(self, ranks: int) -> None:
-        self._nobody = [0] * ranks
-        self._told: dict[Name, list[int]] = {}  # how often by each rank, without a place
-
-    def tell(self, rank: int, name: Name) -> list[Name]:
-        """A rank has made a call; what has its place now, in this order."""
-        self._told.setdefault(name, self._nobody.copy())[rank] += 1
-        concerned = sorted(self._told, key=lambda one: one == JOINED) if name == JOINED else [name]
-        return [one for one in concerned for _ in self._place(one)]
-
-    def _place(self, name: Name) -> Iterator[None]:
-        while name in self._told and not self.missing(name):
-            left = [max(0, count - 1) for count in self._told.pop(name)]
-            if any(left):  # a rank may repeat what it has been refused
-                self._told[name] = left
-            yield
-
-    def missing(self, name: Name) -> list[int]:
-        """The ranks for which it waits."""
-        told = self._told.get(name, self._nobody)
-        joined = self._told.get(JOINED, self._nobody) if isinstance(name, str) else self._nobody
-        return [rank for rank, both in enumerate(zip(told, joined)) if not any(both)]
 
 
 @dataclass
@@ -88,7 +64,7 @@ class Names:
         self._comm, self._window = comm.Dup(), window
         self._lock = threading.Lock()
         self._waiting: dict[Name, collections.deque[_Waiting]] = {}
-        self._untold: list[Name] = []
+        self._untold: list[tuple[Name, bytes]] = []
         self._latest: weakref.WeakValueDictionary[Name, Call] = weakref.WeakValueDictionary()
         self._order = Order(self._comm.size)
         self._sends: list[MPI.Request] = []
@@ -114,7 +90,7 @@ class Names:
             self._latest[name] = call
         with self._lock:
             self._waiting.setdefault(name, collections.deque()).append(_Waiting(call))
-            self._untold.append(name)
+            self._untold.append((name, call._intent.digest(self._comm.rank)))
         self.wake()
         return call
 
@@ -136,12 +112,14 @@ class Names:
     # The thread
 
     def _work_off(self) -> None:
-        nap = naps()
+        nap = waiting.naps()
         try:
             while self._waiting and not self._worker.stopping:
                 waiting.look()
-                if self._step():
-                    nap = naps()
+                with told_by(self._comm):
+                    came = self._step()
+                if came:
+                    nap = waiting.naps()
                 time.sleep(next(nap))
         except Exception as error:  # MPI's, or another rank's program has ended
             self._error = error
@@ -152,28 +130,28 @@ class Names:
         with self._lock:
             told, self._untold = self._untold, []
         order = (self._follow if self._comm.rank else self._lead)(told)
-        for name in order:
-            self._enqueue(name)
+        for place in order:
+            self._enqueue(*place)
         self._warn()
         self._sends = [one for one in self._sends if not one.Test()]
         return bool(told or order)
 
-    def _lead(self, own: list[Name]) -> list[Name]:
-        told = [(0, name) for name in own]
-        told += [(rank, name) for rank, names in self._receive(_NAMES) for name in names]
-        order = [place for rank, name in told for place in self._order.tell(rank, name)]
+    def _lead(self, own: list[tuple[Name, bytes]]) -> list[Place]:
+        told = [(0, *one) for one in own]
+        told += [(rank, *one) for rank, some in self._receive(_NAMES) for one in some]
+        order = [place for one in told for place in self._order.tell(*one)]
         for rank in range(1, self._comm.size if order else 0):
             self._send(order, rank, _NAMES)
         for rank, name in self._receive(_MISSING):
             self._send((name, self._order.missing(name)), rank, _MISSING)
         return order
 
-    def _follow(self, own: list[Name]) -> list[Name]:
+    def _follow(self, own: list[tuple[Name, bytes]]) -> list[Place]:
         if own:
             self._send(own, 0, _NAMES)
         for _, (name, missing) in self._receive(_MISSING):
             self._report(name, missing)
-        return [name for _, names in self._receive(_NAMES) for name in names]
+        return [place for _, places in self._receive(_NAMES) for place in places]
 
     def _send(self, said: Any, rank: int, tag: int) -> None:
         self._sends.append(self._comm.isend(said, rank, tag))
@@ -184,7 +162,7 @@ class Names:
         while (message := self._comm.improbe(tag=tag, status=status)) is not None:
             yield status.Get_source(), message.recv()
 
-    def _enqueue(self, name: Name) -> None:
+    def _enqueue(self, name: Name, compared: bool) -> None:
         """The next of all ranks."""
         if self.queue is None:
             self.queue = Queue(self._comm, "calls by name", self._window)
@@ -193,6 +171,7 @@ class Names:
             call = own.popleft().call if own else Call("join", role=agreement.JOINED)
             if not own:
                 self._waiting.pop(name, None)
+        call.compared = compared
         try:
             self.queue.submit(call, background=True)
         except StateError as error:  # an earlier call has failed

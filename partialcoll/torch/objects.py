@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._core import checks
 from ..collectives import snapshot
 from ..collectives.agreement import first_difference, ranks_by_text
 from ..errors import MismatchError
 from . import checkpoint
+from ._checks import check_kind
 from .arguments import check_name, check_root, named
 from .calls import Calls
 from .ops import transfer, wire
@@ -179,12 +179,6 @@ def _send(calls: Calls, tensors: list[torch.Tensor], root: int) -> None:
 # The optimizer's state
 
 
-def _check_optimizer(optimizer: Any) -> None:
-    checks.instance("optimizer", optimizer, torch.optim.Optimizer, "a torch.optim.Optimizer")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise TypeError("optimizer: LBFGS is not supported; take one that steps without a closure")
-
-
 def _groups(optimizer: torch.optim.Optimizer) -> list[str]:
     """What the ranks' optimizers must have in common."""
     said = [f"optimizer: {type(optimizer).__qualname__}"]
@@ -228,7 +222,7 @@ def broadcast_optimizer_state(
     state: dict[str, Any] | None = None
     try:
         root = check_root(root_rank, None)
-        _check_optimizer(optimizer)
+        check_kind(optimizer)
         own = calls.comm.rank == root
         if own:
             position = None if loop is None else loop.position()

@@ -27,6 +27,7 @@ from ._loop import Settings
 from ._round_loop import RoundLoop
 from .adasum import AdasumStrategy
 from .decentralized import LocalStrategy
+from .flat import Named
 from .process_sets import OptionalSet, ProcessSet
 from .reductions import Adasum, Average, Sum
 from .strategies import Allreduce, RoundStrategy, Strategy
@@ -165,24 +166,22 @@ def DistributedOptimizer(
         if op is Adasum:
             chosen = AdasumStrategy.in_place_of(chosen, parameters)
         _combine(chosen, settings)
-        chosen.check(comm)
-        if isinstance(chosen, LocalStrategy):
-            check_memory(parameters)
-        for other in world.world().optimizers:
-            check_apart(parameters, other._loop.parameters)
+        _check_fit(comm, parameters, chosen)
         return parameters, chosen, settings
 
     parameters, chosen, settings = together(comm, check)
-    numbers = (settings.passes, settings.average, float(settings.predivide), settings.clip_norm)
-    rounding = getattr(settings.compression, "__name__", type(settings.compression).__name__)
-    more = (settings.check_every, settings.sparse_as_dense, rounding)
-    said = [
-        ("strategy", chosen.describe(comm.size)),
-        ("options", f"{numbers}, {more}"),
-        ("model", "none" if model is None else "given"),
-    ]
+    said = [("strategy", chosen.describe(comm.size)), *settings.describe()]
     check_agreement(comm, [*said, *describe(parameters)])
     return _wrap(comm, optimizer, parameters, chosen, settings)
+
+
+def _check_fit(comm: MPI.Intracomm, parameters: Named, strategy: Strategy) -> None:
+    """A strategy to these ranks, and the parameters to it and to other optimizers."""
+    strategy.check(comm)
+    if isinstance(strategy, LocalStrategy):
+        check_memory(parameters)
+    for other in world.world().optimizers:
+        check_apart(parameters, other._loop.parameters)
 
 
 def _among(process_set: OptionalSet) -> MPI.Intracomm:

@@ -539,7 +539,7 @@ class OnlyAnArray:
 
 def test_bad_arguments(comm):
     if comm.size < 4:
-        pytest.skip("everybody is a neighbour")
+        pytest.skip("everybody is a neighbor")
     x = np.zeros((3, 4))
     with pc.GossipBuffer(comm, like=x, topology="ring") as g:
         g.publish(x)

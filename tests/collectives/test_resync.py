@@ -96,7 +96,7 @@ def test_each_asks_in_turn(comm, size):
 
 @pytest.mark.mpi
 def test_all_but_one_ask_at_once(comm):
-    """Each of its neighbour first, so that askers ask askers, who say that they have nothing."""
+    """Each of its neighbor first, so that askers ask askers, who say that they have nothing."""
     if comm.size == 1:
         pytest.skip("nobody to ask")
     exchange = pc.StateExchange(comm, timeout=60)

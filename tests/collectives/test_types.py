@@ -185,7 +185,7 @@ def test_missed_rounds_of_halves(comm, name):
     one = MPI.COMM_SELF
     large = 2048.0 if name == "float16" else 256.0
     h = pc.Allreduce_init(one, np.zeros(1, dtype), deliver="all", quorum="solo")
-    buffer = h._buffers[0]
+    buffer = h._side.buffers[0]
     pc._core.ops.add_up(buffer, [np.array([v], dtype) for v in (large, 1.0, 1.0)])
     assert h.recv_buffer[0] == np.float32(large + 2).astype(dtype)
     h.Free()

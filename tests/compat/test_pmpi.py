@@ -220,7 +220,7 @@ def test_key_on_one_rank_only(build, run):
 
 
 def test_thread_level_too_low(build, run):
-    """The key, in a program that initialises MPI without threads and an environment that does not
+    """The key, in a program that initializes MPI without threads and an environment that does not
     ask for them."""
     done = run(build("partial"), "dup", settings={})
     taken, reasons = report(done)

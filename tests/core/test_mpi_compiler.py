@@ -3,6 +3,8 @@
 
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +70,22 @@ def test_what_does_not_work_is_said(mpi_compiler, tmp_path):
     os.chmod(tmp_path / "mpicc", 0o755)
     with pytest.raises(SystemExit, match="does not work: broken"):
         mpi_compiler.Compiler(str(tmp_path / "mpicc"))
+
+
+def test_mpicc_without_a_compiler_behind_it(mpi_compiler, monkeypatch, tmp_path):
+    mpicc = shutil.which(mpi_compiler.find())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"mpicc does not work: (?s:.*)\bcc\b"):
+        mpi_compiler.Compiler(mpicc)
+
+
+def test_the_oldest_python_is_the_same_everywhere():
+    """What pip refuses by, what the core is compiled for, what style and workflows look at."""
+    project = (ROOT / "pyproject.toml").read_text()
+    oldest = re.search(r'requires-python = ">=3\.(\d+)"', project)[1]
+    assert f'target-version = "py3{oldest}"' in project
+    assert f'LIMITED_API = "cp3{oldest}"' in (ROOT / "setup.py").read_text()
+    assert f'"3.{oldest}"' in (ROOT / ".github/workflows/tests.yml").read_text()
 
 
 def test_nothing_of_an_earlier_build_is_left(tmp_path):

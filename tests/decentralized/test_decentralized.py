@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of decentralised training, on simulated ranks: what is conserved, where they
+"""The processes of decentralized training, on simulated ranks: what is conserved, where they
 converge to, and each algorithm against its formula."""
 
 import re
@@ -28,7 +28,7 @@ from partialcoll.decentralized.momentum import Momentum
 from partialcoll.decentralized.pace import Pace
 from partialcoll.decentralized.shared_model import SharedModel
 from partialcoll.decentralized.thread import CommunicationThread
-from partialcoll.tools.sim.collectives import neighbour_exchanges
+from partialcoll.tools.sim.collectives import neighbor_exchanges
 from partialcoll.tools.sim.tasks import Logistic, Quadratic
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
@@ -382,7 +382,7 @@ def test_dpsgd(topology, begin_early):
     np.testing.assert_allclose(w.sum(axis=0), 1)
     assert w.min() >= 0
     x = random.standard_normal((6, 3))
-    exchanges = neighbour_exchanges(world.topology, world.like, world.events, world.latency)
+    exchanges = neighbor_exchanges(world.topology, world.like, world.events, world.latency)
     processes = [DPSGD(x[i], exchanges[i], metropolis(around, i), i) for i in range(6)]
     for _ in range(7):
         if begin_early:
@@ -764,7 +764,7 @@ def test_lock_step_without_what_is_not_finite():
     """Allreduce, local SGD and D-PSGD make their rounds without it."""
     world = World("complete", 3, 2)
     first, around = np.zeros((3, 2)), [[1, 2], [0, 2], [0, 1]]
-    exchanges = neighbour_exchanges(world.topology, world.like, world.events, world.latency)
+    exchanges = neighbor_exchanges(world.topology, world.like, world.events, world.latency)
     made = (
         [AllreduceSGD(x, h) for x, h in zip(first, world.handles())],
         [LocalSGD(x, h, local_steps=1) for x, h in zip(first, world.handles())],
@@ -1118,7 +1118,9 @@ def test_bad_arguments():
     x = np.zeros(2)
     with pytest.raises(TypeError, match="peers: expected something with next_peer"):
         ADPSGD(x, buffer, object())
-    with pytest.raises(ValueError, match="variant: expected 'queue' or 'registers', got 'both'"):
+    with pytest.raises(
+        ValueError, match="variant: expected one of 'queue', 'registers', got 'both'"
+    ):
         Swarm(x, buffer, Fixed(1), variant="both")
     with pytest.raises(ValueError, match="local_steps: expected at least 1, got 0"):
         Swarm(x, buffer, Fixed(1), local_steps=0)
@@ -1164,7 +1166,7 @@ def test_bad_arguments():
 )
 def test_bad_weights(weights, match):
     world = World("ring", 4, 2)
-    exchange = neighbour_exchanges(world.topology, world.like, world.events, world.latency)[0]
+    exchange = neighbor_exchanges(world.topology, world.like, world.events, world.latency)[0]
     with pytest.raises(ValueError, match=match):
         DPSGD(np.zeros(2), exchange, weights, 0)
 
@@ -1193,7 +1195,7 @@ def test_the_simulator_waits_for_nobody():
         handle.Start()
 
 
-def test_uniform_peers_are_neighbours():
+def test_uniform_peers_are_neighbors():
     world = World("ring", 5, 1)
     peers = Uniform(world.topology, 2)
     assert {peers.next_peer() for _ in range(50)} == {1, 3}

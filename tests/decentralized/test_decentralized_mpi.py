@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of decentralised training under MPI: the synchronous ones against their formulas,
+"""The processes of decentralized training under MPI: the synchronous ones against their formulas,
 and what gossip conserves, with all threads running."""
 
 import time
@@ -109,7 +109,7 @@ def test_dpsgd(comm, topology, begin_early, apply):
 
 
 def test_a_model_that_is_changed_too_early(comm):
-    """What D-PSGD sends to the neighbours is the model without the update."""
+    """What D-PSGD sends to the neighbors is the model without the update."""
     x = np.zeros(2)
     graph = Topology.make("ring", comm.size)
     around = [graph.neighbors(rank) for rank in range(comm.size)]
@@ -134,12 +134,12 @@ def test_a_model_that_was_not_lent(comm):
         refuses_in_place(ADPSGD(x, exchange, peers))
 
 
-def test_neighbours_that_do_not_agree(comm):
+def test_neighbors_that_do_not_agree(comm):
     if comm.size == 1:
         return
-    neighbours = [1] if comm.rank == 0 else []
+    neighbors = [1] if comm.rank == 0 else []
     with pytest.raises(pc.MismatchError):
-        NeighborExchange(comm, np.zeros(3), neighbours)
+        NeighborExchange(comm, np.zeros(3), neighbors)
     with pytest.raises(ValueError, match="neighbors: expected other ranks"):
         NeighborExchange(comm, np.zeros(3), [comm.rank])
 

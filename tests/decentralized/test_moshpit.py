@@ -267,7 +267,7 @@ def test_state():
         ({"local_steps": 0}, "local_steps: expected at least 1"),
         ({"rounds": 0}, "rounds: expected at least 1"),
         ({"rounds": 2, "overlap": True}, "rounds: expected 1 with overlap"),
-        ({"average": "gradients"}, "average: expected 'parameters' or"),
+        ({"average": "gradients"}, "average: expected one of 'parameters', "),
         ({"outer_momentum": 0.5}, "expected average='pseudo-gradients'"),
         ({"average": "pseudo-gradients", "outer_momentum": 1.5}, "outer_momentum: expected"),
         ({"average": "pseudo-gradients", "outer_learning_rate": -1}, "outer_learning_rate: exp"),
@@ -422,7 +422,7 @@ if comm.rank == 3:
     os.kill(os.getpid(), signal.SIGSTOP)
     request.Wait()
     p.resync()
-    say("resynchronised at step", p.stats.steps)
+    say("resynchronized at step", p.stats.steps)
 else:
     while state(pids[3]) != "T":
         time.sleep(1e-3)
@@ -461,4 +461,4 @@ def test_stops_and_comes_back(run):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("went on 25 1") == 3, done.stdout
     assert done.stdout.count("in the end 1") == 4, done.stdout
-    assert "resynchronised at step 25" in done.stdout
+    assert "resynchronized at step 25" in done.stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every public name has a docstring, and what is installed with which words is in the README."""
+"""Every public name has a docstring, and what is installed with which words is in the docs."""
 
 import importlib
 import inspect
@@ -72,13 +72,14 @@ def test_interface_names():
         assert not [name for name in names.split() if not hasattr(owner, name)]
 
 
-def test_the_readme_says_what_each_extra_is_for():
-    """And tells to install from the source alone, which is what there is."""
-    text = (ROOT / "README.md").read_text()
+def test_the_page_of_installing_says_what_each_extra_is_for():
+    """And README and docs tell to install from the source alone, which is what there is."""
+    install = (ROOT / "docs/install.md").read_text()
     project = (ROOT / "pyproject.toml").read_text()
     part = project.split("[project.optional-dependencies]")[1].split("\n\n")[0]
     extras = re.findall(r"^(\w+) = ", part, re.MULTILINE)
     assert {"plot", "train"} <= set(extras)
-    rows = " ".join(re.findall(r"^\| (`\[.*?) \|", text, re.MULTILINE))
+    rows = " ".join(re.findall(r"^\| (`\[.*?) \|", install, re.MULTILINE))
     assert set(re.findall(r"`\[(\w+)\]`", rows)) == set(extras)
-    assert "install partialcoll" not in text and "'partialcoll[" not in text
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        assert not re.search(r"\binstall ['\"]?partialcoll\b", page.read_text()), page.name

@@ -25,7 +25,6 @@ loss = torch.nn.functional.mse_loss
 """
 GRADIENT = "gradient_at = lambda model, batch=None: 0.01 * model\n"
 GIVEN = {
-    "README.md": MODEL + GRADIENT + "import numpy as np\nx, batches = np.ones(100), range(3)\n",
     "docs/ddp.md": MODEL,
     "docs/decentralized.md": GRADIENT + "newcomer, m, schedule, step = False, 0, 0, 990\n",
     "docs/gpu.md": f"import sys\nsys.path.insert(0, '{ROOT}/tests/support')\n"

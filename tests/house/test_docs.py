@@ -99,11 +99,25 @@ def test_every_page_is_reached():
     assert not MADE - set(named)
 
 
-@pytest.mark.parametrize(
+each_page = pytest.mark.parametrize(
     "page", sorted([*DOCS.glob("*.md"), ROOT / "README.md"]), ids=lambda p: p.name
 )
+
+
+def without_code(page):
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@each_page
+def test_tables_are_whole(page):
+    """A row apart from its table is shown as text."""
+    tables = re.findall(r"(?:^\|.*\n)+", without_code(page), re.MULTILINE)
+    assert not [t for t in tables if not re.match(r".*\n\|[-:| ]+\|\n", t)]
+
+
+@each_page
 def test_links_lead_somewhere(page):
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = without_code(page)
     lost = [
         target
         for target, _ in pages.LINK.findall(text)

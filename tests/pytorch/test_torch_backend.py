@@ -886,7 +886,7 @@ def test_ddp_gradients_are_those_of_one_process(world, name, dtype):
 
 
 @pytest.mark.mpi
-def test_ddp_without_synchronisation(world):
+def test_ddp_without_synchronization(world):
     """no_sync adds up what the next step sends."""
     alone, model = Network(), DDP(Network())
     for step in range(2):

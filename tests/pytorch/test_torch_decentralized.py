@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decentralised strategies of DistributedOptimizer: what a step and a join promise with each."""
+"""Decentralized strategies of DistributedOptimizer: what a step and a join promise with each."""
 
 import time
 
@@ -275,7 +275,7 @@ def test_consensus_distance_of_replicas(comm, strategy):
     opt.close()
 
 
-class Normalised(torch.nn.Module):
+class Normalized(torch.nn.Module):
     """Buffers of every kind: statistics, a count, none, one that is nobody's business."""
 
     def __init__(self, seed):
@@ -295,7 +295,7 @@ def test_averaged_model(comm, name):
     """Parameters and BatchNorm's buffers; the own model stays as it is and goes on training."""
     strategy = {"allreduce": pct.Allreduce(), "solo": pct.Eager("solo"), **STRATEGIES}[name]
     replicas = name in ("allreduce", "solo")
-    model = Normalised(0 if replicas else comm.rank)
+    model = Normalized(0 if replicas else comm.rank)
     opt = wrap(model, strategy=strategy, model=model)
     ledger = Ledger(model, opt)
 
@@ -510,10 +510,10 @@ def test_no_step_waits(comm, name):
     opt.close()
 
 
-def test_dpsgd_waits_for_neighbours_only(comm):
+def test_dpsgd_waits_for_neighbors_only(comm):
     """The ranks opposite on the ring do not move until rank 0's step is through."""
     if comm.size < 4:
-        pytest.skip("everybody is a neighbour")
+        pytest.skip("everybody is a neighbor")
     model = network()
     opt = wrap(model, strategy=pct.DPSGD("ring"))
     opposite = [rank for rank in range(comm.size) if rank not in (0, 1, comm.size - 1)]

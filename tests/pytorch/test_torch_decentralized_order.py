@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decentralised strategies where things come in another order than one would think: optimizers that
+"""Decentralized strategies where things come in another order than one would think: optimizers that
 make new memory, checkpoints before wrapping, steps that are skipped, ranks that save late."""
 
 import numpy as np

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of the decentralised strategies, and programs that end in every way."""
+"""Checkpoints of the decentralized strategies, and programs that end in every way."""
 
 import copy
 import io

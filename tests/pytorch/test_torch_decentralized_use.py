@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decentralised strategies in programs as they are: models of every kind, habits, and bad input."""
+"""Decentralized strategies in programs as they are: models of every kind, habits, and bad input."""
 
 import copy
 import gc

@@ -292,7 +292,7 @@ def test_no_sync(comm):
 
 
 def test_a_second_backward_in_a_step(comm):
-    """Both synchronised: the same as with DDP alone."""
+    """Both synchronized: the same as with DDP alone."""
     ddp, state = hooked(Line())
     for _ in range(3):
         ddp.zero_grad()
@@ -415,7 +415,11 @@ def test_ranks_that_differ(comm):
 def test_bad_arguments(comm, monkeypatch):
     with pytest.raises(ValueError, match="deliver: expected 'one'"):
         pct.PartialState("solo", deliver="all")
-    with pytest.raises(ValueError, match="average_every: expected at least 1 round, got 0"):
+    with pytest.raises(ValueError, match=r"clip_norm: expected None, got 1\.0"):
+        pct.PartialState("solo", clip_norm=1.0)
+    with pytest.raises(
+        ValueError, match="average_every: expected a number of rounds of at least 1, got 0"
+    ):
         pct.PartialState(average_every=0)
     for wrong in (True, 2.5, "3"):
         with pytest.raises(TypeError, match="average_every: expected a number"):

@@ -487,15 +487,23 @@ def test_places_of_names():
             rank = int(random.choice([r for r in range(4) if left[r] < len(told[r])]))
             new = order.tell(rank, told[rank][left[rank]])
             left[rank] += 1
-            placed += new
+            placed += [name for name, _ in new]
             heard = [{*told[r][: left[r]]} for r in range(4)]
+            assert all(compared == all(name in h for h in heard) for name, compared in new)
             every = {name for one in told for name in one if name != names.JOINED}
             assert {*placed} == {n for n in every if all({n, names.JOINED} & h for h in heard)}
         assert len(placed) == len(set(placed)) == 6
         order.tell((seed + 1) % 4, "alone")
         for rank in range(1, 4):
             last = order.tell((seed + rank) % 4, names.JOINED)
-        assert last == ["alone", names.JOINED] and order.missing(names.JOINED) == [0, 1, 2, 3]
+        assert last == [("alone", False), (names.JOINED, True)]
+        assert order.missing(names.JOINED) == [0, 1, 2, 3]
+        others = [order.tell(rank, "other", b"%d" % (rank // 3)) for rank in range(4)]
+        assert others == [[], [], [], [("other", False)]]
+        again = [order.tell(rank, "twice", b"%d" % i) for i in range(2) for rank in (0, 1, 2)]
+        assert not any(again) and order.missing("twice") == [3]
+        assert order.tell(3, "twice", b"0") == [("twice", True)]
+        assert order.tell(3, "twice", b"1") == [("twice", True)] and not order._told
 
 
 @pytest.mark.mpi
@@ -705,7 +713,7 @@ REFUSED = {
     "no factor": (
         lambda f: f(torch.ones(1), postscale_factor="2"),
         TypeError,
-        "postscale_factor: expected a number, got str",
+        "postscale_factor: expected a number, got '2'",
     ),
     "name": (lambda f: f(torch.ones(2), name=3), TypeError, "name: expected a text"),
     "quorum": (lambda f: f(torch.ones(2), quorum="most"), ValueError, "most"),
@@ -744,9 +752,11 @@ def test_bad_arguments_on_one_rank(world, case, asynchronous):
 @pytest.mark.mpi
 def test_bad_arguments_of_the_rest(world):
     x = torch.ones(2)
-    with pytest.raises(ValueError, match=f"root_rank: expected 0 to {world.size - 1}, got -1"):
+    with pytest.raises(
+        ValueError, match=f"root_rank: expected a rank from 0 to {world.size - 1}, got -1"
+    ):
         pct.broadcast(x, -1)
-    with pytest.raises(TypeError, match="root_rank: expected a rank, got float"):
+    with pytest.raises(TypeError, match=r"root_rank: expected a rank, got 0\.0"):
         pct.broadcast_parameters({}, 0.0)
     with pytest.raises(ValueError, match="expanded"):
         pct.allreduce_(torch.ones(1).expand(3))

@@ -471,7 +471,7 @@ def test_join_with_uneven_data(world, quorum, deliver):
     opt.close()
 
 
-class Normalised(torch.nn.Module):
+class Normalized(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.a = torch.nn.Linear(3, 4)
@@ -484,10 +484,10 @@ class Normalised(torch.nn.Module):
 
 
 @pytest.mark.mpi
-def test_join_averages_batch_normalisation(world):
+def test_join_averages_batch_normalization(world):
     """Means of the ranks' statistics, the largest count; other buffers are the rank's own."""
     torch.manual_seed(1)
-    model = Normalised()
+    model = Normalized()
     model.mine += world.rank
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     opt = wrap(model, sgd, strategy=pct.Eager("solo"), model=model, op=pct.Average)
@@ -508,7 +508,7 @@ def test_join_averages_batch_normalisation(world):
 
 
 @pytest.mark.mpi
-def test_batch_normalisation_that_differs(world):
+def test_batch_normalization_that_differs(world):
     model = torch.nn.BatchNorm1d(3 + (world.rank > 0))
     total = GlobalSum.over(world)
     if world.size == 1:

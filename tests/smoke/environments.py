@@ -128,6 +128,7 @@ def unpack(name, packages):
                 )
             folder.parent.mkdir(parents=True, exist_ok=True)
             for part in ("etc", "usr"):
+                Path(f"{there}/root/{part}").mkdir(exist_ok=True)
                 shutil.copytree(f"{there}/root/{part}", folder.parent / part, symlinks=True)
     return folder
 
@@ -154,8 +155,9 @@ def build_mpi4py(place):
     folder = KEPT / place.name / version
     if not list(folder.glob("*.whl")):
         pip = (place.bin / "python", "-m", "pip")
-        place.run(*pip, "install", "-q", *place.about.packages)
-        given = ("--no-deps", "--no-binary", "mpi4py", "-w", folder, MPI4PY)
+        if place.about.packages:
+            place.run(*pip, "install", "-q", *place.about.packages)
+        given = ("--no-deps", "--no-cache-dir", "--no-binary", "mpi4py", "-w", folder, MPI4PY)
         place.run(
             *pip, "wheel", "-q", *given, compilers=True, MPICC=place.about.mpicc, CFLAGS="-O0"
         )

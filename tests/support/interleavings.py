@@ -119,7 +119,7 @@ class World:
         """Rank `me` takes another: may it?"""
         other = state.ranks[index]
         self._check(other.was_taken is False, f"two take rank {index}")
-        self._check(self._joined(me, index), f"rank {me} takes {index}, no neighbour of its")
+        self._check(self._joined(me, index), f"rank {me} takes {index}, no neighbor of its")
         seen = [r for r in rank.results if isinstance(r, tuple)][-1]
         older = [i for i, t in enumerate(seen) if 0 < t < ticket and self._joined(me, i)]
         self._check(not older, f"rank {me} takes {index} although {older} waited longer")
@@ -160,7 +160,7 @@ class World:
         return waiting
 
     def check_end(self, waiting):
-        """Of the ranks that wait in the end no two are neighbours."""
+        """Of the ranks that wait in the end no two are neighbors."""
         for a in waiting:
             for b in waiting:
                 self._check(a == b or not self._joined(a, b), f"{a} and {b} wait for ever")
@@ -308,7 +308,7 @@ class TakesTheNewest(Available):
 
 
 class TakesAnybody(Available):
-    """Planted: does not ask who is a neighbour."""
+    """Planted: does not ask who is a neighbor."""
 
     def _may_meet(self, other):
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decentralised strategies of partialcoll.torch, small models, and what tests look at."""
+"""The decentralized strategies of partialcoll.torch, small models, and what tests look at."""
 
 import contextlib
 import dataclasses

@@ -11,7 +11,7 @@ from partialcoll.topology import Topology
 
 
 class Uniform:
-    """A peer source: all neighbours alike."""
+    """A peer source: all neighbors alike."""
 
     def __init__(self, topology, rank, seed=0):
         self._around = topology.neighbors(rank)

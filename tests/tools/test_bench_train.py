@@ -207,8 +207,8 @@ def test_steps_in_a_row_take_any_of_the_cases():
     assert {tuple(row) for row in found} == {(10.0, 2.0), (30.0, 4.0)}
 
 
-def test_neighbours_by_hand():
-    """A chain of three. What one waits for is what its neighbour had after the step before."""
+def test_neighbors_by_hand():
+    """A chain of three. What one waits for is what its neighbor had after the step before."""
     chain = limits.neighbors([[1], [0, 2], [1]])
     some = np.array([[5.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     # Ends of the steps: (5, 1, 1), then (6, 5, 2), then (7, 6, 5).

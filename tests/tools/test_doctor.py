@@ -136,8 +136,8 @@ def test_one_core_of_several(doctor):
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
 def test_a_container_forbids_copying(doctor):
     found = doctor(before=[sys.executable, "-c", SECCOMP])["copying"]
-    assert found["level"] == "note" and "not permitted" in found["what"]
-    assert "SYS_PTRACE" in found["mend"]
+    assert found["level"] == "warning" and "not permitted" in found["what"]
+    assert "SYS_PTRACE" in found["mend"] and "MPIR_CVAR_CH4_CMA_ENABLE=0" in found["mend"]
 
 
 def test_few_threads(doctor):
@@ -171,6 +171,19 @@ def test_started_by_another_mpis_mpiexec(doctor):
     other = {"openmpi": {"PMI_SIZE": "4"}, "mpich": {"OMPI_COMM_WORLD_SIZE": "4"}}
     found = doctor(env=other[launcher.flavor()])["launcher"]
     assert found["level"] == "stop" and "4 processes were started by" in found["what"]
+
+
+@pytest.mark.parametrize("task", ["0", "3"])
+def test_started_by_srun_without_a_protocol(doctor, clean_environment, tmp_path, task):
+    """Four jobs of one rank, of which one tells."""
+    slurm = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": task}
+    if task == "0":
+        found = doctor(env=slurm)["launcher"]
+        assert found["level"] == "stop" and "4 processes were started by srun" in found["what"]
+    else:
+        env = {**clean_environment, **slurm}
+        words = {"env": env, "cwd": tmp_path, "capture_output": True, "timeout": LIMIT_S}
+        assert subprocess.run(DOCTOR, check=True, **words).stdout == b""
 
 
 def test_two_mpis(doctor, monkeypatch):

@@ -165,7 +165,7 @@ def splitmix(stream, n):
 @tried
 @given(SIDES, st.integers(0, 1 << 40), st.data())
 def test_chunks_are_what_the_header_says(sides, round, data):
-    """Neighbours from a drawn place on; as wide as a line is on average, or one wider than the
+    """Neighbors from a drawn place on; as wide as a line is on average, or one wider than the
     group."""
     grid = Grid(sides, peers=data.draw(st.integers(1, Grid(sides).cells)))
     side = sides[grid.axis(round)]

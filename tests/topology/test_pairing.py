@@ -106,7 +106,7 @@ def test_one_rank_has_nobody(kind):
     ids=("two", "two leave or die", "a path", "all three"),
 )
 def test_every_order(topology, wanted, options):
-    """No two take the same one, nobody takes and is taken, no two neighbours wait for ever, the
+    """No two take the same one, nobody takes and is taken, no two neighbors wait for ever, the
     oldest first; an end can be reached from every state."""
     states, ends = explore(World(Available, topology, wanted, **options))
     assert states > 1000 and ends > 2
@@ -143,7 +143,7 @@ def waiters(topology):
 
 def test_first_in_first_out():
     _, ranks = waiters(T.ring(8))
-    for early in (1, 3, 5, 7):  # not neighbours of each other
+    for early in (1, 3, 5, 7):  # not neighbors of each other
         assert ranks[early].poll() is None and ranks[early].waiting
     assert ranks[4].poll() == 3
     assert ranks[4].poll() == 5
@@ -178,7 +178,7 @@ def test_a_rank_that_is_gone_is_taken_once():
     assert [ranks[r].poll() for r in (1, 2, 3, 1, 2, 3)] == [None] * 6
 
 
-def test_directed_neighbours_meet_both_ways():
+def test_directed_neighbors_meet_both_ways():
     _, ranks = waiters(T.directed_exponential(5))
     assert ranks[0].poll() is None and ranks[4].poll() == 0 and ranks[0].poll() is TAKEN
     assert ranks[4].poll() is None and ranks[0].poll() == 4

@@ -52,7 +52,7 @@ def ids(topology):
 # ---- edges
 
 
-def test_neighbours():
+def test_neighbors():
     assert T.ring(5).neighbors(0) == (1, 4)
     assert T.ring(2).neighbors(1) == (0,)
     assert T.complete(4).neighbors(2) == (0, 1, 3)
@@ -78,7 +78,7 @@ def test_neighbours():
 
 @pytest.mark.parametrize("t", ALL, ids=ids)
 def test_views_agree(t):
-    """Neighbours, edges, has_edge, networkx and what is chosen are views of the same edges."""
+    """Neighbors, edges, has_edge, networkx and what is chosen are views of the same edges."""
     graph = t.to_networkx()
     assert graph.is_directed() == t.directed and list(graph) == list(range(t.n))
     assert sorted((a, b, w) for a, b, w in graph.edges(data="weight")) == t.edges()

@@ -206,7 +206,7 @@ CLONES_V4 static uint64_t quantize(uint32_t *restrict words, const float *restri
 }
 
 /*
- * The candidate z lies in [first, first + q), which is centred on key / s + u: z is
+ * The candidate z lies in [first, first + q), which is centered on key / s + u: z is
  * within q / 2 of it then. Rounded is key / s + u - 1/2, which is floor but for ties.
  */
 static inline uint32_t reconstruct_one(float *out, float key, uint32_t word,

@@ -13,7 +13,7 @@ class PyPartialcoll(PythonPackage):
     depends_on("c", type="build")
     depends_on("mpi@3:")
     depends_on("python@3.9:", type=("build", "run"))
-    depends_on("py-setuptools@64:", type="build")
+    depends_on("py-setuptools@77:", type="build")
     depends_on("py-cffi@1.15:", type=("build", "run"))
     depends_on("py-mpi4py@4:", type=("build", "run"))
     depends_on("py-numpy@1.22:", type=("build", "run"))

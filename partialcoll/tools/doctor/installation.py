@@ -86,7 +86,7 @@ def check_launcher(facts: Facts) -> Finding:
     if not complaint:
         launched = launch.launched_size()
         return fine("launcher", f"this job's: {launched[1]}" if launched else "it fits the MPI")
-    slurm = "srun" in complaint
+    slurm = "is Slurm's" in complaint  # mpiexec is: ranks are started otherwise
     return Finding(
         "launcher",
         "note" if slurm else "stop",

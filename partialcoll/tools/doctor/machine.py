@@ -131,12 +131,12 @@ def check_copying(local: int) -> Finding:
     what = f"process_vm_readv: {os.strerror(error)}" if error else f"ptrace_scope is {scope}"
     return Finding(
         "copying",
-        "note",
+        "warning",
         what,
-        "MPI copies large messages between ranks of a host twice then, through shared memory, or "
-        "complains about CMA. Domains of this library do not need it.",
-        "docker run --cap-add SYS_PTRACE, or a newer Docker; sysctl kernel.yama.ptrace_scope=0; "
-        "OMPI_MCA_smsc=^cma or UCX_TLS=^cma to silence a complaint.",
+        "Large messages between ranks of a host fail then (MPICH 5), or are copied twice, through "
+        "shared memory (Open MPI, with a complaint). Domains of this library do not need it.",
+        "docker run --cap-add SYS_PTRACE, or a newer Docker; sysctl kernel.yama.ptrace_scope=0; or "
+        "let MPI do without: MPIR_CVAR_CH4_CMA_ENABLE=0; OMPI_MCA_smsc=^cma, UCX_TLS=^cma.",
     )
 
 

@@ -135,14 +135,14 @@ def reductions(
     return _Meeting(ranks, like, events, latency, seed).members
 
 
-class SimulatedNeighbours(Later):
-    """One rank's exchange with its neighbours; made by `neighbour_exchanges`."""
+class SimulatedNeighbors(Later):
+    """One rank's exchange with its neighbors; made by `neighbor_exchanges`."""
 
     def __init__(
         self,
         rank: int,
-        everybody: list[SimulatedNeighbours],
-        neighbours: Iterable[int],
+        everybody: list[SimulatedNeighbors],
+        neighbors: Iterable[int],
         like: Array,
         events: Events,
         latency: Callable[[], float],
@@ -151,13 +151,13 @@ class SimulatedNeighbours(Later):
         self._rank, self._everybody = rank, everybody
         self._events, self._latency = events, latency
         self.send_buffer = np.zeros_like(like)
-        self._inbox: dict[int, deque[Array]] = {j: deque() for j in neighbours}
+        self._inbox: dict[int, deque[Array]] = {j: deque() for j in neighbors}
         self._last_arrival = dict.fromkeys(self._inbox, 0.0)  # messages do not overtake
         self._received: dict[int, Array] = {}
 
     @property
     def received(self) -> Mapping[int, Array]:
-        """What came from each neighbour."""
+        """What came from each neighbor."""
         return self._received or {j: self.send_buffer for j in self._inbox}
 
     def Start(self) -> None:
@@ -185,12 +185,12 @@ class SimulatedNeighbours(Later):
         """There is nothing to free."""
 
 
-def neighbour_exchanges(
+def neighbor_exchanges(
     topology: Any, like: Array, events: Events, latency: Callable[[], float]
-) -> list[SimulatedNeighbours]:
+) -> list[SimulatedNeighbors]:
     """Those of all ranks of a topology."""
-    everybody: list[SimulatedNeighbours] = []
+    everybody: list[SimulatedNeighbors] = []
     for rank in range(topology.n):
-        neighbours = topology.neighbors(rank)
-        everybody.append(SimulatedNeighbours(rank, everybody, neighbours, like, events, latency))
+        neighbors = topology.neighbors(rank)
+        everybody.append(SimulatedNeighbors(rank, everybody, neighbors, like, events, latency))
     return everybody

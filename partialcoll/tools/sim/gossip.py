@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decentralised optimisation in virtual time: the classes of `partialcoll.decentralized`, as they
+"""Decentralized optimization in virtual time: the classes of `partialcoll.decentralized`, as they
 are, on any number of simulated ranks.
 
 Time is counted in gradient steps of an ordinary rank. Sources of the methods: see their modules;
@@ -35,7 +35,7 @@ from ...topology import Topology, pairing
 from .. import report
 from ..report import plots
 from .buffers import SimulatedBuffer, buffers
-from .collectives import neighbour_exchanges, reductions
+from .collectives import neighbor_exchanges, reductions
 from .events import Events, latencies
 from .groups import group_reductions
 from .ranks import SimulatedRank
@@ -179,9 +179,7 @@ def _sgp(world: World) -> list[Process]:
 
 def _dpsgd(world: World) -> list[Process]:
     first, rate = world.task.first, world.options.learning_rate
-    exchanges: list[Any] = neighbour_exchanges(
-        world.topology, first[0], world.events, world.latency
-    )
+    exchanges: list[Any] = neighbor_exchanges(world.topology, first[0], world.events, world.latency)
     around = [world.topology.neighbors(rank) for rank in range(world.topology.n)]
     return [
         DPSGD(x, exchange, metropolis(around, rank), rank, learning_rate=rate)

@@ -14,7 +14,8 @@ import numpy as np
 
 from ..._core import buffers
 from ..._core.simulator import simulator
-from ...collectives.group import GroupAllreduce, GroupRound
+from ...collectives.group import GroupAllreduce
+from ...collectives.group_view import GroupRound
 from ...decentralized.exchange import Array
 from ...errors import StateError
 from ...grid import Grid

@@ -115,8 +115,8 @@ def follow(case: Case, options: SimpleNamespace, restart: int) -> Course:
     peers, mean = case.grid.peers, averager.mean()
 
     def error() -> float:
-        centre = averager.values.mean() if compat else mean
-        return float(np.mean((averager.values - centre) ** 2))
+        center = averager.values.mean() if compat else mean
+        return float(np.mean((averager.values - center) ** 2))
 
     course = Course([error()])
     for round in range(options.rounds):

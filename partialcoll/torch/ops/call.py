@@ -11,17 +11,14 @@ from typing import Any, Callable, Union
 
 import torch
 
+from ..._core import timeline, waiting
 from ...collectives.agreement import JOINED, Agreement, Intent, Key
 from ...collectives.handle import AllreduceHandle
 from ...policy import Policy
 from ...round import Round
-from . import timeline
 from .handles import Handles, Reduction
 from .side_stream import side_stream
 from .work import Work
-
-# Seconds. Whoever has to wait is not far behind, since all have come this far.
-_SHORTEST_NAP, _LONGEST_NAP = 20e-6, 2e-3
 
 Steps = Iterator[Any]  # handles and MPI's requests that are to be waited for, in turn
 Move = Union[Callable[[Handles], Steps], Steps, "list[Reduction]", None]
@@ -32,28 +29,15 @@ def _in_turn(reductions: list[Reduction], handles: Handles) -> Steps:
         yield from one.steps(handles)
 
 
-def naps() -> Iterator[float]:
-    """Seconds between two looks at what others do; a core may have more ranks than one."""
-    yield from (0.0,) * 8
-    nap = _SHORTEST_NAP
-    while True:
-        yield nap
-        nap = min(1.5 * nap, _LONGEST_NAP)
-
-
 def complete(step: Any, wait: bool, patient: Callable[[], Any]) -> Any:
     """Wait for what a call's data waits for: the round of a handle, False of a request; or, not to
     wait, None if it goes on. patient: called meanwhile; what it raises ends the wait."""
     if isinstance(step, AllreduceHandle):
         return step.Wait() if wait else step.Test()
-    pause = naps()
-    while not step.Test():
-        if not wait:
-            return None
-        nap = next(pause)
-        time.sleep(nap)
-        if nap:
-            patient()
+    if wait:
+        waiting.until(step.Test, patient)
+    elif not step.Test():
+        return None
     return False
 
 
@@ -95,6 +79,7 @@ class Call(Work):
         self._began = time.monotonic()
         self._agreed_at: float | None = None
         self._timeout, self._deadline = timeout, self._began + timeout
+        self.compared = False  # by all ranks already: they make the same
         self._queue: Any = None  # drives it
         self._channel: Channel | None = None
         self._steps: Steps | None = None  # once all ranks agree

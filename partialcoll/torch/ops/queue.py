@@ -33,15 +33,16 @@ from mpi4py import MPI
 
 from ..._core import communicator
 from ..._core.departure import Departed
-from ..._core.rank_failure import is_rank_failure, rank_failure
+from ..._core.rank_failure import told_by
 from ..._core.settings import logger
+from ..._core.worker import Worker
 from ...collectives.agreement import Agreement, Intent, complaint
 from ...errors import MismatchError, StateError
 from ...policy import Policy
 from . import joined
 from .call import Call, Channel, complete
 from .handles import Handles
-from .work import GroupTimeout, Worker
+from .work import GroupTimeout
 
 
 class _Stopped(StateError):
@@ -221,7 +222,7 @@ class Queue:
                 self._announced.append(call)
             call._channel, channel.call = channel, call
             self._count += 1
-            if channel.agreement is not None:
+            if channel.agreement is not None and not call.compared:
                 channel.agreement.announce(call._intent)
             self._start_early(call)
 
@@ -241,28 +242,32 @@ class Queue:
         return call._channel.own if call._intent.apart else self.handles
 
     def _carry_out(self, head: Call, until: Call | None, wait: bool) -> bool:
+        """False if it goes on. Its error is its outcome, and the queue's end, unless all ranks have
+        it, and nothing has moved."""
+        try:
+            with told_by(self._comm):
+                return self._move(head, until, wait)
+        except Exception as error:
+            head._outcome = error
+            if not isinstance(error, MismatchError) or isinstance(error, Departed):
+                self._broken = error
+        return True
+
+    def _move(self, head: Call, until: Call | None, wait: bool) -> bool:
         """Wait for the others, then move its data, unless that is on its way and another call is
         wanted; False if it goes on. An interrupted wait can be taken up again."""
-        try:
-            if not head._agreed:
-                if not self._settle(head, wait):
+        if not head._agreed:
+            if not self._settle(head, wait):
+                return False
+            if head.on_its_way and head is not until:
+                return True
+        while not head._moved:
+            if head._step is not None:
+                came = complete(head._step, wait, self._patient)
+                if came is None:
                     return False
-                if head.on_its_way and head is not until:
-                    return True
-            while not head._moved:
-                if head._step is not None:
-                    came = complete(head._step, wait, self._patient)
-                    if came is None:
-                        return False
-                    head.round = came or head.round
-                self._advance(head)
-        except Departed as error:
-            head._outcome = self._broken = error
-        except MismatchError as error:  # all ranks have it, and nothing has moved
-            head._outcome = error
-        except Exception as error:
-            told = rank_failure(error, self._comm) if is_rank_failure(error) else error
-            head._outcome = self._broken = told
+                head.round = came or head.round
+            self._advance(head)
         return True
 
     def _settle(self, head: Call, wait: bool) -> bool:
@@ -270,7 +275,7 @@ class Queue:
         more than that some have joined."""
         assert head._channel is not None
         agreement = head._channel.agreement
-        if agreement is not None:
+        if agreement is not None and not head.compared:
             if not wait and not agreement.arrived():
                 return False
             heard = agreement.settle(waited=not wait)

@@ -149,16 +149,25 @@ def reduce_rows(
     found.append(output)
 
 
+def sum_sparse(
+    comm: MPI.Intracomm, places: torch.Tensor, values: torch.Tensor, shape: Any, found: Found
+) -> Steps:
+    """The ranks' sparse tensors added up, in the order of the ranks; coalesced and not rounded."""
+    all_places: Found = []
+    all_values: Found = []
+    yield from gather_rows(comm, places.t().contiguous().cpu(), room_for_rows, all_places)
+    yield from gather_rows(comm, values.contiguous(), room_for_rows, all_values)
+    wide = all_values[0].to(wire.wide_dtype(values.dtype))
+    there = all_places[0].t().to(wide.device)
+    found.append(torch.sparse_coo_tensor(there, wide, shape, check_invariants=False).coalesce())
+
+
 def reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, form: Form) -> Steps:
-    """The ranks' sparse tensors added up, in the order of the ranks, in place."""
-    own = tensor.detach().coalesce()
-    places: list[torch.Tensor] = []
-    values: list[torch.Tensor] = []
+    """A sparse tensor becomes the ranks' sum, in place."""
+    own, found = tensor.detach().coalesce(), Found()
     scaled = own.values() if form.before is None else own.values() * form.before
-    yield from gather_rows(comm, own.indices().t().contiguous(), room_for_rows, places)
-    yield from gather_rows(comm, scaled, room_for_rows, values)
-    wide = values[0].to(wire.wide_dtype(tensor.dtype))
-    total = torch.sparse_coo_tensor(places[0].t(), wide, tensor.shape).coalesce()
+    yield from sum_sparse(comm, own.indices(), scaled, tensor.shape, found)
+    (total,) = found
     if form.divisor > 1:
         divide(total.values().numpy(), form.divisor)
     with torch.no_grad():  # what detach() gives has indices of its own

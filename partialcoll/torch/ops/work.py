@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Something that has begun: waiting for it, asking for it, its error, its future; and the threads
-that see to it meanwhile."""
+"""Something that has begun: waiting for it, asking for it, its error, its future."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
-from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..._core import finalize
 from .futures import Future, Lines, new_future
 
 _Error: Any = dist.DistBackendError
@@ -124,113 +120,3 @@ class Work(_Work):
             ended.set()
         if known:
             self._resolve()
-
-
-class Worker:
-    """A thread that begins when there is something to do, and sleeps when there is nothing.
-
-    There is one at work at a time. While it completes something whose callbacks may wait for what
-    is still to be done, it steps `aside`, and another one takes over, which is new if none is free.
-
-    Parameters
-    ----------
-    name : str
-        The threads'.
-    work : callable
-        Does what there is to do, and returns; at once when it is `stopping`.
-    fail : callable
-        Ends what is under way in error, when it is `stopping`.
-    """
-
-    def __init__(self, name: str, work: Callable[[], None], fail: Callable[[], None]) -> None:
-        self._name, self._do = name, work
-        self._fail = weakref.WeakMethod(fail)
-        self._lock = threading.Lock()  # of the list and the number
-        self._work = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._free = 0  # of them, waiting for their turn
-        self._turn = threading.Lock()
-        self._at_work: int | None = None  # the thread whose turn it is
-        self.stopping = False
-        _workers.add(self)
-
-    def wake(self) -> None:
-        """There may be something to do."""
-        self._work.set()
-        if not self._threads:
-            self._see_to_one()
-
-    def _see_to_one(self) -> None:
-        """That one is free, if none is at work."""
-        with self._lock:
-            if self._free or self._at_work is not None or self.stopping:
-                return
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._threads.append(thread)
-            self._free += 1
-            thread.start()
-
-    def _run(self) -> None:
-        while not self.stopping:
-            self._turn.acquire()
-            with self._lock:
-                self._free -= 1
-                self._at_work = threading.get_ident()
-            if not self.stopping:
-                self._work.wait()
-                self._work.clear()
-                self._do()
-            with self._lock:
-                self._free += 1
-            self._leave()
-
-    def _leave(self) -> bool:
-        """Let another one take over; was it this thread's turn?"""
-        if self._at_work != threading.get_ident():
-            return False
-        self._at_work = None
-        self._turn.release()
-        return True
-
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Within this the calling thread, if it is the one at work, is not."""
-        if self._leave():
-            self._work.set()
-            self._see_to_one()
-        yield
-
-    def stop(self) -> None:
-        """End the threads. Local, idempotent."""
-        self.halt()
-        self.join()
-
-    def halt(self) -> None:
-        """Nothing goes on: whoever waits for it, callbacks included, gets an error."""
-        self.stopping = True
-        self._work.set()
-        fail = self._fail()
-        if fail is not None:
-            fail()
-
-    def join(self) -> None:
-        """Wait for the threads, which may be in callbacks."""
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
-
-
-_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
-
-
-def _end_all() -> None:
-    """A thread that is alive when the interpreter ends aborts the program, one that is inside MPI
-    when that ends as well. One that is in a callback may wait for what another worker does."""
-    workers = list(_workers)
-    for worker in workers:
-        worker.halt()
-    for worker in workers:
-        worker.join()
-
-
-finalize.at_end(_end_all)
