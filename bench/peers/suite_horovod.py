@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.suite import Side, Suite
+from lib.suite import Suite, by_pytest
 
 from partialcoll.tools import launcher
 
@@ -34,7 +34,7 @@ def in_thread(target, args=(), name=None, daemon=True, silent=False):
 _TEST = re.compile(r"^    def (test_\w+)\(self", re.MULTILINE)
 
 
-def suite(folder: Path, scratch: Path) -> Suite:
+def make(folder: Path, scratch: Path) -> Suite:
     """Of Horovod's folder `test`; scratch: for what stands for Horovod."""
     source = folder / "parallel" / "test_torch.py"
     text = source.read_text()
@@ -50,6 +50,7 @@ def suite(folder: Path, scratch: Path) -> Suite:
         return [*start, *pytest, f"{source.name}::TorchTests::{test}"]
 
     paths = os.pathsep.join(filter(None, (str(scratch), os.environ.get("PYTHONPATH"))))
-    ours = Side(words, {**launcher.environment(vendor), "PYTHONPATH": paths})
+    own = {"PYTHONPATH": paths, "OMPI_MCA_btl_sm_backing_directory": str(scratch)}
+    ours = by_pytest(words, source.parent, {**launcher.environment(vendor), **own})
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return Suite("horovod", _TEST.findall(text), source.parent, digest, ours)
+    return Suite("horovod", _TEST.findall(text), digest, ours)
