@@ -2,35 +2,40 @@
 """Test suites of others: what becomes of each test on a side, and the rows of all suites, which
 have the same columns.
 
-A suite's module makes a `Suite`; `run` knows nothing of what is in it. A side whose tests need a
-job each is `by_pytest`.
+A suite's module makes a `Suite`; `run` knows nothing of what is in it. Tests follow each other in a
+job, whose ranks leave their outcomes (suite_rank.py), as long as they pass; what does not pass
+there is run again in a job of its own, and that counts. So one that hangs or crashes is one row.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
-import re
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from partialcoll.tools import report
+from lib.suite_rank import FOLDER, Outcome
+from partialcoll.tools import launcher, report
 
 COLUMNS = ("suite", "mpi", "ranks", "test", "gloo", "ours", "said")
-_SAID = re.compile(r"^E +(\S.*)$", re.MULTILINE)  # pytest's
+GRACE = 5.0  # seconds that other ranks have, once one has failed
+FINE = ("passed", "skipped")
 
 
-class Outcome(NamedTuple):
-    """what: passed, skipped, failed, crashed or hangs. said: its last word."""
+class Side(NamedTuple):
+    """A library that tests run on. words: what runs them, on each rank. scratch: for what the ranks
+    leave. folder, env: of the jobs."""
 
-    what: str
-    said: str = ""
-
-
-# A library that tests run on: from tests, number of ranks and seconds of a test to outcomes.
-Side = Callable[[Sequence[str], int, int], Iterator[tuple[str, Outcome]]]
+    words: Callable[[Sequence[str]], Sequence[str]]
+    scratch: Path
+    folder: Path
+    env: dict[str, str]
 
 
 class Suite(NamedTuple):
@@ -49,7 +54,7 @@ def run(suite: Suite, mpi: str, ranks: int, only: str, seconds: int) -> list[dic
     tests = [test for test in suite.tests if only in test]
 
     def outcomes(side: Side, name: str) -> dict[str, Outcome]:
-        there = side(tests, ranks, seconds)
+        there = _outcomes(side, tests, ranks, seconds)
         shown = report.progress(range(len(tests)), True, f"{suite.name}, {name}")
         return dict(next(there) for _ in shown)
 
@@ -64,53 +69,79 @@ def run(suite: Suite, mpi: str, ranks: int, only: str, seconds: int) -> list[dic
     return rows
 
 
-# Jobs
+def _outcomes(
+    side: Side, tests: Sequence[str], ranks: int, seconds: float
+) -> Iterator[tuple[str, Outcome]]:
+    done = 0
+    while done < len(tests):
+        for test, outcome in _Job(side, tests[done:], ranks).outcomes(seconds):
+            if outcome.what not in FINE and test != tests[done]:
+                ((_, outcome),) = _Job(side, [test], ranks).outcomes(seconds)
+            yield test, outcome
+            last = test
+        done = tests.index(last) + 1
 
 
-def start(words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """A job whose processes `end` ends."""
-    return subprocess.Popen(words, text=True, errors="replace", start_new_session=True, **options)
+class _Job:
+    """Tests one after the other, until one does not pass."""
 
+    _numbers = itertools.count()
 
-def end(job: subprocess.Popen[str]) -> str:
-    """Its processes are gone when this returns; what it wrote, if that is kept."""
-    job.terminate()  # the launcher ends its ranks in good order
-    try:
-        said, _ = job.communicate(timeout=10)
-    except subprocess.TimeoutExpired:
-        os.killpg(job.pid, signal.SIGKILL)
-        said, _ = job.communicate()
-    return said or ""
-
-
-def by_pytest(words: Callable[[str, int], Sequence[str]], folder: Path, env: Any) -> Side:
-    """Each test in a job of its own, so that one that hangs or crashes is one row. words: the whole
-    command, given a test and the number of ranks. folder, env: of the jobs."""
-
-    def side(tests: Sequence[str], ranks: int, seconds: int) -> Iterator[tuple[str, Outcome]]:
+    def __init__(self, side: Side, tests: Sequence[str], ranks: int) -> None:
+        self._tests, self._ranks = tests, ranks
+        self._folder = side.scratch / f"job-{next(self._numbers)}"
         for test in tests:
-            job = start(
-                words(test, ranks),
-                env=env,
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+            (self._folder / test).mkdir(parents=True)
+        vendor = launcher.flavor()
+        own = {FOLDER: str(self._folder), "OMPI_MCA_btl_sm_backing_directory": str(self._folder)}
+        start = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
+        with (self._folder / "log").open("w") as log:
+            self._job = subprocess.Popen(
+                [*start, sys.executable, *side.words(tests)],
+                env={**launcher.environment(vendor), **side.env, **own},
+                cwd=side.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
-            try:
-                said, _ = job.communicate(timeout=seconds)
-                yield test, _outcome(job.returncode, said)
-            except subprocess.TimeoutExpired:
-                yield test, _outcome(None, end(job))
 
-    return side
+    def outcomes(self, seconds: float) -> Iterator[tuple[str, Outcome]]:
+        """Of the tests that were run; all but the last one are fine."""
+        try:
+            self._left(self._folder, seconds)  # ready
+            for test in self._tests:
+                outcome = self._outcome(self._left(self._folder / test, seconds))
+                yield test, outcome
+                if outcome.what not in FINE:
+                    return
+        finally:
+            self._end()
 
+    def _left(self, folder: Path, seconds: float) -> list[Outcome]:
+        """What all ranks have left there, or those that had within the time limit."""
+        limit = time.monotonic() + seconds
+        while True:
+            over = self._job.poll() is not None or time.monotonic() > limit
+            left = [Outcome(*json.loads(file.read_text())) for file in folder.glob("rank-*")]
+            if over or len(left) == self._ranks:
+                return left
+            if any(one.what == "failed" for one in left):
+                limit = min(limit, time.monotonic() + GRACE)
+            time.sleep(0.02)
 
-def _outcome(status: int | None, said: str) -> Outcome:
-    """By pytest's last lines. status: None: it was ended."""
-    words = _SAID.findall(said)
-    last = words[0] if words else ""
-    if status is None:
-        return Outcome("hangs", last)
-    if status == 0:
-        return Outcome("skipped" if " skipped" in said and " passed" not in said else "passed")
-    return Outcome("failed" if " failed" in said else "crashed", last)
+    def _outcome(self, left: list[Outcome]) -> Outcome:
+        """Of all ranks: the worst."""
+        order = ("failed", "passed", "skipped")
+        worst = min(left, key=lambda one: order.index(one.what), default=None)
+        if worst is not None and (worst.what == "failed" or len(left) == self._ranks):
+            return worst
+        return Outcome("hangs" if self._job.poll() is None else "crashed")
+
+    def _end(self) -> None:
+        """Its processes are gone when this returns."""
+        self._job.terminate()  # the launcher ends its ranks in good order
+        try:
+            self._job.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._job.pid, signal.SIGKILL)
+            self._job.wait()

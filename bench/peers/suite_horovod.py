@@ -6,14 +6,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.suite import Suite, by_pytest
+from lib.suite import Side, Suite
 
-from partialcoll.tools import launcher
-
+_BENCH = Path(__file__).resolve().parents[1]
 # What the suite imports of Horovod.
 SHIM = {
     "horovod/__init__.py": "",
@@ -42,15 +40,12 @@ def make(folder: Path, scratch: Path) -> Suite:
         path = scratch / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    vendor = launcher.flavor()
-    pytest = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
+    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "peers.suite_horovod_rank"]
 
-    def words(test: str, ranks: int) -> Sequence[str]:
-        start = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
-        return [*start, *pytest, f"{source.name}::TorchTests::{test}"]
+    def words(tests: Sequence[str]) -> Sequence[str]:
+        return [*pytest, *(f"{source.name}::TorchTests::{test}" for test in tests)]
 
-    paths = os.pathsep.join(filter(None, (str(scratch), os.environ.get("PYTHONPATH"))))
-    own = {"PYTHONPATH": paths, "OMPI_MCA_btl_sm_backing_directory": str(scratch)}
-    ours = by_pytest(words, source.parent, {**launcher.environment(vendor), **own})
+    paths = (str(scratch), str(_BENCH), os.environ.get("PYTHONPATH"))
+    ours = Side(words, scratch, source.parent, {"PYTHONPATH": os.pathsep.join(filter(None, paths))})
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Suite("horovod", _TEST.findall(text), digest, ours)

@@ -5,8 +5,8 @@ The suite is in torch's wheel and is run from there. Its tests ask by name for w
 are: all of them take ours for gloo. Some run on less than 8 ranks only where the environment says
 that the backend is MPI; it does, on both sides. Needs expecttest.
 
-    suite_torch_rank.py RANKS                      the names of the tests, and the suite's digest
-    suite_torch_rank.py BACKEND FOLDER TEST...     runs them; each rank leaves its outcomes there
+    suite_torch_rank.py RANKS             the names of the tests, and the suite's digest
+    suite_torch_rank.py BACKEND TEST...   runs them; each rank leaves its outcomes
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import importlib
 import json
 import os
 import sys
-import time
 import traceback
 import unittest
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lib.suite_rank import READY, Outcome, folder, leave
 
 MODULE = "torch.testing._internal.distributed.distributed_test"
 
@@ -56,8 +59,8 @@ def names(module: Any) -> list[str]:
     return [n for n in there if not getattr(getattr(tests, n), "__unittest_skip__", False)]
 
 
-def attempt(module: Any, name: str, folder: Path, rank: int, ranks: int) -> tuple[str, str]:
-    """One test in a world of its own: what became of it on this rank, and its last word."""
+def attempt(module: Any, name: str, rank: int, ranks: int) -> Outcome:
+    """One test in a world of its own: what became of it on this rank."""
     import torch.distributed as dist
     from torch.testing._internal.common_distributed import TEST_SKIPS
     from torch.testing._internal.common_utils import set_rng_seed
@@ -65,14 +68,17 @@ def attempt(module: Any, name: str, folder: Path, rank: int, ranks: int) -> tupl
     class Suite(module.TestDistBackend, module.DistributedTest._DistTestBase):  # type: ignore[misc]
         pass
 
-    os.environ["TEMP_DIR"] = str(folder)
-    os.environ["INIT_METHOD"] = f"file://{folder}/init_dir/shared_init_file"
+    place = folder(name)
+    for part in ("barrier", "test_dir", "init_dir"):  # the suite's own
+        (place / part).mkdir(exist_ok=True)
+    os.environ["TEMP_DIR"] = str(place)
+    os.environ["INIT_METHOD"] = f"file://{place}/init_dir/shared_init_file"
     module.Barrier.barrier_id = 0
     test = Suite(name)
-    test.rank, test.file_name = rank, str(folder / "store")
+    test.rank, test.file_name = rank, str(place / "store")
     seconds = module.CUSTOM_PG_TIMEOUT.get(name, module.default_pg_timeout)
     skips = {skip.exit_code: skip.message for skip in TEST_SKIPS.values()}
-    outcome = "passed", ""
+    outcome = Outcome("passed")
     try:
         dist.init_process_group(
             str(module.BACKEND),
@@ -86,47 +92,37 @@ def attempt(module: Any, name: str, folder: Path, rank: int, ranks: int) -> tupl
         try:
             getattr(test, name)()
         except unittest.SkipTest as skip:
-            outcome = "skipped", str(skip)
+            outcome = Outcome("skipped", str(skip))
         except SystemExit as end:
             if end.code not in skips:
                 raise
-            outcome = "skipped", skips[end.code]
+            outcome = Outcome("skipped", skips[end.code])
         if dist.is_initialized():
             test._barrier()
             dist.destroy_process_group()
     except BaseException as error:
         traceback.print_exc()
-        return "failed", f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        return Outcome("failed", said)
     return outcome
 
 
-def leave(folder: Path, rank: int, outcome: tuple[str, str]) -> None:
-    """Whoever finds the file finds all of it."""
-    fresh = folder / f".{rank}"
-    fresh.write_text(json.dumps(outcome))
-    fresh.rename(folder / f"rank-{rank}")
-
-
-def take_part(backend: str, folder: Path, tests: Sequence[str]) -> None:
-    """After a test that failed the rank waits to be ended."""
+def take_part(backend: str, tests: Sequence[str]) -> None:
+    """All tests on this rank."""
     from mpi4py import MPI
 
     import partialcoll.torch  # noqa: F401
 
     rank, ranks = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
     module = load(backend, ranks)
-    leave(folder, rank, ("passed", ""))
+    leave(READY, rank, Outcome("passed"))
     for test in tests:
-        print(f"-- {test}", flush=True)
-        outcome = attempt(module, test, folder / test, rank, ranks)
-        leave(folder / test, rank, outcome)
-        while outcome[0] == "failed":
-            time.sleep(1)
+        leave(test, rank, attempt(module, test, rank, ranks))
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        take_part(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+        take_part(sys.argv[1], sys.argv[2:])
     else:
         module = load("gloo", int(sys.argv[1]))
         digest = hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
