@@ -2,8 +2,9 @@
 """torch's own tests of torch.distributed, on one rank of a job; see suite_torch.py.
 
 The suite is in torch's wheel and is run from there. Its tests ask by name for which backend they
-are: all of them take ours for gloo. Some run on less than 8 ranks only where the environment says
-that the backend is MPI; it does, on both sides. Needs expecttest.
+are: all of them take ours for gloo. Some, of groups of ranks 1 and 2, run on less than 8 ranks only
+where the environment says that the backend is MPI; with 3 or more it does, on both sides. Needs
+expecttest.
 
     suite_torch_rank.py RANKS             the names of the tests, and the suite's digest
     suite_torch_rank.py BACKEND TEST...   runs them; each rank leaves its outcomes
@@ -47,7 +48,8 @@ def load(backend: str, ranks: int) -> Any:
     """torch's module, whose tests make groups of that backend; some ask while it is imported."""
     os.environ.update({"BACKEND": "gloo", "WORLD_SIZE": str(ranks)})
     module = importlib.import_module(MODULE)
-    os.environ["BACKEND"] = "mpi"
+    if ranks > 2:
+        os.environ["BACKEND"] = "mpi"
     module.BACKEND = Named(backend)  # type: ignore[attr-defined]
     return module
 
