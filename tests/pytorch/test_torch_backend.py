@@ -50,11 +50,6 @@ def world(comm, backend):
     return comm
 
 
-def without_torchs_compiler(world):
-    if world.size > 4:
-        pytest.skip("imports torch's compiler: seconds of processor time for each rank")
-
-
 def value(dtype, rank, count, seed=0):
     """The same on every rank that asks for it; small, so that sums and products are exact."""
     g = torch.Generator().manual_seed(100 * seed + rank)
@@ -358,25 +353,6 @@ def test_as_gloo_does(world):
     for ours, theirs in zip(calls(None), calls(gloo)):
         assert torch.equal(ours, theirs)
     dist.destroy_process_group(gloo)
-
-
-@pytest.mark.mpi
-def test_functional_collectives(world):
-    without_torchs_compiler(world)
-    import torch.distributed._functional_collectives as functional
-
-    ranks, me = world.size, world.rank
-    group = dist.group.WORLD
-    tensor = torch.arange(3.0) + me
-    total = functional.all_reduce(tensor, "sum", group)
-    assert torch.equal(total + 0, ranks * torch.arange(3.0) + ranks * (ranks - 1) / 2)
-    gathered = functional.all_gather_tensor(tensor, 0, group)
-    assert gathered.view(ranks, 3)[:, 0].tolist() == list(range(ranks))
-    scattered = functional.reduce_scatter_tensor(torch.ones(2 * ranks), "sum", 0, group)
-    assert scattered.tolist() == [ranks, ranks]
-    swapped = functional.all_to_all_single(torch.full((ranks,), float(me)), None, None, group)
-    assert swapped.tolist() == list(range(ranks))
-    assert functional.broadcast(tensor, ranks - 1, group)[0].item() == ranks - 1
 
 
 # Messages
@@ -901,28 +877,6 @@ def test_ddp_without_synchronization(world):
         assert ours is theirs or torch.allclose(ours, theirs, atol=1e-12)
 
 
-@pytest.mark.mpi
-def test_ddp_with_uneven_data(world):
-    """join: ranks run out of data one after the other."""
-    from torch.distributed.algorithms.join import Join
-
-    model = DDP(Network())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    steps = 0
-    with Join([model]):
-        for step in range(1 + world.rank):
-            x, y, mine = rows(world, torch.float64, step)
-            optimizer.zero_grad()
-            (model(x[mine]) - y[mine]).square().mean().backward()
-            optimizer.step()
-            steps += 1
-    assert steps == 1 + world.rank
-    everyones = [None] * world.size
-    dist.all_gather_object(everyones, model.module.state_dict())
-    for theirs in everyones:
-        assert all(torch.equal(theirs[name], one) for name, one in everyones[0].items())
-
-
 def trained(world, group, steps=4, **options):
     """Parameters and buffers after some steps of DDP on a group."""
     model = DDP(Network(norm=True), process_group=group, **options)
@@ -944,59 +898,6 @@ def test_ddp_trains_as_with_gloo(world):
     for name, one in ours.items():
         assert torch.allclose(one.double(), theirs[name].double(), rtol=1e-9, atol=1e-12), name
     dist.destroy_process_group(gloo)
-
-
-@pytest.mark.mpi
-def test_ddp_hooks_of_torch(world):
-    """Compression to float16, which returns a future of its own."""
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    model, alone = DDP(Network(torch.float32)), Network(torch.float32)
-    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    x, y, mine = rows(world, torch.float32)
-    (model(x[mine]) - y[mine]).square().mean().backward()
-    (alone(x) - y).square().mean().backward()
-    for ours, theirs in zip(gradients(model), gradients(alone)):
-        assert ours is theirs or torch.allclose(ours, theirs, rtol=0.03, atol=0.03)
-
-
-@pytest.mark.mpi
-def test_zero_redundancy_optimizer(world):
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    alone, model = Network(), DDP(Network())
-    usual = torch.optim.Adam(alone.parameters(), lr=0.01)
-    sharded = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
-    for step in range(3):
-        x, y, mine = rows(world, torch.float64, step)
-        for net, optimizer, part in ((alone, usual, slice(None)), (model, sharded, mine)):
-            optimizer.zero_grad()
-            (net(x[part]) - y[part]).square().mean().backward()
-            optimizer.step()
-    for ours, theirs in zip(model.parameters(), alone.parameters()):
-        assert torch.allclose(ours, theirs, atol=1e-10)
-
-
-@pytest.mark.mpi
-def test_fully_sharded(world):
-    without_torchs_compiler(world)
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
-    alone = copy.deepcopy(model)
-    fully_shard(model, mesh=init_device_mesh("cpu", (world.size,)))
-    both = [(alone, slice(None)), (model, rows(world, torch.float32)[2])]
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net, _ in both]
-    for step in range(3):
-        x, y, _ = rows(world, torch.float32, step)
-        for (net, part), optimizer in zip(both, optimizers):
-            optimizer.zero_grad()
-            (net(x[part]) - y[part]).square().mean().backward()
-            optimizer.step()
-    for ours, theirs in zip(model.parameters(), alone.parameters()):
-        assert torch.allclose(ours.full_tensor(), theirs, atol=1e-5)
 
 
 # Programs
