@@ -53,7 +53,7 @@ else:
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
 optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
 
-for epoch in range(6):
+for _epoch in range(6):
     losses = []
     for step, (points, rings) in enumerate(loader):
         if step % size == rank:

@@ -22,7 +22,6 @@ parser.add_argument("--quorum", help="of eager-SGD; without: DDP")
 parser.add_argument("--late", type=float, default=0, help="ms, one rank in each step")
 options = parser.parse_args()
 pct.init()
-torch.set_num_threads(1)
 
 
 class OwnGradients(DDPStrategy):

@@ -173,15 +173,20 @@ def DistributedOptimizer(
         return parameters, chosen, settings
 
     parameters, chosen, settings = together(comm, check)
-    numbers = (settings.passes, settings.average, float(settings.predivide), settings.clip_norm)
     rounding = getattr(settings.compression, "__name__", type(settings.compression).__name__)
-    more = (settings.check_every, settings.sparse_as_dense, rounding)
-    said = [
-        ("strategy", chosen.describe(comm.size)),
-        ("options", f"{numbers}, {more}"),
-        ("model", "none" if model is None else "given"),
-    ]
-    check_agreement(comm, [*said, *describe(parameters)])
+    said = {
+        "strategy": chosen.describe(comm.size),
+        "backward_passes_per_step": settings.passes,
+        "op": settings.op.name,
+        "gradient_predivide_factor": float(settings.predivide),
+        "clip_norm": settings.clip_norm,
+        "check_every": settings.check_every,
+        "sparse_as_dense": settings.sparse_as_dense,
+        "compression": rounding.lstrip("_"),
+        "model": "none" if model is None else "given",
+    }
+    agreed = [(name, str(value)) for name, value in said.items()]
+    check_agreement(comm, [*agreed, *describe(parameters)])
     return _wrap(comm, optimizer, parameters, chosen, settings)
 
 
