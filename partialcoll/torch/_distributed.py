@@ -53,7 +53,8 @@ class Distributed:
         found = None
         if closure is not None or self._loop.evaluating:
             found = self._loop.evaluate(closure)
-        if not self._loop.metrics.steps:
+        if not self._loop.stepped:
+            self._loop.stepped = True
             warn_if_wrapped(self._loop.parameters)
         scale, overflown = self._unscaled()
         try:

@@ -121,6 +121,7 @@ class Loop:
 
     gradients: Gradients
     evaluating = False  # within the closure of a step
+    stepped = False
 
     def __init__(
         self,
