@@ -6,6 +6,9 @@ import copy
 import gc
 import os
 import socket
+import subprocess
+import sys
+import textwrap
 import threading
 from datetime import timedelta
 
@@ -985,6 +988,38 @@ def test_an_environment_that_differs_from_mpi(run, wrong):
         "port": "rank 0 of 2 is MPI's rank 1 of 2",
     }[wrong]
     assert all(expected in line and "expected MPI's numbers" in line for line in lines), lines
+
+
+def test_processes_of_torchrun(clean_environment, tmp_path):
+    """Each is an MPI job of its own. Found by what torchrun leaves in the environment, and by what
+    the ranks tell each other: other launchers leave nothing that we know."""
+    path = tmp_path / "script.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import os
+            import torch.distributed as dist
+            import partialcoll as pc
+            import partialcoll.torch as pct
+
+            for call in (pct.init, *2 * [lambda: dist.init_process_group("partialcoll")]):
+                try:
+                    call()
+                except pc.Error as error:
+                    os.write(1, f"{type(error).__name__}: {error}\\n".encode())
+                if call is not pct.init:
+                    os.environ.pop("TORCHELASTIC_RUN_ID", None)
+            """
+        )
+    )
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    env = {**clean_environment, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*words, path], env=env, capture_output=True, text=True, timeout=120)
+    said = [line for line in done.stdout.splitlines() if line.startswith("Error: 2 processes were")]
+    assert len(said) == 6, done.stdout + done.stderr
+    assert sum("by torchrun" in line for line in said) == 4
+    assert sum("something else than mpiexec" in line for line in said) == 2
+    assert all("partialcoll run -n 2 python" in line for line in said)
 
 
 def test_a_rank_that_does_not_come(run):
