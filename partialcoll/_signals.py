@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from typing import Protocol
@@ -43,9 +44,7 @@ def status(signum: int) -> int:
 
 def end_quietly() -> None:
     """From here on. A signal that is ignored (nohup, a job in the background) stays ignored."""
-    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # one of the standard streams was closed: what is opened next is not to take its place
-    os.close(spare)
+    _open_streams()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -53,6 +52,16 @@ def end_quietly() -> None:
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, lambda *_: None)  # the number comes through the pipe
     threading.Thread(target=_hear, args=(reader,), daemon=True).start()
+
+
+def _open_streams() -> None:
+    """Those that are closed: nothing that is opened later is to take their places."""
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(spare)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def _hear(reader: int) -> None:
@@ -84,9 +93,11 @@ def _stand_still() -> None:
 
 
 def _end(signum: int) -> None:
-    for job in [*jobs]:
-        job.stop(signum)
-    os._exit(status(signum))
+    try:
+        for job in [*jobs]:
+            job.stop(signum)
+    finally:
+        os._exit(status(signum))
 
 
 def let_end() -> None:

@@ -175,7 +175,7 @@ class Job:
     def _end_launcher(self, launcher: subprocess.Popen[bytes]) -> None:
         """Ask it to, and end the ranks that it still starts."""
         launcher.terminate()
-        launcher.send_signal(signal.SIGCONT)
+        self.tell(signal.SIGCONT)
 
         def ended() -> bool:
             self._end_ranks()

@@ -41,7 +41,7 @@ class Output:
         self._broken = broken
         self._tails: dict[int, bytes] = {}
         self._threads: list[threading.Thread] = []
-        self._last, self._no_more = os.pipe()  # closed by `finish`
+        self._last, *self._more = os.pipe()  # ends with `finish`
 
     def open(self, folder: Path) -> None:
         """FIFOs for the ranks."""
@@ -57,8 +57,8 @@ class Output:
 
     def finish(self) -> None:
         """Nobody writes any more: what is there is the rest."""
-        with suppress(OSError):
-            os.close(self._no_more)
+        while self._more:
+            os.close(self._more.pop())
 
     def join(self) -> None:
         """Wait until the rest has been passed on, however long nobody takes it."""
