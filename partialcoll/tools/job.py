@@ -11,7 +11,6 @@ is asked to end them.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import shutil
@@ -36,8 +35,6 @@ _TIMED_OUT = 124  # the status, as of timeout(1)
 _RANK = re.compile(r"rank \d+: ")
 # Hydra's status is the bare number of the signal that has ended a rank. It says so in the end.
 _BY_SIGNAL = re.compile(rb"EXIT STRING: [^\n]*\(signal (\d+)\)")
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 class Job:
@@ -80,7 +77,7 @@ class Job:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is for the command, which ends the job
-                    preexec_fn=_end_with_the_command,
+                    preexec_fn=_begin,
                 )
             return self._listen(self._launcher, limit_s)
         finally:
@@ -191,10 +188,10 @@ def _wait(over: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def _end_with_the_command() -> None:
-    """In the launcher: SIGTERM if the command is killed, when nobody else would end it."""
+def _begin() -> None:
+    """In the launcher."""
     signal.signal(signal.SIGTTIN, signal.SIG_DFL)
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    processes.end_with_parent()
 
 
 def _once(words: str) -> str:

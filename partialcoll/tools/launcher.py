@@ -17,6 +17,7 @@ from .._core import ffi
 from .._core.mpi import MPI, loaded
 from ..errors import Error
 from .job import Job
+from .processes import end_with_parent
 from .streams import with_streams
 
 __all__ = [
@@ -58,7 +59,7 @@ def _mpi() -> list[str]:
     if built in (["mpich"], ["openmpi"]):
         return [{"mpich": "MPICH", "openmpi": "Open MPI"}[built[0]], *built]
     words = [sys.executable, "-c", _ASK, str(_PACKAGE.parent)]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=end_with_parent)
     if done.returncode:
         raise Error((done.stderr.splitlines() or ["mpi4py does not load an MPI"])[-1])
     return done.stdout.splitlines()
@@ -98,7 +99,13 @@ def vendor_of(version: str) -> str:
 
 def _version_of(mpiexec: str) -> str:
     try:
-        run = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=30)
+        run = subprocess.run(
+            [mpiexec, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            preexec_fn=end_with_parent,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Error(f"{mpiexec} does not run: {error}") from error
     return run.stdout + run.stderr

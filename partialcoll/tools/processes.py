@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from .. import _command
 
 _SHARED = Path("/dev/shm")
 _SEGMENTS = ("mpich_shm_", "Intel_MPI_", "ucx_shm_")  # Open MPI's are put into the job's folder
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
 
 
 def marked(name: str, value: str) -> Iterator[Path]:
@@ -57,6 +60,12 @@ def wake(process: Path, signum: int) -> None:
     """Send it, also to one that has been stopped."""
     send(process, signum)
     send(process, signal.SIGCONT)
+
+
+def end_with_parent() -> None:
+    """In a child, before it becomes what it is for: SIGTERM when the thread that has started it
+    ends, by a signal that nobody can catch, say."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def shared_files(process: Path) -> Iterator[Path]:

@@ -94,6 +94,18 @@ def test_a_signal_at_any_moment(start, path):
         wait_until(lambda: not start.processes())  # mpiexec may still tell its version
 
 
+@pytest.mark.parametrize(
+    "words", (["partialcoll", "doctor"], ["partialcoll.tour", "skew"]), ids=" ".join
+)
+def test_a_signal_ends_what_else_has_children(start, words):
+    command = start(*words, command=[sys.executable, "-m"])
+    wait_until(lambda: len(start.processes()) > 1 and listens(Path(f"/proc/{command.pid}")))
+    command.terminate()
+    out, _ = command.communicate(timeout=LIMIT_S)
+    assert command.returncode == 143 and "ended with" not in out
+    wait_until(lambda: not start.processes())
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_ends_a_simulation(start, signum):
     """Which is in C for minutes."""

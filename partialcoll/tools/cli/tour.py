@@ -137,7 +137,6 @@ def main(stops: tuple[str, ...], no_input: bool) -> None:
 
     Pictures go to the folder partialcoll-tour, where matplotlib is installed.
     """
-    _signals.end_quietly()
     if launcher.in_job():
         raise click.UsageError("expected to start jobs, but this is a rank of one: without mpiexec")
     asks = not no_input and sys.stdin.isatty()
