@@ -70,19 +70,29 @@ class Job:
             with self._lock:
                 if self._over:
                     return 1
-                self._launcher = subprocess.Popen(
-                    words,
-                    env={**environment, FOLDER: str(self.folder)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C is for the command, which ends the job
-                    preexec_fn=_begin,
-                )
+                self._launcher = self._start(words, environment)
             return self._listen(self._launcher, limit_s)
         finally:
             self._end()
             _signals.jobs.remove(self)
+
+    def _start(self, words: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        pipes = [os.pipe(), os.pipe()]
+        launcher = subprocess.Popen(
+            words,
+            env={**environment, FOLDER: str(self.folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=pipes[0][1],
+            stderr=pipes[1][1],
+            # Or Open MPI's would end by SIGPIPE, before its ranks, when the command is killed.
+            pass_fds=[reader for reader, _ in pipes],
+            start_new_session=True,  # Ctrl-C is for the command, which ends the job
+            preexec_fn=_begin,
+        )
+        for to, (reader, writer) in enumerate(pipes, 1):
+            os.close(writer)
+            self._output.add(reader, to)
+        return launcher
 
     def stop(self, signum: int) -> None:
         """End it by this signal."""
@@ -103,9 +113,6 @@ class Job:
             self._launcher.send_signal(signum)
 
     def _listen(self, launcher: subprocess.Popen[bytes], limit_s: float | None) -> int:
-        assert launcher.stdout and launcher.stderr
-        self._output.add(launcher.stdout.fileno(), 1)
-        self._output.add(launcher.stderr.fileno(), 2)
         try:
             status = launcher.wait(limit_s)
         except subprocess.TimeoutExpired:
