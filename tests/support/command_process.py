@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,11 @@ def text_of(path):
 def state_of(process):
     """T if it has been stopped."""
     return text_of(process / "stat").rpartition(")")[2].split()[:1]
+
+
+def job_folder(process):
+    """Of the job that it belongs to."""
+    return Path(re.search("PARTIALCOLL_JOB=([^\0]*)", text_of(process / "environ"))[1])
 
 
 def listens(process):

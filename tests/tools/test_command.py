@@ -2,7 +2,6 @@
 """The command as a process: how signals, closed pipes and full disks end it, and what it loads."""
 
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from command_process import (
     LIMIT_S,
     SIGNALS,
     fixture_start,  # noqa: F401
+    job_folder,
     listens,
     text_of,
     wait_until,
@@ -51,9 +51,7 @@ def test_a_signal_ends_the_job(start, name):
     command = start(*ENDLESS)
     wait_until(lambda: len(start.ranks()) == 2 and all(map(segments, start.ranks())))
     mapped = set().union(*map(segments, start.ranks()))
-    mapped.add(
-        Path(re.search("PARTIALCOLL_JOB=([^\0]*)", text_of(start.ranks()[0] / "environ"))[1])
-    )
+    mapped.add(job_folder(start.ranks()[0]))
     command.send_signal(getattr(signal, name))
     out, err = command.communicate(timeout=LIMIT_S)
     assert command.returncode == 128 + getattr(signal, name)

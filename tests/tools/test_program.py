@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from command_process import (
     LIMIT_S,
     as_usual,
     fixture_start,  # noqa: F401
+    job_folder,
     state_of,
     wait_until,
 )
@@ -223,9 +225,11 @@ def test_nobody_waits_after_a_second_signal(start, tmp_path):
 def test_the_command_is_killed(start, tmp_path):
     """Nobody is left who could end it, but the system, which tells the launcher."""
     command, _ = patient(start, tmp_path, "saves")
+    folder = job_folder(start.ranks()[0])
     command.kill()
     command.wait(LIMIT_S)
     wait_until(lambda: not start.processes())
+    shutil.rmtree(folder)  # which is what stays
 
 
 def test_a_signal_that_is_ignored(start, tmp_path):
