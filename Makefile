@@ -11,6 +11,7 @@
 #                        WHERE="mpich intel": in these alone
 #   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
 #   make test-large      messages of more than 2**31 bytes, where the memory is free
+#   make test-trainers   Lightning, Accelerate and Transformers, in fresh environments; TRAINERS=lightning
 #   make test-gpu        on a host with a CUDA device: what a fake cannot show (docs/gpu.md)
 #   make soak            a million simulated schedules, and a million in which ranks die
 #   make mutants         planted mistakes, each of which an invariant has to catch; SLICE=1/8: a part
@@ -37,7 +38,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
 # Which of the parts that take turns this commit has.
 TURN := $(or $(shell git rev-list --count HEAD 2> /dev/null),0)
 
-.PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-examples test-c wheel test-wheel \
+.PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-trainers test-examples test-c wheel test-wheel \
         test-wheel-slice lint-packaging check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers docs \
         format lint clean
 all: $(VENV)/installed
@@ -82,6 +83,15 @@ test-gpu: ready
 # Messages of more than 2**31 bytes: a few minutes and 15 GiB, skipped where that is not free.
 test-large: $(VENV)/checked
 	PARTIALCOLL_TEST_LARGE=1 $(BIN)/python tests/run.py --ranks 2 --domains rank collectives/test_large.py
+
+# Each in an environment that has what its extra brings, and what tests need.
+TRAINERS ?= lightning accelerate
+test-trainers:
+	for trainer in $(TRAINERS); do \
+	    folder=$(abspath .venv)/$(MPI)-$$trainer && rm -rf $$folder && $(PYTHON) -m venv $$folder && \
+	    $$folder/bin/python -m pip install -q $(MPI) && \
+	    MPICC=$$folder/bin/mpicc $$folder/bin/python -m pip install -q ".[$(MPI),$$trainer,test]" $(TORCH) && \
+	    $$folder/bin/python tests/run.py --ranks 0 --domains node trainers || exit 1; done
 
 test-mpi: ready
 	$(BIN)/python tests/run.py $(if $(JOB),--only $(JOB),$(if $(RANKS),--ranks "$(RANKS)" --domains "$(DOMAINS)",--commit))

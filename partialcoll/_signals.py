@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the command ``partialcoll`` ends by a signal: at once, without a traceback, after what it has
-under way has been undone, and with the status that shells give such an end.
+"""What signals do to the command ``partialcoll``. Most end it: at once, without a traceback, after
+the jobs that it has started, and with the status that shells give such an end. SIGTSTP (Ctrl-Z)
+stops it and its jobs, until it is continued. SIGUSR1 and SIGUSR2 are for the jobs, if there are
+any.
 
 A thread does it. Python's own handlers run in the main thread between two of its instructions, and
 that may be in C for minutes, or in an import whose traceback nobody wants to read.
@@ -10,12 +12,28 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
-from typing import Callable
+import time
+from typing import Protocol
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FOR_JOBS = (signal.SIGUSR1, signal.SIGUSR2)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_SAME_S = 0.5  # timeout(1) sends its signal twice, to the command and to its group
 
-undo: list[Callable[[], None]] = []  # what the end has to do before, the last first
+
+class Listener(Protocol):
+    """A job, say. Its methods run in other threads than the main one."""
+
+    def stop(self, signum: int) -> None:
+        """A signal ends the command."""
+
+    def tell(self, signum: int) -> None:
+        """A signal that is for jobs, or SIGSTOP and SIGCONT."""
+
+
+jobs: list[Listener] = []  # that have been started and have not ended
+again = threading.Event()  # another one that ends has come: nobody wants to wait any longer
 _come = threading.Event()
 
 
@@ -26,21 +44,60 @@ def status(signum: int) -> int:
 
 def end_quietly() -> None:
     """From here on. A signal that is ignored (nohup, a job in the background) stays ignored."""
+    _open_streams()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for each in _ENDING:
+    for each in (*_ENDING, *_FOR_JOBS, signal.SIGTSTP):
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, lambda *_: None)  # the number comes through the pipe
-    threading.Thread(target=_wait, args=(reader,), daemon=True).start()
+    threading.Thread(target=_hear, args=(reader,), daemon=True).start()
 
 
-def _wait(reader: int) -> None:
-    signum = os.read(reader, 1)[0]
-    _come.set()
-    for each in reversed(undo):
-        each()
-    os._exit(status(signum))
+def _open_streams() -> None:
+    """Those that are closed: nothing that is opened later is to take their places."""
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(spare)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+
+
+def _hear(reader: int) -> None:
+    first = 0.0
+    while True:
+        signum = os.read(reader, 1)[0]
+        if signum == signal.SIGTSTP:
+            _stand_still()
+        elif signum in _FOR_JOBS and jobs:
+            _tell(signum)
+        elif not _come.is_set():
+            _come.set()
+            first = time.monotonic()
+            threading.Thread(target=_end, args=(signum,), daemon=True).start()
+        elif time.monotonic() > first + _SAME_S:
+            again.set()
+
+
+def _tell(signum: int) -> None:
+    for job in [*jobs]:
+        job.tell(signum)
+
+
+def _stand_still() -> None:
+    _tell(signal.SIGSTOP)
+    # By this thread, which does not come to its next line before the process is continued.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+    _tell(signal.SIGCONT)
+
+
+def _end(signum: int) -> None:
+    try:
+        for job in [*jobs]:
+            job.stop(signum)
+    finally:
+        os._exit(status(signum))
 
 
 def let_end() -> None:

@@ -3,7 +3,11 @@
 
 import sys
 
-from .tools.cli.tour import main
+from . import _signals
 
 if __name__ == "__main__":
+    _signals.end_quietly()
+
+    from .tools.cli.tour import main
+
     sys.exit(main())

@@ -51,7 +51,9 @@ def parts() -> list[Part]:
         for mpi in MPIS
     ]
     of_mpi = [
-        (f"{what}-{mpi}", f"test-{what}", mpi) for what in ("examples", "large") for mpi in MPIS
+        (f"{what}-{mpi}", f"test-{what}", mpi)
+        for what in ("examples", "trainers", "large")
+        for mpi in MPIS
     ]
     return [
         Part("lint", ["lint"], alone=True),

@@ -100,7 +100,7 @@ def jobs(options):
     if options.commit:
         mpi = launcher.flavor()
         return [Job(*job) for job in COMMIT[mpi] if job[0] != MANY or has_many(mpi)]
-    numbers = [int(word) for word in options.ranks.split()]
+    numbers = [int(word) for word in options.ranks.split() if word != str(ALONE)]  # is there anyway
     # What a job of one rank runs as well is left to that.
     alone = ["not mpi or few_ranks"] if 1 in numbers else []
     each = [(ALONE, alone), *((ranks, []) for ranks in numbers if ranks != ALONE)]

@@ -1,41 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test suites of others: each test runs in a job of its own, so that one that hangs or crashes is
-one row. The rows of all suites have the same columns.
+"""Test suites of others: what becomes of each test on a side, and the rows of all suites, which
+have the same columns.
 
-A suite's module makes a `Suite`; `run` knows nothing of what is in it.
+A suite's module makes a `Suite`; `run` knows nothing of what is in it. Tests follow each other in a
+job, whose ranks leave their outcomes (suite_rank.py), as long as they pass; what does not pass
+there is run again in a job of its own, and that counts. So one that hangs or crashes is one row.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
-import re
 import signal
 import subprocess
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from partialcoll.tools import report
+from lib.suite_rank import FOLDER, Outcome
+from partialcoll.tools import launcher, report
 
 COLUMNS = ("suite", "mpi", "ranks", "test", "gloo", "ours", "said")
-_SAID = re.compile(r"^E +(\S.*)$", re.MULTILINE)  # pytest's
+GRACE = 5.0  # seconds that other ranks have, once one has failed
+FINE = ("passed", "skipped")
 
 
 class Side(NamedTuple):
-    """A library that the tests run on. words: the whole command of a job, given a test and the
-    number of ranks. env: of the job."""
+    """A library that tests run on. words: what runs them, on each rank. scratch: for what the ranks
+    leave. folder, env: of the jobs."""
 
-    words: Callable[[str, int], Sequence[str]]
+    words: Callable[[Sequence[str]], Sequence[str]]
+    scratch: Path
+    folder: Path
     env: dict[str, str]
 
 
 class Suite(NamedTuple):
-    """name: in the tables. tests: their names. folder: where jobs run. digest: of its source. gloo:
-    what ours is compared with; None: with nothing."""
+    """name: in the tables. tests: their names. digest: of its source. gloo: what ours is compared
+    with; None: with nothing."""
 
     name: str
     tests: Sequence[str]
-    folder: Path
     digest: str
     ours: Side
     gloo: Side | None = None
@@ -43,48 +51,97 @@ class Suite(NamedTuple):
 
 def run(suite: Suite, mpi: str, ranks: int, only: str, seconds: int) -> list[dict[str, Any]]:
     """The rows of the tests whose names contain `only`, so many seconds for each at most."""
-    rows = []
     tests = [test for test in suite.tests if only in test]
-    for test in report.progress(tests, True, suite.name):
+
+    def outcomes(side: Side, name: str) -> dict[str, Outcome]:
+        there = _outcomes(side, tests, ranks, seconds)
+        shown = report.progress(range(len(tests)), True, f"{suite.name}, {name}")
+        return dict(next(there) for _ in shown)
+
+    theirs = None if suite.gloo is None else outcomes(suite.gloo, "gloo")
+    ours = outcomes(suite.ours, "ours")
+    rows = []
+    for test in tests:
         row = {"suite": suite.name, "mpi": mpi, "ranks": ranks, "test": test}
-        if suite.gloo is not None:
-            row["gloo"], _ = _job(suite.gloo, test, ranks, suite.folder, seconds)
-        row["ours"], row["said"] = _job(suite.ours, test, ranks, suite.folder, seconds)
-        rows.append(row)
+        if theirs is not None:
+            row["gloo"] = theirs[test].what
+        rows.append({**row, "ours": ours[test].what, "said": ours[test].said})
     return rows
 
 
-def _job(side: Side, test: str, ranks: int, folder: Path, seconds: int) -> tuple[str, str]:
-    """What became of it, and its last word; its processes are gone when this returns."""
-    job = subprocess.Popen(
-        side.words(test, ranks),
-        env=side.env,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        said, _ = job.communicate(timeout=seconds)
-        return _outcome(job.returncode, said)
-    except subprocess.TimeoutExpired:
-        os.killpg(job.pid, signal.SIGTERM)
+def _outcomes(
+    side: Side, tests: Sequence[str], ranks: int, seconds: float
+) -> Iterator[tuple[str, Outcome]]:
+    done = 0
+    while done < len(tests):
+        for test, outcome in _Job(side, tests[done:], ranks).outcomes(seconds):
+            if outcome.what not in FINE and test != tests[done]:
+                ((_, outcome),) = _Job(side, [test], ranks).outcomes(seconds)
+            yield test, outcome
+            last = test
+        done = tests.index(last) + 1
+
+
+class _Job:
+    """Tests one after the other, until one does not pass."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, side: Side, tests: Sequence[str], ranks: int) -> None:
+        self._tests, self._ranks = tests, ranks
+        self._folder = side.scratch / f"job-{next(self._numbers)}"
+        for test in tests:
+            (self._folder / test).mkdir(parents=True)
+        vendor = launcher.flavor()
+        own = {FOLDER: str(self._folder), "OMPI_MCA_btl_sm_backing_directory": str(self._folder)}
+        start = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
+        with (self._folder / "log").open("w") as log:
+            self._job = subprocess.Popen(
+                [*start, sys.executable, *side.words(tests)],
+                env={**launcher.environment(vendor), **side.env, **own},
+                cwd=side.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def outcomes(self, seconds: float) -> Iterator[tuple[str, Outcome]]:
+        """Of the tests that were run; all but the last one are fine."""
         try:
-            said, _ = job.communicate(timeout=10)
+            self._left(self._folder, seconds)  # ready
+            for test in self._tests:
+                outcome = self._outcome(self._left(self._folder / test, seconds))
+                yield test, outcome
+                if outcome.what not in FINE:
+                    return
+        finally:
+            self._end()
+
+    def _left(self, folder: Path, seconds: float) -> list[Outcome]:
+        """What all ranks have left there, or those that had within the time limit."""
+        limit = time.monotonic() + seconds
+        while True:
+            over = self._job.poll() is not None or time.monotonic() > limit
+            left = [Outcome(*json.loads(file.read_text())) for file in folder.glob("rank-*")]
+            if over or len(left) == self._ranks:
+                return left
+            if any(one.what == "failed" for one in left):
+                limit = min(limit, time.monotonic() + GRACE)
+            time.sleep(0.02)
+
+    def _outcome(self, left: list[Outcome]) -> Outcome:
+        """Of all ranks: the worst."""
+        order = ("failed", "passed", "skipped")
+        worst = min(left, key=lambda one: order.index(one.what), default=None)
+        if worst is not None and (worst.what == "failed" or len(left) == self._ranks):
+            return worst
+        return Outcome("hangs" if self._job.poll() is None else "crashed")
+
+    def _end(self) -> None:
+        """Its processes are gone when this returns."""
+        self._job.terminate()  # the launcher ends its ranks in good order
+        try:
+            self._job.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            os.killpg(job.pid, signal.SIGKILL)
-            said, _ = job.communicate()
-        return _outcome(None, said)
-
-
-def _outcome(status: int | None, said: str) -> tuple[str, str]:
-    """By pytest's last lines. status: None: it was ended."""
-    words = _SAID.findall(said)
-    last = words[0] if words else ""
-    if status is None:
-        return "hangs", last
-    if status == 0:
-        return ("skipped" if " skipped" in said and " passed" not in said else "passed"), ""
-    return ("failed" if " failed" in said else "crashed"), last
+            os.killpg(self._job.pid, signal.SIGKILL)
+            self._job.wait()

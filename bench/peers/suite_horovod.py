@@ -6,14 +6,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from lib.suite import Side, Suite
 
-from partialcoll.tools import launcher
-
+_BENCH = Path(__file__).resolve().parents[1]
 # What the suite imports of Horovod.
 SHIM = {
     "horovod/__init__.py": "",
@@ -34,7 +32,7 @@ def in_thread(target, args=(), name=None, daemon=True, silent=False):
 _TEST = re.compile(r"^    def (test_\w+)\(self", re.MULTILINE)
 
 
-def suite(folder: Path, scratch: Path) -> Suite:
+def make(folder: Path, scratch: Path) -> Suite:
     """Of Horovod's folder `test`; scratch: for what stands for Horovod."""
     source = folder / "parallel" / "test_torch.py"
     text = source.read_text()
@@ -42,14 +40,12 @@ def suite(folder: Path, scratch: Path) -> Suite:
         path = scratch / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    vendor = launcher.flavor()
-    pytest = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
+    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "peers.suite_horovod_rank"]
 
-    def words(test: str, ranks: int) -> Sequence[str]:
-        start = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
-        return [*start, *pytest, f"{source.name}::TorchTests::{test}"]
+    def words(tests: Sequence[str]) -> Sequence[str]:
+        return [*pytest, *(f"{source.name}::TorchTests::{test}" for test in tests)]
 
-    paths = os.pathsep.join(filter(None, (str(scratch), os.environ.get("PYTHONPATH"))))
-    ours = Side(words, {**launcher.environment(vendor), "PYTHONPATH": paths})
+    paths = (str(scratch), str(_BENCH), os.environ.get("PYTHONPATH"))
+    ours = Side(words, scratch, source.parent, {"PYTHONPATH": os.pathsep.join(filter(None, paths))})
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return Suite("horovod", _TEST.findall(text), source.parent, digest, ours)
+    return Suite("horovod", _TEST.findall(text), digest, ours)

@@ -19,7 +19,8 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 def launched_size() -> tuple[int, str] | None:
     """The number of processes that a launcher says it started, and which launcher."""
-    for variable, launcher in _SIZES:
+    of_torchrun = [("WORLD_SIZE", "torchrun")] if "TORCHELASTIC_RUN_ID" in os.environ else []
+    for variable, launcher in (*_SIZES, *of_torchrun):
         text = os.environ.get(variable, "")
         if text.isdigit():
             return int(text), launcher
@@ -45,9 +46,14 @@ def check_launcher() -> None:
     launched = launched_size()
     if launched is None or launched[0] < 2 or MPI.COMM_WORLD.size > 1:
         return
-    size, launcher = launched
-    raise Error(
+    raise apart(*launched)
+
+
+def apart(size: int, launcher: str = "something else than mpiexec") -> Error:
+    """That this is what has been started, and how it is done."""
+    return Error(
         f"{size} processes were started by {launcher}, but each of them is an MPI job of its own: "
-        f"mpi4py uses {MPI.get_vendor()[0]}, whose own mpiexec must start it, or srun with the "
-        "protocol that this MPI knows: --mpi=pmi2 (MPICH and its relatives), pmix (Open MPI)"
+        f"mpi4py uses {MPI.get_vendor()[0]}, whose own mpiexec must start it, as in `partialcoll "
+        f"run -n {size} python ...`, or srun with the protocol that this MPI knows: --mpi=pmi2 "
+        "(MPICH and its relatives), pmix (Open MPI)"
     )

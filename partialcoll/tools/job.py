@@ -3,14 +3,14 @@
 
 Launchers put their ranks into sessions of their own, pass few signals on, and leave ranks behind
 when they are killed themselves. So a job is known by a folder of its own whose name all its
-processes have in their environment, and is ended process by process; what it has in /dev/shm and
-would have removed itself goes with it. Ranks on other hosts are the launcher's, which is asked
-first.
+processes have in their environment. To end it, its ranks here get the signal that ends the command,
+and time to save something; then all that is left is ended process by process, and what it has in
+/dev/shm and would have removed itself goes with it. Ranks on other hosts are the launcher's, which
+is asked to end them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -21,147 +21,184 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Callable
 
-from .. import _command, _signals
+from .. import _signals
+from . import processes, streams
 
 FOLDER = "PARTIALCOLL_JOB"  # the variable that has it
 _LAST_WORDS = "last words"  # a file in it
-_SHARED = Path("/dev/shm")
-_SEGMENTS = ("mpich_shm_", "Intel_MPI_", "ucx_shm_")  # Open MPI's are put into the folder
-_LAUNCHER_SECONDS = 5.0  # to end by itself
-_PIECE = 1 << 16
+_ASKED_SECONDS = 5.0  # to end by oneself
+_TIMED_OUT = 124  # the status, as of timeout(1)
 _RANK = re.compile(r"rank \d+: ")
+# Hydra's status is the bare number of the signal that has ended a rank. It says so in the end.
+_BY_SIGNAL = re.compile(rb"EXIT STRING: [^\n]*\(signal (\d+)\)")
 
 
 class Job:
-    """One that `run` starts. ``folder`` is gone when it has ended."""
+    """One that `run` starts. ``folder`` is gone when it has ended.
 
-    def __init__(self) -> None:
-        where = _SHARED if os.access(_SHARED, os.W_OK) else None
+    foreign: a program of somebody else. Its rank 0 has our standard input, and what it says while
+    it is ended is passed on. labeled: the launcher does something with what ranks say.
+    """
+
+    def __init__(self, *, foreign: bool = False, labeled: bool = False) -> None:
+        shared = "/dev/shm"
+        where = shared if os.access(shared, os.W_OK) else None
         self._lock = threading.Lock()
+        self._foreign = foreign
         self._launcher: subprocess.Popen[bytes] | None = None
-        self._silenced = False
-        self._failure: OSError | None = None
+        self._output = streams.Output(self._unheard)
+        self._over = False
+        self._segments: set[Path] = set()
         self.folder = Path(tempfile.mkdtemp(prefix="partialcoll-", dir=where))
-        _signals.undo.append(self.stop)
+        _signals.jobs.append(self)
+        if foreign:
+            signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # in the background there is no input
+            streams.feed(self.folder)
+        if foreign and not labeled:
+            self._output.open(self.folder)
 
-    def run(self, words: list[str], environment: dict[str, str]) -> int:
-        """Start it, pass on what it says, wait; its exit status. OSError where what it says on
-        standard output cannot be passed on: it is ended then."""
+    def run(
+        self, words: list[str], environment: dict[str, str], limit_s: float | None = None
+    ) -> int:
+        """Start it, pass on what it says, wait; its exit status, 124 if it was ended after limit_s.
+        OSError where what it says cannot be passed on: it is ended then."""
         try:
             with self._lock:
-                if self._silenced:
+                if self._over:
                     return 1
-                self._launcher = subprocess.Popen(
-                    words,
-                    env={**environment, FOLDER: str(self.folder)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C is for the command, which ends the job
-                )
-            return self._listen(self._launcher)
+                self._launcher = self._start(words, environment)
+            return self._listen(self._launcher, limit_s)
         finally:
             self._end()
-            _signals.undo.remove(self.stop)
+            _signals.jobs.remove(self)
 
-    def stop(self) -> None:
-        """End it, and nothing more is heard of it."""
-        self._silenced = True
+    def _start(self, words: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        pipes = [os.pipe(), os.pipe()]
+        launcher = subprocess.Popen(
+            words,
+            env={**environment, FOLDER: str(self.folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=pipes[0][1],
+            stderr=pipes[1][1],
+            # Or Open MPI's would end by SIGPIPE, before its ranks, when the command is killed.
+            pass_fds=[reader for reader, _ in pipes],
+            start_new_session=True,  # Ctrl-C is for the command, which ends the job
+            preexec_fn=_begin,
+        )
+        for to, (reader, writer) in enumerate(pipes, 1):
+            os.close(writer)
+            self._output.add(reader, to)
+        return launcher
+
+    def stop(self, signum: int) -> None:
+        """End it by this signal."""
+        self._over = True
+        self._output.silenced |= not self._foreign
+        # SIGHUP is taken by UCX, below MPI, which ends nothing.
+        self._ask(signal.SIGTERM if signum == signal.SIGHUP else signum)
         self._end()
+        _wait(self._output.done)
 
-    def _listen(self, launcher: subprocess.Popen[bytes]) -> int:
-        pipes = ((launcher.stdout, 1), (launcher.stderr, 2))
-        threads = [threading.Thread(target=self._pass_on, args=pipe, daemon=True) for pipe in pipes]
-        for thread in threads:
-            thread.start()
-        status = launcher.wait()
+    def tell(self, signum: int) -> None:
+        """To stop and to continue is for all that it has here. Others are for the ranks, which the
+        launcher tells."""
+        if signum in (signal.SIGSTOP, signal.SIGCONT):
+            for process in self._processes():
+                processes.send(process, signum)
+        elif self._launcher is not None:
+            self._launcher.send_signal(signum)
+
+    def _listen(self, launcher: subprocess.Popen[bytes], limit_s: float | None) -> int:
+        try:
+            status = launcher.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.stop(signal.SIGTERM)
+            streams.write(2, f"partialcoll: the job was ended after {limit_s:g} s\n".encode())
+            return _TIMED_OUT
         words = self.folder / _LAST_WORDS
         said = _once(words.read_text()) if words.exists() else ""
         self._end()  # a launcher that was killed has left its ranks behind
-        for thread in threads:
-            thread.join()
-        if self._failure is not None:
-            raise self._failure
-        _write(2, said.encode())
-        return status if status >= 0 else _signals.status(-status)
+        self._output.join()
+        if self._output.failure is not None:
+            raise self._output.failure
+        streams.write(2, said.encode())
+        told = _BY_SIGNAL.search(self._output.tail())
+        by_signal = status < 0 or (told is not None and int(told[1]) == status)
+        return _signals.status(abs(status)) if by_signal else status
 
-    def _pass_on(self, source: Any, to: int) -> None:
-        """All that the job writes, until it is stopped."""
-        while piece := os.read(source.fileno(), _PIECE):
-            if self._silenced:
-                continue
-            try:
-                _write(to, piece)
-            except OSError as error:
-                self._failure = self._failure or error
-                self.stop()
+    def _unheard(self) -> None:
+        """By another thread: this one has to read on, or the launcher would not end."""
+        threading.Thread(target=self.stop, args=(signal.SIGTERM,), daemon=True).start()
+
+    def _ask(self, signum: int) -> None:
+        """The programs here to end; a program whose parent was one, once that has ended."""
+        asked: set[Path] = set()
+
+        def ended() -> bool:
+            left = {process for process in self._processes() if processes.is_program(process)}
+            for program in left - asked:
+                self._segments |= processes.segments(program)
+                processes.wake(program, signum)
+            asked.update(left)
+            return not left
+
+        _wait(ended)
 
     def _end(self) -> None:
         """End what is left of it, and wait until that is gone."""
         with self._lock:
-            shared = self._end_ranks()
+            self._end_ranks()
             if self._launcher is not None and self._launcher.poll() is None:
-                shared |= self._end_launcher(self._launcher)
+                self._end_launcher(self._launcher)
             while left := list(self._processes()):
                 for process in left:
-                    _send(process, signal.SIGKILL)
+                    processes.send(process, signal.SIGKILL)
                 time.sleep(0.01)
-            for path in shared:
+            self._output.finish()
+            for path in self._segments:
                 path.unlink(missing_ok=True)
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _processes(self) -> Iterator[Path]:
-        """Those of this job on this machine, as folders of /proc."""
-        mark = f"{FOLDER}={self.folder}".encode()
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mark in (process / "environ").read_bytes().split(b"\0"):
-                    yield process
+        return processes.marked(FOLDER, str(self.folder))
 
-    def _end_ranks(self) -> set[Path]:
+    def _end_ranks(self) -> None:
         """Stop them, so that nothing new comes, look what they share, kill them."""
-        ranks = [process for process in self._processes() if _is_rank(process)]
+        ranks = [process for process in self._processes() if processes.is_rank(process)]
         for rank in ranks:
-            _send(rank, signal.SIGSTOP)
-        shared = {p for r in ranks for p in shared_files(r) if p.name.startswith(_SEGMENTS)}
+            processes.send(rank, signal.SIGSTOP)
         for rank in ranks:
-            _send(rank, signal.SIGKILL)
-        return shared
+            self._segments |= processes.segments(rank)
+        for rank in ranks:
+            processes.send(rank, signal.SIGKILL)
 
-    def _end_launcher(self, launcher: subprocess.Popen[bytes]) -> set[Path]:
-        """Ask it to, and end the ranks that it still starts; what they shared."""
+    def _end_launcher(self, launcher: subprocess.Popen[bytes]) -> None:
+        """Ask it to, and end the ranks that it still starts."""
         launcher.terminate()
-        shared: set[Path] = set()
-        limit = time.monotonic() + _LAUNCHER_SECONDS
-        while launcher.poll() is None and time.monotonic() < limit:
-            shared |= self._end_ranks()
-            time.sleep(0.01)
-        return shared
+        self.tell(signal.SIGCONT)
+
+        def ended() -> bool:
+            self._end_ranks()
+            return launcher.poll() is not None
+
+        _wait(ended)
 
 
-def _is_rank(process: Path) -> bool:
-    with contextlib.suppress(OSError):
-        entries = (process / "environ").read_bytes().split(b"\0")
-        names = {entry.partition(b"=")[0].decode(errors="replace") for entry in entries}
-        return not names.isdisjoint(_command.JOB_VARIABLES)
-    return False
+def _wait(over: Callable[[], bool]) -> None:
+    """Until it is, or the time is, or a second signal says that nobody wants to wait."""
+    limit = time.monotonic() + _ASKED_SECONDS
+    while not over() and time.monotonic() < limit and not _signals.again.is_set():
+        time.sleep(0.01)
 
 
-def shared_files(process: Path) -> Iterator[Path]:
-    """What a process, a folder of /proc, has mapped or open in /dev/shm."""
-    found: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = (process / "maps").read_text(errors="replace").splitlines()
-        found += [line.split(maxsplit=5)[-1] for line in lines]
-    for entry in (process / "fd").glob("*"):
-        with contextlib.suppress(OSError):
-            found.append(os.readlink(entry))
-    for path in map(Path, found):
-        if _SHARED in path.parents:
-            yield path
+def _begin() -> None:
+    """In the launcher."""
+    signal.signal(signal.SIGTTIN, signal.SIG_DFL)
+    processes.end_with_parent()
 
 
 def _once(words: str) -> str:
@@ -172,21 +209,11 @@ def _once(words: str) -> str:
     return "".join(said.values())
 
 
-def _send(process: Path, signum: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(int(process.name), signum)
-
-
-def _write(to: int, piece: bytes) -> None:
-    while piece:
-        piece = piece[os.write(to, piece) :]
-
-
 def last_words(text: str) -> None:
     """Say it before this rank ends its job: a launcher may drop what it has not passed on by then,
     so in a job of the command, on the host that started it, it takes another way."""
     folder = Path(os.environ.get(FOLDER) or "/nowhere")
     ours = folder.is_dir()
-    with open(folder / _LAST_WORDS, "a") if ours else contextlib.nullcontext(sys.stderr) as out:
+    with open(folder / _LAST_WORDS, "a") if ours else nullcontext(sys.stderr) as out:
         out.write(text)
         out.flush()

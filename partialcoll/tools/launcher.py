@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .._command import in_job
@@ -16,8 +17,11 @@ from .._core import ffi
 from .._core.mpi import MPI, loaded
 from ..errors import Error
 from .job import Job
+from .processes import end_with_parent
+from .streams import with_streams
 
 __all__ = [
+    "Launch",
     "abi",
     "command",
     "environment",
@@ -25,6 +29,7 @@ __all__ = [
     "flavor",
     "in_job",
     "library",
+    "list_hosts",
     "own",
     "relaunch",
 ]
@@ -54,7 +59,7 @@ def _mpi() -> list[str]:
     if built in (["mpich"], ["openmpi"]):
         return [{"mpich": "MPICH", "openmpi": "Open MPI"}[built[0]], *built]
     words = [sys.executable, "-c", _ASK, str(_PACKAGE.parent)]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=end_with_parent)
     if done.returncode:
         raise Error((done.stderr.splitlines() or ["mpi4py does not load an MPI"])[-1])
     return done.stdout.splitlines()
@@ -94,7 +99,13 @@ def vendor_of(version: str) -> str:
 
 def _version_of(mpiexec: str) -> str:
     try:
-        run = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=30)
+        run = subprocess.run(
+            [mpiexec, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            preexec_fn=end_with_parent,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Error(f"{mpiexec} does not run: {error}") from error
     return run.stdout + run.stderr
@@ -136,12 +147,27 @@ def command(
     return words + shlex.split(extra or "")
 
 
+def list_hosts(text: str) -> str:
+    """Hosts as launchers take them, a:2,b. Of a file that has one in each line, as a, a:2 or
+    a slots=2, these; other text is returned as it is. OSError, ValueError: of such a file."""
+    if not Path(text).is_file():
+        return text
+    lines = [line.partition("#")[0].split() for line in Path(text).read_text().splitlines()]
+    hosts = []
+    for host, *slots in filter(None, lines):
+        if len(slots) > 1 or not all(word.startswith("slots=") for word in slots):
+            raise ValueError(f"expected lines such as a, a:2 or a slots=2, got {slots[-1]!r}")
+        hosts.append(":".join([host, *(word.removeprefix("slots=") for word in slots)]))
+    if not hosts:
+        raise ValueError(f"expected a file that lists hosts, got none in {text}")
+    return ",".join(hosts)
+
+
 def environment(vendor: str) -> dict[str, str]:
     """The environment of the job: one compute thread a rank, Open MPI allowed as root and without
     a complaint about each window."""
     env = dict(os.environ)
     env.setdefault("OMP_NUM_THREADS", "1")
-    env["PARTIALCOLL_TTY"] = "1" if sys.stderr.isatty() else ""
     if vendor == "openmpi":
         env.setdefault("OMPI_MCA_osc", "^ucx")
     if vendor == "openmpi" and os.geteuid() == 0:
@@ -152,7 +178,8 @@ def environment(vendor: str) -> dict[str, str]:
 
 _COMMAND = (
     _THIS_PACKAGE
-    + """from partialcoll.tools.cli import main
+    + """sys.argv[0] = "partialcoll"
+from partialcoll.tools.cli import main
 sys.exit(main())"""
 )
 
@@ -162,17 +189,41 @@ def own(*arguments: str) -> list[str]:
     return [sys.executable, "-c", _COMMAND, str(_PACKAGE.parent), *arguments]
 
 
-def start(program: list[str], ranks: int, hosts: str | None, extra: str | None) -> int:
-    """Run a program, with its arguments, on the ranks of a new job; its exit status."""
-    vendor = flavor()
-    words = command(find(vendor), vendor, ranks, hosts, extra) + program
-    job, env = Job(), environment(vendor)
-    if vendor == "openmpi" and not hosts:  # its segments stay behind otherwise
-        for transport in ("sm", "vader"):
-            env.setdefault(f"OMPI_MCA_btl_{transport}_backing_directory", str(job.folder))
-    return job.run(words, env)
+class Launch:
+    """How a job is started. hosts, extra: for the launcher, as a user gives them. variables: what
+    the environment of all ranks has beside ours."""
+
+    def __init__(
+        self, ranks: int, hosts: str | None, extra: str | None, variables: Mapping[str, str]
+    ) -> None:
+        self._vendor, self._hosts, self._extra = flavor(), hosts, extra
+        self.environment = {**environment(self._vendor), **variables}
+        words = command(find(self._vendor), self._vendor, ranks, hosts, None)
+        if self._vendor == "openmpi":  # takes them to other hosts only if it is told to
+            ours = [name for name in self.environment if name.startswith("PARTIALCOLL_")]
+            for name in dict.fromkeys([*ours, "OMP_NUM_THREADS", *variables]):
+                words += ["-x", name]
+        self.words = words + shlex.split(extra or "")
+
+    def as_text(self, program: Iterable[str], environment: Mapping[str, str]) -> str:
+        """For a shell that has this environment."""
+        new = {k: v for k, v in self.environment.items() if environment.get(k) != v}
+        return shlex.join(["env", *(f"{k}={v}" for k, v in new.items()), *self.words, *program])
+
+    def run(
+        self, program: Iterable[str], limit_s: float | None = None, *, foreign: bool = False
+    ) -> int:
+        """A program with its arguments on the ranks; its exit status, see `Job`."""
+        job = Job(foreign=foreign, labeled=bool(self._extra))
+        env = dict(self.environment)
+        if self._vendor == "openmpi" and not self._hosts:  # its segments stay behind otherwise
+            for transport in ("sm", "vader"):
+                env.setdefault(f"OMPI_MCA_btl_{transport}_backing_directory", str(job.folder))
+        words = with_streams(program, job.folder) if foreign else program
+        return job.run([*self.words, *words], env, limit_s)
 
 
 def relaunch(arguments: list[str], ranks: int, hosts: str | None, extra: str | None) -> int:
     """Run ``partialcoll ARGUMENTS`` on the ranks of a new job; its exit status."""
-    return start(own(*arguments), ranks, hosts, extra)
+    bar = {"PARTIALCOLL_TTY": "1" if sys.stderr.isatty() else ""}
+    return Launch(ranks, hosts, extra, bar).run(own(*arguments))

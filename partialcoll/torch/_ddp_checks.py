@@ -9,9 +9,11 @@ everybody wait for the slowest again, quorum or not, so it is refused, with what
 from __future__ import annotations
 
 import gc
+import warnings
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from mpi4py import MPI
 
 from .._core import checks
@@ -23,10 +25,27 @@ from .strategies import Eager
 DDP = torch.nn.parallel.DistributedDataParallel
 
 
+def _all() -> list[Any]:
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), DDP)]
+
+
+def warn_if_wrapped(parameters: Named) -> None:
+    """A DDP object with some of these does what their optimizer is to do."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    mine = {id(parameter) for _, parameter in parameters}
+    if any(id(parameter) in mine for model in _all() for parameter in model.parameters()):
+        warnings.warn(
+            "DistributedOptimizer: its model is in a DistributedDataParallel, which averages the "
+            "gradients as well, and waits for all ranks in each backward pass; train with the "
+            "module inside, or with a plain optimizer and pct.partial_allreduce_hook",
+            stacklevel=4,
+        )
+
+
 def find(state: Any) -> Any:
     """The one DDP object that has this state in its hooks. StateError if there is no such."""
-    models = [thing for thing in gc.get_objects() if issubclass(type(thing), DDP)]
-    found = [model for model in models if holds(model, state)]
+    found = [model for model in _all() if holds(model, state)]
     if len(found) == 1:
         return found[0]
     if found:

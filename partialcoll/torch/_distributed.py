@@ -14,6 +14,7 @@ from .._core import checks
 from ..decentralized import Moshpit
 from ..errors import StateError
 from . import world
+from ._ddp_checks import warn_if_wrapped
 from ._local_loop import LocalLoop
 from ._loop import Loop
 from ._round_loop import RoundLoop
@@ -51,6 +52,9 @@ class Distributed:
         found = None
         if closure is not None or self._loop.evaluating:
             found = self._loop.evaluate(closure)
+        if not self._loop.stepped:
+            self._loop.stepped = True
+            warn_if_wrapped(self._loop.parameters)
         scale, overflown = self._unscaled()
         try:
             self._loop.step(scale, overflown)

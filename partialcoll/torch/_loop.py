@@ -68,13 +68,18 @@ class Settings:
 
     def describe(self) -> list[tuple[str, str]]:
         """What must be the same on all ranks, as (name, text)."""
-        numbers = (self.passes, self.average, float(self.predivide), self.clip_norm)
         rounding = getattr(self.compression, "__name__", type(self.compression).__name__)
-        more = (self.check_every, self.sparse_as_dense, rounding)
-        return [
-            ("options", f"{numbers}, {more}"),
-            ("model", "none" if self.model is None else "given"),
-        ]
+        said = {
+            "backward_passes_per_step": self.passes,
+            "op": self.op.name,
+            "gradient_predivide_factor": float(self.predivide),
+            "clip_norm": self.clip_norm,
+            "check_every": self.check_every,
+            "sparse_as_dense": self.sparse_as_dense,
+            "compression": rounding.lstrip("_"),
+            "model": "none" if self.model is None else "given",
+        }
+        return [(name, str(value)) for name, value in said.items()]
 
     @property
     def average(self) -> bool:
@@ -130,6 +135,7 @@ class Loop:
 
     gradients: Gradients
     evaluating = False  # within the closure of a step
+    stepped = False
 
     def __init__(
         self,

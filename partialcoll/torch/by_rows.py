@@ -221,9 +221,9 @@ def _reducescatter(
     options = AllreduceOptions(op=op, prescale_factor=before, postscale_factor=after)
 
     def plan(one: torch.Tensor, ranks: int) -> tuple[str, _Move]:
-        form, words = options.form(one.dtype, ranks)
         if op is Adasum:
             raise NotImplementedError("op: Adasum is of whole tensors; use Average or Sum")
+        form, words = options.form(one.dtype, ranks)
         text = f"{wire.describe(one)}, {words}"
         return text, lambda comm, *to: transfer.reduce_rows(comm, one, form, *to)
 

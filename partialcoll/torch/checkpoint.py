@@ -10,8 +10,9 @@ optimizer loads through its own `load_state_dict`. Bit for bit in both direction
 For a checkpoint: an entry "partialcoll" in the state_dict: whose it is, how many rounds were
 applied, the schedulers attached, and the pending deposit, that is what this rank has deposited and
 no applied round has brought yet. The handle that holds it ends with the process; what is loaded is
-added to the first deposit, so no gradient is lost and none counted twice. Plain types and tensors
-only, so that `torch.load` takes it with ``weights_only=True``.
+added to the first deposit, so no gradient is lost and none counted twice. Where no rank has any the
+entry is shared: every rank may load it, of any number of them. Plain types and tensors only, so
+that `torch.load` takes it with ``weights_only=True``.
 """
 
 from __future__ import annotations
@@ -183,7 +184,8 @@ def pending(saved: dict[str, Any], layout: Layout) -> list[torch.Tensor] | None:
 def check_own(
     saved: Any, rank: int, size: int, schedulers: Sequence[Any], more: Iterable[str]
 ) -> None:
-    """Raises ValueError unless it is one of this rank, of as many ranks, with these fields."""
+    """Raises ValueError unless it is one of this rank, of as many ranks, or shared, and has these
+    fields."""
     if not isinstance(saved, dict) or any(field not in saved for field in _FIELDS):
         raise ValueError(f"state_dict: its entry {KEY!r} is none that state_dict() has written")
     if any(field not in saved for field in more):
@@ -192,10 +194,12 @@ def check_own(
             "things than this one; take that one, or the state without its entry "
             f"{KEY!r} to begin anew"
         )
-    if (saved["size"], saved["rank"]) != (size, rank):
+    if (saved["size"], saved["rank"]) != (size, rank) and not saved.get("shared", False):
         raise ValueError(
             f"state_dict: it is of rank {saved['rank']} of {saved['size']} ranks, expected one of "
-            f"rank {rank} of {size}: each rank loads what it has saved, with as many ranks"
+            f"rank {rank} of {size}: each rank loads what it has saved, with as many ranks, but "
+            "for what Allreduce or Eager have saved right after join(); without its entry "
+            f"{KEY!r} it is that of a plain optimizer"
         )
     if len(saved["schedulers"]) != len(schedulers):
         raise ValueError(

@@ -26,6 +26,7 @@ from .depths import Depths
 from .messages import Messages
 from .ops import wire
 from .ops.call import Call
+from .ops.untraced import untraced
 from .ops.work import Work
 from .plans import Plan, Plans, Tensors, one_of
 
@@ -59,7 +60,7 @@ def _operation(plan: Callable[..., Plan], options: Callable[[], Any] | None = No
         read = list(_tensors_in(given[:others]))
         return self._begin(opts, lambda plans: plan(plans, *given[:others], opts), read)
 
-    return begin
+    return untraced(begin)
 
 
 class ProcessGroup(_Base):
@@ -221,14 +222,17 @@ class ProcessGroup(_Base):
             raise ValueError(f"{argument}: expected 0 to {self.size() - 1}, got {peer}")
         return peer
 
+    @untraced
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         tensor = one_of(tensors)
         wire.check_tensor(tensor, written=False, reduced=False)
         return self._messages.send(tensor, self._check_peer("dst", dst), tag, self._timeout)
 
+    @untraced
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
         return self._receive(tensors, self._check_peer("src", src), tag)
 
+    @untraced
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         return self._receive(tensors, None, tag)
 

@@ -32,10 +32,10 @@ from urllib.parse import parse_qsl, urlparse
 import torch.distributed as dist
 from mpi4py import MPI
 
-from .._core import settings
+from .._core import launch, settings
 from .._core.attendance import name_ranks
 from ..collectives.agreement import ranks_by_text, sides
-from ..errors import MismatchError, StateError
+from ..errors import Error, MismatchError, StateError
 from .environment import given, mpi_is_there, set_absent
 from .ops.work import GroupTimeout
 
@@ -122,7 +122,10 @@ def _brief(ranks: Sequence[int]) -> str:
 
 def _check_worlds(notes: dict[int, Any]) -> None:
     """Each rank's note begins with its number and the number of ranks, by MPI. Raises ValueError,
-    on all ranks, if that is not what torch.distributed takes them for."""
+    on all ranks, if that is not what torch.distributed takes them for; Error if MPI has not started
+    them together."""
+    if len(notes) > 1 and all(note[:2] == [0, 1] for note in notes.values()):
+        raise launch.apart(len(notes))
     wrong = [
         f"rank {rank} of {len(notes)} is MPI's rank {note[0]} of {note[1]}"
         for rank, note in sorted(notes.items())
@@ -290,12 +293,14 @@ def gather_members(
     rank, size: in the group. ranks: the members' numbers in the world; none: it is the world.
 
     Raises, on all members that have come: GroupTimeout if others have not; ValueError if torch
-    counts the ranks in another way than MPI; MismatchError if they differ in who the members are.
+    counts the ranks in another way than MPI; Error if MPI takes each for a job of its own;
+    MismatchError if they differ in who the members are.
     """
     global _world
     if not mpi_is_there():
         raise StateError("the backend needs MPI: initialized (mpi4py.MPI.Init) and not finalized")
     world = MPI.COMM_WORLD
+    launch.check_launcher()
     members = list(ranks) or list(range(size))
     me, first = members[rank], members[0]
     what = f"new_group, group {name}" if ranks else "init_process_group"
@@ -308,7 +313,7 @@ def gather_members(
             _check_worlds(notes)
         _check_members(notes, what)
         _check_threads(notes)
-    except (ValueError, MismatchError, StateError):
+    except (ValueError, Error):
         if not ranks:  # else the world's store goes on
             _part(store, place, me, members)
         raise

@@ -55,6 +55,7 @@ class Replicated:
     ============================  ===========================================================
     version, updates              rounds this replica has seen, and those that changed it
     _first                        the version at which the handle's round 0 begins
+    _skipped                      rounds of the handle before the one that training began with
     _own                          own deposits in no delivered round
     _joining, _behind             in `join`, which has lost rounds
     _updating                     within an update; still, if that was interrupted
@@ -74,7 +75,7 @@ class Replicated:
         replica: Replica | None = None,
     ) -> None:
         self._comm, self.strategy = comm, strategy
-        self.version = self.updates = self._first = self._gradients = 0
+        self.version = self.updates = self._first = self._skipped = self._gradients = 0
         self._joining = self._behind = self._updating = False
         self._difference: MismatchError | None = None
         self.began = self.waited = 0.0  # moments of the last round
@@ -370,7 +371,15 @@ class Replicated:
             "updates": self.updates,
             "pending": checkpoint.by_dtype(self.pending),
             "layout": self.plain.digest(),
+            "shared": self._is_shared(),
         }
+
+    def _is_shared(self) -> bool:
+        """Is nothing pending on any rank?"""
+        last = self.handle.last_round
+        if last is None or last.index < self._skipped:  # others may have loaded what was pending
+            return False
+        return self.pending is None and (self.strategy.synchronous or last.joined)
 
     def check_loading(self, saved: Any, schedulers: list[Any]) -> None:
         """Raises ValueError unless `saved` is such an entry, of this rank and model; StateError
@@ -392,7 +401,8 @@ class Replicated:
         last = self.handle.last_round
         self.version, self.updates = version, updates
         self._fingerprints.forget()
-        self._first = version - (0 if last is None else last.index + 1)
+        self._skipped = 0 if last is None else last.index + 1
+        self._first = version - self._skipped
         self._own.carry(pending)
         self._updating, self._difference = False, None
 

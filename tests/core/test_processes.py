@@ -440,6 +440,21 @@ def test_processes_of_a_launcher_that_does_not_fit(run):
     assert "4 processes were started" in done.stdout, done.stdout + done.stderr
 
 
+def test_processes_of_torchrun(run):
+    """Which starts no MPI job."""
+    done = run(
+        """
+        try:
+            pc.Allreduce_init(comm, np.ones(1))
+        except pc.Error as error:
+            print(error)
+        """,
+        env={"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4"},
+    )
+    assert "4 processes were started by torchrun" in done.stdout, done.stdout + done.stderr
+    assert "partialcoll run -n 4 python" in done.stdout
+
+
 def test_wrong_mpiexec(clean_environment, tmp_path):
     """The launcher on PATH belongs to another MPI, or there is none: said before anything runs."""
     vendor = launcher.flavor()

@@ -35,6 +35,7 @@ PY_LAYERS = [
     {"__main__", "tour"},
 ]
 TOOLS_LAYERS = [
+    {"processes", "streams"},
     {"job"},
     {"launcher", "report", "info", "memory", "environment"},
     {"c_libraries", "doctor", "skewed"},

@@ -954,6 +954,9 @@ def test_strategies_that_differ(comm):
         pytest.skip("needs two ranks")
     strategy = pct.Eager("solo" if comm.rank else "majority")
     refused(comm, pc.MismatchError, "strategy.*majority.*rank 0", sgd, strategy=strategy)
+    passes = 1 if comm.rank == 0 else 2
+    match = "'backward_passes_per_step': 1 on rank 0; 'backward_passes_per_step': 2 on ranks? 1"
+    refused(comm, pc.MismatchError, match, sgd, backward_passes_per_step=passes)
 
 
 def test_a_parameter_in_two_open_optimizers(comm):

@@ -88,7 +88,7 @@ def test_what_has_no_adasum(comm):
     with pytest.raises(ValueError, match="quorum: expected 'full' with op=Adasum"):
         pct.allreduce(torch.ones(2), op=pct.Adasum, quorum="solo", name="x")
     with pytest.raises(NotImplementedError, match="whole tensors"):
-        pct.reducescatter(torch.ones(2), op=pct.Adasum)
+        pct.reducescatter(torch.ones(2).long(), op=pct.Adasum)
     model = network()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="Adasum is a strategy of its own, expected none, got Ea"):

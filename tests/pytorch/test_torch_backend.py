@@ -6,6 +6,9 @@ import copy
 import gc
 import os
 import socket
+import subprocess
+import sys
+import textwrap
 import threading
 from datetime import timedelta
 
@@ -48,11 +51,6 @@ def backend():
 def world(comm, backend):
     """The ranks, by MPI; the default group is the backend's."""
     return comm
-
-
-def without_torchs_compiler(world):
-    if world.size > 4:
-        pytest.skip("imports torch's compiler: seconds of processor time for each rank")
 
 
 def value(dtype, rank, count, seed=0):
@@ -358,25 +356,6 @@ def test_as_gloo_does(world):
     for ours, theirs in zip(calls(None), calls(gloo)):
         assert torch.equal(ours, theirs)
     dist.destroy_process_group(gloo)
-
-
-@pytest.mark.mpi
-def test_functional_collectives(world):
-    without_torchs_compiler(world)
-    import torch.distributed._functional_collectives as functional
-
-    ranks, me = world.size, world.rank
-    group = dist.group.WORLD
-    tensor = torch.arange(3.0) + me
-    total = functional.all_reduce(tensor, "sum", group)
-    assert torch.equal(total + 0, ranks * torch.arange(3.0) + ranks * (ranks - 1) / 2)
-    gathered = functional.all_gather_tensor(tensor, 0, group)
-    assert gathered.view(ranks, 3)[:, 0].tolist() == list(range(ranks))
-    scattered = functional.reduce_scatter_tensor(torch.ones(2 * ranks), "sum", 0, group)
-    assert scattered.tolist() == [ranks, ranks]
-    swapped = functional.all_to_all_single(torch.full((ranks,), float(me)), None, None, group)
-    assert swapped.tolist() == list(range(ranks))
-    assert functional.broadcast(tensor, ranks - 1, group)[0].item() == ranks - 1
 
 
 # Messages
@@ -901,28 +880,6 @@ def test_ddp_without_synchronization(world):
         assert ours is theirs or torch.allclose(ours, theirs, atol=1e-12)
 
 
-@pytest.mark.mpi
-def test_ddp_with_uneven_data(world):
-    """join: ranks run out of data one after the other."""
-    from torch.distributed.algorithms.join import Join
-
-    model = DDP(Network())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    steps = 0
-    with Join([model]):
-        for step in range(1 + world.rank):
-            x, y, mine = rows(world, torch.float64, step)
-            optimizer.zero_grad()
-            (model(x[mine]) - y[mine]).square().mean().backward()
-            optimizer.step()
-            steps += 1
-    assert steps == 1 + world.rank
-    everyones = [None] * world.size
-    dist.all_gather_object(everyones, model.module.state_dict())
-    for theirs in everyones:
-        assert all(torch.equal(theirs[name], one) for name, one in everyones[0].items())
-
-
 def trained(world, group, steps=4, **options):
     """Parameters and buffers after some steps of DDP on a group."""
     model = DDP(Network(norm=True), process_group=group, **options)
@@ -944,59 +901,6 @@ def test_ddp_trains_as_with_gloo(world):
     for name, one in ours.items():
         assert torch.allclose(one.double(), theirs[name].double(), rtol=1e-9, atol=1e-12), name
     dist.destroy_process_group(gloo)
-
-
-@pytest.mark.mpi
-def test_ddp_hooks_of_torch(world):
-    """Compression to float16, which returns a future of its own."""
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    model, alone = DDP(Network(torch.float32)), Network(torch.float32)
-    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    x, y, mine = rows(world, torch.float32)
-    (model(x[mine]) - y[mine]).square().mean().backward()
-    (alone(x) - y).square().mean().backward()
-    for ours, theirs in zip(gradients(model), gradients(alone)):
-        assert ours is theirs or torch.allclose(ours, theirs, rtol=0.03, atol=0.03)
-
-
-@pytest.mark.mpi
-def test_zero_redundancy_optimizer(world):
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    alone, model = Network(), DDP(Network())
-    usual = torch.optim.Adam(alone.parameters(), lr=0.01)
-    sharded = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
-    for step in range(3):
-        x, y, mine = rows(world, torch.float64, step)
-        for net, optimizer, part in ((alone, usual, slice(None)), (model, sharded, mine)):
-            optimizer.zero_grad()
-            (net(x[part]) - y[part]).square().mean().backward()
-            optimizer.step()
-    for ours, theirs in zip(model.parameters(), alone.parameters()):
-        assert torch.allclose(ours, theirs, atol=1e-10)
-
-
-@pytest.mark.mpi
-def test_fully_sharded(world):
-    without_torchs_compiler(world)
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
-    alone = copy.deepcopy(model)
-    fully_shard(model, mesh=init_device_mesh("cpu", (world.size,)))
-    both = [(alone, slice(None)), (model, rows(world, torch.float32)[2])]
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net, _ in both]
-    for step in range(3):
-        x, y, _ = rows(world, torch.float32, step)
-        for (net, part), optimizer in zip(both, optimizers):
-            optimizer.zero_grad()
-            (net(x[part]) - y[part]).square().mean().backward()
-            optimizer.step()
-    for ours, theirs in zip(model.parameters(), alone.parameters()):
-        assert torch.allclose(ours.full_tensor(), theirs, atol=1e-5)
 
 
 # Programs
@@ -1084,6 +988,38 @@ def test_an_environment_that_differs_from_mpi(run, wrong):
         "port": "rank 0 of 2 is MPI's rank 1 of 2",
     }[wrong]
     assert all(expected in line and "expected MPI's numbers" in line for line in lines), lines
+
+
+def test_processes_of_torchrun(clean_environment, tmp_path):
+    """Each is an MPI job of its own. Found by what torchrun leaves in the environment, and by what
+    the ranks tell each other: other launchers leave nothing that we know."""
+    path = tmp_path / "script.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import os
+            import torch.distributed as dist
+            import partialcoll as pc
+            import partialcoll.torch as pct
+
+            for call in (pct.init, *2 * [lambda: dist.init_process_group("partialcoll")]):
+                try:
+                    call()
+                except pc.Error as error:
+                    os.write(1, f"{type(error).__name__}: {error}\\n".encode())
+                if call is not pct.init:
+                    os.environ.pop("TORCHELASTIC_RUN_ID", None)
+            """
+        )
+    )
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    env = {**clean_environment, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*words, path], env=env, capture_output=True, text=True, timeout=120)
+    said = [line for line in done.stdout.splitlines() if line.startswith("Error: 2 processes were")]
+    assert len(said) == 6, done.stdout + done.stderr
+    assert sum("by torchrun" in line for line in said) == 4
+    assert sum("something else than mpiexec" in line for line in said) == 2
+    assert all("partialcoll run -n 2 python" in line for line in said)
 
 
 def test_a_rank_that_does_not_come(run):

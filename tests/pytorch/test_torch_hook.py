@@ -8,6 +8,7 @@ import os
 import pickle
 import tempfile
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -729,3 +730,22 @@ def test_checkpoints_of_different_steps(comm):
     with pytest.raises(pc.MismatchError, match="checkpoints of the same step"):
         ddp(1.0).backward()
     state.close()
+
+
+@pytest.mark.parametrize("wrapped", (True, False))
+def test_an_optimizer_that_averages_what_ddp_has_averaged(comm, wrapped):
+    """As a trainer does that wraps the model by itself: one warning, and the same updates."""
+    torch.manual_seed(0)
+    line = torch.nn.Linear(3, 1)
+    model = DistributedDataParallel(line) if wrapped else line
+    opt = pct.DistributedOptimizer(sgd(line), line.named_parameters(), strategy=pct.Eager("full"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(2):
+            opt.zero_grad()
+            model(torch.full((2, 3), comm.rank + step + 1.0)).sum().backward()
+            opt.step()
+    said = [str(warning.message) for warning in caught]
+    assert sum("is in a DistributedDataParallel" in text for text in said) == wrapped, said
+    assert torch.allclose(line.weight.grad, torch.full((1, 3), comm.size + 3.0))
+    opt.close()

@@ -625,6 +625,33 @@ def test_one_rank_loads_and_broadcasts(world):
 
 
 @pytest.mark.mpi
+def test_one_rank_saves_for_all(world):
+    """Where nothing is pending: as trainers do. The ranks may be others then."""
+    for strategy in (pct.Allreduce(), pct.Eager("solo")):
+        model = Model(5)
+        opt = wrap(model, torch.optim.Adam(model.parameters(), lr=0.01), strategy=strategy)
+        train(model, opt, None, 3)
+        alone = isinstance(strategy, pct.Allreduce)
+        assert opt.state_dict()["partialcoll"]["shared"] is alone
+        opt.join()
+        version = opt.round
+        saved = world.bcast(written(opt, {"model": model.state_dict()}))
+        opt.close()
+        for ranks in (world.size, 2 * world.size + 1):
+            saved["opt"]["partialcoll"]["size"] = ranks
+            other = Model(1)
+            other.load_state_dict(saved["model"])
+            opt = wrap(other, torch.optim.Adam(other.parameters()), strategy=strategy)
+            opt.load_state_dict(saved["opt"])
+            assert contents(list(other.parameters())) == contents(list(model.parameters()))
+            assert contents(opt.state_dict()["state"]) == contents(saved["opt"]["state"])
+            assert opt.round == version
+            assert not opt.state_dict()["partialcoll"]["shared"]  # others might have loaded more
+            train(other, opt, None, 2)
+            opt.close()
+
+
+@pytest.mark.mpi
 def test_a_checkpoint_without_rounds(world):
     """That of an optimizer that was not wrapped loads, and the other way round."""
     model, other = Model(1), Model(2)
@@ -650,8 +677,9 @@ def test_checkpoints_that_are_refused(world):
     good, version = opt.state_dict(), opt.round
 
     def refused(error, match, **changes):
+        entry = {**good["partialcoll"], "shared": False, **changes}
         with pytest.raises(error, match=match):
-            opt.load_state_dict({**good, "partialcoll": {**good["partialcoll"], **changes}})
+            opt.load_state_dict({**good, "partialcoll": entry})
         assert opt.round == version and opt.param_groups[0]["lr"] == 1.0
 
     P, r = world.size, world.rank

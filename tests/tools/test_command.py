@@ -1,21 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command as a process: how signals, closed pipes and full disks end it, and what it loads."""
 
-import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from command_process import (
+    COMMAND,
+    LIMIT_S,
+    SIGNALS,
+    fixture_start,  # noqa: F401
+    job_folder,
+    listens,
+    text_of,
+    wait_until,
+)
+from test_command_lines import AFTER, COMMANDS
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
-LIMIT_S = 60
-COMMAND = [sys.executable, "-m", "partialcoll"]
+JOBS = [path for path, command in COMMANDS.items() if any("-n" in p.opts for p in command.params)]
 ENDLESS = ["bench", "skew", "-n", "2", "--iters", "10000000", "--skew-ms", "1"]
+PROGRAM = ["run", "-n", "2", "yes"]
 SHARED = Path("/dev/shm")
 QUICK = (
     ["--help"],
@@ -23,59 +33,11 @@ QUICK = (
     ["bench", "train", "--help"],
     ["config", "--cflags", "--libs"],
     ["preload"],
+    ["run", "-n", "2", "--dry-run", "true"],
     ["sim", "skew", "--ranks", "16", "--iters", "1", "--json", "-"],
     ["sim", "gossip", "--ranks", "4", "--time", "3", "--samples", "2", "--codec-bits", "8"],
     ["sim", "moshpit", "--peers", "16", "--restarts", "1", "--rounds", "3"],
 )
-
-
-def as_usual():
-    """In the child: no signal is ignored, whatever the tests were started with."""
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(each, signal.SIG_DFL)
-
-
-@pytest.fixture
-def start(clean_environment, tmp_path):
-    """Start the command; all processes that come of it can be found by a variable."""
-    mark = f"TEST_MARK={tmp_path}"
-    env = {**clean_environment, "TEST_MARK": str(tmp_path)}
-
-    def processes():
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                entries = (folder / "environ").read_text(errors="replace").split("\0")
-                if mark in entries:
-                    found[folder] = {entry.partition("=")[0] for entry in entries}
-        return found
-
-    def ranks():
-        names = {"PMI_RANK", "PMIX_RANK"}
-        return [folder for folder, variables in processes().items() if names & variables]
-
-    def start_it(*words, **how):
-        how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": tmp_path, **how}
-        return subprocess.Popen([*COMMAND, *words], env=env, text=True, preexec_fn=as_usual, **how)
-
-    start_it.processes, start_it.ranks = processes, ranks
-    yield start_it
-    for left in processes():  # of a test that failed
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(left.name), signal.SIGKILL)
-
-
-def wait_until(condition):
-    limit = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.005)
-
-
-def text_of(path):
-    with contextlib.suppress(OSError):
-        return path.read_text(errors="replace")
-    return ""
 
 
 def segments(process):
@@ -83,39 +45,74 @@ def segments(process):
     return {Path(line.split()[-1]) for line in lines if f" {SHARED}/" in line}
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"])
 def test_a_signal_ends_the_job(start, name):
-    """Launcher and ranks are gone, and their segments, and nobody has said anything."""
+    """Launcher and ranks are gone, and their segments and folder, and nobody has said anything."""
     command = start(*ENDLESS)
     wait_until(lambda: len(start.ranks()) == 2 and all(map(segments, start.ranks())))
     mapped = set().union(*map(segments, start.ranks()))
+    mapped.add(job_folder(start.ranks()[0]))
     command.send_signal(getattr(signal, name))
     out, err = command.communicate(timeout=LIMIT_S)
     assert command.returncode == 128 + getattr(signal, name)
     assert (out, err) == ("", "")
     assert not start.processes()
-    assert mapped and not [path for path in mapped if path.exists()]
+    assert len(mapped) > 1 and not [path for path in mapped if path.exists()]
 
 
-def test_a_signal_ends_a_job_that_begins(start):
-    """When the launcher is there and its ranks perhaps not yet."""
-    before = set(SHARED.glob("partialcoll-*"))
-    command = start(*ENDLESS)
-    wait_until(lambda: len(start.processes()) > 1 and set(SHARED.glob("partialcoll-*")) - before)
+def moments(start, command):
+    """From the first where the command listens to the one where ranks are in MPI."""
+    yield lambda: listens(Path(f"/proc/{command.pid}"))
+    yield lambda: len(start.processes()) > 1
+    yield start.ranks
+    yield lambda: len(start.ranks()) == 2 and all(map(segments, start.ranks()))
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize("path", JOBS, ids=" ".join)
+def test_a_signal_at_any_moment(start, path):
+    """Each command that starts a job ends with it. What a job is told, its ranks may survive: they
+    are ended then as well. Each commit tries some moments, all of them together each signal."""
+    all_of_them = "PARTIALCOLL_TEST_PARTS" not in os.environ
+    for number in range(len(SIGNALS) if all_of_them else 2):
+        which = number + JOBS.index(path)
+        signum = SIGNALS[which % len(SIGNALS)]
+        after = AFTER.get(path, []) and ["sleep", "1000"]
+        command = start(*path, "-n", "2", *after)
+        last = 1 + (which // 2) % (3 if after else 4)  # sleep has no segments
+        for moment, _ in zip(moments(start, command), range(last)):
+            wait_until(lambda: moment() or command.poll() is not None)  # noqa: B023
+        assert command.poll() is None, command.communicate()
+        command.send_signal(signum)
+        if signum in (signal.SIGUSR1, signal.SIGUSR2):
+            command.terminate()
+        _, err = command.communicate(timeout=LIMIT_S)
+        assert command.returncode > 128, err
+        assert "Traceback" not in err
+        wait_until(lambda: not start.processes())  # mpiexec may still tell its version
+
+
+@pytest.mark.parametrize(
+    "words", (["partialcoll", "doctor"], ["partialcoll.tour", "skew"]), ids=" ".join
+)
+def test_a_signal_ends_what_else_has_children(start, words):
+    command = start(*words, command=[sys.executable, "-m"])
+    wait_until(lambda: len(start.processes()) > 1 and listens(Path(f"/proc/{command.pid}")))
     command.terminate()
-    out, err = command.communicate(timeout=LIMIT_S)
-    assert (command.returncode, out, err) == (143, "", "")
-    assert not start.processes()
+    out, _ = command.communicate(timeout=LIMIT_S)
+    assert command.returncode == 143 and "ended with" not in out
+    wait_until(lambda: not start.processes())
 
 
-def test_a_signal_ends_a_simulation(start):
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_ends_a_simulation(start, signum):
     """Which is in C for minutes."""
     command = start("sim", "skew", "--ranks", "65536", "--iters", "1000000")
     maps = Path(f"/proc/{command.pid}/maps")
     wait_until(lambda: "_simulator" in text_of(maps))
-    command.send_signal(signal.SIGINT)
+    command.send_signal(signum)
     out, err = command.communicate(timeout=LIMIT_S)
-    assert (command.returncode, out, err) == (130, "", "")
+    assert (command.returncode, out, err) == (128 + signum, "", "")
 
 
 def test_an_ignored_signal_stays_ignored(clean_environment):
@@ -145,7 +142,7 @@ def test_a_launcher_that_was_killed_leaves_no_ranks(start):
     assert command.returncode != 0 and not start.processes()
 
 
-@pytest.mark.parametrize("words", [*QUICK, [*ENDLESS[:4], "--iters", "1"]], ids=" ".join)
+@pytest.mark.parametrize("words", [*QUICK, [*ENDLESS[:4], "--iters", "1"], PROGRAM], ids=" ".join)
 def test_nobody_reads_on(start, words):
     """As in `partialcoll … | true`: quiet, with the status that a shell has for it."""
     reader, writer = os.pipe()
@@ -158,8 +155,17 @@ def test_nobody_reads_on(start, words):
     assert not start.processes()
 
 
+@pytest.mark.parametrize("closed", ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"))
+@pytest.mark.parametrize("words", [QUICK[0], QUICK[6], ["nonsense"]], ids=" ".join)
+def test_streams_that_are_closed(start, words, closed):
+    command = start(f"{shlex.join([*COMMAND, *words])} {closed}", command=["sh", "-c"])
+    out, err = command.communicate(timeout=LIMIT_S)
+    assert command.returncode == (2 if words == ["nonsense"] else 0), err
+    assert "Traceback" not in out + err
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-@pytest.mark.parametrize("words", [*QUICK, [*ENDLESS[:4], "--iters", "1"]], ids=" ".join)
+@pytest.mark.parametrize("words", [*QUICK, [*ENDLESS[:4], "--iters", "1"], PROGRAM], ids=" ".join)
 def test_a_full_disk(start, words):
     with open("/dev/full", "w") as full:
         command = start(*words, stdout=full)

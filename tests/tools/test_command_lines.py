@@ -64,15 +64,17 @@ VALUES = (
     "/dev/null/x.png",
 )
 QUICK = {  # what makes a simulation short; what is tried comes after it
+    ("run",): ["-n", "2"],
     ("sim", "skew"): ["--ranks", "8", "--iters", "2"],
     ("sim", "gossip"): ["--ranks", "4", "--time", "2", "--samples", "2"],
     ("sim", "moshpit"): ["--peers", "16", "--restarts", "1", "--rounds", "2"],
 }
+AFTER = {("run",): ["true"]}  # what a command needs behind its options
 # Runs each command line in a process of its own; prints how it ended and what it said.
 DRIVER = """
     import json, os, resource, select, signal, sys, time
     from partialcoll.tools import cli, launcher
-    from partialcoll.tools.cli import bench, sim
+    from partialcoll.tools.cli import bench, program, sim
     from partialcoll.tools.sim import gossip, moshpit, skew
 
     def run(words, env, end):
@@ -84,7 +86,7 @@ DRIVER = """
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, 0.5)
         os.environ.update(env)
-        launcher.start = lambda *job: 0
+        launcher.Launch.run = lambda *job, **how: 0
         status = 70
         try:
             status = cli.main(words)
@@ -141,7 +143,8 @@ def words_of(param, value):
 def singles():
     for path, param in OPTIONS:
         for value in VALUES[:1] if param.is_flag else VALUES:
-            yield [*path, *QUICK.get(path, []), *words_of(param, value)], {}
+            words = [*path, *QUICK.get(path, []), *words_of(param, value)]
+            yield words + AFTER.get(path, []), {}
 
 
 def several(count):
@@ -155,7 +158,7 @@ def several(count):
             words += words_of(param, draw.choice(VALUES))
         if draw.random() < 0.2:
             words.insert(draw.randint(0, len(words)), draw.choice(VALUES))
-        yield words, {}
+        yield words + AFTER.get(path, []), {}
 
 
 def variables():

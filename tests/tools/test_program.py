@@ -1,42 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``partialcoll run``: any program on the ranks of a job."""
+"""``partialcoll run``: any program on the ranks of a job: what reaches it, what comes of it, and
+how it ends."""
 
+import contextlib
+import hashlib
 import json
 import os
+import pty
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
+from command_process import (
+    COMMAND,
+    LIMIT_S,
+    as_usual,
+    fixture_start,  # noqa: F401
+    job_folder,
+    state_of,
+    wait_until,
+)
+
+from partialcoll.tools import launcher
+from partialcoll.tools.cli import main
+from partialcoll.tools.job import Job
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
-LIMIT_S = 60
-
-
-@pytest.fixture
-def start(job, clean_environment, tmp_path):
-    """Start the command; `job` makes this a test that starts jobs."""
-
-    def start_it(*words):
-        return subprocess.Popen(
-            [sys.executable, "-m", "partialcoll", "run", *words],
-            env=clean_environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-        )
-
-    return start_it
+LABELS = {"openmpi": "--output tag", "mpich": "-prepend-rank"}[launcher.flavor()]
+# Writes what it hears of into a file; may end by itself then, when it has saved something.
+PATIENT = """
+import os, signal, sys, time
+def say(text):
+    with open(sys.argv[1], "a") as file:
+        file.write(text + chr(10))
+def hear(signum, _):
+    say(f"got {signum}")
+    if signum != signal.SIGUSR1 and sys.argv[2] == "saves":
+        os.write(1, b"saved" + bytes([10]))
+        os._exit(0)
+for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(each, hear)
+say("ready")
+while True:
+    time.sleep(0.01)
+"""
 
 
 def script(folder, text):
     path = folder / "program.py"
     path.write_text(textwrap.dedent(text))
     return str(path)
+
+
+def ended(command, given=None):
+    """Its status, and what it has said on both streams."""
+    out, err = command.communicate(given, timeout=LIMIT_S)
+    return command.returncode, out, err
 
 
 def test_ranks_arguments_and_status(start, tmp_path):
@@ -55,24 +78,231 @@ def test_ranks_arguments_and_status(start, tmp_path):
         """,
     )
     given = ["-n", "5", "--hosts", "--", "a b", "", "--help"]
-    done = start("-n", "3", sys.executable, path, *given)
-    said, errors = done.communicate(timeout=LIMIT_S)
-    assert done.returncode == 7, errors
+    status, said, errors = ended(start("run", "-n", "3", sys.executable, path, *given))
+    assert status == 7, errors
     lines = sorted(json.loads(line) for line in said.splitlines() if line.startswith("["))
     assert lines == [[rank, 3, given] for rank in range(3)]
 
 
-def test_a_program_that_is_none(start):
-    done = start("-n", "2", "no-such-program")
-    _, errors = done.communicate(timeout=LIMIT_S)
-    assert done.returncode == 2
-    assert "PROGRAM: expected a program that can be run, got 'no-such-program'" in errors
+def test_what_reaches_the_program(start, tmp_path):
+    """Standard input, for rank 0 alone, and its end for all; variables; a file of hosts."""
+    (tmp_path / "hosts").write_text("# ours\nlocalhost slots=2\n")
+    words = ("-n", "2", "--hosts", "hosts", "-x", "FIRST=1 2", "-x", "OMP_NUM_THREADS=3")
+    command = ["sh", "-c", 'cat; echo "$FIRST $SECOND $OMP_NUM_THREADS"']
+    status, said, errors = ended(
+        start("run", *words, *command, stdin=subprocess.PIPE), "some\ninput\n"
+    )
+    assert status == 0, errors
+    assert sorted(said.splitlines()) == ["1 2  3", "1 2  3", "input", "some"]
 
 
-def test_a_file_that_cannot_be_run(start, tmp_path):
-    path = script(tmp_path, "")
-    _, errors = start("-n", "2", path).communicate(timeout=LIMIT_S)
-    assert f"which cannot be run: python {path}?" in errors
+def test_the_printed_command_is_the_one(start):
+    words = ("-n", "2", "-x", "A=x y", "--dry-run", "sh", "-c", 'echo "$A $0"', "'$HOME")
+    status, printed, _ = ended(start("run", *words))
+    by_hand = start(printed, command=["sh", "-c"], stdin=subprocess.DEVNULL)
+    assert status == 0 and ended(by_hand)[1] == "x y '$HOME\n" * 2, printed
+
+
+def test_all_bytes_come(start, tmp_path):
+    """Not lines, not text, nothing at the end, more than a pipe holds, to a file that is there."""
+    one = "import os; os.write(1, os.urandom(1 << 20) * 5); os.write(1, b'end')"
+    other = "import os; os.write(2, b'y' * 99 * 50000)"
+    own = f'[ "${{PMI_RANK-$OMPI_COMM_WORLD_RANK}}" = 0 ] && exec {sys.executable} -c "$0" || '
+    words = ["sh", "-c", f'{own}exec {sys.executable} -c "$1"', one, other]
+    with (tmp_path / "out").open("w+b") as out, (tmp_path / "err").open("w+b") as err:
+        out.write(b"before")
+        out.flush()
+        command = start("run", "-n", "2", *words, stdout=out, stderr=err)
+        assert command.wait(LIMIT_S) == 0
+    said = (tmp_path / "out").read_bytes()
+    random = said[6:][: 1 << 20]
+    whole = hashlib.sha256(b"before" + random * 5 + b"end")
+    assert hashlib.sha256(said).digest() == whole.digest()
+    assert (tmp_path / "err").read_bytes() == b"y" * 99 * 50000
+
+
+def test_the_launchers_labels(start):
+    """Where it has been told something, it passes on what ranks say."""
+    status, said, errors = ended(start("run", "-n", "2", "--mpiexec-args", LABELS, "echo", "hi"))
+    assert status == 0, errors
+    labels = {line.removesuffix("hi") for line in said.splitlines()}
+    assert len(labels) == 2 and "" not in labels
+
+
+def test_a_million_lines(start):
+    """Of three ranks, more than there are cores perhaps; what is written at once stays together."""
+    lines = "import os\nfor _ in range(1000): os.write(1, b'0123456789\\n' * 333)"
+    status, said, errors = ended(start("run", "-n", "3", sys.executable, "-c", lines))
+    assert status == 0, errors
+    assert said == "0123456789\n" * 999000
+
+
+def test_streams_that_are_closed(start):
+    """As with <&- and >&-: there is nothing to read, and nobody to tell."""
+    words = " ".join([*COMMAND, "run -n 2 sh -c 'cat; echo out; echo err >&2'"])
+    status, said, errors = ended(start(f"{words} <&- >&-", command=["sh", "-c"]))
+    assert (status, said) == (0, "") and sorted(errors.splitlines()[:2]) == ["err"] * 2
+
+
+def test_a_stream_that_does_not_wait(start):
+    """Others may have made standard output non-blocking, for all who have it."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    command = start("run", "-n", "2", "sh", "-c", "yes | head -c 1000000", stdout=writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert len(pipe.read()) == 2000000
+    assert ended(command)[0] == 0
+
+
+@pytest.mark.parametrize("status", (0, 7))
+def test_how_it_ended(start, status):
+    own = f'[ "${{PMI_RANK-$OMPI_COMM_WORLD_RANK}}" = 0 ] || exit {status}'
+    assert ended(start("run", "-n", "2", "sh", "-c", own))[0] == status
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    (
+        ("echo 'THE EXIT STRING: Segmentation fault (signal 11)'; exit 11", 139),
+        ("echo 'THE EXIT STRING: Killed (signal 9)'; exit 11", 11),
+        ("exit 11", 11),
+        ("exit 139", 139),
+        ("kill -s KILL $$", 137),
+    ),
+)
+def test_how_launchers_tell_of_a_signal(script, status, clean_environment):
+    """MPICH's has its number as the status, and says so."""
+    assert Job().run(["sh", "-c", script], clean_environment) == status
+
+
+def patient(start, tmp_path, how, **more):
+    """Two ranks of it, ready; the file with what they have heard."""
+    heard = tmp_path / "heard"
+    heard.touch()
+    words = ("-n", "2", sys.executable, "-c", PATIENT, str(heard), how)
+    command = start("run", *words, **more)
+    wait_until(lambda: heard.read_text().count("ready") == 2)
+    return command, heard
+
+
+def twice(heard, signum):
+    return lambda: heard.read_text().count(f"got {int(signum)}\n") == 2
+
+
+@pytest.mark.parametrize("signum", (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+def test_a_signal_is_for_the_ranks(start, tmp_path, signum):
+    """Who is told to end may save something, and say so. Others are passed on."""
+    command, heard = patient(start, tmp_path, "saves")
+    command.send_signal(signal.SIGUSR1)
+    wait_until(twice(heard, signal.SIGUSR1))
+    command.send_signal(signum)
+    status, said, errors = ended(command)
+    assert status == 128 + signum, errors
+    assert said.count("saved\n") >= 1  # a launcher may end the others when the first has ended
+    assert twice(heard, signal.SIGTERM if signum == signal.SIGHUP else signum)() or "saved" in said
+    assert not start.processes()
+
+
+def test_who_does_not_end_is_ended(start, tmp_path):
+    """In the end. Also where the launcher has been stopped."""
+    command, heard = patient(start, tmp_path, "goes on")
+    for process in start.processes():
+        if process not in start.ranks() and process.name != str(command.pid):
+            os.kill(int(process.name), signal.SIGSTOP)
+    command.terminate()
+    wait_until(twice(heard, signal.SIGTERM))
+    assert ended(command)[0] == 143 and not start.processes()
+
+
+def test_nobody_waits_after_a_second_signal(start, tmp_path):
+    """One after another, until it has ended."""
+    command, _ = patient(start, tmp_path, "goes on")
+    wait_until(lambda: command.send_signal(signal.SIGINT) or command.poll() is not None)
+    assert command.returncode == 130 and not start.processes()
+
+
+def test_the_command_is_killed(start, tmp_path):
+    """Nobody is left who could end it, but the system, which tells the launcher."""
+    command, _ = patient(start, tmp_path, "saves")
+    folder = job_folder(start.ranks()[0])
+    command.kill()
+    command.wait(LIMIT_S)
+    wait_until(lambda: not start.processes())
+    shutil.rmtree(folder)  # which is what stays
+
+
+def test_a_signal_that_is_ignored(start, tmp_path):
+    """As with nohup, or & in a script."""
+
+    def ignoring():
+        as_usual()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    command, heard = patient(start, tmp_path, "saves", before=ignoring)
+    command.send_signal(signal.SIGINT)
+    command.send_signal(signal.SIGUSR1)
+    wait_until(twice(heard, signal.SIGUSR1))
+    assert command.poll() is None
+    command.terminate()
+    assert ended(command)[0] == 143
+
+
+def test_a_terminal(start, tmp_path):
+    """Ctrl-Z stops everybody, the shell's fg continues them, Ctrl-C ends them."""
+    ours, theirs = pty.openpty()
+
+    def at_terminal():
+        as_usual()
+        os.setsid()
+        os.close(os.open(os.ttyname(0), os.O_RDWR))  # which makes it the session's
+
+    command, heard = patient(
+        start, tmp_path, "saves", before=at_terminal, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    os.write(ours, b"\x1a")
+    wait_until(lambda: all(state_of(process) == ["T"] for process in start.processes()))
+    os.kill(command.pid, signal.SIGCONT)
+    wait_until(lambda: all(state_of(process) != ["T"] for process in start.processes()))
+    os.write(ours, b"\x03")
+    assert command.wait(LIMIT_S) == 130
+    with contextlib.suppress(OSError):  # what a terminal has when nobody is there any more
+        said = b""
+        while piece := os.read(ours, 1 << 16):
+            said += piece
+    os.close(ours)
+    assert b"saved" in said and f"got {int(signal.SIGINT)}" in heard.read_text()
+    assert not start.processes()
+
+
+def test_a_time_limit(start):
+    status, _, errors = ended(start("run", "-n", "2", "--timeout", "0.5", "sleep", "1000"))
+    assert status == 124 and "ended after 0.5 s" in errors
+    assert not start.processes()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    (
+        (["-n", "2"], "Missing argument 'PROGRAM...'"),
+        (["true"], "Missing option '-n'"),
+        (["-n", "2", "not-there"], "PROGRAM: expected a program that can be run, got 'not-there'"),
+        (["-n", "2", __file__], f"which cannot be run: python {__file__}?"),
+        (["-n", "2", "-x", "NOT_SET_HERE", "true"], "-x or --env: expected NAME=VALUE, or the NAM"),
+        (["-n", "2", "--hosts", "/not/there", "true"], "--hosts: expected hosts such as a:2,b:2"),
+        (["-n", "2", "--hosts", __file__, "true"], "--hosts: expected lines such as a, a:2 or a s"),
+        (["-n", "2", "-x", "PARTIALCOLL_QUORUM=x", "true"], "PARTIALCOLL_QUORUM: expected a polic"),
+    ),
+)
+def test_refusals(words, expected, capsys, monkeypatch):
+    monkeypatch.setattr(launcher, "in_job", lambda: False)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    with pytest.raises(SystemExit) as refused:
+        main(["run", *words])
+    usage, sentence = capsys.readouterr().err.splitlines()
+    assert refused.value.code == 2 and usage.startswith("usage: partialcoll run")
+    assert expected in sentence
 
 
 def test_inside_of_a_job(run):
@@ -89,22 +319,17 @@ def test_inside_of_a_job(run):
     assert done.stdout.splitlines() == ["2 True"] * 2, done.stderr
 
 
-def test_a_signal_ends_the_job(start, tmp_path):
-    path = script(
-        tmp_path,
-        """
-        import os, time
-        from mpi4py import MPI
-        os.write(1, f"{os.getpid()} runs\\n".encode())
-        time.sleep(600)
-        """,
-    )
-    command = start("-n", "2", sys.executable, path)
-    pids = [int(command.stdout.readline().split()[0]) for _ in range(2)]
-    command.send_signal(signal.SIGTERM)
-    assert command.wait(LIMIT_S) == 128 + signal.SIGTERM
-    command.communicate()
-    limit = time.monotonic() + LIMIT_S
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
-        assert time.monotonic() < limit, "a rank goes on"
-        time.sleep(0.01)
+def test_no_launcher(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(launcher, "in_job", lambda: False)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["run", "-n", "2", "/bin/true"]) == 1
+    assert "no mpiexec found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"), (("a\nb:2\n", "a,b:2"), ("# all\n\na slots=3 # big\n", "a:3"))
+)
+def test_files_of_hosts(tmp_path, text, hosts):
+    (tmp_path / "hosts").write_text(text)
+    assert launcher.list_hosts(str(tmp_path / "hosts")) == hosts

@@ -120,7 +120,7 @@ def _refuse(error: click.UsageError, name: str) -> None:
     """The way to the help, and one sentence that names the option."""
     path = error.ctx.command_path if error.ctx else name
     param = getattr(error, "param", None)
-    option = f"{param.opts[0]}: " if param is not None else ""
+    option = f"{' or '.join(param.opts)}: " if param is not None else ""
     print(f"usage: {path} [OPTIONS]; {path} --help lists them", file=sys.stderr)
     sentence = f"{path}: {option}{error.message or error.format_message()}"
     print(_one_line(sentence), file=sys.stderr)

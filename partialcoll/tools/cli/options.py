@@ -34,11 +34,15 @@ def together(*options: Any) -> Any:
     return lambda command: functools.reduce(lambda made, each: each(made), options[::-1], command)
 
 
-def launch(ranks: int = 8) -> Any:
-    """How the job is started; inside a running job it is joined instead."""
+def launch(ranks: int | None = 8) -> Any:
+    """How the job is started; inside a running job it is joined instead. ranks: None if it has to
+    be said."""
+    how_many = {"required": True} if ranks is None else {"default": ranks, "show_default": True}
     return together(
-        option("-n", values.RANKS, ranks, "ranks of the job to start", metavar="RANKS"),
-        option("--hosts", str, None, "hosts, as the launcher takes them"),
+        click.option(
+            "-n", type=values.RANKS, help="ranks of the job to start", metavar="RANKS", **how_many
+        ),
+        option("--hosts", values.HOSTS, None, "a:2,b:2, or a file with a host in each line"),
         option(
             "--mpiexec-args",
             values.LAUNCHER_WORDS,

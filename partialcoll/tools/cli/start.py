@@ -24,7 +24,8 @@ def _nothing(options: SimpleNamespace, ranks: int) -> None:
     pass
 
 
-def _checked(check: Check, options: SimpleNamespace, ranks: int) -> None:
+def checked(check: Check, options: SimpleNamespace, ranks: int) -> None:
+    """The environment as well; UsageError."""
     try:
         environment.check_environment()
         check(options, ranks)
@@ -72,12 +73,12 @@ def on_ranks(module: str, check: Check = _nothing) -> Callable[..., int]:
     def callback(**given: Any) -> int:
         options = SimpleNamespace(**given)
         if not launcher.in_job():
-            _checked(check, options, options.n)
+            checked(check, options, options.n)
             return _start(options)
         from mpi4py import MPI
 
         try:
-            _checked(check, options, MPI.COMM_WORLD.size)
+            checked(check, options, MPI.COMM_WORLD.size)
         except click.UsageError:
             if MPI.COMM_WORLD.rank:  # all ranks see the same, and one says it
                 return 2

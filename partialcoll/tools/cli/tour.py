@@ -5,15 +5,15 @@ what it is about to show and how to read it. Nothing here measures or draws by i
 from __future__ import annotations
 
 import importlib.util
-import signal
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from ... import _signals
 from .. import launcher
+from . import commands, run
 
 FOLDER = "partialcoll-tour"  # of the pictures
 
@@ -123,9 +123,10 @@ def _visit(name: str, stop: Stop) -> int:
     words = [*stop.words, *_picture(name)]
     click.echo(f"\n$ partialcoll {' '.join(words)}\n")
     sys.stdout.flush()
-    status = subprocess.run(launcher.own(*words)).returncode
+    status = run(commands, "partialcoll", words)
+    _signals.let_end()
     _show(stop.after if status == 0 else f"It ended with status {status}.")
-    return abs(status)
+    return status
 
 
 @click.command()
@@ -144,7 +145,5 @@ def main(stops: tuple[str, ...], no_input: bool) -> None:
         if asks and number:
             click.pause("\nAny key goes on, Ctrl-C ends.")
         worst = max(worst, _visit(name, STOPS[name]))
-        if worst == 128 + signal.SIGINT:
-            break
     click.echo("\nRead on: the tutorials in docs/, and partialcoll --help.")
     sys.exit(worst)

@@ -241,12 +241,33 @@ def _launcher_words(text: str) -> str:
     return text
 
 
+def _hosts(text: str) -> str:
+    from ..launcher import list_hosts
+
+    try:
+        hosts = list_hosts(text)
+    except OSError as error:
+        raise ValueError(f"expected a file that can be read, got {text!r} ({error})") from None
+    if not hosts or "/" in hosts or hosts != "".join(hosts.split()):
+        raise ValueError(f"expected hosts such as a:2,b:2, or a file of them, got {text!r}")
+    return hosts
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """Its name and its value, ours where there is none in the text."""
+    name, given, value = text.partition("=")
+    if not (name.isascii() and name.isidentifier()) or not (given or name in os.environ):
+        raise ValueError(f"expected NAME=VALUE, or the NAME of one that is set, got {text!r}")
+    return name, value if given else os.environ[name]
+
+
 SIZE, SIZES = Parsed(size), Parsed(sizes)
 COLLECTIVES = Several(Parsed(_collective), _with_arguments)
 TOPOLOGIES = Several(Parsed(_topology), _with_arguments)
 GRID, GRIDS = Parsed(_grid), Several(Parsed(_grid))
 PATTERN = Parsed(_pattern)
 LAUNCHER_WORDS = Parsed(_launcher_words)
+HOSTS, VARIABLE = Parsed(_hosts), Parsed(_variable)
 
 
 class Bandwidth(click.ParamType):

@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 from ..._core import launch
 from .. import info, launcher
+from ..processes import end_with_parent
 from . import finding, installation, stale
 from .finding import Finding, fine
 from .machine import MACHINE
@@ -36,7 +37,13 @@ def _last_line(text: str) -> str:
 def _facts_of_another_process() -> installation.Facts:
     words = launcher.own("info", "--json")
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_BEGIN_S)
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            timeout=_BEGIN_S,
+            preexec_fn=end_with_parent,
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"MPI did not begin within {_BEGIN_S} s in a process of its own"}
     if done.returncode:

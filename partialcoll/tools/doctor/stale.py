@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..job import shared_files
+from ..processes import shared_files
 from .finding import Finding, fine
 
 _SHARED = Path("/dev/shm")

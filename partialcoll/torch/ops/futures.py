@@ -112,6 +112,18 @@ class Lines:
         return self._of.setdefault(_here.depth, Line(_here.depth))
 
 
+class _Failure(Exception):
+    """What a future holds in place of a value. torch's DDP takes it for one, and looks for tensors
+    in it by pickling; so it hears of the error there."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise self.error
+
+
 class Future(_Future):
     """A torch.futures.Future whose callbacks stand in line.
 
@@ -181,6 +193,9 @@ class Future(_Future):
         for line in list(self._known):
             line.go_on()
 
+    def set_exception(self, error: BaseException) -> None:
+        super().set_exception(_Failure(error))
+
     def wait(self) -> Any:
         if not self.done() and self._source is not None and _here.lines:
             if self._line in _here.lines:
@@ -188,7 +203,21 @@ class Future(_Future):
             else:
                 with contextlib.suppress(Exception):
                     self._source.wait()
-        return super().wait()
+        with _as_it_was():
+            return super().wait()
+
+    def value(self) -> Any:
+        with _as_it_was():
+            return super().value()
+
+
+@contextlib.contextmanager
+def _as_it_was() -> Iterator[None]:
+    """The error of a failure."""
+    try:
+        yield
+    except _Failure as failure:
+        raise failure.error from None
 
 
 def new_future(tensors: Sequence[torch.Tensor], lines: Lines | None = None) -> Future:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .futures import Future, Lines, new_future
+from .untraced import untraced
 
 _Error: Any = dist.DistBackendError
 _Work: Any = dist.Work
@@ -47,6 +48,7 @@ class Work(_Work):
     def _ensure(self) -> None:
         """See to it that it goes on though nobody waits for it, or not in a way to drive it."""
 
+    @untraced
     def wait(self, timeout: timedelta = _FOREVER) -> bool:
         """Until it is over. GroupTimeout after `timeout`, and it can be waited for again."""
         endless = timeout is _FOREVER or timeout <= _FOREVER
@@ -87,6 +89,7 @@ class Work(_Work):
     def result(self) -> list[torch.Tensor]:
         return self._tensors
 
+    @untraced
     def get_future(self) -> Future:
         """Of the list of tensors."""
         with _lock:

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's own tests of torch.distributed, on one rank of a job; see suite_torch.py.
+
+The suite is in torch's wheel and is run from there. Its tests ask by name for which backend they
+are: all of them take ours for gloo. Some, of groups of ranks 1 and 2, run on less than 8 ranks only
+where the environment says that the backend is MPI; with 3 or more it does, on both sides. Needs
+expecttest.
+
+    suite_torch_rank.py RANKS             the names of the tests, and the suite's digest
+    suite_torch_rank.py BACKEND TEST...   runs them; each rank leaves its outcomes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import sys
+import traceback
+import unittest
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lib.suite_rank import READY, Outcome, folder, leave
+
+MODULE = "torch.testing._internal.distributed.distributed_test"
+
+
+class Named(str):
+    """The name of a backend, which is equal to "gloo" as well."""
+
+    def __eq__(self, other: object) -> bool:
+        return other == "gloo" or str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash("gloo")
+
+
+def load(backend: str, ranks: int) -> Any:
+    """torch's module, whose tests make groups of that backend; some ask while it is imported."""
+    os.environ.update({"BACKEND": "gloo", "WORLD_SIZE": str(ranks)})
+    module = importlib.import_module(MODULE)
+    if ranks > 2:
+        os.environ["BACKEND"] = "mpi"
+    module.BACKEND = Named(backend)  # type: ignore[attr-defined]
+    return module
+
+
+def names(module: Any) -> list[str]:
+    """Of the tests that gloo can run."""
+    tests = module.DistributedTest._DistTestBase
+    there = [name for name in dir(tests) if name.startswith("test_")]
+    return [n for n in there if not getattr(getattr(tests, n), "__unittest_skip__", False)]
+
+
+def attempt(module: Any, name: str, rank: int, ranks: int) -> Outcome:
+    """One test in a world of its own: what became of it on this rank."""
+    import torch.distributed as dist
+    from torch.testing._internal.common_distributed import TEST_SKIPS
+    from torch.testing._internal.common_utils import set_rng_seed
+
+    class Suite(module.TestDistBackend, module.DistributedTest._DistTestBase):  # type: ignore[misc]
+        pass
+
+    place = folder(name)
+    for part in ("barrier", "test_dir", "init_dir"):  # the suite's own
+        (place / part).mkdir(exist_ok=True)
+    os.environ["TEMP_DIR"] = str(place)
+    os.environ["INIT_METHOD"] = f"file://{place}/init_dir/shared_init_file"
+    module.Barrier.barrier_id = 0
+    test = Suite(name)
+    test.rank, test.file_name = rank, str(place / "store")
+    seconds = module.CUSTOM_PG_TIMEOUT.get(name, module.default_pg_timeout)
+    skips = {skip.exit_code: skip.message for skip in TEST_SKIPS.values()}
+    outcome = Outcome("passed")
+    try:
+        dist.init_process_group(
+            str(module.BACKEND),
+            init_method=test.init_method,
+            world_size=ranks,
+            rank=rank,
+            timeout=timedelta(seconds=seconds),
+        )
+        test._barrier()
+        set_rng_seed()
+        try:
+            getattr(test, name)()
+        except unittest.SkipTest as skip:
+            outcome = Outcome("skipped", str(skip))
+        except SystemExit as end:
+            if end.code not in skips:
+                raise
+            outcome = Outcome("skipped", skips[end.code])
+        if dist.is_initialized():
+            test._barrier()
+            dist.destroy_process_group()
+    except BaseException as error:
+        traceback.print_exc()
+        said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        return Outcome("failed", said)
+    return outcome
+
+
+def take_part(backend: str, tests: Sequence[str]) -> None:
+    """All tests on this rank."""
+    from mpi4py import MPI
+
+    import partialcoll.torch  # noqa: F401
+
+    rank, ranks = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    module = load(backend, ranks)
+    leave(READY, rank, Outcome("passed"))
+    for test in tests:
+        leave(test, rank, attempt(module, test, rank, ranks))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        take_part(sys.argv[1], sys.argv[2:])
+    else:
+        module = load("gloo", int(sys.argv[1]))
+        digest = hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
+        print(json.dumps({"tests": names(module), "digest": digest}))
