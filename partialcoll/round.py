@@ -68,7 +68,6 @@ class _Described:
         """Which of them contributed a deposit from before the round: bool, shape (ranks,)."""
         return self._bits(1)
 
-
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
         """Which ranks had died before it, with ``on_failure="continue"``: bool, shape (ranks,)."""

@@ -84,7 +84,7 @@ struct endpoint {
     _Atomic int closing;
     bool last_sent;
     int last_received;
-    bool confirms; /* its closing ends with CONFIRMING */
+    bool confirms;         /* its closing ends with CONFIRMING */
     pcoll_options options; /* as it was made with, for one that follows it */
 
     struct staging *staging;             /* NULL: the buffers are the host's */

@@ -21,9 +21,9 @@
 struct handle_gate {
     pthread_mutex_t mutex;
     bool stopped, asleep, orphan;
-    struct endpoint *filling;   /* NULL: the endpoint itself */
-    struct endpoint *successor; /* while it is rebuilt */
-    struct round_header *last;  /* message of the last round, of another rank */
+    struct endpoint *filling;           /* NULL: the endpoint itself */
+    struct endpoint *successor;         /* while it is rebuilt */
+    struct round_header *last;          /* message of the last round, of another rank */
     const struct round_header *resumes; /* the same, wherever it lies; NULL: none */
 };
 
@@ -81,7 +81,7 @@ struct member handle_member(pcoll_handle *h);
 
 extern const struct user_object_kind handle_kind;
 extern const struct recoverable handle_recoverable; /* handle_recovery.c */
-/* The application has let go of the slot that it was filling. */
+/* handle_filling.c: the application has let go of the slot that it was filling. */
 void handle_filled(pcoll_handle *h);
 /* What has followed others, or been followed, goes when nobody writes to it any more. */
 void handle_bury(pcoll_handle *h, struct endpoint *v);

@@ -15,29 +15,6 @@ static pcoll_handle *of(struct user_object *o)
     return (pcoll_handle *)o;
 }
 
-static void end_endpoint(void *endpoint)
-{
-    struct endpoint *v = endpoint;
-    endpoint_destroy(&v);
-}
-
-void handle_bury(pcoll_handle *h, struct endpoint *v)
-{
-    CHECK(h->continues && v);
-    recovery_bury(h->base.communicator, end_endpoint, v);
-}
-
-void handle_filled(pcoll_handle *h)
-{
-    struct endpoint *from = h->gate.filling;
-    CHECK(from && from != h->endpoint);
-    memcpy(h->endpoint->domain->ops->send_slot(h->endpoint->domain),
-           from->domain->ops->send_slot(from->domain),
-           payload_data_bytes(&from->shape.payload));
-    h->gate.filling = NULL;
-    handle_bury(h, from);
-}
-
 static void stop(struct user_object *o)
 {
     pcoll_handle *h = of(o);
@@ -66,8 +43,9 @@ static void forget_successor(struct handle_gate *g)
 }
 
 /* The message of the last complete round, from who has it where somebody does not. */
-static int fetch_last(struct handle_gate *g, struct endpoint *old, struct communicator *c,
-                      const struct recovery_plan *plan, uint64_t own)
+static int fetch_last(struct handle_gate *g, struct endpoint *old,
+                      struct communicator *c, const struct recovery_plan *plan,
+                      uint64_t own)
 {
     const struct round_shape *shape = &old->shape;
     size_t bytes = shape->header_bytes + payload_data_bytes(&shape->payload);

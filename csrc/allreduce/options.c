@@ -27,12 +27,14 @@ static int check_failure(const pcoll_options *o)
     if (o->on_failure == PCOLL_FAILURE_RAISE)
         return PCOLL_OK;
     if (o->progress == PCOLL_PROGRESS_MANUAL)
-        return fail(PCOLL_EINVAL, "on_failure: \"continue\" needs the agent, and manual "
-                                  "progress has none");
-    if (o->algorithm == PCOLL_ALGORITHM_NATIVE)
         return fail(PCOLL_EINVAL,
-                    "on_failure: \"continue\" cannot take back what algorithm \"native\" "
-                    "has left to MPI; use another one");
+                    "on_failure: \"continue\" needs the agent, and manual "
+                    "progress has none");
+    if (o->algorithm == PCOLL_ALGORITHM_NATIVE)
+        return fail(
+            PCOLL_EINVAL,
+            "on_failure: \"continue\" cannot take back what algorithm \"native\" "
+            "has left to MPI; use another one");
     if (o->device)
         return fail(PCOLL_EINVAL,
                     "on_failure: \"continue\" is for buffers of the host only");

@@ -188,8 +188,7 @@ int stall_report_run(struct endpoint *v, int64_t patience_us, char *out,
                      uint64_t capacity)
 {
     uint32_t size = v->communicator->transport->size;
-    struct stall_query q = {.answers.size = size,
-                            .outage = v->communicator->outage};
+    struct stall_query q = {.answers.size = size, .outage = v->communicator->outage};
     if (!capacity)
         return fail(PCOLL_EINVAL, "no room for the answer");
     q.answers.by_rank = calloc(size, sizeof *q.answers.by_rank);

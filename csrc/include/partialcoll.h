@@ -209,7 +209,7 @@ typedef struct pcoll_round {
     int32_t
         included; /* 1: this rank's last deposit is in this round or an earlier one */
     int32_t below_quorum;
-    int32_t joined; /* 1: with this round all ranks have joined */
+    int32_t joined;  /* 1: with this round all ranks have joined */
     uint32_t failed; /* ranks that have died before it (PCOLL_FAILURE_CONTINUE) */
 } pcoll_round;
 

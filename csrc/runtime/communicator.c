@@ -407,7 +407,8 @@ void communicator_take_over(struct communicator *c, struct communicator *from)
 int communicator_fail(struct communicator *c, int code)
 {
     CHECK(code != PCOLL_OK);
-    if (code == PCOLL_EFAILED && c->outage && outage_begin(c->outage, fail_last_ranks()))
+    if (code == PCOLL_EFAILED && c->outage &&
+        outage_begin(c->outage, fail_last_ranks()))
         return code;
     if (atomic_load(&c->failure) == PCOLL_OK) {
         snprintf(c->failure_text, sizeof c->failure_text, "%s", pcoll_last_error());

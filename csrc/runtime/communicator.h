@@ -70,7 +70,7 @@ struct communicator {
 
     /* Where its objects go on when ranks die, else NULL. */
     struct outage *outage;
-    struct recovery *recovery;         /* recovery.c */
+    struct recovery *recovery; /* recovery.c */
     struct communicator *next_spent;
     uint32_t agreements; /* under way */
 

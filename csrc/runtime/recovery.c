@@ -53,7 +53,7 @@ struct listing {
     uint32_t count;
 };
 
-static void list_object(struct process_entry *entry, void *arg)
+static void list_object(struct entry *entry, void *arg)
 {
     struct listing *l = arg;
     struct user_object *o = (struct user_object *)entry;
@@ -67,14 +67,14 @@ static void list_object(struct process_entry *entry, void *arg)
 static int list_objects(struct communicator *c, struct recovery *r)
 {
     struct listing l = {.communicator = c};
-    process_each(list_object, &l);
+    entries_each(list_object, &l);
     free(r->objects);
     r->count = 0;
     r->objects = calloc(l.count + 1, sizeof *r->objects);
     if (!r->objects)
         return fail(PCOLL_ENOMEM, "no memory to recover %u objects", l.count);
     l = (struct listing){.communicator = c, .objects = r->objects};
-    process_each(list_object, &l);
+    entries_each(list_object, &l);
     r->count = l.count;
     return PCOLL_OK;
 }

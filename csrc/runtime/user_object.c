@@ -102,12 +102,12 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
 /* At MPI_Finalize. The application still has it and may free it later: it stays, empty.
  */
 
-static void entry_begin_end(struct process_entry *entry)
+static void entry_begin_end(struct entry *entry)
 {
     begin_close((struct user_object *)entry);
 }
 
-static void entry_end(struct process_entry *entry)
+static void entry_end(struct entry *entry)
 {
     struct user_object *o = (struct user_object *)entry;
     struct progress *p = o->communicator->progress;
@@ -123,9 +123,9 @@ void user_object_made(struct user_object *o, struct communicator *c,
     CHECK(object->slots > 0);
     o->communicator = c;
     o->object = object;
-    o->entry = (struct process_entry){.begin_end = entry_begin_end,
-                                      .end = entry_end,
-                                      .slot = object->slot,
-                                      .progress = progress};
+    o->entry = (struct entry){.begin_end = entry_begin_end,
+                              .end = entry_end,
+                              .slot = object->slot,
+                              .progress = progress};
     process_add(&o->entry);
 }

@@ -32,7 +32,7 @@ struct user_object_kind {
 };
 
 struct user_object {
-    struct process_entry entry; /* first: found again from it */
+    struct entry entry; /* first: found again from it */
     const struct user_object_kind *kind;
     struct communicator *communicator;
     /* What has the slots; NULL: not made yet, or ended. A recovery changes it. */

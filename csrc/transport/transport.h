@@ -94,7 +94,7 @@ struct transport {
     uint32_t rank, size;
     uint32_t living;        /* ranks that have not died */
     const uint64_t *failed; /* the others, a set; NULL: nobody */
-    uint32_t tags; /* usable tags are 0 … tags-1 */
+    uint32_t tags;          /* usable tags are 0 … tags-1 */
     bool off_node; /* some peer cannot wake us: look for messages now and then */
     bool threads;  /* several threads may call MPI at once */
 

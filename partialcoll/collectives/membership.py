@@ -31,7 +31,7 @@ class Membership:
         if self._told is not None and new:
             self._told(handle, new, [])
 
-    def comm(self, handle: Any) -> Any:
+    def comm(self, handle: Any) -> MPI.Intracomm:
         """Of those who are left."""
         comm = MPI.Intracomm()
         place = ffi.cast("void *", MPI._addressof(comm))

@@ -236,13 +236,12 @@ struct transport *inproc_endpoint(struct inproc *n, uint32_t rank,
                                   struct doorbell_page *doorbell)
 {
     struct endpoint *e = &n->endpoints[rank];
-    e->base = (struct transport){
-        .ops = &ops,
-        .rank = rank,
-        .size = n->size,
-        .living = n->size,
-        .tags = 1u << 20,
-        .threads = true};
+    e->base = (struct transport){.ops = &ops,
+                                 .rank = rank,
+                                 .size = n->size,
+                                 .living = n->size,
+                                 .tags = 1u << 20,
+                                 .threads = true};
     e->net = n;
     e->doorbell = doorbell;
     return &e->base;

@@ -21,7 +21,9 @@ def judged(job):
     return verdict
 
 
-@pytest.mark.parametrize("quorum, domain", [("solo", "node"), ("majority", "rank"), ("full", "node:2")])
+@pytest.mark.parametrize(
+    "quorum, domain", [("solo", "node"), ("majority", "rank"), ("full", "node:2")]
+)
 def test_all_but_one_are_killed_at_random_moments(quorum, domain):
     job = killing.KilledJob(4, quorum, domain, "7", 3)
     judged(job)

@@ -3,29 +3,13 @@
  * on this machine, the receives for control messages. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/bitset.h"
 #include "base/error.h"
 #include "transport/mpi/internal.h"
-#include "transport/mpi/completion.h"
 #include "transport/mpi/rank_failure.h"
 #include "transport/mpi/tree.h"
-
-int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
-                     const char *what)
-{
-    long us = 10;
-    for (;;) {
-        int done;
-        int rc = mpi_check_in(m, mpi_test(request, &done), what);
-        if (rc != PCOLL_OK || done)
-            return rc;
-        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
-        us = us < 500 ? 2 * us : 1000;
-    }
-}
 
 static int post_control_receives(struct mpi_transport *m)
 {
@@ -131,8 +115,7 @@ static int duplicate(MPI_Comm comm, struct mpi_transport *m)
 {
     MPI_Request request;
     m->comm = comm; /* until there is ours */
-    int rc =
-        mpi_check_in(m, MPI_Comm_idup(comm, &m->made, &request), "MPI_Comm_idup");
+    int rc = mpi_check_in(m, MPI_Comm_idup(comm, &m->made, &request), "MPI_Comm_idup");
     if (rc == PCOLL_OK)
         rc = mpi_patient_wait(m, &request, "MPI_Comm_idup");
     if (rc != PCOLL_OK)

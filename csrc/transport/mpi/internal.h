@@ -66,7 +66,7 @@ struct mpi_transport {
     bool arrived[CONTROL_RECEIVES];
     uint32_t sources[CONTROL_RECEIVES];
     int next_control;
-    int freed; /* sends, in this poll */
+    int freed;     /* sends, in this poll */
     bool survives; /* MPI goes on when a rank dies; see tree.h for agreements then */
 };
 
@@ -103,13 +103,17 @@ static inline int mpi_isend(const struct mpi_transport *m, const void *data, int
                                                   request);
 }
 
-/* mpi_transport.c: the send just posted joins the list; its receiver is told. */
+/* sends.c. Ring this rank, if it is on this machine. */
+void mpi_ring(struct mpi_transport *m, uint32_t peer);
+/* The send just posted joins the list; its receiver is told. */
 void mpi_begin_send(struct mpi_transport *m, uint32_t peer);
+/* Which of those that are held are over? */
+void mpi_look_at_sends(struct mpi_transport *m);
 /* As mpi_check, of a call on its communicator: rank_failure.h. */
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
 /* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
 int mpi_damage(const struct mpi_transport *m);
-/* Wait without burning a core: others may need it to get here. */
+/* tree.c: wait without burning a core: others may need it to get here. */
 int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
                      const char *what);
 /* create.c: its communicator is there, all else is not. Collective. */

@@ -27,39 +27,6 @@ static struct mpi_transport *of(struct transport *t)
     return (struct mpi_transport *)t;
 }
 
-static void ring(struct mpi_transport *m, uint32_t peer)
-{
-    if (m->doorbells[peer])
-        doorbell_ring(m->doorbells[peer]);
-}
-
-void mpi_begin_send(struct mpi_transport *m, uint32_t peer)
-{
-    struct request_info *info = &m->info[m->count];
-    int over = 0;
-    mpi_get_status(m->requests[m->count], &over);
-    if (m->survives) {
-        info->held = m->requests[m->count];
-        m->requests[m->count] = MPI_REQUEST_NULL;
-    }
-    info->at_once = over;
-    m->count++;
-    m->pending_sends += !over;
-    ring(m, peer);
-}
-
-/* Which sends are over? */
-static void look_at_sends(struct mpi_transport *m)
-{
-    for (int i = CONTROL_RECEIVES; i < m->count; i++) {
-        int over = 0;
-        if (m->info[i].held == MPI_REQUEST_NULL)
-            continue;
-        mpi_get_status(m->info[i].held, &over);
-        m->info[i].went = over;
-    }
-}
-
 /* How MPI is told of so many bytes. Sender and receiver may choose differently. */
 struct extent {
     int count;
@@ -147,7 +114,7 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
         return rc;
     m->count++;
     if (large)
-        ring(m, peer);
+        mpi_ring(m, peer);
     return PCOLL_OK;
 }
 
@@ -167,8 +134,8 @@ static int mpi_control(struct transport *t, uint32_t peer,
         &request);
     if (rc == PCOLL_OK)
         rc = mpi_check_in(m,
-                          mpi_isend(m, copy, sizeof *copy, MPI_BYTE, mpi_number_of(m, peer),
-                                    CONTROL_TAG, request),
+                          mpi_isend(m, copy, sizeof *copy, MPI_BYTE,
+                                    mpi_number_of(m, peer), CONTROL_TAG, request),
                           "MPI_Isend");
     if (rc == PCOLL_OK && m->survives) {
         mpi_begin_send(m, peer);
@@ -182,7 +149,7 @@ static int mpi_control(struct transport *t, uint32_t peer,
         return rc;
     m->count += !over;
     m->pending_sends += !over;
-    ring(m, peer);
+    mpi_ring(m, peer);
     return PCOLL_OK;
 }
 
@@ -217,7 +184,7 @@ static void end_send(struct mpi_transport *m, const struct request_info *info)
 {
     m->pending_sends -= !info->at_once;
     if (!info->at_once)
-        ring(m, info->peer);
+        mpi_ring(m, info->peer);
 }
 
 /* The event of a finished request, if it makes one. */
@@ -253,7 +220,7 @@ static int to_event(struct mpi_transport *m, int i, const MPI_Status *status,
     case DATA_RECV:
         MPI_Get_elements_x(status, MPI_BYTE, &bytes);
         if (info.large)
-            ring(m, info.peer);
+            mpi_ring(m, info.peer);
         break;
     case NATIVE:
         m->pending_sends--;
@@ -307,7 +274,7 @@ static int fail_poll(struct mpi_transport *m, int error, int finished)
             m->statuses[i].MPI_ERROR != MPI_ERR_PENDING)
             error = m->statuses[i].MPI_ERROR;
     for (uint32_t i = 0; i < m->base.size; i++)
-        ring(m, i);
+        mpi_ring(m, i);
     return mpi_check_in(m, error, "MPI_Testsome");
 }
 
@@ -346,7 +313,7 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
         return rc;
     int known = m->count;
     if (m->survives)
-        look_at_sends(m);
+        mpi_look_at_sends(m);
     rc = mpi_test_some(m->count, m->requests, &finished, m->done, m->statuses);
     if (rc != MPI_SUCCESS)
         return fail_poll(m, rc, finished);

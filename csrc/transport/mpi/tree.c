@@ -49,17 +49,18 @@ static int post(struct mpi_transport *m, struct tree_agreement *a, bool sends, i
                 uint64_t *words)
 {
     MPI_Request *request;
-    int rc = mpi_next_request(
-        m,
-        (struct request_info){.kind = sends ? TREE_SEND : TREE_RECV,
-                              .peer = mpi_rank_of(m, peer),
-                              .cookie = (uint64_t)(uintptr_t)a},
-        &request);
+    int rc =
+        mpi_next_request(m,
+                         (struct request_info){.kind = sends ? TREE_SEND : TREE_RECV,
+                                               .peer = mpi_rank_of(m, peer),
+                                               .cookie = (uint64_t)(uintptr_t)a},
+                         &request);
     if (rc != PCOLL_OK)
         return rc;
-    int error = sends ? mpi_isend(m, words, a->count, MPI_UINT64_T, peer, TREE_TAG, request)
-                      : MPI_Irecv(words, a->count, MPI_UINT64_T, peer, TREE_TAG, m->comm,
-                                  request);
+    int error =
+        sends ? mpi_isend(m, words, a->count, MPI_UINT64_T, peer, TREE_TAG, request)
+              : MPI_Irecv(words, a->count, MPI_UINT64_T, peer, TREE_TAG, m->comm,
+                          request);
     rc = mpi_check_in(m, error, sends ? "MPI_Isend" : "MPI_Irecv");
     if (rc != PCOLL_OK)
         return rc;
@@ -173,6 +174,20 @@ void tree_sent(struct tree_agreement *a)
 
 /* Waited for. */
 
+int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
+                     const char *what)
+{
+    long us = 10;
+    for (;;) {
+        int done;
+        int rc = mpi_check_in(m, mpi_test(request, &done), what);
+        if (rc != PCOLL_OK || done)
+            return rc;
+        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+        us = us < 500 ? 2 * us : 1000;
+    }
+}
+
 static int wait_for(struct mpi_transport *m, int error, MPI_Request *request)
 {
     int rc = mpi_check_in(m, error, "MPI_Issend, MPI_Irecv");
@@ -197,15 +212,15 @@ static int wait_for_send(struct mpi_transport *m, int error, MPI_Request *reques
 static int send_words(struct mpi_transport *m, int peer, uint64_t *words, int count)
 {
     MPI_Request r;
-    return wait_for_send(m, mpi_isend(m, words, count, MPI_UINT64_T, peer, TREE_TAG, &r),
-                         &r);
+    return wait_for_send(
+        m, mpi_isend(m, words, count, MPI_UINT64_T, peer, TREE_TAG, &r), &r);
 }
 
 static int receive_words(struct mpi_transport *m, int peer, uint64_t *words, int count)
 {
     MPI_Request r;
-    return wait_for(m, MPI_Irecv(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r),
-                    &r);
+    return wait_for(
+        m, MPI_Irecv(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r), &r);
 }
 
 /* After a failure MPI may still write to what it was given: that is lost. */
@@ -241,8 +256,8 @@ int tree_broadcast(struct mpi_transport *m, int root, void *data, size_t bytes)
     CHECK(bytes % BLOCK == 0);
     if (p.parent >= 0)
         rc = wait_for(m,
-                      MPI_Irecv(data, blocks, m->block, (p.parent + root) % size, TREE_TAG,
-                                m->comm, &r),
+                      MPI_Irecv(data, blocks, m->block, (p.parent + root) % size,
+                                TREE_TAG, m->comm, &r),
                       &r);
     for (int i = 0; i < p.children && rc == PCOLL_OK; i++)
         rc = wait_for_send(m,

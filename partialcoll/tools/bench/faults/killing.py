@@ -98,8 +98,8 @@ class Tally:
 
 
 class KilledJob:
-    """One job of so many ranks, all but one of which are killed, or fewer; or die by themselves, each
-    at its moment (csrc/base/moment.h), where the core was built with checks."""
+    """One job of so many ranks, all but one of which are killed, or fewer; or die by themselves,
+    each at its moment (csrc/base/moment.h), where the core was built with checks."""
 
     def __init__(
         self,
@@ -200,8 +200,8 @@ def _lives(pid: int) -> bool:
 
 
 def run(options: SimpleNamespace) -> list[report.Row]:
-    """Kill so many ranks for each policy and domain; what was wrong goes to standard error, with the
-    folder that has its logs."""
+    """Kill so many ranks for each policy and domain; what was wrong goes to standard error, with
+    the folder that has its logs."""
     kinds = [(quorum, domain) for quorum in options.quorum for domain in options.domain]
     tallies = {kind: Tally() for kind in kinds}
     jobs = -(-options.kills // (options.n - 1))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a job in which ranks are killed: a loop over a handle that goes on, everything written
-down."""
+"""One rank of a job in which ranks are killed: a loop over a handle that goes on, with everything
+written down."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .records import DEPOSIT, END, OUTAGE, ROUND, Log, Record
 
 
 class Worker:
-    """Deposits name their rank and call; element r of a result counts those of rank r in it, element
-    ranks + r adds up their calls, and the rest is what follows from both."""
+    """Deposits name their rank and call: element r of a result counts those of rank r in it,
+    element ranks + r adds up their calls, and the rest is what follows from both."""
 
     def __init__(self, comm: MPI.Intracomm, given: dict[str, Any]) -> None:
         self.comm, self.rank, self.ranks = comm, comm.rank, comm.size
@@ -66,7 +66,7 @@ class Worker:
         expected = float(np.dot(recv[:n], np.arange(1, n + 1)))
         if not (recv[2 * n :] == expected).all():
             raise SystemExit(f"rank {self.rank}: round {rnd.index} has garbage in it")
-        digest = int.from_bytes(hashlib.blake2b(recv, digest_size=8).digest(), "little")
+        digest = int.from_bytes(hashlib.blake2b(recv.tobytes(), digest_size=8).digest(), "little")
         words = (_set(rnd.mask), _set(rnd.failed), digest)
         now = time.monotonic_ns()
         self.log.write(Record(ROUND, now, rnd.index, words, tuple(recv[: 2 * n])))
