@@ -159,6 +159,16 @@ static void begin_at(struct world *w, uint32_t rank, struct recovery *r)
     r->step = BUILDING;
 }
 
+/* Of those who live. */
+static uint32_t most_frozen(const struct world *w, int k)
+{
+    const uint64_t *frozen = w->ledger[k].frozen;
+    uint32_t most = world_first(w);
+    for (uint32_t r = most; r < w->o.ranks; r++)
+        most = !w->dead[r] && frozen[r] > frozen[most] ? r : most;
+    return most;
+}
+
 static void build_next(struct world *w, uint32_t rank, struct recovery *r)
 {
     int k = r->handle;
@@ -177,6 +187,11 @@ static void build_next(struct world *w, uint32_t rank, struct recovery *r)
     INVARIANT("survival", w->gone[k][rank] || w->asked[k][rank],
               "rank %u has a handle that others have ended, and has not closed it",
               rank);
+    INVARIANT("one history",
+              w->gone[k][rank] ||
+                  complete_of(w, k, rank) == w->ledger[k].frozen[most_frozen(w, k)],
+              "rank %u has %llu rounds of a handle that others have ended", rank,
+              (unsigned long long)complete_of(w, k, rank));
     w->gone[k][rank] = true;
     r->handle++;
 }

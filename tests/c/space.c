@@ -201,6 +201,18 @@ static bool is_victim(const struct world_options *o, uint32_t rank)
     return false;
 }
 
+/* Few calls, then a join in shared memory, in which somebody dies: what has to be right when a
+ * round is over that not all have read is over soon. */
+static void end_soon(struct world_options *o, struct dice *d)
+{
+    o->ending = END_JOIN;
+    o->calls = 1 + roll(d, 3);
+    o->grouping = 1;
+    o->crashes = 1;
+    o->crash[0].moment = WHILE_JOINING;
+    o->crash[0].steps = roll(d, 100);
+}
+
 struct world_options space_draw_crashes(uint64_t seed)
 {
     struct dice d = {.seed = splitmix_mix(seed)};
@@ -225,6 +237,8 @@ struct world_options space_draw_crashes(uint64_t seed)
             (struct world_crash){.rank = rank, .moment = moment, .steps = steps};
     }
     o.detection = roll(&d, 2) ? 2000 : 100000;
+    if (roll(&d, 6) == 0)
+        end_soon(&o, &d);
     return o;
 }
 
