@@ -11,8 +11,8 @@
 struct entry {
     void (*begin_end)(struct entry *); /* start to close, do not wait */
     void (*end)(struct entry *);       /* wait, free all but the entry */
-    uint32_t slot;    /* on its communicator: the same on all ranks */
-    int32_t progress; /* as asked for: enum pcoll_progress */
+    uint32_t slot;                     /* on its communicator: the same on all ranks */
+    int32_t progress;                  /* as asked for: enum pcoll_progress */
     struct entry *next;
 };
 
