@@ -430,11 +430,9 @@ MUTANTS = [
         "domain/node.c",
         "            STEP(atomic_compare_exchange_strong(own_descriptor(n), &word,\n"
         "                                                descriptor_of(&after)))) {\n"
-        "            n->member = after;\n"
-        "            n->owes",
+        "            MOMENT",
         "            (STEP(atomic_store(own_descriptor(n), descriptor_of(&after))), true)) {\n"
-        "            n->member = after;\n"
-        "            n->owes",
+        "            MOMENT",
     ),
     Mutant(
         "a join is handed in without a swap",
@@ -561,13 +559,14 @@ MUTANTS = [
     Mutant(
         "nobody is woken at the end of a round",
         "domain/node_close.c",
-        "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n, n->members);\n",
-        "    set_control(n, round + 1, NODE_OPEN);\n",
+        '    MOMENT("published");\n    wake_sleepers(n, n->members);\n',
+        "",
     ),
     Mutant(
         "sleepers are woken before the round is over",
         "domain/node_close.c",
-        "    set_control(n, round + 1, NODE_OPEN);\n    wake_sleepers(n, n->members);\n",
+        '    set_control(n, round + 1, NODE_OPEN);\n    MOMENT("published");\n'
+        "    wake_sleepers(n, n->members);\n",
         "    wake_sleepers(n, n->members);\n    set_control(n, round + 1, NODE_OPEN);\n",
     ),
     Mutant(

@@ -25,12 +25,15 @@ static int choose_algorithm(const struct endpoint_spec *spec, uint32_t endpoints
 int endpoint_lay_out(const struct endpoint_spec *spec, uint32_t endpoints,
                      struct round_shape *shape, struct algorithm_plan *plan)
 {
-    int rc = spec->follows
-                 ? round_shape_without(shape, &spec->follows->shape, spec->failed)
-                 : round_shape_init(shape, spec->ranks, spec->buffers, spec->nbuffers,
-                                    spec->make_user);
+    int rc = spec->follows ? round_shape_share(shape, &spec->follows->shape)
+                           : round_shape_init(shape, spec->ranks, spec->buffers,
+                                              spec->nbuffers, spec->make_user);
     if (rc != PCOLL_OK)
         return rc;
+    if ((rc = round_shape_bury(shape, spec->failed)) != PCOLL_OK) {
+        round_shape_destroy(shape);
+        return rc;
+    }
     enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
     if (algorithm == PCOLL_ALGORITHM_AUTO)
         rc = choose_algorithm(spec, endpoints, &shape->payload, &algorithm);

@@ -61,15 +61,16 @@ int pcoll_handle_outages(pcoll_handle *h, uint32_t *count, int64_t *began,
 
 int pcoll_handle_comm(pcoll_handle *h, void *comm)
 {
-    int rc = handle_enter(h);
+    int rc = user_object_enter_open(&h->base); /* without the gate: recovery needs it */
     if (rc != PCOLL_OK)
         return rc;
-    outage_enter(h->base.communicator->outage);
+    struct outage *outage = h->base.communicator->outage;
+    outage_enter(outage);
     const void *given = recovery_comm(h->base.communicator);
     if (given)
         memcpy(comm, given, pcoll_sizeof_comm());
-    outage_leave(h->base.communicator->outage);
-    return handle_leave(h, given ? PCOLL_OK : PCOLL_EEMPTY);
+    outage_leave(outage);
+    return user_object_leave(&h->base, given ? PCOLL_OK : PCOLL_EEMPTY);
 }
 
 int pcoll_handle_domain(pcoll_handle *h, int32_t *domain, uint32_t *domains,

@@ -131,9 +131,10 @@ static inline void *message_payload(const struct round_shape *shape,
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers,
                      user_reduction_fn *make_user);
-/* The same form, among ranks of which these have died (a set of ranks). PCOLL_ENOMEM. */
-int round_shape_without(struct round_shape *shape, const struct round_shape *old,
-                        const uint64_t *failed);
+/* The same form once more. PCOLL_ENOMEM. */
+int round_shape_share(struct round_shape *shape, const struct round_shape *old);
+/* These ranks have died (a set of ranks; NULL: nobody). PCOLL_ENOMEM. */
+int round_shape_bury(struct round_shape *shape, const uint64_t *failed);
 /* Each of so many slices is to be as long as a header, and there is to be room for one
  * behind the last. */
 void round_shape_pad(struct round_shape *shape, uint32_t slices);

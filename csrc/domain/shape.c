@@ -20,22 +20,27 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
     return rc;
 }
 
-int round_shape_without(struct round_shape *shape, const struct round_shape *old,
-                        const uint64_t *failed)
+int round_shape_share(struct round_shape *shape, const struct round_shape *old)
 {
-    size_t words = bitset_words(old->ranks);
+    CHECK(old->payload.parts > 0);
     *shape =
         (struct round_shape){.ranks = old->ranks, .header_bytes = old->header_bytes};
-    shape->failed = calloc(words, sizeof *shape->failed);
-    int rc = shape->failed ? payload_share(&shape->payload, &old->payload)
-                           : fail(PCOLL_ENOMEM, "no memory for %u ranks", old->ranks);
-    if (rc != PCOLL_OK) {
-        round_shape_destroy(shape);
-        return rc;
-    }
-    memcpy(shape->failed, failed, words * sizeof *failed);
+    int rc = payload_share(&shape->payload, &old->payload);
     shape->message_bytes = shape->header_bytes + shape->payload.bytes;
     shape->slot_bytes = shape->message_bytes;
+    return rc;
+}
+
+int round_shape_bury(struct round_shape *shape, const uint64_t *failed)
+{
+    size_t words = bitset_words(shape->ranks);
+    CHECK(!shape->failed);
+    if (!failed)
+        return PCOLL_OK;
+    shape->failed = calloc(words, sizeof *shape->failed);
+    if (!shape->failed)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
+    memcpy(shape->failed, failed, words * sizeof *failed);
     return PCOLL_OK;
 }
 

@@ -256,11 +256,11 @@ static int attempt(struct communicator *c, struct recovery *r)
 
 /* A failure that is not a death would come again: the others must not wait for one who
  * cannot. */
-static int try(struct communicator *c, struct recovery *r)
+static int try(struct communicator *c, struct recovery *r, bool able)
 {
     int rc;
     uint32_t most = 2 * c->transport->size + 8;
-    r->able = true;
+    r->able = able;
     r->over = false;
     for (uint32_t i = 0; (rc = attempt(c, r)) != PCOLL_OK && !r->over; i++) {
         if (r->able && (rc != PCOLL_EFAILED || i >= most))
@@ -287,11 +287,12 @@ static void recover(struct communicator *c, struct recovery *r)
         mpi_revoke_comm(&r->given);
     outage_await_calls(c->outage);
     int rc = list_objects(c, r);
+    if (rc != PCOLL_OK)
+        fail_reason(&r->why);
     for (uint32_t i = 0; i < r->count; i++)
         r->objects[i]->kind->recoverable->stop(r->objects[i]);
     bury_the_old(c, r);
-    if (rc == PCOLL_OK)
-        rc = try(c, r);
+    rc = try(c, r, rc == PCOLL_OK);
     if (rc == PCOLL_OK && !r->parted)
         go_on(c, r);
     if (rc != PCOLL_OK || r->parted) {

@@ -365,6 +365,8 @@ class AllreduceHandle(HandleView):
                 self._side.fetch(self._core(), None)
                 if on_round is not None:
                     on_round(rnd)
+                if self._membership is not None:
+                    self._membership.look(self, self._record.round.failed)
                 if rnd.joined:
                     check(lib.pcoll_handle_finish(self._core()))
                     return rnd
