@@ -28,10 +28,10 @@ class Strategy:
     """May gradients of embeddings be sparse, without ``sparse_as_dense=True``?"""
 
     def check(self, comm: MPI.Intracomm) -> None:
-        """Raises what is wrong with the options on these ranks. Local."""
+        """Raises what is wrong with the options on the ranks of `comm`. Local."""
 
     def describe(self, ranks: int) -> str:
-        """All options, in words that are the same on all ranks."""
+        """All options, in words that are the same on all of so many `ranks`."""
         return repr(self)
 
 
