@@ -15,10 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ._core import checks
+import numpy as np
+
+from ._core import checks, waiting
 from ._core.attendance import attending
 from ._core.communicator import address
+from ._core.ffi import lib
 from ._core.mpi import MPI
+from ._core.rank_failure import told_by
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once
 
@@ -45,12 +49,14 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
     to = checks.integer("to", to, comm.size)
     checks.several("command", command, what="a list of texts")
     with attending("respawn", comm):
+        _check_alive(comm)
         if to == comm.size:
             return comm.Dup()
         program, *arguments = command
         between = comm.Spawn(program, arguments, maxprocs=to - comm.size)
         merged = between.Merge(high=False)
         between.Free()
+        _check_alive(merged)
         return merged
 
 
@@ -61,5 +67,15 @@ def joined() -> MPI.Intracomm | None:
         parent = MPI.Comm.Get_parent()
         if parent == MPI.COMM_NULL:
             return None
-        _joined.append(parent.Merge(high=True))
+        merged = parent.Merge(high=True)
+        with told_by(merged):
+            _check_alive(merged)
+        _joined.append(merged)
     return _joined[0]
+
+
+def _check_alive(comm: MPI.Intracomm) -> None:
+    """Nobody of it has died; else an error on all. Collective."""
+    if lib.pcoll_tells_of_failures():
+        request = comm.Iagree(np.ones(1, np.intc))
+        waiting.until(request.Test, waiting.look)

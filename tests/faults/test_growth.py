@@ -37,16 +37,17 @@ PREPARE = """
             return error
         raise AssertionError(f"{kind} was not raised")
 
-    def make(comm, *arguments, join=False, **options):
-        options = {"quorum": "full", "domain": domain, **options}
-        return pc.Allreduce_init(comm, *arguments, on_failure="continue", join=join, **options)
+    def make(comm, *arguments, **options):
+        options = {"quorum": "full", "domain": domain, "on_failure": "continue", **options}
+        return pc.Allreduce_init(comm, *arguments, **options)
 """
 
 
-def in_turn(run, program, ranks, domain="node"):
+def in_turn(run, program, ranks, domain="node", arguments=()):
     done = run(
         f"    domain = {domain!r}\n{PREPARE}{program}",
         ranks=ranks,
+        arguments=arguments,
         launcher_options=["--with-ft", "ulfm"],
     )
     return done, done.stdout.splitlines()
@@ -89,3 +90,126 @@ def test_each_is_replaced(run, domain):
     for rank in range(3):
         assert said.count(f"joined {rank} {10 * rank + 9}") == 1, f"{done.stdout}\n{done.stderr}"
         assert said.count(f"end {rank}") == 1, f"{done.stdout}\n{done.stderr}"
+
+
+# Rank 0 dies, and in the growth that follows somebody else does, or the newcomer; until all are there.
+DIES = """
+    who, moment = sys.argv[1:]
+    x, y = np.ones(7), np.zeros(7)
+    if new:
+        if who == "newcomer" and not os.path.exists("died"):
+            open("died", "w").close()
+            os.environ["PARTIALCOLL_DIE"] = moment + ":1"
+        try:
+            h = make(world, x, y, join=True)
+        except pc.RankFailedError as error:
+            os._exit(1)
+    else:
+        h = make(world, x, y)
+        for _ in range(5):
+            step(h)
+        if world.rank:
+            h.Start()  # rank 0 never comes
+        if world.rank == 0:
+            world.Barrier()
+            die()
+        world.Barrier()
+        assert h.Wait().failed[0] and (y == 3).all(), y
+        if who == "survivor" and world.rank == 2:
+            os.environ["PARTIALCOLL_DIE"] = moment + ":1"
+    whole = 0
+    while whole < 5:  # rounds in a row
+        while h.failed.any():
+            whole = 0
+            try:
+                h.grow(elastic.respawn(h.comm, [sys.executable, *sys.argv], to=h.size))
+            except pc.RankFailedError as error:
+                time.sleep(0.05)  # until h.comm is of those who live
+        whole += step(h).active == h.size
+    assert (y == 4).all(), y
+    say("end", h.rank, h.last_round.index)
+    h.Free()
+    os._exit(0)
+"""
+MOMENTS = ("paused", "regrouped", "growth rebuilt", "growth inherited", "grown")
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("who", ["survivor", "newcomer"])
+def test_another_one_dies_while_they_grow(run, who, moment):
+    domain = ("node", "rank", "node:2")[MOMENTS.index(moment) % 3]
+    done, said = in_turn(run, DIES, 4, domain, (who, moment))
+    ends = sorted(line for line in said if line.startswith("end"))
+    assert [end.split()[1] for end in ends] == ["0", "1", "2", "3"], f"{said}\n{done.stderr}"
+    assert len({end.split()[2] for end in ends}) == 1, ends
+
+
+# What is refused, everywhere, and leaves the handle as it was.
+REFUSED = """
+    x, y = np.ones(7), np.zeros(7)
+    if new:
+        with_size = int(sys.argv[1])
+        call = lambda size=7, **options: make(world, np.ones(size), np.zeros(size), **options)
+        refused(pc.MismatchError, lambda: call(with_size, join=True), "count", "7 on rank 0", "8 on rank 2")
+        refused(ValueError, lambda: call(join=True, on_failure="raise"), "join")
+        refused(pc.MismatchError, lambda: call(join=True), "rank 0")  # in a call
+        refused(pc.MismatchError, lambda: call(join=True), "rank 0", "rank 1")  # raise
+        h = make(world, x, y, join=True)
+    else:
+        h = make(world, x, y)
+        raises = pc.Allreduce_init(world, x, y)
+        step(h)
+        refused(ValueError, lambda: h.grow(world.Dup()) or h.grow(world.Split(world.rank)),
+                "rank", "is not in it")
+        refused(TypeError, lambda: h.grow(None), "comm")
+        if world.rank == 2:
+            die()
+        until(lambda: h.failed[2])
+        two = elastic.respawn(h.comm, [sys.executable, *sys.argv, "8"], to=3)
+        refused(pc.MismatchError, lambda: h.grow(two), "count", "7 on rank 0", "8 on rank 2")
+        refused(pc.MismatchError, lambda: h.grow(two), "rank 2 of comm")
+        if not h.rank:
+            h.Start()
+        kind = pc.StateError if not h.rank else pc.MismatchError
+        refused(kind, lambda: h.grow(two), "rank 0 of comm" if h.rank else "wait for the round")
+        if h.rank:
+            h.Start()
+        h.Wait()
+        refused(pc.StateError, lambda: raises.grow(two), 'on_failure="continue"')
+        h.grow(two)
+    if not new:
+        refused(ValueError, lambda: h.grow(elastic.respawn(two, [sys.executable, "-c", MORE], to=4)),
+                "1 ranks are to join", "0 of 3")
+    else:
+        refused(ValueError, lambda: h.grow(elastic.respawn(world, ["x"], to=4)), "are to join")
+    assert step(h).active == 3 and (y == 3).all()
+    say("end", h.rank)
+    h.Free()
+    os._exit(0)
+"""
+MORE = """
+import os
+import numpy as np
+import partialcoll as pc
+from partialcoll import elastic
+try:
+    pc.Allreduce_init(elastic.joined(), np.ones(7), quorum="full", on_failure="continue", join=True)
+except ValueError:
+    os._exit(0)
+os._exit(1)
+"""
+
+
+def test_what_is_refused_leaves_all_as_it_was(run):
+    done, said = in_turn(run, f"    MORE = {MORE!r}\n{REFUSED}", 3)
+    assert sorted(said) == ["end 0", "end 1", "end 2"], f"{said}\n{done.stderr}"
+
+
+def test_where_no_mpi_tells_of_deaths_nobody_joins():
+    import numpy as np
+
+    import partialcoll as pc
+
+    with pytest.raises(ValueError, match="join: expected a comm with ranks"):
+        pc.Allreduce_init(MPI.COMM_SELF, np.ones(3), on_failure="continue", join=True)
