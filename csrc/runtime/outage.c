@@ -64,6 +64,16 @@ void outage_enter(struct outage *o)
     pthread_mutex_unlock(&o->mutex);
 }
 
+bool outage_try_enter(struct outage *o)
+{
+    CHECK(o);
+    pthread_mutex_lock(&o->mutex);
+    bool enters = !atomic_load(&o->stopped);
+    o->calls += enters;
+    pthread_mutex_unlock(&o->mutex);
+    return enters;
+}
+
 void outage_leave(struct outage *o)
 {
     if (!o)
