@@ -18,6 +18,12 @@ PREPARE = """
     world = MPI.COMM_WORLD if joined is None else joined
     new = joined is not None
 
+    def end(*error):  # MPI_Finalize may not return once a rank has died
+        sys.__excepthook__(*error)
+        os._exit(1)
+
+    sys.excepthook = end
+
     def die():
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -154,12 +160,13 @@ REFUSED = """
         refused(pc.MismatchError, lambda: call(with_size, join=True), "count", "7 on rank 0", "8 on rank 2")
         refused(ValueError, lambda: call(join=True, on_failure="raise"), "join")
         refused(pc.MismatchError, lambda: call(join=True), "rank 0")  # in a call
-        refused(pc.MismatchError, lambda: call(join=True), "rank 0", "rank 1")  # raise
+        refused(pc.MismatchError, lambda: call(join=True), "ranks 0, 1 of comm")
         h = make(world, x, y, join=True)
     else:
         h = make(world, x, y)
         raises = pc.Allreduce_init(world, x, y)
         step(h)
+        refused(pc.StateError, lambda: raises.grow(world), 'on_failure="continue"')
         refused(ValueError, lambda: h.grow(world.Dup()) or h.grow(world.Split(world.rank)),
                 "rank", "is not in it")
         refused(TypeError, lambda: h.grow(None), "comm")
@@ -176,7 +183,7 @@ REFUSED = """
         if h.rank:
             h.Start()
         h.Wait()
-        refused(pc.StateError, lambda: raises.grow(two), 'on_failure="continue"')
+        refused(pc.RankFailedError, lambda: raises.grow(two), "rank 2 has died")
         h.grow(two)
     if not new:
         refused(ValueError, lambda: h.grow(elastic.respawn(two, [sys.executable, "-c", MORE], to=4)),
