@@ -18,6 +18,12 @@ PREPARE = """
     world = MPI.COMM_WORLD if joined is None else joined
     new = joined is not None
 
+    def end(*error):  # MPI_Finalize may not return once a rank has died
+        sys.__excepthook__(*error)
+        os._exit(1)
+
+    sys.excepthook = end
+
     def die():
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -84,6 +90,7 @@ REPLACED = """
 """
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("domain", ["node", "rank", "node:2"])
 def test_each_is_replaced(run, domain):
     done, said = in_turn(run, REPLACED, 3, domain)
@@ -92,7 +99,8 @@ def test_each_is_replaced(run, domain):
         assert said.count(f"end {rank}") == 1, f"{done.stdout}\n{done.stderr}"
 
 
-# Rank 0 dies, and in the growth that follows somebody else does, or the newcomer; until all are there.
+# Rank 0 dies, and in the growth that follows somebody else does, or the newcomer; until all are
+# there.
 DIES = """
     who, moment = sys.argv[1:]
     x, y = np.ones(7), np.zeros(7)
@@ -151,15 +159,17 @@ REFUSED = """
     if new:
         with_size = int(sys.argv[1])
         call = lambda size=7, **options: make(world, np.ones(size), np.zeros(size), **options)
-        refused(pc.MismatchError, lambda: call(with_size, join=True), "count", "7 on rank 0", "8 on rank 2")
+        differ = ("count", "7 on rank 0", "8 on rank 2")
+        refused(pc.MismatchError, lambda: call(with_size, join=True), *differ)
         refused(ValueError, lambda: call(join=True, on_failure="raise"), "join")
         refused(pc.MismatchError, lambda: call(join=True), "rank 0")  # in a call
-        refused(pc.MismatchError, lambda: call(join=True), "rank 0", "rank 1")  # raise
+        refused(pc.MismatchError, lambda: call(join=True), "ranks 0, 1 of comm")
         h = make(world, x, y, join=True)
     else:
         h = make(world, x, y)
         raises = pc.Allreduce_init(world, x, y)
         step(h)
+        refused(pc.StateError, lambda: raises.grow(world), 'on_failure="continue"')
         refused(ValueError, lambda: h.grow(world.Dup()) or h.grow(world.Split(world.rank)),
                 "rank", "is not in it")
         refused(TypeError, lambda: h.grow(None), "comm")
@@ -176,11 +186,11 @@ REFUSED = """
         if h.rank:
             h.Start()
         h.Wait()
-        refused(pc.StateError, lambda: raises.grow(two), 'on_failure="continue"')
+        refused(pc.RankFailedError, lambda: raises.grow(two), "rank 2 has died")
         h.grow(two)
     if not new:
-        refused(ValueError, lambda: h.grow(elastic.respawn(two, [sys.executable, "-c", MORE], to=4)),
-                "1 ranks are to join", "0 of 3")
+        more = elastic.respawn(two, [sys.executable, "-c", MORE], to=4)
+        refused(ValueError, lambda: h.grow(more), "1 ranks are to join", "0 of 3")
     else:
         refused(ValueError, lambda: h.grow(elastic.respawn(world, ["x"], to=4)), "are to join")
     assert step(h).active == 3 and (y == 3).all()
@@ -213,3 +223,15 @@ def test_where_no_mpi_tells_of_deaths_nobody_joins():
 
     with pytest.raises(ValueError, match="join: expected a comm with ranks"):
         pc.Allreduce_init(MPI.COMM_SELF, np.ones(3), on_failure="continue", join=True)
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize("quorum, domain", [("solo", "node"), ("majority", "rank")])
+def test_all_that_are_killed_are_replaced(quorum, domain):
+    killing = pytest.importorskip("partialcoll.tools.bench.faults.killing")
+    job = killing.KilledJob(3, quorum, domain, "7", 2, respawn=True)
+    verdict = job.run()
+    faults = [fault for fault in verdict.faults if "was silent" not in fault]  # for how long
+    assert not faults, (faults, job.given)
+    assert len(job.killed) == 2 and len(verdict.rejoin_s) == 4
+    job.forget()
