@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Optional
 
 from mpi4py import MPI
 
@@ -55,10 +55,11 @@ class ProcessSet:
             if other.ranks == self.ranks:
                 raise ValueError(f"process_set: there is one of ranks {self.ranks} already")
 
-    def attach(self, number: int, own: int, comm: MPI.Intracomm | None, calls: Any = None) -> None:
-        """Make it usable. own: this rank in the world. Collective over its ranks."""
-        self.process_set_id, self._own, self._comm = number, own, comm
-        self._calls = Calls(comm) if calls is None and comm is not None else calls
+    def attach(
+        self, number: int, own: int, comm: MPI.Intracomm | None, calls: Calls | None
+    ) -> None:
+        """Make it usable. own: this rank in the world. calls: None: it is not in it. Local."""
+        self.process_set_id, self._own, self._comm, self._calls = number, own, comm, calls
 
     def invalidate(self) -> tuple[Calls | None, MPI.Intracomm | None]:
         """Not usable any more; what it had."""
