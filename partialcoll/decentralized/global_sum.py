@@ -38,12 +38,13 @@ class GlobalSum:
         self._waiting = False
 
     @classmethod
-    def over(cls, comm: MPI.Intracomm) -> GlobalSum:
-        """Over the ranks of `comm`, which is dup'ed. Collective."""
+    def over(cls, comm: MPI.Intracomm, on_failure: str = "raise") -> GlobalSum:
+        """Over the ranks of `comm`, which is dup'ed; `on_failure` as of `Allreduce_init`. Collective."""
         from ..collectives.allreduce import Allreduce_init  # loads MPI
 
         like = np.empty(_PIECE)
-        return cls(Allreduce_init(comm, None, None, like=like, quorum="full", history=1))
+        options: Any = {"quorum": "full", "history": 1, "on_failure": on_failure}
+        return cls(Allreduce_init(comm, None, None, like=like, **options))
 
     def _reducing(self, parts: list[Array], *ours: float) -> Steps[tuple[Array, Array]]:
         """The sums over the ranks of the parts in a row, and of what is ours."""

@@ -65,7 +65,7 @@ def _adasum(moves: list[Reducing]) -> Callable[[Handles], Steps]:
 
     def steps(handles: Handles) -> Steps:
         for move in moves:
-            yield from adasum_tensor(handles.comm, move.form, move.source, move.output)
+            yield from adasum_tensor(handles.everybody, move.form, move.source, move.output)
 
     return steps
 

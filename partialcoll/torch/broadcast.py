@@ -32,7 +32,7 @@ def _broadcast(
         wire.check_tensor(tensor, written=in_place, reduced=False)
         text = named(f"broadcast of {wire.describe(tensor)} from rank {root}", name)
         output = tensor if in_place else tensor.detach().clone()
-        return Call(text, lambda to: transfer.broadcast(to.comm, output, root), [output])
+        return Call(text, lambda to: transfer.broadcast(to, output, root), [output])
 
     return calls_of(process_set).make(prepare, name, later)
 

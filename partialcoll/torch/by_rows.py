@@ -72,7 +72,9 @@ def _begin(
 
         def move(handles: Any) -> Steps:
             parts = zip(plans, found)
-            return chain.from_iterable(m(handles.comm, call.side.rows, f) for (_, m), f in parts)
+            return chain.from_iterable(
+                m(handles.everybody, call.side.rows, f) for (_, m), f in parts
+            )
 
         text = f"{'grouped ' * several}{what} of {'; '.join(text for text, _ in plans)}"
         call = Call(named(text, name), move, read=all_of(tensors))

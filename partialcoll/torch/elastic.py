@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that goes on from its last commit, by Horovod's names (`horovod.torch.elastic`), for one
-membership: the ranks stay the same.
+"""Training that goes on from its last commit, by Horovod's names (`horovod.torch.elastic`).
 
 What all ranks get, as MismatchError, brings them all back to the last commit; an error of one rank
-alone ends its program, and those of the others with it.
+alone ends its program, and those of the others with it. A rank that dies brings nobody back where
+the optimizer goes on (``on_failure="continue"``): at the next commit the world is formed of those
+who live.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Callable, TypeVar
 import torch
 
 from .._core.settings import logger
-from ..errors import DecodeError, Error, StateError
+from ..errors import DecodeError, Error, RankFailedError, StateError
 from . import world
 from .objects import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
@@ -29,7 +30,8 @@ _LOCAL = (StateError, DecodeError)  # of one rank alone: the others know nothing
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Raised within `run`: call the function again from where it is. Nothing here raises it.
+    """Raised within `run`: call the function again from where it is. `State.commit` raises it when
+    a rank has died.
 
     Parameters
     ----------
@@ -54,6 +56,7 @@ class State:
     def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []
         self._commits = 0
+        self._failures = _failures()
 
     def register_reset_callbacks(self, callbacks: list[Callable[[], None]]) -> None:
         """Have these `callbacks` called, without arguments, each time that training begins anew,
@@ -74,7 +77,14 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt where the ranks are to become others, which none do."""
+        """If a rank has died since this was last called, as far as the rounds of the optimizers
+        tell, and so on all ranks after the same step: the world is formed anew, of those who live,
+        and HostsUpdatedInterrupt raised. Else local."""
+        failures = _failures()
+        if failures != self._failures:
+            self._failures = failures
+            world.form_anew()
+            raise HostsUpdatedInterrupt
 
     def save(self) -> None:
         """Keep a copy."""
@@ -90,6 +100,12 @@ class State:
 
     def reset(self) -> None:
         """What has to be made anew before `sync`."""
+
+
+def _failures() -> int:
+    """How many ranks have died, for the rounds of the optimizers."""
+    optimizers = world.world().optimizers if world.is_initialized() else []
+    return max((len(one.metrics().failed) for one in optimizers), default=0)
 
 
 class ObjectState(State):
@@ -208,7 +224,10 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
     The state is synchronized from rank 0, and the function called. After a HorovodInternalError
     the state is what was committed last, is synchronized, and the function is called again; not a
     second time without a commit in between: then the error is raised. StateError is raised at once:
-    it is of one rank alone.
+    it is of one rank alone; so is RankFailedError without ``init(on_failure="continue")``.
+
+    When a rank has died, `State.commit` has the world formed anew, of those who live; nothing is
+    taken back.
     """
 
     @functools.wraps(func)
@@ -223,10 +242,15 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
             except HostsUpdatedInterrupt as change:
                 synchronized = change.skip_sync
             except Error as error:
+                lost = isinstance(error, RankFailedError)
                 if isinstance(error, _LOCAL) or state._commits == failed_at:
+                    raise
+                if lost and world.world().on_failure == "raise":
                     raise
                 failed_at, synchronized = state._commits, False
                 logger.warning("training goes on from its last commit after %r", error)
+                if lost:
+                    world.form_anew()
                 state.restore()
             state.on_reset()
 

@@ -43,6 +43,8 @@ class Metrics:
         when fewer than three quarters are made.
     fallbacks : int
         With a codec: blocks that did not decode, and were read again with more bits.
+    failed : tuple of int
+        With ``on_failure="continue"``: ranks that had died before the last round.
 
     With a decentralized strategy a round is an own update, and `wait_s` are the seconds that steps
     spent on anything but it.
@@ -66,6 +68,7 @@ class Metrics:
     backlog: int = 0
     given_up: int = 0
     fallbacks: int = 0
+    failed: tuple[int, ...] = ()
 
     @property
     def included_ratio(self) -> float:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Optional
 
 from mpi4py import MPI
 
@@ -56,8 +56,10 @@ class ProcessSet:
             if other.ranks == self.ranks:
                 raise ValueError(f"process_set: there is one of ranks {self.ranks} already")
 
-    def attach(self, number: int, own: int, comm: MPI.Intracomm | None, calls: Any = None) -> None:
-        """Make it usable; `add_process_set` does it. Collective over its ranks.
+    def attach(
+        self, number: int, own: int, comm: MPI.Intracomm | None, calls: Calls | None
+    ) -> None:
+        """Make it usable; `add_process_set` does it. Local.
 
         Parameters
         ----------
@@ -68,10 +70,9 @@ class ProcessSet:
         comm : mpi4py.MPI.Intracomm or None
             Of its ranks; None: this rank is not in it.
         calls : Calls or None
-            Who makes its calls; None: made here.
+            Who makes its calls; None: this rank is not in it.
         """
-        self.process_set_id, self._own, self._comm = number, own, comm
-        self._calls = Calls(comm) if calls is None and comm is not None else calls
+        self.process_set_id, self._own, self._comm, self._calls = number, own, comm, calls
 
     def invalidate(self) -> tuple[Calls | None, MPI.Intracomm | None]:
         """Not usable any more; what it had."""
