@@ -20,7 +20,6 @@ struct pcoll_gossip {
 /* Its part in going on without the dead. */
 extern const struct recoverable gossip_recoverable;
 
-
 extern const struct user_object_kind gossip_kind;
 /* When its turn has come. */
 extern const struct object_ops gossip_object;

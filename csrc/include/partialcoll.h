@@ -604,7 +604,7 @@ typedef struct pcoll_gossip_stats {
     uint64_t decode_failures; /* messages that did not decode, thrown away */
     uint64_t fallbacks;       /* blocks read again with more bits */
     uint64_t bytes_read, bytes_written; /* of other ranks' memory and one's own queue */
-    uint64_t orphaned; /* deltas taken over from ranks that died */
+    uint64_t orphaned;                  /* deltas taken over from ranks that died */
 } pcoll_gossip_stats;
 
 /* Collective. The options, but for margin, seed and progress, are the same on all
@@ -775,6 +775,7 @@ typedef struct pcoll_group_options {
     int64_t timeout_us; /* how long a member may be silent in mid-round */
     int64_t window_us;  /* how long to wait for more members; 0: by the timeout */
     int32_t progress;   /* enum pcoll_progress */
+    int32_t on_failure; /* enum pcoll_failure */
 } pcoll_group_options;
 
 /* A grid that fits the ranks, each in the cell of its number, all links equal, ten
@@ -828,7 +829,7 @@ int pcoll_group_leave(pcoll_group *group);
 /* Local. Take part again, in the round that the others are at. */
 int pcoll_group_rejoin(pcoll_group *group);
 /* Local. What this rank knows: the round it is at, whether it is away (or about to be),
- * and of each rank: 0 there, 1 away, 2 suspected. */
+ * and of each rank: 0 there, 1 away, 2 suspected, 3 dead. */
 int pcoll_group_look(pcoll_group *group, uint64_t *round, int32_t *away,
                      uint8_t *statuses);
 /* Local. From the next matchmaking on. */

@@ -69,7 +69,8 @@ void outage_leave(struct outage *o)
     pthread_mutex_lock(&o->mutex);
     CHECK(o->calls > 0);
     o->calls--;
-    if (atomic_load(&o->stopped)) /* else nobody waits for it, and the recovery sleeps on */
+    if (atomic_load(
+            &o->stopped)) /* else nobody waits for it, and the recovery sleeps on */
         pthread_cond_broadcast(&o->changed);
     pthread_mutex_unlock(&o->mutex);
 }

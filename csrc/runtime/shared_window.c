@@ -257,7 +257,8 @@ static int share_segment(struct communicator *c, size_t bytes, struct segment *s
     int rc = agree_gather(c, (uint64_t)(s->fd + 1), &fds);
     if (rc == PCOLL_OK) {
         if (!makes && !fds[maker])
-            made = fail(PCOLL_ENOMEM, "rank %u could not make the shared memory", maker);
+            made =
+                fail(PCOLL_ENOMEM, "rank %u could not make the shared memory", maker);
         else if (!makes)
             made = segment_open(c->transport->pids[maker], fds[maker] - 1, bytes,
                                 cookie_of(c, maker), s);

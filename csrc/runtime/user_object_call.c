@@ -17,8 +17,9 @@ int user_object_check_failure(int on_failure, int progress)
     if (on_failure < PCOLL_FAILURE_RAISE || on_failure > PCOLL_FAILURE_CONTINUE)
         return fail(PCOLL_EINVAL, "on_failure: unknown value %d", on_failure);
     if (on_failure == PCOLL_FAILURE_CONTINUE && progress == PCOLL_PROGRESS_MANUAL)
-        return fail(PCOLL_EINVAL, "on_failure: \"continue\" needs the agent, and manual "
-                                  "progress has none");
+        return fail(PCOLL_EINVAL,
+                    "on_failure: \"continue\" needs the agent, and manual "
+                    "progress has none");
     return PCOLL_OK;
 }
 

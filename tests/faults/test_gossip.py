@@ -2,9 +2,9 @@
 """Ranks die, and the gossip of the others goes on (``on_failure="continue"``, docs/faults.md).
 
 Each rank writes down what it has before and after each call, in a file that outlives it; the oracle
-adds up what those who live have at the end and what the dead had last. Outside of calls that is what
-there was at the beginning, to the last bit that counts; a rank that died inside one takes with it
-what was on its way in that call."""
+adds up what those who live have at the end and what the dead had last. Outside of calls that is
+what there was at the beginning, but for rounding; a rank that died inside one takes with it what
+was on its way in that call."""
 
 import json
 
