@@ -45,7 +45,7 @@ COLUMNS = (
 
 _START_SECONDS = 60
 _END_SECONDS = 60
-_DIE_SECONDS = 2  # for a moment that may come later, at the end of the loop
+_DIE_SECONDS = 30  # for a moment of the loop
 _THINK_SECONDS = (0.0, 0.0005, 0.003)  # between two calls, on average
 _GAP_SECONDS = (0.005, 0.02, 0.1)  # between two kills, on average
 _RESPAWNS = 10  # in one job
@@ -107,7 +107,8 @@ class Tally:
 
 class KilledJob:
     """One job of so many ranks, all but one of which are killed, or fewer; or die by themselves,
-    each at its moment (csrc/base/moment.h), where the core was built with checks."""
+    each at its moment (csrc/base/moment.h), where the core was built with checks: in the loop, or
+    after it, which is short then."""
 
     def __init__(
         self,
@@ -118,10 +119,12 @@ class KilledJob:
         most: int,
         die: dict[int, str] | None = None,
         respawn: bool = False,
+        after: bool = False,
     ) -> None:
         self.ranks = ranks
         self.random = random.Random(seed)
         self.die = die or {}
+        self.after = after
         self.respawn = respawn
         self.kills = 0 if self.die else min(kills_of_job(ranks, respawn), most)
         self.folder = Path(tempfile.mkdtemp(prefix="partialcoll-faults-"))
@@ -183,7 +186,7 @@ class KilledJob:
         self._process.send_signal(signum)
 
     def _await_deaths(self, living: list[Life]) -> None:
-        limit = time.monotonic() + _DIE_SECONDS
+        limit = time.monotonic() + (0.5 if self.after else _DIE_SECONDS)
         left = [self._pid(living[rank]) for rank in self.die]
         while left and time.monotonic() < limit:
             time.sleep(0.01)
