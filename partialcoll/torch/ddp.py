@@ -46,8 +46,8 @@ class PartialState:
     Parameters
     ----------
     quorum, history, linger, deadline, max_staleness, algorithm, domain, progress, seed, on_failure
-        As of `Eager`. The t-th such backward pass gets round t; what else `Eager` has,
-        ``deliver="all"`` and `clip_norm`, DDP has no place for: `DistributedOptimizer` does.
+        The `options`, as of `Eager`. The t-th such backward pass gets round t; what else `Eager`
+        has, ``deliver="all"`` and `clip_norm`, DDP has no place for: `DistributedOptimizer` does.
     average_every : int or None
         Steps (rounds with a gradient) after which `average_parameters` does so; None: whenever
         it is called.
@@ -178,7 +178,7 @@ class PartialState:
     # Beginning
 
     def attach(self, ddp: Any) -> None:
-        """Tell which DDP object it is registered with, after `register_comm_hook`. Local.
+        """Tell with which DDP object, `ddp`, it is registered, after `register_comm_hook`. Local.
 
         Not needed: the first step looks for it. But what is refused (`find_unused_parameters`,
         `broadcast_buffers` for a model with buffers, ...) is refused here at once: ValueError.
@@ -416,7 +416,8 @@ def partial_allreduce_hook(state: PartialState, bucket: Any) -> Any:
 
     >>> ddp.register_comm_hook(pct.PartialState(quorum="solo"), pct.partial_allreduce_hook)
 
-    Each bucket is copied when it is ready; the round takes place with the last one. The futures are
+    DDP gives the registered `state`, a `PartialState`, and each `bucket`, which is copied when it
+    is ready; the round takes place with the last one. The futures are
     always completed: with the round's sum divided by the number of ranks, or, if that
     failed, with the local gradient, and then backward() raises the error when DDP has finished.
     TypeError, on this rank alone, if it was registered with something else than a `PartialState`.

@@ -33,7 +33,10 @@ class HostsUpdatedInterrupt(RuntimeError):
     """Raised within `run`: call the function again from where it is. `State.commit` raises it when
     a rank has died.
 
-    skip_sync: without a `State.sync` before.
+    Parameters
+    ----------
+    skip_sync : bool
+        Without a `State.sync` before.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -44,7 +47,10 @@ class HostsUpdatedInterrupt(RuntimeError):
 class State:
     """What training goes on from. A subclass says how it is saved, restored and synchronized.
 
-    bcast_object, get_rank: Horovod's; not needed.
+    Parameters
+    ----------
+    bcast_object, get_rank
+        Horovod's; not needed.
     """
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
@@ -53,7 +59,8 @@ class State:
         self._failures = _failures()
 
     def register_reset_callbacks(self, callbacks: list[Callable[[], None]]) -> None:
-        """Have these called each time that training begins anew, after `reset`."""
+        """Have these `callbacks` called, without arguments, each time that training begins anew,
+        after `reset`."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -104,7 +111,12 @@ def _failures() -> int:
 class ObjectState(State):
     """Plain values, which are attributes: what pickle takes.
 
-    bcast_object, get_rank: Horovod's; nothing else than `broadcast_object` is needed.
+    Parameters
+    ----------
+    bcast_object, get_rank
+        Horovod's; nothing else than `broadcast_object` is needed.
+    values
+        By name.
     """
 
     def __init__(
@@ -206,8 +218,8 @@ class TorchState(ObjectState):
 
 
 def run(func: Callable[..., T]) -> Callable[..., T]:
-    """A function of a `State` and more, which goes on from the last commit after an error that all
-    ranks get. Collective.
+    """Makes of `func`, a function of a `State` and more, one that goes on from the last commit
+    after an error that all ranks get. Collective.
 
     The state is synchronized from rank 0, and the function called. After a HorovodInternalError
     the state is what was committed last, is synchronized, and the function is called again; not a
@@ -268,12 +280,13 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch, of which nothing has been processed."""
+        """Begin epoch number `epoch`, of which nothing has been processed."""
         self.epoch, self.processed_num = epoch, 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Each rank has processed so many more samples."""
+        """Each rank has processed `batch_size` more samples. `batch_idx` is Horovod's; not
+        needed."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
@@ -281,7 +294,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Go on there, with what is left."""
+        """Go on where `state_dict`, which the method of this name has returned, was made, with what
+        is left."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 

@@ -82,7 +82,7 @@ class Metrics:
 
 
 def show_in_tqdm(bar: Any, every: int = 10) -> Callable[[Any], None]:
-    """An ``on_step=`` that shows the metrics behind a tqdm bar, every so many steps."""
+    """An ``on_step=`` that shows the metrics behind a tqdm bar, `bar`, in one step of `every`."""
 
     def show(opt: Any) -> None:
         m = opt.metrics()
@@ -95,8 +95,8 @@ def show_in_tqdm(bar: Any, every: int = 10) -> Callable[[Any], None]:
 
 
 def write_to_tensorboard(writer: Any, every: int = 10) -> Callable[[Any], None]:
-    """An ``on_step=`` that writes the metrics with a `torch.utils.tensorboard.SummaryWriter`, at
-    the number of the round, every so many steps."""
+    """An ``on_step=`` that writes the metrics with `writer`, a
+    `torch.utils.tensorboard.SummaryWriter`, at the number of the round, in one step of `every`."""
 
     def write(opt: Any) -> None:
         m = opt.metrics()

@@ -37,8 +37,15 @@ def broadcast_object(
 ) -> Any:
     """The root's object, on every rank; it is pickled. Collective.
 
-    The root gets its own object back. If it cannot be pickled, the root raises what pickle does,
-    the others MismatchError.
+    Parameters
+    ----------
+    obj : object
+        The root's is sent, and returned there; the others' does not matter. If it cannot be
+        pickled, the root raises what pickle does, the others MismatchError.
+    root_rank : int
+        Whose it is, by its number in the world; ValueError if it is not there.
+    name, process_set
+        See `allreduce`.
     """
     calls = calls_of(process_set)
     comm = calls.comm
@@ -59,7 +66,11 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: str | None = None, process_set: OptionalSet = None
 ) -> list[Any]:
-    """The objects of all ranks, in their order, on every rank; they are pickled. Collective."""
+    """The objects `obj` of all ranks, in their order, on every rank; they are pickled. Collective.
+
+    `name` and `process_set` as of `allreduce`; what cannot be pickled raises as in
+    `broadcast_object`.
+    """
     calls = calls_of(process_set)
     try:
         check_name(name)

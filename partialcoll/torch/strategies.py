@@ -35,10 +35,10 @@ class Strategy:
         return False
 
     def check(self, comm: MPI.Intracomm) -> None:
-        """Raises what is wrong with the options on these ranks. Local."""
+        """Raises what is wrong with the options on the ranks of `comm`. Local."""
 
     def describe(self, ranks: int) -> str:
-        """All options, in words that are the same on all ranks."""
+        """All options, in words that are the same on all of so many `ranks`."""
         return repr(self)
 
 

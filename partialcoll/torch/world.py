@@ -223,6 +223,11 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Make a set of ranks usable, which is returned. Collective over all ranks of the world, also
     those that are not in it.
 
+    Parameters
+    ----------
+    process_set : ProcessSet or iterable of int
+        The set, or its ranks' numbers in the world.
+
     Raises
     ------
     ValueError
@@ -248,8 +253,9 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 @attended
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Free what a set has held; calls under way are brought to their end. Collective over all ranks
-    of the world. False, and nothing happens, of one that is not usable, and of the global one."""
+    """Free what the set `process_set` has held; calls under way are brought to their end.
+    Collective over all ranks of the world. False, and nothing happens, of one that is not usable,
+    and of the global one."""
     here = world()
     if process_set not in here.sets:
         return False

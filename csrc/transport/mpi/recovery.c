@@ -8,8 +8,10 @@
 #include "base/bitset.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "include/partialcoll.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
+#include "transport/mpi/exclusion.h"
 #include "transport/mpi/rank_failure.h"
 #include "transport/mpi/tree.h"
 
@@ -28,12 +30,18 @@ static int revoke(MPI_Comm comm)
 
 static int shrink(MPI_Comm comm, MPI_Comm *out)
 {
-    return PMPIX_Comm_shrink(comm, out);
+    bool alone = exclusion_begin();
+    int error = PMPIX_Comm_shrink(comm, out);
+    exclusion_end(alone);
+    return error;
 }
 
 static int begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
 {
-    return PMPIX_Comm_iagree(comm, flag, request);
+    bool alone = exclusion_begin();
+    int error = PMPIX_Comm_iagree(comm, flag, request);
+    exclusion_end(alone);
+    return error;
 }
 
 #else /* pcoll_tells_of_failures() is 0: never called */
@@ -77,6 +85,11 @@ void mpi_revoke_comm(void *comm)
     revoke(*(MPI_Comm *)comm);
 }
 
+bool mpi_is_damaged(struct transport *t)
+{
+    return mpi_damage(of(t)) != PCOLL_OK;
+}
+
 /* It ends with an error if somebody has died of whom this rank had not heard, and is an
  * agreement all the same. */
 static int agree_on(const struct mpi_transport *m, int *bits)
@@ -109,6 +122,19 @@ int mpi_all_have(const void *comm, int rc)
     if (agreed == PCOLL_OK && !all)
         agreed = fail(PCOLL_EFAILED, "a rank has died while this was made");
     return agreed;
+}
+
+int pcoll_all_have(const void *comm, int rc)
+{
+    CHECK(comm);
+    return mpi_all_have(comm, rc);
+}
+
+int pcoll_shrink(const void *comm, void *living)
+{
+    CHECK(comm && living);
+    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
+    return mpi_check_in(&m, shrink(m.comm, living), "MPIX_Comm_shrink");
 }
 
 /* Whose number in the new communicator is whose here; who is missing has died. */
