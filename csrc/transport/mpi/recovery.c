@@ -8,6 +8,7 @@
 #include "base/bitset.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "include/partialcoll.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
 #include "transport/mpi/exclusion.h"
@@ -121,6 +122,19 @@ int mpi_all_have(const void *comm, int rc)
     if (agreed == PCOLL_OK && !all && (agreed = mpi_damage(&m)) == PCOLL_OK)
         agreed = fail_ranks(&(struct failed_ranks){0});
     return agreed;
+}
+
+int pcoll_all_have(const void *comm, int rc)
+{
+    CHECK(comm);
+    return mpi_all_have(comm, rc);
+}
+
+int pcoll_shrink(const void *comm, void *living)
+{
+    CHECK(comm && living);
+    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
+    return mpi_check_in(&m, shrink(m.comm, living), "MPIX_Comm_shrink");
 }
 
 /* Whose number in the new communicator is whose here; who is missing has died. */
