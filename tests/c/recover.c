@@ -313,8 +313,6 @@ static bool settle(struct world *w, uint32_t rank)
         return false;
     if (g->settled == AGAINST)
         grow_call_off(w, rank);
-    else if (g->settled == IN_FAVOR && r->fails && !g->newcomer[rank])
-        begin_again(w, rank);
     else if (g->settled == IN_FAVOR)
         go(w, rank, r);
     return true;
