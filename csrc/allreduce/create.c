@@ -48,17 +48,6 @@ static int make_staging(struct endpoint *v, const pcoll_options *o)
     return staging_create(o->device - 1, &v->staging);
 }
 
-int handle_refuse_user_ops(const struct payload *p)
-{
-    for (int i = 0; i < p->parts; i++)
-        if (p->part[i].user)
-            return fail(PCOLL_EINVAL,
-                        "on_failure: \"continue\" is for the ops and datatypes "
-                        "of the library, buffer %d has others",
-                        i);
-    return PCOLL_OK;
-}
-
 /* This rank's part, before anybody else is asked. */
 static int make_endpoint(struct communicator *c, const pcoll_buffer *buffers,
                          int nbuffers, const pcoll_options *o, struct endpoint **v)
@@ -78,8 +67,6 @@ static int make_endpoint(struct communicator *c, const pcoll_buffer *buffers,
                                                  .make_user = mpi_reduction_create,
                                                  .options = &thrifty},
                          v);
-    if (rc == PCOLL_OK && o->on_failure == PCOLL_FAILURE_CONTINUE)
-        rc = handle_refuse_user_ops(&(*v)->shape.payload);
     if (rc == PCOLL_OK)
         rc = handle_start_agent(c, *v, o);
     if (rc == PCOLL_OK)

@@ -90,10 +90,9 @@ int handle_fetch_last(struct handle_gate *g, struct communicator *c,
                       uint64_t own);
 /* It is not needed any more. */
 void handle_forget_last(struct handle_gate *g);
-/* create.c: see to it that there is somebody to progress it; only what can go on when ranks die? */
+/* create.c: see to it that there is somebody to progress it. */
 int handle_start_agent(struct communicator *c, const struct endpoint *v,
                        const pcoll_options *o);
-int handle_refuse_user_ops(const struct payload *p);
 /* handle_filling.c: the application has let go of the slot that it was filling. */
 void handle_filled(pcoll_handle *h);
 /* What has followed others, or been followed, goes when nobody writes to it any more. */

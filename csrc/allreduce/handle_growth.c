@@ -41,8 +41,6 @@ static int compare(struct handle_growth *g)
         local = round_shape_init(&shape, c->transport->size, g->buffers, g->nbuffers,
                                  mpi_reduction_create);
     bool made = local == PCOLL_OK;
-    if (made)
-        local = handle_refuse_user_ops(&shape.payload);
     int rc = agree_arguments(c, local, g->buffers, g->nbuffers,
                              made ? &shape.payload : NULL, &g->options);
     if (made)

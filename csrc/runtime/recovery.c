@@ -214,7 +214,7 @@ static int attempt(struct communicator *c, struct recovery *r)
 }
 
 /* A failure that is not a death would come again: the others must not wait for one who
- * cannot. */
+ * cannot. A death shows in other errors, too: the memory of a leader who is gone. */
 static int try(struct communicator *c, struct recovery *r, bool able)
 {
     int rc;
@@ -222,9 +222,10 @@ static int try(struct communicator *c, struct recovery *r, bool able)
     r->able = able;
     r->over = false;
     for (uint32_t i = 0; (rc = attempt(c, r)) != PCOLL_OK && !r->over; i++) {
-        if (r->able && (rc != PCOLL_EFAILED || i >= most))
+        bool again = rc == PCOLL_EFAILED || mpi_is_damaged(r->current);
+        if (r->able && (!again || i >= most))
             fail_reason(&r->why);
-        r->able = r->able && rc == PCOLL_EFAILED && i < most;
+        r->able = r->able && again && i < most;
     }
     return rc;
 }
@@ -256,6 +257,7 @@ static void recover(struct communicator *c, struct recovery *r)
     for (uint32_t i = 0; i < r->count; i++)
         r->objects[i]->kind->recoverable->stop(r->objects[i]);
     graves_bury(&r->graves);
+    outage_take_turn(c->outage);
     rc = try(c, r, rc == PCOLL_OK);
     if (rc == PCOLL_OK && !r->parted)
         go_on(c, r);

@@ -28,7 +28,9 @@ _ANY = 2**64 - 1
 
 
 class AllreduceHandle(GrowingHandle):
-    """A persistent partial allreduce; made by `Allreduce_init`.
+    """A persistent partial allreduce; made by `Allreduce_init`, which says what `comm` and
+    `on_membership` are, and gives the other arguments as a function that checks them
+    (`check_arguments`), so that all ranks fail together.
 
     One thread at a time may use a handle; a second one gets StateError. A handle can be used
     in a ``with`` statement, whose end frees it (collective): rounds under way are brought to their

@@ -112,11 +112,11 @@ static struct member own_state(struct spy *s)
 }
 
 /* Who joins or leaves arrives, too, to say so: now, or when the next round opens. */
-static void note_leaver(struct spy *s)
+static void note_leaver(struct spy *s, int64_t time)
 {
     struct member m = own_state(s);
     if (m.joining || m.left)
-        model_arrival(s->ledger, s->rank, sim_now(s->hooks.sim));
+        model_arrival(s->ledger, s->rank, time);
 }
 
 static int spy_change(struct domain *d, int (*step)(struct member *))
@@ -124,9 +124,7 @@ static int spy_change(struct domain *d, int (*step)(struct member *))
     struct spy *s = spy_of(d);
     int64_t began = sim_now(s->hooks.sim);
     int rc = s->real->ops->change(s->real, step);
-    struct member m = own_state(s);
-    if (m.joining || m.left)
-        model_arrival(s->ledger, s->rank, began);
+    note_leaver(s, began);
     return rc;
 }
 
@@ -155,31 +153,36 @@ static void spy_begin_at(struct domain *d, struct domain *old, uint64_t round,
     s->published = round;
 }
 
-void spy_settle(struct domain *d, struct domain *old)
+static void follow(struct spy *s, struct domain *old, int64_t began)
 {
-    struct spy *s = spy_of(d);
-    model_begin(s->ledger, s->hooks.epoch, s->published, d->shape->failed);
     if (!old) {
         model_enter(s->ledger, s->rank);
         return;
     }
-    model_recover(s->ledger, s->rank, s->late, sim_now(s->hooks.sim));
+    model_recover(s->ledger, s->rank, s->late, began);
     s->expected = spy_of(old)->expected;
     spy_of(old)->over = true;
-    note_leaver(s);
+    note_leaver(s, began);
 }
 
-/* Its first round is the last one that was published. */
+void spy_settle(struct domain *d, struct domain *old)
+{
+    struct spy *s = spy_of(d);
+    model_begin(s->ledger, s->hooks.epoch, s->published, d->shape->failed);
+    follow(s, old, sim_now(s->hooks.sim));
+}
+
 static int spy_inherit(struct domain *d, struct domain *old, uint64_t round,
                        const struct round_header *last)
 {
     struct spy *s = spy_of(d);
     struct domain *before = old ? spy_of(old)->real : NULL;
+    int64_t began = sim_now(s->hooks.sim); /* others may come between its steps */
     if (s->hooks.grows)
         return s->real->ops->inherit(s->real, before, round, last);
     model_begin(s->ledger, s->hooks.epoch, round, d->shape->failed);
     int rc = s->real->ops->inherit(s->real, before, round, last);
-    spy_settle(d, old);
+    follow(s, old, began);
     return rc;
 }
 
@@ -285,7 +288,7 @@ static void single_publish(struct domain *d, uint64_t round)
     struct spy *s = spy_of(d);
     s->real->ops->publish(s->real, round);
     s->published++;
-    note_leaver(s);
+    note_leaver(s, sim_now(s->hooks.sim));
     struct member m = own_state(s);
     INVARIANT("staleness",
               m.deliver != PCOLL_DELIVER_ONE || m.left || spy_closing(s, s->rank) ||

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
+#include "transport/mpi/exclusion.h"
 #include "transport/mpi/rank_failure.h"
 #include "transport/mpi/tree.h"
 
@@ -28,12 +29,18 @@ static int revoke(MPI_Comm comm)
 
 static int shrink(MPI_Comm comm, MPI_Comm *out)
 {
-    return PMPIX_Comm_shrink(comm, out);
+    bool alone = exclusion_begin();
+    int error = PMPIX_Comm_shrink(comm, out);
+    exclusion_end(alone);
+    return error;
 }
 
 static int begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
 {
-    return PMPIX_Comm_iagree(comm, flag, request);
+    bool alone = exclusion_begin();
+    int error = PMPIX_Comm_iagree(comm, flag, request);
+    exclusion_end(alone);
+    return error;
 }
 
 #else /* pcoll_tells_of_failures() is 0: never called */
@@ -75,6 +82,11 @@ void mpi_revoke(struct transport *t)
 void mpi_revoke_comm(void *comm)
 {
     revoke(*(MPI_Comm *)comm);
+}
+
+bool mpi_is_damaged(struct transport *t)
+{
+    return mpi_damage(of(t)) != PCOLL_OK;
 }
 
 /* It ends with an error if somebody has died of whom this rank had not heard, and is an

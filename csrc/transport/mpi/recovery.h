@@ -21,6 +21,8 @@ int mpi_all_have(const void *comm, int rc);
 /* Tell all ranks that this communicator is not to be used any more. Local. */
 void mpi_revoke(struct transport *t);
 void mpi_revoke_comm(void *comm);
+/* Has a rank died, or has it been revoked? Local. */
+bool mpi_is_damaged(struct transport *t);
 /* The bits that are set on every living rank. The answer is the same on all that are left,
  * even if some die meanwhile. */
 int mpi_agree_bits(struct transport *t, int *bits);
