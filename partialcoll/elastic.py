@@ -20,9 +20,8 @@ import numpy as np
 from ._core import checks, waiting
 from ._core.attendance import attending
 from ._core.communicator import address
-from ._core.ffi import lib
+from ._core.ffi import check, lib
 from ._core.mpi import MPI
-from ._core.rank_failure import told_by
 from .errors import StateError
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once
@@ -71,8 +70,7 @@ def joined() -> MPI.Intracomm | None:
         if parent == MPI.COMM_NULL:
             return None
         merged = parent.Merge(high=True)
-        with told_by(merged):
-            _check_alive(merged)
+        _check_alive(merged)
         _joined.append(merged)
     return _joined[0]
 
@@ -86,13 +84,11 @@ def _check_launched(comm: MPI.Intracomm) -> None:
     waiting.until(request.Test, waiting.look)
     if not first[0]:
         raise StateError(
-            "respawn: none of the processes that mpiexec has started lives, and it starts no others "
-            "then; keep one of them alive"
+            "respawn: none of the processes that mpiexec has started lives, and it starts no "
+            "others then; keep one of them alive"
         )
 
 
 def _check_alive(comm: MPI.Intracomm) -> None:
     """Nobody of it has died; else an error on all. Collective."""
-    if lib.pcoll_tells_of_failures():
-        request = comm.Iagree(np.ones(1, np.intc))
-        waiting.until(request.Test, waiting.look)
+    check(lib.pcoll_growth_check(address(comm)))

@@ -15,6 +15,7 @@
 #include "runtime/agreement.h"
 #include "runtime/growth.h"
 #include "runtime/recovery.h"
+#include "transport/mpi/recovery.h"
 #include "transport/mpi/reduction.h"
 
 struct handle_growth {
@@ -217,6 +218,11 @@ static int grow(struct handle_growth *g, const void *comm, const uint32_t *numbe
 int pcoll_growth_refuse(const void *comm)
 {
     return growth_refuse(comm);
+}
+
+int pcoll_growth_check(const void *comm)
+{
+    return pcoll_tells_of_failures() ? mpi_all_live(comm) : PCOLL_OK;
 }
 
 int pcoll_handle_can_grow(pcoll_handle *h)

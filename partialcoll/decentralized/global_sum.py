@@ -39,7 +39,8 @@ class GlobalSum:
 
     @classmethod
     def over(cls, comm: MPI.Intracomm, on_failure: str = "raise") -> GlobalSum:
-        """Over the ranks of `comm`, which is dup'ed; `on_failure` as of `Allreduce_init`. Collective."""
+        """Over the ranks of `comm`, which is dup'ed; `on_failure` as of `Allreduce_init`.
+        Collective."""
         from ..collectives.allreduce import Allreduce_init  # loads MPI
 
         like = np.empty(_PIECE)
