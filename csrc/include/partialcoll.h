@@ -307,6 +307,9 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
  * meanwhile, or another rank has refused.
  */
 int pcoll_growth_refuse(const void *comm);
+/* Have all ranks of *comm, an MPI_Comm, lived until now? Collective; the same on all: PCOLL_OK,
+ * also where MPI does not tell, or PCOLL_EFAILED. */
+int pcoll_growth_check(const void *comm);
 int pcoll_handle_can_grow(pcoll_handle *handle);
 int pcoll_handle_grow(pcoll_handle *handle, const void *comm, const uint32_t *numbers,
                       const pcoll_buffer *buffers, int32_t nbuffers,

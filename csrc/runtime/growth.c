@@ -113,11 +113,13 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
     return rc;
 }
 
+/* One that the program has a communicator for stays, as a shell, until that goes. */
 static void discard(struct communicator *c, struct communicator *heir)
 {
     recovery_discard(c, heir);
     process_disown(c);
-    communicator_destroy(&c);
+    if (c->abandoned)
+        communicator_destroy(&c);
 }
 
 void growth_cancel(struct growth *g)
@@ -128,18 +130,24 @@ void growth_cancel(struct growth *g)
     resume(g);
 }
 
-void growth_commit(struct growth *g)
+/* What happened there is over, or begins anew. */
+static void leave(struct growth *g)
 {
     struct communicator *from = g->from;
-    outage_leave(g->to->outage);
-    if (!from)
-        return;
     CHECK(g->paused);
     g->paused = false;
-    if (from->abandoned && !from->handles) {
-        discard(from, NULL);
+    if (!from->handles) {
+        discard(from, g->to);
         return;
     }
     outage_begin(from->outage, &(struct failed_ranks){0});
     outage_leave(from->outage);
+}
+
+void growth_commit(struct growth *g)
+{
+    CHECK(g->to);
+    if (g->from)
+        leave(g);
+    outage_leave(g->to->outage);
 }

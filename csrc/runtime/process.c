@@ -288,5 +288,9 @@ int process_context(const void *comm, enum pcoll_failure on_failure,
     if (rc != PCOLL_OK)
         return rc;
     *out = mpi_comm_state(comm, on_failure);
+    if (*out && !(*out)->transport)
+        return fail(PCOLL_ESTATE,
+                    "comm: the handle that was made on it has gone on to the "
+                    "communicator that it grew on; make others there");
     return *out ? PCOLL_OK : create_context(r, comm, on_failure, out);
 }

@@ -256,12 +256,11 @@ static void recover(struct communicator *c, struct recovery *r)
         fail_reason(&r->why);
     for (uint32_t i = 0; i < r->count; i++)
         r->objects[i]->kind->recoverable->stop(r->objects[i]);
+    graves_bury(&r->graves);
     outage_take_turn(c->outage);
     rc = try(c, r, rc == PCOLL_OK);
     if (rc == PCOLL_OK && !r->parted)
         go_on(c, r);
-    if (rc == PCOLL_OK && !r->parted)
-        graves_bury(&r->graves);
     if (rc != PCOLL_OK || r->parted) {
         outage_give_up(c->outage);
         communicator_fail(c, rc == PCOLL_OK ? outage_error(c->outage) : rc);
@@ -295,10 +294,10 @@ int recovery_attach(struct communicator *c)
     return fail(PCOLL_ENOMEM, "the thread that recovers could not be started");
 }
 
-void recovery_bury(struct communicator *c, void (*end)(void *), void *what)
+void recovery_bury(struct communicator *c, void (*end)(void *), void *what, bool in_use)
 {
     CHECK(c->recovery && what);
-    graves_add(&c->recovery->graves, end, what);
+    graves_add(&c->recovery->graves, end, what, in_use);
 }
 
 void recovery_begin_parting(struct communicator *c)
@@ -338,9 +337,10 @@ void recovery_discard(struct communicator *c, struct communicator *heir)
     outage_cease(c->outage);
     pthread_join(r->thread, NULL);
     mpi_revoke(c->transport);
-    graves_retire(heir ? &heir->recovery->graves : &r->graves, c->transport);
+    graves_retire(&r->graves, c->transport);
     communicator_abandon(c);
-    graves_await(&r->graves);
+    if (heir) /* else what MPI writes to is lost */
+        graves_leave(&r->graves, &heir->recovery->graves);
     recovery_detach(c);
 }
 

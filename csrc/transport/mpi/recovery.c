@@ -110,6 +110,19 @@ int mpi_agree_bits(struct transport *t, int *bits)
     return agree_on(of(t), bits);
 }
 
+int mpi_all_live(const void *comm)
+{
+    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
+    MPI_Request request;
+    int flag = mpi_damage(&m) == PCOLL_OK;
+    int rc = begin_agreement(m.comm, &flag, &request);
+    rc = rc == MPI_SUCCESS ? mpi_patient_wait(&m, &request, "MPIX_Comm_iagree")
+                           : mpi_check_in(&m, rc, "MPIX_Comm_iagree");
+    if (rc == PCOLL_OK && !flag && (rc = mpi_damage(&m)) == PCOLL_OK)
+        rc = fail_ranks(&(struct failed_ranks){0});
+    return rc;
+}
+
 int mpi_all_have(const void *comm, int rc)
 {
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};

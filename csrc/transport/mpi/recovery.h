@@ -18,6 +18,10 @@
  * PCOLL_OK, or an error on each. Collective. */
 int mpi_all_have(const void *comm, int rc);
 
+/* Does every rank of this MPI_Comm live, as far as any of them knows? The same answer on all
+ * that do: PCOLL_OK or PCOLL_EFAILED. Collective. */
+int mpi_all_live(const void *comm);
+
 /* Tell all ranks that this communicator is not to be used any more. Local. */
 void mpi_revoke(struct transport *t);
 void mpi_revoke_comm(void *comm);

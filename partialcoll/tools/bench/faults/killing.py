@@ -208,7 +208,7 @@ class KilledJob:
         gap = self.random.choice(_GAP_SECONDS)
         for _ in range(self.kills):
             time.sleep(self.random.expovariate(1) * gap)
-            victim = self.random.choice([life for life in living if life not in self.killed])
+            victim = self.random.choice(self._victims(living))
             self.states.append(records.state_of(self.folder, victim))
             self.killed[victim] = time.monotonic_ns()
             with contextlib.suppress(ProcessLookupError):  # the oracle misses its end then
@@ -220,6 +220,12 @@ class KilledJob:
                 except ChildProcessError:  # the others wait for it: the oracle sees that
                     return
         time.sleep(self.random.random() * gap)
+
+    def _victims(self, living: list[Life]) -> list[Life]:
+        """Where they are replaced, the launcher needs one of those that it has started itself."""
+        left = [life for life in living if life not in self.killed]
+        first = [life for life in left if not life.number]
+        return [life for life in left if [life] != first] if self.respawn else left
 
     def forget(self) -> None:
         """Nothing was wrong with it."""
