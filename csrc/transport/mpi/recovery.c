@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/bitset.h"
 #include "base/check.h"
@@ -77,6 +78,22 @@ void mpi_revoke_comm(void *comm)
     revoke(*(MPI_Comm *)comm);
 }
 
+/* Nobody waits for those on a lost host, if MPI does not either. */
+static int await_agreement(const struct mpi_transport *m, MPI_Request *request)
+{
+    long us = 10;
+    for (int done = 0;; us = us < 500 ? 2 * us : 1000) {
+        int rc = mpi_test(request, &done);
+        if (done || rc != MPI_SUCCESS)
+            return mpi_check_in(m, rc, "MPIX_Comm_iagree") == PCOLL_EMPI ? PCOLL_EMPI
+                                                                         : PCOLL_OK;
+        rc = mpi_await_told(m);
+        if (rc != PCOLL_OK)
+            return rc;
+        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+    }
+}
+
 /* It ends with an error if somebody has died of whom this rank had not heard, and is an
  * agreement all the same. */
 static int agree_on(const struct mpi_transport *m, int *bits)
@@ -86,9 +103,9 @@ static int agree_on(const struct mpi_transport *m, int *bits)
     int rc = begin_agreement(m->comm, &flag, &request);
     if (rc != MPI_SUCCESS)
         return mpi_check_in(m, rc, "MPIX_Comm_iagree");
-    rc = mpi_patient_wait(m, &request, "MPIX_Comm_iagree");
+    rc = await_agreement(m, &request);
     *bits = flag;
-    return rc == PCOLL_EFAILED ? PCOLL_OK : rc;
+    return rc;
 }
 
 int mpi_agree_bits(struct transport *t, int *bits)
@@ -97,9 +114,9 @@ int mpi_agree_bits(struct transport *t, int *bits)
     return agree_on(of(t), bits);
 }
 
-int mpi_all_have(const void *comm, int rc)
+int mpi_all_have(const void *comm, struct watch *watch, int rc)
 {
-    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
+    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm, .watch = watch};
     int all = rc == PCOLL_OK;
     struct reason reason;
     fail_reason(&reason);
@@ -151,6 +168,7 @@ static struct mpi_transport *allocate(const struct mpi_transport *old)
         return NULL;
     m->comm = MPI_COMM_NULL;
     m->block = MPI_DATATYPE_NULL;
+    m->watch = old->watch;
     m->base = (struct transport){.ops = &mpi_ops,
                                  .rank = old->base.rank,
                                  .size = old->base.size,
@@ -164,6 +182,16 @@ static struct mpi_transport *allocate(const struct mpi_transport *old)
         return m;
     mpi_free_transport(m);
     return NULL;
+}
+
+bool mpi_has_lost_hosts(struct transport *t)
+{
+    return mpi_check_hosts(of(t)) != PCOLL_OK;
+}
+
+int mpi_await_deaths(struct transport *t)
+{
+    return mpi_await_told(of(t));
 }
 
 int mpi_shrink(struct transport *old, const struct doorbell *own,

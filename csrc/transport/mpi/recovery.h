@@ -14,15 +14,21 @@
 #include "base/doorbell.h"
 #include "transport/transport.h"
 
+struct watch; /* watch/watch.h */
+
 /* Has every rank of this MPI_Comm got as far, rc = PCOLL_OK? The same answer on all:
  * PCOLL_OK, or an error on each. Collective. */
-int mpi_all_have(const void *comm, int rc);
+int mpi_all_have(const void *comm, struct watch *watch, int rc);
 
 /* Tell all ranks that this communicator is not to be used any more. Local. */
 void mpi_revoke(struct transport *t);
 void mpi_revoke_comm(void *comm);
+/* Is the host of one of its ranks lost? fail_last_ranks() are they. Local. */
+bool mpi_has_lost_hosts(struct transport *t);
+/* Wait a moment until MPI knows that these have died. PCOLL_EFAILED: it does not. */
+int mpi_await_deaths(struct transport *t);
 /* The bits that are set on every living rank. The answer is the same on all that are left,
- * even if some die meanwhile. */
+ * even if some die meanwhile. PCOLL_EFAILED: MPI goes on waiting for those on a lost host. */
 int mpi_agree_bits(struct transport *t, int *bits);
 /* A transport of those who are left. If it fails there on one rank, all have to try again,
  * from what comes back in *out, which is not NULL if only its making failed. */
