@@ -57,13 +57,14 @@ struct window_ops {
     /* Local: nobody uses it any more; give the memory back as far as that can be done.
      */
     void (*retire)(struct window *w);
-    /* Collective. */
+    /* Collective, unless it is `local`. */
     void (*destroy)(struct window *w);
 };
 
 struct window {
     const struct window_ops *ops;
     uint32_t rank, size;
+    bool local;      /* its end needs nobody else */
     char *memory;    /* of this rank, zero at the start */
     const bool *far; /* by rank: takes its target's help; NULL: nobody */
 };

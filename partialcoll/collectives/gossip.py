@@ -7,6 +7,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .._core import buffers, checks, communicator
 from .._core.buffers import Array
@@ -62,6 +63,10 @@ class GossipBuffer(CoreObject):
     progress : "agent", "manual" or "spin"
         Who helps ranks of other nodes to reach this one's memory. Default:
         PARTIALCOLL_PROGRESS or "agent". Within one node nobody has to.
+    on_failure : "raise" or "continue"
+        What the others do when a rank dies: their calls raise RankFailedError, or they go on
+        without it, and only calls about it raise that. What "continue" needs and promises is in
+        docs/faults.md.
 
     Arrays of its methods may be on a CUDA device: a copy on the host stands for them, from which
     and to which they are copied, after what the current stream was given (docs/gpu.md).
@@ -91,11 +96,13 @@ class GossipBuffer(CoreObject):
         queue_slots: int = 4,
         max_uncollected: int = 2,
         progress: str | None = None,
+        on_failure: str = "raise",
     ) -> None:
         def arguments() -> tuple[Any]:
             options = core.ffi.new("pcoll_gossip_options *")
             self._describe(options, like, topology)
             self._choose(options, codec, queue_slots, max_uncollected, progress)
+            options.on_failure = communicator.failure_code(on_failure)
             return (options,)
 
         def refused() -> tuple[Any]:
@@ -342,7 +349,8 @@ class GossipBuffer(CoreObject):
 
     def peek(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int] | None:
         """The newest message in the queue of `peer`, which stays there, and who sent it; None if
-        there is none that decodes with `key`. One-sided. `peer` may be this rank."""
+        there is none that decodes with `key`. One-sided. `peer` may be this rank. `out` as for
+        `read`; ValueError if it is `key`."""
         if out is not None and out is key:
             raise ValueError("out: expected other memory than key's")
         out = self._place(out)
@@ -370,6 +378,11 @@ class GossipBuffer(CoreObject):
     def topology(self) -> Topology:
         """Who may talk to whom."""
         return self._topology
+
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
+        return self._failed_ranks()
 
     @property
     def board(self) -> Board:

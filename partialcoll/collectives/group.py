@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .._core import buffers, checks, communicator, settings, waiting
 from .._core.buffers import Array, Buffer
@@ -62,7 +63,9 @@ def _set_bandwidth(options: Any, bandwidth: Any) -> None:
 
 
 class GroupAllreduce(CoreObject):
-    """A persistent averaging in groups; made by `GroupAllreduce_init`, which says more.
+    """A persistent averaging in groups; made by `GroupAllreduce_init`, which says what its
+    arguments are, and gives its options as a function that fills them in (`choose`), so that all
+    ranks fail together.
 
     To free it is to leave first, so nobody's rounds wait for this rank.
     """
@@ -148,7 +151,7 @@ class GroupAllreduce(CoreObject):
         return lambda us: int(function(core, us, receive, found))
 
     def Test(self, stream: Any = None) -> GroupRound | None:
-        """The round if it is over, else None; as `Wait` otherwise. Local."""
+        """The round if it is over, else None; `stream` as for `Wait`. Local."""
         found = self._library.ffi.new("pcoll_group_round *")
         code = self._step(found, stream)(0)
         if code == lib.PCOLL_EAGAIN:
@@ -229,6 +232,11 @@ class GroupAllreduce(CoreObject):
     def suspects(self) -> tuple[int, ...]:
         """The ranks that were silent for too long, and have not come back."""
         return tuple(np.flatnonzero(self._look()[2] == 2).tolist())
+
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
+        return self._look()[2] == 3
 
     # What it is
 
@@ -313,6 +321,7 @@ def GroupAllreduce_init(
     measure_every: int = 16,
     cell: int | None = None,
     progress: str | None = None,
+    on_failure: str = "raise",
 ) -> GroupAllreduce:
     """Make a persistent average over groups of ranks on a virtual grid. Collective.
 
@@ -354,6 +363,10 @@ def GroupAllreduce_init(
         Where on the grid this rank sits, row by row. Default: its rank.
     progress : "agent", "manual" or "spin"
         Who works while the application computes. Default: PARTIALCOLL_PROGRESS or "agent".
+    on_failure : "raise" or "continue"
+        What the others do when a rank dies: their calls raise RankFailedError, or its round is
+        void at once and they go on without it. What "continue" needs and promises is in
+        docs/faults.md.
 
     Raises
     ------
@@ -374,5 +387,6 @@ def GroupAllreduce_init(
         options.every = checks.integer("measure_every", measure_every, 1, 2**31 - 1)
         options.cell = -1 if cell is None else checks.integer("cell", cell, 0, 2**31 - 1)
         options.progress = communicator.progress_code(progress)
+        options.on_failure = communicator.failure_code(on_failure)
 
     return GroupAllreduce(comm, sendbuf, recvbuf, choose)

@@ -146,10 +146,11 @@ static struct round_header *spy_slot(struct domain *d, int i)
 }
 
 static void spy_begin_at(struct domain *d, struct domain *old, uint64_t round,
-                         const struct round_header *last)
+                         const struct round_header *last, bool copies)
 {
     struct spy *s = spy_of(d);
-    s->real->ops->begin_at(s->real, spy_of(old)->real, round, last);
+    s->real->ops->begin_at(s->real, old ? spy_of(old)->real : NULL, round, last,
+                           copies);
     s->published = round;
 }
 
