@@ -77,7 +77,8 @@ int growth_settle(struct growth *g, int rc)
 
 int growth_refuse(const void *comm)
 {
-    return mpi_all_have(comm, fail(PCOLL_EINVAL, "this rank has refused to take part"));
+    return mpi_all_have(comm, process_watch(),
+                        fail(PCOLL_EINVAL, "this rank has refused to take part"));
 }
 
 int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
@@ -95,7 +96,8 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
     struct reason reason;
     struct failed_ranks who = *fail_last_ranks();
     fail_reason(&reason);
-    int rc = mpi_regroup(comm, numbers, ranks, progress_doorbell(p), &t);
+    int rc =
+        mpi_regroup(comm, numbers, ranks, progress_doorbell(p), process_watch(), &t);
     if (!t) {
         resume(g);
         return rc;
