@@ -587,6 +587,7 @@ typedef struct pcoll_gossip_options {
     uint64_t shape;           /* any number that is the same if the shape is */
     uint64_t topology;        /* the same for the graph */
     int32_t progress;         /* enum pcoll_progress */
+    int32_t on_failure;       /* enum pcoll_failure */
 } pcoll_gossip_options;
 
 /* No codec, a queue of 4 messages, at most 2 deltas uncollected, the agent. count and
@@ -603,6 +604,7 @@ typedef struct pcoll_gossip_stats {
     uint64_t decode_failures; /* messages that did not decode, thrown away */
     uint64_t fallbacks;       /* blocks read again with more bits */
     uint64_t bytes_read, bytes_written; /* of other ranks' memory and one's own queue */
+    uint64_t orphaned;                  /* deltas taken over from ranks that died */
 } pcoll_gossip_stats;
 
 /* Collective. The options, but for margin, seed and progress, are the same on all
@@ -646,6 +648,9 @@ int pcoll_gossip_board_swap(pcoll_gossip *gossip, uint32_t rank, int64_t expecte
 int pcoll_gossip_board_count(pcoll_gossip *gossip, int64_t delta, int64_t *before);
 /* Local. */
 int pcoll_gossip_get_stats(pcoll_gossip *gossip, pcoll_gossip_stats *stats);
+/* The ranks that have died, with PCOLL_FAILURE_CONTINUE: a set in ranks/64 (rounded up)
+ * words. Calls about one of them return PCOLL_EFAILED. Local; any thread may ask. */
+int pcoll_gossip_failed(pcoll_gossip *gossip, uint64_t *set);
 /* Bytes of the window of each rank. Local. */
 int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes);
 /* Collective. PCOLL_EAGAIN: not all have come within the time; call again. */
@@ -770,6 +775,7 @@ typedef struct pcoll_group_options {
     int64_t timeout_us; /* how long a member may be silent in mid-round */
     int64_t window_us;  /* how long to wait for more members; 0: by the timeout */
     int32_t progress;   /* enum pcoll_progress */
+    int32_t on_failure; /* enum pcoll_failure */
 } pcoll_group_options;
 
 /* A grid that fits the ranks, each in the cell of its number, all links equal, ten
@@ -823,7 +829,7 @@ int pcoll_group_leave(pcoll_group *group);
 /* Local. Take part again, in the round that the others are at. */
 int pcoll_group_rejoin(pcoll_group *group);
 /* Local. What this rank knows: the round it is at, whether it is away (or about to be),
- * and of each rank: 0 there, 1 away, 2 suspected. */
+ * and of each rank: 0 there, 1 away, 2 suspected, 3 dead. */
 int pcoll_group_look(pcoll_group *group, uint64_t *round, int32_t *away,
                      uint8_t *statuses);
 /* Local. From the next matchmaking on. */

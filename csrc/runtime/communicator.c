@@ -393,6 +393,8 @@ void communicator_take_over(struct communicator *c, struct communicator *from)
     c->watched = from->watched;
     c->sends_pending = from->sends_pending;
     pthread_mutex_lock(&c->notified_mutex);
+    for (struct object *p = atomic_load(&c->notified); p; p = p->next_notified)
+        p->notified = false; /* it may live on, and is run anyway */
     atomic_store(&c->notified, atomic_exchange(&from->notified, NULL));
     pthread_mutex_unlock(&c->notified_mutex);
     set_alarm(c, from->alarm);

@@ -69,7 +69,9 @@ void outage_leave(struct outage *o)
     pthread_mutex_lock(&o->mutex);
     CHECK(o->calls > 0);
     o->calls--;
-    pthread_cond_broadcast(&o->changed);
+    if (atomic_load(
+            &o->stopped)) /* else nobody waits for it, and the recovery sleeps on */
+        pthread_cond_broadcast(&o->changed);
     pthread_mutex_unlock(&o->mutex);
 }
 

@@ -15,7 +15,11 @@ int user_object_admit(const struct user_object_kind *kind, const void *comm,
         return fail(PCOLL_ESTATE, "%s cannot be made in a forked process",
                     kind->plural);
     int rc = mpi_check_comm(comm);
-    return rc == PCOLL_OK && c ? process_context(comm, on_failure, c) : rc;
+    bool continues = on_failure == PCOLL_FAILURE_CONTINUE; /* not checked yet */
+    return rc == PCOLL_OK && c
+               ? process_context(
+                     comm, continues ? PCOLL_FAILURE_CONTINUE : PCOLL_FAILURE_RAISE, c)
+               : rc;
 }
 
 /* The end. */

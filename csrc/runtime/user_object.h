@@ -46,6 +46,8 @@ struct user_object {
  * call for a communicator this is collective. NULL: only look. */
 int user_object_admit(const struct user_object_kind *kind, const void *comm,
                       enum pcoll_failure on_failure, struct communicator **c);
+/* May one be made that does this when ranks die? PCOLL_EINVAL. */
+int user_object_check_failure(int on_failure, int progress);
 /* New: nothing of it is there for others. */
 void user_object_init(struct user_object *o, const struct user_object_kind *kind);
 /* Made: `object` has its slots. `progress` as asked for (enum pcoll_progress). */
