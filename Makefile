@@ -263,6 +263,12 @@ spin:
 	@command -v spin > /dev/null || { apt-get update -q && apt-get install -q -y spin; } || \
 	    { echo "spin is needed: install the package spin"; exit 1; }
 
+# Without sanitizers, with CHECKs: many times as many.
+$(C)/fast/%.o: FLAGS := -O2 -g $(INTERLEAVED)
+$(eval $(call compile,fast))
+$(C)/fast/%: $(C)/fast/tests/c/test_%.o $(C)/fast/helpers.a $(C)/fast/core.a
+	$(CC) $^ -lm -lpthread -o $@
+
 SCHEDULES ?= 1000000
 soak: $(C)/soak/invariants $(C)/soak/crashes
 	for what in $^; do PARTIALCOLL_SCHEDULES=$(SCHEDULES) PARTIALCOLL_JOBS=$(JOBS) $$what || exit 1; done

@@ -56,5 +56,22 @@ def prose_first(app, what, name, thing, options, lines):
     lines[:] = "\n\n".join([head.rstrip(), *prose, "".join(sections)]).split("\n")
 
 
+# For Napoleon what stands before a colon in the first line of a property is its type, and ours are
+# sentences: they are kept from it.
+_sentences = {}
+
+
+def keep_sentences(app, what, name, thing, options, lines):
+    if what in ("property", "attribute", "data"):
+        _sentences[name] = list(lines)
+
+
+def restore_sentences(app, what, name, thing, options, lines):
+    if name in _sentences:
+        lines[:] = _sentences.pop(name)
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", prose_first, priority=400)
+    app.connect("autodoc-process-docstring", keep_sentences, priority=450)  # Napoleon has 500
+    app.connect("autodoc-process-docstring", restore_sentences, priority=550)

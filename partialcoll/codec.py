@@ -173,7 +173,8 @@ class Lattice:
         return answers[0], answers[1]
 
     def nbytes(self, count: int, *, high: bool = False) -> int:
-        """Bytes of the payload of so many elements, whatever their dtype."""
+        """Bytes of the payload of `count` elements (0 to 2^48), whatever their dtype; with `high`
+        as for `encode`."""
         count = checks.integer("count", count, 0, 2**48, what="a number of elements")
         return self._size(self._describe(count, lib.PCOLL_FLOAT32, None, high))[0]
 
@@ -310,6 +311,15 @@ class Lattice:
     @staticmethod
     def average(x: Any, payload: Any, *, weight: float = 0.5) -> None:
         """Move x towards what a payload decodes to with x as key: x -= weight (x - y), in place.
+
+        Parameters
+        ----------
+        x : array
+            As in encode(); written to.
+        payload : bytes or numpy array
+            What encode() has returned.
+        weight : float
+            How far: 0.5 is the mean of the two.
 
         Raises
         ------

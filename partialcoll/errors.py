@@ -27,6 +27,8 @@ class RankFailedError(Error):
     ranks : tuple of int
         Their numbers in the communicator that it was made on, as far as they were known then;
         empty if MPI did not say.
+
+    ``message`` says what could not go on because of it.
     """
 
     def __init__(self, ranks: Sequence[int], message: str = "") -> None:
@@ -52,6 +54,8 @@ class DecodeError(Error):
     ----------
     blocks : tuple of int
         The blocks of 1024 elements that failed; empty if the payload was refused as a whole.
+
+    ``message`` says what is wrong with them, and how to encode instead.
     """
 
     def __init__(self, message: str, blocks: Sequence[int] = ()) -> None:

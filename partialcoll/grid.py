@@ -122,7 +122,7 @@ class Grid:
         return Grid, (self._sides, self._peers)
 
     def axis(self, round: int) -> int:
-        """Along which axis a round averages: they take turns."""
+        """Along which axis round number `round` (from 0) averages: they take turns."""
         return checks.integer("round", round, 0, 2**64 - 1) % self.axes
 
     def _axis(self, axis: int) -> int:
@@ -133,8 +133,8 @@ class Grid:
     @overload
     def line(self, cells: npt.NDArray[Any], axis: int) -> Cells: ...
     def line(self, cells: Any, axis: int) -> Any:
-        """The lines of the cells along an axis, the keys of their groups: the cells of one line,
-        and no others, have one number, less than cells / side."""
+        """The lines of the `cells` along an `axis`, the keys of their groups: the cells of one
+        line, and no others, have one number, less than cells / side."""
         return self._each(lib.pcoll_grid_lines, cells, axis, np.int64)
 
     @overload
@@ -142,7 +142,7 @@ class Grid:
     @overload
     def coordinate(self, cells: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint32]: ...
     def coordinate(self, cells: Any, axis: int) -> Any:
-        """Their places on an axis, from 0 to its side - 1."""
+        """The places of the `cells` on an `axis`, from 0 to its side - 1."""
         return self._each(lib.pcoll_grid_coordinates, cells, axis, np.uint32)
 
     def _each(self, function: Any, cells: Any, axis: int, dtype: Any) -> Any:
@@ -156,8 +156,8 @@ class Grid:
     @overload
     def move(self, cells: npt.NDArray[Any], axis: int, chunks: npt.NDArray[Any]) -> Cells: ...
     def move(self, cells: Any, axis: int, chunks: Any) -> Any:
-        """The cells with their coordinates on the axis replaced by `chunks`: where the members of
-        groups go with dynamic keys, after a round that was not void."""
+        """The `cells` with their coordinates on the `axis` replaced by `chunks`: where the members
+        of groups go with dynamic keys, after a round that was not void."""
         axis = self._axis(axis)
         given = _numbers(cells, "cells", np.int64, self.cells - 1)
         to = _numbers(chunks, "chunks", np.uint32, self._sides[axis] - 1)
@@ -168,10 +168,17 @@ class Grid:
         return out if np.ndim(cells) else out.item()
 
     def chunks(self, round: int, lines: Any, positions: Any, sizes: Any) -> npt.NDArray[np.uint32]:
-        """Where the members of groups go with dynamic keys: of groups of these sizes, each on its
-        line of the round's axis, those at these positions in the order of ranks. Coordinates on
-        that axis which differ within a group, and from round to round. All three are arrays of
-        one length; a size is at most the side."""
+        """Where the members of groups go with dynamic keys: coordinates on the axis of a round,
+        which differ within a group and from round to round.
+
+        Parameters
+        ----------
+        round : int
+            Its number, from 0.
+        lines, positions, sizes : arrays of int, of one shape
+            For each member the line of its group on that axis, its place in the group in the order
+            of ranks, and how many are in the group: at most the side.
+        """
         keys = _numbers(lines, "lines", np.int64, (1 << 63) - 1)
         places = _numbers(positions, "positions", np.uint32, MOST_SIDE)
         of = _numbers(sizes, "sizes", np.uint32, MOST_SIDE)

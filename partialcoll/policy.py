@@ -8,17 +8,7 @@ A policy is an object or its text; both are accepted wherever one is expected.
 >>> parse("first_of:2")
 FirstOf(2)
 
-All take the same modifiers, by keyword:
-
-linger : float
-    Seconds to wait after the policy is met, or until all ranks have arrived. Default 0.
-deadline : float
-    The round completes with whoever is there so many seconds after the first arrival, even if the
-    policy is not met; `Round.below_quorum` says so then. It wins over the other modifiers.
-    Default 0: none.
-max_staleness : int
-    No rank is absent from more than so many consecutive rounds: the next one waits for a
-    deposit of it. Default 0: no such limit.
+All take the same modifiers, by keyword: those of `Policy`.
 """
 
 from __future__ import annotations
@@ -42,12 +32,21 @@ def _canonical(text: str) -> str:
 class Policy:
     """Base of the policies. Compare, hash and print them freely; do not change them.
 
-    Attributes
+    All take these modifiers, which are attributes as well. TypeError or ValueError names the one
+    that is wrong.
+
+    Parameters
     ----------
-    linger, deadline : float
-        Seconds; 0: none.
+    linger : float
+        Seconds to wait after the policy is met, or until all ranks have arrived; at most 1e6. 0:
+        none.
+    deadline : float
+        The round completes with whoever is there so many seconds after the first arrival, even if
+        the policy is not met; `Round.below_quorum` says so then. It wins over the other
+        modifiers. 0: none; at most 1e6.
     max_staleness : int
-        Rounds that a rank may miss in a row; 0: any number.
+        No rank is absent from more than so many consecutive rounds: the next one waits for a
+        deposit of it. 0: no such limit.
     """
 
     _name: ClassVar[str] = ""
@@ -80,7 +79,8 @@ class Policy:
         return []
 
     def replace(self, **modifiers: Any) -> Policy:
-        """The same policy with some modifiers changed: ``Solo().replace(linger=1e-3)``."""
+        """The same policy with some `modifiers` (of `Policy`) changed:
+        ``Solo().replace(linger=1e-3)``."""
         other = copy.copy(self)
         argument = "".join(f":{argument}" for argument in self._arguments())
         other._complete(argument, **{**self._modifiers(), **modifiers})
@@ -98,7 +98,7 @@ class Policy:
 
 
 class Solo(Policy):
-    """Any rank that arrives starts the round; it waits for nobody.
+    """Any rank that arrives starts the round; it waits for nobody. Modifiers as of `Policy`.
 
     Source: Li et al., "Taming Unbalanced Training Workloads in Deep Learning with Partial
     Collective Operations", PPoPP 2020, section 4.1.
@@ -110,7 +110,8 @@ class Solo(Policy):
 class Majority(Policy):
     """One rank, drawn anew for each round and the same on all ranks, starts the round.
 
-    On average half of the ranks arrive before it. Source: PPoPP 2020 (see `Solo`), section 4.2.
+    On average half of the ranks arrive before it. Modifiers as of `Policy`. Source: PPoPP 2020 (see
+    `Solo`), section 4.2.
     """
 
     _name = "majority"
@@ -119,7 +120,7 @@ class Majority(Policy):
 class Full(Policy):
     """The round completes when all ranks have arrived: an ordinary allreduce.
 
-    With a deadline it completes without those that are later than that.
+    Modifiers as of `Policy`: with a deadline it completes without those that are later than that.
     """
 
     _name = "full"
@@ -134,6 +135,8 @@ class Quorum(Policy):
         An int is a number of ranks, from 1 to the size of the communicator; a float is a fraction
         of them, above 0 and at most 1.0, rounded up. Where fewer ranks are live (see `join` and
         `leave`), all of those are needed.
+    linger, deadline, max_staleness
+        See `Policy`.
 
     Deposits stored from before ride along but do not count.
     """
@@ -171,7 +174,8 @@ class _Drawn(Policy):
 
 
 class FirstOf(_Drawn):
-    """The first of `m` ranks, drawn anew for each round, starts it.
+    """The first of `m` ranks (1 to all), drawn anew for each round, starts it. Modifiers as of
+    `Policy`.
 
     On average (P+1)/(m+1) ranks have arrived by then. ``FirstOf(1)`` is `Majority`; with m = P it
     is `Solo`.
@@ -181,7 +185,8 @@ class FirstOf(_Drawn):
 
 
 class LastOf(_Drawn):
-    """The last of `m` ranks, drawn anew for each round, starts it.
+    """The last of `m` ranks (1 to all), drawn anew for each round, starts it. Modifiers as of
+    `Policy`.
 
     On average m(P+1)/(m+1) ranks have arrived by then. ``LastOf(1)`` is `Majority`; with m = P it
     is `Full`.

@@ -75,7 +75,18 @@ class _Described:
 
 
 class Result(_Described):
-    """One delivered round.
+    """One delivered round. The library makes it.
+
+    Parameters
+    ----------
+    raw : bytes
+        The round as the core describes it, ``struct pcoll_round`` and its masks.
+    ranks : int
+        Of the communicator: how long the masks are.
+    buffers : list of numpy.ndarray or None
+        The values, one array for each buffer.
+    look : callable or None
+        Without `buffers`: given the number of the round, returns them when first asked.
 
     Attributes
     ----------
@@ -120,7 +131,8 @@ class Result(_Described):
         return found
 
     def with_buffers(self, look: Callable[[int], list[Array]]) -> Result:
-        """The same round, with other values: what this returns for its index."""
+        """The same round, with other values: what `look` returns for its number, when first asked
+        for them."""
         return Result(self._raw, self._ranks, None, look)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -133,7 +145,8 @@ class Result(_Described):
 
 
 class Round(_Described):
-    """What `Wait` returns: the last round delivered, and what was delivered with it.
+    """What `Wait` returns: the last round delivered, and what was delivered with it. The library
+    makes it: of the ``last`` result, and if there are more, all `results` and how many are `lost`.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ static int open_event_log(struct endpoint *v)
 
 /* Messages and timers need somebody to look after them while the application computes;
  * ranks that share one domain see to their rounds themselves. */
-static int start_agent(struct communicator *c, const struct endpoint *v,
+int handle_start_agent(struct communicator *c, const struct endpoint *v,
                        const pcoll_options *o)
 {
     bool messages = v->placement.domains > 1 || v->placement.ranks == 1;
@@ -46,17 +46,6 @@ static int make_staging(struct endpoint *v, const pcoll_options *o)
         return fail(PCOLL_EINVAL, "buffers on a device cannot be recorded or replayed: "
                                   "when they arrive is the device's business");
     return staging_create(o->device - 1, &v->staging);
-}
-
-static int refuse_user_ops(const struct payload *p)
-{
-    for (int i = 0; i < p->parts; i++)
-        if (p->part[i].user)
-            return fail(PCOLL_EINVAL,
-                        "on_failure: \"continue\" is for the ops and datatypes "
-                        "of the library, buffer %d has others",
-                        i);
-    return PCOLL_OK;
 }
 
 /* This rank's part, before anybody else is asked. */
@@ -78,10 +67,8 @@ static int make_endpoint(struct communicator *c, const pcoll_buffer *buffers,
                                                  .make_user = mpi_reduction_create,
                                                  .options = &thrifty},
                          v);
-    if (rc == PCOLL_OK && o->on_failure == PCOLL_FAILURE_CONTINUE)
-        rc = refuse_user_ops(&(*v)->shape.payload);
     if (rc == PCOLL_OK)
-        rc = start_agent(c, *v, o);
+        rc = handle_start_agent(c, *v, o);
     if (rc == PCOLL_OK)
         rc = open_event_log(*v);
     return rc == PCOLL_OK && o->device ? make_staging(*v, o) : rc;

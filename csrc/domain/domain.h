@@ -93,9 +93,10 @@ struct domain_ops {
     /* Slot i of this process's member. */
     struct round_header *(*slot)(struct domain *d, int i);
     /* To go on where an old domain has stopped: domain/recovery.h. `last` is the message
-     * of the round before, NULL before the first one. */
+     * of the round before, NULL before the first one. One member of a domain `copies`: what
+     * all share. */
     void (*begin_at)(struct domain *d, struct domain *old, uint64_t round,
-                     const struct round_header *last);
+                     const struct round_header *last, bool copies);
     int (*inherit)(struct domain *d, struct domain *old, uint64_t round,
                    const struct round_header *last);
 

@@ -7,6 +7,8 @@
 void domain_copy_results(struct domain *d, struct domain *old, uint64_t round,
                          const struct round_header *last, uint32_t kept)
 {
+    if (!old)
+        kept = 1;
     size_t bytes = d->shape->header_bytes + payload_data_bytes(&d->shape->payload);
     for (uint64_t r = round > kept ? round - kept : 0; r < round; r++) {
         const struct round_header *from =
@@ -39,6 +41,10 @@ int domain_recover_member(struct domain *d, struct domain *old, uint64_t round,
                           const struct round_header *last, struct member *m)
 {
     CHECK(d != old);
+    if (!old) {
+        member_enter(m, round, last, d->shape->failed, d->shape->ranks);
+        return PCOLL_OK;
+    }
     old->ops->snapshot(old, m);
     struct recovered_deposit r =
         member_recover(m, round, last, d->shape->failed, d->shape->ranks);

@@ -282,9 +282,10 @@ static struct round_header *single_slot(struct domain *d, int i)
 }
 
 static void single_begin_at(struct domain *d, struct domain *old, uint64_t round,
-                            const struct round_header *last)
+                            const struct round_header *last, bool copies)
 {
     struct single *s = of(d);
+    CHECK(copies);
     domain_copy_results(d, old, round, last, s->ring - 1);
     s->member.complete = s->member.frozen = s->member.delivered = round;
 }
@@ -293,7 +294,7 @@ static int single_inherit(struct domain *d, struct domain *old, uint64_t round,
                           const struct round_header *last)
 {
     struct single *s = of(d);
-    struct member m;
+    struct member m = s->member;
     int rc = domain_recover_member(d, old, round, last, &m);
     pthread_mutex_lock(&s->mutex);
     s->member = m;

@@ -291,6 +291,25 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
                            pcoll_handle **handle);
 
 /*
+ * Take others in for ranks that have died, or be one of them. Collective over *comm, an MPI_Comm
+ * of all ranks of the handle that live and of those who take the numbers of dead ones: its rank i
+ * has number numbers[i], the same on all; newcomers join, with the same arguments and
+ * PCOLL_FAILURE_CONTINUE, the others grow, between two rounds. The handle is then on a duplicate
+ * of that communicator; `ranks` stays what it was. A newcomer is given the last round first.
+ * `can_grow` says what would be refused, locally; who cannot take part refuses instead. Any error
+ * comes on all ranks and leaves the handle as it was; PCOLL_EFAILED when somebody has died
+ * meanwhile, or another rank has refused.
+ */
+int pcoll_growth_refuse(const void *comm);
+int pcoll_handle_can_grow(pcoll_handle *handle);
+int pcoll_handle_grow(pcoll_handle *handle, const void *comm, const uint32_t *numbers,
+                      const pcoll_buffer *buffers, int32_t nbuffers,
+                      const pcoll_options *options);
+int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ranks,
+                         const pcoll_buffer *buffers, int32_t nbuffers,
+                         const pcoll_options *options, pcoll_handle **handle);
+
+/*
  * Deposit this rank's contribution for the round that this call stands for, and trigger
  * the round if the policy allows. send[i] is buffer i, copied before the call returns;
  * NULL with owned_send. Local. PCOLL_ESTATE when the last start was not waited for;

@@ -379,6 +379,16 @@ static void forget_closings(struct communicator *c)
     atomic_store(&c->closings, 0);
 }
 
+void communicator_abandon(struct communicator *c)
+{
+    CHECK(!c->handles);
+    progress_lock(c->progress);
+    forget_unrung(c);
+    forget_closings(c);
+    c->transport = NULL;
+    progress_unlock(c->progress);
+}
+
 void communicator_take_over(struct communicator *c, struct communicator *from)
 {
     CHECK(!from->closing.communicator && !from->unslotted);

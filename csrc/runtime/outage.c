@@ -11,6 +11,7 @@ void outage_init(struct outage *o)
     *o = (struct outage){0};
     pthread_mutex_init(&o->mutex, NULL);
     pthread_cond_init(&o->changed, NULL);
+    turn_init(&o->turn);
 }
 
 void outage_destroy(struct outage *o)
@@ -28,6 +29,7 @@ bool outage_begin(struct outage *o, const struct failed_ranks *who)
     if (recovers && !atomic_load(&o->stopped)) {
         o->who = *who;
         o->began = clock_ns();
+        turn_announce(&o->turn);
         atomic_store(&o->stopped, true);
         pthread_cond_broadcast(&o->changed);
     }
@@ -60,6 +62,16 @@ void outage_enter(struct outage *o)
         pthread_cond_wait(&o->changed, &o->mutex);
     o->calls++;
     pthread_mutex_unlock(&o->mutex);
+}
+
+bool outage_try_enter(struct outage *o)
+{
+    CHECK(o);
+    pthread_mutex_lock(&o->mutex);
+    bool enters = !atomic_load(&o->stopped);
+    o->calls += enters;
+    pthread_mutex_unlock(&o->mutex);
+    return enters;
 }
 
 void outage_leave(struct outage *o)
@@ -115,9 +127,16 @@ void outage_await_calls(struct outage *o)
     pthread_mutex_unlock(&o->mutex);
 }
 
+void outage_take_turn(struct outage *o)
+{
+    CHECK(atomic_load(&o->stopped));
+    turn_take(&o->turn);
+}
+
 void outage_end(struct outage *o)
 {
     CHECK(atomic_load(&o->stopped));
+    turn_give(&o->turn);
     pthread_mutex_lock(&o->mutex);
     atomic_fetch_add(&o->epoch, 1);
     o->ended = clock_ns();

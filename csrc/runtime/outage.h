@@ -24,6 +24,7 @@
 #include <stdbool.h>
 
 #include "base/error.h"
+#include "runtime/turn.h"
 
 struct outage {
     pthread_mutex_t mutex;
@@ -34,6 +35,7 @@ struct outage {
     bool ends;            /* nobody recovers any more */
     int64_t began, ended; /* of the last one; base/clock.h, ns */
     struct failed_ranks who;
+    struct turn turn; /* of the recovery */
 };
 
 void outage_init(struct outage *o);
@@ -49,6 +51,8 @@ uint32_t outage_epoch(struct outage *o);
 /* Application: waits until there is none. */
 void outage_enter(struct outage *o);
 void outage_leave(struct outage *o);
+/* As outage_enter where there is none; else false, and it is not inside. */
+bool outage_try_enter(struct outage *o);
 /* When the last one was met here, and when all went on; how many there have been. */
 uint32_t outage_times(struct outage *o, int64_t *began, int64_t *ended);
 /* The error of a call that an outage has ended. */
@@ -58,6 +62,8 @@ int outage_error(struct outage *o);
 bool outage_await(struct outage *o);
 /* Nobody of the application is inside. */
 void outage_await_calls(struct outage *o);
+/* No other recovery of this process is under way; until the outage ends. */
+void outage_take_turn(struct outage *o);
 void outage_end(struct outage *o);
 /* From now on nobody recovers; one that is under way ends before, … */
 void outage_cease(struct outage *o);

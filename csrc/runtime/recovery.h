@@ -62,6 +62,9 @@ void recovery_begin_parting(struct communicator *c);
  * recovers. May its transport still be used? */
 bool recovery_part(struct communicator *c, bool all);
 void recovery_detach(struct communicator *c);
+/* Of one that has no objects (left), by a thread that is inside (outage.h): it is to end, here
+ * alone. `heir` (NULL: nobody) looks after its transport, where others may still be. */
+void recovery_discard(struct communicator *c, struct communicator *heir);
 
 /* The communicator of those who are left, for the program: an MPI_Comm, or NULL while all
  * live. */

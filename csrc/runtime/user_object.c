@@ -133,3 +133,14 @@ void user_object_made(struct user_object *o, struct communicator *c,
                               .progress = progress};
     process_add(&o->entry);
 }
+
+void user_object_move(struct user_object *o, struct communicator *c,
+                      struct object *object)
+{
+    CHECK(atomic_load(&o->object) && !atomic_load(&o->closing));
+    process_remove(&o->entry);
+    o->communicator = c;
+    atomic_store(&o->object, object);
+    o->entry.slot = object->slot;
+    process_add(&o->entry);
+}

@@ -54,6 +54,10 @@ void user_object_init(struct user_object *o, const struct user_object_kind *kind
 void user_object_made(struct user_object *o, struct communicator *c,
                       struct object *object, int32_t progress);
 
+/* It goes on on another communicator, as this object; no recovery is under way on either. */
+void user_object_move(struct user_object *o, struct communicator *c,
+                      struct object *object);
+
 /* Every call of the application begins and ends with these. PCOLL_ESTATE: another
  * thread is in one, it has ended, or this is a forked child. */
 int user_object_enter(struct user_object *o);

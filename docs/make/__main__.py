@@ -18,7 +18,6 @@ import results
 ROOT = Path(__file__).resolve().parents[2]
 MADE = {
     "c-reference.md": header.page,
-    "python-reference.md": python_reference.page,
     "all-messages.md": messages.page,
     "benchmarks.md": results.page,
 }
@@ -35,6 +34,8 @@ def main(target: Path) -> None:
         site.add(page)
     for name, page in MADE.items():
         (target / name).write_text(page(ROOT))
+    for name, module in python_reference.MODULES.items():
+        (target / name).write_text(python_reference.page(module))
     site.add_sources()
 
 

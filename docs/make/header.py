@@ -40,5 +40,6 @@ def _declared(code: str) -> str:
 
 def _title(code: str) -> str:
     """The names that are declared."""
+    code = re.sub(r"/\*.*?\*/", "", code, flags=re.DOTALL)
     names = dict.fromkeys(next(filter(None, found)) for found in NAME.findall(code))
     return ", ".join(f"`{name}`" for name in list(names)[:3]) or "Conditions"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 LINK = re.compile(r"\]\(([^)\s#:]+)((?:#[^)\s]*)?)\)")
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+NAMED_BY_FILE = re.compile(r"\[([\w-]+\.md)\]\((\1(?:#[^)\s]*)?)\)")
 LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".json": "json", ".toml": "toml"}
 LONGEST = 60_000  # characters of a file that a page shows
 
@@ -24,7 +25,15 @@ class Site:
         parts = FENCED.split(page.read_text())
         for i in range(0, len(parts), 2):
             parts[i] = LINK.sub(lambda link: self._link(page, link), parts[i])
+            parts[i] = NAMED_BY_FILE.sub(self._by_title, parts[i])
         (self.target / self._name(page)).write_text("".join(parts))
+
+    def _by_title(self, link: "re.Match[str]") -> str:
+        """In the repository a page is called by its file, on the site by its title."""
+        file = self.root / "docs" / link[1]
+        if not file.exists():
+            return link[0]
+        return f"[{file.read_text().split(chr(10), 1)[0].removeprefix('# ')}]({link[2]})"
 
     def _name(self, page: Path) -> str:
         return page.name.lower() if page.parent == self.root else page.name

@@ -1,30 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of the public modules: what their __all__ names, by its docstrings."""
+"""The reference of the public modules, a page for each: what their __all__ names, by its
+docstrings."""
 
 import importlib
 import inspect
-from pathlib import Path
 
 OURS = "partialcoll"
-MODULES = ("partialcoll", "partialcoll.decentralized", "partialcoll.torch")
+MODULES = {
+    "python-reference.md": "partialcoll",
+    "python-decentralized.md": "partialcoll.decentralized",
+    "python-torch.md": "partialcoll.torch",
+}
 
 
-def page(_: Path) -> str:
-    """The page."""
-    return "# Python reference\n\n" + "".join(map(_module, MODULES))
-
-
-def _module(name: str) -> str:
+def page(name: str) -> str:
+    """The page of a module, with the modules that it has."""
     module = importlib.import_module(name)
     first = (inspect.getdoc(module) or "").split("\n\n")[0].replace("\n", " ")
-    entries = "\n".join(_entry(name, module, thing) for thing in module.__all__)
-    return f"## {name}\n\n{first}\n\n```{{eval-rst}}\n{entries}\n```\n\n"
+    inner = [thing for thing in module.__all__ if inspect.ismodule(getattr(module, thing))]
+    entries = [_entry(name, module, thing) for thing in module.__all__ if thing not in inner]
+    text = f"# Python: {name}\n\n{first}\n\n{_rst(entries)}"
+    for thing in inner:
+        whole = f".. automodule:: {getattr(module, thing).__name__}\n   :members:\n"
+        text += f"## {name}.{thing}\n\n{_rst([whole])}"
+    return text
+
+
+def _rst(entries: list[str]) -> str:
+    return "```{eval-rst}\n" + "\n".join(entries) + "\n```\n\n"
 
 
 def _entry(name: str, module: object, thing: str) -> str:
     value = getattr(module, thing)
-    if inspect.ismodule(value):
-        return f".. automodule:: {value.__name__}\n   :members:\n"
+    if isinstance(value, str):
+        return f".. py:data:: {name}.{thing}\n   :type: str\n"
     if inspect.isclass(value):
         options = f"   :members:\n   :inherited-members: {_foreign(value)}\n"
         return f".. autoclass:: {name}.{thing}\n{options}"

@@ -2,17 +2,23 @@
 """The page of benchmarks, made of the results that are kept: a table for each of them."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
+
+import click
+
+from partialcoll.tools import cli
 
 ROWS, COLUMNS = 24, 10
 HEAD = """# Benchmarks
 
 Every result that is kept, as it was measured: `bench/results/EXPERIMENT/MPI.json`, written by
 `partialcoll …` or `bench/run.py`, which also make pictures of them (`bench/run.py figures`).
-[semantics.md](semantics.md) and the pages of the parts say what the numbers mean; names end in
+[The contract](semantics.md) and the pages of the parts say what the numbers mean; names end in
 their units. Measured on few cores: what many ranks do on two cores says something about waiting,
-little about bandwidth. Of long tables the first rows are shown, and columns that differ.
+little about bandwidth. Of long tables the first rows are shown, and columns that differ. They are
+in the order of the commands that made them, each of which does it again on your machine.
 
 ![Average latency of an allreduce with skewed arrival](img/skew-32.png)
 
@@ -23,16 +29,57 @@ little about bandwidth. Of long tables the first rows are shown, and columns tha
 
 def page(root: Path) -> str:
     """The page."""
-    by_name: dict[str, list[Path]] = {}
+    commands = _Commands(root)
+    parts: dict[tuple[int, str, str], dict[str, list[str]]] = {}
     for file in sorted((root / "bench/results").glob("*/*.json")):
-        by_name.setdefault(file.parent.name, []).append(file)
+        document = json.loads(file.read_text())
+        part = parts.setdefault(commands.heading(document.get("command")), {})
+        part.setdefault(file.parent.name, []).append(_result(file, document))
     return HEAD + "".join(
-        f"## {name}\n\n" + "".join(map(_result, files)) for name, files in by_name.items()
+        f"## {heading}\n\n{about}" + "".join(f"### {n}\n\n{''.join(part[n])}" for n in part)
+        for (_, heading, about), part in sorted(parts.items())
     )
 
 
-def _result(file: Path) -> str:
-    document = json.loads(file.read_text())
+class _Commands:
+    """What the commands that have made results are called, and say of themselves."""
+
+    def __init__(self, root: Path) -> None:
+        sys.path.insert(0, str(root / "bench"))
+        import run
+
+        self._places = {"partialcoll": cli.commands, "bench/run.py": run.experiments}
+
+    def heading(self, command: str | None) -> tuple[int, str, str]:
+        """Of the results of a command, its place, name and help; of none, of what checks the
+        protocol."""
+        group, _, name = (command or "").replace("neighbours", "neighbors").partition(" ")
+        for place, (program, top) in enumerate(self._places.items()):
+            words = [group, name] if program == "partialcoll" else [name]
+            found = _found(top, words)
+            if found is not None:
+                return place, f"`{' '.join([program, *words])}`", f"{_first_part(found.help)}\n\n"
+        return (
+            len(self._places),
+            "Checks of the protocol",
+            "See [how the protocol is checked](verification.md).\n\n",
+        )
+
+
+def _first_part(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split()).replace("*", "\\*")
+
+
+def _found(command: Any, words: list[str]) -> Any:
+    """The command below this one that the words name, or None."""
+    for word in words:
+        if not isinstance(command, click.Group):
+            return None
+        command = command.get_command(click.Context(command), word)
+    return command
+
+
+def _result(file: Path, document: dict[str, Any]) -> str:
     rows = [row for row in document.get("rows", []) if isinstance(row, dict)]
     about = ", ".join(
         f"`{v}`" if k == "arguments" else f"{k} {v}"

@@ -14,7 +14,7 @@ import sys
 from ..errors import MismatchError, RankFailedError
 from . import finalize, waiting
 from .mpi import MPI
-from .rank_failure import told_by
+from .rank_failure import is_rank_failure, told_by
 
 _LONGEST = 1000  # bytes of a text: MPI sends so little though nobody receives it
 
@@ -46,11 +46,16 @@ class Departures:
                     self._sent.append(self._comm.Isend([text, MPI.BYTE], rank))
 
     def _look(self) -> None:
-        """Departed when a rank has said something; once and for all."""
+        """Departed when a rank has said something; once and for all. One that has died says
+        nothing; what it leaves undone tells of it."""
         if not self._said and not MPI.Is_finalized():
-            status = MPI.Status()
-            with told_by(self._comm):
+            status, message = MPI.Status(), None
+            try:
                 message = self._comm.Improbe(status=status)
+            except MPI.Exception as error:
+                if not is_rank_failure(error):
+                    raise
+                self._comm.Ack_failed()  # those who live may still say something
             if message is not None:
                 text = bytearray(status.Get_count(MPI.BYTE))
                 message.Recv([text, MPI.BYTE])

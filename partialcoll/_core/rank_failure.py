@@ -19,16 +19,24 @@ def is_rank_failure(error: BaseException | None) -> bool:
     return error.Get_error_class() in classes
 
 
-def rank_failure(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
-    """Who it was, by their numbers in the communicator, as far as MPI knows now."""
+def failed_ranks(comm: MPI.Intracomm) -> list[int]:
+    """Who has died, as far as MPI knows now, by their numbers in the communicator. Local."""
     try:
-        failed, all_of_them = comm.Get_failed(), comm.Get_group()
-        ranks = failed.Translate_ranks(None, all_of_them)
-        failed.Free()
-        all_of_them.Free()
+        failed = comm.Get_failed()
     except (MPI.Exception, AttributeError, NotImplementedError):
-        ranks = []
-    return RankFailedError(sorted(map(int, ranks)), str(error))
+        return []
+    ranks: list[int] = []
+    if failed.size:
+        everybody = comm.Get_group()
+        ranks = sorted(map(int, failed.Translate_ranks(None, everybody)))
+        everybody.Free()
+    failed.Free()
+    return ranks
+
+
+def rank_failure(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
+    """Who it was, as far as MPI knows now."""
+    return RankFailedError(failed_ranks(comm), str(error))
 
 
 class told_by:

@@ -21,7 +21,8 @@ def renamed_method(old: str, new: str) -> Callable[..., Any]:
         _warn(old, new)
         return getattr(self, new)(*arguments, **options)
 
-    method.__name__, method.__doc__ = old, f"Old name of `{new}`."
+    method.__name__ = old
+    method.__doc__ = f"Old name of `{new}`, which gets the `arguments` and `options`."
     return method
 
 

@@ -97,8 +97,9 @@ def _row(intent: Intent, rank: int, room: int) -> Array:
 class Agreement:
     """A small full allreduce in which ranks compare their intents. Made collectively."""
 
-    def __init__(self, comm: MPI.Intracomm, name: str) -> None:
+    def __init__(self, comm: MPI.Intracomm, name: str, on_failure: str = "raise") -> None:
         self._rank = comm.rank
+        self.failed: list[int] = []  # with on_failure="continue": who had died before the last one
         self._room = min(_MOST, max(_LEAST, _ALL // comm.size))
         self._handle: AllreduceHandle = Allreduce_init(
             comm,
@@ -108,7 +109,9 @@ class Agreement:
             like=np.zeros((comm.size, self._room), np.uint8),
             quorum="full",
             name=name,
+            on_failure=on_failure,
         )
+        self._goes_on = on_failure == "continue"
         self._rooms: dict[int, Array] = {}  # the few places of deposits, by address
 
     def announce(self, intent: Intent) -> None:
@@ -135,17 +138,23 @@ class Agreement:
         self._handle._while_waiting = check
         self._handle._report_stall = report  # type: ignore[assignment]
 
-    def settle(self, waited: bool = False) -> list[Intent]:
+    def settle(self, waited: bool = False) -> dict[int, Intent]:
         """Wait until all ranks have announced something. Empty if it is the same everywhere,
-        else, on every rank alike, what each of them has announced. waited: `arrived` was True.
-        """
+        else, on every rank alike, what each of them that lives has announced. waited: `arrived` was
+        True."""
         if not waited:
             self._handle.Wait()
         rows: Array = self._handle.result
+        ranks = np.arange(len(rows))
+        last = self._handle.last_round
+        if self._goes_on and last is not None and last.failed.any():
+            self.failed = np.flatnonzero(last.failed).tolist()
+            ranks = np.flatnonzero(~last.failed)
+            rows = rows[ranks]
         said = rows.tobytes()
         if said == said[: self._room] * len(rows):
-            return []
-        return [Intent.decode(row.tobytes()) for row in rows]
+            return {}
+        return {int(rank): Intent.decode(row.tobytes()) for rank, row in zip(ranks, rows)}
 
     def free(self) -> None:
         """Collective."""
@@ -174,10 +183,10 @@ def first_difference(everybody: Iterable[Sequence[T]], missing: T) -> dict[T, li
     return {}
 
 
-def complaint(heard: list[Intent]) -> str:
+def complaint(heard: dict[int, Intent]) -> str:
     """Who announced what, for the error that all ranks raise."""
-    said = [f"{one.text} (refused)" if one.refused else one.text for one in heard]
-    return f"the ranks differ in what they call: {ranks_by_text(sides(enumerate(said)))}"
+    said = {rank: one.text + " (refused)" * one.refused for rank, one in heard.items()}
+    return f"the ranks differ in what they call: {ranks_by_text(sides(said.items()))}"
 
 
 # All ranks together
@@ -204,12 +213,23 @@ def _text(error: Exception | None) -> str:
     return f"{type(error).__name__}: {error}" if error is not None else ""
 
 
-def check_agreement(comm: MPI.Intracomm, said: Iterable[tuple[str, str]]) -> None:
+def check_agreement(
+    comm: MPI.Intracomm, said: Iterable[tuple[str, str]], on_failure: str = "raise"
+) -> None:
     """The same (name, text) pairs, in the same order, on all ranks. Collective.
 
-    Raises MismatchError everywhere, with the first name that differs, and the ranks.
+    Raises MismatchError everywhere, with the first name that differs, and the ranks. With
+    on_failure="continue", on a communicator on which something is already: on all that live.
     """
     own = list(said)
+    if on_failure == "continue":
+        agreement = Agreement(comm, "check_agreement", on_failure)
+        agreement.announce(Intent("; ".join(f"{name!r}: {text}" for name, text in own)))
+        heard = agreement.settle()
+        agreement.free()
+        if heard:
+            raise MismatchError(complaint(heard))
+        return
     digest = hashlib.blake2b(repr(own).encode()).digest()
     if len(set(comm.allgather(digest))) == 1:
         return

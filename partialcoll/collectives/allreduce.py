@@ -36,6 +36,7 @@ def Allreduce_init(
     like: Any = None,
     on_failure: str = "raise",
     on_membership: Callable[..., object] | None = None,
+    join: bool = False,
 ) -> AllreduceHandle:
     """Make a persistent partial allreduce. Collective.
 
@@ -102,7 +103,10 @@ def Allreduce_init(
     on_membership : callable
         With "continue": called as ``on_membership(handle, failed, joined)`` with the ranks (lists
         of int) that have died, or come, since it was last called, from the call that returns the
-        first round without, or with, them.
+        first round without them, or from the `AllreduceHandle.grow` that takes them in.
+    join : bool
+        Take the number of a rank that has died, in the handle of others of `comm`: they call
+        `AllreduceHandle.grow` meanwhile.
 
     Raises
     ------
@@ -135,17 +139,18 @@ def Allreduce_init(
             on_failure=on_failure,
         ),
         on_membership,
+        join,
     )
 
 
 def memory_estimate(
     comm: MPI.Intracomm, sendbuf: Any, recvbuf: Any = None, op: Any = MPI.SUM, **options: Any
 ) -> int:
-    """Bytes that a handle with these arguments (those of `Allreduce_init`) will hold on this
-    rank. Local."""
+    """Bytes that a handle with these arguments and `options` (those of `Allreduce_init`, which
+    says what is wrong with them) will hold on this rank. Local."""
     address(comm)
     given = {**(Allreduce_init.__kwdefaults__ or {}), **options}
-    given.pop("on_membership")
+    given.pop("on_membership"), given.pop("join")
     return Arguments(sendbuf, recvbuf, op, **given).memory(comm.size)
 
 
@@ -160,19 +165,20 @@ def _several(handles: Any) -> list[AllreduceHandle]:
 
 
 def Startall(handles: Sequence[AllreduceHandle]) -> None:
-    """Start all handles, in this order. Local."""
+    """Start all `handles`, in this order. Local."""
     for handle in _several(handles):
         handle.Start()
 
 
 def Waitall(handles: Sequence[AllreduceHandle], timeout: float | None = None) -> list[Round]:
-    """Wait for all handles; their rounds, in this order. TimeoutError after timeout seconds
-    for any one of them."""
+    """Wait for all `handles`; their rounds, in this order. TimeoutError after `timeout` seconds
+    (None: never) for any one of them."""
     return [handle.Wait(timeout) for handle in _several(handles)]
 
 
 def Waitany(handles: Sequence[AllreduceHandle], timeout: float | None = None) -> tuple[int, Round]:
-    """Wait until the round of any started handle is complete; its position and its round.
+    """Wait until the round of any started one of the `handles` is complete; its position and its
+    round. TimeoutError after `timeout` seconds (None: never).
 
     Handles that are not started are passed over; StateError if none is.
     """

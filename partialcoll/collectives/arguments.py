@@ -167,6 +167,11 @@ class Arguments:
             self.outlined = on_device(buffers)
         return [buffer.like() if self.received else buffer.outline() for buffer in buffers]
 
+    @property
+    def for_core(self) -> tuple[Any, int, Any]:
+        """Buffers, how many, options."""
+        return self.described, len(self.recv), self.options
+
     def memory(self, ranks: int) -> int:
         """Bytes that a handle with these arguments holds on this rank."""
         given = (ranks, self.described, len(self.recv), self.options)

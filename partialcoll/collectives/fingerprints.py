@@ -18,6 +18,7 @@ while the rank has to be silent is its next statement, under the version that it
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Callable
 
 import numpy as np
@@ -109,8 +110,11 @@ class Fingerprints:
         """How many are in the round of these rows."""
         return int(rows[:, 1].sum())
 
-    def check(self, rows: Array, index: int) -> None:
-        """The rows of round `index`. Raises MismatchError, on every rank that sees the round."""
+    def check(self, rows: Array, index: int, failed: Iterable[int] = ()) -> None:
+        """The rows of round `index`, before which these ranks have died. Raises MismatchError, on
+        every rank that sees the round."""
+        for rank in failed:
+            self._begun.pop(rank, None)
         for rank, (_, _, said, version, value) in enumerate(rows.tolist()):
             if not said:
                 continue

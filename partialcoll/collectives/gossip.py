@@ -376,7 +376,8 @@ class GossipBuffer(CoreObject):
 
     def peek(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int] | None:
         """The newest message in the queue of `peer`, which stays there, and who sent it; None if
-        there is none that decodes with `key`. One-sided. `peer` may be this rank."""
+        there is none that decodes with `key`. One-sided. `peer` may be this rank. `out` as for
+        `read`; ValueError if it is `key`."""
         if out is not None and out is key:
             raise ValueError("out: expected other memory than key's")
         out = self._place(out)

@@ -63,7 +63,9 @@ def _set_bandwidth(options: Any, bandwidth: Any) -> None:
 
 
 class GroupAllreduce(CoreObject):
-    """A persistent averaging in groups; made by `GroupAllreduce_init`, which says more.
+    """A persistent averaging in groups; made by `GroupAllreduce_init`, which says what its
+    arguments are, and gives its options as a function that fills them in (`choose`), so that all
+    ranks fail together.
 
     To free it is to leave first, so nobody's rounds wait for this rank.
     """
@@ -149,7 +151,7 @@ class GroupAllreduce(CoreObject):
         return lambda us: int(function(core, us, receive, found))
 
     def Test(self, stream: Any = None) -> GroupRound | None:
-        """The round if it is over, else None; as `Wait` otherwise. Local."""
+        """The round if it is over, else None; `stream` as for `Wait`. Local."""
         found = self._library.ffi.new("pcoll_group_round *")
         code = self._step(found, stream)(0)
         if code == lib.PCOLL_EAGAIN:

@@ -46,7 +46,8 @@ class Stats:
 
 
 class ScheduleView:
-    """The DAG of operations that this rank executes in a round; for looking at."""
+    """The DAG of operations that this rank executes in a round; for looking at. A handle makes it
+    (`AllreduceHandle.schedule`); `core` finds the handle's part in the core."""
 
     def __init__(self, core: Callable[[], Any]) -> None:
         self._core = core

@@ -24,7 +24,7 @@ from .._core.object import CoreObject
 class Operation:
     """One operation of a `Schedule`: what `Schedule.after` takes.
 
-    ``index`` counts the operations of the schedule from 0, ``kind`` is the name of the method
+    ``index`` counts the operations of the ``schedule`` from 0, ``kind`` is the name of the method
     that made it.
     """
 
@@ -146,22 +146,24 @@ class Schedule(CoreObject):
         return checks.integer("tag", tag, 0, 2**31 - 1)
 
     def send(self, buf: Any, dest: int, *, tag: int = 0, label: str | None = None) -> Operation:
-        """Send a buffer to a rank. Local.
+        """Send a buffer, `buf`, to a rank. Local.
 
         Messages from one rank to another with the same tag match in the order in which they
         were written down: the n-th `send` here meets the n-th `recv` there, whenever they are
         carried out. Done when the buffer may be written to again. `MPI.PROC_NULL` as `dest`:
-        nothing is sent. `label`: for messages and pictures.
+        nothing is sent. `tag`: 0 to 2^31 - 1. `label`: a name for messages and pictures, as of
+        every operation. TypeError or ValueError of a buffer, rank or tag that will not do.
         """
         peer, number = self._peer("dest", dest), self._tag(tag)
         buffer, memory = self._take("buf", buf, writable=False, used=peer != MPI.PROC_NULL)
         return self._add("send", label, memory, self._shape(buffer), peer, number, keep=[buffer])
 
     def recv(self, buf: Any, source: int, *, tag: int = 0, label: str | None = None) -> Operation:
-        """Receive a buffer from a rank; as many elements of the same dtype as are sent. Local.
+        """Receive into a buffer, `buf`, from a rank; as many elements of the same dtype as are
+        sent. Local.
 
-        Which message it is: see `send`. `MPI.PROC_NULL` as `source`: nothing comes, the buffer
-        stays as it is.
+        Which message it is, `tag` and `label`: see `send`. `MPI.PROC_NULL` as `source`: nothing
+        comes, the buffer stays as it is.
         """
         peer, number = self._peer("source", source), self._tag(tag)
         used = peer != MPI.PROC_NULL
@@ -187,7 +189,7 @@ class Schedule(CoreObject):
 
         Same dtype and size; the same memory or memory apart. `op` is a
         predefined one that is defined for the dtype; float16 and bfloat16 are added as float32 and
-        rounded each time.
+        rounded each time. `label`: see `send`.
         """
         code = ops.op_code(op)
         source, target, a, b = self._two(buf, into)
@@ -197,16 +199,17 @@ class Schedule(CoreObject):
         return self._add("reduce", label, a, b, self._shape(source, code), keep=[source, target])
 
     def copy(self, buf: Any, into: Any, *, label: str | None = None) -> Operation:
-        """``into = buf``. Same dtype and size; the same memory or memory apart. Local."""
+        """``into = buf``. Same dtype and size; the same memory or memory apart. Local. `label`: see
+        `send`."""
         source, target, a, b = self._two(buf, into)
         return self._add("copy", label, a, b, self._shape(source), keep=[source, target])
 
     def nop(self, *, label: str | None = None) -> Operation:
-        """Do nothing: a point for others to come after. Local."""
+        """Do nothing: a point for others to come after. Local. `label`: see `send`."""
         return self._add("nop", label, keep=[])
 
     def timer(self, seconds: float, *, label: str | None = None) -> Operation:
-        """Done so many seconds (0 to 1e6) after its gate has opened. Local.
+        """Done so many `seconds` (0 to 1e6) after its gate has opened. Local. `label`: see `send`.
 
         With ``progress="manual"`` it runs out while this rank waits.
         """
@@ -331,7 +334,8 @@ class Schedule(CoreObject):
         self._land(stream)
 
     def Test(self, stream: Any = None) -> bool:
-        """Is the run over? Like `Wait` then. Never blocks; drives communication."""
+        """Is the run over? Like `Wait` then, `stream` as there. Never blocks; drives
+        communication."""
         self._check_stream(stream)
         code = lib.pcoll_schedule_wait(self._core(), 0)
         if code == lib.PCOLL_EAGAIN:

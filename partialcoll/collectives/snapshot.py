@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from .._core.mpi import MPI
 
 Bytes = NDArray[np.uint8]
-Requests = Iterator["MPI.Request"]
 # Bytes. Less goes into the pickle: a message of its own would cost more than the copy.
 _LARGE = 4096
 _LEAST_PIECE, _MOST_PIECES = 4 << 20, 1024
@@ -145,27 +144,3 @@ class Incoming:
     def is_over(self) -> bool:
         """Has all of it come?"""
         return not self._posted
-
-
-# All ranks together: what is yielded is to be waited for
-
-
-def broadcast_buffers(comm: MPI.Intracomm, buffers: list[Bytes], root: int) -> Requests:
-    """One rank's buffers, to all; on the others the list is filled."""
-    count = np.array([len(buffers)])
-    yield comm.Ibcast(count, root)
-    sizes = np.array([one.size for one in buffers] or [0] * count[0])
-    yield comm.Ibcast(sizes, root)
-    if comm.rank != root:
-        buffers += [np.empty(size, np.uint8) for size in sizes]
-    for one in buffers:
-        yield comm.Ibcast(one, root)
-
-
-def gather_buffers(comm: MPI.Intracomm, own: Bytes, come: list[Bytes]) -> Requests:
-    """Every rank's buffer, appended to a list on all of them."""
-    sizes = np.empty(comm.size, np.int64)
-    yield comm.Iallgather(np.array([own.size]), sizes)
-    memory = np.empty(sizes.sum(), np.uint8)
-    yield comm.Iallgatherv(own, [memory, sizes.tolist()])
-    come += np.split(memory, np.cumsum(sizes)[:-1])

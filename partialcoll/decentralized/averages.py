@@ -60,7 +60,8 @@ class AveragedModel(LocalModel):
             return drive(self._averaging(total))
 
     def replacing(self, change: Callable[[Array], Array]) -> Steps[Array]:
-        """Generator: every rank's model becomes `change` of the exact average. Collective."""
+        """Generator: every rank's model becomes `change` of the exact average, a function that is
+        given that vector and returns one like it. Collective."""
         total = self._collective()
         yield from self._gathering(total)
         with self._at_rest():
@@ -77,8 +78,8 @@ class AveragedModel(LocalModel):
     synchronise = renamed_method("synchronise", "average_models")
 
     def begin_anew(self, model: Array) -> None:
-        """This rank's model becomes this one, and nothing from before has an effect. Collective:
-        every rank gives one."""
+        """This rank's model becomes `model`, a vector like it, and nothing from before has an
+        effect. Collective: every rank gives one."""
         drive(self.replacing(lambda mean: model))
 
     def consensus_distance(self) -> float:

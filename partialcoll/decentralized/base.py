@@ -70,12 +70,12 @@ class Process(AveragedModel):
         return self._more_state()
 
     def begin_at(self, steps: int) -> None:
-        """Count steps from here, as another rank does: boundaries are where its are. Local."""
+        """Count `steps` from here, as another rank does: boundaries are where its are. Local."""
         self._counts.steps = checks.count("steps", steps) if steps else 0
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. Local. KeyError, TypeError or ValueError if it does not fit; the
-        process is then as it was."""
+        """Go on from `state`, which `state_dict` has returned. Local. KeyError, TypeError or
+        ValueError if it does not fit; the process is then as it was."""
         needed = {"model", "steps", *self._more_state()}
         if set(state) != needed:
             raise KeyError(f"state: expected {sorted(needed)}, got {sorted(state)}")

@@ -34,7 +34,8 @@ _IN_THE_MIDDLE = 0.2  # seconds: of an exchange, on a busy machine
 
 
 class Threaded(Process):
-    """A process with a communication thread, that calls `_event` under a lock.
+    """A process with a communication thread, that calls `_event` under a lock. Parameters as of
+    `Decoupled`.
 
     With `share_state`, a rank whose process has stood still takes the model of another one before
     it communicates again, and drops what it has and what lies uncollected here: it would pull the
@@ -90,8 +91,8 @@ class Threaded(Process):
     # A peer's state
 
     def share_state(self, exchange: StateExchange, passenger: Replica) -> None:
-        """From now on have this `exchange` for a standstill, and something else that a state is
-        not complete without: an optimizer's that makes the steps. Local."""
+        """From now on have this `exchange` for a standstill, and a `passenger`, something else that
+        a state is not complete without: an optimizer's that makes the steps. Local."""
         self._states = PeerState(exchange, passenger)
 
     def serve(self) -> bool:

@@ -31,7 +31,7 @@ from .options import Options, Setup, alone, connected
 @renamed_argument("neighbours", "neighbors")
 def metropolis(neighbors: Sequence[Sequence[int]], rank: int) -> dict[int, float]:
     """Row `rank` of a symmetric, doubly stochastic W for any graph: 1/(1 + the larger degree of
-    the two) for each neighbor, the rest for the rank itself. Given the neighbors of all ranks.
+    the two) for each neighbor, the rest for the rank itself. `neighbors` are those of all ranks.
 
     Source: Xiao, Boyd, Lall, IPSN 2005.
     """

@@ -38,7 +38,7 @@ class Waitable(Protocol):
     """Something begun that can be waited for."""
 
     def Wait(self, timeout: float | None = None) -> Any:
-        """Wait for its end."""
+        """Wait for its end. TimeoutError after `timeout` seconds; None: never."""
 
 
 # A piece of an algorithm that yields whatever it has to wait for. Under MPI it is waited for

@@ -38,12 +38,14 @@ class GlobalSum:
         self._waiting = False
 
     @classmethod
-    def over(cls, comm: MPI.Intracomm) -> GlobalSum:
-        """Over the ranks of a communicator. Collective."""
+    def over(cls, comm: MPI.Intracomm, on_failure: str = "raise") -> GlobalSum:
+        """Over the ranks of `comm`, which is dup'ed; `on_failure` as of `Allreduce_init`.
+        Collective."""
         from ..collectives.allreduce import Allreduce_init  # loads MPI
 
         like = np.empty(_PIECE)
-        return cls(Allreduce_init(comm, None, None, like=like, quorum="full", history=1))
+        options: Any = {"quorum": "full", "history": 1, "on_failure": on_failure}
+        return cls(Allreduce_init(comm, None, None, like=like, **options))
 
     def _reducing(self, parts: list[Array], *ours: float) -> Steps[tuple[Array, Array]]:
         """The sums over the ranks of the parts in a row, and of what is ours."""
@@ -61,12 +63,13 @@ class GlobalSum:
         return found[:end], found[found.size - len(ours) :]
 
     def pieces(self, vectors: Iterable[Any]) -> Iterator[list[Any]]:
-        """Parts of flat vectors (arrays or tensors) in their order, as many together as are reduced
-        at once."""
+        """Parts of flat `vectors` (arrays or tensors) in their order, as many together as are
+        reduced at once."""
         return _pieces(vectors, self._reduction.send_buffer.size - _OURS)
 
     def summing(self, vector: Array) -> Steps[Array]:
-        """The float64 sum of the ranks' vectors. Collective: every rank has one of this size."""
+        """The float64 sum of the ranks' vectors. Collective: every rank gives a flat `vector` of
+        one size."""
         result = np.array(vector, np.float64)
         for parts in self.pieces([result]):
             (part,) = parts
@@ -76,13 +79,13 @@ class GlobalSum:
     def averaging(
         self, vectors: Iterable[Array], weight: float = 1.0, *, wide: bool | None = None
     ) -> Steps[None]:
-        """Each of these flat vectors, of float dtypes, becomes the average of the ranks', in
-        place: their sum over that of the weights. Collective: the same sizes in the same order
-        on all ranks.
+        """Each of these flat `vectors`, of float dtypes, becomes the average of the ranks', in
+        place: their sum over that of the weights (`weight` is this rank's). Collective: the same
+        sizes in the same order on all ranks.
 
         With weights of 1 what is equal on all ranks stays as it is, bit for bit. The sum of up to
-        2^29 equal float32 is exact in float64; where a rank's are wide, as float64 is if nothing is
-        said, what they differ by from the mean is averaged too.
+        2^29 equal float32 is exact in float64; where a rank's are `wide` (None: float64 is), what
+        they differ by from the mean is averaged too.
         """
         for parts in self.pieces(vectors):
             own = any(part.itemsize > 4 for part in parts) if wide is None else wide
@@ -98,7 +101,7 @@ class GlobalSum:
 
     def measuring(self, vector: Array) -> Steps[float]:
         """The square root of ``mean_i |x_i - mean|^2`` over the ranks' vectors, 0 of equal ones.
-        Collective."""
+        Collective: every rank gives a flat `vector` of one size."""
         mean = np.array(vector, np.float64)
         yield from self.averaging([mean], wide=vector.itemsize > 4)
         apart = vector - mean
@@ -119,17 +122,17 @@ class GlobalSum:
     # These take arrays on a device as well: each is copied to the host.
 
     def sum(self, vector: Any) -> Array:
-        """`summing`, waited for here. Collective."""
+        """`summing` of a `vector`, waited for here. Collective."""
         with _on_host([vector]) as (host,):
             return drive(self.summing(host))
 
     def average(self, vectors: Iterable[Any], *, wide: bool | None = None) -> None:
-        """`averaging`, waited for here. Collective."""
+        """`averaging` of `vectors`, waited for here. Collective."""
         with _on_host(list(vectors), written=True) as host:
             drive(self.averaging(host, wide=wide))
 
     def distance(self, vector: Any) -> float:
-        """`measuring`, waited for here. Collective."""
+        """`measuring` of a `vector`, waited for here. Collective."""
         with _on_host([vector]) as (host,):
             return drive(self.measuring(host))
 
@@ -138,7 +141,8 @@ class GlobalSum:
         drive(self.meeting())
 
     def meanwhile(self, look: Callable[[], Any] | None) -> None:
-        """Have this called now and then by whoever waits for the other ranks."""
+        """Have `look` called, without arguments, now and then by whoever waits for the other ranks;
+        None: no more."""
         self._reduction._while_waiting = look
 
     def Free(self) -> None:

@@ -36,15 +36,16 @@ class JoinHook:
         """It has been made."""
 
     def join(self, process: Process) -> None:
-        """Empty steps of the process, if they are needed, until all ranks have joined. If not, the
-        exact average that follows waits for them."""
+        """Empty steps of the `process`, if they are needed, until all ranks have joined. If not,
+        the exact average that follows waits for them."""
 
     def complete(self) -> None:
         """End what `begin` has started, without a step. Collective."""
 
 
 class PeriodicJoin(JoinHook):
-    """Of `ranks` that all meet in each step whose number is a multiple of `every`."""
+    """Of `ranks` that all meet, in a sum of `total`, in each step whose number is a multiple of
+    `every`."""
 
     def __init__(self, total: GlobalSum, every: int, ranks: int) -> None:
         self._total, self._every, self._ranks = total, every, ranks

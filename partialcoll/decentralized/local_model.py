@@ -106,14 +106,16 @@ class LocalModel:
         return float(self._learning_rate)
 
     def step(self, gradient: Array) -> None:
-        """One gradient step, with the gradient at `model`: `apply` of -learning_rate·gradient."""
+        """One gradient step, with the `gradient` at `model`, a vector like it: `apply` of
+        -learning_rate·gradient. TypeError or ValueError if it is none."""
         self._check_update("gradient", gradient)
         if self._scratch is None:
             self._scratch = np.empty_like(self._x)
         self.apply(np.multiply(gradient, -self.learning_rate, out=self._scratch))
 
     def apply(self, update: Array) -> None:
-        """One step with a finished update: what any optimizer wants to add to `model`.
+        """One step with a finished `update`, a vector like `model`: what any optimizer wants to add
+        to it. TypeError or ValueError if it is none.
 
         The vector can be used again when it returns. With NaN or infinities in it nothing of it is
         applied, so no other rank ever has them; the step counts, and ``stats.non_finite`` counts

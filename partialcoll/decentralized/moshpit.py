@@ -345,6 +345,7 @@ class Moshpit(Process):
     def resync(self, timeout: float | None = None) -> int:
         """Take model, outer momentum and number of steps of a peer, and nothing of the own: for
         one that has missed many rounds. The peer's round. Local: the peer goes on at once.
+        `timeout`: seconds for `StateExchange.ask`.
 
         StateError without an `exchange`; TimeoutError if nobody had a state.
         """
@@ -359,8 +360,8 @@ class Moshpit(Process):
         )
 
     def share_state(self, exchange: StateExchange, passenger: Replica) -> None:
-        """From now on have this `exchange`, and something else that a state is not complete
-        without: an optimizer's that makes the steps. Local."""
+        """From now on have this `exchange`, and a `passenger`, something else that a state is not
+        complete without: an optimizer's that makes the steps. Local."""
         self._states = PeerState(exchange, passenger)
 
     def serve(self) -> bool:
@@ -431,7 +432,8 @@ class Moshpit(Process):
 
 
 class GroupJoin(JoinHook):
-    """Of Moshpit's ranks: who has joined is away meanwhile, which delays nobody."""
+    """Of Moshpit's ranks, whose `process` it is: who has joined is away meanwhile, which delays
+    nobody, until all have met in `total`."""
 
     def __init__(self, total: GlobalSum, process: Moshpit) -> None:
         self._total, self._process = total, process

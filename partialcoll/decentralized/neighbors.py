@@ -60,7 +60,8 @@ class NeighborExchange:
         self._schedule.Start()
 
     def Wait(self, timeout: float | None = None) -> Any:
-        """Wait until everything has come and gone. TimeoutError after that many seconds."""
+        """Wait until everything has come and gone. TimeoutError after `timeout` seconds; None:
+        never."""
         self._schedule.Wait(timeout)
 
     def Free(self) -> None:

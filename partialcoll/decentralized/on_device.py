@@ -44,19 +44,21 @@ class OnDevice:
         return buffer
 
     def refresh(self, stream: Any = None) -> None:
-        """`model` becomes the process's: after what was done to that one directly, as by
-        `average_models`. Local."""
+        """`model` becomes the process's, for what `stream` (of cupy or torch, or the number of a
+        CUstream; None: the current one) is given next: after what was done to that one directly, as
+        by `average_models`. Local."""
         own = self._twins.take("x", self._fit("x", self.model, writable=True), read=False)
         own[...] = self.process.model
         self._twins.land(stream, x=self.model)
 
     def step(self, gradient: Any, stream: Any = None) -> None:
-        """As the process's, with the gradient at `model`, when the stream has come so far."""
+        """As the process's, with the `gradient` at `model`, an array like it, when the `stream`
+        (see `refresh`) has come so far."""
         self.process.step(self._pulled("gradient", gradient, stream))
         self.refresh(stream)
 
     def apply(self, update: Any, stream: Any = None) -> None:
-        """As the process's, likewise."""
+        """As the process's, of an `update` on the device, with the `stream` as of `step`."""
         self.process.apply(self._pulled("update", update, stream))
         self.refresh(stream)
 

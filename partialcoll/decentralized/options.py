@@ -26,7 +26,8 @@ from .join import JoinHook
 
 @dataclass
 class Setup:
-    """A process, how its ranks join, and what has to be freed after it, the last first."""
+    """A `process`, how its ranks `join`, and what is `owned`: has to be freed after it, the last
+    first."""
 
     process: Process
     join: JoinHook = field(default_factory=JoinHook)
@@ -52,7 +53,7 @@ class Options:
         return not self.threaded
 
     def check(self, comm: MPI.Intracomm) -> None:
-        """Raises what is wrong with the options on these ranks. Local."""
+        """Raises what is wrong with the options on the ranks of `comm`. Local."""
         check_clip_norm(self.clip_norm)
         if self.threaded and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise StateError(
@@ -67,11 +68,12 @@ class Options:
     def build(
         self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
     ) -> Setup:
-        """The process that begins with x, and what belongs to it. Collective, after `check`."""
+        """The process that begins with `x`, over the ranks of `comm`, and what belongs to it.
+        `learning_rate` and `total` as of `Process`. Collective, after `check`."""
         raise NotImplementedError
 
     def describe(self, ranks: int) -> str:
-        """All options, in words that are the same on all ranks."""
+        """All options, in words that are the same on all of so many `ranks`."""
         topology = getattr(self, "topology", None)
         if topology is None:
             return repr(self)
@@ -159,5 +161,6 @@ class GossipOptions(Options):
     def process(
         self, x: Array, exchange: GossipBuffer, peers: pairings.Pairing, **common: Any
     ) -> Threaded:
-        """The process over this buffer. `common` are learning rate and total."""
+        """The process that begins with `x`, over the buffer `exchange` with these `peers`; `common`
+        are ``learning_rate`` and ``total``. All as of `Decoupled`."""
         raise NotImplementedError

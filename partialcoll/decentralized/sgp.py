@@ -59,7 +59,7 @@ _WAITING_NAP = 4e-3  # seconds; what is passed on sleeps at each rank that waits
 
 class ExponentialPeers(Hops):
     """Out-neighbors on the time-varying directed exponential graph: 1, 2, 4 ... ranks further,
-    one after the other. A peer source."""
+    one after the other. A peer source, of rank number `rank` of `size` ones."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(Topology.exponential(size), rank)
@@ -154,12 +154,12 @@ class SGP(Decoupled):
 
     @staticmethod
     def message(x: Array) -> Array:
-        """What is pushed for a model x: one element more, the weight."""
+        """What is pushed for a model `x`: one element more, the weight."""
         return np.append(check_model("x", x), x.dtype.type(1))
 
     @staticmethod
     def queue_slots(ranks: int) -> int:
-        """For the exchange of so many ranks. Each message takes about half of a rank's weight
+        """For the exchange of so many `ranks`. Each message takes about half of a rank's weight
         along, and a rank that stands still takes none out: with more slots the others would have
         less than 1/2 left, and add no updates until it comes back."""
         return 1 if ranks < 4 else 2

@@ -221,7 +221,7 @@ class SlowMo(Process):
         return {**state, "inner": self._inner.state_of_model()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. Local."""
+        """As `Process.load_state_dict`, of both. Local."""
         if "inner" not in state:
             raise KeyError("state: expected an entry 'inner', got none")
         super().load_state_dict({k: v for k, v in state.items() if k != "inner"})

@@ -128,9 +128,10 @@ def plot(rows: list[report.Row], title: str, path: str) -> None:
     latency = [row["latency_us_avg"] or least / 2 for row in rows]  # a logarithm needs some
     active = [row["active_mean"] for row in rows]
     limits = [row["limit_us"] for row in rows]
-    size = max(9, 1.6 * len(rows)), 3.6
-    with plots.picture(path, title, columns=2, size=size) as panels:
-        left, right = panels[0]
+    # Side by side, or above each other where each needs the whole width for its names.
+    lines, size = (1, (9, 3.6)) if len(rows) < 6 else (2, (max(8, 0.9 * len(rows)), 6))
+    with plots.picture(path, title, lines, 2 // lines, size) as panels:
+        left, right = panels.flat
         plots.bars(left, names, latency, _latency_texts(rows), color=colors, limits=limits)
         left.set_yscale("log")
         left.set_ylabel("average latency (µs)")

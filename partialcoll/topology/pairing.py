@@ -82,7 +82,7 @@ class Pairing(ABC):
 
 
 class Random(Pairing):
-    """A neighbor drawn by weight, uniformly where all weights are 1.
+    """A neighbor drawn by weight, uniformly where all weights are 1. Parameters as of `Pairing`.
 
     Source: Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML
     2018, algorithm 1.
@@ -105,8 +105,8 @@ class Bipartite(Random):
 
     Where both sides of an averaging take part this keeps them from waiting for each other in a
     circle. Averaging over RMA waits for nobody and does not need it: it is here for comparison.
-    The topology must be bipartite; rank 0 is active. Source: ICML 2018 (see `Random`), section
-    3.3.1.
+    Parameters as of `Pairing`. The topology must be bipartite; rank 0 is active. Source: ICML 2018
+    (see `Random`), section 3.3.1.
     """
 
     name = "bipartite"
@@ -123,9 +123,9 @@ class Bipartite(Random):
 class Hops(Pairing):
     """Call t: the rank that is 2^k further on the ring, k = t mod ceil(log2 n).
 
-    Needs a topology with these edges, as `exponential` and `complete` have them. The seed makes no
-    difference. Source: ICML 2018 (see `Random`), section 3.3.2, where it makes log n steps from
-    any rank to any other.
+    Parameters as of `Pairing`: a topology with these edges, as `exponential` and `complete` have
+    them, else ValueError; the seed makes no difference. Source: ICML 2018 (see `Random`), section
+    3.3.2, where it makes log n steps from any rank to any other.
     """
 
     name = "hops"
@@ -161,11 +161,11 @@ class Board(Protocol):
         """Word `index` becomes `desired` if it is `expected`. Returns what it was."""
 
     def fetch_add(self, delta: int) -> int:
-        """Adds to the counter. Returns what it was."""
+        """Adds `delta` to the counter. Returns what it was."""
 
 
 class LocalBoard:
-    """A Board in the memory of one process, for one thread: for simulated ranks."""
+    """A Board of `n` words in the memory of one process, for one thread: for simulated ranks."""
 
     def __init__(self, n: int) -> None:
         self._words = np.zeros(n, dtype=np.int64)
@@ -183,7 +183,7 @@ class LocalBoard:
         return old
 
     def fetch_add(self, delta: int) -> int:
-        """Adds to the counter. Returns what it was."""
+        """Adds `delta` to the counter. Returns what it was."""
         self._counter += delta
         return self._counter - delta
 
@@ -208,7 +208,14 @@ class Available(Pairing):
     """The free neighbor that waits longest; first in, first out. The head of the file says how.
 
     Call `poll` when the rank is free and has averagings to make, again and again until it
-    answers; `leave` when it has none left. The seed makes no difference.
+    answers; `leave` when it has none left.
+
+    Parameters
+    ----------
+    topology, rank, seed
+        See `Pairing`; the seed makes no difference.
+    board : Board
+        Shared by all ranks.
 
     Attributes
     ----------
@@ -317,7 +324,8 @@ NAMES = ("random", "bipartite", "hops", "available")
 def make(
     name: str, topology: Topology, rank: int, *, seed: int = 0, board: Board | None = None
 ) -> Pairing:
-    """The pairing of that name, for one rank.
+    """The pairing of that `name`, one of `NAMES`, for one rank. `topology`, `rank` and `seed` as of
+    `Pairing`.
 
     `board` is needed for "available", and shared by all ranks. Raises ValueError, naming
     ``pairing``, for any other name.

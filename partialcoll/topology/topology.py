@@ -55,7 +55,9 @@ class A2CiD2:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
-    """A graph on n ranks: which pairs may average, with weights; fixed, or changing by round.
+    """A graph on n ranks: which pairs may average, with weights; fixed, or changing by round. All
+    constructors take the number of ranks, `n`: an int from 1 on, ValueError if the graph is none of
+    so many.
 
     Make one with `Topology.make` or a constructor named after the graph (`ring`, `complete`,
     `exponential`, `torus`, `star`, `hypercube`, `random_regular`, `bipartite_ring`, the directed
@@ -82,11 +84,12 @@ class Topology:
 
     @classmethod
     def make(cls, topology: Topology | str | networkx.Graph, n: int) -> Topology:
-        """The topology of n ranks that an object, a text or a networkx graph describes.
+        """The topology of `n` ranks that an object, a text or a networkx graph describes.
 
-        Texts are ``name[:argument][,key=value]``, as in "ring", "torus:4x8",
-        "random_regular:4,seed=1"; docs/topologies.md lists them. Raises TypeError or ValueError,
-        naming ``topology``, for anything else and for a graph of another number of ranks.
+        `topology`: such an object or text. Texts are ``name[:argument][,key=value]``, as in "ring",
+        "torus:4x8", "random_regular:4,seed=1"; docs/topologies.md lists them. Raises TypeError or
+        ValueError, naming ``topology``, for anything else and for a graph of another number of
+        ranks.
         """
         n = _ranks(n)
         if isinstance(topology, str):
@@ -101,12 +104,12 @@ class Topology:
 
     @classmethod
     def ring(cls, n: int) -> Topology:
-        """Every rank has two neighbors, r - 1 and r + 1."""
+        """`n` ranks, each with two neighbors, r - 1 and r + 1."""
         return cls(_ranks(n), "ring", (named.circulant(n, [1, -1], once=True),))
 
     @classmethod
     def bipartite_ring(cls, n: int) -> Topology:
-        """A ring of an even number of ranks, in which even and odd ones alternate.
+        """A ring of an even number `n` of ranks, in which even and odd ones alternate.
 
         For the pairing `bipartite`. Source: Lian et al., "Asynchronous Decentralized Parallel
         Stochastic Gradient Descent", ICML 2018, sections 3.3.1 and 3.3.2.
@@ -117,7 +120,7 @@ class Topology:
 
     @classmethod
     def complete(cls, n: int) -> Topology:
-        """Everybody is everybody's neighbor."""
+        """`n` ranks, of which everybody is everybody's neighbor."""
         return cls(_ranks(n), "complete", (named.circulant(n, range(1, n), once=True),))
 
     @classmethod
@@ -132,7 +135,7 @@ class Topology:
 
     @classmethod
     def directed_exponential(cls, n: int) -> Topology:
-        """Rank r sends to r + 2^k for every 2^k below n.
+        """`n` ranks, of which r sends to r + 2^k for every 2^k below n.
 
         Source: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML
         2019, appendix A.
@@ -145,7 +148,7 @@ class Topology:
 
     @classmethod
     def one_peer_exponential(cls, n: int) -> Topology:
-        """In round t rank r sends to r + 2^k alone, k = t mod ceil(log2 n): time-varying.
+        """In round t rank r of `n` sends to r + 2^k alone, k = t mod ceil(log2 n): time-varying.
 
         For n a power of two a period of exact averagings is an average over all ranks. Source:
         ICML 2019 (see `directed_exponential`), appendix A; Ying et al., NeurIPS 2021, section 4.
@@ -159,6 +162,8 @@ class Topology:
 
         Parameters
         ----------
+        n : int
+            Ranks.
         shape : sequence of int, optional
             The sides, whose product is n; any number of them. Without it two sides, as equal as
             possible (for a prime n one of them is 1, which makes a ring). A side of 2 has one
@@ -172,7 +177,7 @@ class Topology:
 
     @classmethod
     def hypercube(cls, n: int) -> Topology:
-        """Neighbors differ in one bit of their numbers; n is a power of two."""
+        """Neighbors differ in one bit of their numbers; `n` is a power of two, else ValueError."""
         bits = _ranks(n).bit_length() - 1
         if n != 1 << bits:
             raise ValueError(f"topology: hypercube expected a power of two of ranks, got {n}")
@@ -181,14 +186,14 @@ class Topology:
 
     @classmethod
     def star(cls, n: int) -> Topology:
-        """Rank 0 is everybody's only neighbor."""
+        """`n` ranks, of which 0 is everybody's only neighbor."""
         return cls(_ranks(n), "star", (named.star(n),))
 
     @classmethod
     def random_regular(cls, n: int, degree: int, *, seed: int = 0) -> Topology:
-        """A connected graph in which all have `degree` neighbors, drawn uniformly.
+        """A connected graph of `n` ranks in which all have `degree` neighbors, drawn uniformly.
 
-        Drawn by networkx: the same for the same seed and version of networkx.
+        Drawn by networkx: the same for the same `seed` and version of networkx.
         """
         degree, seed = checks.integer("degree", degree), checks.integer("seed", seed)
         text = f"random_regular:{degree}" + (f",seed={seed}" if seed else "")
@@ -198,9 +203,10 @@ class Topology:
     def from_networkx(cls, graph: networkx.Graph) -> Topology:
         """A graph of one's own, directed or not.
 
-        Its nodes are the ranks 0 to n - 1, the attribute ``weight`` of an edge its weight (1
-        where there is none); parallel edges of a multigraph add up. Raises TypeError for what is
-        no networkx graph and ValueError for other nodes, loops, or weights that are not positive.
+        The nodes of `graph` are the ranks 0 to n - 1, the attribute ``weight`` of an edge its
+        weight (1 where there is none); parallel edges of a multigraph add up. Raises TypeError for
+        what is no networkx graph and ValueError for other nodes, loops, or weights that are not
+        positive.
         """
         import networkx
 
@@ -213,7 +219,8 @@ class Topology:
 
     @classmethod
     def time_varying(cls, rounds: Iterable[Topology]) -> Topology:
-        """A cycle of topologies of the same ranks: round t uses number t mod their number."""
+        """A cycle of topologies, the `rounds`, of the same ranks: round t uses number t mod their
+        number. TypeError or ValueError, naming them, if they are none."""
         members = tuple(rounds)
         if not members or not all(isinstance(member, Topology) for member in members):
             raise TypeError("rounds: expected one topology or more, got something else")
@@ -234,7 +241,7 @@ class Topology:
         return len(self._graphs)
 
     def at(self, round: int) -> Topology:
-        """The static topology of a round; a static topology is that of every round."""
+        """The static topology of round number `round`; a static topology is that of every round."""
         if self.period == 1:
             return self
         k = checks.integer("round", round) % self.period
@@ -281,15 +288,15 @@ class Topology:
         return self._all.directed
 
     def out_neighbors(self, rank: int) -> tuple[int, ...]:
-        """Whom a rank may choose, or sends to, ascending; in any round if it is time-varying."""
+        """Whom `rank` may choose, or sends to, ascending; in any round if it is time-varying."""
         return tuple(self._all.row(self._rank(rank))[0].tolist())
 
     def in_neighbors(self, rank: int) -> tuple[int, ...]:
-        """Who may choose this rank, or sends to it, ascending."""
+        """Who may choose `rank`, or sends to it, ascending."""
         return tuple(self._all.transposed().row(self._rank(rank))[0].tolist())
 
     def neighbors(self, rank: int) -> tuple[int, ...]:
-        """Who shares an edge with a rank, in either direction, ascending."""
+        """Who shares an edge with `rank`, in either direction, ascending."""
         if not self.directed:
             return self.out_neighbors(rank)
         return tuple(sorted({*self.out_neighbors(rank), *self.in_neighbors(rank)}))
@@ -299,13 +306,14 @@ class Topology:
     out_neighbours = renamed_method("out_neighbours", "out_neighbors")
 
     def has_edge(self, source: int, target: int) -> bool:
-        """Is there an edge from one rank to another? Does not list the neighbors."""
+        """Is there an edge from rank `source` to rank `target`? Does not list the neighbors."""
         return self._all.has(self._rank(source), self._rank(target))
 
     def choose(self, rank: int, u: float, *, round: int = 0) -> int | None:
-        """An out-neighbor drawn by weight, or None if there is none.
+        """An out-neighbor of `rank` in round number `round`, drawn by weight, or None if there is
+        none.
 
-        u is uniform in [0, 1): the same u gives the same neighbor.
+        `u` is uniform in [0, 1), else ValueError: the same u gives the same neighbor.
         """
         if not 0 <= u < 1:
             raise ValueError(f"u: expected a number in [0, 1), got {u!r}")
@@ -345,7 +353,7 @@ class Topology:
         return self._sides is not None
 
     def side(self, rank: int) -> int:
-        """0 or 1: the side on which a rank is; 0 for the lowest of those that are connected.
+        """0 or 1: the side on which `rank` is; 0 for the lowest of those that are connected.
 
         Raises ValueError unless the topology is bipartite.
         """
@@ -365,31 +373,33 @@ class Topology:
     def laplacian(self, rate: float = 1.0) -> Floats:
         """Lambda = sum over edges of lambda_ij (e_i - e_j)(e_i - e_j)^T, as an (n, n) matrix.
 
-        lambda_ij is `edge_rates`: averagings per unit of time, in which a rank takes one gradient
-        step. Source: Nabli et al., NeurIPS 2023, definition 3.1, (1).
+        lambda_ij is `edge_rates` at `rate`, which is above 0: averagings per unit of time, in which
+        a rank takes one gradient step. Source: Nabli et al., NeurIPS 2023, definition 3.1, (1).
         """
         return spectrum.laplacian(self._graphs, checks.number("rate", rate, above=0))
 
     def chi1(self, rate: float = 1.0) -> float:
         """1 / chi1 is the smallest eigenvalue of the Laplacian that is not zero.
 
-        0 for one rank; ValueError if the topology is not connected. Source: Nabli et al., (2).
+        Laplacian and `rate` as of `laplacian`. 0 for one rank; ValueError if the topology is not
+        connected. Source: Nabli et al., (2).
         """
         return self._chi[0] / checks.number("rate", rate, above=0)
 
     def chi2(self, rate: float = 1.0) -> float:
         """Half the largest resistance of an edge: (e_i - e_j)^T Lambda^+ (e_i - e_j) / 2.
 
-        0 for one rank; ValueError if the topology is not connected. Source: Nabli et al., (3).
+        Lambda and `rate` as of `laplacian`. 0 for one rank; ValueError if the topology is not
+        connected. Source: Nabli et al., (3).
         """
         return self._chi[1] / checks.number("rate", rate, above=0)
 
     def a2cid2(self, rate: float = 1.0, *, accelerated: bool = True) -> A2CiD2:
         """The parameters of A2CiD2 at `rate` averagings per rank and gradient step.
 
-        eta = 1 / (2 sqrt(chi1 chi2)), alpha = 1/2, alpha_tilde = sqrt(chi1 / chi2) / 2; not
-        accelerated (and for one rank) eta = 0, alpha = alpha_tilde = 1/2. Source: Nabli et al.,
-        proposition 3.6.
+        eta = 1 / (2 sqrt(chi1 chi2)), alpha = 1/2, alpha_tilde = sqrt(chi1 / chi2) / 2; with
+        ``accelerated=False`` (and for one rank) eta = 0, alpha = alpha_tilde = 1/2. Source: Nabli
+        et al., proposition 3.6.
         """
         one, two = self.chi1(rate), self.chi2(rate)
         if not accelerated or one == 0:  # alone

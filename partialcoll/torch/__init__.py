@@ -18,6 +18,7 @@ from .allreduce import (
     grouped_allreduce_async,
     grouped_allreduce_async_,
 )
+from .backend import GroupOptions
 from .broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
 from .built import (
     ccl_built,
@@ -104,6 +105,7 @@ __all__ = [
     "Compressor",
     "DistributedOptimizer",
     "Eager",
+    "GroupOptions",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "LocalSGD",

@@ -28,15 +28,19 @@ def buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 @torch.no_grad()
-def average(comm: MPI.Intracomm, total: GlobalSum, model: torch.nn.Module) -> None:
+def average(
+    comm: MPI.Intracomm, total: GlobalSum, model: torch.nn.Module, on_failure: str = "raise"
+) -> None:
     """The mean over ranks of what is floating point, the largest of what counts batches. The
     same bits on all ranks. Collective; MismatchError if the ranks have different ones."""
     named = buffers(model)
-    check_agreement(comm, [(name, f"buffer of shape {tuple(b.shape)}") for name, b in named])
+    said = [(name, f"buffer of shape {tuple(b.shape)}") for name, b in named]
+    check_agreement(comm, said, on_failure)
     tensors = [buffer for _, buffer in named]
     _averages.average(total, [tensor for tensor in tensors if tensor.is_floating_point()])
     counts = [tensor for tensor in tensors if not tensor.is_floating_point()]
-    largest = np.array([int(count) for count in counts])
-    comm.Allreduce(MPI.IN_PLACE, largest, MPI.MAX)
-    for count, most in zip(counts, largest):
+    rows = np.zeros((comm.size, len(counts)))  # the ranks'
+    rows[comm.rank] = [int(count) for count in counts]
+    rows = total.sum(rows.ravel()).reshape(rows.shape)
+    for count, most in zip(counts, rows.max(axis=0)):
         count.fill_(int(most))

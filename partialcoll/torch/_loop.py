@@ -269,7 +269,7 @@ class Loop:
         side_by_side.run([*(grad(join) for join in joins), *others])
         for loop in loops:  # in turn: they may have the same model
             if loop.settings.model is not None:
-                _batchnorm.average(loop.comm, loop._total(), loop.settings.model)
+                loop._average_statistics(loop.settings.model)
 
     def _join(self) -> None:
         raise NotImplementedError
@@ -287,7 +287,7 @@ class Loop:
     def _total(self) -> GlobalSum:
         """Collective when it is new."""
         if self._sums is None:
-            self._sums = GlobalSum.over(self.comm)
+            self._sums = GlobalSum.over(self.comm, self.strategy.on_failure)
         return self._sums
 
     def consensus_distance(self) -> float:
@@ -302,8 +302,11 @@ class Loop:
             raise StateError("averaged_model: give model= to DistributedOptimizer")
         mean = self._mean_vector()
         averaged = _averages.with_parameters(self.settings.model, self.parameters, mean)
-        _batchnorm.average(self.comm, self._total(), averaged)
+        self._average_statistics(averaged)
         return averaged
+
+    def _average_statistics(self, model: torch.nn.Module) -> None:
+        _batchnorm.average(self.comm, self._total(), model, self.strategy.on_failure)
 
     def _mean_vector(self) -> Any:
         """Of the parameters, as `_averages.as_vector` has them, over all ranks."""

@@ -45,16 +45,17 @@ class RoundLoop(Loop):
         self._averaged: Result | None = None  # synchronize() has brought it, step() will use it
         self.skipping = False  # within skip_synchronize()
         self._factor = self.settings.before
-        divisor = self.settings.divisor(self.comm.size)
         dense, sparse = self._by_density()
-        self._rows = SparseRows(self.comm, sparse, divisor) if sparse else None
+        self._rows = (
+            SparseRows(self.comm, sparse, self.settings.divisor(self.comm.size)) if sparse else None
+        )
         self._completes = bool(sparse) or self.settings.compresses  # there is more to an average
         every = self.settings.check_every
         self.rounds = Replicated(
             self.comm,
             dense,
             self.strategy,
-            divisor,
+            self.settings.divisor,
             self._fingerprints(every),
             self._update,
             Replica(self._capture, self._restore),

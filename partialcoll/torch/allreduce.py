@@ -65,7 +65,7 @@ def _adasum(moves: list[Reducing]) -> Callable[[Handles], Steps]:
 
     def steps(handles: Handles) -> Steps:
         for move in moves:
-            yield from adasum_tensor(handles.comm, move.form, move.source, move.output)
+            yield from adasum_tensor(handles.everybody, move.form, move.source, move.output)
 
     return steps
 
@@ -190,7 +190,7 @@ def allreduce_(
     *,
     quorum: Policy | str = "full",
 ) -> torch.Tensor:
-    """`allreduce` in place; returns the tensor. Collective."""
+    """`allreduce` in place; returns `tensor`. Collective."""
     options = _Options(average, op, prescale_factor, postscale_factor, process_set, quorum)
     result: torch.Tensor = _now(tensor, name, options, in_place=True)
     return result
@@ -232,7 +232,8 @@ def allreduce_async_(
     *,
     quorum: Policy | str = "full",
 ) -> Call:
-    """`allreduce_async` in place: leave the tensor alone until `synchronize`. Collective."""
+    """`allreduce` in place, in the background: leave `tensor` alone until `synchronize`.
+    Collective."""
     options = _Options(average, op, prescale_factor, postscale_factor, process_set, quorum)
     return _begin(tensor, name, options, in_place=True)
 
@@ -250,7 +251,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
 ) -> list[torch.Tensor]:
-    """`allreduce` of several tensors, as one call. Collective."""
+    """`allreduce` of several `tensors`, as one call. Collective."""
     factors = (prescale_factor, postscale_factor)
     options = _Options(average, op, *factors, process_set, compression=compression)
     results: list[torch.Tensor] = _now(Several(tensors), name, options)
@@ -266,7 +267,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
 ) -> list[torch.Tensor]:
-    """`grouped_allreduce` in place; returns the tensors. Collective."""
+    """`allreduce` of several `tensors`, as one call, in place; returns them. Collective."""
     options = _Options(average, op, prescale_factor, postscale_factor, process_set)
     results: list[torch.Tensor] = _now(Several(tensors), name, options, in_place=True)
     return results
@@ -281,7 +282,8 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
 ) -> Call:
-    """`grouped_allreduce` that goes on in the background; see `allreduce_async`. Collective."""
+    """`allreduce` of several `tensors`, as one call, that goes on in the background; see
+    `allreduce_async`. Collective."""
     options = _Options(average, op, prescale_factor, postscale_factor, process_set)
     return _begin(Several(tensors), name, options)
 
@@ -295,6 +297,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
 ) -> Call:
-    """`grouped_allreduce_async` in place: leave the tensors alone until `synchronize`."""
+    """`allreduce` of several `tensors`, as one call, in place and in the background: leave them
+    alone until `synchronize`. Collective."""
     options = _Options(average, op, prescale_factor, postscale_factor, process_set)
     return _begin(Several(tensors), name, options, in_place=True)

@@ -3,14 +3,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from mpi4py import MPI
 
+from .._core import checks
 from . import environment, rendezvous
 from .process_group import NAME, ProcessGroup, retired
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """``pg_options=`` of `torch.distributed.init_process_group` and `new_group`.
+
+    Parameters
+    ----------
+    on_failure : "raise" or "continue"
+        When a rank of the group dies: RankFailedError from every operation; or reductions,
+        broadcasts, barriers and all_gather go on among those who live, and others are refused
+        (docs/faults.md).
+    """
+
+    on_failure: str = "raise"
+
+    def __post_init__(self) -> None:
+        checks.one_of("on_failure", self.on_failure, ("raise", "continue"))
 
 
 def _free_retired(comm: MPI.Intracomm) -> None:
@@ -29,6 +49,8 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroup:
     """What torch calls for a group of this backend; see `torch.distributed.Backend`. Collective."""
     ranks = list(options.global_ranks_in_group)
     timeout: timedelta = options.timeout
+    given = GroupOptions() if backend_options is None else backend_options
+    checks.instance("pg_options", given, GroupOptions, "GroupOptions() or None")
     identity, comm = rendezvous.gather_members(
         options.store,
         options.group_id,
@@ -36,10 +58,11 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroup:
         options.group_size,
         ranks,
         timeout.total_seconds(),
+        repr(given),
     )
     if not ranks:
         _free_retired(comm)
-    return ProcessGroup(options.group_id, identity, comm, timeout)
+    return ProcessGroup(options.group_id, identity, comm, timeout, given.on_failure)
 
 
 def register() -> None:

@@ -32,7 +32,7 @@ def _broadcast(
         wire.check_tensor(tensor, written=in_place, reduced=False)
         text = named(f"broadcast of {wire.describe(tensor)} from rank {root}", name)
         output = tensor if in_place else tensor.detach().clone()
-        return Call(text, lambda to: transfer.broadcast(to.comm, output, root), [output])
+        return Call(text, lambda to: transfer.broadcast(to, output, root), [output])
 
     return calls_of(process_set).make(prepare, name, later)
 
@@ -45,8 +45,15 @@ def broadcast(
 ) -> torch.Tensor:
     """The root's tensor, bit for bit, in a new tensor on every rank. Collective.
 
-    Shape and dtype must be the same everywhere (MismatchError). If the tensor requires a gradient,
-    so does the result: the root gets the mean of all ranks' gradients, as with Horovod.
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Of the same shape and dtype on all ranks (MismatchError). If it requires a gradient, so does
+        the result: the root gets the mean of all ranks' gradients, as with Horovod.
+    root_rank : int
+        Whose it is, by its number in the world; ValueError if it is not there.
+    name, process_set
+        See `allreduce`.
     """
     sent = result_of(_broadcast(tensor, root_rank, name, process_set))
 
@@ -63,7 +70,7 @@ def broadcast_(
     name: str | None = None,
     process_set: OptionalSet = None,
 ) -> torch.Tensor:
-    """`broadcast` in place; returns the tensor. Collective."""
+    """`broadcast` in place; returns `tensor`. Collective."""
     return result_of(_broadcast(tensor, root_rank, name, process_set, in_place=True))
 
 
@@ -73,7 +80,7 @@ def broadcast_async(
     name: str | None = None,
     process_set: OptionalSet = None,
 ) -> Call:
-    """`broadcast` that goes on in the background; see `allreduce_async`. Collective."""
+    """`broadcast` of `tensor` that goes on in the background; see `allreduce_async`. Collective."""
     return _broadcast(tensor, root_rank, name, process_set, later=True)
 
 
@@ -83,5 +90,6 @@ def broadcast_async_(
     name: str | None = None,
     process_set: OptionalSet = None,
 ) -> Call:
-    """`broadcast_async` in place: leave the tensor alone until `synchronize`. Collective."""
+    """`broadcast` in place, in the background: leave `tensor` alone until `synchronize`.
+    Collective."""
     return _broadcast(tensor, root_rank, name, process_set, in_place=True, later=True)

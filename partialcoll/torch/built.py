@@ -38,4 +38,5 @@ gloo_built = gloo_enabled = nccl_built = ddl_built = ccl_built = cuda_built = ro
 
 
 def check_extension(*ignored: object) -> None:
-    """Horovod's question whether its core was compiled: who has imported this has it. Local."""
+    """Horovod's question whether its core was compiled: who has imported this has it. Horovod's
+    arguments are `ignored`. Local."""

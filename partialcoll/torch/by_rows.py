@@ -72,7 +72,9 @@ def _begin(
 
         def move(handles: Any) -> Steps:
             parts = zip(plans, found)
-            return chain.from_iterable(m(handles.comm, call.side.rows, f) for (_, m), f in parts)
+            return chain.from_iterable(
+                m(handles.everybody, call.side.rows, f) for (_, m), f in parts
+            )
 
         text = f"{'grouped ' * several}{what} of {'; '.join(text for text, _ in plans)}"
         call = Call(named(text, name), move, read=all_of(tensors))
@@ -93,7 +95,7 @@ def _gather(one: torch.Tensor, ranks: int) -> tuple[str, _Move]:
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
-    """`allgather` that goes on in the background: leave the tensor alone until `synchronize`.
+    """`allgather` that goes on in the background: leave `tensor` alone until `synchronize`.
     Collective."""
     return _begin("allgather", tensor, name, process_set, _gather)
 
@@ -101,14 +103,15 @@ def allgather_async(
 def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
-    """`allgather_async` of several tensors, as one call. Collective."""
+    """`allgather` of several `tensors`, as one call, that goes on in the background; see
+    `allgather_async`. Collective."""
     return _begin("allgather", Several(tensors), name, process_set, _gather)
 
 
 def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
 ) -> list[torch.Tensor]:
-    """`allgather` of several tensors, as one call. Collective."""
+    """`allgather` of several `tensors`, as one call. Collective."""
     call = _begin("allgather", Several(tensors), name, process_set, _gather, later=False)
 
     def back(gradients: Any) -> Any:
@@ -124,7 +127,13 @@ def allgather(
 ) -> torch.Tensor:
     """All ranks' tensors, one after the other along the first dimension, on all ranks. Collective.
 
-    The first dimension may differ between ranks, the others must not (MismatchError).
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Its first dimension may differ between ranks, dtype and the others must not
+        (MismatchError). ValueError of a scalar. If it requires a gradient, so does the result.
+    name, process_set
+        See `allreduce`.
     """
     return grouped_allgather([tensor], name, process_set)[0]
 
@@ -175,7 +184,8 @@ def alltoall_async(
     name: str | None = None,
     process_set: OptionalSet = None,
 ) -> Call:
-    """`alltoall` that goes on in the background; `synchronize` returns both tensors. Collective."""
+    """`alltoall` of `tensor` that goes on in the background; `synchronize` returns both tensors.
+    Collective."""
     return _alltoall(tensor, splits, name, process_set, later=True)
 
 
@@ -193,6 +203,8 @@ def alltoall(
         All but its first dimension the same on all ranks (MismatchError).
     splits : torch.Tensor or sequence of int, or None
         How many rows go to which rank, in their order; None: as many to each.
+    name, process_set
+        See `allreduce`.
 
     Returns what has come; with `splits` also how many rows came from which rank, like `splits`.
     ValueError if they do not go up (the others get MismatchError).
@@ -238,7 +250,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Call:
-    """`reducescatter` that goes on in the background: leave the tensor alone until `synchronize`.
+    """`reducescatter` that goes on in the background: leave `tensor` alone until `synchronize`.
     Collective."""
     factors = (prescale_factor, postscale_factor)
     return _reducescatter(tensor, name, op, process_set, *factors)
@@ -252,7 +264,8 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Call:
-    """`reducescatter_async` of several tensors, as one call. Collective."""
+    """`reducescatter` of several `tensors`, as one call, that goes on in the background; see
+    `reducescatter_async`. Collective."""
     factors = (prescale_factor, postscale_factor)
     return _reducescatter(Several(tensors), name, op, process_set, *factors)
 
@@ -266,7 +279,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """`reducescatter` of several tensors, as one call. Collective."""
+    """`reducescatter` of several `tensors`, as one call. Collective."""
     compressor = check_compression(compression)
     pairs = [compressor.compress(one) for one in tensors]
     sent = [one for one, _ in pairs]
@@ -294,7 +307,16 @@ def reducescatter(
 ) -> torch.Tensor:
     """The tensors of all ranks combined, of which each rank gets a part of the rows. Collective.
 
-    The first ranks get one row more if they do not go up. Options as of `allreduce`.
+    The first ranks get one row more if they do not go up.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Of the same shape and dtype on all ranks (MismatchError); ValueError of a scalar.
+    name, compression, process_set, prescale_factor, postscale_factor
+        See `allreduce`.
+    op : Average, Sum, Min, Max or Product
+        See `allreduce`; NotImplementedError of Adasum.
     """
     factors = (prescale_factor, postscale_factor)
     return grouped_reducescatter([tensor], name, compression, op, process_set, *factors)[0]
@@ -312,7 +334,14 @@ def sparse_allreduce_async(
     """The ranks' sparse tensors added up, with an entry for each of a rank's; call what is returned
     for it. Collective.
 
-    op: Average or Sum.
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Sparse (COO), of the same shape and dtype on all ranks.
+    op : Average or Sum
+        ValueError of others.
+    name, process_set
+        See `allreduce`.
     """
     if op not in (Average, Sum):
         raise ValueError(f"op: expected Average or Sum, got {op!r}")

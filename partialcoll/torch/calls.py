@@ -17,10 +17,12 @@ from mpi4py import MPI
 from .._core.buffers import Array
 from .._core.settings import logger
 from ..collectives.agreement import JOINED
-from ..errors import MismatchError
+from ..errors import MismatchError, RankFailedError
 from ..policy import Policy
 from .names import Names
-from .ops.call import Call
+from .ops import transfer
+from .ops.call import Call, Steps
+from .ops.handles import Handles
 from .ops.queue import Queue
 
 WINDOW = 8  # calls that can be under way; more wait for their turn
@@ -29,9 +31,11 @@ WINDOW = 8  # calls that can be under way; more wait for their turn
 class Partial:
     """Calls of one name with a quorum. Made collectively."""
 
-    def __init__(self, comm: MPI.Intracomm, name: str, quorum: Policy, call: Call) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, name: str, quorum: Policy, call: Call, on_failure: str
+    ) -> None:
         self._name, self._text = name, str(call)
-        self.queue = Queue(comm, repr(name), 1, quorum=quorum)
+        self.queue = Queue(comm, repr(name), 1, quorum=quorum, on_failure=on_failure)
         assert call.key is not None
         self.queue.handles.make(call.key, call.result()[0].device)
 
@@ -48,14 +52,17 @@ class Partial:
 class Calls:
     """All of this rank's calls on one communicator. Made collectively.
 
-    Where MPI allows no threads, who waits for a call carries it out, and names are compared only.
+    Where MPI allows no threads, who waits for a call carries it out, and names are compared only;
+    so they are with on_failure="continue", since a rank that gives them their order may die.
     """
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, on_failure: str = "raise") -> None:
         self.comm = comm.Dup()  # on which data moves, by threads also
+        self._on_failure = on_failure
         self._threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._in_order = Queue(self.comm, "calls in order", WINDOW)
-        self._names = Names(comm, WINDOW) if self._threads else None
+        self._in_order = Queue(self.comm, "calls in order", WINDOW, on_failure=on_failure)
+        by_name = self._threads and on_failure == "raise"
+        self._names = Names(comm, WINDOW) if by_name else None
         self._partial: dict[str, Partial] = {}
         self._joining: tuple[Call, Array] | None = None  # is still there after an interruption
 
@@ -96,7 +103,7 @@ class Calls:
         """A call with a quorum. The first of a name waits for all ranks."""
         if name not in self._partial:
             self.agree(f"the first call of the name {name!r}: {call}")
-            self._partial[name] = Partial(self.comm, name, quorum, call)
+            self._partial[name] = Partial(self.comm, name, quorum, call, self._on_failure)
         self._partial[name].begin(call)
         return call
 
@@ -119,18 +126,26 @@ class Calls:
 
     def _join_in_order(self, came: float) -> tuple[Call, Array]:
         """The next call; the times, once all have joined."""
-        own, times = np.array([came]), np.empty(self.comm.size)
-        call = Call("join", lambda _: iter([self.comm.Iallgather(own, times)]), role=JOINED)
+        own, times = np.array([came]).view(np.uint8), np.empty(self.comm.size)
+        sizes = [own.size] * self.comm.size
+
+        def tell(to: Handles) -> Steps:
+            yield from transfer.share(to, own, times.view(np.uint8), sizes)
+
+        call = Call("join", tell, role=JOINED)
         return self._in_order.submit(call), times
 
     def free(self) -> None:
         """Bring everything to its end. Collective; MismatchError, on all ranks, and nothing is
-        freed, if some do something else."""
-        self.agree("shutdown")
-        if self._names is not None:
-            self._names.free()
-        for one in self._partial.values():
-            one.queue.free()
-        self._in_order.free()
-        self._in_order.stop()
+        freed, if some do something else. If a rank has died, and it is "raise": local."""
+        names: list[Any] = [] if self._names is None else [self._names]
+        queues = [*(one.queue for one in self._partial.values()), self._in_order]
+        try:
+            self.agree("shutdown")
+            for one in names:
+                one.finish()
+        except RankFailedError:
+            pass
+        for one in [*names, *queues]:
+            one.free()
         self.comm.Free()

@@ -13,12 +13,13 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What travels, and what `decompress` needs to know."""
+        """What travels in place of `tensor`, and what `decompress` needs to know."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The result in its own form."""
+        """The result, `tensor`, in its own form; `ctx` is what `compress` has returned with what
+        traveled."""
         raise NotImplementedError
 
 

@@ -45,14 +45,14 @@ class PartialState:
 
     Parameters
     ----------
-    quorum, history, linger, deadline, max_staleness, algorithm, domain, progress, seed
-        As of `Eager`. The t-th such backward pass gets round t; what else `Eager` has,
-        ``deliver="all"`` and `clip_norm`, DDP has no place for: `DistributedOptimizer` does.
+    quorum, history, linger, deadline, max_staleness, algorithm, domain, progress, seed, on_failure
+        The `options`, as of `Eager`. The t-th such backward pass gets round t; what else `Eager`
+        has, ``deliver="all"`` and `clip_norm`, DDP has no place for: `DistributedOptimizer` does.
     average_every : int or None
         Steps (rounds with a gradient) after which `average_parameters` does so; None: whenever
         it is called.
 
-    The gradient that DDP gets is the sum of the round divided by the number of all ranks. A
+    The gradient that DDP gets is the sum of the round divided by how many ranks live. A
     gradient that was late is in the next round. Made collectively, and the arguments and
     parameters compared between ranks, in the first step: MismatchError out of everybody's
     backward() if they differ.
@@ -165,7 +165,7 @@ class PartialState:
         rounds = self._the_rounds
         for bucket in self._buckets.here:
             for place, gradient in zip(bucket.places, bucket.gradients):
-                divide(rounds.layout.part(sums, place), self._comm.size, gradient)
+                divide(rounds.layout.part(sums, place), rounds.divisor, gradient)
                 if self._extra is not None:
                     gradient.add_(rounds.layout.part(self._extra, place))
         self._extra = None
@@ -178,7 +178,7 @@ class PartialState:
     # Beginning
 
     def attach(self, ddp: Any) -> None:
-        """Tell which DDP object it is registered with, after `register_comm_hook`. Local.
+        """Tell with which DDP object, `ddp`, it is registered, after `register_comm_hook`. Local.
 
         Not needed: the first step looks for it. But what is refused (`find_unused_parameters`,
         `broadcast_buffers` for a model with buffers, ...) is refused here at once: ValueError.
@@ -213,7 +213,7 @@ class PartialState:
         check_agreement(self._comm, [("state", repr(self)), *describe(named)])
         own = self._comm.Dup()
         prints = Fingerprints(own)
-        rounds = Replicated(own, named, self._strategy, own.size, prints, self._update)
+        rounds = Replicated(own, named, self._strategy, float, prints, self._update)
         if saved is not None:
             self._resume(saved, rounds)
         self._ddp, self._module = weakref.ref(ddp), ddp.module
@@ -283,14 +283,18 @@ class PartialState:
 
     def _average_all(self, rounds: Replicated) -> None:
         average(self._the_total(), [parameter for _, parameter in self._named])
-        _batchnorm.average(self._own, self._the_total(), self._module)
+        self._average_statistics()
         self._averaged = rounds.updates
 
     def _the_total(self) -> GlobalSum:
         """Collective when it is new."""
         if self._total is None:
-            self._total = GlobalSum.over(self._own)
+            self._total = GlobalSum.over(self._own, self._strategy.on_failure)
         return self._total
+
+    def _average_statistics(self) -> None:
+        how = self._strategy.on_failure
+        _batchnorm.average(self._own, self._the_total(), self._module, how)
 
     def join(self, step: Any = None) -> None:
         """No more data on this rank: contribute nothing until all ranks have joined. Collective.
@@ -321,11 +325,12 @@ class PartialState:
             self._apply(self._extra, self._joining)
         rounds.join(self._average_if_due)
         self._extra, self._joining = None, None
-        check_agreement(self._own, [("join", "without step" if step is None else "with step")])
+        said = [("join", "without step" if step is None else "with step")]
+        check_agreement(self._own, said, self._strategy.on_failure)
         if step is None:
             self._average_all(rounds)
         else:
-            _batchnorm.average(self._own, self._the_total(), self._module)
+            self._average_statistics()
 
     def _average_if_due(self) -> None:
         """Others call `average_parameters` after this round: take part."""
@@ -411,7 +416,8 @@ def partial_allreduce_hook(state: PartialState, bucket: Any) -> Any:
 
     >>> ddp.register_comm_hook(pct.PartialState(quorum="solo"), pct.partial_allreduce_hook)
 
-    Each bucket is copied when it is ready; the round takes place with the last one. The futures are
+    DDP gives the registered `state`, a `PartialState`, and each `bucket`, which is copied when it
+    is ready; the round takes place with the last one. The futures are
     always completed: with the round's sum divided by the number of ranks, or, if that
     failed, with the local gradient, and then backward() raises the error when DDP has finished.
     TypeError, on this rank alone, if it was registered with something else than a `PartialState`.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from .._core import waiting
 from .._core.attendance import attending
+from .._core.rank_failure import told_by
 from ..errors import StateError
 from .ops import futures
 from .ops.queue import Queue
@@ -40,10 +41,12 @@ class Depths:
         Of the group's ranks, whose collectives are for this only.
     name : str
         Of the group, for messages.
+    on_failure : str
+        Of its queues.
     """
 
-    def __init__(self, comm: MPI.Intracomm, name: str) -> None:
-        self._comm, self._name = comm, name
+    def __init__(self, comm: MPI.Intracomm, name: str, on_failure: str) -> None:
+        self._comm, self._name, self._on_failure = comm, name, on_failure
         self._all: list[Depth] = []
         self._lock = threading.Lock()  # of that list, for who makes one
         self._broken: BaseException | None = None
@@ -54,8 +57,9 @@ class Depths:
 
     def _make(self, name: str, window: int) -> None:
         comm, remedy = self._comm.Dup(), "destroy_process_group() and make it anew"
-        queue = Queue(comm, name, window, owner="torch.distributed", remedy=remedy)
-        self._all.append(Depth(comm, Plans(comm), queue))
+        how: Any = {"owner": "torch.distributed", "remedy": remedy, "on_failure": self._on_failure}
+        plans = Plans(comm, self._on_failure == "continue")
+        self._all.append(Depth(comm, plans, Queue(comm, name, window, **how)))
 
     def here(self, timeout: float) -> Depth:
         """For a call of the calling thread. GroupTimeout if it has to be made and not all ranks
@@ -72,7 +76,7 @@ class Depths:
         if self._broken is not None:
             raise StateError(f"{name} has ended with an error: {self._broken}")
         try:
-            with attending(f"a call in {name}", self._comm):
+            with attending(f"a call in {name}", self._comm), told_by(self._comm):
                 self._gather(name, timeout)
         except Exception as error:
             self._broken = error

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that goes on from its last commit, by Horovod's names (`horovod.torch.elastic`), for one
-membership: the ranks stay the same.
+"""Training that goes on from its last commit, by Horovod's names (`horovod.torch.elastic`).
 
 What all ranks get, as MismatchError, brings them all back to the last commit; an error of one rank
-alone ends its program, and those of the others with it.
+alone ends its program, and those of the others with it. A rank that dies brings nobody back where
+the optimizer goes on (``on_failure="continue"``): at the next commit the world is formed of those
+who live.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Callable, TypeVar
 import torch
 
 from .._core.settings import logger
-from ..errors import DecodeError, Error, StateError
+from ..errors import DecodeError, Error, RankFailedError, StateError
 from . import world
 from .objects import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
@@ -29,9 +30,13 @@ _LOCAL = (StateError, DecodeError)  # of one rank alone: the others know nothing
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Raised within `run`: call the function again from where it is. Nothing here raises it.
+    """Raised within `run`: call the function again from where it is. `State.commit` raises it when
+    a rank has died.
 
-    skip_sync: without a `State.sync` before.
+    Parameters
+    ----------
+    skip_sync : bool
+        Without a `State.sync` before.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -42,15 +47,20 @@ class HostsUpdatedInterrupt(RuntimeError):
 class State:
     """What training goes on from. A subclass says how it is saved, restored and synchronized.
 
-    bcast_object, get_rank: Horovod's; not needed.
+    Parameters
+    ----------
+    bcast_object, get_rank
+        Horovod's; not needed.
     """
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []
         self._commits = 0
+        self._failures = _failures()
 
     def register_reset_callbacks(self, callbacks: list[Callable[[], None]]) -> None:
-        """Have these called each time that training begins anew, after `reset`."""
+        """Have these `callbacks` called, without arguments, each time that training begins anew,
+        after `reset`."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -67,7 +77,14 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt where the ranks are to become others, which none do."""
+        """If a rank has died since this was last called, as far as the rounds of the optimizers
+        tell, and so on all ranks after the same step: the world is formed anew, of those who live,
+        and HostsUpdatedInterrupt raised. Else local."""
+        failures = _failures()
+        if failures != self._failures:
+            self._failures = failures
+            world.form_anew()
+            raise HostsUpdatedInterrupt
 
     def save(self) -> None:
         """Keep a copy."""
@@ -85,10 +102,21 @@ class State:
         """What has to be made anew before `sync`."""
 
 
+def _failures() -> int:
+    """How many ranks have died, for the rounds of the optimizers."""
+    optimizers = world.world().optimizers if world.is_initialized() else []
+    return max((len(one.metrics().failed) for one in optimizers), default=0)
+
+
 class ObjectState(State):
     """Plain values, which are attributes: what pickle takes.
 
-    bcast_object, get_rank: Horovod's; nothing else than `broadcast_object` is needed.
+    Parameters
+    ----------
+    bcast_object, get_rank
+        Horovod's; nothing else than `broadcast_object` is needed.
+    values
+        By name.
     """
 
     def __init__(
@@ -190,13 +218,16 @@ class TorchState(ObjectState):
 
 
 def run(func: Callable[..., T]) -> Callable[..., T]:
-    """A function of a `State` and more, which goes on from the last commit after an error that all
-    ranks get. Collective.
+    """Makes of `func`, a function of a `State` and more, one that goes on from the last commit
+    after an error that all ranks get. Collective.
 
     The state is synchronized from rank 0, and the function called. After a HorovodInternalError
     the state is what was committed last, is synchronized, and the function is called again; not a
     second time without a commit in between: then the error is raised. StateError is raised at once:
-    it is of one rank alone.
+    it is of one rank alone; so is RankFailedError without ``init(on_failure="continue")``.
+
+    When a rank has died, `State.commit` has the world formed anew, of those who live; nothing is
+    taken back.
     """
 
     @functools.wraps(func)
@@ -211,10 +242,15 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
             except HostsUpdatedInterrupt as change:
                 synchronized = change.skip_sync
             except Error as error:
+                lost = isinstance(error, RankFailedError)
                 if isinstance(error, _LOCAL) or state._commits == failed_at:
+                    raise
+                if lost and world.world().on_failure == "raise":
                     raise
                 failed_at, synchronized = state._commits, False
                 logger.warning("training goes on from its last commit after %r", error)
+                if lost:
+                    world.form_anew()
                 state.restore()
             state.on_reset()
 
@@ -244,12 +280,13 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch, of which nothing has been processed."""
+        """Begin epoch number `epoch`, of which nothing has been processed."""
         self.epoch, self.processed_num = epoch, 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Each rank has processed so many more samples."""
+        """Each rank has processed `batch_size` more samples. `batch_idx` is Horovod's; not
+        needed."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
@@ -257,7 +294,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Go on there, with what is left."""
+        """Go on where `state_dict`, which the method of this name has returned, was made, with what
+        is left."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 

@@ -19,12 +19,14 @@ def _check_call(handle: Any) -> Call:
 
 
 def poll(handle: Call) -> bool:
-    """Is the call over, so that `synchronize` returns at once? Local; drives communication."""
+    """Is the call over that has returned `handle`, so that `synchronize` returns at once? Local;
+    drives communication."""
     return _check_call(handle).poll()
 
 
 def synchronize(handle: Call) -> Any:
-    """Wait for an asynchronous call; its result: a tensor, or a list of a grouped one's.
+    """Wait for the asynchronous call that has returned `handle`; its result: a tensor, or a list of
+    a grouped one's.
 
     Raises what the call itself would: MismatchError, if the ranks have made different ones.
     """
@@ -32,8 +34,8 @@ def synchronize(handle: Call) -> Any:
 
 
 def barrier(process_set: OptionalSet = None) -> None:
-    """Wait for all ranks, or for those of a set. Collective; burns no core, and says who is missing
-    if it takes long."""
+    """Wait for all ranks, or for those of `process_set`. Collective; burns no core, and says who is
+    missing if it takes long."""
     calls_of(process_set).agree("barrier")
 
 

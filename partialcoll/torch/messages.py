@@ -16,8 +16,10 @@ import torch
 from mpi4py import MPI
 
 from .._core import communicator
+from .._core.rank_failure import failed_ranks, told_by
+from .._core.survivors import goes_on
 from .._core.worker import Worker
-from ..errors import Error, StateError
+from ..errors import Error, RankFailedError, StateError
 from .ops.side_stream import side_stream
 from .ops.transfer import Memory
 from .ops.work import GroupTimeout, Work
@@ -66,11 +68,16 @@ class Message(Work):
     def _arrived(self) -> bool:
         status = MPI.Status()
         try:
-            over: bool = self._request.Test(status)
+            with told_by(self._messages.comm):
+                over: bool = self._request.Test(status)
         except MPI.Exception as error:
             raise Error(f"{self}: {error.Get_error_string()}") from error
+        lost = [] if over else self._messages.lost()
         if over:
             self._land(status)
+        elif lost:
+            self._give_up()
+            raise RankFailedError(lost, f"{self}: the messages of its group end")
         elif time.monotonic() - self._begin >= self._timeout:
             self._give_up()
             raise GroupTimeout(f"{self} was not over after its timeout of {self._timeout:g} s")
@@ -124,16 +131,22 @@ class Message(Work):
 
 
 class Messages:
-    """The messages of one group. comm: of the group's ranks, for this only."""
+    """The messages of one group. comm: of the group's ranks, for this only. on_failure: "raise":
+    all end when a rank of the group dies; else those with that rank."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, on_failure: str) -> None:
         self.comm = comm
+        self._ends = on_failure == "raise" and goes_on()
         highest = comm.Get_attr(MPI.TAG_UB)
         self._highest_tag = 32767 if highest is None else int(highest)
         self._under_way: list[Message] = []
         self._lock = threading.Lock()
         self._worker = Worker("partialcoll messages", self._work_off, self._fail)
         self.aside, self.halt, self.join = self._worker.aside, self._worker.halt, self._worker.join
+
+    def lost(self) -> list[int]:
+        """Ranks that have died, and whose death ends what is under way, whoever it is with."""
+        return failed_ranks(self.comm) if self._ends else []
 
     def check_tag(self, tag: int) -> int:
         """Raises ValueError if MPI has no such tag, StateError when it has ended."""
@@ -145,7 +158,8 @@ class Messages:
     def send(self, tensor: torch.Tensor, to: int, tag: int, timeout: float) -> Message:
         """Begin to send."""
         message = Message(self, f"send to rank {to}, tag {tag}", tensor, timeout, written=False)
-        message._request = self.comm.Isend(message.room, to, self.check_tag(tag))
+        with told_by(self.comm):
+            message._request = self.comm.Isend(message.room, to, self.check_tag(tag))
         return self._begin(message)
 
     def recv(self, tensor: torch.Tensor, source: int | None, tag: int, timeout: float) -> Message:
@@ -153,7 +167,8 @@ class Messages:
         where = "any rank" if source is None else f"rank {source}"
         message = Message(self, f"recv from {where}, tag {tag}", tensor, timeout, written=True)
         origin = MPI.ANY_SOURCE if source is None else source
-        message._request = self.comm.Irecv(message.room, origin, self.check_tag(tag))
+        with told_by(self.comm):
+            message._request = self.comm.Irecv(message.room, origin, self.check_tag(tag))
         return self._begin(message)
 
     def _begin(self, message: Message) -> Message:

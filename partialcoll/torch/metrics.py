@@ -43,6 +43,8 @@ class Metrics:
         when fewer than three quarters are made.
     fallbacks : int
         With a codec: blocks that did not decode, and were read again with more bits.
+    failed : tuple of int
+        With ``on_failure="continue"``: ranks that had died before the last round.
 
     With a decentralized strategy a round is an own update, and `wait_s` are the seconds that steps
     spent on anything but it.
@@ -66,6 +68,7 @@ class Metrics:
     backlog: int = 0
     given_up: int = 0
     fallbacks: int = 0
+    failed: tuple[int, ...] = ()
 
     @property
     def included_ratio(self) -> float:
@@ -79,7 +82,7 @@ class Metrics:
 
 
 def show_in_tqdm(bar: Any, every: int = 10) -> Callable[[Any], None]:
-    """An ``on_step=`` that shows the metrics behind a tqdm bar, every so many steps."""
+    """An ``on_step=`` that shows the metrics behind a tqdm bar, `bar`, in one step of `every`."""
 
     def show(opt: Any) -> None:
         m = opt.metrics()
@@ -92,8 +95,8 @@ def show_in_tqdm(bar: Any, every: int = 10) -> Callable[[Any], None]:
 
 
 def write_to_tensorboard(writer: Any, every: int = 10) -> Callable[[Any], None]:
-    """An ``on_step=`` that writes the metrics with a `torch.utils.tensorboard.SummaryWriter`, at
-    the number of the round, every so many steps."""
+    """An ``on_step=`` that writes the metrics with `writer`, a
+    `torch.utils.tensorboard.SummaryWriter`, at the number of the round, in one step of `every`."""
 
     def write(opt: Any) -> None:
         m = opt.metrics()

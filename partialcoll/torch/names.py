@@ -35,9 +35,9 @@ from .._core.settings import logger, stall_warning
 from .._core.worker import Worker
 from ..collectives import agreement
 from ..collectives.name_order import ENDED, JOINED, Name, Order, Place
-from ..errors import StateError
+from ..errors import RankFailedError, StateError
 from .ops.call import Call
-from .ops.queue import Queue
+from .ops.queue import Queue, follow_up
 
 _NAMES, _MISSING = 1, 2  # tags: names that are told, or have a place; who has not told one
 
@@ -84,7 +84,7 @@ class Names:
                 f"{before}; synchronize that one first"
             )
         if self._error is not None:
-            raise StateError(f"calls by name have ended with an error: {self._error}")
+            raise follow_up(self._error, f"calls by name have ended with an error: {self._error}")
         call._queue = self
         if not call._intent.refused:  # who has been refused may make the call again
             self._latest[name] = call
@@ -174,7 +174,7 @@ class Names:
         call.compared = compared
         try:
             self.queue.submit(call, background=True)
-        except StateError as error:  # an earlier call has failed
+        except (StateError, RankFailedError) as error:  # an earlier call has failed
             call._end(error)
 
     # Who is missing
@@ -225,12 +225,14 @@ class Names:
             why = f"{call}: shutdown before all ranks had called it"
             call._end(StateError(why) if error is None else error)
 
-    def free(self) -> None:
+    def finish(self) -> None:
         """What all ranks have called is brought to its end, the rest fails. Collective, by ranks
         that are all together."""
         self.begin(Call("shutdown"), ENDED).wait()
+
+    def free(self) -> None:
+        """After `finish`. Collective."""
         self._worker.stop()
         if self.queue is not None:
             self.queue.free()
-            self.queue.stop()
         self._comm.Free()

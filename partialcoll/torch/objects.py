@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ from ._checks import check_kind
 from .arguments import check_name, check_root, named
 from .calls import Calls
 from .ops import transfer, wire
-from .ops.call import Call
+from .ops.call import Call, Steps
+from .ops.handles import Handles
 from .process_sets import OptionalSet
 from .world import attended, calls_of, world
 
@@ -37,8 +37,15 @@ def broadcast_object(
 ) -> Any:
     """The root's object, on every rank; it is pickled. Collective.
 
-    The root gets its own object back. If it cannot be pickled, the root raises what pickle does,
-    the others MismatchError.
+    Parameters
+    ----------
+    obj : object
+        The root's is sent, and returned there; the others' does not matter. If it cannot be
+        pickled, the root raises what pickle does, the others MismatchError.
+    root_rank : int
+        Whose it is, by its number in the world; ValueError if it is not there.
+    name, process_set
+        See `allreduce`.
     """
     calls = calls_of(process_set)
     comm = calls.comm
@@ -51,7 +58,7 @@ def broadcast_object(
     except Exception as error:
         calls.refuse(error)
     text = named(f"broadcast_object from rank {root}", name)
-    calls.run(Call(text, snapshot.broadcast_buffers(comm, buffers, root)))
+    calls.run(Call(text, lambda to: transfer.spread_buffers(to, buffers, root)))
     return obj if comm.rank == root else snapshot.restore(buffers)
 
 
@@ -59,7 +66,11 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: str | None = None, process_set: OptionalSet = None
 ) -> list[Any]:
-    """The objects of all ranks, in their order, on every rank; they are pickled. Collective."""
+    """The objects `obj` of all ranks, in their order, on every rank; they are pickled. Collective.
+
+    `name` and `process_set` as of `allreduce`; what cannot be pickled raises as in
+    `broadcast_object`.
+    """
     calls = calls_of(process_set)
     try:
         check_name(name)
@@ -71,7 +82,7 @@ def allgather_object(
 
 def _gather(calls: Calls, text: str, data: snapshot.Bytes) -> list[Any]:
     come: list[snapshot.Bytes] = []
-    calls.run(Call(text, snapshot.gather_buffers(calls.comm, data, come)))
+    calls.run(Call(text, lambda to: transfer.gather_buffers(to, data, come)))
     return [pickle.loads(one.data) for one in come]
 
 
@@ -172,7 +183,11 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
 
 def _send(calls: Calls, tensors: list[torch.Tensor], root: int) -> None:
     """In place."""
-    move = chain.from_iterable(transfer.broadcast(calls.comm, one, root) for one in tensors)
+
+    def move(to: Handles) -> Steps:
+        for one in tensors:
+            yield from transfer.broadcast(to, one, root)
+
     calls.run(Call(f"{len(tensors)} tensors from rank {root}", move, tensors))
 
 

@@ -13,8 +13,8 @@ import torch
 from mpi4py import MPI
 
 from .ops import transfer, wire
-from .ops.call import Move
-from .ops.handles import CHUNK, Form, Reduction
+from .ops.call import Move, Steps
+from .ops.handles import CHUNK, Form, Handles, Reduction, whole
 
 Tensors = Sequence[torch.Tensor]
 # What the ranks compare, how the data moves, what is filled.
@@ -84,8 +84,13 @@ def _check_sent(*tensors: torch.Tensor) -> None:
 class Plans:
     """Those of one communicator's ranks. A method for each of torch's, with its options last."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm, self._rank, self._ranks = comm, comm.rank, comm.size
+    def __init__(self, comm: MPI.Intracomm, go_on: bool) -> None:
+        self._comm, self._go_on, self._rank, self._ranks = comm, go_on, comm.rank, comm.size
+
+    @property
+    def _everybody(self) -> MPI.Intracomm:
+        """For what MPI moves itself."""
+        return whole(self._comm, self._go_on)
 
     # Reductions
 
@@ -110,7 +115,7 @@ class Plans:
         if form.op != "sum":
             raise TypeError(f"op: expected sum or avg for a sparse tensor, got {form.op}")
         text = f"all_reduce of {wire.describe(tensor)}, sparse in {tensor.sparse_dim()} dimensions"
-        move = transfer.reduce_sparse(self._comm, tensor, form)
+        move = transfer.reduce_sparse(self._everybody, tensor, form)
         return f"{text}, {op.op.name}", move, [tensor]
 
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> Plan:
@@ -130,8 +135,9 @@ class Plans:
             _check_size("output", output, count, " as in the input for this rank")
             forms.append(_form(op, output.dtype, self._ranks))
 
+        comm = self._everybody
         move = chain.from_iterable(
-            transfer.reduce_pieces(self._comm, pieces, form, output)
+            transfer.reduce_pieces(comm, pieces, form, output)
             for (output, pieces), form in zip(pairs, forms)
         )
         sizes = ", ".join(_sizes(pieces, output) for output, pieces in pairs)
@@ -163,7 +169,7 @@ class Plans:
         tensor, root = one_of(tensors), opts.rootRank
         wire.check_tensor(tensor, written=self._rank != root, reduced=False)
         text = f"broadcast of {_what(tensor)} from rank {root}"
-        return text, transfer.broadcast(self._comm, tensor, root), [tensor]
+        return text, lambda to: transfer.broadcast(to, tensor, root), [tensor]
 
     def _gathering(self, pairs: Sequence[tuple[Tensors, torch.Tensor]]) -> Plan:
         for outputs, tensor in pairs:
@@ -172,9 +178,10 @@ class Plans:
             own = outputs[self._rank]
             _check_size("tensor_list", own, tensor.numel(), " for this rank's tensor")
 
-        move = chain.from_iterable(
-            transfer.gather(self._comm, tensor, outputs, None) for outputs, tensor in pairs
-        )
+        def move(to: Handles) -> Steps:
+            for outputs, tensor in pairs:
+                yield from transfer.gather_all(to, tensor, outputs)
+
         sizes = ", ".join(_sizes(outputs, tensor) for outputs, tensor in pairs)
         return f"all_gather of {sizes}", move, [one for outputs, _ in pairs for one in outputs]
 
@@ -191,9 +198,10 @@ class Plans:
             self._equal_pieces("output", output, tensor)
             _check_like("output", [output], tensor)
 
-        move = chain.from_iterable(
-            transfer.gather_flat(self._comm, tensor, output) for output, tensor in pairs
-        )
+        def move(to: Handles) -> Steps:
+            for output, tensor in pairs:
+                yield from transfer.gather_flat(to, tensor, output)
+
         return f"all_gather of {', '.join(map(_what, inputs))} each", move, outputs
 
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
@@ -205,7 +213,7 @@ class Plans:
             for output in own:
                 _check_size("gather_list", output, tensor.numel())
         text = f"gather of {_what(tensor)} to rank {root}"
-        return text, transfer.gather(self._comm, tensor, own, root), own or []
+        return text, transfer.gather(self._everybody, tensor, own, root), own or []
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
         tensor, root = one_of(outputs), opts.rootRank
@@ -218,7 +226,7 @@ class Plans:
                 _check_like("tensor", [tensor], piece)
                 _check_size("scatter_list", piece, tensor.numel())
         text = f"scatter of {_what(tensor)} from rank {root}"
-        return text, transfer.scatter(self._comm, tensor, own, root), [tensor]
+        return text, transfer.scatter(self._everybody, tensor, own, root), [tensor]
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
         self._check_each("input_tensor_list", inputs)
@@ -227,7 +235,7 @@ class Plans:
             _check_sent(tensor)
             _check_like("output_tensor_list", outputs, tensor)
         text = f"all_to_all of {wire.name(inputs[0].dtype)}"
-        return text, transfer.exchange(self._comm, inputs, outputs), outputs
+        return text, transfer.exchange(self._everybody, inputs, outputs), outputs
 
     def all_to_all_single(
         self, output: Any, input: Any, output_splits: Any, input_splits: Any, opts: Any
@@ -237,7 +245,7 @@ class Plans:
         come = self._split("output_split_sizes", output, output_splits)
         sent = self._split("input_split_sizes", input, input_splits)
         text = f"all_to_all_single of {wire.name(input.dtype)}"
-        return text, transfer.exchange(self._comm, sent, come), [output]
+        return text, transfer.exchange(self._everybody, sent, come), [output]
 
     def _split(self, argument: str, tensor: torch.Tensor, sizes: Any) -> Tensors:
         """By the first dimension, evenly if there are no sizes."""

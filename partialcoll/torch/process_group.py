@@ -72,13 +72,15 @@ class ProcessGroup(_Base):
     TimeoutError, and ends the group.
     """
 
-    def __init__(self, name: str, identity: str, comm: MPI.Intracomm, timeout: timedelta) -> None:
+    def __init__(
+        self, name: str, identity: str, comm: MPI.Intracomm, timeout: timedelta, on_failure: str
+    ) -> None:
         super().__init__(comm.rank, comm.size)
         self._name, self._description, self._identity = name, "undefined", identity
         self._timeout = timeout.total_seconds()
         self._comm = comm  # its messages are send and recv
-        self._depths = Depths(comm, f"group {name}")
-        self._messages = Messages(comm)
+        self._depths = Depths(comm, f"group {name}", on_failure)
+        self._messages = Messages(comm, on_failure)
         self._coalescing: dict[int, list[Work]] = {}  # by thread
         self._sequence = 0
 

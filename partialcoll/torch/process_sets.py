@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Optional
 
 from mpi4py import MPI
 
@@ -43,7 +43,8 @@ class ProcessSet:
         self._calls: Calls | None = None
 
     def check(self, ranks: int, others: Iterable[ProcessSet]) -> None:
-        """ValueError unless it can be made of so many ranks, beside those that are there."""
+        """ValueError unless it can be made in a world of so many `ranks`, beside the `others` that
+        are there."""
         if self.process_set_id is not None:
             raise ValueError(f"process_set: {self} is usable already")
         expected = set(self.ranks) <= set(range(ranks)) and len(set(self.ranks)) == len(self.ranks)
@@ -55,10 +56,23 @@ class ProcessSet:
             if other.ranks == self.ranks:
                 raise ValueError(f"process_set: there is one of ranks {self.ranks} already")
 
-    def attach(self, number: int, own: int, comm: MPI.Intracomm | None, calls: Any = None) -> None:
-        """Make it usable. own: this rank in the world. Collective over its ranks."""
-        self.process_set_id, self._own, self._comm = number, own, comm
-        self._calls = Calls(comm) if calls is None and comm is not None else calls
+    def attach(
+        self, number: int, own: int, comm: MPI.Intracomm | None, calls: Calls | None
+    ) -> None:
+        """Make it usable; `add_process_set` does it. Local.
+
+        Parameters
+        ----------
+        number : int
+            Its `process_set_id`.
+        own : int
+            This rank's number in the world.
+        comm : mpi4py.MPI.Intracomm or None
+            Of its ranks; None: this rank is not in it.
+        calls : Calls or None
+            Who makes its calls; None: this rank is not in it.
+        """
+        self.process_set_id, self._own, self._comm, self._calls = number, own, comm, calls
 
     def invalidate(self) -> tuple[Calls | None, MPI.Intracomm | None]:
         """Not usable any more; what it had."""
@@ -88,7 +102,8 @@ class ProcessSet:
         return self._calls
 
     def root(self, root_rank: int) -> int:
-        """The number within it of a rank that is given by its number in the world."""
+        """The number within it of the rank whose number in the world is `root_rank`; ValueError if
+        that is not in it."""
         if root_rank not in self.ranks:
             raise ValueError(f"root_rank: expected one of {self}, got {root_rank}")
         return self.ranks.index(root_rank)

@@ -34,6 +34,7 @@ from mpi4py import MPI
 
 from .._core import launch, settings
 from .._core.attendance import name_ranks
+from .._core.survivors import goes_on
 from ..collectives.agreement import ranks_by_text, sides
 from ..errors import Error, MismatchError, StateError
 from .environment import given, mpi_is_there, set_absent
@@ -269,11 +270,13 @@ def install() -> None:
 
 
 def _check_members(notes: dict[int, Any], what: str) -> None:
-    """Raises MismatchError, on all ranks, if they have different members in mind."""
-    said = sides((rank, _brief(note[2])) for rank, note in sorted(notes.items()))
-    if len(said) > 1:
-        differing = ranks_by_text(said)
-        raise MismatchError(f"{what}: the ranks differ in who its members are: {differing}")
+    """Raises MismatchError, on all ranks, if they have different members or options in mind."""
+    members = {rank: _brief(note[2]) for rank, note in sorted(notes.items())}
+    options = {rank: note[5] for rank, note in sorted(notes.items())}
+    for topic, said in (("who its members are", members), ("its options", options)):
+        found = sides(said.items())
+        if len(found) > 1:
+            raise MismatchError(f"{what}: the ranks differ in {topic}: {ranks_by_text(found)}")
 
 
 def _check_threads(notes: dict[int, Any]) -> None:
@@ -286,7 +289,7 @@ def _check_threads(notes: dict[int, Any]) -> None:
 
 
 def gather_members(
-    store: Any, name: str, rank: int, size: int, ranks: Sequence[int], timeout: float
+    store: Any, name: str, rank: int, size: int, ranks: Sequence[int], timeout: float, options: str
 ) -> tuple[str, MPI.Intracomm]:
     """A communicator of a group's ranks, and a name that no other group has or had. Collective.
 
@@ -306,7 +309,7 @@ def gather_members(
     what = f"new_group, group {name}" if ranks else "init_process_group"
     place = f"{_world} group {name}" if ranks else f"world {name}"
     threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
-    note = [world.rank, world.size, members, threads, next(_counts)]
+    note = [world.rank, world.size, members, threads, next(_counts), options]
     notes = meet(store, place, me, members, note, timeout, what)
     try:
         if not ranks:
@@ -318,9 +321,12 @@ def gather_members(
             _part(store, place, me, members)
         raise
     group = world.group.Incl(members)
-    comm = world.Create_group(group, _ASK)
-    group.Free()
     identity = f"{name}/{first}/{notes[first][4]}"  # the first of them counts for all
+    if goes_on():  # also of a world in which a rank has died, that is none of them
+        comm = MPI.Intracomm.Create_from_group(group, identity)
+    else:
+        comm = world.Create_group(group, _ASK)
+    group.Free()
     if not ranks:
         _world = identity
     return identity, comm

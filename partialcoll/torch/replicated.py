@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable
 
+import numpy as np
 import torch
 from mpi4py import MPI
 
@@ -43,8 +44,8 @@ class Replicated:
 
     Parameters
     ----------
-    divisor : float
-        Of a round's sum.
+    divisor : callable
+        Of the sum of a round of so many ranks that live.
     update : callable
         Called with each delivered round, in order, when its gradient is in `applied`.
     replica : Replica or None
@@ -60,7 +61,7 @@ class Replicated:
     _joining, _behind             in `join`, which has lost rounds
     _updating                     within an update; still, if that was interrupted
     _difference                   for which a round was not applied, by any rank
-    _gradients                    in the round whose sums were looked at last
+    _gradients, divisor           of the round whose sums were looked at last
     ============================  ===========================================================
     """
 
@@ -69,7 +70,7 @@ class Replicated:
         comm: MPI.Intracomm,
         parameters: Named,
         strategy: RoundStrategy,
-        divisor: float,
+        divisor: Callable[[int], float],
         fingerprints: Fingerprints,
         update: Callable[[Result], None],
         replica: Replica | None = None,
@@ -87,6 +88,7 @@ class Replicated:
         self.applied = self.layout.new()
         self.applied_views = self.layout.views(self.applied)
         self._divisor, self._fingerprints, self._update = divisor, fingerprints, update
+        self.divisor = divisor(comm.size)
         self._slot: Slot | None = None  # of the deposit to come, if it has been asked for
         self._slots: dict[Any, Slot] = {}
         self._flats: dict[tuple[int, int], torch.Tensor] = {}  # of the slots, by buffer and address
@@ -206,18 +208,22 @@ class Replicated:
     def sums(self, result: Result) -> list[Array]:
         """The round's sums, in the library's memory. MismatchError if the ranks differ."""
         *sums, rows = result.buffers
+        failed = np.flatnonzero(result.failed).tolist()
         try:
-            self._fingerprints.check(rows, result.index)
+            self._fingerprints.check(rows, result.index, failed)
         except MismatchError as error:
             self._difference = error
             raise
         self._gradients = self._fingerprints.gradients(rows)
+        if len(failed) != len(self.metrics.failed):
+            self.metrics.failed = tuple(failed)
+            self.divisor = self._divisor(self._comm.size - len(failed))
         return sums
 
     def average(self, result: Result) -> None:
         """The round's sum, divided, into `applied`."""
         for flat, total in zip(self.applied, self.sums(result)):
-            divide(total, self._divisor, flat)
+            divide(total, self.divisor, flat)
 
     def finish(self, result: Result) -> None:
         """The update. A round without a gradient (the last of a join; all overflowed) is none."""

@@ -16,22 +16,29 @@ from ..policy import Full, Policy, as_policy
 _MODIFIERS = ("linger", "deadline", "max_staleness")
 
 
+def _goes_on(on_failure: Any) -> bool:
+    return checks.one_of("on_failure", on_failure, ("raise", "continue")) == "continue"
+
+
 class Strategy:
     """Base of the strategies. They hold options, nothing else: one may serve many optimizers."""
 
     clip_norm: float | None
+    on_failure: str = "raise"
 
     non_finite: ClassVar[str] = "propagate"
     """What becomes of a local gradient with NaN or infinities where nothing is said."""
 
-    takes_sparse: ClassVar[bool] = False
-    """May gradients of embeddings be sparse, without ``sparse_as_dense=True``?"""
+    @property
+    def takes_sparse(self) -> bool:
+        """May gradients of embeddings be sparse, without ``sparse_as_dense=True``?"""
+        return False
 
     def check(self, comm: MPI.Intracomm) -> None:
-        """Raises what is wrong with the options on these ranks. Local."""
+        """Raises what is wrong with the options on the ranks of `comm`. Local."""
 
     def describe(self, ranks: int) -> str:
-        """All options, in words that are the same on all ranks."""
+        """All options, in words that are the same on all of so many `ranks`."""
         return repr(self)
 
 
@@ -81,6 +88,9 @@ class Allreduce(RoundStrategy):
         gradients takes long.
     bucket_bytes : int
         Of a bucket, at most, unless one parameter is larger.
+    on_failure : "raise" or "continue"
+        When a rank dies, see docs/faults.md: RankFailedError; or the others go on, and the average
+        is that of who lives. Then without `overlap`, and gradients are dense.
 
     The only strategy with `synchronize` and `skip_synchronize`.
     """
@@ -91,14 +101,24 @@ class Allreduce(RoundStrategy):
     progress: str | None = None
     overlap: bool = False
     bucket_bytes: int = 25 * 2**20
+    on_failure: str = "raise"
 
-    takes_sparse: ClassVar[bool] = True
-    _HANDLE_OPTIONS: ClassVar[tuple[str, ...]] = ("algorithm", "domain", "progress")
+    _HANDLE_OPTIONS: ClassVar[tuple[str, ...]] = ("algorithm", "domain", "progress", "on_failure")
 
     def __post_init__(self) -> None:
         check_clip_norm(self.clip_norm)
+        if _goes_on(self.on_failure) and self.overlap:
+            raise ValueError(
+                "overlap: expected False with on_failure='continue': a rank that dies would be in "
+                "some buckets of a step and not in others"
+            )
         checks.flag("overlap", self.overlap)
         checks.count("bucket_bytes", self.bucket_bytes, what="a number of bytes")
+
+    @property
+    def takes_sparse(self) -> bool:
+        """They go outside of the rounds, where nobody's death is survived."""
+        return self.on_failure == "raise"
 
     @property
     def policy(self) -> Policy:
@@ -138,6 +158,8 @@ class Eager(RoundStrategy):
         that its 2-norm over all parameters is at most this.
     algorithm, domain, progress, seed
         Of the allreduce, see `partialcoll.Allreduce_init`.
+    on_failure : "raise" or "continue"
+        As of `Allreduce`; "continue" with deliver="one" only.
 
     Every rank applies the same rounds in the same order: replicas stay identical to the bit.
     Source: Li et al., PPoPP 2020, section 5.
@@ -154,12 +176,18 @@ class Eager(RoundStrategy):
     domain: str | None = None
     progress: str | None = None
     seed: int = 0
+    on_failure: str = "raise"
 
     _HANDLE_OPTIONS = ("deliver", "history", *Allreduce._HANDLE_OPTIONS, "seed")
 
     def __post_init__(self) -> None:
         check_clip_norm(self.clip_norm)
         checks.one_of("deliver", self.deliver, ("one", "all"))
+        if _goes_on(self.on_failure) and self.deliver == "all":
+            raise ValueError(
+                "deliver: expected 'one' with on_failure='continue': who has lost rounds takes the "
+                "state of another rank, which may have died"
+            )
         _ = self.policy  # raises
 
     @property

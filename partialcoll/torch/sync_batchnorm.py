@@ -50,7 +50,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"input: expected at least 2 dimensions, got {input.dim()}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The normalized batch. Collective while it trains."""
+        """The batch `input`, normalized. Collective while it trains."""
         learns = self.training or not self.track_running_stats
         if not learns or calls_of(self._process_set).comm.size == 1:
             alone: torch.Tensor = super().forward(input)

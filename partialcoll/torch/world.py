@@ -10,9 +10,10 @@ from typing import Any, Callable, TypeVar, cast
 
 from mpi4py import MPI
 
-from .._core import communicator, launch, settings
+from .._core import checks, communicator, launch, settings
 from .._core.attendance import attending
 from .._core.departure import Departures
+from .._core.survivors import among_the_living
 from ..errors import StateError
 from .calls import Calls
 from .process_sets import ProcessSet, global_process_set
@@ -29,6 +30,7 @@ class World:
     cross_size: int
     calls: Calls
     departures: Departures
+    on_failure: str
     optimizers: list[Any] = field(default_factory=list)  # that are open, as they were made
     sets: list[ProcessSet] = field(default_factory=list)  # that are usable, beside the global one
     sets_made: int = 0
@@ -81,11 +83,14 @@ def _place(comm: MPI.Intracomm) -> tuple[int, int, int, int]:
     return place
 
 
-def init(comm: MPI.Intracomm | None = None, process_sets: Any = None) -> None:
+def init(
+    comm: MPI.Intracomm | None = None, process_sets: Any = None, *, on_failure: str = "raise"
+) -> None:
     """Make the world: all ranks that train together. Collective.
 
     A second call does nothing. At the end of a program nothing need be called; `shutdown` is
-    for programs that go on.
+    for programs that go on. Where MPI goes on when ranks die, the world is of those who live: after
+    a death `shutdown` and `init` make it anew.
 
     Parameters
     ----------
@@ -93,6 +98,10 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Any = None) -> None:
         Dup'ed; ``MPI.COMM_WORLD`` by default. Ranks that train apart from others: Split it.
     process_sets : list of ProcessSet, or of lists of ranks
         To `add_process_set` at once, the same on all ranks.
+    on_failure : "raise" or "continue"
+        When a rank dies: RankFailedError from all calls of this module, on all others; or
+        allreduces, broadcasts, barriers and calls about objects go on among those who live, who
+        keep `rank` and `size`, and others are refused (docs/faults.md).
 
     Raises
     ------
@@ -106,18 +115,36 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Any = None) -> None:
     if _world is not None:
         _check_same(_world, comm)
         return
+    checks.one_of("on_failure", on_failure, ("raise", "continue"))
     comm = _check_comm(comm)
     launch.check_launcher()
     with attending("partialcoll.torch.init", comm):
-        _check_threads(comm)
-        own = comm.Dup()
-        settings.configure_logging(own.rank)
-        calls = Calls(own)
-        _world = World(own, *_place(own), calls, Departures(own))
-        global_process_set.ranks = list(range(own.size))
-        global_process_set.attach(0, own.rank, own, calls)
+        _world = among_the_living(comm, lambda own: _make(own, on_failure))
+    own = _world.comm
+    settings.configure_logging(own.rank)
+    global_process_set.ranks = list(range(own.size))
+    global_process_set.attach(0, own.rank, own, _world.calls)
     for one in process_sets or ():
         add_process_set(one)
+
+
+def _make(own: MPI.Intracomm, on_failure: str) -> World:
+    _check_threads(own)
+    calls = Calls(own, on_failure)
+    return World(own, *_place(own), calls, Departures(own), on_failure)
+
+
+def form_anew() -> None:
+    """The world is of those who live, whose optimizers go on. Collective."""
+    global _world
+    before = world()
+    _world = None
+    try:
+        init(before.comm, on_failure=before.on_failure)
+        assert _world is not None
+        _world.optimizers = before.optimizers
+    finally:
+        _free(before)
 
 
 def _check_same(present: World, comm: MPI.Intracomm | None) -> None:
@@ -171,13 +198,17 @@ def shutdown() -> None:
     ending = _world
     if ending is not None and not MPI.Is_finalized():
         with attending("partialcoll.torch.shutdown", ending.comm):
-            ending.calls.free()
-            for one in ending.sets:
-                _free_set(one)
-            ending.departures.free()
-            ending.comm.Free()
+            _free(ending)
         global_process_set.invalidate()
     _world = None
+
+
+def _free(ending: World) -> None:
+    ending.calls.free()
+    for one in ending.sets:
+        _free_set(one)
+    ending.departures.free()
+    ending.comm.Free()
 
 
 def _free_set(one: ProcessSet) -> None:
@@ -191,6 +222,11 @@ def _free_set(one: ProcessSet) -> None:
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Make a set of ranks usable, which is returned. Collective over all ranks of the world, also
     those that are not in it.
+
+    Parameters
+    ----------
+    process_set : ProcessSet or iterable of int
+        The set, or its ranks' numbers in the world.
 
     Raises
     ------
@@ -209,15 +245,17 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     own = here.comm.rank
     comm: Any = here.comm.Split(0 if own in one.ranks else MPI.UNDEFINED, own)
     here.sets_made += 1
-    one.attach(here.sets_made, own, comm if own in one.ranks else None)
+    calls = Calls(comm, here.on_failure) if own in one.ranks else None
+    one.attach(here.sets_made, own, comm if own in one.ranks else None, calls)
     here.sets.append(one)
     return one
 
 
 @attended
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Free what a set has held; calls under way are brought to their end. Collective over all ranks
-    of the world. False, and nothing happens, of one that is not usable, and of the global one."""
+    """Free what the set `process_set` has held; calls under way are brought to their end.
+    Collective over all ranks of the world. False, and nothing happens, of one that is not usable,
+    and of the global one."""
     here = world()
     if process_set not in here.sets:
         return False

@@ -57,7 +57,8 @@ void model_deposit(struct ledger *l, const struct model_deposit *d,
         model_arrival(l, d->rank, d->began);
 }
 
-/* Nobody who lives has been given it; who had, and has died, takes it along. */
+/* Nobody who lives has been given it; who had, and has died, takes it along, and the round
+ * after it, which it may have entered. */
 static void forget_round(struct ledger *l, uint64_t round)
 {
     for (uint32_t r = 0; r < l->ranks; r++)
@@ -66,7 +67,8 @@ static void forget_round(struct ledger *l, uint64_t round)
                   "round %llu is done again, and rank %u has seen it",
                   (unsigned long long)round, r);
     l->seen[round].known = false;
-    l->first_arrival[round] = l->first_absent[round] = 0;
+    for (uint64_t r = round; r < round + 2 && r < LEDGER_MAX_ROUNDS; r++)
+        l->first_arrival[r] = l->first_absent[r] = 0;
 }
 
 void model_begin(struct ledger *l, uint32_t epoch, uint64_t round,
@@ -88,7 +90,8 @@ void model_begin(struct ledger *l, uint32_t epoch, uint64_t round,
                   "round %llu is over, and rank %u has never entered it",
                   (unsigned long long)round - 1, r);
         l->died_in[r] = l->frozen[r] = round;
-        l->round[round][r] = (struct ledger_entry){0};
+        for (uint64_t t = round; t < round + 2 && t < LEDGER_MAX_ROUNDS; t++)
+            l->round[t][r] = (struct ledger_entry){0};
     }
     forget_round(l, round);
 }

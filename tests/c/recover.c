@@ -155,7 +155,7 @@ static void begin_at(struct world *w, uint32_t rank, struct recovery *r)
     if (r->step == SHARING && r->plan.source != rank)
         memcpy(r->resumes[k], r->shared,
                shape->header_bytes + payload_data_bytes(&shape->payload));
-    endpoint_begin_at(r->successor[k], old, r->plan.complete, r->resumes[k]);
+    endpoint_begin_at(r->successor[k], old, r->plan.complete, r->resumes[k], NULL);
     r->step = BUILDING;
 }
 

@@ -112,11 +112,11 @@ static struct member own_state(struct spy *s)
 }
 
 /* Who joins or leaves arrives, too, to say so: now, or when the next round opens. */
-static void note_leaver(struct spy *s)
+static void note_leaver(struct spy *s, int64_t time)
 {
     struct member m = own_state(s);
     if (m.joining || m.left)
-        model_arrival(s->ledger, s->rank, sim_now(s->hooks.sim));
+        model_arrival(s->ledger, s->rank, time);
 }
 
 static int spy_change(struct domain *d, int (*step)(struct member *))
@@ -124,9 +124,7 @@ static int spy_change(struct domain *d, int (*step)(struct member *))
     struct spy *s = spy_of(d);
     int64_t began = sim_now(s->hooks.sim);
     int rc = s->real->ops->change(s->real, step);
-    struct member m = own_state(s);
-    if (m.joining || m.left)
-        model_arrival(s->ledger, s->rank, began);
+    note_leaver(s, began);
     return rc;
 }
 
@@ -148,10 +146,11 @@ static struct round_header *spy_slot(struct domain *d, int i)
 }
 
 static void spy_begin_at(struct domain *d, struct domain *old, uint64_t round,
-                         const struct round_header *last)
+                         const struct round_header *last, bool copies)
 {
     struct spy *s = spy_of(d);
-    s->real->ops->begin_at(s->real, spy_of(old)->real, round, last);
+    s->real->ops->begin_at(s->real, old ? spy_of(old)->real : NULL, round, last,
+                           copies);
     s->published = round;
 }
 
@@ -159,12 +158,13 @@ static int spy_inherit(struct domain *d, struct domain *old, uint64_t round,
                        const struct round_header *last)
 {
     struct spy *s = spy_of(d), *before = spy_of(old);
+    int64_t began = sim_now(s->hooks.sim); /* others may come between its steps */
     model_begin(s->ledger, s->hooks.epoch, round, d->shape->failed);
     int rc = s->real->ops->inherit(s->real, before->real, round, last);
-    model_recover(s->ledger, s->rank, s->late, sim_now(s->hooks.sim));
+    model_recover(s->ledger, s->rank, s->late, began);
     s->expected = before->expected;
     before->over = true;
-    note_leaver(s);
+    note_leaver(s, began);
     return rc;
 }
 
@@ -270,7 +270,7 @@ static void single_publish(struct domain *d, uint64_t round)
     struct spy *s = spy_of(d);
     s->real->ops->publish(s->real, round);
     s->published++;
-    note_leaver(s);
+    note_leaver(s, sim_now(s->hooks.sim));
     struct member m = own_state(s);
     INVARIANT("staleness",
               m.deliver != PCOLL_DELIVER_ONE || m.left || spy_closing(s, s->rank) ||

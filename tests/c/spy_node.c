@@ -195,7 +195,7 @@ static bool is_held_back(struct spy *s, uint64_t round)
                     round - m.delivered >= s->history;
         bool unaware = joins && m.delivered < round &&
                        s->ledger->round[round - 1][p->member[who]].joined;
-        if ((lags || unaware) && !spy_closing(s, p->member[who]))
+        if ((lags || unaware) && !m.retired)
             return true;
     }
     return false;
@@ -218,7 +218,7 @@ static struct round_header *freeze(struct domain *d, uint64_t round)
     struct round_header *h = s->real->ops->freeze(s->real, round);
     if (!h)
         return NULL;
-    s->frozen = round_is_null(h, d->shape->ranks) ? NULL : h;
+    s->frozen = h == node_in(s)->gathered ? h : NULL; /* else a member's: note_over */
     memset(s->real->ops->result(s->real, round), 0xff, d->shape->slot_bytes);
     return h;
 }
@@ -228,7 +228,7 @@ static struct round_header *result(struct domain *d, uint64_t round)
     return spy_of(d)->real->ops->result(spy_of(d)->real, round);
 }
 
-/* The fabric has read what this one was made of. */
+/* The fabric has read the sum of the domain. */
 static void publish(struct domain *d, uint64_t round)
 {
     struct spy *s = spy_of(d);

@@ -100,23 +100,23 @@ def test_a_third_one_dies_in_the_second_recovery():
     dies_at(die, "majority", "rank", ranks=5)
 
 
-# One job: a rank dies in each scenario, and the next one is about those who are left.
 PROGRAM = """
     import faulthandler, os, signal
     faulthandler.dump_traceback_later(60, exit=True)
-    world = MPI.COMM_WORLD
+    comm = MPI.COMM_WORLD
+    left = comm.size - 1
     make = lambda comm, *a, **k: pc.Allreduce_init(comm, *a, on_failure="continue", **k)
 
     def step(handle):
         handle.Start()
         return handle.Wait()
 
-    def dies(comm):
+    def dies():
         comm.Barrier()
-        if comm.rank == comm.size - 1:
+        if comm.rank == left:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def what_is_filled_in_place_is_deposited(comm):
+    def what_is_filled_in_place_is_deposited():
         h = make(comm, None, None, like=np.zeros(5), quorum="full")
         for _ in range(3):
             h.send_buffer[:] = 1
@@ -124,43 +124,90 @@ PROGRAM = """
         kept = h.result
         view = h.send_buffer
         view[:] = comm.rank + 1
-        dies(comm)
+        dies()
         if comm.rank:
             time.sleep(0.3)  # rank 0 has met the death by now, and the others have gone on
         rnd = step(h)
-        left = comm.size - 1
         assert h.result.tolist() == [left * (left + 1) / 2] * 5, h.result
         assert kept.tolist() == [comm.size] * 5
         assert rnd.failed.tolist() == [False] * left + [True]
         assert h.comm.size == left and h.comm.allreduce(1) == left
         h.Free()
 
-    def one_is_freed_meanwhile(comm):
+    def all_that_came():
+        told = []
+        def on_membership(handle, failed, joined):
+            told.append((failed, joined))
+        send, recv = np.ones(3), np.zeros(3)
+        h = make(comm, send, recv, quorum="solo", deliver="all", late="latest", missed="latest",
+                 on_membership=on_membership)
+        for rnd in h.until(5):
+            pass
+        dies()
+        for rnd in h.until(60):
+            assert not (rnd.failed & rnd.mask).any()
+            assert rnd.failed.sum() <= 1
+        h.join()
+        assert told == [([left], [])], told
+        assert h.failed.tolist() == [False] * left + [True]
+        h.Free()
+
+    def one_is_freed_meanwhile():
         one = make(comm, np.ones(3), np.zeros(3), quorum="full")
         recv = np.zeros(3)
         two = make(comm, np.ones(3), recv, quorum="majority", domain="rank")
         step(one)
         step(two)
-        dies(comm)
+        dies()
         one.Free()
         rounds = [step(two).index for _ in range(20)]
         assert rounds == list(range(1, 21))
         three = make(comm, np.ones(3), recv, quorum="full")  # on a communicator with a dead rank
-        assert step(three).failed.sum() == 1 and recv[0] == comm.size - 1
+        assert step(three).failed.sum() == 1 and recv[0] == left
         three.Free()
         two.Free()
 
-    for scenario in (what_is_filled_in_place_is_deposited, one_is_freed_meanwhile):
-        comm = world.Shrink()
-        scenario(comm)
-        say("survived", scenario.__name__)
+    def ops_of_users():
+        op = MPI.Op.Create(lambda a, b, t: np.frombuffer(b, np.float64).__iadd__(
+            np.frombuffer(a, np.float64)) is None, commute=True)
+        h = make(comm, np.full(2, comm.rank + 1.0), recv := np.zeros(2), op, quorum="full")
+        step(h)
+        dies()
+        step(h)
+        assert recv.tolist() == [left * (left + 1) / 2] * 2, recv
+        h.Free()
+
+    # Their recoveries begin at once, on each rank in a thread of its own.
+    def several_communicators():
+        recv = np.zeros(3)
+        handles = [make(comm.Dup(), np.ones(3), recv, quorum="full") for _ in range(5)]
+        for h in handles:
+            step(h)
+        dies()
+        for h in handles:
+            rnd = step(h)
+            assert recv.tolist() == [left] * 3 and rnd.failed.sum() == 1, (recv, rnd)
+        for h in handles:
+            h.Free()
+
+    {scenario}()
+    say("survived")
     os._exit(0)
 """
 
 
-def test_what_a_program_sees(run):
-    done = run(PROGRAM, ranks=6, launcher_options=["--with-ft", "ulfm"])
-    said = done.stdout.splitlines()
-    names = ("what_is_filled_in_place_is_deposited", "one_is_freed_meanwhile")
-    for dead, name in enumerate(names, 1):
-        assert said.count(f"survived {name}") == 6 - dead, f"{done.stdout}\n{done.stderr}"
+@pytest.mark.in_turns
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "what_is_filled_in_place_is_deposited",
+        "all_that_came",
+        "one_is_freed_meanwhile",
+        "ops_of_users",
+        "several_communicators",
+    ],
+)
+def test_what_a_program_sees(run, scenario):
+    program = PROGRAM.replace("{scenario}", scenario)
+    done = run(program, ranks=5, launcher_options=["--with-ft", "ulfm"])
+    assert done.stdout.splitlines().count("survived") == 4, f"{done.stdout}\n{done.stderr}"

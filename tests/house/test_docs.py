@@ -23,6 +23,8 @@ OTHERS = "ValueError, TypeError, NotImplementedError, and others"
 MADE = {
     "c-reference",
     "python-reference",
+    "python-decentralized",
+    "python-torch",
     "all-messages",
     "benchmarks",
     "contributing",

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "transport/mpi/exclusion.h"
+
 /* Sets whether an idle test yields; returns whether it did. */
 typedef bool set_yield(bool yields);
 
@@ -40,42 +42,51 @@ static void look_up(void)
     yield_again();
 }
 
-static void keep_core(void)
+/* What comes back belongs into `leave`. */
+static bool enter(void)
 {
+    bool alone = exclusion_begin();
     pthread_once(&looked_up, look_up);
     if (set)
         set(false);
+    return alone;
+}
+
+static void leave(bool alone)
+{
+    yield_again();
+    exclusion_end(alone);
 }
 
 int mpi_test(MPI_Request *request, int *done)
 {
-    keep_core();
+    bool alone = enter();
     int rc = MPI_Test(request, done, MPI_STATUS_IGNORE);
-    yield_again();
+    leave(alone);
     return rc;
 }
 
 int mpi_test_all(int count, MPI_Request *requests, int *done)
 {
-    keep_core();
+    bool alone = enter();
     int rc = MPI_Testall(count, requests, done, MPI_STATUSES_IGNORE);
-    yield_again();
+    leave(alone);
     return rc;
 }
 
 int mpi_test_some(int count, MPI_Request *requests, int *finished, int *done,
                   MPI_Status *statuses)
 {
-    keep_core();
+    bool alone = enter();
     int rc = MPI_Testsome(count, requests, finished, done, statuses);
-    yield_again();
+    leave(alone);
     return rc;
 }
 
 int mpi_get_status(MPI_Request request, int *done)
 {
-    keep_core();
+    bool alone = enter();
     int rc = MPI_Request_get_status(request, done, MPI_STATUS_IGNORE);
-    yield_again();
+    leave(alone);
     return rc;
 }

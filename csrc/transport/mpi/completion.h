@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * MPI's tests, keeping the core.
+ * MPI's tests, keeping the core, one thread at a time where ranks may die (exclusion.h).
  *
  * Open MPI gives the core away inside every test that finds nothing once it has been
  * told that ranks share cores. Where ranks only wait, that costs nothing. Beside a

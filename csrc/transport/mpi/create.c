@@ -111,6 +111,14 @@ static uint32_t usable_tags(MPI_Comm comm)
     return (uint32_t)(known ? *upper : 32767) - FIRST_DATA_TAG + 1;
 }
 
+void mpi_describe(MPI_Comm comm, struct transport *t)
+{
+    int level;
+    MPI_Query_thread(&level);
+    t->tags = usable_tags(comm);
+    t->threads = level == MPI_THREAD_MULTIPLE;
+}
+
 static int duplicate(MPI_Comm comm, struct mpi_transport *m)
 {
     MPI_Request request;
@@ -122,16 +130,14 @@ static int duplicate(MPI_Comm comm, struct mpi_transport *m)
         return rc;
     m->comm = m->made;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    int rank, size, level;
+    int rank, size;
     MPI_Comm_rank(m->comm, &rank);
     MPI_Comm_size(m->comm, &size);
-    MPI_Query_thread(&level);
     m->base = (struct transport){.ops = &mpi_ops,
                                  .rank = (uint32_t)rank,
                                  .size = (uint32_t)size,
-                                 .living = (uint32_t)size,
-                                 .tags = usable_tags(comm),
-                                 .threads = level == MPI_THREAD_MULTIPLE};
+                                 .living = (uint32_t)size};
+    mpi_describe(comm, &m->base);
     return PCOLL_OK;
 }
 

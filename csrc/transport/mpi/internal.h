@@ -116,7 +116,9 @@ int mpi_damage(const struct mpi_transport *m);
 /* tree.c: wait without burning a core: others may need it to get here. */
 int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
                      const char *what);
-/* create.c: its communicator is there, all else is not. Collective. */
+/* create.c: what MPI can on this communicator. */
+void mpi_describe(MPI_Comm comm, struct transport *t);
+/* Its communicator is there, all else is not. Collective. */
 int mpi_settle(struct mpi_transport *m, const struct doorbell *own);
 /* Nothing is under way. */
 void mpi_free_transport(struct mpi_transport *m);

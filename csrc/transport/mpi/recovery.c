@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
+#include "transport/mpi/exclusion.h"
 #include "transport/mpi/rank_failure.h"
 #include "transport/mpi/tree.h"
 
@@ -28,12 +29,18 @@ static int revoke(MPI_Comm comm)
 
 static int shrink(MPI_Comm comm, MPI_Comm *out)
 {
-    return PMPIX_Comm_shrink(comm, out);
+    bool alone = exclusion_begin();
+    int error = PMPIX_Comm_shrink(comm, out);
+    exclusion_end(alone);
+    return error;
 }
 
 static int begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
 {
-    return PMPIX_Comm_iagree(comm, flag, request);
+    bool alone = exclusion_begin();
+    int error = PMPIX_Comm_iagree(comm, flag, request);
+    exclusion_end(alone);
+    return error;
 }
 
 #else /* pcoll_tells_of_failures() is 0: never called */
@@ -77,6 +84,11 @@ void mpi_revoke_comm(void *comm)
     revoke(*(MPI_Comm *)comm);
 }
 
+bool mpi_is_damaged(struct transport *t)
+{
+    return mpi_damage(of(t)) != PCOLL_OK;
+}
+
 /* It ends with an error if somebody has died of whom this rank had not heard, and is an
  * agreement all the same. */
 static int agree_on(const struct mpi_transport *m, int *bits)
@@ -106,8 +118,8 @@ int mpi_all_have(const void *comm, int rc)
     int agreed = agree_on(&m, &all);
     if (rc != PCOLL_OK)
         return rc == PCOLL_EFAILED ? rc : fail(rc, "%s", reason.text);
-    if (agreed == PCOLL_OK && !all)
-        agreed = fail(PCOLL_EFAILED, "a rank has died while this was made");
+    if (agreed == PCOLL_OK && !all && (agreed = mpi_damage(&m)) == PCOLL_OK)
+        agreed = fail_ranks(&(struct failed_ranks){0});
     return agreed;
 }
 
@@ -144,7 +156,8 @@ static int number_ranks(struct mpi_transport *m, const struct mpi_transport *old
     return PCOLL_OK;
 }
 
-static struct mpi_transport *allocate(const struct mpi_transport *old)
+/* `like` has the rank, the size and what MPI can. */
+static struct mpi_transport *allocate(const struct transport *like)
 {
     struct mpi_transport *m = calloc(1, sizeof *m);
     if (!m)
@@ -152,10 +165,10 @@ static struct mpi_transport *allocate(const struct mpi_transport *old)
     m->comm = MPI_COMM_NULL;
     m->block = MPI_DATATYPE_NULL;
     m->base = (struct transport){.ops = &mpi_ops,
-                                 .rank = old->base.rank,
-                                 .size = old->base.size,
-                                 .tags = old->base.tags,
-                                 .threads = old->base.threads};
+                                 .rank = like->rank,
+                                 .size = like->size,
+                                 .tags = like->tags,
+                                 .threads = like->threads};
     m->numbers = calloc(m->base.size, sizeof *m->numbers);
     m->ranks = calloc(m->base.size, sizeof *m->ranks);
     m->failed = calloc(bitset_words(m->base.size), sizeof *m->failed);
@@ -170,7 +183,7 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
                struct transport **out)
 {
     *out = NULL;
-    struct mpi_transport *m = allocate(of(old));
+    struct mpi_transport *m = allocate(old);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     int rc = mpi_check_in(of(old), shrink(of(old)->comm, &m->comm), "MPIX_Comm_shrink");
@@ -181,6 +194,72 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
     *out = &m->base;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     rc = number_ranks(m, of(old));
+    return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
+}
+
+/* Who of `before` is not in `now`, by the numbers of those before. */
+static int fail_missing(MPI_Comm before, MPI_Comm now, const uint32_t *numbers)
+{
+    struct failed_ranks who = {.mpi_error = MPI_SUCCESS};
+    MPI_Group all, left;
+    int size;
+    MPI_Comm_size(before, &size);
+    MPI_Comm_group(before, &all);
+    MPI_Comm_group(now, &left);
+    for (int i = 0; i < size; i++) {
+        int there;
+        MPI_Group_translate_ranks(all, 1, &i, left, &there);
+        if (there == MPI_UNDEFINED &&
+            who.count < (int)(sizeof who.rank / sizeof *who.rank))
+            who.rank[who.count++] = (int32_t)numbers[i];
+    }
+    MPI_Group_free(&all);
+    MPI_Group_free(&left);
+    return who.count ? fail_ranks(&who) : PCOLL_OK;
+}
+
+/* Those of `comm`, by their numbers here; all others have died. */
+static int number_members(struct mpi_transport *m, MPI_Comm comm,
+                          const uint32_t *numbers)
+{
+    int living;
+    MPI_Comm_size(m->comm, &living);
+    m->base.living = (uint32_t)living;
+    int rc = fail_missing(comm, m->comm, numbers);
+    if (rc != PCOLL_OK)
+        return rc;
+    bitset_fill(m->failed, m->base.size);
+    for (int i = 0; i < living; i++) {
+        CHECK(numbers[i] < m->base.size && bitset_has(m->failed, numbers[i]));
+        m->numbers[numbers[i]] = i;
+        m->ranks[i] = numbers[i];
+        m->failed[numbers[i] / 64] &= ~((uint64_t)1 << numbers[i] % 64);
+    }
+    return PCOLL_OK;
+}
+
+/* Shrinking what is whole is duplicating it, and who is there then is the same on all. */
+int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
+                const struct doorbell *own, struct transport **out)
+{
+    MPI_Comm comm = *(const MPI_Comm *)members;
+    int rank;
+    *out = NULL;
+    MPI_Comm_rank(comm, &rank);
+    struct transport like = {.rank = numbers[rank], .size = ranks};
+    mpi_describe(comm, &like);
+    struct mpi_transport *m = allocate(&like);
+    int rc = m ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a communicator");
+    if ((rc = mpi_all_have(members, rc)) == PCOLL_OK)
+        rc = mpi_check_on(comm, shrink(comm, &m->comm), "MPIX_Comm_shrink");
+    if (rc != PCOLL_OK) {
+        if (m)
+            mpi_free_transport(m);
+        return rc;
+    }
+    *out = &m->base;
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    rc = number_members(m, comm, numbers);
     return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
 }
 

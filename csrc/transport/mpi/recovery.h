@@ -21,6 +21,8 @@ int mpi_all_have(const void *comm, int rc);
 /* Tell all ranks that this communicator is not to be used any more. Local. */
 void mpi_revoke(struct transport *t);
 void mpi_revoke_comm(void *comm);
+/* Has a rank died, or has it been revoked? Local. */
+bool mpi_is_damaged(struct transport *t);
 /* The bits that are set on every living rank. The answer is the same on all that are left,
  * even if some die meanwhile. */
 int mpi_agree_bits(struct transport *t, int *bits);
@@ -28,6 +30,11 @@ int mpi_agree_bits(struct transport *t, int *bits);
  * from what comes back in *out, which is not NULL if only its making failed. */
 int mpi_shrink(struct transport *old, const struct doorbell *own,
                struct transport **out);
+/* A transport of all in `members`, an MPI_Comm, which is not damaged: its rank i has number
+ * numbers[i] among so many, and those that nobody has count as dead. Errors as in mpi_shrink:
+ * without *out on all that live, or on nobody. */
+int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
+                const struct doorbell *own, struct transport **out);
 /* The bytes of rank `root` for all. */
 int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes);
 /* A communicator of those who are left, for the program: *comm is an MPI_Comm. */

@@ -46,6 +46,30 @@ class Call(Work):
 
     Pass it to `poll` and `synchronize`. After `synchronize`, `round` is the `partialcoll.Round`
     that brought the result.
+
+    The library makes it, of these:
+
+    Parameters
+    ----------
+    text : str
+        What all ranks agree on.
+    move
+        How the data moves, once they do: the steps, which begin when they are asked for, or what
+        gives them on these handles; None: there is none.
+    tensors : sequence of torch.Tensor
+        What it fills.
+    first : Reduction or None
+        One with which `move` begins.
+    apart : bool
+        It may still be under way when the next one begins.
+    timeout : float
+        Seconds.
+    refused : bool
+        By this rank.
+    read : sequence of torch.Tensor
+        What else may be on a device.
+    role : str
+        Of the intent; ranks that have joined may be missing from reductions.
     """
 
     def __init__(
@@ -61,12 +85,6 @@ class Call(Work):
         read: Sequence[torch.Tensor] = (),
         role: str = "",
     ) -> None:
-        """text: what all ranks agree on. move: how the data moves, once they do: the steps, which
-        begin when they are asked for, or what gives them on these handles; None: there is none.
-        tensors: what it fills. first: a reduction with which `move` begins. apart: it may still be
-        under way when the next one begins. timeout: seconds. refused: by this rank. read: what else
-        may be on a device. role: of the intent; ranks that have joined may be missing from
-        reductions."""
         super().__init__(list(tensors))
         self.reductions: list[Reduction] = move if isinstance(move, list) else []
         self.side = side_stream([*tensors, *read])

@@ -21,6 +21,7 @@ from ..._core.device import as_device_buffer
 from ...collectives.agreement import Key
 from ...collectives.allreduce import Allreduce_init
 from ...collectives.handle import AllreduceHandle
+from ...errors import StateError
 from ...policy import Policy
 from . import wire
 
@@ -47,6 +48,22 @@ def rounded_up(count: int, most: int) -> int:
         return min(_SMALLEST, most)
     step = 1 << ((count - 1).bit_length() - 3)
     return min(most, -(-count // step) * step)
+
+
+class NeedsAll(StateError):
+    """A collective that the ranks that live cannot make, on all of them."""
+
+
+def whole(comm: MPI.Intracomm, go_on: bool) -> MPI.Intracomm:
+    """A communicator for MPI's own collectives. NeedsAll where the ranks go on when one dies: such
+    a collective would be over on some of them and not on others."""
+    if go_on:
+        raise NeedsAll(
+            "with on_failure='continue' there are reductions, broadcasts, all_gather of tensors of "
+            "known sizes, and barriers: other collectives cannot go on when a rank dies; make them "
+            "in a group without it"
+        )
+    return comm
 
 
 class Handle:
@@ -103,6 +120,8 @@ class Handles:
         Called while this rank waits; given who tells what is missing. What it raises ends the wait.
     quorum : policy or str
         Of the handles.
+    on_failure : str
+        Of the handles.
     """
 
     def __init__(
@@ -111,13 +130,20 @@ class Handles:
         name: str,
         meanwhile: Callable[[Callable[[], str]], bool],
         quorum: Policy | str = "full",
+        on_failure: str = "raise",
     ) -> None:
-        self.comm, self._name, self._meanwhile = comm, name, meanwhile
-        self._options: dict[str, Any] = {"quorum": quorum, "name": name}
+        self.comm, self._meanwhile = comm, meanwhile
+        self.go_on = on_failure == "continue"
+        self._options: dict[str, Any] = {"quorum": quorum, "name": name, "on_failure": on_failure}
         if quorum == "full":
             self._options["history"] = 1
         self._of: dict[Key, Handle] = {}
         self._owed: list[AllreduceHandle] = []  # started, for a call that failed
+
+    @property
+    def everybody(self) -> MPI.Intracomm:
+        """The communicator, for what MPI moves itself; or NeedsAll."""
+        return whole(self.comm, self.go_on)
 
     def get(self, key: Key) -> Handle | None:
         """The one for such data, if there is one; nothing of earlier calls is on it. Local."""
@@ -284,27 +310,31 @@ class Reduction:
             yield handle.core
             handle.end()
             if self._wanted:
-                self._take(handle.core.result[: part.numel()], part)
+                last = handle.core.last_round
+                gone = int(np.count_nonzero(last.failed)) if handles.go_on and last else 0
+                self._take(handle.core.result[: part.numel()], part, gone)
         if self._wanted and not direct:
             output.copy_(flat.view(output.shape))
 
-    def _take(self, result: Array, into: torch.Tensor) -> None:
-        """Rounded once. The library's memory, which the result is in, is for reading only."""
+    def _take(self, result: Array, into: torch.Tensor, gone: int) -> None:
+        """Rounded once. The library's memory, which the result is in, is for reading only. gone:
+        ranks that had died, and do not count in an average."""
+        divisor = self.form.divisor - gone if self.form.divisor > 1 else 1
         dtype = wire.wide_dtype(into.dtype)
         same = into.dtype == dtype
         wide = into if same else torch.empty_like(into, dtype=dtype)
         if into.device.type == "cpu":
             values = wide.numpy()
             np.copyto(values, result)
-            if self.form.divisor > 1:
-                divide(values, self.form.divisor)
-        elif self.form.divisor == 1 or dtype.is_floating_point or dtype.is_complex:
+            if divisor > 1:
+                divide(values, divisor)
+        elif divisor == 1 or dtype.is_floating_point or dtype.is_complex:
             wide.copy_(torch.from_numpy(wrap(result.ctypes.data, result)))
-            if self.form.divisor > 1:
-                wide.div_(self.form.divisor)
+            if divisor > 1:
+                wide.div_(divisor)
         else:  # devices cannot divide all integers
             values = result.copy()
-            divide(values, self.form.divisor)
+            divide(values, divisor)
             wide.copy_(torch.from_numpy(values))
         if self.form.after != 1:
             scale(wide, self.form.after)

@@ -12,28 +12,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mpi4py import MPI
-
 from ...collectives import snapshot
 from ...collectives.agreement import JOINED, OPEN, Intent
 from .call import Call
 from .handles import Handles, Reduction
+from .transfer import spread_buffers
 
 
-def first_of_the_rest(heard: list[Intent]) -> int | None:
+def first_of_the_rest(heard: dict[int, Intent]) -> int | None:
     """The first rank that has not joined, if all that have not make the same call, and it may be
     made without the others."""
-    rest = [rank for rank, one in enumerate(heard) if one.role != JOINED]
+    rest = [rank for rank, one in heard.items() if one.role != JOINED]
     if not rest or len(rest) == len(heard) or len({heard[rank] for rank in rest}) > 1:
         return None
     return rest[0] if heard[rest[0]].role == OPEN else None
 
 
-def steps(call: Call, comm: MPI.Intracomm, first: int, handles: Handles) -> Iterator[Any]:
+def steps(call: Call, first: int, handles: Handles) -> Iterator[Any]:
     """How its data moves, on a rank that makes it and on one that has joined."""
-    blanks = [one.blank() for one in call.reductions] if comm.rank == first else None
+    blanks = [one.blank() for one in call.reductions] if handles.comm.rank == first else None
     told = snapshot.take(blanks) if blanks is not None else []
-    yield from snapshot.broadcast_buffers(comm, told, first)
+    yield from spread_buffers(handles, told, first)
     if call.joined:
         reductions = [Reduction.without_values(*one) for one in snapshot.restore(told)]
     else:

@@ -37,12 +37,19 @@ from ..._core.rank_failure import told_by
 from ..._core.settings import logger
 from ..._core.worker import Worker
 from ...collectives.agreement import Agreement, Intent, complaint
-from ...errors import MismatchError, StateError
+from ...errors import MismatchError, RankFailedError, StateError
 from ...policy import Policy
 from . import joined
 from .call import Call, Channel, complete
-from .handles import Handles
+from .handles import Handles, NeedsAll
 from .work import GroupTimeout
+
+
+def follow_up(broken: BaseException, text: str) -> Exception:
+    """Of what cannot be done after that."""
+    if isinstance(broken, RankFailedError):
+        return RankFailedError(broken.ranks, text)
+    return StateError(text)
 
 
 class _Stopped(StateError):
@@ -64,6 +71,9 @@ class Queue:
         Whose it is, and what helps after an error; for messages.
     quorum : policy or None
         None: all ranks make each call together. Else there is nothing to compare.
+    on_failure : str
+        "continue": calls are among the ranks that live. Who has died is the same for all ranks in
+        each round of a handle, so all go on alike.
     """
 
     def __init__(
@@ -75,15 +85,18 @@ class Queue:
         owner: str = "partialcoll.torch",
         remedy: str = "shutdown() and init() again",
         quorum: Policy | None = None,
+        on_failure: str = "raise",
     ) -> None:
         self._comm, self._name, self._window, self._owner = comm, name, window, owner
-        self._quorum, self._remedy = quorum, remedy
+        self._quorum, self._remedy, self._on_failure = quorum, remedy, on_failure
         self.handles = self._handles()  # for calls that are not apart
         self._channels = [self._channel(number) for number in range(window)]
         self._lock = threading.Lock()  # of what is waiting, and of the thread
         self._waiting: collections.deque[Call] = collections.deque()
         self._announced: collections.deque[Call] = collections.deque()
         self._count = 0
+        goes_on = on_failure == "continue"
+        self._alike = (MismatchError, RankFailedError, NeedsAll) if goes_on else (MismatchError,)
         self._turn = threading.Lock()  # of what is announced, and of all handles
         self._head: Call | None = None  # that is being carried out
         self._broken: BaseException | None = None
@@ -92,13 +105,14 @@ class Queue:
 
     def _handles(self) -> Handles:
         title = f"{self._owner}: data of {self._name}"
-        return Handles(self._comm, title, self._patient, self._quorum or "full")
+        quorum = self._quorum or "full"
+        return Handles(self._comm, title, self._patient, quorum, self._on_failure)
 
     def _channel(self, number: int) -> Channel:
         agreement = None
         if self._quorum is None:
             title = f"{self._owner}: {self._name}, {number}"
-            agreement = Agreement(self._comm, title)
+            agreement = Agreement(self._comm, title, self._on_failure)
             patient = functools.partial(self._patient, agreement.missing)
             report = functools.partial(self._report, agreement.missing)
             agreement.while_waiting(patient, report)
@@ -162,9 +176,8 @@ class Queue:
     def _check(self) -> None:
         communicator.check_running(self._name)
         if self._broken is not None:
-            raise StateError(
-                f"{self._name} has ended with an error: {self._broken}; {self._remedy}"
-            )
+            text = f"{self._name} has ended with an error: {self._broken}; {self._remedy}"
+            raise follow_up(self._broken, text)
         if self._worker.stopping:
             raise StateError(f"{self._name} has been destroyed")
 
@@ -243,14 +256,16 @@ class Queue:
 
     def _carry_out(self, head: Call, until: Call | None, wait: bool) -> bool:
         """False if it goes on. Its error is its outcome, and the queue's end, unless all ranks have
-        it, and nothing has moved."""
+        it, and are at the same point."""
         try:
             with told_by(self._comm):
                 return self._move(head, until, wait)
         except Exception as error:
             head._outcome = error
-            if not isinstance(error, MismatchError) or isinstance(error, Departed):
+            if isinstance(error, Departed) or not isinstance(error, self._alike):
                 self._broken = error
+                if isinstance(error, RankFailedError):
+                    self._comm.Revoke()  # who waits for this rank is told
         return True
 
     def _move(self, head: Call, until: Call | None, wait: bool) -> bool:
@@ -286,19 +301,19 @@ class Queue:
                     raise MismatchError(complaint(heard))
                 head.without, head._agreed_at = True, time.monotonic()
                 handles = head._channel.own if heard[first].apart else self.handles
-                head._steps = joined.steps(head, self._comm, first, handles)
+                head._steps = joined.steps(head, first, handles)
                 return True
         move = head._move
         head._agreed_at = time.monotonic()
         head._steps = move(self._handles_of(head)) if callable(move) else iter(move or ())
         return True
 
-    def _level(self, head: Call, heard: list[Intent]) -> None:
+    def _level(self, head: Call, heard: dict[int, Intent]) -> None:
         """What some ranks have begun, all begin."""
         assert head._channel is not None
         begun = None if head._first is None else head._first.begun
         for handles, apart in ((self.handles, False), (head._channel.own, True)):
-            keys = [one.key for one in heard if one.key is not None and one.apart == apart]
+            keys = [one.key for one in heard.values() if one.key is not None and one.apart == apart]
             handles.level(keys, begun if head._intent.apart == apart else None)
 
     def _advance(self, head: Call) -> None:
@@ -325,7 +340,8 @@ class Queue:
             return [head]
         rest = self._take_all()
         for call in rest:
-            call._outcome = StateError(f"an earlier operation failed: {self._broken}")
+            text = f"an earlier operation failed: {self._broken}"
+            call._outcome = follow_up(self._broken, text)
         return [head, *rest]
 
     def _take_all(self) -> list[Call]:
@@ -384,9 +400,11 @@ class Queue:
         return self._broken is not None
 
     def free(self) -> None:
-        """Bring what is under way to its end. Collective; by ranks that are all together."""
+        """Bring what is under way to its end. Collective; by ranks that are all together, or know
+        of one that has died."""
         while self._announced:
             self._complete(self._announced[0])
+        self.stop()
         self.handles.free()
         for channel in self._channels:
             channel.own.free()

@@ -2,25 +2,25 @@
 """How bytes of tensors move that are not reduced, or reduced by one rank alone.
 
 Every function here is called on all ranks of a communicator together, in the same order, with
-arguments that they have compared, and yields MPI's own non-blocking operations, which the caller
-completes in turn.
+arguments that they have compared, and yields MPI's own non-blocking operations, or rounds of
+handles, which the caller completes in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Callable
 
 import numpy as np
 import torch
 from mpi4py import MPI
 
-from ...errors import MismatchError
+from ...errors import MismatchError, RankFailedError
 from . import wire
-from .handles import Form, divide, scale
+from .handles import CHUNK, Form, Handles, Reduction, divide, scale
 from .side_stream import room_for_rows
 
-Steps = Iterator[MPI.Request]
+Steps = Iterator[Any]
 Tensors = Sequence[torch.Tensor]
 
 _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
@@ -56,11 +56,100 @@ def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.
     into.detach().copy_(total.view(into.shape))
 
 
-def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int) -> Steps:
+# Bytes over handles, whose rounds all ranks that live have, or none
+
+
+def overlay(to: Handles, sent: Any, come: Any) -> Generator[Any, None, Any]:
+    """The ranks' bytes, each of which is 0 but on one rank. None: this rank has none, or wants
+    none. Returns whose are there: bool, shape (ranks,)."""
+    here = np.ones(to.comm.size, bool)
+    source = None if sent is None else torch.from_numpy(sent)
+    wanted = come is not None
+    output = torch.from_numpy(come if wanted else sent)
+    for handle in Reduction(Form("bor"), source, output, wanted=wanted, chunk=CHUNK).steps(to):
+        yield handle
+        here &= handle.last_round.mask  # type: ignore[union-attr]
+    return here
+
+
+def spread(to: Handles, memory: Any, root: int) -> Steps:
+    """One rank's bytes to all, in place."""
+    if not to.go_on:
+        yield to.comm.Ibcast(memory, root)
+        return
+    own = to.comm.rank == root
+    sent = memory if memory.flags.writeable else memory.copy()  # else torch would warn
+    here = yield from overlay(to, sent if own else None, None if own else memory)
+    if not here[root]:
+        raise RankFailedError([root], "what it was to send has come to nobody")
+
+
+def spread_buffers(to: Handles, buffers: list[Any], root: int) -> Steps:
+    """One rank's buffers, to all; on the others the list is filled."""
+    count = np.array([len(buffers)])
+    yield from spread(to, count.view(np.uint8), root)
+    sizes = np.array([one.size for one in buffers] or [0] * count[0])
+    yield from spread(to, sizes.view(np.uint8), root)
+    if to.comm.rank != root:
+        buffers += [np.empty(size, np.uint8) for size in sizes]
+    for one in buffers:
+        yield from spread(to, one, root)
+
+
+def share(to: Handles, own: Any, memory: Any, sizes: list[int]) -> Generator[Any, None, Any]:
+    """The ranks' bytes, one after the other, so many of each, into memory. Returns whose are there:
+    bool, shape (ranks,)."""
+    if np.may_share_memory(own, memory):  # torch lets the input be its part of the output
+        own = own.copy()
+    if not to.go_on:
+        yield to.comm.Iallgatherv(own, [memory, sizes])
+        return np.ones(to.comm.size, bool)
+    begin = sum(sizes[: to.comm.rank])
+    memory[:] = 0
+    memory[begin : begin + own.size] = own
+    return (yield from overlay(to, memory, memory))
+
+
+def gather_buffers(to: Handles, own: Any, come: list[Any]) -> Steps:
+    """The buffer of every rank (that lives), appended to a list on all of them."""
+    ranks = to.comm.size
+    sizes = np.empty(ranks, np.int64)
+    yield from share(to, np.array([own.size]).view(np.uint8), sizes.view(np.uint8), [8] * ranks)
+    memory = np.empty(sizes.sum(), np.uint8)
+    here = yield from share(to, own, memory, sizes.tolist())
+    parts = np.split(memory, np.cumsum(sizes)[:-1])
+    come += [part for part, size, there in zip(parts, sizes, here) if there and size]
+
+
+# Tensors
+
+
+def broadcast(to: Handles, tensor: torch.Tensor, root: int) -> Steps:
     """One rank's bits to all, in place."""
-    memory = Memory(tensor, written=comm.rank != root)
-    yield comm.Ibcast(memory.bytes, root)
+    memory = Memory(tensor, written=to.comm.rank != root)
+    yield from spread(to, memory.bytes, root)
     memory.land()
+
+
+def gather_all(to: Handles, tensor: torch.Tensor, outputs: Tensors) -> Steps:
+    """Every rank's tensor into the outputs, on all ranks."""
+    landing = Landing(outputs)
+    _check_all((yield from share(to, wire.bits(tensor), *landing.room)))
+    landing.land()
+
+
+def gather_flat(to: Handles, tensor: torch.Tensor, output: torch.Tensor) -> Steps:
+    """Every rank's tensor, one after the other, into one."""
+    memory, own = Memory(output, written=True), wire.bits(tensor)
+    _check_all((yield from share(to, own, memory.bytes, [own.size] * to.comm.size)))
+    memory.land()
+
+
+def _check_all(here: Any) -> None:
+    """RankFailedError, on all ranks, if one has died."""
+    if not here.all():
+        lost = np.flatnonzero(~here).tolist()
+        raise RankFailedError(lost, "all_gather is of all ranks: make a group of those who live")
 
 
 def gather(
@@ -73,15 +162,6 @@ def gather(
     yield comm.Iallgatherv(own, come) if root is None else comm.Igatherv(own, come, root)
     if landing is not None:
         landing.land()
-
-
-def gather_flat(comm: MPI.Intracomm, tensor: torch.Tensor, output: torch.Tensor) -> Steps:
-    """Every rank's tensor, one after the other, into one."""
-    memory, own = Memory(output, written=True), wire.bits(tensor)
-    if np.may_share_memory(own, memory.bytes):  # torch lets the input be its part of the output
-        own = own.copy()
-    yield comm.Iallgather(own, memory.bytes)
-    memory.land()
 
 
 def scatter(comm: MPI.Intracomm, tensor: torch.Tensor, inputs: Tensors | None, root: int) -> Steps:
@@ -216,7 +296,7 @@ class Landing:
         self._outputs = outputs
         self._sizes = _bytes_of(outputs)
         self._memory = np.empty(sum(self._sizes), np.uint8)
-        self.room = [self._memory, self._sizes]
+        self.room: tuple[Any, list[int]] = (self._memory, self._sizes)
 
     def land(self) -> None:
         """Into the tensors."""

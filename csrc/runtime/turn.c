@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See turn.h. */
+#include "runtime/turn.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <time.h>
+
+#include "base/check.h"
+
+enum { PATIENCE_NS = 500000000, SECOND_NS = 1000000000 };
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct turn *announced;
+static uint64_t numbers;
+
+void turn_init(struct turn *t)
+{
+    CHECK(t);
+    pthread_mutex_lock(&mutex);
+    *t = (struct turn){.number = ++numbers};
+    pthread_mutex_unlock(&mutex);
+}
+
+void turn_announce(struct turn *t)
+{
+    CHECK(t->number);
+    pthread_mutex_lock(&mutex);
+    t->next = announced;
+    announced = t;
+    pthread_mutex_unlock(&mutex);
+}
+
+static bool comes_next(const struct turn *t)
+{
+    for (const struct turn *other = announced; other; other = other->next)
+        if (other != t && (other->held || other->number < t->number))
+            return false;
+    return true;
+}
+
+void turn_take(struct turn *t)
+{
+    CHECK(!t->held);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until); /* what the condition takes */
+    until.tv_nsec += PATIENCE_NS;
+    until.tv_sec += until.tv_nsec / SECOND_NS;
+    until.tv_nsec %= SECOND_NS;
+    pthread_mutex_lock(&mutex);
+    int rc = 0;
+    while (rc != ETIMEDOUT && !comes_next(t))
+        rc = pthread_cond_timedwait(&changed, &mutex, &until);
+    t->held = true;
+    pthread_mutex_unlock(&mutex);
+}
+
+void turn_give(struct turn *t)
+{
+    pthread_mutex_lock(&mutex);
+    struct turn **at = &announced;
+    while (*at && *at != t)
+        at = &(*at)->next;
+    CHECK(*at);
+    *at = t->next;
+    t->held = false;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+}

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes in place of those that have died.
+
+>>> comm = elastic.joined()            # None in a process that was started ordinarily
+>>> if comm is None:
+...     comm = MPI.COMM_WORLD
+...     handle = pc.Allreduce_init(comm, x, y, on_failure="continue")
+... else:
+...     handle = pc.Allreduce_init(comm, x, y, on_failure="continue", join=True)
+>>> # … and when somebody has died, on all that are left:
+>>> handle.grow(elastic.respawn(handle.comm, [sys.executable, __file__], to=handle.size))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ._core import checks, waiting
+from ._core.attendance import attending
+from ._core.communicator import address
+from ._core.ffi import lib
+from ._core.mpi import MPI
+from ._core.rank_failure import told_by
+
+_joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once
+
+
+def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intracomm:
+    """Spawn what is missing, so that there are `to` processes together. Collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Of those that live: `AllreduceHandle.comm`, or what ``comm.Shrink()`` gives.
+    command : list of str
+        Program and arguments, the same on all ranks; rank 0's counts.
+    to : int
+        Processes, at least as many as there are.
+
+    Returns a communicator of all, those of `comm` first, in their order: the new ones get it from
+    `joined`. It is the caller's, who may free it. If there are enough already, a duplicate.
+
+    Raises what MPI does, RankFailedError if somebody of `comm` has died meanwhile. What was spawned
+    then finds its parents gone.
+    """
+    address(comm)
+    to = checks.integer("to", to, comm.size)
+    checks.several("command", command, what="a list of texts")
+    with attending("respawn", comm):
+        _check_alive(comm)
+        if to == comm.size:
+            return comm.Dup()
+        program, *arguments = command
+        between = comm.Spawn(program, arguments, maxprocs=to - comm.size)
+        merged = between.Merge(high=False)
+        between.Free()
+        _check_alive(merged)
+        return merged
+
+
+def joined() -> MPI.Intracomm | None:
+    """In a process that `respawn` has started: the communicator of all, those who have spawned it
+    first. None in any other. Collective over them at the first call, the same one afterwards."""
+    if not _joined:
+        parent = MPI.Comm.Get_parent()
+        if parent == MPI.COMM_NULL:
+            return None
+        merged = parent.Merge(high=True)
+        with told_by(merged):
+            _check_alive(merged)
+        _joined.append(merged)
+    return _joined[0]
+
+
+def _check_alive(comm: MPI.Intracomm) -> None:
+    """Nobody of it has died; else an error on all. Collective."""
+    if lib.pcoll_tells_of_failures():
+        request = comm.Iagree(np.ones(1, np.intc))
+        waiting.until(request.Test, waiting.look)
