@@ -871,6 +871,43 @@ MUTANTS = [
         "joined = ends_join(n, h);",
         "joined = joined || ends_join(n, h);",
     ),
+    # Gossip buffers of ranks that die.
+    Mutant(
+        "half a delta of a dead rank counts as under way for ever",
+        "gossip/accumulator.c",
+        "return *halves ? count_up(m, own, WORD_LANDED, by) : rc;",
+        "return rc;",
+        "gossip crashes",
+    ),
+    Mutant(
+        "a slot that a dead rank was writing to stays taken",
+        "gossip/queue.c",
+        "if (rc == PCOLL_OK && state_of(state) == WRITING)",
+        "if (rc == PCOLL_OK && state_of(state) == STATES)",
+        "gossip crashes",
+    ),
+    Mutant(
+        "what lay uncollected at a dead rank is lost",
+        "gossip/settle.c",
+        "return rc == PCOLL_OK ? accumulator_give(m, m->window->rank, first) : rc;",
+        "return rc;",
+        "gossip crashes",
+    ),
+    Mutant(
+        "what lay uncollected at a dead rank is taken over twice",
+        "gossip/settle.c",
+        "    if (rc == PCOLL_OK)\n        rc = accumulator_give(m, dead, first);\n",
+        "",
+        "gossip crashes",
+    ),
+    Mutant(
+        "deltas of a dead rank are not counted where they are",
+        "gossip/accumulator.c",
+        "    rc = count_up(m, own, WORD_RESERVED, by);\n    if (rc == PCOLL_OK)\n"
+        "        rc = count_up(m, own, WORD_LANDED, by);",
+        "    rc = count_up(m, own, WORD_LANDED, by);",
+        "gossip crashes",
+    ),
     # The gossip buffers: register, accumulator, queue.
     Mutant(
         "a register has two slots",

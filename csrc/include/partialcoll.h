@@ -677,7 +677,7 @@ int pcoll_gossip_board_count(pcoll_gossip *gossip, int64_t delta, int64_t *befor
 /* Local. */
 int pcoll_gossip_get_stats(pcoll_gossip *gossip, pcoll_gossip_stats *stats);
 /* The ranks that have died, with PCOLL_FAILURE_CONTINUE: a set in ranks/64 (rounded up)
- * words. Calls about one of them return PCOLL_EFAILED. Local. */
+ * words. Calls about one of them return PCOLL_EFAILED. Local; any thread may ask. */
 int pcoll_gossip_failed(pcoll_gossip *gossip, uint64_t *set);
 /* Bytes of the window of each rank. Local. */
 int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes);

@@ -157,7 +157,7 @@ int mpi_all_have(const void *comm, struct watch *watch, int rc)
 int pcoll_all_have(const void *comm, int rc)
 {
     CHECK(comm);
-    return mpi_all_have(comm, rc);
+    return mpi_all_have(comm, NULL, rc);
 }
 
 int pcoll_shrink(const void *comm, void *living)
