@@ -25,9 +25,21 @@ static void look_for_failures(pcoll_gossip *g)
     progress_poll(g->base.communicator->progress);
 }
 
+/* A simulated one has no communicator. */
+static struct outage *outage_of(const pcoll_gossip *g)
+{
+    return g->base.communicator ? g->base.communicator->outage : NULL;
+}
+
+static bool lives(const pcoll_gossip *g, uint32_t rank)
+{
+    return !g->base.communicator ||
+           transport_lives(g->base.communicator->transport, rank);
+}
+
 static int gossip_leave(pcoll_gossip *g, int rc)
 {
-    outage_leave(g->base.communicator->outage);
+    outage_leave(outage_of(g));
     return user_object_leave(&g->base, rc);
 }
 
@@ -36,7 +48,7 @@ static int enter(pcoll_gossip *g)
 {
     int rc = user_object_enter(&g->base);
     if (rc == PCOLL_OK)
-        outage_enter(g->base.communicator->outage);
+        outage_enter(outage_of(g));
     return rc;
 }
 
@@ -45,13 +57,13 @@ static int enter_open(pcoll_gossip *g)
     int rc = user_object_enter_open(&g->base);
     if (rc != PCOLL_OK)
         return rc;
-    struct communicator *c = g->base.communicator;
     if (g->look_at)
         look_for_failures(g);
-    outage_enter(c->outage);
-    rc = communicator_check(c);
+    outage_enter(outage_of(g));
+    if (g->base.communicator)
+        rc = communicator_check(g->base.communicator);
     if (rc == PCOLL_OK && g->orphan)
-        rc = outage_error(c->outage);
+        rc = outage_error(outage_of(g));
     return rc == PCOLL_OK ? rc : gossip_leave(g, rc);
 }
 
@@ -76,7 +88,7 @@ static int enter_about(pcoll_gossip *g, uint32_t peer)
 static int enter_with(pcoll_gossip *g, uint32_t peer)
 {
     int rc = enter_about(g, peer);
-    if (rc != PCOLL_OK || transport_lives(g->base.communicator->transport, peer))
+    if (rc != PCOLL_OK || lives(g, peer))
         return rc;
     return gossip_leave(g, fail_of_dead(peer));
 }
@@ -233,15 +245,17 @@ int pcoll_gossip_bytes(pcoll_gossip *g, uint64_t *bytes)
     return gossip_leave(g, PCOLL_OK);
 }
 
+/* Any thread, also while another is in a call: who has died does not depend on that. */
 int pcoll_gossip_failed(pcoll_gossip *g, uint64_t *set)
 {
-    int rc = enter(g);
-    if (rc != PCOLL_OK)
-        return rc;
-    const struct transport *t = g->base.communicator->transport;
-    bitset_clear(set, bitset_words(t->size));
-    for (uint32_t r = 0; r < t->size; r++)
-        if (!transport_lives(t, r))
+    if (!g || g->base.ended)
+        return fail(PCOLL_ESTATE, "the gossip buffer has been freed");
+    outage_enter(outage_of(g));
+    uint32_t ranks = g->memory->layout.ranks;
+    bitset_clear(set, bitset_words(ranks));
+    for (uint32_t r = 0; r < ranks; r++)
+        if (!lives(g, r))
             bitset_add(set, r);
-    return gossip_leave(g, PCOLL_OK);
+    outage_leave(outage_of(g));
+    return PCOLL_OK;
 }

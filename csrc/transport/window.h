@@ -67,6 +67,7 @@ struct window {
     bool local;      /* its end needs nobody else */
     char *memory;    /* of this rank, zero at the start */
     const bool *far; /* by rank: takes its target's help; NULL: nobody */
+    bool local;      /* its end needs nobody else */
 };
 
 static inline bool window_is_far(const struct window *w, uint32_t peer)

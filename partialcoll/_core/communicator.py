@@ -53,4 +53,4 @@ def progress_code(progress: str | None) -> int:
 
 def failure_code(on_failure: str) -> int:
     """The core's number of what the others do when a rank dies."""
-    return checks.code("on_failure", on_failure, _ON_FAILURE)
+    return int(checks.code("on_failure", on_failure, _ON_FAILURE))

@@ -236,7 +236,8 @@ class GroupAllreduce(CoreObject):
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
         """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
-        return self._look()[2] == 3
+        dead: npt.NDArray[np.bool_] = self._look()[2] == 3
+        return dead
 
     # What it is
 
