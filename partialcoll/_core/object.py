@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import StateError
-from ..round import bits
 from . import checks, communicator, waiting
 from .attendance import Members, attending
 from .ffi import core
 from .mpi import MPI
+from .ranks import bits
 
 Record = TypeVar("Record")
 Self = TypeVar("Self", bound="CollectiveObject")
