@@ -871,6 +871,43 @@ MUTANTS = [
         "joined = ends_join(n, h);",
         "joined = joined || ends_join(n, h);",
     ),
+    # Gossip buffers of ranks that die.
+    Mutant(
+        "half a delta of a dead rank counts as under way for ever",
+        "gossip/accumulator.c",
+        "return *halves ? count_up(m, own, WORD_LANDED, by) : rc;",
+        "return rc;",
+        "gossip crashes",
+    ),
+    Mutant(
+        "a slot that a dead rank was writing to stays taken",
+        "gossip/queue.c",
+        "if (rc == PCOLL_OK && state_of(state) == WRITING)",
+        "if (rc == PCOLL_OK && state_of(state) == STATES)",
+        "gossip crashes",
+    ),
+    Mutant(
+        "what lay uncollected at a dead rank is lost",
+        "gossip/settle.c",
+        "return rc == PCOLL_OK ? accumulator_give(m, m->window->rank, first) : rc;",
+        "return rc;",
+        "gossip crashes",
+    ),
+    Mutant(
+        "what lay uncollected at a dead rank is taken over twice",
+        "gossip/settle.c",
+        "    if (rc == PCOLL_OK)\n        rc = accumulator_give(m, dead, first);\n",
+        "",
+        "gossip crashes",
+    ),
+    Mutant(
+        "deltas of a dead rank are not counted where they are",
+        "gossip/accumulator.c",
+        "    rc = count_up(m, own, WORD_RESERVED, by);\n    if (rc == PCOLL_OK)\n"
+        "        rc = count_up(m, own, WORD_LANDED, by);",
+        "    rc = count_up(m, own, WORD_LANDED, by);",
+        "gossip crashes",
+    ),
     # The gossip buffers: register, accumulator, queue.
     Mutant(
         "a register has two slots",
@@ -1509,8 +1546,8 @@ MUTANTS = [
     Mutant(
         "the dead are live",
         "protocol/round.c",
-        "bitset_fill(live, ranks);\n    bury(live, failed, words);\n    if (!h",
-        "bitset_fill(live, ranks);\n    if (!h",
+        "[i];\n    bury(live, failed, words);\n    if (!h",
+        "[i];\n    if (!h",
         program="crashes",
     ),
     Mutant(
@@ -1568,9 +1605,46 @@ MUTANTS = [
         "s->lacking[i] = 0;",
     ),
     Mutant(
+        "who has the number of a dead rank is not live",
+        "protocol/round.c",
+        "live[i] |= round_mask_const(h, ranks, ROUND_FAILED)[i];",
+        "live[i] |= 0;",
+        "crashes",
+    ),
+    Mutant(
+        "a newcomer has read the last round",
+        "protocol/recovery.c",
+        "m->delivered = complete ? complete - 1 : 0;",
+        "m->delivered = complete;",
+    ),
+    Mutant(
+        "a newcomer's first call is for the last round",
+        "protocol/recovery.c",
+        "m->frozen = m->complete = m->call = m->stats.rounds = complete;",
+        "m->frozen = m->complete = m->stats.rounds = complete, m->call = complete - 1;",
+    ),
+    Mutant(
+        "a newcomer begins with the first round",
+        "domain/recovery.c",
+        "member_enter(m, round, last, d->shape->failed, d->shape->ranks);",
+        "",
+    ),
+    Mutant(
+        "a newcomer is not given the last result",
+        "domain/recovery.c",
+        "uint64_t first = round - (round > 0),",
+        "uint64_t first = round,",
+    ),
+    Mutant(
+        "what one has not seen is expected of it",
+        "domain/recovery.c",
+        "if (from->round == r)\n            memcpy",
+        "memcpy",
+    ),
+    Mutant(
         "older results are not copied",
         "domain/recovery.c",
-        "for (uint64_t r = round > kept ? round - kept : 0;",
+        "for (uint64_t r = first > oldest ? first : oldest;",
         "for (uint64_t r = round ? round - 1 : 0;",
     ),
     Mutant(

@@ -51,6 +51,7 @@ PROGRAMS = {
     "crashes": "crashes",
     "steps": "node_steps",
     "gossip": "gossip_steps",
+    "gossip crashes": "gossip_crashes",
     "matching": "matching",
     "group": "group",
     "simulator": "simulator",

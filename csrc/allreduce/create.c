@@ -27,7 +27,7 @@ static int open_event_log(struct endpoint *v)
 
 /* Messages and timers need somebody to look after them while the application computes;
  * ranks that share one domain see to their rounds themselves. */
-static int start_agent(struct communicator *c, const struct endpoint *v,
+int handle_start_agent(struct communicator *c, const struct endpoint *v,
                        const pcoll_options *o)
 {
     bool messages = v->placement.domains > 1 || v->placement.ranks == 1;
@@ -68,7 +68,7 @@ static int make_endpoint(struct communicator *c, const pcoll_buffer *buffers,
                                                  .options = &thrifty},
                          v);
     if (rc == PCOLL_OK)
-        rc = start_agent(c, *v, o);
+        rc = handle_start_agent(c, *v, o);
     if (rc == PCOLL_OK)
         rc = open_event_log(*v);
     return rc == PCOLL_OK && o->device ? make_staging(*v, o) : rc;

@@ -156,14 +156,15 @@ void endpoint_begin_at(struct endpoint *v, struct endpoint *old, uint64_t round,
 {
     engine_begin_at(&v->engine, round);
     round_live_now(last, v->shape.ranks, v->shape.failed, v->live);
-    v->domain->ops->begin_at(v->domain, old->domain, round, last);
+    v->domain->ops->begin_at(v->domain, old ? old->domain : NULL, round, last);
 }
 
 int endpoint_inherit(struct endpoint *v, struct endpoint *old,
                      const struct round_header *last)
 {
-    CHECK(!old->staging && !old->event_log); /* refused where the handle is made */
-    return v->domain->ops->inherit(v->domain, old->domain, v->engine.current, last);
+    CHECK(!old || (!old->staging && !old->event_log)); /* refused when it was made */
+    return v->domain->ops->inherit(v->domain, old ? old->domain : NULL,
+                                   v->engine.current, last);
 }
 
 void endpoint_destroy(struct endpoint **at)

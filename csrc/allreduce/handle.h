@@ -6,6 +6,7 @@
 #include "runtime/user_object.h"
 #include "allreduce/endpoint.h"
 #include "allreduce/staging.h"
+#include "runtime/census.h"
 
 /*
  * A handle that goes on when ranks die. Its recovery replaces the endpoint; the gate keeps
@@ -81,6 +82,17 @@ struct member handle_member(pcoll_handle *h);
 
 extern const struct user_object_kind handle_kind;
 extern const struct recoverable handle_recoverable; /* handle_recovery.c */
+/* handle_recovery.c: into g->resumes, for g->successor, the message of the last complete round;
+ * from who has it where somebody does not: collective on `c` then. This rank has completed so many
+ * on `old` (NULL: on none). */
+int handle_fetch_last(struct handle_gate *g, struct communicator *c,
+                      const struct recovery_plan *plan, struct endpoint *old,
+                      uint64_t own);
+/* It is not needed any more. */
+void handle_forget_last(struct handle_gate *g);
+/* create.c: see to it that there is somebody to progress it. */
+int handle_start_agent(struct communicator *c, const struct endpoint *v,
+                       const pcoll_options *o);
 /* handle_filling.c: the application has let go of the slot that it was filling. */
 void handle_filled(pcoll_handle *h);
 /* What has followed others, or been followed, goes when nobody writes to it any more. */

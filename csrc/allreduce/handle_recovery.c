@@ -32,28 +32,34 @@ static uint64_t complete(struct user_object *o)
     return rounds;
 }
 
-/* Of an attempt that failed: no message of it was ever sent. */
-static void forget_successor(struct handle_gate *g)
+void handle_forget_last(struct handle_gate *g)
 {
-    if (g->successor)
-        endpoint_destroy(&g->successor);
     free(g->last);
     g->last = NULL;
     g->resumes = NULL;
 }
 
-/* The message of the last complete round, from who has it where somebody does not. */
-static int fetch_last(struct handle_gate *g, struct endpoint *old,
-                      struct communicator *c, const struct recovery_plan *plan,
+/* Of an attempt that failed: no message of it was ever sent. */
+static void forget_successor(struct handle_gate *g)
+{
+    if (g->successor)
+        endpoint_destroy(&g->successor);
+    handle_forget_last(g);
+}
+
+int handle_fetch_last(struct handle_gate *g, struct communicator *c,
+                      const struct recovery_plan *plan, struct endpoint *old,
                       uint64_t own)
 {
-    const struct round_shape *shape = &old->shape;
+    const struct round_shape *shape = &g->successor->shape;
     size_t bytes = shape->header_bytes + payload_data_bytes(&shape->payload);
     if (!plan->complete)
         return PCOLL_OK;
-    void *message = old->domain->ops->result(old->domain, plan->complete - 1);
+    void *message = NULL;
     if (own < plan->complete)
         message = g->last = malloc(bytes);
+    else
+        message = old->domain->ops->result(old->domain, plan->complete - 1);
     if (!message)
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a round", bytes);
     g->resumes = message;
@@ -82,7 +88,7 @@ static int rebuild(struct user_object *o, struct communicator *c,
     if (rc == PCOLL_OK)
         rc = sharing_settle(c, g->successor, &options);
     if (rc == PCOLL_OK)
-        rc = fetch_last(g, old, c, plan, own);
+        rc = handle_fetch_last(g, c, plan, old, own);
     if (rc != PCOLL_OK)
         return rc;
     g->successor->base.slot = plan->slot;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "protocol/policy.h"
 #include "allreduce/event_log.h"
+#include "runtime/user_object.h"
 
 void pcoll_options_init(pcoll_options *options)
 {
@@ -22,14 +23,9 @@ void pcoll_options_init(pcoll_options *options)
 
 static int check_failure(const pcoll_options *o)
 {
-    if (o->on_failure < PCOLL_FAILURE_RAISE || o->on_failure > PCOLL_FAILURE_CONTINUE)
-        return fail(PCOLL_EINVAL, "on_failure: unknown value %d", o->on_failure);
-    if (o->on_failure == PCOLL_FAILURE_RAISE)
-        return PCOLL_OK;
-    if (o->progress == PCOLL_PROGRESS_MANUAL)
-        return fail(PCOLL_EINVAL,
-                    "on_failure: \"continue\" needs the agent, and manual "
-                    "progress has none");
+    int rc = user_object_check_failure(o->on_failure, o->progress);
+    if (rc != PCOLL_OK || o->on_failure == PCOLL_FAILURE_RAISE)
+        return rc;
     if (o->algorithm == PCOLL_ALGORITHM_NATIVE)
         return fail(
             PCOLL_EINVAL,

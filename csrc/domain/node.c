@@ -412,13 +412,13 @@ static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
     n->member.complete = n->member.frozen = n->member.delivered = round;
     STEP(atomic_store(own_descriptor(n), descriptor_of(&n->member)));
     STEP(atomic_store(&own_line(n)->delivered, round));
-    int failed = old->ops->failure ? old->ops->failure(old) : PCOLL_OK;
+    int failed = old && old->ops->failure ? old->ops->failure(old) : PCOLL_OK;
     if (failed != PCOLL_OK)
         atomic_store(&n->shared->failure, failed);
+    domain_copy_results(d, old, round, last, n->history);
     if (n->who != 0)
         return;
     uint64_t live[bitset_words(ranks)];
-    domain_copy_results(d, old, round, last, n->history);
     round_live_now(last, ranks, d->shape->failed, live);
     for (size_t i = 0; i < bitset_words(ranks); i++)
         atomic_store(&n->live[i], live[i]);
@@ -432,7 +432,7 @@ static int node_inherit(struct domain *d, struct domain *old, uint64_t round,
                         const struct round_header *last)
 {
     struct node *n = node_of(d);
-    struct member m;
+    struct member m = n->member;
     struct node_line *line = own_line(n);
     int rc = domain_recover_member(d, old, round, last, &m);
     m.joined_in = NO_ROUND; /* known here when it is read */

@@ -293,7 +293,7 @@ static int single_inherit(struct domain *d, struct domain *old, uint64_t round,
                           const struct round_header *last)
 {
     struct single *s = of(d);
-    struct member m;
+    struct member m = s->member;
     int rc = domain_recover_member(d, old, round, last, &m);
     pthread_mutex_lock(&s->mutex);
     s->member = m;

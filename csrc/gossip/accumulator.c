@@ -42,6 +42,12 @@ static int add(struct gossip_memory *m, uint32_t peer, size_t first)
     return rc == PCOLL_OK ? w->ops->complete(w, peer) : rc;
 }
 
+int accumulator_give(struct gossip_memory *m, uint32_t peer, size_t first)
+{
+    int rc = add(m, peer, first);
+    return rc == PCOLL_OK ? m->window->ops->flush(m->window, peer) : rc;
+}
+
 int accumulator_add_chunk(struct gossip_memory *m, uint32_t peer, size_t first)
 {
     CHECK(peer != m->window->rank);
@@ -89,4 +95,46 @@ int accumulator_collected(struct gossip_memory *m, uint64_t deltas)
     return rc == PCOLL_OK
                ? count_up(m, m->window->rank, WORD_COLLECTED, (int64_t)deltas)
                : rc;
+}
+
+/* By how much the first word is ahead of the second. */
+static int lead(struct gossip_memory *m, uint32_t peer, enum gossip_word of,
+                enum gossip_word behind, int64_t *by)
+{
+    int64_t ahead = 0, before = 0;
+    int rc = window_read_word(m->window, peer, word_at(of), &ahead);
+    if (rc == PCOLL_OK)
+        rc = window_read_word(m->window, peer, word_at(behind), &before);
+    *by = ahead - before;
+    CHECK(rc != PCOLL_OK || *by >= 0);
+    return rc;
+}
+
+int accumulator_settle(struct gossip_memory *m, uint64_t *halves)
+{
+    uint32_t own = m->window->rank;
+    int64_t by;
+    int rc = lead(m, own, WORD_RESERVED, WORD_LANDED, &by);
+    *halves = rc == PCOLL_OK ? (uint64_t)by : 0;
+    return *halves ? count_up(m, own, WORD_LANDED, by) : rc;
+}
+
+/* In this order: who is cut short leaves deltas that are counted and not there. */
+int accumulator_adopt(struct gossip_memory *m, uint32_t dead, uint64_t *deltas)
+{
+    uint32_t own = m->window->rank;
+    int64_t by, landed;
+    CHECK(dead != own);
+    int rc = lead(m, dead, WORD_RESERVED, WORD_LANDED, &landed);
+    if (rc == PCOLL_OK)
+        rc = lead(m, dead, WORD_RESERVED, WORD_COLLECTED, &by);
+    *deltas = rc == PCOLL_OK ? (uint64_t)by : 0;
+    if (!*deltas)
+        return rc;
+    rc = count_up(m, own, WORD_RESERVED, by);
+    if (rc == PCOLL_OK)
+        rc = count_up(m, own, WORD_LANDED, by);
+    if (rc == PCOLL_OK)
+        rc = count_up(m, dead, WORD_LANDED, landed);
+    return rc == PCOLL_OK ? count_up(m, dead, WORD_COLLECTED, by) : rc;
 }

@@ -55,4 +55,12 @@ int accumulator_take(struct gossip_memory *m, size_t first);
 /* Owner: so many deltas have been collected. */
 int accumulator_collected(struct gossip_memory *m, uint64_t deltas);
 
+/* Among ranks that stand still (settle.h). */
+/* Owner: what was reserved is to count as landed; *halves: how many deltas more. */
+int accumulator_settle(struct gossip_memory *m, uint64_t *halves);
+/* m->change is added to a peer's sums of a chunk. */
+int accumulator_give(struct gossip_memory *m, uint32_t peer, size_t first);
+/* The deltas at a dead rank are this one's; *deltas: how many. They may exceed the cap. */
+int accumulator_adopt(struct gossip_memory *m, uint32_t dead, uint64_t *deltas);
+
 #endif

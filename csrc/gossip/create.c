@@ -6,7 +6,7 @@
 #include "kernels/reduce.h"
 #include "transport/mpi/mpi_transport.h"
 #include "gossip/object.h"
-#include "transport/mpi/window.h"
+#include "runtime/shared_window.h"
 
 enum field {
     FIELD_COUNT,
@@ -50,9 +50,11 @@ static int prepare(struct communicator *c, const pcoll_gossip_options *o,
                    struct gossip_memory *m)
 {
     const struct transport *t = c->transport;
-    int rc = gossip_memory_prepare(m, o, t->rank, t->size, t->off_node);
-    return rc == PCOLL_OK && t->off_node ? process_start_agent(c, o->progress, true)
-                                         : rc;
+    bool agent = t->off_node || c->outage;
+    int rc = user_object_check_failure(o->on_failure, o->progress);
+    if (rc == PCOLL_OK)
+        rc = gossip_memory_prepare(m, o, t->rank, t->size, t->off_node);
+    return rc == PCOLL_OK && agent ? process_start_agent(c, o->progress, true) : rc;
 }
 
 /* Collective. What some could not make stays lost with those who could: to free a
@@ -61,10 +63,8 @@ static int open_window(struct communicator *c, const void *comm,
                        struct gossip_memory *m)
 {
     communicator_end_leftovers(c);
-    int rc = window_mpi_create(comm, m->layout.bytes, &m->window);
-    if (rc == PCOLL_OK)
-        rc = gossip_memory_clear(m);
-    return agree_outcome(c, rc);
+    int rc = window_open(c, comm, m->layout.bytes, &m->window);
+    return rc == PCOLL_OK ? agree_outcome(c, gossip_memory_clear(m)) : rc;
 }
 
 static int join_others(struct communicator *c, const void *comm, int local,
@@ -100,7 +100,7 @@ static int create(struct communicator *c, const void *comm,
     g->memory = m;
     g->spent = spent;
     g->max_uncollected = options->max_uncollected;
-    g->look_at = pcoll_tells_of_failures() ? 1 : 0;
+    g->look_at = pcoll_tells_of_failures() && !c->outage ? 1 : 0;
     user_object_made(&g->base, c, &g->object, options->progress);
     *gossip = g;
     return PCOLL_OK;
@@ -110,6 +110,12 @@ int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
                         pcoll_gossip **gossip)
 {
     struct communicator *c;
-    int rc = user_object_admit(&gossip_kind, comm, PCOLL_FAILURE_RAISE, &c);
-    return rc == PCOLL_OK ? create(c, comm, options, gossip) : rc;
+    int rc = user_object_admit(&gossip_kind, comm,
+                               (enum pcoll_failure)options->on_failure, &c);
+    if (rc != PCOLL_OK)
+        return rc;
+    outage_enter(c->outage);
+    rc = create(c, comm, options, gossip);
+    outage_leave(c->outage);
+    return rc;
 }

@@ -36,7 +36,8 @@ static int no_control(struct object *p, uint32_t source, const struct control *m
 static int begin_turn(struct object *p)
 {
     pcoll_gossip *g = of(p);
-    window_spend(g->base.communicator, g->memory->window, &g->spent);
+    if (g->spent) /* else it had closed before somebody died */
+        window_spend(g->base.communicator, g->memory->window, &g->spent);
     return communicator_closed(g->base.communicator, p);
 }
 
@@ -47,15 +48,22 @@ const struct object_ops gossip_object = {.run = nothing,
 
 static int begin_close(struct user_object *o)
 {
+    if (((pcoll_gossip *)o)->orphan) {
+        atomic_store(&o->object->closed, true);
+        return PCOLL_OK;
+    }
     return communicator_close(o->communicator, o->object);
 }
 
-/* After a failure the window is still there, and stays: others may not have come to
- * free theirs. */
+/* After a failure the window is still there, and stays if it is MPI's: others may not have
+ * come to free theirs. */
 static void dispose(struct user_object *o, bool healthy)
 {
     pcoll_gossip *g = (pcoll_gossip *)o;
+    struct window *w = g->memory->window;
     (void)healthy;
+    if (g->spent && w->local)
+        w->ops->destroy(w);
     gossip_memory_free(&g->memory);
     free(g->spent);
     g->spent = NULL;
@@ -66,6 +74,7 @@ const struct user_object_kind gossip_kind = {
     .plural = "gossip buffers",
     .close = begin_close,
     .dispose = dispose,
+    .recoverable = &gossip_recoverable,
 };
 
 int pcoll_gossip_free(pcoll_gossip **at, int64_t timeout_us)

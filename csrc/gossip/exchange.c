@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/moment.h"
 #include "kernels/averaging.h"
 #include "gossip/accumulator.h"
 #include "gossip/register.h"
@@ -119,7 +120,9 @@ static int average_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
         average_narrow(m, p, weight, own->ratio, count);
     else
         average(l, p, m->theirs, m->change, weight, own->ratio, count);
-    return accumulator_add_chunk(m, peer, first);
+    rc = accumulator_add_chunk(m, peer, first);
+    MOMENT("chunk given");
+    return rc;
 }
 
 int exchange_average(struct gossip_memory *m, uint32_t peer, uint32_t cap,
@@ -138,8 +141,10 @@ int exchange_average(struct gossip_memory *m, uint32_t peer, uint32_t cap,
         m->stats.skipped += rc == PCOLL_OK;
         return rc;
     }
+    MOMENT("delta reserved");
     for (size_t first = 0; first < l->count && rc == PCOLL_OK; first += l->chunk)
         rc = average_chunk(m, peer, first, weight, own, uncollected > 0, &version);
+    MOMENT("delta given");
     m->stats.averages++;
     return rc == PCOLL_OK ? accumulator_landed(m, peer) : rc;
 }
@@ -159,8 +164,10 @@ int exchange_collect(struct gossip_memory *m, const struct moving *own,
             collect_narrow(m, p, own->ratio, chunk_length(l, first));
         else
             collect(l, p, m->change, own->ratio, chunk_length(l, first));
+        MOMENT("chunk collected");
         rc = accumulator_take(m, first);
     }
+    MOMENT("all collected");
     if (rc == PCOLL_OK && *deltas)
         rc = accumulator_collected(m, *deltas);
     m->stats.collected += *deltas;

@@ -25,22 +25,55 @@ static void look_for_failures(pcoll_gossip *g)
     progress_poll(g->base.communicator->progress);
 }
 
+/* A simulated one has no communicator. */
+static struct outage *outage_of(const pcoll_gossip *g)
+{
+    return g->base.communicator ? g->base.communicator->outage : NULL;
+}
+
+static bool lives(const pcoll_gossip *g, uint32_t rank)
+{
+    return !g->base.communicator ||
+           transport_lives(g->base.communicator->transport, rank);
+}
+
 static int gossip_leave(pcoll_gossip *g, int rc)
 {
+    outage_leave(outage_of(g));
     return user_object_leave(&g->base, rc);
+}
+
+/* Calls are counted: they wait until a recovery is over, and it waits for them. */
+static int enter(pcoll_gossip *g)
+{
+    int rc = user_object_enter(&g->base);
+    if (rc == PCOLL_OK)
+        outage_enter(outage_of(g));
+    return rc;
 }
 
 static int enter_open(pcoll_gossip *g)
 {
     int rc = user_object_enter_open(&g->base);
-    if (rc != PCOLL_OK || !g->look_at)
+    if (rc != PCOLL_OK)
         return rc;
-    look_for_failures(g);
-    rc = communicator_check(g->base.communicator);
+    if (g->look_at)
+        look_for_failures(g);
+    outage_enter(outage_of(g));
+    if (g->base.communicator)
+        rc = communicator_check(g->base.communicator);
+    if (rc == PCOLL_OK && g->orphan)
+        rc = outage_error(outage_of(g));
     return rc == PCOLL_OK ? rc : gossip_leave(g, rc);
 }
 
-static int enter_with(pcoll_gossip *g, uint32_t peer)
+/* It is dead, and the others go on: an error of this call only. */
+static int fail_of_dead(uint32_t peer)
+{
+    return fail_ranks(&(struct failed_ranks){.count = 1, .rank = {(int32_t)peer}});
+}
+
+static int enter_about(pcoll_gossip *g, uint32_t peer)
 {
     int rc = enter_open(g);
     if (rc != PCOLL_OK)
@@ -50,6 +83,14 @@ static int enter_with(pcoll_gossip *g, uint32_t peer)
         return PCOLL_OK;
     return gossip_leave(
         g, fail(PCOLL_EINVAL, "peer: expected 0 to %u, got %u", ranks - 1, peer));
+}
+
+static int enter_with(pcoll_gossip *g, uint32_t peer)
+{
+    int rc = enter_about(g, peer);
+    if (rc != PCOLL_OK || lives(g, peer))
+        return rc;
+    return gossip_leave(g, fail_of_dead(peer));
 }
 
 int pcoll_gossip_publish(pcoll_gossip *g, const void *x, uint64_t *version)
@@ -168,7 +209,7 @@ int pcoll_gossip_board_read(pcoll_gossip *g, int64_t *numbers)
 int pcoll_gossip_board_swap(pcoll_gossip *g, uint32_t rank, int64_t expected,
                             int64_t desired, int64_t *before)
 {
-    int rc = enter_with(g, rank);
+    int rc = enter_about(g, rank);
     if (rc != PCOLL_OK)
         return rc;
     struct window *w = g->memory->window;
@@ -188,7 +229,7 @@ int pcoll_gossip_board_count(pcoll_gossip *g, int64_t delta, int64_t *before)
 
 int pcoll_gossip_get_stats(pcoll_gossip *g, pcoll_gossip_stats *stats)
 {
-    int rc = user_object_enter(&g->base);
+    int rc = enter(g);
     if (rc != PCOLL_OK)
         return rc;
     *stats = g->memory->stats;
@@ -197,9 +238,24 @@ int pcoll_gossip_get_stats(pcoll_gossip *g, pcoll_gossip_stats *stats)
 
 int pcoll_gossip_bytes(pcoll_gossip *g, uint64_t *bytes)
 {
-    int rc = user_object_enter(&g->base);
+    int rc = enter(g);
     if (rc != PCOLL_OK)
         return rc;
     *bytes = g->memory->layout.bytes;
     return gossip_leave(g, PCOLL_OK);
+}
+
+/* Any thread, also while another is in a call: who has died does not depend on that. */
+int pcoll_gossip_failed(pcoll_gossip *g, uint64_t *set)
+{
+    if (!g || g->base.ended)
+        return fail(PCOLL_ESTATE, "the gossip buffer has been freed");
+    outage_enter(outage_of(g));
+    uint32_t ranks = g->memory->layout.ranks;
+    bitset_clear(set, bitset_words(ranks));
+    for (uint32_t r = 0; r < ranks; r++)
+        if (!lives(g, r))
+            bitset_add(set, r);
+    outage_leave(outage_of(g));
+    return PCOLL_OK;
 }

@@ -8,6 +8,7 @@
 #include "gossip/fetch.h"
 
 #include "base/check.h"
+#include "base/moment.h"
 
 enum slot_state { FREE = 0, WRITING = 1, FULL = 2, STATES = 4 };
 
@@ -155,7 +156,9 @@ int gossip_push(struct gossip_memory *m, uint32_t peer, const void *x, const voi
         m->stats.queue_full++;
     if (!*pushed)
         return rc;
+    MOMENT("slot claimed");
     rc = write_message(m, peer, slot, x, key, sent);
+    MOMENT("message written");
     if (rc == PCOLL_OK)
         rc = swap(m, peer, slot, state + WRITING, state + FULL, &found);
     CHECK(rc != PCOLL_OK || found == state + WRITING); /* the slot is ours */
@@ -264,4 +267,17 @@ int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *o
     *found = false;
     m->stats.torn++;
     return PCOLL_OK;
+}
+
+int queue_settle(struct gossip_memory *m)
+{
+    uint32_t own = m->window->rank;
+    int rc = PCOLL_OK;
+    for (uint32_t slot = 0; slot < m->layout.queue_slots && rc == PCOLL_OK; slot++) {
+        int64_t state, found;
+        rc = read_state(m, own, slot, &state);
+        if (rc == PCOLL_OK && state_of(state) == WRITING)
+            rc = swap(m, own, slot, state, state - WRITING + STATES, &found);
+    }
+    return rc;
 }

@@ -54,4 +54,7 @@ int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *s
 int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
                 uint32_t *source, bool *found);
 
+/* Owner, among ranks that stand still (settle.h): slots whose writers have died are free. */
+int queue_settle(struct gossip_memory *m);
+
 #endif

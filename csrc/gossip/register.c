@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/interleave.h"
+#include "base/moment.h"
 #include "kernels/copy.h"
 #include "kernels/codec/quantize.h"
 #include "gossip/fetch.h"
@@ -54,6 +55,7 @@ int register_publish(struct gossip_memory *m, const void *x, uint64_t *version)
                                  .planes = planes_of(&m->layout)};
     char *slot = w->memory + register_slot_at(&m->layout, header.number);
     write_slot(m, slot, x, &header);
+    MOMENT("version written");
     rc = w->ops->sync(w);
     if (rc == PCOLL_OK)
         rc = w->ops->fetch_add(w, w->rank, word_at(WORD_VERSION), 1, &last);

@@ -40,7 +40,8 @@ static bool is_drained(const struct drain *d)
 static int finish(struct group *g)
 {
     CHECK(g->window);
-    window_spend(g->communicator, g->window, &g->spent);
+    if (g->spent) /* else it had closed before somebody died */
+        window_spend(g->communicator, g->window, &g->spent);
     g->drain.agreeing = false;
     return communicator_closed(g->communicator, &g->base);
 }

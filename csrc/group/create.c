@@ -7,7 +7,7 @@
 
 #include "runtime/agreement.h"
 #include "base/random.h"
-#include "transport/mpi/window.h"
+#include "runtime/shared_window.h"
 #include "transport/mpi/mpi_transport.h"
 #include "group/object.h"
 
@@ -70,17 +70,20 @@ static int take_cells(struct communicator *c, struct group *g)
     uint64_t cells = grid_cells(&g->grid), ranks = c->transport->size;
     g->cell = g->options.cell < 0 ? c->transport->rank : (uint64_t)g->options.cell;
     int rc = agree_gather(c, g->cell, &g->cells);
-    for (uint64_t r = 0; r < ranks && rc == PCOLL_OK; r++) {
+    for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++) {
+        if (!transport_lives(c->transport, r)) {
+            g->cells[r] = cells; /* nobody's */
+            continue;
+        }
         if (g->cells[r] >= cells)
             rc = fail(PCOLL_EINVAL,
-                      "cell: expected 0 to %" PRIu64 ", got %" PRIu64
-                      " on rank %" PRIu64,
+                      "cell: expected 0 to %" PRIu64 ", got %" PRIu64 " on rank %u",
                       cells - 1, g->cells[r], r);
-        for (uint64_t s = 0; s < r && rc == PCOLL_OK; s++)
+        for (uint32_t s = 0; s < r && rc == PCOLL_OK; s++)
             if (g->cells[s] == g->cells[r])
                 rc = fail(PCOLL_EINVAL,
                           "cell: expected a cell for each rank, got %" PRIu64
-                          " on ranks %" PRIu64 " and %" PRIu64,
+                          " on ranks %u and %u",
                           g->cells[r], s, r);
     }
     return rc;
@@ -90,10 +93,8 @@ static int take_cells(struct communicator *c, struct group *g)
 static int open_window(struct communicator *c, const void *comm, struct group *g)
 {
     communicator_end_leftovers(c);
-    int rc = window_mpi_create(comm, g->place.bytes, &g->window);
-    if (rc == PCOLL_OK)
-        rc = group_attach(g);
-    return agree_outcome(c, rc);
+    int rc = window_open(c, comm, g->place.bytes, &g->window);
+    return rc == PCOLL_OK ? agree_outcome(c, group_attach(g)) : rc;
 }
 
 static int join_others(struct communicator *c, const void *comm, int local,
@@ -108,6 +109,14 @@ static int join_others(struct communicator *c, const void *comm, int local,
     return rc == PCOLL_OK ? agree_enter(c, &g->base) : rc;
 }
 
+/* Those that had died before. */
+static void bury_the_dead(struct group *g, const struct transport *t)
+{
+    for (uint32_t r = 0; r < t->size; r++)
+        if (!transport_lives(t, r))
+            membership_agreed(&g->membership, r, MEMBER_DEAD, 0, 0);
+}
+
 /* Everything is there: the agent may begin. */
 static void set_off(struct communicator *c, pcoll_group *p)
 {
@@ -115,6 +124,7 @@ static void set_off(struct communicator *c, pcoll_group *p)
     user_object_init(&p->base, &group_kind);
     user_object_made(&p->base, c, &g->base, g->options.progress);
     progress_lock(c->progress);
+    bury_the_dead(g, c->transport);
     g->driven = true;
     progress_unlock(c->progress);
     communicator_notify(c, &g->base);
@@ -129,7 +139,9 @@ static int create(struct communicator *c, const void *comm,
     if (p) {
         g->communicator = c;
         g->options = *options;
-        local = group_prepare(g, c->transport->rank, c->transport->size);
+        local = user_object_check_failure(options->on_failure, options->progress);
+        if (local == PCOLL_OK)
+            local = group_prepare(g, c->transport->rank, c->transport->size);
         if (local == PCOLL_OK)
             local = process_start_agent(c, options->progress, true);
     } else
@@ -149,6 +161,12 @@ int pcoll_group_create(const void *comm, const pcoll_group_options *options,
                        pcoll_group **group)
 {
     struct communicator *c;
-    int rc = user_object_admit(&group_kind, comm, PCOLL_FAILURE_RAISE, &c);
-    return rc == PCOLL_OK ? create(c, comm, options, group) : rc;
+    int rc = user_object_admit(&group_kind, comm,
+                               (enum pcoll_failure)options->on_failure, &c);
+    if (rc != PCOLL_OK)
+        return rc;
+    outage_enter(c->outage);
+    rc = create(c, comm, options, group);
+    outage_leave(c->outage);
+    return rc;
 }

@@ -8,6 +8,7 @@
 #include "group/vote.h"
 
 #include "base/check.h"
+#include "base/moment.h"
 
 static int learn(struct group *g, enum decision decision)
 {
@@ -18,6 +19,7 @@ static int learn(struct group *g, enum decision decision)
     if (now->decision != DECISION_PENDING)
         return rc;
     now->decision = decision;
+    MOMENT("decided");
     for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
         if (i != group->position)
             rc = group_send_decision(g, group->rank[i], now->name, decision);
@@ -39,6 +41,7 @@ int group_vote(struct group *g, enum decision_vote vote)
     CHECK(g->phase == PHASE_ROUND && (vote != VOTE_DONE || now->marked));
     now->voted = g->clock.time;
     int rc = remote_vote(g, now->name, vote, now->data.group.members, &decision);
+    MOMENT("voted");
     if (rc != PCOLL_OK || decision == DECISION_PENDING)
         return rc;
     if (decision == DECISION_EXPIRED && now->marked)

@@ -14,14 +14,22 @@ static int begin_close(struct user_object *o)
     struct group *g = &((pcoll_group *)o)->group;
     CHECK(g->window && !g->shared.closing);
     g->shared.closing = true;
-    communicator_notify(g->communicator, &g->base);
+    if (g->orphan) {
+        atomic_store(&g->base.closed, true);
+        return PCOLL_OK;
+    }
+    communicator_notify(o->communicator, &g->base);
     return PCOLL_OK;
 }
 
 static void dispose(struct user_object *o, bool healthy)
 {
+    struct group *g = &((pcoll_group *)o)->group;
+    struct window *left = g->spent ? g->window : NULL;
     if (healthy)
-        group_dispose(&((pcoll_group *)o)->group);
+        group_dispose(g);
+    if (left && left->local)
+        left->ops->destroy(left);
 }
 
 const struct user_object_kind group_kind = {
@@ -29,6 +37,7 @@ const struct user_object_kind group_kind = {
     .plural = "grouped allreduces",
     .close = begin_close,
     .dispose = dispose,
+    .recoverable = &group_recoverable,
 };
 
 int pcoll_group_free(pcoll_group **at, int64_t timeout_us)

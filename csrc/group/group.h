@@ -47,6 +47,14 @@ struct drain {
     int64_t again_at; /* INT64_MAX: no */
 };
 
+/* When ranks have died: what each of the others has said of itself, and with which round all
+ * go on (restart.c). */
+struct restart {
+    uint64_t *words; /* by rank */
+    uint64_t round;
+    struct communicator *communicator; /* the new one, until it is the old one's */
+};
+
 /* Between application and driver: counts, wishes, the outcome. The input in the window
  * is the application's while no deposit is outstanding. `outcome` and the landing are
  * the driver's until finished is counted up, then the application's until it starts
@@ -94,11 +102,19 @@ struct group {
     struct running now;
     struct drain drain;
     struct shared shared;
-    bool driven, queued; /* made altogether; may close */
+    bool driven, queued; /* made, and not recovering; may close */
+    bool orphan;         /* the others have none of it any more (recovery.c) */
+    struct restart restart;
 };
 
 /* The driver's part (on_message.c). */
 extern const struct object_ops group_object;
+
+/* How it is with a rank that lives, in a word for the others. */
+uint64_t group_own_word(const struct group *g);
+/* restart.c: ranks have died, and all who live stand still. By rank: such words, 0 of the
+ * dead. All go on in this round, which nobody has begun. */
+int group_restart(struct group *g, const uint64_t *words, uint64_t round);
 
 /* drive.c: go on as far as that is possible. */
 int group_drive(struct group *g);

@@ -161,6 +161,7 @@ void group_dispose(struct group *g)
     match_destroy(&g->match);
     membership_destroy(&g->membership);
     void *const all[] = {g->cells,
+                         g->restart.words,
                          g->matching.line,
                          g->matching.candidates,
                          g->now.notices,

@@ -6,6 +6,7 @@
 #include "group/vote.h"
 
 #include "base/check.h"
+#include "base/moment.h"
 
 uint32_t group_live_on_line(struct group *g)
 {
@@ -122,7 +123,9 @@ static int open_decision(struct group *g)
         return PCOLL_OK;
     CHECK(list->seq > g->matching.opened);
     g->matching.opened = list->seq;
-    return vote_open(g->window, g->place.decisions_at, list->seq);
+    int rc = vote_open(g->window, g->place.decisions_at, list->seq);
+    MOMENT("group closed");
+    return rc;
 }
 
 int group_flush_match(struct group *g)

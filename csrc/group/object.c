@@ -9,7 +9,10 @@
 
 static int enter_open(pcoll_group *p)
 {
-    return user_object_enter_open(&p->base);
+    int rc = user_object_enter_open(&p->base);
+    if (rc == PCOLL_OK && p->group.orphan)
+        return group_leave_call(p, outage_error(p->base.communicator->outage));
+    return rc;
 }
 
 int pcoll_group_start(pcoll_group *p, const void *send)
@@ -29,15 +32,16 @@ int pcoll_group_start(pcoll_group *p, const void *send)
         memcpy(input, send, g->place.count * g->place.element);
     p->waiting = true;
     atomic_fetch_add(&g->shared.started, 1);
-    communicator_notify(g->communicator, &g->base);
+    communicator_notify(p->base.communicator, &g->base);
     return group_leave_call(p, PCOLL_OK);
 }
 
 static bool round_is_over(void *arg)
 {
-    struct group *g = arg;
+    pcoll_group *p = arg;
+    struct group *g = &p->group;
     return atomic_load(&g->shared.finished) >= atomic_load(&g->shared.started) ||
-           atomic_load(&g->communicator->failure);
+           atomic_load(&p->base.communicator->failure) || g->orphan;
 }
 
 int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
@@ -50,9 +54,11 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
     if (!p->waiting)
         return group_leave_call(
             p, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
-    rc = progress_wait(g->communicator->progress, round_is_over, g, timeout_us);
+    rc = progress_wait(p->base.communicator->progress, round_is_over, p, timeout_us);
     if (rc == PCOLL_OK)
-        rc = communicator_check(g->communicator);
+        rc = communicator_check(p->base.communicator);
+    if (rc == PCOLL_OK && g->orphan)
+        rc = outage_error(p->base.communicator->outage);
     if (rc != PCOLL_OK)
         return group_leave_call(p, rc);
     CHECK(atomic_load(&g->shared.finished) == atomic_load(&g->shared.started));
@@ -92,7 +98,7 @@ static int set_away(pcoll_group *p, bool away)
     if (rc != PCOLL_OK)
         return rc;
     if (atomic_exchange(&g->shared.wants_away, away) != away)
-        communicator_notify(g->communicator, &g->base);
+        communicator_notify(p->base.communicator, &g->base);
     return group_leave_call(p, PCOLL_OK);
 }
 
@@ -114,12 +120,12 @@ int pcoll_group_look(pcoll_group *p, uint64_t *round, int32_t *away, uint8_t *st
         return rc;
     *round = atomic_load(&g->shared.shown_round);
     *away = atomic_load(&g->shared.wants_away);
-    progress_lock(g->communicator->progress);
+    progress_lock(p->base.communicator->progress);
     for (uint32_t r = 0; r < g->membership.ranks; r++)
         statuses[r] = (uint8_t)g->membership.entries[r].status;
     if (atomic_load(&g->shared.wants_away)) /* the driver may not have come to it yet */
         statuses[g->window->rank] = MEMBER_AWAY;
-    progress_unlock(g->communicator->progress);
+    progress_unlock(p->base.communicator->progress);
     return group_leave_call(p, rc);
 }
 
@@ -133,9 +139,9 @@ int pcoll_group_set_bandwidth(pcoll_group *p, double bandwidth)
         return group_leave_call(p, fail(PCOLL_EINVAL,
                                         "bandwidth: expected a number above 0, got %g",
                                         bandwidth));
-    progress_lock(g->communicator->progress);
+    progress_lock(p->base.communicator->progress);
     group_tell_bandwidth(g, bandwidth);
-    progress_unlock(g->communicator->progress);
+    progress_unlock(p->base.communicator->progress);
     return group_leave_call(p, PCOLL_OK);
 }
 

@@ -25,5 +25,7 @@ static inline int group_leave_call(pcoll_group *p, int rc)
 }
 
 extern const struct user_object_kind group_kind;
+/* Its part in going on without the dead. */
+extern const struct recoverable group_recoverable;
 
 #endif

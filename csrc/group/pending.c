@@ -100,9 +100,9 @@ int pcoll_group_pending(pcoll_group *p, char *text, uint64_t capacity)
     if (rc != PCOLL_OK)
         return rc;
     struct text t = {text, capacity};
-    progress_lock(g->communicator->progress);
+    progress_lock(p->base.communicator->progress);
     if (capacity)
         describe(&t, g);
-    progress_unlock(g->communicator->progress);
+    progress_unlock(p->base.communicator->progress);
     return group_leave_call(p, rc);
 }

@@ -8,6 +8,7 @@
 #include "algorithms/algorithms.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/moment.h"
 #include "kernels/averaging.h"
 
 enum { LARGEST_GET = 1 << 24 };
@@ -257,6 +258,7 @@ static int average(struct round *r, const struct op *op)
         memcpy(part, sum, n * r->held);
     if (round_contributes(r))
         memcpy(r->landing + begin * r->place.element, part, n * r->place.element);
+    MOMENT("part reduced");
     return r->window->ops->sync(r->window);
 }
 

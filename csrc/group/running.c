@@ -7,6 +7,7 @@
 #include "protocol/group/shares.h"
 
 #include "base/check.h"
+#include "base/moment.h"
 
 enum { FIRST_BACKOFF_NS = 20000, LAST_BACKOFF_NS = 500000, GRAIN_BYTES = 64 };
 
@@ -144,6 +145,7 @@ static int contribute(struct group *g)
         g->shared.consumed++;
         CHECK(g->shared.consumed == atomic_load(&g->shared.started));
         now->contribution = CONTRIBUTION_OWN;
+        MOMENT("contributed");
     } else if (leaves || now->passed)
         now->contribution = CONTRIBUTION_NULL;
     else
@@ -175,6 +177,7 @@ static int mark_done(struct group *g)
         return PCOLL_OK;
     CHECK(g->now.contribution != CONTRIBUTION_OPEN);
     g->now.marked = true;
+    MOMENT("about to vote");
     return group_vote(g, VOTE_DONE);
 }
 

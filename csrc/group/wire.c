@@ -10,6 +10,8 @@ int group_send(struct group *g, uint32_t to, enum wire_kind kind, uint16_t part,
                uint64_t round, const uint64_t value[4])
 {
     CHECK(to < g->membership.ranks && to != g->window->rank);
+    if (g->membership.entries[to].status == MEMBER_DEAD)
+        return PCOLL_OK;
     struct transport *t = g->communicator->transport;
     struct control message = {
         .handle = g->base.slot, .kind = (uint16_t)kind, .edge = part, .round = round};

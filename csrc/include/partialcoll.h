@@ -297,6 +297,28 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
                            pcoll_handle **handle);
 
 /*
+ * Take others in for ranks that have died, or be one of them. Collective over *comm, an MPI_Comm
+ * of all ranks of the handle that live and of those who take the numbers of dead ones: its rank i
+ * has number numbers[i], the same on all; newcomers join, with the same arguments and
+ * PCOLL_FAILURE_CONTINUE, the others grow, between two rounds. The handle is then on a duplicate
+ * of that communicator; `ranks` stays what it was. A newcomer is given the last round first.
+ * `can_grow` says what would be refused, locally; who cannot take part refuses instead. Any error
+ * comes on all ranks and leaves the handle as it was; PCOLL_EFAILED when somebody has died
+ * meanwhile, or another rank has refused.
+ */
+int pcoll_growth_refuse(const void *comm);
+/* Have all ranks of *comm, an MPI_Comm, lived until now? Collective; the same on all: PCOLL_OK,
+ * also where MPI does not tell, or PCOLL_EFAILED. */
+int pcoll_growth_check(const void *comm);
+int pcoll_handle_can_grow(pcoll_handle *handle);
+int pcoll_handle_grow(pcoll_handle *handle, const void *comm, const uint32_t *numbers,
+                      const pcoll_buffer *buffers, int32_t nbuffers,
+                      const pcoll_options *options);
+int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ranks,
+                         const pcoll_buffer *buffers, int32_t nbuffers,
+                         const pcoll_options *options, pcoll_handle **handle);
+
+/*
  * Deposit this rank's contribution for the round that this call stands for, and trigger
  * the round if the policy allows. send[i] is buffer i, copied before the call returns;
  * NULL with owned_send. Local. PCOLL_ESTATE when the last start was not waited for;
@@ -593,6 +615,7 @@ typedef struct pcoll_gossip_options {
     uint64_t shape;           /* any number that is the same if the shape is */
     uint64_t topology;        /* the same for the graph */
     int32_t progress;         /* enum pcoll_progress */
+    int32_t on_failure;       /* enum pcoll_failure */
 } pcoll_gossip_options;
 
 /* No codec, a queue of 4 messages, at most 2 deltas uncollected, the agent. count and
@@ -609,6 +632,7 @@ typedef struct pcoll_gossip_stats {
     uint64_t decode_failures; /* messages that did not decode, thrown away */
     uint64_t fallbacks;       /* blocks read again with more bits */
     uint64_t bytes_read, bytes_written; /* of other ranks' memory and one's own queue */
+    uint64_t orphaned;                  /* deltas taken over from ranks that died */
 } pcoll_gossip_stats;
 
 /* Collective. The options, but for margin, seed and progress, are the same on all
@@ -652,6 +676,9 @@ int pcoll_gossip_board_swap(pcoll_gossip *gossip, uint32_t rank, int64_t expecte
 int pcoll_gossip_board_count(pcoll_gossip *gossip, int64_t delta, int64_t *before);
 /* Local. */
 int pcoll_gossip_get_stats(pcoll_gossip *gossip, pcoll_gossip_stats *stats);
+/* The ranks that have died, with PCOLL_FAILURE_CONTINUE: a set in ranks/64 (rounded up)
+ * words. Calls about one of them return PCOLL_EFAILED. Local; any thread may ask. */
+int pcoll_gossip_failed(pcoll_gossip *gossip, uint64_t *set);
 /* Bytes of the window of each rank. Local. */
 int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes);
 /* Collective. PCOLL_EAGAIN: not all have come within the time; call again. */
@@ -776,6 +803,7 @@ typedef struct pcoll_group_options {
     int64_t timeout_us; /* how long a member may be silent in mid-round */
     int64_t window_us;  /* how long to wait for more members; 0: by the timeout */
     int32_t progress;   /* enum pcoll_progress */
+    int32_t on_failure; /* enum pcoll_failure */
 } pcoll_group_options;
 
 /* A grid that fits the ranks, each in the cell of its number, all links equal, ten
@@ -829,7 +857,7 @@ int pcoll_group_leave(pcoll_group *group);
 /* Local. Take part again, in the round that the others are at. */
 int pcoll_group_rejoin(pcoll_group *group);
 /* Local. What this rank knows: the round it is at, whether it is away (or about to be),
- * and of each rank: 0 there, 1 away, 2 suspected. */
+ * and of each rank: 0 there, 1 away, 2 suspected, 3 dead. */
 int pcoll_group_look(pcoll_group *group, uint64_t *round, int32_t *away,
                      uint8_t *statuses);
 /* Local. From the next matchmaking on. */

@@ -64,3 +64,14 @@ struct recovered_deposit member_recover(struct member *m, uint64_t complete,
     CHECK(m->frozen == complete && m->complete == complete);
     return d;
 }
+
+void member_enter(struct member *m, uint64_t complete, const struct round_header *last,
+                  const uint64_t *failed, uint32_t ranks)
+{
+    CHECK(!m->started && m->contribution.pending == NO_SLOT);
+    CHECK(complete ? last->round + 1 == complete : !last);
+    m->frozen = m->complete = m->call = m->stats.rounds = complete;
+    m->delivered = complete ? complete - 1 : 0;
+    see_last(m, last, failed, ranks);
+    CHECK(m->live);
+}

@@ -36,4 +36,9 @@ struct recovered_deposit member_recover(struct member *m, uint64_t complete,
                                         const struct round_header *last,
                                         const uint64_t *failed, uint32_t ranks);
 
+/* Of one that takes the number of a dead rank: it is as one that has made as many calls as there
+ * are rounds, and has not read the last one. `m` is new. */
+void member_enter(struct member *m, uint64_t complete, const struct round_header *last,
+                  const uint64_t *failed, uint32_t ranks);
+
 #endif

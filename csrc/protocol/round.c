@@ -96,6 +96,8 @@ void round_live_now(const struct round_header *h, uint32_t ranks,
         round_live(h, ranks, live);
     else
         bitset_fill(live, ranks);
+    for (size_t i = 0; h && i < words; i++) /* others may have their numbers now */
+        live[i] |= round_mask_const(h, ranks, ROUND_FAILED)[i];
     bury(live, failed, words);
     if (!h || !bitset_empty(live, words))
         return;

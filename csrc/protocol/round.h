@@ -54,7 +54,7 @@ bool round_is_null(const struct round_header *h, uint32_t ranks);
 bool round_all_gone(const struct round_header *h, uint32_t ranks);
 /* The ranks that are live after it: when all have joined, all are back. */
 void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live);
-/* The same, of whom these have died since (NULL: nobody); if all others have joined, they
+/* The same, of whom these are dead now (NULL: nobody), and no others; if all others have joined, they
  * are back to say so once more. h is NULL before the first round. */
 void round_live_now(const struct round_header *h, uint32_t ranks,
                     const uint64_t *failed, uint64_t *live);

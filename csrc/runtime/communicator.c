@@ -379,6 +379,16 @@ static void forget_closings(struct communicator *c)
     atomic_store(&c->closings, 0);
 }
 
+void communicator_abandon(struct communicator *c)
+{
+    CHECK(!c->handles);
+    progress_lock(c->progress);
+    forget_unrung(c);
+    forget_closings(c);
+    c->transport = NULL;
+    progress_unlock(c->progress);
+}
+
 void communicator_take_over(struct communicator *c, struct communicator *from)
 {
     CHECK(!from->closing.communicator && !from->unslotted);
@@ -393,6 +403,8 @@ void communicator_take_over(struct communicator *c, struct communicator *from)
     c->watched = from->watched;
     c->sends_pending = from->sends_pending;
     pthread_mutex_lock(&c->notified_mutex);
+    for (struct object *p = atomic_load(&c->notified); p; p = p->next_notified)
+        p->notified = false; /* it may live on, and is run anyway */
     atomic_store(&c->notified, atomic_exchange(&from->notified, NULL));
     pthread_mutex_unlock(&c->notified_mutex);
     set_alarm(c, from->alarm);

@@ -119,6 +119,10 @@ int communicator_agree(struct communicator *c, struct agreement *a);
  * what was under way here is lost. */
 void communicator_take_over(struct communicator *c, struct communicator *from);
 
+/* Nothing is polled, and nothing on it: its transport is somebody else's business, with what is
+ * under way. */
+void communicator_abandon(struct communicator *c);
+
 /* Record a failure (once) and return its code. The death of a rank may be an outage. */
 int communicator_fail(struct communicator *c, int code);
 /* PCOLL_OK, or the failure with its message. */

@@ -64,6 +64,16 @@ void outage_enter(struct outage *o)
     pthread_mutex_unlock(&o->mutex);
 }
 
+bool outage_try_enter(struct outage *o)
+{
+    CHECK(o);
+    pthread_mutex_lock(&o->mutex);
+    bool enters = !atomic_load(&o->stopped);
+    o->calls += enters;
+    pthread_mutex_unlock(&o->mutex);
+    return enters;
+}
+
 void outage_leave(struct outage *o)
 {
     if (!o)
@@ -71,7 +81,9 @@ void outage_leave(struct outage *o)
     pthread_mutex_lock(&o->mutex);
     CHECK(o->calls > 0);
     o->calls--;
-    pthread_cond_broadcast(&o->changed);
+    if (atomic_load(
+            &o->stopped)) /* else nobody waits for it, and the recovery sleeps on */
+        pthread_cond_broadcast(&o->changed);
     pthread_mutex_unlock(&o->mutex);
 }
 

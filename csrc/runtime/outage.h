@@ -51,6 +51,8 @@ uint32_t outage_epoch(struct outage *o);
 /* Application: waits until there is none. */
 void outage_enter(struct outage *o);
 void outage_leave(struct outage *o);
+/* As outage_enter where there is none; else false, and it is not inside. */
+bool outage_try_enter(struct outage *o);
 /* When the last one was met here, and when all went on; how many there have been. */
 uint32_t outage_times(struct outage *o, int64_t *began, int64_t *ended);
 /* The error of a call that an outage has ended. */

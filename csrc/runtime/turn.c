@@ -59,11 +59,11 @@ void turn_take(struct turn *t)
 
 void turn_give(struct turn *t)
 {
-    CHECK(t->held);
     pthread_mutex_lock(&mutex);
     struct turn **at = &announced;
-    while (*at != t)
+    while (*at && *at != t)
         at = &(*at)->next;
+    CHECK(*at);
     *at = t->next;
     t->held = false;
     pthread_cond_broadcast(&changed);

@@ -24,6 +24,7 @@ struct turn {
 void turn_init(struct turn *t);
 void turn_announce(struct turn *t);
 void turn_take(struct turn *t);
+/* Also one that was not taken. */
 void turn_give(struct turn *t);
 
 #endif

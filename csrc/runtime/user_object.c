@@ -15,7 +15,11 @@ int user_object_admit(const struct user_object_kind *kind, const void *comm,
         return fail(PCOLL_ESTATE, "%s cannot be made in a forked process",
                     kind->plural);
     int rc = mpi_check_comm(comm);
-    return rc == PCOLL_OK && c ? process_context(comm, on_failure, c) : rc;
+    bool continues = on_failure == PCOLL_FAILURE_CONTINUE; /* not checked yet */
+    return rc == PCOLL_OK && c
+               ? process_context(
+                     comm, continues ? PCOLL_FAILURE_CONTINUE : PCOLL_FAILURE_RAISE, c)
+               : rc;
 }
 
 /* The end. */
@@ -127,5 +131,16 @@ void user_object_made(struct user_object *o, struct communicator *c,
                               .end = entry_end,
                               .slot = object->slot,
                               .progress = progress};
+    process_add(&o->entry);
+}
+
+void user_object_move(struct user_object *o, struct communicator *c,
+                      struct object *object)
+{
+    CHECK(atomic_load(&o->object) && !atomic_load(&o->closing));
+    process_remove(&o->entry);
+    o->communicator = c;
+    atomic_store(&o->object, object);
+    o->entry.slot = object->slot;
     process_add(&o->entry);
 }

@@ -46,11 +46,17 @@ struct user_object {
  * call for a communicator this is collective. NULL: only look. */
 int user_object_admit(const struct user_object_kind *kind, const void *comm,
                       enum pcoll_failure on_failure, struct communicator **c);
+/* May one be made that does this when ranks die? PCOLL_EINVAL. */
+int user_object_check_failure(int on_failure, int progress);
 /* New: nothing of it is there for others. */
 void user_object_init(struct user_object *o, const struct user_object_kind *kind);
 /* Made: `object` has its slots. `progress` as asked for (enum pcoll_progress). */
 void user_object_made(struct user_object *o, struct communicator *c,
                       struct object *object, int32_t progress);
+
+/* It goes on on another communicator, as this object; no recovery is under way on either. */
+void user_object_move(struct user_object *o, struct communicator *c,
+                      struct object *object);
 
 /* Every call of the application begins and ends with these. PCOLL_ESTATE: another
  * thread is in one, it has ended, or this is a forked child. */

@@ -12,6 +12,17 @@ void user_object_init(struct user_object *o, const struct user_object_kind *kind
     *o = (struct user_object){.kind = kind};
 }
 
+int user_object_check_failure(int on_failure, int progress)
+{
+    if (on_failure < PCOLL_FAILURE_RAISE || on_failure > PCOLL_FAILURE_CONTINUE)
+        return fail(PCOLL_EINVAL, "on_failure: unknown value %d", on_failure);
+    if (on_failure == PCOLL_FAILURE_CONTINUE && progress == PCOLL_PROGRESS_MANUAL)
+        return fail(PCOLL_EINVAL,
+                    "on_failure: \"continue\" needs the agent, and manual "
+                    "progress has none");
+    return PCOLL_OK;
+}
+
 int user_object_leave(struct user_object *o, int rc)
 {
     CHECK(atomic_load(&o->busy));

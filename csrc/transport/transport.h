@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/bitset.h"
+
 /* A short message that is always received, whatever its round. */
 struct control {
     uint32_t handle; /* slot of the handle on its communicator */
@@ -103,5 +105,19 @@ struct transport {
     const uint64_t *hosts, *pids;
     struct doorbell_page *const *doorbells;
 };
+
+static inline bool transport_lives(const struct transport *t, uint32_t rank)
+{
+    return !t->failed || !bitset_has(t->failed, rank);
+}
+
+/* Of those who live; there is this one. */
+static inline uint32_t transport_lowest(const struct transport *t)
+{
+    uint32_t rank = 0;
+    while (!transport_lives(t, rank))
+        rank++;
+    return rank;
+}
 
 #endif

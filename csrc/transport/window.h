@@ -57,7 +57,7 @@ struct window_ops {
     /* Local: nobody uses it any more; give the memory back as far as that can be done.
      */
     void (*retire)(struct window *w);
-    /* Collective. */
+    /* Collective, unless it is `local`. */
     void (*destroy)(struct window *w);
 };
 
@@ -66,6 +66,7 @@ struct window {
     uint32_t rank, size;
     char *memory;    /* of this rank, zero at the start */
     const bool *far; /* by rank: takes its target's help; NULL: nobody */
+    bool local;      /* its end needs nobody else */
 };
 
 static inline bool window_is_far(const struct window *w, uint32_t peer)

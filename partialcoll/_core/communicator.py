@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import StateError
-from . import launch, settings
+from . import checks, launch, settings
 from .ffi import ffi
 from .mpi import MPI
 from .pure import lib
@@ -16,6 +16,7 @@ PROGRESS: dict[str, int] = {
     "manual": lib.PCOLL_PROGRESS_MANUAL,
     "spin": lib.PCOLL_PROGRESS_SPIN,
 }
+_ON_FAILURE = {"raise": lib.PCOLL_FAILURE_RAISE, "continue": lib.PCOLL_FAILURE_CONTINUE}
 
 
 def check_running(what: str) -> None:
@@ -48,3 +49,8 @@ def progress_code(progress: str | None) -> int:
     return PROGRESS[
         settings.choice("progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(PROGRESS))
     ]
+
+
+def failure_code(on_failure: str) -> int:
+    """The core's number of what the others do when a rank dies."""
+    return int(checks.code("on_failure", on_failure, _ON_FAILURE))

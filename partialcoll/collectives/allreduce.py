@@ -36,6 +36,7 @@ def Allreduce_init(
     like: Any = None,
     on_failure: str = "raise",
     on_membership: Callable[..., object] | None = None,
+    join: bool = False,
 ) -> AllreduceHandle:
     """Make a persistent partial allreduce. Collective.
 
@@ -102,7 +103,10 @@ def Allreduce_init(
     on_membership : callable
         With "continue": called as ``on_membership(handle, failed, joined)`` with the ranks (lists
         of int) that have died, or come, since it was last called, from the call that returns the
-        first round without, or with, them.
+        first round without them, or from the `AllreduceHandle.grow` that takes them in.
+    join : bool
+        Take the number of a rank that has died, in the handle of others of `comm`: they call
+        `AllreduceHandle.grow` meanwhile.
 
     Raises
     ------
@@ -135,6 +139,7 @@ def Allreduce_init(
             on_failure=on_failure,
         ),
         on_membership,
+        join,
     )
 
 
@@ -145,7 +150,7 @@ def memory_estimate(
     says what is wrong with them) will hold on this rank. Local."""
     address(comm)
     given = {**(Allreduce_init.__kwdefaults__ or {}), **options}
-    given.pop("on_membership")
+    given.pop("on_membership"), given.pop("join")
     return Arguments(sendbuf, recvbuf, op, **given).memory(comm.size)
 
 

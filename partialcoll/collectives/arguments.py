@@ -15,7 +15,7 @@ from .._core.buffers import (
     describe,
     is_list,
 )
-from .._core.communicator import progress_code
+from .._core.communicator import failure_code, progress_code
 from .._core.device import DeviceBuffer, as_any_buffers, on_device, one_device
 from .._core.ffi import answer, check, ffi, lib
 from .._core.mpi import MPI
@@ -28,12 +28,6 @@ _LATE = {
     "carry": pure.lib.PCOLL_LATE_CARRY,
     "latest": pure.lib.PCOLL_LATE_LATEST,
     "drop": pure.lib.PCOLL_LATE_DROP,
-}
-
-
-_ON_FAILURE = {
-    "raise": pure.lib.PCOLL_FAILURE_RAISE,
-    "continue": pure.lib.PCOLL_FAILURE_CONTINUE,
 }
 
 
@@ -128,7 +122,7 @@ class Arguments:
         self.options.progress = progress_code(self.progress)
         self.options.owned_send = self.send is None or self.device is not None
         self.options.device = 0 if self.device is None else self.device + 1
-        self.options.on_failure = checks.code("on_failure", self.on_failure, _ON_FAILURE)
+        self.options.on_failure = failure_code(self.on_failure)
         self.options.seed = checks.integer("seed", self.seed) % 2**64
 
     def _take_buffers(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -172,6 +166,11 @@ class Arguments:
             buffers = as_any_buffers("like", self.like, writable=False, used=False)
             self.outlined = on_device(buffers)
         return [buffer.like() if self.received else buffer.outline() for buffer in buffers]
+
+    @property
+    def for_core(self) -> tuple[Any, int, Any]:
+        """Buffers, how many, options."""
+        return self.described, len(self.recv), self.options
 
     def memory(self, ranks: int) -> int:
         """Bytes that a handle with these arguments holds on this rank."""

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .._core import buffers, checks, communicator
 from .._core.buffers import Array
@@ -17,7 +19,7 @@ from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.pure import ffi, lib
 from ..codec import Lattice
-from ..errors import StateError
+from ..errors import RankFailedError, StateError
 from ..topology import Topology
 from .gossip_view import Board, GossipStats
 
@@ -62,6 +64,13 @@ class GossipBuffer(CoreObject):
     progress : "agent", "manual" or "spin"
         Who helps ranks of other nodes to reach this one's memory. Default:
         PARTIALCOLL_PROGRESS or "agent". Within one node nobody has to.
+    on_failure : "raise" or "continue"
+        What the others do when a rank dies: their calls raise RankFailedError, or they go on
+        without it, and only calls about it raise that. What "continue" needs and promises is in
+        docs/faults.md.
+    on_disconnect : "raise" or "bridge"
+        With "continue", where the topology falls apart without the dead: every call about a peer
+        raises RankFailedError, or those next to the gap become neighbors; see `Topology.without`.
 
     Arrays of its methods may be on a CUDA device: a copy on the host stands for them, from which
     and to which they are copied, after what the current stream was given (docs/gpu.md).
@@ -79,6 +88,8 @@ class GossipBuffer(CoreObject):
 
     _noun, _kind, _maker = "gossip buffer", "gossip", "GossipBuffer"
     _moved = False  # has it averaged since it published?
+    _known: tuple[int, ...] = ()  # have died
+    _on_disconnect: str | None = None  # None: they do not go on
     _twins: Twins | None = None  # once there was an array on a device
 
     def __init__(
@@ -91,17 +102,23 @@ class GossipBuffer(CoreObject):
         queue_slots: int = 4,
         max_uncollected: int = 2,
         progress: str | None = None,
+        on_failure: str = "raise",
+        on_disconnect: str = "raise",
     ) -> None:
         def arguments() -> tuple[Any]:
             options = core.ffi.new("pcoll_gossip_options *")
             self._describe(options, like, topology)
             self._choose(options, codec, queue_slots, max_uncollected, progress)
+            options.on_failure = communicator.failure_code(on_failure)
+            checks.one_of("on_disconnect", on_disconnect, ("raise", "bridge"))
             return (options,)
 
         def refused() -> tuple[Any]:
             return (core.ffi.new("pcoll_gossip_options *", {"dtype": -1}),)
 
         self._create(comm, core.lib.pcoll_gossip_create, arguments, refused)
+        self._on_disconnect = on_disconnect if on_failure == "continue" else None
+        self._whole = self._topology
 
     def _describe(self, options: Any, like: Any, topology: Any) -> None:
         buffer = buffers.check_floats("like", as_any_buffer("like", like, writable=False))
@@ -109,7 +126,7 @@ class GossipBuffer(CoreObject):
         self._dtype: np.dtype[Any] = buffer.array.dtype
         self._element = buffer.dtype
         self._topology = Topology.make(topology, self._size)
-        self._neighbors = self._allowed()
+        self._neighbors: AbstractSet[int] = self._allowed()
         options.count, options.dtype = buffer.count, buffer.dtype
         options.shape = zlib.crc32(repr(self._shape).encode())
         options.topology = self._topology.fingerprint
@@ -144,12 +161,29 @@ class GossipBuffer(CoreObject):
 
     def _peer(self, peer: int) -> int:
         peer = checks.rank("peer", peer, self._size)
+        self._look_around()
         if peer not in self._neighbors:
             raise ValueError(
                 f"peer: expected a neighbor of rank {self._rank} in the topology "
                 f"({', '.join(map(str, sorted(self._neighbors))) or 'it has none'}), got {peer}"
             )
         return peer
+
+    def _look_around(self) -> None:
+        """Has somebody died since the last look? The dead stay neighbors: calls about them say
+        what has become of them."""
+        if self._on_disconnect is None:
+            return
+        known = tuple(np.flatnonzero(self.failed).tolist())
+        if known == self._known:
+            return
+        try:
+            left = self._whole.without(known, on_disconnect=self._on_disconnect)
+        except ValueError as error:
+            raise RankFailedError(known, str(error)) from None
+        self._known, self._topology = known, left
+        lost = set(known).intersection(self._whole.neighbors(self._rank))
+        self._neighbors = lost.union(left.neighbors(self._rank))
 
     def _peer_or_own(self, peer: int) -> int:
         own = checks.rank("peer", peer, self._size) == self._rank
@@ -369,8 +403,15 @@ class GossipBuffer(CoreObject):
 
     @property
     def topology(self) -> Topology:
-        """Who may talk to whom."""
+        """Who may talk to whom; with ``on_failure="continue"`` among those who live."""
+        self._look_around()
         return self._topology
+
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,). Any
+        thread may ask."""
+        return self._failed_ranks()
 
     @property
     def board(self) -> Board:

@@ -21,7 +21,8 @@ class GossipStats:
     ``pushed``, ``drained``: messages; ``queue_full``: not sent for want of room.
     ``decode_failures``: messages thrown away because they did not decode with the key.
     ``fallbacks``: blocks that were read again with more bits. ``bytes_read``,
-    ``bytes_written``: of the memory of others, and of the own queue.
+    ``bytes_written``: of the memory of others, and of the own queue. ``orphaned``: deltas of and
+    for ranks that have died, which this one took over.
     """
 
     publishes: int
@@ -38,6 +39,7 @@ class GossipStats:
     fallbacks: int
     bytes_read: int
     bytes_written: int
+    orphaned: int
 
 
 class Board:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .._core import buffers, checks, communicator, settings, waiting
 from .._core.buffers import Array, Buffer
@@ -232,6 +233,12 @@ class GroupAllreduce(CoreObject):
         """The ranks that were silent for too long, and have not come back."""
         return tuple(np.flatnonzero(self._look()[2] == 2).tolist())
 
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
+        dead: npt.NDArray[np.bool_] = self._look()[2] == 3
+        return dead
+
     # What it is
 
     @property
@@ -315,6 +322,7 @@ def GroupAllreduce_init(
     measure_every: int = 16,
     cell: int | None = None,
     progress: str | None = None,
+    on_failure: str = "raise",
 ) -> GroupAllreduce:
     """Make a persistent average over groups of ranks on a virtual grid. Collective.
 
@@ -356,6 +364,10 @@ def GroupAllreduce_init(
         Where on the grid this rank sits, row by row. Default: its rank.
     progress : "agent", "manual" or "spin"
         Who works while the application computes. Default: PARTIALCOLL_PROGRESS or "agent".
+    on_failure : "raise" or "continue"
+        What the others do when a rank dies: their calls raise RankFailedError, or its round is
+        void at once and they go on without it. What "continue" needs and promises is in
+        docs/faults.md.
 
     Raises
     ------
@@ -376,5 +388,6 @@ def GroupAllreduce_init(
         options.every = checks.integer("measure_every", measure_every, 1, 2**31 - 1)
         options.cell = -1 if cell is None else checks.integer("cell", cell, 0, 2**31 - 1)
         options.progress = communicator.progress_code(progress)
+        options.on_failure = communicator.failure_code(on_failure)
 
     return GroupAllreduce(comm, sendbuf, recvbuf, choose)

@@ -21,13 +21,13 @@ from ..errors import StateError
 from ..policy import Full
 from ..round import Result, Round
 from .arguments import Arguments
-from .handle_view import HandleView
+from .growing import GrowingHandle
 from .membership import Membership
 
 _ANY = 2**64 - 1
 
 
-class AllreduceHandle(HandleView):
+class AllreduceHandle(GrowingHandle):
     """A persistent partial allreduce; made by `Allreduce_init`, which says what `comm` and
     `on_membership` are, and gives the other arguments as a function that checks them
     (`check_arguments`), so that all ranks fail together.
@@ -45,6 +45,7 @@ class AllreduceHandle(HandleView):
         comm: MPI.Intracomm,
         check_arguments: Callable[[], Arguments],
         on_membership: Callable[..., object] | None = None,
+        join: bool = False,
     ) -> None:
         if on_membership is not None and not callable(on_membership):
             raise TypeError(
@@ -60,10 +61,15 @@ class AllreduceHandle(HandleView):
         def refused() -> tuple[Any, ...]:
             return ffi.new("pcoll_buffer[1]"), 1, ffi.new("pcoll_options *", {"invalid": 1})
 
-        self._create(comm, lib.pcoll_allreduce_create, arguments, refused)
-        self._take_over(given, comm.size)
+        if join:
+            given = self._join(comm, check_arguments)
+        else:
+            self._create(comm, lib.pcoll_allreduce_create, arguments, refused)
+        self._take_over(given, self._size)
         if given.options.on_failure == lib.PCOLL_FAILURE_CONTINUE:
-            self._membership = Membership(comm, on_membership)
+            self._membership = Membership(self, comm, on_membership, given)
+        if join:
+            self._read_last()
 
     def _take_over(self, given: Arguments, ranks: int) -> None:
         # No more than 30 attributes: then instances share the keys of their dictionaries, and each
@@ -87,6 +93,11 @@ class AllreduceHandle(HandleView):
         self.policy = given.policy
         self._memory = given.memory(ranks)
         self._name = given.name
+
+    def _read_last(self) -> None:
+        """The round before the one that this rank is in first."""
+        if self._deliver_next(_ANY, self._recv, self._recv_pointers) is not None:
+            self._last_round = Round(self._describe())
 
     def _set_buffers(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
         self._owners = (send, recv)
@@ -159,6 +170,10 @@ class AllreduceHandle(HandleView):
         if code in (lib.PCOLL_OK, lib.PCOLL_EAGAIN):
             self._begin = self._refuse_stale
         return code
+
+    def _after_growth(self) -> None:
+        if self._side.sent is None:
+            self._begin = self._refuse_stale
 
     def _refuse_stale(self) -> NoReturn:
         self._core()

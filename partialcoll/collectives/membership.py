@@ -9,27 +9,52 @@ import numpy as np
 
 from .._core.ffi import check, ffi, lib
 from .._core.mpi import MPI
+from .arguments import Arguments
+
+
+def _failed(handle: Any) -> set[int]:
+    return {int(rank) for rank in np.flatnonzero(handle.failed)}
 
 
 class Membership:
-    """What the program has been told of those who have died, and the communicator of those who
-    are left."""
+    """What the program has been told of those who have died and those who have come, the
+    communicator of those who live, and what newcomers' arguments are compared with."""
 
-    def __init__(self, comm: MPI.Intracomm, told: Callable[..., object] | None) -> None:
-        self._comm = comm
+    def __init__(
+        self,
+        handle: Any,
+        comm: MPI.Intracomm,
+        told: Callable[..., object] | None,
+        arguments: Arguments,
+    ) -> None:
         self._told = told
+        self._comm = comm
         self._known: set[int] = set()
+        self.arguments = arguments
+        self._begin(handle, comm)
 
     def look(self, handle: Any, count: int) -> None:
         """So many had died before the round that `handle` has just delivered: tell of those who
         are new."""
         if count == len(self._known):
             return
-        failed = {int(rank) for rank in np.flatnonzero(handle.failed)}
+        failed = _failed(handle)
         new = sorted(failed - self._known)
         self._known = failed
         if self._told is not None and new:
             self._told(handle, new, [])
+
+    def grown(self, handle: Any, comm: MPI.Intracomm, joined: list[int]) -> None:
+        """`handle` is on this communicator now, where these have come."""
+        new = sorted((_failed(handle) | set(joined)) - self._known)
+        self._begin(handle, comm)
+        if self._told is not None:
+            self._told(handle, new, joined)
+
+    def _begin(self, handle: Any, comm: MPI.Intracomm) -> None:
+        """The program knows of what there is now."""
+        self._comm = comm
+        self._known = _failed(handle)
 
     def comm(self, handle: Any) -> MPI.Intracomm:
         """Of those who are left."""

@@ -60,6 +60,10 @@ class Schedule(CoreObject):
     progress : "agent", "manual" or "spin"
         Who communicates while the application computes: a thread that sleeps, nobody, a
         thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
+    on_failure : "raise"
+        What the others do when a rank dies: every run that waits, and every later call, raises
+        RankFailedError, and the schedule can only be freed. There is no "continue": what is to
+        come in the place of the dead rank's messages only you know.
 
     Buffers are used in place, where they are: C-contiguous arrays of any dtype of the library.
     From `Start` to `Wait` they belong to the schedule. Those on a CUDA device are copied at both
@@ -73,7 +77,15 @@ class Schedule(CoreObject):
     _noun, _kind = "schedule", "schedule"
     _begins_to_free = True
 
-    def __init__(self, comm: MPI.Intracomm, *, progress: str | None = None) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, *, progress: str | None = None, on_failure: str = "raise"
+    ) -> None:
+        if communicator.failure_code(on_failure) != lib.PCOLL_FAILURE_RAISE:
+            raise ValueError(
+                'on_failure: expected "raise", got "continue": what is to come in the place of a '
+                "dead rank's messages nobody knows but you; write a new schedule for those who "
+                "are left"
+            )
         self._buffers_used: list[Buffer] = []
         self._shadows: Shadows | None = None  # once a buffer is on a device
         self._operations = 0

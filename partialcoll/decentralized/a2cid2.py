@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 import numpy as np
@@ -64,7 +64,7 @@ class A2CiD2Options(GossipOptions):
         in speed. How fast x and x~ relax does not depend on it: that goes by averagings made.
     seed : int
         Of the draws of peers and of Poisson numbers; they differ between ranks.
-    pairing, max_uncollected, progress, clip_norm
+    pairing, max_uncollected, progress, clip_norm, on_failure, on_disconnect
         As for `ADPSGDOptions`.
 
     The second model receives the very step that the inner optimizer made, whatever it is.
@@ -81,6 +81,8 @@ class A2CiD2Options(GossipOptions):
     progress: str | None = None
     seed: int = 0
     clip_norm: float | None = None
+    on_failure: str = field(default="raise", repr=False)
+    on_disconnect: str = field(default="raise", repr=False)
 
     def check_values(self) -> None:
         """Of the algorithm."""

@@ -9,7 +9,7 @@ comes in between is not lost, and the sum over the ranks is conserved.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .._core import checks
@@ -42,6 +42,9 @@ class ADPSGDOptions(GossipOptions):
         Of the draws of peers; they differ between ranks.
     clip_norm : float or None
         The local gradient is scaled so that its 2-norm over all parameters is at most this.
+    on_failure, on_disconnect : str
+        Of the buffer, see `partialcoll.GossipBuffer`: with "continue" steps go on when a rank
+        dies. What is collective (averages over all ranks, joining) raises then.
 
     Source: Lian et al., ICML 2018, Algorithm 1.
     """
@@ -53,6 +56,8 @@ class ADPSGDOptions(GossipOptions):
     progress: str | None = None
     seed: int = 0
     clip_norm: float | None = None
+    on_failure: str = field(default="raise", repr=False)
+    on_disconnect: str = field(default="raise", repr=False)
 
     def check_values(self) -> None:
         """Of the algorithm."""

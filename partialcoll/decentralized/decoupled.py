@@ -19,7 +19,7 @@ from typing import Any, Callable
 from .._core.settings import logger
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
-from ..errors import StateError
+from ..errors import RankFailedError, StateError
 from .base import LearningRate, Process
 from .exchange import Array, Exchange, PeerSource, Steps
 from .global_sum import GlobalSum
@@ -354,6 +354,9 @@ class Decoupled(Threaded):
         try:
             went_through = not self._is_old() and self._exchange.average(self._x, peer, **how)
         except StateError:
+            went_through = False
+        except RankFailedError:
+            self._partners.bury(self._exchange, peer)
             went_through = False
         self._count(went_through)
         return went_through

@@ -89,6 +89,8 @@ class MoshpitOptions(Options):
         Of this rank's link; may differ between ranks.
     clip_norm : float or None
         As for `ADPSGDOptions`.
+    on_failure : str
+        Of the groups, see `partialcoll.GroupAllreduce_init`; and as for `ADPSGDOptions`.
 
     The only one with `leave` and `rejoin`. Source: Ryabinin et al., NeurIPS 2021, Algorithm 2.
     """
@@ -104,6 +106,7 @@ class MoshpitOptions(Options):
     stale_after: int | None = 10
     bandwidth: Any = field(default=None, repr=False)
     clip_norm: float | None = None
+    on_failure: str = field(default="raise", repr=False)
 
     threaded: ClassVar[bool] = False
 
@@ -141,6 +144,7 @@ class MoshpitOptions(Options):
             grid=self.grid,
             bandwidth=self.bandwidth,
             timeout=self.timeout,
+            on_failure=self.on_failure,
         )
         names = ["local_steps", "average", "outer_learning_rate", "outer_momentum", "rounds"]
         how: Any = {name: getattr(self, name) for name in [*names, "overlap", "stale_after"]}

@@ -120,6 +120,8 @@ class GossipOptions(Options):
     seed: int
     max_uncollected: int
     progress: str | None
+    on_failure: str
+    on_disconnect: str
     codec: Any = None
 
     def check(self, comm: MPI.Intracomm) -> None:
@@ -147,6 +149,8 @@ class GossipOptions(Options):
             codec=self.codec,
             max_uncollected=self.max_uncollected,
             progress=self.progress,
+            on_failure=self.on_failure,
+            on_disconnect=self.on_disconnect,
         )
         peers = pairings.make(
             self.pairing, buffer.topology, buffer.rank, seed=self.seed, board=buffer.board

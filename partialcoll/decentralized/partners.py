@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .exchange import PeerSource
+from .exchange import Exchange, PeerSource
 
 
 class Partners:
@@ -58,3 +58,16 @@ class Partners:
         if peer is not None and not 0 <= peer < self._size:
             raise ValueError(f"peers: expected a rank from 0 to {self._size - 1}, got {peer!r}")
         return None if peer is None else int(peer)
+
+    def bury(self, exchange: Exchange, peer: int) -> None:
+        """As the function."""
+        bury(self._source, exchange, peer)
+
+
+def bury(source: Any, exchange: Exchange, peer: int) -> None:
+    """A call about this peer has raised RankFailedError, which is being handled: do the others go
+    on without it? Then no dead rank is chosen again, else it is raised."""
+    if not exchange.failed[peer]:
+        raise
+    if hasattr(source, "topology"):
+        source.topology = exchange.topology

@@ -18,19 +18,20 @@ step after that is known.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from .._core import checks
 from ..codec import Lattice
-from ..errors import StateError
+from ..errors import RankFailedError, StateError
 from .base import LearningRate
 from .decoupled import Threaded
 from .exchange import Array, Exchange, PeerSource, Steps
 from .global_sum import GlobalSum
 from .options import GossipOptions
+from .partners import bury
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class SwarmOptions(GossipOptions):
         bits is read again with more; ``metrics().fallbacks`` counts.
     seed : int
         Of the draws of peers and of numbers of steps; they differ between ranks.
-    max_uncollected, progress, clip_norm
+    max_uncollected, progress, clip_norm, on_failure, on_disconnect
         As for `ADPSGDOptions`.
 
     Source: Nadiradze et al., NeurIPS 2021, Algorithm 1.
@@ -68,6 +69,8 @@ class SwarmOptions(GossipOptions):
     progress: str | None = None
     seed: int = 0
     clip_norm: float | None = None
+    on_failure: str = field(default="raise", repr=False)
+    on_disconnect: str = field(default="raise", repr=False)
 
     @property
     def pairing(self) -> str:  # type: ignore[override]
@@ -191,6 +194,9 @@ class Swarm(Threaded):
             try:
                 went_through = self._interact(peer)
             except StateError:  # the peer has not published yet
+                went_through = False
+            except RankFailedError:
+                bury(self._peers, self._exchange, peer)
                 went_through = False
             self._counts.communications += went_through
             self._counts.skipped += not went_through

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -61,7 +62,8 @@ def _mpi() -> list[str]:
     words = [sys.executable, "-c", _ASK, str(_PACKAGE.parent)]
     done = subprocess.run(words, capture_output=True, text=True, preexec_fn=end_with_parent)
     if done.returncode:
-        raise Error((done.stderr.splitlines() or ["mpi4py does not load an MPI"])[-1])
+        last = (done.stderr.splitlines() or ["mpi4py does not load an MPI"])[-1]
+        raise Error(re.sub(r"^[\w.]+Error: ", "", last))
     return done.stdout.splitlines()
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from .._core import checks
 from .._core.renamed import renamed_method
 from . import named_graphs as named
-from . import spectrum
+from . import spectrum, survivors
 from .graph import Floats, Graph, Ints, Offsets, merged
 from .text import parse
 
@@ -79,6 +79,8 @@ class Topology:
     n: int
     text: str
     _graphs: tuple[Graph, ...]
+    _dead: frozenset[int] = frozenset()
+    _origin: Topology | None = None  # before they died
 
     @classmethod
     def make(cls, topology: Topology | str | networkx.Graph, n: int) -> Topology:
@@ -243,7 +245,42 @@ class Topology:
         if self.period == 1:
             return self
         k = checks.integer("round", round) % self.period
-        return Topology(self.n, f"{self.text} in round {k}", (self._graphs[k],))
+        origin = self._origin and self._origin.at(k)
+        return Topology(self.n, f"{self.text} in round {k}", (self._graphs[k],), self._dead, origin)
+
+    def without(self, dead: Iterable[int], *, on_disconnect: str = "raise") -> Topology:
+        """The topology of those who are left when these ranks have died.
+
+        Ranks keep their numbers. The dead have no edges; spectra and connectedness are about the
+        others, and weights that follow from a rank's edges (`mixing_matrix`, `push_matrix`) are
+        those of the edges that it still has.
+
+        Parameters
+        ----------
+        dead : ranks
+            They add to those of an earlier call.
+        on_disconnect : "raise" or "bridge"
+            Where the others are not connected any more: ValueError, or new edges, of weight 1, a
+            path through the neighbors of each gap, by their numbers. Of a ring it makes a ring
+            again, of a star without its center a line.
+        """
+        checks.one_of("on_disconnect", on_disconnect, ("raise", "bridge"))
+        dead = self._dead.union(self._rank(rank) for rank in dead)
+        if not dead:
+            return self
+        whole = self._origin or self
+        names = ", ".join(map(str, sorted(dead)))
+        rounds = [whole.at(t).to_networkx() for t in range(self.period)]
+        for bridged in (False, True)[: 1 + (on_disconnect == "bridge")]:
+            graphs = survivors.without(rounds, dead, bridged=bridged)
+            text = f"{whole.text} without {names}"
+            left = Topology(self.n, text, tuple(named.imported(g) for g in graphs), dead, whole)
+            if left.is_connected:
+                return left
+        raise ValueError(
+            f"on_disconnect: without rank {names} the ranks of {whole!r} are not connected; "
+            '"bridge" joins those who were next to them'
+        )
 
     @property
     def directed(self) -> bool:
@@ -300,6 +337,8 @@ class Topology:
     @cached_property
     def is_connected(self) -> bool:
         """Does every rank reach every other, over a period? (Strongly, where directed.)"""
+        if self._dead:
+            return self._living.is_connected
         graph = self._all
         if isinstance(graph, Offsets) and len(graph.shape) == 1:
             return math.gcd(graph.n, *graph.offsets.tolist()) == 1
@@ -363,7 +402,7 @@ class Topology:
         et al., proposition 3.6.
         """
         one, two = self.chi1(rate), self.chi2(rate)
-        if not accelerated or self.n == 1:
+        if not accelerated or one == 0:  # alone
             return A2CiD2(0.0, 0.5, 0.5)
         return A2CiD2(0.5 / math.sqrt(one * two), 0.5, 0.5 * math.sqrt(one / two))
 
@@ -392,6 +431,8 @@ class Topology:
         Of the push matrix where the topology is directed. The larger, the faster rounds of
         averaging converge; 1 for one rank. Static topologies only.
         """
+        if self._dead:
+            return self._living.spectral_gap()
         return spectrum.spectral_gap(self._static("spectral_gap"))
 
     @cached_property
@@ -415,7 +456,8 @@ class Topology:
 
     @property
     def _key(self) -> Any:
-        return (self.n, tuple(graph.key for graph in self._graphs))
+        dead = tuple(sorted(self._dead))
+        return (self.n, tuple(graph.key for graph in self._graphs), *dead)
 
     @cached_property
     def _all(self) -> Graph:
@@ -426,7 +468,18 @@ class Topology:
     def _chi(self) -> tuple[float, float]:
         if not self.is_connected:
             raise ValueError(f"topology: expected a connected one, got {self!r}")
-        return spectrum.chi(self._graphs)
+        return self._living._chi if self._dead else spectrum.chi(self._graphs)
+
+    @cached_property
+    def _living(self) -> Topology:
+        """Of those who have not died, numbered anew."""
+        import networkx
+
+        left = [rank for rank in range(self.n) if rank not in self._dead]
+        graphs = [self.at(t).to_networkx().subgraph(left) for t in range(self.period)]
+        numbers = {rank: i for i, rank in enumerate(left)}
+        anew = tuple(named.imported(networkx.relabel_nodes(g, numbers)) for g in graphs)
+        return Topology(len(left), self.text, anew)
 
     @cached_property
     def _sides(self) -> Ints | None:

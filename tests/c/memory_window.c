@@ -220,3 +220,12 @@ void memory_windows_destroy(uint32_t ranks, struct window **windows)
         free(windows[i]);
     }
 }
+
+void memory_window_die(struct window *w)
+{
+    while (of(w)->under_way) {
+        struct parcel *p = of(w)->under_way;
+        of(w)->under_way = p->next;
+        deliver(w, p);
+    }
+}

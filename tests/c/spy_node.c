@@ -195,7 +195,7 @@ static bool is_held_back(struct spy *s, uint64_t round)
                     round - m.delivered >= s->history;
         bool unaware = joins && m.delivered < round &&
                        s->ledger->round[round - 1][p->member[who]].joined;
-        if ((lags || unaware) && !spy_closing(s, p->member[who]))
+        if ((lags || unaware) && !m.retired)
             return true;
     }
     return false;

@@ -24,7 +24,7 @@ PY_LAYERS = [
     {"errors", "_command", "_signals"},
     {"_core"},
     {"policy", "round", "grid"},
-    {"topology", "codec"},
+    {"topology", "codec", "elastic"},
     {"collectives"},
     {"decentralized"},
     {"_moved"},

@@ -257,6 +257,27 @@ def test_mpi_that_does_not_begin(doctor, tmp_path):
     assert found["threads"]["level"] == "note"
 
 
+def test_libraries_that_print(doctor, tmp_path):
+    """As UCX does, on standard output, where it finds no network."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, pathlib\n"
+        "words = pathlib.Path('/proc/self/cmdline').read_bytes().split(b'\\0')\n"
+        "if b'info' in words:\n"
+        "    print('[17.2] tcp_iface.c:984 {UCX} ERROR')\n"
+        "    atexit.register(print, '{ and at the end')\n"
+    )
+    found = doctor(env={"PYTHONPATH": str(tmp_path)})
+    assert found["mpi"]["level"] == "fine" and found["threads"]["level"] == "fine"
+
+
+def test_libraries_that_print_nothing_else(doctor, tmp_path):
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py/__init__.py").write_text("rc = type('rc', (), {})\n")
+    (tmp_path / "mpi4py/MPI.py").write_text("import os; print('out of it', flush=1); os._exit(0)")
+    found = doctor(env={"PYTHONPATH": str(tmp_path)})
+    assert found["mpi"]["level"] == "stop" and "out of it" in found["mpi"]["what"]
+
+
 def test_inside_a_job(job, tmp_path):
     """All ranks look, one tells, of ranks by their number; more ranks than cores are counted."""
     ranks = (os.cpu_count() or 1) + 1

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose launcher is it? What they print for --version, as recorded."""
 
+import sys
+
 import pytest
 
 from partialcoll.errors import Error
@@ -69,3 +71,15 @@ def test_find(tmp_path, monkeypatch, which, wanted):
     expected = "srun -n 8 partialcoll" if vendor == "slurm" else f"belongs to {vendor}"
     with pytest.raises(Error, match=expected):
         launcher.find(wanted)
+
+
+def test_no_mpi_is_said_in_one_sentence(tmp_path, monkeypatch):
+    """In a package with cores for several MPIs, where mpi4py is asked for its own."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py/__init__.py").write_text("rc = type('rc', (), {})\n")
+    (tmp_path / "mpi4py/MPI.py").write_text("raise RuntimeError('cannot load MPI library')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    monkeypatch.setattr(launcher.ffi, "built", lambda: ["mpich", "openmpi"])
+    with pytest.raises(Error, match=r"^mpi4py loads no MPI \(cannot load .* pip install mpich"):
+        launcher._mpi.__wrapped__()

@@ -571,3 +571,56 @@ def test_docs():
     assert not failed and tried > 4
     failed, tried = doctest.testmod(sys.modules[T.__module__])
     assert not failed and tried > 3
+
+
+# ---- without those who have died
+
+
+def test_the_dead_have_no_edges_and_the_others_keep_their_numbers():
+    ring = T.ring(6)
+    left = ring.without([2])
+    assert left.n == 6 and left.neighbors(1) == (0,) and left.neighbors(2) == ()
+    assert left.is_connected and left != ring and left == ring.without((2,))
+    assert left.without([4], on_disconnect="bridge") == ring.without([4, 2], on_disconnect="bridge")
+    line = T.from_networkx(nx.path_graph(5))
+    assert left.chi1() == pytest.approx(line.chi1()) and left.chi2() == pytest.approx(line.chi2())
+    assert left.spectral_gap() == pytest.approx(line.spectral_gap())
+    assert left.a2cid2(2.0).eta == pytest.approx(line.a2cid2(2.0).eta)
+    assert ring.without([]) is ring
+    assert ring.without([0, 1, 2, 3, 4]).a2cid2().accelerated is False  # alone
+
+
+def test_metropolis_weights_are_those_of_the_edges_that_are_left():
+    w = T.complete(5).without([0, 3]).mixing_matrix()
+    assert w[0, 0] == w[3, 3] == 1 and np.allclose(w.sum(0), 1) and np.allclose(w, w.T)
+    assert np.allclose(w[np.ix_([1, 2, 4], [1, 2, 4])], T.complete(3).mixing_matrix())
+
+
+@pytest.mark.parametrize(
+    "topology, dead, edges",
+    [
+        ("ring", (2, 4), {(0, 1), (0, 5), (1, 3), (3, 5)}),
+        ("ring", (1, 2, 4), {(0, 3), (0, 5), (3, 5)}),
+        ("star", (0,), {(1, 2), (2, 3), (3, 4), (4, 5)}),
+        ("complete", (1, 2), {(a, b) for a in (0, 3, 4, 5) for b in (0, 3, 4, 5) if a < b}),
+    ],
+)
+def test_gaps_are_bridged_where_the_graph_falls_apart(topology, dead, edges):
+    whole = T.make(topology, 6)
+    left = whole.without(dead, on_disconnect="bridge")
+    assert left.is_connected and {(a, b) for a, b, _ in left.edges()} == edges
+    if topology != "complete":
+        with pytest.raises(ValueError, match=r"on_disconnect: without rank .* are not connected"):
+            whole.without(dead)
+
+
+def test_without_in_every_round_of_a_directed_one():
+    whole = T.one_peer_exponential(8)
+    left = whole.without([1, 2, 5], on_disconnect="bridge")
+    assert left.directed and left.period == whole.period and left.is_connected
+    for t in range(left.period):
+        assert not left.at(t).out_neighbors(1) and not left.at(t).in_neighbors(5)
+    with pytest.raises(ValueError, match="on_disconnect"):
+        whole.without([1], on_disconnect="maybe")
+    with pytest.raises(ValueError, match="rank"):
+        whole.without([8])

@@ -282,6 +282,19 @@ void match_end(struct match *m)
     check_state(m);
 }
 
+void match_restart(struct match *m, uint64_t first)
+{
+    CHECK(first >= m->floor);
+    forget_round(m);
+    for (uint32_t i = 0; i < m->size; i++)
+        m->peers[i] = (struct match_peer){0};
+    match_outbox_clear(&m->out);
+    m->refusals = 0;
+    m->has_left = false;
+    m->floor = m->at = m->ahead = first;
+    check_state(m);
+}
+
 void match_abandon(struct match *m, int64_t now)
 {
     (void)now;

@@ -270,6 +270,10 @@ void match_end(struct match *m);
 /* Leave while matching: tells leader or followers; IDLE. */
 void match_abandon(struct match *m, int64_t now);
 
+/* Ranks have died: all messages under way are lost, on all ranks, and whoever was matching
+ * begins anew, in this round, or a later one. IDLE. */
+void match_restart(struct match *m, uint64_t first);
+
 /* It has asked somebody, or follows: it may be on a list already. */
 bool match_bound(const struct match *m);
 /* The first round that it may begin: those before are over here, or were left. */

@@ -58,6 +58,12 @@ void match_outbox_destroy(struct match_outbox *o)
     free(o->attempts);
 }
 
+void match_outbox_clear(struct match_outbox *o)
+{
+    o->head = o->tail = o->list_after = o->lost = 0;
+    o->list.count = o->to = o->part = 0;
+}
+
 void match_send(struct match *m, enum match_kind kind, uint32_t peer, uint64_t round,
                 const struct match_note *note)
 {

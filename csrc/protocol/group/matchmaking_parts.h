@@ -85,6 +85,8 @@ void match_put_member(struct match_message *message, uint32_t i,
                       const struct match_member *member);
 int match_outbox_init(struct match_outbox *o, uint32_t size);
 void match_outbox_destroy(struct match_outbox *o);
+/* Nothing of it is sent any more. */
+void match_outbox_clear(struct match_outbox *o);
 
 /* The state (matchmaking_state.c). */
 /* The list of this name counts on a member that does not keep it. */

@@ -26,6 +26,8 @@ void membership_destroy(struct membership *r)
 static bool is_news(const struct membership_entry *e, enum member_status status,
                     uint32_t returns)
 {
+    if (e->status == MEMBER_DEAD)
+        return false;
     if (returns != e->returns)
         return returns > e->returns;
     return status != MEMBER_LIVE && e->status != MEMBER_AWAY && status != e->status;
@@ -49,10 +51,20 @@ bool membership_join(struct membership *r, uint32_t rank, uint32_t returns,
 {
     CHECK(rank < r->ranks);
     struct membership_entry *e = &r->entries[rank];
-    if (returns != e->returns || from <= e->from)
+    if (e->status == MEMBER_DEAD || returns != e->returns || from <= e->from)
         return false;
     e->from = from;
     return true;
+}
+
+void membership_agreed(struct membership *r, uint32_t rank, enum member_status status,
+                       uint32_t returns, uint64_t from)
+{
+    CHECK(rank < r->ranks && status != MEMBER_SUSPECT);
+    struct membership_entry *e = &r->entries[rank];
+    CHECK(e->status != MEMBER_DEAD || status == MEMBER_DEAD);
+    r->live += (status == MEMBER_LIVE) - (e->status == MEMBER_LIVE);
+    *e = (struct membership_entry){.status = status, .returns = returns, .from = from};
 }
 
 uint32_t membership_others(const struct membership *r, uint32_t rank)
@@ -60,7 +72,8 @@ uint32_t membership_others(const struct membership *r, uint32_t rank)
     CHECK(rank < r->ranks);
     uint32_t others = 0;
     for (uint32_t i = 0; i < r->ranks; i++)
-        others += i != rank && r->entries[i].status != MEMBER_SUSPECT;
+        others += i != rank && r->entries[i].status != MEMBER_SUSPECT &&
+                  r->entries[i].status != MEMBER_DEAD;
     return others;
 }
 

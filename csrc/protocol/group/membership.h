@@ -13,7 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum member_status { MEMBER_LIVE, MEMBER_AWAY, MEMBER_SUSPECT };
+/* DEAD is for good: no word of anybody changes it. */
+enum member_status { MEMBER_LIVE, MEMBER_AWAY, MEMBER_SUSPECT, MEMBER_DEAD };
 
 struct membership_entry {
     enum member_status status;
@@ -37,7 +38,11 @@ bool membership_set(struct membership *r, uint32_t rank, enum member_status stat
 /* It joins in this round, and says so after so many returns. Is it news? */
 bool membership_join(struct membership *r, uint32_t rank, uint32_t returns,
                      uint64_t from);
-/* How many other ranks can be asked: all but those that are silent. */
+/* What all who live have agreed on, when ranks have died: how it is with this one, which
+ * takes part from this round on. */
+void membership_agreed(struct membership *r, uint32_t rank, enum member_status status,
+                       uint32_t returns, uint64_t from);
+/* How many other ranks can be asked: all but those that are silent, or dead. */
 uint32_t membership_others(const struct membership *r, uint32_t rank);
 /* How many take part in a round. */
 uint32_t membership_count(const struct membership *r, uint64_t round);

@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/bitset.h"
 #include "base/check.h"
@@ -85,6 +86,22 @@ void mpi_revoke_comm(void *comm)
     revoke(*(MPI_Comm *)comm);
 }
 
+/* Nobody waits for those on a lost host, if MPI does not either. */
+static int await_agreement(const struct mpi_transport *m, MPI_Request *request)
+{
+    long us = 10;
+    for (int done = 0;; us = us < 500 ? 2 * us : 1000) {
+        int rc = mpi_test(request, &done);
+        if (done || rc != MPI_SUCCESS)
+            return mpi_check_in(m, rc, "MPIX_Comm_iagree") == PCOLL_EMPI ? PCOLL_EMPI
+                                                                         : PCOLL_OK;
+        rc = mpi_await_told(m);
+        if (rc != PCOLL_OK)
+            return rc;
+        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+    }
+}
+
 bool mpi_is_damaged(struct transport *t)
 {
     return mpi_damage(of(t)) != PCOLL_OK;
@@ -99,9 +116,9 @@ static int agree_on(const struct mpi_transport *m, int *bits)
     int rc = begin_agreement(m->comm, &flag, &request);
     if (rc != MPI_SUCCESS)
         return mpi_check_in(m, rc, "MPIX_Comm_iagree");
-    rc = mpi_patient_wait(m, &request, "MPIX_Comm_iagree");
+    rc = await_agreement(m, &request);
     *bits = flag;
-    return rc == PCOLL_EFAILED ? PCOLL_OK : rc;
+    return rc;
 }
 
 int mpi_agree_bits(struct transport *t, int *bits)
@@ -110,24 +127,37 @@ int mpi_agree_bits(struct transport *t, int *bits)
     return agree_on(of(t), bits);
 }
 
-int mpi_all_have(const void *comm, int rc)
+int mpi_all_live(const void *comm)
 {
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
+    MPI_Request request;
+    int flag = mpi_damage(&m) == PCOLL_OK;
+    int rc = begin_agreement(m.comm, &flag, &request);
+    rc = rc == MPI_SUCCESS ? mpi_patient_wait(&m, &request, "MPIX_Comm_iagree")
+                           : mpi_check_in(&m, rc, "MPIX_Comm_iagree");
+    if (rc == PCOLL_OK && !flag && (rc = mpi_damage(&m)) == PCOLL_OK)
+        rc = fail_ranks(&(struct failed_ranks){0});
+    return rc;
+}
+
+int mpi_all_have(const void *comm, struct watch *watch, int rc)
+{
+    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm, .watch = watch};
     int all = rc == PCOLL_OK;
     struct reason reason;
     fail_reason(&reason);
     int agreed = agree_on(&m, &all);
     if (rc != PCOLL_OK)
         return rc == PCOLL_EFAILED ? rc : fail(rc, "%s", reason.text);
-    if (agreed == PCOLL_OK && !all)
-        agreed = fail(PCOLL_EFAILED, "a rank has died while this was made");
+    if (agreed == PCOLL_OK && !all && (agreed = mpi_damage(&m)) == PCOLL_OK)
+        agreed = fail_ranks(&(struct failed_ranks){0});
     return agreed;
 }
 
 int pcoll_all_have(const void *comm, int rc)
 {
     CHECK(comm);
-    return mpi_all_have(comm, rc);
+    return mpi_all_have(comm, NULL, rc);
 }
 
 int pcoll_shrink(const void *comm, void *living)
@@ -170,18 +200,20 @@ static int number_ranks(struct mpi_transport *m, const struct mpi_transport *old
     return PCOLL_OK;
 }
 
-static struct mpi_transport *allocate(const struct mpi_transport *old)
+/* `like` has the rank, the size and what MPI can. */
+static struct mpi_transport *allocate(const struct transport *like, struct watch *watch)
 {
     struct mpi_transport *m = calloc(1, sizeof *m);
     if (!m)
         return NULL;
     m->comm = MPI_COMM_NULL;
     m->block = MPI_DATATYPE_NULL;
+    m->watch = watch;
     m->base = (struct transport){.ops = &mpi_ops,
-                                 .rank = old->base.rank,
-                                 .size = old->base.size,
-                                 .tags = old->base.tags,
-                                 .threads = old->base.threads};
+                                 .rank = like->rank,
+                                 .size = like->size,
+                                 .tags = like->tags,
+                                 .threads = like->threads};
     m->numbers = calloc(m->base.size, sizeof *m->numbers);
     m->ranks = calloc(m->base.size, sizeof *m->ranks);
     m->failed = calloc(bitset_words(m->base.size), sizeof *m->failed);
@@ -192,11 +224,21 @@ static struct mpi_transport *allocate(const struct mpi_transport *old)
     return NULL;
 }
 
+bool mpi_has_lost_hosts(struct transport *t)
+{
+    return mpi_check_hosts(of(t)) != PCOLL_OK;
+}
+
+int mpi_await_deaths(struct transport *t)
+{
+    return mpi_await_told(of(t));
+}
+
 int mpi_shrink(struct transport *old, const struct doorbell *own,
                struct transport **out)
 {
     *out = NULL;
-    struct mpi_transport *m = allocate(of(old));
+    struct mpi_transport *m = allocate(old, of(old)->watch);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     int rc = mpi_check_in(of(old), shrink(of(old)->comm, &m->comm), "MPIX_Comm_shrink");
@@ -207,6 +249,72 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
     *out = &m->base;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     rc = number_ranks(m, of(old));
+    return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
+}
+
+/* Who of `before` is not in `now`, by the numbers of those before. */
+static int fail_missing(MPI_Comm before, MPI_Comm now, const uint32_t *numbers)
+{
+    struct failed_ranks who = {.mpi_error = MPI_SUCCESS};
+    MPI_Group all, left;
+    int size;
+    MPI_Comm_size(before, &size);
+    MPI_Comm_group(before, &all);
+    MPI_Comm_group(now, &left);
+    for (int i = 0; i < size; i++) {
+        int there;
+        MPI_Group_translate_ranks(all, 1, &i, left, &there);
+        if (there == MPI_UNDEFINED &&
+            who.count < (int)(sizeof who.rank / sizeof *who.rank))
+            who.rank[who.count++] = (int32_t)numbers[i];
+    }
+    MPI_Group_free(&all);
+    MPI_Group_free(&left);
+    return who.count ? fail_ranks(&who) : PCOLL_OK;
+}
+
+/* Those of `comm`, by their numbers here; all others have died. */
+static int number_members(struct mpi_transport *m, MPI_Comm comm,
+                          const uint32_t *numbers)
+{
+    int living;
+    MPI_Comm_size(m->comm, &living);
+    m->base.living = (uint32_t)living;
+    int rc = fail_missing(comm, m->comm, numbers);
+    if (rc != PCOLL_OK)
+        return rc;
+    bitset_fill(m->failed, m->base.size);
+    for (int i = 0; i < living; i++) {
+        CHECK(numbers[i] < m->base.size && bitset_has(m->failed, numbers[i]));
+        m->numbers[numbers[i]] = i;
+        m->ranks[i] = numbers[i];
+        m->failed[numbers[i] / 64] &= ~((uint64_t)1 << numbers[i] % 64);
+    }
+    return PCOLL_OK;
+}
+
+/* Shrinking what is whole is duplicating it, and who is there then is the same on all. */
+int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
+                const struct doorbell *own, struct watch *watch, struct transport **out)
+{
+    MPI_Comm comm = *(const MPI_Comm *)members;
+    int rank;
+    *out = NULL;
+    MPI_Comm_rank(comm, &rank);
+    struct transport like = {.rank = numbers[rank], .size = ranks};
+    mpi_describe(comm, &like);
+    struct mpi_transport *m = allocate(&like, watch);
+    int rc = m ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a communicator");
+    if ((rc = mpi_all_have(members, watch, rc)) == PCOLL_OK)
+        rc = mpi_check_on(comm, shrink(comm, &m->comm), "MPIX_Comm_shrink");
+    if (rc != PCOLL_OK) {
+        if (m)
+            mpi_free_transport(m);
+        return rc;
+    }
+    *out = &m->base;
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    rc = number_members(m, comm, numbers);
     return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
 }
 

@@ -228,7 +228,8 @@ struct sim_windows *sim_windows_create(uint32_t ranks, size_t bytes, bool parcel
     s->windows = must(calloc(ranks, sizeof *s->windows));
     for (uint32_t r = 0; r < ranks; r++) {
         char *memory = must(calloc(1, bytes));
-        s->windows[r].base = (struct window){&ops, r, ranks, memory, NULL};
+        s->windows[r].base =
+            (struct window){.ops = &ops, .rank = r, .size = ranks, .memory = memory};
         s->windows[r].all = s;
     }
     return s;

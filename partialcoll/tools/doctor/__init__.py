@@ -5,7 +5,9 @@ ranks look and one of them tells."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import subprocess
 import sys
 from typing import Any, Callable
@@ -49,8 +51,16 @@ def _facts_of_another_process() -> installation.Facts:
     if done.returncode:
         how = f"status {done.returncode}: " if done.returncode < 0 else ""
         return {"error": how + _last_line(done.stderr)}
-    facts: installation.Facts = json.loads(done.stdout)
-    return facts
+    return _document(done.stdout)
+
+
+def _document(text: str) -> installation.Facts:
+    """The JSON in what was printed: libraries below MPI print what they find, some of it there."""
+    for start in re.finditer(r"^\{", text, re.MULTILINE):
+        with contextlib.suppress(ValueError):
+            facts: installation.Facts = json.JSONDecoder().raw_decode(text, start.start())[0]
+            return facts
+    return {"error": f"partialcoll info says no facts: {_last_line(text)}"}
 
 
 def _facts() -> installation.Facts:

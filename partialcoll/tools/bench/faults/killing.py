@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs whose ranks are killed at random moments, and what became of them."""
+"""Jobs whose ranks are killed at random moments, and replaced if that is asked for; what became of
+them."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ import numpy as np
 from .... import _signals
 from ... import launcher, report
 from . import oracle, records
+from .records import Life
 
 COLUMNS = (
     "quorum",
@@ -38,13 +40,15 @@ COLUMNS = (
     "detect_ms_p99",
     "recover_ms_p50",
     "recover_ms_p99",
+    "rejoin_s_p50",
 )
 
 _START_SECONDS = 60
 _END_SECONDS = 60
-_DIE_SECONDS = 2  # for a moment that may come later, at the end of the loop
+_DIE_SECONDS = 30  # for a moment of the loop
 _THINK_SECONDS = (0.0, 0.0005, 0.003)  # between two calls, on average
 _GAP_SECONDS = (0.005, 0.02, 0.1)  # between two kills, on average
+_RESPAWNS = 10  # in one job
 _ALGORITHMS = ("recdbl", "rabenseifner", "ring")
 
 
@@ -61,6 +65,7 @@ class Tally:
     rounds: int = 0
     detect: list[float] = field(default_factory=list)
     recover: list[float] = field(default_factory=list)
+    rejoin: list[float] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
 
     def add(self, verdict: oracle.Verdict, states: list[str]) -> None:
@@ -74,6 +79,7 @@ class Tally:
         self.rounds += verdict.rounds
         self.detect += verdict.detect_ms
         self.recover += verdict.recover_ms
+        self.rejoin += verdict.rejoin_s
         self.states.update(states)
 
     def row(self, quorum: str, domain: str, ranks: int) -> report.Row:
@@ -95,12 +101,14 @@ class Tally:
             for percent in (50, 99):
                 found = float(np.percentile(values, percent)) if values else None
                 row[f"{name}_ms_p{percent}"] = found
+        row["rejoin_s_p50"] = float(np.median(self.rejoin)) if self.rejoin else None
         return row
 
 
 class KilledJob:
     """One job of so many ranks, all but one of which are killed, or fewer; or die by themselves,
-    each at its moment (csrc/base/moment.h), where the core was built with checks."""
+    each at its moment (csrc/base/moment.h), where the core was built with checks: in the loop, or
+    after it, which is short then."""
 
     def __init__(
         self,
@@ -110,16 +118,22 @@ class KilledJob:
         seed: str,
         most: int,
         die: dict[int, str] | None = None,
+        respawn: bool = False,
+        after: bool = False,
     ) -> None:
         self.ranks = ranks
         self.random = random.Random(seed)
         self.die = die or {}
-        self.kills = 0 if self.die else min(ranks - 1, most)
+        self.after = after
+        self.respawn = respawn
+        self.kills = 0 if self.die else min(kills_of_job(ranks, respawn), most)
         self.folder = Path(tempfile.mkdtemp(prefix="partialcoll-faults-"))
-        self.killed: dict[int, int] = {}
+        self.killed: dict[Life, int] = {}
         self.states: list[str] = []
         self.given = {
             "folder": str(self.folder),
+            "ranks": ranks,
+            "respawn": respawn,
             "quorum": quorum,
             "domain": domain,
             "seed": seed,
@@ -145,9 +159,9 @@ class KilledJob:
             )
         _signals.jobs.append(self)
         try:
-            pids = self._await_start(job)
-            self._kill(pids)
-            self._await_deaths(pids)
+            living = [self._await_life(job, Life(rank)) for rank in range(self.ranks)]
+            self._kill(job, living)
+            self._await_deaths(living)
             (self.folder / "stop").touch()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(_END_SECONDS)
@@ -158,7 +172,7 @@ class KilledJob:
                 job.wait()
         for rank in self.die:
             if not oracle.came_to_end(self.folder, rank):
-                self.killed[rank] = 0
+                self.killed[Life(rank)] = 0
         return oracle.judge(self.folder, self.ranks, self.killed)
 
     def stop(self, signum: int) -> None:
@@ -171,34 +185,47 @@ class KilledJob:
         """A signal that is for the job."""
         self._process.send_signal(signum)
 
-    def _await_deaths(self, pids: list[int]) -> None:
-        limit = time.monotonic() + _DIE_SECONDS
-        left = [pids[rank] for rank in self.die]
+    def _await_deaths(self, living: list[Life]) -> None:
+        limit = time.monotonic() + (0.5 if self.after else _DIE_SECONDS)
+        left = [self._pid(living[rank]) for rank in self.die]
         while left and time.monotonic() < limit:
             time.sleep(0.01)
             left = [pid for pid in left if _lives(pid)]
 
-    def _await_start(self, job: subprocess.Popen[bytes]) -> list[int]:
-        paths = [self.folder / f"pid-{rank}" for rank in range(self.ranks)]
+    def _pid(self, life: Life) -> int:
+        return int(life.path(self.folder, "pid").read_text())
+
+    def _await_life(self, job: subprocess.Popen[bytes], life: Life) -> Life:
         limit = time.monotonic() + _START_SECONDS
-        while not all(path.exists() for path in paths):
+        while not life.path(self.folder, "pid").exists():
             if job.poll() is not None or time.monotonic() > limit:
                 said = (self.folder / "output").read_text(errors="replace")[-2000:]
-                raise ChildProcessError(f"a job did not start: {said}")
+                raise ChildProcessError(f"{life} did not start: {said}")
             time.sleep(0.01)
-        return [int(path.read_text()) for path in paths]
+        return life
 
-    def _kill(self, pids: list[int]) -> None:
+    def _kill(self, job: subprocess.Popen[bytes], living: list[Life]) -> None:
         gap = self.random.choice(_GAP_SECONDS)
         for _ in range(self.kills):
             time.sleep(self.random.expovariate(1) * gap)
-            left = [rank for rank in range(self.ranks) if rank not in self.killed]
-            victim = self.random.choice(left)
+            victim = self.random.choice(self._victims(living))
             self.states.append(records.state_of(self.folder, victim))
             self.killed[victim] = time.monotonic_ns()
             with contextlib.suppress(ProcessLookupError):  # the oracle misses its end then
-                os.kill(pids[victim], signal.SIGKILL)
+                os.kill(self._pid(victim), signal.SIGKILL)
+            if self.respawn:
+                rank, number = victim
+                try:
+                    living[rank] = self._await_life(job, Life(rank, number + 1))
+                except ChildProcessError:  # the others wait for it: the oracle sees that
+                    return
         time.sleep(self.random.random() * gap)
+
+    def _victims(self, living: list[Life]) -> list[Life]:
+        """Where they are replaced, the launcher needs one of those that it has started itself."""
+        left = [life for life in living if life not in self.killed]
+        first = [life for life in left if not life.number]
+        return [life for life in left if [life] != first] if self.respawn else left
 
     def forget(self) -> None:
         """Nothing was wrong with it."""
@@ -212,17 +239,23 @@ def _lives(pid: int) -> bool:
         return False
 
 
+def kills_of_job(ranks: int, respawn: bool) -> int:
+    """All but one; if they are replaced, some."""
+    return _RESPAWNS if respawn else ranks - 1
+
+
 def run(options: SimpleNamespace) -> list[report.Row]:
     """Kill so many ranks for each policy and domain; what was wrong goes to standard error, with
     the folder that has its logs."""
     kinds = [(quorum, domain) for quorum in options.quorum for domain in options.domain]
     tallies = {kind: Tally() for kind in kinds}
-    jobs = -(-options.kills // (options.n - 1))
+    jobs = -(-options.kills // kills_of_job(options.n, options.respawn))
     plan = [(kind, job) for job in range(jobs) for kind in kinds]
     for kind, number in report.progress(plan, True, "jobs"):
         tally = tallies[kind]
         seed = "-".join(map(str, (options.seed, *kind, number)))
-        job = KilledJob(options.n, *kind, seed, options.kills - tally.kills)
+        most = options.kills - tally.kills
+        job = KilledJob(options.n, *kind, seed, most, respawn=options.respawn)
         verdict = job.run()
         tally.add(verdict, job.states)
         if verdict.faults:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .records import DEPOSIT, END, OUTAGE, ROUND, Record, read
+from .records import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Record, lives, read
 
 _PATIENCE_NS = 1_000_000_000
 
@@ -21,6 +21,7 @@ class Verdict:
     diverged: list[str] = field(default_factory=list)
     detect_ms: list[float] = field(default_factory=list)
     recover_ms: list[float] = field(default_factory=list)
+    rejoin_s: list[float] = field(default_factory=list)
     rounds: int = 0
 
     @property
@@ -29,104 +30,115 @@ class Verdict:
         return self.hangs + self.lost + self.diverged
 
 
+Logs = dict[Life, list[Record]]
+
+
 def _rounds(records: list[Record]) -> dict[int, Record]:
     return {record.number: record for record in records if record.kind == ROUND}
 
 
-def _histories(logs: dict[int, list[Record]], alive: set[int]) -> dict[int, dict[int, Record]]:
-    """The rounds that each rank was given. The last one of a rank that has died may be known to
+def _begins(records: list[Record]) -> int:
+    """The first round that it could be in."""
+    first = records[0] if records else None
+    return first.number if first is not None and first.kind == GROWN else 0
+
+
+def _histories(logs: Logs, alive: set[Life]) -> dict[Life, dict[int, Record]]:
+    """The rounds that each process was given. The last one of one that has died may be known to
     nobody else, who then have another one of that number."""
-    found = {rank: _rounds(records) for rank, records in logs.items()}
-    for rank in set(logs) - alive:
-        if found[rank]:
-            del found[rank][max(found[rank])]
+    found = {life: _rounds(records) for life, records in logs.items()}
+    for life in set(logs) - alive:
+        if found[life]:
+            del found[life][max(found[life])]
     return found
 
 
 def _one_history(
-    found: dict[int, dict[int, Record]], alive: set[int], verdict: Verdict
+    found: dict[Life, dict[int, Record]], logs: Logs, alive: set[Life], verdict: Verdict
 ) -> dict[int, Record]:
-    first: dict[int, tuple[int, Record]] = {}
-    for rank, rounds in found.items():
+    first: dict[int, tuple[Life, Record]] = {}
+    for life, rounds in found.items():
         for index, record in rounds.items():
-            other, seen = first.setdefault(index, (rank, record))
+            other, seen = first.setdefault(index, (life, record))
             if (record.words, record.values) != (seen.words, seen.values):
-                verdict.diverged.append(f"round {index}: rank {rank} and rank {other} differ")
-    for rank in alive:
-        missing = sorted(set(first) - set(found[rank]))
+                verdict.diverged.append(f"round {index}: {life} and {other} differ")
+    for life in alive:  # one that has come is given the last round before
+        expected = {index for index in first if index >= _begins(logs[life]) - 1}
+        missing = sorted(expected - set(found[life]))
         if missing:
-            verdict.diverged.append(f"rank {rank} was never given round {missing[0]}")
+            verdict.diverged.append(f"{life} was never given round {missing[0]}")
     verdict.rounds = len(first)
     return {index: first[index][1] for index in sorted(first)}
 
 
 def _nothing_lost(
-    logs: dict[int, list[Record]],
-    history: dict[int, Record],
-    alive: set[int],
-    verdict: Verdict,
+    logs: Logs, history: dict[int, Record], alive: set[Life], ranks: int, verdict: Verdict
 ) -> None:
-    """Each round has the next deposits of each rank, none twice, none left out; at the end all of
-    those who live are in one."""
-    ranks = len(logs)
-    taken = dict.fromkeys(logs, 0)
-    for record in history.values():
-        for rank in logs:
-            count, numbers = int(record.values[rank]), record.values[ranks + rank]
-            before = taken[rank]
-            taken[rank] = before + count
-            expected = sum(range(before + 1, before + count + 1))
+    """Each round has the next deposits of each process, none twice, none left out; at the end all
+    of those who live are in one."""
+    for life, records in logs.items():
+        later = logs.get(Life(life.rank, life.number + 1))
+        end = _begins(later) if later else None
+        taken = 0
+        for index, record in history.items():
+            if index < _begins(records) or (end is not None and index >= end):
+                continue
+            count, numbers = int(record.values[life.rank]), record.values[ranks + life.rank]
+            expected = sum(range(taken + 1, taken + count + 1))
+            taken += count
             if numbers != expected:
                 verdict.lost.append(
-                    f"round {record.number} has {count} deposits of rank {rank} whose calls add up "
-                    f"to {numbers:.0f}, expected {expected}"
+                    f"round {index} has {count} deposits of {life} whose calls add up to "
+                    f"{numbers:.0f}, expected {expected}"
                 )
-            if bool(record.words[0] >> rank & 1) != bool(count):
-                verdict.lost.append(f"round {record.number}: the mask is wrong for rank {rank}")
-    for rank in logs:
-        made = sum(record.kind == DEPOSIT for record in logs[rank])
-        if taken[rank] > made or (rank in alive and taken[rank] != made):
-            verdict.lost.append(f"rank {rank} made {made} deposits, {taken[rank]} were delivered")
+            if bool(record.words[0] >> life.rank & 1) != bool(count):
+                verdict.lost.append(f"round {index}: the mask is wrong for {life}")
+        made = sum(record.kind == DEPOSIT for record in records)
+        if taken > made or (life in alive and taken != made):
+            verdict.lost.append(f"{life} made {made} deposits, {taken} were delivered")
 
 
-def _all_got_on(logs: dict[int, list[Record]], alive: set[int], verdict: Verdict) -> None:
-    for rank in alive:
-        times = [record.time for record in logs[rank]]
-        if not logs[rank] or logs[rank][-1].kind != END:
-            verdict.hangs.append(f"rank {rank} did not come to its end")
-        silent = max((b - a for a, b in zip(times, times[1:])), default=0)
+def _all_got_on(logs: Logs, alive: set[Life], verdict: Verdict) -> None:
+    for life in alive:
+        records = logs[life]
+        if not records or records[-1].kind != END:
+            verdict.hangs.append(f"{life} did not come to its end")
+        # Others are started while they grow.
+        pauses = [b.time - a.time for a, b in zip(records, records[1:]) if b.kind != GROWN]
+        silent = max(pauses, default=0)
         if silent > _PATIENCE_NS:
-            verdict.hangs.append(f"rank {rank} was silent for {silent / 1e9:.1f} s")
+            verdict.hangs.append(f"{life} was silent for {silent / 1e9:.1f} s")
 
 
-def _times(
-    logs: dict[int, list[Record]], alive: set[int], kills: list[int], verdict: Verdict
-) -> None:
-    for rank in alive:
-        for record in logs[rank]:
-            if record.kind != OUTAGE:
-                continue
+def _times(logs: Logs, alive: set[Life], kills: list[int], verdict: Verdict) -> None:
+    for life in alive:
+        for record in logs[life]:
             began, ended, _ = record.words
             before = [kill for kill in kills if kill <= began]
-            if before:
-                verdict.detect_ms.append((began - before[-1]) / 1e6)
-            verdict.recover_ms.append((ended - began) / 1e6)
+            if record.kind == OUTAGE:
+                if before:
+                    verdict.detect_ms.append((began - before[-1]) / 1e6)
+                verdict.recover_ms.append((ended - began) / 1e6)
+            elif record.kind == GROWN and before and record is not logs[life][0]:
+                verdict.rejoin_s.append((record.time - before[-1]) / 1e9)
 
 
 def came_to_end(folder: Path, rank: int) -> bool:
     """Has it written down that nothing was left to do?"""
-    path = folder / f"log-{rank}"
-    return path.exists() and any(record.kind == END for record in read(path))
+    found = lives(folder, "log", rank)
+    return bool(found) and any(r.kind == END for r in read(found[-1].path(folder, "log")))
 
 
-def judge(folder: Path, ranks: int, kills: dict[int, int]) -> Verdict:
-    """The logs of a job of so many ranks, of which these were killed, each at its time."""
+def judge(folder: Path, ranks: int, kills: dict[Life, int]) -> Verdict:
+    """The logs of a job of so many ranks, of which these processes were killed, each at its
+    time."""
     verdict = Verdict()
-    logs = {rank: list(read(folder / f"log-{rank}")) for rank in range(ranks)}
+    found = [lives(folder, "log", rank) or [Life(rank)] for rank in range(ranks)]
+    logs = {life: list(read(life.path(folder, "log"))) for own in found for life in own}
     alive = set(logs) - set(kills)
     _all_got_on(logs, alive, verdict)
-    history = _one_history(_histories(logs, alive), alive, verdict)
+    history = _one_history(_histories(logs, alive), logs, alive, verdict)
     if not verdict.hangs:
-        _nothing_lost(logs, history, alive, verdict)
+        _nothing_lost(logs, history, alive, ranks, verdict)
     _times(logs, alive, sorted(kills.values()), verdict)
     return verdict

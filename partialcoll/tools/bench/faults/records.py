@@ -9,14 +9,37 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 # kind, time (CLOCK_MONOTONIC, ns), number, three words, size of what follows in float64.
 _HEAD = struct.Struct("=cqqQQQI")
 
-DEPOSIT, ROUND, OUTAGE, END = b"D", b"R", b"O", b"E"
+DEPOSIT, ROUND, OUTAGE, GROWN, END = b"D", b"R", b"O", b"G", b"E"
 
 # What the application of a rank is doing, one byte in a file of its own.
-STATES = ("starting", "computing", "in Start", "in Wait", "in join", "in Free")
+STATES = ("starting", "computing", "in Start", "in Wait", "in join", "in Free", "growing")
+
+
+class Life(NamedTuple):
+    """A process: the rank that it is, and how many have been it before."""
+
+    rank: int
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}" + (f", life {self.number}" if self.number else "")
+
+    def path(self, folder: str | Path, kind: str) -> Path:
+        """Of its file: log, state or pid."""
+        return Path(folder) / f"{kind}-{self.rank}-{self.number}"
+
+
+def lives(folder: Path, kind: str, rank: int) -> list[Life]:
+    """Those that there have been, with a file of this kind."""
+    found: list[Life] = []
+    while (life := Life(rank, len(found))).path(folder, kind).exists():
+        found.append(life)
+    return found
 
 
 @dataclass
@@ -24,7 +47,8 @@ class Record:
     """DEPOSIT: number is the call. ROUND: number is its index, words are the mask, those who have
     failed, and a hash of the result; values are how many deposits of each rank are in it, and the
     sum of the numbers of their calls. OUTAGE: number counts them, words are when it was met here
-    and when all went on. END: nothing is left to do."""
+    and when all went on. GROWN: others have come, or (the first record) this one has; number is the
+    round after that, words are when it began, and who has come. END: nothing is left to do."""
 
     kind: bytes
     time: int
@@ -34,12 +58,12 @@ class Record:
 
 
 class Log:
-    """Of one rank."""
+    """Of one process."""
 
-    def __init__(self, folder: str, rank: int) -> None:
+    def __init__(self, folder: str, life: Life) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._file = os.open(f"{folder}/log-{rank}", flags, 0o600)
-        self._state = os.open(f"{folder}/state-{rank}", os.O_WRONLY | os.O_CREAT, 0o600)
+        self._file = os.open(life.path(folder, "log"), flags, 0o600)
+        self._state = os.open(life.path(folder, "state"), os.O_WRONLY | os.O_CREAT, 0o600)
 
     def write(self, record: Record) -> None:
         """Append it."""
@@ -54,8 +78,8 @@ class Log:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """All records of a rank."""
-    data = path.read_bytes()
+    """All records of a process; none if it has not begun."""
+    data = path.read_bytes() if path.exists() else b""
     at = 0
     while at < len(data):
         kind, time, number, *words, count = _HEAD.unpack_from(data, at)
@@ -65,8 +89,8 @@ def read(path: Path) -> Iterator[Record]:
         yield Record(kind, time, number, (words[0], words[1], words[2]), values)
 
 
-def state_of(folder: Path, rank: int) -> str:
+def state_of(folder: Path, life: Life) -> str:
     """What its application was doing when it was last heard of."""
-    path = folder / f"state-{rank}"
+    path = life.path(folder, "state")
     code = path.read_bytes() if path.exists() else b""
     return STATES[code[0]] if code else STATES[0]

@@ -11,31 +11,30 @@ import os
 import random
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 import partialcoll as pc
+from partialcoll import elastic
 from partialcoll._core.ffi import check, ffi, lib
 
-from .records import DEPOSIT, END, OUTAGE, ROUND, Log, Record
+from .records import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Log, Record, lives
 
 
 class Worker:
     """Deposits name their rank and call: element r of a result counts those of rank r in it,
     element ranks + r adds up their calls, and the rest is what follows from both."""
 
-    def __init__(self, comm: MPI.Intracomm, given: dict[str, Any]) -> None:
-        self.comm, self.rank, self.ranks = comm, comm.rank, comm.size
-        self.folder = str(given["folder"])
-        self.log = Log(self.folder, comm.rank)
-        self.random = random.Random(f"{given['seed']}-{comm.rank}")
+    def __init__(self, comm: MPI.Intracomm, given: dict[str, Any], new: bool) -> None:
+        began = time.monotonic_ns()
+        self.given, self.folder = given, str(given["folder"])
+        self.ranks = ranks = int(given["ranks"])
         self.think = float(given["think"])
-        count = max(2 * self.ranks, int(given["count"]))
+        count = max(2 * ranks, int(given["count"]))
         self.send, self.recv = np.zeros(count), np.zeros(count)
-        self.send[2 * self.ranks :] = self.rank + 1
-        self.send[self.rank] = 1
         self.handle = pc.Allreduce_init(
             comm,
             self.send,
@@ -44,9 +43,48 @@ class Worker:
             domain=given["domain"],
             algorithm=given["algorithm"],
             on_failure="continue",
+            on_membership=self.note_growth,
+            join=new,
         )
+        self.rank = self.handle.rank
+        self.life = Life(self.rank, len(lives(Path(self.folder), "log", self.rank)))
+        self.log = Log(self.folder, self.life)
+        self.random = random.Random(f"{given['seed']}-{self.life}")
+        self.send[2 * ranks :] = self.rank + 1
+        self.send[self.rank] = 1
         self.calls = 0
         self.outages = 0
+        self.joined = [self.rank] if new else []
+        if new:
+            self.note_grown(began)
+
+    def note_growth(self, handle: Any, failed: list[int], joined: list[int]) -> None:
+        """Who has come."""
+        self.joined = joined
+
+    def note_grown(self, began: int) -> None:
+        """They have, and the next round is with them."""
+        last, now = self.handle.last_round, time.monotonic_ns()
+        index = -1 if last is None else last.index
+        who = sum(1 << rank for rank in self.joined)
+        self.log.write(Record(GROWN, now, index + 1, (began, who, 0)))
+        self.outages = 0
+        if last is not None and self.calls == 0:
+            self.saw(last)
+
+    def grow(self) -> None:
+        """Until nobody is missing."""
+        began = time.monotonic_ns()
+        self.log.state("growing")
+        command = [sys.executable, "-m", __spec__.name, json.dumps(self.given)]
+        while True:
+            try:
+                self.handle.grow(elastic.respawn(self.handle.comm, command, to=self.ranks))
+            except pc.RankFailedError:
+                time.sleep(0.02)  # until the handle's communicator is of those who live
+            else:
+                break
+        self.note_grown(began)
 
     def step(self) -> None:
         """One call."""
@@ -56,7 +94,10 @@ class Worker:
         self.log.state("in Start")
         self.handle.Start()
         self.log.state("in Wait")
-        self.saw(self.handle.Wait())
+        rnd = self.handle.Wait()
+        self.saw(rnd)
+        if self.given["respawn"] and rnd.failed.any():
+            self.grow()
         self.log.state("computing")
         time.sleep(self.random.expovariate(1) * self.think)
 
@@ -76,7 +117,7 @@ class Worker:
         """If all have gone on after a death since the last look."""
         count, times = ffi.new("uint32_t *"), ffi.new("int64_t[2]")
         check(lib.pcoll_handle_outages(self.handle._core(), count, times, times + 1))
-        if count[0] != self.outages:
+        if count[0] > self.outages:
             self.outages = count[0]
             self.log.write(Record(OUTAGE, now, self.outages, (times[0], times[1], 0)))
 
@@ -100,13 +141,14 @@ def main() -> None:
     """By the command: its arguments are one JSON text."""
     given = json.loads(sys.argv[1])
     faulthandler.dump_traceback_later(given["limit"], exit=True)
+    joined = elastic.joined()
     moment = given["die"].get(str(MPI.COMM_WORLD.rank))
-    if moment:
+    if moment and joined is None:
         os.environ["PARTIALCOLL_DIE"] = moment
-    worker = Worker(MPI.COMM_WORLD, given)
-    with open(f"{worker.folder}/pid-{worker.rank}.new", "w") as file:
-        file.write(str(os.getpid()))
-    os.rename(f"{worker.folder}/pid-{worker.rank}.new", f"{worker.folder}/pid-{worker.rank}")
+    worker = Worker(joined or MPI.COMM_WORLD, given, joined is not None)
+    pid = worker.life.path(worker.folder, "pid")
+    pid.with_suffix(".new").write_text(str(os.getpid()))
+    pid.with_suffix(".new").rename(pid)
     worker.run()
     os._exit(0)  # Open MPI's MPI_Finalize may not return once a rank has died
 

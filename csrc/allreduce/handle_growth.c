@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A handle takes in others for those who have died, on a communicator of all; see
+ * runtime/growth.h. Survivors bring their state, as in a recovery (handle_recovery.c), newcomers
+ * begin with the last round. Until all have settled for it the old endpoint is as it was.
+ */
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/moment.h"
+#include "allreduce/handle.h"
+#include "allreduce/options.h"
+#include "allreduce/sharing.h"
+#include "runtime/agreement.h"
+#include "runtime/growth.h"
+#include "runtime/recovery.h"
+#include "transport/mpi/recovery.h"
+#include "transport/mpi/reduction.h"
+
+struct handle_growth {
+    struct growth base;
+    pcoll_handle *handle;
+    const pcoll_buffer *buffers;
+    int nbuffers;
+    pcoll_options options; /* as all have asked for; the algorithm as it is */
+    struct recovery_plan plan;
+};
+
+static struct endpoint *old_of(const struct handle_growth *g)
+{
+    return g->handle->endpoint;
+}
+
+/* The same arguments on all. */
+static int compare(struct handle_growth *g)
+{
+    struct communicator *c = g->base.to;
+    struct round_shape shape = {0};
+    int local = options_check(&g->options);
+    if (local == PCOLL_OK)
+        local = round_shape_init(&shape, c->transport->size, g->buffers, g->nbuffers,
+                                 mpi_reduction_create);
+    bool made = local == PCOLL_OK;
+    int rc = agree_arguments(c, local, g->buffers, g->nbuffers,
+                             made ? &shape.payload : NULL, &g->options);
+    if (made)
+        round_shape_destroy(&shape);
+    return rc;
+}
+
+/* How far are the survivors, and with which algorithm? */
+static int take_census(struct handle_growth *g)
+{
+    struct communicator *c = g->base.to;
+    struct endpoint *old = old_of(g);
+    struct census s;
+    uint64_t words[CENSUS_WORDS + 1] = {0};
+    census_begin(&s, words, 1);
+    if (old)
+        census_note(&s, 0, handle_member(g->handle).complete, c->transport->rank);
+    if (old)
+        words[CENSUS_WORDS] = old->data.plan.algorithm;
+    int rc = agree_max(c, words, CENSUS_WORDS + 1);
+    if (rc != PCOLL_OK)
+        return rc;
+    g->plan = census_plan(&s, 0);
+    g->plan.some_lack = g->plan.some_lack || s.lacking[0];
+    g->options.algorithm = (int32_t)words[CENSUS_WORDS];
+    return PCOLL_OK;
+}
+
+static int make_successor(struct handle_growth *g, struct endpoint **made)
+{
+    struct communicator *c = g->base.to;
+    struct endpoint *old = old_of(g);
+    struct endpoint_spec spec = {.ranks = c->transport->size,
+                                 .hosts = sharing_hosts(c, &g->options),
+                                 .most = g->options.domain_ranks,
+                                 .off_node = c->transport->off_node,
+                                 .buffers = old ? NULL : g->buffers,
+                                 .nbuffers = old ? 0 : g->nbuffers,
+                                 .make_user = mpi_reduction_create,
+                                 .options = &g->options,
+                                 .follows = old,
+                                 .failed = c->transport->failed};
+    int rc = endpoint_create(c, &spec, made);
+    return rc == PCOLL_OK ? handle_start_agent(c, *made, &g->options) : rc;
+}
+
+/* The successor, at the round that all are at. */
+static int rebuild(struct handle_growth *g)
+{
+    struct communicator *c = g->base.to;
+    struct endpoint *old = old_of(g);
+    struct handle_gate *gate = &g->handle->gate;
+    uint64_t own = old ? handle_member(g->handle).complete : 0;
+    g->options = options_thrifty(&g->options);
+    int rc = agree_outcome(c, make_successor(g, &gate->successor));
+    if (rc == PCOLL_OK)
+        rc = sharing_settle(c, gate->successor, &g->options);
+    if (rc == PCOLL_OK)
+        rc = handle_fetch_last(gate, c, &g->plan, old, own);
+    MOMENT("growth rebuilt");
+    if (rc != PCOLL_OK)
+        return rc;
+    gate->successor->base.slot = 0;
+    endpoint_begin_at(gate->successor, old, g->plan.complete, gate->resumes);
+    uint64_t nothing = 0;
+    return agree_max(c, &nothing, 1);
+}
+
+static int inherit(struct handle_growth *g)
+{
+    struct communicator *c = g->base.to;
+    struct handle_gate *gate = &g->handle->gate;
+    int rc = endpoint_inherit(gate->successor, old_of(g), gate->resumes);
+    if (rc != PCOLL_OK)
+        return rc;
+    progress_lock(c->progress);
+    rc = communicator_register(c, &gate->successor->base, 0);
+    progress_unlock(c->progress);
+    MOMENT("growth inherited");
+    return rc;
+}
+
+static void end_endpoint(void *endpoint)
+{
+    struct endpoint *v = endpoint;
+    endpoint_destroy(&v);
+}
+
+/* MPI may still write to a message that was to come: then the newcomer's is lost. */
+static void cancel(struct handle_growth *g)
+{
+    struct communicator *to = g->base.to, *from = g->base.from;
+    struct handle_gate *gate = &g->handle->gate;
+    if (to && to->handles) {
+        progress_lock(to->progress);
+        communicator_unregister(to, 0);
+        progress_unlock(to->progress);
+    }
+    if (gate->successor && from)
+        recovery_bury(from, end_endpoint, gate->successor, false);
+    gate->successor = NULL;
+    gate->last = NULL;
+    gate->resumes = NULL;
+    growth_cancel(&g->base);
+}
+
+/* It is on the new communicator, and no more on the old one. */
+static void leave_old(struct handle_growth *g)
+{
+    pcoll_handle *h = g->handle;
+    struct endpoint *old = old_of(g);
+    struct communicator *from = g->base.from;
+    if (old->options.owned_send) { /* whatever is filled so far */
+        struct endpoint *filling = h->gate.filling ? h->gate.filling : old;
+        struct domain *d = h->gate.successor->domain;
+        memcpy(d->ops->send_slot(d), filling->domain->ops->send_slot(filling->domain),
+               payload_data_bytes(&old->shape.payload));
+    }
+    if (h->gate.filling)
+        recovery_bury(from, end_endpoint, h->gate.filling, false);
+    h->gate.filling = NULL;
+    progress_lock(from->progress);
+    communicator_unregister(from, h->base.entry.slot);
+    if (old->frozen)
+        progress_round(from->progress, -1);
+    progress_unlock(from->progress);
+    recovery_bury(from, end_endpoint, old, true);
+}
+
+static int commit(struct handle_growth *g)
+{
+    pcoll_handle *h = g->handle;
+    struct communicator *c = g->base.to;
+    struct endpoint *v = h->gate.successor;
+    if (old_of(g)) {
+        leave_old(g);
+        user_object_move(&h->base, c, &v->base);
+    } else
+        user_object_made(&h->base, c, &v->base, g->options.progress);
+    h->endpoint = v;
+    h->gate.successor = NULL;
+    handle_forget_last(&h->gate);
+    growth_commit(&g->base);
+    MOMENT("grown");
+    progress_lock(c->progress);
+    int rc = outage_now(c->outage) ? PCOLL_OK : endpoint_poll(v, true);
+    if (rc != PCOLL_OK)
+        communicator_fail(c, rc);
+    progress_unlock(c->progress);
+    return PCOLL_OK;
+}
+
+static int grow(struct handle_growth *g, const void *comm, const uint32_t *numbers,
+                uint32_t ranks)
+{
+    int rc = growth_begin(&g->base, comm, numbers, ranks);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = compare(g);
+    if (rc == PCOLL_OK)
+        rc = take_census(g);
+    if (rc == PCOLL_OK)
+        rc = rebuild(g);
+    if (rc == PCOLL_OK)
+        rc = inherit(g);
+    rc = growth_settle(&g->base, rc);
+    if (rc == PCOLL_OK)
+        rc = commit(g);
+    else
+        cancel(g);
+    return rc;
+}
+
+int pcoll_growth_refuse(const void *comm)
+{
+    return growth_refuse(comm);
+}
+
+int pcoll_growth_check(const void *comm)
+{
+    return pcoll_tells_of_failures() ? mpi_all_live(comm) : PCOLL_OK;
+}
+
+int pcoll_handle_can_grow(pcoll_handle *h)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!h->continues)
+        rc = fail(PCOLL_ESTATE,
+                  "grow: only a handle made with on_failure=\"continue\" can take "
+                  "others in");
+    else if (h->gate.orphan)
+        rc = outage_error(h->base.communicator->outage);
+    else if (h->started || handle_member(h).started)
+        rc = fail(PCOLL_ESTATE,
+                  "grow: wait for the round of the last start (or join) first");
+    return handle_leave(h, rc);
+}
+
+int pcoll_handle_grow(pcoll_handle *h, const void *comm, const uint32_t *numbers,
+                      const pcoll_buffer *buffers, int32_t nbuffers,
+                      const pcoll_options *options)
+{
+    int rc = user_object_enter_open(&h->base); /* without the gate: growth.h */
+    if (rc != PCOLL_OK) {
+        growth_refuse(comm);
+        return rc;
+    }
+    CHECK(h->continues && !h->started);
+    struct handle_growth g = {.base.from = h->base.communicator,
+                              .handle = h,
+                              .buffers = buffers,
+                              .nbuffers = nbuffers,
+                              .options = *options};
+    return user_object_leave(
+        &h->base, grow(&g, comm, numbers, h->base.communicator->transport->size));
+}
+
+int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ranks,
+                         const pcoll_buffer *buffers, int32_t nbuffers,
+                         const pcoll_options *options, pcoll_handle **handle)
+{
+    int rc = user_object_admit(&handle_kind, comm, PCOLL_FAILURE_CONTINUE, NULL);
+    if (rc != PCOLL_OK)
+        return rc;
+    pcoll_handle *h = calloc(1, sizeof *h);
+    if (!h)
+        return fail(PCOLL_ENOMEM, "no memory for a handle");
+    user_object_init(&h->base, &handle_kind);
+    h->continues = true;
+    pthread_mutex_init(&h->gate.mutex, NULL);
+    struct handle_growth g = {
+        .handle = h, .buffers = buffers, .nbuffers = nbuffers, .options = *options};
+    rc = grow(&g, comm, numbers, ranks);
+    if (rc == PCOLL_OK) {
+        *handle = h;
+        return PCOLL_OK;
+    }
+    pthread_mutex_destroy(&h->gate.mutex);
+    free(h);
+    return rc;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A grouped allreduce's part in going on without the dead (runtime/recovery.h). It is its own
+ * successor, with the window that it had, which is of memory that the ranks share
+ * (runtime/shared_window.h); restart.c has what becomes of its rounds.
+ *
+ * Its application may start and wait meanwhile: it touches its input and counts alone, and
+ * what else it looks at is changed under the progress lock. Others may go on before this rank
+ * does: their messages are taken, and answered, on the new communicator, but it is not driven.
+ */
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "group/object.h"
+#include "runtime/agreement.h"
+#include "runtime/recovery.h"
+
+static struct group *of(struct user_object *o)
+{
+    return &((pcoll_group *)o)->group;
+}
+
+/* Nobody drives it any more. */
+static void stop(struct user_object *o)
+{
+    CHECK(outage_now(o->communicator->outage));
+    (void)o;
+}
+
+static uint64_t complete(struct user_object *o)
+{
+    return of(o)->round;
+}
+
+/* The plan has the highest round that anybody is at: it may have begun. */
+static int rebuild(struct user_object *o, struct communicator *c,
+                   const struct recovery_plan *plan)
+{
+    struct group *g = of(o);
+    CHECK(plan->slot == g->base.slot && plan->complete >= g->round);
+    free(g->restart.words);
+    g->restart.round = plan->complete + 1;
+    g->restart.communicator = c;
+    return agree_gather(c, group_own_word(g), &g->restart.words);
+}
+
+static int inherit(struct user_object *o, struct object **object)
+{
+    struct group *g = of(o);
+    struct progress *p = o->communicator->progress;
+    progress_lock(p);
+    int rc = group_restart(g, g->restart.words, g->restart.round);
+    g->communicator = g->restart.communicator;
+    g->driven = false;
+    atomic_store(&g->base.closed, false); /* all close it anew */
+    *object = &g->base;
+    progress_unlock(p);
+    return rc;
+}
+
+static void orphan(struct user_object *o, bool closed)
+{
+    of(o)->orphan = true;
+    if (closed)
+        atomic_store(&of(o)->base.closed, true);
+}
+
+static void go(struct user_object *o, struct communicator *c)
+{
+    struct group *g = of(o);
+    progress_lock(c->progress);
+    g->communicator = c;
+    g->driven = true;
+    int rc = g->orphan ? PCOLL_OK : group_drive(g);
+    if (rc != PCOLL_OK)
+        communicator_fail(c, rc);
+    progress_unlock(c->progress);
+}
+
+const struct recoverable group_recoverable = {
+    .stop = stop,
+    .complete = complete,
+    .rebuild = rebuild,
+    .inherit = inherit,
+    .orphan = orphan,
+    .go = go,
+};

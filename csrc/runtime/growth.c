@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See growth.h. */
+#include "runtime/growth.h"
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/moment.h"
+#include "runtime/process.h"
+#include "runtime/recovery.h"
+#include "transport/mpi/recovery.h"
+
+/* Who waits for the end of an outage here would keep others waiting who have not met it. */
+static int pause_here(struct growth *g)
+{
+    int rc = communicator_check(g->from);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!outage_try_enter(g->from->outage))
+        return outage_error(g->from->outage);
+    progress_remove(g->from->progress, &g->from->source);
+    g->paused = true;
+    return PCOLL_OK;
+}
+
+static void resume(struct growth *g)
+{
+    if (!g->paused)
+        return;
+    g->paused = false;
+    progress_add(g->from->progress, &g->from->source);
+    outage_leave(g->from->outage);
+    progress_notify(g->from->progress);
+}
+
+/* This thread is inside its outage from the beginning, so nothing recovers. */
+static int make_communicator(struct growth *g, struct transport *t, struct progress *p)
+{
+    int rc = communicator_create(t, p, &g->to);
+    if (rc == PCOLL_OK)
+        rc = recovery_attach(g->to);
+    if (rc != PCOLL_OK)
+        return rc;
+    outage_enter(g->to->outage);
+    progress_add(p, &g->to->source);
+    return process_adopt(g->to);
+}
+
+enum { MADE = 1, NOBODY_DIED = 2 };
+
+static int settle(struct transport *t, struct outage *met, int rc)
+{
+    struct reason reason;
+    struct failed_ranks who = *fail_last_ranks();
+    fail_reason(&reason);
+    if (rc != PCOLL_OK)
+        mpi_revoke(t);
+    bool died = rc == PCOLL_EFAILED || outage_now(met);
+    int bits = (rc == PCOLL_OK ? MADE : 0) | (died ? 0 : NOBODY_DIED);
+    int agreed = mpi_agree_bits(t, &bits);
+    if (rc == PCOLL_EFAILED)
+        return fail_ranks(&who);
+    if (rc != PCOLL_OK)
+        return fail(rc, "%s", reason.text);
+    if (agreed != PCOLL_OK || (bits & MADE))
+        return agreed;
+    if (outage_now(met))
+        return outage_error(met);
+    return bits & NOBODY_DIED ? fail(PCOLL_ENOMEM, "another rank could not take part")
+                              : fail_ranks(&(struct failed_ranks){0});
+}
+
+int growth_settle(struct growth *g, int rc)
+{
+    CHECK(g->to);
+    return settle(g->to->transport, g->to->outage, rc);
+}
+
+int growth_refuse(const void *comm)
+{
+    return mpi_all_have(comm, process_watch(),
+                        fail(PCOLL_EINVAL, "this rank has refused to take part"));
+}
+
+int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
+                 uint32_t ranks)
+{
+    struct progress *p;
+    struct transport *t = NULL;
+    int local = process_progress(&p);
+    CHECK(local == PCOLL_OK || !g->from);
+    if (local == PCOLL_OK && g->from)
+        local = pause_here(g);
+    MOMENT("paused");
+    if (local != PCOLL_OK && !g->from)
+        return local;
+    struct reason reason;
+    struct failed_ranks who = *fail_last_ranks();
+    fail_reason(&reason);
+    int rc =
+        mpi_regroup(comm, numbers, ranks, progress_doorbell(p), process_watch(), &t);
+    if (!t) {
+        resume(g);
+        return rc;
+    }
+    MOMENT("regrouped");
+    if (local == PCOLL_EFAILED)
+        rc = fail_ranks(&who);
+    else if (local != PCOLL_OK)
+        rc = fail(local, "%s", reason.text);
+    if (rc == PCOLL_OK)
+        rc = make_communicator(g, t, p);
+    rc = settle(t, g->to ? g->to->outage : NULL, rc);
+    if (rc != PCOLL_OK)
+        growth_cancel(g);
+    return rc;
+}
+
+/* One that the program has a communicator for stays, as a shell, until that goes. */
+static void discard(struct communicator *c, struct communicator *heir)
+{
+    recovery_discard(c, heir);
+    process_disown(c);
+    if (c->abandoned)
+        communicator_destroy(&c);
+}
+
+void growth_cancel(struct growth *g)
+{
+    if (g->to && g->to->outage)
+        discard(g->to, g->from);
+    g->to = NULL;
+    resume(g);
+}
+
+/* What happened there is over, or begins anew. */
+static void leave(struct growth *g)
+{
+    struct communicator *from = g->from;
+    CHECK(g->paused);
+    g->paused = false;
+    if (!from->handles) {
+        discard(from, g->to);
+        return;
+    }
+    outage_begin(from->outage, &(struct failed_ranks){0});
+    outage_leave(from->outage);
+}
+
+void growth_commit(struct growth *g)
+{
+    CHECK(g->to);
+    if (g->from)
+        leave(g);
+    outage_leave(g->to->outage);
+}

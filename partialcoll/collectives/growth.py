@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Taking others in for ranks that have died: who is there, and which numbers they get."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._core import waiting
+from .._core.attendance import name_ranks
+from .._core.communicator import address
+from .._core.ffi import lib
+from .._core.mpi import MPI
+from .._core.rank_failure import is_rank_failure, rank_failure
+from ..errors import MismatchError
+
+_NEW, _SURVIVOR = 0, 1
+_FINE, _REFUSED, _LACKS = range(3)
+_PATIENCE_S = 1.0  # a rank that is lacking may be dead, which all know soon then
+_AGAIN_S = 0.01
+
+
+class Own(NamedTuple):
+    """Of this rank: its number in the handle, how many it has, and how to ask it who lives; all of
+    that is unknown to a newcomer. Why it refuses; None: it does not."""
+
+    number: int = -1
+    ranks: int = 0
+    handle: Any = None
+    refusal: Exception | None = None
+
+
+class Place(NamedTuple):
+    """What all have found out: by the ranks of the communicator, their numbers in the handle; how
+    many it has; the numbers of the newcomers."""
+
+    numbers: list[int]
+    ranks: int
+    joined: list[int]
+
+
+def meet(comm: MPI.Intracomm, own: Own) -> Place:
+    """Who is there? Collective. If it raises on one rank, it does on all."""
+    try:
+        found = _meet(comm, own)
+    except Exception as error:
+        told = error
+        if is_rank_failure(error):
+            told = rank_failure(error, comm)
+            comm.Revoke()  # the others may wait for this rank
+        lib.pcoll_growth_refuse(address(comm))
+        raise told from (error if told is not error else None)
+    return found
+
+
+def _meet(comm: MPI.Intracomm, own: Own) -> Place:
+    kind = _NEW if own.handle is None else _SURVIVOR
+    code = _REFUSED if own.refusal is not None else _FINE
+    rows = _exchange(comm, (kind, own.number, own.ranks, code))
+    if own.refusal is not None:
+        raise own.refusal
+    _check_refusals(rows)
+    place = _place(rows)
+    limit = time.monotonic() + _PATIENCE_S
+    while True:
+        missing = _missing(own, place)
+        late = time.monotonic() > limit
+        rows = _exchange(comm, (_LACKS if missing else _FINE, min(missing, default=-1), late, 0))
+        lacking = [row for row in rows if row[0] == _LACKS]
+        if not lacking:
+            return place
+        if any(row[2] for row in rows):
+            raise ValueError(
+                f"comm: expected all ranks of the handle that live, rank {lacking[0][1]} is not in "
+                "it"
+            )
+        time.sleep(_AGAIN_S)
+
+
+def _exchange(comm: MPI.Intracomm, row: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Everybody's row."""
+    own, rows = np.array(row, np.int64), np.zeros((comm.size, len(row)), np.int64)
+    request = comm.Iallgather(own, rows)
+    waiting.until(request.Test, waiting.look)
+    return [tuple(map(int, each)) for each in rows]
+
+
+def _check_refusals(rows: Sequence[tuple[int, ...]]) -> None:
+    refused = [rank for rank, row in enumerate(rows) if row[3] == _REFUSED]
+    if refused:
+        raise MismatchError(
+            f"{name_ranks(refused)} of comm cannot take part in this growth, and said there why"
+        )
+
+
+def _place(rows: Sequence[tuple[int, ...]]) -> Place:
+    survivors = [row for row in rows if row[0] == _SURVIVOR]
+    if not survivors:
+        raise ValueError("join: expected a comm with ranks whose handle grows, there is none in it")
+    sizes = {row[2] for row in survivors}
+    taken = [row[1] for row in survivors]
+    if len(sizes) > 1 or len(set(taken)) < len(taken):
+        raise MismatchError("grow: the ranks of comm have different handles")
+    ranks = sizes.pop()
+    free = iter(sorted(set(range(ranks)) - set(taken)))
+    numbers = [row[1] if row[0] == _SURVIVOR else next(free, -1) for row in rows]
+    if -1 in numbers:
+        raise ValueError(
+            f"comm: {len(rows) - len(taken)} ranks are to join, and only {ranks - len(taken)} of "
+            f"{ranks} have died"
+        )
+    joined = [number for number, row in zip(numbers, rows) if row[0] == _NEW]
+    return Place(numbers, ranks, joined)
+
+
+def _missing(own: Own, place: Place) -> set[int]:
+    """Of those who live, as far as this rank knows."""
+    if own.handle is None:
+        return set()
+    living = {int(rank) for rank in np.flatnonzero(~own.handle.failed)}
+    return living - (set(place.numbers) - set(place.joined))

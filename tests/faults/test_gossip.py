@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks die, and the gossip of the others goes on (``on_failure="continue"``, docs/faults.md).
+
+Each rank writes down what it has before and after each call, in a file that outlives it; the oracle
+adds up what those who live have at the end and what the dead had last. Outside of calls that is
+what there was at the beginning, but for rounding; a rank that died inside one takes with it what
+was on its way in that call."""
+
+import json
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import partialcoll as pc
+from partialcoll.tools import launcher
+
+goes_on = launcher.flavor() == "openmpi" and MPI.Get_library_version().split()[2] >= "v5"
+needs_ulfm = pytest.mark.skipif(not goes_on, reason="this MPI ends the job when a rank dies")
+
+RANKS, COUNT = 5, 200_000  # two chunks
+
+PROGRAM = """
+    import faulthandler, json, os, random, signal, threading
+    faulthandler.dump_traceback_later(60, exit=True)
+    given = json.loads(sys.argv[1])
+    rng = random.Random(f"{given['seed']}-{comm.rank}")
+    world = MPI.COMM_WORLD.Dup()
+    dies = given["dies"].get(str(comm.rank))
+    if dies and ":" in dies:
+        os.environ["PARTIALCOLL_DIE"] = dies
+    log = os.open(f"{given['folder']}/log-{comm.rank}", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+    def note(where):
+        words = {"in": where, "sum": float(x.sum()), "most": float(abs(x).max())}
+        os.write(log, (json.dumps(words) + chr(10)).encode())
+
+    x = np.full(given["count"], 100.0 * comm.rank)
+    g = pc.GossipBuffer(comm, like=x, topology="complete", on_failure="continue",
+                        queue_slots=2, max_uncollected=2)
+    g.publish(x)
+    note(None)
+    comm.Barrier()
+    victims = sorted(map(int, given["dies"]))
+    if dies == "killed":
+        threading.Timer(rng.random() * 0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    met = set()
+
+    def call(name, peer, *arguments):
+        note(name)
+        try:
+            getattr(g, name)(*arguments)
+        except pc.RankFailedError as error:  # of this call alone
+            assert error.ranks == (peer,) and peer in victims, (error.ranks, peer)
+            assert g.failed[peer]
+            met.add(peer)
+        note(None)
+
+    def step():
+        peer = (comm.rank + rng.randrange(1, comm.size)) % comm.size
+        call("average", peer, x, peer)
+        if rng.random() < 0.5:
+            call("collect", None, x)
+            call("publish", None, x)
+        call("read", peer, peer)
+        call("push", peer, peer, x)
+        call("drain", None)
+
+    steps, begin = 0, time.monotonic()
+    while met != set(victims) and time.monotonic() < begin + 30:
+        step()
+        steps += 1
+        if dies == "between" and steps == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert met == set(victims), (met, steps)
+    assert sorted(np.flatnonzero(g.failed)) == victims
+    left = world.Shrink()
+    left.Barrier()
+    for _ in range(30):  # among those who are left all goes on
+        peer = rng.choice([r for r in range(comm.size) if r != comm.rank and r not in victims])
+        averaged = g.average(x, peer)
+        g.collect(x)
+        g.publish(x)
+        theirs, version = g.read(peer)
+        g.push(peer, x)
+        g.drain()
+    left.Barrier()
+    g.collect(x)
+    g.drain()
+    left.Barrier()
+    peer = next(r for r in range(comm.size) if r != comm.rank and r not in victims)
+    assert g.push(peer, x), "slots of its queue are lost"
+    left.Barrier()
+    assert all(source not in victims for source, _ in g.drain())
+    total = float((x + g.pending()).sum())
+    orphaned = left.allreduce(g.stats.orphaned)
+    g.Free()
+    # What is made now knows of the dead.
+    with pc.GossipBuffer(comm, like=x, topology="complete", on_failure="continue") as again:
+        assert sorted(np.flatnonzero(again.failed)) == victims
+        again.publish(x)
+        left.Barrier()
+        again.average(x, peer)
+        left.Barrier()
+    say(json.dumps({"total": total, "orphaned": orphaned}))
+    left.Barrier()
+    os._exit(0)
+"""
+
+
+def last_words(folder, rank):
+    return [json.loads(line) for line in (folder / f"log-{rank}").read_text().splitlines()]
+
+
+def judged(run, tmp_path, dies, seed=1, count=COUNT):
+    given = {"folder": str(tmp_path), "seed": seed, "count": count, "dies": dies}
+    done = run(
+        PROGRAM, ranks=RANKS, arguments=[json.dumps(given)], launcher_options=["--with-ft", "ulfm"]
+    )
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(said) == RANKS - len(dies), f"{done.stdout}\n{done.stderr}"
+    expected = count * 100.0 * sum(range(RANKS))
+    found = sum(words["total"] for words in said)
+    allowed = 1e-9 * expected
+    for rank in map(int, dies):
+        words = last_words(tmp_path, rank)
+        found += words[-1]["sum"]
+        if words[-1]["in"] in ("average", "collect"):
+            # At most its own delta, or those that lay uncollected; each at most half of how far
+            # apart two models can be.
+            most = max(line["most"] for r in range(RANKS) for line in last_words(tmp_path, r))
+            allowed += count * most * 2
+    assert abs(found - expected) <= allowed, (found - expected, allowed)
+    return said[0]["orphaned"]
+
+
+@needs_ulfm
+def test_outside_of_calls_nothing_is_lost(run, tmp_path):
+    judged(run, tmp_path, {"4": "between", "0": "between"})
+
+
+@needs_ulfm
+@pytest.mark.parametrize("seed", (1, 2))
+def test_killed_at_random_moments(run, tmp_path, seed):
+    judged(run, tmp_path, {"1": "killed", "2": "killed", "4": "killed"}, seed)
+
+
+MOMENTS = (
+    "delta reserved",
+    "chunk given",
+    "delta given",
+    "chunk collected",
+    "all collected",
+    "slot claimed",
+    "message written",
+    "version written",
+)
+
+
+@needs_ulfm
+@pytest.mark.in_turns
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_rank_dies_there(run, tmp_path, moment):
+    judged(run, tmp_path, {"3": f"{moment}:5", "0": f"{moment}:9"})
+
+
+STEPS = ("outage begun", "shrunk", "census taken", "chunk adopted", "rebuilt", "all inherited")
+
+
+@needs_ulfm
+@pytest.mark.in_turns
+@pytest.mark.parametrize("step", STEPS)
+def test_a_second_one_dies_while_the_others_recover(run, tmp_path, step):
+    judged(run, tmp_path, {"3": "delta given:5", "0": f"{step}:1"}, count=1000)
+
+
+def test_it_is_refused_where_it_cannot_be(comm):
+    with pytest.raises(ValueError, match="on_failure"):
+        pc.GossipBuffer(comm, like=np.ones(3), on_failure="perhaps")
+    with pytest.raises(ValueError, match=r"on_failure: \"continue\" needs (the agent|an MPI)"):
+        pc.GossipBuffer(comm, like=np.ones(3), on_failure="continue", progress="manual")

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks die, and training in pairs or groups goes on (``on_failure="continue"``)."""
+
+import json
+
+import pytest
+from mpi4py import MPI
+
+from partialcoll.tools import launcher
+
+goes_on = launcher.flavor() == "openmpi" and MPI.Get_library_version().split()[2] >= "v5"
+pytestmark = pytest.mark.skipif(not goes_on, reason="this MPI ends the job when a rank dies")
+
+# A quadratic with its minimum at the mean of the targets of those who live, about.
+PROGRAM = """
+    import faulthandler, json, os, random, signal, threading
+    faulthandler.dump_traceback_later(60, exit=True)
+    from partialcoll import decentralized as d
+    from partialcoll.decentralized.global_sum import GlobalSum
+    given = json.loads(sys.argv[1])
+    victims = given["victims"]
+    world = MPI.COMM_WORLD.Dup()
+    options = getattr(d, given["options"])(on_failure="continue", **given["how"])
+    options.check(comm)
+    x = np.zeros(1000)
+    setup = options.build(x, comm, learning_rate=0.05, total=GlobalSum.over(comm))
+    process, buffer = setup.process, setup.owned[0]
+    process.start()
+    comm.Barrier()
+    if comm.rank in victims:
+        threading.Timer(0.1 + 0.2 * random.random(), os.kill, (os.getpid(), signal.SIGKILL)).start()
+    target = 10.0 * comm.rank
+
+    def some_steps(count):
+        for _ in range(count):
+            process.step(process.model - target)
+            time.sleep(0.001)
+
+    begin = time.monotonic()
+    while buffer.failed.sum() < len(victims) and time.monotonic() < begin + 30:
+        some_steps(1)
+    assert sorted(np.flatnonzero(buffer.failed)) == victims
+    communications = process.stats.communications
+    for _ in range(20):
+        some_steps(50)
+        if process.stats.communications > communications + 10:
+            break
+    assert process.stats.communications > communications + 10, process.stats
+    model = process.model
+    assert np.isfinite(model).all() and (model == model[0]).all()
+    assert -1 <= model[0] <= 10.0 * comm.size, model[0]
+    left = world.Shrink()
+    left.Barrier()
+    process.stop()
+    say("end", model[0])
+    left.Barrier()
+    os._exit(0)
+"""
+
+KINDS = {
+    "ADPSGDOptions": {"topology": "ring", "on_disconnect": "bridge"},
+    "A2CiD2Options": {"topology": "complete", "pairing": "available"},
+    "SwarmOptions": {"topology": "star", "on_disconnect": "bridge", "local_steps": 2},
+    "MoshpitOptions": {"grid": [2, 3], "timeout": 100.0},
+}
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_steps_go_on(run, options):
+    victims = [0, 3]
+    given = json.dumps({"options": options, "how": KINDS[options], "victims": victims})
+    done = run(PROGRAM, ranks=6, arguments=[given], launcher_options=["--with-ft", "ulfm"])
+    ended = [line for line in done.stdout.splitlines() if line.startswith("end")]
+    assert len(ended) == 6 - len(victims), f"{done.stdout}\n{done.stderr}"

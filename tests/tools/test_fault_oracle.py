@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the judge of `bench faults` says of made-up logs, in which something is wrong."""
+
+import pytest
+
+from partialcoll.tools.bench.faults import oracle
+from partialcoll.tools.bench.faults.records import DEPOSIT, END, GROWN, ROUND, Life, Log, Record
+
+RANKS = 2
+OLD, NEW = Life(1, 0), Life(1, 1)
+BEGINS = 3  # the newcomer's first round
+
+
+def rounds():
+    """Six, in each of which rank 1 is, whoever it is, and rank 0."""
+    for index in range(6):
+        call = index + 1 if index < BEGINS else index - BEGINS + 1
+        yield Record(ROUND, 10 * index + 5, index, (0b11, 0, 7), (1.0, 1.0, index + 1.0, call))
+
+
+def history():
+    """Rank 0 lives, rank 1 is killed after two rounds, and another one comes."""
+    logs = {Life(0): [], OLD: [], NEW: [Record(GROWN, 30, BEGINS, (21, 0b10, 0))]}
+    logs[NEW].append(list(rounds())[BEGINS - 1])  # the last one before
+    for rnd in rounds():
+        own = OLD if rnd.number < BEGINS else NEW
+        for life in (Life(0), own):
+            call = int(rnd.values[RANKS + life.rank])
+            logs[life].append(Record(DEPOSIT, rnd.time - 5, call))
+            if rnd.number != BEGINS - 1 or life != OLD:  # killed before it is given that one
+                logs[life].append(rnd)
+    for life in (Life(0), NEW):
+        logs[life].append(Record(END, 100, 6))
+    return logs
+
+
+def judged(folder, logs):
+    for life, records in logs.items():
+        log = Log(str(folder), life)
+        for record in records:
+            log.write(record)
+    return oracle.judge(folder, RANKS, {OLD: 20})
+
+
+def test_nothing_is_wrong(tmp_path):
+    verdict = judged(tmp_path, history())
+    assert not verdict.faults and verdict.rounds == 6
+
+
+def replaced(records, number, **words):
+    return [
+        Record(**{**vars(r), **words}) if (r.kind, r.number) == (ROUND, number) else r
+        for r in records
+    ]
+
+
+@pytest.mark.parametrize("number", [BEGINS - 1, BEGINS, 5])
+def test_a_newcomer_is_given_something_else(tmp_path, number):
+    logs = history()
+    logs[NEW] = replaced(logs[NEW], number, words=(0b11, 0, 8))
+    verdict = judged(tmp_path, logs)
+    assert any(f"round {number}" in fault and "life 1" in fault for fault in verdict.diverged)
+
+
+@pytest.mark.parametrize("number", [BEGINS - 1, BEGINS])
+def test_a_newcomer_is_never_given_a_round(tmp_path, number):
+    logs = history()
+    logs[NEW] = [r for r in logs[NEW] if (r.kind, r.number) != (ROUND, number)]
+    assert f"rank 1, life 1 was never given round {number}" in judged(tmp_path, logs).diverged
+
+
+def test_a_deposit_of_the_newcomer_is_lost(tmp_path):
+    logs = history()
+    for life in (Life(0), NEW):
+        logs[life] = replaced(logs[life], 5, words=(0b01, 0, 7), values=(1.0, 0.0, 6.0, 0.0))
+    assert judged(tmp_path, logs).lost == ["rank 1, life 1 made 3 deposits, 2 were delivered"]
+
+
+def test_a_deposit_of_the_dead_is_in_a_round_of_the_newcomer(tmp_path):
+    logs = history()
+    for life in (Life(0), NEW):
+        logs[life] = replaced(logs[life], 3, values=(1.0, 2.0, 4.0, 4.0))
+    assert judged(tmp_path, logs).lost
+
+
+def test_a_newcomer_does_not_come_to_its_end(tmp_path):
+    logs = history()
+    logs[NEW].pop()
+    assert judged(tmp_path, logs).hangs == ["rank 1, life 1 did not come to its end"]
