@@ -70,11 +70,7 @@ OPTIMIZER = (
             model[0].bias.register_hook(die)
         (loss + 0 * model(torch.ones(2, 3)).sum()).backward()
         if now and at == "step":
-            def once_deposited():
-                while not opt._loop.rounds.handle._started:
-                    pass
-                die()
-            threading.Thread(target=once_deposited).start()
+            opt._loop.rounds.wait = die  # with its deposit under way
         opt.step()
         return before - model[0].bias.detach()
 

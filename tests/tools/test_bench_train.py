@@ -5,6 +5,7 @@ import argparse
 import collections
 import itertools
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from partialcoll.errors import Error
 from partialcoll.grid import Grid
+from partialcoll.tools import launcher
 from partialcoll.tools.bench.train import limits, strategies
 from partialcoll.tools.bench.train.delays import (
     Pattern,
@@ -87,14 +89,34 @@ def test_one_slow(ranks, factor, delay):
     assert all(pattern.delay(0, step, 0, ranks, delay) == 0 for step in range(5))
 
 
-@pytest.mark.parametrize("text", ("none", "one-random", "all-shifted", "one-slow:10", "one-slow:1"))
+@given(seed=st.integers(0, 99), count=st.integers(2, 20))
+def test_kills_come_one_after_the_other_and_spare_the_first_and_the_last(seed, count):
+    times = Pattern.parse("kill:60").lifetimes(seed, count)
+    assert times[0] == times[-1] == math.inf
+    assert sorted(times[1:-1]) == [60 * (i + 1) for i in range(count - 2)]
+    assert (Pattern().lifetimes(seed, count) == math.inf).all()
+
+
+@pytest.mark.parametrize(
+    "text", ("none", "one-random", "all-shifted", "one-slow:10", "one-slow:1", "kill:60")
+)
 def test_patterns_by_name(text):
     assert str(Pattern.parse(text)) == text
 
 
 @pytest.mark.parametrize(
     "text",
-    ("", "some", "one-slow", "one-slow:", "one-slow:0.5", "one-slow:x", "one-slow:inf", "none:3"),
+    (
+        "",
+        "some",
+        "one-slow",
+        "one-slow:",
+        "one-slow:0.5",
+        "one-slow:x",
+        "one-slow:inf",
+        "none:3",
+        "kill:0",
+    ),
 )
 def test_no_patterns(text):
     with pytest.raises(ValueError, match="expected none, one-random"):
@@ -628,6 +650,19 @@ def train(clean_environment, tmp_path):
         return doc
 
     return run_it
+
+
+@pytest.mark.in_turns
+@pytest.mark.skipif(launcher.flavor() != "openmpi", reason="this MPI ends the job when a rank dies")
+def test_training_goes_on_when_ranks_are_killed(train):
+    doc = train(
+        "-n", "4", "--pattern", "kill:0.2", "--compute-ms", "10", "--steps", "100", "--seeds", "1",
+        "--strategies", "eager-majority", "--batch", "32", "--size",
+        str(SMALL["hyperplane"]["size"]),
+    )  # fmt: skip
+    (row,), (run,) = doc["rows"], doc["runs"]
+    assert row["replicas_identical"] is True and sorted(run["failed"]) == [1, 2]
+    assert run["steps"] == [100, 100]
 
 
 @pytest.mark.parametrize("task", TASKS)

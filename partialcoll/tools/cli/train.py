@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import click
 
 from ...errors import Error
+from .. import launcher
 from ..bench.train.delays import PATTERNS
 from ..bench.train.strategies import STRATEGIES
 from . import options, values
@@ -38,6 +39,21 @@ def fits(given: SimpleNamespace, ranks: int) -> None:
         raise Error(f"--data: expected shared with {given.task}, got {given.data}")
     if given.grid is not None:
         values.fit_grid(given.grid, ranks)
+    if given.pattern.kills:
+        _fits_kills(given, ranks)
+
+
+def _fits_kills(given: SimpleNamespace, ranks: int) -> None:
+    """One run, in which ranks may die; of the job that is started they may."""
+    known = [name for name, choice in STRATEGIES.items() if choice.survives]
+    if given.seeds != 1 or len(given.strategies) != 1 or given.strategies[0] not in known:
+        raise Error(
+            f"--pattern {given.pattern}: expected --seeds 1 and one of --strategies "
+            f"{', '.join(known)}: who has died does not come back for another run"
+        )
+    if launcher.flavor() != "openmpi" or ranks < 3:
+        raise Error(f"--pattern {given.pattern}: expected 3 ranks or more, and Open MPI 5")
+    given.mpiexec_args = " ".join(filter(None, (given.mpiexec_args, "--with-ft ulfm")))
 
 
 _task = options.together(
@@ -106,7 +122,7 @@ _time = options.together(
         "none",
         f"who is late: {PATTERNS}. one-random: one rank in each step, by the delay; all-shifted: "
         "rank i in step t by (1 + (i+t) mod P)/P of it; one-slow: rank 0's steps take K times as "
-        "long",
+        "long; kill: one more rank is killed each S seconds, and the others go on",
     ),
 )
 

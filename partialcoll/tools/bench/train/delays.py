@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 Seconds = npt.NDArray[np.float64]
 
-PATTERNS = "none, one-random, all-shifted, one-slow:K"
+PATTERNS = "none, one-random, all-shifted, one-slow:K, kill:S"
+_FACTORS = {"one-slow": 1.0, "kill": 0.01}  # the least of those that have one
 
 
 class Waits(enum.Enum):
@@ -41,9 +42,9 @@ class Pattern:
     name : str
         "none"; "one-random": one rank, drawn for each step, by the delay; "all-shifted": rank i in
         step t by (1 + (i+t) mod P) / P of it; "one-slow": rank 0's step takes `factor` times as
-        long.
+        long; "kill": nobody is late, but one more is killed each `factor` seconds.
     factor : float
-        Of one-slow, at least 1.
+        Of one-slow, at least 1; of kill, at least 0.01.
     """
 
     name: str = "none"
@@ -59,12 +60,28 @@ class Pattern:
             factor = float(argument)
         except ValueError:
             factor = math.nan
-        if name != "one-slow" or not 1 <= factor < math.inf:
-            raise ValueError(f"expected {PATTERNS} with K of at least 1; got {text!r}")
+        if name not in _FACTORS or not _FACTORS[name] <= factor < math.inf:
+            raise ValueError(
+                f"expected {PATTERNS} with K of at least 1, S of at least 0.01; got {text!r}"
+            )
         return Pattern(name, factor)
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.factor:g}" if self.name == "one-slow" else self.name
+        return f"{self.name}:{self.factor:g}" if self.name in _FACTORS else self.name
+
+    @property
+    def kills(self) -> bool:
+        """Do ranks die?"""
+        return self.name == "kill"
+
+    def lifetimes(self, seed: int, ranks: int) -> Seconds:
+        """Seconds after which each rank is killed, shape (ranks,): in an order that is drawn; the
+        first and the last rank live."""
+        last = np.full(ranks, math.inf)
+        if self.kills:
+            order = np.random.default_rng((seed, 0xDEAD)).permutation(np.arange(1, ranks - 1))
+            last[order] = self.factor * np.arange(1, len(order) + 1)
+        return last
 
     def times(self, rank: int) -> float:
         """How many times as long the computation of this rank takes."""

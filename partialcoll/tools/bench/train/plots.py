@@ -63,6 +63,7 @@ def title(doc: dict[str, Any]) -> str:
         "one-random": f"one random rank {said['delay_ms']:g} ms late in each step",
         "all-shifted": f"ranks up to {said['delay_ms']:g} ms late by turns",
         "one-slow": f"rank 0 {factor} times slower",
+        "kill": f"one rank killed each {factor} s",
     }[name]
     least = f", steps of {said['compute_ms']:g} ms" if said["compute_ms"] else ""
     return f"{said['task']}, {ranks} ranks{least}, {who}"

@@ -12,6 +12,11 @@ Sources: Li et al., PPoPP 2020, section 6.2; Lian et al., ICML 2018, section 5.4
 
 from __future__ import annotations
 
+import math
+import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -142,6 +147,7 @@ class Run:
         self._copies.begin()
         if self._ending is not None:
             self._ending.begin()
+        death = self._die_in_time()
         for _ in self._turns():
             turn = time.perf_counter()
             self._opt.zero_grad()
@@ -154,8 +160,23 @@ class Run:
         if self._ending is not None:
             self._ending.close()
         self._opt.join()
+        if death is not None:
+            death.cancel()
+            self._comm = self._comm.Shrink()  # type: ignore[assignment]
+            self._observer = self._comm.size - 1
         if self._ending is not None:
             self._ending.free()
+
+    def _die_in_time(self) -> threading.Timer | None:
+        """With a pattern that kills: this rank's death, which may be never."""
+        pattern, comm = self._options.pattern, self._comm
+        if not pattern.kills:
+            return None
+        after = pattern.lifetimes(self.seed, comm.size)[comm.rank]
+        death = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
+        if after < math.inf:
+            death.start()
+        return death
 
     def _turns(self) -> Iterator[int]:
         """One for each step."""
@@ -218,6 +239,7 @@ class Run:
             "seconds": seconds,
             "wait_s": wait,
             "mean_active": metrics.mean_active if self._choice.replicas else None,
+            "failed": list(metrics.failed),
         }
         self._opt.close()
         return row, run
@@ -325,8 +347,21 @@ def main(options: SimpleNamespace) -> None:
     """The command ``bench train`` on the ranks of a job."""
     comm = MPI.COMM_WORLD
     rows, runs, task = run(options, comm)
-    if comm.rank:
-        return
+    if not comm.rank:
+        _write(options, comm, rows, runs, task)
+    if options.pattern.kills:
+        sys.stdout.flush()
+        comm.Shrink().Barrier()
+        os._exit(0)  # MPI_Finalize may not return once a rank has died
+
+
+def _write(
+    options: SimpleNamespace,
+    comm: MPI.Intracomm,
+    rows: list[report.Row],
+    runs: list[dict[str, Any]],
+    task: Task,
+) -> None:
     doc = report.document("bench train", comm.size, rows)
     doc.update(settings=settings(options, task), runs=runs)
     shown = rows if options.seeds == 1 else [*rows, *summary(rows)]

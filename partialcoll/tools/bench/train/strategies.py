@@ -34,6 +34,8 @@ class Choice:
         Of the command line, in the strategy's own words.
     both : int
         Ranks that have a part in a communication which one of them has begun.
+    survives : bool
+        The others go on when a rank dies.
     """
 
     make: Callable[..., Any]
@@ -41,6 +43,7 @@ class Choice:
     replicas: bool = False
     options: tuple[str, ...] = ()
     both: int = 1
+    survives: bool = False
 
 
 def _ours(name: str, **more: Any) -> Callable[..., Any]:
@@ -79,14 +82,15 @@ def _group(strategy: Any, ranks: int) -> Meetings:
 
 
 def _eager(quorum: str, waits: Waits, deliver: str = "one") -> Choice:
-    return Choice(_ours("Eager", quorum=quorum, deliver=deliver), waits, True, ("history",))
+    make, survives = _ours("Eager", quorum=quorum, deliver=deliver), deliver == "one"
+    return Choice(make, waits, True, ("history",), survives=survives)
 
 
 _PAIRS = ("topology", "rate")
 _NOBODY = Waits.NOBODY
 
 STRATEGIES: dict[str, Choice] = {
-    "allreduce": Choice(_ours("Allreduce"), Waits.ALL, replicas=True),
+    "allreduce": Choice(_ours("Allreduce"), Waits.ALL, replicas=True, survives=True),
     "eager-solo": _eager("solo", Waits.FIRST),
     "eager-majority": _eager("majority", Waits.DRAWN),
     "eager-full": _eager("full", Waits.ALL),
@@ -115,6 +119,8 @@ STRATEGIES: dict[str, Choice] = {
 def make(name: str, options: SimpleNamespace, topology: str | None) -> Any:
     """The strategy of this name, with what the command line says; the rest is its own default."""
     given = {word: getattr(options, word, None) for word in STRATEGIES[name].options}
+    if "pattern" in vars(options) and options.pattern.kills:
+        given["on_failure"] = "continue"
     if "topology" in given:
         given["topology"] = topology
     if given.get("grid") not in (None, "auto"):
