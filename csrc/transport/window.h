@@ -64,7 +64,6 @@ struct window_ops {
 struct window {
     const struct window_ops *ops;
     uint32_t rank, size;
-    bool local;      /* its end needs nobody else */
     char *memory;    /* of this rank, zero at the start */
     const bool *far; /* by rank: takes its target's help; NULL: nobody */
     bool local;      /* its end needs nobody else */
