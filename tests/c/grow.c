@@ -8,6 +8,7 @@
 
 #include "base/interleave.h"
 #include "check.h"
+#include "model.h"
 #include "threads.h"
 #include "world_state.h"
 
@@ -56,21 +57,32 @@ void grow_begin(struct world *w)
     recover_begin_epoch(w);
 }
 
+/* One that has died may have brought what it had, or not. */
+static void move(struct world *w, int k, uint32_t r)
+{
+    struct domain *old = w->endpoint[k][r]->domain;
+    struct domain *d = w->recovery[r].successor[k]->domain;
+    bool is_new = w->growth.newcomer[r];
+    if (is_new || w->growth.voted[r])
+        spy_settle(d, is_new ? NULL : old);
+    else
+        model_lose(&w->ledger[k], r);
+    if (w->dead[r])
+        return;
+    if (is_new)
+        spy_abandon(old);
+    recover_replace(w, k, r);
+}
+
 /* Who lives is on it from now on, also before it knows. */
 static void commit(struct world *w)
 {
-    for (uint32_t r = 0; r < w->o.ranks; r++) {
-        if (w->dead[r])
-            continue;
-        for (int k = 0; k < w->o.handles; k++) {
-            struct domain *old = w->endpoint[k][r]->domain;
-            bool is_new = w->growth.newcomer[r];
-            spy_settle(w->recovery[r].successor[k]->domain, is_new ? NULL : old);
-            if (is_new)
-                spy_abandon(old);
-            recover_replace(w, k, r);
-        }
-    }
+    for (uint32_t r = 0; r < w->o.ranks; r++)
+        for (int k = 0; k < w->o.handles && w->recovery[r].grows && !w->dead[r]; k++)
+            move(w, k, r);
+    for (uint32_t r = 0; r < w->o.ranks; r++)
+        for (int k = 0; k < w->o.handles && w->recovery[r].grows && w->dead[r]; k++)
+            move(w, k, r);
     w->report.grown++;
 }
 
