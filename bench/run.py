@@ -35,6 +35,7 @@ EXPERIMENTS = {
     "kernels": "core.kernels",
     "overlap": "peers.overlap",
     "programs": "peers.programs",
+    "ready": "core.ready",
     "series": "paper.series",
     "shortfall": "paper.shortfall",
     "soak": "core.soak",

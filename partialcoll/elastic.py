@@ -20,9 +20,9 @@ import numpy as np
 from ._core import checks, waiting
 from ._core.attendance import attending
 from ._core.communicator import address
-from ._core.ffi import lib
+from ._core.ffi import check, lib
 from ._core.mpi import MPI
-from ._core.rank_failure import told_by
+from .errors import StateError
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once
 
@@ -42,8 +42,9 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
     Returns a communicator of all, those of `comm` first, in their order: the new ones get it from
     `joined`. It is the caller's, who may free it. If there are enough already, a duplicate.
 
-    Raises what MPI does, RankFailedError if somebody of `comm` has died meanwhile. What was spawned
-    then finds its parents gone.
+    Raises what MPI does, on all ranks; RankFailedError if somebody of `comm` has died meanwhile;
+    StateError if no process lives that mpiexec has started. A command that ends before it has
+    initialized MPI leaves all waiting.
     """
     address(comm)
     to = checks.integer("to", to, comm.size)
@@ -52,6 +53,7 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
         _check_alive(comm)
         if to == comm.size:
             return comm.Dup()
+        _check_launched(comm)
         program, *arguments = command
         between = comm.Spawn(program, arguments, maxprocs=to - comm.size)
         merged = between.Merge(high=False)
@@ -68,14 +70,25 @@ def joined() -> MPI.Intracomm | None:
         if parent == MPI.COMM_NULL:
             return None
         merged = parent.Merge(high=True)
-        with told_by(merged):
-            _check_alive(merged)
+        _check_alive(merged)
         _joined.append(merged)
     return _joined[0]
 
 
+def _check_launched(comm: MPI.Intracomm) -> None:
+    """Open MPI's launcher forgets the job that it was started for when all of that have ended; what
+    is to be spawned then never comes."""
+    own, first = np.empty(1, np.intc), np.empty(1, np.intc)
+    own[0] = MPI.Comm.Get_parent() == MPI.COMM_NULL
+    request = comm.Iallreduce(own, first, MPI.MAX)
+    waiting.until(request.Test, waiting.look)
+    if not first[0]:
+        raise StateError(
+            "respawn: none of the processes that mpiexec has started lives, and it starts no "
+            "others then; keep one of them alive"
+        )
+
+
 def _check_alive(comm: MPI.Intracomm) -> None:
     """Nobody of it has died; else an error on all. Collective."""
-    if lib.pcoll_tells_of_failures():
-        request = comm.Iagree(np.ones(1, np.intc))
-        waiting.until(request.Test, waiting.look)
+    check(lib.pcoll_growth_check(address(comm)))

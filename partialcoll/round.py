@@ -10,16 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ._core.buffers import Array
+from ._core.ranks import bits
 
 # struct pcoll_round: index, lag, lost, active, stored, initiator, included, below_quorum, joined;
 # failed; behind it the words of the three masks.
 _LAYOUT = struct.Struct("=3Q2I4iI4x")
-
-
-def bits(words: Any, ranks: int) -> npt.NDArray[np.bool_]:
-    """A set of ranks, as the core has it: bool, shape (ranks,)."""
-    raw = np.frombuffer(words, np.uint8)
-    return np.unpackbits(raw, count=ranks, bitorder="little").astype(bool)
 
 
 class _Described:

@@ -1589,8 +1589,8 @@ MUTANTS = [
     Mutant(
         "the dead are live",
         "protocol/round.c",
-        "bitset_fill(live, ranks);\n    bury(live, failed, words);\n    if (!h",
-        "bitset_fill(live, ranks);\n    if (!h",
+        "[i];\n    bury(live, failed, words);\n    if (!h",
+        "[i];\n    if (!h",
         program="crashes",
     ),
     Mutant(
@@ -1648,9 +1648,46 @@ MUTANTS = [
         "s->lacking[i] = 0;",
     ),
     Mutant(
+        "who has the number of a dead rank is not live",
+        "protocol/round.c",
+        "live[i] |= round_mask_const(h, ranks, ROUND_FAILED)[i];",
+        "live[i] |= 0;",
+        "crashes",
+    ),
+    Mutant(
+        "a newcomer has read the last round",
+        "protocol/recovery.c",
+        "m->delivered = complete ? complete - 1 : 0;",
+        "m->delivered = complete;",
+    ),
+    Mutant(
+        "a newcomer's first call is for the last round",
+        "protocol/recovery.c",
+        "m->frozen = m->complete = m->call = m->stats.rounds = complete;",
+        "m->frozen = m->complete = m->stats.rounds = complete, m->call = complete - 1;",
+    ),
+    Mutant(
+        "a newcomer begins with the first round",
+        "domain/recovery.c",
+        "member_enter(m, round, last, d->shape->failed, d->shape->ranks);",
+        "",
+    ),
+    Mutant(
+        "a newcomer is not given the last result",
+        "domain/recovery.c",
+        "uint64_t first = round - (round > 0),",
+        "uint64_t first = round,",
+    ),
+    Mutant(
+        "what one has not seen is expected of it",
+        "domain/recovery.c",
+        "if (from->round == r)\n            memcpy",
+        "memcpy",
+    ),
+    Mutant(
         "older results are not copied",
         "domain/recovery.c",
-        "for (uint64_t r = round > kept ? round - kept : 0;",
+        "for (uint64_t r = first > oldest ? first : oldest;",
         "for (uint64_t r = round ? round - 1 : 0;",
     ),
     Mutant(

@@ -4,30 +4,35 @@
     python bench/run.py hosts HOSTS [--rate 1gbit[,1gbit…]] [--per-host 1] -- COMMAND…
 
 A host is a network namespace on a bridge; what it sends is limited to the rate, one for all or one
-for each host (a token bucket, so bandwidth is emulated, latency is not). Needs root, iproute2, and
-MPICH: the mpiexec beside this interpreter. Everything it makes is gone when it ends; names carry
+for each host (a token bucket, so bandwidth is emulated, latency is not). Needs root and iproute2,
+and takes the mpiexec beside this interpreter. Everything it makes is gone when it ends; names carry
 its process id, so several may run at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import click
 
 from partialcoll import Error
+from partialcoll.tools import launcher
 from partialcoll.tools.cli import options, values
 
 from .job import count, words
 
+_MADE = itertools.count()
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
@@ -60,7 +65,8 @@ class Hosts:
     def __init__(self, count: int, rates: Sequence[str]) -> None:
         self.count = count
         self.rates = list(rates) * count if len(rates) == 1 else list(rates)
-        self.tag = f"{os.getpid() % 65536:04x}"
+        # What one leaves is gone a moment later than that it is removed: the next has other names.
+        self.tag = f"{os.getpid() % 65536:04x}{next(_MADE) % 16:x}"
         self.net = f"10.{64 + os.getpid() // 256 % 128}.{os.getpid() % 256}"
         self.bridge = f"pcb{self.tag}"
 
@@ -101,9 +107,18 @@ class Hosts:
         for i in range(1, self.count + 1):
             host = f"pc{self.tag}h{i}"
             for pid in _ip("netns", "pids", host, quiet=True).split():
-                os.kill(int(pid), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
             _ip("netns", "del", host, quiet=True)
         _ip("link", "del", self.bridge, quiet=True)
+
+    def drop(self, i: int) -> None:
+        """Cut host i (from 1 on) off, as if it had vanished."""
+        _ip("link", "set", f"pcv{self.tag}n{i}", "down")
+
+    def heal(self, i: int) -> None:
+        """Undo `drop`."""
+        _ip("link", "set", f"pcv{self.tag}n{i}", "up")
 
     def addresses(self) -> list[str]:
         """Of the hosts, as the launcher takes them."""
@@ -122,17 +137,60 @@ class Hosts:
         return path
 
 
+# The hosts share a kernel, and Open MPI's collectives for shared memory would take them for one.
+_NOT_SHARED = "^han,sm,xhc,acoll,ucc,hcoll,adapt"
+
+
+def _openmpi(hosts: Hosts, per_host: int, shell: str) -> list[str]:
+    words = [
+        "--prtemca",
+        "plm_ssh_agent",
+        shell,
+        "--prtemca",
+        "prte_if_include",
+        f"{hosts.net}.0/24",
+    ]
+    words += [
+        "--mca",
+        "pml",
+        "ob1",
+        "--mca",
+        "btl",
+        "tcp,self",
+        "--mca",
+        "btl_tcp_if_include",
+        "eth0",
+    ]
+    words += ["--mca", "coll", _NOT_SHARED, "--with-ft", "ulfm", "--bind-to", "none"]
+    return [*words, "--host", ",".join(f"{a}:{per_host}" for a in hosts.addresses())]
+
+
+def _mpich(hosts: Hosts, per_host: int, shell: str) -> list[str]:
+    words = ["-launcher", "ssh", "-launcher-exec", shell, "-hosts", ",".join(hosts.addresses())]
+    return [*words, "-localhost", f"{hosts.net}.254", "-ppn", str(per_host)]
+
+
+@contextlib.contextmanager
+def started(
+    hosts: Hosts, per_host: int, command: Sequence[str], **popen: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """The command on all ranks, as it runs. `popen` is for subprocess.Popen."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **popen.pop("env", {})}
+    env["UCX_TLS"] = "tcp,self"  # no shared memory between the hosts
+    env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    arguments = _openmpi if launcher.flavor() == "openmpi" else _mpich
+    with tempfile.TemporaryDirectory() as folder:
+        words = [str(Path(sys.executable).parent / "mpiexec")]
+        words += arguments(hosts, per_host, str(hosts.remote_shell(Path(folder))))
+        words += ["-n", str(per_host * hosts.count), *command]
+        with subprocess.Popen(words, env=env, text=True, **popen) as job:
+            yield job
+
+
 def run(hosts: Hosts, per_host: int, command: list[str]) -> int:
     """The command on all ranks; its exit status."""
-    env = dict(os.environ, OMP_NUM_THREADS="1")
-    env["UCX_TLS"] = "tcp,self"  # the hosts share a kernel: no shared memory between them
-    mpiexec = str(Path(sys.executable).parent / "mpiexec")
-    with tempfile.TemporaryDirectory() as folder:
-        shell = str(hosts.remote_shell(Path(folder)))
-        words = [mpiexec, "-launcher", "ssh", "-launcher-exec", shell]
-        words += ["-hosts", ",".join(hosts.addresses()), "-localhost", f"{hosts.net}.254"]
-        words += ["-ppn", str(per_host), "-n", str(per_host * hosts.count)]
-        return subprocess.call([*words, *command], env=env)
+    with started(hosts, per_host, command) as job:
+        return job.wait()
 
 
 def on_hosts(count: int, rates: Sequence[str]) -> int:

@@ -122,10 +122,10 @@ void endpoint_destroy(struct endpoint **v);
 int endpoint_lay_out(const struct endpoint_spec *spec, uint32_t endpoints,
                      struct round_shape *shape, struct algorithm_plan *plan);
 /* Of one that follows `old`: rounds begin with this one, whose predecessor's message is
- * `last` (NULL: there is none). On all ranks before the first calls endpoint_inherit. The
- * newcomers, a set of ranks (NULL: nobody), have no old one: NULL. */
+ * `last` (NULL: there is none). On all ranks before the first calls endpoint_inherit. A
+ * newcomer has no old one: NULL. */
 void endpoint_begin_at(struct endpoint *v, struct endpoint *old, uint64_t round,
-                       const struct round_header *last, const uint64_t *newcomers);
+                       const struct round_header *last);
 /* Take over this rank's state and deposits. Its application is kept away meanwhile. Of a
  * newcomer: it has read none of the last rounds. */
 int endpoint_inherit(struct endpoint *v, struct endpoint *old,

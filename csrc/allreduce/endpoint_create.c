@@ -151,22 +151,12 @@ int endpoint_open(struct endpoint *v)
     return native ? t->ops->open(t, &v->channel) : PCOLL_OK;
 }
 
-/* Whoever comes first of those in its domain that have results, else of all. */
-static bool copies_results(const struct placement *p, const uint64_t *newcomers)
-{
-    for (uint32_t i = 0; newcomers && i < p->members; i++)
-        if (!bitset_has(newcomers, p->member[i]))
-            return i == p->who;
-    return p->who == 0;
-}
-
 void endpoint_begin_at(struct endpoint *v, struct endpoint *old, uint64_t round,
-                       const struct round_header *last, const uint64_t *newcomers)
+                       const struct round_header *last)
 {
     engine_begin_at(&v->engine, round);
     round_live_now(last, v->shape.ranks, v->shape.failed, v->live);
-    v->domain->ops->begin_at(v->domain, old ? old->domain : NULL, round, last,
-                             copies_results(&v->placement, newcomers));
+    v->domain->ops->begin_at(v->domain, old ? old->domain : NULL, round, last);
 }
 
 int endpoint_inherit(struct endpoint *v, struct endpoint *old,

@@ -13,7 +13,7 @@ static void end_endpoint(void *endpoint)
 void handle_bury(pcoll_handle *h, struct endpoint *v)
 {
     CHECK(h->continues && v);
-    recovery_bury(h->base.communicator, end_endpoint, v);
+    recovery_bury(h->base.communicator, end_endpoint, v, false);
 }
 
 void handle_filled(pcoll_handle *h)

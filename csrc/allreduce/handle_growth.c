@@ -6,7 +6,6 @@
  */
 #include <stdlib.h>
 
-#include "base/bitset.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/moment.h"
@@ -16,6 +15,7 @@
 #include "runtime/agreement.h"
 #include "runtime/growth.h"
 #include "runtime/recovery.h"
+#include "transport/mpi/recovery.h"
 #include "transport/mpi/reduction.h"
 
 struct handle_growth {
@@ -25,7 +25,6 @@ struct handle_growth {
     int nbuffers;
     pcoll_options options; /* as all have asked for; the algorithm as it is */
     struct recovery_plan plan;
-    uint64_t *newcomers; /* a set of ranks */
 };
 
 static struct endpoint *old_of(const struct handle_growth *g)
@@ -50,30 +49,24 @@ static int compare(struct handle_growth *g)
     return rc;
 }
 
-/* How far are the survivors, and with which algorithm? Who is new? */
+/* How far are the survivors, and with which algorithm? */
 static int take_census(struct handle_growth *g)
 {
     struct communicator *c = g->base.to;
     struct endpoint *old = old_of(g);
     struct census s;
-    uint64_t words[CENSUS_WORDS + 1] = {0}, *is_new;
+    uint64_t words[CENSUS_WORDS + 1] = {0};
     census_begin(&s, words, 1);
     if (old)
         census_note(&s, 0, handle_member(g->handle).complete, c->transport->rank);
     if (old)
         words[CENSUS_WORDS] = old->data.plan.algorithm;
     int rc = agree_max(c, words, CENSUS_WORDS + 1);
-    if (rc == PCOLL_OK)
-        rc = agree_gather(c, !old, &is_new);
     if (rc != PCOLL_OK)
         return rc;
     g->plan = census_plan(&s, 0);
     g->plan.some_lack = g->plan.some_lack || s.lacking[0];
     g->options.algorithm = (int32_t)words[CENSUS_WORDS];
-    for (uint32_t i = 0; i < c->transport->size; i++)
-        if (is_new[i])
-            bitset_add(g->newcomers, i);
-    free(is_new);
     return PCOLL_OK;
 }
 
@@ -112,8 +105,7 @@ static int rebuild(struct handle_growth *g)
     if (rc != PCOLL_OK)
         return rc;
     gate->successor->base.slot = 0;
-    endpoint_begin_at(gate->successor, old, g->plan.complete, gate->resumes,
-                      g->newcomers);
+    endpoint_begin_at(gate->successor, old, g->plan.complete, gate->resumes);
     uint64_t nothing = 0;
     return agree_max(c, &nothing, 1);
 }
@@ -149,7 +141,7 @@ static void cancel(struct handle_growth *g)
         progress_unlock(to->progress);
     }
     if (gate->successor && from)
-        recovery_bury(from, end_endpoint, gate->successor);
+        recovery_bury(from, end_endpoint, gate->successor, false);
     gate->successor = NULL;
     gate->last = NULL;
     gate->resumes = NULL;
@@ -169,14 +161,14 @@ static void leave_old(struct handle_growth *g)
                payload_data_bytes(&old->shape.payload));
     }
     if (h->gate.filling)
-        recovery_bury(from, end_endpoint, h->gate.filling);
+        recovery_bury(from, end_endpoint, h->gate.filling, false);
     h->gate.filling = NULL;
     progress_lock(from->progress);
     communicator_unregister(from, h->base.entry.slot);
     if (old->frozen)
         progress_round(from->progress, -1);
     progress_unlock(from->progress);
-    recovery_bury(from, end_endpoint, old);
+    recovery_bury(from, end_endpoint, old, true);
 }
 
 static int commit(struct handle_growth *g)
@@ -208,9 +200,7 @@ static int grow(struct handle_growth *g, const void *comm, const uint32_t *numbe
     int rc = growth_begin(&g->base, comm, numbers, ranks);
     if (rc != PCOLL_OK)
         return rc;
-    g->newcomers = calloc(bitset_words(ranks), sizeof *g->newcomers);
-    rc =
-        g->newcomers ? compare(g) : fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
+    rc = compare(g);
     if (rc == PCOLL_OK)
         rc = take_census(g);
     if (rc == PCOLL_OK)
@@ -222,13 +212,17 @@ static int grow(struct handle_growth *g, const void *comm, const uint32_t *numbe
         rc = commit(g);
     else
         cancel(g);
-    free(g->newcomers);
     return rc;
 }
 
 int pcoll_growth_refuse(const void *comm)
 {
     return growth_refuse(comm);
+}
+
+int pcoll_growth_check(const void *comm)
+{
+    return pcoll_tells_of_failures() ? mpi_all_live(comm) : PCOLL_OK;
 }
 
 int pcoll_handle_can_grow(pcoll_handle *h)

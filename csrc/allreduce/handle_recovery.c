@@ -92,7 +92,7 @@ static int rebuild(struct user_object *o, struct communicator *c,
     if (rc != PCOLL_OK)
         return rc;
     g->successor->base.slot = plan->slot;
-    endpoint_begin_at(g->successor, old, plan->complete, g->resumes, NULL);
+    endpoint_begin_at(g->successor, old, plan->complete, g->resumes);
     return PCOLL_OK;
 }
 

@@ -52,8 +52,9 @@ int fail_ranks(const struct failed_ranks *who)
     last_mpi_error = who->mpi_error;
     if (!who->count)
         return fail(PCOLL_EFAILED, "a rank has died, and MPI does not say which");
-    return fail(PCOLL_EFAILED, "rank%s %s ha%s died", who->count > 1 ? "s" : "", ranks,
-                who->count > 1 ? "ve" : "s");
+    return fail(PCOLL_EFAILED, "rank%s %s ha%s died%s%s", who->count > 1 ? "s" : "",
+                ranks, who->count > 1 ? "ve" : "s",
+                who->host[0] ? ": nothing is heard any more of host " : "", who->host);
 }
 
 const struct failed_ranks *fail_last_ranks(void)

@@ -24,6 +24,7 @@ void fail_set_mpi_error(int mpi_error);
 struct failed_ranks {
     int count, mpi_error; /* that told of it */
     int32_t rank[64];     /* who needs more needs another job */
+    char host[64];        /* that has gone with them; empty: none */
 };
 
 /* Record who has died, and the message for it; PCOLL_EFAILED. */

@@ -93,10 +93,9 @@ struct domain_ops {
     /* Slot i of this process's member. */
     struct round_header *(*slot)(struct domain *d, int i);
     /* To go on where an old domain has stopped: domain/recovery.h. `last` is the message
-     * of the round before, NULL before the first one. One member of a domain `copies`: what
-     * all share. */
+     * of the round before, NULL before the first one. */
     void (*begin_at)(struct domain *d, struct domain *old, uint64_t round,
-                     const struct round_header *last, bool copies);
+                     const struct round_header *last);
     int (*inherit)(struct domain *d, struct domain *old, uint64_t round,
                    const struct round_header *last);
 

@@ -405,7 +405,7 @@ static struct round_header *node_own_slot(struct domain *d, int i)
 
 /* The first member writes what belongs to all: nobody looks yet. */
 static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
-                          const struct round_header *last, bool copies)
+                          const struct round_header *last)
 {
     struct node *n = node_of(d);
     uint32_t ranks = d->shape->ranks;
@@ -415,10 +415,10 @@ static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
     int failed = old && old->ops->failure ? old->ops->failure(old) : PCOLL_OK;
     if (failed != PCOLL_OK)
         atomic_store(&n->shared->failure, failed);
-    if (!copies)
+    domain_copy_results(d, old, round, last, n->history);
+    if (n->who != 0)
         return;
     uint64_t live[bitset_words(ranks)];
-    domain_copy_results(d, old, round, last, n->history);
     round_live_now(last, ranks, d->shape->failed, live);
     for (size_t i = 0; i < bitset_words(ranks); i++)
         atomic_store(&n->live[i], live[i]);

@@ -7,14 +7,19 @@
 void domain_copy_results(struct domain *d, struct domain *old, uint64_t round,
                          const struct round_header *last, uint32_t kept)
 {
-    if (!old)
-        kept = 1;
     size_t bytes = d->shape->header_bytes + payload_data_bytes(&d->shape->payload);
-    for (uint64_t r = round > kept ? round - kept : 0; r < round; r++) {
+    uint64_t first = round - (round > 0), oldest = round > kept ? round - kept : 0;
+    struct member m;
+    if (old) {
+        old->ops->snapshot(old, &m);
+        first = m.delivered ? m.delivered - 1 : 0;
+    }
+    for (uint64_t r = first > oldest ? first : oldest; r < round; r++) {
         const struct round_header *from =
             r + 1 == round ? last : old->ops->result(old, r);
-        CHECK(from->round == r);
-        memcpy(d->ops->result(d, r), from, bytes);
+        CHECK(from->round == r || r < m.delivered);
+        if (from->round == r)
+            memcpy(d->ops->result(d, r), from, bytes);
     }
 }
 

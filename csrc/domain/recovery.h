@@ -15,8 +15,9 @@
 #include "domain/domain.h"
 #include "protocol/recovery.h"
 
-/* Copy the results that can still be read: up to round - 1, whose message is `last`; of the
- * last `kept` rounds, or, without an old domain, of that one. */
+/* Copy the results that this member may still read, and the last one that it has read if it is
+ * there (a newcomer has none from before); up to round - 1, whose message is `last`; of the last
+ * `kept` rounds. Where members share them, each writes the same. */
 void domain_copy_results(struct domain *d, struct domain *old, uint64_t round,
                          const struct round_header *last, uint32_t kept);
 /* The old domain's member as it goes on, its deposit moved to the new domain. *m comes

@@ -282,10 +282,9 @@ static struct round_header *single_slot(struct domain *d, int i)
 }
 
 static void single_begin_at(struct domain *d, struct domain *old, uint64_t round,
-                            const struct round_header *last, bool copies)
+                            const struct round_header *last)
 {
     struct single *s = of(d);
-    CHECK(copies);
     domain_copy_results(d, old, round, last, s->ring - 1);
     s->member.complete = s->member.frozen = s->member.delivered = round;
 }

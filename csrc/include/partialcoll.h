@@ -246,6 +246,12 @@ int pcoll_failed_ranks(int32_t *ranks, int capacity);
 /* 1: when a rank of this job dies, calls on the others return PCOLL_EFAILED; 0: the job
  * ends with it, as MPI's launcher sees to. Local. */
 int pcoll_tells_of_failures(void);
+/* For wrappers that make several things on a communicator: one of the ranks of `comm` that
+ * live (an MPI_Comm, to be freed by the caller) to `living`; and whether all have got as far
+ * on it, `rc` being 0 on those who have: 0 on all, or an error on each. Where the job goes
+ * on when a rank dies. Collective. */
+int pcoll_shrink(const void *comm, void *living);
+int pcoll_all_have(const void *comm, int rc);
 /* "mpich" or "openmpi": what the core was compiled with; size of an MPI_Comm. Local. */
 const char *pcoll_built_with(void);
 uint64_t pcoll_sizeof_comm(void);
@@ -301,6 +307,9 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
  * meanwhile, or another rank has refused.
  */
 int pcoll_growth_refuse(const void *comm);
+/* Have all ranks of *comm, an MPI_Comm, lived until now? Collective; the same on all: PCOLL_OK,
+ * also where MPI does not tell, or PCOLL_EFAILED. */
+int pcoll_growth_check(const void *comm);
 int pcoll_handle_can_grow(pcoll_handle *handle);
 int pcoll_handle_grow(pcoll_handle *handle, const void *comm, const uint32_t *numbers,
                       const pcoll_buffer *buffers, int32_t nbuffers,

@@ -3,7 +3,6 @@
 #include "runtime/graves.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/check.h"
 #include "transport/mpi/recovery.h"
@@ -11,6 +10,7 @@
 struct grave {
     void (*end)(void *);
     void *what;
+    uint32_t after; /* so many have been retired */
     struct grave *next;
 };
 
@@ -27,14 +27,14 @@ void graves_destroy(struct graves *g)
     pthread_mutex_destroy(&g->mutex);
 }
 
-void graves_add(struct graves *g, void (*end)(void *), void *what)
+void graves_add(struct graves *g, void (*end)(void *), void *what, bool in_use)
 {
     CHECK(end && what);
     struct grave *grave = malloc(sizeof *grave);
     if (!grave)
         return; /* lost */
-    *grave = (struct grave){.end = end, .what = what};
     pthread_mutex_lock(&g->mutex);
+    *grave = (struct grave){.end = end, .what = what, .after = g->retired + in_use};
     grave->next = g->first;
     g->first = grave;
     pthread_mutex_unlock(&g->mutex);
@@ -43,16 +43,23 @@ void graves_add(struct graves *g, void (*end)(void *), void *what)
 void graves_retire(struct graves *g, struct transport *t)
 {
     CHECK(t);
+    pthread_mutex_lock(&g->mutex);
+    g->retired++;
+    pthread_mutex_unlock(&g->mutex);
     if (g->olds < GRAVES_TRANSPORTS)
         g->old[g->olds++] = t;
 }
 
-static struct grave *take_first(struct graves *g)
+/* One whose time has come. */
+static struct grave *take(struct graves *g)
 {
     pthread_mutex_lock(&g->mutex);
-    struct grave *grave = g->first;
+    struct grave **at = &g->first;
+    while (*at && (*at)->after > g->retired)
+        at = &(*at)->next;
+    struct grave *grave = *at;
     if (grave)
-        g->first = grave->next;
+        *at = grave->next;
     pthread_mutex_unlock(&g->mutex);
     return grave;
 }
@@ -68,19 +75,21 @@ void graves_bury(struct graves *g)
         if (!mpi_abandon(g->old[i]))
             g->old[kept++] = g->old[i];
     g->olds = kept;
-    while (!kept && (grave = take_first(g))) {
+    while (!kept && (grave = take(g))) {
         grave->end(grave->what);
         free(grave);
     }
 }
 
-void graves_await(struct graves *g)
+void graves_leave(struct graves *g, struct graves *heir)
 {
-    enum { TRIES = 20 };
-    CHECK(g);
-    graves_bury(g);
-    for (int i = 0; i < TRIES && g->olds; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-        graves_bury(g);
+    CHECK(g != heir);
+    struct grave *grave;
+    for (int i = 0; i < g->olds; i++)
+        graves_retire(heir, g->old[i]);
+    g->olds = 0;
+    while ((grave = take(g))) {
+        graves_add(heir, grave->end, grave->what, false);
+        free(grave);
     }
 }

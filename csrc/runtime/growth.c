@@ -77,7 +77,8 @@ int growth_settle(struct growth *g, int rc)
 
 int growth_refuse(const void *comm)
 {
-    return mpi_all_have(comm, fail(PCOLL_EINVAL, "this rank has refused to take part"));
+    return mpi_all_have(comm, process_watch(),
+                        fail(PCOLL_EINVAL, "this rank has refused to take part"));
 }
 
 int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
@@ -95,7 +96,8 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
     struct reason reason;
     struct failed_ranks who = *fail_last_ranks();
     fail_reason(&reason);
-    int rc = mpi_regroup(comm, numbers, ranks, progress_doorbell(p), &t);
+    int rc =
+        mpi_regroup(comm, numbers, ranks, progress_doorbell(p), process_watch(), &t);
     if (!t) {
         resume(g);
         return rc;
@@ -113,11 +115,13 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
     return rc;
 }
 
+/* One that the program has a communicator for stays, as a shell, until that goes. */
 static void discard(struct communicator *c, struct communicator *heir)
 {
     recovery_discard(c, heir);
     process_disown(c);
-    communicator_destroy(&c);
+    if (c->abandoned)
+        communicator_destroy(&c);
 }
 
 void growth_cancel(struct growth *g)
@@ -128,18 +132,24 @@ void growth_cancel(struct growth *g)
     resume(g);
 }
 
-void growth_commit(struct growth *g)
+/* What happened there is over, or begins anew. */
+static void leave(struct growth *g)
 {
     struct communicator *from = g->from;
-    outage_leave(g->to->outage);
-    if (!from)
-        return;
     CHECK(g->paused);
     g->paused = false;
-    if (from->abandoned && !from->handles) {
-        discard(from, NULL);
+    if (!from->handles) {
+        discard(from, g->to);
         return;
     }
     outage_begin(from->outage, &(struct failed_ranks){0});
     outage_leave(from->outage);
+}
+
+void growth_commit(struct growth *g)
+{
+    CHECK(g->to);
+    if (g->from)
+        leave(g);
+    outage_leave(g->to->outage);
 }

@@ -12,7 +12,9 @@
  *            old one as it is (recovery.h: rebuild, inherit).
  *   settle   once more: that decides.
  *   commit   the object is on `to`, which goes on like any other when ranks die. What was under
- *            way on `from` never ends, so what else is there recovers, or `from` is given up.
+ *            way on `from` never ends, so what else is there recovers; if that is nothing, `from`
+ *            is given up. (No communicator is made then: Open MPI 5.0 does not bear a death
+ *            meanwhile.)
  *   cancel   nothing has been: `from` is polled again, and recovers if that is what it takes.
  *
  * Who meets a death in between revokes `to`, which tells all: they settle for no.

@@ -10,9 +10,11 @@
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
 #include "transport/mpi/recovery.h"
+#include "watch/watch.h"
 
 struct process {
     struct progress *progress;
+    struct watch *watch;
     pthread_mutex_t mutex;    /* the contexts */
     _Atomic uint64_t handles; /* ever asked for */
     struct known_context {
@@ -63,9 +65,19 @@ static void end_process(void *state)
         part(r, k);
         free(k);
     }
+    watch_destroy(&r->watch);
     progress_destroy(&r->progress);
     pthread_mutex_destroy(&r->mutex);
     free(r);
+}
+
+static int create_watch(struct process *r)
+{
+    double timeout;
+    int rc = watch_timeout(&timeout);
+    return rc == PCOLL_OK ? watch_create(timeout, progress_doorbell(r->progress)->page,
+                                         pcoll_tells_of_failures(), &r->watch)
+                          : rc;
 }
 
 static int get_runtime(struct process **out)
@@ -78,9 +90,15 @@ static int get_runtime(struct process **out)
         return fail(PCOLL_ENOMEM, "no memory for the runtime");
     pthread_mutex_init(&r->mutex, NULL);
     int rc = progress_create(&r->progress);
-    if (rc == PCOLL_OK && (rc = mpi_set_process_state(r, end_process)) != PCOLL_OK)
-        progress_destroy(&r->progress);
+    if (rc == PCOLL_OK)
+        rc = create_watch(r);
+    if (rc == PCOLL_OK)
+        rc = mpi_set_process_state(r, end_process);
     if (rc != PCOLL_OK) {
+        if (r->watch)
+            watch_destroy(&r->watch);
+        if (r->progress)
+            progress_destroy(&r->progress);
         free(r);
         return rc;
     }
@@ -94,6 +112,12 @@ uint64_t process_next_number(void)
     CHECK(mpi_process_state());
     struct process *r = mpi_process_state();
     return atomic_fetch_add(&r->handles, 1);
+}
+
+struct watch *process_watch(void)
+{
+    const struct process *r = mpi_process_state();
+    return r ? r->watch : NULL;
 }
 
 int process_start_agent(struct communicator *c, int progress, bool here)
@@ -192,14 +216,14 @@ void process_release(struct communicator *c)
 static int create_transport(struct process *r, const void *comm,
                             enum pcoll_failure on_failure, struct transport **t)
 {
-    int rc = transport_mpi_create(comm, progress_doorbell(r->progress), t);
+    int rc = transport_mpi_create(comm, progress_doorbell(r->progress), r->watch, t);
     if (on_failure == PCOLL_FAILURE_RAISE)
         return rc;
     if (rc == PCOLL_OK && !(*t)->threads)
         rc = fail(PCOLL_ETHREAD,
                   "on_failure: \"continue\" needs MPI_THREAD_MULTIPLE, and MPI was "
                   "initialized with less");
-    return mpi_all_have(comm, rc);
+    return mpi_all_have(comm, r->watch, rc);
 }
 
 static int create_context(struct process *r, const void *comm,
@@ -288,5 +312,9 @@ int process_context(const void *comm, enum pcoll_failure on_failure,
     if (rc != PCOLL_OK)
         return rc;
     *out = mpi_comm_state(comm, on_failure);
+    if (*out && !(*out)->transport)
+        return fail(PCOLL_ESTATE,
+                    "comm: the handle that was made on it has gone on to the "
+                    "communicator that it grew on; make others there");
     return *out ? PCOLL_OK : create_context(r, comm, on_failure, out);
 }

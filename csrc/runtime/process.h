@@ -14,6 +14,9 @@ struct process;
 /* How many handles this process has asked for before. */
 uint64_t process_next_number(void);
 
+/* What watches the hosts of its peers; NULL before there is anything. */
+struct watch *process_watch(void);
+
 /* The context of *comm, one for each of the two: made at the first call, which is then
  * collective. PCOLL_EINVAL where its objects cannot go on when a rank dies. */
 int process_context(const void *comm, enum pcoll_failure on_failure,

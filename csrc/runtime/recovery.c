@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/bitset.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/moment.h"
@@ -13,7 +14,8 @@
 #include "runtime/user_object.h"
 #include "transport/mpi/recovery.h"
 
-enum { PARTING = 1, ABLE = 2 }; /* the last word */
+enum { PARTING = 1, ABLE = 2, WHOLE = 4 }; /* the last word */
+
 struct recovery {
     pthread_t thread;
     uint64_t given; /* an MPI_Comm */
@@ -23,6 +25,7 @@ struct recovery {
     bool called_off;           /* there is nothing to recover */
     bool able;                 /* else it cannot recover, and nobody does */
     struct reason why;         /* it cannot; empty: it can */
+    bool whole;                /* no host is lost, as far as those who are left know */
     bool over;                 /* that has been agreed */
     struct transport *current; /* of the last epoch, or attempt */
     struct graves graves;
@@ -168,9 +171,11 @@ static void set_aside(struct recovery *r, struct communicator *to)
 /* Is there something to go on for, and can all? */
 static int last_word(struct recovery *r)
 {
-    int bits = (atomic_load(&r->parting) ? PARTING : 0) | (r->able ? ABLE : 0);
+    int bits = (atomic_load(&r->parting) ? PARTING : 0) | (r->able ? ABLE : 0) |
+               (mpi_has_lost_hosts(r->current) ? 0 : WHOLE);
     int rc = mpi_agree_bits(r->current, &bits);
     r->parted = rc == PCOLL_OK && (bits & PARTING);
+    r->whole = bits & WHOLE;
     if (rc == PCOLL_OK && !(bits & ABLE))
         rc = fail(PCOLL_ENOMEM, "ranks have died, and not all others could go on%s%s",
                   *r->why.text ? ": " : "", r->why.text);
@@ -178,14 +183,51 @@ static int last_word(struct recovery *r)
     return rc;
 }
 
+static uint32_t first_of(const struct transport *t)
+{
+    uint32_t rank = 0;
+    while (t->failed && bitset_has(t->failed, rank))
+        rank++;
+    return rank;
+}
+
+/* A host of which nothing is heard may be going on by itself. So those go on who are most; of
+ * two halves the one with the lowest rank. */
+static bool may_go_on(const struct recovery *r, const struct transport *before,
+                      const struct transport *left)
+{
+    uint64_t twice = 2 * (uint64_t)left->living;
+    return r->whole || twice > before->living ||
+           (twice == before->living && first_of(before) == first_of(left));
+}
+
+/* Those on lost hosts left out, is that enough to go on? And does MPI leave them out? What it
+ * would send to them may wait for ever inside of MPI. */
+static int check_hosts(struct recovery *r)
+{
+    if (!mpi_has_lost_hosts(r->current))
+        return PCOLL_OK;
+    struct failed_ranks lost = *fail_last_ranks();
+    uint32_t living = r->current->living;
+    uint64_t twice = 2 * ((uint64_t)living - (uint32_t)lost.count);
+    bool has_first = (uint32_t)lost.rank[0] != first_of(r->current);
+    if (twice > living || (twice == living && has_first))
+        return mpi_await_deaths(r->current);
+    return fail_ranks(&lost);
+}
+
 static int attempt(struct communicator *c, struct recovery *r)
 {
     struct transport *t;
     struct communicator *to;
     uint64_t given;
+    int rc = check_hosts(r);
+    r->over = rc != PCOLL_OK;
+    if (r->over)
+        return rc;
     mpi_revoke(r->current);
     MOMENT("revoked");
-    int rc = last_word(r);
+    rc = last_word(r);
     MOMENT("last word");
     if (r->over)
         return rc;
@@ -193,8 +235,11 @@ static int attempt(struct communicator *c, struct recovery *r)
     if (!t)
         return rc;
     MOMENT("shrunk");
+    r->over = !may_go_on(r, r->current, t);
     graves_retire(&r->graves, r->current);
     r->current = t;
+    if (r->over)
+        return outage_error(c->outage);
     if (rc == PCOLL_OK)
         rc = mpi_give_comm(t, &given);
     if (rc == PCOLL_OK)
@@ -242,9 +287,11 @@ static void recover(struct communicator *c, struct recovery *r)
     await_driver(c);
     progress_remove(c->progress, &c->source);
     r->current = c->transport;
-    mpi_revoke(r->current); /* before anybody is waited for */
-    if (r->gave)
-        mpi_revoke_comm(&r->given);
+    if (check_hosts(r) == PCOLL_OK) { /* before anybody is waited for */
+        mpi_revoke(r->current);
+        if (r->gave)
+            mpi_revoke_comm(&r->given);
+    }
     outage_await_calls(c->outage);
     if (r->called_off) {
         outage_give_up(c->outage);
@@ -256,12 +303,11 @@ static void recover(struct communicator *c, struct recovery *r)
         fail_reason(&r->why);
     for (uint32_t i = 0; i < r->count; i++)
         r->objects[i]->kind->recoverable->stop(r->objects[i]);
+    graves_bury(&r->graves);
     outage_take_turn(c->outage);
     rc = try(c, r, rc == PCOLL_OK);
     if (rc == PCOLL_OK && !r->parted)
         go_on(c, r);
-    if (rc == PCOLL_OK && !r->parted)
-        graves_bury(&r->graves);
     if (rc != PCOLL_OK || r->parted) {
         outage_give_up(c->outage);
         communicator_fail(c, rc == PCOLL_OK ? outage_error(c->outage) : rc);
@@ -295,10 +341,10 @@ int recovery_attach(struct communicator *c)
     return fail(PCOLL_ENOMEM, "the thread that recovers could not be started");
 }
 
-void recovery_bury(struct communicator *c, void (*end)(void *), void *what)
+void recovery_bury(struct communicator *c, void (*end)(void *), void *what, bool in_use)
 {
     CHECK(c->recovery && what);
-    graves_add(&c->recovery->graves, end, what);
+    graves_add(&c->recovery->graves, end, what, in_use);
 }
 
 void recovery_begin_parting(struct communicator *c)
@@ -338,9 +384,10 @@ void recovery_discard(struct communicator *c, struct communicator *heir)
     outage_cease(c->outage);
     pthread_join(r->thread, NULL);
     mpi_revoke(c->transport);
-    graves_retire(heir ? &heir->recovery->graves : &r->graves, c->transport);
+    graves_retire(&r->graves, c->transport);
     communicator_abandon(c);
-    graves_await(&r->graves);
+    if (heir) /* else what MPI writes to is lost */
+        graves_leave(&r->graves, &heir->recovery->graves);
     recovery_detach(c);
 }
 

@@ -52,8 +52,10 @@ struct recoverable {
 
 /* Have it recover from now on, at most once in its life. PCOLL_ENOMEM. */
 int recovery_attach(struct communicator *c);
-/* To be freed when MPI writes to nothing of an old epoch any more. */
-void recovery_bury(struct communicator *c, void (*end)(void *), void *what);
+/* To be freed when MPI writes to nothing of an old epoch any more, nor, if it is in use, of
+ * this one. */
+void recovery_bury(struct communicator *c, void (*end)(void *), void *what,
+                   bool in_use);
 
 /* The end of the communicator, or of MPI; nothing is done where none recovers. This rank
  * is there; … */
@@ -63,7 +65,7 @@ void recovery_begin_parting(struct communicator *c);
 bool recovery_part(struct communicator *c, bool all);
 void recovery_detach(struct communicator *c);
 /* Of one that has no objects (left), by a thread that is inside (outage.h): it is to end, here
- * alone. `heir` (NULL: nobody) looks after its transport, where others may still be. */
+ * alone. `heir` (NULL: nobody) looks after what MPI may still write to. */
 void recovery_discard(struct communicator *c, struct communicator *heir);
 
 /* The communicator of those who are left, for the program: an MPI_Comm, or NULL while all

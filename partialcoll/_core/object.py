@@ -13,6 +13,7 @@ from . import checks, communicator, waiting
 from .attendance import Members, attending
 from .ffi import core
 from .mpi import MPI
+from .ranks import bits
 
 Record = TypeVar("Record")
 Self = TypeVar("Self", bound="CollectiveObject")

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Callable, TypeVar
 
 from ..errors import RankFailedError
-from .ffi import lib
+from .communicator import address
+from .ffi import check, ffi, lib
 from .mpi import MPI
 from .rank_failure import told_by
 
@@ -18,20 +19,32 @@ def goes_on() -> bool:
     return bool(lib.pcoll_tells_of_failures())
 
 
+def _shrunk(comm: MPI.Intracomm) -> MPI.Intracomm:
+    living = MPI.Intracomm()
+    check(lib.pcoll_shrink(address(comm), ffi.cast("void *", MPI._addressof(living))))
+    return living
+
+
 def among_the_living(comm: MPI.Intracomm, make: Callable[[MPI.Intracomm], T]) -> T:
     """What is made on a duplicate of the communicator without those who have died; anew if one does
     meanwhile. Collective over those who live."""
     if not goes_on():
         return make(comm.Dup())
     while True:
-        own: MPI.Intracomm = comm.Shrink()  # type: ignore[assignment]
+        own = _shrunk(comm)
+        made: T | None = None
         try:
             with told_by(own):
                 made = make(own)
-                own.Agree(1)  # an error, on all, if one of them has died
-                return made
         except RankFailedError:
             own.Revoke()  # who waits for this rank is told
         except Exception:
+            lib.pcoll_all_have(address(own), lib.PCOLL_EINVAL)
             own.Free()
             raise
+        have = lib.PCOLL_EFAILED if made is None else lib.PCOLL_OK
+        code = lib.pcoll_all_have(address(own), have)
+        if code != lib.PCOLL_EFAILED:
+            check(code)
+            assert made is not None
+            return made

@@ -30,6 +30,11 @@ def _is_policy(text: str) -> bool:
     return True
 
 
+def _is_host_timeout(text: str) -> bool:
+    """As csrc/watch reads it."""
+    return float(text) == 0 or 2 <= float(text) <= 1e6
+
+
 def _is_readable(text: str) -> bool:
     return text == "none" or (os.path.isfile(text) and os.access(text, os.R_OK))
 
@@ -52,6 +57,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], bool]]] = {
     "PARTIALCOLL_QUORUM": ("a policy such as solo, quorum:0.5 or full", _is_policy),
     "PARTIALCOLL_TIMEOUT": (settings.SECONDS, settings.are_seconds),
     "PARTIALCOLL_STALL_WARN": (settings.SECONDS, settings.are_seconds),
+    "PARTIALCOLL_HOST_TIMEOUT": ("0, or seconds from 2 on", _is_host_timeout),
     "PARTIALCOLL_LOG": ("debug, info or warning", settings.is_level),
     "PARTIALCOLL_TUNE": ("a file that can be read, or none", _is_readable),
     "PARTIALCOLL_RECORD": ("a folder that can be written to", _can_be_folder),

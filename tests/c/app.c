@@ -11,10 +11,11 @@ enum { LONGEST_WAKE = 500 };
 
 const char *app_phase_name(enum app_phase phase)
 {
-    static const char *const names[] = {[THINKING] = "computing", [WAITING] = "waiting",
-                                        [JOINING] = "joining",    [FREEING] = "freeing",
-                                        [RENEWING] = "renewing",  [MEETING] = "meeting",
-                                        [DONE] = "done"};
+    static const char *const names[] = {
+        [THINKING] = "computing", [WAITING] = "waiting",   [JOINING] = "joining",
+        [FREEING] = "freeing",    [RENEWING] = "renewing", [MEETING] = "meeting",
+        [DONE] = "done",          [GROWING] = "growing",   [GROWN] = "grown",
+        [NEW_HERE] = "entering"};
     return names[phase];
 }
 
@@ -265,8 +266,36 @@ static void finish_call(struct world *w, uint32_t rank)
         start(w, rank);
     else {
         a->handle = first_handle(w, rank);
-        next_loop(w, rank);
+        a->phase = w->o.grows && r.failed ? GROWING : GROWN;
     }
+}
+
+/* Who hears of a death first recovers from that. */
+static bool advance_growing(struct world *w, uint32_t rank)
+{
+    if (is_recovering(w, rank))
+        return false;
+    w->recovery[rank].step = PAUSING;
+    return true;
+}
+
+/* A newcomer makes the calls of the rounds that are left, and sees the one before. */
+void app_grown(struct world *w, uint32_t rank, uint64_t round)
+{
+    struct app *a = &w->app[rank];
+    if (a->phase == NEW_HERE) {
+        pcoll_round r;
+        a->calls = w->o.calls;
+        a->call = round ? round - 1 : 0;
+        w->expected_next[0][rank] = a->call;
+        INVARIANT("one history", !round || deliver_one(w, 0, rank, UINT64_MAX, &r),
+                  "rank %u has come, and is not given the last round", rank);
+        if (!round) {
+            think(w, rank);
+            return;
+        }
+    }
+    a->phase = GROWN;
 }
 
 static void advance_join(struct world *w, uint32_t rank)
@@ -376,7 +405,8 @@ static bool advance_locked(struct world *w, uint32_t rank)
     if (w->driving[rank])
         return false;
     w->driving[rank] = true;
-    bool made = a->handle < end_of_handles(w, rank) && a->phase != MEETING;
+    bool made = a->handle < end_of_handles(w, rank) && a->phase != MEETING &&
+                a->phase < GROWING;
     if (made && !is_recovering(w, rank) && misuses && !sim_random(w->sim, misuses))
         app_misuse(w, rank);
     bool more = false;
@@ -400,8 +430,14 @@ bool app_advance(struct world *w, uint32_t rank)
         return false;
     }
     bool more = advance_locked(w, rank);
+    if (a->phase == GROWING && advance_growing(w, rank))
+        more = true;
+    if (a->phase == GROWN && !is_recovering(w, rank)) {
+        next_loop(w, rank);
+        more = true;
+    }
     if (a->phase == WAITING || a->phase == JOINING)
-        more = advance_waiting(w, rank);
+        more = advance_waiting(w, rank) || more;
     return more;
 }
 

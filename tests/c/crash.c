@@ -30,6 +30,8 @@ static bool has_come(const struct world *w, const struct world_crash *c)
         return phase == FREEING;
     case WHILE_JOINING:
         return phase == JOINING;
+    case WHILE_GROWING:
+        return phase == GROWING || phase == NEW_HERE;
     case AFTER_ANOTHER:
         return w->report.attempts || crash_unburied(w);
     case WORLD_MOMENTS:
@@ -51,6 +53,7 @@ static void die(struct world *w, uint32_t rank)
         if (!w->dead[r])
             crash_tell(w, r, w->o.detection);
     recover_shrink(w); /* the others may have waited for it */
+    grow_settle(w);
 }
 
 bool crash_step(struct world *w, uint32_t rank)
@@ -74,7 +77,7 @@ void crash_detected(struct world *w, uint32_t rank)
         if (!w->dead[to] && to != rank)
             crash_tell(w, to, LONGEST_REVOCATION);
     w->revoked = true;
-    if (r->step == RUNNING)
+    if (r->step == RUNNING || r->step == PAUSING || r->step == PAUSED)
         r->step = STOPPING;
     r->fails = r->step > SHRINKING;
 }

@@ -43,7 +43,7 @@ static void check_mask(struct world *w, int k, const pcoll_round *r,
     uint32_t active = 0, late = 0, dead = 0;
     for (uint32_t i = 0; i < w->o.ranks; i++) {
         const struct ledger_entry *e = &l->round[r->index][i];
-        bool died = l->died_in[i] <= r->index;
+        bool died = ledger_dead(l, i, r->index);
         INVARIANT("one history", bitset_has(failed, i) == died && !(died && e->active),
                   "round %llu says of rank %u that it is dead: %d; it is %d",
                   (unsigned long long)r->index, i, bitset_has(failed, i), died);
@@ -126,7 +126,7 @@ static uint32_t living_in(const struct ledger *l, uint64_t round)
 {
     uint32_t living = 0;
     for (uint32_t i = 0; i < l->ranks; i++)
-        living += l->died_in[i] > round;
+        living += !ledger_dead(l, i, round);
     return living;
 }
 
@@ -255,7 +255,8 @@ static void check_account(const struct world *w, int k, uint32_t rank)
     const struct ledger *l = &w->ledger[k];
     const struct ledger_account *s = &l->account[rank];
     double in = s->deposited - s->dropped - (s->has_pending ? s->pending : 0), out = 0;
-    for (uint64_t t = 0; t < l->frozen[rank]; t++)
+    uint64_t first = l->entered_in[rank] ? l->entered_in[rank] - 1 : 0;
+    for (uint64_t t = first; t < l->frozen[rank]; t++)
         out += l->round[t][rank].value;
     double slack = w->o.fractions ? 1e-12 * s->magnitude : 0;
     INVARIANT("conservation", fabs(in - out) <= slack,

@@ -34,6 +34,7 @@ void ledger_clear(struct ledger *l, uint32_t ranks)
     for (uint32_t r = 0; r < ranks; r++)
         l->account[r].taken_in = -1;
     memset(l->died_in, 0xff, sizeof l->died_in);
+    memset(l->entered_in, 0, sizeof l->entered_in);
     memset(l->begins, 0, sizeof l->begins);
     l->epoch = 0;
     l->ranks = ranks;

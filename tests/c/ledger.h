@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LEDGER_MAX_ROUNDS = 4096, LEDGER_MAX_RANKS = 130, LEDGER_MAX_EPOCHS = 4 };
+enum { LEDGER_MAX_ROUNDS = 4096, LEDGER_MAX_RANKS = 130, LEDGER_MAX_EPOCHS = 16 };
 
 struct ledger_entry {
     double value; /* of the first element */
@@ -49,12 +49,20 @@ struct ledger {
     struct ledger_account account[LEDGER_MAX_RANKS];
     uint64_t sent[LEDGER_MAX_RANKS];     /* control messages to a rank */
     uint64_t received[LEDGER_MAX_RANKS]; /* by it */
-    /* From this round on a rank has died; UINT64_MAX: it lives. */
-    uint64_t died_in[LEDGER_MAX_RANKS];
+    /* From this round on a rank has died; UINT64_MAX: it lives. The round, + 1, from which on
+     * another one has its number; 0: nobody. */
+    uint64_t died_in[LEDGER_MAX_RANKS], entered_in[LEDGER_MAX_RANKS];
     /* The rounds with which each recovery, and the start, began. */
     uint64_t begins[LEDGER_MAX_EPOCHS];
     uint32_t epoch; /* of the last one */
 };
+
+/* Is nobody that rank in this round? */
+static inline bool ledger_dead(const struct ledger *l, uint32_t rank, uint64_t round)
+{
+    uint64_t entered = l->entered_in[rank];
+    return l->died_in[rank] <= round && !(entered && round + 1 >= entered);
+}
 
 /* Empties a ledger; what is zero gets its memory, which is then kept from run to run.
  */

@@ -63,7 +63,7 @@ static void forget_round(struct ledger *l, uint64_t round)
 {
     for (uint32_t r = 0; r < l->ranks; r++)
         INVARIANT("one history",
-                  l->died_in[r] <= round || l->account[r].delivered <= round,
+                  ledger_dead(l, r, round) || l->account[r].delivered <= round,
                   "round %llu is done again, and rank %u has seen it",
                   (unsigned long long)round, r);
     l->seen[round].known = false;
@@ -84,12 +84,13 @@ void model_begin(struct ledger *l, uint32_t epoch, uint64_t round,
     l->epoch = epoch;
     l->begins[epoch] = round;
     for (uint32_t r = 0; r < l->ranks; r++) {
-        if (!bitset_has(failed, r) || l->died_in[r] <= round)
+        if (!failed || !bitset_has(failed, r) || ledger_dead(l, r, round))
             continue;
         INVARIANT("one history", l->frozen[r] >= round,
                   "round %llu is over, and rank %u has never entered it",
                   (unsigned long long)round - 1, r);
         l->died_in[r] = l->frozen[r] = round;
+        l->entered_in[r] = 0;
         for (uint64_t t = round; t < round + 2 && t < LEDGER_MAX_ROUNDS; t++)
             l->round[t][r] = (struct ledger_entry){0};
     }
@@ -130,6 +131,19 @@ void model_recover(struct ledger *l, uint32_t rank, enum pcoll_late late, int64_
     a->pending_arrived = a->wanted > round;
     if (a->pending_arrived)
         model_arrival(l, rank, time);
+}
+
+void model_enter(struct ledger *l, uint32_t rank)
+{
+    uint64_t round = l->begins[l->epoch];
+    INVARIANT("one history", l->died_in[rank] <= round,
+              "a newcomer is rank %u in round %llu, which lives", rank,
+              (unsigned long long)round);
+    l->entered_in[rank] = round + 1;
+    l->frozen[rank] = round;
+    l->round[round][rank] = (struct ledger_entry){0};
+    l->account[rank] =
+        (struct ledger_account){.taken_in = -1, .delivered = round ? round - 1 : 0};
 }
 
 /* At the source: a round takes exactly what is owed, once, and at the first chance. */

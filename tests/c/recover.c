@@ -54,11 +54,16 @@ void recover_shrink(struct world *w)
         anybody = anybody || !w->dead[r];
     }
     EXPECT(anybody, "nobody lives");
+    w->report.attempts++;
+    memcpy(w->buried, w->dead, sizeof w->dead);
+    recover_begin_epoch(w);
+}
+
+void recover_begin_epoch(struct world *w)
+{
     sim_shrink(w->sim);
     w->epoch++;
     w->revoked = false;
-    w->report.attempts++;
-    memcpy(w->buried, w->dead, sizeof w->dead);
     memset(w->memory, 0, sizeof w->memory);
     world_lay_out(w, w->epoch);
     for (int k = 0; k < w->o.handles; k++) {
@@ -81,13 +86,25 @@ static uint64_t complete_of(struct world *w, int k, uint32_t rank)
     return m.complete;
 }
 
+/* It has nothing yet. */
+static bool is_new(const struct world *w, uint32_t rank)
+{
+    return w->recovery[rank].grows && w->growth.newcomer[rank];
+}
+
+/* What it had before. */
+static struct endpoint *old_of(struct world *w, int k, uint32_t rank)
+{
+    return is_new(w, rank) ? NULL : w->endpoint[k][rank];
+}
+
 static void take_census(struct world *w, uint32_t rank, struct recovery *r)
 {
     uint64_t slots = (uint64_t)w->o.handles;
     uint64_t *words = world_memory(w, CENSUS_WORDS * slots * sizeof *words);
     census_begin(&r->census, words, slots);
     for (int k = 0; k < w->o.handles; k++)
-        if (!w->gone[k][rank])
+        if (!w->gone[k][rank] && !is_new(w, rank))
             census_note(&r->census, (uint32_t)k, complete_of(w, k, rank), rank);
     agree(r, words, CENSUS_WORDS * slots, AGREE_MAX);
 }
@@ -109,16 +126,18 @@ static void enter(struct world *w, uint32_t rank, struct recovery *r)
 static void share_last(struct world *w, uint32_t rank, struct recovery *r,
                        struct endpoint *old)
 {
-    const struct round_shape *shape = &old->shape;
+    const struct round_shape *shape = &r->successor[r->handle]->shape;
     size_t bytes = shape->header_bytes + payload_data_bytes(&shape->payload);
     r->resumes[r->handle] = NULL;
     if (!r->plan.complete)
         return;
-    void *message = old->domain->ops->result(old->domain, r->plan.complete - 1);
-    if (complete_of(w, r->handle, rank) < r->plan.complete)
+    void *message;
+    if (!old || complete_of(w, r->handle, rank) < r->plan.complete)
         message = world_memory(w, bytes);
+    else
+        message = old->domain->ops->result(old->domain, r->plan.complete - 1);
     r->resumes[r->handle] = message;
-    if (!r->plan.some_lack)
+    if (!r->plan.some_lack && !r->grows)
         return;
     r->shared = world_memory(w, bytes + sizeof *r->shared);
     if (r->plan.source == rank)
@@ -130,13 +149,17 @@ static void share_last(struct world *w, uint32_t rank, struct recovery *r,
 static void rebuild(struct world *w, uint32_t rank, struct recovery *r)
 {
     int k = r->handle;
-    struct endpoint *old = w->endpoint[k][rank];
+    struct endpoint *old = old_of(w, k, rank);
     uint64_t hosts[LEDGER_MAX_RANKS];
-    pcoll_options options = old->options;
-    options.algorithm = (int32_t)old->data.plan.algorithm;
+    pcoll_options options = old ? old->options : world_options_of(w, k);
+    if (old)
+        options.algorithm = (int32_t)old->data.plan.algorithm;
+    pcoll_buffer buffer = world_buffer_of(w, k);
     struct endpoint_spec spec = {.ranks = w->o.ranks,
                                  .most = space_hosts(&w->o, hosts),
                                  .hosts = hosts,
+                                 .buffers = old ? NULL : &buffer,
+                                 .nbuffers = old ? 0 : 1,
                                  .options = &options,
                                  .follows = old,
                                  .failed = r->to->transport->failed};
@@ -150,12 +173,12 @@ static void rebuild(struct world *w, uint32_t rank, struct recovery *r)
 static void begin_at(struct world *w, uint32_t rank, struct recovery *r)
 {
     int k = r->handle++;
-    struct endpoint *old = w->endpoint[k][rank];
-    const struct round_shape *shape = &old->shape;
+    const struct round_shape *shape = &r->successor[k]->shape;
     if (r->step == SHARING && r->plan.source != rank)
         memcpy(r->resumes[k], r->shared,
                shape->header_bytes + payload_data_bytes(&shape->payload));
-    endpoint_begin_at(r->successor[k], old, r->plan.complete, r->resumes[k], NULL);
+    endpoint_begin_at(r->successor[k], old_of(w, k, rank), r->plan.complete,
+                      r->resumes[k]);
     r->step = BUILDING;
 }
 
@@ -178,7 +201,7 @@ static void build_next(struct world *w, uint32_t rank, struct recovery *r)
         return;
     }
     r->plan = census_plan(&r->census, (uint32_t)k);
-    if (!r->census.lacking[k]) {
+    if (!r->census.lacking[k] || r->grows) {
         rebuild(w, rank, r);
         if (r->step == BUILDING)
             begin_at(w, rank, r);
@@ -196,18 +219,27 @@ static void build_next(struct world *w, uint32_t rank, struct recovery *r)
     r->handle++;
 }
 
+void recover_replace(struct world *w, int k, uint32_t rank)
+{
+    struct recovery *r = &w->recovery[rank];
+    struct endpoint *v = r->successor[k], *old = w->endpoint[k][rank];
+    w->layout[k][w->epoch].from = v->engine.current;
+    w->report.redone += old->frozen && !is_new(w, rank);
+    w->endpoint[k][rank] = v;
+    r->successor[k] = NULL;
+    world_keep(w, end_endpoint, old);
+}
+
 static void inherit_handle(struct world *w, int k, uint32_t rank)
 {
     struct recovery *r = &w->recovery[rank];
     const struct app *a = &w->app[rank];
-    struct endpoint *v = r->successor[k], *old = w->endpoint[k][rank];
+    struct endpoint *v = r->successor[k];
     bool waits = a->handle == k && (a->phase == WAITING || a->phase == JOINING);
     w->layout[k][w->epoch].from = v->engine.current;
-    EXPECT_OK(endpoint_inherit(v, old, r->resumes[k]));
-    w->report.redone += old->frozen;
-    w->endpoint[k][rank] = v;
-    r->successor[k] = NULL;
-    world_keep(w, end_endpoint, old);
+    EXPECT_OK(endpoint_inherit(v, old_of(w, k, rank), r->resumes[k]));
+    if (!r->grows)
+        recover_replace(w, k, rank);
     if (waits && v->domain->ops->sleeps)
         v->domain->ops->sleeps(v->domain, true);
     EXPECT_OK(communicator_register(r->to, &v->base, (uint32_t)k));
@@ -219,7 +251,10 @@ static void inherit_all(struct world *w, uint32_t rank, struct recovery *r)
         if (!w->gone[k][rank])
             inherit_handle(w, k, rank);
     r->step = INHERITED;
-    enter_barrier(w, r);
+    if (r->grows)
+        grow_vote(w, rank, true);
+    else
+        enter_barrier(w, r);
 }
 
 static void go(struct world *w, uint32_t rank, struct recovery *r)
@@ -238,7 +273,10 @@ static void go(struct world *w, uint32_t rank, struct recovery *r)
     }
     w->driving[rank] = false;
     w->app[rank].rung = true;
-    w->report.recoveries++;
+    w->report.recoveries += !r->grows;
+    if (r->grows)
+        app_grown(w, rank, r->plan.complete);
+    r->grows = false;
     r->step = r->fails ? STOPPING : RUNNING;
     r->fails = false;
 }
@@ -260,12 +298,31 @@ static void begin_again(struct world *w, uint32_t rank)
 {
     recover_abandon(w, rank);
     w->recovery[rank].fails = false;
+    w->recovery[rank].grows = false;
     w->recovery[rank].step = STOPPING;
+}
+
+/* Somebody has died, or it has voted. False: it does what is next. */
+static bool settle(struct world *w, uint32_t rank)
+{
+    struct recovery *r = &w->recovery[rank];
+    const struct world_growth *g = &w->growth;
+    if (r->fails && !g->voted[rank])
+        grow_vote(w, rank, false);
+    if (!g->voted[rank])
+        return false;
+    if (g->settled == AGAINST)
+        grow_call_off(w, rank);
+    else if (g->settled == IN_FAVOR)
+        go(w, rank, r);
+    return true;
 }
 
 bool recover_advance(struct world *w, uint32_t rank)
 {
     struct recovery *r = &w->recovery[rank];
+    if (r->grows && r->epoch == w->epoch && settle(w, rank))
+        return w->growth.settled != NO_VOTE;
     if (r->fails) {
         begin_again(w, rank);
         return true;
@@ -278,6 +335,12 @@ bool recover_advance(struct world *w, uint32_t rank)
         r->step = SHRINKING;
         recover_shrink(w);
         return true;
+    case PAUSING:
+        r->stopped = true;
+        r->step = PAUSED;
+        grow_begin(w);
+        return true;
+    case PAUSED:
     case SHRINKING:
         if (r->epoch == w->epoch || sim_now(w->sim) < r->enters_at)
             return false;

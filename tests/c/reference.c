@@ -9,7 +9,7 @@
 
 static bool has_died(const struct ledger *l, uint64_t round, uint32_t rank)
 {
-    return l->died_in[rank] <= round;
+    return ledger_dead(l, rank, round);
 }
 
 bool reference_gone(const struct ledger *l, uint64_t round, uint32_t rank)
@@ -22,7 +22,8 @@ void reference_live(const struct ledger *l, uint64_t round, bool *live)
 {
     bool anybody = false;
     for (uint32_t r = 0; r < l->ranks; r++) {
-        bool back = round == 0 || !reference_gone(l, round - 1, r);
+        bool back = round == 0 || !reference_gone(l, round - 1, r) ||
+                    l->entered_in[r] == round + 1;
         live[r] = back && !has_died(l, round, r);
         anybody = anybody || live[r];
     }

@@ -89,11 +89,9 @@ static const struct {
 static const int grouped[] = {0, 0, 1, 1, 1, 2, 3, 4, 5, 6}; /* how often each */
 
 static const char *const moments[WORLD_MOMENTS] = {
-    [AT_ANY_TIME] = "at any time",
-    [WHILE_RECOVERING] = "while recovering",
-    [WHILE_CLOSING] = "while closing",
-    [WHILE_JOINING] = "while joining",
-    [AFTER_ANOTHER] = "after another one"};
+    [AT_ANY_TIME] = "at any time",     [WHILE_RECOVERING] = "while recovering",
+    [WHILE_CLOSING] = "while closing", [WHILE_JOINING] = "while joining",
+    [WHILE_GROWING] = "while growing", [AFTER_ANOTHER] = "after another one"};
 
 static const char *const endings[] = {"loop", "join", "leave", "free"};
 static const int ops[] = {PCOLL_SUM, PCOLL_MIN, PCOLL_MAX};
@@ -213,6 +211,23 @@ static void end_soon(struct world_options *o, struct dice *d)
     o->crash[0].steps = roll(d, 100);
 }
 
+/* Equal loops, in which others come; now and then who has come dies again. */
+static void grow(struct world_options *o, struct dice *d)
+{
+    o->grows = true;
+    o->handles = 1;
+    o->handle[0].deliver = PCOLL_DELIVER_ONE;
+    o->ending = END_LOOP;
+    o->calls = 3 + roll(d, 30);
+    for (int i = 0; i < o->crashes; i++)
+        if (o->crash[i].moment == WHILE_CLOSING || o->crash[i].moment == WHILE_JOINING)
+            o->crash[i].moment = WHILE_GROWING;
+    for (int i = 1; i < o->crashes && roll(d, 2); i++) {
+        o->crash[i].rank = o->crash[0].rank;
+        o->crash[i].moment = WHILE_GROWING;
+    }
+}
+
 struct world_options space_draw_crashes(uint64_t seed)
 {
     struct dice d = {.seed = splitmix_mix(seed)};
@@ -239,6 +254,8 @@ struct world_options space_draw_crashes(uint64_t seed)
     o.detection = roll(&d, 2) ? 2000 : 100000;
     if (roll(&d, 6) == 0)
         end_soon(&o, &d);
+    else if (roll(&d, 3) == 0)
+        grow(&o, &d);
     return o;
 }
 
@@ -372,6 +389,9 @@ void space_count(struct space_tally *t, const struct world_options *o,
     t->recoveries += r->recoveries;
     t->attempts += r->attempts;
     t->redone += r->redone;
+    t->grown += r->grown;
+    t->called_off += r->called_off;
+    t->newcomers += r->newcomers;
     for (int k = 0; k < o->handles * o->generations; k++) {
         const struct world_handle *h = &o->handle[k % o->handles];
         t->handles++;
@@ -410,9 +430,10 @@ static void print_deaths(const struct space_tally *t, FILE *out)
         fprintf(out, " %llu %s", (unsigned long long)t->died[moment], moments[moment]);
     fprintf(out,
             "; %llu recoveries in %llu attempts, %llu times a rank began a round "
-            "anew\n",
+            "anew; %llu others have come, together %llu times, called off %llu times\n",
             (unsigned long long)t->recoveries, (unsigned long long)t->attempts,
-            (unsigned long long)t->redone);
+            (unsigned long long)t->redone, (unsigned long long)t->newcomers,
+            (unsigned long long)t->grown, (unsigned long long)t->called_off);
 }
 
 void space_print(const struct space_tally *t, FILE *out)

@@ -56,7 +56,8 @@ void space_describe(const struct world_options *o, char *text, size_t capacity);
 struct space_tally {
     uint64_t runs, rounds, lost, handles, handles_of[16][8][LEDGER_MAX_RANKS + 1];
     uint64_t grouped_of[16][8][16];
-    uint64_t died[WORLD_MOMENTS], recoveries, attempts, redone;
+    uint64_t died[WORLD_MOMENTS], recoveries, attempts, redone, grown, called_off,
+        newcomers;
 };
 void space_count(struct space_tally *t, const struct world_options *o,
                  const struct world_report *r);

@@ -146,25 +146,43 @@ static struct round_header *spy_slot(struct domain *d, int i)
 }
 
 static void spy_begin_at(struct domain *d, struct domain *old, uint64_t round,
-                         const struct round_header *last, bool copies)
+                         const struct round_header *last)
 {
     struct spy *s = spy_of(d);
-    s->real->ops->begin_at(s->real, old ? spy_of(old)->real : NULL, round, last,
-                           copies);
+    s->real->ops->begin_at(s->real, old ? spy_of(old)->real : NULL, round, last);
     s->published = round;
+}
+
+static void follow(struct spy *s, struct domain *old, int64_t began)
+{
+    if (!old) {
+        model_enter(s->ledger, s->rank);
+        return;
+    }
+    model_recover(s->ledger, s->rank, s->late, began);
+    s->expected = spy_of(old)->expected;
+    spy_of(old)->over = true;
+    note_leaver(s, began);
+}
+
+void spy_settle(struct domain *d, struct domain *old)
+{
+    struct spy *s = spy_of(d);
+    model_begin(s->ledger, s->hooks.epoch, s->published, d->shape->failed);
+    follow(s, old, sim_now(s->hooks.sim));
 }
 
 static int spy_inherit(struct domain *d, struct domain *old, uint64_t round,
                        const struct round_header *last)
 {
-    struct spy *s = spy_of(d), *before = spy_of(old);
+    struct spy *s = spy_of(d);
+    struct domain *before = old ? spy_of(old)->real : NULL;
     int64_t began = sim_now(s->hooks.sim); /* others may come between its steps */
+    if (s->hooks.grows)
+        return s->real->ops->inherit(s->real, before, round, last);
     model_begin(s->ledger, s->hooks.epoch, round, d->shape->failed);
-    int rc = s->real->ops->inherit(s->real, before->real, round, last);
-    model_recover(s->ledger, s->rank, s->late, began);
-    s->expected = before->expected;
-    before->over = true;
-    note_leaver(s, began);
+    int rc = s->real->ops->inherit(s->real, before, round, last);
+    follow(s, old, began);
     return rc;
 }
 

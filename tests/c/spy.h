@@ -22,6 +22,7 @@ struct spy_arg {
     struct endpoint *own;        /* its endpoint, without the domain */
     struct endpoint **endpoints; /* of the handle by rank, as it goes on */
     uint32_t epoch;
+    bool grows;   /* whether it is to be is settled later: spy_settle */
     void *memory; /* shared by the domain; NULL: a domain of one rank */
     void *arg;    /* of the two: as in node.h */
     void (*wake)(void *arg, uint32_t rank);
@@ -52,6 +53,8 @@ domain_create_fn spy_create;
 /* At the next point of interleaving a round ends whose slots hold NaNs already: who dies in
  * between would leave them to those who take them back. True once for each. */
 bool spy_round_ends(void);
+/* It follows the other (NULL: of a newcomer) after all. */
+void spy_settle(struct domain *d, struct domain *old);
 /* Its rank has died, or it never got as far as to be used. */
 void spy_abandon(struct domain *d);
 /* Rounds complete here. */

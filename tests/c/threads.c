@@ -168,17 +168,30 @@ static bool step(struct world *w)
     return true;
 }
 
-void threads_run(struct world *w)
+static void begin(struct world *w, uint32_t rank)
+{
+    for (int who = 0; who < THREADS; who++) {
+        struct thread *t = &threads[who][rank];
+        *t = (struct thread){.world = w,
+                             .rank = rank,
+                             .who = (enum who)who,
+                             .fiber = t->fiber,
+                             .token = NO_TOKEN};
+    }
+}
+
+void threads_renew(struct world *w, uint32_t rank)
 {
     for (int who = 0; who < THREADS; who++)
-        for (uint32_t r = 0; r < w->o.ranks; r++) {
-            struct thread *t = &threads[who][r];
-            *t = (struct thread){.world = w,
-                                 .rank = r,
-                                 .who = (enum who)who,
-                                 .fiber = t->fiber,
-                                 .token = NO_TOKEN};
-        }
+        fiber_abandon(&threads[who][rank].fiber);
+    w->driving[rank] = w->again[rank] = false;
+    begin(w, rank);
+}
+
+void threads_run(struct world *w)
+{
+    for (uint32_t r = 0; r < w->o.ranks; r++)
+        begin(w, r);
     interleave_hook = pause_now_and_then;
     while (step(w))
         ;

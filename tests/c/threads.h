@@ -12,6 +12,8 @@
 
 struct world;
 
+/* Another process has this rank's number: those of the dead one never go on. */
+void threads_renew(struct world *w, uint32_t rank);
 /* Until nothing is left to happen. */
 void threads_run(struct world *w);
 

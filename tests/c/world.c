@@ -109,6 +109,7 @@ void world_settle(struct world *w, int k, uint32_t rank, struct endpoint *v,
                           .own = v,
                           .endpoints = w->endpoint[k],
                           .epoch = w->epoch,
+                          .grows = w->recovery[rank].grows,
                           .memory = memory_of(w, k, v, options),
                           .arg = &w->way[k],
                           .wake = wake,
@@ -116,10 +117,9 @@ void world_settle(struct world *w, int k, uint32_t rank, struct endpoint *v,
     EXPECT_OK(endpoint_settle(v, options, spy_create, &arg));
 }
 
-static void create_handle(struct world *w, int k, uint32_t rank)
+pcoll_options world_options_of(const struct world *w, int k)
 {
     const struct world_handle *h = handle_of(w, k);
-    uint64_t hosts[LEDGER_MAX_RANKS];
     pcoll_options options = {.algorithm = space_algorithms[h->algorithm].algorithm,
                              .deliver = h->deliver,
                              .owned_send = h->owned_send,
@@ -129,7 +129,20 @@ static void create_handle(struct world *w, int k, uint32_t rank)
     if (w->o.crashes)
         options.on_failure = PCOLL_FAILURE_CONTINUE;
     options.policy = space_policy_of(h);
-    pcoll_buffer buffer = {.count = w->o.count, .dtype = PCOLL_FLOAT64, .op = h->op};
+    return options;
+}
+
+pcoll_buffer world_buffer_of(const struct world *w, int k)
+{
+    return (pcoll_buffer){
+        .count = w->o.count, .dtype = PCOLL_FLOAT64, .op = handle_of(w, k)->op};
+}
+
+static void create_handle(struct world *w, int k, uint32_t rank)
+{
+    uint64_t hosts[LEDGER_MAX_RANKS];
+    pcoll_options options = world_options_of(w, k);
+    pcoll_buffer buffer = world_buffer_of(w, k);
     bool native = options.algorithm == PCOLL_ALGORITHM_NATIVE;
     struct endpoint_spec spec = {.ranks = w->o.ranks,
                                  .most = space_hosts(&w->o, hosts),

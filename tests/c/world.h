@@ -35,6 +35,7 @@ enum world_moment {
     WHILE_RECOVERING, /* from another death */
     WHILE_CLOSING,
     WHILE_JOINING,
+    WHILE_GROWING,
     AFTER_ANOTHER, /* has died */
     WORLD_MOMENTS
 };
@@ -78,6 +79,7 @@ struct world_options {
     int crashes; /* of one generation of handles; some rank lives */
     struct world_crash crash[WORLD_MAX_CRASHES];
     int64_t detection; /* the longest, after a death */
+    bool grows;        /* others take the numbers of the dead; of equal loops */
 };
 
 /* What happened, for those who look at more than the invariants. */
@@ -86,7 +88,8 @@ struct world_report {
     uint64_t hash[WORLD_MAX_MADE]; /* of all results, in order */
     double active_mean;
     uint64_t lost;
-    uint32_t died[WORLD_MOMENTS], recoveries, attempts, redone;
+    uint32_t died[WORLD_MOMENTS], recoveries, attempts, redone, grown, called_off,
+        newcomers;
     int64_t loops_over[LEDGER_MAX_RANKS]; /* time at which a rank made its last call */
 };
 

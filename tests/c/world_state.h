@@ -11,7 +11,18 @@
 
 enum { WORLD_SEED = 7 }; /* of the draws */
 
-enum app_phase { THINKING, WAITING, JOINING, FREEING, RENEWING, MEETING, DONE };
+enum app_phase {
+    THINKING,
+    WAITING,
+    JOINING,
+    FREEING,
+    RENEWING,
+    MEETING,
+    DONE,
+    GROWING, /* until others have come */
+    GROWN,
+    NEW_HERE /* as one of them */
+};
 
 /* What sim_wake was called for. WAKE_DOORBELL: and the handle, from WAKE_HANDLE bits
  * on. */
@@ -49,6 +60,8 @@ struct app {
 enum recovery_step {
     RUNNING,
     STOPPING,  /* its threads leave what they are in */
+    PAUSING,   /* the same, as its application asks for others */
+    PAUSED,    /* until all who live have, and others come */
     SHRINKING, /* until all who live do */
     CENSUS,    /* is taken */
     BUILDING,  /* the successor of `handle`; … */
@@ -63,6 +76,7 @@ struct recovery {
     bool fails;        /* somebody else has died */
     uint32_t epoch;    /* that it is in, or about to enter */
     int64_t enters_at; /* … at this time */
+    bool grows;        /* with others; it is to be settled whether that is to be */
     struct communicator *to;
     struct agreement agreement;
     struct census census;
@@ -71,6 +85,13 @@ struct recovery {
     uint64_t *shared; /* a message, as words */
     struct endpoint *successor[WORLD_MAX_HANDLES];
     struct round_header *resumes[WORLD_MAX_HANDLES];
+};
+
+/* Others are taken in, or not: as runtime/growth.h. */
+enum vote { NO_VOTE, AGAINST, IN_FAVOR };
+struct world_growth {
+    enum vote voted[LEDGER_MAX_RANKS], settled; /* NO_VOTE: not yet */
+    bool newcomer[LEDGER_MAX_RANKS];
 };
 
 /* The domains of a handle, of rounds from this one on. */
@@ -112,6 +133,7 @@ struct world {
     uint32_t epoch;                                        /* the newest */
     bool revoked;                                          /* all are told */
     struct recovery recovery[LEDGER_MAX_RANKS];
+    struct world_growth growth; /* the newest */
     /* By handle and rank: asked to close; closed and freed, or without a successor. */
     bool asked[WORLD_MAX_MADE][LEDGER_MAX_RANKS],
         gone[WORLD_MAX_MADE][LEDGER_MAX_RANKS];
@@ -152,6 +174,9 @@ static inline bool is_recovering(const struct world *w, uint32_t rank)
 /* Make all handles of a generation on a rank; take the ones before it away. */
 void world_make_handles(struct world *w, uint32_t rank, int generation);
 
+/* What a handle is made of. */
+pcoll_options world_options_of(const struct world *w, int k);
+pcoll_buffer world_buffer_of(const struct world *w, int k);
 /* Give an endpoint that has been made its domain. */
 void world_settle(struct world *w, int k, uint32_t rank, struct endpoint *v,
                   const pcoll_options *options);
@@ -176,12 +201,27 @@ void crash_detected(struct world *w, uint32_t rank);
 bool recover_advance(struct world *w, uint32_t rank);
 /* Those who live go on together, when all have stopped. */
 void recover_shrink(struct world *w);
+/* A new communicator, of those who live. */
+void recover_begin_epoch(struct world *w);
+/* Its successor takes the place of its endpoint, if it has one, which has been followed. */
+void recover_replace(struct world *w, int k, uint32_t rank);
 /* Whatever it has begun is not to be. */
 void recover_abandon(struct world *w, uint32_t rank);
 /* What its agent polls; NULL: nothing. */
 struct communicator *recover_polled(struct world *w, uint32_t rank);
 
+/* grow.c */
+/* Those who live have paused: others come. */
+void grow_begin(struct world *w);
+/* As far as it can get it has; the same answer for all that live, when all have voted. */
+void grow_vote(struct world *w, uint32_t rank, bool in_favor);
+void grow_settle(struct world *w);
+/* It is not to be, and this rank goes on as before. */
+void grow_call_off(struct world *w, uint32_t rank);
+
 /* app.c */
+/* Others have come, or it is one of them, at the round of this number. */
+void app_grown(struct world *w, uint32_t rank, uint64_t round);
 void app_begin(struct world *w, uint32_t rank);
 /* A domain in shared memory wakes it, because of a round of handle k. */
 void app_ring(struct world *w, int k, uint32_t rank);

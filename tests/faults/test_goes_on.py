@@ -71,8 +71,8 @@ STEPS = (
 )
 
 
-def dies_at(die, quorum, domain, ranks=4):
-    job = killing.KilledJob(ranks, quorum, domain, str(die), 0, die)
+def dies_at(die, quorum, domain, ranks=4, after=False):
+    job = killing.KilledJob(ranks, quorum, domain, str(die), 0, die, after=after)
     judged(job)
     return job
 
@@ -82,8 +82,9 @@ def dies_at(die, quorum, domain, ranks=4):
 def test_a_rank_dies_there(moment):
     domain, quorum = MOMENTS[moment]
     closing = moment in ("confirmed", "drained") or moment.startswith("closing ")
-    count = 1 if closing and moment != "closing a round" else 20
-    job = dies_at({0: f"{moment}:{count}", 2: f"{moment}:{3 * count}"}, quorum, domain)
+    after = closing and moment != "closing a round"
+    count = 1 if after else 5
+    job = dies_at({0: f"{moment}:{count}", 2: f"{moment}:{3 * count}"}, quorum, domain, after=after)
     assert job.killed, "nobody came there"
 
 

@@ -2,6 +2,8 @@
 """Others take the numbers of ranks that have died (`AllreduceHandle.grow`, ``join=True``,
 `partialcoll.elastic`)."""
 
+from pathlib import Path
+
 import pytest
 from mpi4py import MPI
 
@@ -235,3 +237,12 @@ def test_all_that_are_killed_are_replaced(quorum, domain):
     assert not faults, (faults, job.given)
     assert len(job.killed) == 2 and len(verdict.rejoin_s) == 4
     job.forget()
+
+
+@pytest.mark.in_turns
+def test_the_example(run):
+    text = (Path(__file__).parents[2] / "examples" / "elastic.py").read_text()
+    done = run(text, ranks=4, launcher_options=["--with-ft", "ulfm"])
+    for rank in range(4):
+        assert f"rank {rank}: " in done.stdout, f"{done.stdout}\n{done.stderr}"
+    assert "0 missing" in done.stdout and "rank 2 is back" in done.stdout

@@ -148,8 +148,12 @@ def test_everybody_is_told(run, names):
 TORCH = """
     import faulthandler, os, signal
     faulthandler.dump_traceback_later(90, exit=True)
+    import threading, types
     import torch
     import partialcoll.torch as pct
+    torch._dynamo = sys.modules["torch._dynamo"] = types.SimpleNamespace(  # takes long to load
+        disable=lambda function=None, *_, **__: function, graph_break=lambda: None
+    )
 
     def until_known(call):
         victim, begin = pct.size() - 1, time.monotonic()
@@ -175,10 +179,16 @@ TORCH = """
     step()
     pct.allgather(torch.ones(3))
     pct.barrier()
-    if pct.rank() == pct.size() - 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    until_known(lambda: pct.{first}(torch.ones(3)))
-    until_known(step)
+    if pct.rank() == pct.size() - 1:  # in the middle of calls
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    until_known(lambda: pct.{first}(torch.ones(30000)))
+    for again in (pct.barrier, lambda: pct.broadcast_object(1), step):
+        until_known(again)
+    left = pct.size() - 1
+    opt.close()
+    pct.shutdown()
+    pct.init()  # of those who live
+    assert pct.size() == left == pct.allreduce(torch.ones(1), op=pct.Sum).item()
     say("end")
     comm.Shrink().Barrier()
     os._exit(0)
@@ -190,5 +200,5 @@ TORCH = """
 def test_pytorch_is_told(run, first):
     pytest.importorskip("torch")
     options = ["--with-ft", "ulfm"]
-    done = run(TORCH.format(first=first), ranks=3, launcher_options=options)
-    assert done.stdout.splitlines().count("end") == 2, f"{done.stdout}\n{done.stderr}"
+    done = run(TORCH.format(first=first), ranks=5, launcher_options=options)
+    assert done.stdout.splitlines().count("end") == 4, f"{done.stdout}\n{done.stderr}"

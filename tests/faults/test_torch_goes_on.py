@@ -15,7 +15,7 @@ pytestmark = [
 
 COMMON = """
     import faulthandler, hashlib, os, signal, threading
-    faulthandler.dump_traceback_later(100, exit=True)
+    faulthandler.dump_traceback_later(110, exit=True)
     import torch
     import partialcoll.torch as pct
 
@@ -32,6 +32,14 @@ COMMON = """
         assert len(set(said)) == 1, said
 """
 
+# Optimizers load torch's compiler, which takes each rank a second, to tell it to leave them alone.
+NO_COMPILER = """
+    import types
+    torch._dynamo = sys.modules["torch._dynamo"] = types.SimpleNamespace(
+        disable=lambda function=None, *_, **__: function, graph_break=lambda: None
+    )
+"""
+
 
 def survivors(run, program, ranks, dead):
     options = ["--with-ft", "ulfm"]
@@ -41,9 +49,11 @@ def survivors(run, program, ranks, dead):
 
 
 # The gradients of rank r are r + 1. One optimizer; the highest rank that lives dies in each moment.
-OPTIMIZER = """
+OPTIMIZER = (
+    NO_COMPILER
+    + """
     pct.init()
-    strategy = pct.{strategy}
+    strategy = pct.STRATEGY
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
     opt = pct.DistributedOptimizer(inner, strategy=strategy, model=model)
@@ -76,7 +86,7 @@ OPTIMIZER = """
         step(moment, pct.rank() == victim)
         for _ in range(3):
             change = step()
-        if {full}:
+        if FULL:
             mean = sum(rank + 1 for rank in left) / len(left)
             assert torch.allclose(change, torch.full((4,), mean)), (change, mean)
     opt.join()
@@ -90,6 +100,7 @@ OPTIMIZER = """
     opt.close()
     end()
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +108,7 @@ OPTIMIZER = """
 )
 def test_a_rank_dies_in_each_moment_of_a_step(run, strategy):
     full = strategy.startswith("Allreduce")
-    survivors(run, OPTIMIZER.format(strategy=strategy, full=full), 6, 4)
+    survivors(run, OPTIMIZER.replace("STRATEGY", strategy).replace("FULL", str(full)), 6, 4)
 
 
 # Horovod's calls, and a process group of each kind, at once. The last rank dies while all are in
@@ -161,14 +172,14 @@ CALLS = """
     while not one_more():
         pass
     assert one_more()
-    assert {{c for c, _ in seen}} <= {{alive, size}}
+    assert {c for c, _ in seen} <= {alive, size}
     assert reduced(rank, op=dist.ReduceOp.AVG) == sum(range(alive)) / alive
     assert pct.allreduce(torch.tensor(float(rank))).item() == sum(range(alive)) / alive
     for work in [dist.all_reduce(torch.ones(2), group=goes, async_op=True) for _ in range(5)]:
         work.wait()
 
     # what needs the dead
-    died = f"rank {{last}} has died"
+    died = f"rank {last} has died"
     refused(pc.RankFailedError, lambda: dist.broadcast(x, last, group=goes), died)
     refused(pc.RankFailedError, lambda: dist.all_gather(whole, x, group=goes), died)
     refused(pc.RankFailedError, lambda: pct.broadcast_object(1, last), died)
@@ -181,7 +192,7 @@ CALLS = """
 
     # a group without it: all is told, at once
     for call in (dist.all_reduce, dist.barrier, dist.all_gather_into_tensor, dist.recv):
-        give = {{dist.barrier: (), dist.recv: (x, (rank + 1) % alive)}}.get(call, (x,))
+        give = {dist.barrier: (), dist.recv: (x, (rank + 1) % alive)}.get(call, (x,))
         give = (torch.zeros(3 * size), x) if call is dist.all_gather_into_tensor else give
         refused(pc.RankFailedError, lambda: call(*give, group=told), died)
 
@@ -213,17 +224,19 @@ CALLS = """
 
 
 def test_calls_and_process_groups(run):
-    survivors(run, CALLS.format(), 5, 2)
+    survivors(run, CALLS, 5, 2)
 
 
-ELASTIC = """
+ELASTIC = (
+    NO_COMPILER
+    + """
     pct.init(on_failure="continue")
     model = torch.nn.Linear(3, 3)
     inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     opt = pct.DistributedOptimizer(inner, strategy=pct.Allreduce(on_failure="continue"))
     sampler = pct.elastic.ElasticSampler(list(range(120)), shuffle=False)
     state = pct.elastic.TorchState(model, opt, sampler=sampler, batch=0)
-    resets, kills = [], {{4: 1, 9: 0, 14: 2}}  # at which batch which rank of the first world
+    resets, kills = [], {4: 1, 9: 0, 14: 2}  # at which batch which rank of the first world
     first = pct.rank()
     state.register_reset_callbacks([lambda: resets.append((state.batch, pct.size()))])
 
@@ -254,7 +267,8 @@ ELASTIC = """
     pct.shutdown()
     end()
 """
+)
 
 
 def test_elastic_takes_nothing_back(run):
-    survivors(run, ELASTIC.format(), 5, 3)
+    survivors(run, ELASTIC, 5, 3)

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/rank_failure.h"
-#include "transport/mpi/tree.h"
 
 static int post_control_receives(struct mpi_transport *m)
 {
@@ -33,22 +32,6 @@ struct card {
     uint64_t neighborhood, pid, fd, cookie;
 };
 
-/* So many numbers of each rank; those of the dead are zero. */
-static int exchange(struct mpi_transport *m, const uint64_t *mine, int count,
-                    uint64_t *all)
-{
-    MPI_Request request;
-    if (m->survives) { /* their maximum, as all else is zero */
-        memcpy(all + m->base.rank * (size_t)count, mine, (size_t)count * sizeof *all);
-        return tree_max(m, all, (int)m->base.size * count);
-    }
-    int rc = mpi_check_in(m,
-                          MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
-                                         MPI_UINT64_T, m->comm, &request),
-                          "MPI_Iallgather");
-    return rc == PCOLL_OK ? mpi_patient_wait(m, &request, "MPI_Iallgather") : rc;
-}
-
 static bool is_dead(const struct mpi_transport *m, uint32_t rank)
 {
     return m->failed && bitset_has(m->failed, rank);
@@ -60,7 +43,7 @@ static int find_hosts(struct mpi_transport *m, const struct card *all, bool reac
 {
     uint32_t size = m->base.size;
     uint64_t mine = reaches_all, *reach = calloc(size, sizeof *reach);
-    int rc = reach ? exchange(m, &mine, 1, reach)
+    int rc = reach ? mpi_exchange(m, &mine, 1, reach)
                    : fail(PCOLL_ENOMEM, "no memory for %u ranks", size);
     for (uint32_t i = 0; i < size && rc == PCOLL_OK; i++) {
         uint32_t first = size;
@@ -87,8 +70,9 @@ static int open_doorbells(struct mpi_transport *m, const struct doorbell *own)
     if (!all)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
     bool reaches_all = true;
-    int rc = exchange(m, (const uint64_t *)&mine, 4, (uint64_t *)all);
+    int rc = mpi_exchange(m, (const uint64_t *)&mine, 4, (uint64_t *)all);
     for (uint32_t i = 0; i < m->base.size && rc == PCOLL_OK; i++) {
+        m->neighborhoods[i] = all[i].neighborhood;
         if (i == m->base.rank || is_dead(m, i))
             continue;
         bool near = all[i].neighborhood == mine.neighborhood;
@@ -149,23 +133,27 @@ int mpi_settle(struct mpi_transport *m, const struct doorbell *own)
     m->doorbells = calloc(m->base.size, sizeof *m->doorbells);
     m->hosts = calloc(m->base.size, sizeof *m->hosts);
     m->pids = calloc(m->base.size, sizeof *m->pids);
+    m->neighborhoods = calloc(m->base.size, sizeof *m->neighborhoods);
     if (rc == PCOLL_OK)
-        rc = m->doorbells && m->hosts && m->pids
+        rc = m->doorbells && m->hosts && m->pids && m->neighborhoods
                  ? open_doorbells(m, own)
                  : fail(PCOLL_ENOMEM, "no memory for the doorbells");
     m->base.hosts = m->hosts;
     m->base.pids = m->pids;
     m->base.doorbells = m->doorbells;
+    if (rc == PCOLL_OK)
+        rc = mpi_watch_hosts(m);
     return rc == PCOLL_OK ? post_control_receives(m) : rc;
 }
 
 int transport_mpi_create(const void *comm, const struct doorbell *own,
-                         struct transport **out)
+                         struct watch *watch, struct transport **out)
 {
     struct mpi_transport *m = calloc(1, sizeof *m);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     m->block = MPI_DATATYPE_NULL;
+    m->watch = watch;
     int rc = duplicate(*(const MPI_Comm *)comm, m);
     if (rc != PCOLL_OK) {
         free(m);
@@ -182,6 +170,7 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
 
 void mpi_free_transport(struct mpi_transport *m)
 {
+    mpi_watch_no_more(m);
     for (uint32_t i = 0; m->doorbells && i < m->base.size; i++)
         if (m->doorbells[i])
             doorbell_close(m->doorbells[i]);
@@ -192,6 +181,8 @@ void mpi_free_transport(struct mpi_transport *m)
     free(m->doorbells);
     free(m->hosts);
     free(m->pids);
+    free(m->neighborhoods);
+    free(m->cards);
     free(m->numbers);
     free(m->ranks);
     free(m->failed);

@@ -7,6 +7,7 @@
 #include <mpi.h>
 
 #include "transport/mpi/mpi_transport.h"
+#include "watch/watch.h"
 
 enum {
     CONTROL_TAG = 0,
@@ -43,6 +44,13 @@ struct request_info {
 
 struct mpi_transport {
     struct transport base;
+    /* Of the hosts of its ranks (hosts.c); the watch is the process's, NULL: none. */
+    struct watch *watch;
+    struct watch_party party; /* of size 0: one host, or nobody watches */
+    uint64_t *neighborhoods;
+    struct watch_card *cards;
+    uint32_t lost;    /* hosts, as last looked at */
+    int rank_failure; /* MPI's error for it */
     MPI_Comm comm;
     MPI_Comm made; /* by a call that is under way */
     MPI_Datatype block;
@@ -113,6 +121,20 @@ void mpi_look_at_sends(struct mpi_transport *m);
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
 /* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
 int mpi_damage(const struct mpi_transport *m);
+/* watching.c: have the hosts of its ranks watched, of which `neighborhoods` has names, by rank.
+ * Collective. */
+int mpi_watch_hosts(struct mpi_transport *m);
+void mpi_watch_no_more(struct mpi_transport *m);
+/* hosts.c: PCOLL_EFAILED, with who is there, if one of them is lost. */
+int mpi_check_hosts(const struct mpi_transport *m);
+/* The same, once for each. */
+int mpi_check_hosts_anew(struct mpi_transport *m);
+/* rank_failure.c: does MPI know that those on lost hosts have died? Waits a moment for it; else
+ * PCOLL_EFAILED, and they are the ranks. */
+int mpi_await_told(const struct mpi_transport *m);
+/* exchange.c: so many numbers of each rank; those of the dead are zero. */
+int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count,
+                 uint64_t *all);
 /* tree.c: wait without burning a core: others may need it to get here. */
 int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
                      const char *what);

@@ -308,7 +308,9 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
 {
     struct mpi_transport *m = of(t);
     int finished;
-    int rc = reserve_events(m);
+    int rc = mpi_check_hosts_anew(m);
+    if (rc == PCOLL_OK)
+        rc = reserve_events(m);
     if (rc != PCOLL_OK)
         return rc;
     int known = m->count;

@@ -9,6 +9,8 @@
 #include "base/doorbell.h"
 #include "transport/transport.h"
 
+struct watch; /* watch/watch.h */
+
 /* PCOLL_OK, or PCOLL_EMPI with MPI's own message for its error code. */
 int mpi_check(int mpi_error, const char *what);
 
@@ -28,10 +30,10 @@ bool mpi_is_proc_null(int rank);
 
 /*
  * Duplicate *comm and make a transport of it. Collective. Peers on this machine are
- * rung through their doorbells.
+ * rung through their doorbells; ranks on others are lost when the watch says so.
  */
 int transport_mpi_create(const void *comm, const struct doorbell *own,
-                         struct transport **out);
+                         struct watch *watch, struct transport **out);
 
 /* To look for a state and make it if there is none, as one step. */
 void mpi_lock_states(void);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 
@@ -23,6 +24,11 @@ int pcoll_tells_of_failures(void)
 {
     const char *enabled = getenv("OMPI_MCA_mpi_ft_enable"); /* by mpiexec */
     return PMPIX_Comm_get_failed && enabled && strcmp(enabled, "0") != 0;
+}
+
+int mpi_rank_failure(void)
+{
+    return pcoll_tells_of_failures() ? PROC_FAILED : MPI_ERR_OTHER;
 }
 
 static bool is_rank_failure(int mpi_error)
@@ -51,6 +57,11 @@ static int get_failed(MPI_Comm comm, MPI_Group *failed)
 int pcoll_tells_of_failures(void)
 {
     return 0;
+}
+
+int mpi_rank_failure(void)
+{
+    return MPI_ERR_OTHER;
 }
 
 static bool is_rank_failure(int mpi_error)
@@ -118,6 +129,8 @@ int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what)
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what)
 {
     int rc = mpi_check_on(m->comm, mpi_error, what);
+    if (rc == PCOLL_EFAILED && mpi_check_hosts(m) != PCOLL_OK)
+        return rc; /* all who were there, of whom MPI may know some */
     if (rc != PCOLL_EFAILED || !m->ranks)
         return rc;
     struct failed_ranks who = *fail_last_ranks();
@@ -134,5 +147,46 @@ int mpi_damage(const struct mpi_transport *m)
         translate(m->comm, failed, &who);
         MPI_Group_free(&failed);
     }
-    return who.count || is_revoked(m->comm) ? fail_ranks(&who) : PCOLL_OK;
+    return who.count || is_revoked(m->comm) ? fail_ranks(&who) : mpi_check_hosts(m);
+}
+
+static bool has(const struct failed_ranks *who, int rank)
+{
+    for (int i = 0; i < who->count; i++)
+        if (who->rank[i] == rank)
+            return true;
+    return false;
+}
+
+static bool knows_all(MPI_Comm comm, const struct failed_ranks *wanted)
+{
+    struct failed_ranks known = {0};
+    MPI_Group failed;
+    if (get_failed(comm, &failed) != MPI_SUCCESS)
+        return false;
+    translate(comm, failed, &known);
+    MPI_Group_free(&failed);
+    for (int i = 0; i < wanted->count; i++)
+        if (!has(&known, wanted->rank[i]))
+            return false;
+    return true;
+}
+
+/* MPI finds out while it makes progress, which a probe does. */
+int mpi_await_told(const struct mpi_transport *m)
+{
+    const int64_t end = clock_us() + 3000000;
+    if (mpi_check_hosts(m) == PCOLL_OK)
+        return PCOLL_OK;
+    struct failed_ranks lost = *fail_last_ranks(), numbers = lost;
+    for (int i = 0; i < lost.count; i++)
+        numbers.rank[i] = mpi_number_of(m, (uint32_t)lost.rank[i]);
+    while (!knows_all(m->comm, &numbers)) {
+        int there;
+        if (clock_us() > end)
+            return fail_ranks(&lost);
+        MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_SELF, &there, MPI_STATUS_IGNORE);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return PCOLL_OK;
 }

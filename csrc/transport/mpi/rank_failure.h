@@ -16,4 +16,7 @@
  * if it failed because ranks have died. */
 int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what);
 
+/* MPI's error for that, for who finds it out without MPI. */
+int mpi_rank_failure(void);
+
 #endif

@@ -4,10 +4,12 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/bitset.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "include/partialcoll.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
 #include "transport/mpi/exclusion.h"
@@ -84,6 +86,22 @@ void mpi_revoke_comm(void *comm)
     revoke(*(MPI_Comm *)comm);
 }
 
+/* Nobody waits for those on a lost host, if MPI does not either. */
+static int await_agreement(const struct mpi_transport *m, MPI_Request *request)
+{
+    long us = 10;
+    for (int done = 0;; us = us < 500 ? 2 * us : 1000) {
+        int rc = mpi_test(request, &done);
+        if (done || rc != MPI_SUCCESS)
+            return mpi_check_in(m, rc, "MPIX_Comm_iagree") == PCOLL_EMPI ? PCOLL_EMPI
+                                                                         : PCOLL_OK;
+        rc = mpi_await_told(m);
+        if (rc != PCOLL_OK)
+            return rc;
+        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+    }
+}
+
 bool mpi_is_damaged(struct transport *t)
 {
     return mpi_damage(of(t)) != PCOLL_OK;
@@ -98,9 +116,9 @@ static int agree_on(const struct mpi_transport *m, int *bits)
     int rc = begin_agreement(m->comm, &flag, &request);
     if (rc != MPI_SUCCESS)
         return mpi_check_in(m, rc, "MPIX_Comm_iagree");
-    rc = mpi_patient_wait(m, &request, "MPIX_Comm_iagree");
+    rc = await_agreement(m, &request);
     *bits = flag;
-    return rc == PCOLL_EFAILED ? PCOLL_OK : rc;
+    return rc;
 }
 
 int mpi_agree_bits(struct transport *t, int *bits)
@@ -109,9 +127,22 @@ int mpi_agree_bits(struct transport *t, int *bits)
     return agree_on(of(t), bits);
 }
 
-int mpi_all_have(const void *comm, int rc)
+int mpi_all_live(const void *comm)
 {
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
+    MPI_Request request;
+    int flag = mpi_damage(&m) == PCOLL_OK;
+    int rc = begin_agreement(m.comm, &flag, &request);
+    rc = rc == MPI_SUCCESS ? mpi_patient_wait(&m, &request, "MPIX_Comm_iagree")
+                           : mpi_check_in(&m, rc, "MPIX_Comm_iagree");
+    if (rc == PCOLL_OK && !flag && (rc = mpi_damage(&m)) == PCOLL_OK)
+        rc = fail_ranks(&(struct failed_ranks){0});
+    return rc;
+}
+
+int mpi_all_have(const void *comm, struct watch *watch, int rc)
+{
+    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm, .watch = watch};
     int all = rc == PCOLL_OK;
     struct reason reason;
     fail_reason(&reason);
@@ -121,6 +152,19 @@ int mpi_all_have(const void *comm, int rc)
     if (agreed == PCOLL_OK && !all && (agreed = mpi_damage(&m)) == PCOLL_OK)
         agreed = fail_ranks(&(struct failed_ranks){0});
     return agreed;
+}
+
+int pcoll_all_have(const void *comm, int rc)
+{
+    CHECK(comm);
+    return mpi_all_have(comm, NULL, rc);
+}
+
+int pcoll_shrink(const void *comm, void *living)
+{
+    CHECK(comm && living);
+    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
+    return mpi_check_in(&m, shrink(m.comm, living), "MPIX_Comm_shrink");
 }
 
 /* Whose number in the new communicator is whose here; who is missing has died. */
@@ -157,13 +201,14 @@ static int number_ranks(struct mpi_transport *m, const struct mpi_transport *old
 }
 
 /* `like` has the rank, the size and what MPI can. */
-static struct mpi_transport *allocate(const struct transport *like)
+static struct mpi_transport *allocate(const struct transport *like, struct watch *watch)
 {
     struct mpi_transport *m = calloc(1, sizeof *m);
     if (!m)
         return NULL;
     m->comm = MPI_COMM_NULL;
     m->block = MPI_DATATYPE_NULL;
+    m->watch = watch;
     m->base = (struct transport){.ops = &mpi_ops,
                                  .rank = like->rank,
                                  .size = like->size,
@@ -179,11 +224,21 @@ static struct mpi_transport *allocate(const struct transport *like)
     return NULL;
 }
 
+bool mpi_has_lost_hosts(struct transport *t)
+{
+    return mpi_check_hosts(of(t)) != PCOLL_OK;
+}
+
+int mpi_await_deaths(struct transport *t)
+{
+    return mpi_await_told(of(t));
+}
+
 int mpi_shrink(struct transport *old, const struct doorbell *own,
                struct transport **out)
 {
     *out = NULL;
-    struct mpi_transport *m = allocate(old);
+    struct mpi_transport *m = allocate(old, of(old)->watch);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     int rc = mpi_check_in(of(old), shrink(of(old)->comm, &m->comm), "MPIX_Comm_shrink");
@@ -240,7 +295,7 @@ static int number_members(struct mpi_transport *m, MPI_Comm comm,
 
 /* Shrinking what is whole is duplicating it, and who is there then is the same on all. */
 int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
-                const struct doorbell *own, struct transport **out)
+                const struct doorbell *own, struct watch *watch, struct transport **out)
 {
     MPI_Comm comm = *(const MPI_Comm *)members;
     int rank;
@@ -248,9 +303,9 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
     MPI_Comm_rank(comm, &rank);
     struct transport like = {.rank = numbers[rank], .size = ranks};
     mpi_describe(comm, &like);
-    struct mpi_transport *m = allocate(&like);
+    struct mpi_transport *m = allocate(&like, watch);
     int rc = m ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a communicator");
-    if ((rc = mpi_all_have(members, rc)) == PCOLL_OK)
+    if ((rc = mpi_all_have(members, watch, rc)) == PCOLL_OK)
         rc = mpi_check_on(comm, shrink(comm, &m->comm), "MPIX_Comm_shrink");
     if (rc != PCOLL_OK) {
         if (m)

@@ -14,17 +14,27 @@
 #include "base/doorbell.h"
 #include "transport/transport.h"
 
+struct watch; /* watch/watch.h */
+
 /* Has every rank of this MPI_Comm got as far, rc = PCOLL_OK? The same answer on all:
  * PCOLL_OK, or an error on each. Collective. */
-int mpi_all_have(const void *comm, int rc);
+int mpi_all_have(const void *comm, struct watch *watch, int rc);
+
+/* Does every rank of this MPI_Comm live, as far as any of them knows? The same answer on all
+ * that do: PCOLL_OK or PCOLL_EFAILED. Collective. */
+int mpi_all_live(const void *comm);
 
 /* Tell all ranks that this communicator is not to be used any more. Local. */
 void mpi_revoke(struct transport *t);
 void mpi_revoke_comm(void *comm);
+/* Is the host of one of its ranks lost? fail_last_ranks() are they. Local. */
+bool mpi_has_lost_hosts(struct transport *t);
+/* Wait a moment until MPI knows that these have died. PCOLL_EFAILED: it does not. */
+int mpi_await_deaths(struct transport *t);
 /* Has a rank died, or has it been revoked? Local. */
 bool mpi_is_damaged(struct transport *t);
 /* The bits that are set on every living rank. The answer is the same on all that are left,
- * even if some die meanwhile. */
+ * even if some die meanwhile. PCOLL_EFAILED: MPI goes on waiting for those on a lost host. */
 int mpi_agree_bits(struct transport *t, int *bits);
 /* A transport of those who are left. If it fails there on one rank, all have to try again,
  * from what comes back in *out, which is not NULL if only its making failed. */
@@ -34,7 +44,8 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
  * numbers[i] among so many, and those that nobody has count as dead. Errors as in mpi_shrink:
  * without *out on all that live, or on nobody. */
 int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
-                const struct doorbell *own, struct transport **out);
+                const struct doorbell *own, struct watch *watch,
+                struct transport **out);
 /* The bytes of rank `root` for all. */
 int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes);
 /* A communicator of those who are left, for the program: *comm is an MPI_Comm. */

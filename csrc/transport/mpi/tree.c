@@ -181,6 +181,8 @@ int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
     for (;;) {
         int done;
         int rc = mpi_check_in(m, mpi_test(request, &done), what);
+        if (rc == PCOLL_OK && !done)
+            rc = mpi_check_hosts(m);
         if (rc != PCOLL_OK || done)
             return rc;
         nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
@@ -221,6 +223,28 @@ static int receive_words(struct mpi_transport *m, int peer, uint64_t *words, int
     MPI_Request r;
     return wait_for(
         m, MPI_Irecv(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r), &r);
+}
+
+int tree_meet(struct mpi_transport *m, int to, int from)
+{
+    uint64_t *word = calloc(2, sizeof *word);
+    MPI_Request send = MPI_REQUEST_NULL, receive = MPI_REQUEST_NULL;
+    int rc = word ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a word");
+    if (rc == PCOLL_OK && from >= 0)
+        rc = mpi_check_in(
+            m, MPI_Irecv(word, 1, MPI_UINT64_T, from, TREE_TAG, m->comm, &receive),
+            "MPI_Irecv");
+    if (rc == PCOLL_OK && to >= 0)
+        rc = mpi_check_in(m,
+                          mpi_isend(m, word + 1, 1, MPI_UINT64_T, to, TREE_TAG, &send),
+                          "MPI_Isend");
+    if (rc == PCOLL_OK && from >= 0)
+        rc = mpi_patient_wait(m, &receive, "MPI_Irecv");
+    if (rc == PCOLL_OK && to >= 0)
+        rc = wait_for_send(m, MPI_SUCCESS, &send);
+    if (rc == PCOLL_OK) /* else MPI may still use it */
+        free(word);
+    return rc;
 }
 
 /* After a failure MPI may still write to what it was given: that is lost. */

@@ -25,6 +25,8 @@ int tree_received(struct mpi_transport *m, struct tree_agreement *a, bool *over,
 /* A send of one is over. */
 void tree_sent(struct tree_agreement *a);
 
+/* A word to one number and from another (-1: none), so that MPI knows how to reach it. */
+int tree_meet(struct mpi_transport *m, int to, int from);
 /* The maximum, waited for here; nobody polls the transport yet. */
 int tree_max(struct mpi_transport *m, uint64_t *values, int count);
 /* The bytes of this number for all, likewise; a multiple of 64. */

@@ -524,9 +524,18 @@ void sim_kill(struct sim *s, uint32_t rank)
     }
 }
 
+void sim_revive(struct sim *s, uint32_t rank)
+{
+    CHECK(rank < s->options.size && bitset_has(s->dead, rank));
+    s->dead[rank / 64] &= ~((uint64_t)1 << rank % 64);
+    for (size_t i = 0; i < s->queue.count; i++)
+        if (s->queue.heap[i].kind == WAKE && s->queue.heap[i].rank == rank)
+            s->queue.heap[i].token = 0;
+}
+
 void sim_shrink(struct sim *s)
 {
-    CHECK(!bitset_empty(s->dead, bitset_words(s->options.size)));
+    CHECK(s->epoch);
     begin_epoch(s);
 }
 

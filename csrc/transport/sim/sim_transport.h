@@ -48,6 +48,8 @@ struct transport *sim_endpoint(struct sim *s, uint32_t rank);
 /* It does nothing any more. What it has sent arrives, or is lost from some time on, for
  * each receiver another one. Its memory is to stay. */
 void sim_kill(struct sim *s, uint32_t rank);
+/* Another rank has its number, alone so far: what the dead one was to be woken for is over. */
+void sim_revive(struct sim *s, uint32_t rank);
 /* A new communicator of those who live, with new transports, to which nothing comes that was
  * sent before. The old ones stay, and what comes there still writes to memory. */
 void sim_shrink(struct sim *s);

@@ -45,7 +45,7 @@ COLUMNS = (
 
 _START_SECONDS = 60
 _END_SECONDS = 60
-_DIE_SECONDS = 2  # for a moment that may come later, at the end of the loop
+_DIE_SECONDS = 30  # for a moment of the loop
 _THINK_SECONDS = (0.0, 0.0005, 0.003)  # between two calls, on average
 _GAP_SECONDS = (0.005, 0.02, 0.1)  # between two kills, on average
 _RESPAWNS = 10  # in one job
@@ -107,7 +107,8 @@ class Tally:
 
 class KilledJob:
     """One job of so many ranks, all but one of which are killed, or fewer; or die by themselves,
-    each at its moment (csrc/base/moment.h), where the core was built with checks."""
+    each at its moment (csrc/base/moment.h), where the core was built with checks: in the loop, or
+    after it, which is short then."""
 
     def __init__(
         self,
@@ -118,10 +119,12 @@ class KilledJob:
         most: int,
         die: dict[int, str] | None = None,
         respawn: bool = False,
+        after: bool = False,
     ) -> None:
         self.ranks = ranks
         self.random = random.Random(seed)
         self.die = die or {}
+        self.after = after
         self.respawn = respawn
         self.kills = 0 if self.die else min(kills_of_job(ranks, respawn), most)
         self.folder = Path(tempfile.mkdtemp(prefix="partialcoll-faults-"))
@@ -183,7 +186,7 @@ class KilledJob:
         self._process.send_signal(signum)
 
     def _await_deaths(self, living: list[Life]) -> None:
-        limit = time.monotonic() + _DIE_SECONDS
+        limit = time.monotonic() + (0.5 if self.after else _DIE_SECONDS)
         left = [self._pid(living[rank]) for rank in self.die]
         while left and time.monotonic() < limit:
             time.sleep(0.01)
@@ -205,7 +208,7 @@ class KilledJob:
         gap = self.random.choice(_GAP_SECONDS)
         for _ in range(self.kills):
             time.sleep(self.random.expovariate(1) * gap)
-            victim = self.random.choice([life for life in living if life not in self.killed])
+            victim = self.random.choice(self._victims(living))
             self.states.append(records.state_of(self.folder, victim))
             self.killed[victim] = time.monotonic_ns()
             with contextlib.suppress(ProcessLookupError):  # the oracle misses its end then
@@ -217,6 +220,12 @@ class KilledJob:
                 except ChildProcessError:  # the others wait for it: the oracle sees that
                     return
         time.sleep(self.random.random() * gap)
+
+    def _victims(self, living: list[Life]) -> list[Life]:
+        """Where they are replaced, the launcher needs one of those that it has started itself."""
+        left = [life for life in living if life not in self.killed]
+        first = [life for life in left if not life.number]
+        return [life for life in left if [life] != first] if self.respawn else left
 
     def forget(self) -> None:
         """Nothing was wrong with it."""
