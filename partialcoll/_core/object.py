@@ -13,7 +13,6 @@ from . import checks, communicator, waiting
 from .attendance import Members, attending
 from .ffi import core
 from .mpi import MPI
-from .ranks import bits
 
 Record = TypeVar("Record")
 Self = TypeVar("Self", bound="CollectiveObject")

@@ -197,10 +197,8 @@ static void create(uint64_t seed)
                                   .in_order = true,
                                   .spurious_one_in = 10};
     EXPECT_OK(sim_create(&options, &w.sim));
-    pcoll_group_options o = {.count = w.count,
-                             .dtype = PCOLL_FLOAT64,
-                             .timeout_us = TIMEOUT_US,
-                             .every = 1};
+    pcoll_group_options o = {
+        .count = w.count, .dtype = PCOLL_FLOAT64, .timeout_us = TIMEOUT_US, .every = 1};
     draw_grid(&o);
     for (uint32_t r = 0; r < w.ranks; r++)
         make_rank(r, &o);
@@ -535,9 +533,10 @@ int main(void)
         deaths += w.deaths;
         voids += w.voids;
     }
-    printf("group crashes: %llu schedules, %llu deaths, %llu void rounds: all invariants "
-           "held\n",
-           (unsigned long long)count, (unsigned long long)deaths,
-           (unsigned long long)voids);
+    printf(
+        "group crashes: %llu schedules, %llu deaths, %llu void rounds: all invariants "
+        "held\n",
+        (unsigned long long)count, (unsigned long long)deaths,
+        (unsigned long long)voids);
     return 0;
 }
