@@ -871,6 +871,49 @@ MUTANTS = [
         "joined = ends_join(n, h);",
         "joined = joined || ends_join(n, h);",
     ),
+    # Groups of ranks that die.
+    Mutant(
+        "a round with a dead member goes into the next one",
+        "group/restart.c",
+        "bool again = now->decision == DECISION_ABORT && !lost_a_member(g, words);",
+        "bool again = now->decision == DECISION_ABORT;",
+        "group crashes",
+    ),
+    Mutant(
+        "rounds of groups that live are void with the others",
+        "group/restart.c",
+        "bool again = now->decision == DECISION_ABORT && !lost_a_member(g, words);",
+        "bool again = false;",
+        "group crashes",
+    ),
+    Mutant(
+        "a contribution to a round that never was is lost",
+        "group/restart.c",
+        "        g->shared.consumed--;\n",
+        "",
+        "group crashes",
+    ),
+    Mutant(
+        "the dead are away, and may come back",
+        "group/restart.c",
+        "words[r] ? status : MEMBER_DEAD",
+        "words[r] ? status : MEMBER_AWAY",
+        "group crashes",
+    ),
+    Mutant(
+        "messages to the dead are counted",
+        "group/wire.c",
+        "    if (g->membership.entries[to].status == MEMBER_DEAD)\n        return PCOLL_OK;\n",
+        "",
+        "group crashes",
+    ),
+    Mutant(
+        "messages that were lost with an epoch are waited for",
+        "group/restart.c",
+        "    g->wire.sent = g->wire.received = 0;\n",
+        "",
+        "group crashes",
+    ),
     # Gossip buffers of ranks that die.
     Mutant(
         "half a delta of a dead rank counts as under way for ever",

@@ -52,6 +52,7 @@ PROGRAMS = {
     "steps": "node_steps",
     "gossip": "gossip_steps",
     "gossip crashes": "gossip_crashes",
+    "group crashes": "group_crashes",
     "matching": "matching",
     "group": "group",
     "simulator": "simulator",

@@ -8,15 +8,11 @@ import sys
 import warnings
 from typing import Any, Callable, NoReturn, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from ..errors import StateError
 from . import checks, communicator, waiting
 from .attendance import Members, attending
 from .ffi import core
 from .mpi import MPI
-from .ranks import bits
 
 Record = TypeVar("Record")
 Self = TypeVar("Self", bound="CollectiveObject")
@@ -169,12 +165,6 @@ class CoreObject(CollectiveObject):
         """The library's counters of it, as this dataclass."""
         ctype, function = f"pcoll_{self._kind}_stats", self._function("get_stats")
         return self._library.answer_record(kind, ctype, function, self._core())
-
-    def _failed_ranks(self) -> npt.NDArray[np.bool_]:
-        """Of an object that goes on when ranks die: who has."""
-        words = self._library.ffi.new("uint64_t[]", (self._size + 63) // 64)
-        self._call("failed", words)
-        return bits(self._library.ffi.buffer(words), self._size)
 
     def _is_freed(self) -> bool:
         return not self._pointer[0]
