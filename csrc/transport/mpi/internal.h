@@ -121,7 +121,7 @@ void mpi_look_at_sends(struct mpi_transport *m);
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
 /* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
 int mpi_damage(const struct mpi_transport *m);
-/* watching.c: have the hosts of its ranks watched, of which `neighborhoods` has names, by rank.
+/* host_watch.c: have the hosts of its ranks watched, of which `neighborhoods` has names, by rank.
  * Collective. */
 int mpi_watch_hosts(struct mpi_transport *m);
 void mpi_watch_no_more(struct mpi_transport *m);
