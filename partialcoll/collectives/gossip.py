@@ -18,9 +18,9 @@ from .._core.mirror import Twins
 from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.pure import ffi, lib
+from .._core.ranks import bits
 from ..codec import Lattice
 from ..errors import RankFailedError, StateError
-from ..round import bits
 from ..topology import Topology
 from .gossip_view import Board, GossipStats
 

@@ -13,9 +13,9 @@ from .._core import pure
 from .._core.ffi import answer_record, answer_text, ffi, lib
 from .._core.mpi import MPI
 from .._core.object import CoreObject
+from .._core.ranks import bits
 from ..errors import StateError
 from ..policy import Policy
-from ..round import bits
 from .arguments import ALGORITHMS
 from .membership import Membership
 
