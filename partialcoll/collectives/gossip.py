@@ -18,7 +18,6 @@ from .._core.mirror import Twins
 from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.pure import ffi, lib
-from .._core.ranks import bits
 from ..codec import Lattice
 from ..errors import RankFailedError, StateError
 from ..topology import Topology
@@ -412,9 +411,7 @@ class GossipBuffer(CoreObject):
     def failed(self) -> npt.NDArray[np.bool_]:
         """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,). Any
         thread may ask."""
-        words = self._library.ffi.new("uint64_t[]", (self._size + 63) // 64)
-        self._call("failed", words)
-        return bits(self._library.ffi.buffer(words), self._size)
+        return self._set_of_ranks("failed", self._size)
 
     @property
     def board(self) -> Board:
