@@ -17,11 +17,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ._core import checks, waiting
+from ._core import checks
 from ._core.attendance import attending
 from ._core.communicator import address
 from ._core.ffi import check, lib
 from ._core.mpi import MPI
+from ._core.rank_failure import alone
 from .errors import StateError
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once
@@ -53,13 +54,17 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
         _check_alive(comm)
         if to == comm.size:
             return comm.Dup()
-        _check_launched(comm)
-        program, *arguments = command
-        between = comm.Spawn(program, arguments, maxprocs=to - comm.size)
-        merged = between.Merge(high=False)
-        between.Free()
+        merged = alone(lambda: _spawn(comm, list(command), to - comm.size), hold=True)
         _check_alive(merged)
         return merged
+
+
+def _spawn(comm: MPI.Intracomm, command: list[str], count: int) -> MPI.Intracomm:
+    _check_launched(comm)
+    between = comm.Spawn(command[0], command[1:], maxprocs=count)
+    merged = between.Merge(high=False)
+    between.Free()
+    return merged
 
 
 def joined() -> MPI.Intracomm | None:
@@ -69,7 +74,7 @@ def joined() -> MPI.Intracomm | None:
         parent = MPI.Comm.Get_parent()
         if parent == MPI.COMM_NULL:
             return None
-        merged = parent.Merge(high=True)
+        merged = alone(lambda: parent.Merge(high=True), hold=True)
         _check_alive(merged)
         _joined.append(merged)
     return _joined[0]
@@ -80,8 +85,7 @@ def _check_launched(comm: MPI.Intracomm) -> None:
     is to be spawned then never comes."""
     own, first = np.empty(1, np.intc), np.empty(1, np.intc)
     own[0] = MPI.Comm.Get_parent() == MPI.COMM_NULL
-    request = comm.Iallreduce(own, first, MPI.MAX)
-    waiting.until(request.Test, waiting.look)
+    comm.Allreduce(own, first, MPI.MAX)
     if not first[0]:
         raise StateError(
             "respawn: none of the processes that mpiexec has started lives, and it starts no "

@@ -871,6 +871,49 @@ MUTANTS = [
         "joined = ends_join(n, h);",
         "joined = joined || ends_join(n, h);",
     ),
+    # Groups of ranks that die.
+    Mutant(
+        "a round with a dead member goes into the next one",
+        "group/restart.c",
+        "bool again = now->decision == DECISION_ABORT && !lost_a_member(g, words);",
+        "bool again = now->decision == DECISION_ABORT;",
+        "group crashes",
+    ),
+    Mutant(
+        "rounds of groups that live are void with the others",
+        "group/restart.c",
+        "bool again = now->decision == DECISION_ABORT && !lost_a_member(g, words);",
+        "bool again = false;",
+        "group crashes",
+    ),
+    Mutant(
+        "a contribution to a round that never was is lost",
+        "group/restart.c",
+        "        g->shared.consumed--;\n",
+        "",
+        "group crashes",
+    ),
+    Mutant(
+        "the dead are away, and may come back",
+        "group/restart.c",
+        "words[r] ? status : MEMBER_DEAD",
+        "words[r] ? status : MEMBER_AWAY",
+        "group crashes",
+    ),
+    Mutant(
+        "messages to the dead are counted",
+        "group/wire.c",
+        "    if (g->membership.entries[to].status == MEMBER_DEAD)\n        return PCOLL_OK;\n",
+        "",
+        "group crashes",
+    ),
+    Mutant(
+        "messages that were lost with an epoch are waited for",
+        "group/restart.c",
+        "    g->wire.sent = g->wire.received = 0;\n",
+        "",
+        "group crashes",
+    ),
     # Gossip buffers of ranks that die.
     Mutant(
         "half a delta of a dead rank counts as under way for ever",
@@ -1775,5 +1818,54 @@ MUTANTS = [
         "if (!v->confirms)",
         "if (1)",
         program="crashes",
+    ),
+    # Hosts that vanish: who watches whom, and who is believed.
+    Mutant(
+        "hosts are numbered with ranks that have died",
+        "watch/pairing.c",
+        "!(is_first(p, r) && p->hosts[r] == host)",
+        "p->hosts[r] != host",
+    ),
+    Mutant(
+        "all connections of a host are of its first rank",
+        "watch/pairing.c",
+        "if (member(p, own, (b + k) % here) == p->rank)",
+        "if (member(p, own, 0) == p->rank)",
+    ),
+    Mutant(
+        "a stranger may come in",
+        "watch/entrance.c",
+        "bool known = g->said.to == cookie;",
+        "bool known = true;",
+    ),
+    Mutant(
+        "a process that ends is a lost host",
+        "watch/link.c",
+        "return error == ETIMEDOUT",
+        "return !error || error == ETIMEDOUT",
+    ),
+    Mutant(
+        "other hosts are not told",
+        "watch/watch.c",
+        "link_tell(l, host);",
+        "(void)l;",
+    ),
+    Mutant(
+        "the processes of a host are not told",
+        "watch/watch.c",
+        "neighbors_tell(&w->neighbors, &p->cards[r], host);",
+        "(void)p;",
+    ),
+    Mutant(
+        "the own host can be lost",
+        "watch/watch.c",
+        "is_gone(w, host) || is_own(w, host)",
+        "is_gone(w, host)",
+    ),
+    Mutant(
+        "who sleeps is not rung",
+        "watch/watch.c",
+        "doorbell_wake_waiters(w->doorbell);\n    doorbell_wake_agent(w->doorbell);",
+        "",
     ),
 ]

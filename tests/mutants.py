@@ -52,11 +52,13 @@ PROGRAMS = {
     "steps": "node_steps",
     "gossip": "gossip_steps",
     "gossip crashes": "gossip_crashes",
+    "group crashes": "group_crashes",
     "matching": "matching",
     "group": "group",
     "simulator": "simulator",
     "device": "device",
     "staging": "staging",
+    "watch": "watch",
 }
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")
 MATCHING = re.compile(r"protocol/group/(matchmaking(_\w+)?|decision)\.[ch]")
@@ -79,7 +81,7 @@ def program_of(mutant: Mutant) -> str:
     """Which program has to catch it."""
     if mutant.program is not None:
         return mutant.program
-    if mutant.file.startswith(("gossip/", "device/")):
+    if mutant.file.startswith(("gossip/", "device/", "watch/")):
         return mutant.file.split("/")[0]
     if MATCHING.fullmatch(mutant.file):
         return "matching"

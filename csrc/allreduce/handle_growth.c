@@ -15,6 +15,7 @@
 #include "runtime/agreement.h"
 #include "runtime/growth.h"
 #include "runtime/recovery.h"
+#include "transport/mpi/exclusion.h"
 #include "transport/mpi/recovery.h"
 #include "transport/mpi/reduction.h"
 
@@ -223,6 +224,24 @@ int pcoll_growth_refuse(const void *comm)
 int pcoll_growth_check(const void *comm)
 {
     return pcoll_tells_of_failures() ? mpi_all_live(comm) : PCOLL_OK;
+}
+
+static _Thread_local bool alone;
+
+void pcoll_mpi_enter(int32_t hold)
+{
+    struct progress *p;
+    if (hold && pcoll_tells_of_failures() && process_progress(&p) == PCOLL_OK)
+        progress_lock(p);
+    alone = exclusion_begin();
+}
+
+void pcoll_mpi_leave(int32_t hold)
+{
+    struct progress *p;
+    exclusion_end(alone);
+    if (hold && pcoll_tells_of_failures() && process_progress(&p) == PCOLL_OK)
+        progress_unlock(p);
 }
 
 int pcoll_handle_can_grow(pcoll_handle *h)

@@ -310,6 +310,11 @@ int pcoll_growth_refuse(const void *comm);
 /* Have all ranks of *comm, an MPI_Comm, lived until now? Collective; the same on all: PCOLL_OK,
  * also where MPI does not tell, or PCOLL_EFAILED. */
 int pcoll_growth_check(const void *comm);
+/* Open MPI's agreements break when threads meet in them: keep the library's out of MPI, between
+ * the two calls, both by the thread that is in it; hold them up altogether where that takes
+ * longer (to spawn processes). Local. */
+void pcoll_mpi_enter(int32_t hold);
+void pcoll_mpi_leave(int32_t hold);
 int pcoll_handle_can_grow(pcoll_handle *handle);
 int pcoll_handle_grow(pcoll_handle *handle, const void *comm, const uint32_t *numbers,
                       const pcoll_buffer *buffers, int32_t nbuffers,

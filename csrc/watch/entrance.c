@@ -83,8 +83,10 @@ bool entrance_hear(struct entrance *e, int i, uint64_t cookie)
     bool goes = n < 0 ? errno != EAGAIN && errno != EINTR : n == 0 || !wanted;
     if (n > 0 && wanted)
         g->got += (unsigned)n;
-    if (g->got == sizeof g->said && g->said.to == cookie)
+    bool known = g->said.to == cookie;
+    if (g->got == sizeof g->said && known)
         g->due = INT64_MAX;
+    goes = goes || (g->got == sizeof g->said && !known);
     if (!goes && clock_us() < g->due)
         return true;
     close(g->fd);

@@ -114,24 +114,24 @@ static void note_lost(struct watch *w, uint64_t host)
 }
 
 /* Everything that has something to say. Room for more than there is. */
-struct polled {
+struct request_list {
     struct pollfd *at;
     int count;
     int64_t due;
 };
 
-static void add(struct polled *p, int fd, short events)
+static void add(struct request_list *p, int fd, short events)
 {
     if (fd >= 0)
         p->at[p->count++] = (struct pollfd){.fd = fd, .events = events};
 }
 
-static void await(struct polled *p, int64_t due)
+static void await(struct request_list *p, int64_t due)
 {
     p->due = due < p->due ? due : p->due;
 }
 
-static bool collect(struct watch *w, struct polled *p)
+static bool collect(struct watch *w, struct request_list *p)
 {
     size_t most = 3 + (size_t)w->entrance.count;
     for (const struct link *l = w->links; l; l = l->next)
@@ -139,7 +139,7 @@ static bool collect(struct watch *w, struct polled *p)
     struct pollfd *at = realloc(p->at, most * sizeof *at);
     if (!at)
         return false;
-    *p = (struct polled){.at = at, .due = INT64_MAX};
+    *p = (struct request_list){.at = at, .due = INT64_MAX};
     add(p, w->wake, POLLIN);
     add(p, w->entrance.fd, POLLIN);
     add(p, w->neighbors.fd, POLLIN);
@@ -156,7 +156,7 @@ static bool collect(struct watch *w, struct polled *p)
     return true;
 }
 
-static void sleep_on(const struct polled *p)
+static void sleep_on(const struct request_list *p)
 {
     int64_t left = p->due == INT64_MAX ? -1 : p->due - clock_us();
     int ms = left < 0 && p->due != INT64_MAX ? 0
@@ -198,19 +198,19 @@ static void look(struct watch *w)
 static void *watch_main(void *arg)
 {
     struct watch *w = arg;
-    struct polled polled = {0};
+    struct request_list list = {0};
     uint64_t count;
     pthread_mutex_lock(&w->mutex);
-    while (!w->stops && collect(w, &polled)) {
+    while (!w->stops && collect(w, &list)) {
         pthread_mutex_unlock(&w->mutex);
-        sleep_on(&polled);
+        sleep_on(&list);
         pthread_mutex_lock(&w->mutex);
         if (read(w->wake, &count, sizeof count) < 0)
             count = 0;
         look(w);
     }
     pthread_mutex_unlock(&w->mutex);
-    free(polled.at);
+    free(list.at);
     return NULL;
 }
 

@@ -165,16 +165,16 @@ class CoreObject(CollectiveObject):
         """The same, and what it leaves where its last argument points to."""
         return self._library.answer(ctype, self._function(name), self._core(), *arguments)
 
+    def _set_of_ranks(self, name: str, ranks: int) -> npt.NDArray[np.bool_]:
+        """One that the library writes down: bool, shape (ranks,)."""
+        words = self._library.ffi.new("uint64_t[]", (ranks + 63) // 64)
+        self._call(name, words)
+        return bits(self._library.ffi.buffer(words), ranks)
+
     def _counters(self, kind: type[Record]) -> Record:
         """The library's counters of it, as this dataclass."""
         ctype, function = f"pcoll_{self._kind}_stats", self._function("get_stats")
         return self._library.answer_record(kind, ctype, function, self._core())
-
-    def _failed_ranks(self) -> npt.NDArray[np.bool_]:
-        """Of an object that goes on when ranks die: who has."""
-        words = self._library.ffi.new("uint64_t[]", (self._size + 63) // 64)
-        self._call("failed", words)
-        return bits(self._library.ffi.buffer(words), self._size)
 
     def _is_freed(self) -> bool:
         return not self._pointer[0]

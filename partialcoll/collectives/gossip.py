@@ -411,7 +411,7 @@ class GossipBuffer(CoreObject):
     def failed(self) -> npt.NDArray[np.bool_]:
         """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,). Any
         thread may ask."""
-        return self._failed_ranks()
+        return self._set_of_ranks("failed", self._size)
 
     @property
     def board(self) -> Board:

@@ -14,7 +14,7 @@ from .._core.attendance import name_ranks
 from .._core.communicator import address
 from .._core.ffi import lib
 from .._core.mpi import MPI
-from .._core.rank_failure import is_rank_failure, rank_failure
+from .._core.rank_failure import alone, is_rank_failure, rank_failure
 from ..errors import MismatchError
 
 _NEW, _SURVIVOR = 0, 1
@@ -84,7 +84,7 @@ def _exchange(comm: MPI.Intracomm, row: tuple[int, ...]) -> list[tuple[int, ...]
     """Everybody's row."""
     own, rows = np.array(row, np.int64), np.zeros((comm.size, len(row)), np.int64)
     request = comm.Iallgather(own, rows)
-    waiting.until(request.Test, waiting.look)
+    waiting.until(lambda: alone(request.Test), waiting.look)
     return [tuple(map(int, each)) for each in rows]
 
 

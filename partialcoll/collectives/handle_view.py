@@ -126,7 +126,7 @@ class HandleView(CoreObject):
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
         """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
-        return self._failed_ranks()
+        return self._set_of_ranks("failed", self._size)
 
     @property
     def comm(self) -> MPI.Intracomm:

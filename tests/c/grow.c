@@ -8,10 +8,18 @@
 
 #include "base/interleave.h"
 #include "check.h"
+#include "model.h"
 #include "threads.h"
 #include "world_state.h"
 
 enum { LONGEST_WAY = 3000 };
+
+static void wake_all(struct world *w)
+{
+    for (uint32_t r = 0; r < w->o.ranks; r++)
+        if (!w->dead[r])
+            sim_wake(w->sim, r, sim_random(w->sim, LONGEST_WAY), WAKE_AGENT);
+}
 
 static bool all_paused(const struct world *w)
 {
@@ -56,21 +64,32 @@ void grow_begin(struct world *w)
     recover_begin_epoch(w);
 }
 
+/* One that has died may have brought what it had, or not. */
+static void move(struct world *w, int k, uint32_t r)
+{
+    struct domain *old = w->endpoint[k][r]->domain;
+    struct domain *d = w->recovery[r].successor[k]->domain;
+    bool is_new = w->growth.newcomer[r];
+    if (is_new || w->growth.voted[r])
+        spy_settle(d, is_new ? NULL : old);
+    else
+        model_lose(&w->ledger[k], r);
+    if (w->dead[r])
+        return;
+    if (is_new)
+        spy_abandon(old);
+    recover_replace(w, k, r);
+}
+
 /* Who lives is on it from now on, also before it knows. */
 static void commit(struct world *w)
 {
-    for (uint32_t r = 0; r < w->o.ranks; r++) {
-        if (w->dead[r])
-            continue;
-        for (int k = 0; k < w->o.handles; k++) {
-            struct domain *old = w->endpoint[k][r]->domain;
-            bool is_new = w->growth.newcomer[r];
-            spy_settle(w->recovery[r].successor[k]->domain, is_new ? NULL : old);
-            if (is_new)
-                spy_abandon(old);
-            recover_replace(w, k, r);
-        }
-    }
+    for (uint32_t r = 0; r < w->o.ranks; r++)
+        for (int k = 0; k < w->o.handles && w->recovery[r].grows && !w->dead[r]; k++)
+            move(w, k, r);
+    for (uint32_t r = 0; r < w->o.ranks; r++)
+        for (int k = 0; k < w->o.handles && w->recovery[r].grows && w->dead[r]; k++)
+            move(w, k, r);
     w->report.grown++;
 }
 
@@ -104,9 +123,7 @@ void grow_settle(struct world *w)
     else
         commit(w);
     interleave_hook = hook;
-    for (uint32_t r = 0; r < w->o.ranks; r++)
-        if (!w->dead[r])
-            sim_wake(w->sim, r, sim_random(w->sim, LONGEST_WAY), WAKE_AGENT);
+    wake_all(w);
 }
 
 void grow_vote(struct world *w, uint32_t rank, bool in_favor)
@@ -125,7 +142,8 @@ void grow_call_off(struct world *w, uint32_t rank)
     if (w->growth.newcomer[rank]) {
         w->dead[rank] = w->buried[rank] = true;
         sim_kill(w->sim, rank);
-        recover_shrink(w);
+        recover_shrink(w); /* the others may have waited for its end */
+        wake_all(w);
     } else if (crash_unburied(w))
         crash_tell(w, rank, w->o.detection);
 }

@@ -146,6 +146,16 @@ void model_enter(struct ledger *l, uint32_t rank)
         (struct ledger_account){.taken_in = -1, .delivered = round ? round - 1 : 0};
 }
 
+void model_lose(struct ledger *l, uint32_t rank)
+{
+    struct ledger_account *a = &l->account[rank];
+    uint64_t round = l->begins[l->epoch];
+    l->frozen[rank] = round;
+    l->round[round][rank] = (struct ledger_entry){0};
+    a->has_pending = a->pending_arrived = false;
+    a->pending = 0;
+}
+
 /* At the source: a round takes exactly what is owed, once, and at the first chance. */
 static void check_contribution(const struct ledger *l, uint32_t rank, uint64_t round,
                                const struct round_header *h, const double *value)

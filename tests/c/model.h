@@ -37,6 +37,9 @@ void model_recover(struct ledger *l, uint32_t rank, enum pcoll_late late, int64_
 /* A newcomer has this number in it, and nothing of who had it before. */
 void model_enter(struct ledger *l, uint32_t rank);
 
+/* A rank is in it that has died before it could bring anything. */
+void model_lose(struct ledger *l, uint32_t rank);
+
 /* A rank has entered a round: takes the round what it owes, and no more? The payload,
  * or NULL if it contributes nothing; what the header says of it. */
 void model_freeze(struct ledger *l, uint32_t rank, uint64_t round,

@@ -174,6 +174,89 @@ def test_a_second_one_dies_while_the_others_recover(run, tmp_path, step):
     judged(run, tmp_path, {"3": "delta given:5", "0": f"{step}:1"}, count=1000)
 
 
+TOLD = """
+    import faulthandler, os
+    faulthandler.dump_traceback_later(60, exit=True)
+    moment, victim = sys.argv[1], comm.size // 2
+    if comm.rank == victim:
+        os.environ["PARTIALCOLL_DIE"] = f"{moment}:9"
+    x = np.full(200_000, 1.0 * comm.rank, np.float32)
+    g = pc.GossipBuffer(comm, like=x, topology="complete")
+    g.publish(x)
+    comm.Barrier()
+    step = 0
+    try:
+        while True:
+            peer = (comm.rank + 1 + step % (comm.size - 1)) % comm.size
+            step += 1
+            g.average(x, peer)
+            g.push(peer, x)
+            g.collect(x)
+            g.publish(x)
+            g.drain()
+    except pc.RankFailedError as error:
+        assert error.ranks == (victim,), error.ranks
+    for again in (lambda: g.publish(x), lambda: g.collect(x), lambda: g.read(0), g.drain):
+        try:
+            again()
+            raise AssertionError(again)
+        except pc.RankFailedError:
+            pass
+    g.Free()
+    g.Free()
+    comm.Shrink().Barrier()
+    say("end")
+    os._exit(0)
+"""
+
+
+@needs_ulfm
+@pytest.mark.in_turns
+@pytest.mark.parametrize("moment", ("chunk given", "chunk collected", "slot claimed"))
+def test_who_raises_is_told_and_waits_for_no_lock_of_the_dead(run, moment):
+    done = run(TOLD, ranks=4, arguments=[moment], launcher_options=["--with-ft", "ulfm"])
+    assert done.stdout.splitlines().count("end") == 3, f"{done.stdout}\n{done.stderr}"
+
+
+STOPPED = """
+    import faulthandler, os, signal
+    faulthandler.dump_traceback_later(60, exit=True)
+    world, pids = MPI.COMM_WORLD.Dup(), comm.allgather(os.getpid())
+    x = np.full(1000, 1.0 * comm.rank)
+    g = pc.GossipBuffer(comm, like=x, topology="complete", on_failure="continue")
+    t = pc.GroupAllreduce_init(comm, x, np.zeros(1000), timeout=100, on_failure="continue")
+    g.publish(x)
+    comm.Barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if comm.rank == 3:
+        while state(pids[1]) != "T":
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if comm.rank == 0:  # nobody goes on without the one that stands still, which is not dead
+        while state(pids[3]) not in "XZ":
+            time.sleep(0.001)
+        os.kill(pids[1], signal.SIGCONT)
+    while not g.failed.any():
+        g.collect(x)
+    assert np.flatnonzero(g.failed).tolist() == [3]
+    assert g.average(x, (comm.rank + 1) % 3) in (True, False)
+    for _ in range(5):
+        t.Start()
+        assert not set(t.Wait().group) & {3}
+    assert not t.suspects and t.live == (0, 1, 2)
+    world.Shrink().Barrier()
+    say("end")
+    os._exit(0)
+"""
+
+
+@needs_ulfm
+def test_who_stands_still_is_not_dead(run):
+    done = run(STOPPED, ranks=4, launcher_options=["--with-ft", "ulfm"])
+    assert done.stdout.splitlines().count("end") == 3, f"{done.stdout}\n{done.stderr}"
+
+
 def test_it_is_refused_where_it_cannot_be(comm):
     with pytest.raises(ValueError, match="on_failure"):
         pc.GossipBuffer(comm, like=np.ones(3), on_failure="perhaps")

@@ -58,12 +58,17 @@ static void leave(bool alone)
     exclusion_end(alone);
 }
 
-int mpi_test(MPI_Request *request, int *done)
+int mpi_test_one(MPI_Request *request, int *done, MPI_Status *status)
 {
     bool alone = enter();
-    int rc = MPI_Test(request, done, MPI_STATUS_IGNORE);
+    int rc = MPI_Test(request, done, status);
     leave(alone);
     return rc;
+}
+
+int mpi_test(MPI_Request *request, int *done)
+{
+    return mpi_test_one(request, done, MPI_STATUS_IGNORE);
 }
 
 int mpi_test_all(int count, MPI_Request *requests, int *done)

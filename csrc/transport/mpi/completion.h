@@ -25,6 +25,7 @@
 
 /* As MPI_Test, MPI_Testall, MPI_Testsome and MPI_Request_get_status. */
 int mpi_test(MPI_Request *request, int *done);
+int mpi_test_one(MPI_Request *request, int *done, MPI_Status *status);
 int mpi_test_all(int count, MPI_Request *requests, int *done);
 int mpi_test_some(int count, MPI_Request *requests, int *finished, int *done,
                   MPI_Status *statuses);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who was on a lost host is dead, as this library has it; see watching.c. */
+/* Who was on a lost host is dead, as this library has it; see host_watch.c. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>

@@ -37,7 +37,7 @@ struct request_info {
     bool large;
     bool at_once;            /* a send that was over when it was posted */
     struct control *control; /* of one that is sent */
-    /* Where MPI goes on when a rank dies: a send, kept out of the list that MPI tests. */
+    /* Where MPI goes on when a rank dies: a send, or a large receive, kept out of the list that MPI tests. */
     MPI_Request held;
     bool went; /* it was over when it was last looked at */
 };
@@ -100,7 +100,8 @@ static inline uint32_t mpi_rank_of(const struct mpi_transport *m, int number)
  * of such a send later ("Send error after request freed"). So they are synchronous, which are over
  * when they have gone through; and MPI is only asked whether they are, until a test of the control
  * receives after that shows that nobody has died and nothing was revoked before: then they have
- * ended well and are freed. Those of a communicator that has failed never are.
+ * ended well and are freed. Those of a communicator that has failed never are. The same
+ * goes for receives of messages that come in parts ("Recv error after request freed").
  */
 
 /* Begin a send. */
@@ -115,13 +116,14 @@ static inline int mpi_isend(const struct mpi_transport *m, const void *data, int
 void mpi_ring(struct mpi_transport *m, uint32_t peer);
 /* The send just posted joins the list; its receiver is told. */
 void mpi_begin_send(struct mpi_transport *m, uint32_t peer);
-/* Which of those that are held are over? */
-void mpi_look_at_sends(struct mpi_transport *m);
+/* The request just posted is kept out of the list that MPI tests. Which of these are over? */
+void mpi_hold_back(struct mpi_transport *m);
+void mpi_look_at_held(struct mpi_transport *m);
 /* As mpi_check, of a call on its communicator: rank_failure.h. */
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
 /* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
 int mpi_damage(const struct mpi_transport *m);
-/* watching.c: have the hosts of its ranks watched, of which `neighborhoods` has names, by rank.
+/* host_watch.c: have the hosts of its ranks watched, of which `neighborhoods` has names, by rank.
  * Collective. */
 int mpi_watch_hosts(struct mpi_transport *m);
 void mpi_watch_no_more(struct mpi_transport *m);

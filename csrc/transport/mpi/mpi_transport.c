@@ -112,6 +112,8 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
     extent_end(&e);
     if (rc != PCOLL_OK)
         return rc;
+    if (large && m->survives)
+        mpi_hold_back(m);
     m->count++;
     if (large)
         mpi_ring(m, peer);
@@ -287,19 +289,21 @@ static int take(struct mpi_transport *m, int i, const MPI_Status *status, int *m
 }
 
 /* Nobody had died when they were over. Of those that were known then. */
-static int free_sends(struct mpi_transport *m, int known, int *made)
+static int free_held(struct mpi_transport *m, int known, int *made)
 {
     int rc = PCOLL_OK;
     m->freed = 0;
     for (int i = CONTROL_RECEIVES; i < known && rc == PCOLL_OK; i++) {
         int over;
+        MPI_Status status;
         if (!m->info[i].went)
             continue;
-        rc = mpi_check_in(m, mpi_test(&m->info[i].held, &over), "MPI_Test");
+        rc =
+            mpi_check_in(m, mpi_test_one(&m->info[i].held, &over, &status), "MPI_Test");
         m->info[i].went = false;
         m->freed++;
         if (rc == PCOLL_OK)
-            rc = take(m, i, MPI_STATUS_IGNORE, made);
+            rc = take(m, i, &status, made);
     }
     return rc;
 }
@@ -315,13 +319,13 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
         return rc;
     int known = m->count;
     if (m->survives)
-        mpi_look_at_sends(m);
+        mpi_look_at_held(m);
     rc = mpi_test_some(m->count, m->requests, &finished, m->done, m->statuses);
     if (rc != MPI_SUCCESS)
         return fail_poll(m, rc, finished);
     finished = finished == MPI_UNDEFINED ? 0 : finished;
     int made = 0;
-    rc = m->survives ? free_sends(m, known, &made) : PCOLL_OK;
+    rc = m->survives ? free_held(m, known, &made) : PCOLL_OK;
     for (int i = 0; i < finished && rc == PCOLL_OK; i++)
         rc = take(m, m->done[i], &m->statuses[i], &made);
     if (rc == PCOLL_OK && !finished && !m->freed)

@@ -9,23 +9,26 @@ void mpi_ring(struct mpi_transport *m, uint32_t peer)
         doorbell_ring(m->doorbells[peer]);
 }
 
+void mpi_hold_back(struct mpi_transport *m)
+{
+    m->info[m->count].held = m->requests[m->count];
+    m->requests[m->count] = MPI_REQUEST_NULL;
+}
+
 void mpi_begin_send(struct mpi_transport *m, uint32_t peer)
 {
     struct request_info *info = &m->info[m->count];
     int over = 0;
     mpi_get_status(m->requests[m->count], &over);
-    if (m->survives) {
-        info->held = m->requests[m->count];
-        m->requests[m->count] = MPI_REQUEST_NULL;
-    }
+    if (m->survives)
+        mpi_hold_back(m);
     info->at_once = over;
     m->count++;
     m->pending_sends += !over;
     mpi_ring(m, peer);
 }
 
-/* Which sends are over? */
-void mpi_look_at_sends(struct mpi_transport *m)
+void mpi_look_at_held(struct mpi_transport *m)
 {
     for (int i = CONTROL_RECEIVES; i < m->count; i++) {
         int over = 0;

@@ -196,11 +196,11 @@ static int wait_for(struct mpi_transport *m, int error, MPI_Request *request)
     return rc == PCOLL_OK ? mpi_patient_wait(m, request, "MPI_Test") : rc;
 }
 
-/* Only who knows that it has ended well frees a send: internal.h. */
-static int wait_for_send(struct mpi_transport *m, int error, MPI_Request *request)
+/* Only who knows that it has ended well frees a send, or a large receive: internal.h. */
+static int wait_unfreed(struct mpi_transport *m, int error, MPI_Request *request)
 {
     long us = 10;
-    int over = 0, rc = mpi_check_in(m, error, "MPI_Issend");
+    int over = 0, rc = mpi_check_in(m, error, "MPI_Issend, MPI_Irecv");
     while (rc == PCOLL_OK && !over) {
         mpi_get_status(*request, &over);
         rc = mpi_damage(m);
@@ -214,8 +214,8 @@ static int wait_for_send(struct mpi_transport *m, int error, MPI_Request *reques
 static int send_words(struct mpi_transport *m, int peer, uint64_t *words, int count)
 {
     MPI_Request r;
-    return wait_for_send(
-        m, mpi_isend(m, words, count, MPI_UINT64_T, peer, TREE_TAG, &r), &r);
+    return wait_unfreed(m, mpi_isend(m, words, count, MPI_UINT64_T, peer, TREE_TAG, &r),
+                        &r);
 }
 
 static int receive_words(struct mpi_transport *m, int peer, uint64_t *words, int count)
@@ -241,7 +241,7 @@ int tree_meet(struct mpi_transport *m, int to, int from)
     if (rc == PCOLL_OK && from >= 0)
         rc = mpi_patient_wait(m, &receive, "MPI_Irecv");
     if (rc == PCOLL_OK && to >= 0)
-        rc = wait_for_send(m, MPI_SUCCESS, &send);
+        rc = wait_unfreed(m, MPI_SUCCESS, &send);
     if (rc == PCOLL_OK) /* else MPI may still use it */
         free(word);
     return rc;
@@ -279,14 +279,14 @@ int tree_broadcast(struct mpi_transport *m, int root, void *data, size_t bytes)
     struct place p = place_of((position_of(m) - root + size) % size, size);
     CHECK(bytes % BLOCK == 0);
     if (p.parent >= 0)
-        rc = wait_for(m,
-                      MPI_Irecv(data, blocks, m->block, (p.parent + root) % size,
-                                TREE_TAG, m->comm, &r),
-                      &r);
+        rc = wait_unfreed(m,
+                          MPI_Irecv(data, blocks, m->block, (p.parent + root) % size,
+                                    TREE_TAG, m->comm, &r),
+                          &r);
     for (int i = 0; i < p.children && rc == PCOLL_OK; i++)
-        rc = wait_for_send(m,
-                           mpi_isend(m, data, blocks, m->block,
-                                     (p.child[i] + root) % size, TREE_TAG, &r),
-                           &r);
+        rc = wait_unfreed(m,
+                          mpi_isend(m, data, blocks, m->block,
+                                    (p.child[i] + root) % size, TREE_TAG, &r),
+                          &r);
     return rc;
 }
