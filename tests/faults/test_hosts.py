@@ -100,6 +100,22 @@ except pc.RankFailedError as error:
     + END
 )
 
+MANY = 100_000  # doubles: TCP carries them in parts
+
+IS_KILLED = (
+    START
+    + f"""
+total = np.zeros({MANY})
+h = pc.Allreduce_init(comm, np.ones({MANY}), total, quorum="full", on_failure="continue")
+while not (folder / "over").exists():
+    h.Start()
+    rnd = h.Wait()
+    assert total[0] == total[-1] == rnd.active
+    say(f"round {{int(sum(rnd.failed))}}")
+"""
+    + END
+)
+
 
 class Job:
     """The program on some hosts, and what its ranks have written down."""
@@ -179,6 +195,19 @@ def test_all_ranks_of_a_host_are_told_by_those_who_watch_another(job_on_hosts):
             gone = (3, 4, 5) if rank < 3 else (0, 1, 2)
             for line in job.said(rank, "told"):
                 assert line.startswith(f"told {' '.join(map(str, gone))}: "), line
+
+
+@pytest.mark.skipif(not tells, reason="this MPI ends the job when a rank dies")
+def test_ranks_are_killed_on_either_host_in_the_middle_of_large_rounds(job_on_hosts):
+    with job_on_hosts(IS_KILLED, hosts=2, per_host=2) as job:
+        left = [0, 1, 2, 3]
+        for rank in left:
+            job.wait_for(rank, "round", 5)
+        for victim in (1, 3, 0):
+            os.kill(job.pid(victim), signal.SIGKILL)
+            left.remove(victim)
+            for rank in left:
+                job.wait_for(rank, f"round {4 - len(left)}", 3)
 
 
 @pytest.mark.skipif(not tells, reason="this MPI ends the job when a rank dies")
