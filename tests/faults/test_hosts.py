@@ -151,6 +151,7 @@ def job_on_hosts(clean_environment, tmp_path):
         (tmp_path / "script.py").write_text(script)
         command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
         env = {"PARTIALCOLL_HOST_TIMEOUT": str(TIMEOUT)}
+        env["MPIR_CVAR_NOLOCAL"] = "1"  # MPICH would leave its shared memory behind
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
         with (
             Hosts(hosts, ["1gbit"]) as made,
