@@ -61,7 +61,7 @@ def in_turn(run, program, ranks, domain="node", arguments=()):
     return done, done.stdout.splitlines()
 
 
-# Each of them dies once, whoever has its number, and is replaced; without a pause.
+# All but the last one die, one after the other, and are replaced; without a pause.
 REPLACED = """
     order = []
     x, y = np.zeros(7), np.zeros(7)
@@ -71,7 +71,7 @@ REPLACED = """
         assert h.last_round.index % 10 == 9 and (y == total).all(), (h.last_round, y)
         say("joined", h.rank, h.last_round.index)
     first = h.last_round.index + 1 if new else 0
-    for call in range(first, 10 * (h.size + 1)):
+    for call in range(first, 10 * h.size):
         if call % 10 == 0 and call and call != first:
             victim = call // 10 - 1
             h.comm.Barrier()
@@ -97,8 +97,9 @@ REPLACED = """
 def test_each_is_replaced(run, domain):
     done, said = in_turn(run, REPLACED, 3, domain)
     for rank in range(3):
-        assert said.count(f"joined {rank} {10 * rank + 9}") == 1, f"{done.stdout}\n{done.stderr}"
         assert said.count(f"end {rank}") == 1, f"{done.stdout}\n{done.stderr}"
+        joined = said.count(f"joined {rank} {10 * rank + 9}")
+        assert joined == (rank < 2), f"{done.stdout}\n{done.stderr}"
 
 
 # Rank 0 dies, and in the growth that follows somebody else does, or the newcomer; until all are
@@ -235,7 +236,8 @@ def test_all_that_are_killed_are_replaced(quorum, domain):
     verdict = job.run()
     faults = [fault for fault in verdict.faults if "was silent" not in fault]  # for how long
     assert not faults, (faults, job.given)
-    assert len(job.killed) == 2 and len(verdict.rejoin_s) == 4
+    # Two are left each time, or one, if the second one is killed before it has written that down.
+    assert len(job.killed) == 2 and len(verdict.rejoin_s) in (3, 4)
     job.forget()
 
 
