@@ -5,6 +5,7 @@ goes down: nothing comes from there any more, and neither MPI nor the launcher s
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -139,6 +140,16 @@ class Job:
         return int(self.said(rank, "pid")[0].split()[1])
 
 
+def shared_memory(folder):
+    """Files that MPICH has made for the ranks, which it leaves behind when it is killed."""
+    found = set()
+    for said in folder.glob("rank*"):
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{said.read_text().split()[1]}/maps").read_text()
+            found.update(re.findall(r"/dev/shm/mpich_shm_\w+", maps))
+    return [Path(path) for path in found]
+
+
 @pytest.fixture
 def job_on_hosts(clean_environment, tmp_path):
     @contextlib.contextmanager
@@ -151,7 +162,6 @@ def job_on_hosts(clean_environment, tmp_path):
         (tmp_path / "script.py").write_text(script)
         command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
         env = {"PARTIALCOLL_HOST_TIMEOUT": str(TIMEOUT)}
-        env["MPIR_CVAR_NOLOCAL"] = "1"  # MPICH would leave its shared memory behind
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
         with (
             Hosts(hosts, ["1gbit"]) as made,
@@ -160,8 +170,11 @@ def job_on_hosts(clean_environment, tmp_path):
             try:
                 yield Job(tmp_path, made, hosts * per_host)
             finally:
+                left_behind = shared_memory(tmp_path)
                 (tmp_path / "over").touch()
                 os.killpg(job.pid, signal.SIGKILL)
+                for path in left_behind:
+                    path.unlink(missing_ok=True)
 
     return start
 
