@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated schedules of the protocol under sanitizers, by the million: how many, what was found.
 
-python bench/run.py soak [--schedules 1000000] [--ranks P] [--json F]
+python bench/run.py soak [--schedules 1000000] [--ranks P] [--crashes] [--json F]
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ TOTAL = re.compile(
     r"(?P<schedules>\d+) schedules, (?P<handles>\d+) handles, (?P<rounds>\d+) rounds, "
     r"(?P<rounds_lost_to_slow_ranks>\d+) rounds lost to slow ranks: (?P<found>.*)"
 )
+DEATHS = re.compile(
+    r"ranks died: (?P<at_any_time>\d+) at any time (?P<while_recovering>\d+) while recovering "
+    r"(?P<while_closing>\d+) while closing (?P<while_joining>\d+) while joining "
+    r"(?P<after_another>\d+) after another one; (?P<recoveries>\d+) recoveries in "
+    r"(?P<attempts>\d+) attempts, (?P<redone>\d+) times a rank began a round anew"
+)
 SPEED = re.compile(
     r"(?P<seconds>[\d.]+) s in (?P<processes>\d+) processes: (?P<rounds_per_s>\d+) rounds a second"
 )
@@ -37,12 +43,12 @@ def parse(text: str) -> list[dict[str, Any]]:
     for line in text.splitlines():
         if re.fullmatch(r"[\s\d]+", line):
             ranks = line.split()
-        elif found := re.fullmatch(r"(\S+) x (\S+)\s+([\d\s]+)", line):
+        elif found := re.fullmatch(r"(\S+) x (\S+)\s+([\d\s]+)(?:\|[\d\s]*)?", line):
             handles = dict(zip(ranks, map(int, found[3].split())))
             rows.append(
                 {"row": "policy", "policy": found[1], "algorithm": found[2], "handles": handles}
             )
-        elif found := TOTAL.match(line) or SPEED.match(line):
+        elif found := TOTAL.match(line) or DEATHS.match(line) or SPEED.match(line):
             for name, value in found.groupdict().items():
                 total[name] = value if name == "found" else float(value)
     return [*rows, total]
@@ -51,18 +57,23 @@ def parse(text: str) -> list[dict[str, Any]]:
 @click.command("soak", help=__doc__, short_help="simulated schedules by the million")
 @options.option("--schedules", values.POSITIVE_INT, 1_000_000, "of them")
 @options.option("--ranks", values.POSITIVE_INT, None, "always so many, instead of all numbers")
+@click.option("--first", type=values.POSITIVE_INT, default=1, help="seed")
+@click.option("--crashes", is_flag=True, help="in which ranks die; without sanitizers, with CHECKs")
 @json_output
-def command(schedules: int, ranks: int | None, json: str | None) -> None:
-    subprocess.run(["make", "-s", "build/c/soak/invariants"], cwd=ROOT, check=True)
+def command(schedules: int, ranks: int | None, first: int, crashes: bool, json: str | None) -> None:
+    program = "build/c/fast/crashes" if crashes else "build/c/soak/invariants"
+    subprocess.run(["make", "-s", program], cwd=ROOT, check=True)
     env = {**os.environ, "PARTIALCOLL_SCHEDULES": str(schedules)}
+    env["PARTIALCOLL_FIRST"] = str(first)
     env["ASAN_OPTIONS"] = "malloc_context_size=2:quarantine_size_mb=8"
     env.update({"PARTIALCOLL_RANKS": str(ranks)} if ranks else {})
-    words = [str(ROOT / "build/c/soak/invariants")]
+    words = [str(ROOT / program)]
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     click.echo(done.stderr, err=True, nl=False)
     rows = parse(done.stdout)
     document = report.document("bench soak", ranks or 0, rows)
-    document["env"]["note"] = "address and undefined-behavior sanitizers, -O2"
+    how = "CHECKs" if crashes else "address and undefined-behavior sanitizers"
+    document["env"]["note"] = f"{how}, -O2; seeds from {first} on"
     report.write(json, document, rows[-1:], rows[-1])
     if done.returncode:
         raise RuntimeError(f"the soak ended with status {done.returncode}")

@@ -52,7 +52,8 @@ static int settle(struct transport *t, struct outage *met, int rc)
     struct reason reason;
     struct failed_ranks who = *fail_last_ranks();
     fail_reason(&reason);
-    if (rc != PCOLL_OK)
+    /* Who differs from others has found that with all of them, and some may still be told. */
+    if (rc != PCOLL_OK && rc != PCOLL_EMISMATCH && rc != PCOLL_EINVAL)
         mpi_revoke(t);
     bool died = rc == PCOLL_EFAILED || outage_now(met);
     int bits = (rc == PCOLL_OK ? MADE : 0) | (died ? 0 : NOBODY_DIED);

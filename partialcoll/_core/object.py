@@ -8,11 +8,15 @@ import sys
 import warnings
 from typing import Any, Callable, NoReturn, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from ..errors import StateError
 from . import checks, communicator, waiting
 from .attendance import Members, attending
 from .ffi import core
 from .mpi import MPI
+from .ranks import bits
 
 Record = TypeVar("Record")
 Self = TypeVar("Self", bound="CollectiveObject")
@@ -160,6 +164,12 @@ class CoreObject(CollectiveObject):
     def _answer(self, ctype: str, name: str, *arguments: Any) -> Any:
         """The same, and what it leaves where its last argument points to."""
         return self._library.answer(ctype, self._function(name), self._core(), *arguments)
+
+    def _set_of_ranks(self, name: str, ranks: int) -> npt.NDArray[np.bool_]:
+        """One that the library writes down: bool, shape (ranks,)."""
+        words = self._library.ffi.new("uint64_t[]", (ranks + 63) // 64)
+        self._call(name, words)
+        return bits(self._library.ffi.buffer(words), ranks)
 
     def _counters(self, kind: type[Record]) -> Record:
         """The library's counters of it, as this dataclass."""

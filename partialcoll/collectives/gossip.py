@@ -20,7 +20,6 @@ from .._core.object import CoreObject
 from .._core.pure import ffi, lib
 from ..codec import Lattice
 from ..errors import RankFailedError, StateError
-from ..round import bits
 from ..topology import Topology
 from .gossip_view import Board, GossipStats
 
@@ -412,9 +411,7 @@ class GossipBuffer(CoreObject):
     def failed(self) -> npt.NDArray[np.bool_]:
         """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,). Any
         thread may ask."""
-        words = self._library.ffi.new("uint64_t[]", (self._size + 63) // 64)
-        self._call("failed", words)
-        return bits(self._library.ffi.buffer(words), self._size)
+        return self._set_of_ranks("failed", self._size)
 
     @property
     def board(self) -> Board:

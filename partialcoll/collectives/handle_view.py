@@ -15,7 +15,6 @@ from .._core.mpi import MPI
 from .._core.object import CoreObject
 from ..errors import StateError
 from ..policy import Policy
-from ..round import bits
 from .arguments import ALGORITHMS
 from .membership import Membership
 
@@ -127,9 +126,7 @@ class HandleView(CoreObject):
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
         """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
-        words = ffi.new("uint64_t[]", (self._size + 63) // 64)
-        self._call("failed", words)
-        return bits(ffi.buffer(words), self._size)
+        return self._set_of_ranks("failed", self._size)
 
     @property
     def comm(self) -> MPI.Intracomm:

@@ -14,6 +14,13 @@
 
 enum { LONGEST_WAY = 3000 };
 
+static void wake_all(struct world *w)
+{
+    for (uint32_t r = 0; r < w->o.ranks; r++)
+        if (!w->dead[r])
+            sim_wake(w->sim, r, sim_random(w->sim, LONGEST_WAY), WAKE_AGENT);
+}
+
 static bool all_paused(const struct world *w)
 {
     for (uint32_t r = 0; r < w->o.ranks; r++)
@@ -116,9 +123,7 @@ void grow_settle(struct world *w)
     else
         commit(w);
     interleave_hook = hook;
-    for (uint32_t r = 0; r < w->o.ranks; r++)
-        if (!w->dead[r])
-            sim_wake(w->sim, r, sim_random(w->sim, LONGEST_WAY), WAKE_AGENT);
+    wake_all(w);
 }
 
 void grow_vote(struct world *w, uint32_t rank, bool in_favor)
@@ -137,7 +142,8 @@ void grow_call_off(struct world *w, uint32_t rank)
     if (w->growth.newcomer[rank]) {
         w->dead[rank] = w->buried[rank] = true;
         sim_kill(w->sim, rank);
-        recover_shrink(w);
+        recover_shrink(w); /* the others may have waited for its end */
+        wake_all(w);
     } else if (crash_unburied(w))
         crash_tell(w, rank, w->o.detection);
 }

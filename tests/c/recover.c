@@ -341,6 +341,9 @@ bool recover_advance(struct world *w, uint32_t rank)
         grow_begin(w);
         return true;
     case PAUSED:
+        if (r->epoch == w->epoch)
+            grow_begin(w);
+        /* fall through */
     case SHRINKING:
         if (r->epoch == w->epoch || sim_now(w->sim) < r->enters_at)
             return false;

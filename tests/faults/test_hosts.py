@@ -100,6 +100,22 @@ except pc.RankFailedError as error:
     + END
 )
 
+MANY = 100_000  # doubles: TCP carries them in parts
+
+IS_KILLED = (
+    START
+    + f"""
+total = np.zeros({MANY})
+h = pc.Allreduce_init(comm, np.ones({MANY}), total, quorum="full", on_failure="continue")
+while not (folder / "over").exists():
+    h.Start()
+    rnd = h.Wait()
+    assert total[0] == total[-1] == rnd.active
+    say(f"round {{int(sum(rnd.failed))}}")
+"""
+    + END
+)
+
 
 class Job:
     """The program on some hosts, and what its ranks have written down."""
@@ -135,6 +151,7 @@ def job_on_hosts(clean_environment, tmp_path):
         (tmp_path / "script.py").write_text(script)
         command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
         env = {"PARTIALCOLL_HOST_TIMEOUT": str(TIMEOUT)}
+        env["MPIR_CVAR_NOLOCAL"] = "1"  # MPICH would leave its shared memory behind
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
         with (
             Hosts(hosts, ["1gbit"]) as made,
@@ -179,6 +196,19 @@ def test_all_ranks_of_a_host_are_told_by_those_who_watch_another(job_on_hosts):
             gone = (3, 4, 5) if rank < 3 else (0, 1, 2)
             for line in job.said(rank, "told"):
                 assert line.startswith(f"told {' '.join(map(str, gone))}: "), line
+
+
+@pytest.mark.skipif(not tells, reason="this MPI ends the job when a rank dies")
+def test_ranks_are_killed_on_either_host_in_the_middle_of_large_rounds(job_on_hosts):
+    with job_on_hosts(IS_KILLED, hosts=2, per_host=2) as job:
+        left = [0, 1, 2, 3]
+        for rank in left:
+            job.wait_for(rank, "round", 5)
+        for victim in (1, 3, 0):
+            os.kill(job.pid(victim), signal.SIGKILL)
+            left.remove(victim)
+            for rank in left:
+                job.wait_for(rank, f"round {4 - len(left)}", 3)
 
 
 @pytest.mark.skipif(not tells, reason="this MPI ends the job when a rank dies")

@@ -21,6 +21,8 @@ from command_process import (
 )
 from test_command_lines import AFTER, COMMANDS
 
+from partialcoll.tools import launcher
+
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 JOBS = [path for path, command in COMMANDS.items() if any("-n" in p.opts for p in command.params)]
@@ -73,6 +75,8 @@ def moments(start, command):
 def test_a_signal_at_any_moment(start, path):
     """Each command that starts a job ends with it. What a job is told, its ranks may survive: they
     are ended then as well. Each commit tries some moments, all of them together each signal."""
+    if " ".join(path) == "bench faults" and launcher.flavor() != "openmpi":
+        pytest.skip("it starts no job with an MPI that ends one when a rank dies")
     all_of_them = "PARTIALCOLL_TEST_PARTS" not in os.environ
     for number in range(len(SIGNALS) if all_of_them else 2):
         which = number + JOBS.index(path)
