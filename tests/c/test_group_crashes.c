@@ -452,6 +452,8 @@ static bool step(void)
         go_on();
     if (!sim_step(w.sim, &stop))
         return false;
+    INVARIANT("liveness", sim_now(w.sim) < TIMEOUT_US * INT64_C(50000),
+              "somebody waits for ever");
     if (stop.woken && stop.token == WAKE_APP)
         act(stop.rank);
     else if (stop.woken && w.outage)

@@ -234,7 +234,7 @@ STOPPED = """
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGKILL)
     if comm.rank == 0:  # nobody goes on without the one that stands still, which is not dead
-        while state(pids[3]) not in "XZ":
+        while os.path.exists(f"/proc/{pids[3]}/exe"):
             time.sleep(0.001)
         os.kill(pids[1], signal.SIGCONT)
     while not g.failed.any():
