@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "base/check.h"
+#include "base/fence.h"
 #include "domain/segment.h"
 #include "runtime/agreement.h"
 #include "transport/mpi/mpi_transport.h"
@@ -120,7 +121,7 @@ static int get_sums(struct window *w, uint32_t peer, size_t offset, void *into,
 
 static int fence(void)
 {
-    atomic_thread_fence(memory_order_seq_cst);
+    fence_all();
     return PCOLL_OK;
 }
 
