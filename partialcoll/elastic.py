@@ -18,11 +18,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ._core import checks
+from ._core.alone import alone
 from ._core.attendance import attending
 from ._core.communicator import address
 from ._core.ffi import check, lib
 from ._core.mpi import MPI
-from ._core.rank_failure import alone
 from .errors import StateError
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once

@@ -73,6 +73,8 @@ LONG = {
     "members send no heartbeats",
     "complete rounds are counted across missed ones",
     "a new domain does not know that all have joined",
+    "a stranger may come in",
+    "the processes of a host are not told",
 }
 PATIENCE = 900  # seconds for one mutant: only a hang takes that long
 

@@ -267,7 +267,8 @@ int pcoll_handle_grow(pcoll_handle *h, const void *comm, const uint32_t *numbers
 {
     int rc = user_object_enter_open(&h->base); /* without the gate: growth.h */
     if (rc != PCOLL_OK) {
-        growth_refuse(comm);
+        if (comm)
+            growth_refuse(comm);
         return rc;
     }
     CHECK(h->continues && !h->started);

@@ -25,6 +25,8 @@ OLD(dlopen)
 OLD(dlsym)
 OLD(pthread_create)
 OLD(pthread_join)
+OLD(pthread_mutex_timedlock)
+OLD(pthread_mutex_trylock)
 OLD(pthread_once)
 OLD(pthread_sigmask)
 

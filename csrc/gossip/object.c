@@ -248,7 +248,9 @@ int pcoll_gossip_bytes(pcoll_gossip *g, uint64_t *bytes)
 /* Any thread, also while another is in a call: who has died does not depend on that. */
 int pcoll_gossip_failed(pcoll_gossip *g, uint64_t *set)
 {
-    if (!g || g->base.ended)
+    if (!g || !set)
+        return fail(PCOLL_EINVAL, "expected a gossip buffer and a set, got NULL");
+    if (g->base.ended)
         return fail(PCOLL_ESTATE, "the gossip buffer has been freed");
     outage_enter(outage_of(g));
     uint32_t ranks = g->memory->layout.ranks;

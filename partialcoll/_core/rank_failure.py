@@ -4,12 +4,8 @@ for what is called on communicators from Python."""
 
 from __future__ import annotations
 
-from typing import Callable, TypeVar
-
 from ..errors import RankFailedError
 from .mpi import MPI
-
-T = TypeVar("T")
 
 # Open MPI's classes since 5.0 (ULFM); mpi4py has them as MPI.ERR_PROC_FAILED and so on, or not.
 _NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
@@ -41,19 +37,6 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
 def rank_failure(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
     """Who it was, as far as MPI knows now."""
     return RankFailedError(failed_ranks(comm), str(error))
-
-
-def alone(call: Callable[[], T], hold: bool = False) -> T:
-    """Call MPI while no thread of the library's core is in it, where ranks may die: Open MPI's
-    agreements do not bear company. hold: it may take long."""
-    # Here, as the core's own modules need this one.
-    from .ffi import lib
-
-    lib.pcoll_mpi_enter(hold)
-    try:
-        return call()
-    finally:
-        lib.pcoll_mpi_leave(hold)
 
 
 class told_by:

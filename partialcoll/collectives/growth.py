@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core import waiting
+from .._core.alone import alone
 from .._core.attendance import name_ranks
 from .._core.communicator import address
 from .._core.ffi import lib
 from .._core.mpi import MPI
-from .._core.rank_failure import alone, is_rank_failure, rank_failure
+from .._core.rank_failure import is_rank_failure, rank_failure
 from ..errors import MismatchError
 
 _NEW, _SURVIVOR = 0, 1

@@ -160,7 +160,7 @@ static void what_is_told(void)
     struct watch_card cards[ONES], unknown;
     struct neighbors voice;
     begin(ones, cards);
-    EXPECT(neighbors_open(&voice, 77), "no voice");
+    EXPECT(neighbors_open(&voice, (uint64_t)getpid() << 32 | 77), "no voice");
     uint32_t rang = atomic_load(&ones[A].doorbell.page->count);
     strangers_are_shown_out(&cards[A]);
     uint32_t told = tell_until_heard(&voice, ones, cards);
@@ -185,6 +185,7 @@ static void what_is_told(void)
         neighbors_tell(&voice, &cards[A], 302 + i);
         expect_lost(&ones[A], told + 2 + i);
     }
+    expect_lost(&ones[NEIGHBOR], told + 3); /* by A alone: nobody else is there */
     watch_each_lost(ones[A].watch, count, &on_lost_hosts);
     INVARIANT("hosts", on_lost_hosts == 0, "a process that ends is a lost host");
     neighbors_tell(&voice, &cards[A], 2);

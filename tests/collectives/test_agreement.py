@@ -20,11 +20,11 @@ def test_intents(comm):
     agreement = Agreement(comm, "a test")
     for text in ("sum of 3", "barrier"):
         agreement.announce(Intent(text))
-        assert agreement.settle() == []
-    said = [Intent(f"call {rank}", ("float32", 64, "sum")) for rank in range(comm.size)]
-    said[-1] = Intent("wrong", refused=True)
+        assert agreement.settle() == {}
+    said = {rank: Intent(f"call {rank}", ("float32", 64, "sum")) for rank in range(comm.size)}
+    said[comm.size - 1] = Intent("wrong", refused=True)
     agreement.announce(said[comm.rank])
-    assert agreement.settle() == (said if comm.size > 1 else [])  # alone it agrees with itself
+    assert agreement.settle() == (said if comm.size > 1 else {})  # alone it agrees with itself
     assert complaint(said).endswith(f"rank {comm.size - 1}: wrong (refused)")
     agreement.free()
 

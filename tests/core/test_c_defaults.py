@@ -62,7 +62,7 @@ def no_settings(monkeypatch):
         monkeypatch.delenv(f"PARTIALCOLL_{name}", raising=False)
 
 
-NOT_OF_THE_CORE = ("comm", "on_membership")
+NOT_OF_THE_CORE = ("comm", "on_membership", "join")
 
 
 def test_of_an_allreduce():

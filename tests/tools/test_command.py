@@ -111,7 +111,7 @@ def test_a_signal_ends_what_else_has_children(start, words):
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_ends_a_simulation(start, signum):
     """Which is in C for minutes."""
-    command = start("sim", "skew", "--ranks", "65536", "--iters", "1000000")
+    command = start("sim", "skew", "--ranks", "8192", "--iters", "10000000")
     maps = Path(f"/proc/{command.pid}/maps")
     wait_until(lambda: "_simulator" in text_of(maps))
     command.send_signal(signum)
