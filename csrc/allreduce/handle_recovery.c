@@ -127,14 +127,12 @@ static int inherit(struct user_object *o, struct object **object)
     return rc;
 }
 
-static void orphan(struct user_object *o, bool closed)
+static void orphan(struct user_object *o)
 {
     pcoll_handle *h = of(o);
     handle_lock(h);
     h->gate.orphan = true;
     h->endpoint->base.watched = false;
-    if (closed)
-        atomic_store(&h->endpoint->base.closed, true);
     handle_unlock(h);
 }
 

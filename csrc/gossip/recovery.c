@@ -62,11 +62,9 @@ static int inherit(struct user_object *o, struct object **object)
     return PCOLL_OK;
 }
 
-static void orphan(struct user_object *o, bool closed)
+static void orphan(struct user_object *o)
 {
     of(o)->orphan = true;
-    if (closed)
-        atomic_store(&of(o)->object.closed, true);
 }
 
 static void go(struct user_object *o, struct communicator *c)

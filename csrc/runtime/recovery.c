@@ -102,6 +102,14 @@ static int take_census(struct communicator *to, const struct recovery *r,
     return agree_max(to, words, (int)(CENSUS_WORDS * slots));
 }
 
+/* Nobody is left to close it with. */
+static void orphan(struct user_object *o)
+{
+    o->kind->recoverable->orphan(o);
+    if (atomic_load(&o->closing))
+        atomic_store(&atomic_load(&o->object)->closed, true);
+}
+
 static int rebuild(struct communicator *to, struct recovery *r, const struct census *s)
 {
     int rc = PCOLL_OK;
@@ -110,7 +118,7 @@ static int rebuild(struct communicator *to, struct recovery *r, const struct cen
         uint32_t slot = slot_of(o);
         struct recovery_plan plan = census_plan(s, slot);
         if (s->lacking[slot])
-            o->kind->recoverable->orphan(o, atomic_load(&o->closing));
+            orphan(o);
         else
             rc = o->kind->recoverable->rebuild(o, to, &plan);
     }

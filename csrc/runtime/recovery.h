@@ -43,9 +43,9 @@ struct recoverable {
                    const struct recovery_plan *plan);
     /* It takes over, as `*object`. What it follows is not to be freed yet. */
     int (*inherit)(struct user_object *o, struct object **object);
-    /* There is no successor, since others have none: it was never made there, or (closed)
-     * all have ended it. */
-    void (*orphan)(struct user_object *o, bool closed);
+    /* There is no successor, since others have none: it was never made there, or all have
+     * ended it, and then it is closed next. */
+    void (*orphan)(struct user_object *o);
     /* It is on `c` from now on: go on, close if that was asked for. */
     void (*go)(struct user_object *o, struct communicator *c);
 };

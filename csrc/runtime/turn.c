@@ -5,11 +5,11 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
-#include <time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 
-enum { PATIENCE_NS = 500000000, SECOND_NS = 1000000000 };
+enum { PATIENCE_NS = 500000000 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -44,11 +44,7 @@ static bool comes_next(const struct turn *t)
 void turn_take(struct turn *t)
 {
     CHECK(!t->held);
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until); /* what the condition takes */
-    until.tv_nsec += PATIENCE_NS;
-    until.tv_sec += until.tv_nsec / SECOND_NS;
-    until.tv_nsec %= SECOND_NS;
+    struct timespec until = clock_until(CLOCK_REALTIME, PATIENCE_NS);
     pthread_mutex_lock(&mutex);
     int rc = 0;
     while (rc != ETIMEDOUT && !comes_next(t))

@@ -2,12 +2,9 @@
 """Ranks die, and the allreduces of the others go on (``on_failure="continue"``, docs/faults.md)."""
 
 import pytest
-from mpi4py import MPI
+from ulfm import needs_ulfm
 
-from partialcoll.tools import launcher
-
-goes_on = launcher.flavor() == "openmpi" and MPI.Get_library_version().split()[2] >= "v5"
-pytestmark = pytest.mark.skipif(not goes_on, reason="this MPI ends the job when a rank dies")
+pytestmark = needs_ulfm
 
 killing = pytest.importorskip("partialcoll.tools.bench.faults.killing")
 

@@ -10,13 +10,9 @@ import math
 
 import numpy as np
 import pytest
-from mpi4py import MPI
+from ulfm import needs_ulfm
 
 import partialcoll as pc
-from partialcoll.tools import launcher
-
-goes_on = launcher.flavor() == "openmpi" and MPI.Get_library_version().split()[2] >= "v5"
-needs_ulfm = pytest.mark.skipif(not goes_on, reason="this MPI ends the job when a rank dies")
 
 PROGRAM = """
     import faulthandler, json, os, random, signal, threading

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 from mpi4py import MPI
+from ulfm import needs_ulfm
 
-from partialcoll.tools import launcher
-
-goes_on = launcher.flavor() == "openmpi" and MPI.Get_library_version().split()[2] >= "v5"
-pytestmark = pytest.mark.skipif(not goes_on, reason="this MPI ends the job when a rank dies")
+pytestmark = needs_ulfm
 
 PREPARE = """
     import faulthandler, signal

@@ -14,15 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
-from mpi4py import MPI
-
-from partialcoll.tools import launcher
+from ulfm import needs_ulfm
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 TIMEOUT = 2  # the shortest
 PATIENCE = 60
 
-tells = launcher.flavor() == "openmpi" and MPI.Get_library_version().split()[2] >= "v5"
 can_make_hosts = os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc")
 pytestmark = [
     pytest.mark.one_domain,
@@ -212,7 +209,7 @@ def test_all_ranks_of_a_host_are_told_by_those_who_watch_another(job_on_hosts):
                 assert line.startswith(f"told {' '.join(map(str, gone))}: "), line
 
 
-@pytest.mark.skipif(not tells, reason="this MPI ends the job when a rank dies")
+@needs_ulfm
 def test_ranks_are_killed_on_either_host_in_the_middle_of_large_rounds(job_on_hosts):
     with job_on_hosts(IS_KILLED, hosts=2, per_host=2) as job:
         left = [0, 1, 2, 3]
@@ -225,7 +222,7 @@ def test_ranks_are_killed_on_either_host_in_the_middle_of_large_rounds(job_on_ho
                 job.wait_for(rank, f"round {4 - len(left)}", 3)
 
 
-@pytest.mark.skipif(not tells, reason="this MPI ends the job when a rank dies")
+@needs_ulfm
 @pytest.mark.parametrize("dropped", (1, 2, 3))
 def test_those_who_are_most_go_on_without_it(job_on_hosts, dropped):
     gone = dropped - 1
@@ -241,7 +238,7 @@ def test_those_who_are_most_go_on_without_it(job_on_hosts, dropped):
                 assert job.said(rank, "failed") == [f"failed [{gone}] 2.0"]
 
 
-@pytest.mark.skipif(not tells, reason="this MPI ends the job when a rank dies")
+@needs_ulfm
 def test_of_two_halves_the_one_with_the_lowest_rank_goes_on(job_on_hosts):
     with job_on_hosts(CONTINUES, hosts=2, per_host=2) as job:
         for rank in range(4):

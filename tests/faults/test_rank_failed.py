@@ -4,12 +4,9 @@ every call that waits, and every later one, raises RankFailedError with their nu
 hangs; the others go on with a communicator of those who are left."""
 
 import pytest
-from mpi4py import MPI
+from ulfm import needs_ulfm
 
-from partialcoll.tools import launcher
-
-tells = launcher.flavor() == "openmpi" and MPI.Get_library_version().split()[2] >= "v5"
-pytestmark = pytest.mark.skipif(not tells, reason="this MPI ends the job when a rank dies")
+pytestmark = needs_ulfm
 
 # Each scenario gets a communicator and who is to die; everybody else returns when it is known.
 SCENARIOS = """

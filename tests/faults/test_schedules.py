@@ -4,12 +4,9 @@ again, and all of it can be freed."""
 
 import numpy as np
 import pytest
-from mpi4py import MPI
+from ulfm import needs_ulfm
 
 import partialcoll as pc
-from partialcoll.tools import launcher
-
-tells = launcher.flavor() == "openmpi" and MPI.Get_library_version().split()[2] >= "v5"
 
 # Each scenario gets a communicator and who is to die; everybody else returns when it is known.
 PROGRAM = """
@@ -159,7 +156,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.skipif(not tells, reason="this MPI ends the job when a rank dies")
+@needs_ulfm
 @pytest.mark.parametrize(
     "names",
     (

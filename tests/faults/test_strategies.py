@@ -4,12 +4,9 @@
 import json
 
 import pytest
-from mpi4py import MPI
+from ulfm import needs_ulfm
 
-from partialcoll.tools import launcher
-
-goes_on = launcher.flavor() == "openmpi" and MPI.Get_library_version().split()[2] >= "v5"
-pytestmark = pytest.mark.skipif(not goes_on, reason="this MPI ends the job when a rank dies")
+pytestmark = needs_ulfm
 
 # A quadratic with its minimum at the mean of the targets of those who live, about.
 PROGRAM = """

@@ -2,14 +2,11 @@
 """Ranks are killed, and the training of the others goes on (docs/faults.md)."""
 
 import pytest
-from mpi4py import MPI
-
-from partialcoll.tools import launcher
+from ulfm import needs_ulfm
 
 pytest.importorskip("torch")
-goes_on = launcher.flavor() == "openmpi" and MPI.Get_library_version().split()[2] >= "v5"
 pytestmark = [
-    pytest.mark.skipif(not goes_on, reason="this MPI ends the job when a rank dies"),
+    needs_ulfm,
     pytest.mark.in_turns,
 ]
 

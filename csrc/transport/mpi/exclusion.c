@@ -3,12 +3,11 @@
 #include "transport/mpi/exclusion.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "include/partialcoll.h"
 
-enum { PATIENCE_NS = 200000000, SECOND_NS = 1000000000 };
+enum { PATIENCE_NS = 200000000 };
 
 static pthread_mutex_t in_mpi = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
@@ -21,11 +20,7 @@ static void ask(void)
 
 static bool wait_a_while(void)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until); /* what pthread_mutex_timedlock takes */
-    until.tv_nsec += PATIENCE_NS;
-    until.tv_sec += until.tv_nsec / SECOND_NS;
-    until.tv_nsec %= SECOND_NS;
+    struct timespec until = clock_until(CLOCK_REALTIME, PATIENCE_NS);
     return pthread_mutex_timedlock(&in_mpi, &until) == 0;
 }
 
