@@ -46,8 +46,10 @@
 #define MPI_Iallgather PMPI_Iallgather
 #define MPI_Iallreduce PMPI_Iallreduce
 #define MPI_Initialized PMPI_Initialized
+#define MPI_Iprobe PMPI_Iprobe
 #define MPI_Irecv PMPI_Irecv
 #define MPI_Isend PMPI_Isend
+#define MPI_Issend PMPI_Issend
 #define MPI_Op_commutative PMPI_Op_commutative
 #define MPI_Put PMPI_Put
 #define MPI_Query_thread PMPI_Query_thread

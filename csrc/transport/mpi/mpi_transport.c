@@ -350,14 +350,14 @@ static void mpi_destroy(struct transport *t)
     for (int i = 0; i < CONTROL_RECEIVES && i < m->count; i++) {
         if (!m->arrived[i]) {
             MPI_Cancel(&m->requests[i]);
-            MPI_Wait(&m->requests[i], MPI_STATUS_IGNORE);
+            mpi_patient_wait(m, &m->requests[i], "MPI_Cancel");
         }
         MPI_Request_free(&m->requests[i]);
     }
     for (int i = CONTROL_RECEIVES; i < m->count; i++) {
         MPI_Request *request =
             m->info[i].held != MPI_REQUEST_NULL ? &m->info[i].held : &m->requests[i];
-        MPI_Wait(request, MPI_STATUS_IGNORE);
+        mpi_patient_wait(m, request, "MPI_Test");
         free(m->info[i].control);
     }
     mpi_free_transport(m);

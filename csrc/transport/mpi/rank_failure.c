@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "transport/mpi/completion.h"
 #include "transport/mpi/internal.h"
 
 #ifdef OPEN_MPI
@@ -172,7 +173,7 @@ static bool knows_all(MPI_Comm comm, const struct failed_ranks *wanted)
     return true;
 }
 
-/* MPI finds out while it makes progress, which a probe does. */
+/* MPI finds out while it makes progress. */
 int mpi_await_told(const struct mpi_transport *m)
 {
     const int64_t end = clock_us() + 3000000;
@@ -182,10 +183,9 @@ int mpi_await_told(const struct mpi_transport *m)
     for (int i = 0; i < lost.count; i++)
         numbers.rank[i] = mpi_number_of(m, (uint32_t)lost.rank[i]);
     while (!knows_all(m->comm, &numbers)) {
-        int there;
         if (clock_us() > end)
             return fail_ranks(&lost);
-        MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_SELF, &there, MPI_STATUS_IGNORE);
+        mpi_make_progress();
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     return PCOLL_OK;
