@@ -115,13 +115,15 @@ def every_rank_alone(request, monkeypatch):
 
 
 @pytest.fixture
-def clean_environment():
+def clean_environment(tmp_path_factory):
     """The environment without what a launcher or the user has set, for subprocesses; the domain
-    stays, because the suite runs once in each."""
+    stays, because the suite runs once in each. Files of a job are the test's own: it may kill the
+    launcher."""
     drop = ("PMI", "OMPI", "PMIX", "PRTE", "PARTIALCOLL", "HYDRA", "MPIR", "MPIEXEC", "GFORTRAN")
     drop += ("SLURM", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")  # partialcoll.torch sets four
-    keep = ("OMPI_MCA_btl_sm_backing_directory", "PARTIALCOLL_DOMAIN")
-    return {k: v for k, v in os.environ.items() if k in keep or not k.startswith(drop)}
+    keep = "PARTIALCOLL_DOMAIN"
+    own = launcher.files(launcher.flavor(), tmp_path_factory.mktemp("job"))
+    return {**{k: v for k, v in os.environ.items() if k == keep or not k.startswith(drop)}, **own}
 
 
 @pytest.fixture

@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 
 @contextlib.contextmanager
 def own_segments():
     """Open MPI leaves a segment behind for each job; within this, it goes with its folder."""
+    from partialcoll.tools import launcher
+
     with tempfile.TemporaryDirectory(prefix="partialcoll-tests-") as folder:
-        os.environ["OMPI_MCA_btl_sm_backing_directory"] = folder  # noqa: SIM112
+        os.environ.update(launcher.files(launcher.flavor(), Path(folder)))
         yield
 
 

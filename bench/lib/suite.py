@@ -93,7 +93,7 @@ class _Job:
         for test in tests:
             (self._folder / test).mkdir(parents=True)
         vendor = launcher.flavor()
-        own = {FOLDER: str(self._folder), "OMPI_MCA_btl_sm_backing_directory": str(self._folder)}
+        own = {FOLDER: str(self._folder), **launcher.files(vendor, self._folder)}
         start = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
         with (self._folder / "log").open("w") as log:
             self._job = subprocess.Popen(

@@ -178,6 +178,16 @@ def environment(vendor: str) -> dict[str, str]:
     return env
 
 
+def files(vendor: str, folder: Path) -> dict[str, str]:
+    """Variables that have a job's files in its own folder. Open MPI leaves segments in /dev/shm;
+    of a launcher that is killed, a folder in /tmp as well, and a later launcher that gets the same
+    process number does not start ("The PMIx server's listener thread failed to start")."""
+    if vendor != "openmpi":
+        return {}
+    names = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
+    return dict.fromkeys([*names, "PRTE_MCA_prte_tmpdir_base"], str(folder))
+
+
 _COMMAND = (
     _THIS_PACKAGE
     + """sys.argv[0] = "partialcoll"
@@ -218,9 +228,8 @@ class Launch:
         """A program with its arguments on the ranks; its exit status, see `Job`."""
         job = Job(foreign=foreign, labeled=bool(self._extra))
         env = dict(self.environment)
-        if self._vendor == "openmpi" and not self._hosts:  # its segments stay behind otherwise
-            for transport in ("sm", "vader"):
-                env.setdefault(f"OMPI_MCA_btl_{transport}_backing_directory", str(job.folder))
+        if not self._hosts:  # where this folder is
+            env = {**files(self._vendor, job.folder), **env}
         words = with_streams(program, job.folder) if foreign else program
         return job.run([*self.words, *words], env, limit_s)
 

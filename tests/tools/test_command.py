@@ -2,6 +2,7 @@
 """The command as a process: how signals, closed pipes and full disks end it, and what it loads."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -42,6 +43,12 @@ QUICK = (
 )
 
 
+def sessions(process):
+    """Folders of Open MPI's launcher."""
+    names = re.findall("PMIX_SERVER_TMPDIR=([^\0]*)", text_of(process / "environ"))
+    return set(map(Path, names))
+
+
 def segments(process):
     lines = text_of(process / "maps").splitlines()
     return {Path(line.split()[-1]) for line in lines if f" {SHARED}/" in line}
@@ -53,7 +60,9 @@ def test_a_signal_ends_the_job(start, name):
     command = start(*ENDLESS)
     wait_until(lambda: len(start.ranks()) == 2 and all(map(segments, start.ranks())))
     mapped = set().union(*map(segments, start.ranks()))
-    mapped.add(job_folder(start.ranks()[0]))
+    folder = job_folder(start.ranks()[0])
+    assert all(folder in path.parents for rank in start.ranks() for path in sessions(rank))
+    mapped.add(folder)
     command.send_signal(getattr(signal, name))
     out, err = command.communicate(timeout=LIMIT_S)
     assert command.returncode == 128 + getattr(signal, name)

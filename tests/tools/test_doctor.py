@@ -112,6 +112,22 @@ def test_stale_segments(doctor):
     assert not {"mpich_shm_old", "ucx_shm_old", "partialcoll-old"} & set(done.stderr.split())
 
 
+def test_stale_launchers(doctor, tmp_path):
+    """A folder of a launcher that runs stays, and so does what only looks like one."""
+    gone, kept = ["ompi.4194305", "prted.4194306"], [f"ompi.{os.getpid()}", "ompi.x", "ompi.text"]
+    for name in [*gone, *kept]:
+        (tmp_path / name / "pmix.vm.tool").mkdir(parents=True)
+    env = {"TMPDIR": str(tmp_path)}
+    found = doctor(env=env)["stale launchers"]
+    if "another container" in found["what"]:
+        pytest.skip("not all processes are seen here, so nothing is removed")
+    assert found["level"] == "warning" and found["what"].startswith("2 folders")
+    found = doctor("--remove-stale", env=env)["stale launchers"]
+    assert found["level"] == "fine" and found["what"].startswith("removed 2 folders")
+    assert {path.name for path in tmp_path.glob("ompi.*")} == {*kept}
+    assert not list(tmp_path.glob("prted.*"))
+
+
 def test_locked_memory(doctor):
     few = (1 << 14, 1 << 14)
     found = doctor(limit=lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, few))["memlock"]

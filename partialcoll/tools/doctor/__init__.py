@@ -100,7 +100,8 @@ def _ask(check: Callable[[Any], Finding], about: Any) -> Finding:
 def _look(facts: installation.Facts, local: int, remove: bool) -> list[Finding]:
     of_installation = [_ask(check, facts) for check in INSTALLATION]
     of_machine = [_ask(check, local) for check in MACHINE]
-    return [*of_installation, *of_machine, _ask(stale.check_stale, remove)]
+    left = [_ask(check, remove) for check in (stale.check_stale, stale.check_launchers)]
+    return [*of_installation, *of_machine, *left]
 
 
 def _in_job(facts: installation.Facts, remove: bool) -> tuple[dict[Finding, list[int]], int] | None:

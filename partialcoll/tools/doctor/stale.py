@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs that were killed have left in /dev/shm. This library's own segments have no names and
-go with their processes; MPI's have, and stay.
+"""What jobs that were killed have left: segments in /dev/shm, and folders of Open MPI's launchers in
+the folder for what is temporary. This library's own segments have no names and go with their
+processes; MPI's have, and stay.
 
-A file counts as stale if it is this user's, has not been changed for a while, and no process has it
-mapped or open. Who uses one may be in another container, where it cannot be seen: a process that
-does not see all of them removes nothing.
+A segment counts as stale if it is this user's, has not been changed for a while, and no process has
+it mapped or open; a folder, if it is this user's and no process has the number that is its name.
+Who uses one may be in another container, where it cannot be seen: a process that does not see all
+of them removes nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +31,7 @@ _NAMES = (
     "sm_segment.*",
     "partialcoll-*",
 )
+_FOLDERS = ("ompi.*", "prted.*")  # and the number of the process
 _WHILE = 600.0  # seconds, in which a job has mapped what it has made
 _ALL_PROCESSES = "pid:[4026531836]"  # what the kernel calls the first namespace
 
@@ -65,20 +69,41 @@ def _sees_all() -> bool:
     return os.readlink("/proc/self/ns/pid") == _ALL_PROCESSES
 
 
+def launchers() -> list[Path]:
+    """Folders of those that are gone."""
+    where = Path(tempfile.gettempdir())
+    found = [path for name in _FOLDERS for path in where.glob(name) if path.is_dir()]
+    mine = [path for path in found if path.lstat().st_uid == os.getuid()]
+    return sorted(path for path in mine if not _runs(path.suffix.removeprefix(".")))
+
+
+def _runs(number: str) -> bool:
+    return not number.isdigit() or Path("/proc", number).exists()
+
+
+def _finding(
+    check: str, paths: list[Path], what: str, remove: bool, why: str
+) -> Finding:
+    if not paths:
+        return fine(check, "none of this user")
+    if not _sees_all():
+        return Finding(check, "note", f"{what}, or of jobs in another container")
+    if remove and len(list(_remove(paths))) == len(paths):
+        return fine(check, f"removed {what}")
+    return Finding(check, "warning", what, why, "partialcoll doctor --remove-stale")
+
+
 def check_stale(remove: bool) -> Finding:
     """Is there any, and away with it if that is wanted."""
     paths = stale()
     what = f"{len(paths)} segments of ended jobs, {sum(map(_bytes, paths)) >> 20} MB in /dev/shm"
-    if not paths:
-        return fine("stale segments", "none of this user")
-    if not _sees_all():
-        return Finding("stale segments", "note", f"{what}, or of jobs in another container")
-    if remove and len(list(_remove(paths))) == len(paths):
-        return fine("stale segments", f"removed {what}")
-    return Finding(
-        "stale segments",
-        "warning",
-        what,
-        "They take memory until the machine is started again.",
-        "partialcoll doctor --remove-stale",
-    )
+    why = "They take memory until the machine is started again."
+    return _finding("stale segments", paths, what, remove, why)
+
+
+def check_launchers(remove: bool) -> Finding:
+    """The same for launchers."""
+    paths = launchers()
+    what = f"{len(paths)} folders of Open MPI's launchers that were killed in {tempfile.gettempdir()}"
+    why = "A launcher that gets the process number of one of them does not start."
+    return _finding("stale launchers", paths, what, remove, why)
