@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "transport/mpi/internal.h"
-#include "transport/mpi/rank_failure.h"
+#include "transport/mpi/ulfm.h"
 #include "transport/mpi/tree.h"
 
 static bool is_dead(const struct mpi_transport *m, uint32_t rank)
@@ -58,7 +58,7 @@ int mpi_watch_hosts(struct mpi_transport *m)
                       : fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
     if (rc != PCOLL_OK)
         return rc;
-    m->rank_failure = mpi_rank_failure();
+    m->rank_failure = ulfm_rank_failure();
     m->party = (struct watch_party){.rank = m->base.rank,
                                     .size = m->base.size,
                                     .hosts = m->neighborhoods,

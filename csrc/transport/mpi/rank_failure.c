@@ -11,80 +11,7 @@
 #include "base/error.h"
 #include "transport/mpi/completion.h"
 #include "transport/mpi/internal.h"
-
-#ifdef OPEN_MPI
-
-/* Open MPI's numbers since 5.0; before, no error has them. */
-enum { PROC_FAILED = 75, PROC_FAILED_PENDING = 76, REVOKED = 77 };
-
-/* Not there before 5.0. */
-extern int PMPIX_Comm_get_failed(MPI_Comm comm, MPI_Group *failed)
-    __attribute__((weak));
-
-int pcoll_tells_of_failures(void)
-{
-    const char *enabled = getenv("OMPI_MCA_mpi_ft_enable"); /* by mpiexec */
-    return PMPIX_Comm_get_failed && enabled && strcmp(enabled, "0") != 0;
-}
-
-int mpi_rank_failure(void)
-{
-    return pcoll_tells_of_failures() ? PROC_FAILED : MPI_ERR_OTHER;
-}
-
-static bool is_rank_failure(int mpi_error)
-{
-    int class = mpi_error;
-    MPI_Error_class(mpi_error, &class);
-    return class == PROC_FAILED || class == PROC_FAILED_PENDING || class == REVOKED;
-}
-
-extern int PMPIX_Comm_is_revoked(MPI_Comm comm, int *flag) __attribute__((weak));
-
-static bool is_revoked(MPI_Comm comm)
-{
-    int flag = 0;
-    return PMPIX_Comm_is_revoked(comm, &flag) == MPI_SUCCESS && flag;
-}
-
-static int get_failed(MPI_Comm comm, MPI_Group *failed)
-{
-    return PMPIX_Comm_get_failed ? PMPIX_Comm_get_failed(comm, failed)
-                                 : MPI_ERR_UNSUPPORTED_OPERATION;
-}
-
-#else
-
-int pcoll_tells_of_failures(void)
-{
-    return 0;
-}
-
-int mpi_rank_failure(void)
-{
-    return MPI_ERR_OTHER;
-}
-
-static bool is_rank_failure(int mpi_error)
-{
-    (void)mpi_error;
-    return false;
-}
-
-static bool is_revoked(MPI_Comm comm)
-{
-    (void)comm;
-    return false;
-}
-
-static int get_failed(MPI_Comm comm, MPI_Group *failed)
-{
-    (void)comm;
-    (void)failed;
-    return MPI_ERR_UNSUPPORTED_OPERATION;
-}
-
-#endif
+#include "transport/mpi/ulfm.h"
 
 static int by_number(const void *a, const void *b)
 {
@@ -118,12 +45,12 @@ int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what)
         return PCOLL_OK;
     struct failed_ranks who = {.mpi_error = mpi_error};
     MPI_Group failed;
-    if (pcoll_tells_of_failures() && get_failed(comm, &failed) == MPI_SUCCESS) {
+    if (pcoll_tells_of_failures() && ulfm_get_failed(comm, &failed) == MPI_SUCCESS) {
         translate(comm, failed, &who);
         MPI_Group_free(&failed);
     }
-    return who.count || is_rank_failure(mpi_error) ? fail_ranks(&who)
-                                                   : mpi_check(mpi_error, what);
+    return who.count || ulfm_is_rank_failure(mpi_error) ? fail_ranks(&who)
+                                                        : mpi_check(mpi_error, what);
 }
 
 /* By the numbers that ranks have here. */
@@ -144,11 +71,12 @@ int mpi_damage(const struct mpi_transport *m)
 {
     struct failed_ranks who = {.mpi_error = MPI_SUCCESS};
     MPI_Group failed;
-    if (get_failed(m->comm, &failed) == MPI_SUCCESS) {
+    if (ulfm_get_failed(m->comm, &failed) == MPI_SUCCESS) {
         translate(m->comm, failed, &who);
         MPI_Group_free(&failed);
     }
-    return who.count || is_revoked(m->comm) ? fail_ranks(&who) : mpi_check_hosts(m);
+    return who.count || ulfm_is_revoked(m->comm) ? fail_ranks(&who)
+                                                 : mpi_check_hosts(m);
 }
 
 static bool has(const struct failed_ranks *who, int rank)
@@ -163,7 +91,7 @@ static bool knows_all(MPI_Comm comm, const struct failed_ranks *wanted)
 {
     struct failed_ranks known = {0};
     MPI_Group failed;
-    if (get_failed(comm, &failed) != MPI_SUCCESS)
+    if (ulfm_get_failed(comm, &failed) != MPI_SUCCESS)
         return false;
     translate(comm, failed, &known);
     MPI_Group_free(&failed);

@@ -15,24 +15,12 @@
 #include "transport/mpi/exclusion.h"
 #include "transport/mpi/rank_failure.h"
 #include "transport/mpi/tree.h"
-
-#ifdef OPEN_MPI
-
-/* Not there before 5.0. */
-extern int PMPIX_Comm_revoke(MPI_Comm comm) __attribute__((weak));
-extern int PMPIX_Comm_shrink(MPI_Comm comm, MPI_Comm *newcomm) __attribute__((weak));
-extern int PMPIX_Comm_iagree(MPI_Comm comm, int *flag, MPI_Request *request)
-    __attribute__((weak));
-
-static int revoke(MPI_Comm comm)
-{
-    return PMPIX_Comm_revoke(comm);
-}
+#include "transport/mpi/ulfm.h"
 
 static int shrink(MPI_Comm comm, MPI_Comm *out)
 {
     bool alone = exclusion_begin();
-    int error = PMPIX_Comm_shrink(comm, out);
+    int error = ulfm_shrink(comm, out);
     exclusion_end(alone);
     return error;
 }
@@ -40,35 +28,10 @@ static int shrink(MPI_Comm comm, MPI_Comm *out)
 static int begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
 {
     bool alone = exclusion_begin();
-    int error = PMPIX_Comm_iagree(comm, flag, request);
+    int error = ulfm_begin_agreement(comm, flag, request);
     exclusion_end(alone);
     return error;
 }
-
-#else /* pcoll_tells_of_failures() is 0: never called */
-
-static int revoke(MPI_Comm comm)
-{
-    (void)comm;
-    return MPI_ERR_UNSUPPORTED_OPERATION;
-}
-
-static int shrink(MPI_Comm comm, MPI_Comm *out)
-{
-    (void)comm;
-    (void)out;
-    return MPI_ERR_UNSUPPORTED_OPERATION;
-}
-
-static int begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
-{
-    (void)comm;
-    (void)flag;
-    (void)request;
-    return MPI_ERR_UNSUPPORTED_OPERATION;
-}
-
-#endif
 
 static struct mpi_transport *of(struct transport *t)
 {
@@ -78,12 +41,12 @@ static struct mpi_transport *of(struct transport *t)
 void mpi_revoke(struct transport *t)
 {
     CHECK(of(t)->comm != MPI_COMM_NULL);
-    revoke(of(t)->comm);
+    ulfm_revoke(of(t)->comm);
 }
 
 void mpi_revoke_comm(void *comm)
 {
-    revoke(*(MPI_Comm *)comm);
+    ulfm_revoke(*(MPI_Comm *)comm);
 }
 
 /* Nobody waits for those on a lost host, if MPI does not either. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What going on without the dead asks of MPI (ULFM, see rank_failure.h). All of it is for
+ * What going on without the dead asks of MPI (ulfm.h). All of it is for
  * one thread beside the driver, which must be kept away from the transport meanwhile; all
  * but `revoke` and `abandon` are collective over the living ranks of the transport, and wait
  * for them without burning a core.
