@@ -115,26 +115,26 @@ def every_rank_alone(request, monkeypatch):
 
 
 @pytest.fixture
-def clean_environment(tmp_path_factory):
+def clean_environment():
     """The environment without what a launcher or the user has set, for subprocesses; the domain
-    stays, because the suite runs once in each. Files of a job are the test's own: it may kill the
-    launcher."""
+    stays, because the suite runs once in each."""
     drop = ("PMI", "OMPI", "PMIX", "PRTE", "PARTIALCOLL", "HYDRA", "MPIR", "MPIEXEC", "GFORTRAN")
     drop += ("SLURM", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")  # partialcoll.torch sets four
     keep = "PARTIALCOLL_DOMAIN"
-    own = launcher.files(launcher.flavor(), tmp_path_factory.mktemp("job"))
-    return {**{k: v for k, v in os.environ.items() if k == keep or not k.startswith(drop)}, **own}
+    return {k: v for k, v in os.environ.items() if k == keep or not k.startswith(drop)}
 
 
 @pytest.fixture
-def job(clean_environment):
-    """Command and environment that start a Python script on some ranks."""
+def job(clean_environment, tmp_path_factory):
+    """Command and environment that start a Python script on some ranks. The job's files are the
+    test's own: it may kill the launcher."""
 
     def make(script, ranks, *arguments):
         vendor = launcher.flavor()
         command = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
         launched = launcher.environment(vendor)
         extra = {k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k}
+        extra |= launcher.files(vendor, tmp_path_factory.mktemp("job"))
         return [*command, sys.executable, str(script), *arguments], {**clean_environment, **extra}
 
     return make

@@ -31,6 +31,7 @@ def run(words, environment, folder, ranks=3, settings=None, preload=False):
     launched = launcher.environment(vendor)
     env = {**environment, **(settings or {})}
     env.update({k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k})
+    env.update(launcher.files(vendor, Path(folder)))
     if preload:
         env["LD_PRELOAD"] = c_libraries.preload()
     return subprocess.run(

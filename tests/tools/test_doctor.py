@@ -91,8 +91,9 @@ def test_little_shared_memory(doctor, size, level):
 
 
 @needs_mount
-def test_stale_segments(doctor):
+def test_stale_segments(doctor, monkeypatch, tmp_path):
     """Only what is old, known by name, this user's and used by nobody goes."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # has other things that go
     files = "mpich_shm_old mpich_shm_mapped else ucx_shm_old partialcoll-old mpich_shm_other"
     script = (
         "mount -t tmpfs -o size=1g none /dev/shm && cd /dev/shm && mkdir partialcoll-old && "
@@ -114,7 +115,7 @@ def test_stale_segments(doctor):
 
 def test_stale_launchers(doctor, tmp_path):
     """A folder of a launcher that runs stays, and so does what only looks like one."""
-    gone, kept = ["ompi.4194305", "prted.4194306"], [f"ompi.{os.getpid()}", "ompi.x", "ompi.text"]
+    gone, kept = ["ompi.4194305", "prted.4194306"], [f"ompi.{os.getpid()}", "ompi.x", "ompi.vm.0"]
     for name in [*gone, *kept]:
         (tmp_path / name / "pmix.vm.tool").mkdir(parents=True)
     env = {"TMPDIR": str(tmp_path)}

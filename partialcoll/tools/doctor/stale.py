@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs that were killed have left: segments in /dev/shm, and folders of Open MPI's launchers in
+"""What killed jobs have left: segments in /dev/shm, and folders of Open MPI's launchers in
 the folder for what is temporary. This library's own segments have no names and go with their
 processes; MPI's have, and stay.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -31,7 +32,7 @@ _NAMES = (
     "sm_segment.*",
     "partialcoll-*",
 )
-_FOLDERS = ("ompi.*", "prted.*")  # and the number of the process
+_LAUNCHER = re.compile("(?:ompi|prted)\\.([0-9]+)")  # its folder, and its process
 _WHILE = 600.0  # seconds, in which a job has mapped what it has made
 _ALL_PROCESSES = "pid:[4026531836]"  # what the kernel calls the first namespace
 
@@ -71,19 +72,15 @@ def _sees_all() -> bool:
 
 def launchers() -> list[Path]:
     """Folders of those that are gone."""
-    where = Path(tempfile.gettempdir())
-    found = [path for name in _FOLDERS for path in where.glob(name) if path.is_dir()]
-    mine = [path for path in found if path.lstat().st_uid == os.getuid()]
-    return sorted(path for path in mine if not _runs(path.suffix.removeprefix(".")))
+    found = []
+    for path in Path(tempfile.gettempdir()).iterdir():
+        named = _LAUNCHER.fullmatch(path.name)
+        if named and not Path("/proc", named[1]).exists() and path.lstat().st_uid == os.getuid():
+            found.append(path)
+    return sorted(found)
 
 
-def _runs(number: str) -> bool:
-    return not number.isdigit() or Path("/proc", number).exists()
-
-
-def _finding(
-    check: str, paths: list[Path], what: str, remove: bool, why: str
-) -> Finding:
+def _finding(check: str, paths: list[Path], what: str, remove: bool, why: str) -> Finding:
     if not paths:
         return fine(check, "none of this user")
     if not _sees_all():
@@ -104,6 +101,6 @@ def check_stale(remove: bool) -> Finding:
 def check_launchers(remove: bool) -> Finding:
     """The same for launchers."""
     paths = launchers()
-    what = f"{len(paths)} folders of Open MPI's launchers that were killed in {tempfile.gettempdir()}"
+    what = f"{len(paths)} folders of killed launchers of Open MPI in {tempfile.gettempdir()}"
     why = "A launcher that gets the process number of one of them does not start."
     return _finding("stale launchers", paths, what, remove, why)
