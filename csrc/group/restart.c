@@ -22,6 +22,7 @@ enum { WORD_LIVES = 1, WORD_AWAY = 2, WORD_RETURNS = 4 };
 uint64_t group_own_word(const struct group *g)
 {
     const struct membership_entry *own = &g->membership.entries[g->window->rank];
+    CHECK(own->status != MEMBER_SUSPECT);
     return WORD_LIVES | (own->status == MEMBER_AWAY ? WORD_AWAY : 0) |
            (uint64_t)own->returns * WORD_RETURNS;
 }

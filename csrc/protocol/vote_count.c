@@ -8,6 +8,7 @@
 void vote_count_init(struct vote_count *count, struct policy_report *of_endpoint,
                      uint32_t endpoints)
 {
+    CHECK(endpoints || !of_endpoint);
     *count = (struct vote_count){.of_endpoint = of_endpoint, .endpoints = endpoints};
     vote_count_clear(count);
 }

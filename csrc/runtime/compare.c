@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/bitset.h"
+#include "base/check.h"
 #include "base/error.h"
 
 enum { NAME_LENGTH = 24 };
@@ -94,6 +95,7 @@ static int compare(struct communicator *c, bool valid, const struct reason *reas
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,
                const uint64_t *own, int count)
 {
+    CHECK(count > 0 && fields && own);
     struct reason reason;
     fail_reason(&reason);
     int rc = compare(c, local == PCOLL_OK, &reason, fields, own, count);

@@ -52,8 +52,10 @@ bool entries_spin(void)
 {
     bool spins = false;
     pthread_mutex_lock(&mutex);
-    for (const struct entry *e = first; e; e = e->next)
+    for (const struct entry *e = first; e; e = e->next) {
+        CHECK(!e->next || e->slot <= e->next->slot);
         spins |= e->progress == PCOLL_PROGRESS_SPIN;
+    }
     pthread_mutex_unlock(&mutex);
     return spins;
 }

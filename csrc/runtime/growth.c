@@ -78,6 +78,7 @@ int growth_settle(struct growth *g, int rc)
 
 int growth_refuse(const void *comm)
 {
+    CHECK(comm);
     return mpi_all_have(comm, process_watch(),
                         fail(PCOLL_EINVAL, "this rank has refused to take part"));
 }
@@ -127,6 +128,7 @@ static void discard(struct communicator *c, struct communicator *heir)
 
 void growth_cancel(struct growth *g)
 {
+    CHECK(g->from || !g->paused);
     if (g->to && g->to->outage)
         discard(g->to, g->from);
     g->to = NULL;

@@ -60,6 +60,7 @@ void outage_enter(struct outage *o)
     pthread_mutex_lock(&o->mutex);
     while (atomic_load(&o->stopped))
         pthread_cond_wait(&o->changed, &o->mutex);
+    CHECK(o->calls < UINT32_MAX);
     o->calls++;
     pthread_mutex_unlock(&o->mutex);
 }

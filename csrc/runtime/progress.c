@@ -98,6 +98,7 @@ void progress_lock(struct progress *p)
         else
             pause_us(50);
     }
+    CHECK(progress_is_driven(p));
 }
 
 static int poll_sources(struct progress *p)

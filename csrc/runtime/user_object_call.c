@@ -53,6 +53,7 @@ int user_object_enter_open(struct user_object *o)
     int rc = user_object_enter(o);
     if (rc != PCOLL_OK)
         return rc;
+    CHECK(atomic_load(&o->busy));
     if (atomic_load(&o->closing))
         rc = fail(PCOLL_ESTATE, "%s is being freed", o->kind->name);
     else if (o->communicator) /* a builder has none yet */

@@ -53,6 +53,7 @@ int match_outbox_init(struct match_outbox *o, uint32_t size)
 
 void match_outbox_destroy(struct match_outbox *o)
 {
+    CHECK(o->ring || o->head == o->tail);
     free(o->ring);
     free(o->members);
     free(o->attempts);
@@ -60,6 +61,7 @@ void match_outbox_destroy(struct match_outbox *o)
 
 void match_outbox_clear(struct match_outbox *o)
 {
+    CHECK(o->tail - o->head <= o->capacity);
     o->head = o->tail = o->list_after = o->lost = 0;
     o->list.count = o->to = o->part = 0;
 }
