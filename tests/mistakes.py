@@ -1706,7 +1706,7 @@ MUTANTS = [
         "the last result is the own one, which may be none",
         "domain/recovery.c",
         "r + 1 == round ? last : old->ops->result(old, r);",
-        "old->ops->result(old, r);",
+        "old ? old->ops->result(old, r) : last;",
     ),
     Mutant(
         "a deposit stays in the old domain",
