@@ -33,6 +33,9 @@ QUICK = [
     "P=4 POLICY=SOLO ROUNDS=2 HISTORY=2 CALLERS=3 RUN_TO_COMPLETION",
     "P=4 POLICY=SOLO ROUNDS=2 HISTORY=2 CALLERS=5 RUN_TO_COMPLETION",
     "P=4 POLICY=FULL ROUNDS=3",
+    "P=3 POLICY=FULL ROUNDS=2 CRASH",
+    "P=3 POLICY=MAJORITY ROUNDS=1 CRASH",
+    "P=4 POLICY=FULL ROUNDS=2 CRASH",
 ]
 LONG = [
     "P=3 POLICY=SOLO ROUNDS=2 DELIVER_ALL",
@@ -46,7 +49,13 @@ LONG = [
     "P=4 POLICY=SOLO ROUNDS=3 HISTORY=3 CALLERS=3 RUN_TO_COMPLETION",
     "P=4 POLICY=SOLO ROUNDS=3 HISTORY=3 CALLERS=5 RUN_TO_COMPLETION",
     "P=4 POLICY=SOLO ROUNDS=2 DELIVER_ALL CALLERS=5 RUN_TO_COMPLETION",
+    "P=3 POLICY=SOLO ROUNDS=1 CRASH",
+    "P=3 POLICY=SOLO ROUNDS=1 DELIVER_ALL CRASH",
+    "P=3 POLICY=MAJORITY ROUNDS=2 RUN_TO_COMPLETION CRASH",
+    "P=3 POLICY=SOLO ROUNDS=2 RUN_TO_COMPLETION CRASH",
 ]
+
+FULL_CRASH, MAJORITY_CRASH = QUICK[6:8]
 
 # What is wrong, the text that becomes another one, the case that finds it.
 MISTAKES = [
@@ -116,6 +125,93 @@ MISTAKES = [
         "(arrived[r] && drawn[current[r]] == (r))",
         "arrived[r]",
         "P=3 POLICY=MAJORITY ROUNDS=2",
+    ),
+    (
+        "a frozen deposit of a void round is not given back",
+        "pending[r] = pending[r] | froze[r]\n",
+        "skip\n",
+        FULL_CRASH,
+    ),
+    (
+        "a frozen deposit counts though its round is void",
+        "frozen[r]--;\n        assert((pending[r] & froze[r]) == 0);\n"
+        "        taken[r] = taken[r] & ~froze[r];",
+        "frozen[r]--;",
+        FULL_CRASH,
+    ),
+    (
+        "who lacks the last round is not given it",
+        "    complete[r] = most;\n",
+        "",
+        FULL_CRASH,
+    ),
+    (
+        "the fewest rounds count",
+        "lives(i) && complete[i] > most -> most = complete[i]",
+        "lives(i) && i == P - 1 -> most = complete[i]",
+        FULL_CRASH,
+    ),
+    (
+        "a void round is held against the next of its number",
+        "        seen[most] = false\n",
+        "        skip\n",
+        FULL_CRASH,
+    ),
+    (
+        "who waits for the void round has not arrived at its repetition",
+        "    arrived[r] = awaited[r] > most;\n",
+        "",
+        FULL_CRASH,
+    ),
+    (
+        "recovery takes over in the middle of a deposit",
+        "atomic { !gate[r] -> inherit(r) };",
+        "atomic { inherit(r) };",
+        "P=3 POLICY=MAJORITY ROUNDS=2 CALLERS=3 RUN_TO_COMPLETION CRASH",
+    ),
+    (
+        "a rank goes on before all have taken over",
+        "    all(inherited);\n",
+        "",
+        FULL_CRASH,
+    ),
+    (
+        "a rank takes over before all have stopped",
+        "agreed || all(stopped) ->",
+        "true ->",
+        FULL_CRASH,
+    ),
+    (
+        "messages of the old epoch arrive in the new one",
+        ":: nempty(edge[i]) -> edge[i]?_\n        :: empty(edge[i]) -> break",
+        ":: break",
+        MAJORITY_CRASH,
+    ),
+    (
+        "activations of the old epoch count in the new one",
+        "    from[r] = 0;\n    early[r] = 0;\n    outage",
+        "    outage",
+        MAJORITY_CRASH,
+    ),
+    (
+        "the contribution of the dead is waited for",
+        "(left_out(r) || frozen[r] > (t))",
+        "(frozen[r] > (t))",
+        FULL_CRASH,
+    ),
+    (
+        "the dead stays in the activation broadcast",
+        "#define LEFT (agreed -> P - 1 : P)\n"
+        "#define number(r) ((agreed && dead < (r)) -> (r) - 1 : (r))\n"
+        "#define numbered(n) ((agreed && (n) >= dead) -> (n) + 1 : (n))",
+        "#define LEFT P\n#define number(r) (r)\n#define numbered(n) (n)",
+        "P=4 POLICY=MAJORITY ROUNDS=1 CALLERS=1 CRASH",
+    ),
+    (
+        "the dead stays drawn",
+        "((agreed && drawn[t] == dead) -> (dead + 1) % P : drawn[t])",
+        "drawn[t]",
+        MAJORITY_CRASH,
     ),
 ]
 

@@ -18,14 +18,15 @@
  *   - Agents see conditions, not notifications, and reading a result is one step: lost wake-ups,
  *     results that are overwritten while they are read, and what is lost with
  *     deliver="all" are not in the model. Neither are quorums, lingers and deadlines.
- *   - join, leave, closing, several handles: simulated, not modelled.
+ *   - join, leave, closing, several handles, deaths during a recovery: simulated, not modelled.
  *
  * Parameters (-D): P ranks, ROUNDS calls of each rank, HISTORY; POLICY one of SOLO,
  * MAJORITY (with every possible draw), FULL; DELIVER_ALL; STOPS: applications may stop
  * for ever between two calls, and the others have to finish all the same;
  *   CALLERS a set of ranks as bits: the applications of the others make no call at all
  *   (their agents take part; by symmetry only the distances between callers matter);
- *   RUN_TO_COMPLETION the reduction that is explained below.
+ *   RUN_TO_COMPLETION the reduction that is explained below;
+ *   CRASH one rank, any, dies at any moment, and the others go on without it.
  */
 #define SOLO 0
 #define MAJORITY 1
@@ -65,6 +66,33 @@ byte pending[P];   /* deposits that the next activation takes, one bit a call */
 bool arrived[P];
 bool over[P];      /* the application has made all its calls, or stopped */
 
+/* Of a rank that dies (runtime/recovery.h, protocol/recovery.h). Survivors learn of it each when
+ * they do, and stop; when all have, the most rounds that any of them has completed are agreed
+ * on, and each takes over what it had, while its application may be in the middle of a
+ * deposit but for the gate (allreduce/handle.h). When all have, each goes on. */
+#define HEALTHY 0
+#define STOPPED 1
+#define INHERITED 2
+#define GONE_ON 3
+#ifdef CRASH
+byte dead = P;       /* nobody */
+byte outage[P];
+bool agreed;
+byte most;           /* then: so many rounds are complete somewhere */
+bool gate[P];        /* the application is between the plan of a deposit and its publication */
+byte froze[P];       /* deposits in the round that is under way */
+byte awaited[P];     /* member.wanted, 0 where no call is outstanding */
+#define lives(r) (dead != (r))
+#define left_out(r) (agreed && dead == (r))
+#define runs(r) (lives(r) && (outage[r] == HEALTHY || outage[r] == GONE_ON))
+#define stopped(r) (!lives(r) || outage[r] != HEALTHY)
+#define inherited(r) (!lives(r) || outage[r] >= INHERITED)
+#else
+#define lives(r) true
+#define left_out(r) false
+#define runs(r) true
+#endif
+
 /* Watched. */
 byte deposited[P], taken[P];
 bool started[ROUNDS + 1]; /* by a rank that had arrived and was allowed to */
@@ -78,14 +106,30 @@ bool seen[ROUNDS];
 chan edge[P * EDGES] = [ROUNDS] of { byte };
 
 #define into(r, k) edge[(r) * EDGES + (k)]
+#ifdef CRASH /* by their numbers among those who are left */
+#define LEFT (agreed -> P - 1 : P)
+#define number(r) ((agreed && dead < (r)) -> (r) - 1 : (r))
+#define numbered(n) ((agreed && (n) >= dead) -> (n) + 1 : (n))
+#define has_edge(k) ((1 << (k)) < LEFT)
+#define target(r, k) numbered((number(r) + (1 << (k))) % LEFT)
+#else
+#define has_edge(k) true
 #define target(r, k) (((r) + (1 << (k))) % P)
+#endif
 #define below(k) ((1 << (k)) - 1) /* the in-edges that fire out-edge k */
+
+/* Of those who live. */
+#ifdef CRASH
+#define draw(t) ((agreed && drawn[t] == dead) -> (dead + 1) % P : drawn[t])
+#else
+#define draw(t) drawn[t]
+#endif
 
 #if POLICY == SOLO
 #define met(r) arrived[r]
 #define activates true
 #elif POLICY == MAJORITY
-#define met(r) (arrived[r] && drawn[current[r]] == (r))
+#define met(r) (arrived[r] && draw(current[r]) == (r))
 #define activates true
 #else
 #define met(r) arrived[r]
@@ -100,7 +144,7 @@ chan edge[P * EDGES] = [ROUNDS] of { byte };
 #define released(r) (current[r] < delivered[r] + HISTORY)
 #endif
 
-#define fires(r, k) (activates && released(r) && !(sent[r] & (1 << (k))) && \
+#define fires(r, k) (activates && runs(r) && has_edge(k) && released(r) && !(sent[r] & (1 << (k))) && \
                      (start[r] || (from[r] & below(k))))
 #if EDGES == 1
 #define ready(r) fires(r, 0)
@@ -108,14 +152,15 @@ chan edge[P * EDGES] = [ROUNDS] of { byte };
 #define ready(r) (fires(r, 0) || fires(r, 1))
 #endif
 
-#define all_frozen(t) (frozen[0] > (t) && frozen[1] > (t) && frozen2(t) && frozen3(t))
+#define has_frozen(r, t) (left_out(r) || frozen[r] > (t))
+#define all_frozen(t) (has_frozen(0, t) && has_frozen(1, t) && frozen2(t) && frozen3(t))
 #if P > 2
-#define frozen2(t) (frozen[2] > (t))
+#define frozen2(t) has_frozen(2, t)
 #else
 #define frozen2(t) true
 #endif
 #if P > 3
-#define frozen3(t) (frozen[3] > (t))
+#define frozen3(t) has_frozen(3, t)
 #else
 #define frozen3(t) true
 #endif
@@ -125,7 +170,7 @@ inline begin(r)
 {
     assert(current[r] < ROUNDS); /* a late deposit starts no round */
 #if POLICY == MAJORITY
-    assert(drawn[current[r]] == r); /* quorum */
+    assert(draw(current[r]) == r); /* quorum */
 #endif
     start[r] = true;
     started[current[r]] = true
@@ -142,6 +187,9 @@ inline freeze(r)
     :: pending[r] -> contributed[current[r]] = contributed[current[r]] | (1 << r)
     :: else -> skip
     fi;
+#ifdef CRASH
+    froze[r] = pending[r];
+#endif
     pending[r] = 0;
     arrived[r] = false;
     frozen[r]++;
@@ -168,6 +216,12 @@ inline take(r, k, round)
     round = 0
 }
 
+#ifdef CRASH
+#define the_dead (agreed -> 1 << dead : 0)
+#else
+#define the_dead 0
+#endif
+
 /* finish_round, engine_advance. */
 inline finish(r)
 {
@@ -178,10 +232,13 @@ inline finish(r)
         mask[current[r]] = contributed[current[r]]
     fi;
 #if POLICY == FULL
-    assert(contributed[current[r]] == (1 << P) - 1); /* quorum */
+    assert((contributed[current[r]] | the_dead) == (1 << P) - 1); /* quorum */
 #endif
     complete[r]++;
     assert(complete[r] == frozen[r]);
+#ifdef CRASH
+    froze[r] = 0;
+#endif
     current[r]++;
     entered[r] = false;
     start[r] = false;
@@ -193,9 +250,92 @@ inline finish(r)
 #endif
 }
 
-#define may_begin(r) (released(r) && !start[r] && !entered[r] && !from[r] && met(r))
-#define may_freeze(r) (released(r) && !entered[r] && (start[r] || from[r]))
-#define may_finish(r) (entered[r] && all_frozen(current[r]) && !ready(r))
+#define may_begin(r) (runs(r) && released(r) && !start[r] && !entered[r] && !from[r] && met(r))
+#define may_freeze(r) (runs(r) && released(r) && !entered[r] && (start[r] || from[r]))
+#define may_finish(r) (runs(r) && entered[r] && all_frozen(current[r]) && !ready(r))
+
+#define may_take(r, k) (runs(r) && nempty(into(r, k)))
+
+#ifdef CRASH
+#if P > 3
+#define all(what) (what(0) && what(1) && what(2) && what(3))
+#else
+#define all(what) (what(0) && what(1) && what(2))
+#endif
+
+inline agree()
+{
+    byte i;
+    for (i : 0 .. P - 1) {
+        if
+        :: lives(i) && complete[i] > most -> most = complete[i]
+        :: else -> skip
+        fi
+    }
+    for (i : 0 .. P * EDGES - 1) { /* of the old epoch */
+        do
+        :: nempty(edge[i]) -> edge[i]?_
+        :: empty(edge[i]) -> break
+        od
+    }
+    if
+    :: most < ROUNDS -> /* void: nobody who is left has seen it */
+        started[most] = false;
+        contributed[most] = 0;
+        seen[most] = false
+    :: else -> skip
+    fi;
+    i = 0;
+    agreed = true
+}
+
+/* member_recover. */
+inline inherit(r)
+{
+    assert(complete[r] == most || complete[r] + 1 == most);
+    assert(frozen[r] == complete[r] || frozen[r] == complete[r] + 1);
+    assert(frozen[r] >= most);
+    complete[r] = most;
+    if
+    :: frozen[r] > most ->
+        frozen[r]--;
+        assert((pending[r] & froze[r]) == 0);
+        taken[r] = taken[r] & ~froze[r];
+        pending[r] = pending[r] | froze[r]
+    :: else -> skip
+    fi;
+    froze[r] = 0;
+    arrived[r] = awaited[r] > most;
+    current[r] = most;
+    entered[r] = false;
+    start[r] = false;
+    sent[r] = 0;
+    from[r] = 0;
+    early[r] = 0;
+    outage[r] = INHERITED
+}
+
+/* The thread that recovers, of each rank. */
+proctype recovery(byte r)
+{
+end:
+    atomic { dead < P && lives(r) && outage[r] == HEALTHY -> outage[r] = STOPPED };
+    atomic { agreed || all(stopped) ->
+        if
+        :: !agreed -> agree()
+        :: else -> skip
+        fi
+    };
+    atomic { !gate[r] -> inherit(r) };
+    all(inherited);
+    outage[r] = GONE_ON
+}
+
+proctype killer()
+{
+    atomic { select(dead : 0 .. P - 1) }
+}
+#endif
 
 #ifndef RUN_TO_COMPLETION
 proctype agent(byte r)
@@ -210,9 +350,9 @@ end:
     :: atomic { fires(r, 1) -> fire(r, 1) }
 #endif
     :: atomic { may_finish(r) -> finish(r) }
-    :: atomic { into(r, 0)?round -> take(r, 0, round) }
+    :: atomic { may_take(r, 0) -> into(r, 0)?round; take(r, 0, round) }
 #if EDGES > 1
-    :: atomic { into(r, 1)?round -> take(r, 1, round) }
+    :: atomic { may_take(r, 1) -> into(r, 1)?round; take(r, 1, round) }
 #endif
     od
 }
@@ -255,18 +395,29 @@ proctype agent(byte r)
 end:
     do
     :: atomic { may_run(r) -> go_on(r) }
-    :: atomic { into(r, 0)?round -> take(r, 0, round); go_on(r) }
+    :: atomic { may_take(r, 0) -> into(r, 0)?round; take(r, 0, round); go_on(r) }
 #if EDGES > 1
-    :: atomic { into(r, 1)?round -> take(r, 1, round); go_on(r) }
+    :: atomic { may_take(r, 1) -> into(r, 1)?round; take(r, 1, round); go_on(r) }
 #endif
     od
 }
+#endif
+
+#ifdef CRASH
+#define enter(r) gate[r] = true
+#define leave(r, round) gate[r] = false; awaited[r] = round
+#define come_back(r) awaited[r] = 0
+#else
+#define enter(r) skip
+#define leave(r, round) skip
+#define come_back(r) skip
 #endif
 
 proctype application(byte r)
 {
     byte call, wanted, carried;
     bool open;
+    {
     do
     :: delivered[r] < ROUNDS ->
 #ifdef STOPS
@@ -275,7 +426,7 @@ proctype application(byte r)
         :: break
         fi;
 #endif
-plan:   carried = pending[r]; /* deposit: plan, write, publish (domain/single.c) */
+plan:   atomic { enter(r); carried = pending[r] } /* deposit: plan, write, publish (domain/single.c) */
         atomic { /* member_publish, if the plan holds: else what was carried has left */
             if
             :: carried && carried != pending[r] -> goto plan
@@ -291,6 +442,7 @@ plan:   carried = pending[r]; /* deposit: plan, write, publish (domain/single.c)
             pending[r] = carried | (1 << call);
             deposited[r] = deposited[r] | (1 << call);
             arrived[r] = open;
+            leave(r, wanted);
             call++;
             carried = 0
         }
@@ -301,12 +453,24 @@ plan:   carried = pending[r]; /* deposit: plan, write, publish (domain/single.c)
 #else
             delivered[r] = wanted;
 #endif
+            come_back(r);
             wanted = 0
         }
     :: else -> break
-    od;
+    od
+#ifdef CRASH
+    } unless { dead == r };
+#else
+    };
+#endif
     over[r] = true
 }
+
+#ifdef CRASH
+#define one_of_the_living (dead + 1) % P
+#else
+#define one_of_the_living 0
+#endif
 
 /* When nothing can happen any more. */
 proctype watch()
@@ -314,11 +478,15 @@ proctype watch()
     byte r;
     timeout ->
     for (r : 0 .. P - 1) {
-        assert(over[r]);                                   /* liveness */
-        assert((taken[r] | pending[r]) == deposited[r]);   /* conservation: none lost */
-        assert((taken[r] & pending[r]) == 0);
-        assert(complete[r] == complete[0]);                /* agreement */
-        assert(current[r] == frozen[r] || entered[r])
+        if
+        :: lives(r) ->
+            assert(over[r]);                                   /* liveness, survival */
+            assert((taken[r] | pending[r]) == deposited[r]);   /* conservation: none lost */
+            assert((taken[r] & pending[r]) == 0);
+            assert(complete[r] == complete[one_of_the_living]); /* agreement, one history */
+            assert(current[r] == frozen[r] || entered[r])
+        :: else -> skip
+        fi
     }
 }
 
@@ -336,8 +504,14 @@ init
         }
         d = 0;
 #endif
+#ifdef CRASH
+        run killer();
+#endif
         for (i : 0 .. P - 1) {
             run agent(i);
+#ifdef CRASH
+            run recovery(i);
+#endif
             if
             :: CALLERS & (1 << i) -> run application(i)
             :: else -> over[i] = true
