@@ -33,6 +33,7 @@ html_theme = "furo"
 html_title = "partialcoll"
 html_copy_source = False
 html_show_sphinx = False
+html_domain_indices = False  # of modules: the pages of the reference are in the menu
 html_static_path = ["make/site.css"]
 html_css_files = ["site.css"]
 html_theme_options = {"top_of_page_buttons": []}
