@@ -35,7 +35,6 @@ QUICK = [
     "P=4 POLICY=FULL ROUNDS=3",
     "P=3 POLICY=FULL ROUNDS=2 CRASH",
     "P=3 POLICY=MAJORITY ROUNDS=1 CRASH",
-    "P=4 POLICY=FULL ROUNDS=2 CRASH",
 ]
 LONG = [
     "P=3 POLICY=SOLO ROUNDS=2 DELIVER_ALL",
@@ -50,6 +49,7 @@ LONG = [
     "P=4 POLICY=SOLO ROUNDS=3 HISTORY=3 CALLERS=5 RUN_TO_COMPLETION",
     "P=4 POLICY=SOLO ROUNDS=2 DELIVER_ALL CALLERS=5 RUN_TO_COMPLETION",
     "P=3 POLICY=SOLO ROUNDS=1 CRASH",
+    "P=4 POLICY=FULL ROUNDS=2 CRASH",
     "P=3 POLICY=SOLO ROUNDS=1 DELIVER_ALL CRASH",
     "P=3 POLICY=MAJORITY ROUNDS=2 RUN_TO_COMPLETION CRASH",
     "P=3 POLICY=SOLO ROUNDS=2 RUN_TO_COMPLETION CRASH",
@@ -103,8 +103,8 @@ MISTAKES = [
     ),
     (
         "a round is over before all have entered it",
-        "(entered[r] && all_frozen(current[r]) && !ready(r))",
-        "(entered[r] && !ready(r))",
+        "(runs(r) && entered[r] && all_frozen(current[r]) && !ready(r))",
+        "(runs(r) && entered[r] && !ready(r))",
         QUICK[0],
     ),
     (
@@ -122,7 +122,7 @@ MISTAKES = [
     ),
     (
         "a rank that was not drawn starts",
-        "(arrived[r] && drawn[current[r]] == (r))",
+        "(arrived[r] && draw(current[r]) == (r))",
         "arrived[r]",
         "P=3 POLICY=MAJORITY ROUNDS=2",
     ),
