@@ -49,6 +49,8 @@ LONG = [
     "P=4 POLICY=SOLO ROUNDS=3 HISTORY=3 CALLERS=5 RUN_TO_COMPLETION",
     "P=4 POLICY=SOLO ROUNDS=2 DELIVER_ALL CALLERS=5 RUN_TO_COMPLETION",
     "P=3 POLICY=SOLO ROUNDS=1 CRASH",
+    "P=3 POLICY=SOLO ROUNDS=2 HISTORY=2 CALLERS=3 RUN_TO_COMPLETION CRASH",
+    "P=4 POLICY=SOLO ROUNDS=1 CALLERS=3 RUN_TO_COMPLETION CRASH",
     "P=4 POLICY=FULL ROUNDS=2 CRASH",
     "P=3 POLICY=SOLO ROUNDS=1 DELIVER_ALL CRASH",
     "P=3 POLICY=MAJORITY ROUNDS=2 RUN_TO_COMPLETION CRASH",
@@ -57,7 +59,7 @@ LONG = [
 
 FULL_CRASH, MAJORITY_CRASH = QUICK[6:8]
 
-# What is wrong, the text that becomes another one, the case that finds it.
+# What is wrong, the text that becomes another one, the case that finds it and holds without it.
 MISTAKES = [
     (
         "a deposit is counted twice: the plan is not looked at again",
@@ -111,7 +113,7 @@ MISTAKES = [
         "a full round does not wait for all",
         "#define met(r) arrived[r]\n#define activates false",
         "#define met(r) (arrived[0] || arrived[r])\n#define activates false",
-        "P=3 POLICY=FULL ROUNDS=2",
+        QUICK[2],
     ),
     (
         "a stored deposit is not taken",
@@ -124,7 +126,7 @@ MISTAKES = [
         "a rank that was not drawn starts",
         "(arrived[r] && draw(current[r]) == (r))",
         "arrived[r]",
-        "P=3 POLICY=MAJORITY ROUNDS=2",
+        QUICK[1],
     ),
     (
         "a frozen deposit of a void round is not given back",
@@ -167,7 +169,7 @@ MISTAKES = [
         "recovery takes over in the middle of a deposit",
         "atomic { !gate[r] -> inherit(r) };",
         "atomic { inherit(r) };",
-        "P=3 POLICY=MAJORITY ROUNDS=2 CALLERS=3 RUN_TO_COMPLETION CRASH",
+        "P=3 POLICY=SOLO ROUNDS=2 HISTORY=2 CALLERS=3 RUN_TO_COMPLETION CRASH",
     ),
     (
         "a rank goes on before all have taken over",
@@ -205,7 +207,7 @@ MISTAKES = [
         "#define number(r) ((agreed && dead < (r)) -> (r) - 1 : (r))\n"
         "#define numbered(n) ((agreed && (n) >= dead) -> (n) + 1 : (n))",
         "#define LEFT P\n#define number(r) (r)\n#define numbered(n) (n)",
-        "P=4 POLICY=MAJORITY ROUNDS=1 CALLERS=1 CRASH",
+        "P=4 POLICY=SOLO ROUNDS=1 CALLERS=3 RUN_TO_COMPLETION CRASH",
     ),
     (
         "the dead stays drawn",
@@ -280,6 +282,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only what takes seconds")
     parser.add_argument("--json", help="write what was seen to a file")
     options = parser.parse_args()
+    assert all(case in QUICK + LONG for *_, case in MISTAKES)
     with tempfile.TemporaryDirectory() as name:
         work = [(MODEL.read_text(), case) for case in QUICK]
         work += [(plant(old, new), case) for _, old, new, case in MISTAKES]
