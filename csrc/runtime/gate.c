@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See gate.h, also for the numbers. */
+#include "runtime/gate.h"
+
+#include "base/check.h"
+#include "base/interleave.h"
+
+void gate_init(struct gate *g)
+{
+    CHECK(g);
+    atomic_init(&g->inside, 0);
+    atomic_init(&g->closed, false);
+    sleepers_init(&g->sleepers);
+}
+
+void gate_destroy(struct gate *g)
+{
+    CHECK(!atomic_load(&g->inside));
+    sleepers_destroy(&g->sleepers);
+}
+
+static bool is_open(void *arg)
+{
+    INTERLEAVE();
+    return !gate_is_closed(arg);
+}
+
+static bool is_empty(void *arg)
+{
+    struct gate *g = arg;
+    INTERLEAVE();
+    return atomic_load(&g->inside) == 0;
+}
+
+bool gate_try_enter(struct gate *g)
+{
+    INTERLEAVE();
+    uint32_t before = atomic_fetch_add(&g->inside, 1);
+    CHECK(before < UINT32_MAX);
+    (void)before;
+    INTERLEAVE();
+    if (!gate_is_closed(g))
+        return true;
+    gate_leave(g);
+    return false;
+}
+
+void gate_enter(struct gate *g)
+{
+    CHECK(g);
+    while (!gate_try_enter(g))
+        sleepers_await(&g->sleepers, is_open, g);
+}
+
+void gate_leave(struct gate *g)
+{
+    INTERLEAVE();
+    uint32_t before = atomic_fetch_sub(&g->inside, 1);
+    CHECK(before > 0);
+    (void)before;
+    INTERLEAVE();
+    if (gate_is_closed(g))
+        sleepers_wake(&g->sleepers);
+}
+
+void gate_close(struct gate *g)
+{
+    CHECK(!gate_is_closed(g));
+    INTERLEAVE();
+    atomic_store(&g->closed, true);
+}
+
+void gate_await_empty(struct gate *g)
+{
+    CHECK(gate_is_closed(g));
+    sleepers_await(&g->sleepers, is_empty, g);
+}
+
+void gate_open(struct gate *g)
+{
+    CHECK(gate_is_closed(g));
+    INTERLEAVE();
+    atomic_store(&g->closed, false);
+    INTERLEAVE();
+    sleepers_wake(&g->sleepers);
+}
