@@ -252,16 +252,21 @@ static void expect_wake(pcoll_handle *h, bool asleep)
         d->ops->sleeps(d, asleep);
 }
 
+static bool is_over_soon(pcoll_handle *h)
+{
+    handle_unlock(h);
+    bool soon = progress_soon(h->base.communicator->progress, call_is_over, h);
+    handle_lock(h);
+    return soon;
+}
+
 /* In one domain the others are microseconds away: not worth a sleep, if they run. If
  * they do not, they need the cores more than we do. */
 static int sleep_until_over(pcoll_handle *h, int64_t timeout_us)
 {
     struct progress *p = h->base.communicator->progress;
     bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->ops->help;
-    handle_unlock(h);
-    bool soon = near && timeout_us > 0 && progress_soon(p, call_is_over, h);
-    handle_lock(h);
-    if (soon)
+    if (near && timeout_us > 0 && is_over_soon(h))
         return PCOLL_OK;
     expect_wake(h, true);
     handle_unlock(h);

@@ -7,12 +7,13 @@
 #include "allreduce/endpoint.h"
 #include "allreduce/staging.h"
 #include "runtime/census.h"
+#include "runtime/gate.h"
 
 /*
  * A handle that goes on when ranks die. Its recovery replaces the endpoint; the gate keeps
- * the application away meanwhile: a thread of the application has it whenever it is in a
- * call, but while it sleeps or drives; recovery for its few steps. Never taken with the
- * drive lock held.
+ * the application away meanwhile: a thread of the application is inside whenever it is in a
+ * call, but while it sleeps or drives; recovery closes it for its few steps. With the drive
+ * lock held nobody enters or closes it.
  *
  *   stopped  from the stop to the end of an outage: deposits and reads go on, with what is
  *            there; nothing that others see.
@@ -20,7 +21,7 @@
  *            endpoint's if there has been a recovery since the last one.
  */
 struct handle_gate {
-    pthread_mutex_t mutex;
+    struct gate passage;
     bool stopped, asleep, orphan;
     struct endpoint *filling;           /* NULL: the endpoint itself */
     struct endpoint *successor;         /* while it is rebuilt */
@@ -36,16 +37,17 @@ struct pcoll_handle {
     struct handle_gate gate;
 };
 
+/* Application: its endpoint stays the same between these two. */
 static inline void handle_lock(pcoll_handle *h)
 {
     if (h->continues)
-        pthread_mutex_lock(&h->gate.mutex);
+        gate_enter(&h->gate.passage);
 }
 
 static inline void handle_unlock(pcoll_handle *h)
 {
     if (h->continues)
-        pthread_mutex_unlock(&h->gate.mutex);
+        gate_leave(&h->gate.passage);
 }
 
 /* Every call of the application begins and ends with these, as in user_object.h, and with
