@@ -79,8 +79,28 @@ static inline int handle_enter_waiting(pcoll_handle *h)
     return rc;
 }
 
-/* The state of this rank. */
+static inline struct event_log *handle_log(const pcoll_handle *h)
+{
+    return h->endpoint->event_log;
+}
+
+/* handle_state.c: the state of this rank. */
 struct member handle_member(pcoll_handle *h);
+/* PCOLL_OK, or what has failed for good: messages, or an op in another process. */
+int handle_check(pcoll_handle *h);
+bool handle_has_failed(const pcoll_handle *h);
+
+/* handle_replay.c: a deposit, join or leave: PCOLL_EAGAIN while it is not this rank's turn. */
+int handle_await_turn(pcoll_handle *h);
+/* A read up to round `last`: the same; as if no more than *horizon rounds were complete. */
+int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon);
+void handle_note_read(pcoll_handle *h);
+bool handle_replay_is_over(pcoll_handle *h);
+
+/* handle_deposit.c: has the deposit of this call been made? */
+bool handle_try_arrival(pcoll_handle *h);
+/* handle_wait.c: inside the gate, before and after. */
+int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us);
 
 extern const struct user_object_kind handle_kind;
 extern const struct recoverable handle_recoverable; /* handle_recovery.c */

@@ -25,10 +25,10 @@ enum { MAX_APPLICATIONS = 5, MAX_THREADS = MAX_APPLICATIONS + 1, NOBODY = -1 };
 
 struct program {
     int applications;
-    int calls;    /* of each */
-    int closings; /* by the recovery, which is the last thread */
-    int outages;  /* the first of them: closed by an application, from inside */
-    int tries;    /* every so many calls only tries to enter; 0: none does */
+    int calls;     /* of each */
+    int closings;  /* by the recovery, which is the last thread */
+    int outages;   /* the first of them: closed by an application, from inside */
+    int tries;     /* every so many calls only tries to enter; 0: none does */
     bool spurious; /* sleepers wake for nothing, as they may */
     struct stepper_options stepper;
 };
@@ -348,8 +348,8 @@ static void run_departures(struct count *c, int most)
     };
     for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
         struct program p = programs[i];
-        p.stepper = (struct stepper_options){
-            .mode = STEPPER_PLANNED, .stay = 2, .tick = 1};
+        p.stepper =
+            (struct stepper_options){.mode = STEPPER_PLANNED, .stay = 2, .tick = 1};
         depart(&p, c, most);
     }
 }
