@@ -38,7 +38,7 @@ int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon)
         return PCOLL_OK;
     struct member m = handle_member(h);
     return replay_holds_read(handle_log(h), &m, last, horizon) ? await(h, may_read)
-                                                           : PCOLL_OK;
+                                                               : PCOLL_OK;
 }
 
 void handle_note_read(pcoll_handle *h)
