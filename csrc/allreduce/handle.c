@@ -2,7 +2,7 @@
 /*
  * The handle: what the application calls (include/partialcoll.h), on top of the domain for
  * deposits and results, of the progress engine for waiting. Here are rounds and what they
- * give; what is handed in is in handle_deposit.c, waiting in handle_wait.c.
+ * give; what is handed in is in handle_deposit.c, waiting in handle_waiting.c.
  *
  * Threads: one at a time on a handle. Everything that the agent shares with the application
  * is behind the domain's mutex, the drive lock or an atomic.

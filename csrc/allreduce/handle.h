@@ -99,7 +99,7 @@ bool handle_replay_is_over(pcoll_handle *h);
 
 /* handle_deposit.c: has the deposit of this call been made? */
 bool handle_try_arrival(pcoll_handle *h);
-/* handle_wait.c: inside the gate, before and after. */
+/* handle_waiting.c: inside the gate, before and after. */
 int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us);
 
 extern const struct user_object_kind handle_kind;
