@@ -54,8 +54,7 @@ static bool end_read(struct node *n, uint64_t before)
 }
 
 int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
-                        void *const *buffers, pcoll_round *round, uint64_t *masks,
-                        bool *moved)
+                 void *const *buffers, pcoll_round *round, uint64_t *masks, bool *moved)
 {
     struct node *n = node_of(d);
     struct member *m = &n->member;

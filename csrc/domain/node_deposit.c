@@ -56,7 +56,7 @@ static bool publish(struct node *n, struct deposit_plan plan,
 }
 
 int node_deposit(struct domain *d, const void *const *buffers,
-                        enum deposit_outcome *outcome)
+                 enum deposit_outcome *outcome)
 {
     struct node *n = node_of(d);
     int rc = member_begin(&n->member);

@@ -6,7 +6,7 @@
 
 /* The first member writes what belongs to all: nobody looks yet. */
 void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
-                          const struct round_header *last)
+                   const struct round_header *last)
 {
     struct node *n = node_of(d);
     uint32_t ranks = d->shape->ranks;
@@ -30,7 +30,7 @@ void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
 
 /* Of the words that others read the descriptor comes last. */
 int node_inherit(struct domain *d, struct domain *old, uint64_t round,
-                        const struct round_header *last)
+                 const struct round_header *last)
 {
     struct node *n = node_of(d);
     struct member m = n->member;
