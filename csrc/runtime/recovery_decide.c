@@ -30,7 +30,7 @@ static uint32_t first_of(const struct transport *t)
 }
 
 bool recovery_may_go_on(const struct recovery *r, const struct transport *before,
-                      const struct transport *left)
+                        const struct transport *left)
 {
     CHECK(left->living <= before->living);
     uint64_t twice = 2 * (uint64_t)left->living;
