@@ -1872,17 +1872,17 @@ MUTANTS = [
     Mutant(
         "calls get in whether the gate is closed or not",
         "runtime/gate.c",
-        "if (!gate_is_closed(g))\n        return true;",
-        "if (g)\n        return true;",
+        "INTERLEAVE();\n    return !gate_is_closed(g);",
+        "INTERLEAVE();\n    return true;",
     ),
     Mutant(
         "who enters looks before it is counted",
         "runtime/gate.c",
         "INTERLEAVE();\n    uint32_t before = atomic_fetch_add(&g->inside, 1);\n"
         "    CHECK(before < UINT32_MAX);\n    (void)before;\n    INTERLEAVE();\n"
-        "    if (!gate_is_closed(g))",
+        "    return !gate_is_closed(g);",
         "bool closed = gate_is_closed(g);\n    INTERLEAVE();\n"
-        "    atomic_fetch_add(&g->inside, 1);\n    if (!closed)",
+        "    atomic_fetch_add(&g->inside, 1);\n    return !closed;",
     ),
     Mutant(
         "who steps back stays counted",
@@ -1899,8 +1899,8 @@ MUTANTS = [
     Mutant(
         "who has slept goes in without another look",
         "runtime/gate.c",
-        "while (!gate_try_enter(g))",
-        "if (!gate_try_enter(g))",
+        "while (!come_in(g));",
+        "while (INTERLEAVE(), atomic_fetch_add(&g->inside, 1), false);",
     ),
     Mutant(
         "who is kept out tries again and again",

@@ -35,7 +35,7 @@ static void *agent_main(void *arg)
             sched_yield();
         else
             progress_take_rest(p, &rest, seen, DOORBELL_AGENT, AGENT_LOOKS,
-                      agent_backoff(p, waiters), INT64_MAX);
+                               agent_backoff(p, waiters), INT64_MAX);
     }
     return NULL;
 }

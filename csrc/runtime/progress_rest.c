@@ -28,8 +28,8 @@ static int64_t until_alarm(const struct progress *p)
 }
 
 void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen,
-                      enum doorbell_sleeper who, int looks, struct backoff backoff,
-                      int64_t limit_us)
+                        enum doorbell_sleeper who, int looks, struct backoff backoff,
+                        int64_t limit_us)
 {
     CHECK(backoff.first <= backoff.last);
     struct contention *contention = progress_contention(p, who);

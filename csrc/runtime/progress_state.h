@@ -29,7 +29,8 @@ struct progress {
 
 /* The agent's yields are its own: what it meets on a core of this process alone is the
  * thread that is to wait next. */
-static inline struct contention *progress_contention(struct progress *p, enum doorbell_sleeper who)
+static inline struct contention *progress_contention(struct progress *p,
+                                                     enum doorbell_sleeper who)
 {
     return &p->contention[who == DOORBELL_AGENT];
 }

@@ -104,7 +104,7 @@ static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
             rest = (struct rest){0};
         else
             progress_take_rest(p, &rest, seen, DOORBELL_WAITER, WAITER_LOOKS,
-                      progress_must_poll(p) ? waiter_unrung : rung, left);
+                               progress_must_poll(p) ? waiter_unrung : rung, left);
     }
     hand_over(p);
     if (rc == PCOLL_EAGAIN && timeout_us <= 0)
