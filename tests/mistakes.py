@@ -427,63 +427,63 @@ MUTANTS = [
     # The domain in shared memory.
     Mutant(
         "a deposit is handed in without a swap",
-        "domain/node.c",
-        "            STEP(atomic_compare_exchange_strong(own_descriptor(n), &word,\n"
+        "domain/node_deposit.c",
+        "            STEP(atomic_compare_exchange_strong(node_own_descriptor(n), &word,\n"
         "                                                descriptor_of(&after)))) {\n"
         "            MOMENT",
-        "            (STEP(atomic_store(own_descriptor(n), descriptor_of(&after))), true)) {\n"
+        "            (STEP(atomic_store(node_own_descriptor(n), descriptor_of(&after))), true)) {\n"
         "            MOMENT",
     ),
     Mutant(
         "a join is handed in without a swap",
         "domain/node.c",
-        "            STEP(atomic_compare_exchange_strong(own_descriptor(n), &word, next))) {",
-        "            (STEP(atomic_store(own_descriptor(n), next)), true)) {",
+        "            STEP(atomic_compare_exchange_strong(node_own_descriptor(n), &word, next))) {",
+        "            (STEP(atomic_store(node_own_descriptor(n), next)), true)) {",
     ),
     Mutant(
         "a rank says that it has read a round before it ceases to join",
-        "domain/node.c",
+        "domain/node_deliver.c",
         "    if (m->joined)\n"
-        "        STEP(atomic_fetch_and(own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));\n"
-        "    STEP(atomic_store(&own_line(n)->delivered, m->delivered));\n",
-        "    STEP(atomic_store(&own_line(n)->delivered, m->delivered));\n"
+        "        STEP(atomic_fetch_and(node_own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));\n"
+        "    STEP(atomic_store(&node_own_line(n)->delivered, m->delivered));\n",
+        "    STEP(atomic_store(&node_own_line(n)->delivered, m->delivered));\n"
         "    if (m->joined)\n"
-        "        STEP(atomic_fetch_and(own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));\n",
+        "        STEP(atomic_fetch_and(node_own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));\n",
     ),
     Mutant(
         "who has read a round does not look whether it held the next one back",
-        "domain/node.c",
+        "domain/node_deliver.c",
         "control_round(control) >= before + m->history);",
         "control_round(control) > before + m->history);",
     ),
     Mutant(
         "a copy is taken for whole although its slot is being written",
-        "domain/node.c",
+        "domain/node_deliver.c",
         "uint64_t control = node_control(n), reuse = round + n->ring;",
         "uint64_t control = node_control(n), reuse = round + n->ring + 1;",
     ),
     Mutant(
         "a copy is looked at before it is known to be whole",
-        "domain/node.c",
+        "domain/node_deliver.c",
         "        joined = ends_join(n, h);",
         "        joined = joined || ends_join(n, h);",
     ),
     Mutant(
         "a rank is told the wrong round of its deposit",
-        "domain/node.c",
+        "domain/node_member.c",
         "m->taken_in = (int64_t)rounds - 1;",
         "m->taken_in = (int64_t)rounds;",
     ),
     Mutant(
         "the round of a deposit is read before it is written",
-        "domain/node.c",
+        "domain/node_member.c",
         "    uint64_t rounds = m->contribution.frozen != NO_SLOT\n",
         "    uint64_t rounds = false\n",
     ),
     Mutant(
         "an arrival has no time",
-        "domain/node.c",
-        "        if (*outcome == DEPOSIT_ARRIVED)\n            note_arrival_time(n);\n",
+        "domain/node_deposit.c",
+        "        if (*outcome == DEPOSIT_ARRIVED)\n            node_note_arrival_time(n);\n",
         "",
     ),
     Mutant(
@@ -688,7 +688,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lone deposit is sent with an old header",
-        "domain/node.c",
+        "domain/node_fabric.c",
         "    memcpy(alone, n->gathered, d->shape->header_bytes);\n",
         "",
     ),
@@ -837,7 +837,7 @@ MUTANTS = [
     ),
     Mutant(
         "a member that has caught up does not say so",
-        "domain/node.c",
+        "domain/node_deliver.c",
         "return control_phase(control) == NODE_OPEN &&\n",
         "return false && control_phase(control) == NODE_OPEN &&\n",
     ),
@@ -861,13 +861,13 @@ MUTANTS = [
     ),
     Mutant(
         "a result of a node is not looked at again after it was copied",
-        "domain/node.c",
+        "domain/node_deliver.c",
         "whole = m->deliver == PCOLL_DELIVER_ONE || !overwritten(n, index);",
         "whole = true || overwritten(n, index);",
     ),
     Mutant(
         "what an overwritten header says of a join is kept",
-        "domain/node.c",
+        "domain/node_deliver.c",
         "joined = ends_join(n, h);",
         "joined = joined || ends_join(n, h);",
     ),
@@ -1728,21 +1728,21 @@ MUTANTS = [
     ),
     Mutant(
         "what a rank owes is forgotten in its new domain",
-        "domain/node.c",
+        "domain/node_recovery.c",
         "n->owes = m.contribution.pending != NO_SLOT && m.taken_in == NO_ROUND;",
         "",
         program="crashes",
     ),
     Mutant(
         "a rank has delivered nothing in its new domain",
-        "domain/node.c",
-        "STEP(atomic_store(&line->delivered, m.delivered));\n    set_flag",
-        "set_flag",
+        "domain/node_recovery.c",
+        "STEP(atomic_store(&line->delivered, m.delivered));\n    node_set_flag",
+        "node_set_flag",
         program="crashes",
     ),
     Mutant(
         "all are live in a new domain",
-        "domain/node.c",
+        "domain/node_recovery.c",
         "for (size_t i = 0; i < bitset_words(ranks); i++)\n"
         "        atomic_store(&n->live[i], live[i]);\n    if (last)",
         "if (last)",
@@ -1750,23 +1750,23 @@ MUTANTS = [
     ),
     Mutant(
         "a new domain does not know that all have joined",
-        "domain/node.c",
+        "domain/node_recovery.c",
         "if (last)\n        node_note_join(n, round - 1, last);",
         "",
         program="crashes",
     ),
     Mutant(
         "a new domain begins with round 0",
-        "domain/node.c",
+        "domain/node_recovery.c",
         "STEP(atomic_store(&n->shared->control, control_word(round, NODE_OPEN, 0)));",
         "",
         program="crashes",
     ),
     Mutant(
         "what a rank has is not seen in its new domain",
-        "domain/node.c",
-        "note_arrival_time(n);\n"
-        "    STEP(atomic_store(own_descriptor(n), descriptor_of(&n->member)));\n    return rc;",
+        "domain/node_recovery.c",
+        "node_note_arrival_time(n);\n"
+        "    STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));\n    return rc;",
         "return rc;",
         program="crashes",
     ),
@@ -1867,5 +1867,89 @@ MUTANTS = [
         "watch/watch.c",
         "doorbell_wake_waiters(w->doorbell);\n    doorbell_wake_agent(w->doorbell);",
         "",
+    ),
+    # The gate between calls of the application and a recovery.
+    Mutant(
+        "calls get in whether the gate is closed or not",
+        "runtime/gate.c",
+        "INTERLEAVE();\n    return !gate_is_closed(g);",
+        "INTERLEAVE();\n    return true;",
+    ),
+    Mutant(
+        "who enters looks before it is counted",
+        "runtime/gate.c",
+        "INTERLEAVE();\n    uint32_t before = atomic_fetch_add(&g->inside, 1);\n"
+        "    CHECK(before < UINT32_MAX);\n    (void)before;\n    INTERLEAVE();\n"
+        "    return !gate_is_closed(g);",
+        "bool closed = gate_is_closed(g);\n    INTERLEAVE();\n"
+        "    atomic_fetch_add(&g->inside, 1);\n    return !closed;",
+    ),
+    Mutant(
+        "who steps back stays counted",
+        "runtime/gate.c",
+        "gate_leave(g);\n    return false;",
+        "return false;",
+    ),
+    Mutant(
+        "who steps back wakes nobody",
+        "runtime/gate.c",
+        "gate_leave(g);\n    return false;",
+        "atomic_fetch_sub(&g->inside, 1);\n    return false;",
+    ),
+    Mutant(
+        "who has slept goes in without another look",
+        "runtime/gate.c",
+        "while (!come_in(g));",
+        "while (INTERLEAVE(), atomic_fetch_add(&g->inside, 1), false);",
+    ),
+    Mutant(
+        "who is kept out tries again and again",
+        "runtime/gate.c",
+        "return !gate_is_closed(arg);",
+        "return arg;",
+    ),
+    Mutant(
+        "who leaves looks before it is gone",
+        "runtime/gate.c",
+        "uint32_t before = atomic_fetch_sub(&g->inside, 1);\n    CHECK(before > 0);\n"
+        "    (void)before;\n    INTERLEAVE();\n    if (gate_is_closed(g))",
+        "bool closed = gate_is_closed(g);\n    INTERLEAVE();\n"
+        "    atomic_fetch_sub(&g->inside, 1);\n    if (closed)",
+    ),
+    Mutant(
+        "who leaves wakes nobody",
+        "runtime/gate.c",
+        "if (gate_is_closed(g))\n        sleepers_wake(&g->sleepers);",
+        "",
+    ),
+    Mutant(
+        "who leaves wakes though nobody sleeps",
+        "runtime/gate.c",
+        "if (gate_is_closed(g))\n        sleepers_wake(&g->sleepers);",
+        "sleepers_wake(&g->sleepers);",
+    ),
+    Mutant(
+        "the last who is inside is not waited for",
+        "runtime/gate.c",
+        "return atomic_load(&g->inside) == 0;",
+        "return atomic_load(&g->inside) <= 1;",
+    ),
+    Mutant(
+        "a closed gate is taken for an empty one",
+        "runtime/gate.c",
+        "sleepers_await(&g->sleepers, is_empty, g);",
+        "(void)is_empty;",
+    ),
+    Mutant(
+        "an opened gate wakes nobody",
+        "runtime/gate.c",
+        "INTERLEAVE();\n    sleepers_wake(&g->sleepers);",
+        "INTERLEAVE();",
+    ),
+    Mutant(
+        "who is kept out is woken before the gate opens",
+        "runtime/gate.c",
+        "atomic_store(&g->closed, false);\n    INTERLEAVE();\n    sleepers_wake(&g->sleepers);",
+        "sleepers_wake(&g->sleepers);\n    INTERLEAVE();\n    atomic_store(&g->closed, false);",
     ),
 ]

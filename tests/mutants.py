@@ -3,8 +3,8 @@
 
 Each mistake is one small change of a source under csrc/. It has to compile, and running the
 simulated schedules with it (for the domain and the gossip buffers: those of their steps; for
-matchmaking and groups: those of their peers; for some those of the simulator) has to end with a
-broken invariant: a crash, a hang or a clean run is a failure of this script. The unchanged sources
+matchmaking and groups: those of their peers; for the gate: those of its threads; for some those of the
+simulator) has to end with a broken invariant: a crash, a hang or a clean run is a failure of this script. The unchanged sources
 have to pass first.
 
     python tests/mutants.py [--jobs 2] [--json F] [--slice I/N] [NAME ...]
@@ -59,6 +59,7 @@ PROGRAMS = {
     "device": "device",
     "staging": "staging",
     "watch": "watch",
+    "gate": "gate",
 }
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")
 MATCHING = re.compile(r"protocol/group/(matchmaking(_\w+)?|decision)\.[ch]")
@@ -93,6 +94,8 @@ def program_of(mutant: Mutant) -> str:
         "/butterfly.c"
     ):
         return "group"
+    if mutant.file == "runtime/gate.c":
+        return "gate"
     return "steps" if DOMAIN.fullmatch(mutant.file) else "simulation"
 
 

@@ -139,7 +139,7 @@ static int create(struct communicator *c, const pcoll_buffer *buffers, int nbuff
     h->endpoint = v;
     h->continues = options->on_failure == PCOLL_FAILURE_CONTINUE;
     if (h->continues)
-        pthread_mutex_init(&h->gate.mutex, NULL);
+        gate_init(&h->gate.passage);
     user_object_made(&h->base, c, &v->base, options->progress);
     *handle = h;
     return PCOLL_OK;

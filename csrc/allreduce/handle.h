@@ -7,12 +7,13 @@
 #include "allreduce/endpoint.h"
 #include "allreduce/staging.h"
 #include "runtime/census.h"
+#include "runtime/gate.h"
 
 /*
  * A handle that goes on when ranks die. Its recovery replaces the endpoint; the gate keeps
- * the application away meanwhile: a thread of the application has it whenever it is in a
- * call, but while it sleeps or drives; recovery for its few steps. Never taken with the
- * drive lock held.
+ * the application away meanwhile: a thread of the application is inside whenever it is in a
+ * call, but while it sleeps or drives; recovery closes it for its few steps. With the drive
+ * lock held nobody enters or closes it.
  *
  *   stopped  from the stop to the end of an outage: deposits and reads go on, with what is
  *            there; nothing that others see.
@@ -20,7 +21,7 @@
  *            endpoint's if there has been a recovery since the last one.
  */
 struct handle_gate {
-    pthread_mutex_t mutex;
+    struct gate passage;
     bool stopped, asleep, orphan;
     struct endpoint *filling;           /* NULL: the endpoint itself */
     struct endpoint *successor;         /* while it is rebuilt */
@@ -36,16 +37,17 @@ struct pcoll_handle {
     struct handle_gate gate;
 };
 
+/* Application: its endpoint stays the same between these two. */
 static inline void handle_lock(pcoll_handle *h)
 {
     if (h->continues)
-        pthread_mutex_lock(&h->gate.mutex);
+        gate_enter(&h->gate.passage);
 }
 
 static inline void handle_unlock(pcoll_handle *h)
 {
     if (h->continues)
-        pthread_mutex_unlock(&h->gate.mutex);
+        gate_leave(&h->gate.passage);
 }
 
 /* Every call of the application begins and ends with these, as in user_object.h, and with
@@ -77,8 +79,28 @@ static inline int handle_enter_waiting(pcoll_handle *h)
     return rc;
 }
 
-/* The state of this rank. */
+static inline struct event_log *handle_log(const pcoll_handle *h)
+{
+    return h->endpoint->event_log;
+}
+
+/* handle_state.c: the state of this rank. */
 struct member handle_member(pcoll_handle *h);
+/* PCOLL_OK, or what has failed for good: messages, or an op in another process. */
+int handle_check(pcoll_handle *h);
+bool handle_has_failed(const pcoll_handle *h);
+
+/* handle_replay.c: a deposit, join or leave: PCOLL_EAGAIN while it is not this rank's turn. */
+int handle_await_turn(pcoll_handle *h);
+/* A read up to round `last`: the same; as if no more than *horizon rounds were complete. */
+int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon);
+void handle_note_read(pcoll_handle *h);
+bool handle_replay_is_over(pcoll_handle *h);
+
+/* handle_deposit.c: has the deposit of this call been made? */
+bool handle_try_arrival(pcoll_handle *h);
+/* handle_waiting.c: inside the gate, before and after. */
+int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us);
 
 extern const struct user_object_kind handle_kind;
 extern const struct recoverable handle_recoverable; /* handle_recovery.c */

@@ -45,7 +45,7 @@ int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
     int rc = h ? user_object_end(&h->base, timeout_us, &over) : PCOLL_OK;
     if (over) {
         if (h && h->continues)
-            pthread_mutex_destroy(&h->gate.mutex);
+            gate_destroy(&h->gate.passage);
         free(h);
         *at = NULL;
     }

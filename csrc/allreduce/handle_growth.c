@@ -293,7 +293,7 @@ int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ran
         return fail(PCOLL_ENOMEM, "no memory for a handle");
     user_object_init(&h->base, &handle_kind);
     h->continues = true;
-    pthread_mutex_init(&h->gate.mutex, NULL);
+    gate_init(&h->gate.passage);
     struct handle_growth g = {
         .handle = h, .buffers = buffers, .nbuffers = nbuffers, .options = *options};
     rc = grow(&g, comm, numbers, ranks);
@@ -301,7 +301,7 @@ int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ran
         *handle = h;
         return PCOLL_OK;
     }
-    pthread_mutex_destroy(&h->gate.mutex);
+    gate_destroy(&h->gate.passage);
     free(h);
     return rc;
 }

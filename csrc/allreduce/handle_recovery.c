@@ -15,20 +15,32 @@ static pcoll_handle *of(struct user_object *o)
     return (pcoll_handle *)o;
 }
 
+/* The application stays out between these two. */
+static void shut(pcoll_handle *h)
+{
+    gate_close(&h->gate.passage);
+    gate_await_empty(&h->gate.passage);
+}
+
+static void reopen(pcoll_handle *h)
+{
+    gate_open(&h->gate.passage);
+}
+
 static void stop(struct user_object *o)
 {
     pcoll_handle *h = of(o);
-    handle_lock(h);
+    shut(h);
     h->gate.stopped = true;
-    handle_unlock(h);
+    reopen(h);
 }
 
 static uint64_t complete(struct user_object *o)
 {
     pcoll_handle *h = of(o);
-    handle_lock(h);
+    shut(h);
     uint64_t rounds = handle_member(h).complete;
-    handle_unlock(h);
+    reopen(h);
     return rounds;
 }
 
@@ -114,7 +126,7 @@ static int inherit(struct user_object *o, struct object **object)
 {
     pcoll_handle *h = of(o);
     struct handle_gate *g = &h->gate;
-    handle_lock(h);
+    shut(h);
     struct endpoint *v = g->successor;
     if (h->endpoint->frozen)
         progress_round(o->communicator->progress, -1);
@@ -123,27 +135,27 @@ static int inherit(struct user_object *o, struct object **object)
     replace(h, v);
     forget_successor(g);
     *object = &v->base;
-    handle_unlock(h);
+    reopen(h);
     return rc;
 }
 
 static void orphan(struct user_object *o)
 {
     pcoll_handle *h = of(o);
-    handle_lock(h);
+    shut(h);
     h->gate.orphan = true;
     h->endpoint->base.watched = false;
-    handle_unlock(h);
+    reopen(h);
 }
 
 static void go(struct user_object *o, struct communicator *c)
 {
     pcoll_handle *h = of(o);
-    handle_lock(h);
+    shut(h);
     struct endpoint *v = h->endpoint;
     v->communicator = c;
     h->gate.stopped = h->gate.orphan;
-    handle_unlock(h);
+    reopen(h);
     progress_lock(c->progress);
     int rc = h->gate.orphan ? PCOLL_OK : endpoint_poll(v, true);
     if (rc == PCOLL_OK && !h->gate.orphan && atomic_load(&o->closing))

@@ -248,6 +248,43 @@ static inline void node_ask(const struct node *n, uint64_t round,
     round_trigger_open(&n->policy, &draw, absences, asked);
 }
 
+static inline struct node_line *node_own_line(const struct node *n)
+{
+    return &n->lines[n->who];
+}
+
+static inline _Atomic uint64_t *node_own_descriptor(const struct node *n)
+{
+    return &n->descriptors[n->who];
+}
+
+/* node_member.c: what the others have changed of this member: descriptor first, so that what
+ * control says is not older. Returns the descriptor. */
+uint64_t node_look(struct node *n);
+void node_set_flag(struct node *n, uint32_t flag, bool on);
+void node_note_arrival_time(struct node *n);
+
+/* The entries of its table that have files of their own. node_deposit.c: */
+int node_deposit(struct domain *d, const void *const *buffers,
+                 enum deposit_outcome *outcome);
+void *node_send_slot(struct domain *d);
+/* node_deliver.c: */
+int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
+                 void *const *buffers, pcoll_round *round, uint64_t *masks,
+                 bool *moved);
+/* node_fabric.c: */
+bool node_attention(struct domain *d);
+void node_fabric_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited);
+bool node_fabric_admits(struct domain *d);
+struct round_header *node_fabric_freeze(struct domain *d, uint64_t round);
+struct round_header *node_fabric_result(struct domain *d, uint64_t round);
+void node_fabric_publish(struct domain *d, uint64_t round);
+/* node_recovery.c: */
+void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
+                   const struct round_header *last);
+int node_inherit(struct domain *d, struct domain *old, uint64_t round,
+                 const struct round_header *last);
+
 /* node_close.c: the swap to CLOSING and what follows, as far as it goes here; false if
  * the round had been closed by somebody else. */
 bool node_close(struct node *n, uint64_t round, uint32_t initiator);

@@ -11,12 +11,14 @@ void outage_init(struct outage *o)
     *o = (struct outage){0};
     pthread_mutex_init(&o->mutex, NULL);
     pthread_cond_init(&o->changed, NULL);
+    gate_init(&o->gate);
     turn_init(&o->turn);
 }
 
 void outage_destroy(struct outage *o)
 {
-    CHECK(!o->calls);
+    CHECK(o);
+    gate_destroy(&o->gate);
     pthread_cond_destroy(&o->changed);
     pthread_mutex_destroy(&o->mutex);
 }
@@ -26,11 +28,11 @@ bool outage_begin(struct outage *o, const struct failed_ranks *who)
     CHECK(who);
     pthread_mutex_lock(&o->mutex);
     bool recovers = !o->ends;
-    if (recovers && !atomic_load(&o->stopped)) {
+    if (recovers && !gate_is_closed(&o->gate)) {
         o->who = *who;
         o->began = clock_ns();
         turn_announce(&o->turn);
-        atomic_store(&o->stopped, true);
+        gate_close(&o->gate);
         pthread_cond_broadcast(&o->changed);
     }
     pthread_mutex_unlock(&o->mutex);
@@ -39,13 +41,13 @@ bool outage_begin(struct outage *o, const struct failed_ranks *who)
 
 bool outage_now(struct outage *o)
 {
-    return o && atomic_load(&o->stopped);
+    return o && gate_is_closed(&o->gate);
 }
 
 bool outage_since(struct outage *o, uint32_t epoch)
 {
     CHECK(o || !epoch);
-    return o && (atomic_load(&o->stopped) || atomic_load(&o->epoch) != epoch);
+    return o && (gate_is_closed(&o->gate) || atomic_load(&o->epoch) != epoch);
 }
 
 uint32_t outage_epoch(struct outage *o)
@@ -55,37 +57,20 @@ uint32_t outage_epoch(struct outage *o)
 
 void outage_enter(struct outage *o)
 {
-    if (!o)
-        return;
-    pthread_mutex_lock(&o->mutex);
-    while (atomic_load(&o->stopped))
-        pthread_cond_wait(&o->changed, &o->mutex);
-    CHECK(o->calls < UINT32_MAX);
-    o->calls++;
-    pthread_mutex_unlock(&o->mutex);
+    if (o)
+        gate_enter(&o->gate);
 }
 
 bool outage_try_enter(struct outage *o)
 {
     CHECK(o);
-    pthread_mutex_lock(&o->mutex);
-    bool enters = !atomic_load(&o->stopped);
-    o->calls += enters;
-    pthread_mutex_unlock(&o->mutex);
-    return enters;
+    return gate_try_enter(&o->gate);
 }
 
 void outage_leave(struct outage *o)
 {
-    if (!o)
-        return;
-    pthread_mutex_lock(&o->mutex);
-    CHECK(o->calls > 0);
-    o->calls--;
-    if (atomic_load(
-            &o->stopped)) /* else nobody waits for it, and the recovery sleeps on */
-        pthread_cond_broadcast(&o->changed);
-    pthread_mutex_unlock(&o->mutex);
+    if (o)
+        gate_leave(&o->gate);
 }
 
 int outage_error(struct outage *o)
@@ -112,36 +97,33 @@ bool outage_await(struct outage *o)
 {
     CHECK(o);
     pthread_mutex_lock(&o->mutex);
-    while (!atomic_load(&o->stopped) && !o->ends)
+    while (!gate_is_closed(&o->gate) && !o->ends)
         pthread_cond_wait(&o->changed, &o->mutex);
-    bool stopped = atomic_load(&o->stopped);
+    bool stopped = gate_is_closed(&o->gate);
     pthread_mutex_unlock(&o->mutex);
     return stopped;
 }
 
 void outage_await_calls(struct outage *o)
 {
-    CHECK(atomic_load(&o->stopped));
-    pthread_mutex_lock(&o->mutex);
-    while (o->calls)
-        pthread_cond_wait(&o->changed, &o->mutex);
-    pthread_mutex_unlock(&o->mutex);
+    CHECK(outage_now(o));
+    gate_await_empty(&o->gate);
 }
 
 void outage_take_turn(struct outage *o)
 {
-    CHECK(atomic_load(&o->stopped));
+    CHECK(outage_now(o));
     turn_take(&o->turn);
 }
 
 void outage_end(struct outage *o)
 {
-    CHECK(atomic_load(&o->stopped));
+    CHECK(outage_now(o));
     turn_give(&o->turn);
     pthread_mutex_lock(&o->mutex);
     atomic_fetch_add(&o->epoch, 1);
     o->ended = clock_ns();
-    atomic_store(&o->stopped, false);
+    gate_open(&o->gate);
     pthread_cond_broadcast(&o->changed);
     pthread_mutex_unlock(&o->mutex);
 }
@@ -150,7 +132,7 @@ void outage_cease(struct outage *o)
 {
     CHECK(o);
     pthread_mutex_lock(&o->mutex);
-    while (atomic_load(&o->stopped))
+    while (gate_is_closed(&o->gate))
         pthread_cond_wait(&o->changed, &o->mutex);
     o->ends = true;
     pthread_cond_broadcast(&o->changed);
@@ -159,7 +141,7 @@ void outage_cease(struct outage *o)
 
 void outage_give_up(struct outage *o)
 {
-    CHECK(atomic_load(&o->stopped));
+    CHECK(outage_now(o));
     pthread_mutex_lock(&o->mutex);
     o->ends = true;
     pthread_mutex_unlock(&o->mutex);

@@ -6,32 +6,28 @@
  *
  *   driver       the first failure of a rank that it meets stops the communicator
  *                (`outage_begin`): it polls nothing any more until the outage is over.
- *   application  calls that make or end something, which agree with other ranks, are
- *                counted (`outage_enter`, `outage_leave`). During an outage they do not
- *                begin, and those inside come back with PCOLL_EFAILED.
+ *   application  calls that make or end something, which agree with other ranks, and those
+ *                of gossip go through a gate (gate.h), which is closed during an outage:
+ *                they do not begin, and those inside come back with PCOLL_EFAILED.
  *   recovery     sleeps until there is an outage, waits until nobody is inside, and says
  *                when it is over (`outage_end`), which counts the epoch.
  *
- * Everything under the mutex; `stopped` and `epoch` are read without it too: a stale
- * `stopped` lets a call begin that then fails as one inside does, or has one wait a moment
- * longer.
+ * Everything but the gate under the mutex, also its closing and opening; whether it is
+ * closed, which is whether there is an outage, and `epoch` are read without it too: what is
+ * old lets a call begin that then fails as one inside does, or has one wait a moment longer.
  */
 #ifndef PCOLL_RUNTIME_OUTAGE_H
 #define PCOLL_RUNTIME_OUTAGE_H
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-
 #include "base/error.h"
+#include "runtime/gate.h"
 #include "runtime/turn.h"
 
 struct outage {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    _Atomic bool stopped;
+    struct gate gate; /* for the application; closed: there is one */
     _Atomic uint32_t epoch;
-    uint32_t calls;       /* of the application, inside */
     bool ends;            /* nobody recovers any more */
     int64_t began, ended; /* of the last one; base/clock.h, ns */
     struct failed_ranks who;

@@ -18,6 +18,7 @@
 #include "protocol/round_trigger.h"
 #include "protocol/vote_count.h"
 #include "runtime/closing.h"
+#include "runtime/gate.h"
 #include "schedule/engine.h"
 
 enum { RANKS = 4 };
@@ -371,6 +372,42 @@ static void unlocked_by_one_who_does_not_drive(void)
     progress_unlock(p);
 }
 
+static struct gate *gate(void)
+{
+    static struct gate g;
+    gate_init(&g);
+    return &g;
+}
+
+static void left_by_one_who_was_not_inside(void)
+{
+    gate_leave(gate());
+}
+
+static void closed_twice(void)
+{
+    struct gate *g = gate();
+    gate_close(g);
+    gate_close(g);
+}
+
+static void opened_while_open(void)
+{
+    gate_open(gate());
+}
+
+static void alone_while_open(void)
+{
+    gate_await_empty(gate());
+}
+
+static void a_gate_that_goes_with_somebody_inside(void)
+{
+    struct gate *g = gate();
+    gate_enter(g);
+    gate_destroy(g);
+}
+
 #define CASE(function, condition) {function, #function, condition}
 static const struct {
     void (*run)(void);
@@ -419,6 +456,11 @@ static const struct {
     CASE(a_message_ends_that_never_began, "atomic_load(&p->unrung) > 0"),
     CASE(a_round_ends_that_never_began, "atomic_load(&p->rounds) > 0"),
     CASE(unlocked_by_one_who_does_not_drive, "progress_is_driven(p)"),
+    CASE(left_by_one_who_was_not_inside, "before > 0"),
+    CASE(closed_twice, "!gate_is_closed(g)"),
+    CASE(opened_while_open, "gate_is_closed(g)"),
+    CASE(alone_while_open, "gate_is_closed(g)"),
+    CASE(a_gate_that_goes_with_somebody_inside, "!atomic_load(&g->inside)"),
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a call of a handle hands in: buffers of the host at once, those of a device when they
+ * have been copied (staging.h). And the copy of a result to a device, which is the same
+ * the other way round.
+ */
+#include "base/error.h"
+#include "allreduce/handle.h"
+
+static int check_device(const pcoll_handle *h)
+{
+    return h->endpoint->staging
+               ? PCOLL_OK
+               : fail(PCOLL_ESTATE, "the handle was made for buffers of the host");
+}
+
+static void see_to_deposit(pcoll_handle *h, enum deposit_outcome outcome)
+{
+    if (h->gate.stopped) /* it is looked at when all goes on */
+        return;
+    endpoint_deposited(h->endpoint, outcome);
+    if (outcome != DEPOSIT_ARRIVED && h->endpoint->drives)
+        progress_without_agent(h->base.communicator->progress);
+}
+
+int pcoll_handle_start(pcoll_handle *h, const void *const *send)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if ((rc = handle_await_turn(h)) != PCOLL_OK)
+        return handle_leave(h, rc);
+    struct domain *d = h->endpoint->domain;
+    enum deposit_outcome outcome;
+    rc = handle_check(h);
+    if (rc == PCOLL_OK && !send && !d->ops->send_slot(d))
+        rc = fail(PCOLL_EINVAL, "send: expected buffers, got NULL");
+    if (rc == PCOLL_OK && h->gate.filling)
+        handle_filled(h);
+    if (rc == PCOLL_OK)
+        rc = d->ops->deposit(d, send, &outcome);
+    if (rc != PCOLL_OK)
+        return handle_leave(h, rc);
+    h->started = true;
+    see_to_deposit(h, outcome);
+    return handle_leave(h, PCOLL_OK);
+}
+
+/* What the deposit would say, which comes later. */
+static int may_begin(pcoll_handle *h)
+{
+    struct member m = handle_member(h);
+    m.started = m.started || h->started;
+    return member_begin(&m);
+}
+
+/* Buffers of a device: the call counts from here on, its deposit is made when they have
+ * been copied. A replay has to know when that is. */
+int pcoll_handle_start_device(pcoll_handle *h, const pcoll_place *send, uint64_t stream)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if ((rc = check_device(h)) == PCOLL_OK)
+        rc = handle_check(h);
+    if (rc == PCOLL_OK)
+        rc = may_begin(h);
+    if (rc == PCOLL_OK)
+        rc = staging_begin(h->endpoint->staging, h->endpoint->domain, send, stream);
+    if (rc == PCOLL_OK) {
+        h->started = true;
+        communicator_notify(h->base.communicator, &h->endpoint->base);
+    }
+    return handle_leave(h, rc);
+}
+
+int pcoll_handle_fetch_device(pcoll_handle *h, const pcoll_place *recv, uint64_t stream)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    if ((rc = check_device(h)) == PCOLL_OK)
+        rc = staging_fetch(h->endpoint->staging, h->endpoint->domain, recv, stream);
+    return handle_leave(h, rc);
+}
+
+bool handle_try_arrival(pcoll_handle *h)
+{
+    struct endpoint *v = h->endpoint;
+    bool made;
+    enum deposit_outcome outcome;
+    bool arrived = staging_try(v->staging, v->domain, &made, &outcome);
+    if (made)
+        see_to_deposit(h, outcome);
+    return arrived;
+}
+
+static bool has_arrived(void *arg)
+{
+    pcoll_handle *h = arg;
+    return handle_try_arrival(h) || handle_has_failed(h);
+}
+
+int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
+{
+    int rc = user_object_enter(&h->base); /* also while it is being freed */
+    if (rc != PCOLL_OK)
+        return rc;
+    handle_lock(h);
+    if (!staging_arrived(h->endpoint->staging))
+        rc = progress_wait(h->base.communicator->progress, has_arrived, h, timeout_us);
+    return handle_leave(h, rc == PCOLL_OK ? staging_failure(h->endpoint->staging) : rc);
+}
+
+int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct endpoint *v = h->gate.filling ? h->gate.filling : h->endpoint;
+    char *slot = v->domain->ops->send_slot(v->domain);
+    const struct payload *p = &v->shape.payload;
+    if (!slot)
+        rc = fail(PCOLL_ESTATE, "the handle was made with send buffers of its user");
+    else if (buffer < 0 || buffer >= p->parts)
+        rc = fail(PCOLL_EINVAL, "buffer: expected 0 to %d, got %d", p->parts - 1,
+                  buffer);
+    else
+        *address = slot + p->part[buffer].offset;
+    return handle_leave(h, rc);
+}

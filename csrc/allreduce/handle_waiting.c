@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting for the round of a call: of one handle, or of any of several. Who waits drives, or
+ * sleeps, and is outside of the gate meanwhile.
+ */
+#include "base/error.h"
+#include "allreduce/handle.h"
+
+static bool look_at_call(pcoll_handle *h)
+{
+    struct domain *d = h->endpoint->domain;
+    if (!staging_arrived(h->endpoint->staging) && !handle_try_arrival(h))
+        return handle_has_failed(h);
+    bool ready = d->ops->ready(d);
+    if (!ready && d->ops->help && !h->gate.stopped) {
+        endpoint_help(h->endpoint);
+        ready = d->ops->ready(d);
+    }
+    return (ready && handle_replay_is_over(h)) || handle_has_failed(h);
+}
+
+/* Of one who sleeps or drives. */
+static bool call_is_over(void *arg)
+{
+    handle_lock(arg);
+    bool over = look_at_call(arg);
+    handle_unlock(arg);
+    return over;
+}
+
+/* In shared memory: wants to be woken, from before its last look on. */
+static void expect_wake(pcoll_handle *h, bool asleep)
+{
+    struct domain *d = h->endpoint->domain;
+    h->gate.asleep = asleep;
+    if (d->ops->sleeps)
+        d->ops->sleeps(d, asleep);
+}
+
+static bool is_over_soon(pcoll_handle *h)
+{
+    handle_unlock(h);
+    bool soon = progress_soon(h->base.communicator->progress, call_is_over, h);
+    handle_lock(h);
+    return soon;
+}
+
+/* In one domain the others are microseconds away: not worth a sleep, if they run. If
+ * they do not, they need the cores more than we do. */
+static int sleep_until_over(pcoll_handle *h, int64_t timeout_us)
+{
+    struct progress *p = h->base.communicator->progress;
+    bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->ops->help;
+    if (near && timeout_us > 0 && is_over_soon(h))
+        return PCOLL_OK;
+    expect_wake(h, true);
+    handle_unlock(h);
+    int rc = near ? progress_sleep(p, call_is_over, h, timeout_us)
+                  : progress_wait(p, call_is_over, h, timeout_us);
+    handle_lock(h);
+    expect_wake(h, false);
+    return rc;
+}
+
+int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us)
+{
+    if (!h->started)
+        return fail(PCOLL_ESTATE, "not started: there is nothing to wait for");
+    int rc = sleep_until_over(h, timeout_us);
+    struct domain *d = h->endpoint->domain;
+    if (rc != PCOLL_OK ||
+        (d->ops->ready(d) && !d->ops->failure && !h->endpoint->staging))
+        return rc;
+    return handle_check(h);
+}
+
+int pcoll_handle_wait(pcoll_handle *h, int64_t timeout_us)
+{
+    int rc = handle_enter_waiting(h);
+    return rc == PCOLL_OK ? handle_leave(h, handle_wait_for_call(h, timeout_us)) : rc;
+}
+
+/* Several of them. */
+
+struct any {
+    pcoll_handle *const *handles;
+    int32_t count, first;
+};
+
+static bool any_is_over(void *arg)
+{
+    struct any *any = arg;
+    for (int32_t i = 0; i < any->count; i++) {
+        if (!any->handles[i] || !call_is_over(any->handles[i]))
+            continue;
+        any->first = i;
+        return true;
+    }
+    return false;
+}
+
+static void leave_all(pcoll_handle *const *handles, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (handles[i])
+            handle_leave(handles[i], PCOLL_OK);
+}
+
+/* Enter all of them, or none. */
+static int enter_all(pcoll_handle *const *handles, int32_t count, struct progress **p)
+{
+    *p = NULL;
+    for (int32_t i = 0; i < count; i++) {
+        if (!handles[i])
+            continue;
+        int rc = handle_enter_waiting(handles[i]);
+        if (rc != PCOLL_OK) {
+            leave_all(handles, i);
+            return rc;
+        }
+        *p = handles[i]->base.communicator->progress;
+        if (!handles[i]->started) {
+            leave_all(handles, i + 1);
+            return fail(PCOLL_ESTATE, "handle %d is not started", i);
+        }
+    }
+    return *p ? PCOLL_OK : fail(PCOLL_EEMPTY, "no handle to wait for");
+}
+
+static void lock_all(pcoll_handle *const *handles, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (handles[i])
+            handle_lock(handles[i]);
+}
+
+static void unlock_all(pcoll_handle *const *handles, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (handles[i])
+            handle_unlock(handles[i]);
+}
+
+static void expect_wakes(pcoll_handle *const *handles, int32_t count, bool asleep)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (handles[i])
+            expect_wake(handles[i], asleep);
+}
+
+int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_us,
+                   int32_t *index)
+{
+    struct progress *p;
+    int rc = enter_all(handles, count, &p);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct any any = {.handles = handles, .count = count};
+    expect_wakes(handles, count, true);
+    unlock_all(handles, count);
+    rc = progress_wait(p, any_is_over, &any, timeout_us);
+    lock_all(handles, count);
+    expect_wakes(handles, count, false);
+    *index = any.first;
+    if (rc == PCOLL_OK)
+        rc = handle_check(handles[any.first]);
+    leave_all(handles, count);
+    return rc;
+}

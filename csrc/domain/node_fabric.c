@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fabric's side of a domain: the leader's driver. The protocol is in node.h. */
+#include "domain/node.h"
+
+#include "base/check.h"
+
+bool node_attention(struct domain *d)
+{
+    struct node *n = node_of(d);
+    return STEP(atomic_load(&n->shared->attention)) &&
+           STEP(atomic_exchange(&n->shared->attention, 0));
+}
+
+void node_fabric_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
+{
+    struct node *n = node_of(d);
+    struct node_view *v = &n->view[NODE_DRIVER];
+    size_t words = bitset_words(d->shape->ranks);
+    node_arrivals(n, v, control_round(node_control(n)));
+    for (size_t i = 0; i < words; i++) {
+        arrived[i] |= v->arrived[i];
+        deposited[i] |= v->deposited[i];
+    }
+}
+
+bool node_fabric_admits(struct domain *d)
+{
+    struct node *n = node_of(d);
+    return node_admits(n, control_round(node_control(n)), NODE_DRIVER);
+}
+
+struct round_header *node_fabric_freeze(struct domain *d, uint64_t round)
+{
+    struct node *n = node_of(d);
+    if (control_phase(node_control(n)) == NODE_OPEN)
+        node_close(n, round, ROUND_NOBODY);
+    else if (control_phase(node_control(n)) == NODE_REDUCING)
+        node_reduce(n, round);
+    if (control_phase(node_control(n)) != NODE_FABRIC)
+        return NULL;
+    if (atomic_load_explicit(&n->shared->parts, memory_order_relaxed) != 1)
+        return n->gathered;
+    struct round_header *alone = node_slot(n, n->list[0].member, (int)n->list[0].slot);
+    memcpy(alone, n->gathered, d->shape->header_bytes);
+    return alone;
+}
+
+struct round_header *node_fabric_result(struct domain *d, uint64_t round)
+{
+    return node_result(node_of(d), round);
+}
+
+void node_fabric_publish(struct domain *d, uint64_t round)
+{
+    struct node *n = node_of(d);
+    const struct round_header *h = node_result(n, round);
+    CHECK(control_phase(node_control(n)) == NODE_FABRIC && h->round == round);
+    if (round_is_null(h, d->shape->ranks))
+        payload_identity_block(&d->shape->payload, message_payload(d->shape, h));
+    node_note_join(n, round, h);
+    node_complete(n, round);
+}

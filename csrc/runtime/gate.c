@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See gate.h, also for the numbers. */
+#include "runtime/gate.h"
+
+#include "base/check.h"
+#include "base/interleave.h"
+
+void gate_init(struct gate *g)
+{
+    CHECK(g);
+    atomic_init(&g->inside, 0);
+    atomic_init(&g->closed, false);
+    sleepers_init(&g->sleepers);
+}
+
+void gate_destroy(struct gate *g)
+{
+    CHECK(!atomic_load(&g->inside));
+    sleepers_destroy(&g->sleepers);
+}
+
+static bool is_open(void *arg)
+{
+    INTERLEAVE();
+    return !gate_is_closed(arg);
+}
+
+static bool is_empty(void *arg)
+{
+    struct gate *g = arg;
+    INTERLEAVE();
+    return atomic_load(&g->inside) == 0;
+}
+
+/* True: inside. False: counted, and to step back. */
+static inline bool come_in(struct gate *g)
+{
+    INTERLEAVE();
+    uint32_t before = atomic_fetch_add(&g->inside, 1);
+    CHECK(before < UINT32_MAX);
+    (void)before;
+    INTERLEAVE();
+    return !gate_is_closed(g);
+}
+
+bool gate_try_enter(struct gate *g)
+{
+    if (come_in(g))
+        return true;
+    gate_leave(g);
+    return false;
+}
+
+/* Apart, so that those who find an open gate save no registers for it. */
+static __attribute__((noinline)) void enter_late(struct gate *g)
+{
+    do {
+        gate_leave(g);
+        sleepers_await(&g->sleepers, is_open, g);
+    } while (!come_in(g));
+}
+
+void gate_enter(struct gate *g)
+{
+    CHECK(g);
+    if (!come_in(g))
+        enter_late(g);
+}
+
+void gate_leave(struct gate *g)
+{
+    INTERLEAVE();
+    uint32_t before = atomic_fetch_sub(&g->inside, 1);
+    CHECK(before > 0);
+    (void)before;
+    INTERLEAVE();
+    if (gate_is_closed(g))
+        sleepers_wake(&g->sleepers);
+}
+
+void gate_close(struct gate *g)
+{
+    CHECK(!gate_is_closed(g));
+    INTERLEAVE();
+    atomic_store(&g->closed, true);
+}
+
+void gate_await_empty(struct gate *g)
+{
+    CHECK(gate_is_closed(g));
+    sleepers_await(&g->sleepers, is_empty, g);
+}
+
+void gate_open(struct gate *g)
+{
+    CHECK(gate_is_closed(g));
+    INTERLEAVE();
+    atomic_store(&g->closed, false);
+    INTERLEAVE();
+    sleepers_wake(&g->sleepers);
+}

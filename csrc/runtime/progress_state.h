@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of the progress engine (progress.h), for its files. */
+#ifndef PCOLL_RUNTIME_PROGRESS_STATE_H
+#define PCOLL_RUNTIME_PROGRESS_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/contention.h"
+#include "runtime/progress.h"
+
+struct progress {
+    struct doorbell doorbell;
+    _Atomic uint32_t driving; /* the drive lock */
+    _Atomic uint32_t notifications;
+    _Atomic uint32_t polled;         /* the doorbell's count before the last poll, see
+                                progress_wake_waiters */
+    _Atomic int rounds;              /* in progress */
+    _Atomic int unrung;              /* messages under way that come without a ring */
+    _Atomic int64_t alarm_us;        /* the earliest of the sources'; the driver's */
+    struct contention contention[2]; /* see progress_contention */
+    _Atomic uint32_t vain; /* polls by threads that do not wait; see poll_in_vain */
+    _Atomic bool stop;
+    _Atomic bool has_agent, spins;
+    pthread_t agent;
+    struct progress_source *sources; /* under the drive lock */
+    _Atomic int off_node;
+};
+
+/* The agent's yields are its own: what it meets on a core of this process alone is the
+ * thread that is to wait next. */
+static inline struct contention *progress_contention(struct progress *p,
+                                                     enum doorbell_sleeper who)
+{
+    return &p->contention[who == DOORBELL_AGENT];
+}
+
+/* Something may come without a ring. */
+static inline bool progress_must_poll(const struct progress *p)
+{
+    return atomic_load(&p->unrung) || atomic_load(&p->off_node);
+}
+
+/* progress.c: try to drive. What happened, or PROGRESS_BUSY if somebody else does. */
+enum { PROGRESS_BUSY = -1 };
+int progress_drive(struct progress *p);
+/* The same; if somebody else does, it looks once more. */
+int progress_drive_next(struct progress *p);
+/* Drive, or have the one who does look once more: what we know of may have come after
+ * it looked, and we are about to sleep. */
+int progress_drive_or_notify(struct progress *p);
+
+/* progress_rest.c */
+
+/* Looks in vain before sleeping, each followed by a yield of the core: many for a
+ * waiter, which is about to be needed; few for an agent. */
+enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4 };
+
+/*
+ * How long to sleep at most before looking again, in microseconds, growing from the
+ * first time to the last, by one part in so many each time. Messages that ring need no
+ * looking: for them the sleep only bounds the damage of a ring that came before MPI had
+ * delivered. `unrung` ones have to be looked for, and some MPIs move them only while
+ * somebody looks: a sleep is then a sixteenth of the time waited so far, which bounds
+ * what it adds.
+ */
+struct backoff {
+    int64_t first, last, growth;
+};
+
+/* Of one who looks for work in vain: how often since there was some, and the last
+ * backoff.
+ */
+struct rest {
+    int looks;
+    int64_t backoff;
+};
+
+/* Yield, or sleep for at most limit_us. */
+void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen,
+                        enum doorbell_sleeper who, int looks, struct backoff backoff,
+                        int64_t limit_us);
+
+#endif

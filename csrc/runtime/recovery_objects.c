@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What becomes of the objects of a communicator when it goes on: census, rebuilding,
+ * inheritance, going on; see recovery.h. */
+#include "runtime/recovery_state.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/moment.h"
+#include "runtime/agreement.h"
+#include "runtime/user_object.h"
+
+struct listing {
+    struct communicator *communicator;
+    struct user_object **objects; /* NULL: only count */
+    uint32_t count;
+};
+
+static void list_object(struct entry *entry, void *arg)
+{
+    struct listing *l = arg;
+    struct user_object *o = (struct user_object *)entry;
+    if (o->communicator != l->communicator || !atomic_load(&o->object))
+        return;
+    if (l->objects)
+        l->objects[l->count] = o;
+    l->count++;
+}
+
+int recovery_list_objects(struct communicator *c, struct recovery *r)
+{
+    CHECK(c->recovery == r);
+    struct listing l = {.communicator = c};
+    entries_each(list_object, &l);
+    free(r->objects);
+    r->count = 0;
+    r->objects = calloc(l.count + 1, sizeof *r->objects);
+    if (!r->objects)
+        return fail(PCOLL_ENOMEM, "no memory to recover %u objects", l.count);
+    l = (struct listing){.communicator = c, .objects = r->objects};
+    entries_each(list_object, &l);
+    r->count = l.count;
+    return PCOLL_OK;
+}
+
+static uint32_t slot_of(const struct user_object *o)
+{
+    return o->entry.slot;
+}
+
+/* Its words are to be freed. */
+static int take_census(struct communicator *to, const struct recovery *r,
+                       struct census *s)
+{
+    uint64_t slots = 1;
+    for (uint32_t i = 0; i < r->count; i++)
+        slots = slot_of(r->objects[i]) < slots ? slots : slot_of(r->objects[i]) + 1;
+    int rc = agree_max(to, &slots, 1);
+    if (rc != PCOLL_OK)
+        return rc;
+    uint64_t *words = calloc(CENSUS_WORDS * slots, sizeof *words);
+    if (!words)
+        return communicator_fail(
+            to, fail(PCOLL_ENOMEM, "no memory for %u objects", (uint32_t)slots));
+    census_begin(s, words, slots);
+    for (uint32_t i = 0; i < r->count; i++) {
+        struct user_object *o = r->objects[i];
+        census_note(s, slot_of(o), o->kind->recoverable->complete(o),
+                    to->transport->rank);
+    }
+    return agree_max(to, words, (int)(CENSUS_WORDS * slots));
+}
+
+/* Nobody is left to close it with. */
+static void orphan(struct user_object *o)
+{
+    o->kind->recoverable->orphan(o);
+    if (atomic_load(&o->closing))
+        atomic_store(&atomic_load(&o->object)->closed, true);
+}
+
+static int rebuild(struct communicator *to, struct recovery *r, const struct census *s)
+{
+    int rc = PCOLL_OK;
+    for (uint32_t i = 0; i < r->count && rc == PCOLL_OK; i++) {
+        struct user_object *o = r->objects[i];
+        uint32_t slot = slot_of(o);
+        struct recovery_plan plan = census_plan(s, slot);
+        if (s->lacking[slot])
+            orphan(o);
+        else
+            rc = o->kind->recoverable->rebuild(o, to, &plan);
+    }
+    return rc;
+}
+
+/* Each has its slot again, also one that has no successor. */
+static int inherit(struct communicator *to, struct recovery *r, const struct census *s)
+{
+    int rc = PCOLL_OK;
+    for (uint32_t i = 0; i < r->count; i++) {
+        struct user_object *o = r->objects[i];
+        struct object *object = atomic_load(&o->object);
+        int moved = s->lacking[slot_of(o)] ? PCOLL_OK
+                                           : o->kind->recoverable->inherit(o, &object);
+        progress_lock(to->progress);
+        int entered = communicator_register(to, object, slot_of(o));
+        progress_unlock(to->progress);
+        rc = rc != PCOLL_OK ? rc : moved != PCOLL_OK ? moved : entered;
+    }
+    return rc == PCOLL_OK ? rc : communicator_fail(to, rc);
+}
+
+static int barrier(struct communicator *to)
+{
+    uint64_t nothing = 0;
+    return agree_max(to, &nothing, 1);
+}
+
+int recovery_build(struct communicator *to, struct recovery *r)
+{
+    CHECK(r->objects);
+    struct census s = {0};
+    int rc = take_census(to, r, &s);
+    MOMENT("census taken");
+    if (rc == PCOLL_OK)
+        rc = rebuild(to, r, &s);
+    MOMENT("rebuilt");
+    if (rc == PCOLL_OK)
+        rc = barrier(to);
+    MOMENT("all rebuilt");
+    if (rc == PCOLL_OK)
+        rc = inherit(to, r, &s);
+    MOMENT("inherited");
+    if (rc == PCOLL_OK)
+        rc = barrier(to);
+    free(s.lacking);
+    return rc;
+}
+
+void recovery_go_on(struct communicator *c, struct recovery *r)
+{
+    CHECK(c->recovery == r);
+    for (uint32_t i = 0; i < r->count; i++)
+        r->objects[i]->kind->recoverable->go(r->objects[i], c);
+}

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compiled: interleaved (with points at which others may come between). */
+/*
+ * The gate (csrc/runtime/gate.h) step by step: threads of an application go in and out,
+ * some only if it is open, and it is closed now and then, by the thread that recovers or
+ * by one that is inside. Seeded schedules, and for a few small programs all schedules with
+ * few departures from running one thread after the other.
+ *
+ * Who sleeps is really gone until it is woken: a wake-up that is lost ends with everybody
+ * waiting. So the sleepers of base/sleepers.c are played here, by the same rules.
+ *
+ *   PARTIALCOLL_SEED=n        run seed n only, again
+ *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
+ *   PARTIALCOLL_DEPARTURES=n  at most n departures (default 4)
+ */
+#include <string.h>
+#include <time.h>
+
+#include "base/random.h"
+#include "runtime/gate.h"
+#include "check.h"
+#include "stepper.h"
+
+enum { MAX_APPLICATIONS = 5, MAX_THREADS = MAX_APPLICATIONS + 1, NOBODY = -1 };
+
+struct program {
+    int applications;
+    int calls;     /* of each */
+    int closings;  /* by the recovery, which is the last thread */
+    int outages;   /* the first of them: closed by an application, from inside */
+    int tries;     /* every so many calls only tries to enter; 0: none does */
+    bool spurious; /* sleepers wake for nothing, as they may */
+    struct stepper_options stepper;
+};
+
+static struct program program;
+
+/* What is known from outside. */
+static struct {
+    struct gate gate;
+    int inside;      /* threads that have entered */
+    bool alone;      /* the recovery may touch what is kept */
+    bool shut;       /* closing has come back, opening has not begun */
+    bool open;       /* opening has come back, and closing has not begun */
+    uint32_t closed; /* so often */
+    int outages;     /* that applications have not begun yet */
+    bool met;        /* one has, which the recovery waits for */
+    int kept;        /* what the gate keeps */
+    int entered, refused;
+} w;
+
+static bool spuriously(void)
+{
+    return program.spurious && stepper_random(4) == 0;
+}
+
+/* The sleepers. */
+
+static struct {
+    int holder;
+    bool wants[MAX_THREADS], asleep[MAX_THREADS];
+    uint32_t awaits, wakes, awaits_of[MAX_THREADS];
+} room;
+
+static void lock(void)
+{
+    stepper_point();
+    while (room.holder != NOBODY) {
+        room.wants[stepper_self()] = true;
+        stepper_block(INT64_MAX);
+    }
+    room.holder = stepper_self();
+}
+
+static void unlock(void)
+{
+    room.holder = NOBODY;
+    for (int i = 0; i < MAX_THREADS; i++)
+        if (room.wants[i]) {
+            room.wants[i] = false;
+            stepper_wake(i);
+        }
+}
+
+void sleepers_init(struct sleepers *s)
+{
+    (void)s;
+    memset(&room, 0, sizeof room);
+    room.holder = NOBODY;
+}
+
+void sleepers_destroy(struct sleepers *s)
+{
+    (void)s;
+    EXPECT(room.holder == NOBODY, "thread %d is not through", room.holder);
+}
+
+void sleepers_await(struct sleepers *s, bool (*so)(void *arg), void *arg)
+{
+    EXPECT(s == &w.gate.sleepers, "sleepers of others");
+    room.awaits++;
+    room.awaits_of[stepper_self()]++;
+    lock();
+    while (!so(arg)) {
+        int64_t until = spuriously() ? stepper_now() + 20 : INT64_MAX;
+        room.asleep[stepper_self()] = true;
+        unlock();
+        stepper_block(until);
+        lock();
+    }
+    room.asleep[stepper_self()] = false;
+    unlock();
+}
+
+void sleepers_wake(struct sleepers *s)
+{
+    EXPECT(s == &w.gate.sleepers, "sleepers of others");
+    room.wakes++;
+    lock();
+    for (int i = 0; i < MAX_THREADS; i++)
+        if (room.asleep[i]) {
+            room.asleep[i] = false;
+            stepper_wake(i);
+        }
+    unlock();
+}
+
+/* The threads. */
+
+static int recovery(void)
+{
+    return program.applications;
+}
+
+/* Applications read it for as long as they are inside; the recovery changes it. */
+static void use(void)
+{
+    int before = w.kept;
+    for (int i = 0; i < 2; i++) {
+        INVARIANT("alone", !w.alone, "thread %d is inside, too", stepper_self());
+        stepper_point();
+        INVARIANT("alone", w.kept == before, "thread %d sees %d, then %d",
+                  stepper_self(), before, w.kept);
+    }
+}
+
+static void close_it(void)
+{
+    w.open = false;
+    gate_close(&w.gate);
+    w.shut = true;
+    w.closed++;
+}
+
+/* As one that meets a death does. */
+static void begin_outage(void)
+{
+    if (!w.outages || !w.open)
+        return;
+    w.outages--;
+    close_it();
+    w.met = true;
+    stepper_wake(recovery());
+}
+
+/* Was it closed from before the call on, until after? And open? A thread sleeps once for
+ * each closing that it meets, the one that is under way included. */
+static bool enter(bool tries)
+{
+    uint32_t closed = w.closed, slept = room.awaits_of[stepper_self()];
+    bool was_shut = w.shut, was_open = w.open;
+    bool enters = true;
+    if (tries)
+        enters = gate_try_enter(&w.gate);
+    else
+        gate_enter(&w.gate);
+    slept = room.awaits_of[stepper_self()] - slept;
+    INVARIANT("one sleep for each closing",
+              slept <= (tries ? 0 : w.closed - closed + !was_open), "thread %d: %u",
+              stepper_self(), slept);
+    bool same = closed == w.closed;
+    INVARIANT("nobody enters what is closed", !(enters && was_shut && w.shut && same),
+              "thread %d did", stepper_self());
+    INVARIANT("an open gate keeps nobody out", enters || !(was_open && w.open && same),
+              "thread %d", stepper_self());
+    return enters;
+}
+
+static void call(bool tries)
+{
+    if (!enter(tries)) {
+        w.refused++;
+        return;
+    }
+    w.entered++;
+    w.inside++;
+    use();
+    begin_outage();
+    w.inside--;
+    gate_leave(&w.gate);
+}
+
+static void recover(void)
+{
+    gate_await_empty(&w.gate);
+    INVARIANT("alone", !w.inside, "%d are inside", w.inside);
+    w.alone = true;
+    w.kept++;
+    stepper_point();
+    w.kept++;
+    stepper_point();
+    INVARIANT("alone", !w.inside, "%d are inside", w.inside);
+    w.alone = false;
+    w.shut = false;
+    gate_open(&w.gate);
+    w.open = true;
+}
+
+static void await_outage(void)
+{
+    while (!w.met)
+        stepper_block(INT64_MAX);
+    w.met = false;
+}
+
+static void body(int id)
+{
+    for (int i = 0; id == recovery() && i < program.closings; i++) {
+        if (i < program.outages)
+            await_outage();
+        else
+            close_it();
+        recover();
+    }
+    for (int i = 1; id != recovery() && i <= program.calls; i++)
+        call(program.tries && i % program.tries == 0);
+    while (id == 0 && w.outages) /* somebody has to begin them */
+        call(false);
+}
+
+/* One run. */
+
+static void idle(int64_t until)
+{
+    INVARIANT("no wake up is lost", until != INT64_MAX,
+              "all sleep: the gate is %s, %d inside, recovery %s",
+              gate_is_closed(&w.gate) ? "closed" : "open",
+              (int)atomic_load(&w.gate.inside),
+              room.asleep[recovery()] ? "asleep" : "not asleep");
+}
+
+struct count {
+    uint64_t schedules, steps, entered, refused, slept;
+};
+
+static void describe(void)
+{
+    static const char *const modes[] = {"uniform", "stay", "priority", "stall",
+                                        "planned"};
+    snprintf(check_context, sizeof check_context,
+             "PARTIALCOLL_SEED=%llu: %d threads, %d calls each, %d closings, %d from "
+             "inside, tries %d%s; %s",
+             (unsigned long long)program.stepper.seed, program.applications,
+             program.calls, program.closings, program.outages, program.tries,
+             program.spurious ? ", spurious wake-ups" : "",
+             modes[program.stepper.mode]);
+}
+
+static void run(const struct program *p, struct stepper_report *report, struct count *c)
+{
+    program = *p;
+    program.stepper.coroutines = p->applications + 1;
+    program.stepper.idle = idle;
+    program.stepper.longest = 100000;
+    describe();
+    memset(&w, 0, sizeof w);
+    w.open = true;
+    w.outages = p->outages;
+    gate_init(&w.gate);
+    stepper_run(&program.stepper, body, report);
+    INVARIANT("all is over", atomic_load(&w.gate.inside) == 0, "%d are still counted",
+              (int)atomic_load(&w.gate.inside));
+    INVARIANT("an open gate costs no sleep", p->closings || !(room.awaits + room.wakes),
+              "%u sleeps, %u wake-ups", room.awaits, room.wakes);
+    INVARIANT("all is over", (int)w.closed == p->closings, "closed %u times", w.closed);
+    gate_destroy(&w.gate);
+    c->schedules++;
+    c->steps += report->steps;
+    c->entered += (uint64_t)w.entered;
+    c->refused += (uint64_t)w.refused;
+    c->slept += room.awaits;
+}
+
+static uint32_t roll(uint64_t seed, uint64_t n, uint32_t bound)
+{
+    return splitmix_below(seed, n, bound);
+}
+
+static void run_seed(uint64_t seed, struct count *c)
+{
+    static const uint32_t stays[] = {2, 5, 20};
+    struct stepper_report report;
+    struct program p = {
+        .applications = 1 + (int)roll(seed, 0, MAX_APPLICATIONS),
+        .calls = 1 + (int)roll(seed, 1, 4),
+        .closings = (int)roll(seed, 2, 4),
+        .tries = (int)roll(seed, 3, 4),
+        .spurious = roll(seed, 4, 3) == 0,
+        .stepper = {.mode = (enum stepper_mode)roll(seed, 5, STEPPER_PLANNED),
+                    .seed = seed,
+                    .stay = stays[roll(seed, 6, 3)],
+                    .tick = 1}};
+    p.outages = p.closings ? (int)roll(seed, 7, (uint32_t)p.closings + 1) : 0;
+    run(&p, &report, c);
+}
+
+/* All schedules with one departure more than this one has, after its last. */
+static void depart(struct program *p, struct count *c, int most)
+{
+    static uint8_t choices[STEPPER_DEPARTURES + 1][STEPPER_PLANNED_STEPS];
+    struct stepper_report report;
+    int depth = p->stepper.departures;
+    struct departure *next = &p->stepper.departure[depth];
+    run(p, &report, c);
+    if (depth >= most)
+        return;
+    uint32_t steps = (uint32_t)report.steps;
+    EXPECT(steps < STEPPER_PLANNED_STEPS, "%u steps", steps);
+    memcpy(choices[depth], report.choices, steps);
+    p->stepper.departures++;
+    for (uint32_t at = depth ? next[-1].at + 1 : 0; at < steps; at++)
+        for (uint32_t n = 1; n < choices[depth][at]; n++) {
+            *next = (struct departure){at, n};
+            depart(p, c, most);
+        }
+    p->stepper.departures--;
+}
+
+static void run_departures(struct count *c, int most)
+{
+    static const struct program programs[] = {
+        {.applications = 1, .calls = 1, .closings = 1},
+        {.applications = 1, .calls = 1, .closings = 1, .tries = 1},
+        {.applications = 1, .calls = 2, .closings = 1, .outages = 1},
+        {.applications = 2, .calls = 1, .closings = 1},
+        {.applications = 2, .calls = 1, .closings = 1, .outages = 1},
+        {.applications = 1, .calls = 2, .closings = 2},
+    };
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+        struct program p = programs[i];
+        p.stepper =
+            (struct stepper_options){.mode = STEPPER_PLANNED, .stay = 2, .tick = 1};
+        depart(&p, c, most);
+    }
+}
+
+static void print(const char *what, const struct count *c, clock_t begin)
+{
+    printf("gate, %s: %llu schedules, %llu steps, %llu entered, %llu turned away, %llu "
+           "sleeps, %.1f s: all invariants held\n",
+           what, (unsigned long long)c->schedules, (unsigned long long)c->steps,
+           (unsigned long long)c->entered, (unsigned long long)c->refused,
+           (unsigned long long)c->slept, (double)(clock() - begin) / CLOCKS_PER_SEC);
+}
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+int main(void)
+{
+    struct count drawn = {0}, planned = {0};
+    uint64_t seed = setting("PARTIALCOLL_SEED", 0);
+    uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 20000);
+    int most = (int)setting("PARTIALCOLL_DEPARTURES", 4);
+    EXPECT(most <= STEPPER_DEPARTURES, "at most %d departures", STEPPER_DEPARTURES);
+    if (seed) {
+        run_seed(seed, &drawn);
+        printf("%s\npassed\n", check_context);
+        return 0;
+    }
+    clock_t begin = clock();
+    for (seed = 1; seed <= schedules; seed++)
+        run_seed(seed, &drawn);
+    print("drawn", &drawn, begin);
+    EXPECT(drawn.refused && drawn.slept, "nobody has met a closed gate");
+    begin = clock();
+    run_departures(&planned, most);
+    print("planned", &planned, begin);
+    return 0;
+}

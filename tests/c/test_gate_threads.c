@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compiled: threads (with the thread sanitizer). */
+/*
+ * The gate (csrc/runtime/gate.h) and an outage (csrc/runtime/outage.h) with real threads
+ * and the real sleepers: what the gate keeps is not atomic, so the thread sanitizer sees
+ * whoever is inside when it should not be. Applications go in and out as fast as they
+ * can, and a recovery closes, is alone for a moment, and opens.
+ *
+ * The gate is closed again only after somebody has been inside: so applications get in
+ * between, and a gate that stays closed, or a wake-up that is lost, ends in the alarm.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "runtime/outage.h"
+#include "check.h"
+
+enum { APPLICATIONS = 4, CLOSINGS = 300, OUTAGES = 100, LIMIT_S = 120 };
+
+static struct {
+    struct gate gate;
+    struct outage outage;
+    _Atomic bool over;
+    _Atomic uint64_t entered, refused;
+    uint64_t kept[2]; /* equal, but while the recovery is alone */
+} w;
+
+/* Somebody has been inside since then. */
+static void await_calls(uint64_t since)
+{
+    while (atomic_load(&w.entered) == since)
+        sched_yield();
+}
+
+static void use(void)
+{
+    uint64_t first = w.kept[0];
+    INVARIANT("alone", first == w.kept[1], "%llu and %llu", (unsigned long long)first,
+              (unsigned long long)w.kept[1]);
+    atomic_fetch_add(&w.entered, 1);
+}
+
+static void change(void)
+{
+    w.kept[0]++;
+    sched_yield();
+    w.kept[1]++;
+}
+
+/* The gate. */
+
+static bool enter(unsigned call)
+{
+    if (call % 3) {
+        gate_enter(&w.gate);
+        return true;
+    }
+    return gate_try_enter(&w.gate);
+}
+
+static void *go_in_and_out(void *arg)
+{
+    (void)arg;
+    for (unsigned call = 0; !atomic_load(&w.over); call++)
+        if (enter(call)) {
+            use();
+            gate_leave(&w.gate);
+        } else
+            atomic_fetch_add(&w.refused, 1);
+    return NULL;
+}
+
+static void run_gate(void)
+{
+    pthread_t threads[APPLICATIONS];
+    snprintf(check_context, sizeof check_context, "the gate alone");
+    gate_init(&w.gate);
+    for (int i = 0; i < APPLICATIONS; i++)
+        pthread_create(&threads[i], NULL, go_in_and_out, NULL);
+    for (int i = 0; i < CLOSINGS; i++) {
+        await_calls(atomic_load(&w.entered));
+        gate_close(&w.gate);
+        gate_await_empty(&w.gate);
+        change();
+        gate_open(&w.gate);
+    }
+    atomic_store(&w.over, true);
+    for (int i = 0; i < APPLICATIONS; i++)
+        pthread_join(threads[i], NULL);
+    EXPECT(w.kept[0] == CLOSINGS, "%llu changes", (unsigned long long)w.kept[0]);
+    gate_destroy(&w.gate);
+}
+
+/* An outage: one of the applications meets the death, inside, as the driver. */
+
+static void *call(void *arg)
+{
+    bool meets = arg;
+    uint32_t epoch = 0;
+    while (epoch < OUTAGES) {
+        outage_enter(&w.outage);
+        use();
+        uint32_t now = outage_epoch(&w.outage);
+        INVARIANT("an outage ends an epoch", now >= epoch, "%u after %u", now, epoch);
+        if (meets && now < OUTAGES)
+            EXPECT(outage_begin(&w.outage, &(struct failed_ranks){0}),
+                   "nobody recovers");
+        epoch = now;
+        outage_leave(&w.outage);
+    }
+    return NULL;
+}
+
+static void *recover(void *arg)
+{
+    (void)arg;
+    while (outage_await(&w.outage)) {
+        outage_await_calls(&w.outage);
+        outage_take_turn(&w.outage);
+        INVARIANT("alone", !outage_try_enter(&w.outage), "another got in");
+        change();
+        outage_end(&w.outage);
+    }
+    return NULL;
+}
+
+static void run_outages(void)
+{
+    pthread_t threads[APPLICATIONS], recovery;
+    int64_t began, ended;
+    snprintf(check_context, sizeof check_context, "outages");
+    outage_init(&w.outage);
+    w.kept[0] = w.kept[1] = 0;
+    pthread_create(&recovery, NULL, recover, NULL);
+    for (int i = 0; i < APPLICATIONS; i++)
+        pthread_create(&threads[i], NULL, call, i == 0 ? &w : NULL);
+    for (int i = 0; i < APPLICATIONS; i++)
+        pthread_join(threads[i], NULL);
+    outage_cease(&w.outage);
+    pthread_join(recovery, NULL);
+    EXPECT(outage_times(&w.outage, &began, &ended) == OUTAGES && ended >= began,
+           "%u outages", outage_epoch(&w.outage));
+    EXPECT(w.kept[0] == OUTAGES, "%llu changes", (unsigned long long)w.kept[0]);
+    outage_destroy(&w.outage);
+}
+
+int main(void)
+{
+    alarm(LIMIT_S);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    run_gate();
+    printf("gate threads: %llu calls, %llu turned away\n",
+           (unsigned long long)atomic_load(&w.entered),
+           (unsigned long long)atomic_load(&w.refused));
+    run_outages();
+    printf("gate threads: all tests passed\n");
+    return 0;
+}
