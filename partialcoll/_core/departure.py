@@ -64,8 +64,12 @@ class Departures:
         if self._said:
             raise Departed(self._said)
 
+    def ignore(self) -> None:
+        """This rank waits for the others no more, who may wait for it. Local, idempotent."""
+        waiting.no_watch(self._look)
+
     def free(self) -> None:
         """Nobody is waited for any more."""
         finalize.not_at_end(self._tell)
-        waiting.no_watch(self._look)
+        self.ignore()
         self._comm.Free()

@@ -62,7 +62,8 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroup:
     )
     if not ranks:
         _free_retired(comm)
-    return ProcessGroup(options.group_id, identity, comm, timeout, given.on_failure)
+    tells = not ranks or not isinstance(dist.group.WORLD, ProcessGroup)  # else the world does
+    return ProcessGroup(options.group_id, identity, comm, timeout, given.on_failure, tells)
 
 
 def register() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from .._core import communicator
+from .._core import communicator, waiting
 from .._core.rank_failure import failed_ranks, told_by
 from .._core.survivors import goes_on
 from .._core.worker import Worker
@@ -81,7 +81,16 @@ class Message(Work):
         elif time.monotonic() - self._begin >= self._timeout:
             self._give_up()
             raise GroupTimeout(f"{self} was not over after its timeout of {self._timeout:g} s")
+        else:
+            self._look_for_departures()
         return over
+
+    def _look_for_departures(self) -> None:
+        try:
+            waiting.look()
+        except Exception:
+            self._give_up()
+            raise
 
     def _land(self, status: MPI.Status) -> None:
         if self._source is None:

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from .._core.departure import Departures
 from .depths import Depths
 from .messages import Messages
 from .ops import wire
@@ -69,11 +70,18 @@ class ProcessGroup(_Base):
     The collectives are those of `torch.distributed`, which calls them here; all ranks make them in
     the same order. Ranks that differ in what they call get MismatchError, all of them, and may go
     on. An operation that takes longer than the group's time limit raises GroupTimeout, which is a
-    TimeoutError, and ends the group.
+    TimeoutError, and ends the group. tells: its ranks hear of it when an exception ends the program
+    of one of them.
     """
 
     def __init__(
-        self, name: str, identity: str, comm: MPI.Intracomm, timeout: timedelta, on_failure: str
+        self,
+        name: str,
+        identity: str,
+        comm: MPI.Intracomm,
+        timeout: timedelta,
+        on_failure: str,
+        tells: bool,
     ) -> None:
         super().__init__(comm.rank, comm.size)
         self._name, self._description, self._identity = name, "undefined", identity
@@ -81,6 +89,7 @@ class ProcessGroup(_Base):
         self._comm = comm  # its messages are send and recv
         self._depths = Depths(comm, f"group {name}", on_failure)
         self._messages = Messages(comm, on_failure)
+        self._departures = Departures(comm) if tells else None
         self._coalescing: dict[int, list[Work]] = {}  # by thread
         self._sequence = 0
 
@@ -156,7 +165,9 @@ class ProcessGroup(_Base):
 
     def shutdown(self) -> None:
         """Local: nothing that is under way goes on. Its memory is freed when a new world begins,
-        or MPI ends."""
+        or MPI ends. Others may still wait for this rank, and hear why if an error ends it."""
+        if self._departures is not None:
+            self._departures.ignore()
         for one in (self._depths, self._messages):
             one.halt()
         for one in (self._depths, self._messages):
@@ -168,6 +179,8 @@ class ProcessGroup(_Base):
     def free(self) -> None:
         """Free what the group has held. Collective, after `shutdown`."""
         self._depths.free()
+        if self._departures is not None:
+            self._departures.free()
         self._comm.Free()
 
     @property

@@ -32,7 +32,7 @@ from urllib.parse import parse_qsl, urlparse
 import torch.distributed as dist
 from mpi4py import MPI
 
-from .._core import launch, settings
+from .._core import launch, settings, waiting
 from .._core.attendance import name_ranks
 from .._core.survivors import goes_on
 from ..collectives.agreement import ranks_by_text, sides
@@ -310,7 +310,7 @@ def gather_members(
     place = f"{_world} group {name}" if ranks else f"world {name}"
     threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
     note = [world.rank, world.size, members, threads, next(_counts), options]
-    notes = meet(store, place, me, members, note, timeout, what)
+    notes = meet(store, place, me, members, note, timeout, what, waiting.look)
     try:
         if not ranks:
             _check_worlds(notes)

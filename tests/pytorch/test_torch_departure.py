@@ -150,3 +150,95 @@ def test_parameters_that_are_not_finite_stay_here(run, strategy):
     )
     assert "spread" not in done.stderr
     check(done, 3, "the parameters of this rank are not finite", "FloatingPointError")
+
+
+BACKEND = """
+    import torch
+    import torch.distributed as dist
+    import partialcoll.torch
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("partialcoll")
+    group = dist.group.WORLD
+
+    def telling(call):
+        try:
+            call()
+        except (RuntimeError, ValueError) as error:  # DDP makes RuntimeError of all
+            kind, text = type(error).__name__, str(error).splitlines()[0]
+            _, told, why = text.partition("the program of rank 1 has ended")
+            say(comm.rank, *(("Departed", told + why) if told else (kind, text)))
+            raise
+"""
+
+
+@pytest.mark.parametrize("ranks", (2, 4))
+def test_a_hook_that_raises_in_ddp(run, ranks):
+    """On the backend; the others wait for its buckets in their backward pass."""
+    done = run(
+        BACKEND
+        + """
+    model = torch.nn.Linear(4, 4)
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+
+    def train():
+        for step in range(30):
+            if step == 3 and comm.rank == 1:
+                model.weight.register_hook(lambda gradient: bad())
+            ddp(torch.ones(2, 4)).square().mean().backward()
+
+    def bad():
+        raise ValueError("my own hook")
+
+    telling(train)
+    """,
+        ranks=ranks,
+    )
+    check(done, ranks, "my own hook", "ValueError")
+
+
+WAITS = {
+    "a collective": "dist.all_reduce(torch.ones(3))",
+    "a message": "dist.recv(torch.ones(3), 1)",
+    "a new group": "dist.new_group()",
+    "a group of its own": "dist.all_reduce(torch.ones(3), group=other)",
+}
+
+
+@pytest.mark.parametrize("call", WAITS)
+def test_others_wait_in_the_backend(run, call):
+    """The rank that fails has destroyed its groups before, as programs do in `finally`."""
+    done = run(
+        BACKEND
+        + f"""
+    other = dist.new_group()
+
+    def fails():
+        try:
+            raise ValueError("before the call")
+        finally:
+            dist.destroy_process_group()
+
+    telling(fails if comm.rank == 1 else lambda: {WAITS[call]})
+    """,
+        ranks=3,
+    )
+    check(done, 3, "before the call", "ValueError")
+
+
+def test_a_group_beside_gloo(run):
+    """There the world is gloo's, so the group's own ranks tell each other."""
+    done = run(
+        BACKEND.replace('"partialcoll")', '"gloo")')
+        + """
+    mine = dist.new_group(backend="partialcoll")
+
+    def fails():
+        raise ValueError("before the call")
+
+    telling(fails if comm.rank == 1 else lambda: dist.all_reduce(torch.ones(3), group=mine))
+    """,
+        ranks=2,
+        env={"GLOO_SOCKET_IFNAME": "lo"},
+    )
+    check(done, 2, "before the call", "ValueError")
