@@ -176,7 +176,8 @@ static void set_aside(struct recovery *r, struct communicator *to)
     r->spent = to;
 }
 
-/* Is there something to go on for, and can all? */
+/* Is there something to go on for, and can all? Who has no answer goes on with the others, to ask
+ * them again. */
 static int last_word(struct recovery *r)
 {
     int bits = (atomic_load(&r->parting) ? PARTING : 0) | (r->able ? ABLE : 0) |
@@ -187,7 +188,8 @@ static int last_word(struct recovery *r)
     if (rc == PCOLL_OK && !(bits & ABLE))
         rc = fail(PCOLL_ENOMEM, "ranks have died, and not all others could go on%s%s",
                   *r->why.text ? ": " : "", r->why.text);
-    r->over = r->parted || rc != PCOLL_OK;
+    bool unanswered = rc == PCOLL_EFAILED && !mpi_has_lost_hosts(r->current);
+    r->over = r->parted || (rc != PCOLL_OK && !unanswered);
     return rc;
 }
 
@@ -235,10 +237,10 @@ static int attempt(struct communicator *c, struct recovery *r)
         return rc;
     mpi_revoke(r->current);
     MOMENT("revoked");
-    rc = last_word(r);
+    int heard = last_word(r);
     MOMENT("last word");
     if (r->over)
-        return rc;
+        return heard;
     rc = mpi_shrink(r->current, progress_doorbell(c->progress), &t);
     if (!t)
         return rc;
@@ -248,8 +250,10 @@ static int attempt(struct communicator *c, struct recovery *r)
     r->current = t;
     if (r->over)
         return outage_error(c->outage);
-    if (rc == PCOLL_OK)
-        rc = mpi_give_comm(t, &given);
+    /* Also by who begins again: others do not, and agreements of one and the other that meet
+     * there end with arbitrary outcomes. */
+    int given_rc = mpi_give_comm(t, &given);
+    rc = rc != PCOLL_OK ? rc : heard != PCOLL_OK ? heard : given_rc;
     if (rc == PCOLL_OK)
         rc = communicator_create(t, c->progress, &to);
     if (rc != PCOLL_OK)
