@@ -20,8 +20,8 @@ static int is_wanted(int rank, int number)
     return 0;
 }
 
-__attribute__((visibility("default"))) int
-PMPIX_Comm_iagree(MPI_Comm comm, int *flag, MPI_Request *request)
+__attribute__((visibility("default"))) int PMPIX_Comm_iagree(MPI_Comm comm, int *flag,
+                                                             MPI_Request *request)
 {
     static int number, unread[1024];
     agree *own = (agree *)dlsym(RTLD_NEXT, "PMPIX_Comm_iagree");
