@@ -176,6 +176,7 @@ class LightJob(killing.KilledJob):
         """Who is to die while the handle closes does so now, or comes to its end."""
         super().await_end(job)
         self.ended = time.monotonic()
+        self.given["status"] = job.poll()
         if job.poll() is None:
             self._describe_hang()
         page = self._moments.get(self._closing) if self._closing else None

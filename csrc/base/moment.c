@@ -19,6 +19,7 @@ _Static_assert(sizeof(struct moments) == 4096, "as those who map it know it");
 static pthread_once_t read_once = PTHREAD_ONCE_INIT;
 static struct moments own; /* where there is no file */
 static struct moments *moments = &own;
+static int wished = SIGKILL;
 static _Thread_local struct thread_moment *here;
 
 static void read_wish(void)
@@ -28,6 +29,7 @@ static void read_wish(void)
     if (!colon || (size_t)(colon - wish) >= sizeof own.wish)
         return;
     memcpy(moments->wish, wish, (size_t)(colon - wish));
+    wished = strstr(colon, ":stop") ? SIGSTOP : SIGKILL;
     atomic_store(&moments->left, atoi(colon + 1));
 }
 
@@ -76,6 +78,6 @@ void moment_pass(const char *name)
         return;
     if (atomic_fetch_sub(&moments->left, 1) == 1) {
         atomic_store(&moments->died, clock_ns());
-        raise(SIGKILL);
+        raise(wished);
     }
 }

@@ -3,7 +3,8 @@
  * MOMENT("name"): a point at which a process may die, for the tests. Every state that docs/faults.md
  * lists has one. Nothing but in builds with checks (check.h), where two settings are looked at:
  *
- *   PARTIALCOLL_DIE="name:n"    the process kills itself when it comes there for the n-th time
+ *   PARTIALCOLL_DIE="name:n"    the process kills itself when it comes there for the n-th time;
+ *                               "name:n:stop": it stops itself, until it is told to go on
  *   PARTIALCOLL_MOMENTS=folder  it keeps a file moments-PID there, struct moments: each of its
  *                               threads writes down where it came last, which outlives it; and
  *                               whoever has mapped it, too, can have it die at a moment to come

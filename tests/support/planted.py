@@ -31,7 +31,7 @@ class Libraries:
     def __init__(self, folder):
         self.folder = folder
         self.name = f"libpartialcoll_{launcher.abi()}.so"
-        shutil.copytree(ROOT / "csrc", folder / "csrc")
+        shutil.copytree(ROOT / "csrc", folder / "csrc", ignore=shutil.ignore_patterns("*.o"))
         sources = layers.sources(*PARTS)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             objects = pool.map(self._compile, [folder / source for source in sources])
