@@ -102,7 +102,8 @@ static int agree_once(const struct mpi_transport *m, int *bits, bool *heard)
 }
 
 /* A revocation that meets a process which is still in MPIX_Comm_shrink ends it, by Open MPI's
- * doing. So whoever is through waits until all are, before it may find something wrong. */
+ * doing. So whoever is through waits until all are, before it may find something wrong. Not
+ * in recoveries: where deaths come in a row, agreements that run into each other are worse. */
 static void await_all(MPI_Comm comm)
 {
     const struct mpi_transport m = {.comm = comm};
@@ -110,14 +111,6 @@ static void await_all(MPI_Comm comm)
     bool heard;
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     (void)agree_once(&m, &bits, &heard);
-}
-
-static int shrink_all(MPI_Comm comm, MPI_Comm *out)
-{
-    int error = shrink(comm, out);
-    if (error == MPI_SUCCESS)
-        await_all(*out);
-    return error;
 }
 
 /* Twice: who has not heard the outcome hears it then from those who have. If nobody has, or
@@ -263,13 +256,13 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
     struct mpi_transport *m = allocate(old, of(old)->watch);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
-    int rc =
-        mpi_check_in(of(old), shrink_all(of(old)->comm, &m->comm), "MPIX_Comm_shrink");
+    int rc = mpi_check_in(of(old), shrink(of(old)->comm, &m->comm), "MPIX_Comm_shrink");
     if (rc != PCOLL_OK) {
         mpi_free_transport(m);
         return rc;
     }
     *out = &m->base;
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     rc = number_ranks(m, of(old));
     return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
 }
@@ -328,13 +321,14 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
     struct mpi_transport *m = allocate(&like, watch);
     int rc = m ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a communicator");
     if ((rc = mpi_all_have(members, watch, rc)) == PCOLL_OK)
-        rc = mpi_check_on(comm, shrink_all(comm, &m->comm), "MPIX_Comm_shrink");
+        rc = mpi_check_on(comm, shrink(comm, &m->comm), "MPIX_Comm_shrink");
     if (rc != PCOLL_OK) {
         if (m)
             mpi_free_transport(m);
         return rc;
     }
     *out = &m->base;
+    await_all(m->comm);
     rc = number_members(m, comm, numbers);
     return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
 }
