@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does `bench/run.py faults` notice mistakes of the recovery? The core is built with one of them, and
-jobs of the same seeds are judged with and without it."""
+"""Does `bench/run.py faults` notice mistakes of the recovery? The core is built with one of them,
+and jobs of the same seeds are judged with and without it."""
 
 import json
 import os
