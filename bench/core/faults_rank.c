@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <mpi.h>
 #include <partialcoll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,6 +260,18 @@ static void create(struct rank *r, char **given)
     r->send[r->rank] = 1;
 }
 
+/* MPI ends processes that it takes for dead. */
+static void say_so(void)
+{
+    fprintf(stderr, "process %ld exits before its end\n", (long)getpid());
+}
+
+static void end_by(int number)
+{
+    fprintf(stderr, "process %ld: signal %d\n", (long)getpid(), number);
+    _exit(1);
+}
+
 int main(int argc, char **argv)
 {
     struct rank r = {0};
@@ -275,6 +288,9 @@ int main(int argc, char **argv)
     r.think_us = atol(argv[7]) * (int64_t)(1 + r.random % 5) / 2;
     snprintf(r.stop, sizeof r.stop, "%s/stop", argv[1]);
     create(&r, argv);
+    atexit(say_so);
+    signal(SIGTERM, end_by);
+    signal(SIGALRM, end_by);
     r.log = open_file(argv[1], "log", r.rank, O_APPEND);
     r.state = open_file(argv[1], "state", r.rank, 0);
     note_state(&r, COMPUTING);

@@ -89,4 +89,4 @@ def of_domain(domain: str) -> tuple[str, ...]:
     """Those that ranks come to in a loop."""
     if domain == "rank":
         return ALONE + MESSAGES
-    return SHARED + MESSAGES if ":" in domain else SHARED + ("frozen", "round over")
+    return SHARED + MESSAGES if ":" in domain else (*SHARED, "frozen", "round over")
