@@ -26,6 +26,7 @@ EXPERIMENTS = {
     "conserved": "paper.conserved",
     "ddp_hook": "peers.ddp_hook",
     "exposed": "paper.exposed",
+    "faults": "core.faults",
     "figures": "lib.figures",
     "gloo": "peers.torch_gloo",
     "gpu": "peers.gpu",

@@ -408,7 +408,8 @@ void communicator_take_over(struct communicator *c, struct communicator *from)
     atomic_store(&c->notified, atomic_exchange(&from->notified, NULL));
     pthread_mutex_unlock(&c->notified_mutex);
     set_alarm(c, from->alarm);
-    from->transport = NULL;
+    /* Until they are told of `c`, applications may ask the successors' domains, which know
+     * `from`, for the time: so it keeps its transport for that. Who owns it is `c`. */
     from->objects = NULL;
     from->capacity = from->handles = 0;
     from->watched = NULL;

@@ -115,8 +115,8 @@ void communicator_wake_at(struct communicator *c, int64_t at);
 /* Driver: begin an agreement; communicator_poll sets done. */
 int communicator_agree(struct communicator *c, struct agreement *a);
 
-/* Nothing is polled: take the transport and the objects of `from`, which is empty then;
- * what was under way here is lost. */
+/* Nothing is polled: take the transport and the objects of `from`, which has only a clock
+ * then; what was under way here is lost. */
 void communicator_take_over(struct communicator *c, struct communicator *from);
 
 /* Nothing is polled, and nothing on it: its transport is somebody else's business, with what is

@@ -223,7 +223,11 @@ static int create_transport(struct process *r, const void *comm,
         rc = fail(PCOLL_ETHREAD,
                   "on_failure: \"continue\" needs MPI_THREAD_MULTIPLE, and MPI was "
                   "initialized with less");
-    return mpi_all_have(comm, r->watch, rc);
+    bool made = rc == PCOLL_OK;
+    rc = mpi_all_have(comm, r->watch, rc);
+    if (made && rc == PCOLL_EFAILED) /* others may think that all have it */
+        mpi_revoke(*t);
+    return rc;
 }
 
 static int create_context(struct process *r, const void *comm,

@@ -39,10 +39,10 @@ static int attempt(struct communicator *c, struct recovery *r)
         return rc;
     mpi_revoke(r->current);
     MOMENT("revoked");
-    rc = recovery_last_word(r);
+    int heard = recovery_last_word(r);
     MOMENT("last word");
     if (r->over)
-        return rc;
+        return heard;
     rc = mpi_shrink(r->current, progress_doorbell(c->progress), &t);
     if (!t)
         return rc;
@@ -52,8 +52,13 @@ static int attempt(struct communicator *c, struct recovery *r)
     r->current = t;
     if (r->over)
         return outage_error(c->outage);
-    if (rc == PCOLL_OK)
-        rc = mpi_give_comm(t, &given);
+    rc = rc == PCOLL_OK ? heard : rc;
+    if (rc != PCOLL_OK) /* who waits there for this rank is told, and comes, too */
+        mpi_revoke(t);
+    /* Also by who begins again: others do not, and agreements of one and the other that meet
+     * there end with arbitrary outcomes. */
+    int given_rc = mpi_give_comm(t, &given);
+    rc = rc == PCOLL_OK ? given_rc : rc;
     if (rc == PCOLL_OK)
         rc = communicator_create(t, c->progress, &to);
     if (rc != PCOLL_OK)

@@ -17,7 +17,8 @@ int recovery_last_word(struct recovery *r)
     if (rc == PCOLL_OK && !(bits & ABLE))
         rc = fail(PCOLL_ENOMEM, "ranks have died, and not all others could go on%s%s",
                   *r->why.text ? ": " : "", r->why.text);
-    r->over = r->parted || rc != PCOLL_OK;
+    bool unanswered = rc == PCOLL_EFAILED && !mpi_has_lost_hosts(r->current);
+    r->over = r->parted || (rc != PCOLL_OK && !unanswered);
     return rc;
 }
 

@@ -30,7 +30,8 @@ struct recovery {
     uint32_t count;
 };
 
-/* recovery_decide.c: is there something to go on for, and can all? */
+/* recovery_decide.c: is there something to go on for, and can all? Who has no answer goes on with
+ * the others, to ask them again. */
 int recovery_last_word(struct recovery *r);
 /* A host of which nothing is heard may be going on by itself. So those go on who are most; of
  * two halves the one with the lowest rank. */

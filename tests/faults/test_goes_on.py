@@ -2,6 +2,7 @@
 """Ranks die, and the allreduces of the others go on (``on_failure="continue"``, docs/faults.md)."""
 
 import pytest
+import stopped
 from ulfm import needs_ulfm
 
 pytestmark = needs_ulfm
@@ -209,3 +210,38 @@ def test_what_a_program_sees(run, scenario):
     program = PROGRAM.replace("{scenario}", scenario)
     done = run(program, ranks=5, launcher_options=["--with-ft", "ulfm"])
     assert done.stdout.splitlines().count("survived") == 4, f"{done.stdout}\n{done.stderr}"
+
+
+# The last rank dies, and another one stands still for two seconds while they recover.
+STOPS = """
+    import faulthandler, signal
+    faulthandler.dump_traceback_later(60, exit=True)
+    domain, moment = sys.argv[1:]
+    left = comm.size - 1
+    if comm.rank == 1:
+        os.environ["PARTIALCOLL_DIE"] = moment + ":1:stop"
+        go_on_later()
+    x, y = np.ones(7), np.zeros(7)
+    h = pc.Allreduce_init(comm, x, y, quorum="full", domain=domain, on_failure="continue")
+    for call in range(20):
+        if call == 10 and comm.rank == left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        h.Start()
+        rnd = h.Wait()
+        assert rnd.failed.tolist() == [False] * left + [call >= 10], (call, rnd)
+        assert (y == comm.size - (call >= 10)).all(), (call, y)
+    say("end", comm.rank, os.path.exists("stood still"))
+    h.Free()
+    os._exit(0)
+"""
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize("step", STEPS)
+def test_who_stands_still_meanwhile_is_not_dead(run, step):
+    domain = ("rank", "node", "node:2")[STEPS.index(step) % 3]
+    program = stopped.GO_ON_LATER + STOPS
+    options = ["--with-ft", "ulfm"]
+    done = run(program, ranks=4, arguments=(domain, step), launcher_options=options)
+    ends = sorted(line for line in done.stdout.splitlines() if line.startswith("end"))
+    assert ends == [f"end {rank} True" for rank in range(3)], f"{done.stdout}\n{done.stderr}"

@@ -5,6 +5,7 @@
 from pathlib import Path
 
 import pytest
+import stopped
 from mpi4py import MPI
 from ulfm import needs_ulfm
 
@@ -113,7 +114,10 @@ DIES = """
             h = make(world, x, y, join=True)
         except pc.RankFailedError as error:
             os._exit(1)
+        say("new", h.rank)
     else:
+        if who == "survivor" and world.rank == 2:
+            os.environ["PARTIALCOLL_DIE"] = moment + ":1"  # is read once
         h = make(world, x, y)
         for _ in range(5):
             step(h)
@@ -124,8 +128,6 @@ DIES = """
             die()
         world.Barrier()
         assert h.Wait().failed[0] and (y == 3).all(), y
-        if who == "survivor" and world.rank == 2:
-            os.environ["PARTIALCOLL_DIE"] = moment + ":1"
     whole = 0
     while whole < 5:  # rounds in a row
         while h.failed.any():
@@ -152,6 +154,42 @@ def test_another_one_dies_while_they_grow(run, who, moment):
     ends = sorted(line for line in said if line.startswith("end"))
     assert [end.split()[1] for end in ends] == ["0", "1", "2", "3"], f"{said}\n{done.stderr}"
     assert len({end.split()[2] for end in ends}) == 1, ends
+    come = {line.split()[1] for line in said if line.startswith("new")}
+    assert come == ({"0", "2"} if who == "survivor" else {"0"}), f"{said}\n{done.stderr}"
+
+
+# Rank 0 dies, and another one stands still for two seconds in the growth that follows.
+STOPS = """
+    moment, = sys.argv[1:]
+    x, y = np.ones(7), np.zeros(7)
+    if not new and world.rank == 2:
+        os.environ["PARTIALCOLL_DIE"] = moment + ":1:stop"
+        go_on_later()
+    h = make(world, x, y, join=new)
+    if not new:
+        step(h)
+        if world.rank == 0:
+            die()
+        while not h.failed.any():
+            time.sleep(0.01)
+        assert h.failed.tolist() == [True, False, False], h.failed
+        h.grow(elastic.respawn(h.comm, [sys.executable, *sys.argv], to=h.size))
+    for _ in range(5):
+        rnd = step(h)
+        assert rnd.active == 3 and not rnd.failed.any(), rnd
+    say("end", h.rank, os.path.exists("stood still"))
+    h.Free()
+    os._exit(0)
+"""
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_who_stands_still_meanwhile_is_not_dead(run, moment):
+    domain = ("node", "rank", "node:2")[MOMENTS.index(moment) % 3]
+    done, said = in_turn(run, stopped.GO_ON_LATER + STOPS, 3, domain, (moment,))
+    ends = sorted(line for line in said if line.startswith("end"))
+    assert ends == [f"end {rank} True" for rank in range(3)], f"{said}\n{done.stderr}"
 
 
 # What is refused, everywhere, and leaves the handle as it was.

@@ -49,15 +49,33 @@ void mpi_revoke_comm(void *comm)
     ulfm_revoke(*(MPI_Comm *)comm);
 }
 
-/* Nobody waits for those on a lost host, if MPI does not either. */
-static int await_agreement(const struct mpi_transport *m, MPI_Request *request)
+bool mpi_is_damaged(struct transport *t)
+{
+    return mpi_damage(of(t)) != PCOLL_OK;
+}
+
+/* Bits of an agreement: those of the caller, and what tells an outcome from none. A bit is in an
+ * outcome if all have set it, so MARK always is, and nothing that one has not set itself. */
+enum {
+    CALLERS = 0x3f,
+    LIVED = 0x40,   /* nobody has died of whom a rank had not heard */
+    UNHEARD = 0x80, /* this rank has no outcome of the first time */
+    MARK = 0x7fff0000
+};
+
+/* Nobody waits for those on a lost host, if MPI does not either. An agreement that ends with an
+ * error since somebody has died is one all the same. */
+static int await_agreement(const struct mpi_transport *m, MPI_Request *request,
+                           bool *lived)
 {
     long us = 10;
     for (int done = 0;; us = us < 500 ? 2 * us : 1000) {
         int rc = mpi_test(request, &done);
-        if (done || rc != MPI_SUCCESS)
-            return mpi_check_in(m, rc, "MPIX_Comm_iagree") == PCOLL_EMPI ? PCOLL_EMPI
-                                                                         : PCOLL_OK;
+        if (done || rc != MPI_SUCCESS) {
+            rc = mpi_check_in(m, rc, "MPIX_Comm_iagree");
+            *lived = rc == PCOLL_OK;
+            return rc == PCOLL_EMPI ? rc : PCOLL_OK;
+        }
         rc = mpi_await_told(m);
         if (rc != PCOLL_OK)
             return rc;
@@ -65,56 +83,90 @@ static int await_agreement(const struct mpi_transport *m, MPI_Request *request)
     }
 }
 
-bool mpi_is_damaged(struct transport *t)
-{
-    return mpi_damage(of(t)) != PCOLL_OK;
-}
-
-/* It ends with an error if somebody has died of whom this rank had not heard, and is an
- * agreement all the same. */
-static int agree_on(const struct mpi_transport *m, int *bits)
+/* Open MPI has been seen to end an agreement well, shortly after a death, with arbitrary bits: has
+ * this rank `heard` what is agreed on? */
+static int agree_once(const struct mpi_transport *m, int *bits, bool *heard)
 {
     MPI_Request request;
-    int flag = *bits;
+    int flag = *bits | MARK;
+    bool lived;
     int rc = begin_agreement(m->comm, &flag, &request);
     if (rc != MPI_SUCCESS)
         return mpi_check_in(m, rc, "MPIX_Comm_iagree");
-    rc = await_agreement(m, &request);
-    *bits = flag;
+    rc = await_agreement(m, &request, &lived);
+    if (rc != PCOLL_OK)
+        return rc;
+    *heard = (flag & MARK) == MARK && !(flag & ~(*bits | MARK));
+    *bits = *heard ? flag & ~MARK & (lived ? -1 : ~LIVED) : *bits;
+    return PCOLL_OK;
+}
+
+/* A revocation that meets a process which is still in MPIX_Comm_shrink ends it, by Open MPI's
+ * doing. So whoever is through waits until all are, before it may find something wrong. Not
+ * in recoveries: where deaths come in a row, agreements that run into each other are worse. */
+static void await_all(MPI_Comm comm)
+{
+    const struct mpi_transport m = {.comm = comm};
+    int bits = 0;
+    bool heard;
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    (void)agree_once(&m, &bits, &heard);
+}
+
+/* Twice: who has not heard the outcome hears it then from those who have. If nobody has, or
+ * this rank neither time, it is as if somebody had died meanwhile: PCOLL_EFAILED, `bits` as
+ * they were. */
+static int agree_on(const struct mpi_transport *m, int *bits)
+{
+    int first = *bits | LIVED;
+    bool heard, again;
+    CHECK(!(*bits & ~CALLERS));
+    int rc = agree_once(m, &first, &heard);
+    if (rc != PCOLL_OK)
+        return rc;
+    int second = heard ? first : CALLERS | LIVED | UNHEARD;
+    rc = agree_once(m, &second, &again);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (again && !(second & UNHEARD))
+        *bits = second;
+    else if (heard)
+        *bits = first;
+    else
+        rc = fail_ranks(&(struct failed_ranks){0});
     return rc;
 }
 
 int mpi_agree_bits(struct transport *t, int *bits)
 {
-    CHECK(*bits >= 0);
     return agree_on(of(t), bits);
+}
+
+/* PCOLL_OK if all say yes, else PCOLL_EFAILED: on all. */
+static int all_say(const struct mpi_transport *m, bool yes, int wanted)
+{
+    int bits = yes;
+    int rc = agree_on(m, &bits);
+    if (rc == PCOLL_OK && (bits & wanted) != wanted && (rc = mpi_damage(m)) == PCOLL_OK)
+        rc = fail_ranks(&(struct failed_ranks){0});
+    return rc;
 }
 
 int mpi_all_live(const void *comm)
 {
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
-    MPI_Request request;
-    int flag = mpi_damage(&m) == PCOLL_OK;
-    int rc = begin_agreement(m.comm, &flag, &request);
-    rc = rc == MPI_SUCCESS ? mpi_patient_wait(&m, &request, "MPIX_Comm_iagree")
-                           : mpi_check_in(&m, rc, "MPIX_Comm_iagree");
-    if (rc == PCOLL_OK && !flag && (rc = mpi_damage(&m)) == PCOLL_OK)
-        rc = fail_ranks(&(struct failed_ranks){0});
-    return rc;
+    return all_say(&m, mpi_damage(&m) == PCOLL_OK, 1 | LIVED);
 }
 
 int mpi_all_have(const void *comm, struct watch *watch, int rc)
 {
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm, .watch = watch};
-    int all = rc == PCOLL_OK;
     struct reason reason;
     fail_reason(&reason);
-    int agreed = agree_on(&m, &all);
-    if (rc != PCOLL_OK)
-        return rc == PCOLL_EFAILED ? rc : fail(rc, "%s", reason.text);
-    if (agreed == PCOLL_OK && !all && (agreed = mpi_damage(&m)) == PCOLL_OK)
-        agreed = fail_ranks(&(struct failed_ranks){0});
-    return agreed;
+    int agreed = all_say(&m, rc == PCOLL_OK, 1);
+    if (rc == PCOLL_OK)
+        return agreed;
+    return rc == PCOLL_EFAILED ? rc : fail(rc, "%s", reason.text);
 }
 
 int pcoll_all_have(const void *comm, int rc)
@@ -276,7 +328,7 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
         return rc;
     }
     *out = &m->base;
-    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    await_all(m->comm);
     rc = number_members(m, comm, numbers);
     return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
 }

@@ -34,7 +34,8 @@ int mpi_await_deaths(struct transport *t);
 /* Has a rank died, or has it been revoked? Local. */
 bool mpi_is_damaged(struct transport *t);
 /* The bits that are set on every living rank. The answer is the same on all that are left,
- * even if some die meanwhile. PCOLL_EFAILED: MPI goes on waiting for those on a lost host. */
+ * even if some die meanwhile. PCOLL_EFAILED: MPI goes on waiting for those on a lost host; or
+ * there is no answer here, since somebody has died meanwhile, and may be one on others. */
 int mpi_agree_bits(struct transport *t, int *bits);
 /* A transport of those who are left. If it fails there on one rank, all have to try again,
  * from what comes back in *out, which is not NULL if only its making failed. */

@@ -144,27 +144,32 @@ class KilledJob:
             "die": self.die,
         }
 
-    def run(self) -> oracle.Verdict:
-        """To its end, or until nobody believes in that."""
+    def start(self) -> tuple[list[str], dict[str, str] | None]:
+        """The words that start the job, and their environment, if it is another."""
         module = "partialcoll.tools.bench.faults.worker"
         worker = [sys.executable, "-m", module, json.dumps(self.given)]
         how = ["run", "-n", str(self.ranks), "--mpiexec-args=--with-ft ulfm", "--"]
+        return launcher.own(*how, *worker), None
+
+    def run(self) -> oracle.Verdict:
+        """To its end, or until nobody believes in that."""
+        words, environment = self.start()
         with open(self.folder / "output", "wb") as output:
             job = self._process = subprocess.Popen(
-                launcher.own(*how, *worker),
+                words,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
+                env=environment,
             )
         _signals.jobs.append(self)
         try:
             living = [self._await_life(job, Life(rank)) for rank in range(self.ranks)]
-            self._kill(job, living)
+            self.kill(job, living)
             self._await_deaths(living)
             (self.folder / "stop").touch()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                job.wait(_END_SECONDS)
+            self.await_end(job)
         finally:
             _signals.jobs.remove(self)
             if job.poll() is None:
@@ -174,6 +179,11 @@ class KilledJob:
             if not oracle.came_to_end(self.folder, rank):
                 self.killed[Life(rank)] = 0
         return oracle.judge(self.folder, self.ranks, self.killed)
+
+    def await_end(self, job: subprocess.Popen[bytes]) -> None:
+        """Nobody is killed any more."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.wait(_END_SECONDS)
 
     def stop(self, signum: int) -> None:
         """A signal ends the command: the job goes first."""
@@ -187,12 +197,13 @@ class KilledJob:
 
     def _await_deaths(self, living: list[Life]) -> None:
         limit = time.monotonic() + (0.5 if self.after else _DIE_SECONDS)
-        left = [self._pid(living[rank]) for rank in self.die]
+        left = [self.pid(living[rank]) for rank in self.die]
         while left and time.monotonic() < limit:
             time.sleep(0.01)
-            left = [pid for pid in left if _lives(pid)]
+            left = [pid for pid in left if is_there(pid)]
 
-    def _pid(self, life: Life) -> int:
+    def pid(self, life: Life) -> int:
+        """Of its process."""
         return int(life.path(self.folder, "pid").read_text())
 
     def _await_life(self, job: subprocess.Popen[bytes], life: Life) -> Life:
@@ -204,15 +215,13 @@ class KilledJob:
             time.sleep(0.01)
         return life
 
-    def _kill(self, job: subprocess.Popen[bytes], living: list[Life]) -> None:
+    def kill(self, job: subprocess.Popen[bytes], living: list[Life]) -> None:
+        """So many of them."""
         gap = self.random.choice(_GAP_SECONDS)
         for _ in range(self.kills):
             time.sleep(self.random.expovariate(1) * gap)
             victim = self.random.choice(self._victims(living))
-            self.states.append(records.state_of(self.folder, victim))
-            self.killed[victim] = time.monotonic_ns()
-            with contextlib.suppress(ProcessLookupError):  # the oracle misses its end then
-                os.kill(self._pid(victim), signal.SIGKILL)
+            self.strike(victim)
             if self.respawn:
                 rank, number = victim
                 try:
@@ -220,6 +229,13 @@ class KilledJob:
                 except ChildProcessError:  # the others wait for it: the oracle sees that
                     return
         time.sleep(self.random.random() * gap)
+
+    def strike(self, victim: Life) -> None:
+        """Kill it now."""
+        self.states.append(records.state_of(self.folder, victim))
+        self.killed[victim] = time.monotonic_ns()
+        with contextlib.suppress(ProcessLookupError):  # the oracle misses its end then
+            os.kill(self.pid(victim), signal.SIGKILL)
 
     def _victims(self, living: list[Life]) -> list[Life]:
         """Where they are replaced, the launcher needs one of those that it has started itself."""
@@ -232,7 +248,8 @@ class KilledJob:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _lives(pid: int) -> bool:
+def is_there(pid: int) -> bool:
+    """A process that has not ended."""
     try:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -259,13 +276,14 @@ def run(options: SimpleNamespace) -> list[report.Row]:
         verdict = job.run()
         tally.add(verdict, job.states)
         if verdict.faults:
-            _complain(job, verdict)
+            complain(job, verdict)
         else:
             job.forget()
     return [tally.row(*kind, options.n) for kind, tally in tallies.items()]
 
 
-def _complain(job: KilledJob, verdict: oracle.Verdict) -> None:
+def complain(job: KilledJob, verdict: oracle.Verdict) -> None:
+    """What was wrong, and where its logs are."""
     for fault in verdict.faults[:5]:
         print(f"{job.given['quorum']}, {job.given['domain']}: {fault}", file=sys.stderr)
     print(f"  logs: {job.folder}", file=sys.stderr)

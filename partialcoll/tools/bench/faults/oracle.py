@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .records import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Record, lives, read
+from .records import DEPOSIT, END, GROWN, LOST, OUTAGE, ROUND, Life, Record, lives, read
 
-_PATIENCE_NS = 1_000_000_000
+PATIENCE_NS = 1_000_000_000
 
 
 @dataclass
@@ -23,6 +23,7 @@ class Verdict:
     recover_ms: list[float] = field(default_factory=list)
     rejoin_s: list[float] = field(default_factory=list)
     rounds: int = 0
+    silent_ns: int = 0  # the longest pause of one that lives
 
     @property
     def faults(self) -> list[str]:
@@ -41,6 +42,12 @@ def _begins(records: list[Record]) -> int:
     """The first round that it could be in."""
     first = records[0] if records else None
     return first.number if first is not None and first.kind == GROWN else 0
+
+
+def _skipped(records: list[Record]) -> set[int]:
+    """Rounds that a rank was never given since it came too late for them (deliver="all")."""
+    lost = (record for record in records if record.kind == LOST)
+    return {i for record in lost for i in range(record.number - record.words[0], record.number)}
 
 
 def _histories(logs: Logs, alive: set[Life]) -> dict[Life, dict[int, Record]]:
@@ -64,7 +71,7 @@ def _one_history(
                 verdict.diverged.append(f"round {index}: {life} and {other} differ")
     for life in alive:  # one that has come is given the last round before
         expected = {index for index in first if index >= _begins(logs[life]) - 1}
-        missing = sorted(expected - set(found[life]))
+        missing = sorted(expected - set(found[life]) - _skipped(logs[life]))
         if missing:
             verdict.diverged.append(f"{life} was never given round {missing[0]}")
     verdict.rounds = len(first)
@@ -98,7 +105,7 @@ def _nothing_lost(
             verdict.lost.append(f"{life} made {made} deposits, {taken} were delivered")
 
 
-def _all_got_on(logs: Logs, alive: set[Life], verdict: Verdict) -> None:
+def _all_got_on(logs: Logs, alive: set[Life], patience_ns: int, verdict: Verdict) -> None:
     for life in alive:
         records = logs[life]
         if not records or records[-1].kind != END:
@@ -106,7 +113,8 @@ def _all_got_on(logs: Logs, alive: set[Life], verdict: Verdict) -> None:
         # Others are started while they grow.
         pauses = [b.time - a.time for a, b in zip(records, records[1:]) if b.kind != GROWN]
         silent = max(pauses, default=0)
-        if silent > _PATIENCE_NS:
+        verdict.silent_ns = max(verdict.silent_ns, silent)
+        if silent > patience_ns:
             verdict.hangs.append(f"{life} was silent for {silent / 1e9:.1f} s")
 
 
@@ -129,14 +137,16 @@ def came_to_end(folder: Path, rank: int) -> bool:
     return bool(found) and any(r.kind == END for r in read(found[-1].path(folder, "log")))
 
 
-def judge(folder: Path, ranks: int, kills: dict[Life, int]) -> Verdict:
-    """The logs of a job of so many ranks, of which these processes were killed, each at its
-    time."""
+def judge(
+    folder: Path, ranks: int, kills: dict[Life, int], patience_ns: int = PATIENCE_NS
+) -> Verdict:
+    """The logs of a job of so many ranks, of which these processes were killed, each at its time;
+    who is silent for longer hangs."""
     verdict = Verdict()
     found = [lives(folder, "log", rank) or [Life(rank)] for rank in range(ranks)]
     logs = {life: list(read(life.path(folder, "log"))) for own in found for life in own}
     alive = set(logs) - set(kills)
-    _all_got_on(logs, alive, verdict)
+    _all_got_on(logs, alive, patience_ns, verdict)
     history = _one_history(_histories(logs, alive), logs, alive, verdict)
     if not verdict.hangs:
         _nothing_lost(logs, history, alive, ranks, verdict)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 # kind, time (CLOCK_MONOTONIC, ns), number, three words, size of what follows in float64.
 _HEAD = struct.Struct("=cqqQQQI")
 
-DEPOSIT, ROUND, OUTAGE, GROWN, END = b"D", b"R", b"O", b"G", b"E"
+DEPOSIT, ROUND, LOST, OUTAGE, GROWN, END = b"D", b"R", b"L", b"O", b"G", b"E"
 
 # What the application of a rank is doing, one byte in a file of its own.
 STATES = ("starting", "computing", "in Start", "in Wait", "in join", "in Free", "growing")
@@ -46,7 +46,8 @@ def lives(folder: Path, kind: str, rank: int) -> list[Life]:
 class Record:
     """DEPOSIT: number is the call. ROUND: number is its index, words are the mask, those who have
     failed, and a hash of the result; values are how many deposits of each rank are in it, and the
-    sum of the numbers of their calls. OUTAGE: number counts them, words are when it was met here
+    sum of the numbers of their calls. LOST: the first word is how many rounds before that number
+    the rank will never be given. OUTAGE: number counts them, words are when it was met here
     and when all went on. GROWN: others have come, or (the first record) this one has; number is the
     round after that, words are when it began, and who has come. END: nothing is left to do."""
 

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does `bench/run.py faults` notice mistakes of the recovery? The core is built with one of them,
+and jobs of the same seeds are judged with and without it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import planted
+import pytest
+from ulfm import needs_ulfm
+
+pytestmark = [needs_ulfm, pytest.mark.in_turns]
+
+SEEDS = ("3", "7")  # domains of one rank each, where results come to ranks one after the other
+MISTAKES = {
+    "what was frozen is not taken back": "lost",
+    "the last result is the own one, which may be none": "diverged",
+}
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    return planted.Libraries(tmp_path_factory.mktemp("planted") / "core")
+
+
+def total_of(library, folder, seeds=SEEDS):
+    """The row of all seeds, by the library in this folder."""
+    rows = folder / "faults.json"
+    words = ["faults", "-n", "8", "--kills", "42", "--json", str(rows)]
+    env = {**os.environ, "LD_LIBRARY_PATH": str(library), "TMPDIR": str(folder)}
+    for seed in seeds:
+        command = [sys.executable, str(planted.ROOT / "bench/run.py"), *words, "--seeds", seed]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+        assert rows.exists(), done.stderr
+    return json.loads(rows.read_text())["rows"][0], done.stderr
+
+
+def test_nothing_is_found_without_a_mistake(libraries, tmp_path):
+    row, said = total_of(libraries.right(), tmp_path)
+    assert row["kills"] == 84 and row["rounds"] > 0
+    assert (row["lost"], row["diverged"]) == (0, 0), said
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_it_is_found(libraries, tmp_path, mistake):
+    row, said = total_of(libraries.planted(mistake), tmp_path)
+    assert row[MISTAKES[mistake]] > 0, (row, said)
