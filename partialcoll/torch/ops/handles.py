@@ -2,9 +2,9 @@
 """The allreduce handles of a queue, and tensors that go through them.
 
 A handle serves all sizes that round up to its own, so there are few; the latest used are kept. A
-long tensor may go in chunks: then the memory has a bound, whatever the size. At each chunk all ranks
-meet, which costs most where they share cores with each other and with backward: so chunks are few,
-and larger than a core's own cache.
+long tensor may go in chunks: then the memory has a bound, whatever the size. At each chunk all
+ranks meet, which costs most where they share cores with each other and with backward: so chunks are
+few, and larger than a core's own cache.
 """
 
 from __future__ import annotations
