@@ -1766,7 +1766,8 @@ MUTANTS = [
         "what a rank has is not seen in its new domain",
         "domain/node_recovery.c",
         "node_note_arrival_time(n);\n"
-        "    STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));\n    return rc;",
+        "    STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));\n"
+        "    return rc;",
         "return rc;",
         program="crashes",
     ),

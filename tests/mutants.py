@@ -3,9 +3,9 @@
 
 Each mistake is one small change of a source under csrc/. It has to compile, and running the
 simulated schedules with it (for the domain and the gossip buffers: those of their steps; for
-matchmaking and groups: those of their peers; for the gate: those of its threads; for some those of the
-simulator) has to end with a broken invariant: a crash, a hang or a clean run is a failure of this script. The unchanged sources
-have to pass first.
+matchmaking and groups: those of their peers; for the gate: those of its threads; for some those of
+the simulator) has to end with a broken invariant: a crash, a hang or a clean run is a failure of
+this script. The unchanged sources have to pass first.
 
     python tests/mutants.py [--jobs 2] [--json F] [--slice I/N] [NAME ...]
 
