@@ -13,19 +13,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ._core import checks
+from ._core import checks, waiting
 from ._core.alone import alone
 from ._core.attendance import attending
 from ._core.communicator import address
 from ._core.ffi import check, lib
 from ._core.mpi import MPI
-from .errors import StateError
+from ._core.rank_failure import failed_ranks
+from ._core.survivors import goes_on
+from .errors import RankFailedError, StateError
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once
+_kept: list[Any] = []  # messages that MPI may still have to do with
 
 
 def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intracomm:
@@ -54,16 +59,74 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
         _check_alive(comm)
         if to == comm.size:
             return comm.Dup()
-        merged = alone(lambda: _spawn(comm, list(command), to - comm.size), hold=True)
+        merged = spawn_and_merge(comm, command, to - comm.size)
         _check_alive(merged)
         return merged
 
 
-def _spawn(comm: MPI.Intracomm, command: list[str], count: int) -> MPI.Intracomm:
+def spawn_and_merge(comm: MPI.Intracomm, command: Sequence[str], count: int) -> MPI.Intracomm:
+    """A communicator of those of `comm`, and of so many newcomers, which call `merge_with_parents`.
+    Collective; raises as `respawn`, but who dies at the end is in the communicator."""
     _check_launched(comm)
-    between = comm.Spawn(command[0], command[1:], maxprocs=count)
-    merged = between.Merge(high=False)
-    between.Free()
+    between = alone(lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count), hold=True)
+    between.Set_errhandler(MPI.ERRORS_RETURN)
+    come = all(_hear(between))
+    if goes_on():
+        have = lib.PCOLL_OK if come else lib.PCOLL_EFAILED
+        place = address(comm)
+        come = not lib.pcoll_all_have(place, have) and not lib.pcoll_growth_check(place)
+    _tell(between, come)
+    if not come:
+        raise RankFailedError(failed_ranks(comm), "it was to take others in, or to come itself")
+    return _merge(between, high=False)
+
+
+def merge_with_parents(between: MPI.Intercomm) -> MPI.Intracomm:
+    """In a newcomer: the communicator of all. RankFailedError if somebody has died meanwhile:
+    others are started then in place of all of them."""
+    between.Set_errhandler(MPI.ERRORS_RETURN)
+    _tell(between, True)
+    if not any(_hear(between)):
+        raise RankFailedError((), "those who have started this process go on without it")
+    return _merge(between, high=True)
+
+
+def _tell(between: MPI.Intercomm, word: bool) -> None:
+    """All on the other side."""
+    for rank in range(between.remote_size):
+        with contextlib.suppress(MPI.Exception):  # it has died
+            sent = between.Isend(np.array([word], np.intc), rank)
+            waiting.until(lambda: alone(sent.Test), waiting.look)
+
+
+def _hear(between: MPI.Intercomm) -> list[bool]:
+    """What each on the other side tells, or False if it dies before. Waits with naps."""
+    words = np.zeros((between.remote_size, 1), np.intc)
+    waited = {}
+    for rank, word in enumerate(words):
+        with contextlib.suppress(MPI.Exception):
+            waited[rank] = between.Irecv(word, rank)
+    _kept.append(words)  # what has failed may still be written to
+
+    def over() -> bool:
+        for rank, request in list(waited.items()):
+            try:
+                if alone(request.Test):
+                    del waited[rank]
+            except MPI.Exception:
+                del waited[rank]
+        return not waited
+
+    waiting.until(over, waiting.look)
+    return [bool(word) for word in words[:, 0]]
+
+
+def _merge(between: MPI.Intercomm, high: bool) -> MPI.Intracomm:
+    """MPI's own, which does not bear that somebody dies within it: it takes a millisecond when all
+    have come."""
+    merged = alone(lambda: between.Merge(high=high), hold=True)
+    if not high:  # else MPI frees it itself
+        between.Free()
     return merged
 
 
@@ -74,7 +137,7 @@ def joined() -> MPI.Intracomm | None:
         parent = MPI.Comm.Get_parent()
         if parent == MPI.COMM_NULL:
             return None
-        merged = alone(lambda: parent.Merge(high=True), hold=True)
+        merged = merge_with_parents(parent)
         _check_alive(merged)
         _joined.append(merged)
     return _joined[0]
@@ -83,10 +146,9 @@ def joined() -> MPI.Intracomm | None:
 def _check_launched(comm: MPI.Intracomm) -> None:
     """Open MPI's launcher forgets the job that it was started for when all of that have ended; what
     is to be spawned then never comes."""
-    own, first = np.empty(1, np.intc), np.empty(1, np.intc)
-    own[0] = MPI.Comm.Get_parent() == MPI.COMM_NULL
-    comm.Allreduce(own, first, MPI.MAX)
-    if not first[0]:
+    spawned = MPI.Comm.Get_parent() != MPI.COMM_NULL
+    have = lib.PCOLL_OK if spawned else lib.PCOLL_EFAILED
+    if goes_on() and not lib.pcoll_all_have(address(comm), have):
         raise StateError(
             "respawn: none of the processes that mpiexec has started lives, and it starts no "
             "others then; keep one of them alive"
