@@ -14,6 +14,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,11 +29,14 @@ from ._core.communicator import address
 from ._core.ffi import check, lib
 from ._core.mpi import MPI
 from ._core.rank_failure import failed_ranks
+from ._core.settings import base_timeout
 from ._core.survivors import goes_on
 from .errors import RankFailedError, StateError
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once
 _kept: list[Any] = []  # messages that MPI may still have to do with
+_greeted: list[bool] = []  # not empty: those who have started this process have heard of it
+_PATIENCE = 6  # times the timeout: a process that has said nothing after it is waited for no more
 
 
 def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intracomm:
@@ -70,54 +76,77 @@ def spawn_and_merge(comm: MPI.Intracomm, command: Sequence[str], count: int) -> 
     _check_launched(comm)
     between = alone(lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count), hold=True)
     between.Set_errhandler(MPI.ERRORS_RETURN)
-    come = all(_hear(between))
+    come = all(_hear(between, limit=_PATIENCE * base_timeout())) and all(_hear(between))
     if goes_on():
         have = lib.PCOLL_OK if come else lib.PCOLL_EFAILED
         place = address(comm)
         come = not lib.pcoll_all_have(place, have) and not lib.pcoll_growth_check(place)
-    _tell(between, come)
+    told = _tell(between, come)
     if not come:
         raise RankFailedError(failed_ranks(comm), "it was to take others in, or to come itself")
+    _await(told)
     return _merge(between, high=False)
 
 
 def merge_with_parents(between: MPI.Intercomm) -> MPI.Intracomm:
     """In a newcomer: the communicator of all. RankFailedError if somebody has died meanwhile:
     others are started then in place of all of them."""
-    between.Set_errhandler(MPI.ERRORS_RETURN)
+    _greet()
     _tell(between, True)
     if not any(_hear(between)):
         raise RankFailedError((), "those who have started this process go on without it")
     return _merge(between, high=True)
 
 
-def _tell(between: MPI.Intercomm, word: bool) -> None:
-    """All on the other side."""
+def _greet() -> None:
+    """A newcomer is heard of as soon as it can be: that of Open MPI's processes which mpiexec has
+    not started one dies is told only to those who have received something from it."""
+    if _greeted or not MPI.Is_initialized() or MPI.Is_finalized():
+        return
+    between = MPI.Comm.Get_parent()
+    if between != MPI.COMM_NULL:
+        _greeted.append(True)
+        between.Set_errhandler(MPI.ERRORS_RETURN)
+        _await(_tell(between, True))
+
+
+def _tell(between: MPI.Intercomm, word: bool) -> list[Any]:
+    """All on the other side. Requests that are over when it has been heard."""
+    sent = []
     for rank in range(between.remote_size):
         with contextlib.suppress(MPI.Exception):  # it has died
-            sent = between.Isend(np.array([word], np.intc), rank)
-            waiting.until(lambda: alone(sent.Test), waiting.look)
+            sent.append(between.Issend(np.array([word], np.intc), rank))
+    _kept.append(sent)
+    return sent
 
 
-def _hear(between: MPI.Intercomm) -> list[bool]:
-    """What each on the other side tells, or False if it dies before. Waits with naps."""
-    words = np.zeros((between.remote_size, 1), np.intc)
-    waited = {}
-    for rank, word in enumerate(words):
-        with contextlib.suppress(MPI.Exception):
-            waited[rank] = between.Irecv(word, rank)
-    _kept.append(words)  # what has failed may still be written to
+def _await(requests: list[Any], limit: float = math.inf) -> None:
+    """Until each of them has ended, well or badly, or for so many seconds; with naps."""
+    waited, end = list(requests), time.monotonic() + limit
 
     def over() -> bool:
-        for rank, request in list(waited.items()):
-            try:
-                if alone(request.Test):
-                    del waited[rank]
-            except MPI.Exception:
-                del waited[rank]
-        return not waited
+        waited[:] = [request for request in waited if not _ended(request)]
+        return not waited or time.monotonic() > end
 
     waiting.until(over, waiting.look)
+
+
+def _ended(request: Any) -> bool:
+    try:
+        return bool(alone(request.Test))
+    except MPI.Exception:
+        return True
+
+
+def _hear(between: MPI.Intercomm, limit: float = math.inf) -> list[bool]:
+    """What each on the other side tells, or False if it dies before, or says nothing."""
+    words = np.zeros((between.remote_size, 1), np.intc)
+    heard = []
+    for rank, word in enumerate(words):
+        with contextlib.suppress(MPI.Exception):
+            heard.append(between.Irecv(word, rank))
+    _kept.append((words, heard))
+    _await(heard, limit)
     return [bool(word) for word in words[:, 0]]
 
 
@@ -158,3 +187,7 @@ def _check_launched(comm: MPI.Intracomm) -> None:
 def _check_alive(comm: MPI.Intracomm) -> None:
     """Nobody of it has died; else an error on all. Collective."""
     check(lib.pcoll_growth_check(address(comm)))
+
+
+if "mpi4py.MPI" in sys.modules:
+    _greet()

@@ -23,6 +23,7 @@ def living(comm: MPI.Intracomm) -> MPI.Intracomm:
     """A communicator of those who live, in their order. Collective over them, where the job goes
     on."""
     found = MPI.Intracomm()
+    lib.pcoll_all_have(address(comm), lib.PCOLL_OK)  # waits with naps, unlike what follows
     check(lib.pcoll_shrink(address(comm), ffi.cast("void *", MPI._addressof(found))))
     found.Set_errhandler(MPI.ERRORS_RETURN)
     return found

@@ -142,6 +142,9 @@ int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
                      const char *what);
 /* create.c: what MPI can on this communicator. */
 void mpi_describe(MPI_Comm comm, struct transport *t);
+/* recovery.c: `made` is a communicator of the same ranks, where ranks may die; PCOLL_EFAILED, on
+ * all, if one has. Collective. */
+int mpi_copy_whole(struct mpi_transport *m);
 /* Its communicator is there, all else is not. Collective. */
 int mpi_settle(struct mpi_transport *m, const struct doorbell *own);
 /* Nothing is under way. */

@@ -117,6 +117,25 @@ int mpi_all_have(const void *comm, struct watch *watch, int rc)
     return agreed;
 }
 
+/* Waiting in an agreement first, with naps: shrinking waits without. */
+int mpi_copy_whole(struct mpi_transport *m)
+{
+    int before, now;
+    CHECK(m->comm != MPI_COMM_NULL);
+    int rc = mpi_all_have(&m->comm, m->watch, PCOLL_OK);
+    if (rc == PCOLL_OK)
+        rc = mpi_check_in(m, shrink(m->comm, &m->made), "MPIX_Comm_shrink");
+    if (rc != PCOLL_OK)
+        return rc;
+    MPI_Comm_size(m->comm, &before);
+    MPI_Comm_size(m->made, &now);
+    if (now == before)
+        return PCOLL_OK;
+    MPI_Comm_free(&m->made);
+    rc = mpi_damage(m);
+    return rc == PCOLL_OK ? fail_ranks(&(struct failed_ranks){0}) : rc;
+}
+
 int pcoll_all_have(const void *comm, int rc)
 {
     CHECK(comm);
