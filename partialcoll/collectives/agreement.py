@@ -221,9 +221,7 @@ def _text(error: Exception | None) -> str:
     return f"{type(error).__name__}: {error}" if error is not None else ""
 
 
-def check_agreement(
-    comm: Any, said: Iterable[tuple[str, str]], on_failure: str = "raise"
-) -> None:
+def check_agreement(comm: Any, said: Iterable[tuple[str, str]], on_failure: str = "raise") -> None:
     """The same (name, text) pairs, in the same order, on all ranks. Collective.
 
     Raises MismatchError everywhere, with the first name that differs, and the ranks. `comm` is one

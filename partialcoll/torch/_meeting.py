@@ -4,9 +4,7 @@ newcomers, which make theirs at first."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
-
-from mpi4py import MPI
+from typing import Any, Callable, TypeVar
 
 from .._core.survivors import all_have
 from ..collectives.agreement import check_agreement, together
@@ -18,6 +16,8 @@ from ._round_loop import RoundLoop
 from .flat import Named
 from .process_sets import global_process_set
 from .strategies import Allreduce, Eager, Strategy
+
+Made = TypeVar("Made", bound=Loop)
 
 
 def check_replaced(strategy: Strategy, process_set: Any) -> None:
@@ -41,12 +41,13 @@ def check_alike(
     check_agreement(ranks, [*said, *describe(parameters)])
 
 
-def made(make: Callable[[], Loop]) -> Loop:
+def made(make: Callable[[], Made]) -> Made:
     """What all ranks make; where the dead are replaced anew, in a world of those who live, if
     somebody dies meanwhile. Collective."""
     while True:
         here = world.world()
-        loop, failure = None, None
+        loop: Made | None = None
+        failure: Exception | None = None
         try:
             loop = make()
             if here.replacing is None:
@@ -66,11 +67,11 @@ def made(make: Callable[[], Loop]) -> Loop:
         world.form_anew()
 
 
-def made_anew(before: RoundLoop) -> Loop:
+def made_anew(before: RoundLoop) -> RoundLoop:
     """The loop of a survivor, in a world with newcomers. Collective."""
     before.free()
 
-    def make() -> Loop:
+    def make() -> RoundLoop:
         calls = world.world().calls
         together(calls, lambda: None)  # newcomers' arguments may be wrong
         check_alike(calls, calls.comm.size, before.strategy, before.settings, before.parameters)

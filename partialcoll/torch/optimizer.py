@@ -143,6 +143,7 @@ def DistributedOptimizer(
 
     Source: Li et al., PPoPP 2020, section 5; Horovod's interface.
     """
+    found: list[Named] = []  # at most one: of an iterator, which can be asked once
 
     def check(comm: MPI.Intracomm) -> tuple[Any, Strategy, Settings]:
         check_optimizer(optimizer)
@@ -161,7 +162,9 @@ def DistributedOptimizer(
             compression=compression,
             sparse_as_dense=sparse_as_dense,
         )
-        parameters = name_parameters(optimizer, named_parameters, model)
+        if not found:
+            found.append(name_parameters(optimizer, named_parameters, model))
+        parameters = found[0]
         if op is Adasum:
             chosen = AdasumStrategy.in_place_of(chosen, parameters)
         _combine(chosen, settings)

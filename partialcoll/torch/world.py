@@ -141,9 +141,7 @@ def init(
         add_process_set(one)
 
 
-def _form(
-    comm: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing | None
-) -> World:
+def _form(comm: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing | None) -> World:
     """The world, of those of `comm` who live. Collective over them."""
     global _world
     with attending("partialcoll.torch.init", comm):
@@ -155,9 +153,7 @@ def _form(
     return _world
 
 
-def _make(
-    own: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing | None
-) -> World:
+def _make(own: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing | None) -> World:
     """Where ranks may die MPI's own collectives are none of it: a rank could wait in them for
     ever."""
     _check_threads(own)
@@ -190,8 +186,7 @@ def form_anew(replace: bool = False, died: bool = False) -> None:
     except BaseException:
         _world = None
         raise
-    finally:
-        _free(before)
+    _free(before)
 
 
 def _check_same(present: World, comm: MPI.Intracomm | None) -> None:

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/rank_failure.h"
-#include "transport/mpi/recovery.h"
+#include "transport/mpi/ulfm.h"
 
 static int post_control_receives(struct mpi_transport *m)
 {
@@ -167,7 +167,7 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
     }
     rc = mpi_settle(m, own);
     if (rc == PCOLL_EFAILED)
-        mpi_revoke(&m->base); /* who waits for this rank is told */
+        ulfm_revoke(m->comm); /* who waits for this rank is told */
     if (rc != PCOLL_OK) {
         mpi_ops.destroy(&m->base);
         return rc;

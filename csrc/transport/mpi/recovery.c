@@ -4,7 +4,6 @@
 
 #include <limits.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/bitset.h"
 #include "base/check.h"
@@ -12,26 +11,9 @@
 #include "include/partialcoll.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
-#include "transport/mpi/exclusion.h"
 #include "transport/mpi/rank_failure.h"
 #include "transport/mpi/tree.h"
 #include "transport/mpi/ulfm.h"
-
-static int shrink(MPI_Comm comm, MPI_Comm *out)
-{
-    bool alone = exclusion_begin();
-    int error = ulfm_shrink(comm, out);
-    exclusion_end(alone);
-    return error;
-}
-
-static int begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
-{
-    bool alone = exclusion_begin();
-    int error = ulfm_begin_agreement(comm, flag, request);
-    exclusion_end(alone);
-    return error;
-}
 
 static struct mpi_transport *of(struct transport *t)
 {
@@ -49,104 +31,15 @@ void mpi_revoke_comm(void *comm)
     ulfm_revoke(*(MPI_Comm *)comm);
 }
 
-/* Nobody waits for those on a lost host, if MPI does not either. */
-static int await_agreement(const struct mpi_transport *m, MPI_Request *request)
-{
-    long us = 10;
-    for (int done = 0;; us = us < 500 ? 2 * us : 1000) {
-        int rc = mpi_test(request, &done);
-        if (done || rc != MPI_SUCCESS)
-            return mpi_check_in(m, rc, "MPIX_Comm_iagree") == PCOLL_EMPI ? PCOLL_EMPI
-                                                                         : PCOLL_OK;
-        rc = mpi_await_told(m);
-        if (rc != PCOLL_OK)
-            return rc;
-        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
-    }
-}
-
 bool mpi_is_damaged(struct transport *t)
 {
     return mpi_damage(of(t)) != PCOLL_OK;
 }
 
-/* It ends with an error if somebody has died of whom this rank had not heard, and is an
- * agreement all the same. */
-static int agree_on(const struct mpi_transport *m, int *bits)
-{
-    MPI_Request request;
-    int flag = *bits;
-    int rc = begin_agreement(m->comm, &flag, &request);
-    if (rc != MPI_SUCCESS)
-        return mpi_check_in(m, rc, "MPIX_Comm_iagree");
-    rc = await_agreement(m, &request);
-    *bits = flag;
-    return rc;
-}
-
 int mpi_agree_bits(struct transport *t, int *bits)
 {
     CHECK(*bits >= 0);
-    return agree_on(of(t), bits);
-}
-
-int mpi_all_live(const void *comm)
-{
-    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
-    MPI_Request request;
-    int flag = mpi_damage(&m) == PCOLL_OK;
-    int rc = begin_agreement(m.comm, &flag, &request);
-    rc = rc == MPI_SUCCESS ? mpi_patient_wait(&m, &request, "MPIX_Comm_iagree")
-                           : mpi_check_in(&m, rc, "MPIX_Comm_iagree");
-    if (rc == PCOLL_OK && !flag && (rc = mpi_damage(&m)) == PCOLL_OK)
-        rc = fail_ranks(&(struct failed_ranks){0});
-    return rc;
-}
-
-int mpi_all_have(const void *comm, struct watch *watch, int rc)
-{
-    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm, .watch = watch};
-    int all = rc == PCOLL_OK;
-    struct reason reason;
-    fail_reason(&reason);
-    int agreed = agree_on(&m, &all);
-    if (rc != PCOLL_OK)
-        return rc == PCOLL_EFAILED ? rc : fail(rc, "%s", reason.text);
-    if (agreed == PCOLL_OK && !all && (agreed = mpi_damage(&m)) == PCOLL_OK)
-        agreed = fail_ranks(&(struct failed_ranks){0});
-    return agreed;
-}
-
-/* Waiting in an agreement first, with naps: shrinking waits without. */
-int mpi_copy_whole(struct mpi_transport *m)
-{
-    int before, now;
-    CHECK(m->comm != MPI_COMM_NULL);
-    int rc = mpi_all_have(&m->comm, m->watch, PCOLL_OK);
-    if (rc == PCOLL_OK)
-        rc = mpi_check_in(m, shrink(m->comm, &m->made), "MPIX_Comm_shrink");
-    if (rc != PCOLL_OK)
-        return rc;
-    MPI_Comm_size(m->comm, &before);
-    MPI_Comm_size(m->made, &now);
-    if (now == before)
-        return PCOLL_OK;
-    MPI_Comm_free(&m->made);
-    rc = mpi_damage(m);
-    return rc == PCOLL_OK ? fail_ranks(&(struct failed_ranks){0}) : rc;
-}
-
-int pcoll_all_have(const void *comm, int rc)
-{
-    CHECK(comm);
-    return mpi_all_have(comm, NULL, rc);
-}
-
-int pcoll_shrink(const void *comm, void *living)
-{
-    CHECK(comm && living);
-    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
-    return mpi_check_in(&m, shrink(m.comm, living), "MPIX_Comm_shrink");
+    return mpi_agree_on(of(t), bits);
 }
 
 /* Whose number in the new communicator is whose here; who is missing has died. */
@@ -223,7 +116,8 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
     struct mpi_transport *m = allocate(old, of(old)->watch);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
-    int rc = mpi_check_in(of(old), shrink(of(old)->comm, &m->comm), "MPIX_Comm_shrink");
+    int rc = mpi_check_in(of(old), mpi_shrink_comm(of(old)->comm, &m->comm),
+                          "MPIX_Comm_shrink");
     if (rc != PCOLL_OK) {
         mpi_free_transport(m);
         return rc;
@@ -288,7 +182,7 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
     struct mpi_transport *m = allocate(&like, watch);
     int rc = m ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a communicator");
     if ((rc = mpi_all_have(members, watch, rc)) == PCOLL_OK)
-        rc = mpi_check_on(comm, shrink(comm, &m->comm), "MPIX_Comm_shrink");
+        rc = mpi_check_on(comm, mpi_shrink_comm(comm, &m->comm), "MPIX_Comm_shrink");
     if (rc != PCOLL_OK) {
         if (m)
             mpi_free_transport(m);
@@ -310,7 +204,7 @@ int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes)
 int mpi_give_comm(struct transport *t, void *comm)
 {
     struct mpi_transport *m = of(t);
-    int rc = mpi_check_in(m, shrink(m->comm, &m->made), "MPIX_Comm_shrink");
+    int rc = mpi_check_in(m, mpi_shrink_comm(m->comm, &m->made), "MPIX_Comm_shrink");
     if (rc == PCOLL_OK)
         *(MPI_Comm *)comm = m->made;
     return rc;
