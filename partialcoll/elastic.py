@@ -54,9 +54,10 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
     Returns a communicator of all, those of `comm` first, in their order: the new ones get it from
     `joined`. It is the caller's, who may free it. If there are enough already, a duplicate.
 
-    Raises what MPI does, on all ranks; RankFailedError if somebody of `comm` has died meanwhile;
-    StateError if no process lives that mpiexec has started. A command that ends before it has
-    initialized MPI leaves all waiting.
+    Raises what MPI does, on all ranks; RankFailedError if somebody of `comm` has died meanwhile, or
+    a new process before it joined; StateError if no process lives that mpiexec has started. A
+    command that ends before it has initialized MPI leaves all waiting; one that dies after that and
+    before it imports this module, for six times ``PARTIALCOLL_TIMEOUT``.
     """
     address(comm)
     to = checks.integer("to", to, comm.size)

@@ -41,6 +41,8 @@ def fits(given: SimpleNamespace, ranks: int) -> None:
         values.fit_grid(given.grid, ranks)
     if given.respawn and not given.pattern.kills:
         raise Error(f"--respawn: expected --pattern kill:S, got {given.pattern}")
+    if given.respawn and (given.plot or given.plot_consensus):
+        raise Error("--plot, --plot-consensus: expected none of them with --respawn")
     if given.pattern.kills:
         _fits_kills(given, ranks)
 
