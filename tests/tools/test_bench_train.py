@@ -633,7 +633,7 @@ def train(clean_environment, tmp_path):
     """Run the command; its JSON document."""
     pytest.importorskip("torch")
 
-    def run_it(*words, picture=True):
+    def run_it(*words, picture=True, statuses=(0,)):
         path = tmp_path / "train.json"
         words = ["bench", "train", *words, "--json", str(path)]
         words += ["--plot", str(tmp_path / "p.png")] if picture else []
@@ -644,7 +644,7 @@ def train(clean_environment, tmp_path):
             text=True,
             timeout=170,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode in statuses, done.stderr
         assert not picture or (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
         doc = json.loads(path.read_text())
         assert doc["schema"] == 1 and doc["command"] == "bench train"
@@ -672,7 +672,7 @@ def test_ranks_that_are_killed_are_replaced(train):
     doc = train(
         "-n", "3", "--pattern", "kill:1", "--respawn", "--compute-ms", "20", "--steps", "60",
         "--seeds", "1", "--strategies", "allreduce", "--batch", "30", "--size",
-        str(SMALL["hyperplane"]["size"]), picture=False,
+        str(SMALL["hyperplane"]["size"]), picture=False, statuses=(0, 137),
     )  # fmt: skip
     (row,) = doc["rows"]
     assert row["replicas_identical"] is True and row["kills"] >= row["replaced"] >= 1
