@@ -13,19 +13,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import sys
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ._core import checks
+from ._core import checks, waiting
 from ._core.alone import alone
 from ._core.attendance import attending
 from ._core.communicator import address
 from ._core.ffi import check, lib
 from ._core.mpi import MPI
-from .errors import StateError
+from ._core.rank_failure import failed_ranks
+from ._core.settings import base_timeout
+from ._core.survivors import goes_on
+from .errors import RankFailedError, StateError
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once
+_kept: list[Any] = []  # messages that MPI may still have to do with
+_greeted: list[bool] = []  # not empty: those who have started this process have heard of it
+_PATIENCE = 6  # times the timeout: a process that has said nothing after it is waited for no more
 
 
 def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intracomm:
@@ -43,9 +54,10 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
     Returns a communicator of all, those of `comm` first, in their order: the new ones get it from
     `joined`. It is the caller's, who may free it. If there are enough already, a duplicate.
 
-    Raises what MPI does, on all ranks; RankFailedError if somebody of `comm` has died meanwhile;
-    StateError if no process lives that mpiexec has started. A command that ends before it has
-    initialized MPI leaves all waiting.
+    Raises what MPI does, on all ranks; RankFailedError if somebody of `comm` has died meanwhile, or
+    a new process before it joined; StateError if no process lives that mpiexec has started. A
+    command that ends before it has initialized MPI leaves all waiting; one that dies after that and
+    before it imports this module, for six times ``PARTIALCOLL_TIMEOUT``.
     """
     address(comm)
     to = checks.integer("to", to, comm.size)
@@ -54,16 +66,97 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
         _check_alive(comm)
         if to == comm.size:
             return comm.Dup()
-        merged = alone(lambda: _spawn(comm, list(command), to - comm.size), hold=True)
+        merged = spawn_and_merge(comm, command, to - comm.size)
         _check_alive(merged)
         return merged
 
 
-def _spawn(comm: MPI.Intracomm, command: list[str], count: int) -> MPI.Intracomm:
+def spawn_and_merge(comm: MPI.Intracomm, command: Sequence[str], count: int) -> MPI.Intracomm:
+    """A communicator of those of `comm`, and of so many newcomers, which call `merge_with_parents`.
+    Collective; raises as `respawn`, but who dies at the end is in the communicator."""
     _check_launched(comm)
-    between = comm.Spawn(command[0], command[1:], maxprocs=count)
-    merged = between.Merge(high=False)
-    between.Free()
+    between = alone(lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count), hold=True)
+    between.Set_errhandler(MPI.ERRORS_RETURN)
+    come = all(_hear(between, limit=_PATIENCE * base_timeout())) and all(_hear(between))
+    if goes_on():
+        have = lib.PCOLL_OK if come else lib.PCOLL_EFAILED
+        place = address(comm)
+        come = not lib.pcoll_all_have(place, have) and not lib.pcoll_growth_check(place)
+    told = _tell(between, come)
+    if not come:
+        raise RankFailedError(failed_ranks(comm), "it was to take others in, or to come itself")
+    _await(told)
+    return _merge(between, high=False)
+
+
+def merge_with_parents(between: MPI.Intercomm) -> MPI.Intracomm:
+    """In a newcomer: the communicator of all. RankFailedError if somebody has died meanwhile:
+    others are started then in place of all of them."""
+    _greet()
+    _tell(between, True)
+    if not any(_hear(between)):
+        raise RankFailedError((), "those who have started this process go on without it")
+    return _merge(between, high=True)
+
+
+def _greet() -> None:
+    """A newcomer is heard of as soon as it can be: that of Open MPI's processes which mpiexec has
+    not started one dies is told only to those who have received something from it."""
+    if _greeted or not MPI.Is_initialized() or MPI.Is_finalized():
+        return
+    between = MPI.Comm.Get_parent()
+    if between != MPI.COMM_NULL:
+        _greeted.append(True)
+        between.Set_errhandler(MPI.ERRORS_RETURN)
+        _await(_tell(between, True))
+
+
+def _tell(between: MPI.Intercomm, word: bool) -> list[Any]:
+    """All on the other side. Requests that are over when it has been heard."""
+    sent = []
+    for rank in range(between.remote_size):
+        with contextlib.suppress(MPI.Exception):  # it has died
+            sent.append(between.Issend(np.array([word], np.intc), rank))
+    _kept.append(sent)
+    return sent
+
+
+def _await(requests: list[Any], limit: float = math.inf) -> None:
+    """Until each of them has ended, well or badly, or for so many seconds; with naps."""
+    waited, end = list(requests), time.monotonic() + limit
+
+    def over() -> bool:
+        waited[:] = [request for request in waited if not _ended(request)]
+        return not waited or time.monotonic() > end
+
+    waiting.until(over, waiting.look)
+
+
+def _ended(request: Any) -> bool:
+    try:
+        return bool(alone(request.Test))
+    except MPI.Exception:
+        return True
+
+
+def _hear(between: MPI.Intercomm, limit: float = math.inf) -> list[bool]:
+    """What each on the other side tells, or False if it dies before, or says nothing."""
+    words = np.zeros((between.remote_size, 1), np.intc)
+    heard = []
+    for rank, word in enumerate(words):
+        with contextlib.suppress(MPI.Exception):
+            heard.append(between.Irecv(word, rank))
+    _kept.append((words, heard))
+    _await(heard, limit)
+    return [bool(word) for word in words[:, 0]]
+
+
+def _merge(between: MPI.Intercomm, high: bool) -> MPI.Intracomm:
+    """MPI's own, which does not bear that somebody dies within it: it takes a millisecond when all
+    have come."""
+    merged = alone(lambda: between.Merge(high=high), hold=True)
+    if not high:  # else MPI frees it itself
+        between.Free()
     return merged
 
 
@@ -74,7 +167,7 @@ def joined() -> MPI.Intracomm | None:
         parent = MPI.Comm.Get_parent()
         if parent == MPI.COMM_NULL:
             return None
-        merged = alone(lambda: parent.Merge(high=True), hold=True)
+        merged = merge_with_parents(parent)
         _check_alive(merged)
         _joined.append(merged)
     return _joined[0]
@@ -83,10 +176,9 @@ def joined() -> MPI.Intracomm | None:
 def _check_launched(comm: MPI.Intracomm) -> None:
     """Open MPI's launcher forgets the job that it was started for when all of that have ended; what
     is to be spawned then never comes."""
-    own, first = np.empty(1, np.intc), np.empty(1, np.intc)
-    own[0] = MPI.Comm.Get_parent() == MPI.COMM_NULL
-    comm.Allreduce(own, first, MPI.MAX)
-    if not first[0]:
+    spawned = MPI.Comm.Get_parent() != MPI.COMM_NULL
+    have = lib.PCOLL_OK if spawned else lib.PCOLL_EFAILED
+    if goes_on() and not lib.pcoll_all_have(address(comm), have):
         raise StateError(
             "respawn: none of the processes that mpiexec has started lives, and it starts no "
             "others then; keep one of them alive"
@@ -96,3 +188,7 @@ def _check_launched(comm: MPI.Intracomm) -> None:
 def _check_alive(comm: MPI.Intracomm) -> None:
     """Nobody of it has died; else an error on all. Collective."""
     check(lib.pcoll_growth_check(address(comm)))
+
+
+if "mpi4py.MPI" in sys.modules:
+    _greet()

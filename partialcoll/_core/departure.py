@@ -15,6 +15,7 @@ from ..errors import MismatchError, RankFailedError
 from . import finalize, waiting
 from .mpi import MPI
 from .rank_failure import is_rank_failure, told_by
+from .survivors import duplicate
 
 _LONGEST = 1000  # bytes of a text: MPI sends so little though nobody receives it
 
@@ -27,7 +28,7 @@ class Departures:
     """Of the ranks of a finalize. Collective to make and to free."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm = comm.Dup()
+        self._comm = duplicate(comm)
         self._said = ""  # of the rank that was heard first
         self._sent: list[MPI.Request] = []
         finalize.at_end(self._tell)

@@ -9,7 +9,7 @@ from ..errors import RankFailedError
 from .communicator import address
 from .ffi import check, ffi, lib
 from .mpi import MPI
-from .rank_failure import told_by
+from .rank_failure import failed_ranks, told_by
 
 T = TypeVar("T")
 
@@ -19,10 +19,35 @@ def goes_on() -> bool:
     return bool(lib.pcoll_tells_of_failures())
 
 
-def _shrunk(comm: MPI.Intracomm) -> MPI.Intracomm:
-    living = MPI.Intracomm()
-    check(lib.pcoll_shrink(address(comm), ffi.cast("void *", MPI._addressof(living))))
-    return living
+def living(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A communicator of those who live, in their order. Collective over them, where the job goes
+    on."""
+    found = MPI.Intracomm()
+    lib.pcoll_all_have(address(comm), lib.PCOLL_OK)  # waits with naps, unlike what follows
+    check(lib.pcoll_shrink(address(comm), ffi.cast("void *", MPI._addressof(found))))
+    found.Set_errhandler(MPI.ERRORS_RETURN)
+    return found
+
+
+def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A communicator of the same ranks. Collective; RankFailedError, on all, if one has died: MPI's
+    own duplicating may never come back then."""
+    if not goes_on():
+        return comm.Dup()
+    found = living(comm)
+    if found.size < comm.size:
+        found.Free()
+        raise RankFailedError(failed_ranks(comm), "it was to be in a communicator")
+    return found
+
+
+def all_have(comm: MPI.Intracomm, error: BaseException | None) -> None:
+    """Where the job goes on: RankFailedError, on all ranks that live, if one of them has got this
+    one. Collective."""
+    if goes_on():
+        have = lib.PCOLL_OK if error is None else lib.PCOLL_EFAILED
+        if lib.pcoll_all_have(address(comm), have) and error is None:
+            raise RankFailedError(failed_ranks(comm), "another rank has been told of a death")
 
 
 def among_the_living(comm: MPI.Intracomm, make: Callable[[MPI.Intracomm], T]) -> T:
@@ -31,7 +56,7 @@ def among_the_living(comm: MPI.Intracomm, make: Callable[[MPI.Intracomm], T]) ->
     if not goes_on():
         return make(comm.Dup())
     while True:
-        own = _shrunk(comm)
+        own = living(comm)
         made: T | None = None
         try:
             with told_by(own):

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -192,7 +192,15 @@ def complaint(heard: dict[int, Intent]) -> str:
 # All ranks together
 
 
-def together(comm: MPI.Intracomm, check: Callable[[], T]) -> T:
+class Gathers(Protocol):
+    """A communicator, or what gathers in another way: where ranks may die, one that comes back."""
+
+    @property
+    def allgather(self) -> Callable[[Any], list[Any]]:
+        """Gives, on every rank, what all ranks give it. Collective."""
+
+
+def together(comm: Gathers, check: Callable[[], T]) -> T:
     """check() on every rank; if it raises on one, all raise. Collective."""
     error: Exception | None = None
     found: Any = None
@@ -213,13 +221,12 @@ def _text(error: Exception | None) -> str:
     return f"{type(error).__name__}: {error}" if error is not None else ""
 
 
-def check_agreement(
-    comm: MPI.Intracomm, said: Iterable[tuple[str, str]], on_failure: str = "raise"
-) -> None:
+def check_agreement(comm: Any, said: Iterable[tuple[str, str]], on_failure: str = "raise") -> None:
     """The same (name, text) pairs, in the same order, on all ranks. Collective.
 
-    Raises MismatchError everywhere, with the first name that differs, and the ranks. With
-    on_failure="continue", on a communicator on which something is already: on all that live.
+    Raises MismatchError everywhere, with the first name that differs, and the ranks. `comm` is one
+    of `Gathers`; with on_failure="continue" a communicator on which something is already: on all
+    that live.
     """
     own = list(said)
     if on_failure == "continue":

@@ -6,6 +6,10 @@
 >>> pct.rank(), pct.size()
 """
 
+# Before torch is loaded, which takes seconds: those who have started a newcomer hear of it.
+from mpi4py import MPI as _MPI  # noqa: F401
+
+from .. import elastic as _greeting  # noqa: F401
 from ..errors import Error as HorovodInternalError
 from . import backend, elastic
 from .allreduce import (

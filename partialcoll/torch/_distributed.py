@@ -17,6 +17,7 @@ from . import world
 from ._ddp_checks import warn_if_wrapped
 from ._local_loop import LocalLoop
 from ._loop import Loop
+from ._meeting import made_anew
 from ._round_loop import RoundLoop
 from .metrics import Metrics
 from .strategies import Allreduce, Strategy
@@ -241,6 +242,11 @@ class Distributed:
         model, or of other schedulers; StateError between rounds.
         """
         self._loop.load_state_dict(state_dict)
+
+    def _meet_anew(self) -> None:
+        """In a world with newcomers. Collective, with their `DistributedOptimizer`."""
+        assert isinstance(self._loop, RoundLoop)
+        self._loop = made_anew(self._loop)
 
     @property
     def _parameter_names(self) -> dict[torch.nn.Parameter, str]:

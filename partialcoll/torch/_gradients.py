@@ -69,7 +69,7 @@ class Gradients:
         self._names = [name for name, _ in (*parameters, *sparse)]
         self._parameters = [parameter for _, parameter in parameters]
         self.sparse = [parameter for _, parameter in sparse]
-        self._most, self._metrics = passes, metrics
+        self.passes, self._metrics = passes, metrics
         self._passes = [0] * len(self._names)
         self._any = False
         self._averaged = self._spoilt = False
@@ -88,10 +88,10 @@ class Gradients:
         def added(parameter: torch.Tensor) -> None:
             self._any = True
             self._passes[i] += 1
-            if self._passes[i] > self._most:
+            if self._passes[i] > self.passes:
                 raise StateError(
                     f"parameter {self._names[i]!r}: a gradient came {self._passes[i]} times before "
-                    f"step(), expected backward_passes_per_step={self._most}; call step() after "
+                    f"step(), expected backward_passes_per_step={self.passes}; call step() after "
                     f"each backward pass, or set backward_passes_per_step; {OF_ANOTHER}"
                 )
             if self._averaged:
@@ -104,7 +104,7 @@ class Gradients:
                 return
             if parameter.grad is not self.slot.views.tensors[i]:
                 self._move(i)
-            if self._watch is not None and self._passes[i] == self._most:
+            if self._watch is not None and self._passes[i] == self.passes:
                 if self.slot.views.has_strayed(i):
                     self._move(i)
                 self._watch.filled(i)
@@ -159,7 +159,7 @@ class Gradients:
             raise StateError(
                 "set_backward_passes_per_step() between backward() and step(); call step() first"
             )
-        self._most = passes
+        self.passes = passes
 
     @property
     def came(self) -> bool:
@@ -173,9 +173,9 @@ class Gradients:
         if not self._any:
             raise StateError("step() without backward: no gradient has come since the last step")
         most = max(self._passes)
-        if most < self._most:
+        if most < self.passes:
             raise StateError(
-                f"step() after {most} of {self._most} backward passes (backward_passes_per_step)"
+                f"step() after {most} of {self.passes} backward passes (backward_passes_per_step)"
             )
 
     def _assigned(self) -> bool:

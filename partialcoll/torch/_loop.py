@@ -20,6 +20,7 @@ import torch
 from mpi4py import MPI
 
 from .._core import checks, communicator, finalize, timeline
+from .._core.survivors import duplicate
 from ..collectives import side_by_side
 from ..decentralized import GlobalSum
 from ..decentralized.options import check_clip_norm
@@ -146,7 +147,7 @@ class Loop:
         inner: torch.optim.Optimizer,
         inner_step: Callable[[], Any],
     ) -> None:
-        self.comm = comm.Dup()  # shutdown() may come before the end
+        self.comm = duplicate(comm)  # shutdown() may come before the end
         self.strategy, self.settings, self.parameters = strategy, settings, parameters
         self._inner, self._update_by = inner, inner_step
         self._inner_step = self._sparse_step if wants_sparse(inner) else inner_step
@@ -334,13 +335,17 @@ class Loop:
     def parameters_to_be_replaced(self) -> None:
         """Some rank's parameters are about to become everybody's."""
 
+    def abandon(self) -> None:
+        """Not all ranks have made it. Local."""
+        self.closed = True
+        self.gradients.close()
+        finalize.not_at_end(self.gradients.close)
+
     def free(self) -> None:
         """Collective; idempotent."""
         if self.closed:
             return
-        self.closed = True
-        self.gradients.close()
-        finalize.not_at_end(self.gradients.close)
+        self.abandon()
         if MPI.Is_finalized():
             return
         try:

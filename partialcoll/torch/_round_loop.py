@@ -12,6 +12,7 @@ import warnings
 from typing import Any, Callable
 
 import torch
+from mpi4py import MPI
 
 from .._core import communicator, timeline
 from ..collectives.fingerprints import Fingerprints
@@ -285,6 +286,16 @@ class RoundLoop(Loop):
         if saved is not None:
             self._load_schedulers(saved["schedulers"])
             self.rounds.load(saved)
+
+    def over(self, comm: MPI.Intracomm) -> RoundLoop:
+        """The same on other ranks, where this one, which has been freed, is. Collective."""
+        found = RoundLoop(
+            *(comm, self.parameters, self.strategy, self.settings, self._inner, self._update_by)
+        )
+        found.schedulers, found.stepped = self.schedulers, self.stepped
+        found.gradients.set_passes(self.gradients.passes)
+        found.rounds.go_on_from(self.rounds)
+        return found
 
     def _free(self) -> None:
         self.rounds.free()

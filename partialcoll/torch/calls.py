@@ -9,6 +9,7 @@ a name is compared.
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, Callable, NoReturn
 
 import numpy as np
@@ -16,6 +17,7 @@ from mpi4py import MPI
 
 from .._core.buffers import Array
 from .._core.settings import logger
+from .._core.survivors import duplicate
 from ..collectives.agreement import JOINED
 from ..errors import MismatchError, RankFailedError
 from ..policy import Policy
@@ -57,7 +59,7 @@ class Calls:
     """
 
     def __init__(self, comm: MPI.Intracomm, on_failure: str = "raise") -> None:
-        self.comm = comm.Dup()  # on which data moves, by threads also
+        self.comm = duplicate(comm)  # on which data moves, by threads also
         self._on_failure = on_failure
         self._threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._in_order = Queue(self.comm, "calls in order", WINDOW, on_failure=on_failure)
@@ -69,6 +71,20 @@ class Calls:
     def agree(self, text: str) -> None:
         """Wait for all ranks. Raises MismatchError, on all, if they make different calls."""
         self._in_order.run(Call(text))
+
+    def gather(self, text: str, value: Any) -> list[Any]:
+        """The values of all ranks (that live), in their order; they are pickled. Collective."""
+        try:
+            data = np.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), np.uint8)
+        except Exception as error:
+            self.refuse(error)
+        come: list[Any] = []
+        self.run(Call(text, lambda to: transfer.gather_buffers(to, data, come)))
+        return [pickle.loads(one.data) for one in come]
+
+    def allgather(self, value: Any) -> list[Any]:
+        """As a communicator's, for what compares with the others (`collectives.agreement`)."""
+        return self.gather("a comparison of arguments", value)
 
     def run(self, call: Call) -> Call:
         """A synchronous call from its beginning to its end."""

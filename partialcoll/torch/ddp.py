@@ -202,6 +202,11 @@ class PartialState:
         saved = self._loaded
 
         def check() -> tuple[Any, Named]:
+            if world.is_initialized() and world.world().replacing is not None:
+                raise StateError(
+                    "PartialState: not after init(respawn=True): DistributedDataParallel keeps the "
+                    "process group that it was made with; take DistributedOptimizer"
+                )
             ddp = self._the_ddp()
             _ddp_checks.check(ddp, self._comm)
             named = _ddp_checks.parameters(ddp, seen)

@@ -79,11 +79,14 @@ class State:
     def check_host_updates(self) -> None:
         """If a rank has died since this was last called, as far as the rounds of the optimizers
         tell, and so on all ranks after the same step: the world is formed anew, of those who live,
-        and HostsUpdatedInterrupt raised. Else local."""
-        failures = _failures()
-        if failures != self._failures:
-            self._failures = failures
-            world.form_anew()
+        and with ``init(respawn=True)`` of newcomers in place of the dead; HostsUpdatedInterrupt is
+        raised. Else local.
+
+        MismatchError, on all ranks, if a newcomer's model or options are others."""
+        died = _failures() != self._failures
+        if died or world.replaces():
+            world.form_anew(replace=True, died=died)
+            self._failures = _failures()
             raise HostsUpdatedInterrupt
 
     def save(self) -> None:
@@ -227,27 +230,31 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
     it is of one rank alone; so is RankFailedError without ``init(on_failure="continue")``.
 
     When a rank has died, `State.commit` has the world formed anew, of those who live; nothing is
-    taken back.
+    taken back. With ``init(respawn=True)`` newcomers come in their places, which run the same
+    program, and take the state from rank 0, a survivor, in this function.
     """
 
     @functools.wraps(func)
     def trained(state: State, *arguments: Any, **named: Any) -> T:
-        failed_at = -1
+        failed_at = (-1, 0)
         synchronized = False
         while True:
             try:
                 if not synchronized:
                     state.sync()
+                    world.came_in()
                 return func(state, *arguments, **named)
             except HostsUpdatedInterrupt as change:
                 synchronized = change.skip_sync
             except Error as error:
                 lost = isinstance(error, RankFailedError)
-                if isinstance(error, _LOCAL) or state._commits == failed_at:
+                ranks = world.size() if world.is_initialized() else 0
+                at = (state._commits, ranks)  # each death leaves fewer
+                if isinstance(error, _LOCAL) or at == failed_at or not ranks:
                     raise
                 if lost and world.world().on_failure == "raise":
                     raise
-                failed_at, synchronized = state._commits, False
+                failed_at, synchronized = at, False
                 logger.warning("training goes on from its last commit after %r", error)
                 if lost:
                     world.form_anew()

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..collectives import snapshot
@@ -74,16 +72,9 @@ def allgather_object(
     calls = calls_of(process_set)
     try:
         check_name(name)
-        data = np.frombuffer(pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), np.uint8)
     except Exception as error:
         calls.refuse(error)
-    return _gather(calls, named("allgather_object", name), data)
-
-
-def _gather(calls: Calls, text: str, data: snapshot.Bytes) -> list[Any]:
-    come: list[snapshot.Bytes] = []
-    calls.run(Call(text, lambda to: transfer.gather_buffers(to, data, come)))
-    return [pickle.loads(one.data) for one in come]
+    return calls.gather(named("allgather_object", name), obj)
 
 
 # Parameters
@@ -133,8 +124,7 @@ def _describe(entries: Entries, replaceable: bool) -> list[str]:
 
 def _compare(calls: Calls, what: str, root: int, said: list[str]) -> None:
     """Raises MismatchError, on all ranks, if they describe different things; names the first."""
-    data = np.frombuffer(pickle.dumps(said), np.uint8)
-    everybody = _gather(calls, f"{what} from rank {root}", data)
+    everybody = calls.gather(f"{what} from rank {root}", said)
     differing = first_difference(everybody, "nothing more")
     if differing:
         raise MismatchError(f"{what}: the ranks differ: {ranks_by_text(differing)}")

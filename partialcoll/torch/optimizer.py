@@ -10,7 +10,7 @@ import torch
 from mpi4py import MPI
 
 from .._core import checks
-from ..collectives.agreement import check_agreement, together
+from ..collectives.agreement import together
 from ..round import Result
 from . import world
 from ._checks import (
@@ -18,12 +18,12 @@ from ._checks import (
     check_dense,
     check_memory,
     check_optimizer,
-    describe,
     name_parameters,
 )
 from ._distributed import Distributed
 from ._local_loop import LocalLoop
-from ._loop import Settings
+from ._loop import Loop, Settings
+from ._meeting import check_alike, check_replaced, made
 from ._round_loop import RoundLoop
 from .adasum import AdasumStrategy
 from .decentralized import LocalStrategy
@@ -143,11 +143,11 @@ def DistributedOptimizer(
 
     Source: Li et al., PPoPP 2020, section 5; Horovod's interface.
     """
-    comm = _among(process_set)
+    found: list[Named] = []  # at most one: of an iterator, which can be asked once
 
-    def check() -> tuple[Any, Strategy, Settings]:
+    def check(comm: MPI.Intracomm) -> tuple[Any, Strategy, Settings]:
         check_optimizer(optimizer)
-        chosen = Allreduce() if strategy is None else strategy
+        chosen = _default() if strategy is None else strategy
         checks.instance("strategy", chosen, Strategy, "one such as Allreduce() or Eager()")
         settings = Settings(
             passes=backward_passes_per_step,
@@ -162,17 +162,34 @@ def DistributedOptimizer(
             compression=compression,
             sparse_as_dense=sparse_as_dense,
         )
-        parameters = name_parameters(optimizer, named_parameters, model)
+        if not found:
+            found.append(name_parameters(optimizer, named_parameters, model))
+        parameters = found[0]
         if op is Adasum:
             chosen = AdasumStrategy.in_place_of(chosen, parameters)
         _combine(chosen, settings)
+        check_replaced(chosen, process_set)
         _check_fit(comm, parameters, chosen)
         return parameters, chosen, settings
 
-    parameters, chosen, settings = together(comm, check)
-    said = [("strategy", chosen.describe(comm.size)), *settings.describe()]
-    check_agreement(comm, [*said, *describe(parameters)])
-    return _wrap(comm, optimizer, parameters, chosen, settings)
+    def make() -> Loop:
+        ranks, comm = _among(process_set)
+        parameters, chosen, settings = together(ranks, lambda: check(comm))
+        check_alike(ranks, comm.size, chosen, settings, parameters)
+        kind: Any = LocalLoop if isinstance(chosen, LocalStrategy) else RoundLoop
+        inner_step = super(Distributed, wrapped).step
+        loop: Loop = kind(comm, parameters, chosen, settings, optimizer, inner_step)
+        return loop
+
+    wrapped = _wrapped(optimizer)
+    wrapped._loop = made(make)
+    world.world().optimizers.append(wrapped)
+    return wrapped
+
+
+def _default() -> Strategy:
+    """Where the dead are replaced, one that can be."""
+    return Allreduce(on_failure="raise" if world.world().replacing is None else "continue")
 
 
 def _check_fit(comm: MPI.Intracomm, parameters: Named, strategy: Strategy) -> None:
@@ -184,25 +201,19 @@ def _check_fit(comm: MPI.Intracomm, parameters: Named, strategy: Strategy) -> No
         check_apart(parameters, other._loop.parameters)
 
 
-def _among(process_set: OptionalSet) -> MPI.Intracomm:
-    """Of the ranks that train together."""
+def _among(process_set: OptionalSet) -> tuple[Any, MPI.Intracomm]:
+    """The ranks that train together: what gathers from them, and their communicator."""
     if isinstance(process_set, ProcessSet) and process_set.included() is False:
-        return MPI.COMM_SELF
-    return world.calls_of(process_set).comm
+        return MPI.COMM_SELF, MPI.COMM_SELF
+    calls = world.calls_of(process_set)
+    return calls, calls.comm
 
 
-def _wrap(
-    comm: MPI.Intracomm,
-    optimizer: torch.optim.Optimizer,
-    parameters: Any,
-    strategy: Strategy,
-    settings: Settings,
-) -> Any:
+def _wrapped(optimizer: Any) -> Any:
+    """It has no loop yet. What is no optimizer stays what it is, and is refused later."""
     kind = type(optimizer)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
     wrapped: Any = object.__new__(type(kind.__name__, (Distributed, kind), {}))
     wrapped.__dict__ = optimizer.__dict__  # one state: whoever holds the one sees the other's
-    inner_step = super(Distributed, wrapped).step
-    kind_of_loop: Any = LocalLoop if isinstance(strategy, LocalStrategy) else RoundLoop
-    wrapped._loop = kind_of_loop(comm, parameters, strategy, settings, optimizer, inner_step)
-    world.world().optimizers.append(wrapped)
     return wrapped

@@ -412,6 +412,12 @@ class Replicated:
         self._own.carry(pending)
         self._updating, self._difference = False, None
 
+    def go_on_from(self, other: Replicated) -> None:
+        """Begin where the other one is, with its counts and what is pending there; nobody of those
+        who are here has died."""
+        self.begin_at(other.version, other.updates, other.pending)
+        vars(self.metrics).update(vars(other.metrics), failed=())
+
     def free(self) -> None:
         """Collective. The slots' memory is gone then."""
         self._slot = None

@@ -13,8 +13,9 @@ from mpi4py import MPI
 from .._core import checks, communicator, launch, settings
 from .._core.attendance import attending
 from .._core.departure import Departures
-from .._core.survivors import among_the_living
+from .._core.survivors import among_the_living, goes_on
 from ..errors import StateError
+from . import newcomers
 from .calls import Calls
 from .process_sets import ProcessSet, global_process_set
 
@@ -31,6 +32,7 @@ class World:
     calls: Calls
     departures: Departures
     on_failure: str
+    replacing: newcomers.Replacing | None = None  # the dead; None: they are not
     optimizers: list[Any] = field(default_factory=list)  # that are open, as they were made
     sets: list[ProcessSet] = field(default_factory=list)  # that are usable, beside the global one
     sets_made: int = 0
@@ -49,7 +51,8 @@ def _progress() -> str:
 def _check_threads(comm: MPI.Intracomm) -> None:
     """What is made on the communicator later would refuse it as well; say so now, on all ranks."""
     short = _progress() != "manual" and MPI.Query_thread() < MPI.THREAD_MULTIPLE
-    ranks = [rank for rank, lacks in enumerate(comm.allgather(short)) if lacks]
+    everybody = [short] * comm.size if goes_on() else comm.allgather(short)
+    ranks = [rank for rank, lacks in enumerate(everybody) if lacks]
     if ranks:
         raise StateError(
             "init: the agent needs MPI_THREAD_MULTIPLE, and MPI was initialized with less on "
@@ -73,18 +76,23 @@ def _check_comm(comm: Any) -> MPI.Intracomm:
     return checked
 
 
-def _place(comm: MPI.Intracomm) -> tuple[int, int, int, int]:
-    """local_rank, local_size, cross_rank, cross_size."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
-    across = comm.Split(node.rank, key=comm.rank)
-    place = (node.rank, node.size, across.rank, across.size)
-    across.Free()
-    node.Free()
-    return place
+def _place(rank: int, names: dict[int, str]) -> tuple[int, int, int, int]:
+    """local_rank, local_size, cross_rank, cross_size; from the ranks' nodes."""
+    nodes: dict[str, list[int]] = {}
+    for one, name in names.items():
+        nodes.setdefault(name, []).append(one)
+    here = nodes[names[rank]]
+    number = here.index(rank)
+    across = sorted(node[number] for node in nodes.values() if number < len(node))
+    return number, len(here), across.index(rank), len(across)
 
 
 def init(
-    comm: MPI.Intracomm | None = None, process_sets: Any = None, *, on_failure: str = "raise"
+    comm: MPI.Intracomm | None = None,
+    process_sets: Any = None,
+    *,
+    on_failure: str = "raise",
+    respawn: bool = False,
 ) -> None:
     """Make the world: all ranks that train together. Collective.
 
@@ -102,12 +110,18 @@ def init(
         When a rank dies: RankFailedError from all calls of this module, on all others; or
         allreduces, broadcasts, barriers and calls about objects go on among those who live, who
         keep `rank` and `size`, and others are refused (docs/faults.md).
+    respawn : bool
+        With "continue": processes that run the same program take the places of those that have
+        died, at the next `elastic.State.commit`. Then without `comm` and process sets.
 
     Raises
     ------
     StateError
         MPI runs below MPI_THREAD_MULTIPLE (on all ranks, naming those that do), is not
-        initialized, or an earlier call was for another group of ranks.
+        initialized, or an earlier call was for another group of ranks; all ranks have died that
+        had the state of a training (on newcomers).
+    MismatchError
+        On all ranks: some give another `respawn`.
     Error
         P jobs of one rank each were started in place of one of P ranks.
     """
@@ -116,35 +130,63 @@ def init(
         _check_same(_world, comm)
         return
     checks.one_of("on_failure", on_failure, ("raise", "continue"))
-    comm = _check_comm(comm)
+    if checks.flag("respawn", respawn):
+        newcomers.check(comm, process_sets, on_failure)
+    checked, replacing = _check_comm(comm), None
     launch.check_launcher()
-    with attending("partialcoll.torch.init", comm):
-        _world = among_the_living(comm, lambda own: _make(own, on_failure))
-    own = _world.comm
-    settings.configure_logging(own.rank)
-    global_process_set.ranks = list(range(own.size))
-    global_process_set.attach(0, own.rank, own, _world.calls)
+    if respawn:
+        checked, replacing = newcomers.begin()
+    _form(checked, on_failure, replacing)
     for one in process_sets or ():
         add_process_set(one)
 
 
-def _make(own: MPI.Intracomm, on_failure: str) -> World:
+def _form(comm: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing | None) -> World:
+    """The world, of those of `comm` who live. Collective over them."""
+    global _world
+    with attending("partialcoll.torch.init", comm):
+        _world = among_the_living(comm, lambda own: _make(own, on_failure, replacing))
+    own = _world.comm
+    settings.configure_logging(own.rank)
+    global_process_set.ranks = list(range(own.size))
+    global_process_set.attach(0, own.rank, own, _world.calls)
+    return _world
+
+
+def _make(own: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing | None) -> World:
+    """Where ranks may die MPI's own collectives are none of it: a rank could wait in them for
+    ever."""
     _check_threads(own)
     calls = Calls(own, on_failure)
-    return World(own, *_place(own), calls, Departures(own), on_failure)
+    told = None if replacing is None else replacing.told()
+    known = calls.gather(
+        f"init(respawn={replacing is not None})", (own.rank, MPI.Get_processor_name(), told)
+    )
+    if replacing is not None:
+        replacing = replacing.formed(own.size, [row for _, _, row in known])
+    place = _place(own.rank, {rank: name for rank, name, _ in known})
+    return World(own, *place, calls, Departures(own), on_failure, replacing)
 
 
-def form_anew() -> None:
-    """The world is of those who live, whose optimizers go on. Collective."""
+def form_anew(replace: bool = False, died: bool = False) -> None:
+    """The world is of those who live, whose optimizers go on; to replace the dead, where that is
+    wanted, of newcomers as well, with whom the optimizers meet anew. Collective. died: since the
+    last time. After an error there is no world."""
     global _world
-    before = world()
+    before, wider = world(), None
+    if replace and before.replacing is not None:
+        before.replacing.tries *= not died
+        wider = newcomers.start(before.comm, before.replacing)
     _world = None
     try:
-        init(before.comm, on_failure=before.on_failure)
-        assert _world is not None
-        _world.optimizers = before.optimizers
-    finally:
-        _free(before)
+        _form(wider or before.comm, before.on_failure, before.replacing)
+        world().optimizers = before.optimizers
+        for one in before.optimizers if wider else ():
+            one._meet_anew()
+    except BaseException:
+        _world = None
+        raise
+    _free(before)
 
 
 def _check_same(present: World, comm: MPI.Intracomm | None) -> None:
@@ -175,6 +217,19 @@ def attended(function: F) -> F:
             return function(*arguments, **named)
 
     return cast("F", attend)
+
+
+def came_in() -> None:
+    """This rank has the state that training goes on from. Local."""
+    if _world is not None and _world.replacing is not None:
+        _world.replacing.lived = True
+
+
+def replaces() -> bool:
+    """Are there too few ranks, and does this world have others started?"""
+    if _world is None or _world.replacing is None:
+        return False
+    return _world.replacing.wants(_world.comm.size)
 
 
 def forget(optimizer: Any) -> None:
@@ -237,6 +292,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """
     here = world()
     try:
+        if here.replacing is not None:
+            raise StateError("add_process_set: not after init(respawn=True): worlds change")
         one = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
         one.check(here.comm.size, [global_process_set, *here.sets])
     except Exception as error:

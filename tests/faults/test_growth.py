@@ -255,6 +255,30 @@ def test_what_is_refused_leaves_all_as_it_was(run):
     assert sorted(said) == ["end 0", "end 1", "end 2"], f"{said}\n{done.stderr}"
 
 
+# One that is started dies before it joins: those who wait for it are told, and can start others.
+DEAD = """
+import os
+from mpi4py import MPI
+from partialcoll import elastic
+os.kill(os.getpid(), 9)
+"""
+EARLY = """
+    start = lambda *words: elastic.respawn(world, [sys.executable, *words], to=3)
+    if not new:
+        refused(pc.RankFailedError, lambda: start("-c", DEAD), "has died")
+        world = start(*sys.argv)
+    assert world.size == 3 and world.allreduce(1) == 3
+    say("end", world.rank)
+    os._exit(0)
+"""
+
+
+@pytest.mark.in_turns
+def test_who_dies_before_it_joins_holds_nobody_up(run):
+    done, said = in_turn(run, f"    DEAD = {DEAD!r}\n{EARLY}", 2)
+    assert sorted(said) == ["end 0", "end 1", "end 2"], f"{said}\n{done.stderr}"
+
+
 def test_where_no_mpi_tells_of_deaths_nobody_joins():
     import numpy as np
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/rank_failure.h"
+#include "transport/mpi/ulfm.h"
 
 static int post_control_receives(struct mpi_transport *m)
 {
@@ -103,13 +104,18 @@ void mpi_describe(MPI_Comm comm, struct transport *t)
     t->threads = level == MPI_THREAD_MULTIPLE;
 }
 
-static int duplicate(MPI_Comm comm, struct mpi_transport *m)
+static int copy(struct mpi_transport *m)
 {
     MPI_Request request;
+    int rc =
+        mpi_check_in(m, MPI_Comm_idup(m->comm, &m->made, &request), "MPI_Comm_idup");
+    return rc == PCOLL_OK ? mpi_patient_wait(m, &request, "MPI_Comm_idup") : rc;
+}
+
+static int duplicate(MPI_Comm comm, struct mpi_transport *m)
+{
     m->comm = comm; /* until there is ours */
-    int rc = mpi_check_in(m, MPI_Comm_idup(comm, &m->made, &request), "MPI_Comm_idup");
-    if (rc == PCOLL_OK)
-        rc = mpi_patient_wait(m, &request, "MPI_Comm_idup");
+    int rc = pcoll_tells_of_failures() ? mpi_copy_whole(m) : copy(m);
     if (rc != PCOLL_OK)
         return rc;
     m->comm = m->made;
@@ -160,6 +166,8 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
         return rc;
     }
     rc = mpi_settle(m, own);
+    if (rc == PCOLL_EFAILED)
+        ulfm_revoke(m->comm); /* who waits for this rank is told */
     if (rc != PCOLL_OK) {
         mpi_ops.destroy(&m->base);
         return rc;

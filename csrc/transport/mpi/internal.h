@@ -142,7 +142,15 @@ int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
                      const char *what);
 /* create.c: what MPI can on this communicator. */
 void mpi_describe(MPI_Comm comm, struct transport *t);
-/* Its communicator is there, all else is not. Collective. */
+/* shrinking.c: MPIX_Comm_shrink, MPI's error; and mpi_agree_bits of a communicator. */
+int mpi_shrink_comm(MPI_Comm comm, MPI_Comm *out);
+int mpi_agree_on(const struct mpi_transport *m, int *bits);
+/* All are through with what made it. */
+void mpi_await_all(MPI_Comm comm);
+/* `made` is a communicator of the same ranks, where ranks may die; PCOLL_EFAILED, on all, if one
+ * has. Collective. */
+int mpi_copy_whole(struct mpi_transport *m);
+/* create.c: its communicator is there, all else is not. Collective. */
 int mpi_settle(struct mpi_transport *m, const struct doorbell *own);
 /* Nothing is under way. */
 void mpi_free_transport(struct mpi_transport *m);

@@ -4,7 +4,6 @@
 
 #include <limits.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/bitset.h"
 #include "base/check.h"
@@ -12,26 +11,9 @@
 #include "include/partialcoll.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/completion.h"
-#include "transport/mpi/exclusion.h"
 #include "transport/mpi/rank_failure.h"
 #include "transport/mpi/tree.h"
 #include "transport/mpi/ulfm.h"
-
-static int shrink(MPI_Comm comm, MPI_Comm *out)
-{
-    bool alone = exclusion_begin();
-    int error = ulfm_shrink(comm, out);
-    exclusion_end(alone);
-    return error;
-}
-
-static int begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
-{
-    bool alone = exclusion_begin();
-    int error = ulfm_begin_agreement(comm, flag, request);
-    exclusion_end(alone);
-    return error;
-}
 
 static struct mpi_transport *of(struct transport *t)
 {
@@ -54,132 +36,9 @@ bool mpi_is_damaged(struct transport *t)
     return mpi_damage(of(t)) != PCOLL_OK;
 }
 
-/* Bits of an agreement: those of the caller, and what tells an outcome from none. A bit is in an
- * outcome if all have set it, so MARK always is, and nothing that one has not set itself. */
-enum {
-    CALLERS = 0x3f,
-    LIVED = 0x40,   /* nobody has died of whom a rank had not heard */
-    UNHEARD = 0x80, /* this rank has no outcome of the first time */
-    MARK = 0x7fff0000
-};
-
-/* Nobody waits for those on a lost host, if MPI does not either. An agreement that ends with an
- * error since somebody has died is one all the same. */
-static int await_agreement(const struct mpi_transport *m, MPI_Request *request,
-                           bool *lived)
-{
-    long us = 10;
-    for (int done = 0;; us = us < 500 ? 2 * us : 1000) {
-        int rc = mpi_test(request, &done);
-        if (done || rc != MPI_SUCCESS) {
-            rc = mpi_check_in(m, rc, "MPIX_Comm_iagree");
-            *lived = rc == PCOLL_OK;
-            return rc == PCOLL_EMPI ? rc : PCOLL_OK;
-        }
-        rc = mpi_await_told(m);
-        if (rc != PCOLL_OK)
-            return rc;
-        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
-    }
-}
-
-/* Open MPI has been seen to end an agreement well, shortly after a death, with arbitrary bits: has
- * this rank `heard` what is agreed on? */
-static int agree_once(const struct mpi_transport *m, int *bits, bool *heard)
-{
-    MPI_Request request;
-    int flag = *bits | MARK;
-    bool lived;
-    int rc = begin_agreement(m->comm, &flag, &request);
-    if (rc != MPI_SUCCESS)
-        return mpi_check_in(m, rc, "MPIX_Comm_iagree");
-    rc = await_agreement(m, &request, &lived);
-    if (rc != PCOLL_OK)
-        return rc;
-    *heard = (flag & MARK) == MARK && !(flag & ~(*bits | MARK));
-    *bits = *heard ? flag & ~MARK & (lived ? -1 : ~LIVED) : *bits;
-    return PCOLL_OK;
-}
-
-/* A revocation that meets a process which is still in MPIX_Comm_shrink ends it, by Open MPI's
- * doing. So whoever is through waits until all are, before it may find something wrong. Not
- * in recoveries: where deaths come in a row, agreements that run into each other are worse. */
-static void await_all(MPI_Comm comm)
-{
-    const struct mpi_transport m = {.comm = comm};
-    int bits = 0;
-    bool heard;
-    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    (void)agree_once(&m, &bits, &heard);
-}
-
-/* Twice: who has not heard the outcome hears it then from those who have. If nobody has, or
- * this rank neither time, it is as if somebody had died meanwhile: PCOLL_EFAILED, `bits` as
- * they were. */
-static int agree_on(const struct mpi_transport *m, int *bits)
-{
-    int first = *bits | LIVED;
-    bool heard, again;
-    CHECK(!(*bits & ~CALLERS));
-    int rc = agree_once(m, &first, &heard);
-    if (rc != PCOLL_OK)
-        return rc;
-    int second = heard ? first : CALLERS | LIVED | UNHEARD;
-    rc = agree_once(m, &second, &again);
-    if (rc != PCOLL_OK)
-        return rc;
-    if (again && !(second & UNHEARD))
-        *bits = second;
-    else if (heard)
-        *bits = first;
-    else
-        rc = fail_ranks(&(struct failed_ranks){0});
-    return rc;
-}
-
 int mpi_agree_bits(struct transport *t, int *bits)
 {
-    return agree_on(of(t), bits);
-}
-
-/* PCOLL_OK if all say yes, else PCOLL_EFAILED: on all. */
-static int all_say(const struct mpi_transport *m, bool yes, int wanted)
-{
-    int bits = yes;
-    int rc = agree_on(m, &bits);
-    if (rc == PCOLL_OK && (bits & wanted) != wanted && (rc = mpi_damage(m)) == PCOLL_OK)
-        rc = fail_ranks(&(struct failed_ranks){0});
-    return rc;
-}
-
-int mpi_all_live(const void *comm)
-{
-    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
-    return all_say(&m, mpi_damage(&m) == PCOLL_OK, 1 | LIVED);
-}
-
-int mpi_all_have(const void *comm, struct watch *watch, int rc)
-{
-    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm, .watch = watch};
-    struct reason reason;
-    fail_reason(&reason);
-    int agreed = all_say(&m, rc == PCOLL_OK, 1);
-    if (rc == PCOLL_OK)
-        return agreed;
-    return rc == PCOLL_EFAILED ? rc : fail(rc, "%s", reason.text);
-}
-
-int pcoll_all_have(const void *comm, int rc)
-{
-    CHECK(comm);
-    return mpi_all_have(comm, NULL, rc);
-}
-
-int pcoll_shrink(const void *comm, void *living)
-{
-    CHECK(comm && living);
-    const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
-    return mpi_check_in(&m, shrink(m.comm, living), "MPIX_Comm_shrink");
+    return mpi_agree_on(of(t), bits);
 }
 
 /* Whose number in the new communicator is whose here; who is missing has died. */
@@ -256,7 +115,8 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
     struct mpi_transport *m = allocate(old, of(old)->watch);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
-    int rc = mpi_check_in(of(old), shrink(of(old)->comm, &m->comm), "MPIX_Comm_shrink");
+    int rc = mpi_check_in(of(old), mpi_shrink_comm(of(old)->comm, &m->comm),
+                          "MPIX_Comm_shrink");
     if (rc != PCOLL_OK) {
         mpi_free_transport(m);
         return rc;
@@ -321,14 +181,14 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
     struct mpi_transport *m = allocate(&like, watch);
     int rc = m ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a communicator");
     if ((rc = mpi_all_have(members, watch, rc)) == PCOLL_OK)
-        rc = mpi_check_on(comm, shrink(comm, &m->comm), "MPIX_Comm_shrink");
+        rc = mpi_check_on(comm, mpi_shrink_comm(comm, &m->comm), "MPIX_Comm_shrink");
     if (rc != PCOLL_OK) {
         if (m)
             mpi_free_transport(m);
         return rc;
     }
     *out = &m->base;
-    await_all(m->comm);
+    mpi_await_all(m->comm);
     rc = number_members(m, comm, numbers);
     return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
 }
@@ -343,7 +203,7 @@ int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes)
 int mpi_give_comm(struct transport *t, void *comm)
 {
     struct mpi_transport *m = of(t);
-    int rc = mpi_check_in(m, shrink(m->comm, &m->made), "MPIX_Comm_shrink");
+    int rc = mpi_check_in(m, mpi_shrink_comm(m->comm, &m->made), "MPIX_Comm_shrink");
     if (rc == PCOLL_OK)
         *(MPI_Comm *)comm = m->made;
     return rc;

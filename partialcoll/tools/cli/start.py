@@ -78,7 +78,8 @@ def on_ranks(module: str, check: Check = _nothing) -> Callable[..., int]:
         from mpi4py import MPI
 
         try:
-            checked(check, options, MPI.COMM_WORLD.size)
+            if MPI.Comm.Get_parent() == MPI.COMM_NULL:  # else of those who have started this
+                checked(check, options, MPI.COMM_WORLD.size)
         except click.UsageError:
             if MPI.COMM_WORLD.rank:  # all ranks see the same, and one says it
                 return 2

@@ -39,6 +39,10 @@ def fits(given: SimpleNamespace, ranks: int) -> None:
         raise Error(f"--data: expected shared with {given.task}, got {given.data}")
     if given.grid is not None:
         values.fit_grid(given.grid, ranks)
+    if given.respawn and not given.pattern.kills:
+        raise Error(f"--respawn: expected --pattern kill:S, got {given.pattern}")
+    if given.respawn and (given.plot or given.plot_consensus):
+        raise Error("--plot, --plot-consensus: expected none of them with --respawn")
     if given.pattern.kills:
         _fits_kills(given, ranks)
 
@@ -123,6 +127,11 @@ _time = options.together(
         f"who is late: {PATTERNS}. one-random: one rank in each step, by the delay; all-shifted: "
         "rank i in step t by (1 + (i+t) mod P)/P of it; one-slow: rank 0's steps take K times as "
         "long; kill: one more rank is killed each S seconds, and the others go on",
+    ),
+    options.flag(
+        "--respawn",
+        "with kill, allreduce or one of eager: another process takes the place of each; trains "
+        "twice as long, at first without kills, for comparison",
     ),
 )
 

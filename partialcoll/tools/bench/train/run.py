@@ -30,7 +30,7 @@ from ....round import Result
 from ....torch._fingerprints import hash_tensors
 from ... import report
 from ..turns import meet
-from . import plots, strategies
+from . import plots, replaced, strategies
 from .copies import COPIES, Copies, final_distance, own_models_course, replicas_course
 from .delays import Waits, durations, limit
 from .end import Ending
@@ -345,6 +345,8 @@ def settings(options: SimpleNamespace, task: Task) -> dict[str, Any]:
 
 def main(options: SimpleNamespace) -> None:
     """The command ``bench train`` on the ranks of a job."""
+    if options.respawn:
+        replaced.main(options)
     comm = MPI.COMM_WORLD
     rows, runs, task = run(options, comm)
     if not comm.rank:

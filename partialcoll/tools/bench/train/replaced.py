@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training in which one rank is killed each S seconds and another process takes its place: steps
+per second beside those of the same job before anybody died.
+
+The job trains twice as long as is said: at first nobody dies. The first of the ranks lives, which
+keeps the count; any other may die, at a moment that none of them chooses: its clock kills it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from .... import torch as pct
+from ....torch._fingerprints import hash_tensors
+from ... import report
+from . import strategies
+from .tasks import TASKS
+
+COMMIT = 10  # steps from one commit to the next
+COLUMNS = (
+    "strategy",
+    "pattern",
+    "ranks",
+    "steps_per_s",
+    "steps_per_s_none",
+    "part_of_none",
+    "kills",
+    "replaced",
+    "pause_s",
+    "replicas_identical",
+    "final_loss",
+)
+
+
+class Course:
+    """What rank 0 has seen, by its clock; and who is to die next, which it tells the others."""
+
+    def __init__(self, options: SimpleNamespace) -> None:
+        self._every, self._ranks = options.pattern.factor, pct.size()
+        self._random = random.Random(options.seed)
+        self.moments = [time.monotonic()]  # begin, begin of the second part, end
+        self.kills = self.replaced = 0
+        self.pauses: list[float] = []  # seconds in which training stood still, for newcomers
+        self._paused = self._due = 0.0
+        self._death: threading.Timer | None = None
+
+    def turn(self) -> None:
+        """The second part begins. Collective."""
+        self._due = time.monotonic()
+        self.moments.append(self._due)
+        self.draw()
+
+    def draw(self) -> None:
+        """Who dies next, in so many seconds? Collective."""
+        self._due += self._every
+        after = max(0.0, self._due - time.monotonic())
+        victim, after = pct.broadcast_object((self._random.randrange(1, pct.size()), after))
+        if victim == pct.rank():
+            self._death = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
+            self._death.daemon = True
+            self._death.start()
+
+    def pause(self, commit: Any) -> None:
+        """A commit; if others are taken in, this is heard of in `go_on`."""
+        self._paused = time.monotonic()
+        commit()
+        self._paused = 0.0
+
+    def go_on(self) -> None:
+        """The world has changed."""
+        if self._paused:
+            self.kills += 1
+            self.pauses.append(time.monotonic() - self._paused)
+            self.replaced += pct.size() == self._ranks
+        self._paused = 0.0
+
+    def end(self) -> None:
+        """Nobody dies any more."""
+        self.moments.append(time.monotonic())
+        if self._death is not None:
+            self._death.cancel()
+
+
+def train(options: SimpleNamespace) -> report.Row:
+    """The row, which rank 0 has whole. Collective, over those who live and newcomers."""
+    pct.init(on_failure="continue", respawn=True)
+    name, seed = options.strategies[0], options.seed
+    task = TASKS[options.task](options, pct.rank(), pct.size())
+    task.start(seed)
+    strategy = strategies.make(name, options, None)
+    opt = pct.DistributedOptimizer(task.optimizer(), strategy=strategy)
+    state = pct.elastic.TorchState(task.model, opt, step=0)
+    course, compute = Course(options), options.compute_ms / 1e3
+
+    def commit() -> None:
+        if name != "allreduce":  # else nothing is under way
+            opt.join()
+        state.commit()
+
+    @pct.elastic.run
+    def steps(state: Any) -> None:
+        course.go_on()
+        task.rank = pct.rank()
+        if state.step > task.steps:
+            course.draw()
+        while state.step < 2 * task.steps:
+            begin = time.perf_counter()
+            if state.step == task.steps:
+                course.turn()
+            opt.zero_grad()
+            torch.autograd.backward(task.loss(state.step))
+            time.sleep(max(0.0, begin + compute - time.perf_counter()))
+            opt.step()
+            state.step += 1
+            if state.step % COMMIT == 0:
+                course.pause(commit)
+
+    steps(state)
+    course.end()
+    prints = pct.allgather_object(hash_tensors(task.model.parameters()).hex())
+    begin, turn, end = course.moments if len(course.moments) == 3 else (0.0, 1.0, 2.0)
+    none, rate = task.steps / (turn - begin), task.steps / (end - turn)
+    return {
+        "strategy": name,
+        "pattern": str(options.pattern),
+        "ranks": pct.size(),
+        "steps_per_s": rate,
+        "steps_per_s_none": none,
+        "part_of_none": rate / none,
+        "kills": course.kills,
+        "replaced": course.replaced,
+        "pause_s": sum(course.pauses) / max(1, len(course.pauses)),
+        "replicas_identical": len(set(prints)) == 1,
+        "final_loss": task.held_out()[0],
+    }
+
+
+def main(options: SimpleNamespace) -> None:
+    """On the ranks of a job, and on those that come."""
+    torch.set_num_threads(1)
+    row = train(options)
+    if not pct.rank():
+        doc = report.document("bench train", pct.size(), [row])
+        settings = {name: getattr(options, name) for name in ("task", "compute_ms", "steps")}
+        doc["settings"] = {**settings, "pattern": row["pattern"], "respawn": True}
+        report.write(options.json, doc, [row], COLUMNS)
+        sys.stdout.flush()
+    pct.allgather_object(None)
+    os._exit(0)  # MPI_Finalize may not return once a rank has died

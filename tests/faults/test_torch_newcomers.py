@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks are killed in training, and newcomers take their places; who comes or starts them may die
+in each moment of that (docs/faults.md)."""
+
+import json
+
+import pytest
+from test_torch_goes_on import NO_COMPILER
+from ulfm import needs_ulfm
+
+pytest.importorskip("torch")
+pytestmark = [
+    needs_ulfm,
+    pytest.mark.in_turns,
+]
+
+# A fate is the moment in which a process dies: that of the i-th newcomer is fates[i], others live.
+# Those of the first ranks are by their numbers; so is who dies before which step.
+PREPARE = (
+    """
+    import faulthandler, json, signal
+    faulthandler.dump_traceback_later(110, exit=True)
+    import torch
+    import partialcoll.torch as pct
+    from partialcoll import elastic
+    from partialcoll.torch import _meeting, newcomers, optimizer, replicated
+    kills, fates, own_fates = map(json.loads, sys.argv[1:4])
+    new = MPI.Comm.Get_parent() != MPI.COMM_NULL
+
+    def die(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def number():  # of this newcomer
+        for i in range(99):
+            try:
+                return open(f"newcomer {i}", "x").close() or i
+            except FileExistsError:
+                pass
+
+    if new:
+        mine = number()
+        fate = fates[mine] if mine < len(fates) else ""
+    else:
+        fate = own_fates.get(str(comm.rank), "")
+
+    def meet_fate():
+        if fate.startswith("entering"):  # a handle of the world
+            os.environ["PARTIALCOLL_DIE"] = fate
+        elif fate:
+            where = {
+                "spawning": (elastic, "spawn_and_merge"), "merged": (elastic, "_merge"),
+                "forming": (newcomers.Replacing, "formed"), "comparing": (optimizer, "check_alike"),
+                "making": (replicated, "Allreduce_init"), "made": (_meeting, "all_have"),
+                "syncing": (pct.elastic, "broadcast_optimizer_state"),
+                "saying": (pct.elastic.ObjectState, "sync"),
+            }.get(fate)
+            if where:
+                setattr(*where, die)
+            if fate == "comparing":
+                _meeting.check_alike = die
+
+    if new:
+        fate != "imported" or die()
+        meet_fate()
+"""
+    + NO_COMPILER
+)
+
+# The gradients are 1 everywhere, so nobody's death changes what comes out; in numbers that float32
+# has exactly. Newcomers begin with other ones.
+TRAIN = """
+    STEPS = int(sys.argv[4])
+    pct.init(on_failure="continue", respawn=True)
+    model = torch.nn.Linear(3, 3)
+    for p in model.parameters():
+        torch.nn.init.constant_(p, 7.0 if new else 0.0)
+    inner = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
+    quorum = sys.argv[5]
+    strategy = pct.Eager(quorum, on_failure="continue") if quorum != "none" else None
+    opt = pct.DistributedOptimizer(inner, model.named_parameters(), strategy=strategy)
+    state = pct.elastic.TorchState(model, opt, batch=0)
+    resets, steps = [], []
+    state.register_reset_callbacks([lambda: resets.append((state.batch, pct.size()))])
+
+    @pct.elastic.run
+    def train(state):
+        if not new and not steps:
+            meet_fate()
+        while state.batch < STEPS:
+            steps.append(state.batch)
+            opt.zero_grad()
+            sum(p.sum() for p in model.parameters()).backward()
+            if not new and comm.rank in kills.get(str(state.batch), ()) or fate == "stepping":
+                die()
+            opt.step()
+            state.batch += 1
+            if state.batch % 2 == 0:
+                strategy is None or opt.join()
+                state.commit()
+
+    train(state)
+    value = speed = 0.0
+    for _ in range(STEPS):
+        speed = 0.5 * speed + 1
+        value -= 0.125 * speed
+    if quorum in ("none", "full"):
+        assert all((p == value).all() for p in model.parameters()), (value, *model.parameters())
+    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+    assert len(set(map(str, pct.allgather_object((opt.round, opt.metrics().failed, flat))))) == 1
+    assert new or steps == list(range(STEPS)), steps  # nothing twice
+    say("end", pct.size(), *("old", resets) if not new else ("new", mine))
+    opt.close()
+    pct.shutdown()
+    os._exit(0)
+"""
+
+
+def trained(run, ranks, left, kills, fates=(), own=None, steps=8, quorum="none"):
+    """Who is left at the end says so, and how many those are; what survivors said, and all."""
+    given = [json.dumps(kills), json.dumps(fates), json.dumps(own or {}), str(steps), quorum]
+    options = ["--with-ft", "ulfm"]
+    done = run(PREPARE + TRAIN, ranks=ranks, arguments=given, launcher_options=options)
+    ends = [line for line in done.stdout.splitlines() if line.startswith("end")]
+    said = f"{done.stdout}\n{done.stderr}"
+    assert len(ends) == left and all(end.startswith(f"end {left} ") for end in ends), said
+    return [end for end in ends if "old" in end], said
+
+
+def test_one_is_replaced(run):
+    ends, _ = trained(run, 3, 3, {3: [1]}, steps=6)
+    assert ends == ["end 3 old [(4, 3)]"] * 2
+
+
+@pytest.mark.parametrize("kills", [{1: [0, 2], 5: [1]}, {3: [1, 2, 3]}])
+def test_several_are_replaced(run, kills):
+    ends, _ = trained(run, 4, 4, kills)
+    assert len(ends) == 1
+
+
+# Two newcomers die, one after the other, and the third comes.
+@pytest.mark.parametrize(
+    "fates",
+    [
+        ("imported", "entering:1"),
+        ("forming", "entering:9"),
+        ("comparing", "making"),
+        ("made", "saying"),
+        ("syncing", "stepping"),
+    ],
+)
+def test_a_newcomer_dies(run, fates):
+    ends, _ = trained(run, 3, 3, {3: [1]}, fates, steps=10)
+    assert len(ends) == 2 and all(end.endswith("(8, 3)]") for end in ends), ends
+
+
+@pytest.mark.parametrize("moment", ["spawning", "forming", "comparing", "making", "made"])
+def test_a_survivor_dies_meanwhile(run, moment):
+    ends, _ = trained(run, 4, 4, {3: [1]}, own={2: moment})
+    assert len(ends) == 2 and all(end.endswith("(6, 4)]") for end in ends), ends
+
+
+def test_who_has_the_state_dies_while_it_is_sent(run):
+    ends, _ = trained(run, 4, 4, {3: [1]}, own={0: "syncing"})
+    assert ends == ["end 4 old [(4, 4), (4, 3), (6, 4)]"] * 2
+
+
+def test_not_for_ever(run):
+    ends, said = trained(run, 2, 1, {1: [1]}, ["forming"] * 9, steps=12)
+    assert ends == ["end 1 old [(2, 1), (4, 1), (6, 1)]"]
+    assert "1 of 2 ranks are there after 3 tries" in said
+
+
+@pytest.mark.parametrize("quorum", ["full", "solo"])
+def test_with_eager(run, quorum):
+    trained(run, 3, 3, {3: [1]}, quorum=quorum)
+
+
+REFUSED = """
+    def refused(kind, call, *words):
+        try:
+            call()
+        except kind as error:
+            assert all(word in str(error) for word in words), error
+        else:
+            raise AssertionError(words)
+
+    pct.init(on_failure="continue", respawn=True)
+    torch.manual_seed(1)
+    model = torch.nn.Linear(3, 4 if new else 3)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.125)
+    if not new:
+        wrap = pct.DistributedOptimizer
+        refused(ValueError, lambda: wrap(sgd, strategy=pct.ADPSGD(on_failure="continue")), "ADPSGD")
+        refused(ValueError, lambda: wrap(sgd, strategy=pct.Allreduce()), "on_failure='continue'")
+        refused(pc.StateError, lambda: pct.add_process_set([0]), "respawn")
+        try:
+            opt = wrap(sgd)
+            state = pct.elastic.TorchState(model, opt)
+            opt.zero_grad()
+            model(torch.ones(3)).sum().backward()
+            comm.rank != 1 or die()
+            opt.step()
+        except Exception as error:
+            raise AssertionError from error
+        call = pct.elastic.run(lambda state: state.commit())
+        refused(pc.MismatchError, lambda: call(state), "shape (3, 3)", "shape (4, 3)", "rank 2")
+        assert not pct.is_initialized()
+    else:
+        call = lambda: pct.DistributedOptimizer(sgd)
+        refused(pc.MismatchError, call, "shape (3, 3)", "shape (4, 3)", "rank 2")
+    say("end")
+    os._exit(0)
+"""
+
+
+def test_other_models_and_strategies_are_refused(run):
+    arguments = ["{}", "[]", "{}"]
+    options = ["--with-ft", "ulfm"]
+    done = run(PREPARE + REFUSED, ranks=3, arguments=arguments, launcher_options=options)
+    assert done.stdout.splitlines().count("end") == 3, f"{done.stdout}\n{done.stderr}"
