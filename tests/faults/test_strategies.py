@@ -47,8 +47,9 @@ PROGRAM = """
         process.leave()  # who averages in groups waits for nobody who has come here
     assert process.stats.communications > communications + 10, process.stats
     model = process.model
-    assert np.isfinite(model).all() and (model == model[0]).all()
-    assert -1 <= model[0] <= 10.0 * comm.size, model[0]
+    # Not all elements alike: gradients are of a model that is averaged meanwhile, and who dies may
+    # have averaged some.
+    assert (-1 <= model).all() and (model <= 10.0 * comm.size).all(), model
     left = world.Shrink()
     left.Barrier()
     process.stop()

@@ -861,7 +861,7 @@ def test_what_does_not_fit_the_ranks(topology, grid, said):
     pytest.importorskip("torch")
     from partialcoll.tools.cli.train import fits
 
-    more = {"data": "shared", "task": "digits", "pattern": Pattern()}
+    more = {"data": "shared", "task": "digits", "pattern": Pattern(), "respawn": False}
     fits(argparse.Namespace(topology=["ring", "star"], grid="2x4", **more), 8)
     with pytest.raises(Exception, match=said) as found:
         fits(argparse.Namespace(topology=topology, grid=grid, **more), 8)
