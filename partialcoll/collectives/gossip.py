@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -126,7 +125,7 @@ class GossipBuffer(CoreObject):
         self._dtype: np.dtype[Any] = buffer.array.dtype
         self._element = buffer.dtype
         self._topology = Topology.make(topology, self._size)
-        self._neighbors: AbstractSet[int] = self._allowed()
+        self._neighbors: frozenset[int] = self._allowed()
         options.count, options.dtype = buffer.count, buffer.dtype
         options.shape = zlib.crc32(repr(self._shape).encode())
         options.topology = self._topology.fingerprint
@@ -182,7 +181,7 @@ class GossipBuffer(CoreObject):
         except ValueError as error:
             raise RankFailedError(known, str(error)) from None
         self._known, self._topology = known, left
-        lost = set(known).intersection(self._whole.neighbors(self._rank))
+        lost = self._neighbors.intersection(known)  # also those that a bridge had led to
         self._neighbors = lost.union(left.neighbors(self._rank))
 
     def _peer_or_own(self, peer: int) -> int:

@@ -253,6 +253,48 @@ def test_who_stands_still_is_not_dead(run):
     assert done.stdout.splitlines().count("end") == 3, f"{done.stdout}\n{done.stderr}"
 
 
+# Of a star the center dies, then one that the bridge made a neighbor.
+BRIDGED = """
+    import faulthandler, os, signal
+    faulthandler.dump_traceback_later(60, exit=True)
+    x = np.zeros(8)
+    how = {"topology": "star", "on_failure": "continue", "on_disconnect": "bridge"}
+    g = pc.GossipBuffer(comm, like=x, **how)
+    g.publish(x)
+    comm.Barrier()
+
+    def await_death(rank):
+        while not g.failed[rank]:
+            g.publish(x)
+            time.sleep(0.001)
+
+    if comm.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    await_death(0)
+    g.read(2 if comm.rank != 2 else 1)
+    if comm.rank == 2:
+        time.sleep(0.5)  # the others have read it
+        os.kill(os.getpid(), signal.SIGKILL)
+    await_death(2)
+    for dead in (0, 2):
+        try:
+            g.read(dead)
+        except pc.RankFailedError as error:
+            assert error.ranks == (dead,)
+        else:
+            raise AssertionError(dead)
+    g.read(4 - comm.rank)
+    say("end")
+    time.sleep(0.5)  # as the other one
+    os._exit(0)
+"""
+
+
+def test_a_neighbor_that_a_bridge_made_dies(run):
+    done = run(BRIDGED, ranks=4, launcher_options=["--with-ft", "ulfm"])
+    assert done.stdout.count("end") == 2, f"{done.stdout}\n{done.stderr}"
+
+
 def test_it_is_refused_where_it_cannot_be(comm):
     with pytest.raises(ValueError, match="on_failure"):
         pc.GossipBuffer(comm, like=np.ones(3), on_failure="perhaps")
