@@ -210,9 +210,10 @@ def _among(process_set: OptionalSet) -> tuple[Any, MPI.Intracomm]:
 
 
 def _wrapped(optimizer: Any) -> Any:
-    """It has no loop yet. What is no optimizer stays what it is, and is refused later."""
+    """It has no loop yet. What is no optimizer, or is wrapped, stays what it is: `check` refuses
+    it, with the other ranks."""
     kind = type(optimizer)
-    if not isinstance(optimizer, torch.optim.Optimizer):
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Distributed):
         return optimizer
     wrapped: Any = object.__new__(type(kind.__name__, (Distributed, kind), {}))
     wrapped.__dict__ = optimizer.__dict__  # one state: whoever holds the one sees the other's

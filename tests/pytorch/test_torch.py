@@ -834,6 +834,20 @@ def test_after_close(comm):
     opt.close()
 
 
+def test_one_rank_has_wrapped_it_already(comm):
+    """The others are told, and do not wait."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    again = wrap(model, optimizer)
+    other = network()
+    with pytest.raises(TypeError if comm.rank == 0 else pc.MismatchError, match="already"):
+        if comm.rank == 0:
+            wrap(model, again)
+        else:
+            wrap(other, torch.optim.SGD(other.parameters(), lr=0.1))
+    again.close()
+
+
 def test_it_cannot_be_copied(comm):
     model = network()
     opt = wrap(model)
