@@ -30,7 +30,7 @@ from ._core.ffi import check, lib
 from ._core.mpi import MPI
 from ._core.rank_failure import failed_ranks
 from ._core.settings import base_timeout
-from ._core.survivors import goes_on
+from ._core.survivors import all_say, goes_on
 from .errors import RankFailedError, StateError
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once
@@ -79,9 +79,7 @@ def spawn_and_merge(comm: MPI.Intracomm, command: Sequence[str], count: int) -> 
     between.Set_errhandler(MPI.ERRORS_RETURN)
     come = all(_hear(between, limit=_PATIENCE * base_timeout())) and all(_hear(between))
     if goes_on():
-        have = lib.PCOLL_OK if come else lib.PCOLL_EFAILED
-        place = address(comm)
-        come = not lib.pcoll_all_have(place, have) and not lib.pcoll_growth_check(place)
+        come = all_say(comm, come) and not lib.pcoll_growth_check(address(comm))
     told = _tell(between, come)
     if not come:
         raise RankFailedError(failed_ranks(comm), "it was to take others in, or to come itself")
@@ -177,8 +175,7 @@ def _check_launched(comm: MPI.Intracomm) -> None:
     """Open MPI's launcher forgets the job that it was started for when all of that have ended; what
     is to be spawned then never comes."""
     spawned = MPI.Comm.Get_parent() != MPI.COMM_NULL
-    have = lib.PCOLL_OK if spawned else lib.PCOLL_EFAILED
-    if goes_on() and not lib.pcoll_all_have(address(comm), have):
+    if goes_on() and all_say(comm, spawned):
         raise StateError(
             "respawn: none of the processes that mpiexec has started lives, and it starts no "
             "others then; keep one of them alive"

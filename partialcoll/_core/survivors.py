@@ -23,7 +23,7 @@ def living(comm: MPI.Intracomm) -> MPI.Intracomm:
     """A communicator of those who live, in their order. Collective over them, where the job goes
     on."""
     found = MPI.Intracomm()
-    lib.pcoll_all_have(address(comm), lib.PCOLL_OK)  # waits with naps, unlike what follows
+    all_say(comm, True)  # waits with naps, unlike what follows
     check(lib.pcoll_shrink(address(comm), ffi.cast("void *", MPI._addressof(found))))
     found.Set_errhandler(MPI.ERRORS_RETURN)
     return found
@@ -41,13 +41,17 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
     return found
 
 
+def all_say(comm: MPI.Intracomm, yes: bool) -> bool:
+    """Do all say yes, who live? The same on all of them. Collective, where the job goes on."""
+    said = lib.PCOLL_OK if yes else lib.PCOLL_EFAILED
+    return not lib.pcoll_all_have(address(comm), said)
+
+
 def all_have(comm: MPI.Intracomm, error: BaseException | None) -> None:
     """Where the job goes on: RankFailedError, on all ranks that live, if one of them has got this
     one. Collective."""
-    if goes_on():
-        have = lib.PCOLL_OK if error is None else lib.PCOLL_EFAILED
-        if lib.pcoll_all_have(address(comm), have) and error is None:
-            raise RankFailedError(failed_ranks(comm), "another rank has been told of a death")
+    if goes_on() and not all_say(comm, error is None) and error is None:
+        raise RankFailedError(failed_ranks(comm), "another rank has been told of a death")
 
 
 def among_the_living(comm: MPI.Intracomm, make: Callable[[MPI.Intracomm], T]) -> T:
