@@ -4,11 +4,11 @@
 #include "compat/interposer/completion_thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
 #include "allreduce/handle.h"
+#include "base/thread.h"
 #include "compat/interposer/core_call.h"
 
 static struct {
@@ -108,20 +108,16 @@ bool completion_thread_works(void)
     return major > 4 || (major == 4 && (minor > 0 || patch > 2));
 }
 
-/* Under the mutex. Signals are for the program's threads. */
+/* Under the mutex. */
 static int begin(void)
 {
-    sigset_t all, old;
     if (completion_thread.running)
         return MPI_SUCCESS;
     int rc = PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &completion_thread.self);
     if (rc != MPI_SUCCESS)
         return rc;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    completion_thread.running = pthread_create(&completion_thread.thread, NULL,
-                                               completion_thread_main, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    completion_thread.running =
+        thread_start(&completion_thread.thread, completion_thread_main, NULL) == 0;
     if (!completion_thread.running)
         PMPI_Comm_free(&completion_thread.self);
     return completion_thread.running ? MPI_SUCCESS : MPI_ERR_OTHER;
