@@ -35,7 +35,7 @@ from partialcoll.tools.bench.faults import killing
 from partialcoll.tools.cli import options, values
 
 _STEP = 1.1  # of the buckets that times are kept in
-_SUMS = ("jobs", "kills", "survived", "hangs", "lost", "diverged", "rounds")
+_SUMS = ("jobs", "kills", "survived", "hangs", "lost", "diverged", "ended_by_mpi", "rounds")
 _COUNTS = ("killed", "aimed", "struck", "detect_ms", "recover_ms")
 
 
@@ -65,7 +65,7 @@ def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Of all seeds."""
     row: dict[str, Any] = {"seed": "all", "quorum": "all", "domain": "all"}
     row["ranks"] = max(each["ranks"] for each in rows)
-    row.update({name: sum(each[name] for each in rows) for name in _SUMS})
+    row.update({name: sum(each.get(name, 0) for each in rows) for name in _SUMS})
     for name in _COUNTS:
         together: Counter[str] = Counter()
         for each in rows:
@@ -86,7 +86,7 @@ def run_seed(program: Path, seed: int, ranks: int, kills: int) -> dict[str, Any]
         most = min(ranks - 1, kills - tally.kills)
         job = LightJob(program, ranks, kind, f"{seed}-{number}", most)
         verdict = job.calm(job.run())
-        tally.add(verdict, job.states)
+        tally.add(job, verdict)
         aimed += job.aimed
         struck += job.struck
         if verdict.faults:

@@ -24,7 +24,7 @@ import numpy as np
 
 from .... import _signals
 from ... import launcher, report
-from . import oracle, records
+from . import crashes, oracle, records
 from .records import Life
 
 COLUMNS = (
@@ -62,16 +62,18 @@ class Tally:
     hangs: int = 0
     lost: int = 0
     diverged: int = 0
+    ended_by_mpi: int = 0  # ranks
     rounds: int = 0
     detect: list[float] = field(default_factory=list)
     recover: list[float] = field(default_factory=list)
     rejoin: list[float] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
 
-    def add(self, verdict: oracle.Verdict, states: list[str]) -> None:
+    def add(self, job: KilledJob, verdict: oracle.Verdict) -> None:
         """One job more."""
         self.jobs += 1
-        self.kills += len(states)
+        self.kills += len(job.states)
+        self.ended_by_mpi += job.ended_by_mpi
         self.survived += not verdict.hangs
         self.hangs += len(verdict.hangs)
         self.lost += len(verdict.lost)
@@ -80,7 +82,7 @@ class Tally:
         self.detect += verdict.detect_ms
         self.recover += verdict.recover_ms
         self.rejoin += verdict.rejoin_s
-        self.states.update(states)
+        self.states.update(job.states)
 
     def row(self, quorum: str, domain: str, ranks: int) -> report.Row:
         """As the command prints it."""
@@ -94,6 +96,7 @@ class Tally:
             "hangs": self.hangs,
             "lost": self.lost,
             "diverged": self.diverged,
+            "ended_by_mpi": self.ended_by_mpi,
             "rounds": self.rounds,
             "killed": dict(sorted(self.states.items())),
         }
@@ -130,6 +133,7 @@ class KilledJob:
         self.folder = Path(tempfile.mkdtemp(prefix="partialcoll-faults-"))
         self.killed: dict[Life, int] = {}
         self.states: list[str] = []
+        self.ended_by_mpi = 0
         self.given = {
             "folder": str(self.folder),
             "ranks": ranks,
@@ -178,7 +182,17 @@ class KilledJob:
         for rank in self.die:
             if not oracle.came_to_end(self.folder, rank):
                 self.killed[Life(rank)] = 0
+        self._count_crashes()
         return oracle.judge(self.folder, self.ranks, self.killed)
+
+    def _count_crashes(self) -> None:
+        """Whom MPI has ended has died like any other."""
+        ended = crashes.ended_by_mpi((self.folder / "output").read_text(errors="replace"))
+        for rank in range(self.ranks):
+            for life in records.lives(self.folder, "pid", rank):
+                if self.pid(life) in ended:
+                    self.killed.setdefault(life, 0)
+                    self.ended_by_mpi += 1
 
     def await_end(self, job: subprocess.Popen[bytes]) -> None:
         """Nobody is killed any more."""
@@ -274,7 +288,7 @@ def run(options: SimpleNamespace) -> list[report.Row]:
         most = options.kills - tally.kills
         job = KilledJob(options.n, *kind, seed, most, respawn=options.respawn)
         verdict = job.run()
-        tally.add(verdict, job.states)
+        tally.add(job, verdict)
         if verdict.faults:
             complain(job, verdict)
         else:
