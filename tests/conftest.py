@@ -19,7 +19,7 @@ from device_fixtures import fake, nothing_left  # noqa: F401
 from mpi4py import MPI
 
 from partialcoll.tools import launcher
-from partialcoll.tools.bench.faults import crashes
+from partialcoll.tools.bench.faults import mpi_failure
 
 TEST_LIMIT_S = 180.0
 JOB_LIMIT_S = 120
@@ -76,7 +76,7 @@ def pytest_runtest_protocol(item):
 
 def pytest_collection_modifyitems(config, items):
     """Where a commit is tested: of what needs one MPI only, of what starts jobs of its own, and on
-    a single rank, the quarters that run.py says."""
+    a single rank, the parts that run.py says."""
     parts = os.environ.get("PARTIALCOLL_TEST_PARTS")
     if parts is None:
         return
@@ -160,7 +160,7 @@ def run(clean_environment, job, tmp_path):
             timeout=JOB_LIMIT_S,
             cwd=tmp_path,
         )
-        if crashes.ended_by_mpi(done.stdout + done.stderr):
+        if mpi_failure.ended_by_mpi(done.stdout + done.stderr):
             pytest.skip("Open MPI has ended a rank that was making a communicator (docs/faults.md)")
         return done
 

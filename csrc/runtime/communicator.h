@@ -128,4 +128,9 @@ int communicator_fail(struct communicator *c, int code);
 /* PCOLL_OK, or the failure with its message. */
 int communicator_check(struct communicator *c);
 
+/* Between its files. */
+struct object *communicator_object_at(const struct communicator *c, uint32_t slot);
+struct object *communicator_next_notified(struct communicator *c);
+void communicator_set_alarm(struct communicator *c, int64_t at);
+
 #endif

@@ -24,7 +24,7 @@ import numpy as np
 
 from .... import _signals
 from ... import launcher, report
-from . import crashes, oracle, records
+from . import mpi_failure, oracle, records
 from .records import Life
 
 COLUMNS = (
@@ -187,7 +187,7 @@ class KilledJob:
 
     def _count_crashes(self) -> None:
         """Whom MPI has ended has died like any other."""
-        ended = crashes.ended_by_mpi((self.folder / "output").read_text(errors="replace"))
+        ended = mpi_failure.ended_by_mpi((self.folder / "output").read_text(errors="replace"))
         for rank in range(self.ranks):
             for life in records.lives(self.folder, "pid", rank):
                 if self.pid(life) in ended:
