@@ -8,9 +8,8 @@ of ranks, for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node r
 
 What a test depends on, it says by its markers (pyproject.toml): `mpi` runs on all numbers of ranks,
 `one_domain` in the first setting only, `few_ranks` on FEW_RANKS (a commit: on 2 with one MPI and on
-3 with the other, the next the other way round). What is `one_mpi` runs with one MPI in every second
-commit, and with the other one in others: see `parts`. CONTRIBUTING.md says what each commit leaves
-out.
+3 with the other, the next the other way round). What is `one_mpi` takes turns: see `parts`.
+CONTRIBUTING.md says what each commit leaves out.
 """
 
 import argparse
@@ -35,7 +34,7 @@ FEW_RANKS = (2, 5)  # and one without a launcher
 FEW_OF_COMMIT = (2, 3)
 ALONE = 0  # without a launcher
 MANY = 5
-PARTS = 4  # of the tests of one MPI
+PARTS = 8  # of the tests of one MPI
 
 # For each commit: both MPIs have both settings, so has each number of ranks, and none of it is
 # there twice. The largest one MPI has in one commit and the other in the next.
@@ -131,16 +130,15 @@ def few_ranks(options):
 
 
 def parts(job):
-    """Which quarters of the tests of one MPI are this job's, the first of which has the tests in
-    turns as well; the other MPI's job has other ones, and so has the next commit but one. Without a
-    launcher each MPI has one: two commits have all, four commits have all with both."""
-    first, second = turn(), sorted(COMMIT).index(launcher.flavor())
+    """Which eighths of the tests of one MPI are this job's, the first of which has the tests in
+    turns as well. Under a launcher half of them, the other MPI's job the other half, the next
+    commit the other way round. Without one each MPI has one: four commits have all, eight commits
+    have all with both."""
+    commit, mpi = turn(), sorted(COMMIT).index(launcher.flavor())
     if job.ranks == ALONE:
-        own = [2 * first + (first // 2 + second) % 2]
-    else:
-        first += second + first // 2
-        own = [first, first + 2]
-    return [part % PARTS for part in own]
+        return [(2 * commit + (commit // 4 + mpi) % 2) % PARTS]
+    first = commit + mpi + commit // 2
+    return [part % PARTS for part in range(first, first + PARTS, 2)]
 
 
 def run_job(job, arguments, begin, few):
