@@ -125,7 +125,8 @@ int communicator_poll(struct communicator *c)
         return 0;
     const struct transport_event *events;
     int happened = 0, rc = PCOLL_OK;
-    for (struct object *p; rc == PCOLL_OK && (p = communicator_next_notified(c)); happened++)
+    for (struct object *p; rc == PCOLL_OK && (p = communicator_next_notified(c));
+         happened++)
         rc = p->ops->run(p);
     if (rc == PCOLL_OK)
         rc = poll_watched(c, &happened);
