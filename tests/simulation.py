@@ -13,7 +13,7 @@ LIBRARIES = ["-lm", "-lpthread"]
 
 def sources(what: str) -> list[Path]:
     """The C sources of the `core`, or the `helpers` of the C tests."""
-    command = ["make", "-s", f"print-{what}"]
+    command = ["make", "-s", "--no-print-directory", f"print-{what}"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in names.split()]
 
