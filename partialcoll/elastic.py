@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -74,17 +73,49 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
 def spawn_and_merge(comm: MPI.Intracomm, command: Sequence[str], count: int) -> MPI.Intracomm:
     """A communicator of those of `comm`, and of so many newcomers, which call `merge_with_parents`.
     Collective; raises as `respawn`, but who dies at the end is in the communicator."""
-    _check_launched(comm)
-    between = alone(lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count), hold=True)
-    between.Set_errhandler(MPI.ERRORS_RETURN)
-    come = all(_hear(between, limit=_PATIENCE * base_timeout())) and all(_hear(between))
-    if goes_on():
-        come = all_say(comm, come) and not lib.pcoll_growth_check(address(comm))
-    told = _tell(between, come)
-    if not come:
-        raise RankFailedError(failed_ranks(comm), "it was to take others in, or to come itself")
-    _await(told)
-    return _merge(between, high=False)
+    spawned = Spawned(comm, command, count)
+    waiting.until(spawned.over, waiting.look)
+    return spawned.merge(comm)
+
+
+class Spawned:
+    """Newcomers that have been started, and come to `merge_with_parents` in their own time.
+    Collective over those who start them."""
+
+    def __init__(self, comm: MPI.Intracomm, command: Sequence[str], count: int) -> None:
+        _check_launched(comm)
+        self._size, self._ended = comm.size, False
+        start = lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count)  # noqa: E731
+        self._between = alone(start, hold=True)
+        self._between.Set_errhandler(MPI.ERRORS_RETURN)
+        self._greetings, self._arrivals = _Words(self._between), _Words(self._between)
+        self._limit = time.monotonic() + _PATIENCE * base_timeout()
+
+    def over(self) -> bool:
+        """Have all of them come, or will they not? Local."""
+        if not self._greetings.over():
+            return time.monotonic() > self._limit
+        return not all(self._greetings.said()) or self._arrivals.over()
+
+    def merge(self, comm: MPI.Intracomm) -> MPI.Intracomm:
+        """A communicator of those of `comm`, who have started them and live, and of them.
+        Collective, after `over`; raises as `spawn_and_merge`."""
+        self._ended = True
+        come = all(self._greetings.said()) and all(self._arrivals.said())
+        come = come and comm.size == self._size
+        if goes_on():
+            come = all_say(comm, come) and not lib.pcoll_growth_check(address(comm))
+        told = _tell(self._between, come)
+        if not come:
+            raise RankFailedError(failed_ranks(comm), "it was to take others in, or to come itself")
+        _await(told)
+        return _merge(self._between, high=False)
+
+    def dismiss(self) -> None:
+        """They are not wanted any more, if they are still to come. Local, on all."""
+        if not self._ended and not MPI.Is_finalized():
+            _tell(self._between, False)
+        self._ended = True
 
 
 def merge_with_parents(between: MPI.Intercomm) -> MPI.Intracomm:
@@ -119,13 +150,13 @@ def _tell(between: MPI.Intercomm, word: bool) -> list[Any]:
     return sent
 
 
-def _await(requests: list[Any], limit: float = math.inf) -> None:
-    """Until each of them has ended, well or badly, or for so many seconds; with naps."""
-    waited, end = list(requests), time.monotonic() + limit
+def _await(requests: list[Any]) -> None:
+    """Until each of them has ended, well or badly; with naps."""
+    waited = list(requests)
 
     def over() -> bool:
         waited[:] = [request for request in waited if not _ended(request)]
-        return not waited or time.monotonic() > end
+        return not waited
 
     waiting.until(over, waiting.look)
 
@@ -137,16 +168,32 @@ def _ended(request: Any) -> bool:
         return True
 
 
-def _hear(between: MPI.Intercomm, limit: float = math.inf) -> list[bool]:
-    """What each on the other side tells, or False if it dies before, or says nothing."""
-    words = np.zeros((between.remote_size, 1), np.intc)
-    heard = []
-    for rank, word in enumerate(words):
-        with contextlib.suppress(MPI.Exception):
-            heard.append(between.Irecv(word, rank))
-    _kept.append((words, heard))
-    _await(heard, limit)
-    return [bool(word) for word in words[:, 0]]
+def _hear(between: MPI.Intercomm) -> list[bool]:
+    """What each on the other side tells, or False if it dies before."""
+    words = _Words(between)
+    waiting.until(words.over, waiting.look)
+    return words.said()
+
+
+class _Words:
+    """What each on the other side tells next."""
+
+    def __init__(self, between: MPI.Intercomm) -> None:
+        self._words = np.zeros((between.remote_size, 1), np.intc)
+        self._missing = []
+        for rank, word in enumerate(self._words):
+            with contextlib.suppress(MPI.Exception):
+                self._missing.append(between.Irecv(word, rank))
+        _kept.append((self._words, list(self._missing)))
+
+    def over(self) -> bool:
+        """Has each told, or died?"""
+        self._missing = [request for request in self._missing if not _ended(request)]
+        return not self._missing
+
+    def said(self) -> list[bool]:
+        """False of one that has died, or has told nothing."""
+        return [bool(word) for word in self._words[:, 0]]
 
 
 def _merge(between: MPI.Intercomm, high: bool) -> MPI.Intracomm:

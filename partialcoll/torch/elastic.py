@@ -80,11 +80,11 @@ class State:
         """If a rank has died since this was last called, as far as the rounds of the optimizers
         tell, and so on all ranks after the same step: the world is formed anew, of those who live,
         and with ``init(respawn=True)`` of newcomers in place of the dead; HostsUpdatedInterrupt is
-        raised. Else local.
+        raised. With ``respawn="overlap"`` it is raised once more when these have come. Else local.
 
         MismatchError, on all ranks, if a newcomer's model or options are others."""
         died = _failures() != self._failures
-        if died or world.replaces():
+        if died or world.takes_in():
             world.form_anew(replace=True, died=died)
             self._failures = _failures()
             raise HostsUpdatedInterrupt

@@ -92,7 +92,7 @@ def init(
     process_sets: Any = None,
     *,
     on_failure: str = "raise",
-    respawn: bool = False,
+    respawn: bool | str = False,
 ) -> None:
     """Make the world: all ranks that train together. Collective.
 
@@ -110,9 +110,11 @@ def init(
         When a rank dies: RankFailedError from all calls of this module, on all others; or
         allreduces, broadcasts, barriers and calls about objects go on among those who live, who
         keep `rank` and `size`, and others are refused (docs/faults.md).
-    respawn : bool
+    respawn : bool or "overlap"
         With "continue": processes that run the same program take the places of those that have
-        died, at the next `elastic.State.commit`. Then without `comm` and process sets.
+        died, at the next `elastic.State.commit`, which waits for them; "overlap": training goes on
+        with fewer while they load what they need, and a later commit takes them in. Then without
+        `comm` and process sets.
 
     Raises
     ------
@@ -130,12 +132,14 @@ def init(
         _check_same(_world, comm)
         return
     checks.one_of("on_failure", on_failure, ("raise", "continue"))
-    if checks.flag("respawn", respawn):
+    if respawn != "overlap":
+        checks.flag("respawn", respawn)
+    if respawn:
         newcomers.check(comm, process_sets, on_failure)
     checked, replacing = _check_comm(comm), None
     launch.check_launcher()
     if respawn:
-        checked, replacing = newcomers.begin()
+        checked, replacing = newcomers.begin(respawn == "overlap")
     _form(checked, on_failure, replacing)
     for one in process_sets or ():
         add_process_set(one)
@@ -160,12 +164,17 @@ def _make(own: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing | 
     calls = Calls(own, on_failure)
     told = None if replacing is None else replacing.told()
     known = calls.gather(
-        f"init(respawn={replacing is not None})", (own.rank, MPI.Get_processor_name(), told)
+        f"init(respawn={_kind(replacing)!r})", (own.rank, MPI.Get_processor_name(), told)
     )
     if replacing is not None:
         replacing = replacing.formed(own.size, [row for _, _, row in known])
     place = _place(own.rank, {rank: name for rank, name, _ in known})
     return World(own, *place, calls, Departures(own), on_failure, replacing)
+
+
+def _kind(replacing: newcomers.Replacing | None) -> bool | str:
+    """The argument of `init`."""
+    return "overlap" if replacing is not None and replacing.overlap else replacing is not None
 
 
 def form_anew(replace: bool = False, died: bool = False) -> None:
@@ -174,9 +183,12 @@ def form_anew(replace: bool = False, died: bool = False) -> None:
     last time. After an error there is no world."""
     global _world
     before, wider = world(), None
-    if replace and before.replacing is not None:
-        before.replacing.tries *= not died
-        wider = newcomers.start(before.comm, before.replacing)
+    if before.replacing is not None:
+        if died:
+            before.replacing.begin_anew()
+        if replace and not (died and before.replacing.overlap):
+            wider = newcomers.take_in(before.comm, before.replacing)
+        before.replacing.dismiss()
     _world = None
     try:
         _form(wider or before.comm, before.on_failure, before.replacing)
@@ -225,11 +237,12 @@ def came_in() -> None:
         _world.replacing.lived = True
 
 
-def replaces() -> bool:
-    """Are there too few ranks, and does this world have others started?"""
+def takes_in() -> bool:
+    """Are there too few ranks, and are others to be taken in now? Collective if the dead are
+    replaced."""
     if _world is None or _world.replacing is None:
         return False
-    return _world.replacing.wants(_world.comm.size)
+    return _world.replacing.due(_world.comm)
 
 
 def forget(optimizer: Any) -> None:
@@ -259,6 +272,8 @@ def shutdown() -> None:
 
 
 def _free(ending: World) -> None:
+    if ending.replacing is not None:
+        ending.replacing.dismiss()
     ending.calls.free()
     for one in ending.sets:
         _free_set(one)

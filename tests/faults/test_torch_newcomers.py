@@ -48,7 +48,7 @@ PREPARE = (
             os.environ["PARTIALCOLL_DIE"] = fate
         elif fate:
             where = {
-                "spawning": (elastic, "spawn_and_merge"), "merged": (elastic, "_merge"),
+                "spawning": (elastic, "Spawned"), "merged": (elastic, "_merge"),
                 "forming": (newcomers.Replacing, "formed"), "comparing": (optimizer, "check_alike"),
                 "making": (replicated, "Allreduce_init"), "made": (_meeting, "all_have"),
                 "syncing": (pct.elastic, "broadcast_optimizer_state"),
@@ -61,6 +61,8 @@ PREPARE = (
 
     if new:
         fate != "imported" or die()
+        fate != "slow" or time.sleep(2)
+        fate != "slower" or time.sleep(8)
         meet_fate()
 """
     + NO_COMPILER
@@ -69,8 +71,8 @@ PREPARE = (
 # The gradients are 1 everywhere, so nobody's death changes what comes out; in numbers that float32
 # has exactly. Newcomers begin with other ones.
 TRAIN = """
-    STEPS = int(sys.argv[4])
-    pct.init(on_failure="continue", respawn=True)
+    STEPS, LEAST = int(sys.argv[4]), int(sys.argv[6])
+    pct.init(on_failure="continue", respawn="overlap" if LEAST else True)
     model = torch.nn.Linear(3, 3)
     for p in model.parameters():
         torch.nn.init.constant_(p, 7.0 if new else 0.0)
@@ -86,7 +88,8 @@ TRAIN = """
     def train(state):
         if not new and not steps:
             meet_fate()
-        while state.batch < STEPS:
+        while state.batch < STEPS or pct.size() < LEAST:
+            time.sleep(0.005 * (LEAST > 0))
             steps.append(state.batch)
             opt.zero_grad()
             sum(p.sum() for p in model.parameters()).backward()
@@ -99,15 +102,17 @@ TRAIN = """
                 state.commit()
 
     train(state)
-    value = speed = 0.0
-    for _ in range(STEPS):
-        speed = 0.5 * speed + 1
-        value -= 0.125 * speed
+    alone = torch.zeros(1, requires_grad=True)
+    same = torch.optim.SGD([alone], lr=0.125, momentum=0.5)
+    for _ in range(state.batch):
+        alone.grad = torch.ones(1)
+        same.step()
+    value = alone.item()
     if quorum in ("none", "full"):
         assert all((p == value).all() for p in model.parameters()), (value, *model.parameters())
     flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
     assert len(set(map(str, pct.allgather_object((opt.round, opt.metrics().failed, flat))))) == 1
-    assert new or steps == list(range(STEPS)), steps  # nothing twice
+    assert new or steps == list(range(state.batch)), steps  # nothing twice
     say("end", pct.size(), *("old", resets) if not new else ("new", mine))
     opt.close()
     pct.shutdown()
@@ -115,9 +120,11 @@ TRAIN = """
 """
 
 
-def trained(run, ranks, left, kills, fates=(), own=None, steps=8, quorum="none"):
-    """Who is left at the end says so, and how many those are; what survivors said, and all."""
+def trained(run, ranks, left, kills, fates=(), own=None, steps=8, quorum="none", least=0):
+    """Who is left at the end says so, and how many those are; what survivors said, and all. least:
+    training goes on while others load what they need, until there are so many ranks."""
     given = [json.dumps(kills), json.dumps(fates), json.dumps(own or {}), str(steps), quorum]
+    given.append(str(least))
     options = ["--with-ft", "ulfm"]
     done = run(PREPARE + TRAIN, ranks=ranks, arguments=given, launcher_options=options)
     ends = [line for line in done.stdout.splitlines() if line.startswith("end")]
@@ -173,6 +180,27 @@ def test_not_for_ever(run):
 @pytest.mark.parametrize("quorum", ["full", "solo"])
 def test_with_eager(run, quorum):
     trained(run, 3, 3, {3: [1]}, quorum=quorum)
+
+
+@pytest.mark.parametrize(
+    "ranks, kills, fates, sizes",
+    [
+        (3, {3: [1]}, [], [2, 3]),
+        (3, {3: [1]}, ["imported"], [2, 2, 3]),
+        (4, {3: [1], 40: [2]}, ["slow"], [3, 2, 4]),  # and while the first one loads
+    ],
+)
+def test_training_goes_on_meanwhile(run, ranks, kills, fates, sizes):
+    ends, _ = trained(run, ranks, ranks, kills, fates, least=ranks)
+    assert len(ends) == ranks - len(kills)
+    resets = json.loads(ends[0].partition(" old ")[2].replace("(", "[").replace(")", "]"))
+    assert [size for _, size in resets] == sizes
+    assert resets[0][0] == 4 and resets[-1][0] > 10, "nobody has waited"
+
+
+def test_training_ends_before_they_come(run):
+    ends, said = trained(run, 3, 2, {3: [1]}, ["slower"], least=2)
+    assert ends == ["end 2 old [(4, 2)]"] * 2, said
 
 
 REFUSED = """

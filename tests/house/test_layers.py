@@ -25,7 +25,7 @@ PY_LAYERS = [
     {"_core"},
     {"policy", "round", "grid"},
     {"topology", "codec", "elastic"},
-    {"collectives"},
+    {"collectives", "newcomer"},
     {"decentralized"},
     {"_moved"},
     {"_public"},

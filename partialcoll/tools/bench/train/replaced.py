@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training in which one rank is killed each S seconds and another process takes its place: steps
-per second beside those of the same job before anybody died.
+"""Training in which one rank is killed each S seconds and another process takes its place, once it
+has loaded what it needs: steps per second beside those of the same job before anybody died.
 
 The job trains twice as long as is said: at first nobody dies. The first of the ranks lives, which
 keeps the count; any other may die, at a moment that none of them chooses: its clock kills it.
@@ -33,6 +33,7 @@ COLUMNS = (
     "steps_per_s",
     "steps_per_s_none",
     "part_of_none",
+    "part_with_fewer",
     "kills",
     "replaced",
     "pause_s",
@@ -48,8 +49,9 @@ class Course:
         self._every, self._ranks = options.pattern.factor, pct.size()
         self._random = random.Random(options.seed)
         self.moments = [time.monotonic()]  # begin, begin of the second part, end
-        self.kills = self.replaced = 0
-        self.pauses: list[float] = []  # seconds in which training stood still, for newcomers
+        self.kills = self.replaced = self.with_fewer = 0
+        self.pauses: list[float] = []  # seconds in which training stood still, for a new world
+        self._size = self._ranks
         self._paused = self._due = 0.0
         self._death: threading.Timer | None = None
 
@@ -60,7 +62,9 @@ class Course:
         self.draw()
 
     def draw(self) -> None:
-        """Who dies next, in so many seconds? Collective."""
+        """Who dies next, in so many seconds? Nobody before all are there. Collective."""
+        if pct.size() < self._ranks:
+            return
         self._due += self._every
         after = max(0.0, self._due - time.monotonic())
         victim, after = pct.broadcast_object((self._random.randrange(1, pct.size()), after))
@@ -78,10 +82,14 @@ class Course:
     def go_on(self) -> None:
         """The world has changed."""
         if self._paused:
-            self.kills += 1
             self.pauses.append(time.monotonic() - self._paused)
-            self.replaced += pct.size() == self._ranks
-        self._paused = 0.0
+            self.kills += max(0, self._size - pct.size())
+            self.replaced += max(0, pct.size() - self._size)
+        self._paused, self._size = 0.0, pct.size()
+
+    def step(self) -> None:
+        """One more has been made."""
+        self.with_fewer += self._size < self._ranks
 
     def end(self) -> None:
         """Nobody dies any more."""
@@ -92,7 +100,7 @@ class Course:
 
 def train(options: SimpleNamespace) -> report.Row:
     """The row, which rank 0 has whole. Collective, over those who live and newcomers."""
-    pct.init(on_failure="continue", respawn=True)
+    pct.init(on_failure="continue", respawn="overlap")
     name, seed = options.strategies[0], options.seed
     task = TASKS[options.task](options, pct.rank(), pct.size())
     task.start(seed)
@@ -121,6 +129,7 @@ def train(options: SimpleNamespace) -> report.Row:
             time.sleep(max(0.0, begin + compute - time.perf_counter()))
             opt.step()
             state.step += 1
+            course.step()
             if state.step % COMMIT == 0:
                 course.pause(commit)
 
@@ -136,6 +145,7 @@ def train(options: SimpleNamespace) -> report.Row:
         "steps_per_s": rate,
         "steps_per_s_none": none,
         "part_of_none": rate / none,
+        "part_with_fewer": course.with_fewer / task.steps,
         "kills": course.kills,
         "replaced": course.replaced,
         "pause_s": sum(course.pauses) / max(1, len(course.pauses)),
