@@ -17,6 +17,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ class Spawned:
     def __init__(self, comm: MPI.Intracomm, command: Sequence[str], count: int) -> None:
         _check_launched(comm)
         self._size, self._ended = comm.size, False
-        start = lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count)  # noqa: E731
+        start = partial(comm.Spawn, command[0], list(command[1:]), maxprocs=count)
         self._between = alone(start, hold=True)
         self._between.Set_errhandler(MPI.ERRORS_RETURN)
         self._greetings, self._arrivals = _Words(self._between), _Words(self._between)
