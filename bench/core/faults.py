@@ -36,7 +36,7 @@ from partialcoll.tools.cli import options, values
 
 _STEP = 1.1  # of the buckets that times are kept in
 _SUMS = ("jobs", "kills", "survived", "hangs", "lost", "diverged", "ended_by_mpi", "rounds")
-_COUNTS = ("killed", "aimed", "struck", "detect_ms", "recover_ms")
+_COUNTS = ("killed", "aimed", "struck", "detect_ms", "recover_ms", "recover_one_ms")
 
 
 def _buckets(values: Iterable[float]) -> dict[str, int]:
@@ -55,7 +55,7 @@ def _percentile(buckets: dict[str, int], percent: float) -> float | None:
 
 
 def _with_percentiles(row: dict[str, Any]) -> dict[str, Any]:
-    for name in ("detect", "recover"):
+    for name in ("detect", "recover", "recover_one"):
         for percent in (50, 99):
             row[f"{name}_ms_p{percent}"] = _percentile(row[f"{name}_ms"], percent)
     return row
@@ -69,7 +69,7 @@ def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for name in _COUNTS:
         together: Counter[str] = Counter()
         for each in rows:
-            together.update(each[name])
+            together.update(each.get(name, {}))
         key = float if name.endswith("_ms") else str
         row[name] = {k: together[k] for k in sorted(together, key=key)}
     return _with_percentiles(row)
@@ -99,6 +99,7 @@ def run_seed(program: Path, seed: int, ranks: int, kills: int) -> dict[str, Any]
     del row["rejoin_s_p50"]
     row.update(deliver=kind.deliver, count=kind.count, aimed=dict(aimed), struck=dict(struck))
     row.update(detect_ms=_buckets(tally.detect), recover_ms=_buckets(tally.recover))
+    row["recover_one_ms"] = _buckets(tally.recover_one)
     return _with_percentiles(row)
 
 

@@ -4,7 +4,16 @@
 import pytest
 
 from partialcoll.tools.bench.faults import oracle
-from partialcoll.tools.bench.faults.records import DEPOSIT, END, GROWN, ROUND, Life, Log, Record
+from partialcoll.tools.bench.faults.records import (
+    DEPOSIT,
+    END,
+    GROWN,
+    OUTAGE,
+    ROUND,
+    Life,
+    Log,
+    Record,
+)
 
 RANKS = 2
 OLD, NEW = Life(1, 0), Life(1, 1)
@@ -45,6 +54,17 @@ def judged(folder, logs):
 def test_nothing_is_wrong(tmp_path):
     verdict = judged(tmp_path, history())
     assert not verdict.faults and verdict.rounds == 6
+
+
+@pytest.mark.parametrize("kills, alone", [([20], 1), ([20, 25], 0), ([0, 20], 1), ([20, 55], 1)])
+def test_recoveries_from_one_death(tmp_path, kills, alone):
+    ms = 1_000_000
+    outage = Record(OUTAGE, 52 * ms, 1, (51 * ms, 54 * ms, 0))
+    for life in (Life(0), OLD):
+        Log(str(tmp_path), life).write(outage)
+    killed = {Life(1, i): at * ms for i, at in enumerate(kills)}
+    verdict = oracle.judge(tmp_path, RANKS, killed)
+    assert verdict.recover_ms == [3.0] and verdict.recover_one_ms == [3.0] * alone
 
 
 def replaced(records, number, **words):

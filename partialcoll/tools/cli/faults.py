@@ -47,7 +47,8 @@ faults = click.command(
     "given; that is judged by the contract: survived counts jobs whose ranks came to their end, "
     "hangs ranks that were silent for a second or for ever, lost deposits that are missing or "
     "counted twice, diverged rounds that differ between ranks. detect_ms is from the kill to a "
-    "rank's knowing, recover_ms from there until its rounds go on, rejoin_s (--respawn) from the "
+    "rank's knowing, recover_ms from there until its rounds go on (recover_one_ms if nobody else "
+    "died meanwhile or just before), rejoin_s (--respawn) from the "
     "kill until rounds go on with another one. Exits with 1 if anything was "
     "wrong. Needs Open MPI 5.",
 )(

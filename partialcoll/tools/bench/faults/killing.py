@@ -66,6 +66,7 @@ class Tally:
     rounds: int = 0
     detect: list[float] = field(default_factory=list)
     recover: list[float] = field(default_factory=list)
+    recover_one: list[float] = field(default_factory=list)
     rejoin: list[float] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
 
@@ -81,6 +82,7 @@ class Tally:
         self.rounds += verdict.rounds
         self.detect += verdict.detect_ms
         self.recover += verdict.recover_ms
+        self.recover_one += verdict.recover_one_ms
         self.rejoin += verdict.rejoin_s
         self.states.update(job.states)
 
@@ -100,7 +102,8 @@ class Tally:
             "rounds": self.rounds,
             "killed": dict(sorted(self.states.items())),
         }
-        for name, values in (("detect", self.detect), ("recover", self.recover)):
+        times = {"detect": self.detect, "recover": self.recover, "recover_one": self.recover_one}
+        for name, values in times.items():
             for percent in (50, 99):
                 found = float(np.percentile(values, percent)) if values else None
                 row[f"{name}_ms_p{percent}"] = found

@@ -10,6 +10,7 @@ from pathlib import Path
 from .records import DEPOSIT, END, GROWN, LOST, OUTAGE, ROUND, Life, Record, lives, read
 
 PATIENCE_NS = 1_000_000_000
+_ONE_DEATH_NS = 50_000_000  # what died so long before has been heard of
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Verdict:
     diverged: list[str] = field(default_factory=list)
     detect_ms: list[float] = field(default_factory=list)
     recover_ms: list[float] = field(default_factory=list)
+    recover_one_ms: list[float] = field(default_factory=list)  # where nobody else died
     rejoin_s: list[float] = field(default_factory=list)
     rounds: int = 0
     silent_ns: int = 0  # the longest pause of one that lives
@@ -127,6 +129,8 @@ def _times(logs: Logs, alive: set[Life], kills: list[int], verdict: Verdict) -> 
                 if before:
                     verdict.detect_ms.append((began - before[-1]) / 1e6)
                 verdict.recover_ms.append((ended - began) / 1e6)
+                if sum(began - _ONE_DEATH_NS < kill <= ended for kill in kills) == 1:
+                    verdict.recover_one_ms.append((ended - began) / 1e6)
             elif record.kind == GROWN and before and record is not logs[life][0]:
                 verdict.rejoin_s.append((record.time - before[-1]) / 1e9)
 
