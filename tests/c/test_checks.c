@@ -4,7 +4,7 @@
  * that nobody may, in a process of its own, and has to end with the condition that it
  * breaks. What needs an MPI or a second driver to be broken is not here: the CHECKs of
  * user_object.c, process.c and agreement.c, and those of a domain's inside, which
- * tests/mistakes.py breaks.
+ * tests/mistakes breaks.
  */
 #include <string.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library for C users with one of the mistakes of mistakes.py in its core, for real jobs: a
+"""The library for C users with one of the mistakes of tests/mistakes in its core, for real jobs: a
 program that is linked with the library takes this one if LD_LIBRARY_PATH names its folder."""
 
 import os

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of copies between host and device."""
+
+from .mutant import Mutant
+
+MUTANTS = [
+    # Copies between host and device.
+    Mutant(
+        "one stream does not wait for the producer's",
+        "device/lane.c",
+        "result = d->stream_wait(l->stream[i], l->given, 0);",
+        "result = i ? CUDA_SUCCESS : d->stream_wait(l->stream[i], l->given, 0);",
+    ),
+    Mutant(
+        "copies are over with those of the first stream",
+        "device/lane.c",
+        "i < STREAMS && result == CUDA_SUCCESS; i++)\n        result = l->cuda->event_query",
+        "i < 1 && result == CUDA_SUCCESS; i++)\n        result = l->cuda->event_query",
+    ),
+    Mutant(
+        "the consumer's stream waits for one stream's copies only",
+        "device/lane.c",
+        "i < STREAMS && rc == PCOLL_OK && result",
+        "i < 1 && rc == PCOLL_OK && result",
+    ),
+    Mutant(
+        "what a failed copy says is forgotten",
+        "device/lane.c",
+        "l->failure = l->failure == PCOLL_OK ? failed : l->failure;",
+        "",
+    ),
+    Mutant(
+        "the context of another device is taken",
+        "device/lane.c",
+        "d->primary_retain(&l->context, device)",
+        "d->primary_retain(&l->context, !device)",
+    ),
+    Mutant(
+        "the caller's context is not given back",
+        "device/lane.c",
+        "cuda_result result = l->cuda->context_pop(&own);",
+        "cuda_result result = CUDA_SUCCESS;",
+    ),
+    Mutant(
+        "copies begin while others are under way",
+        "device/lane.c",
+        'if (rc == PCOLL_EAGAIN) return fail(PCOLL_ESTATE, "the last copies are not over");',
+        "if (rc == PCOLL_EAGAIN)\n        rc = PCOLL_OK;",
+    ),
+    Mutant(
+        "every chunk comes from where the first one does",
+        "device/lane.c",
+        "copy_to_host(host, p->device + from, bytes, stream)",
+        "copy_to_host(host, p->device, bytes, stream)",
+    ),
+    Mutant(
+        "a graph is recorded into",
+        "device/lane.c",
+        "if (rc == PCOLL_OK && capturing)",
+        "if (rc == PCOLL_OK && capturing > 1)",
+    ),
+    Mutant(
+        "a byte behind an allocation belongs to it",
+        "device/place.c",
+        "return behind <= a.start + a.size",
+        "return behind <= a.start + a.size + 1",
+    ),
+    Mutant(
+        "managed memory is where it lies now",
+        "device/place.c",
+        "a.type == TYPE_DEVICE || a.managed ? a.device : PLACE_HOST",
+        "a.type == TYPE_DEVICE ? a.device : PLACE_HOST",
+    ),
+    Mutant(
+        "managed memory that lies on the host has been freed",
+        "device/place.c",
+        "if (a.type != TYPE_DEVICE && !a.managed)",
+        "if (a.type != TYPE_DEVICE)",
+    ),
+    Mutant(
+        "a forked child uses its parent's driver",
+        "device/cuda.c",
+        "if (owner != getpid())",
+        "if (owner == 0)",
+    ),
+    Mutant(
+        "a pull begins while a push reads the host's side",
+        "device/mirror.c",
+        "int rc = lane_poll(m->to_device);\n"
+        "    return rc == PCOLL_OK ? lane_poll(m->to_host) : rc;",
+        "return lane_poll(m->to_host);",
+    ),
+    Mutant(
+        "a push does not order the stream that reads",
+        "device/mirror.c",
+        "return rc == PCOLL_OK ? lane_order(m->to_device, stream) : rc;",
+        "return rc;",
+    ),
+    Mutant(
+        "a rank arrives before its copy is over",
+        "allreduce/staging.c",
+        "int rc = lane_poll(s->to_host);",
+        "int rc = PCOLL_OK;",
+        program="staging",
+    ),
+    Mutant(
+        "a result goes back to the library while it is being copied",
+        "allreduce/staging.c",
+        "if (rc == PCOLL_OK)\n        rc = lane_poll(s->to_device);\n    if (rc == PCOLL_OK)"
+        "\n        rc = d->ops->deposit",
+        "if (rc == PCOLL_OK)\n        rc = d->ops->deposit",
+        program="staging",
+    ),
+    Mutant(
+        "two may make a deposit",
+        "allreduce/staging.c",
+        "return atomic_compare_exchange_strong(&s->state, &copying, HELD);",
+        "if (atomic_load(&s->state) == ARRIVED)\n        return false;\n"
+        "    nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL); /* as if another came */\n"
+        "    atomic_store(&s->state, HELD);\n    return copying;",
+        program="staging",
+    ),
+    Mutant(
+        "a failed copy counts as a deposit",
+        "allreduce/staging.c",
+        "if (rc != PCOLL_OK && rc != PCOLL_EAGAIN)\n        keep_failure(s, rc);",
+        "",
+        program="staging",
+    ),
+    Mutant(
+        "float16 results are copied as they were reduced",
+        "allreduce/staging.c",
+        "if (!null && !has_another_form(p))",
+        "if (!null)",
+        program="staging",
+    ),
+    Mutant(
+        "memory is pinned and never let go",
+        "allreduce/staging.c",
+        "if (s->registered)\n        (void)lane_unregister(s->to_host, s->registered);",
+        "",
+        program="staging",
+    ),
+    Mutant(
+        "addresses are believed",
+        "allreduce/staging.c",
+        "rc = place_check(",
+        "rc = 0 * place_check(",
+        program="staging",
+    ),
+]

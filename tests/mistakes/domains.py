@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of domains: alone, in shared memory, and their leaders on the fabric."""
+
+from .mutant import Mutant
+
+MUTANTS = [
+    # The domain.
+    Mutant(
+        "one result slot too few",
+        "domain/single.c",
+        "s->ring = options->history + 1;",
+        "s->ring = options->history;",
+    ),
+    # The domain in shared memory.
+    Mutant(
+        "a deposit is handed in without a swap",
+        "domain/node_deposit.c",
+        "            STEP(atomic_compare_exchange_strong(node_own_descriptor(n), &word,\n"
+        "                                                descriptor_of(&after)))) {\n"
+        "            MOMENT",
+        "            (STEP(atomic_store(node_own_descriptor(n), descriptor_of(&after))), true)) {\n"
+        "            MOMENT",
+    ),
+    Mutant(
+        "a join is handed in without a swap",
+        "domain/node.c",
+        "            STEP(atomic_compare_exchange_strong(node_own_descriptor(n), &word, next))) {",
+        "            (STEP(atomic_store(node_own_descriptor(n), next)), true)) {",
+    ),
+    Mutant(
+        "a rank says that it has read a round before it ceases to join",
+        "domain/node_deliver.c",
+        "    if (m->joined)\n"
+        "        STEP(atomic_fetch_and(node_own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));\n"
+        "    STEP(atomic_store(&node_own_line(n)->delivered, m->delivered));\n",
+        "    STEP(atomic_store(&node_own_line(n)->delivered, m->delivered));\n"
+        "    if (m->joined)\n"
+        "        STEP(atomic_fetch_and(node_own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));\n",
+    ),
+    Mutant(
+        "who has read a round does not look whether it held the next one back",
+        "domain/node_deliver.c",
+        "control_round(control) >= before + m->history);",
+        "control_round(control) > before + m->history);",
+    ),
+    Mutant(
+        "a copy is taken for whole although its slot is being written",
+        "domain/node_deliver.c",
+        "uint64_t control = node_control(n), reuse = round + n->ring;",
+        "uint64_t control = node_control(n), reuse = round + n->ring + 1;",
+    ),
+    Mutant(
+        "a copy is looked at before it is known to be whole",
+        "domain/node_deliver.c",
+        "        joined = ends_join(n, h);",
+        "        joined = joined || ends_join(n, h);",
+    ),
+    Mutant(
+        "a rank is told the wrong round of its deposit",
+        "domain/node_member.c",
+        "m->taken_in = (int64_t)rounds - 1;",
+        "m->taken_in = (int64_t)rounds;",
+    ),
+    Mutant(
+        "the round of a deposit is read before it is written",
+        "domain/node_member.c",
+        "    uint64_t rounds = m->contribution.frozen != NO_SLOT\n",
+        "    uint64_t rounds = false\n",
+    ),
+    Mutant(
+        "an arrival has no time",
+        "domain/node_deposit.c",
+        "        if (*outcome == DEPOSIT_ARRIVED)\n            node_note_arrival_time(n);\n",
+        "",
+    ),
+    Mutant(
+        "a round is closed twice",
+        "domain/node_close.c",
+        "    if (!STEP(atomic_compare_exchange_strong(\n"
+        "            &n->shared->control, &open, control_word(round, NODE_CLOSING, n->who))))\n"
+        "        return false;\n",
+        "    STEP(atomic_store(&n->shared->control,\n"
+        "                      control_word(round, NODE_CLOSING, n->who)));\n",
+    ),
+    Mutant(
+        "a later round is closed than was counted",
+        "domain/node_close.c",
+        "if (control_round(open) != round || control_phase(open) != NODE_OPEN)",
+        "if (control_phase(open) != NODE_OPEN)",
+    ),
+    Mutant(
+        "a rank is frozen without a swap",
+        "domain/node_close.c",
+        "    while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,\n"
+        "                                              descriptor_freeze(word))))\n"
+        "        ;\n",
+        "    STEP(atomic_store(&n->descriptors[j], descriptor_freeze(word)));\n",
+    ),
+    Mutant(
+        "the list of an earlier round is reduced",
+        "domain/node_close.c",
+        "    atomic_store_explicit(&n->shared->parts, parts, memory_order_relaxed);\n"
+        "    return parts;",
+        "    return parts;",
+    ),
+    Mutant(
+        "a chunk of a later round is taken",
+        "domain/node_close.c",
+        "if (word >> 32 != (uint32_t)round || *chunk >= n->chunks)",
+        "if (*chunk >= n->chunks)",
+    ),
+    Mutant(
+        "a chunk is given to two",
+        "domain/node_close.c",
+        "    } while (!STEP(atomic_compare_exchange_weak(&n->shared->taken, &word, word + 1)));",
+        "        STEP(atomic_store(&n->shared->taken, word + 1));\n    } while (0);",
+    ),
+    Mutant(
+        "chunks are finished before they are counted",
+        "domain/node_close.c",
+        "        STEP(atomic_store(&n->shared->done, 0));\n"
+        "        STEP(atomic_store(&n->shared->taken, round << 32));\n"
+        "        set_control(n, round, NODE_REDUCING);\n",
+        "        STEP(atomic_store(&n->shared->taken, round << 32));\n"
+        "        set_control(n, round, NODE_REDUCING);\n"
+        "        STEP(atomic_store(&n->shared->done, 0));\n",
+    ),
+    Mutant(
+        "the next round opens before it is known who is live",
+        "domain/node_close.c",
+        "    account(n, round, node_result(n, round));\n    node_complete(n, round);\n",
+        "    node_complete(n, round);\n    account(n, round, node_result(n, round));\n",
+    ),
+    Mutant(
+        "who has worked on a round counts as a worker for ever",
+        "domain/node_close.c",
+        "    STEP(atomic_fetch_sub(&n->shared->workers, 1));\n    if (ended)",
+        "    if (ended)",
+    ),
+    Mutant(
+        "the closer does not work where as many as there are cores seem to",
+        "domain/node_close.c",
+        "        reduce_closed(n, round);\n",
+        "        node_reduce(n, round);\n",
+    ),
+    Mutant(
+        "nobody is woken at the end of a round",
+        "domain/node_close.c",
+        '    MOMENT("published");\n    wake_sleepers(n, n->members);\n',
+        "",
+    ),
+    Mutant(
+        "sleepers are woken before the round is over",
+        "domain/node_close.c",
+        '    set_control(n, round + 1, NODE_OPEN);\n    MOMENT("published");\n'
+        "    wake_sleepers(n, n->members);\n",
+        "    wake_sleepers(n, n->members);\n    set_control(n, round + 1, NODE_OPEN);\n",
+    ),
+    Mutant(
+        "a round starts with those who were live before",
+        "domain/node_decide.c",
+        "    if (v->opened == round + 1)\n        return true;",
+        "    if (v->opened)\n        return true;",
+    ),
+    Mutant(
+        "who has come out of join counts as arrived",
+        "domain/node_decide.c",
+        "descriptor_joining(word) && knows_end_of_join(n, j) &&\n"
+        "           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));",
+        "descriptor_joining(word) && knows_end_of_join(n, j);",
+    ),
+    Mutant(
+        "the round after a join does not wait for its readers",
+        "domain/node_decide.c",
+        "if (is_behind(n, j, round) || (joined && is_unaware(n, j)))",
+        "if (is_behind(n, j, round))",
+    ),
+    Mutant(
+        "the round after a join was admitted before",
+        "domain/node_decide.c",
+        "    if (known && !joined)",
+        "    if (known)",
+    ),
+    Mutant(
+        "one round too many is admitted",
+        "domain/node_decide.c",
+        "v->admitted = least + n->history;",
+        "v->admitted = least + n->history + 1;",
+    ),
+    Mutant(
+        "back-pressure of a node is off by one",
+        "domain/node_decide.c",
+        "round < n->history + STEP(atomic_load(&line->delivered)))",
+        "round <= n->history + STEP(atomic_load(&line->delivered)))",
+    ),
+    Mutant(
+        "a rank that is being freed holds the others back",
+        "domain/node_decide.c",
+        "return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);",
+        "return !away;",
+    ),
+    Mutant(
+        "a rank that has left holds the others back",
+        "domain/node_decide.c",
+        "return !away && !(STEP(",
+        "(void)away;\n    return !(STEP(",
+    ),
+    Mutant(
+        "ranks that had gone are overdue when they are back",
+        "protocol/round_trigger.c",
+        "return active || !live ? 0 : before + 1;",
+        "(void)live;\n    return active ? 0 : before + 1;",
+    ),
+    Mutant(
+        "nobody is told when a linger is over",
+        "protocol/round_trigger.c",
+        ".alarm = over ? ROUND_NEVER : due};",
+        ".alarm = ROUND_NEVER};",
+    ),
+    Mutant(
+        "a linger begins with that of an earlier round",
+        "domain/node_decide.c",
+        "while ((word & ~mask) != tag) {",
+        "while (!word) {",
+    ),
+    Mutant(
+        "a deadline begins with an earlier arrival",
+        "domain/node_decide.c",
+        "if (!bitset_has(v->arrived, rank) || !bitset_has(v->live, rank) || at >= least)",
+        "if (at >= least)",
+    ),
+    Mutant(
+        "a frozen slot is free at once",
+        "protocol/descriptor.h",
+        "return DESCRIPTOR_NO_SLOT | (word & 7) << 3 | gone |",
+        "return DESCRIPTOR_NO_SLOT | DESCRIPTOR_NO_SLOT << 3 | gone |",
+    ),
+    Mutant(
+        "a join is announced once",
+        "protocol/descriptor.h",
+        "uint64_t gone = word & ((uint64_t)3 << 7);",
+        "uint64_t gone = word & ((uint64_t)1 << 8);",
+    ),
+    Mutant(
+        "an arrival outlives the round that took it",
+        "protocol/descriptor.h",
+        "uint64_t gone = word & ((uint64_t)3 << 7);",
+        "uint64_t gone = word & ((uint64_t)7 << 6);",
+    ),
+    Mutant(
+        "a stored deposit is not announced as stored",
+        "protocol/descriptor.h",
+        "if (active && !descriptor_arrived(word))",
+        "if (false)",
+    ),
+    Mutant(
+        "a sum lies before the fabric without a mark",
+        "domain/node_close.c",
+        "        node_alert(&n->base);",
+        "        n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);",
+    ),
+    Mutant(
+        "who asks the leader to look leaves no mark",
+        "domain/node_close.c",
+        "    STEP(atomic_store(&n->shared->attention, 1));\n",
+        "",
+    ),
+    Mutant(
+        "the leader is asked to look before there is a mark",
+        "domain/node_close.c",
+        "    STEP(atomic_store(&n->shared->attention, 1));\n"
+        "    n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);",
+        "    n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);\n"
+        "    STEP(atomic_store(&n->shared->attention, 1));",
+    ),
+    Mutant(
+        "a lone deposit is sent with an old header",
+        "domain/node_fabric.c",
+        "    memcpy(alone, n->gathered, d->shape->header_bytes);\n",
+        "",
+    ),
+    # Found by a reviewer who tried to get past the checks.
+    Mutant(
+        "only 64 ranks can have joined",
+        "protocol/round.c",
+        "for (size_t i = 0; i < bitset_words(ranks); i++)\n        gone +=",
+        "for (size_t i = 0; i < 1; i++)\n        gone +=",
+    ),
+    Mutant(
+        "only 64 ranks can cease to be live",
+        "protocol/round.c",
+        "for (size_t i = 0; i < bitset_words(ranks); i++)\n        live[i] &=",
+        "for (size_t i = 0; i < 1; i++)\n        live[i] &=",
+    ),
+    Mutant(
+        "only 64 ranks count as arrived",
+        "protocol/policy.c",
+        "for (size_t i = 0; i < bitset_words(round->ranks); i++) {\n        uint64_t came",
+        "for (size_t i = 0; i < 1; i++) {\n        uint64_t came",
+    ),
+    Mutant(
+        "a receive waits for the send to the same rank",
+        "algorithms/allreduce_recdbl.c",
+        "    sched_after(c->s, recv, c->free_after[which]);\n",
+        "    sched_after(c->s, recv, c->free_after[which]);\n"
+        "    if (c->last_send >= 0)\n        sched_after(c->s, recv, c->last_send);\n",
+    ),
+    Mutant(
+        "the highest initiator is reported",
+        "protocol/round.c",
+        "a->initiator < b->initiator ? a->initiator : b->initiator;",
+        "a->initiator + 1 > b->initiator + 1 ? a->initiator : b->initiator;",
+    ),
+    Mutant(
+        "closings do not queue up",
+        "runtime/closing.c",
+        "    return busy ? PCOLL_OK : vote(c);",
+        "    return busy ? p->ops->begin_close(p) : vote(c);",
+    ),
+    Mutant(
+        "the next closing is never begun",
+        "runtime/closing.c",
+        "    return c->closing.first ? vote(c) : PCOLL_OK;",
+        "    return PCOLL_OK;",
+    ),
+    Mutant(
+        "a rank that frees its handle still holds the others back",
+        "protocol/member.c",
+        "if (m->retired)\n        return true;",
+        "if (0)\n        return true;",
+    ),
+    Mutant(
+        "back-pressure with deliver=all",
+        "protocol/member.c",
+        "bool behind = m->deliver == PCOLL_DELIVER_ONE && !m->left &&",
+        "bool behind = !m->left &&",
+    ),
+    Mutant(
+        "whoever copies a result holds the next round back",
+        "protocol/member.c",
+        "bool copying = m->reading != NO_ROUND && round >= slots &&\n"
+        "                   (uint64_t)m->reading == round - slots;",
+        "bool copying = m->reading != NO_ROUND;\n    (void)slots;",
+    ),
+    Mutant(
+        "a complete round is not ready while the next one runs",
+        "protocol/member.c",
+        "return m->complete >= m->wanted;",
+        "return m->complete >= m->wanted && m->frozen == m->complete;",
+    ),
+    Mutant(
+        "more rounds are lost than are older than the history",
+        "protocol/member.c",
+        "uint64_t next = m->delivered > oldest ? m->delivered : oldest;",
+        "uint64_t next = m->delivered >= oldest ? m->delivered : m->complete - 1;",
+    ),
+    Mutant(
+        "an empty round leaves the buffers as they were",
+        "domain/single.c",
+        "payload_identity(&d->shape->payload, buffers);",
+        "(void)0;",
+    ),
+    Mutant(
+        "full rounds run free when all have left",
+        "protocol/policy.c",
+        "return round->live_count && report->arrived == count;",
+        "return report->arrived == count;",
+    ),
+    # Two planes: domains in shared memory, their leaders on the fabric.
+    Mutant(
+        "a member's deposit does not make its leader look",
+        "allreduce/endpoint.c",
+        "else if (d->ops->alert)",
+        "else if (d->ops->alert && v->drives)",
+    ),
+    Mutant(
+        "the leader forgets that its round waits for the node's sum",
+        "allreduce/endpoint.c",
+        "    v->gathering = *finished ? NO_OPERATION : id;",
+        "    v->gathering = NO_OPERATION;\n    (void)id;",
+    ),
+    Mutant(
+        "members of a node do not close",
+        "allreduce/endpoint.c",
+        "return closing == DRAINING ? endpoint_drain(v) : PCOLL_OK;",
+        "return PCOLL_OK;",
+    ),
+    Mutant(
+        "a member's timer is forgotten",
+        "allreduce/endpoint.c",
+        "    if (alarm != INT64_MAX)\n"
+        "        communicator_alarm(v->communicator, &v->base, alarm);",
+        "    (void)alarm;",
+    ),
+    Mutant(
+        "reports are counted for the rank, not for its node",
+        "allreduce/endpoint.c",
+        "v->placement.domain[source], message",
+        "source % v->placement.domains, message",
+    ),
+    Mutant(
+        "reports go to the rank with the coordinator's number",
+        "allreduce/endpoint_trigger.c",
+        "t->ops->control(t, v->placement.leader[coordinator], &message);",
+        "t->ops->control(t, coordinator, &message);",
+    ),
+    Mutant(
+        "the last messages go to ranks with the endpoints' numbers",
+        "allreduce/endpoint_closing.c",
+        "control_send(v, p->leader[peer], CONTROL_LAST, k);",
+        "control_send(v, peer, CONTROL_LAST, k);",
+    ),
+    Mutant(
+        "only the leader of a node is one of its members",
+        "domain/node.c",
+        "bitset_add(n->set, placement->member[i]);",
+        "bitset_add(n->set, placement->member[0]);",
+    ),
+    Mutant(
+        "the ranks of a node are added up from the last one on",
+        "domain/node_close.c",
+        "const struct node_frozen *part = &n->list[k];",
+        "const struct node_frozen *part = &n->list[n->shared->parts - 1 - k];",
+    ),
+    Mutant(
+        "a member that has caught up does not say so",
+        "domain/node_deliver.c",
+        "return control_phase(control) == NODE_OPEN &&\n",
+        "return false && control_phase(control) == NODE_OPEN &&\n",
+    ),
+    Mutant(
+        "a node's back-pressure is off by one",
+        "domain/node_decide.c",
+        "round < n->history + STEP",
+        "round <= n->history + STEP",
+    ),
+    Mutant(
+        "a rank that has come out of join is taken for one that joins again",
+        "domain/node_decide.c",
+        "&&\n           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));",
+        ";",
+    ),
+    Mutant(
+        "a member that frees its handle still holds the others back",
+        "domain/node_decide.c",
+        "return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);",
+        "return !away;",
+    ),
+    Mutant(
+        "a result of a node is not looked at again after it was copied",
+        "domain/node_deliver.c",
+        "whole = m->deliver == PCOLL_DELIVER_ONE || !overwritten(n, index);",
+        "whole = true || overwritten(n, index);",
+    ),
+    Mutant(
+        "what an overwritten header says of a join is kept",
+        "domain/node_deliver.c",
+        "joined = ends_join(n, h);",
+        "joined = joined || ends_join(n, h);",
+    ),
+]

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of schedules: the engine, activation, data, what a rank owes."""
+
+from .mutant import Mutant
+
+MUTANTS = [
+    # The engine: readiness, two instances, consumption.
+    Mutant(
+        "an early message of round t+1 is dropped",
+        "schedule/engine.c",
+        "if (round > e->current + 1)\n        return ENGINE_IMPOSSIBLE;",
+        "if (round > e->current)\n        return ENGINE_DROPPED;",
+    ),
+    Mutant(
+        "a late activation of round t-1 is obeyed",
+        "schedule/engine.c",
+        "if (round < e->current) {",
+        "if (round + 1 < e->current) {",
+    ),
+    Mutant(
+        "a gate opens one predecessor early",
+        "schedule/engine.c",
+        "++p->done_preds == s->ops[next].need &&",
+        "++p->done_preds + (s->ops[next].need > 1) == s->ops[next].need &&",
+    ),
+    Mutant(
+        "a gate opens one predecessor late",
+        "schedule/engine.c",
+        "++p->done_preds == s->ops[next].need &&",
+        "++p->done_preds == s->ops[next].need + (s->ops[next].need == 1) &&",
+    ),
+    Mutant(
+        "an operation fires for every predecessor beyond its gate",
+        "schedule/engine.c",
+        "++p->done_preds == s->ops[next].need && p->state == OP_WAITING)",
+        "++p->done_preds >= s->ops[next].need)",
+    ),
+    Mutant(
+        "a round is over before its sends are",
+        "schedule/engine.c",
+        "state == OP_DONE && !in->running &&",
+        "state == OP_DONE &&",
+    ),
+    Mutant(
+        "the next round is not held",
+        "schedule/engine.c",
+        "    e->current++;\n    e->released = false;",
+        "    e->current++;",
+    ),
+    # The activation broadcast.
+    Mutant(
+        "an activation is forwarded on the last edge only",
+        "algorithms/activation.c",
+        "for (int j = 0; j < k; j++)",
+        "for (int j = 0; j < k && k == a->edges - 1; j++)",
+    ),
+    Mutant(
+        "the last in-edge below an out-edge does not fire it",
+        "algorithms/activation.c",
+        "for (int j = 0; j < k; j++)",
+        "for (int j = 0; j < k - 1; j++)",
+    ),
+    Mutant(
+        "one activation edge too few where P is no power of two",
+        "algorithms/activation.c",
+        "while (((uint64_t)1 << edges) < size)",
+        "while (((uint64_t)2 << edges) <= size)",
+    ),
+    # The data part.
+    Mutant(
+        "the additions have another order",
+        "algorithms/allreduce_recdbl.c",
+        "for (uint32_t hop = 1, k = 0; hop < power; hop *= 2, k++) {",
+        "for (uint32_t hop = power / 2, k = 0; hop; hop /= 2, k++) {",
+    ),
+    Mutant(
+        "a temporary is received into before it was reduced",
+        "algorithms/allreduce_recdbl.c",
+        "    c->free_after[which] = reduce;\n",
+        "",
+    ),
+    Mutant(
+        "a reduction does not wait for the send from its target",
+        "algorithms/allreduce_recdbl.c",
+        "if (c->last_send >= 0 && c->value == BUFFER_RESULT)",
+        "if (0)",
+    ),
+    Mutant(
+        "a folded rank is forgotten",
+        "algorithms/allreduce_recdbl.c",
+        "absorb(&c, rank + power, EDGE_FOLD);",
+        'sched_after(s, sched_recv(s, "receive", (int)(rank + power), EDGE_FOLD, '
+        "BUFFER_TEMP), freeze);",
+    ),
+    Mutant(
+        "a half is reduced while the other one is being sent",
+        "algorithms/allreduce_rabenseifner.c",
+        "    sched_after(w->s, reduce, w->last_send);",
+        "    (void)reduce;",
+    ),
+    Mutant(
+        "what was given is gathered before the halving is over",
+        "algorithms/allreduce_rabenseifner.c",
+        "    sched_after(w->s, recv, halved);",
+        "    sched_after(w->s, recv, w->free_after[1]);",
+    ),
+    Mutant(
+        "halves are added in another order",
+        "algorithms/allreduce_rabenseifner.c",
+        "BUFFER_RESULT, lower ? w->value : temp,",
+        "BUFFER_RESULT, !lower ? w->value : temp,",
+    ),
+    Mutant(
+        "a half is given on before all of it is there",
+        "algorithms/allreduce_rabenseifner.c",
+        "    w->ready = both;",
+        "",
+    ),
+    Mutant(
+        "the ring begins with another piece",
+        "algorithms/allreduce_ring.c",
+        "sched_slice(r->s, ready, piece(r, 1));",
+        "sched_slice(r->s, ready, piece(r, 0));",
+    ),
+    Mutant(
+        "a piece is received into a temporary that is being sent",
+        "algorithms/allreduce_ring.c",
+        "i == 0 ? freeze : sent[edge]);",
+        "freeze);",
+    ),
+    Mutant(
+        "a piece of the second turn is sent before it is there",
+        "algorithms/allreduce_ring.c",
+        "        ready = recv;",
+        "",
+    ),
+    Mutant(
+        "a null message is sent with data behind it",
+        "allreduce/data.c",
+        "    if (null)\n        return (struct message){place, header};",
+        "",
+    ),
+    Mutant(
+        "the header is not put next to the slice",
+        "allreduce/data.c",
+        "    if (place != v.header)\n        memcpy(place, v.header, header);",
+        "",
+    ),
+    Mutant(
+        "slices have no room for their headers",
+        "kernels/payload.c",
+        "    p->bytes = bytes > p->bytes ? bytes : p->bytes;",
+        "    (void)p;\n    (void)bytes;",
+    ),
+    # What a rank owes.
+    Mutant(
+        "a stored deposit is counted twice (a carry races with an activation)",
+        "protocol/contribution.c",
+        "return plan.carried == NO_SLOT || plan.carried == c->pending;",
+        "(void)c;\n    (void)plan;\n    return true;",
+    ),
+    Mutant(
+        "a stored deposit is lost in a carry",
+        "protocol/contribution.c",
+        "int carried = c->late == PCOLL_LATE_CARRY ? c->pending : NO_SLOT;",
+        "int carried = NO_SLOT;",
+    ),
+    Mutant(
+        "a deposit is written over the frozen one",
+        "protocol/contribution.c",
+        "if (i != c->pending && i != c->frozen && i != c->user)",
+        "if (i != c->pending && i != c->user)",
+    ),
+    Mutant(
+        "what a round took is still owed",
+        "protocol/contribution.c",
+        "    c->frozen = c->pending;\n    c->pending = NO_SLOT;\n",
+        "    c->frozen = c->pending;\n",
+    ),
+]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of gossip buffers: register, accumulator, queue, deaths."""
+
+from .mutant import Mutant
+
+MUTANTS = [
+    # The gossip buffers: register, accumulator, queue.
+    Mutant(
+        "a register has two slots",
+        "gossip/layout.h",
+        "REGISTER_SLOTS = 3",
+        "REGISTER_SLOTS = 2",
+    ),
+    Mutant(
+        "a chunk is taken that may have been overwritten",
+        "gossip/register.c",
+        "*whole = *version - before <= 1;",
+        "*whole = *version - before <= 3;",
+    ),
+    Mutant(
+        "a register is not looked at again after it was read",
+        "gossip/register.c",
+        "rc = register_version(m, peer, now);",
+        "rc = PCOLL_OK;",
+    ),
+    Mutant(
+        "a version is announced before it is written",
+        "gossip/register.c",
+        "    write_slot(m, slot, x, &header);\n",
+        "    w->ops->fetch_add(w, w->rank, word_at(WORD_VERSION), 1, &last);\n"
+        "    write_slot(m, slot, x, &header);\n"
+        "    w->ops->fetch_add(w, w->rank, word_at(WORD_VERSION), -1, &last);\n",
+    ),
+    Mutant(
+        "one delta more than the cap",
+        "gossip/accumulator.c",
+        "*reserved = *uncollected < cap;",
+        "*reserved = *uncollected <= cap;",
+    ),
+    Mutant(
+        "a reservation that was refused stays",
+        "gossip/accumulator.c",
+        "return *reserved ? PCOLL_OK : count_up(m, peer, WORD_RESERVED, -1);",
+        "return PCOLL_OK;",
+    ),
+    Mutant(
+        "a delta lands before it has arrived",
+        "gossip/accumulator.c",
+        "    int rc = m->window->ops->flush(m->window, peer);\n",
+        "    int rc = PCOLL_OK;\n",
+    ),
+    Mutant(
+        "what has landed meanwhile counts as collected",
+        "gossip/exchange.c",
+        "    if (rc == PCOLL_OK && *deltas)\n        rc = accumulator_collected",
+        "    if (rc == PCOLL_OK && *deltas && (*deltas)++)\n        rc = accumulator_collected",
+    ),
+    Mutant(
+        "a chunk is given that was not taken from the model",
+        "gossip/exchange.c",
+        "    if (rc != PCOLL_OK || !whole)\n        return rc;",
+        "    if (rc != PCOLL_OK)\n        return rc;\n"
+        "    if (!whole)\n        return accumulator_add_chunk(m, peer, first);",
+    ),
+    Mutant(
+        "what was collected is not taken off the sum",
+        "gossip/accumulator.c",
+        "    return add(m, m->window->rank, first);",
+        "    (void)first;\n    return PCOLL_OK;",
+    ),
+    Mutant(
+        "who claims a slot does not look whether it was first",
+        "gossip/queue.c",
+        "if (rc != PCOLL_OK || found == *state)",
+        "if (rc != PCOLL_OK || found)",
+    ),
+    Mutant(
+        "a message is announced before it has arrived",
+        "gossip/queue.c",
+        "return rc == PCOLL_OK ? w->ops->flush(w, peer) : rc;",
+        "return rc;",
+    ),
+    Mutant(
+        "a slot of a queue has no generations",
+        "gossip/queue.c",
+        "oldest.state - FULL + STATES",
+        "oldest.state - FULL",
+    ),
+    Mutant(
+        "a message is not looked at again after it was read",
+        "gossip/queue.c",
+        "if (state == newest.state) {",
+        "if (state >= 0) {",
+    ),
+    Mutant(
+        "a message is given free before it is read",
+        "gossip/queue.c",
+        "        rc = read_message(m, own, &oldest, key, out, &whole);\n",
+        "        swap(m, own, oldest.slot, oldest.state, oldest.state - FULL + STATES, &before);\n"
+        "        rc = read_message(m, own, &oldest, key, out, &whole);\n",
+    ),
+    # Gossip buffers of ranks that die.
+    Mutant(
+        "half a delta of a dead rank counts as under way for ever",
+        "gossip/accumulator.c",
+        "return *halves ? count_up(m, own, WORD_LANDED, by) : rc;",
+        "return rc;",
+        "gossip crashes",
+    ),
+    Mutant(
+        "a slot that a dead rank was writing to stays taken",
+        "gossip/queue.c",
+        "if (rc == PCOLL_OK && state_of(state) == WRITING)",
+        "if (rc == PCOLL_OK && state_of(state) == STATES)",
+        "gossip crashes",
+    ),
+    Mutant(
+        "what lay uncollected at a dead rank is lost",
+        "gossip/settle.c",
+        "return rc == PCOLL_OK ? accumulator_give(m, m->window->rank, first) : rc;",
+        "return rc;",
+        "gossip crashes",
+    ),
+    Mutant(
+        "what lay uncollected at a dead rank is taken over twice",
+        "gossip/settle.c",
+        "    if (rc == PCOLL_OK)\n        rc = accumulator_give(m, dead, first);\n",
+        "",
+        "gossip crashes",
+    ),
+    Mutant(
+        "deltas of a dead rank are not counted where they are",
+        "gossip/accumulator.c",
+        "    rc = count_up(m, own, WORD_RESERVED, by);\n    if (rc == PCOLL_OK)\n"
+        "        rc = count_up(m, own, WORD_LANDED, by);",
+        "    rc = count_up(m, own, WORD_LANDED, by);",
+        "gossip crashes",
+    ),
+]

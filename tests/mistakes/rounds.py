@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of rounds: what a rank sees of them, policies, one handle."""
+
+from .mutant import Mutant
+
+MUTANTS = [
+    # A rank's view of the rounds.
+    Mutant(
+        "a late deposit arrives at a round that is over",
+        "protocol/member.c",
+        "*open = m->frozen <= m->call;",
+        "*open = true;",
+    ),
+    Mutant(
+        "back-pressure is off by one",
+        "protocol/member.c",
+        "round >= m->delivered + m->history;",
+        "round > m->delivered + m->history;",
+    ),
+    Mutant(
+        "nobody is told that a rank holds back no longer",
+        "protocol/member.c",
+        "bool held = m->holds_back;",
+        "bool held = false;",
+    ),
+    Mutant(
+        "a stored deposit is not called stored",
+        "protocol/member.c",
+        "if (!m->arrived)\n            bitset_add(",
+        "if (0)\n            bitset_add(",
+    ),
+    Mutant(
+        "an arrival outlives its round",
+        "protocol/member.c",
+        "    m->arrived = false;\n    m->frozen++;",
+        "    m->frozen++;",
+    ),
+    Mutant(
+        "a rank is not told that its deposit was included",
+        "protocol/member.c",
+        "m->taken_in = (int64_t)m->frozen;",
+        "m->taken_in = (int64_t)m->frozen + 1;",
+    ),
+    Mutant(
+        "the round after the last join does not wait for its readers",
+        "protocol/member.c",
+        "m->holds_back = behind || copying || unaware;",
+        "m->holds_back = behind || copying;",
+    ),
+    Mutant(
+        "a result is overwritten while it is read",
+        "protocol/member.c",
+        "m->holds_back = behind || copying || unaware;",
+        "m->holds_back = behind || unaware;",
+    ),
+    Mutant(
+        "a gap is not reported",
+        "protocol/member.c",
+        "*lost = next - m->delivered;",
+        "*lost = 0;",
+    ),
+    Mutant(
+        "one round too old is delivered",
+        "protocol/member.c",
+        "complete > m->history ? complete - m->history : 0;",
+        "m->complete > m->history + 1 ? m->complete - m->history - 1 : 0;",
+    ),
+    Mutant(
+        "a rank that leaves tells nobody",
+        "protocol/member.c",
+        "((announces_join(m) || m->left) && m->live)",
+        "(announces_join(m) && m->live)",
+    ),
+    Mutant(
+        "ranks that have joined never come back",
+        "protocol/member.c",
+        "m->live = !gone && (!announced || over);",
+        "m->live = !gone && !announced;",
+    ),
+    # Policies and headers.
+    Mutant(
+        "an initiator is drawn from the wrong round",
+        "protocol/round_trigger.c",
+        ".round = draw->round,",
+        ".round = draw->round + 1,",
+    ),
+    Mutant(
+        "a rank that has gone can be drawn",
+        "protocol/policy.c",
+        "if (bitset_has(round->live, rank) && !bitset_has(round->drawn, rank)) {",
+        "if (!bitset_has(round->drawn, rank)) {",
+    ),
+    Mutant(
+        "full does not wait for rank 3",
+        "protocol/policy.c",
+        "__builtin_popcountll(members[i] & round->live[i]);",
+        "__builtin_popcountll(members[i] & round->live[i] & ~(uint64_t)8);",
+    ),
+    Mutant(
+        "a mask bit is lost",
+        "protocol/round.c",
+        "out->masks[i] = a->masks[i] | b->masks[i];",
+        "out->masks[i] = a->masks[i] | (b->masks[i] & ~(uint64_t)4);",
+    ),
+    Mutant(
+        "the lowest initiator is not agreed on",
+        "protocol/round.c",
+        "out->initiator = a->initiator < b->initiator ? a->initiator : b->initiator;",
+        "out->initiator = a->initiator;",
+    ),
+    Mutant(
+        "a quorum is one rank short",
+        "protocol/policy.c",
+        "report->arrived >= needed(policy, round);",
+        "report->arrived + (round->live_count > 1) >= needed(policy, round);",
+    ),
+    Mutant(
+        "a quorum is never adapted to the live ranks",
+        "protocol/policy.c",
+        "return smaller(count ? count : 1, round->live_count);",
+        "return count ? count : 1;",
+    ),
+    Mutant(
+        "last_of does not wait for the last",
+        "protocol/policy.c",
+        "return round->drawn_count && report->drawn == round->drawn_count;",
+        "return round->drawn_count && report->drawn;",
+    ),
+    Mutant(
+        "a stored deposit counts for the quorum",
+        "protocol/policy.c",
+        "uint64_t came = arrived[i] & round->live[i];",
+        "uint64_t came = (arrived[i] | deposited[i]) & round->live[i];",
+    ),
+    Mutant(
+        "overdue ranks are not waited for",
+        "protocol/policy.c",
+        "return rules[policy->kind].met(policy, round, report) &&\n"
+        "           report->overdue == round->overdue_count;\n}\n\nbool policy_all",
+        "return rules[policy->kind].met(policy, round, report);\n}\n\nbool policy_all",
+    ),
+    Mutant(
+        "a rank is overdue one round late",
+        "protocol/policy.c",
+        "if (absences[rank] >= most &&",
+        "if (absences[rank] > most &&",
+    ),
+    Mutant(
+        "a round cut short does not say so",
+        "allreduce/endpoint_trigger.c",
+        "result->flags |= ROUND_BELOW_QUORUM;",
+        "result->flags |= 0;",
+    ),
+    Mutant(
+        "a round that was not cut short says so",
+        "protocol/policy.c",
+        "mask[ROUND_JOINED][i] | mask[ROUND_LEFT][i];",
+        "mask[ROUND_LEFT][i];",
+    ),
+    Mutant(
+        "a deadline passes early",
+        "protocol/round_trigger.c",
+        "after(state->first_arrival, policy->deadline)",
+        "after(state->first_arrival, policy->deadline / 2)",
+    ),
+    Mutant(
+        "nobody is woken for a deadline",
+        "allreduce/endpoint_trigger.c",
+        "        communicator_alarm(v->communicator, &v->base, t->alarm);\n",
+        "        (void)0;\n",
+    ),
+    Mutant(
+        "a report for the next round is dropped",
+        "allreduce/endpoint_trigger.c",
+        "if (message->round >= current) vote_count_add",
+        "if (message->round == current)\n        vote_count_add",
+    ),
+    Mutant(
+        "a late report counts for the round after the next",
+        "allreduce/endpoint_trigger.c",
+        "if (message->round >= current) vote_count_add",
+        "vote_count_add",
+    ),
+    Mutant(
+        "the coordinator adds reports up instead of keeping the largest",
+        "protocol/vote_count.c",
+        "uint32_t more = value > *mine ? value - *mine : 0;",
+        "uint32_t more = value;",
+    ),
+    Mutant(
+        "the votes of a finished round are not cleared",
+        "protocol/vote_count.c",
+        "    count->total = (struct policy_report){0};\n",
+        "",
+    ),
+    Mutant(
+        "an overdue rank does not report its stored deposit",
+        "allreduce/endpoint.c",
+        "(outcome == DEPOSIT_STORED && v->policy.max_staleness))",
+        "false)",
+    ),
+    Mutant(
+        "closing does not wait for reports",
+        "allreduce/endpoint_trigger.c",
+        "return s->reports_sent && s->reports_received",
+        "return false && s->reports_received",
+    ),
+    # One handle on one rank.
+    Mutant(
+        "a null contribution is taken for data",
+        "allreduce/data.c",
+        "bool no_a = is_null(d, a.header), no_b = is_null(d, b.header);",
+        "bool no_a = false, no_b = is_null(d, b.header);",
+    ),
+    Mutant(
+        "leavers stay live",
+        "protocol/round.c",
+        "live[i] &= ~(left[i] | (back ? 0 : joined[i]));",
+        "live[i] &= left[i] | ~(back ? 0 : joined[i]);",
+    ),
+    Mutant(
+        "closing forgets the round in progress",
+        "allreduce/endpoint_closing.c",
+        "v->drives ? v->engine.current + v->frozen : 0;",
+        "v->drives ? v->engine.current : 0;",
+    ),
+    Mutant(
+        "closing does not wait for the last messages",
+        "allreduce/endpoint_closing.c",
+        "if (v->last_received < v->activation.edges ||",
+        "if (",
+    ),
+]

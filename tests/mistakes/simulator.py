@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of the simulator itself."""
+
+from .mutant import Mutant
+
+MUTANTS = [
+    # The simulator runs what stands in csrc/gossip and csrc/group: mistakes there are its own.
+    Mutant(
+        "simulated: an average goes to where its peer was before others gave to it",
+        "gossip/exchange.c",
+        "own, uncollected > 0, &version",
+        "own, false, &version",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: a delta lands before it has arrived",
+        "gossip/accumulator.c",
+        "    int rc = m->window->ops->flush(m->window, peer);\n",
+        "    int rc = PCOLL_OK;\n",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: what was collected is not taken off the sum",
+        "gossip/accumulator.c",
+        "    return add(m, m->window->rank, first);",
+        "    (void)first;\n    return PCOLL_OK;",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: a message is announced before it has arrived",
+        "gossip/queue.c",
+        "return rc == PCOLL_OK ? w->ops->flush(w, peer) : rc;",
+        "return rc;",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: the last member's input is left out of the sum",
+        "group/round.c",
+        "    if (!first)\n        r->add(",
+        "    if (!first && member + 1 < r->group.members)\n        r->add(",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: two rounds along each axis",
+        "protocol/group/grid.c",
+        "return (uint32_t)(round % g->axes);",
+        "return (uint32_t)(round / 2 % g->axes);",
+        program="simulator",
+    ),
+    Mutant(
+        "simulated: a void round is told as one that counts",
+        "group/outcome.c",
+        "        .is_void = !counts,",
+        "        .is_void = false,",
+        program="simulator",
+    ),
+]
