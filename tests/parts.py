@@ -4,7 +4,8 @@
     python tests/parts.py [--restart] [--jobs 2] [--json F] [PART ...]
 
 Each part is one make command with a log of its own, build/test-all/PART.log. One that has passed is
-left alone the next time, whatever has changed since; --restart forgets what has passed. As many
+left alone the next time, whatever has changed since, but for those that install; --restart forgets
+what has passed. As many
 parts run side by side as --jobs says, and those that need the whole machine by themselves. What was
 seen, with the commit of each part, goes to bench/results/test-all/any.json.
 """
@@ -34,16 +35,18 @@ CLOSING = re.compile(
 
 
 class Part(NamedTuple):
-    """A name and a make command; `alone` needs the whole machine, its cores or its memory."""
+    """A name and a make command; `alone` needs the whole machine, its cores or its memory; `again`:
+    also if it has passed, since others would do it side by side, into one folder."""
 
     name: str
     command: list[str]
     alone: bool = False
+    again: bool = False
 
 
 def parts() -> list[Part]:
     """In the order in which they begin: what installs comes before what uses it."""
-    ready = [Part(f"ready-{mpi}", ["ready", f"MPI={mpi}"], alone=True) for mpi in MPIS]
+    ready = [Part(f"ready-{mpi}", ["ready", f"MPI={mpi}"], True, again=True) for mpi in MPIS]
     jobs = [f"{domain}-{ranks}" for domain in ("node", "rank") for ranks in RANKS]
     on_ranks = [
         Part(f"{mpi}-{job}", ["test-mpi", f"MPI={mpi}", f"JOB={job}"])
@@ -80,7 +83,7 @@ def passed(part: Part) -> dict[str, Any] | None:
 
 def run(part: Part) -> dict[str, Any]:
     """Run it, or say what it was when it passed."""
-    row = passed(part)
+    row = None if part.again else passed(part)
     if row is None:
         begin, used = time.monotonic(), cpu_seconds()
         log = LOGS / f"{part.name}.log"
@@ -158,7 +161,7 @@ def main() -> int:
     unknown = {*options.names} - {part.name for part in parts()}
     if unknown:
         parser.error(f"expected names of parts, got {', '.join(sorted(unknown))}")
-    chosen = [p for p in parts() if p.name in options.names or not options.names]
+    chosen = [p for p in parts() if p.name in options.names or p.again or not options.names]
     LOGS.mkdir(parents=True, exist_ok=True)
     for part in chosen if options.restart else []:
         (LOGS / f"{part.name}.json").unlink(missing_ok=True)
