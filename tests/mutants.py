@@ -75,6 +75,7 @@ LONG = {
     "complete rounds are counted across missed ones",
     "a new domain does not know that all have joined",
     "a stranger may come in",
+    "what one has not seen is expected of it",
     "the processes of a host are not told",
 }
 PATIENCE = 900  # seconds for one mutant: only a hang takes that long
