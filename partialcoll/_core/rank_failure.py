@@ -37,17 +37,3 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
 def rank_failure(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
     """Who it was, as far as MPI knows now."""
     return RankFailedError(failed_ranks(comm), str(error))
-
-
-class told_by:
-    """Within this MPI's errors about dead ranks of the communicator are RankFailedError."""
-
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm = comm
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None and is_rank_failure(error):
-            raise rank_failure(error, self._comm) from error
