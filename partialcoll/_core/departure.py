@@ -14,9 +14,9 @@ import sys
 from ..errors import MismatchError, RankFailedError
 from . import finalize, waiting
 from .mpi import MPI
+from .rank_error import told_by
 from .rank_failure import is_rank_failure
 from .survivors import duplicate
-from .told_by import told_by
 
 _LONGEST = 1000  # bytes of a text: MPI sends so little though nobody receives it
 

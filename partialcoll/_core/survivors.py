@@ -9,8 +9,8 @@ from ..errors import RankFailedError
 from .communicator import address
 from .ffi import check, ffi, lib
 from .mpi import MPI
+from .rank_error import told_by
 from .rank_failure import failed_ranks
-from .told_by import told_by
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from .._core import waiting
 from .._core.attendance import attending
-from .._core.told_by import told_by
+from .._core.rank_error import told_by
 from ..errors import StateError
 from .ops import futures
 from .ops.queue import Queue

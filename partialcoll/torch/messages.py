@@ -16,9 +16,9 @@ import torch
 from mpi4py import MPI
 
 from .._core import communicator, waiting
+from .._core.rank_error import told_by
 from .._core.rank_failure import failed_ranks
 from .._core.survivors import goes_on
-from .._core.told_by import told_by
 from .._core.worker import Worker
 from ..errors import Error, RankFailedError, StateError
 from .ops.side_stream import side_stream

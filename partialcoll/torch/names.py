@@ -30,8 +30,8 @@ from mpi4py import MPI
 
 from .._core import waiting
 from .._core.attendance import name_ranks
+from .._core.rank_error import told_by
 from .._core.settings import logger, stall_warning
-from .._core.told_by import told_by
 from .._core.worker import Worker
 from ..collectives import agreement
 from ..collectives.name_order import ENDED, JOINED, Name, Order, Place

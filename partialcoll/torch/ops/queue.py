@@ -33,8 +33,8 @@ from mpi4py import MPI
 
 from ..._core import communicator
 from ..._core.departure import Departed
+from ..._core.rank_error import told_by
 from ..._core.settings import logger
-from ..._core.told_by import told_by
 from ..._core.worker import Worker
 from ...collectives.agreement import Agreement, Intent, complaint
 from ...errors import MismatchError, RankFailedError, StateError
