@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all that live agree on, and communicators of theirs, where ranks may die; each of it ends
  * alike on all of them. See recovery.h. */
-#include <stdlib.h>
 #include <time.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/error.h"
 #include "include/partialcoll.h"
 #include "transport/mpi/completion.h"
@@ -25,6 +23,14 @@ int mpi_shrink_comm(MPI_Comm comm, MPI_Comm *out)
     return error;
 }
 
+static int begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
+{
+    bool alone = exclusion_begin();
+    int error = ulfm_begin_agreement(comm, flag, request);
+    exclusion_end(alone);
+    return error;
+}
+
 /* Bits of an agreement: those of the caller, and what tells an outcome from none. A bit is in an
  * outcome if all have set it, so MARK always is, and nothing that one has not set itself. */
 enum {
@@ -34,57 +40,42 @@ enum {
     MARK = 0x7fff0000
 };
 
-/* One of MPI's; `heard`: it has an outcome, which is `bits` then. */
-struct agreement_call {
-    MPI_Request request;
-    int flag, bits;
-    bool over, heard;
-};
-
-static int begin_call(const struct mpi_transport *m, int bits, struct agreement_call *a)
+/* Nobody waits for those on a lost host, if MPI does not either. An agreement that ends with an
+ * error since somebody has died is one all the same. */
+static int await_agreement(const struct mpi_transport *m, MPI_Request *request,
+                           bool *lived)
 {
-    *a = (struct agreement_call){.flag = bits | MARK, .bits = bits};
-    bool alone = exclusion_begin();
-    int error = ulfm_begin_agreement(m->comm, &a->flag, &a->request);
-    exclusion_end(alone);
-    a->over = error != MPI_SUCCESS;
-    return error == MPI_SUCCESS ? PCOLL_OK : mpi_check_in(m, error, "MPIX_Comm_iagree");
-}
-
-/* An agreement that ends with an error since somebody has died is one all the same. But Open MPI
- * has been seen to end one well, shortly after a death, with arbitrary bits. */
-static int look_at(const struct mpi_transport *m, struct agreement_call *a)
-{
-    int done = 0, error = mpi_test(&a->request, &done);
-    if (!done && error == MPI_SUCCESS)
-        return PCOLL_OK;
-    a->over = true;
-    int rc = mpi_check_in(m, error, "MPIX_Comm_iagree");
-    a->heard = (a->flag & MARK) == MARK && !(a->flag & ~(a->bits | MARK));
-    if (a->heard)
-        a->bits = a->flag & ~MARK & (rc == PCOLL_OK ? -1 : ~LIVED);
-    return rc == PCOLL_EMPI ? rc : PCOLL_OK;
-}
-
-/* Nobody waits for those on a lost host, if MPI does not either; where somebody has died, not for
- * longer than that: one of some thousands of Open MPI's, when several ranks die at once, never
- * ends. */
-static int await_call(const struct mpi_transport *m, struct agreement_call *a,
-                      int64_t patience_ns)
-{
-    int64_t begin = clock_ns();
     long us = 10;
-    for (;; us = us < 500 ? 2 * us : 1000) {
-        int rc = look_at(m, a);
-        if (a->over || rc != PCOLL_OK)
-            return rc;
-        if (clock_ns() - begin > patience_ns && mpi_damage(m) != PCOLL_OK)
-            return PCOLL_OK;
+    for (int done = 0;; us = us < 500 ? 2 * us : 1000) {
+        int rc = mpi_test(request, &done);
+        if (done || rc != MPI_SUCCESS) {
+            rc = mpi_check_in(m, rc, "MPIX_Comm_iagree");
+            *lived = rc == PCOLL_OK;
+            return rc == PCOLL_EMPI ? rc : PCOLL_OK;
+        }
         rc = mpi_await_told(m);
         if (rc != PCOLL_OK)
             return rc;
         nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
     }
+}
+
+/* Open MPI has been seen to end an agreement well, shortly after a death, with arbitrary bits: has
+ * this rank `heard` what is agreed on? */
+static int agree_once(const struct mpi_transport *m, int *bits, bool *heard)
+{
+    MPI_Request request;
+    int flag = *bits | MARK;
+    bool lived;
+    int rc = begin_agreement(m->comm, &flag, &request);
+    if (rc != MPI_SUCCESS)
+        return mpi_check_in(m, rc, "MPIX_Comm_iagree");
+    rc = await_agreement(m, &request, &lived);
+    if (rc != PCOLL_OK)
+        return rc;
+    *heard = (flag & MARK) == MARK && !(flag & ~(*bits | MARK));
+    *bits = *heard ? flag & ~MARK & (lived ? -1 : ~LIVED) : *bits;
+    return PCOLL_OK;
 }
 
 /* A revocation that meets a process which is still in MPIX_Comm_shrink ends it, by Open MPI's
@@ -94,30 +85,10 @@ void mpi_await_all(MPI_Comm comm)
 {
     CHECK(comm != MPI_COMM_NULL);
     const struct mpi_transport m = {.comm = comm};
-    struct agreement_call a;
+    int bits = 0;
+    bool heard;
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    if (begin_call(&m, 0, &a) == PCOLL_OK)
-        (void)await_call(&m, &a, INT64_MAX);
-}
-
-static const int64_t PATIENCE_NS = 500000000;
-
-/* The second one is begun beside the first if that does not end, by a rank that has then not heard
- * it for the others, and so not for itself either when it ends after all. */
-static int agree_twice(const struct mpi_transport *m, struct agreement_call both[2],
-                       int64_t patience_ns)
-{
-    int rc = await_call(m, &both[0], patience_ns);
-    if (rc != PCOLL_OK)
-        return rc;
-    bool heard = both[0].heard;
-    rc = begin_call(m, heard ? both[0].bits : CALLERS | LIVED | UNHEARD, &both[1]);
-    if (rc == PCOLL_OK)
-        rc = await_call(m, &both[1], INT64_MAX);
-    if (rc == PCOLL_OK && !both[0].over)
-        rc = await_call(m, &both[0], patience_ns);
-    both[0].heard = heard;
-    return rc;
+    (void)agree_once(&m, &bits, &heard);
 }
 
 /* Twice: who has not heard the outcome hears it then from those who have. If nobody has, or
@@ -125,23 +96,22 @@ static int agree_twice(const struct mpi_transport *m, struct agreement_call both
  * they were. */
 int mpi_agree_on(const struct mpi_transport *m, int *bits)
 {
+    int first = *bits | LIVED;
+    bool heard, again;
     CHECK(!(*bits & ~CALLERS));
-    struct agreement_call here[2], *lasting = calloc(2, sizeof *lasting);
-    struct agreement_call *both = lasting ? lasting : here;
-    both[1].over = true;
-    int rc = begin_call(m, *bits | LIVED, &both[0]);
-    if (rc == PCOLL_OK)
-        rc = agree_twice(m, both, lasting ? PATIENCE_NS : INT64_MAX);
-    if (rc == PCOLL_OK) {
-        if (both[1].heard && !(both[1].bits & UNHEARD))
-            *bits = both[1].bits;
-        else if (both[0].heard)
-            *bits = both[0].bits;
-        else
-            rc = fail_ranks(&(struct failed_ranks){0});
-    }
-    if (both[0].over && both[1].over) /* else MPI may still write to it */
-        free(lasting);
+    int rc = agree_once(m, &first, &heard);
+    if (rc != PCOLL_OK)
+        return rc;
+    int second = heard ? first : CALLERS | LIVED | UNHEARD;
+    rc = agree_once(m, &second, &again);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (again && !(second & UNHEARD))
+        *bits = second;
+    else if (heard)
+        *bits = first;
+    else
+        rc = fail_ranks(&(struct failed_ranks){0});
     return rc;
 }
 
