@@ -66,17 +66,9 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
         _check_alive(comm)
         if to == comm.size:
             return comm.Dup()
-        merged = spawn_and_merge(comm, command, to - comm.size)
+        merged = Spawned(comm, command, to - comm.size).merge(comm)
         _check_alive(merged)
         return merged
-
-
-def spawn_and_merge(comm: MPI.Intracomm, command: Sequence[str], count: int) -> MPI.Intracomm:
-    """A communicator of those of `comm`, and of so many newcomers, which call `merge_with_parents`.
-    Collective; raises as `respawn`, but who dies at the end is in the communicator."""
-    spawned = Spawned(comm, command, count)
-    waiting.until(spawned.over, waiting.look)
-    return spawned.merge(comm)
 
 
 class Spawned:
@@ -99,8 +91,10 @@ class Spawned:
         return not all(self._greetings.said()) or self._arrivals.over()
 
     def merge(self, comm: MPI.Intracomm) -> MPI.Intracomm:
-        """A communicator of those of `comm`, who have started them and live, and of them.
-        Collective, after `over`; raises as `spawn_and_merge`."""
+        """A communicator of those of `comm`, who have started them and live, and of them, when all
+        have come. Collective; raises as `respawn`, but who dies at the end is in the
+        communicator."""
+        waiting.until(self.over, waiting.look)
         self._ended = True
         come = all(self._greetings.said()) and all(self._arrivals.said())
         come = come and comm.size == self._size

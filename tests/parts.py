@@ -5,9 +5,9 @@
 
 Each part is one make command with a log of its own, build/test-all/PART.log. One that has passed is
 left alone the next time, whatever has changed since, but for those that install; --restart forgets
-what has passed. As many
-parts run side by side as --jobs says, and those that need the whole machine by themselves. What was
-seen, with the commit of each part, goes to bench/results/test-all/any.json.
+what has passed. As many parts run side by side as --jobs says, and those that need the whole
+machine by themselves. What was seen, with the commit of each part, goes to
+bench/results/test-all/any.json.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 def parts() -> list[Part]:
     """In the order in which they begin: what installs comes before what uses it."""
-    ready = [Part(f"ready-{mpi}", ["ready", f"MPI={mpi}"], True, again=True) for mpi in MPIS]
+    ready = [Part(f"ready-{mpi}", ["ready", f"MPI={mpi}"], alone=True, again=True) for mpi in MPIS]
     jobs = [f"{domain}-{ranks}" for domain in ("node", "rank") for ranks in RANKS]
     on_ranks = [
         Part(f"{mpi}-{job}", ["test-mpi", f"MPI={mpi}", f"JOB={job}"])

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import time
 
+from . import waiting
 from .alone import alone
 from .mpi import MPI
 from .rank_failure import failed_ranks, is_rank_failure, rank_failure
 
 _LIMIT_S = 3.0
+
+
+def _make_progress() -> None:
+    alone(MPI.COMM_SELF.Iprobe)
 
 
 class told_by:
@@ -27,7 +32,5 @@ class told_by:
         if error is None or not is_rank_failure(error):
             return
         end = time.monotonic() + _LIMIT_S
-        while not failed_ranks(self._comm) and time.monotonic() < end:
-            alone(MPI.COMM_SELF.Iprobe)  # makes progress
-            time.sleep(0.001)
+        waiting.until(lambda: failed_ranks(self._comm) or time.monotonic() > end, _make_progress)
         raise rank_failure(error, self._comm) from error

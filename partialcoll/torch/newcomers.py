@@ -20,7 +20,6 @@ import torch
 from mpi4py import MPI
 
 from .. import elastic, newcomer
-from .._core import waiting
 from .._core.settings import logger
 from .._core.survivors import all_say, living
 from ..errors import RankFailedError, StateError
@@ -93,8 +92,7 @@ class Replacing:
         return False
 
     def begin_anew(self) -> None:
-        """Somebody has died: who is to come has been told of others. Local, on all."""
-        self.dismiss()
+        """Somebody has died. Local, on all."""
         self.tries = -self.overlap  # a world is formed without them first, which counts as a try
 
     def dismiss(self) -> None:
@@ -150,13 +148,11 @@ def take_in(comm: MPI.Intracomm, replacing: Replacing) -> MPI.Intracomm | None:
     """A communicator of those of `comm` who live, and of newcomers. None: none came. Collective
     over those who live."""
     here = living(comm)
-    spawned = replacing.spawned or spawn(here, replacing)
-    replacing.spawned = None
     try:
+        spawned = replacing.spawned or spawn(here, replacing)
+        replacing.spawned = None
         if spawned is None:
             return None
-        atexit.unregister(spawned.dismiss)
-        waiting.until(spawned.over, waiting.look)
         merged = spawned.merge(here)
     except RankFailedError as error:
         logger.info("nobody was replaced: %s", error)

@@ -132,7 +132,9 @@ def init(
         _check_same(_world, comm)
         return
     checks.one_of("on_failure", on_failure, ("raise", "continue"))
-    if respawn != "overlap":
+    if isinstance(respawn, str):
+        checks.one_of("respawn", respawn, ("overlap",))
+    else:
         checks.flag("respawn", respawn)
     if respawn:
         newcomers.check(comm, process_sets, on_failure)
@@ -266,14 +268,14 @@ def shutdown() -> None:
     ending = _world
     if ending is not None and not MPI.Is_finalized():
         with attending("partialcoll.torch.shutdown", ending.comm):
+            if ending.replacing is not None:
+                ending.replacing.dismiss()
             _free(ending)
         global_process_set.invalidate()
     _world = None
 
 
 def _free(ending: World) -> None:
-    if ending.replacing is not None:
-        ending.replacing.dismiss()
     ending.calls.free()
     for one in ending.sets:
         _free_set(one)

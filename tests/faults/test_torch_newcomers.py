@@ -61,7 +61,7 @@ PREPARE = (
 
     if new:
         fate != "imported" or die()
-        fate != "slow" or time.sleep(2)
+        fate != "slow" or time.sleep(2)  # it loads for so long
         fate != "slower" or time.sleep(8)
         meet_fate()
 """
@@ -89,7 +89,7 @@ TRAIN = """
         if not new and not steps:
             meet_fate()
         while state.batch < STEPS or pct.size() < LEAST:
-            time.sleep(0.005 * (LEAST > 0))
+            time.sleep(0.005 * (LEAST > 0))  # leaves the cores to those who load
             steps.append(state.batch)
             opt.zero_grad()
             sum(p.sum() for p in model.parameters()).backward()
