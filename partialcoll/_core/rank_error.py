@@ -32,5 +32,9 @@ class told_by:
         if error is None or not is_rank_failure(error):
             return
         end = time.monotonic() + _LIMIT_S
-        waiting.until(lambda: failed_ranks(self._comm) or time.monotonic() > end, _make_progress)
+
+        def known() -> bool:
+            return bool(failed_ranks(self._comm)) or time.monotonic() > end
+
+        waiting.until(known, _make_progress)
         raise rank_failure(error, self._comm) from error
