@@ -27,9 +27,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import settings
+from . import finalize, settings
 from .mpi import MPI
-from .rank_failure import is_rank_failure, rank_failure
+from .rank_error import told
+from .rank_failure import is_rank_failure
 
 _IDLE_S = 1.0  # the thread ends when there has been nothing to look at for so long
 _END_S = 2.0  # what MPI's end waits for it at most
@@ -111,7 +112,7 @@ class attending:
                     _stays.remove(self._stay)
                 _changed.notify()
         if value is not None and self._comm is not None and is_rank_failure(value):
-            raise rank_failure(value, self._comm) from value
+            raise told(value, self._comm) from value
 
 
 def _begin(stay: _Stay) -> None:
@@ -125,7 +126,7 @@ def _begin(stay: _Stay) -> None:
             _changed.notify()
 
 
-def end() -> None:
+def _end() -> None:
     """MPI ends: nobody asks it anything from now on."""
     with _changed:
         _stays.clear()
@@ -133,6 +134,9 @@ def end() -> None:
         _changed.notify()
     if thread is not None:
         thread.join(_END_S)
+
+
+finalize.at_end(_end, last=True)  # others make such calls at the end, too
 
 
 def _forget() -> None:

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from ..errors import AbiError
-from . import attendance, finalize
+from . import finalize
 from .lazy import Lazy
 from .library import Library
 from .mpi import MPI
@@ -72,7 +72,7 @@ def _load() -> Any:
         )
     core = importlib.import_module(f"partialcoll._core_{wanted}")
     _check(core.lib, core.ffi)
-    finalize.watch(importlib.import_module("mpi4py.MPI"), attendance.end, core.lib.pcoll_quiet)
+    finalize.watch(importlib.import_module("mpi4py.MPI"), core.lib.pcoll_quiet)
     return core
 
 

@@ -14,9 +14,10 @@ Call = Callable[[], Any]
 _before_the_end: list[Call] = []
 
 
-def at_end(call: Call) -> None:
-    """Have this called before MPI ends; what was registered last comes first."""
-    _before_the_end.append(call)
+def at_end(call: Call, last: bool = False) -> None:
+    """Have this called before MPI ends; what was registered last comes first. last: after all the
+    others, which may need it."""
+    _before_the_end.insert(0 if last else len(_before_the_end), call)
 
 
 def not_at_end(call: Call) -> None:
@@ -24,8 +25,8 @@ def not_at_end(call: Call) -> None:
     _before_the_end[:] = [other for other in _before_the_end if other != call]
 
 
-def watch(MPI: Any, *last: Call) -> None:
-    """Have all these called, and `last` after them, when MPI, which is loaded, ends.
+def watch(MPI: Any, quiet: Call) -> None:
+    """Have all these called, and `quiet` after them, when MPI, which is loaded, ends.
 
     MPICH aborts now and then if a thread is inside it when MPI_Finalize begins, so it is before
     that: at the end of the program, which is when mpi4py finalizes MPI by itself (after all of
@@ -36,7 +37,7 @@ def watch(MPI: Any, *last: Call) -> None:
 
     def end() -> None:
         with contextlib.ExitStack() as ending:  # each of them, whatever the others raise
-            for call in (*reversed(last), *_before_the_end):
+            for call in (quiet, *_before_the_end):
                 ending.callback(call)
             _before_the_end.clear()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import time
 
+from ..errors import RankFailedError
 from . import waiting
 from .alone import alone
 from .mpi import MPI
-from .rank_failure import failed_ranks, is_rank_failure, rank_failure
+from .rank_failure import failed_ranks, is_rank_failure
 
 _LIMIT_S = 3.0
 
@@ -17,10 +18,21 @@ def _make_progress() -> None:
     alone(MPI.COMM_SELF.Iprobe)
 
 
+def told(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
+    """MPI's error about dead ranks of the communicator as the library's. Another rank may have been
+    told before this one, and what that one has revoked is heard of first: so MPI is given some time
+    to know who has died."""
+    end = time.monotonic() + _LIMIT_S
+
+    def known() -> bool:
+        return bool(failed_ranks(comm)) or time.monotonic() > end
+
+    waiting.until(known, _make_progress)
+    return RankFailedError(failed_ranks(comm), str(error))
+
+
 class told_by:
-    """Within this MPI's errors about dead ranks of the communicator are RankFailedError. Another
-    rank may have been told before this one, and what that one has revoked is heard of first: so MPI
-    is given some time to know."""
+    """Within this MPI's errors about dead ranks of the communicator are RankFailedError."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
@@ -29,12 +41,5 @@ class told_by:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None or not is_rank_failure(error):
-            return
-        end = time.monotonic() + _LIMIT_S
-
-        def known() -> bool:
-            return bool(failed_ranks(self._comm)) or time.monotonic() > end
-
-        waiting.until(known, _make_progress)
-        raise rank_failure(error, self._comm) from error
+        if error is not None and is_rank_failure(error):
+            raise told(error, self._comm) from error

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MPI's own errors about ranks that have died, as the library's. Its core tells by itself; this is
-for what is called on communicators from Python."""
+"""MPI's own errors about ranks that have died, and who has. The library's core tells by itself;
+this is for what is called on communicators from Python."""
 
 from __future__ import annotations
 
-from ..errors import RankFailedError
 from .mpi import MPI
 
 # Open MPI's classes since 5.0 (ULFM); mpi4py has them as MPI.ERR_PROC_FAILED and so on, or not.
@@ -32,8 +31,3 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
         everybody.Free()
     failed.Free()
     return ranks
-
-
-def rank_failure(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
-    """Who it was, as far as MPI knows now."""
-    return RankFailedError(failed_ranks(comm), str(error))

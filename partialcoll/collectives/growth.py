@@ -15,7 +15,8 @@ from .._core.attendance import name_ranks
 from .._core.communicator import address
 from .._core.ffi import lib
 from .._core.mpi import MPI
-from .._core.rank_failure import is_rank_failure, rank_failure
+from .._core.rank_error import told
+from .._core.rank_failure import is_rank_failure
 from ..errors import MismatchError
 
 _NEW, _SURVIVOR = 0, 1
@@ -48,12 +49,12 @@ def meet(comm: MPI.Intracomm, own: Own) -> Place:
     try:
         found = _meet(comm, own)
     except Exception as error:
-        told = error
-        if is_rank_failure(error):
-            told = rank_failure(error, comm)
-            comm.Revoke()  # the others may wait for this rank
+        if not is_rank_failure(error):
+            lib.pcoll_growth_refuse(address(comm))
+            raise
+        comm.Revoke()  # the others may wait for this rank
         lib.pcoll_growth_refuse(address(comm))
-        raise told from (error if told is not error else None)
+        raise told(error, comm) from error
     return found
 
 

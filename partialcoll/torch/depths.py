@@ -14,7 +14,6 @@ from mpi4py import MPI
 
 from .._core import waiting
 from .._core.attendance import attending
-from .._core.rank_error import told_by
 from ..errors import StateError
 from .ops import futures
 from .ops.queue import Queue
@@ -76,7 +75,7 @@ class Depths:
         if self._broken is not None:
             raise StateError(f"{name} has ended with an error: {self._broken}")
         try:
-            with attending(f"a call in {name}", self._comm), told_by(self._comm):
+            with attending(f"a call in {name}", self._comm):
                 self._gather(name, timeout)
         except Exception as error:
             self._broken = error
