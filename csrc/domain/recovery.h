@@ -15,6 +15,12 @@
 #include "domain/domain.h"
 #include "protocol/recovery.h"
 
+/* Nothing has been written to this slot of a result, and it is not that of round 0. */
+static inline void domain_no_result(struct round_header *slot)
+{
+    slot->round = UINT64_MAX;
+}
+
 /* Copy the results that this member may still read, and the last one that it has read if it is
  * there (a newcomer has none from before); up to round - 1, whose message is `last`; of the last
  * `kept` rounds. Where members share them, each writes the same. */

@@ -338,8 +338,10 @@ static void carve(struct single *s)
     for (int i = 0; i < s->member.contribution.slots;
          i++, next += s->base.shape->slot_bytes)
         s->slots[i] = (struct round_header *)next;
-    for (uint32_t i = 0; i < s->ring; i++, next += s->base.shape->slot_bytes)
+    for (uint32_t i = 0; i < s->ring; i++, next += s->base.shape->slot_bytes) {
         s->results[i] = (struct round_header *)next;
+        domain_no_result(s->results[i]);
+    }
     s->null = (struct round_header *)next;
 }
 

@@ -175,6 +175,14 @@ MUTANTS = [
         "domain/recovery.c",
         "if (from->round == r)\n            memcpy",
         "memcpy",
+        program="successors",
+    ),
+    Mutant(
+        "what a newcomer does not have is taken for the result of round 0",
+        "domain/recovery.h",
+        "slot->round = UINT64_MAX;",
+        "slot->round = 0;",
+        program="successors",
     ),
     Mutant(
         "older results are not copied",

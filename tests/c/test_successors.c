@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Domains that become one: what their members bring to results that all of them share. A survivor
+ * knows the rounds up to the one it is at and has read some of them; newcomers were given the last
+ * one when they came, and have nothing else. Whoever comes first, no result may be spoiled that a
+ * survivor may still read. Schedules of deaths and newcomers seldom get there.
+ */
+#include <string.h>
+
+#include "allreduce/options.h"
+#include "check.h"
+#include "domain/recovery.h"
+
+enum { RANKS = 3, HISTORY = 4, RING = HISTORY + 1, MOST_ROUNDS = 7 };
+
+static struct round_shape shape;
+static pcoll_options options;
+static uint64_t tests;
+
+/* What is shared, as far as it is looked at here. */
+struct shared {
+    struct domain base;
+    struct round_header *results[RING];
+};
+
+static struct round_header *result(struct domain *d, uint64_t round)
+{
+    return ((struct shared *)d)->results[round % RING];
+}
+
+static const struct domain_ops ops = {.result = result};
+
+static void begin(struct shared *s)
+{
+    s->base = (struct domain){.ops = &ops, .shape = &shape};
+    for (int i = 0; i < RING; i++) {
+        s->results[i] = calloc(1, shape.slot_bytes);
+        domain_no_result(s->results[i]);
+    }
+}
+
+static void end(struct shared *s)
+{
+    for (int i = 0; i < RING; i++)
+        free(s->results[i]);
+}
+
+static double *value_of(struct round_header *h)
+{
+    return message_payload(&shape, h);
+}
+
+/* Another one in each test: memory may come back as it was. */
+static double expected(uint64_t round)
+{
+    return (double)(tests * 100 + round);
+}
+
+static void write_result(struct round_header *h, uint64_t round)
+{
+    round_header_clear(h, RANKS, round);
+    bitset_add(round_mask(h, RANKS, ROUND_ACTIVE), 0);
+    *value_of(h) = expected(round);
+}
+
+static struct domain *new_single(uint32_t rank)
+{
+    struct domain *d;
+    EXPECT_OK(domain_single_create(&shape, &options, &rank, &d));
+    return d;
+}
+
+/* It has read so many of the rounds, and then been late. */
+static struct domain *survivor(uint64_t rounds, uint64_t read)
+{
+    struct domain *d = new_single(0);
+    const double one = 1;
+    double sum;
+    for (uint64_t r = 0; r < rounds; r++) {
+        enum deposit_outcome outcome;
+        if (r <= read)
+            EXPECT_OK(d->ops->deposit(d, (const void *[]){&one}, &outcome));
+        EXPECT(d->ops->freeze(d, r), "no contribution to round %d", (int)r);
+        write_result(d->ops->result(d, r), r);
+        d->ops->publish(d, r);
+        pcoll_round round;
+        uint64_t masks[ROUND_MASKS];
+        bool moved;
+        if (r >= read)
+            continue;
+        EXPECT_OK(d->ops->deliver(d, r, UINT64_MAX, (void *[]){&sum}, &round, masks,
+                                  &moved));
+        EXPECT_OK(d->ops->change(d, member_finish));
+    }
+    return d;
+}
+
+/* Of a number, taken in when as many rounds were complete. */
+static struct domain *newcomer(uint32_t rank, uint64_t rounds,
+                               const struct round_header *last)
+{
+    struct domain *d = new_single(rank);
+    d->ops->begin_at(d, NULL, rounds, last);
+    EXPECT_OK(d->ops->inherit(d, NULL, rounds, last));
+    return d;
+}
+
+/* All of them, in an order that `turn` says. */
+static void become_one(struct shared *to, struct domain *const *from, uint64_t rounds,
+                       const struct round_header *last, uint32_t turn)
+{
+    for (uint32_t i = 0; i < RANKS; i++)
+        domain_copy_results(&to->base, from[(i + turn) % RANKS], rounds, last, HISTORY);
+}
+
+static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t turn)
+{
+    tests++;
+    struct shared to;
+    struct round_header *last = calloc(1, shape.slot_bytes);
+    begin(&to);
+    write_result(last, rounds - 1);
+    struct domain *from[RANKS] = {survivor(rounds, read), newcomer(1, rounds, last),
+                                  newcomer(2, rounds, last)};
+    become_one(&to, from, rounds, last, turn);
+    for (uint64_t r = read ? read - 1 : 0; r < rounds; r++) {
+        struct round_header *found = result(&to.base, r);
+        INVARIANT("what may still be read is there",
+                  found->round == r && *value_of(found) == expected(r),
+                  "round %d of %d, %d read, order %u: it is %g of round %d", (int)r,
+                  (int)rounds, (int)read, turn, *value_of(found), (int)found->round);
+    }
+    for (int i = 0; i < RANKS; i++)
+        from[i]->ops->destroy(from[i]);
+    end(&to);
+    free(last);
+}
+
+int main(void)
+{
+    pcoll_buffer buffer = {.count = 1, .dtype = PCOLL_FLOAT64};
+    pcoll_options_init(&options);
+    options.deliver = PCOLL_DELIVER_ALL;
+    options.history = HISTORY;
+    EXPECT_OK(round_shape_init(&shape, RANKS, &buffer, 1, NULL));
+    for (uint64_t rounds = 1; rounds <= MOST_ROUNDS; rounds++)
+        for (uint64_t read = rounds > HISTORY ? rounds - HISTORY + 1 : 0; read < rounds; read++)
+            for (uint32_t turn = 0; turn < RANKS; turn++)
+                test_nothing_is_spoiled(rounds, read, turn);
+    round_shape_destroy(&shape);
+    printf("successors: all tests passed\n");
+    return 0;
+}
