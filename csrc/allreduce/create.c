@@ -137,9 +137,8 @@ static int create(struct communicator *c, const pcoll_buffer *buffers, int nbuff
     }
     user_object_init(&h->base, &handle_kind);
     h->endpoint = v;
-    h->continues = options->on_failure == PCOLL_FAILURE_CONTINUE;
-    if (h->continues)
-        gate_init(&h->gate.passage);
+    if (options->on_failure == PCOLL_FAILURE_CONTINUE)
+        handle_begin_recoverable(h);
     user_object_made(&h->base, c, &v->base, options->progress);
     *handle = h;
     return PCOLL_OK;

@@ -7,13 +7,12 @@
 #include "allreduce/endpoint.h"
 #include "allreduce/staging.h"
 #include "runtime/census.h"
-#include "runtime/gate.h"
 
 /*
- * A handle that goes on when ranks die. Its recovery replaces the endpoint; the gate keeps
+ * A handle that goes on when ranks die. Its recovery replaces the endpoint; the passage keeps
  * the application away meanwhile: a thread of the application is inside whenever it is in a
- * call, but while it sleeps or drives; recovery closes it for its few steps. With the drive
- * lock held nobody enters or closes it.
+ * call, but while it sleeps or drives; recovery shuts it for its few steps. With the drive
+ * lock held nobody comes in or shuts it.
  *
  *   stopped  from the stop to the end of an outage: deposits and reads go on, with what is
  *            there; nothing that others see.
@@ -21,7 +20,7 @@
  *            endpoint's if there has been a recovery since the last one.
  */
 struct handle_gate {
-    struct gate passage;
+    struct sleepers sleepers; /* of the passage */
     bool stopped, asleep, orphan;
     struct endpoint *filling;           /* NULL: the endpoint itself */
     struct endpoint *successor;         /* while it is rebuilt */
@@ -33,7 +32,7 @@ struct pcoll_handle {
     struct user_object base;   /* first: found again from it */
     struct endpoint *endpoint; /* NULL: ended */
     bool started;              /* a call is outstanding; of whoever is in the handle */
-    bool continues;            /* has a gate */
+    bool continues;            /* its passage may be shut */
     struct handle_gate gate;
 };
 
@@ -41,42 +40,45 @@ struct pcoll_handle {
 static inline void handle_lock(pcoll_handle *h)
 {
     if (h->continues)
-        gate_enter(&h->gate.passage);
+        passage_come_in(&h->base.passage);
 }
 
 static inline void handle_unlock(pcoll_handle *h)
 {
     if (h->continues)
-        gate_leave(&h->gate.passage);
+        passage_step_aside(&h->base.passage);
+}
+
+/* Inside: a recovery that waits for this thread begins now. */
+static inline void handle_let_recover(pcoll_handle *h)
+{
+    if (h->continues && passage_is_shut(&h->base.passage)) {
+        handle_unlock(h);
+        handle_lock(h);
+    }
 }
 
 /* Every call of the application begins and ends with these, as in user_object.h, and with
  * the member to itself (staging.h). */
 static inline int handle_enter(pcoll_handle *h)
 {
-    int rc = user_object_enter_open(&h->base);
-    if (rc != PCOLL_OK)
-        return rc;
-    handle_lock(h);
-    staging_hold(h->endpoint->staging);
-    return PCOLL_OK;
+    int rc = user_object_go_in(&h->base);
+    if (rc == PCOLL_OK)
+        staging_hold(h->endpoint->staging);
+    return rc;
 }
 
 /* Returns rc. */
 static inline int handle_leave(pcoll_handle *h, int rc)
 {
     staging_release(h->endpoint ? h->endpoint->staging : NULL);
-    handle_unlock(h);
     return user_object_leave(&h->base, rc);
 }
 
 /* Those that wait: a deposit may be made meanwhile, by whoever sees its copy end. */
 static inline int handle_enter_waiting(pcoll_handle *h)
 {
-    int rc = user_object_enter_open(&h->base);
-    if (rc == PCOLL_OK)
-        handle_lock(h);
-    return rc;
+    return user_object_go_in(&h->base);
 }
 
 static inline struct event_log *handle_log(const pcoll_handle *h)
@@ -99,11 +101,14 @@ bool handle_replay_is_over(pcoll_handle *h);
 
 /* handle_deposit.c: has the deposit of this call been made? */
 bool handle_try_arrival(pcoll_handle *h);
-/* handle_waiting.c: inside the gate, before and after. */
+/* handle_waiting.c: inside, before and after. */
 int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us);
 
 extern const struct user_object_kind handle_kind;
 extern const struct recoverable handle_recoverable; /* handle_recovery.c */
+/* handle_recovery.c: it goes on when ranks die; what that takes is no more needed. */
+void handle_begin_recoverable(pcoll_handle *h);
+void handle_end_recoverable(pcoll_handle *h);
 /* handle_recovery.c: into g->resumes, for g->successor, the message of the last complete round;
  * from who has it where somebody does not: collective on `c` then. This rank has completed so many
  * on `old` (NULL: on none). */

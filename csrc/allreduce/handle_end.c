@@ -44,8 +44,8 @@ int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
     bool over = true;
     int rc = h ? user_object_end(&h->base, timeout_us, &over) : PCOLL_OK;
     if (over) {
-        if (h && h->continues)
-            gate_destroy(&h->gate.passage);
+        if (h)
+            handle_end_recoverable(h);
         free(h);
         *at = NULL;
     }

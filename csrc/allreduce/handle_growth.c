@@ -265,7 +265,7 @@ int pcoll_handle_grow(pcoll_handle *h, const void *comm, const uint32_t *numbers
                       const pcoll_buffer *buffers, int32_t nbuffers,
                       const pcoll_options *options)
 {
-    int rc = user_object_enter_open(&h->base); /* without the gate: growth.h */
+    int rc = user_object_enter_open(&h->base); /* not inside: growth.h */
     if (rc != PCOLL_OK) {
         if (comm)
             growth_refuse(comm);
@@ -292,8 +292,7 @@ int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ran
     if (!h)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
     user_object_init(&h->base, &handle_kind);
-    h->continues = true;
-    gate_init(&h->gate.passage);
+    handle_begin_recoverable(h);
     struct handle_growth g = {
         .handle = h, .buffers = buffers, .nbuffers = nbuffers, .options = *options};
     rc = grow(&g, comm, numbers, ranks);
@@ -301,7 +300,7 @@ int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ran
         *handle = h;
         return PCOLL_OK;
     }
-    gate_destroy(&h->gate.passage);
+    handle_end_recoverable(h);
     free(h);
     return rc;
 }

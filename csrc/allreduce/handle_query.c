@@ -61,7 +61,7 @@ int pcoll_handle_outages(pcoll_handle *h, uint32_t *count, int64_t *began,
 
 int pcoll_handle_comm(pcoll_handle *h, void *comm)
 {
-    int rc = user_object_enter_open(&h->base); /* without the gate: recovery needs it */
+    int rc = user_object_enter_open(&h->base); /* not inside: recovery needs it */
     if (rc != PCOLL_OK)
         return rc;
     struct outage *outage = h->base.communicator->outage;

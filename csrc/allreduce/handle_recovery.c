@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A handle's part in going on without the dead; see runtime/recovery.h, and handle.h for the
- * gate. */
+ * passage. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -15,16 +15,29 @@ static pcoll_handle *of(struct user_object *o)
     return (pcoll_handle *)o;
 }
 
+void handle_begin_recoverable(pcoll_handle *h)
+{
+    h->continues = true;
+    sleepers_init(&h->gate.sleepers);
+    h->base.passage.sleepers = &h->gate.sleepers;
+}
+
+void handle_end_recoverable(pcoll_handle *h)
+{
+    if (h->continues)
+        sleepers_destroy(&h->gate.sleepers);
+}
+
 /* The application stays out between these two. */
 static void shut(pcoll_handle *h)
 {
-    gate_close(&h->gate.passage);
-    gate_await_empty(&h->gate.passage);
+    passage_shut(&h->base.passage);
+    passage_await_empty(&h->base.passage);
 }
 
 static void reopen(pcoll_handle *h)
 {
-    gate_open(&h->gate.passage);
+    passage_open(&h->base.passage);
 }
 
 static void stop(struct user_object *o)

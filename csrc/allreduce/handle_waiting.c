@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for the round of a call: of one handle, or of any of several. Who waits drives, or
- * sleeps, and is outside of the gate meanwhile.
+ * Waiting for the round of a call: of one handle, or of any of several. Who drives or sleeps is
+ * aside meanwhile.
  */
 #include "base/error.h"
 #include "allreduce/handle.h"
@@ -17,6 +17,13 @@ static bool look_at_call(pcoll_handle *h)
         ready = d->ops->ready(d);
     }
     return (ready && handle_replay_is_over(h)) || handle_has_failed(h);
+}
+
+/* Of one who stays inside, unless it is shut. */
+static bool call_is_over_soon(void *arg)
+{
+    handle_let_recover(arg);
+    return look_at_call(arg);
 }
 
 /* Of one who sleeps or drives. */
@@ -37,21 +44,13 @@ static void expect_wake(pcoll_handle *h, bool asleep)
         d->ops->sleeps(d, asleep);
 }
 
-static bool is_over_soon(pcoll_handle *h)
-{
-    handle_unlock(h);
-    bool soon = progress_soon(h->base.communicator->progress, call_is_over, h);
-    handle_lock(h);
-    return soon;
-}
-
 /* In one domain the others are microseconds away: not worth a sleep, if they run. If
  * they do not, they need the cores more than we do. */
 static int sleep_until_over(pcoll_handle *h, int64_t timeout_us)
 {
     struct progress *p = h->base.communicator->progress;
     bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->ops->help;
-    if (near && timeout_us > 0 && is_over_soon(h))
+    if (near && timeout_us > 0 && progress_soon(p, call_is_over_soon, h))
         return PCOLL_OK;
     expect_wake(h, true);
     handle_unlock(h);

@@ -7,7 +7,8 @@
  *   made      has slots on its communicator, and is in the list of those that end before
  *             MPI does
  *   used      by one thread at a time, between enter and leave; a second one is turned
- *             away. In a forked child nothing of it works.
+ *             away. In a forked child nothing of it works. A recovery may have it to itself
+ *             while that thread is aside (passage.h).
  *   closing   asked for by who frees it, or by MPI_Finalize. When its object has closed
  *             (closing.h), or nothing can any more since the communicator has failed,
  *   ended     its inside is freed. Who made it may still hold it: an empty shell, until
@@ -16,6 +17,7 @@
 #ifndef PCOLL_RUNTIME_USER_OBJECT_H
 #define PCOLL_RUNTIME_USER_OBJECT_H
 
+#include "runtime/passage.h"
 #include "runtime/process.h"
 
 struct user_object;
@@ -39,7 +41,7 @@ struct user_object {
     struct object *_Atomic object;
     bool ended;
     _Atomic bool closing; /* asked for */
-    _Atomic bool busy;
+    struct passage passage;
 };
 
 /* May one of this kind be made here? The communicator's state comes back: at the first
@@ -58,11 +60,13 @@ void user_object_made(struct user_object *o, struct communicator *c,
 void user_object_move(struct user_object *o, struct communicator *c,
                       struct object *object);
 
-/* Every call of the application begins and ends with these. PCOLL_ESTATE: another
- * thread is in one, it has ended, or this is a forked child. */
+/* Every call of the application begins with one of these and ends with the last one.
+ * PCOLL_ESTATE: another thread is in one, it has ended, or this is a forked child. Aside: */
 int user_object_enter(struct user_object *o);
 /* The same, unless it is being freed. */
 int user_object_enter_open(struct user_object *o);
+/* The same, inside: waits while a recovery has it to itself. */
+int user_object_go_in(struct user_object *o);
 /* Returns rc. */
 int user_object_leave(struct user_object *o, int rc);
 

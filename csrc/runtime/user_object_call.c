@@ -25,12 +25,11 @@ int user_object_check_failure(int on_failure, int progress)
 
 int user_object_leave(struct user_object *o, int rc)
 {
-    CHECK(atomic_load(&o->busy));
-    atomic_store(&o->busy, false);
+    passage_give_back(&o->passage);
     return rc;
 }
 
-int user_object_enter(struct user_object *o)
+static int enter(struct user_object *o, enum passage_state as)
 {
     if (!o)
         return fail(PCOLL_EINVAL, "expected what was made before, got NULL");
@@ -41,22 +40,37 @@ int user_object_enter(struct user_object *o)
                     "this process was forked from the one that made %s: it works in "
                     "that one only",
                     name);
-    if (atomic_exchange(&o->busy, true))
+    if (!passage_take(&o->passage, as))
         return fail(PCOLL_ESTATE, "%s is in use by another thread", name);
     if (!o->ended)
         return PCOLL_OK;
     return user_object_leave(o, fail(PCOLL_ESTATE, "%s has been freed", name));
 }
 
-int user_object_enter_open(struct user_object *o)
+static int enter_open(struct user_object *o, enum passage_state as)
 {
-    int rc = user_object_enter(o);
+    int rc = enter(o, as);
     if (rc != PCOLL_OK)
         return rc;
-    CHECK(atomic_load(&o->busy));
+    CHECK(passage_is_taken(&o->passage));
     if (atomic_load(&o->closing))
         rc = fail(PCOLL_ESTATE, "%s is being freed", o->kind->name);
     else if (o->communicator) /* a builder has none yet */
         rc = communicator_check(o->communicator);
     return rc == PCOLL_OK ? rc : user_object_leave(o, rc);
+}
+
+int user_object_enter(struct user_object *o)
+{
+    return enter(o, PASSAGE_ASIDE);
+}
+
+int user_object_enter_open(struct user_object *o)
+{
+    return enter_open(o, PASSAGE_ASIDE);
+}
+
+int user_object_go_in(struct user_object *o)
+{
+    return enter_open(o, PASSAGE_INSIDE);
 }
