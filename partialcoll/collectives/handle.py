@@ -299,8 +299,9 @@ class AllreduceHandle(GrowingHandle):
             check(lib.pcoll_handle_finish(self._core()))
         self._started = False
         self._last_round = rnd
-        if self._membership is not None:
-            self._membership.look(self, self._record.round.failed)
+        members = self._membership
+        if members is not None and members.dead[0] != members.known:
+            members.look(self)
         return rnd
 
     def _take_all(self) -> tuple[list[Result], int]:
@@ -382,8 +383,9 @@ class AllreduceHandle(GrowingHandle):
                 self._side.fetch(self._core(), None)
                 if on_round is not None:
                     on_round(rnd)
-                if self._membership is not None:
-                    self._membership.look(self, self._record.round.failed)
+                members = self._membership
+                if members is not None and members.dead[0] != members.known:
+                    members.look(self)
                 if rnd.joined:
                     check(lib.pcoll_handle_finish(self._core()))
                     return rnd

@@ -28,19 +28,18 @@ class Membership:
         arguments: Arguments,
     ) -> None:
         self._told = told
-        self._comm = comm
-        self._known: set[int] = set()
         self.arguments = arguments
+        # How many had died before the round that was delivered last, and how many the program
+        # knows of: those who look after each round compare these themselves.
+        self.dead = handle._record.failed
         self._begin(handle, comm)
 
-    def look(self, handle: Any, count: int) -> None:
-        """So many had died before the round that `handle` has just delivered: tell of those who
-        are new."""
-        if count == len(self._known):
-            return
+    def look(self, handle: Any) -> None:
+        """`handle` has delivered a round before which others have died than the program knows of:
+        tell of those who are new."""
         failed = _failed(handle)
         new = sorted(failed - self._known)
-        self._known = failed
+        self._know(failed)
         if self._told is not None and new:
             self._told(handle, new, [])
 
@@ -54,7 +53,11 @@ class Membership:
     def _begin(self, handle: Any, comm: MPI.Intracomm) -> None:
         """The program knows of what there is now."""
         self._comm = comm
-        self._known = _failed(handle)
+        self._know(_failed(handle))
+
+    def _know(self, failed: set[int]) -> None:
+        self._known = failed
+        self.known = len(failed)
 
     def comm(self, handle: Any) -> MPI.Intracomm:
         """Of those who are left."""
