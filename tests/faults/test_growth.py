@@ -50,11 +50,12 @@ PREPARE = """
 """
 
 
-def in_turn(run, program, ranks, domain="node", arguments=()):
+def in_turn(run, program, ranks, domain="node", arguments=(), env=None):
     done = run(
         f"    domain = {domain!r}\n{PREPARE}{program}",
         ranks=ranks,
         arguments=arguments,
+        env=env,
         launcher_options=["--with-ft", "ulfm"],
     )
     return done, done.stdout.splitlines()

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library for C users with one of the mistakes of tests/mistakes in its core, for real jobs: a
-program that is linked with the library takes this one if LD_LIBRARY_PATH names its folder."""
+"""The library with one of the mistakes of tests/mistakes in its core, for real jobs: a C program
+that is linked with it takes this one if LD_LIBRARY_PATH names its folder, a Python program if
+PYTHONPATH does."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import c_users
 
+import partialcoll
 from partialcoll.tools import launcher
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,10 +22,18 @@ sys.path[:0] = [str(ROOT / "csrc"), str(ROOT / "tests")]
 
 import layers  # noqa: E402
 from mistakes import MUTANTS  # noqa: E402
+from mistakes.growth import GROWTH  # noqa: E402
 from mutants import as_pattern  # noqa: E402
 
+os.environ["PARTIALCOLL_NO_BUILD"] = "1"
+import ffibuilder  # noqa: E402
+
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-DPCOLL_CHECKS", "-O1", "-fPIC", "-fvisibility=hidden"]
-PARTS = ("pure", "core", "mpi", "c")
+CORE = ("pure", "core", "mpi")
+
+
+def folder_of(name):
+    return re.sub(r"\W+", "-", name)
 
 
 class Libraries:
@@ -32,14 +43,14 @@ class Libraries:
         self.folder = folder
         self.name = f"libpartialcoll_{launcher.abi()}.so"
         shutil.copytree(ROOT / "csrc", folder / "csrc", ignore=shutil.ignore_patterns("*.o"))
-        sources = layers.sources(*PARTS)
+        sources = layers.sources(*CORE, "c")
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             objects = pool.map(self._compile, [folder / source for source in sources])
             self.objects = dict(zip(sources, objects))
 
-    def _compile(self, source):
+    def _compile(self, source, *flags):
         to = source.with_suffix(".o")
-        words = [c_users.mpicc(), *FLAGS, f"-I{self.folder / 'csrc'}", "-c", str(source)]
+        words = [c_users.mpicc(), *FLAGS, *flags, f"-I{self.folder / 'csrc'}", "-c", str(source)]
         subprocess.run([*words, "-o", str(to)], check=True)
         return to
 
@@ -57,7 +68,34 @@ class Libraries:
 
     def planted(self, mistake):
         """The folder of one with the mistake of this name."""
-        (mutant,) = [mutant for mutant in MUTANTS if mutant.name == mistake]
+        return self._link(self.folder / folder_of(mistake), self._objects_with(mistake).values())
+
+    def package(self, mistake=None):
+        """The folder of a copy of the Python package; with this mistake, if any."""
+        objects = self._objects_with(mistake) if mistake else self.objects
+        to = self.folder / f"package-{folder_of(mistake or 'right')}"
+        of_core = layers.sources(*CORE)
+        where = Path(partialcoll.__file__).parent
+        shutil.copytree(where, to / "partialcoll", ignore=shutil.ignore_patterns("__pycache__"))
+        (module,) = (to / "partialcoll").glob(f"_core_{launcher.abi()}*.so")
+        words = [c_users.mpicc(), "-shared", str(self._generated()), "-o", str(module)]
+        words += [str(objects[source]) for source in of_core]
+        subprocess.run([*words, "-lm", "-lpthread", "-ldl"], check=True)
+        return to
+
+    def _generated(self):
+        """What cffi has to add to the core, compiled once."""
+        source = self.folder / "module.c"
+        if not source.exists():
+            name = f"_core_{launcher.abi()}"
+            declared = ffibuilder.declarations()
+            ffi = ffibuilder.make_ffi(name, declared, ffibuilder.HEADER, CORE)
+            ffi.emit_c_code(str(source))
+            self._compile(source, f"-I{sysconfig.get_path('include')}")
+        return source.with_suffix(".o")
+
+    def _objects_with(self, mistake):
+        (mutant,) = [mutant for mutant in (*MUTANTS, *GROWTH) if mutant.name == mistake]
         file = f"csrc/{mutant.file}"
         source = self.folder / file
         text = source.read_text()
@@ -65,5 +103,4 @@ class Libraries:
         assert count == 1, mistake
         wrong = source.with_name(f"planted_{len(list(self.folder.iterdir()))}.c")
         wrong.write_text(changed)
-        objects = {**self.objects, file: self._compile(wrong)}
-        return self._link(self.folder / re.sub(r"\W+", "-", mistake), objects.values())
+        return {**self.objects, file: self._compile(wrong)}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of handles that take others in. The simulated world has growth of its own (tests/c/grow.c), so
+real ranks have to notice these: tests/faults/test_planted_growth.py."""
+
+from .mutant import Mutant
+
+GROWTH = [
+    Mutant(
+        "what the ranks ask for is not compared",
+        "allreduce/handle_growth.c",
+        "rc = compare(g);",
+        "(void)compare;",
+    ),
+    Mutant(
+        "a survivor does not say how far it is",
+        "allreduce/handle_growth.c",
+        "census_note(&s, 0, handle_member(g->handle).complete, c->transport->rank);",
+        ";",
+    ),
+    Mutant(
+        "no newcomer is given the last round",
+        "allreduce/handle_growth.c",
+        "g->plan.some_lack = g->plan.some_lack || s.lacking[0];",
+        "g->plan.some_lack = false;",
+    ),
+    Mutant(
+        "the new endpoint begins with round 0",
+        "allreduce/handle_growth.c",
+        "endpoint_begin_at(gate->successor, old, g->plan.complete, gate->resumes);",
+        "",
+    ),
+    Mutant(
+        "survivors do not bring their state",
+        "allreduce/handle_growth.c",
+        "endpoint_inherit(gate->successor, old_of(g), gate->resumes);",
+        "endpoint_inherit(gate->successor, NULL, gate->resumes);",
+    ),
+    Mutant(
+        "the new endpoint is not driven",
+        "allreduce/handle_growth.c",
+        "rc = communicator_register(c, &gate->successor->base, 0);",
+        "",
+    ),
+    Mutant(
+        "what was filled before is not there afterwards",
+        "allreduce/handle_growth.c",
+        "memcpy(d->ops->send_slot(d), filling->domain->ops->send_slot(filling->domain),\n"
+        "               payload_data_bytes(&old->shape.payload));",
+        "(void)d, (void)filling;",
+    ),
+    Mutant(
+        "the handle stays on the old communicator",
+        "allreduce/handle_growth.c",
+        "user_object_move(&h->base, c, &v->base);",
+        ";",
+    ),
+    Mutant(
+        "the handle keeps its old endpoint",
+        "allreduce/handle_growth.c",
+        "h->endpoint = v;",
+        "if (!h->endpoint) h->endpoint = v;",
+    ),
+    Mutant(
+        "who has been called off stays paused",
+        "runtime/growth.c",
+        "progress_add(g->from->progress, &g->from->source);",
+        "",
+    ),
+    Mutant(
+        "nobody recovers after a growth",
+        "runtime/growth.c",
+        "leave(g);\n    outage_leave(g->to->outage);",
+        "leave(g);",
+    ),
+    Mutant(
+        "what stays on the old communicator is not begun anew",
+        "runtime/growth.c",
+        "outage_begin(from->outage, &(struct failed_ranks){0});",
+        "",
+    ),
+    Mutant(
+        "the old communicator stays closed to recoveries",
+        "runtime/growth.c",
+        "outage_leave(from->outage);\n}",
+        "}",
+    ),
+    Mutant(
+        "the new communicator is not driven",
+        "runtime/growth.c",
+        "progress_add(p, &g->to->source);",
+        "",
+    ),
+]
