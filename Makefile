@@ -68,7 +68,8 @@ $(VENV)/checked: $(VENV)/tools $(SOURCES)
 	$(call install,PARTIALCOLL_CHECKS=1)
 	touch $@
 
-demo: $(VENV)/installed
+# With assertions where that is what is installed.
+demo: $(or $(wildcard $(VENV)/checked),$(VENV)/installed)
 	$(BIN)/partialcoll bench skew -n 8 --iters 20 --json demo.json --plot demo.png
 
 # What the tests of one MPI need, without running them.
@@ -224,7 +225,7 @@ run/%: $(C)/%
 	@$(and $(FEW),$(FEW_$*),PARTIALCOLL_SCHEDULES=$(FEW_$*)) $<
 
 # For each commit, a part of the schedules.
-FEW_test_invariants := 3000
+FEW_test_invariants := 1500
 FEW_test_crashes := 700
 FEW_test_node_steps := 10000
 FEW_test_group := 100
@@ -245,9 +246,9 @@ print-helpers:
 mutants:
 	$(PYTHON) tests/mutants.py $(if $(SLICE),--slice $(SLICE))
 
-# For each commit, another part: eight commits in a row have all.
+# For each commit, another part: sixteen commits in a row have all.
 mutants-slice:
-	$(PYTHON) tests/mutants.py --slice $(TURN)/8
+	$(PYTHON) tests/mutants.py --slice $(TURN)/16
 
 coverage:
 	$(PYTHON) tests/coverage.py

@@ -104,8 +104,13 @@ def main() -> int:
             "PARTIALCOLL_SCHEDULES": str(options.schedules),
             "PARTIALCOLL_DEPARTURES": "1",
         }
-        for program in build(folder):
+        programs = build(folder)
+
+        def run(program: str) -> None:
             subprocess.run([program], env=env, check=True, stdout=subprocess.DEVNULL)
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(run, programs))
         for source in filter(measured, sources("core")):
             counts = lines(folder, source)
             missed = sorted(number for number, count in counts.items() if not count)

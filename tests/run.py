@@ -34,7 +34,7 @@ FEW_RANKS = (2, 5)  # and one without a launcher
 FEW_OF_COMMIT = (2, 3)
 ALONE = 0  # without a launcher
 MANY = 5
-PARTS = 8  # of the tests of one MPI
+PARTS = 16  # of the tests of one MPI
 
 # For each commit: both MPIs have both settings, so has each number of ranks, and none of it is
 # there twice. The largest one MPI has in one commit and the other in the next.
@@ -130,13 +130,13 @@ def few_ranks(options):
 
 
 def parts(job):
-    """Which eighths of the tests of one MPI are this job's, the first of which has the tests in
+    """Which parts of the tests of one MPI are this job's, the first of which has the tests in
     turns as well. Under a launcher half of them, the other MPI's job the other half, the next
-    commit the other way round. Without one each MPI has one: four commits have all, eight commits
-    have all with both."""
+    commit the other way round. Without one each MPI has one: eight commits have all, sixteen
+    commits have all with both."""
     commit, mpi = turn(), sorted(COMMIT).index(launcher.flavor())
     if job.ranks == ALONE:
-        return [(2 * commit + (commit // 4 + mpi) % 2) % PARTS]
+        return [(2 * commit + (commit // (PARTS // 2) + mpi) % 2) % PARTS]
     first = commit + mpi + commit // 2
     return [part % PARTS for part in range(first, first + PARTS, 2)]
 
