@@ -88,8 +88,8 @@ static struct domain *survivor(uint64_t rounds, uint64_t read)
         bool moved;
         if (r >= read)
             continue;
-        EXPECT_OK(d->ops->deliver(d, r, UINT64_MAX, (void *[]){&sum}, &round, masks,
-                                  &moved));
+        EXPECT_OK(
+            d->ops->deliver(d, r, UINT64_MAX, (void *[]){&sum}, &round, masks, &moved));
         EXPECT_OK(d->ops->change(d, member_finish));
     }
     return d;
@@ -144,7 +144,8 @@ int main(void)
     options.history = HISTORY;
     EXPECT_OK(round_shape_init(&shape, RANKS, &buffer, 1, NULL));
     for (uint64_t rounds = 1; rounds <= MOST_ROUNDS; rounds++)
-        for (uint64_t read = rounds > HISTORY ? rounds - HISTORY + 1 : 0; read < rounds; read++)
+        for (uint64_t read = rounds > HISTORY ? rounds - HISTORY + 1 : 0; read < rounds;
+             read++)
             for (uint32_t turn = 0; turn < RANKS; turn++)
                 test_nothing_is_spoiled(rounds, read, turn);
     round_shape_destroy(&shape);
