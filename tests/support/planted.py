@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import c_users
 
@@ -24,9 +25,6 @@ import layers  # noqa: E402
 from mistakes import MUTANTS  # noqa: E402
 from mistakes.growth import GROWTH  # noqa: E402
 from mutants import as_pattern  # noqa: E402
-
-os.environ["PARTIALCOLL_NO_BUILD"] = "1"
-import ffibuilder  # noqa: E402
 
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-DPCOLL_CHECKS", "-O1", "-fPIC", "-fvisibility=hidden"]
 CORE = ("pure", "core", "mpi")
@@ -87,6 +85,8 @@ class Libraries:
         """What cffi has to add to the core, compiled once."""
         source = self.folder / "module.c"
         if not source.exists():
+            with mock.patch.dict(os.environ, PARTIALCOLL_NO_BUILD="1"):
+                import ffibuilder
             name = f"_core_{launcher.abi()}"
             declared = ffibuilder.declarations()
             ffi = ffibuilder.make_ffi(name, declared, ffibuilder.HEADER, CORE)
