@@ -24,11 +24,11 @@ TOTAL = re.compile(
     r"(?P<rounds_lost_to_slow_ranks>\d+) rounds lost to slow ranks: (?P<found>.*)"
 )
 DEATHS = re.compile(
-    r"ranks died: (?P<at_any_time>\d+) at any time (?P<while_recovering>\d+) while recovering "
-    r"(?P<while_closing>\d+) while closing (?P<while_joining>\d+) while joining "
-    r"(?P<after_another>\d+) after another one; (?P<recoveries>\d+) recoveries in "
-    r"(?P<attempts>\d+) attempts, (?P<redone>\d+) times a rank began a round anew"
+    r"ranks died: (?P<when>[^;]+); (?P<recoveries>\d+) recoveries in (?P<attempts>\d+) attempts, "
+    r"(?P<redone>\d+) times a rank began a round anew; (?P<newcomers>\d+) others have come, "
+    r"together (?P<grown>\d+) times, called off (?P<called_off>\d+) times"
 )
+WHEN = re.compile(r"(\d+) (\D+?)(?: one)?(?: (?=\d)|$)")  # after another one
 SPEED = re.compile(
     r"(?P<seconds>[\d.]+) s in (?P<processes>\d+) processes: (?P<rounds_per_s>\d+) rounds a second"
 )
@@ -50,7 +50,11 @@ def parse(text: str) -> list[dict[str, Any]]:
             )
         elif found := TOTAL.match(line) or DEATHS.match(line) or SPEED.match(line):
             for name, value in found.groupdict().items():
-                total[name] = value if name == "found" else float(value)
+                if name == "when":
+                    for count, moment in WHEN.findall(value):
+                        total[moment.replace(" ", "_")] = float(count)
+                else:
+                    total[name] = value if name == "found" else float(value)
     return [*rows, total]
 
 
