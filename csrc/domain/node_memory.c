@@ -2,9 +2,7 @@
 /* One block: words that all read in every round close together, then the members'
  * lines, then the slots of each member, then the results. */
 #include "domain/node_memory.h"
-
 #include "base/check.h"
-#include "domain/recovery.h"
 
 /* Chunks are cut so that a sum and what is added to it stay in a core's cache. */
 #ifdef PCOLL_TEST_CHUNK_BYTES
@@ -105,10 +103,6 @@ void node_map(struct node *n, const pcoll_options *options)
     atomic_store(&n->descriptors[n->who], descriptor_of(&n->member));
     uint64_t live[bitset_words(n->base.shape->ranks)];
     round_live_now(NULL, n->base.shape->ranks, n->base.shape->failed, live);
-    if (n->who != 0)
-        return;
-    for (size_t i = 0; i < bitset_words(n->base.shape->ranks); i++)
+    for (size_t i = 0; n->who == 0 && i < bitset_words(n->base.shape->ranks); i++)
         atomic_store(&n->live[i], live[i]);
-    for (uint64_t round = 0; round <= options->history; round++)
-        domain_no_result(node_result(n, round));
 }

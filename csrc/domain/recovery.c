@@ -18,7 +18,7 @@ void domain_copy_results(struct domain *d, struct domain *old, uint64_t round,
         const struct round_header *from =
             r + 1 == round ? last : old->ops->result(old, r);
         CHECK(from->round == r || r < m.delivered);
-        if (from->round == r)
+        if (from->round == r && !round_header_is_blank(from, d->shape->ranks))
             memcpy(d->ops->result(d, r), from, bytes);
     }
 }

@@ -8,18 +8,15 @@
  * whoever looks at the new domain afterwards finds it at the right round, with the results
  * that can still be read. Then each brings its own state and deposits with `inherit`; from
  * then on its application uses the new domain. Nobody starts a round before all have.
+ *
+ * A slot for a result that none was written to has a blank header, which is not that of round 0
+ * (protocol/round.h).
  */
 #ifndef PCOLL_DOMAIN_RECOVERY_H
 #define PCOLL_DOMAIN_RECOVERY_H
 
 #include "domain/domain.h"
 #include "protocol/recovery.h"
-
-/* Nothing has been written to this slot of a result, and it is not that of round 0. */
-static inline void domain_no_result(struct round_header *slot)
-{
-    slot->round = UINT64_MAX;
-}
 
 /* Copy the results that this member may still read, and the last one that it has read if it is
  * there (a newcomer has none from before); up to round - 1, whose message is `last`; of the last

@@ -52,6 +52,13 @@ void round_header_bury(struct round_header *h, uint32_t ranks, const uint64_t *f
     }
 }
 
+bool round_header_is_blank(const struct round_header *h, uint32_t ranks)
+{
+    CHECK(ranks > 0);
+    return !h->round && !h->initiator && !h->flags &&
+           bitset_empty(h->masks, ROUND_MASKS * bitset_words(ranks));
+}
+
 bool round_is_null(const struct round_header *h, uint32_t ranks)
 {
     CHECK(ranks > 0);

@@ -36,6 +36,9 @@ struct round_header {
 /* Size on the wire, a multiple of 64. */
 size_t round_header_bytes(uint32_t ranks);
 void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round);
+/* All zeros, as in memory that nothing was written to: a round 0 that rank 0 has started and that
+ * nobody is in. No round is so. */
+bool round_header_is_blank(const struct round_header *h, uint32_t ranks);
 uint64_t *round_mask(struct round_header *h, uint32_t ranks, enum round_mask which);
 const uint64_t *round_mask_const(const struct round_header *h, uint32_t ranks,
                                  enum round_mask which);

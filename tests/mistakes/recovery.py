@@ -173,15 +173,23 @@ MUTANTS = [
     Mutant(
         "what one has not seen is expected of it",
         "domain/recovery.c",
-        "if (from->round == r)\n            memcpy",
+        "if (from->round == r && !round_header_is_blank(from, d->shape->ranks))\n"
+        "            memcpy",
         "memcpy",
         program="successors",
     ),
     Mutant(
         "what a newcomer does not have is taken for the result of round 0",
-        "domain/recovery.h",
-        "slot->round = UINT64_MAX;",
-        "slot->round = 0;",
+        "domain/recovery.c",
+        "from->round == r && !round_header_is_blank(from, d->shape->ranks)",
+        "from->round == r",
+        program="successors",
+    ),
+    Mutant(
+        "a slot for a result is as its memory was",
+        "domain/single.c",
+        "memset(next, 0, s->base.shape->header_bytes);",
+        "",
         program="successors",
     ),
     Mutant(
