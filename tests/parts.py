@@ -7,7 +7,7 @@ Each part is one make command with a log of its own, build/test-all/PART.log. On
 left alone the next time, whatever has changed since, but for those that install; --restart forgets
 what has passed. As many parts run side by side as --jobs says, and those that need the whole
 machine by themselves. What was seen, with the commit of each part, goes to
-bench/results/test-all/any.json.
+bench/results/test-all/any.json, where parts that did not run stay as they were.
 """
 
 from __future__ import annotations
@@ -145,6 +145,16 @@ def run_all(chosen: list[Part], jobs: int) -> list[dict[str, Any]]:
     return rows
 
 
+def keep(rows: list[dict[str, Any]], file: Path) -> None:
+    """These, in the place of what was seen of the same parts before."""
+    seen = json.loads(file.read_text())["rows"] if file.exists() else []
+    newest = {row["part"]: row for row in (*seen, *rows)}
+    kept = [newest[part.name] for part in parts() if part.name in newest]
+    document = {"schema": 1, "command": "make test-all", "cores": os.cpu_count(), "rows": kept}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document, indent=2) + "\n")
+
+
 def main() -> int:
     """Run them; exit 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -169,10 +179,7 @@ def main() -> int:
     rows = run_all(chosen, options.jobs)
     failed = [row["part"] for row in rows if not row["passed"]]
     print(f"{len(rows) - len(failed)} of {len(rows)} parts passed; failed: {failed or 'none'}")
-    if not options.names:
-        seen = {"schema": 1, "command": "make test-all", "cores": os.cpu_count(), "rows": rows}
-        Path(options.json).parent.mkdir(parents=True, exist_ok=True)
-        Path(options.json).write_text(json.dumps(seen, indent=2) + "\n")
+    keep(rows, Path(options.json))
     return 1 if failed else 0
 
 
