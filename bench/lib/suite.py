@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from lib.suite_rank import FOLDER, Outcome
+from lib.suite_rank import FOLDER, RANKS, Outcome
 from partialcoll.tools import launcher, report
 
 COLUMNS = ("suite", "mpi", "ranks", "test", "gloo", "ours", "said")
@@ -93,7 +93,7 @@ class _Job:
         for test in tests:
             (self._folder / test).mkdir(parents=True)
         vendor = launcher.flavor()
-        own = {FOLDER: str(self._folder), **launcher.files(vendor, self._folder)}
+        own = {FOLDER: str(self._folder), RANKS: str(ranks), **launcher.files(vendor, self._folder)}
         start = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
         with (self._folder / "log").open("w") as log:
             self._job = subprocess.Popen(

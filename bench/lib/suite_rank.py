@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = "PARTIALCOLL_SUITE_FOLDER"  # in the environment: where outcomes are left
+RANKS = "PARTIALCOLL_SUITE_RANKS"  # likewise: that leave them
 
 
 class Outcome(NamedTuple):
@@ -28,10 +29,13 @@ def folder(test: str) -> Path:
 
 
 def leave(test: str, rank: int, outcome: Outcome) -> None:
-    """Whoever finds the file finds all of it. After a test that failed the rank waits to be ended:
-    others may be in the middle of it."""
+    """Whoever finds the file finds all of it. Then the rank waits for the others: if it went on and
+    crashed in the next test, those that the launcher ends would not have left this one. After a
+    test that failed it waits to be ended: others may be in the middle of it."""
     fresh = folder(test) / f".{rank}"
     fresh.write_text(json.dumps(outcome))
     fresh.rename(folder(test) / f"rank-{rank}")
     while outcome.what == "failed":
         time.sleep(1)
+    while len(list(folder(test).glob("rank-*"))) < int(os.environ[RANKS]):
+        time.sleep(0.005)

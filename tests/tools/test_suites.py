@@ -21,6 +21,7 @@ leave(READY, rank, Outcome("passed"))
 for test in sys.argv[1:]:
     what, where = test.split("_")
     if where == "1" and rank == 0:
+        time.sleep(0.2)  # the other would be in the next test
         leave(test, rank, Outcome("passed"))
         continue
     if what == "crashed":
