@@ -60,6 +60,7 @@ PROGRAMS = {
     "staging": "staging",
     "watch": "watch",
     "gate": "gate",
+    "protocol": "protocol",
     "successors": "successors",
 }
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/descriptor\.h")

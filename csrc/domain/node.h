@@ -186,8 +186,7 @@ struct node {
     uint64_t *set;        /* of the members */
     struct member member; /* this rank; its application's alone */
     struct node_view view[NODE_SIDES];
-    bool owes;           /* its last deposit has not been seen to leave */
-    uint64_t unreported; /* rounds lost since the last delivery */
+    bool owes; /* its last deposit has not been seen to leave */
 
     /* In the shared memory. */
     struct node_shared *shared;

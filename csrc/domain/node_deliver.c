@@ -40,10 +40,10 @@ static bool ends_join(const struct node *n, const struct round_header *h)
 }
 
 /* Was a round held back for this member, as far as it can tell? It will look. */
-static bool end_read(struct node *n, uint64_t before)
+static bool end_read(struct node *n, uint64_t before, uint64_t *lost)
 {
     struct member *m = &n->member;
-    member_read_end(m);
+    member_read_end(m, lost);
     MOMENT("result read");
     if (m->joined)
         STEP(atomic_fetch_and(node_own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));
@@ -58,15 +58,12 @@ int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
 {
     struct node *n = node_of(d);
     struct member *m = &n->member;
-    uint64_t index, lost, before = m->delivered;
+    uint64_t index, before = m->delivered;
     bool joined = false;
     for (bool whole = false; !whole;) {
         node_look(n);
-        if (!member_read_begin(m, last, horizon, &index, &lost)) {
-            m->reading = NO_ROUND;
+        if (!member_read_begin(m, last, horizon, &index))
             return PCOLL_EEMPTY;
-        }
-        n->unreported += lost;
         const struct round_header *h = node_result(n, index);
         copy_out(n, h, buffers, round, masks);
         joined = ends_join(n, h);
@@ -76,11 +73,9 @@ int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
     CHECK(index < m->complete);
     if (joined)
         m->joined_in = (int64_t)index;
-    *moved = end_read(n, before);
+    *moved = end_read(n, before, &round->lost);
     node_look(n);
     round->index = index;
-    round->lost = n->unreported;
-    n->unreported = 0;
     round->lag = m->complete - m->delivered;
     round->included = member_included(m, index);
     round->joined = m->joined;

@@ -137,9 +137,9 @@ static int single_deliver(struct domain *d, uint64_t last, uint64_t horizon,
                           bool *moved)
 {
     struct single *s = of(d);
-    uint64_t index, lost;
+    uint64_t index;
     pthread_mutex_lock(&s->mutex);
-    bool any = member_read_begin(&s->member, last, horizon, &index, &lost);
+    bool any = member_read_begin(&s->member, last, horizon, &index);
     pthread_mutex_unlock(&s->mutex);
     if (!any)
         return PCOLL_EEMPTY;
@@ -156,8 +156,7 @@ static int single_deliver(struct domain *d, uint64_t last, uint64_t horizon,
     MOMENT("result read");
 
     pthread_mutex_lock(&s->mutex);
-    *moved = member_read_end(&s->member);
-    round->lost = lost;
+    *moved = member_read_end(&s->member, &round->lost);
     round->lag = s->member.complete - s->member.delivered;
     round->included = member_included(&s->member, index);
     round->joined = s->member.joined;

@@ -74,9 +74,10 @@ bool member_ready(const struct member *m)
 }
 
 bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
-                       uint64_t *round, uint64_t *lost)
+                       uint64_t *round)
 {
     CHECK(m->delivered <= m->complete);
+    m->reading = NO_ROUND; /* what was begun was overwritten */
     uint64_t complete = m->complete < horizon ? m->complete : horizon;
     uint64_t oldest = complete > m->history ? complete - m->history : 0;
     uint64_t next = m->delivered > oldest ? m->delivered : oldest;
@@ -85,10 +86,11 @@ bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
     CHECK(next >= m->delivered && next < m->complete);
     m->seen = complete;
     *round = next;
-    *lost = next - m->delivered;
+    uint64_t lost = next - m->delivered;
     m->delivered = next;
     m->reading = (int64_t)next;
-    m->stats.lost += *lost;
+    m->lost += lost;
+    m->stats.lost += lost;
     return true;
 }
 
@@ -99,13 +101,15 @@ static bool stop_holding_back(struct member *m)
     return held;
 }
 
-bool member_read_end(struct member *m)
+bool member_read_end(struct member *m, uint64_t *lost)
 {
     CHECK(m->reading != NO_ROUND);
     CHECK((uint64_t)m->reading < m->complete);
     m->delivered = (uint64_t)m->reading + 1;
     m->reading = NO_ROUND;
     m->stats.delivered++;
+    *lost = m->lost;
+    m->lost = 0;
     m->events += m->deliver == PCOLL_DELIVER_ALL; /* what was not read is lost */
     m->joined = m->joined_in != NO_ROUND && (int64_t)m->delivered > m->joined_in;
     if (m->joined) {

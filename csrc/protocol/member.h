@@ -44,6 +44,8 @@ struct member {
     uint64_t calls;         /* ended */
     uint64_t frozen_events; /* events when the last round was frozen */
     uint64_t seen;          /* complete rounds that the last read knew of */
+    uint64_t lost; /* rounds since the last one read to its end: a read may end in
+                             * another domain than it was begun in */
     bool
         holds_back; /* a round was refused because of this rank: notify when it moves */
     pcoll_stats stats;
@@ -73,9 +75,9 @@ bool member_ready(const struct member *m);
  * complete; counts what was lost before it. False if there is none. The slot of that
  * round is not reused until member_read_end. */
 bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
-                       uint64_t *round, uint64_t *lost);
-/* True if somebody waited for this rank to move on. */
-bool member_read_end(struct member *m);
+                       uint64_t *round);
+/* True if somebody waited for this rank to move on. `lost`: rounds since the last one read. */
+bool member_read_end(struct member *m, uint64_t *lost);
 
 /* Is the last deposit in one of the rounds up to this one? */
 bool member_included(const struct member *m, uint64_t round);

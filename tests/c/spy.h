@@ -82,7 +82,5 @@ int spy_node_create(struct spy *s, const struct round_shape *shape,
 struct domain_ops spy_node_ops(void);
 /* Rounds complete, as the shared memory says. */
 uint64_t spy_node_complete(const struct spy *s);
-/* Lost, and not yet reported. */
-uint64_t spy_node_unreported(const struct spy *s);
 
 #endif

@@ -17,11 +17,6 @@ uint64_t spy_node_complete(const struct spy *s)
     return control_round(atomic_load(&node_in(s)->shared->control));
 }
 
-uint64_t spy_node_unreported(const struct spy *s)
-{
-    return node_in(s)->unreported;
-}
-
 static const struct placement *placement_of(const struct spy *s)
 {
     return &s->hooks.own->placement;

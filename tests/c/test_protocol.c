@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "protocol/member.h"
+#include "protocol/recovery.h"
 #include "check.h"
 
 /* A carry that loses the race against an activation goes in alone. */
@@ -76,11 +77,11 @@ static void take(struct member *m, uint64_t expected, uint64_t expected_lost)
 {
     uint64_t round, lost;
     EXPECT(member_ready(m), "not ready");
-    EXPECT(member_read_begin(m, UINT64_MAX, UINT64_MAX, &round, &lost),
-           "nothing to read");
-    EXPECT(round == expected && lost == expected_lost, "round %llu, lost %llu",
-           (unsigned long long)round, (unsigned long long)lost);
-    member_read_end(m);
+    EXPECT(member_read_begin(m, UINT64_MAX, UINT64_MAX, &round), "nothing to read");
+    member_read_end(m, &lost);
+    INVARIANT("order", round == expected && lost == expected_lost,
+              "round %llu, lost %llu", (unsigned long long)round,
+              (unsigned long long)lost);
 }
 
 static pcoll_options options_of(int deliver, int late, uint32_t history)
@@ -139,13 +140,37 @@ static void test_member_copying(void)
     member_init(&m, 0, &o);
     uint64_t round, lost;
     complete_round(&m, false);
-    EXPECT(member_read_begin(&m, UINT64_MAX, UINT64_MAX, &round, &lost),
-           "nothing to read");
+    EXPECT(member_read_begin(&m, UINT64_MAX, UINT64_MAX, &round), "nothing to read");
     complete_round(&m, false);
     complete_round(&m, false);
     EXPECT(!member_admits(&m), "round 3 would overwrite round 0, which is being read");
-    EXPECT(member_read_end(&m), "nobody is told that it goes on");
+    EXPECT(member_read_end(&m, &lost), "nobody is told that it goes on");
     EXPECT(member_admits(&m), "still held");
+}
+
+/* What a read found lost that came to nothing is told by the next one, also where the member
+ * goes on in another domain in between. */
+static void test_member_overwritten(void)
+{
+    struct member m;
+    pcoll_options o = options_of(PCOLL_DELIVER_ALL, PCOLL_LATE_DROP, 2);
+    member_init(&m, 0, &o);
+    uint64_t round, failed[1] = {0};
+    for (int i = 0; i < 4; i++)
+        complete_round(&m, false);
+    EXPECT(member_read_begin(&m, UINT64_MAX, UINT64_MAX, &round) && round == 2,
+           "not round 2");
+    for (int i = 0; i < 3; i++)
+        complete_round(&m, false);
+    EXPECT(!member_read_begin(&m, 4, UINT64_MAX, &round), "no round up to 4 is kept");
+    struct header_storage storage;
+    struct round_header *last = (struct round_header *)&storage;
+    round_header_clear(last, 2, 6);
+    member_recover(&m, 7, last, failed, 2);
+    deposit(&m, DEPOSIT_DROPPED);
+    take(&m, 5, 5);
+    take(&m, 6, 0);
+    EXPECT(m.stats.lost == 5, "%llu lost", (unsigned long long)m.stats.lost);
 }
 
 static void test_member_join(void)
@@ -195,6 +220,7 @@ int main(void)
     test_member_one();
     test_member_all();
     test_member_copying();
+    test_member_overwritten();
     test_member_join();
     test_header_merge();
     printf("protocol: all tests passed\n");

@@ -355,6 +355,13 @@ MUTANTS = [
         "uint64_t next = m->delivered >= oldest ? m->delivered : m->complete - 1;",
     ),
     Mutant(
+        "what a read lost that came to nothing is told by nobody",
+        "protocol/member.c",
+        "m->lost += lost;",
+        "m->lost = lost;",
+        program="protocol",
+    ),
+    Mutant(
         "an empty round leaves the buffers as they were",
         "domain/single.c",
         "payload_identity(&d->shape->payload, buffers);",

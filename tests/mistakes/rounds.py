@@ -56,8 +56,8 @@ MUTANTS = [
     Mutant(
         "a gap is not reported",
         "protocol/member.c",
-        "*lost = next - m->delivered;",
-        "*lost = 0;",
+        "uint64_t lost = next - m->delivered;",
+        "uint64_t lost = 0;",
     ),
     Mutant(
         "one round too old is delivered",
