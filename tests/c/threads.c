@@ -36,11 +36,12 @@ static bool is_paused(const struct thread *t)
 /* The others go on for a while in the middle of this one's step. */
 static void pause_now_and_then(void)
 {
+    bool round_ends = spy_round_ends();
     struct thread *t = running;
     if (!t || !fiber_current())
         return;
     struct world *w = t->world;
-    if (spy_round_ends() && w->o.crashes)
+    if (round_ends && w->o.crashes)
         return;
     if (crash_step(w, t->rank))
         fiber_pause(); /* for ever */
