@@ -32,6 +32,8 @@ def _by_ranks(doc: Document, title: str, path: str) -> None:
 
 
 def _train(doc: Document, title: str, path: str) -> None:
+    if "runs" not in doc:  # with --respawn: one row
+        return
     train.plot(doc, path)
     if "consensus" in doc["runs"][0]["course"]:
         train.plot_consensus(doc, path.replace(".png", "-consensus.png"))
