@@ -8,6 +8,7 @@ looks, the longer the longer there is nothing.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any
@@ -21,6 +22,7 @@ from .._core.rank_failure import failed_ranks
 from .._core.survivors import goes_on
 from .._core.worker import Worker
 from ..errors import Error, RankFailedError, StateError
+from .ops import pieces
 from .ops.side_stream import side_stream
 from .ops.transfer import Memory
 from .ops.work import GroupTimeout, Work
@@ -42,7 +44,6 @@ class Message(Work):
         super().__init__([tensor])
         self._messages, self._text = messages, text
         self._memory, self._side = Memory(tensor, written), side_stream([tensor])
-        self.room = [self._memory.bytes, MPI.BYTE]
         self._begin, self._timeout = time.monotonic(), timeout
         self._looking = threading.Lock()
         self._given_up = False  # it will be over, in error
@@ -51,6 +52,10 @@ class Message(Work):
 
     def __str__(self) -> str:
         return self._text
+
+    def room(self) -> contextlib.AbstractContextManager[list[Any]]:
+        """For MPI, which begins to use it within the block."""
+        return pieces.message(self._memory.bytes)
 
     def look(self) -> bool:
         """Is it over, well or badly?"""
@@ -97,7 +102,7 @@ class Message(Work):
         if self._source is None:
             return
         self._source = status.Get_source()
-        come, expected = status.Get_count(MPI.BYTE), self._memory.bytes.size
+        come, expected = status.Get_elements(MPI.BYTE), self._memory.bytes.size
         if come != expected:
             raise Error(f"{self}: expected {expected} bytes, got {come}")
         with self._side:
@@ -168,8 +173,8 @@ class Messages:
     def send(self, tensor: torch.Tensor, to: int, tag: int, timeout: float) -> Message:
         """Begin to send."""
         message = Message(self, f"send to rank {to}, tag {tag}", tensor, timeout, written=False)
-        with told_by(self.comm):
-            message._request = self.comm.Isend(message.room, to, self.check_tag(tag))
+        with told_by(self.comm), message.room() as room:
+            message._request = self.comm.Isend(room, to, self.check_tag(tag))
         return self._begin(message)
 
     def recv(self, tensor: torch.Tensor, source: int | None, tag: int, timeout: float) -> Message:
@@ -177,8 +182,8 @@ class Messages:
         where = "any rank" if source is None else f"rank {source}"
         message = Message(self, f"recv from {where}, tag {tag}", tensor, timeout, written=True)
         origin = MPI.ANY_SOURCE if source is None else source
-        with told_by(self.comm):
-            message._request = self.comm.Irecv(message.room, origin, self.check_tag(tag))
+        with told_by(self.comm), message.room() as room:
+            message._request = self.comm.Irecv(room, origin, self.check_tag(tag))
         return self._begin(message)
 
     def _begin(self, message: Message) -> Message:

@@ -96,3 +96,35 @@ def test_state(comm):
         exchange.serve(3, {"x": x, "small": np.arange(5000)})
         time.sleep(1e-4)
     exchange.Free()
+
+
+def test_tensors(comm):
+    """Broadcast, gathered, and sent: more than an operation's counts take."""
+    torch = pytest.importorskip("torch")
+    need(comm, 2, 15)
+    import torch.distributed as dist
+
+    import partialcoll.torch as pct
+
+    pct.init(comm)
+    tensor = torch.zeros(BYTES, dtype=torch.int8)
+    if comm.rank == 0:
+        mark(tensor.numpy())
+    pct.broadcast_(tensor, 0)
+    check(tensor.numpy(), 1)
+    part = tensor[: BYTES // 2 + 1].clone()
+    del tensor
+    both = pct.allgather(part)
+    assert len(both) == 2 * len(part)
+    assert torch.equal(both[: len(part)], part) and torch.equal(both[len(part) :], part)
+    del both, part
+    pct.shutdown()
+    dist.init_process_group("partialcoll")
+    tensor = torch.zeros(BYTES, dtype=torch.int8)
+    if comm.rank == 0:
+        mark(tensor.numpy())
+        dist.send(tensor, 1)
+    else:
+        dist.recv(tensor, 0)
+    check(tensor.numpy(), 1)
+    dist.destroy_process_group()

@@ -36,6 +36,7 @@ pytestmark = [
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 COMPLEX = (torch.complex64, torch.complex128)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # of which torch does not reduce any
 DTYPES = (*FLOATS, *COMPLEX, *INTEGERS, torch.bool)
 SHORT = timedelta(seconds=1)
 
@@ -196,12 +197,34 @@ def test_rounded_once(world):
 
 
 @pytest.mark.mpi
-def test_factor_first(world):
-    """PREMUL_SUM: each rank's values times its own factor."""
+@pytest.mark.usefixtures("operations")
+@pytest.mark.parametrize("dtype", UNSIGNED)
+def test_reduce_scatter_of_unsigned_integers(world, dtype):
+    ops = dist.ReduceOp
+    own = (torch.arange(2 * world.size) + world.rank).to(dtype)
+    last = world.size - 1
+    mine = torch.arange(2 * world.rank, 2 * world.rank + 2)
+    total = mine * world.size + last * world.size // 2
+    for op, expected in (
+        (ops.SUM, total), (ops.AVG, total // world.size), (ops.MIN, mine), (ops.MAX, mine + last),
+    ):  # fmt: skip
+        output = torch.zeros(2, dtype=dtype)
+        dist.reduce_scatter_tensor(output, own, op)
+        assert output.tolist() == expected.tolist()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float16))
+def test_factor_first(world, dtype):
+    """PREMUL_SUM: each rank's values times its own factor, before they are rounded."""
     make = torch._C._distributed_c10d._make_nccl_premul_sum
-    tensor = torch.arange(3.0)
+    tensor = torch.arange(3.0, dtype=dtype)
     dist.all_reduce(tensor, make(world.rank + 2.0))
-    assert torch.equal(tensor, torch.arange(3.0) * world.size * (world.size + 3) / 2)
+    expected = torch.arange(3.0, dtype=dtype) * world.size * (world.size + 3) / 2
+    assert torch.equal(tensor, expected)
+    dist.reduce_scatter_tensor(tensor, expected.repeat(world.size), make(world.rank / 2 + 1))
+    each = expected.double() * world.size * (world.size + 3) / 4
+    assert torch.equal(tensor, each.to(dtype))
     with pytest.raises(TypeError, match="PREMUL_SUM is not defined for int32"):
         dist.all_reduce(torch.ones(1, dtype=torch.int32), make(2.0))
 
@@ -226,6 +249,7 @@ def test_reduce_and_several_at_once(world):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.usefixtures("operations")
 def test_reduce_scatter(world, op):
     """Pieces of one tensor, and a list of pieces, which need not be of one size."""
     ranks, me = world.size, world.rank
@@ -250,6 +274,7 @@ def test_reduce_scatter(world, op):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("dtype", (*DTYPES, torch.float8_e5m2), ids=str)
+@pytest.mark.usefixtures("operations")
 def test_bits_are_moved(world, dtype):
     """Bit for bit, whatever the dtype."""
     ranks, me = world.size, world.rank
@@ -292,6 +317,7 @@ def test_bits_are_moved(world, dtype):
 
 
 @pytest.mark.mpi
+@pytest.mark.usefixtures("operations")
 def test_pieces_of_several_sizes(world):
     ranks, me = world.size, world.rank
     outputs = [torch.zeros(rank, 2) for rank in range(ranks)]
@@ -362,6 +388,7 @@ def test_as_gloo_does(world):
 
 
 @pytest.mark.mpi
+@pytest.mark.usefixtures("operations")
 def test_messages_around_a_ring(world):
     ranks, me = world.size, world.rank
     if ranks == 1:

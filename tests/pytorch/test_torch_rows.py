@@ -43,6 +43,7 @@ def rows(rank, count=None, dtype=torch.float32, width=3):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.usefixtures("operations")
 def test_allgather(world, dtype):
     """Ranks have other numbers of rows, one of them none."""
     expected = torch.cat([rows(r, None, dtype) for r in range(world.size)])
@@ -81,6 +82,7 @@ def test_allgather_gradient(world):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.usefixtures("operations")
 def test_alltoall(world, dtype):
     """Rank r sends s + 1 rows to rank s."""
     size, rank = world.size, world.rank
@@ -129,6 +131,7 @@ def test_alltoall_refused(world):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("more", (0, 1))
+@pytest.mark.usefixtures("operations")
 def test_reducescatter(world, dtype, more):
     """The first ranks have one row more."""
     size, rank = world.size, world.rank
@@ -149,6 +152,17 @@ def test_reducescatter(world, dtype, more):
         assert torch.equal(scaled, own * 2)
         mean = pct.reducescatter(x)
         torch.testing.assert_close(mean, (own.double() / size).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+def test_scaled_before_it_is_rounded(world, dtype):
+    """As in an allreduce: factors that leave the dtype on the way."""
+    for value, before, after in ((40000, 2, 0.25), (6e-6, 1 / 1024, 1024)):
+        x = torch.full((world.size, 1), value, dtype=dtype)
+        factors = {"prescale_factor": before, "postscale_factor": after / world.size}
+        expected = pct.allreduce(x, op=pct.Sum, **factors)[0]
+        assert expected.isfinite().all() and expected.any()
+        assert torch.equal(pct.reducescatter(x, op=pct.Sum, **factors), expected[None])
 
 
 def test_reducescatter_gradient(world):
@@ -224,6 +238,7 @@ def test_grouped_allreduce(world):
         assert (pct.synchronize(begun[i])[1] == (1, 9)[i]).all()
 
 
+@pytest.mark.usefixtures("operations")
 def test_sparse(world):
     """An entry for each rank's; those at one place add up when they are coalesced."""
     place = torch.tensor([[0, world.rank + 1]])
@@ -234,6 +249,33 @@ def test_sparse(world):
         torch.testing.assert_close(dense, expected.view(-1, 1).expand(-1, 4).float())
     with pytest.raises(ValueError, match="op: expected Average or Sum"):
         pct.sparse_allreduce_async(own, op=pct.Max)
+
+
+class Half(pct.Compressor):
+    """What travels is a view, and has the dtype and half of the elements."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor[: len(tensor) // 2], len(tensor)
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        return torch.cat([tensor, torch.full((ctx - len(tensor),), -1.0)])
+
+
+def test_a_compressor_of_ones_own(world):
+    """Asked for each result, whatever traveled; what is given may be changed at once."""
+    expected = [world.size, world.size, -1, -1]
+    for _ in range(2):
+        given = torch.ones(4)
+        call = pct.allreduce_async(given, op=pct.Sum, name="half", compression=Half)
+        given.fill_(9)
+        assert pct.synchronize(call).tolist() == expected
+        assert pct.allreduce(torch.ones(4), op=pct.Sum, compression=Half).tolist() == expected
+        both = pct.grouped_allreduce([torch.ones(4)] * 2, op=pct.Sum, compression=Half)
+        assert [one.tolist() for one in both] == [expected] * 2
+        scattered = pct.grouped_allreduce([torch.ones(3)], op=pct.Sum)  # leaves memory behind
+        assert scattered[0].tolist() == [world.size] * 3
 
 
 # Process sets

@@ -647,7 +647,8 @@ def train(clean_environment, tmp_path):
         assert done.returncode in statuses, done.stderr
         assert not picture or (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
         doc = json.loads(path.read_text())
-        assert doc["schema"] == 1 and doc["command"] == "bench train"
+        assert doc["command"] == "bench train"
+        validate(doc)
         return doc
 
     return run_it

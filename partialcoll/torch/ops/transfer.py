@@ -3,13 +3,14 @@
 
 Every function here is called on all ranks of a communicator together, in the same order, with
 arguments that they have compared, and yields MPI's own non-blocking operations, or rounds of
-handles, which the caller completes in turn.
+handles, which the caller completes in turn. What is larger than an operation can be goes in
+several (pieces.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,37 +19,34 @@ from mpi4py import MPI
 from ...errors import MismatchError, RankFailedError
 from . import wire
 from .handles import CHUNK, Form, Handles, Reduction, divide, scale
+from .pieces import Blocks, cuts
 from .side_stream import room_for_rows
 
 Steps = Iterator[Any]
 Tensors = Sequence[torch.Tensor]
 
-_COMBINE: dict[str, Callable[..., torch.Tensor]] = {
-    **{"sum": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum},
-    **{"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor},
-}
-_AND, _OR, _XOR = torch.logical_and, torch.logical_or, torch.logical_xor
-_COMBINE_BOOL: dict[str, Callable[..., torch.Tensor]] = {
-    **{"sum": _OR, "product": _AND, "min": _AND, "max": _OR},
-    **{"band": _AND, "bor": _OR, "bxor": _XOR},
+_COMBINE: dict[str, np.ufunc] = {  # numpy's: torch has none of these for unsigned integers
+    **{"sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum},
+    **{"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor},
 }
 
 
 def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.Tensor) -> Steps:
     """Piece i of every rank goes to rank i, which reduces them in the order of the ranks."""
-    size = into.numel()
-    sent = torch.cat([piece.detach().reshape(-1) for piece in pieces])
-    if form.before is not None:
-        scale(sent, form.before)
-    come = torch.empty(size * comm.size, dtype=into.dtype)
-    mine = [size * into.element_size()] * comm.size
-    yield comm.Ialltoallv([wire.bits(sent), _bytes_of(pieces)], [wire.bits(come), mine])
     wide = wire.wide_dtype(into.dtype)
-    parts = come.view(comm.size, size)
+    if form.before is not None:  # scaled as what it is combined in, and so it travels
+        pieces = [piece.detach().to(wide, copy=True) for piece in pieces]
+        for piece in pieces:
+            scale(piece, form.before)
+    come = torch.empty(into.numel() * comm.size, dtype=pieces[0].dtype)
+    sent = Blocks(_joined(pieces), _bytes_of(pieces))
+    landing = Blocks(wire.bits(come), [come.nbytes // comm.size] * comm.size)
+    yield from _to_each(comm, sent, landing, max(sent.sizes))
+    parts = come.view(comm.size, into.numel())
     total = parts[0].to(wide, copy=True)
-    combine = (_COMBINE_BOOL if wide == torch.bool else _COMBINE)[form.op]
-    for part in parts[1:]:
-        total = combine(total, part.to(wide))
+    with np.errstate(all="ignore"):  # as torch
+        for part in parts[1:]:
+            _COMBINE[form.op](total.numpy(), part.to(wide).numpy(), out=total.numpy())
     if form.divisor > 1:
         divide(total.numpy(), form.divisor)
     if form.after != 1:
@@ -75,7 +73,8 @@ def overlay(to: Handles, sent: Any, come: Any) -> Generator[Any, None, Any]:
 def spread(to: Handles, memory: Any, root: int) -> Steps:
     """One rank's bytes to all, in place."""
     if not to.go_on:
-        yield to.comm.Ibcast(memory, root)
+        for cut in cuts(memory.size):
+            yield to.comm.Ibcast(memory[cut], root)
         return
     own = to.comm.rank == root
     sent = memory if memory.flags.writeable else memory.copy()  # else torch would warn
@@ -102,7 +101,7 @@ def share(to: Handles, own: Any, memory: Any, sizes: list[int]) -> Generator[Any
     if np.may_share_memory(own, memory):  # torch lets the input be its part of the output
         own = own.copy()
     if not to.go_on:
-        yield to.comm.Iallgatherv(own, [memory, sizes])
+        yield from _to_all(to.comm, own, Blocks(memory, sizes))
         return np.ones(to.comm.size, bool)
     begin = sum(sizes[: to.comm.rank])
     memory[:] = 0
@@ -134,7 +133,8 @@ def broadcast(to: Handles, tensor: torch.Tensor, root: int) -> Steps:
 def gather_all(to: Handles, tensor: torch.Tensor, outputs: Tensors) -> Steps:
     """Every rank's tensor into the outputs, on all ranks."""
     landing = Landing(outputs)
-    _check_all((yield from share(to, wire.bits(tensor), *landing.room)))
+    come = landing.blocks
+    _check_all((yield from share(to, wire.bits(tensor), come.memory, come.sizes)))
     landing.land()
 
 
@@ -158,8 +158,15 @@ def gather(
     """Every rank's tensor into the outputs, on all ranks (root None), or on one."""
     own = wire.bits(tensor)
     landing = None if outputs is None else Landing(outputs)
-    come = None if landing is None else landing.room
-    yield comm.Iallgatherv(own, come) if root is None else comm.Igatherv(own, come, root)
+    if root is None:
+        assert landing is not None
+        yield from _to_all(comm, own, landing.blocks)
+    else:  # the same size from each
+        for cut in cuts(own.size, comm.size):
+            room = None if landing is None else landing.blocks.room(cut)
+            yield comm.Igatherv(own[cut], room, root)
+            if landing is not None:
+                landing.blocks.land(cut, room)
     if landing is not None:
         landing.land()
 
@@ -167,8 +174,9 @@ def gather(
 def scatter(comm: MPI.Intracomm, tensor: torch.Tensor, inputs: Tensors | None, root: int) -> Steps:
     """The root's inputs, one to each rank."""
     memory = Memory(tensor, written=True)
-    sent = None if inputs is None else [_joined(inputs), _bytes_of(inputs)]
-    yield comm.Iscatterv(sent, memory.bytes, root)
+    sent = None if inputs is None else Blocks(_joined(inputs), _bytes_of(inputs))
+    for cut in cuts(memory.bytes.size, comm.size):
+        yield comm.Iscatterv(None if sent is None else sent.filled(cut), memory.bytes[cut], root)
     memory.land()
 
 
@@ -187,8 +195,8 @@ def exchange(comm: MPI.Intracomm, inputs: Tensors, outputs: Tensors) -> Steps:
             f"{everyones[sender, 0, receiver]} bytes to rank {receiver}, which expects "
             f"{everyones[receiver, 1, sender]}"
         )
-    landing = Landing(outputs)
-    yield comm.Ialltoallv([_joined(inputs), _bytes_of(inputs)], landing.room)
+    landing, sent = Landing(outputs), Blocks(_joined(inputs), _bytes_of(inputs))
+    yield from _to_each(comm, sent, landing.blocks, int(everyones.max()))
     landing.land()
 
 
@@ -245,13 +253,32 @@ def sum_sparse(
 def reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, form: Form) -> Steps:
     """A sparse tensor becomes the ranks' sum, in place."""
     own, found = tensor.detach().coalesce(), Found()
-    scaled = own.values() if form.before is None else own.values() * form.before
-    yield from sum_sparse(comm, own.indices(), scaled, tensor.shape, found)
+    values = own.values()
+    if form.before is not None:
+        values = values.to(wire.wide_dtype(values.dtype), copy=True)
+        scale(values, form.before)
+    yield from sum_sparse(comm, own.indices(), values, tensor.shape, found)
     (total,) = found
     if form.divisor > 1:
         divide(total.values().numpy(), form.divisor)
     with torch.no_grad():  # what detach() gives has indices of its own
         tensor.copy_(total.to(tensor.dtype))
+
+
+def _to_all(comm: MPI.Intracomm, own: Any, come: Blocks) -> Steps:
+    """The bytes of every rank, which all ranks know the sizes of, to all."""
+    for cut in cuts(max(come.sizes), comm.size):
+        room = come.room(cut)
+        yield comm.Iallgatherv(own[cut], room)
+        come.land(cut, room)
+
+
+def _to_each(comm: MPI.Intracomm, sent: Blocks, come: Blocks, largest: int) -> Steps:
+    """A block to each rank, and one from each; largest: bytes of a block on any rank."""
+    for cut in cuts(largest, comm.size):
+        room = come.room(cut)
+        yield comm.Ialltoallv(sent.filled(cut), room)
+        come.land(cut, room)
 
 
 def _bytes_of(tensors: Tensors) -> list[int]:
@@ -294,15 +321,14 @@ class Landing:
 
     def __init__(self, outputs: Tensors) -> None:
         self._outputs = outputs
-        self._sizes = _bytes_of(outputs)
-        self._memory = np.empty(sum(self._sizes), np.uint8)
-        self.room: tuple[Any, list[int]] = (self._memory, self._sizes)
+        sizes = _bytes_of(outputs)
+        self.blocks = Blocks(np.empty(sum(sizes), np.uint8), sizes)
 
     def land(self) -> None:
         """Into the tensors."""
         begin = 0
-        for output, size in zip(self._outputs, self._sizes):
+        for output, size in zip(self._outputs, self.blocks.sizes):
             fresh = torch.empty(output.shape, dtype=output.dtype)
-            wire.bits(fresh)[:] = self._memory[begin : begin + size]
+            wire.bits(fresh)[:] = self.blocks.memory[begin : begin + size]
             output.detach().copy_(fresh)
             begin += size
