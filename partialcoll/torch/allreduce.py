@@ -32,6 +32,10 @@ from .reductions import Adasum, Average, Reduction, Sum
 from .world import calls_of
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 class _Part:
     """One tensor of a call: its reduction, what the ranks compare of it, where it goes, and what is
     to be done for that when it is over."""
@@ -47,17 +51,19 @@ class _Part:
             wire.check_tensor(sent, written=False)
         form, words = options.form(sent.dtype, ranks)
         self.text = f"{wire.describe(sent)}, {words}"
+        if later and not in_place and _memory(sent) == _memory(plain):
+            sent = sent.clone()  # the caller may change it at once
         self.output, self.land = tensor, None
-        if not in_place and later and sent is plain:  # the caller may change it at once
-            self.output = sent = plain.clone()
-        elif not in_place:
-            self.output = torch.empty_like(tensor, requires_grad=False)
-        if sent.dtype == self.output.dtype:
+        as_it_is = compressor is Compression.none
+        if not in_place:
+            again = as_it_is and later
+            self.output = sent if again else torch.empty_like(tensor, requires_grad=False)
+        if as_it_is:
             self.move = Reducing(form, sent, self.output)
             return
-        output, rounded = self.output.detach(), torch.empty_like(sent)
-        self.move = Reducing(form, sent, rounded)
-        self.land = lambda: output.copy_(compressor.decompress(rounded, ctx))
+        output, come = self.output.detach(), torch.empty_like(sent)
+        self.move = Reducing(form, sent, come)
+        self.land = lambda: output.copy_(compressor.decompress(come, ctx))
 
 
 def _adasum(moves: list[Reducing]) -> Callable[[Handles], Steps]:
