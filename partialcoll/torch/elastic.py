@@ -129,25 +129,29 @@ class ObjectState(State):
         **values: Any,
     ) -> None:
         super().__init__()
-        self._broadcast, self._saved = bcast_object, values
-        self._show_saved()
+        self._broadcast, self._saved = bcast_object, copy.deepcopy(values)
+        self._show(values)
 
-    def _show_saved(self) -> None:
-        for name, value in self._saved.items():
+    def _show(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
             setattr(self, name, value)
 
+    def _shown(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._saved}
+
     def save(self) -> None:
-        """Keep them."""
-        self._saved = {name: getattr(self, name) for name in self._saved}
+        """Keep copies."""
+        self._saved = copy.deepcopy(self._shown())
 
     def restore(self) -> None:
         """They are what was saved last."""
-        self._show_saved()
+        self._show(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
-        """They are what rank 0 has saved last. Collective."""
-        self._saved = self._broadcast(self._saved)
-        self._show_saved()
+        """They are what rank 0 has; on a rank that has not committed yet, as if it had. Collective."""
+        self._show(self._broadcast(self._shown()))
+        if not self._commits:
+            self.save()
 
 
 class _Stateful:
@@ -161,7 +165,8 @@ class _Stateful:
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
-        self.value.load_state_dict(self._saved)
+        keeps = not isinstance(self.value, torch.nn.Module)  # what it is given, and changes it
+        self.value.load_state_dict(copy.deepcopy(self._saved) if keeps else self._saved)
 
     def sync(self) -> None:
         if isinstance(self.value, torch.nn.Module):
@@ -214,7 +219,8 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """All become what rank 0 has. Collective."""
+        """All become what rank 0 has; on a rank that has not committed yet, as if it had.
+        Collective."""
         for one in self._stateful.values():
             one.sync()
         super().sync()

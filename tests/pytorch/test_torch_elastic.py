@@ -127,7 +127,50 @@ def test_an_interrupt_of_the_programs_own(comm, skip):
             raise pct.HostsUpdatedInterrupt(skip_sync=skip)
 
     train(state)
-    assert seen == [0, 7 + comm.rank if skip else 0]
+    assert seen == [0, 7 + comm.rank if skip else 7]  # where rank 0 is
+
+
+def test_a_commit_stays_what_it_was(comm):
+    """However often it is restored, and whatever is done to what it was made of."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    seen = [1]
+    state = pct.elastic.TorchState(model, optimizer, seen=seen)
+
+    def step(times):
+        for _ in range(times):
+            loss(model, 0, 0).backward()
+            optimizer.step()
+            state.seen.append(0)
+
+    def momenta():
+        return [one["momentum_buffer"].clone() for one in optimizer.state.values()]
+
+    step(1)
+    state.commit()
+    expected = momenta()
+    for _ in range(2):
+        step(2)
+        assert not all(map(torch.equal, momenta(), expected)) and len(state.seen) == 4
+        state.restore()
+        assert all(map(torch.equal, momenta(), expected)) and state.seen == [1, 0]
+
+
+def test_synchronized_before_any_commit(comm):
+    """What is synchronized is all taken back to, model and values alike."""
+    model = network(seed=comm.rank)
+    state = pct.elastic.TorchState(model, step=0)
+    with torch.no_grad():  # as from a checkpoint, which rank 0 alone has
+        for p in model.parameters():
+            p.fill_(1.5 if comm.rank == 0 else -1.0)
+    state.step = 40 if comm.rank == 0 else 0
+    state.sync()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    state.step = 41
+    state.restore()
+    assert state.step == 40 and all((p == 1.5).all() for p in model.parameters())
 
 
 def test_samples_are_shared_out(comm):
