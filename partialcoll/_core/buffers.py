@@ -268,12 +268,25 @@ def _refuse_device(argument: str, owner: Any) -> None:
         )
 
 
+def _has_memory(argument: str, given: Any) -> bool:
+    """Is it more than something that arrays can be made of?"""
+    if isinstance(given, np.ndarray) or hasattr(given, "data_ptr"):
+        return True
+    once, again = _to_array(argument, given), _to_array(argument, given)
+    return not once.size or np.may_share_memory(once, again)
+
+
 def as_buffer(argument: str, given: Any, writable: bool, used: bool = True) -> Buffer:
     """One buffer, C-contiguous; its array shares the memory. An array that is not used, but
     looked at for its shape, need not be contiguous."""
     spec = _is_spec(given)
     owner = given[0] if spec else given
     _refuse_device(argument, owner)
+    if writable and not _has_memory(argument, owner):
+        raise TypeError(
+            f"{argument}: expected an array whose memory can be written to, got "
+            f"{type(owner).__name__}"
+        )
     buffer = _apply_spec(argument, given) if spec else None
     if buffer is None:
         buffer = _from_array(argument, _to_array(argument, given))

@@ -23,19 +23,6 @@ from ..topology import Topology
 from .gossip_view import Board, GossipStats
 
 
-def _has_memory(given: Any) -> bool:
-    """Is it more than something that an array can be made of?"""
-    if isinstance(given, np.generic):
-        return False
-    if isinstance(given, np.ndarray) or hasattr(given, "data_ptr") or buffers.is_device(given):
-        return True
-    try:
-        memoryview(given)
-    except TypeError:
-        return isinstance(given, (list, tuple)) and bool(given) and _has_memory(given[0])
-    return True
-
-
 class GossipBuffer(CoreObject):
     """One model per rank, which ranks average in pairs.
 
@@ -207,11 +194,6 @@ class GossipBuffer(CoreObject):
         """Of an array like the model, which it keeps alive."""
         if self._is_like_the_model(given, writable):
             return ffi.from_buffer(given)
-        if writable and not _has_memory(given):
-            raise TypeError(
-                f"{argument}: expected an array whose memory can be written to, got "
-                f"{type(given).__name__}"
-            )
         buffer = as_any_buffer(argument, given, writable)
         if buffer.dtype != self._element:
             raise TypeError(f"{argument}: expected dtype {self._dtype}, got {buffer.name}")

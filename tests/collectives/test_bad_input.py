@@ -46,6 +46,13 @@ def shifted():
     return MPI.DOUBLE.Create_hindexed([1], [8])
 
 
+class Copies:
+    """An array can be made of it, which is another one each time."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.zeros(4)
+
+
 OWN = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
 ORDERED = MPI.Op.Create(lambda a, b, datatype: None, commute=False)
 WRONG = {
@@ -80,6 +87,17 @@ WRONG = {
     "number": (dict(sendbuf=[GOOD, GOOD], recvbuf=np.zeros(4)), ValueError, "2 buffers"),
     "empty list": (dict(sendbuf=[], recvbuf=np.zeros(4)), ValueError, "at least one"),
     "read-only": (dict(sendbuf=GOOD, recvbuf=read_only()), ValueError, "read-only"),
+    "no memory": (dict(sendbuf=GOOD, recvbuf=Copies()), TypeError, "recvbuf: .* written to"),
+    "a scalar": (
+        dict(sendbuf=np.full((), 3.0), recvbuf=np.float64(0)),
+        TypeError,
+        "recvbuf: expected an array whose memory can be written to, got float64",
+    ),
+    "a scalar and its count": (
+        dict(sendbuf=np.full((), 3.0), recvbuf=[np.float64(0), 1]),
+        TypeError,
+        "recvbuf: .* written to",
+    ),
     "overlap": (dict(sendbuf=SHARED[:4], recvbuf=SHARED[2:6]), ValueError, "overlaps"),
     "overlapping receives": (
         dict(sendbuf=[np.ones(4), np.ones(4)], recvbuf=[SHARED[:4], SHARED[2:6]]),
@@ -171,7 +189,16 @@ def test_everywhere(comm, case):
 
 @pytest.mark.parametrize(
     "case",
-    ("dtype", "op not commutative", "datatype null", "read-only", "quorum", "domain", "history"),
+    (
+        "dtype",
+        "op not commutative",
+        "datatype null",
+        "read-only",
+        "no memory",
+        "quorum",
+        "domain",
+        "history",
+    ),
 )
 def test_on_one_rank(comm, case):
     """Wrong on the last rank only: the others learn which rank it is, and what is wrong there."""

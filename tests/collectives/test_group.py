@@ -744,6 +744,7 @@ def test_bad_buffers(comm):
         (MPI.IN_PLACE, x.T, ValueError, "contiguous"),
         (x[::2], np.zeros((2, 6)), ValueError, "contiguous"),
         (MPI.IN_PLACE, read_only, ValueError, "writable"),
+        (np.full((), 1.0), np.float64(1), TypeError, "memory can be written to"),
         (x, np.zeros((4, 6), np.float32), TypeError, "dtype"),
         (x, np.zeros((4, 5)), ValueError, "elements"),
         (raw[:12], raw[8:], ValueError, "IN_PLACE"),
