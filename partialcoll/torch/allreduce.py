@@ -111,7 +111,7 @@ def _begin(
     def prepare() -> Call:
         return _prepare(tensors, name, options, calls.comm.size, in_place, later)
 
-    return calls.make(prepare, name, later)
+    return calls.make(prepare, name, later, options.partial)
 
 
 def _now(tensors: Any, name: Any, options: _Options, in_place: bool = False) -> Any:

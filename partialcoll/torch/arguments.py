@@ -101,6 +101,11 @@ class AllreduceOptions(NamedTuple):
             raise TypeError(f"op: expected {known}, got {self.op!r}")
         return self.op
 
+    @property
+    def partial(self) -> bool:
+        """Is it to be a call with a quorum, if it is right?"""
+        return self.quorum != "full" and self.quorum != Full()
+
     def policy(self, name: str | None) -> Policy | None:
         """None: all ranks take part."""
         if self.quorum == "full":

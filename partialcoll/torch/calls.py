@@ -38,8 +38,8 @@ class Partial:
     ) -> None:
         self._name, self._text = name, str(call)
         self.queue = Queue(comm, repr(name), 1, quorum=quorum, on_failure=on_failure)
-        assert call.key is not None
-        self.queue.handles.make(call.key, call.result()[0].device)
+        if call.key is not None:  # else there is nothing to move
+            self.queue.handles.make(call.key, call.result()[0].device)
 
     def begin(self, call: Call) -> None:
         """Raises ValueError if the name stands for something else."""
@@ -90,15 +90,18 @@ class Calls:
         """A synchronous call from its beginning to its end."""
         return self._in_order.run(call)
 
-    def make(self, prepare: Callable[[], Call], name: Any, later: bool) -> Call:
+    def make(
+        self, prepare: Callable[[], Call], name: Any, later: bool, partial: bool = False
+    ) -> Call:
         """A call, which is over when this returns if it is not to be later. What prepare raises,
-        the others hear of."""
+        the others hear of, where they wait: if it is partial, in the order of calls."""
         try:
             call = prepare()
         except Exception as error:
             if isinstance(name, str) and name in self._partial:
                 raise  # nobody waits for it
-            self.refuse(error, name if later and isinstance(name, str) else None)
+            by_name = later and not partial and isinstance(name, str)
+            self.refuse(error, name if by_name else None)
         if call.quorum is not None:
             return self._begin_partial(call, name, call.quorum)
         return self.begin(call, name) if later else self.run(call)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Optional
+from typing import Any, Optional
 
 from mpi4py import MPI
 
@@ -41,6 +41,17 @@ class ProcessSet:
         self._own: int | None = None  # this rank's number in the world
         self._comm: MPI.Intracomm | None = None  # None: this rank is not in it
         self._calls: Calls | None = None
+
+    def __deepcopy__(self, memo: Any) -> ProcessSet:
+        """There is one of these ranks: a copy of a module that has it means the same one."""
+        return self
+
+    def __copy__(self) -> ProcessSet:
+        return self
+
+    def __reduce__(self) -> Any:
+        """By its ranks: what is loaded has to be added to its world. The global one by its name."""
+        return "global_process_set" if self is global_process_set else (ProcessSet, (self.ranks,))
 
     def check(self, ranks: int, others: Iterable[ProcessSet]) -> None:
         """ValueError unless it can be made in a world of so many `ranks`, beside the `others` that

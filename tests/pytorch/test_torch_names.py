@@ -793,6 +793,28 @@ def test_quorum(world):
 
 
 @pytest.mark.mpi
+def test_nothing_with_a_quorum(world):
+    for _ in range(3):
+        assert pct.allreduce(torch.empty(0, 2), name="e", quorum="solo").shape == (0, 2)
+    still_works(world)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ("loss", "again"))
+def test_a_bad_first_call_with_a_quorum(world, name):
+    """The others wait for it in the order of calls, and learn of it there; the name is free."""
+    if world.rank == 0:
+        with pytest.raises(TypeError, match=r"torch\.Tensor"):
+            pct.allreduce_async(3, name=name, quorum="solo")
+    else:
+        with pytest.raises(pc.MismatchError, match=r"rank 0: .*\(refused\)"):
+            pct.synchronize(pct.allreduce_async(torch.ones(2), name=name, quorum="solo"))
+    for quorum in (pc.Full(), "solo"):
+        pct.synchronize(pct.allreduce_async(torch.ones(2), name=name, quorum=quorum))
+    still_works(world)
+
+
+@pytest.mark.mpi
 def test_nobody_waits_with_solo(world):
     x = torch.ones(3)
     pct.allreduce(x, name="x", quorum="solo")

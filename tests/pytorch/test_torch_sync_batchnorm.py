@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SyncBatchNorm: as if one process had the batches of all ranks."""
 
+import copy
+import io
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -90,6 +93,34 @@ def test_it_trains_with_an_optimizer(comm):
     state = [value.tolist() for value in model.state_dict().values()]
     assert all(other == state for other in comm.allgather(state))
     opt.close()
+
+
+@pytest.mark.parametrize("whose", ("all", "global", "own"))
+def test_it_is_copied_and_saved(comm, whose):
+    """A copy is of the same ranks; one that is loaded, of those of its world, once it has them."""
+    if whose == "own" and comm.size == 1:
+        pytest.skip("needs several ranks: there is one of rank 0 already")
+    own = pct.ProcessSet([0])
+    process_set = {"all": None, "global": pct.global_process_set, "own": own}[whose]
+    module = torch.nn.Sequential(pct.SyncBatchNorm(3, process_set=process_set))
+    twin = copy.deepcopy(module)
+    if whose == "own":
+        pct.add_process_set(own)  # also usable for who was copied before
+    try:
+        if whose != "own" or comm.rank == 0:
+            x = torch.arange(6.0).view(2, 3) + comm.rank
+            assert torch.equal(twin(x), module(x))
+        stored = io.BytesIO()
+        torch.save(copy.deepcopy(module), stored)
+        stored.seek(0)
+        found = torch.load(stored, weights_only=False)[0]
+        if whose == "own":
+            assert found._process_set.ranks == [0] and found._process_set.size() is None
+        else:
+            assert found._process_set is process_set
+    finally:
+        if whose == "own":
+            pct.remove_process_set(own)
 
 
 def test_what_it_refuses(comm):
