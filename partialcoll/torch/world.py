@@ -133,7 +133,7 @@ def init(
         return
     checks.one_of("on_failure", on_failure, ("raise", "continue"))
     if isinstance(respawn, str):
-        checks.one_of("respawn", respawn, ("overlap",))
+        checks.one_of("respawn", respawn, (False, True, "overlap"))
     else:
         checks.flag("respawn", respawn)
     if respawn:

@@ -290,6 +290,7 @@ BRIDGED = """
 """
 
 
+@needs_ulfm
 def test_a_neighbor_that_a_bridge_made_dies(run):
     done = run(BRIDGED, ranks=4, launcher_options=["--with-ft", "ulfm"])
     assert done.stdout.count("end") == 2, f"{done.stdout}\n{done.stderr}"

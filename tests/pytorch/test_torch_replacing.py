@@ -23,8 +23,10 @@ def test_what_init_refuses(monkeypatch):
     ):
         with pytest.raises(ValueError, match=word):
             pct.init(respawn=True, **options)
-    with pytest.raises(TypeError, match="respawn"):
+    with pytest.raises(ValueError, match="respawn: expected one of False, True, 'overlap', got"):
         pct.init(respawn="yes", on_failure="continue")
+    with pytest.raises(TypeError, match="respawn: expected True or False"):
+        pct.init(respawn=None, on_failure="continue")
     assert not pct.is_initialized()
 
 
