@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schema import validate
 
 from partialcoll.errors import Error
 from partialcoll.grid import Grid
