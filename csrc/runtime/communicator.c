@@ -88,6 +88,14 @@ static void forget_unrung(struct communicator *c)
     c->sends_pending = false;
 }
 
+void communicator_forget(struct communicator *c)
+{
+    CHECK(c->progress);
+    progress_lock(c->progress);
+    forget_unrung(c);
+    progress_unlock(c->progress);
+}
+
 /* Votes on who closes are taken anew. */
 static void forget_closings(struct communicator *c)
 {
@@ -111,7 +119,7 @@ void communicator_abandon(struct communicator *c)
 
 void communicator_take_over(struct communicator *c, struct communicator *from)
 {
-    CHECK(!from->closing.communicator && !from->unslotted);
+    CHECK(!from->closing.communicator && !from->unslotted && !from->agreements);
     progress_lock(c->progress);
     forget_unrung(c);
     forget_closings(c);

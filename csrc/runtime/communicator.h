@@ -95,6 +95,8 @@ void communicator_destroy(struct communicator **c);
  * do not reach. */
 int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slots,
                             uint32_t *slot);
+/* Room for so many slots. */
+int communicator_reserve(struct communicator *c, uint32_t slots);
 /* p takes its p->slots slots from this one on. */
 int communicator_register(struct communicator *c, struct object *p, uint32_t slot);
 void communicator_unregister(struct communicator *c, uint32_t slot);
@@ -119,6 +121,8 @@ int communicator_agree(struct communicator *c, struct agreement *a);
  * then; what was under way here is lost. */
 void communicator_take_over(struct communicator *c, struct communicator *from);
 
+/* What is under way on it is waited for by nobody any more. */
+void communicator_forget(struct communicator *c);
 /* Nothing is polled, and nothing on it: its transport is somebody else's business, with what is
  * under way. */
 void communicator_abandon(struct communicator *c);

@@ -128,6 +128,8 @@ void progress_add(struct progress *p, struct progress_source *source)
 {
     CHECK(source->poll);
     progress_lock(p);
+    for (struct progress_source *at = p->sources; at; at = at->next)
+        CHECK(at != source);
     source->next = p->sources;
     p->sources = source;
     atomic_fetch_add(&p->off_node, source->off_node);

@@ -20,12 +20,23 @@ static void await_driver(struct communicator *c)
     progress_unlock(c->progress);
 }
 
-/* Its transport may still write to what belongs to it. */
+/* Nobody polls it any more. Its transport may still write to what belongs to it. */
 static void set_aside(struct recovery *r, struct communicator *to)
 {
     progress_remove(to->progress, &to->source);
     to->next_spent = r->spent;
     r->spent = to;
+}
+
+/* All have agreed on the last step there; who then met a death has told of it there, and it must
+ * not be overlooked: nothing comes there a second time. */
+static int check_last_step(struct communicator *to, int rc)
+{
+    if (rc == PCOLL_OK)
+        rc = communicator_check(to);
+    if (rc != PCOLL_OK)
+        communicator_forget(to);
+    return rc;
 }
 
 static int attempt(struct communicator *c, struct recovery *r)
@@ -66,6 +77,7 @@ static int attempt(struct communicator *c, struct recovery *r)
     progress_add(c->progress, &to->source);
     rc = recovery_build(to, r);
     set_aside(r, to);
+    rc = check_last_step(to, rc);
     if (rc != PCOLL_OK)
         return rc;
     MOMENT("all inherited");
@@ -104,6 +116,7 @@ static void recover(struct communicator *c, struct recovery *r)
             mpi_revoke_comm(&r->given);
     }
     outage_await_calls(c->outage);
+    progress_remove(c->progress, &c->source); /* a growth that failed has put it back */
     if (r->called_off) {
         outage_give_up(c->outage);
         outage_end(c->outage);
