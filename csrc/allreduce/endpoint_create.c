@@ -163,6 +163,10 @@ int endpoint_inherit(struct endpoint *v, struct endpoint *old,
                      const struct round_header *last)
 {
     CHECK(!old || (!old->staging && !old->event_log)); /* refused when it was made */
+    if (old) {
+        v->engine.dropped += old->engine.dropped;
+        v->engine.early += old->engine.early;
+    }
     return v->domain->ops->inherit(v->domain, old ? old->domain : NULL,
                                    v->engine.current, last);
 }

@@ -79,6 +79,13 @@ MUTANTS = [
         "bool unread = last;",
     ),
     Mutant(
+        "activations are counted anew after a death",
+        "allreduce/endpoint_create.c",
+        "v->engine.dropped += old->engine.dropped;",
+        "",
+        program="crashes",
+    ),
+    Mutant(
         "the dead are live",
         "protocol/round.c",
         "[i];\n    bury(live, failed, words);\n    if (!h",
