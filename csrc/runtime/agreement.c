@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/moment.h"
 
 /* On the heap, since MPI may write to it for as long as it likes after a failure. */
 struct waiting {
@@ -50,6 +51,7 @@ int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values
     progress_lock(c->progress);
     communicator_agree(c, &w->agreement); /* a failure is the context's */
     progress_unlock(c->progress);
+    MOMENT("agreeing");
     *out = w;
     return PCOLL_OK;
 }
@@ -154,7 +156,9 @@ int agree_outcome(struct communicator *c, int local)
     if (rc == PCOLL_OK && failed)
         rc = agree_refusals(c, local != PCOLL_OK, &reason, PCOLL_ENOMEM, "rank",
                             "could not make its part");
-    return local == PCOLL_OK ? rc : fail(local, "%s", reason.text);
+    /* A death shows in other errors, too: the memory of one that has given up is gone. */
+    return local == PCOLL_OK || rc == PCOLL_EFAILED ? rc
+                                                    : fail(local, "%s", reason.text);
 }
 
 static bool nothing_closes(void *arg)

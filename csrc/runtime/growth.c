@@ -58,9 +58,10 @@ static int settle(struct transport *t, struct outage *met, int rc)
     bool died = rc == PCOLL_EFAILED || outage_now(met);
     int bits = (rc == PCOLL_OK ? MADE : 0) | (died ? 0 : NOBODY_DIED);
     int agreed = mpi_agree_bits(t, &bits);
+    bool all_live = agreed == PCOLL_OK && (bits & NOBODY_DIED);
     if (rc == PCOLL_EFAILED)
         return fail_ranks(&who);
-    if (rc != PCOLL_OK)
+    if (rc != PCOLL_OK && (all_live || rc == PCOLL_EMISMATCH || rc == PCOLL_EINVAL))
         return fail(rc, "%s", reason.text);
     if (agreed != PCOLL_OK || (bits & MADE))
         return agreed;
