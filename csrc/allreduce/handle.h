@@ -21,7 +21,7 @@
  */
 struct handle_gate {
     struct sleepers sleepers; /* of the passage */
-    bool stopped, asleep, orphan;
+    bool stopped, asleep;
     struct endpoint *filling;           /* NULL: the endpoint itself */
     struct endpoint *successor;         /* while it is rebuilt */
     struct round_header *last;          /* message of the last round, of another rank */

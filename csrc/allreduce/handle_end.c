@@ -17,7 +17,7 @@ static void dispose(struct user_object *o, bool healthy)
     pcoll_handle *h = (pcoll_handle *)o;
     if (h->gate.filling)
         handle_bury(h, h->gate.filling);
-    if (h->gate.orphan)
+    if (h->base.orphan)
         handle_bury(h, h->endpoint);
     else if (healthy)
         endpoint_destroy(&h->endpoint);

@@ -253,7 +253,7 @@ int pcoll_handle_can_grow(pcoll_handle *h)
         rc = fail(PCOLL_ESTATE,
                   "grow: only a handle made with on_failure=\"continue\" can take "
                   "others in");
-    else if (h->gate.orphan)
+    else if (h->base.orphan)
         rc = outage_error(h->base.communicator->outage);
     else if (h->started || handle_member(h).started)
         rc = fail(PCOLL_ESTATE,

@@ -88,8 +88,12 @@ int handle_fetch_last(struct handle_gate *g, struct communicator *c,
     if (!message)
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a round", bytes);
     g->resumes = message;
-    return plan->some_lack ? mpi_share(c->transport, plan->source, message, bytes)
-                           : PCOLL_OK;
+    int rc = PCOLL_OK;
+    if (plan->some_lack)
+        rc = mpi_share(c->transport, plan->source, message, bytes);
+    if (rc != PCOLL_OK)
+        g->last = NULL; /* MPI may still write to it: it is better lost */
+    return rc;
 }
 
 static int rebuild(struct user_object *o, struct communicator *c,
@@ -156,7 +160,7 @@ static void orphan(struct user_object *o)
 {
     pcoll_handle *h = of(o);
     shut(h);
-    h->gate.orphan = true;
+    o->orphan = true;
     h->endpoint->base.watched = false;
     reopen(h);
 }
@@ -167,11 +171,11 @@ static void go(struct user_object *o, struct communicator *c)
     shut(h);
     struct endpoint *v = h->endpoint;
     v->communicator = c;
-    h->gate.stopped = h->gate.orphan;
+    h->gate.stopped = o->orphan;
     reopen(h);
     progress_lock(c->progress);
-    int rc = h->gate.orphan ? PCOLL_OK : endpoint_poll(v, true);
-    if (rc == PCOLL_OK && !h->gate.orphan && atomic_load(&o->closing))
+    int rc = o->orphan ? PCOLL_OK : endpoint_poll(v, true);
+    if (rc == PCOLL_OK && !o->orphan && atomic_load(&o->closing))
         rc = endpoint_close(v);
     if (rc != PCOLL_OK)
         communicator_fail(c, rc);

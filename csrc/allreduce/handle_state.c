@@ -14,7 +14,7 @@ int handle_check(pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
     int rc = communicator_check(h->base.communicator);
-    if (rc == PCOLL_OK && h->gate.orphan)
+    if (rc == PCOLL_OK && h->base.orphan)
         rc = outage_error(h->base.communicator->outage);
     if (rc == PCOLL_OK && d->ops->failure && (rc = d->ops->failure(d)) != PCOLL_OK)
         return fail(rc, "a reduction has failed on one of the ranks of this node");
@@ -24,7 +24,7 @@ int handle_check(pcoll_handle *h)
 bool handle_has_failed(const pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
-    return atomic_load(&h->base.communicator->failure) || h->gate.orphan ||
+    return atomic_load(&h->base.communicator->failure) || h->base.orphan ||
            (d->ops->failure && d->ops->failure(d) != PCOLL_OK) ||
            staging_failure(h->endpoint->staging) != PCOLL_OK;
 }

@@ -48,10 +48,6 @@ const struct object_ops gossip_object = {.run = nothing,
 
 static int begin_close(struct user_object *o)
 {
-    if (((pcoll_gossip *)o)->orphan) {
-        atomic_store(&o->object->closed, true);
-        return PCOLL_OK;
-    }
     return communicator_close(o->communicator, o->object);
 }
 

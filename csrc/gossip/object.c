@@ -62,7 +62,7 @@ static int enter_open(pcoll_gossip *g)
     outage_enter(outage_of(g));
     if (g->base.communicator)
         rc = communicator_check(g->base.communicator);
-    if (rc == PCOLL_OK && g->orphan)
+    if (rc == PCOLL_OK && g->base.orphan)
         rc = outage_error(outage_of(g));
     return rc == PCOLL_OK ? rc : gossip_leave(g, rc);
 }

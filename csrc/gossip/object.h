@@ -14,7 +14,6 @@ struct pcoll_gossip {
     struct spent_window *spent; /* room for it, until it has closed */
     uint32_t max_uncollected;
     int64_t look_at; /* for ranks that have died, by clock_ns; 0: never */
-    bool orphan;     /* the others have none of it any more (recovery.c) */
 };
 
 /* Its part in going on without the dead. */

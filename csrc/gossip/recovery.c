@@ -64,13 +64,13 @@ static int inherit(struct user_object *o, struct object **object)
 
 static void orphan(struct user_object *o)
 {
-    of(o)->orphan = true;
+    o->orphan = true;
 }
 
 static void go(struct user_object *o, struct communicator *c)
 {
     pcoll_gossip *g = of(o);
-    if (g->orphan || !atomic_load(&o->closing))
+    if (o->orphan || !atomic_load(&o->closing))
         return;
     progress_lock(c->progress);
     int rc = communicator_close(c, &g->object);

@@ -14,10 +14,6 @@ static int begin_close(struct user_object *o)
     struct group *g = &((pcoll_group *)o)->group;
     CHECK(g->window && !g->shared.closing);
     g->shared.closing = true;
-    if (g->orphan) {
-        atomic_store(&g->base.closed, true);
-        return PCOLL_OK;
-    }
     communicator_notify(o->communicator, &g->base);
     return PCOLL_OK;
 }

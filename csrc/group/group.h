@@ -103,7 +103,6 @@ struct group {
     struct drain drain;
     struct shared shared;
     bool driven, queued; /* made, and not recovering; may close */
-    bool orphan;         /* the others have none of it any more (recovery.c) */
     struct restart restart;
 };
 

@@ -10,7 +10,7 @@
 static int enter_open(pcoll_group *p)
 {
     int rc = user_object_enter_open(&p->base);
-    if (rc == PCOLL_OK && p->group.orphan)
+    if (rc == PCOLL_OK && p->base.orphan)
         return group_leave_call(p, outage_error(p->base.communicator->outage));
     return rc;
 }
@@ -41,7 +41,7 @@ static bool round_is_over(void *arg)
     pcoll_group *p = arg;
     struct group *g = &p->group;
     return atomic_load(&g->shared.finished) >= atomic_load(&g->shared.started) ||
-           atomic_load(&p->base.communicator->failure) || g->orphan;
+           atomic_load(&p->base.communicator->failure) || p->base.orphan;
 }
 
 int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
@@ -57,7 +57,7 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
     rc = progress_wait(p->base.communicator->progress, round_is_over, p, timeout_us);
     if (rc == PCOLL_OK)
         rc = communicator_check(p->base.communicator);
-    if (rc == PCOLL_OK && g->orphan)
+    if (rc == PCOLL_OK && p->base.orphan)
         rc = outage_error(p->base.communicator->outage);
     if (rc != PCOLL_OK)
         return group_leave_call(p, rc);

@@ -60,7 +60,7 @@ static int inherit(struct user_object *o, struct object **object)
 
 static void orphan(struct user_object *o)
 {
-    of(o)->orphan = true;
+    o->orphan = true;
 }
 
 static void go(struct user_object *o, struct communicator *c)
@@ -69,7 +69,7 @@ static void go(struct user_object *o, struct communicator *c)
     progress_lock(c->progress);
     g->communicator = c;
     g->driven = true;
-    int rc = g->orphan ? PCOLL_OK : group_drive(g);
+    int rc = o->orphan ? PCOLL_OK : group_drive(g);
     if (rc != PCOLL_OK)
         communicator_fail(c, rc);
     progress_unlock(c->progress);

@@ -37,14 +37,21 @@ int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slot
     return PCOLL_OK;
 }
 
+int communicator_reserve(struct communicator *c, uint32_t slots)
+{
+    CHECK(!c->progress || progress_is_driven(c->progress));
+    int rc = PCOLL_OK;
+    while (rc == PCOLL_OK && slots > c->capacity)
+        rc = grow(c);
+    return rc;
+}
+
 int communicator_register(struct communicator *c, struct object *p, uint32_t slot)
 {
     CHECK(p->slots > 0);
-    while (slot + p->slots > c->capacity) {
-        int rc = grow(c);
-        if (rc != PCOLL_OK)
-            return rc;
-    }
+    int rc = communicator_reserve(c, slot + p->slots);
+    if (rc != PCOLL_OK)
+        return rc;
     p->slot = slot;
     for (uint32_t i = 0; i < p->slots; i++) {
         CHECK(!c->objects[slot + i]);

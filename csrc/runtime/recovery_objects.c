@@ -48,14 +48,28 @@ static uint32_t slot_of(const struct user_object *o)
     return o->entry.slot;
 }
 
+/* As much room for all, whoever has something there: votes on who closes are as long. */
+static int reserve(struct communicator *to, uint32_t slots)
+{
+    progress_lock(to->progress);
+    int rc = communicator_reserve(to, slots);
+    progress_unlock(to->progress);
+    return rc == PCOLL_OK ? rc : communicator_fail(to, rc);
+}
+
 /* Its words are to be freed. */
 static int take_census(struct communicator *to, const struct recovery *r,
                        struct census *s)
 {
     uint64_t slots = 1;
-    for (uint32_t i = 0; i < r->count; i++)
-        slots = slot_of(r->objects[i]) < slots ? slots : slot_of(r->objects[i]) + 1;
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct user_object *o = r->objects[i];
+        uint64_t end = slot_of(o) + atomic_load(&o->object)->slots;
+        slots = end > slots ? end : slots;
+    }
     int rc = agree_max(to, &slots, 1);
+    if (rc == PCOLL_OK)
+        rc = reserve(to, (uint32_t)slots);
     if (rc != PCOLL_OK)
         return rc;
     uint64_t *words = calloc(CENSUS_WORDS * slots, sizeof *words);
@@ -65,16 +79,19 @@ static int take_census(struct communicator *to, const struct recovery *r,
     census_begin(s, words, slots);
     for (uint32_t i = 0; i < r->count; i++) {
         struct user_object *o = r->objects[i];
-        census_note(s, slot_of(o), o->kind->recoverable->complete(o),
-                    to->transport->rank);
+        if (!o->orphan)
+            census_note(s, slot_of(o), o->kind->recoverable->complete(o),
+                        to->transport->rank);
     }
     return agree_max(to, words, (int)(CENSUS_WORDS * slots));
 }
 
-/* Nobody is left to close it with. */
+/* Nobody is left to close it with; and it stays so: who lacked it may die next, and then nobody
+ * would lack it. */
 static void orphan(struct user_object *o)
 {
     o->kind->recoverable->orphan(o);
+    CHECK(o->orphan);
     if (atomic_load(&o->closing))
         atomic_store(&atomic_load(&o->object)->closed, true);
 }

@@ -28,7 +28,12 @@ static int begin_close(struct user_object *o)
 {
     outage_enter(o->communicator->outage);
     progress_lock(o->communicator->progress);
-    int rc = atomic_exchange(&o->closing, true) ? PCOLL_OK : o->kind->close(o);
+    bool first = !atomic_exchange(&o->closing, true);
+    int rc = PCOLL_OK;
+    if (first && o->orphan)
+        atomic_store(&atomic_load(&o->object)->closed, true);
+    else if (first)
+        rc = o->kind->close(o);
     if (rc != PCOLL_OK)
         rc = communicator_fail(o->communicator, rc);
     progress_unlock(o->communicator->progress);

@@ -40,6 +40,8 @@ struct user_object {
     /* What has the slots; NULL: not made yet, or ended. A recovery changes it. */
     struct object *_Atomic object;
     bool ended;
+    bool
+        orphan; /* the others have none of it any more (recovery.h): of no use, closes alone */
     _Atomic bool closing; /* asked for */
     struct passage passage;
 };

@@ -245,3 +245,110 @@ def test_who_stands_still_meanwhile_is_not_dead(run, step):
     done = run(program, ranks=4, arguments=(domain, step), launcher_options=options)
     ends = sorted(line for line in done.stdout.splitlines() if line.startswith("end"))
     assert ends == [f"end {rank} True" for rank in range(3)], f"{done.stdout}\n{done.stderr}"
+
+
+# Rank 3 stands still in the midst of an agreement, in which the others need it no more; rank 1 dies
+# meanwhile. Who has a handle that others have not can free it, and all can make another one.
+LACKS = """
+    import faulthandler, signal, threading
+    faulthandler.dump_traceback_later(60, exit=True)
+    comm = MPI.COMM_WORLD
+    if comm.rank == 3:
+        os.environ["PARTIALCOLL_DIE"] = f"agreeing:{sys.argv[1]}:stop"
+        go_on_later()
+    if comm.rank == 1:
+        threading.Timer(1, os.kill, [os.getpid(), signal.SIGKILL]).start()
+    x, y = np.ones(7), np.zeros(7)
+
+    def make():
+        return pc.Allreduce_init(comm, x, y, quorum="full", on_failure="continue")
+
+    def step(handle):
+        handle.Start()
+        handle.Wait()
+        assert (y == 3).all(), y
+
+    others = [make() for _ in range(int(sys.argv[2]))]
+    try:
+        h = make()
+    except pc.RankFailedError:
+        h = None
+    if comm.rank == 1:
+        time.sleep(60)
+    time.sleep(3 if os.path.exists("stood still") else 1.5)
+    worked = False
+    if h is not None:
+        try:
+            step(h)
+            worked = True
+        except pc.RankFailedError:
+            pass
+        h.Free()
+    for g in others:
+        step(g)
+        g.Free()
+    g = make()
+    step(g)
+    g.Free()
+    say("end", comm.rank, h is not None, worked, os.path.exists("stood still"))
+    os._exit(0)
+"""
+
+
+EACH = 6  # agreements for a handle
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize(
+    ("others", "agreement"), [*((0, n) for n in range(2, EACH + 2)), (8, 9 * EACH)]
+)
+def test_some_have_it_and_others_have_not(run, others, agreement):
+    done = run(
+        stopped.GO_ON_LATER + LACKS,
+        ranks=4,
+        arguments=(str(agreement), str(others)),
+        launcher_options=["--with-ft", "ulfm"],
+    )
+    ends = sorted(line.split() for line in done.stdout.splitlines() if line.startswith("end"))
+    assert [int(end[1]) for end in ends] == [0, 2, 3], f"{done.stdout}\n{done.stderr}"
+    has, worked, stood_still = zip(*([word == "True" for word in end[2:]] for end in ends))
+    assert all(stood_still) and worked == (all(has),) * 3
+    last = (others + 1) * EACH
+    assert has == ((agreement >= last,) * 2 + (agreement > last,))
+
+
+# Rank 2 dies in the recovery from rank 3's death, while the others wait for it there.
+IDLE = """
+    import faulthandler, pathlib, signal
+    faulthandler.dump_traceback_later(60, exit=True)
+    comm = MPI.COMM_WORLD
+    if comm.rank == 2:
+        os.environ["PARTIALCOLL_DIE"] = "census taken:1"
+    x, y = np.ones(7), np.zeros(7)
+    h = pc.Allreduce_init(comm, x, y, quorum="full", domain=sys.argv[1], on_failure="continue")
+    for call in range(20):
+        if call == 10 and comm.rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        h.Start()
+        rnd = h.Wait()
+    assert rnd.failed.tolist() == [False, False, True, True]
+
+    def switches():
+        files = pathlib.Path("/proc/self/task").glob("*/status")
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+
+    time.sleep(0.5)
+    before = switches()
+    time.sleep(1)
+    say("end", comm.rank, switches() - before)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("domain", ("node", "rank"))
+def test_nobody_is_busy_afterwards(run, domain):
+    done = run(IDLE, ranks=4, arguments=(domain,), launcher_options=["--with-ft", "ulfm"])
+    ends = sorted(line.split() for line in done.stdout.splitlines() if line.startswith("end"))
+    assert [end[1] for end in ends] == ["0", "1"], f"{done.stdout}\n{done.stderr}"
+    assert all(int(end[2]) < 300 for end in ends), ends  # who looks each ms has 1000
