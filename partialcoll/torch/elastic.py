@@ -148,7 +148,8 @@ class ObjectState(State):
         self._show(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
-        """They are what rank 0 has; on a rank that has not committed yet, as if it had. Collective."""
+        """They are what rank 0 has; on a rank that has not committed yet, as if it had.
+        Collective."""
         self._show(self._broadcast(self._shown()))
         if not self._commits:
             self.save()

@@ -163,9 +163,11 @@ def gather(
         yield from _to_all(comm, own, landing.blocks)
     else:  # the same size from each
         for cut in cuts(own.size, comm.size):
-            room = None if landing is None else landing.blocks.room(cut)
-            yield comm.Igatherv(own[cut], room, root)
-            if landing is not None:
+            if landing is None:
+                yield comm.Igatherv(own[cut], None, root)
+            else:
+                room = landing.blocks.room(cut)
+                yield comm.Igatherv(own[cut], room, root)
                 landing.blocks.land(cut, room)
     if landing is not None:
         landing.land()
