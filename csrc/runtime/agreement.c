@@ -157,8 +157,8 @@ int agree_outcome(struct communicator *c, int local)
         rc = agree_refusals(c, local != PCOLL_OK, &reason, PCOLL_ENOMEM, "rank",
                             "could not make its part");
     /* A death shows in other errors, too: the memory of one that has given up is gone. */
-    return local == PCOLL_OK || rc == PCOLL_EFAILED ? rc
-                                                    : fail(local, "%s", reason.text);
+    bool died = rc == PCOLL_EFAILED && local != PCOLL_EFAILED;
+    return local == PCOLL_OK || died ? rc : fail(local, "%s", reason.text);
 }
 
 static bool nothing_closes(void *arg)

@@ -71,12 +71,14 @@ int mpi_damage(const struct mpi_transport *m)
 {
     struct failed_ranks who = {.mpi_error = MPI_SUCCESS};
     MPI_Group failed;
+    int rc = mpi_check_hosts(m); /* all who were there, of whom MPI may know some */
+    if (rc != PCOLL_OK)
+        return rc;
     if (ulfm_get_failed(m->comm, &failed) == MPI_SUCCESS) {
         translate(m->comm, failed, &who);
         MPI_Group_free(&failed);
     }
-    return who.count || ulfm_is_revoked(m->comm) ? fail_ranks(&who)
-                                                 : mpi_check_hosts(m);
+    return who.count || ulfm_is_revoked(m->comm) ? fail_ranks(&who) : PCOLL_OK;
 }
 
 static bool has(const struct failed_ranks *who, int rank)
