@@ -44,8 +44,7 @@ struct member {
     uint64_t calls;         /* ended */
     uint64_t frozen_events; /* events when the last round was frozen */
     uint64_t seen;          /* complete rounds that the last read knew of */
-    uint64_t lost; /* rounds since the last one read to its end: a read may end in
-                             * another domain than it was begun in */
+    uint64_t lost;          /* rounds, not told of yet; a successor's member has them */
     bool
         holds_back; /* a round was refused because of this rank: notify when it moves */
     pcoll_stats stats;

@@ -40,8 +40,7 @@ struct user_object {
     /* What has the slots; NULL: not made yet, or ended. A recovery changes it. */
     struct object *_Atomic object;
     bool ended;
-    bool
-        orphan; /* the others have none of it any more (recovery.h): of no use, closes alone */
+    bool orphan;          /* the others have none of it (recovery.h): it closes alone */
     _Atomic bool closing; /* asked for */
     struct passage passage;
 };

@@ -237,8 +237,8 @@ static void inherit_handle(struct world *w, int k, uint32_t rank)
     struct endpoint *v = r->successor[k];
     bool waits = a->handle == k && (a->phase == WAITING || a->phase == JOINING);
     w->layout[k][w->epoch].from = v->engine.current;
-    const struct endpoint *old = old_of(w, k, rank);
-    EXPECT_OK(endpoint_inherit(v, old_of(w, k, rank), r->resumes[k]));
+    struct endpoint *old = old_of(w, k, rank);
+    EXPECT_OK(endpoint_inherit(v, old, r->resumes[k]));
     INVARIANT("agreement",
               !old || (v->engine.dropped >= old->engine.dropped &&
                        v->engine.early >= old->engine.early),
