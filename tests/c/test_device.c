@@ -31,7 +31,9 @@ struct user {
 
 static void enter(const struct user *u)
 {
-    EXPECT(u->cuda->context_push(u->context) == CUDA_SUCCESS, "no context");
+    INVARIANT("contexts are as before",
+              u->cuda->context_push(u->context) == CUDA_SUCCESS,
+              "so many have been left there that the driver takes no more");
 }
 
 static void leave(const struct user *u)

@@ -150,7 +150,8 @@ static uint32_t on_lost_hosts;
 
 static void count(void *arg, const struct watch_party *p, uint32_t rank)
 {
-    EXPECT(arg == &on_lost_hosts && p->hosts[rank] == 2, "rank %u is not lost", rank);
+    EXPECT(arg == &on_lost_hosts, "another's argument");
+    INVARIANT("hosts", p->hosts[rank] == 2, "rank %u is not lost", rank);
     on_lost_hosts++;
 }
 
