@@ -131,7 +131,6 @@ static void end_endpoint(void *endpoint)
     endpoint_destroy(&v);
 }
 
-/* MPI may still write to a message that was to come: then the newcomer's is lost. */
 static void cancel(struct handle_growth *g)
 {
     struct communicator *to = g->base.to, *from = g->base.from;
@@ -144,8 +143,7 @@ static void cancel(struct handle_growth *g)
     if (gate->successor && from)
         recovery_bury(from, end_endpoint, gate->successor, false);
     gate->successor = NULL;
-    gate->last = NULL;
-    gate->resumes = NULL;
+    handle_forget_last(gate);
     growth_cancel(&g->base);
 }
 
