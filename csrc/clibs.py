@@ -65,7 +65,7 @@ def libraries(abi):
             "plain",
             plain,
             _link(plain, "compat/mpi_shaped/exports.map"),
-            layers.sources("c"),
+            layers.sources("c", "linked"),
         ),
         Library(
             "preload",

@@ -11,6 +11,8 @@
 #include "base/thread.h"
 #include "compat/interposer/core_call.h"
 
+enum { TAGS = 32768 }; /* every MPI has as many */
+
 static struct {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -18,7 +20,8 @@ static struct {
     bool running, stop;
     _Atomic(struct token *) incoming;
     MPI_Comm self; /* for the messages to ourselves */
-    int tags;
+    bool tag_taken[TAGS];
+    int next_tag;
 } completion_thread = {.mutex = PTHREAD_MUTEX_INITIALIZER,
                        .changed = PTHREAD_COND_INITIALIZER,
                        .self = MPI_COMM_NULL};
@@ -123,11 +126,34 @@ static int begin(void)
     return completion_thread.running ? MPI_SUCCESS : MPI_ERR_OTHER;
 }
 
+/* One that no other token has, which keeps it for its next requests. Under the mutex. */
+static int take_tag(struct token *t)
+{
+    bool *taken = completion_thread.tag_taken;
+    for (int i = 0; i < TAGS && !t->has_tag; i++) {
+        t->tag = completion_thread.next_tag++ % TAGS;
+        t->has_tag = !taken[t->tag];
+        taken[t->tag] = true;
+        completion_thread.next_tag %= TAGS;
+    }
+    return t->has_tag ? MPI_SUCCESS : MPI_ERR_OTHER;
+}
+
+void completion_thread_give_tag_back(struct token *t)
+{
+    pthread_mutex_lock(&completion_thread.mutex);
+    if (t->has_tag)
+        completion_thread.tag_taken[t->tag] = false;
+    t->has_tag = false;
+    pthread_mutex_unlock(&completion_thread.mutex);
+}
+
 int completion_thread_init_request(struct token *t)
 {
     pthread_mutex_lock(&completion_thread.mutex);
     int rc = begin();
-    t->tag = completion_thread.tags++ % 32768; /* every MPI has as many */
+    if (rc == MPI_SUCCESS)
+        rc = take_tag(t);
     pthread_mutex_unlock(&completion_thread.mutex);
     if (rc == MPI_SUCCESS)
         rc = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, t->tag, completion_thread.self,

@@ -24,6 +24,7 @@ struct token {
     pcoll_handle *handle;
     MPI_Request request;
     MPI_Comm comm;
+    bool has_tag;
     int tag; /* of the message to ourselves */
     const void *send;
     void *recv;
@@ -39,6 +40,8 @@ struct token {
 bool completion_thread_works(void);
 /* Begin an inactive request for this token. MPI's error code. */
 int completion_thread_init_request(struct token *token);
+/* The token, idle, is about to go. */
+void completion_thread_give_tag_back(struct token *token);
 /* The request has been started: start the round. */
 int completion_thread_start(struct token *token);
 /* The thread ends. Nothing may be active. */

@@ -160,6 +160,24 @@ FIVE(init_thread, INIT_THREAD,
      (MPI_Fint * required, MPI_Fint *provided, MPI_Fint *error),
      LIST(required, provided, error))
 
+static void f_finalize(const void *call_site, MPI_Fint *error)
+{
+    (void)call_site;
+    set_error(error, MPI_Finalize());
+}
+FIVE(finalize, FINALIZE, (MPI_Fint * error), LIST(error))
+
+static void f_comm_free(const void *call_site, MPI_Fint *comm, MPI_Fint *error)
+{
+    MPI_Comm c = PMPI_Comm_f2c(*comm);
+    (void)call_site;
+    int rc = MPI_Comm_free(&c);
+    if (rc == MPI_SUCCESS)
+        *comm = PMPI_Comm_c2f(c);
+    set_error(error, rc);
+}
+FIVE(comm_free, COMM_FREE, (MPI_Fint * comm, MPI_Fint *error), LIST(comm, error))
+
 static void f_comm_set_info(const void *call_site, MPI_Fint *comm, MPI_Fint *info,
                             MPI_Fint *error)
 {
@@ -182,6 +200,23 @@ static void f_comm_dup_with_info(const void *call_site, MPI_Fint *comm, MPI_Fint
 FIVE(comm_dup_with_info, COMM_DUP_WITH_INFO,
      (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error),
      LIST(comm, info, newcomm, error))
+
+static void f_comm_split_type(const void *call_site, MPI_Fint *comm,
+                              MPI_Fint *split_type, MPI_Fint *key, MPI_Fint *info,
+                              MPI_Fint *newcomm, MPI_Fint *error)
+{
+    MPI_Comm made = MPI_COMM_NULL;
+    (void)call_site;
+    int rc = MPI_Comm_split_type(PMPI_Comm_f2c(*comm), (int)*split_type, (int)*key,
+                                 PMPI_Info_f2c(*info), &made);
+    if (rc == MPI_SUCCESS)
+        *newcomm = PMPI_Comm_c2f(made);
+    set_error(error, rc);
+}
+FIVE(comm_split_type, COMM_SPLIT_TYPE,
+     (MPI_Fint * comm, MPI_Fint *split_type, MPI_Fint *key, MPI_Fint *info,
+      MPI_Fint *newcomm, MPI_Fint *error),
+     LIST(comm, split_type, key, info, newcomm, error))
 
 #ifdef OPEN_MPI
 

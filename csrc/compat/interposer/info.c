@@ -13,7 +13,9 @@
 #include <string.h>
 
 #include "compat/interposer/entries.h"
+#include "compat/interposer/core_call.h"
 #include "compat/interposer/info.h"
+#include "compat/interposer/process.h"
 #include "compat/mpi_shaped/cache.h"
 
 /* The program gives a communicator a policy, or takes it back (""). Every rank calls it
@@ -46,11 +48,16 @@ static void take(MPI_Comm comm, MPI_Info info)
         set_quorum(comm, text);
 }
 
+/* Collective, but the key may be there on some ranks only: all of them compare anew. */
 int MPI_Comm_set_info(MPI_Comm comm, MPI_Info info)
 {
     int rc = PMPI_Comm_set_info(comm, info);
-    if (rc == MPI_SUCCESS)
-        take(comm, info);
+    if (rc != MPI_SUCCESS)
+        return rc;
+    take(comm, info);
+    struct record *r = record_find(comm);
+    if (r)
+        r->settled = false;
     return rc;
 }
 
@@ -104,6 +111,7 @@ struct pending {
     char text[sizeof((struct record *)0)->wanted];
     struct pending *next;
 };
+typedef int comm_free_fn(MPI_Comm *comm);
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct pending *pending;
 static _Atomic int count_pending; /* none in most programs: one look, no lock */
@@ -134,11 +142,19 @@ void info_arrived(MPI_Comm comm)
     free(p);
 }
 
+/* See compat/linked/ends.c, which may be the next one. */
 int MPI_Comm_free(MPI_Comm *comm)
 {
-    if (comm)
+    static comm_free_fn *next;
+    if (!next)
+        next = (comm_free_fn *)process_next("MPI_Comm_free");
+    if (comm) {
         free(take_pending(*comm));
-    return PMPI_Comm_free(comm);
+        bool before = core_enter();
+        record_part(*comm);
+        core_leave(before);
+    }
+    return next ? next(comm) : PMPI_Comm_free(comm);
 }
 
 int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm,

@@ -166,7 +166,7 @@ static bool make_room(struct record *r, const struct cache_key *key)
 }
 
 static enum outcome find_handle(const struct call *c, struct record *r,
-                                const struct cache_key *key, struct cache_entry **entry)
+                                struct cache_key *key, struct cache_entry **entry)
 {
     *entry = cache_find(&r->cache, key);
     if (!*entry && !make_room(r, key))

@@ -17,6 +17,7 @@
 #define MPI_Cancel PMPI_Cancel
 #define MPI_Comm_call_errhandler PMPI_Comm_call_errhandler
 #define MPI_Comm_create_keyval PMPI_Comm_create_keyval
+#define MPI_Comm_delete_attr PMPI_Comm_delete_attr
 #define MPI_Comm_dup PMPI_Comm_dup
 #define MPI_Comm_free PMPI_Comm_free
 #define MPI_Comm_get_attr PMPI_Comm_get_attr

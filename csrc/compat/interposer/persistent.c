@@ -74,28 +74,6 @@ int persistent_started(int count, const MPI_Request *requests)
     return rc;
 }
 
-/* The communicator goes. Its requests may outlive it, and with them the tokens; the
- * handles end with MPI at the latest. */
-static void free_places(void *more)
-{
-    struct places *p = more;
-    for (int i = 0; i < PLACES; i++)
-        if (p->token[i] && !atomic_load(&p->token[i]->live) && !p->token[i]->handle) {
-            mirror_buffers_free(&p->token[i]->mirrors);
-            free(p->token[i]);
-        }
-    free(p);
-}
-
-static struct places *places_of(struct record *r)
-{
-    if (!r->more) {
-        r->more = calloc(1, sizeof(struct places));
-        r->free_more = free_places;
-    }
-    return r->more;
-}
-
 static bool is_idle(const struct token *t)
 {
     return !t || (!atomic_load(&t->live) && !atomic_load(&t->active));
@@ -109,6 +87,36 @@ static uint64_t common_places(const struct places *p, MPI_Comm comm)
         idle |= (uint64_t)is_idle(p->token[i]) << i;
     PMPI_Allreduce(MPI_IN_PLACE, &idle, 1, MPI_UINT64_T, MPI_BAND, comm);
     return idle;
+}
+
+static void free_token(struct token *t)
+{
+    while (t->handle && pcoll_handle_free(&t->handle, 1000000) == PCOLL_EAGAIN)
+        ;
+    mirror_buffers_free(&t->mirrors);
+    completion_thread_give_tag_back(t);
+    free(t);
+}
+
+/* The communicator goes. What is idle on all ranks goes with it; other requests outlive it, and with
+ * them the tokens and the handles, which end with MPI at the latest. */
+static void free_places(void *more, MPI_Comm comm)
+{
+    struct places *p = more;
+    uint64_t idle = process_begun() ? common_places(p, comm) : 0;
+    for (int i = 0; i < PLACES; i++)
+        if (p->token[i] && (idle >> i & 1))
+            free_token(p->token[i]);
+    free(p);
+}
+
+static struct places *places_of(struct record *r)
+{
+    if (!r->more) {
+        r->more = calloc(1, sizeof(struct places));
+        r->free_more = free_places;
+    }
+    return r->more;
 }
 
 /* One that has this signature already, else an empty one, else any; -1: all in use. */

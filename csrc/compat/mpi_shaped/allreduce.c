@@ -148,6 +148,8 @@ static int reduce(const void *send, void *recv, MPI_Datatype type, MPI_Comm comm
     int rc = choose_policy(record, &key->policy);
     if (rc == PCOLL_OK)
         rc = choose_progress(&key->policy, &key->progress);
+    if (!policy_is_partial(&key->policy))
+        key->call_site = NULL; /* nothing is late, so nothing can mix */
     if (rc == PCOLL_OK)
         rc = choose_algorithm(&key->algorithm);
     if (rc == PCOLL_OK)

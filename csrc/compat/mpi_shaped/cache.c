@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "transport/mpi/mpi_transport.h"
 #include "compat/mpi_shaped/call_site.h"
 
 static const int64_t long_us = 1000000; /* waits go on after that */
@@ -25,7 +26,6 @@ static _Atomic int record_key = MPI_KEYVAL_INVALID; /* made once, under the mute
 
 static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
 {
-    (void)comm;
     (void)key;
     (void)extra;
     struct record *r = value;
@@ -36,7 +36,7 @@ static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
         free(e);
     }
     if (r->free_more)
-        r->free_more(r->more);
+        r->free_more(r->more, comm);
     free(r);
     return MPI_SUCCESS;
 }
@@ -76,6 +76,15 @@ struct record *record_make(MPI_Comm comm)
     return NULL;
 }
 
+void record_part(MPI_Comm comm)
+{
+    if (comm == MPI_COMM_NULL || !mpi_is_running())
+        return;
+    if (record_find(comm))
+        MPI_Comm_delete_attr(comm, get_key());
+    mpi_comm_part(&comm);
+}
+
 /* Handles. */
 
 bool policy_is_partial(const pcoll_policy *policy)
@@ -108,11 +117,15 @@ static pcoll_options options_of(const struct cache_key *key)
     };
 }
 
+/* By the key alone, since ranks act on it each for itself: what auto stands for is in a file, which
+ * a node may lack. */
 uint64_t cache_bytes(const struct cache_key *key, int ranks)
 {
     uint64_t bytes;
     pcoll_buffer buffer = signature_buffer(&key->signature, key->count);
     pcoll_options options = options_of(key);
+    if (options.algorithm == PCOLL_ALGORITHM_AUTO)
+        options.algorithm = PCOLL_ALGORITHM_RECDBL;
     int rc = pcoll_memory_estimate((uint32_t)ranks, &buffer, 1, &options, &bytes);
     return rc == PCOLL_OK ? bytes : UINT64_MAX;
 }
@@ -132,9 +145,8 @@ bool cache_same_key(const struct cache_key *a, const struct cache_key *b)
            a->domain_ranks == b->domain_ranks && same_policy(&a->policy, &b->policy);
 }
 
-struct cache_entry *cache_find(struct cache *cache, const struct cache_key *key)
+static struct cache_entry *find(struct cache *cache, const struct cache_key *key)
 {
-    cache->calls++;
     for (struct cache_entry **at = &cache->entries; *at; at = &(*at)->next) {
         struct cache_entry *e = *at;
         if (!cache_same_key(&e->key, key))
@@ -148,6 +160,16 @@ struct cache_entry *cache_find(struct cache *cache, const struct cache_key *key)
     return NULL;
 }
 
+struct cache_entry *cache_find(struct cache *cache, struct cache_key *key)
+{
+    cache->calls++;
+    struct cache_entry *found = find(cache, key);
+    if (found || !key->call_site || !cache->places_differ)
+        return found;
+    key->call_site = NULL;
+    return find(cache, key);
+}
+
 int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **handle)
 {
     pcoll_buffer buffer = signature_buffer(&key->signature, key->count);
@@ -155,13 +177,31 @@ int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **hand
     return pcoll_allreduce_create(&comm, &buffer, 1, &options, handle);
 }
 
-int cache_make(struct cache *cache, MPI_Comm comm, const struct cache_key *key,
+/* What fails, fails on all. If it was the place of the call alone in which they differ, what each
+ * calls from a new place is the same call from now on. */
+static int create(struct cache *cache, MPI_Comm comm, struct cache_key *key,
+                  pcoll_handle **handle)
+{
+    int rc = cache_create(comm, key, handle);
+    if (rc == PCOLL_OK)
+        return rc;
+    struct cache_key anywhere = *key;
+    anywhere.call_site = NULL;
+    rc = cache_create(comm, &anywhere, handle);
+    if (rc == PCOLL_OK) {
+        cache->places_differ = true;
+        *key = anywhere;
+    }
+    return rc;
+}
+
+int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
                struct cache_entry **entry)
 {
     struct cache_entry *e = *entry = calloc(1, sizeof *e);
     if (!e)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
-    int rc = cache_create(comm, key, &e->handle);
+    int rc = create(cache, comm, key, &e->handle);
     int size;
     MPI_Comm_size(comm, &size);
     e->key = *key;

@@ -6,7 +6,11 @@
  *
  * What the cache holds is a function of the calls on that communicator, which are the
  * same on all its ranks in the same order. So all ranks find or miss together, and
- * handles, whose making and freeing is collective, are made and freed in step.
+ * handles, whose making and freeing is collective, are made and freed in step. The place
+ * of a call, which MPI does not want to be the same, is part of the key in partial
+ * rounds: ranks that call from places that are new to them find out in the making that
+ * these differ; a program may not, in one call, come from a new place on some ranks and
+ * from a known one on others.
  *
  * One thread at a time uses a communicator for collectives (MPI says so), so a record
  * needs no lock.
@@ -44,6 +48,8 @@ struct cache {
     struct cache_entry *entries;
     uint32_t length;
     uint64_t calls, bytes;
+    bool
+        places_differ; /* ranks make the same call from several places of the program */
 };
 
 struct record {
@@ -56,13 +62,17 @@ struct record {
     int size;
     char wanted[96]; /* text of a policy given for this communicator, or "" */
     void *more;      /* of the interposer */
-    void (*free_more)(void *);
+    void (*free_more)(void *more,
+                      MPI_Comm comm); /* collective, but for the end of MPI */
 };
 
 /* The record of a communicator, or NULL. Local. */
 struct record *record_find(MPI_Comm comm);
 /* The same, made if there is none; NULL without memory. Local. */
 struct record *record_make(MPI_Comm comm);
+
+/* Before MPI_Comm_free: what is kept on it ends here. Collective. */
+void record_part(MPI_Comm comm);
 
 /* Does a round of this policy need the agent: may it complete without somebody, or at
  * a time? */
@@ -75,12 +85,12 @@ int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **hand
 /* Bytes of a handle for this key on so many ranks; UINT64_MAX for an impossible one. */
 uint64_t cache_bytes(const struct cache_key *key, int ranks);
 
-/* The entry of this key, now the most recently used, or NULL. Local. Counts the call.
- */
-struct cache_entry *cache_find(struct cache *cache, const struct cache_key *key);
-/* Make a handle and keep it. Collective. If that fails, *entry has no handle and stays
- * as a reminder; NULL without memory. */
-int cache_make(struct cache *cache, MPI_Comm comm, const struct cache_key *key,
+/* The entry of this key, now the most recently used, or NULL. Local. Counts the call. Where places
+ * differ, the key of a call from a new place becomes that of all such. */
+struct cache_entry *cache_find(struct cache *cache, struct cache_key *key);
+/* Make a handle and keep it; the key may become one of all places. Collective. If that fails,
+ * *entry has no handle and stays as a reminder; NULL without memory. */
+int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
                struct cache_entry **entry);
 /* Take out the entry just made or found. Collective if it has a handle. */
 void cache_forget_newest(struct cache *cache);

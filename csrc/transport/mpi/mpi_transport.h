@@ -43,6 +43,8 @@ void mpi_unlock_states(void);
  * communicator is freed. */
 void *mpi_comm_state(const void *comm, int which);
 int mpi_set_comm_state(const void *comm, int which, void *state, void (*gone)(void *));
+/* What is kept on it goes now, and not with it. */
+void mpi_comm_part(const void *comm);
 
 /* The state of this process; gone() is called at the beginning of MPI_Finalize. */
 void *mpi_process_state(void);

@@ -10,6 +10,7 @@
 #include "transport/mpi/reduction.h"
 
 #include <mpi.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -24,7 +25,7 @@ struct mpi_reduction {
     struct user_reduction base;
     MPI_Datatype type;
     MPI_Op op;
-    bool owns_type;
+    bool owns_type, predefined;
 };
 
 MPI_Datatype mpi_type_of(int dtype)
@@ -139,18 +140,32 @@ static int measure(MPI_Datatype type, bool derived, int index, size_t *element)
     return PCOLL_OK;
 }
 
-static int combine(struct user_reduction *user, void *inout, const void *left,
-                   size_t count)
+/* Ops of users run one at a time: handles may be driven by several threads. */
+static pthread_mutex_t op_of_user = PTHREAD_MUTEX_INITIALIZER;
+
+static int reduce_all(const struct mpi_reduction *r, void *inout, const void *left,
+                      size_t count)
 {
-    const struct mpi_reduction *r = (const struct mpi_reduction *)user;
     int rc = PCOLL_OK;
     for (size_t done = 0; done < count && rc == PCOLL_OK; done += most_elements) {
         size_t now = count - done < most_elements ? count - done : most_elements;
-        size_t at = done * user->element;
+        size_t at = done * r->base.element;
         rc = mpi_check(MPI_Reduce_local((const char *)left + at, (char *)inout + at,
                                         (int)now, r->type, r->op),
                        "MPI_Reduce_local");
     }
+    return rc;
+}
+
+static int combine(struct user_reduction *user, void *inout, const void *left,
+                   size_t count)
+{
+    const struct mpi_reduction *r = (const struct mpi_reduction *)user;
+    if (r->predefined)
+        return reduce_all(r, inout, left, count);
+    pthread_mutex_lock(&op_of_user);
+    int rc = reduce_all(r, inout, left, count);
+    pthread_mutex_unlock(&op_of_user);
     return rc;
 }
 
@@ -194,6 +209,7 @@ static int judge(struct mpi_reduction *r, MPI_Datatype type, MPI_Op op, int inde
     if (rc != PCOLL_OK)
         return rc;
     r->op = op;
+    r->predefined = op_is_predefined(op);
     r->type = type;
     if (*derived && op_is_predefined(op))
         return fail(PCOLL_EINVAL,

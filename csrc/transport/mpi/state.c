@@ -125,6 +125,14 @@ int mpi_set_comm_state(const void *comm, int which, void *state, void (*gone)(vo
     return set_state(*(const MPI_Comm *)comm, &comm_keys[which], state, gone);
 }
 
+void mpi_comm_part(const void *comm)
+{
+    MPI_Comm c = *(const MPI_Comm *)comm;
+    for (size_t i = 0; i < sizeof comm_keys / sizeof *comm_keys; i++)
+        if (get_state(c, comm_keys[i]))
+            MPI_Comm_delete_attr(c, comm_keys[i]);
+}
+
 void *mpi_process_state(void)
 {
     return get_state(MPI_COMM_SELF, process_key);
