@@ -151,6 +151,8 @@ static int create(struct communicator *c, const void *comm,
         set_off(c, p);
         *group = p;
     } else if (p) {
+        if (g->window && g->window->local)
+            g->window->ops->destroy(g->window);
         group_dispose(g);
         free(p);
     }

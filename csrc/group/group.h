@@ -42,7 +42,8 @@ enum phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_AWAY }
 /* Of closing: what all have sent and received (closing.c). */
 struct drain {
     struct agreement agreement;
-    uint64_t counts[2], before[2];
+    uint64_t *counts; /* two, which MPI may write to when the group is no more */
+    uint64_t before[2];
     bool agreeing;
     int64_t again_at; /* INT64_MAX: no */
 };

@@ -79,7 +79,8 @@ static int declare(struct group *g)
 
 static int count(struct group *g)
 {
-    uint32_t more = !g->inquiry.counted_self, all;
+    uint32_t all;
+    int32_t more = g->inquiry.counted_self ? 0 : 1;
     bool answered;
     int rc = remote_count(g, g->round, more, &all, &answered);
     g->inquiry.counted_self = g->inquiry.waits = true;
@@ -125,6 +126,17 @@ int inquiry_go_on(struct group *g)
         }
     }
     return rc;
+}
+
+int inquiry_withdraw(struct group *g)
+{
+    uint32_t all;
+    bool answered;
+    CHECK(g->phase == PHASE_MATCHING);
+    if (!g->inquiry.counted_self)
+        return PCOLL_OK;
+    g->inquiry.counted_self = false;
+    return remote_count(g, g->round, -1, &all, &answered);
 }
 
 int64_t inquiry_alarm(const struct group *g)

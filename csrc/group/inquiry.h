@@ -30,6 +30,8 @@ struct inquiry {
 void inquiry_begin(struct group *g, int64_t time);
 /* What is due of it. */
 int inquiry_go_on(struct group *g);
+/* It takes no part in this round after all: it is not counted any more. */
+int inquiry_withdraw(struct group *g);
 /* When to go on without being told, or INT64_MAX. */
 int64_t inquiry_alarm(const struct group *g);
 /* Answers of a directory on another node: it has declared, or counted; has found. */

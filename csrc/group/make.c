@@ -102,11 +102,13 @@ static int allocate(struct group *g, uint32_t ranks)
     g->shared.outcome_shares = calloc(most, sizeof *g->shared.outcome_shares);
     g->now.received_at = calloc(most, sizeof *g->now.received_at);
     g->spent = calloc(1, sizeof *g->spent);
+    g->drain.counts = calloc(2, sizeof *g->drain.counts);
     g->now.data.max_members = most;
     return g->matching.line && g->matching.candidates && g->now.notices &&
                    g->wire.received_at && g->inquiry.entries && g->remote.served &&
                    g->remote.words && g->now.bandwidths && g->shared.outcome_ranks &&
-                   g->shared.outcome_shares && g->now.received_at && g->spent
+                   g->shared.outcome_shares && g->now.received_at && g->spent &&
+                   g->drain.counts
                ? PCOLL_OK
                : fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
 }
@@ -173,6 +175,7 @@ void group_dispose(struct group *g)
                          g->shared.outcome_ranks,
                          g->shared.outcome_shares,
                          g->now.received_at,
+                         g->drain.counts,
                          g->spent};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);

@@ -175,6 +175,9 @@ static int catch_up(struct group *g)
 {
     uint64_t ahead = match_ahead(&g->match);
     CHECK(ahead > g->round);
+    int rc = inquiry_withdraw(g);
+    if (rc != PCOLL_OK)
+        return rc;
     match_end(&g->match);
     g->round = ahead > g->round ? ahead : g->round + 1;
     g->chain = 0;
@@ -227,7 +230,7 @@ int group_go_on_matching(struct group *g, enum phase *next)
         return go_on(g, next);
     match_abandon(&g->match, g->clock.time);
     *next = PHASE_IDLE;
-    return PCOLL_OK;
+    return inquiry_withdraw(g);
 }
 
 int64_t group_matching_alarm(const struct group *g)

@@ -32,14 +32,15 @@ static uint64_t complete(struct user_object *o)
     return of(o)->round;
 }
 
-/* The plan has the highest round that anybody is at: it may have begun. */
+/* The plan has the highest round that anybody who lives is at: it may have begun, and somebody who
+ * has died may have declared itself for the next one. */
 static int rebuild(struct user_object *o, struct communicator *c,
                    const struct recovery_plan *plan)
 {
     struct group *g = of(o);
     CHECK(plan->slot == g->base.slot && plan->complete >= g->round);
     free(g->restart.words);
-    g->restart.round = plan->complete + 1;
+    g->restart.round = plan->complete + (g->dynamic ? 2 : 1);
     g->restart.communicator = c;
     return agree_gather(c, group_own_word(g), &g->restart.words);
 }

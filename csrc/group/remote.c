@@ -31,14 +31,15 @@ int remote_declare(struct group *g, const struct directory_key *key, int64_t tim
                              key, time);
 }
 
-int remote_count(struct group *g, uint64_t round, uint32_t more, uint32_t *counted,
+int remote_count(struct group *g, uint64_t round, int32_t more, uint32_t *counted,
                  bool *answered)
 {
-    CHECK(round == g->round && more <= 1);
+    CHECK(round == g->round && more >= -1 && more <= 1);
     uint32_t counter = directory_counter(round, g->membership.ranks);
     *answered = !window_is_far(g->window, counter);
     if (!*answered)
-        return group_send(g, counter, WIRE_COUNT, 0, round, (uint64_t[4]){more});
+        return group_send(g, counter, WIRE_COUNT, 0, round,
+                          (uint64_t[4]){(uint64_t)more});
     return directory_count(g->window, g->place.directory_at, counter, round, more,
                            counted);
 }
@@ -71,7 +72,7 @@ static int serve_count(struct group *g, uint32_t source, const struct control *c
 {
     uint32_t counted;
     int rc = directory_count(g->window, g->place.directory_at, g->window->rank,
-                             c->round, (uint32_t)c->value[0], &counted);
+                             c->round, (int32_t)c->value[0], &counted);
     return rc == PCOLL_OK ? group_send(g, source, WIRE_COUNTED, 1, c->round,
                                        (uint64_t[4]){counted})
                           : rc;

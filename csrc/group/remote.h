@@ -25,7 +25,7 @@ int remote_vote(struct group *g, struct group_name name, enum decision_vote vote
 /* The directory (rendezvous.h). */
 int remote_declare(struct group *g, const struct directory_key *key, int64_t time,
                    bool *answered);
-int remote_count(struct group *g, uint64_t round, uint32_t more, uint32_t *counted,
+int remote_count(struct group *g, uint64_t round, int32_t more, uint32_t *counted,
                  bool *answered);
 int remote_query(struct group *g, const struct directory_key *key,
                  struct match_entry *entries, uint32_t *found, bool *answered);

@@ -44,16 +44,18 @@ static int32_t newer(int64_t word, uint64_t round)
     return (int32_t)((uint32_t)((uint64_t)word >> 32) - (uint32_t)round);
 }
 
-static int64_t count_after(int64_t word, uint64_t round, uint32_t more)
+static int64_t count_after(int64_t word, uint64_t round, int32_t more)
 {
     uint32_t before = newer(word, round) == 0 ? (uint32_t)word : 0;
-    return newer(word, round) > 0 ? word : (int64_t)(round << 32 | (before + more));
+    CHECK(more >= 0 || before || newer(word, round) > 0);
+    return newer(word, round) > 0 ? word
+                                  : (int64_t)(round << 32 | (before + (uint32_t)more));
 }
 
 int directory_count(struct window *w, size_t at, uint32_t counter, uint64_t round,
-                    uint32_t more, uint32_t *counted)
+                    int32_t more, uint32_t *counted)
 {
-    CHECK(counter < w->size && more <= 1);
+    CHECK(counter < w->size && more >= -1 && more <= 1);
     size_t place = at + round % COUNTS * sizeof(int64_t);
     int64_t word, seen;
     int rc = window_read_swapped(w, counter, place, &word);

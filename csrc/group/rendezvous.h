@@ -44,10 +44,10 @@ uint32_t directory_counter(uint64_t round, uint32_t ranks);
 /* Write the entry of `rank` at the host. */
 int directory_declare(struct window *w, size_t at, uint32_t host, uint32_t rank,
                       const struct directory_key *key, int64_t time);
-/* Count so many more at the counter; *counted: how many there are then (0: it counts
- * for a newer round). */
+/* Count so many more (-1: one that had been counted goes) at the counter; *counted: how
+ * many there are then (0: it counts for a newer round). */
 int directory_count(struct window *w, size_t at, uint32_t counter, uint64_t round,
-                    uint32_t more, uint32_t *counted);
+                    int32_t more, uint32_t *counted);
 /* The entries under a key. words: room for all of them as they lie there; found: for
  * all ranks; *count: of those found. */
 int directory_query(struct window *w, size_t at, uint32_t host,
