@@ -57,8 +57,8 @@ static int prepare(struct communicator *c, const pcoll_gossip_options *o,
     return rc == PCOLL_OK && agent ? process_start_agent(c, o->progress, true) : rc;
 }
 
-/* Collective. What some could not make stays lost with those who could: to free a
- * window all are needed. */
+/* Collective. A window of MPI that some could not make stays lost with those who could: to
+ * free it all are needed. */
 static int open_window(struct communicator *c, const void *comm,
                        struct gossip_memory *m)
 {
@@ -90,6 +90,8 @@ static int create(struct communicator *c, const void *comm,
         g->object = object_init(&gossip_object);
     int rc = join_others(c, comm, local, options, m, g ? &g->object : NULL);
     if (rc != PCOLL_OK) {
+        if (m && m->window && m->window->local)
+            m->window->ops->destroy(m->window);
         if (m)
             gossip_memory_free(&m);
         free(spent);

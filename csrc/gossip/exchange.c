@@ -88,7 +88,16 @@ static void collect_narrow(struct gossip_memory *m, struct piece p, double ratio
     settle_narrow(m, p.x, m->ours, m->change, ratio, p.momentum, count);
 }
 
-/* m->theirs gets what lies at its owner uncollected; asked for after it, so that what
+static void scale(const struct layout *l, void *elements, double factor, size_t count)
+{
+    for (size_t i = 0; factor != 1 && i < count; i++)
+        if (l->held == PCOLL_FLOAT64)
+            ((double *)elements)[i] *= factor;
+        else
+            ((float *)elements)[i] *= (float)factor;
+}
+
+/* m->theirs gets what lies at its owner uncollected, or the part that it will take; asked for after it, so that what
  * the owner has collected and published meanwhile is not added twice. */
 static int add_uncollected(struct gossip_memory *m, uint32_t peer, size_t first)
 {
@@ -97,6 +106,7 @@ static int add_uncollected(struct gossip_memory *m, uint32_t peer, size_t first)
     if (rc != PCOLL_OK)
         return rc;
     m->stats.bytes_read += count * m->layout.sum;
+    scale(&m->layout, m->change, m->taken, count);
     collect(&m->layout, (struct piece){.x = m->theirs}, m->change, 1, count);
     return PCOLL_OK;
 }

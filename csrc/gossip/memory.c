@@ -47,6 +47,7 @@ int gossip_memory_prepare(struct gossip_memory *m, const pcoll_gossip_options *o
 {
     CHECK(rank < ranks);
     *m = (struct gossip_memory){
+        .taken = 1,
         .margin = o->margin,
         .rotate = o->rotate != 0,
         .seed = splitmix_at(o->seed, rank),

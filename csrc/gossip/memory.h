@@ -15,6 +15,7 @@
 struct gossip_memory {
     struct window *window;
     struct layout layout;
+    double taken;  /* of what lies at a peer uncollected, its model takes this part */
     double margin; /* steps are for distances so much larger than those seen */
     bool rotate;
     uint64_t seed;     /* of this rank's messages */

@@ -111,6 +111,18 @@ int pcoll_gossip_read(pcoll_gossip *g, uint32_t peer, const void *key, void *out
     return gossip_leave(g, rc);
 }
 
+int pcoll_gossip_set_taken(pcoll_gossip *g, double part)
+{
+    int rc = enter_open(g);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (part >= 0 && part <= 1)
+        g->memory->taken = part;
+    else
+        rc = fail(PCOLL_EINVAL, "part: expected 0 to 1, got %g", part);
+    return gossip_leave(g, rc);
+}
+
 int pcoll_gossip_average(pcoll_gossip *g, uint32_t peer, void *x, double weight,
                          void *momentum, double ratio, int32_t *averaged)
 {

@@ -280,11 +280,16 @@ static int open_shared(struct communicator *c, size_t bytes, struct window **out
     int rc = share_segment(c, each * t->size, &s);
     if (rc != PCOLL_OK)
         return rc;
-    rc = agree_outcome(c, shared_window_create(s.memory, each, t->rank, t->size, out));
-    if (rc == PCOLL_OK)
-        of(*out)->segment = s;
+    struct window *w = NULL;
+    rc = agree_outcome(c, shared_window_create(s.memory, each, t->rank, t->size, &w));
+    if (w)
+        of(w)->segment = s;
     else
         segment_close(&s);
+    if (w && rc != PCOLL_OK)
+        w->ops->destroy(w);
+    else
+        *out = w;
     return rc;
 }
 

@@ -74,6 +74,7 @@ class GossipBuffer(CoreObject):
 
     _noun, _kind, _maker = "gossip buffer", "gossip", "GossipBuffer"
     _moved = False  # has it averaged since it published?
+    _taken = 1.0  # as the core has it
     _known: tuple[int, ...] = ()  # have died
     _on_disconnect: str | None = None  # None: they do not go on
     _twins: Twins | None = None  # once there was an array on a device
@@ -195,7 +196,9 @@ class GossipBuffer(CoreObject):
         if self._is_like_the_model(given, writable):
             return ffi.from_buffer(given)
         buffer = as_any_buffer(argument, given, writable)
-        if buffer.dtype != self._element:
+        # A bfloat16 model of torch is an array of uint16 here, unless ml_dtypes is installed.
+        bits = self._element == lib.PCOLL_BFLOAT16 and buffer.array.dtype == self._dtype
+        if buffer.dtype != self._element and not bits:
             raise TypeError(f"{argument}: expected dtype {self._dtype}, got {buffer.name}")
         if buffer.array.shape != self._shape:
             raise ValueError(f"{argument}: expected shape {self._shape}, got {buffer.array.shape}")
@@ -225,6 +228,13 @@ class GossipBuffer(CoreObject):
             buffers.check_apart("momentum", pair)
         return memory
 
+    def _key_and_out(self, key: Any, out: Any) -> tuple[Any, Any]:
+        """What decoding reads and writes: it compares the two afterwards."""
+        arrays = isinstance(key, np.ndarray) and isinstance(out, np.ndarray)
+        if key is not None and (key is out or (arrays and np.may_share_memory(key, out))):
+            raise ValueError("out: expected other memory than key's")
+        return self._optional("key", key), self._memory("out", out, writable=True)
+
     def _place(self, out: Any) -> Any:
         return np.empty(self._shape, self._dtype) if out is None else out
 
@@ -251,7 +261,7 @@ class GossipBuffer(CoreObject):
         key : array
             With a codec: this rank's own model. The nearer it is, the fewer bits are read.
         out : array
-            Where the model goes; a new array by default.
+            Where the model goes, not in the key; a new array by default.
 
         Raises StateError if the peer has published nothing yet, or publishes faster than it can
         be read.
@@ -261,8 +271,7 @@ class GossipBuffer(CoreObject):
         code = self._function("read")(
             self._core(),
             self._peer_or_own(peer),
-            self._optional("key", key),
-            self._memory("out", out, writable=True),
+            *self._key_and_out(key, out),
             version,
         )
         if code == lib.PCOLL_EAGAIN:
@@ -279,6 +288,7 @@ class GossipBuffer(CoreObject):
         weight: float = 0.5,
         momentum: Any = None,
         ratio: float = 1.0,
+        taken: float = 1.0,
     ) -> bool:
         """Average `x` with what `peer` has published. One-sided, in place.
 
@@ -287,12 +297,18 @@ class GossipBuffer(CoreObject):
         others do meanwhile. Theirs is what they have published and not collected yet: a correction
         that others, or this rank, have given is not made once more. For the same reason an average
         that follows another one publishes `x` first, unless you have. `momentum`, if given, moves
-        `ratio` times as far (A2CiD2's x~, with ratio = alpha~ / alpha).
+        `ratio` times as far (A2CiD2's x~, with ratio = alpha~ / alpha). `taken`: of what it has not
+        collected yet the peer's model takes this part, from 0 to 1, and something else the rest (of
+        A2CiD2's deltas the model takes 2 / (1 + ratio)).
 
         Returns False, and changes nothing, if too many deltas lie uncollected at the peer.
         Raises StateError if the peer has published nothing yet.
         """
         own, other = self._moving(x, momentum, {"weight": weight, "ratio": ratio})
+        if taken != self._taken:
+            checks.number("taken", taken, 0, 1)
+            self._call("set_taken", taken)
+            self._taken = taken
         given = (self._peer(peer), own, weight, other, ratio)
         if self._moved:  # where this rank is no longer
             self._publish(own)
@@ -358,12 +374,10 @@ class GossipBuffer(CoreObject):
     def peek(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int] | None:
         """The newest message in the queue of `peer`, which stays there, and who sent it; None if
         there is none that decodes with `key`. One-sided. `peer` may be this rank. `out` as for
-        `read`; ValueError if it is `key`."""
-        if out is not None and out is key:
-            raise ValueError("out: expected other memory than key's")
+        `read`."""
         out = self._place(out)
         source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
-        memory = self._optional("key", key), self._memory("out", out, writable=True)
+        memory = self._key_and_out(key, out)
         self._call("peek", self._peer_or_own(peer), *memory, source, found)
         if not found[0]:
             return None

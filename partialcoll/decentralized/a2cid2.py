@@ -230,7 +230,11 @@ class A2CiD2(Decoupled):
         the peer is given half of both together."""
         ratio = self._bearable.ratio()
         weight = self._alpha * (1 + ratio) / 2
-        lost = {"momentum": self._momentum, "ratio": 2 * ratio / (1 + ratio)}
+        lost = {
+            "momentum": self._momentum,
+            "ratio": 2 * ratio / (1 + ratio),
+            "taken": 2 / (1 + ratio),  # as `_get` does at the peer, if its ratio is the same
+        }
         if ratio != 1:
             np.copyto(self._moved, self._x)
         went_through = self._average(peer, weight=weight, **lost)

@@ -579,14 +579,66 @@ def test_bad_arguments(comm):
                 g.average(x, peer, momentum=both)
             with pytest.raises(ValueError, match="apart"):
                 g.collect(x, momentum=both)
-        with pytest.raises(ValueError, match="out: expected other memory"):
-            g.peek(peer, key=x, out=x)
+        for both in (x, x[:]):
+            for call in (g.peek, g.read):
+                with pytest.raises(ValueError, match="out: expected other memory"):
+                    call(peer, key=x, out=both)
         with pytest.raises(TypeError, match="x: expected an array whose memory"):
             g.average(OnlyAnArray(), peer)
         g.publish(OnlyAnArray())  # it may be read from
         with pytest.raises(ValueError, match="timeout"):
             g.Free(timeout=-1)
         g.publish(frozen)
+        comm.Barrier()
+
+
+@pytest.mark.parametrize("dtype", ("float64", "float32", "float16"))
+def test_part_that_a_peer_will_take(comm, dtype):
+    """A²CiD²'s x takes a part of what lies there, and x~ the rest: who averages aims at that."""
+    if comm.size < 2:
+        pytest.skip("needs two ranks")
+    x = np.full(3, float(comm.rank == 0), dtype)
+    with pc.GossipBuffer(comm, like=x, topology="complete", max_uncollected=4) as g:
+        g.publish(x)
+        comm.Barrier()
+        if comm.rank == 0:
+            found = []
+            for part in ({}, {"taken": 0.25}, {"taken": 0.25}, {}):
+                assert g.average(x, 1, **part)
+                found.append(x[0])
+            theirs = [0, 0.25 * 0.5, 0.25 * 0.6875, 1 - 0.2421875]
+            expected = [1.0]
+            for one in theirs:
+                expected.append((expected[-1] + one) / 2)
+            assert found == expected[1:]
+            for bad in (-0.1, 1.5, float("nan")):
+                with pytest.raises(ValueError, match="taken"):
+                    g.average(x, 1, taken=bad)
+        comm.Barrier()
+        given = comm.bcast(x, root=0)
+        assert comm.rank != 1 or (g.pending() == 1 - given).all()
+        comm.Barrier()
+
+
+def test_bfloat16_without_its_numpy_type(comm):
+    """Its elements are given as their bits then, wherever an array is made here."""
+    torch = pytest.importorskip("torch")
+    x = torch.full((8,), comm.rank + 1.5, dtype=torch.bfloat16)
+    with pc.GossipBuffer(comm, like=x, topology="complete") as g:
+        g._dtype = np.dtype(np.uint16)  # as where ml_dtypes is not installed
+        g.publish(x)
+        comm.Barrier()
+        peer = (comm.rank + 1) % comm.size
+        model, _ = g.read(peer)
+        assert model.dtype == np.uint16
+        assert (torch.from_numpy(model).view(torch.bfloat16) == peer + 1.5).all()
+        if comm.size > 1:
+            assert g.push(peer, x)
+            comm.Barrier()
+            source = (comm.rank - 1) % comm.size
+            ((sender, got),) = g.drain()
+            assert sender == source
+            assert (torch.from_numpy(got).view(torch.bfloat16) == source + 1.5).all()
         comm.Barrier()
 
 
