@@ -113,7 +113,16 @@ class Bipartite(Random):
 
     def __init__(self, topology: Topology, rank: int, *, seed: int = 0) -> None:
         super().__init__(topology, rank, seed=seed)
-        self.active = topology.side(rank) == 0
+        self._whole = topology
+        self._chooses = topology.side(rank) == 0
+
+    @property
+    def active(self) -> bool:
+        """Does it choose? A passive rank does, too, once ranks have died and a bridge leads from it
+        to another passive one: else nobody would use that."""
+        if self._chooses or self.topology is self._whole:
+            return self._chooses
+        return any(self._whole.side(peer) for peer in self.topology.neighbors(self.rank))
 
     def next_peer(self) -> int | None:
         """A passive neighbor; None on passive ranks."""
@@ -133,6 +142,7 @@ class Hops(Pairing):
     def __init__(self, topology: Topology, rank: int, *, seed: int = 0) -> None:
         super().__init__(topology, rank, seed=seed)
         n = topology.n
+        self._draws = np.random.default_rng([self.seed, self.rank])
         self._peers = [(self.rank + (1 << k)) % n for k in range((n - 1).bit_length())]
         if not all(topology.has_edge(self.rank, peer) for peer in self._peers):
             raise ValueError(
@@ -141,11 +151,14 @@ class Hops(Pairing):
             )
 
     def next_peer(self) -> int | None:
-        """The next hop's rank; None for one rank alone."""
-        if not self._peers:
-            return None
-        self._calls += 1
-        return self._peers[(self._calls - 1) % len(self._peers)]
+        """The next hop's rank; None for one rank alone. Hops to ranks that have died are left out;
+        without any other a neighbor is drawn."""
+        for _ in self._peers:
+            self._calls += 1
+            peer = self._peers[(self._calls - 1) % len(self._peers)]
+            if self.topology.has_edge(self.rank, peer):
+                return peer
+        return self.topology.choose(self.rank, self._draws.random()) if self._peers else None
 
 
 class Board(Protocol):

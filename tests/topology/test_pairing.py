@@ -87,6 +87,29 @@ def test_hops():
             Hops(T.make(name, 8), 1)
 
 
+def without(one, *dead):
+    """The pairing `one`, after these ranks have died."""
+    one.topology = one.topology.without(dead, on_disconnect="bridge")
+    return one
+
+
+def test_hops_leave_out_the_dead():
+    one = without(Hops(T.exponential(8), 6), 0)
+    assert [one.next_peer() for _ in range(5)] == [7, 2, 7, 2, 7]
+    one = without(one, 7, 2)
+    assert {one.next_peer() for _ in range(50)} == set(one.topology.neighbors(6))
+
+
+def test_passive_ranks_cross_a_bridge():
+    """Of six on a ring, 0, 2 and 4 choose; without 0 and 2 rank 1 has only passive neighbors."""
+    ranks = [without(Bipartite(T.bipartite_ring(6), rank), 0, 2) for rank in range(6)]
+    assert [one.active for one in ranks] == [True, True, True, True, True, True]
+    assert {ranks[1].next_peer() for _ in range(50)} == {3, 5}
+    assert ranks[4].next_peer() in {3, 5}
+    unbridged = without(Bipartite(T.hypercube(8), 7), 0)
+    assert not unbridged.active and unbridged.next_peer() is None
+
+
 @pytest.mark.parametrize("kind", (Random, Bipartite, Hops))
 def test_one_rank_has_nobody(kind):
     assert peers(kind, T.ring(1), 0, 3) == [None] * 3
