@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +23,22 @@ def hyperparameters(groups: Iterable[dict[str, Any]]) -> Groups:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+    """The same on ranks where it means the same: no address, and no order of a set."""
+    if isinstance(value, torch.Tensor):
+        return value.item() if value.numel() == 1 else hash_tensors([value])
+    if isinstance(value, Mapping):
+        return sorted(((repr(key), _plain(one)) for key, one in value.items()))
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(repr(_plain(one)) for one in value)
+    if isinstance(value, functools.partial):
+        return "partial", _plain(value.func), _plain(value.args), _plain(value.keywords)
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    kind: Any = type(value)
+    shows_address = kind.__repr__ is object.__repr__
+    return f"a {kind.__module__}.{kind.__qualname__}" if shows_address else value
 
 
 def hash_tensors(tensors: Iterable[torch.Tensor]) -> bytes:

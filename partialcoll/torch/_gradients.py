@@ -206,6 +206,12 @@ class Gradients:
             )
         self._averaged = False
 
+    def forget(self) -> None:
+        """What has come since the last round, and an average that no update has taken."""
+        self._averaged = self._spoilt = False
+        self.restart(self.slot)
+        self.collect()
+
     def restart(self, slot: Slot) -> None:
         """The next round's backward passes begin, and end in this slot."""
         self._any = False

@@ -275,6 +275,10 @@ class Loop:
     def _join(self) -> None:
         raise NotImplementedError
 
+    def discard(self) -> None:
+        """Forget a gradient that no step has taken: training goes back to before it came."""
+        self.gradients.forget()
+
     def _check_between(self, what: str) -> None:
         """Raises StateError unless it is open and between a step and the next backward pass."""
         self._check_open()

@@ -36,6 +36,10 @@ _UNSKIPPED = (
 )
 
 
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a, b) or torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+
+
 class RoundLoop(Loop):
     """The loop of the strategies whose ranks apply the same updates."""
 
@@ -44,6 +48,7 @@ class RoundLoop(Loop):
     def _set_up(self) -> None:
         self._shown = False  # the parameters' gradients are the applied ones, untouched
         self._averaged: Result | None = None  # synchronize() has brought it, step() will use it
+        self._plain: list[torch.Tensor] | None = None  # it as it was, where ranks have joined
         self.skipping = False  # within skip_synchronize()
         self._factor = self.settings.before
         dense, sparse = self._by_density()
@@ -111,6 +116,7 @@ class RoundLoop(Loop):
     def _finish(self, result: Result, scale: float | None, overflown: bool) -> None:
         """The update after `synchronize`. What a GradScaler has found is of the average then, the
         same on all ranks."""
+        self._check_joined(scale, overflown)
         self.gradients.give_average()
         if overflown:
             self.rounds.metrics.skipped += 1
@@ -122,7 +128,19 @@ class RoundLoop(Loop):
                         if parameter.grad is not None:
                             parameter.grad.div_(scale)
             self.rounds.finish(result)
-        self._averaged = None
+        self._averaged = self._plain = None
+
+    def _check_joined(self, scale: float | None, overflown: bool) -> None:
+        """StateError where ranks that have joined have applied something else."""
+        if self._plain is None:
+            return
+        same = all(map(_same, self.rounds.applied, self._plain))
+        if overflown or scale not in (None, 1) or not same:
+            raise StateError(
+                "step() after synchronize(): ranks have joined, which apply the average as it is, "
+                "and here it was changed (clipped, or divided by the scale of a GradScaler); with "
+                "uneven data let the optimizer do that: clip_norm=, or step() without synchronize()"
+            )
 
     def synchronize(self) -> None:
         """The round, but not the update, which `step` makes then."""
@@ -138,6 +156,9 @@ class RoundLoop(Loop):
         self.rounds.average(self._averaged)
         if self._completes:
             self._complete_average()
+        living = self.comm.size - len(self.rounds.metrics.failed)
+        if self.strategy.synchronous and self._averaged.active < living:
+            self._plain = [flat.clone() for flat in self.rounds.applied]
 
     def _exchange(
         self, scale: float | None, overflown: bool, deliver: Callable[[Round], None]
@@ -247,6 +268,12 @@ class RoundLoop(Loop):
         self._show_applied()
         self.rounds.join()
         self._next_slot()
+
+    def discard(self) -> None:
+        """As the loop's; what has been sent ahead cannot be taken back."""
+        if self._early is None:
+            self._averaged = self._plain = None
+            super().discard()
 
     # The replica, for a peer that needs it and for checkpoints
 

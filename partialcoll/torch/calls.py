@@ -50,6 +50,11 @@ class Partial:
             )
         self.queue.begin(call, background=False)
 
+    def join(self) -> None:
+        """Contribute nothing until all ranks have joined."""
+        self.queue.complete()
+        self.queue.handles.join()
+
 
 class Calls:
     """All of this rank's calls on one communicator. Made collectively.
@@ -125,6 +130,10 @@ class Calls:
             self._partial[name] = Partial(self.comm, name, quorum, call, self._on_failure)
         self._partial[name].begin(call)
         return call
+
+    def join_partial(self) -> list[Callable[[], None]]:
+        """What joins the calls with a quorum, one for each name: at the same time as `join`."""
+        return [one.join for one in self._partial.values()]
 
     def join(self, came: float) -> int:
         """Take part in the others' sums, with nothing, until all have joined; the rank that came

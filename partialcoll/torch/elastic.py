@@ -166,6 +166,8 @@ class _Stateful:
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
+        if hasattr(self.value, "_loop"):
+            self.value._loop.discard()
         keeps = not isinstance(self.value, torch.nn.Module)  # what it is given, and changes it
         self.value.load_state_dict(copy.deepcopy(self._saved) if keeps else self._saved)
 

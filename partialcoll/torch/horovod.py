@@ -48,8 +48,8 @@ def join(device: int = -1) -> int:
     Every `DistributedOptimizer` joins: this rank contributes nothing to the others' steps and
     applies their updates. When it returns, all ranks have the same parameters and training can go
     on. In the others' `allreduce` and its like, if they average or sum, it takes part with zeros,
-    which they divide by `size` all the same; of other calls they are told by MismatchError, and
-    this rank waits on.
+    which they divide by `size` all the same; so it does with a quorum, but for the first call of a
+    name. Of other calls they are told by MismatchError, and this rank waits on.
 
     Several optimizers join at the same time, each in a thread, since the others go on with steps
     of all of them: their schedulers and ``on_round=`` may run side by side here. (Where MPI gives
@@ -68,7 +68,8 @@ def join(device: int = -1) -> int:
         here.calls.refuse(ValueError(f"device: expected a number from -1 on, got {device!r}"))
     came, last = time.time(), []
     loops = [optimizer._loop for optimizer in here.optimizers]
-    Loop.join(loops, lambda: last.append(here.calls.join(came)))
+    joins = here.calls.join_partial()
+    Loop.join(loops, *joins, lambda: last.append(here.calls.join(came)))
     return last[0]
 
 

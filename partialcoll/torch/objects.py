@@ -84,15 +84,18 @@ def _entries(params: Any) -> Entries:
     """Names and values; a dictionary's in the order of its names, which may differ by rank."""
     if not isinstance(params, Iterable) or isinstance(params, (str, torch.Tensor)):
         raise TypeError(
-            "params: expected a state_dict, named_parameters() or pairs of name and tensor, got "
-            f"{type(params).__name__}"
+            "params: expected a state_dict, named_parameters(), parameters() or pairs of name and "
+            f"tensor, got {type(params).__name__}"
         )
     found: Entries = []
-    for pair in (
+    for i, pair in enumerate(
         sorted(params.items(), key=lambda item: str(item[0]))
         if isinstance(params, Mapping)
         else params
     ):
+        if isinstance(pair, torch.Tensor):  # parameters(): they have their places for names
+            found.append((str(i), pair))
+            continue
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)):
             raise TypeError(
                 "params: expected pairs of name and tensor, as named_parameters() gives them, got "

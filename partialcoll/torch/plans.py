@@ -65,6 +65,11 @@ def _check_like(argument: str, tensors: Tensors, like: torch.Tensor) -> None:
     """Tensors that are filled with what others send, of the dtype of one that is sent."""
     for tensor in tensors:
         wire.check_tensor(tensor, written=True, reduced=False)
+    _check_dtypes(argument, tensors, like)
+
+
+def _check_dtypes(argument: str, tensors: Tensors, like: torch.Tensor) -> None:
+    for tensor in tensors:
         if tensor.dtype != like.dtype:
             raise TypeError(
                 f"{argument}: expected {wire.name(like.dtype)}, got {wire.name(tensor.dtype)}"
@@ -130,7 +135,9 @@ class Plans:
         forms = []
         for output, pieces in pairs:
             wire.check_tensor(output, written=True)
-            self._check_each("input_list", pieces, output)
+            self._check_each("input_list", pieces)
+            _check_sent(*pieces)
+            _check_dtypes("input_list", pieces, output)
             count = pieces[self._rank].numel()
             _check_size("output", output, count, " as in the input for this rank")
             forms.append(_form(op, output.dtype, self._ranks))

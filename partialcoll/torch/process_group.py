@@ -147,7 +147,7 @@ class ProcessGroup(_Base):
         try:
             text, move, filled = plan(plans)
             call = Call(text, move, filled, timeout=limit, read=read)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             queue.refuse(error, limit, background=True)
         call.lines = self._depths.lines
         self._sequence += 1

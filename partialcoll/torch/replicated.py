@@ -121,13 +121,18 @@ class Replicated:
             place = self.handle._send_place()
             if place not in self._slots:  # there are only a few, which take turns
                 *arrays, rows = self.handle.send_buffer
-                flats = [
-                    self._flats.setdefault((i, tensor.data_ptr()), tensor)
-                    for i, tensor in enumerate(self.layout.tensors(arrays))
-                ]
-                self._slots[place] = Slot(self.layout, flats, rows)
+                flats = map(self._flat, enumerate(self.layout.tensors(arrays)))
+                self._slots[place] = Slot(self.layout, list(flats), rows)
             self._slot = self._slots[place]
         return self._slot
+
+    def _flat(self, part: tuple[int, torch.Tensor]) -> torch.Tensor:
+        """A buffer of a slot, which is zero when it is new: between parameters nobody writes."""
+        i, tensor = part
+        known = self._flats.get((i, tensor.data_ptr()))
+        if known is None:
+            known = self._flats[i, tensor.data_ptr()] = tensor.zero_()
+        return known
 
     def send(self, bucket: int) -> None:
         """Deposit one bucket of the slot ahead of the others."""

@@ -573,6 +573,63 @@ def test_synchronize_then_clip_then_step(comm):
     opt.close()
 
 
+def test_changes_by_hand_while_others_have_joined(comm):
+    """Those apply the average as it is: replicas would drift apart without a word."""
+    if comm.size < 2:
+        pytest.skip("needs two ranks")
+    model = network()
+    opt = wrap(model)
+    train(comm, model, opt, 2)
+    for step in range(0 if comm.rank == 0 else 3):
+        opt.zero_grad()
+        loss(model, comm.rank, step).backward()
+        opt.synchronize()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        before = [gradient.clone() for gradient in gradients]
+        with opt.skip_synchronize():
+            if step == 1:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+                with pytest.raises(pc.StateError, match=r"ranks have joined.*clip_norm="):
+                    opt.step()
+                for gradient, one in zip(gradients, before):
+                    gradient.copy_(one)
+            opt.step()
+    opt.join()
+    assert len(set(comm.allgather((opt.round, bits(model))))) == 1
+    train(comm, model, opt, 2)
+    opt.close()
+
+
+def test_nothing_else_is_in_a_gradient(run):
+    """Memory that is not new has other things in it, also between the parameters."""
+    done = run(
+        """
+        import torch
+        import partialcoll.torch as pct
+        pct.init()
+        def norms(wrapped):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 1))
+            opt = torch.optim.SGD(model.parameters(), lr=0.1)
+            if wrapped:
+                opt = pct.DistributedOptimizer(opt, model.named_parameters(), clip_norm=0.5)
+            for step in range(6):
+                model.zero_grad()
+                model(torch.ones(4, 3)).square().sum().backward()
+                if not wrapped:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                opt.step()
+            return [p.detach() for p in model.parameters()]
+        for a, b in zip(norms(True), norms(False)):
+            torch.testing.assert_close(a, b)
+        say("as torch")
+        """,
+        ranks=1,
+        env={"MALLOC_PERTURB_": "123"},
+    )
+    assert done.returncode == 0 and "as torch" in done.stdout, done.stderr
+
+
 def test_synchronize_is_for_allreduce(comm):
     model = network()
     opt = wrap(model, strategy=pct.Eager("full"))

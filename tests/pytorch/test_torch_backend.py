@@ -267,6 +267,10 @@ def test_reduce_scatter(world, op):
     output = torch.zeros(me + 1, dtype=torch.int64)
     dist.reduce_scatter(output, list(everyones[me].split(sizes)), reduction)
     assert torch.equal(output, REDUCTIONS[op](everyones).split(sizes)[me])
+    output = torch.zeros(3, dtype=torch.int64)
+    one = torch.ones(1, dtype=torch.int64)  # what is only read may lie in one element
+    dist.reduce_scatter_tensor(output, one.expand(3 * ranks), reduction)
+    assert (output == REDUCTIONS[op](one.expand(ranks, 1))).all()
 
 
 # What is only moved

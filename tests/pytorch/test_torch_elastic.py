@@ -23,8 +23,9 @@ def world(comm):
     pct.init()
 
 
-def trained(comm, trouble):
-    """The parameters after training in which `trouble(state)` comes before each step."""
+def trained(comm, trouble, within=lambda state: None):
+    """The parameters after training in which `trouble(state)` comes before each step, and `within`
+    between its gradient and its update."""
     model = network(seed=comm.rank)  # rank 0's counts
     inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     opt = pct.DistributedOptimizer(inner, model.named_parameters())
@@ -39,6 +40,7 @@ def trained(comm, trouble):
             trouble(state)
             opt.zero_grad()
             loss(model, comm.rank, state.step).backward()
+            within(state)
             opt.step()
             scheduler.step()
             state.step += 1
@@ -74,6 +76,19 @@ def test_it_goes_on_as_if_nothing_had_been(comm):
     assert resets == []
     found, resets = trained(comm, once((3, 5, 6), lambda state: differ(comm)))
     assert resets == [2, 4, 6]
+    assert all(map(torch.equal, found, plain))
+
+
+@pytest.mark.parametrize("synchronized", (False, True))
+def test_a_gradient_that_no_step_took(comm, synchronized):
+    def differ_after(state):
+        if synchronized:
+            state.optimizer.synchronize()
+        differ(comm)
+
+    plain, _ = trained(comm, lambda state: None)
+    found, resets = trained(comm, lambda state: None, once((3, 6), differ_after))
+    assert resets == [2, 6]
     assert all(map(torch.equal, found, plain))
 
 

@@ -64,6 +64,23 @@ def test_a_forgotten_broadcast_where_the_first_deposits_are_late(comm, deliver, 
     opt.close()
 
 
+def norms_only(parameter):
+    return parameter.ndim == 1
+
+
+def test_functions_among_the_hyperparameters(comm):
+    model = network()
+    group = {"params": list(model.parameters()), "filter": norms_only}
+    opt = pct.DistributedOptimizer(torch.optim.SGD([group], lr=0.1), model.named_parameters())
+    step(model, opt)
+    if comm.rank == 1:
+        opt.param_groups[0]["filter"] = step
+    with pytest.raises(pc.MismatchError, match="hyperparameters"):
+        for _ in range(3):
+            step(model, opt)
+    opt.close()
+
+
 def test_hyperparameters_that_differ_where_deposits_are_late(comm):
     model = network()
     opt = wrap(model, strategy=pct.Eager("solo"))

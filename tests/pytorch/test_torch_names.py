@@ -230,6 +230,27 @@ def test_torch_is_not_imported_unasked(run):
     assert done.stdout.strip() == "False", done.stderr
 
 
+def test_what_means_the_same_is_the_same_in_each_process(run):
+    """What optimizers are compared by: no addresses, no order of a set, nothing left out."""
+    script = """
+        import functools, torch
+        from partialcoll.torch._fingerprints import hyperparameters
+        class Schedule:
+            def __call__(self, step): return step
+        def norms_only(p): return p.ndim == 1
+        group = dict(
+            params=[], lr=torch.tensor(0.1), weights=torch.arange(5000.0), filter=norms_only,
+            schedule=Schedule(), bound=Schedule().__call__, names={"a", "b", "c", "d"},
+            half=functools.partial(norms_only, p=1), nested={"f": [norms_only, {"x", "y"}]},
+        )
+        say(hyperparameters([group]))
+    """
+    done = [run(script, env={"PYTHONHASHSEED": seed}) for seed in ("1", "2")]
+    assert not any(one.returncode for one in done), done[0].stderr
+    said = {one.stdout for one in done}
+    assert len(said) == 1 and " at 0x" not in said.pop()
+
+
 # Allreduce
 
 
@@ -389,6 +410,38 @@ def test_many_in_flight(world):
         assert pct.poll(handles[i])
         assert pct.synchronize(handles[i]) is result
         assert handles[i].round.active == world.size
+
+
+@pytest.mark.mpi
+def test_more_is_waited_for_than_can_be_in_flight(world):
+    """Handles are all kept, on their channels: who waits for another call makes room for it."""
+    for step in range(3):
+        ones = [torch.full((10,), world.rank + step + 1.0) for _ in range(WINDOW)]
+        handles = [pct.allreduce_async_(one, op=pct.Sum) for one in ones]
+        pct.barrier()
+        kept = pct.allreduce_async(torch.ones(3), op=pct.Sum)
+        for i in range(2 * WINDOW):
+            assert pct.allreduce(torch.full((10,), float(i)), op=pct.Sum)[0] == i * world.size
+        for one, handle in zip(ones, handles):
+            pct.synchronize(handle)
+            assert one[0] == sum(range(1, world.size + 1)) + step * world.size
+        assert pct.synchronize(kept)[0] == world.size
+    dropped = [pct.allreduce_async(torch.ones(3)) for _ in range(WINDOW)]
+    pct.shutdown()
+    del dropped
+
+
+@pytest.mark.mpi
+def test_join_with_a_quorum(world):
+    """The others' rounds go on without the rank that has joined, for as long as they like."""
+    needs_two(world)
+    for _epoch in range(2):
+        for _step in range(3 if world.rank == 0 else 40):
+            for name, quorum in (("loss", "solo"), ("norm", "majority")):
+                pct.allreduce(torch.ones(5), name=name, quorum=quorum, op=pct.Sum)
+        assert 0 <= pct.join() < world.size
+    total = pct.allreduce(torch.ones(5), name="loss", quorum="full", op=pct.Sum)
+    assert (total >= 0).all()
 
 
 @pytest.mark.mpi
@@ -945,7 +998,7 @@ def test_different_parameters(world):
         pct.broadcast_parameters(more)
     for bad, words in (
         ([("a", torch.ones(1)), ("b", 3)], r"params\['b'\]: expected a tensor, got int"),
-        ([torch.ones(1)], "expected pairs of name and tensor"),
+        ([3], "expected pairs of name and tensor"),
         (torch.ones(1), "expected a state_dict"),
         ({"a": torch.eye(2).to_sparse()}, r"params\['a'\]: .*dense"),
     ):
@@ -953,6 +1006,16 @@ def test_different_parameters(world):
         with pytest.raises(error, match=words):
             pct.broadcast_parameters(bad if world.rank == 0 else {"a": torch.ones(1)})
     still_works(world)
+
+
+@pytest.mark.mpi
+def test_parameters_without_names(world):
+    torch.manual_seed(world.rank)
+    model = torch.nn.Linear(3, 2)
+    pct.broadcast_parameters(model.parameters(), root_rank=0)
+    alike(world, model.weight.detach())
+    pct.broadcast_parameters(list(model.parameters()), root_rank=world.size - 1)
+    alike(world, model.bias.detach())
 
 
 OPTIMIZERS = {

@@ -191,6 +191,11 @@ class Handles:
             self._owed[-1].Wait()
             self._owed.pop()
 
+    def join(self) -> None:
+        """Contribute nothing to any until all ranks have joined. Collective."""
+        for handle in self._of.values():
+            handle.core.join()
+
     def free(self) -> None:
         """Collective."""
         self._owed.clear()

@@ -218,11 +218,12 @@ class Queue:
         return True
 
     def _first_due(self, until: Call | None) -> Call | None:
-        """What is on its way by itself is waited for by who wants it."""
+        """What is on its way by itself is waited for by who wants it, or its channel."""
         for call in self._announced:
             if call is until or not (call._agreed and call.on_its_way):
                 return call
-        return self._announced[0] if self._announced and until is None else None
+        wanted = until is None or until._channel is None
+        return self._announced[0] if self._announced and wanted else None
 
     def _announce(self) -> None:
         """What is waiting, as far as there are channels."""
@@ -399,11 +400,14 @@ class Queue:
         """Has a call failed on this rank, so that the ranks are no longer together?"""
         return self._broken is not None
 
-    def free(self) -> None:
-        """Bring what is under way to its end. Collective; by ranks that are all together, or know
-        of one that has died."""
+    def complete(self) -> None:
+        """Bring what is under way to its end."""
         while self._announced:
             self._complete(self._announced[0])
+
+    def free(self) -> None:
+        """Collective; by ranks that are all together, or know of one that has died."""
+        self.complete()
         self.stop()
         self.handles.free()
         for channel in self._channels:
