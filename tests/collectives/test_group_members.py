@@ -183,26 +183,6 @@ def test_leave_right_after_start(comm, shape):
         check_sum(comm, x, total)
 
 
-@pytest.mark.parametrize("pause", [0, 0.05])
-def test_who_has_left_is_not_counted(comm, pause):
-    """With dynamic keys it has declared itself for the next round, most of the time, before it
-    leaves. The others are still waited for there, and nobody waits for the window's end."""
-    several(comm, 3)
-    x = start(comm.rank)
-    total = comm.allreduce(x)
-    grid = (2, comm.size // 2 + 1)
-    for away in range(comm.size):
-        with groups(comm, x, grid=grid, keys="dynamic") as t:
-            one_round(t)
-            if comm.rank != away:
-                time.sleep(pause * comm.rank)
-                rnd = one_round(t)
-                assert (rnd.index, rnd.missed) == (1, 0), rnd
-            t.leave()
-            comm.Barrier()
-            check_sum(comm, x, total)
-
-
 def test_the_last_wish_counts(comm):
     several(comm)
     x = start(comm.rank)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of simulated ranks, one of which leaves while another one is late: with dynamic keys, where
+ranks find each other by declaring and counting themselves."""
+
+import numpy as np
+import pytest
+
+from partialcoll.tools.sim.events import Events
+from partialcoll.tools.sim.groups import group_reductions
+
+pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+
+RANKS, LATE, DELAY, WINDOW = 5, 2, 0.09, 0.4
+
+
+def two_rounds(leaver):
+    """For each rank the group of its second round, by index, and when the last one was over."""
+    events = Events()
+    handles = group_reductions(RANKS, "2x3", np.zeros(3), events, 1e-3, WINDOW)
+    found, ends = {}, []
+
+    def start(rank):
+        handles[rank].Start()
+        handles[rank].then(lambda: over(rank))
+
+    def over(rank):
+        done = handles[rank].last_round
+        found.setdefault(rank, {})[done.index] = done.group
+        ends.append(events.now)
+        if done.index == 0:
+            handles[rank].leave() if rank == leaver else start(rank)
+
+    for rank in range(RANKS):
+        events.after(DELAY * (rank == LATE), lambda rank=rank: start(rank))
+    events.run(10)
+    return found, max(ends)
+
+
+@pytest.mark.parametrize("leaver", [None, 0, 1, 3, 4])
+def test_the_others_wait_for_one_that_is_late(leaver):
+    """Who leaves has declared itself for the next round, most of the time. It is not taken for the
+    one that is late, nor waited for."""
+    found, end = two_rounds(leaver)
+    staying = set(range(RANKS)) - {leaver}
+    groups = {rank: found[rank].get(1) for rank in staying}
+    assert all(group is not None and rank in group for rank, group in groups.items()), found
+    assert set(groups[LATE]) == {1, 2, 3} - {leaver}, groups
+    assert end < DELAY + WINDOW / 2, "somebody has waited for the window's end"
