@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of simulated ranks, one of which leaves while another one is late: with dynamic keys, where
-ranks find each other by declaring and counting themselves."""
+"""Groups of simulated ranks with dynamic keys, which find each other by declaring and counting
+themselves: one leaves while another one is late."""
 
 import numpy as np
 import pytest
