@@ -14,6 +14,7 @@ All take the same modifiers, by keyword: those of `Policy`.
 from __future__ import annotations
 
 import copy
+import numbers
 from typing import Any, ClassVar
 
 from ._core import checks
@@ -152,8 +153,8 @@ class Quorum(Policy):
         max_staleness: int = 0,
     ) -> None:
         checks.real("quorum", ranks, what="a number of ranks or a fraction")
-        self.ranks = ranks
-        self._complete(f":{ranks!r}", linger, deadline, max_staleness)
+        self.ranks = int(ranks) if isinstance(ranks, numbers.Integral) else float(ranks)
+        self._complete(f":{self.ranks!r}", linger, deadline, max_staleness)
 
     def _arguments(self) -> list[str]:
         return [repr(self.ranks)]
@@ -165,9 +166,8 @@ class _Drawn(Policy):
     def __init__(
         self, m: int, *, linger: float = 0.0, deadline: float = 0.0, max_staleness: int = 0
     ) -> None:
-        checks.integer("quorum", m, what="a number of ranks")
-        self.m = m
-        self._complete(f":{m!r}", linger, deadline, max_staleness)
+        self.m = checks.integer("quorum", m, what="a number of ranks")
+        self._complete(f":{self.m!r}", linger, deadline, max_staleness)
 
     def _arguments(self) -> list[str]:
         return [repr(self.m)]

@@ -9,13 +9,15 @@
 #include "allreduce/endpoint_parts.h"
 #include "allreduce/staging.h"
 
-/* Of the table; the ring, where elements do not let the headers into the gaps. */
+/* Of the table; the ring, where elements do not let the headers into the gaps. MPI's own
+ * needs all ranks, not one for each domain. */
 static int choose_algorithm(const struct endpoint_spec *spec, uint32_t endpoints,
                             const struct payload *payload, enum pcoll_algorithm *a)
 {
     int rc = tuning_choose(endpoints, payload->bytes, spec->off_node, a);
     bool continues = spec->options->on_failure == PCOLL_FAILURE_CONTINUE;
-    if (*a == PCOLL_ALGORITHM_NATIVE && (continues || !payload_is_native(payload)))
+    bool native = endpoints == spec->ranks && !continues && payload_is_native(payload);
+    if (*a == PCOLL_ALGORITHM_NATIVE && !native)
         *a = PCOLL_ALGORITHM_RABENSEIFNER;
     if (*a == PCOLL_ALGORITHM_RABENSEIFNER && !payload_evenly_cut(payload))
         *a = PCOLL_ALGORITHM_RING;

@@ -44,7 +44,7 @@ int options_check(const pcoll_options *o)
 {
     if (o->invalid)
         return fail(PCOLL_EINVAL, "invalid arguments");
-    char text[64];
+    char text[256]; /* the longest has 130 */
     int rc = pcoll_policy_format(&o->policy, text, sizeof text);
     if (rc != PCOLL_OK)
         return rc;

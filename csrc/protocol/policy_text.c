@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/decimal.h"
 #include "base/error.h"
 #include "include/partialcoll.h"
 
@@ -72,7 +73,7 @@ static size_t number(const struct parser *p, double *value)
         return 0; /* strtod takes signs, blanks, "nan" and more */
     if (p->at[0] == '0' && (p->at[1] | 0x20) == 'x')
         return 0;
-    *value = strtod(p->at, &end);
+    *value = decimal_parse(p->at, &end);
     return isfinite(*value) ? (size_t)(end - p->at) : 0;
 }
 
@@ -195,8 +196,8 @@ static void shortest(double value, char *text, size_t capacity)
         return;
     }
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, capacity, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
+        decimal_print(text, capacity, digits, value);
+        if (decimal_parse(text, NULL) == value)
             return;
     }
 }
@@ -230,7 +231,7 @@ static void print_time(struct printer *out, const char *name, double seconds)
     char best[40] = "", text[32], whole[40];
     for (int i = UNITS - 2; i >= 0; i--) {
         shortest(seconds * units[i].per_second, text, sizeof text);
-        if (strtod(text, NULL) / units[i].per_second != seconds)
+        if (decimal_parse(text, NULL) / units[i].per_second != seconds)
             continue;
         snprintf(whole, sizeof whole, "%s%s", text, units[i].unit);
         if (!*best || strlen(whole) < strlen(best))

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/decimal.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "watch/entrance.h"
@@ -45,7 +46,7 @@ int watch_timeout(double *seconds)
     *seconds = 10;
     if (!text || !*text)
         return PCOLL_OK;
-    *seconds = strtod(text, &end);
+    *seconds = decimal_parse(text, &end);
     if (!*end && (*seconds == 0 || (*seconds >= 2 && *seconds <= 1e6)))
         return PCOLL_OK;
     return fail(PCOLL_EINVAL,

@@ -144,6 +144,19 @@ def test_table_for_fewer_ranks(comm, table):
     assert choice(comm, 100) == ("ring" if comm.size > 1 else "recdbl")
 
 
+@pytest.mark.parametrize("domain", ("node", "node:2", "rank"))
+def test_table_with_mpis_own(comm, table, domain):
+    """It is a collective of all ranks: where one drives for several, another one is taken."""
+    table("1 0 native\n")
+    x = np.full(1000, comm.rank + 1.0)
+    with pc.Allreduce_init(comm, x, algorithm="auto", domain=domain, quorum="full") as h:
+        assert h.algorithm == "native" or domain != "rank"
+        for _ in range(3):
+            h.Start()
+            h.Wait(timeout=60)
+            assert (h.recv_buffer == comm.size * (comm.size + 1) / 2).all()
+
+
 def test_table_without_small_sizes(comm, table):
     table("1 4096 ring\n")
     assert choice(comm, 10) == "recdbl" and choice(comm, 1024) == "ring"

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies as objects and as text."""
 
+import shutil
+import subprocess
+from fractions import Fraction
+
+import numpy as np
 import pytest
+from mpi4py import MPI
 
 import partialcoll as pc
 from partialcoll.policy import as_policy, parse
@@ -19,6 +25,46 @@ POLICIES = (
     pc.FirstOf(2, max_staleness=1),
     pc.LastOf(3, linger=1 / 3),
 )
+
+
+def test_numbers_of_numpy():
+    for one, other in (
+        (pc.Quorum(np.int64(6)), pc.Quorum(6)),
+        (pc.Quorum(np.float64(0.75)), pc.Quorum(0.75)),
+        (pc.Quorum(Fraction(3, 4)), pc.Quorum(0.75)),
+        (pc.FirstOf(np.int32(2)), pc.FirstOf(2)),
+        (pc.LastOf(np.uint8(2)), pc.LastOf(2)),
+    ):
+        assert one == other and str(one) == str(other) and repr(one) == repr(other)
+
+
+def test_a_long_text():
+    policy = pc.Quorum(1 / 3, linger=1 / 3000, deadline=1 / 300, max_staleness=1000003)
+    assert len(str(policy)) > 80 and parse(str(policy)) == policy
+    h = pc.Allreduce_init(MPI.COMM_SELF, np.ones(1), quorum=policy)
+    h.Start()
+    h.Wait()
+    h.Free()
+
+
+@pytest.mark.skipif(shutil.which("localedef") is None, reason="needs localedef")
+def test_where_a_comma_stands_before_decimals(run, tmp_path):
+    command = ["localedef", "-i", "de_DE", "-f", "UTF-8", str(tmp_path / "de_DE.UTF-8")]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("the sources of locales are not installed")
+    done = run(
+        """
+        import locale
+        locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+        assert locale.localeconv()["decimal_point"] == ","
+        policy = pc.Quorum(0.75, linger=50e-6, deadline=2.5)
+        say(policy, pc.policy.parse(str(policy)) == policy, pc.Solo(linger=0.5))
+        """,
+        env={"LOCPATH": str(tmp_path)},
+    )
+    assert done.stdout.split() == [
+        "quorum:0.75,linger=50us,deadline=2.5s", "True", "solo,linger=0.5s",
+    ], done.stderr  # fmt: skip
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -43,7 +43,8 @@ static bool is_dead(const struct mpi_transport *m, uint32_t rank)
 static int find_hosts(struct mpi_transport *m, const struct card *all, bool reaches_all)
 {
     uint32_t size = m->base.size;
-    uint64_t mine = reaches_all, *reach = calloc(size, sizeof *reach);
+    uint64_t mine = reaches_all | (uint64_t)m->base.off_node << 1;
+    uint64_t *reach = calloc(size, sizeof *reach);
     int rc = reach ? mpi_exchange(m, &mine, 1, reach)
                    : fail(PCOLL_ENOMEM, "no memory for %u ranks", size);
     for (uint32_t i = 0; i < size && rc == PCOLL_OK; i++) {
@@ -53,8 +54,10 @@ static int find_hosts(struct mpi_transport *m, const struct card *all, bool reac
             if (all[j].neighborhood != all[i].neighborhood || is_dead(m, j))
                 continue;
             first = first < j ? first : j;
-            together = together && reach[j];
+            together = together && (reach[j] & 1);
         }
+        m->base.off_node =
+            m->base.off_node || reach[i] >> 1; /* alike: auto goes by it */
         m->hosts[i] = together ? first : i;
         m->pids[i] = all[i].pid;
     }
