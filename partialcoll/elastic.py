@@ -61,7 +61,9 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
     """
     address(comm)
     to = checks.integer("to", to, comm.size)
-    checks.several("command", command, what="a list of texts")
+    words = checks.several("command", command, what="a list of texts")
+    if isinstance(command, str) or not words:
+        raise TypeError(f"command: expected a list of texts, got {checks.shown(command)}")
     with attending("respawn", comm):
         _check_alive(comm)
         if to == comm.size:

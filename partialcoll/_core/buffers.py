@@ -50,7 +50,8 @@ class Buffer:
 
     def like(self) -> Buffer:
         """A new buffer of the same kind, filled with zeros."""
-        return Buffer(np.zeros_like(self.array), self.dtype, self.count, self.datatype)
+        array = np.zeros(self.array.shape, self.array.dtype)  # in C order, whatever this one's is
+        return Buffer(array, self.dtype, self.count, self.datatype)
 
     def outline(self) -> Buffer:
         """One of the same kind whose array has shape and dtype, but no memory of that size."""
@@ -115,7 +116,8 @@ def _view_bfloat16_tensor(argument: str, tensor: Any) -> Array:
             f"for shape {tuple(tensor.shape)}; pass tensor.contiguous()"
         )
     like = np.empty(tuple(tensor.shape), bfloat16())
-    return wrap(tensor.data_ptr(), like) if like.size else like
+    pointer = ffi.gc(ffi.cast("char *", tensor.data_ptr()), lambda _: tensor)  # which it keeps
+    return wrap(pointer, like) if like.size else like
 
 
 def _to_array(argument: str, buffer: Any) -> Array:

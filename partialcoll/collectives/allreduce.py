@@ -172,8 +172,12 @@ def Startall(handles: Sequence[AllreduceHandle]) -> None:
 
 def Waitall(handles: Sequence[AllreduceHandle], timeout: float | None = None) -> list[Round]:
     """Wait for all `handles`; their rounds, in this order. TimeoutError after `timeout` seconds
-    (None: never) for any one of them."""
-    return [handle.Wait(timeout) for handle in _several(handles)]
+    (None: never) for any one of them; then none has been waited for, and all can be again."""
+    checks.time_limit("timeout", timeout)
+    several = _several(handles)
+    for handle in several:
+        handle._complete(timeout)
+    return [handle.Wait() for handle in several]
 
 
 def Waitany(handles: Sequence[AllreduceHandle], timeout: float | None = None) -> tuple[int, Round]:

@@ -39,10 +39,18 @@ class _Repeat:
         return (
             send is self.send
             and recv is self.recv
-            and arguments == self.arguments
+            and _are_equal(arguments, self.arguments)
             and self.handle._serves(send, recv)
             and self.state == _state(send, recv)
         )
+
+
+def _are_equal(arguments: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    """What cannot be compared, an array in the place of an option, is looked at once more."""
+    try:
+        return arguments == others
+    except (TypeError, ValueError):
+        return False
 
 
 def _look(array: Any, writable: bool) -> tuple[Any, ...]:
@@ -110,7 +118,9 @@ def _call_site(depth: int) -> str:
     code = frame.f_code
     module = frame.f_globals.get("__name__")
     file = os.path.basename(code.co_filename)
-    return f"{module}:{file}:{frame.f_lineno}:{code.co_name}:{frame.f_lasti}"
+    positions = list(code.co_positions()) if hasattr(code, "co_positions") else []  # Python 3.11
+    column = positions[frame.f_lasti // 2][2] if positions else None
+    return f"{module}:{file}:{frame.f_lineno}:{column}:{code.co_name}:{frame.f_lasti}"
 
 
 def _find(
@@ -131,6 +141,8 @@ def _find(
             raise
         return None
     if handle is not None:
+        if handle._started:  # a call was interrupted while it waited
+            handle.Wait()
         handle._set_buffers(send, recv)
     return handle
 
@@ -139,7 +151,8 @@ def _signature(
     site: str, recv: Any, op: Any, quorum: Any, in_place: bool, options: dict[str, Any]
 ) -> tuple[Any, ...]:
     shape = tuple(buffer.key for buffer in recv)
-    more = tuple(sorted(options.items()))
+    # Who is told of deaths is no part of it: a function may be another one each time.
+    more = tuple(sorted(one for one in options.items() if one[0] != "on_membership"))
     return (site, shape, str(as_policy(quorum)), _op_key(op), in_place, more)
 
 
@@ -189,9 +202,11 @@ def Allreduce(
         cache.repeats.pop(place, None)
         if _is_plain(sendbuf, recvbuf, op):
             state = _state(sendbuf, recvbuf)
-            if None not in state:
+            if not any(one is None for one in state):
                 cache.repeats[place] = _Repeat(sendbuf, recvbuf, arguments, state, handle)
     else:
         handle = repeat.handle
+        if handle._started:
+            handle.Wait()
     handle.Start()
     return handle.Wait()

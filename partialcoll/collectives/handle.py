@@ -47,22 +47,25 @@ class AllreduceHandle(GrowingHandle):
         on_membership: Callable[..., object] | None = None,
         join: bool = False,
     ) -> None:
-        if on_membership is not None and not callable(on_membership):
-            raise TypeError(
-                f"on_membership: expected a function, got {checks.shown(on_membership)}"
-            )
         given: Any = None
+
+        def checked() -> Arguments:
+            if on_membership is not None and not callable(on_membership):
+                raise TypeError(
+                    f"on_membership: expected a function, got {checks.shown(on_membership)}"
+                )
+            return check_arguments()
 
         def arguments() -> tuple[Any, ...]:
             nonlocal given
-            given = check_arguments()
+            given = checked()
             return given.described, len(given.recv), given.options
 
         def refused() -> tuple[Any, ...]:
             return ffi.new("pcoll_buffer[1]"), 1, ffi.new("pcoll_options *", {"invalid": 1})
 
         if join:
-            given = self._join(comm, check_arguments)
+            given = self._join(comm, checked)
         else:
             self._create(comm, lib.pcoll_allreduce_create, arguments, refused)
         self._take_over(given, self._size)
@@ -237,8 +240,26 @@ class AllreduceHandle(GrowingHandle):
 
     def _wait_longer(self, code: int, timeout: float | None) -> None:
         if code != lib.PCOLL_EAGAIN:
+            if self._was_taken(code):
+                return
             raise_error(code)
         self._wait_in_slices(self._step, timeout)
+
+    def _was_taken(self, code: int) -> bool:
+        """The round is over for the core, and here it is not: the call that took it was left by an
+        exception of a signal's handler. What it took is still there."""
+        if code != lib.PCOLL_ESTATE or not (self._one and self._started):
+            return False
+        seen = 0 if self._last_round is None else self._last_round.index + 1
+        return self._counts()[1] > seen
+
+    def _complete(self, timeout: float | None) -> None:
+        """Wait until the round is complete, and leave it there."""
+        code = lib.pcoll_handle_wait(self._core(), 0)
+        if code == lib.PCOLL_EAGAIN:
+            self._wait_in_slices(lambda us: int(lib.pcoll_handle_wait(self._core(), us)), timeout)
+        elif code and not self._was_taken(code):
+            raise_error(code)
 
     def _step(self, us: int) -> int:
         """Wait so long at most; with deliver="one" the same call delivers and finishes."""
@@ -261,7 +282,8 @@ class AllreduceHandle(GrowingHandle):
         code = self._step(0)
         if code == lib.PCOLL_EAGAIN:
             return None
-        check(code)
+        if code and not self._was_taken(code):
+            raise_error(code)
         return self._take(stream)
 
     def _measured(self, us: Any) -> tuple[Any, ...]:
@@ -412,6 +434,7 @@ class AllreduceHandle(GrowingHandle):
     # The end
 
     def _begin_to_free(self) -> None:
+        self._begin = self._end = self._refuse_ending
         self._sends.let_go()
         self._await_copy()
         if self._slots is not None:
@@ -422,8 +445,9 @@ class AllreduceHandle(GrowingHandle):
     def _name_of(self, method: str) -> str:
         return super()._name_of(method) + (f" of {self._name!r}" if self._name else "")
 
-    def _after_free(self) -> None:
-        self._begin = self._end = self._core  # raises
+    def _refuse_ending(self) -> NoReturn:
+        self._core()  # raises once it is over
+        raise StateError(f"the {self._noun} is being freed: call Free() again")
 
     # Looking at it
 

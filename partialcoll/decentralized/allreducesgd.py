@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import StateError
 from .base import LearningRate, Process
-from .exchange import Array, Reduction, Steps
+from .exchange import Array, Reduction, Steps, finish
 from .global_sum import GlobalSum
 
 
@@ -34,6 +34,7 @@ def check_reduction(handle: Reduction, x: Array) -> Reduction:
 
 def averaging(handle: Any, vector: Array, mean: Array) -> Steps[None]:
     """The mean of the ranks' vectors. Collective."""
+    yield from finish(handle)
     np.copyto(handle.send_buffer, vector)
     handle.Start()
     yield handle

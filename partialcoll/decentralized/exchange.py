@@ -22,6 +22,7 @@ __all__ = [
     "Steps",
     "Waitable",
     "drive",
+    "finish",
 ]
 
 T = TypeVar("T")
@@ -44,6 +45,12 @@ class Waitable(Protocol):
 # A piece of an algorithm that yields whatever it has to wait for. Under MPI it is waited for
 # there and then (`drive`); the simulator goes on with another rank meanwhile.
 Steps = Generator[Waitable, None, T]
+
+
+def finish(reduction: Any) -> Steps[None]:
+    """Wait for what an exception has left under way: the other ranks have gone on from there."""
+    if getattr(reduction, "_started", False):
+        yield reduction
 
 
 def drive(steps: Steps[T]) -> T:

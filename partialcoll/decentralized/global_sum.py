@@ -16,7 +16,7 @@ from typing import Any, Callable
 import numpy as np
 
 from .._core.mpi import MPI
-from .exchange import Array, Reduction, Steps, drive
+from .exchange import Array, Reduction, Steps, drive, finish
 
 _PIECE = 1 << 16  # elements
 _OURS = 2  # of them: the weight, and whether vectors are wide
@@ -49,6 +49,7 @@ class GlobalSum:
 
     def _reducing(self, parts: list[Array], *ours: float) -> Steps[tuple[Array, Array]]:
         """The sums over the ranks of the parts in a row, and of what is ours."""
+        yield from finish(self._reduction)
         buffer, end = self._reduction.send_buffer, sum(part.size for part in parts)
         np.concatenate(parts, out=buffer[:end], casting="unsafe")
         buffer[end:] = 0

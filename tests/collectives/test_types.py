@@ -255,6 +255,28 @@ def test_bfloat16_tensors(comm, package, monkeypatch):
             assert h.recv_buffer.shape == empty.shape
 
 
+def test_results_in_bfloat16_tensors_outlive_them(comm):
+    torch = pytest.importorskip("torch")
+
+    def step(value):
+        send = torch.full((1 << 20,), float(value), dtype=torch.bfloat16)
+        recv = torch.empty_like(send)
+        return pc.Allreduce(comm, send, recv, quorum="full", name="bfloat16")
+
+    rounds = [step(1), step(2), step(3)]
+    for value, rnd in zip((1, 2, 3), rounds):
+        found = np.asarray(rnd.results[0].buffers[0]).view(np.uint16)
+        assert (found == found[0]).all()
+        assert (int(found[0]) << 16) == int(np.float32(value * comm.size).view(np.uint32))
+    h = pc.Allreduce_init(comm, torch.ones(1 << 20, dtype=torch.bfloat16), quorum="full")
+    h.Start()
+    h.Wait()
+    found = h.recv_buffer
+    h.Free()
+    del h
+    assert (found.view(np.uint16) == found.view(np.uint16)[0]).all()
+
+
 def test_bfloat16_tensors_refused(comm):
     strided, elsewhere, learning = Tensor([1.0]), Tensor([1.0]), Tensor([1.0])
     strided.contiguous = False

@@ -28,6 +28,20 @@ def is_refused(array):
     return True
 
 
+@pytest.mark.parametrize("deliver", ("one", "all"))
+def test_like_in_another_order(comm, deliver):
+    """Buffers that are made here are in C order, whatever order they are to be like."""
+    values = np.arange(6.0).reshape(2, 3)
+    for like in (np.asfortranarray(values), np.zeros((3, 2)).T, np.zeros((4, 6))[::2, ::2]):
+        h = pc.Allreduce_init(comm, None, None, like=like, quorum="full", deliver=deliver)
+        for _ in range(2):
+            h.send_buffer[...] = values
+            rnd = one_round(h)
+            assert (h.result == comm.size * values).all()
+            assert (rnd.results[0].buffers[0] == comm.size * values).all()
+        h.Free()
+
+
 def test_neither_way(comm):
     """Many rounds of one shape: the slots take turns, the values are right, nothing is written."""
     like = np.zeros((2, 3), np.float32)
