@@ -647,13 +647,13 @@ int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
 /* Make x what others read of this rank; *version counts from 1. */
 int pcoll_gossip_publish(pcoll_gossip *gossip, const void *x, uint64_t *version);
 /* The last published model of the peer, of one version throughout. key: this rank's own
- * model, with the codec, or NULL for 0; not where out is. PCOLL_EEMPTY: there is none yet. PCOLL_EAGAIN:
- * the peer publishes faster than it can be read. */
+ * model, with the codec, or NULL for 0; not where out is. PCOLL_EEMPTY: there is none
+ * yet. PCOLL_EAGAIN: the peer publishes faster than it can be read. */
 int pcoll_gossip_read(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
                       uint64_t *version);
-/* What lies at a peer uncollected, its model will take, as pcoll_gossip_collect does; or this part
- * of it, 0 to 1, where the rest goes elsewhere (A2CiD2: to x~). Averages from now on aim at where
- * the peer will be. */
+/* What lies at a peer uncollected, its model will take, as pcoll_gossip_collect does; or
+ * this part of it, 0 to 1, where the rest goes elsewhere (A2CiD2: to x~). Averages from
+ * now on aim at where the peer will be. */
 int pcoll_gossip_set_taken(pcoll_gossip *gossip, double part);
 /* x -= weight (x - the peer's, uncollected deltas included), in place; what x lost is
  * given to the peer: publish x before the next one. momentum, unless NULL, moves ratio

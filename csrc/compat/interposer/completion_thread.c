@@ -131,10 +131,10 @@ static int take_tag(struct token *t)
 {
     bool *taken = completion_thread.tag_taken;
     for (int i = 0; i < TAGS && !t->has_tag; i++) {
-        t->tag = completion_thread.next_tag++ % TAGS;
+        t->tag = completion_thread.next_tag;
         t->has_tag = !taken[t->tag];
         taken[t->tag] = true;
-        completion_thread.next_tag %= TAGS;
+        completion_thread.next_tag = (t->tag + 1) % TAGS;
     }
     return t->has_tag ? MPI_SUCCESS : MPI_ERR_OTHER;
 }

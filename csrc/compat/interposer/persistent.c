@@ -91,8 +91,7 @@ static uint64_t common_places(const struct places *p, MPI_Comm comm)
 
 static void free_token(struct token *t)
 {
-    while (t->handle && pcoll_handle_free(&t->handle, 1000000) == PCOLL_EAGAIN)
-        ;
+    cache_free_handle(t->handle);
     mirror_buffers_free(&t->mirrors);
     completion_thread_give_tag_back(t);
     free(t);
@@ -147,8 +146,8 @@ static int fill_place(struct token **place, const struct call *c,
         return PCOLL_OK;
     if (!t && !(t = *place = calloc(1, sizeof *t)))
         return PCOLL_ENOMEM;
-    while (t->handle && pcoll_handle_free(&t->handle, 1000000) == PCOLL_EAGAIN)
-        ;
+    cache_free_handle(t->handle);
+    t->handle = NULL;
     t->key = *key;
     return cache_create(c->comm, key, &t->handle);
 }

@@ -13,7 +13,7 @@
 
 static const int64_t long_us = 1000000; /* waits go on after that */
 
-static void free_handle(pcoll_handle *handle)
+void cache_free_handle(pcoll_handle *handle)
 {
     while (handle && pcoll_handle_free(&handle, long_us) == PCOLL_EAGAIN)
         ;
@@ -31,7 +31,7 @@ static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
     struct record *r = value;
     for (struct cache_entry *e = r->cache.entries, *next; e; e = next) {
         next = e->next;
-        free_handle(e->handle);
+        cache_free_handle(e->handle);
         mirror_buffers_free(&e->mirrors);
         free(e);
     }
@@ -220,7 +220,7 @@ static void forget(struct cache *cache, struct cache_entry **at)
     *at = e->next;
     cache->length--;
     cache->bytes -= e->bytes;
-    free_handle(e->handle);
+    cache_free_handle(e->handle);
     mirror_buffers_free(&e->mirrors);
     free(e);
 }

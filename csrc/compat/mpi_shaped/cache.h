@@ -82,6 +82,9 @@ bool cache_same_key(const struct cache_key *a, const struct cache_key *b);
 /* A handle for this key. Collective. */
 int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **handle);
 
+/* The end of one, NULL included. Collective. */
+void cache_free_handle(pcoll_handle *handle);
+
 /* Bytes of a handle for this key on so many ranks; UINT64_MAX for an impossible one. */
 uint64_t cache_bytes(const struct cache_key *key, int ranks);
 

@@ -211,12 +211,12 @@ static int judge(struct mpi_reduction *r, MPI_Datatype type, MPI_Op op, int inde
     r->op = op;
     r->predefined = op_is_predefined(op);
     r->type = type;
-    if (*derived && op_is_predefined(op))
+    if (*derived && r->predefined)
         return fail(PCOLL_EINVAL,
                     "op: buffer %d: expected an op of your own for a derived datatype, "
                     "got a predefined one, which MPI does not define for it",
                     index);
-    return op_is_predefined(op) ? try_once(r, index) : PCOLL_OK;
+    return r->predefined ? try_once(r, index) : PCOLL_OK;
 }
 
 /* A derived datatype may be freed by its user. Predefined ones are used as they are: an

@@ -71,7 +71,6 @@ static void test_places(void)
     else {
         MPI_Allreduce(&x, &sum, 1, MPI_DOUBLE, MPI_SUM, comm);
         CHECK(sum == size);
-        x = 1;
         MPI_Allreduce(&x, &sum, 1, MPI_DOUBLE, MPI_SUM, comm);
         CHECK(sum == size);
         MPI_Allreduce(&x, &sum, 1, MPI_DOUBLE, MPI_SUM, comm);
