@@ -13,6 +13,8 @@ int (*memory_free)(uint64_t);
 int (*stream_sync)(uint64_t);
 int (*late_write)(uint64_t, uint64_t, const void *, size_t, unsigned);
 int (*late_read)(uint64_t, uint64_t, void *, size_t, unsigned);
+int (*stream_hold)(uint64_t);
+void (*streams_release)(void);
 void (*capture)(uint64_t, int);
 void (*slow_streams)(unsigned);
 void (*get_counts)(struct fake_cuda_counts *);
@@ -40,6 +42,8 @@ const struct cuda *fake_device_start(void)
     find(fake, "cuStreamSynchronize", &stream_sync);
     find(fake, "fake_cuda_write", &late_write);
     find(fake, "fake_cuda_read", &late_read);
+    find(fake, "fake_cuda_hold", &stream_hold);
+    find(fake, "fake_cuda_release", &streams_release);
     find(fake, "fake_cuda_capture", &capture);
     find(fake, "fake_cuda_slow", &slow_streams);
     find(fake, "fake_cuda_counts", &get_counts);

@@ -14,6 +14,8 @@ extern int (*late_write)(uint64_t stream, uint64_t address, const void *bytes,
                          size_t count, unsigned late_us);
 extern int (*late_read)(uint64_t stream, uint64_t address, void *bytes, size_t count,
                         unsigned late_us);
+extern int (*stream_hold)(uint64_t stream);
+extern void (*streams_release)(void);
 extern void (*capture)(uint64_t stream, int capturing);
 extern void (*slow_streams)(unsigned us);
 extern void (*get_counts)(struct fake_cuda_counts *counts);

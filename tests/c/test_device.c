@@ -222,13 +222,15 @@ static void test_several(void)
     for (int i = 0; i < LANES; i++) {
         struct lane_piece piece = {u[i].host, u[i].memory, MOST};
         enter(&u[i]);
-        late_write(number(u[i].stream), u[i].memory, wanted[i], MOST, 300);
+        stream_hold(number(u[i].stream));
+        late_write(number(u[i].stream), u[i].memory, wanted[i], MOST, 0);
         leave(&u[i]);
         begin(l[i], &piece, 1, number(u[i].stream));
         INVARIANT("one copy at a time",
                   lane_begin(l[i], &piece, 1, number(u[i].stream)) == PCOLL_ESTATE,
                   "begun twice");
     }
+    streams_release();
     for (int i = 0; i < LANES; i++) {
         wait_for(l[i]);
         INVARIANT("what was written arrives", !memcmp(u[i].host, wanted[i], MOST),
@@ -346,9 +348,10 @@ static void test_freed_under_way(void)
     int rc;
     EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
     enter(&u);
-    late_write(number(u.stream), u.memory, u.host, MOST, 2000);
+    EXPECT(stream_hold(number(u.stream)) == CUDA_SUCCESS, "it is not busy");
     begin(l, &piece, 1, number(u.stream));
     EXPECT(memory_free(u.memory) == CUDA_SUCCESS, "not freed");
+    streams_release();
     leave(&u);
     while ((rc = lane_poll(l)) == PCOLL_EAGAIN)
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
@@ -386,11 +389,13 @@ static void test_mirror(void)
                                 {host + MOST - PAGE, u.memory + MOST - PAGE, PAGE}};
         fill(given, MOST, i);
         enter(&u);
-        late_write(stream, u.memory, given, MOST, 2000);
+        stream_hold(stream);
+        late_write(stream, u.memory, given, MOST, 0);
         EXPECT_OK(pcoll_mirror_pull(m, pieces, 2, stream));
         leave(&u);
         EXPECT(pcoll_mirror_wait(m, 0) == PCOLL_EAGAIN, "over at once");
         refused(pcoll_mirror_push(m, pieces, 2, stream), PCOLL_ESTATE, "not over");
+        streams_release();
         await_mirror(m);
         INVARIANT("what was written is pulled",
                   !memcmp(host + i, given + i, PAGE) &&
