@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/held_memory.h"
+#include "base/memory_left.h"
 
 static size_t const page = 4096;
 
@@ -36,35 +37,6 @@ static int map(struct segment *s, int fd)
 static uint64_t *cookie_of(const struct segment *s)
 {
     return (uint64_t *)((char *)s->memory - page);
-}
-
-/* A number of bytes in a file of the system, if it is there. */
-static uint64_t read_number(const char *path, const char *format)
-{
-    unsigned long long value;
-    char line[128];
-    uint64_t found = UINT64_MAX;
-    FILE *f = fopen(path, "r");
-    while (f && found == UINT64_MAX && fgets(line, sizeof line, f))
-        if (sscanf(line, format, &value) == 1)
-            found = value;
-    if (f)
-        fclose(f);
-    return found;
-}
-
-/* What the machine, or the container, has left. To take more would not fail: it would
- * get somebody killed. */
-static uint64_t memory_left(void)
-{
-    uint64_t machine = read_number("/proc/meminfo", "MemAvailable: %llu kB");
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "%llu");
-    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "%llu");
-    machine = machine == UINT64_MAX ? machine : machine * 1024;
-    if (limit == UINT64_MAX || used == UINT64_MAX)
-        return machine;
-    uint64_t left = limit > used ? limit - used : 0;
-    return left < machine ? left : machine;
 }
 
 static int make_file(size_t bytes, int *fd)

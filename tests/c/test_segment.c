@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that processes share: opened by those it is for, and by nobody else. */
+#include <ftw.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/held_memory.h"
+#include "base/memory_left.h"
 #include "domain/segment.h"
 #include "include/partialcoll.h"
 #include "check.h"
@@ -56,6 +60,69 @@ static void test_too_large(void)
     EXPECT(!s.memory && s.fd == -1, "left open");
 }
 
+/* A file of a system that there is not. */
+static void write_file(const char *folder, const char *name, const char *text)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    EXPECT(f && fputs(text, f) >= 0 && fclose(f) == 0, "%s", path);
+}
+
+static void make_group(const char *mount, const char *group, const char *const *files)
+{
+    char path[100];
+    snprintf(path, sizeof path, "%s%s", mount, group);
+    EXPECT(mkdir(path, 0700) == 0, "%s", path);
+    for (; *files; files += 2)
+        write_file(path, files[0], files[1]);
+}
+
+static void expect_left(const char *mount, const char *line, uint64_t left)
+{
+    char groups[100];
+    snprintf(groups, sizeof groups, "%s/own", mount);
+    write_file(mount, "own", line);
+    uint64_t found = memory_left_in_groups(groups, mount);
+    EXPECT(found == left, "%s: %llu", line, (unsigned long long)found);
+}
+
+static int delete(const char *path, const struct stat *s, int kind, struct FTW *at)
+{
+    (void)s, (void)kind, (void)at;
+    return remove(path);
+}
+
+/* The narrowest of the groups around this process, in both versions. Files that are cached
+ * can be given back, whether they have filled it or not. */
+static void test_left_in_groups(void)
+{
+    char mount[] = "/tmp/partialcoll-test-XXXXXX";
+    EXPECT(mkdtemp(mount), "no folder");
+    make_group(mount, "/job",
+               (const char *[]){"memory.max", "1000\n", "memory.current", "1000\n",
+                                "memory.stat",
+                                "anon 1\ninactive_file 700\nactive_file 9\n", NULL});
+    make_group(mount, "/job/step",
+               (const char *[]){"memory.max", "max\n", "memory.current", "10\n", NULL});
+    make_group(mount, "/job/over",
+               (const char *[]){"memory.max", "10\n", "memory.current", "12\n", NULL});
+    make_group(mount, "/memory",
+               (const char *[]){"memory.limit_in_bytes", "500\n",
+                                "memory.usage_in_bytes", "100\n", "memory.stat",
+                                "inactive_file 1\ntotal_inactive_file 3\n", NULL});
+    make_group(mount, "/memory/a", (const char *[]){NULL});
+    expect_left(mount, "0::/job/step\n", 700);
+    expect_left(mount, "0::/job/over\n", 0);
+    expect_left(mount, "4:cpu,memory:/a\n0::/job\n", 403);
+    expect_left(mount, "4:memory:/\n", 403);
+    expect_left(mount, "4:cpu,memorys:/a\n5:cpuset:/job\n0::/\n\nx\n", UINT64_MAX);
+    expect_left(mount, "0::/job/gone\n", 700);
+    EXPECT(memory_left_in_groups("/nowhere", mount) == UINT64_MAX, "of no file");
+    EXPECT(memory_left() > 0, "nothing is left");
+    EXPECT(nftw(mount, delete, 5, FTW_DEPTH | FTW_PHYS) == 0, "left behind");
+}
+
 static int ended;
 
 static void end(void *memory, size_t bytes)
@@ -103,6 +170,7 @@ int main(void)
     test_held_segment();
     test_sharing();
     test_too_large();
+    test_left_in_groups();
     printf("segments: all tests passed\n");
     return 0;
 }
