@@ -15,6 +15,7 @@ int (*late_write)(uint64_t, uint64_t, const void *, size_t, unsigned);
 int (*late_read)(uint64_t, uint64_t, void *, size_t, unsigned);
 int (*stream_hold)(uint64_t);
 void (*streams_release)(void);
+void (*streams_settle)(void);
 void (*capture)(uint64_t, int);
 void (*slow_streams)(unsigned);
 void (*get_counts)(struct fake_cuda_counts *);
@@ -44,6 +45,7 @@ const struct cuda *fake_device_start(void)
     find(fake, "fake_cuda_read", &late_read);
     find(fake, "fake_cuda_hold", &stream_hold);
     find(fake, "fake_cuda_release", &streams_release);
+    find(fake, "fake_cuda_settle", &streams_settle);
     find(fake, "fake_cuda_capture", &capture);
     find(fake, "fake_cuda_slow", &slow_streams);
     find(fake, "fake_cuda_counts", &get_counts);

@@ -16,6 +16,7 @@ extern int (*late_read)(uint64_t stream, uint64_t address, void *bytes, size_t c
                         unsigned late_us);
 extern int (*stream_hold)(uint64_t stream);
 extern void (*streams_release)(void);
+extern void (*streams_settle)(void);
 extern void (*capture)(uint64_t stream, int capturing);
 extern void (*slow_streams)(unsigned us);
 extern void (*get_counts)(struct fake_cuda_counts *counts);

@@ -2,9 +2,9 @@
 /* Compiled: threads (with the thread sanitizer). */
 /*
  * The gate (csrc/runtime/gate.h), the passage (csrc/runtime/passage.h) and an outage
- * (csrc/runtime/outage.h) with real threads and the real sleepers: what the gate keeps is not atomic, so the thread sanitizer sees
- * whoever is inside when it should not be. Applications go in and out as fast as they
- * can, and a recovery closes, is alone for a moment, and opens.
+ * (csrc/runtime/outage.h) with real threads and the real sleepers: what the gate keeps is not
+ * atomic, so the thread sanitizer sees whoever is inside when it should not be. Applications
+ * go in and out as fast as they can, and a recovery closes, is alone for a moment, and opens.
  *
  * The gate is closed again only after somebody has been inside: so applications get in
  * between, and a gate that stays closed, or a wake-up that is lost, ends in the alarm.
@@ -30,9 +30,16 @@ static struct {
     uint64_t owned;   /* of who has the passage, also aside */
 } w;
 
+/* Each closing has its own time, however many there are. */
+static void wind_alarm(void)
+{
+    alarm(LIMIT_S);
+}
+
 /* Somebody has been inside since then. */
 static void await_calls(uint64_t since)
 {
+    wind_alarm();
     while (atomic_load(&w.entered) == since)
         sched_yield();
 }
@@ -175,6 +182,7 @@ static void *recover(void *arg)
 {
     (void)arg;
     while (outage_await(&w.outage)) {
+        wind_alarm();
         outage_await_calls(&w.outage);
         outage_take_turn(&w.outage);
         INVARIANT("alone", !outage_try_enter(&w.outage), "another got in");
@@ -206,7 +214,7 @@ static void run_outages(void)
 
 int main(void)
 {
-    alarm(LIMIT_S);
+    wind_alarm();
     setvbuf(stdout, NULL, _IOLBF, 0);
     run_gate();
     printf("gate threads: %llu calls, %llu turned away\n",

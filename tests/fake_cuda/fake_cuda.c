@@ -821,6 +821,29 @@ API void fake_cuda_release(void)
     pthread_mutex_unlock(&lock);
 }
 
+/* Nothing goes on by itself: what is next in each stream waits for something else. */
+static bool settled(int64_t now)
+{
+    for (const struct stream *s = streams; s; s = s->next)
+        if (s->head && ready(s->head, INT64_MAX))
+            return false;
+    for (const struct event *e = events; e; e = e->next)
+        if (now < e->visible_at)
+            return false;
+    return true;
+}
+
+API void fake_cuda_settle(void)
+{
+    pthread_mutex_lock(&lock);
+    while (!settled(now_us())) {
+        pthread_mutex_unlock(&lock);
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        pthread_mutex_lock(&lock);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 API void fake_cuda_slow(unsigned us)
 {
     pthread_mutex_lock(&lock);

@@ -27,6 +27,8 @@ int fake_cuda_read(uint64_t stream, uint64_t address, void *bytes, size_t count,
 /* A kernel that runs until fake_cuda_release has been called once more. */
 int fake_cuda_hold(uint64_t stream);
 void fake_cuda_release(void);
+/* Until all has been done, and told, that need not wait for a kernel that is held. */
+void fake_cuda_settle(void);
 /* Of the streams that are made from now on every second one is so slow before each copy. */
 void fake_cuda_slow(unsigned us);
 /* From now on the stream records a graph, or no longer. */
