@@ -90,6 +90,7 @@ def test_one_slow(ranks, factor, delay):
     assert all(pattern.delay(0, step, 0, ranks, delay) == 0 for step in range(5))
 
 
+@tried
 @given(seed=st.integers(0, 99), count=st.integers(2, 20))
 def test_kills_come_one_after_the_other_and_spare_the_first_and_the_last(seed, count):
     times = Pattern.parse("kill:60").lifetimes(seed, count)
@@ -671,14 +672,16 @@ def test_training_goes_on_when_ranks_are_killed(train):
 @pytest.mark.in_turns
 @pytest.mark.skipif(launcher.flavor() != "openmpi", reason="this MPI ends the job when a rank dies")
 def test_ranks_that_are_killed_are_replaced(train):
+    """The launcher's status is 1 where newcomers were killed, too."""
     doc = train(
-        "-n", "3", "--pattern", "kill:1", "--respawn", "--compute-ms", "20", "--steps", "60",
+        "-n", "3", "--pattern", "kill:0.3", "--respawn", "--compute-ms", "20", "--steps", "60",
         "--seeds", "1", "--strategies", "allreduce", "--batch", "30", "--size",
-        str(SMALL["hyperplane"]["size"]), picture=False, statuses=(0, 137),
+        str(SMALL["hyperplane"]["size"]), picture=False, statuses=(0, 1, 137),
     )  # fmt: skip
     (row,) = doc["rows"]
     assert row["replicas_identical"] is True and row["kills"] >= row["replaced"] >= 1
-    assert 0 < row["steps_per_s"] < row["steps_per_s_none"] <= 50 and row["pause_s"] > 0
+    assert 0 < row["steps_per_s"] <= 50 and 0 < row["steps_per_s_none"] <= 50
+    assert 0 < row["part_with_fewer"] < 1 and row["pause_s"] > 0
 
 
 @pytest.mark.parametrize("task", TASKS)

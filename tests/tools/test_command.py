@@ -27,6 +27,7 @@ from partialcoll.tools import launcher
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 JOBS = [path for path, command in COMMANDS.items() if any("-n" in p.opts for p in command.params)]
+LONG = ["--iters", "100000"]  # where there is such an option
 ENDLESS = ["bench", "skew", "-n", "2", "--iters", "10000000", "--skew-ms", "1"]
 PROGRAM = ["run", "-n", "2", "yes"]
 SHARED = Path("/dev/shm")
@@ -87,12 +88,14 @@ def test_a_signal_at_any_moment(start, path):
     if " ".join(path) == "bench faults" and launcher.flavor() != "openmpi":
         pytest.skip("it starts no job with an MPI that ends one when a rank dies")
     all_of_them = "PARTIALCOLL_TEST_PARTS" not in os.environ
+    long = LONG if any("--iters" in p.opts for p in COMMANDS[path].params) else []
     for number in range(len(SIGNALS) if all_of_them else 2):
         which = number + JOBS.index(path)
         signum = SIGNALS[which % len(SIGNALS)]
         after = AFTER.get(path, []) and ["sleep", "1000"]
-        command = start(*path, "-n", "2", *after)
-        last = 1 + (which // 2) % (3 if after else 4)  # sleep has no segments
+        command = start(*path, "-n", "2", *long, *after)
+        brief = after or path == ("bench", "gpu")  # no segments: a sleep, or there is no device
+        last = 1 + (which // 2) % (3 if brief else 4)
         for moment, _ in zip(moments(start, command), range(last)):
             wait_until(lambda: moment() or command.poll() is not None)  # noqa: B023
         assert command.poll() is None, command.communicate()
@@ -108,7 +111,12 @@ def test_a_signal_at_any_moment(start, path):
 @pytest.mark.parametrize(
     "words", (["partialcoll", "doctor"], ["partialcoll.tour", "skew"]), ids=" ".join
 )
-def test_a_signal_ends_what_else_has_children(start, words):
+def test_a_signal_ends_what_else_has_children(start, tmp_path, words):
+    if words == ["partialcoll", "doctor"]:  # it asks a process that loads MPI
+        (tmp_path / "mpi4py").mkdir()
+        (tmp_path / "mpi4py/__init__.py").write_text("rc = type('rc', (), {})\n")
+        (tmp_path / "mpi4py/MPI.py").write_text("import time; time.sleep(1000)")
+        start.environment["PYTHONPATH"] = str(tmp_path)
     command = start(*words, command=[sys.executable, "-m"])
     wait_until(lambda: len(start.processes()) > 1 and listens(Path(f"/proc/{command.pid}")))
     command.terminate()

@@ -3,7 +3,8 @@
 has loaded what it needs: steps per second beside those of the same job before anybody died.
 
 The job trains twice as long as is said: at first nobody dies. The first of the ranks lives, which
-keeps the count; any other may die, at a moment that none of them chooses: its clock kills it.
+keeps the count; any other may die, at a moment that none of them chooses: its clock kills it. Where
+newcomers still load when all steps are made, there are more steps until they are there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from .... import torch as pct
+from ....torch import world
 from ....torch._fingerprints import hash_tensors
 from ... import report
 from . import strategies
@@ -91,6 +93,11 @@ class Course:
         """One more has been made."""
         self.with_fewer += self._size < self._ranks
 
+    def goes_on(self) -> bool:
+        """Are there newcomers who have yet to come? The same on all ranks."""
+        replacing = world.world().replacing
+        return replacing is not None and replacing.spawned is not None
+
     def end(self) -> None:
         """Nobody dies any more."""
         self.moments.append(time.monotonic())
@@ -118,9 +125,9 @@ def train(options: SimpleNamespace) -> report.Row:
     def steps(state: Any) -> None:
         course.go_on()
         task.rank = pct.rank()
-        if state.step > task.steps:
+        if task.steps < state.step < 2 * task.steps:
             course.draw()
-        while state.step < 2 * task.steps:
+        while state.step < 2 * task.steps or course.goes_on():
             begin = time.perf_counter()
             if state.step == task.steps:
                 course.turn()
@@ -137,7 +144,8 @@ def train(options: SimpleNamespace) -> report.Row:
     course.end()
     prints = pct.allgather_object(hash_tensors(task.model.parameters()).hex())
     begin, turn, end = course.moments if len(course.moments) == 3 else (0.0, 1.0, 2.0)
-    none, rate = task.steps / (turn - begin), task.steps / (end - turn)
+    made = state.step - task.steps
+    none, rate = task.steps / (turn - begin), made / (end - turn)
     return {
         "strategy": name,
         "pattern": str(options.pattern),
@@ -145,7 +153,7 @@ def train(options: SimpleNamespace) -> report.Row:
         "steps_per_s": rate,
         "steps_per_s_none": none,
         "part_of_none": rate / none,
-        "part_with_fewer": course.with_fewer / task.steps,
+        "part_with_fewer": course.with_fewer / made,
         "kills": course.kills,
         "replaced": course.replaced,
         "pause_s": sum(course.pauses) / max(1, len(course.pauses)),
