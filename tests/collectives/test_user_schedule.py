@@ -9,6 +9,7 @@ import goal
 import numpy as np
 import pytest
 from mpi4py import MPI
+from word import await_word, sending_word
 
 import partialcoll as pc
 
@@ -580,7 +581,6 @@ def test_wrong_progress(comm):
 @needs_two
 def test_timeout_and_warning(comm, monkeypatch, caplog):
     """A wait that takes long says which operations wait for which ranks, and goes on."""
-    monkeypatch.setenv("PARTIALCOLL_STALL_WARN", "0.1")
     x = np.full(3, 5.0)
     s = pc.Schedule(comm)
     if comm.rank == 0:
@@ -589,6 +589,7 @@ def test_timeout_and_warning(comm, monkeypatch, caplog):
     elif comm.rank == 1:
         s.send(x, 0)
     s.commit()
+    monkeypatch.setenv("PARTIALCOLL_STALL_WARN", "0.1")
     if comm.rank == 0:
         x[:] = 0
         s.Start()
@@ -609,28 +610,14 @@ def test_timeout_and_warning(comm, monkeypatch, caplog):
 
 @needs_two
 def test_free_says_whom_it_waits_for(comm, monkeypatch, caplog):
-    """The others have not come to their Free yet."""
+    """Rank 1 has not come to its Free yet."""
     monkeypatch.setenv("PARTIALCOLL_STALL_WARN", "0.1")
     s = pc.Schedule(comm).commit()
-    request = MPI.REQUEST_NULL
+    said = "Schedule.Free: rank 1 has not called it"
     if comm.rank == 1:
-        comm.Recv(np.zeros(1), 0)  # rank 0 has warned
-    elif comm.rank == 0:
-
-        class Told(logging.Handler):
-            def emit(self, record):
-                nonlocal request
-                if not request:
-                    request = comm.Isend(np.zeros(1), 1)
-
-        told = Told()
-        logging.getLogger("partialcoll").addHandler(told)
-    with caplog.at_level(logging.WARNING, "partialcoll"):
+        await_word(comm, 0)
+    with sending_word(comm, [1] if comm.rank == 0 else [], said):
         s.Free()
-    if comm.rank == 0:
-        logging.getLogger("partialcoll").removeHandler(told)
-        assert "Schedule.Free: rank 1 has not called it" in caplog.text
-    request.Wait()
 
 
 @needs_two

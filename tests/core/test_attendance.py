@@ -7,11 +7,12 @@ import time
 import numpy as np
 import pytest
 from mpi4py import MPI
+from word import await_word, sending_word
 
 import partialcoll as pc
 from partialcoll._core import attendance
 
-LATE_S = 0.8
+LATE_S, STALL_S = 0.8, 0.25
 pytestmark = pytest.mark.mpi
 
 
@@ -46,7 +47,7 @@ MAKERS = {
 @pytest.fixture
 def warned(caplog, monkeypatch):
     """What this rank has been warned of."""
-    monkeypatch.setenv("PARTIALCOLL_STALL_WARN", "0.25")
+    monkeypatch.setenv("PARTIALCOLL_STALL_WARN", str(STALL_S))
     caplog.set_level(logging.WARNING, "partialcoll")
     return lambda: [record.getMessage() for record in caplog.records]
 
@@ -63,13 +64,13 @@ def test_missing_in_a_call_that_makes(comm, warned, name, missing):
     needs_two(comm)
     absent = 0 if missing == "first" else comm.size - 1
     speaker = 1 if missing == "first" else 0
+    said = f"in {name}: rank {absent} has not called it"
     if comm.rank == absent:
-        time.sleep(LATE_S)
-    made = MAKERS[name](comm)
-    if comm.rank == speaker:
-        assert any(f"in {name}: rank {absent} has not called it" in text for text in warned())
-    elif comm.rank != absent:  # one speaks for all
-        assert not [text for text in warned() if f"in {name}:" in text]
+        await_word(comm, speaker)
+    with sending_word(comm, [absent] if comm.rank == speaker else [], said):
+        made = MAKERS[name](comm)
+    if comm.rank != speaker:  # one speaks for all
+        assert not [text for text in warned() if text.endswith(said)]
     if made is not None:
         made.Free()
 
@@ -77,12 +78,12 @@ def test_missing_in_a_call_that_makes(comm, warned, name, missing):
 def test_missing_in_free(comm, warned):
     needs_two(comm)
     h = pc.Allreduce_init(comm, np.ones(2), np.empty(2), quorum="full", name="weights")
-    if comm.rank == comm.size - 1:
-        time.sleep(LATE_S)
-    h.Free()
-    if comm.rank == 0:
-        said = f"in AllreduceHandle.Free of 'weights': rank {comm.size - 1} has not called it"
-        assert any(said in text for text in warned())
+    absent = comm.size - 1
+    if comm.rank == absent:
+        await_word(comm, 0)
+    said = f"in AllreduceHandle.Free of 'weights': rank {absent} has not called it"
+    with sending_word(comm, [absent] if comm.rank == 0 else [], said):
+        h.Free()
 
 
 def test_freed_in_another_order(comm, warned):
@@ -92,16 +93,17 @@ def test_freed_in_another_order(comm, warned):
     made = {
         n: pc.Allreduce_init(comm, np.ones(2), np.empty(2), quorum="full", name=n) for n in "ab"
     }
-    with pytest.raises(TimeoutError):
-        made[names[0]].Free(timeout=LATE_S)
     ranks = ", ".join(map(str, range(1, comm.size)))
     others = "rank 1 is" if comm.size == 2 else f"ranks {ranks} are"
-    if comm.rank == 0:
-        where = "in AllreduceHandle.Free of 'b'"
-        assert any(f"Free of 'a': {others} {where}" in text for text in warned())
-    if comm.rank == 1:
-        where = "in AllreduceHandle.Free of 'a'"
-        assert any(f"Free of 'b': rank 0 is {where}" in text for text in warned())
+    said = {
+        0: f"Free of 'a': {others} in AllreduceHandle.Free of 'b'",
+        1: "Free of 'b': rank 0 is in AllreduceHandle.Free of 'a'",
+    }.get(comm.rank, "")
+    learned = False
+    while not learned:  # all of them wait until each has been told
+        with pytest.raises(TimeoutError):
+            made[names[0]].Free(timeout=LATE_S)
+        learned = comm.allreduce(not said or any(said in text for text in warned()), MPI.LAND)
     for name in "ab":
         made[name].Free()
 
@@ -111,23 +113,23 @@ def test_several_missing_and_one_elsewhere(comm, warned):
         pytest.skip("needs four ranks")
     other = comm.Split(comm.rank == 1)
     if comm.rank == 1:
-        time.sleep(LATE_S)
+        await_word(comm, 0)
     elif comm.rank > 1:
         with attendance.attending("something else", comm):
-            time.sleep(LATE_S)
-    a_handle(comm).Free()
-    if comm.rank == 0:
-        ranks = ", ".join(map(str, range(2, comm.size)))
-        said = f"rank 1 has not called it; ranks {ranks} are in something else"
-        assert any(said in text for text in warned())
+            await_word(comm, 0)
+    ranks = ", ".join(map(str, range(2, comm.size)))
+    said = f"rank 1 has not called it; ranks {ranks} are in something else"
+    with sending_word(comm, [*range(1, comm.size)] if comm.rank == 0 else [], said):
+        a_handle(comm).Free()
     other.Free()
 
 
-def test_nothing_is_said_of_ranks_that_come_in_time(comm, warned):
+def test_nothing_is_said_before_it_is_due(comm, warned, caplog):
+    """Ranks come in time, or as late as the warning says."""
     for _ in range(3):
         comm.Barrier()
         a_handle(comm).Free()
-    assert warned() == []
+    assert all(record.args[0] >= STALL_S for record in caplog.records), warned()
 
 
 def test_notes_are_taken_back(comm, warned):
@@ -135,7 +137,9 @@ def test_notes_are_taken_back(comm, warned):
     if comm.rank == comm.size - 1:
         time.sleep(LATE_S / 2)
     a_handle(comm).Free()
-    time.sleep(0.3)
+    thread = attendance._thread
+    if thread is not None:  # it ends once nothing is left there
+        thread.join()
     comm.Barrier()
     assert all(attendance._read(rank) == [] for rank in range(MPI.COMM_WORLD.size))
 
