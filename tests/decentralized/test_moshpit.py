@@ -412,7 +412,7 @@ x = np.zeros(20000)
 handle = pc.GroupAllreduce_init(
     comm, x.copy(), x.copy(), grid=(2, 2), keys="static", timeout=0.5, window=0.5
 )
-p = Moshpit(x, handle, exchange=exchange)
+p = Moshpit(x, handle, exchange=exchange, stale_after=None)  # it resynchronizes when it is told to
 pids = comm.allgather(os.getpid())
 for step in range(5):
     p.apply(np.full(20000, float(comm.rank)))

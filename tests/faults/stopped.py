@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """For ranks that stop themselves at a moment of the core (PARTIALCOLL_DIE="moment:1:stop"): as a
 program, it waits until the process of that number stands still, and has it go on two seconds later;
-the file "stood still" says that it has."""
+the files "stood still" and "went on" say that it has."""
 
 import os
 import signal
@@ -30,6 +30,7 @@ def main(pid):
     Path("stood still").touch()
     time.sleep(2)
     os.kill(pid, signal.SIGCONT)
+    Path("went on").touch()
 
 
 if __name__ == "__main__":

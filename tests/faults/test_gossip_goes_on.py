@@ -268,12 +268,17 @@ BRIDGED = """
             g.publish(x)
             time.sleep(0.001)
 
+    def await_others(name, ranks):
+        open(f"{name} {comm.rank}", "w").close()
+        while not all(os.path.exists(f"{name} {rank}") for rank in ranks):
+            time.sleep(0.01)
+
     if comm.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     await_death(0)
     g.read(2 if comm.rank != 2 else 1)
+    await_others("read", (1, 2, 3))
     if comm.rank == 2:
-        time.sleep(0.5)  # the others have read it
         os.kill(os.getpid(), signal.SIGKILL)
     await_death(2)
     for dead in (0, 2):
@@ -285,7 +290,7 @@ BRIDGED = """
             raise AssertionError(dead)
     g.read(4 - comm.rank)
     say("end")
-    time.sleep(0.5)  # as the other one
+    await_others("end", (1, 3))
     os._exit(0)
 """
 

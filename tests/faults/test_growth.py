@@ -301,7 +301,8 @@ def test_all_that_are_killed_are_replaced(quorum, domain):
     faults = [fault for fault in verdict.faults if "was silent" not in fault]  # for how long
     assert not faults, (faults, job.given)
     # Two are left each time, or one, if the second one is killed before it has written that down.
-    assert len(job.killed) == 2 and len(verdict.rejoin_s) in (3, 4)
+    assert len(job.killed) - job.ended_by_mpi == 2
+    assert job.ended_by_mpi or len(verdict.rejoin_s) in (3, 4)
     job.forget()
 
 

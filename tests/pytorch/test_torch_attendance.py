@@ -7,68 +7,79 @@ import pytest
 
 pytest.importorskip("torch")
 
+# A rank that is late comes once another one has said so.
+SAYS = """
+import logging, re
+
+class Says(logging.StreamHandler):
+    def emit(self, record):
+        super().emit(record)
+        with open("said", "a") as file:
+            file.write(record.getMessage() + chr(10))
+
+logging.getLogger("partialcoll").addHandler(Says())
+
+def late(call, rank=1):
+    said = re.compile(f"{call}: rank {rank} has not ")
+    while comm.rank == rank:
+        if os.path.exists("said") and said.search(open("said").read()):
+            break
+        time.sleep(0.01)
+
+"""
 LATE = """
 import torch
 import partialcoll.torch as pct
 
-def late():  # rank 1, each time
-    if comm.rank == 1:
-        time.sleep(0.8)
-
 model = torch.nn.Linear(2, 2)
 inner = torch.optim.SGD(model.parameters(), 0.1)
-late(); pct.init()
-late(); pct.barrier()
-late(); pct.allreduce(torch.ones(3), name="early")
-late(); pct.synchronize(pct.allreduce_async(torch.ones(3), name="by name"))
-late(); pct.synchronize(pct.allgather_async(torch.ones(3)))
-if comm.rank == 0:  # who else could tell who is missing
-    time.sleep(0.8)
-pct.synchronize(pct.allreduce_async(torch.ones(3), name="of all but 0"))
-late(); pct.broadcast_parameters(model.state_dict())
-late(); optimizer = pct.DistributedOptimizer(inner, model.named_parameters())
-late(); pct.broadcast_optimizer_state(optimizer)
-late(); pct.broadcast_object(1)
-late(); pct.allgather_object(1)
-late(); optimizer.close()
-late(); pct.shutdown()
 """
-CALLS = (
-    "init",
-    "barrier",
-    r"allreduce of float32 \(3,\), Average, name='early'",
-    r"asynchronous allreduce of float32 \(3,\), Average, name='by name'",
-    r"allgather of rows of float32 \(\)",
-    "broadcast_parameters",
-    "DistributedOptimizer",
-    "broadcast_optimizer_state",
-    "broadcast_object",
-    "allgather_object",
-    "shutdown",
-)
+OF_ALL_BUT_0 = r"allreduce of float32 \(3,\), Average, name='of all but 0'"
+CALLS = {
+    "init": "pct.init()",
+    "barrier": "pct.barrier()",
+    r"allreduce of float32 \(3,\), Average, name='early'": (
+        "pct.allreduce(torch.ones(3), name='early')"
+    ),
+    r"asynchronous allreduce of float32 \(3,\), Average, name='by name'": (
+        "pct.synchronize(pct.allreduce_async(torch.ones(3), name='by name'))"
+    ),
+    r"allgather of rows of float32 \(\)": "pct.synchronize(pct.allgather_async(torch.ones(3)))",
+    OF_ALL_BUT_0: "pct.synchronize(pct.allreduce_async(torch.ones(3), name='of all but 0'))",
+    "broadcast_parameters": "pct.broadcast_parameters(model.state_dict())",
+    "DistributedOptimizer": "o = pct.DistributedOptimizer(inner, model.named_parameters())",
+    "broadcast_optimizer_state": "pct.broadcast_optimizer_state(o)",
+    "broadcast_object": "pct.broadcast_object(1)",
+    "allgather_object": "pct.allgather_object(1); o.close()",
+    "shutdown": "pct.shutdown()",
+}
 
 
 def test_missing_in_calls(run):
-    done = run(LATE, ranks=2, env={"PARTIALCOLL_STALL_WARN": "0.25"})
+    script = SAYS + LATE
+    for call, statement in CALLS.items():
+        script += f"late({call!r}, {int(call != OF_ALL_BUT_0)}); {statement}\n"
+    done = run(script, ranks=2, env={"PARTIALCOLL_STALL_WARN": "0.25"})
     assert done.returncode == 0, done.stderr
     for call in CALLS:
-        said = rf"waiting for [\d.]+ s in partialcoll\.torch[.:] ?{call}: rank 1 has not "
+        who = int(call != OF_ALL_BUT_0)
+        said = rf"waiting for [\d.]+ s in partialcoll\.torch[.:] ?.*{call}: rank {who} has not "
         assert re.search(said, done.stderr), (call, done.stderr)
     absent = [line for line in done.stderr.splitlines() if "rank 0 has not" in line]
-    assert absent and all("name='of all but 0': rank 0 has not called it" in one for one in absent)
+    assert all("name='of all but 0': rank 0 has not called it" in one for one in absent)
 
 
-def test_an_error_before_the_call(run):
+def test_an_error_before_the_call(run, tmp_path):
     """The others wait for a rank whose program failed before it came: they say which."""
     script = """
-    import partialcoll.torch as pct
-    if comm.rank == 1:
-        try:
-            int("no number")
-        except ValueError:
-            time.sleep(0.8)
-            comm.Abort(3)
-    pct.init()
-    """
-    done = run(script, ranks=2, env={"PARTIALCOLL_STALL_WARN": "0.25"})
-    assert "in partialcoll.torch.init: rank 1 has not called it" in done.stderr
+import partialcoll.torch as pct
+if comm.rank == 1:
+    try:
+        int("no number")
+    except ValueError:
+        late("init")
+        comm.Abort(3)
+pct.init()
+"""
+    run(SAYS + script, ranks=2, env={"PARTIALCOLL_STALL_WARN": "0.25"})
+    assert "in partialcoll.torch.init: rank 1 has not called it" in (tmp_path / "said").read_text()
