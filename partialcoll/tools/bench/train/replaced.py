@@ -113,7 +113,7 @@ def train(options: SimpleNamespace) -> report.Row:
     task.start(seed)
     strategy = strategies.make(name, options, None)
     opt = pct.DistributedOptimizer(task.optimizer(), strategy=strategy)
-    state = pct.elastic.TorchState(task.model, opt, step=0)
+    state: Any = pct.elastic.TorchState(task.model, opt, step=0)
     course, compute = Course(options), options.compute_ms / 1e3
 
     def commit() -> None:
