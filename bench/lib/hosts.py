@@ -109,6 +109,8 @@ class Hosts:
             for pid in _ip("netns", "pids", host, quiet=True).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
+            # Its kernel may keep the host for a while, for connections that end: not its link.
+            _ip("link", "del", f"pcv{self.tag}n{i}", quiet=True)
             _ip("netns", "del", host, quiet=True)
         _ip("link", "del", self.bridge, quiet=True)
 

@@ -26,8 +26,8 @@ static uint64_t read_number(const char *folder, const char *name, const char *fo
     char path[PATH_MAX], line[128];
     unsigned long long value;
     uint64_t found = UINT64_MAX;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "r");
+    int length = snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = length < (int)sizeof path ? fopen(path, "r") : NULL;
     while (f && found == UINT64_MAX && fgets(line, sizeof line, f))
         if (sscanf(line, format, &value) == 1)
             found = value;
@@ -59,9 +59,9 @@ static uint64_t left_from(const struct version *v, const char *mount, const char
     char folder[PATH_MAX];
     uint64_t left = UINT64_MAX;
     size_t root = strlen(mount) + strlen(v->folder);
-    if (root + strlen(own) >= sizeof folder)
+    int length = snprintf(folder, sizeof folder, "%s%s%s", mount, v->folder, own);
+    if (length >= (int)sizeof folder)
         return left;
-    snprintf(folder, sizeof folder, "%s%s%s", mount, v->folder, own);
     while (strlen(folder) >= root) {
         left = least(left, left_in(v, folder));
         char *slash = strrchr(folder + root, '/');
