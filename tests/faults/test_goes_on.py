@@ -256,15 +256,11 @@ LACKS = """
     agreement, last, others = map(int, sys.argv[1:])
     victim = comm.bcast(os.getpid(), root=1)
 
-    def wait_for(*names):
-        while not all(map(os.path.exists, names)):
-            time.sleep(0.01)
-
     def die():  # rank 3 stands still while the handle is made, or all are through with that
         if agreement <= last:
-            wait_for("stood still")
+            hear("stood still")
         if agreement >= last:
-            wait_for(*(f"made {rank}" for rank in range(3 + (agreement > last))))
+            hear(*(f"made {rank}" for rank in range(3 + (agreement > last))))
         os.kill(os.getpid(), signal.SIGKILL)
 
     if comm.rank == 3:
@@ -285,13 +281,13 @@ LACKS = """
     others = [make() for _ in range(others)]
     try:
         h = make()
-        open(f"made {comm.rank}", "w").close()
+        tell(f"made {comm.rank}")
     except pc.RankFailedError:
         h = None
     while os.path.exists(f"/proc/{victim}"):
         time.sleep(0.01)
     if agreement <= last:
-        wait_for("went on")
+        hear("went on")
     worked = False
     if h is not None:
         try:

@@ -268,16 +268,12 @@ BRIDGED = """
             g.publish(x)
             time.sleep(0.001)
 
-    def await_others(name, ranks):
-        open(f"{name} {comm.rank}", "w").close()
-        while not all(os.path.exists(f"{name} {rank}") for rank in ranks):
-            time.sleep(0.01)
-
     if comm.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     await_death(0)
     g.read(2 if comm.rank != 2 else 1)
-    await_others("read", (1, 2, 3))
+    tell(f"read {comm.rank}")
+    hear("read 1", "read 2", "read 3")
     if comm.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     await_death(2)
@@ -290,7 +286,8 @@ BRIDGED = """
             raise AssertionError(dead)
     g.read(4 - comm.rank)
     say("end")
-    await_others("end", (1, 3))
+    tell(f"end {comm.rank}")
+    hear("end 1", "end 3")
     os._exit(0)
 """
 

@@ -61,8 +61,8 @@ PREPARE = (
 
     if new:
         fate != "imported" or die()
-        fate != "slow" or time.sleep(2)  # it loads for so long
-        fate != "slower" or time.sleep(8)
+        fate != "slow" or hear("newcomer 1")  # it loads until the next one has
+        fate != "slower" or hear("trained")
         meet_fate()
 """
     + NO_COMPILER
@@ -102,6 +102,7 @@ TRAIN = """
                 state.commit()
 
     train(state)
+    tell("trained")
     alone = torch.zeros(1, requires_grad=True)
     same = torch.optim.SGD([alone], lr=0.125, momentum=0.5)
     for _ in range(state.batch):

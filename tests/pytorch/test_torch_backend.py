@@ -3,9 +3,9 @@
 gloo, in order, in groups, and what happens when ranks are missing or differ."""
 
 import copy
+import functools
 import gc
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -800,9 +800,13 @@ def test_groups_after_a_world_with_a_group_of_some_ranks(world):
 def test_a_store_of_ones_own_for_several_worlds(world):
     """What was left in it by one world is not taken for the next one's."""
     dist.destroy_process_group()
-    port = world.bcast(None if world.rank else free_port())
     limit = timedelta(seconds=20)
-    store = dist.TCPStore("localhost", port, world.size, world.rank == 0, limit)
+    connect = functools.partial(
+        dist.TCPStore, "localhost", timeout=limit, world_size=world.size, wait_for_workers=False
+    )
+    server = None if world.rank else connect(port=0, is_master=True)
+    port = world.bcast(server and server.port)
+    store = server or connect(port=port, is_master=False)
     for ranks in ([0], None, [0], None):
         dist.init_process_group(
             "partialcoll", store=store, rank=world.rank, world_size=world.size, timeout=limit
@@ -814,12 +818,6 @@ def test_a_store_of_ones_own_for_several_worlds(world):
         dist.destroy_process_group()
     dist.init_process_group("partialcoll")
     world.Barrier()
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return one.getsockname()[1]
 
 
 # DistributedDataParallel
