@@ -212,9 +212,10 @@ static void drive_staging(struct endpoint *v)
 {
     bool made;
     enum deposit_outcome outcome;
-    if (!staging_try(v->staging, v->domain, &made, &outcome))
+    if (!staging_try(v->staging, v->domain, &made, &outcome)) {
         communicator_alarm(v->communicator, &v->base, staging_next_look(v->staging));
-    else if (made)
+        v->base.in_vain = true;
+    } else if (made)
         endpoint_poll(v, true);
     else
         progress_wake_waiters(v->communicator->progress); /* it has failed */

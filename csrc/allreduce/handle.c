@@ -106,6 +106,8 @@ static int change(pcoll_handle *h, int (*step)(struct member *))
     rc = handle_await_turn(h);
     if (rc == PCOLL_OK)
         rc = handle_check(h);
+    if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
+        rc = fail(PCOLL_ESTATE, "wait for the round of the last start first");
     if (rc == PCOLL_OK)
         rc = h->endpoint->domain->ops->change(h->endpoint->domain, step);
     h->started = h->started || (rc == PCOLL_OK && step == member_join);

@@ -23,6 +23,14 @@ static void see_to_deposit(pcoll_handle *h, enum deposit_outcome outcome)
         progress_without_agent(h->base.communicator->progress);
 }
 
+/* What the deposit would say, which comes later. */
+static int may_begin(pcoll_handle *h)
+{
+    struct member m = handle_member(h);
+    m.started = m.started || h->started;
+    return member_begin(&m);
+}
+
 int pcoll_handle_start(pcoll_handle *h, const void *const *send)
 {
     int rc = handle_enter(h);
@@ -33,6 +41,8 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
     struct domain *d = h->endpoint->domain;
     enum deposit_outcome outcome;
     rc = handle_check(h);
+    if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
+        rc = may_begin(h); /* which it may not: a deposit is under way */
     if (rc == PCOLL_OK && !send && !d->ops->send_slot(d))
         rc = fail(PCOLL_EINVAL, "send: expected buffers, got NULL");
     if (rc == PCOLL_OK && h->gate.filling)
@@ -44,14 +54,6 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
     h->started = true;
     see_to_deposit(h, outcome);
     return handle_leave(h, PCOLL_OK);
-}
-
-/* What the deposit would say, which comes later. */
-static int may_begin(pcoll_handle *h)
-{
-    struct member m = handle_member(h);
-    m.started = m.started || h->started;
-    return member_begin(&m);
 }
 
 /* Buffers of a device: the call counts from here on, its deposit is made when they have

@@ -276,7 +276,7 @@ int64_t staging_next_look(const struct staging *s)
 {
     int64_t now = clock_us(), nap = (now - s->began_us) / PATIENCE_SHARE;
     nap = nap < SOONEST_US ? SOONEST_US : nap;
-    return now + (nap < LATEST_US ? nap : LATEST_US);
+    return 1000 * (now + (nap < LATEST_US ? nap : LATEST_US));
 }
 
 void staging_hold(struct staging *s)

@@ -56,7 +56,7 @@ bool staging_arrived(const struct staging *s);
  * this call. staging_arrived(), afterwards. */
 bool staging_try(struct staging *s, struct domain *d, bool *made,
                  enum deposit_outcome *outcome);
-/* When to look again (base/clock.h). */
+/* When to look again (clock_ns). */
 int64_t staging_next_look(const struct staging *s);
 
 /* Application: nobody makes the deposit between these two. */

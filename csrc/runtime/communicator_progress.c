@@ -101,8 +101,10 @@ static int ring(struct communicator *c, struct object *p, int64_t now, int *happ
         return PCOLL_OK;
     }
     p->alarm = INT64_MAX;
-    ++*happened;
-    return p->ops->run(p);
+    p->in_vain = false;
+    int rc = p->ops->run(p);
+    *happened += !p->in_vain; /* else whoever polls would not rest for it */
+    return rc;
 }
 
 static int ring_alarms(struct communicator *c, int *happened)

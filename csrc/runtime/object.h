@@ -27,8 +27,9 @@ struct object_ops {
 
 struct object {
     const struct object_ops *ops;
-    uint32_t slot, slots;         /* the first of its slots, and how many */
-    int64_t alarm;                /* INT64_MAX: none */
+    uint32_t slot, slots; /* the first of its slots, and how many */
+    int64_t alarm;        /* INT64_MAX: none */
+    bool in_vain; /* what its alarm was for has not come: it looks again later */
     struct object *next_notified; /* under context.notified_mutex */
     bool notified;
     struct object *next_closing;

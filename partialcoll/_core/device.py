@@ -67,6 +67,12 @@ def _facts(
 ) -> tuple[int, np.dtype[Any] | None, tuple[int, ...], Any, bool, int | None]:
     """Address, dtype (None: bfloat16), shape, strides in bytes, read-only, stream."""
     if hasattr(array, "data_ptr"):  # a tensor: for bfloat16 it has no interface
+        for lazy in ("conj", "neg"):  # of which its memory knows nothing
+            if getattr(array, f"is_{lazy}", bool)():
+                raise TypeError(
+                    f"{argument}: expected a tensor that is what its memory holds, got one whose "
+                    f"{lazy} bit is set; resolve_{lazy}() it first"
+                )
         dtype = _dtype_of_tensor(argument, array)
         strides = tuple(array.element_size() * step for step in array.stride())
         return int(array.data_ptr()), dtype, tuple(array.shape), strides, False, None

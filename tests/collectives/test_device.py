@@ -13,6 +13,7 @@ from device import DeviceArray, DLPackArray
 from mpi4py import MPI
 
 import partialcoll as pc
+from partialcoll._core.ffi import ffi, lib
 
 pytestmark = pytest.mark.mpi
 LATE_US = 3000
@@ -91,6 +92,42 @@ def test_start_does_not_wait(comm, fake, nothing_left):
             assert h.stats.calls == step + 1
             h.Wait(timeout=60)
             assert (y.get() == (step + 1) * comm.size).all()
+
+
+def test_waiting_for_a_copy_takes_no_core(comm, fake, nothing_left):
+    """The agent and a call that waits look now and then whether it is over, not all the time."""
+    x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
+    with pc.Allreduce_init(comm, x, y, quorum="full") as h:
+        fake.hold()
+        x.set(1.0)
+        h.Start()
+        for wait in (time.sleep, lambda seconds: h.Wait(timeout=seconds)):
+            begin, before = time.monotonic(), fake.counts()["questions"]
+            with contextlib.suppress(TimeoutError):
+                wait(0.5)
+            looks = fake.counts()["questions"] - before
+            assert looks < 20000 * (time.monotonic() - begin)
+        fake.release()
+        h.Wait(timeout=60)
+
+
+def test_nothing_else_while_a_copy_is_under_way(comm, fake, nothing_left):
+    """The C functions as well: what is being written is not deposited before its time."""
+    x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
+    with pc.Allreduce_init(comm, x, y, quorum="full") as h:
+        fake.hold()
+        x.set(1.0)
+        h.Start()
+        for call in (
+            lambda: lib.pcoll_handle_start(h._core(), ffi.NULL),
+            lambda: lib.pcoll_handle_join(h._core()),
+            lambda: lib.pcoll_handle_leave(h._core()),
+        ):
+            assert call() == lib.PCOLL_ESTATE
+        comm.Barrier()
+        fake.release()
+        h.Wait(timeout=60)
+        assert (y.get() == comm.size).all()
 
 
 def test_solo_goes_on_without_a_busy_device(comm, fake, nothing_left):

@@ -764,6 +764,7 @@ API int cuEventQuery(struct event *event)
     pthread_mutex_lock(&lock);
     struct event *e = event_of(event);
     int rc = check_context();
+    counts.questions++;
     if (rc == OK)
         rc = !e                                                      ? INVALID_HANDLE
              : e->complete < e->recorded || now_us() < e->visible_at ? NOT_READY

@@ -14,7 +14,8 @@ struct fake_cuda_counts {
     uint64_t copies;             /* calls */
     uint64_t registrations;      /* calls */
     uint64_t complaints;         /* what was wrong; each is said on standard error */
-    uint64_t live; /* allocations, registrations, streams, events, contexts */
+    uint64_t live;      /* allocations, registrations, streams, events, contexts */
+    uint64_t questions; /* whether an event is over */
 };
 void fake_cuda_counts(struct fake_cuda_counts *counts);
 

@@ -131,6 +131,9 @@ def tensors():
             assert h.result.shape == (4, 6) and (h.result == step * comm.size).all()
     refused(ValueError, "C-contiguous", pc.Allreduce_init, comm, x.t(), y)
     refused(TypeError, "requires no grad", pc.Allreduce_init, comm, x.requires_grad_(), y)
+    z = torch.zeros(4, dtype=torch.complex64, device=device)
+    refused(TypeError, "conj bit is set", pc.Allreduce_init, comm, z.conj(), z)
+    refused(TypeError, "neg bit is set", pc.Allreduce_init, comm, y[0], z.conj().imag)
 
 
 SYNCHRONOUS = (

@@ -18,7 +18,10 @@ FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fvisibility=hidden", "-shar
 class Counts(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_uint64)
-        for name in ("to_host", "to_device", "copies", "registrations", "complaints", "live")
+        for name in (
+            *("to_host", "to_device", "copies", "registrations", "complaints", "live"),
+            "questions",
+        )
     ]
 
 
