@@ -28,8 +28,8 @@ int pcoll_algorithm_parse(const char *text, int32_t *algorithm)
     int found = algorithm_by_name(text);
     if (found < 0)
         return fail(PCOLL_EINVAL,
-                    "algorithm: expected auto, recdbl, rabenseifner or ring, got "
-                    "\"%.50s\"",
+                    "algorithm: expected auto, recdbl, rabenseifner, ring or native, "
+                    "got \"%.50s\"",
                     text);
     *algorithm = found;
     return PCOLL_OK;

@@ -77,6 +77,7 @@ struct communicator {
     /* The first failure of the transport or the protocol; final. */
     _Atomic int failure;
     char failure_text[512];
+    int failure_of_mpi;         /* MPI's own error for it, of the thread that had it */
     struct failed_ranks failed; /* of PCOLL_EFAILED */
 };
 

@@ -14,6 +14,7 @@ int communicator_fail(struct communicator *c, int code)
         return code;
     if (atomic_load(&c->failure) == PCOLL_OK) {
         snprintf(c->failure_text, sizeof c->failure_text, "%s", pcoll_last_error());
+        c->failure_of_mpi = pcoll_last_mpi_error();
         if (code == PCOLL_EFAILED)
             c->failed = *fail_last_ranks();
         atomic_store(&c->failure, code);
@@ -29,5 +30,8 @@ int communicator_check(struct communicator *c)
     int code = atomic_load(&c->failure);
     if (code == PCOLL_EFAILED)
         return fail_ranks(&c->failed);
-    return code == PCOLL_OK ? code : fail(code, "%s", c->failure_text);
+    if (code == PCOLL_OK)
+        return code;
+    fail_set_mpi_error(c->failure_of_mpi);
+    return fail(code, "%s", c->failure_text);
 }

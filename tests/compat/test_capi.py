@@ -99,6 +99,19 @@ def test_algorithm_that_is_none(dropin, clean_environment, tmp_path):
     assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
 
 
+def test_a_replay_waits(clean_environment, tmp_path):
+    """The rank that was late in the record is early now, by more than one call waits."""
+    program = compile_program("replayed", tmp_path)
+
+    def sums(late, variable):
+        settings = {"PARTIALCOLL_QUORUM": "solo", variable: str(tmp_path / "record")}
+        done = c_users.run([program, str(late)], clean_environment, tmp_path, 2, settings)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert sums(0, "PARTIALCOLL_RECORD") == sums(1, "PARTIALCOLL_REPLAY")
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_set_reduction(reduction, clean_environment, tmp_path, ranks):
     """Another op between two rounds: used, judged, and refused while a round is under way."""

@@ -92,18 +92,47 @@ def test_full_is_what_mpi_does(build, run, name, ranks):
 
 
 @pytest.mark.in_turns
-@pytest.mark.parametrize("algorithm", ["recdbl", "rabenseifner", "ring"])
+@pytest.mark.parametrize("algorithm", ["recdbl", "rabenseifner", "ring", "native"])
 def test_full_by_each_algorithm(build, run, algorithm):
     """The same for an algorithm that the environment asks for. Elements of 24 bytes, which
-    Rabenseifner's does not cut, go round the ring."""
+    Rabenseifner's does not cut, go round the ring; MPI's own takes no op of a user's."""
     plain = run(build("kinds"))
     ours = run(
         build("kinds"), settings={"PARTIALCOLL_ALGORITHM": algorithm, "PARTIALCOLL_DOMAIN": "rank"}
     )
     taken, reasons = report(ours)
     assert ours.stdout == plain.stdout and plain.stdout
-    assert set(reasons) <= NOT_ELIGIBLE, reasons
-    assert_taken(taken, reasons)
+    of_users = {"too many or too large signatures to keep"} if algorithm == "native" else set()
+    assert set(reasons) - of_users <= NOT_ELIGIBLE, reasons
+    assert_taken(taken, {why: n for why, n in reasons.items() if why not in of_users})
+
+
+def test_ranks_that_differ_in_their_environment(build, run):
+    """One that reports has the others report as well; without one domain all are left to MPI."""
+    for what in ("report", "domain"):
+        done = run(build("differ"), what, settings={"PARTIALCOLL_REPORT": ""})
+        assert (done.returncode, done.stdout) == (0, f"{what}\n"), done.stderr
+        taken, reasons = report(done)
+        assert taken == (9 if what == "report" else 0)
+        assert reasons == ({} if what == "report" else {"no handle could be made": 9})
+        assert ("disagree about PARTIALCOLL_ALGORITHM" in done.stderr) == (what == "domain")
+
+
+def test_two_threads_begin_with_native(build, run):
+    """Each on a communicator of its own, in another order on each rank."""
+    settings = {"PARTIALCOLL_ALGORITHM": "native", "PARTIALCOLL_DOMAIN": "rank"}
+    done = run(build("differ"), "order", ranks=2, settings=settings)
+    assert done.stdout == "order\n" and report(done) == (4, {}), done.stderr
+
+
+@pytest.mark.parametrize("value", ("no", "2", "yes"))
+def test_switch_that_is_none(build, run, value):
+    """Neither on nor off by chance: said once, and off."""
+    settings = {"PARTIALCOLL_QUORUM": "solo", "PARTIALCOLL_ALL": value}
+    done = run(build("partial"), "none", settings=settings)
+    report(done)
+    assert done.stdout == "full\n"
+    assert done.stderr.count("rank 0: PARTIALCOLL_ALL is ignored: expected 0 or 1") == 1
 
 
 def test_algorithm_that_is_none(build, run):
@@ -285,6 +314,18 @@ def test_fortran(run, tmp_path):
     subprocess.run([mpifort, flag, str(PROGRAMS / "fortran.f90"), "-o", program], check=True)
     done = run(program, settings={})
     assert report(done) == (3 * 40, {}) and done.stdout == "sums\n"
+
+
+def test_fortran_of_an_extension(run, tmp_path):
+    """MPI's Fortran library, for which a small one stands, is loaded with an extension alone."""
+    library, extension, program = (tmp_path / name for name in ("lib.so", "ext.so", "program"))
+    shared = ("-shared", "-fPIC", f"-Wl,-rpath,{tmp_path}")
+    c_users.compile_program("pmpi/extension.c", library, *shared, "-DLIBRARY")
+    c_users.compile_program("pmpi/extension.c", extension, *shared, "-DEXTENSION", str(library))
+    c_users.compile_program("pmpi/extension.c", program, "-ldl")
+    done = run(program, extension, settings={})
+    assert (done.returncode, done.stdout) == (0, "sums\n"), done.stderr
+    assert report(done) == (3 * 5, {})
 
 
 @pytest.mark.parametrize("library", ["libpartialcoll", "libpartialcoll_preload"])

@@ -180,7 +180,7 @@ int completion_thread_start(struct token *t)
     t->result = t->recv;
     int rc = mirror_buffers_pull(&t->mirrors, t->type, t->key.count, &send, &t->result);
     if (rc == PCOLL_OK)
-        rc = pcoll_handle_start(t->handle, &send);
+        rc = cache_start(t->handle, send);
     atomic_store(&t->active, true);
     if (rc != PCOLL_OK)
         complete(t, rc);

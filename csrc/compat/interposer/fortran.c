@@ -10,12 +10,11 @@
  * compiler gives them: one of five. mpi_f08 has functions of its own, which in Open MPI
  * call those named ompi_…_f.
  */
-#include <dlfcn.h>
 #include <mpi.h>
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "compat/interposer/entries.h"
+#include "compat/interposer/fortran_library.h"
 
 typedef void reduce_fn(void *send, void *recv, void *count, void *type, void *op,
                        void *comm, void *error);
@@ -30,7 +29,7 @@ typedef void reduce_fn(void *send, void *recv, void *count, void *type, void *op
     {                                                                                  \
         static reduce_fn *next;                                                        \
         if (!next)                                                                     \
-            next = (reduce_fn *)dlsym(RTLD_NEXT, #name);                               \
+            next = (reduce_fn *)fortran_next(#name, __builtin_return_address(0));      \
         const void *before = entries_announce(__builtin_return_address(0));            \
         next(send, recv, count, type, op, comm, error);                                \
         entries_announce(before);                                                      \
@@ -100,36 +99,13 @@ static void set_error(MPI_Fint *error, int rc)
 
 #ifdef OPEN_MPI
 
-/* Fortran's MPI_IN_PLACE and MPI_BOTTOM are variables; which of them there is depends
- * on the compiler. */
-static bool is_one_of(const void *address, const char *const names[4])
-{
-    for (int i = 0; i < 4; i++) {
-        const void *variable = dlsym(RTLD_DEFAULT, names[i]);
-        if (variable && variable == address)
-            return true;
-    }
-    return false;
-}
-
-static void *buffer(void *address)
-{
-    static const char *const in_place[] = {
-        "mpi_fortran_in_place_", "mpi_fortran_in_place", "mpi_fortran_in_place__",
-        "MPI_FORTRAN_IN_PLACE"};
-    static const char *const bottom[] = {"mpi_fortran_bottom_", "mpi_fortran_bottom",
-                                         "mpi_fortran_bottom__", "MPI_FORTRAN_BOTTOM"};
-    if (is_one_of(address, in_place))
-        return MPI_IN_PLACE;
-    return is_one_of(address, bottom) ? MPI_BOTTOM : address;
-}
-
 static void f_allreduce(const void *call_site, void *send, void *recv, MPI_Fint *count,
                         MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm, MPI_Fint *error)
 {
     const void *before = entries_announce(NULL);
     entries_announce(before ? before : call_site); /* mpi_f08 has said it already */
-    set_error(error, MPI_Allreduce(buffer(send), buffer(recv), (int)*count,
+    set_error(error, MPI_Allreduce(fortran_buffer(send, call_site),
+                                   fortran_buffer(recv, call_site), (int)*count,
                                    PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
                                    PMPI_Comm_f2c(*comm)));
     entries_announce(before);
@@ -227,7 +203,8 @@ static void f_allreduce_init(const void *call_site, void *send, void *recv,
 {
     MPI_Request made = MPI_REQUEST_NULL;
     const void *before = entries_announce(call_site);
-    int rc = MPI_Allreduce_init(buffer(send), buffer(recv), (int)*count,
+    int rc = MPI_Allreduce_init(fortran_buffer(send, call_site),
+                                fortran_buffer(recv, call_site), (int)*count,
                                 PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
                                 PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info), &made);
     entries_announce(before);

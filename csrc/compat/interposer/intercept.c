@@ -42,14 +42,28 @@ static uint64_t hash_policy(const pcoll_policy *policy)
     return hash;
 }
 
-/* Compare the policy, find the lowest thread level. */
+/* What decides how much memory a handle needs, by which each rank acts for itself. */
+static uint64_t hash_settings(const struct settings *s)
+{
+    return splitmix_mix(
+        splitmix_mix((uint64_t)s->algorithm << 32 | (uint64_t)s->domain) ^
+        s->domain_ranks);
+}
+
+/* Compare policy and settings, find the lowest thread level. */
 static void agree(struct record *r, MPI_Comm comm, int rank)
 {
-    static atomic_bool warned;
+    static atomic_bool warned, told;
     uint64_t hash = hash_policy(&r->policy);
-    uint64_t values[] = {hash, ~hash, ~(uint64_t)r->level};
-    PMPI_Allreduce(MPI_IN_PLACE, values, 3, MPI_UINT64_T, MPI_MAX, comm);
+    uint64_t form = hash_settings(settings());
+    uint64_t values[] = {hash, ~hash, ~(uint64_t)r->level, form, ~form};
+    PMPI_Allreduce(MPI_IN_PLACE, values, 5, MPI_UINT64_T, MPI_MAX, comm);
     r->level = (int)~values[2];
+    r->alike = values[3] == ~values[4];
+    if (!r->alike && rank == 0 && !atomic_exchange(&told, true))
+        warn("rank 0: the ranks of a communicator disagree about PARTIALCOLL_ALGORITHM "
+             "or "
+             "PARTIALCOLL_DOMAIN: these calls are left to MPI");
     if (values[0] == ~values[1])
         return;
     r->policy = (pcoll_policy){.kind = PCOLL_FULL};
@@ -135,6 +149,8 @@ enum outcome intercept_plan(const struct call *c, struct record **record,
         settle(r, c->comm);
     if (!r->intra)
         return PASSED_INTERCOMM;
+    if (!r->alike)
+        return PASSED_REFUSED;
     if (r->partial && r->level < MPI_THREAD_MULTIPLE)
         return PASSED_THREADS;
     if (r->partial && key->signature.of_user)

@@ -21,6 +21,7 @@
 #include "compat/interposer/completion_thread.h"
 
 static atomic_bool begun;
+static int reports; /* on all ranks, if one of them has been asked to */
 static MPI_Comm trials = MPI_COMM_NULL; /* of this process alone; errors come back */
 
 bool process_begun(void)
@@ -51,7 +52,7 @@ static int end(MPI_Comm comm, int key, void *value, void *extra)
     atomic_store(&begun, false);
     completion_thread_stop();
     PMPI_Comm_free(&trials);
-    if (settings()->report)
+    if (reports)
         report_print();
     return MPI_SUCCESS;
 }
@@ -64,6 +65,8 @@ static void begin(void)
     PMPI_Comm_free_keyval(&key);
     PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &trials);
     PMPI_Comm_set_errhandler(trials, MPI_ERRORS_RETURN);
+    reports = settings()->report;
+    PMPI_Allreduce(MPI_IN_PLACE, &reports, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     atomic_store(&begun, true);
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0 && settings()->complaint[0])

@@ -8,19 +8,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct settings the_settings;
+#include "base/error.h"
 
-static bool is_on(const char *name)
-{
-    const char *text = getenv(name);
-    return text && *text && strcmp(text, "0") != 0;
-}
+static struct settings the_settings;
 
 /* A value that means nothing is as good as none. */
 static void complain(struct settings *s, const char *name)
 {
-    snprintf(s->complaint, sizeof s->complaint, "%s is ignored: %s", name,
-             pcoll_last_error());
+    size_t used = strlen(s->complaint);
+    snprintf(s->complaint + used, sizeof s->complaint - used, "%s%s is ignored: %s",
+             used ? "; " : "", name, pcoll_last_error());
+}
+
+static bool is_on(struct settings *s, const char *name)
+{
+    const char *text = getenv(name);
+    if (!text || !*text || !strcmp(text, "0"))
+        return false;
+    if (!strcmp(text, "1"))
+        return true;
+    fail(PCOLL_EINVAL, "expected 0 or 1, got \"%.50s\"", text);
+    complain(s, name);
+    return false;
 }
 
 static void read_environment(void)
@@ -29,8 +38,8 @@ static void read_environment(void)
     const char *quorum = getenv("PARTIALCOLL_QUORUM");
     const char *algorithm = getenv("PARTIALCOLL_ALGORITHM");
     const char *domain = getenv("PARTIALCOLL_DOMAIN");
-    s->all = is_on("PARTIALCOLL_ALL");
-    s->report = is_on("PARTIALCOLL_REPORT");
+    s->all = is_on(s, "PARTIALCOLL_ALL");
+    s->report = is_on(s, "PARTIALCOLL_REPORT");
     s->algorithm = PCOLL_ALGORITHM_AUTO;
     s->domain = PCOLL_DOMAIN_NODE;
     s->quorum = (pcoll_policy){.kind = PCOLL_FULL};

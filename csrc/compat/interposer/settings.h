@@ -15,7 +15,7 @@ struct settings {
     uint32_t domain_ranks;
     bool all;            /* PARTIALCOLL_ALL=1: of every communicator */
     bool report;         /* PARTIALCOLL_REPORT=1 */
-    char complaint[256]; /* about a value that was ignored, or "" */
+    char complaint[512]; /* about values that were ignored, or "" */
 };
 
 const struct settings *settings(void);

@@ -15,7 +15,8 @@
 #include "base/error.h"
 #include "compat/mpi_shaped/cache.h"
 
-/* MPI's error class for a result of the core. */
+/* MPI's error class for a result of the core: never success, also where another process or
+ * thread has had MPI's own. */
 static int error_class(int rc)
 {
     switch (rc) {
@@ -27,7 +28,7 @@ static int error_class(int rc)
         return MPI_ERR_NO_MEM;
     case PCOLL_EMPI:
     case PCOLL_EFAILED:
-        return pcoll_last_mpi_error();
+        return pcoll_last_mpi_error() ? pcoll_last_mpi_error() : MPI_ERR_OTHER;
     default:
         return MPI_ERR_OTHER;
     }
@@ -142,8 +143,8 @@ static int choose_policy(struct record *record, pcoll_policy *policy)
     return PCOLL_OK;
 }
 
-static int reduce(const void *send, void *recv, MPI_Datatype type, MPI_Comm comm,
-                  struct record *record, struct cache_key *key)
+/* What the communicator and the environment say about this call. */
+static int choose(struct record *record, struct cache_key *key)
 {
     int rc = choose_policy(record, &key->policy);
     if (rc == PCOLL_OK)
@@ -158,8 +159,29 @@ static int reduce(const void *send, void *recv, MPI_Datatype type, MPI_Comm comm
         rc = fail(PCOLL_EINVAL, "op: expected a predefined one, got one of your own; a "
                                 "round that does not wait for everybody may need it "
                                 "after the call: use pcoll_allreduce_create");
+    return rc;
+}
+
+/* This rank has no handle to make, perhaps this one alone: those who make one are told. */
+static int refuse(struct record *record, MPI_Comm comm, struct cache_key *key, int rc)
+{
+    char why[512];
+    struct cache_entry *entry;
+    snprintf(why, sizeof why, "%s", pcoll_last_error());
+    key->refusal = why;
+    key->policy = (pcoll_policy){.kind = PCOLL_FULL};
+    cache_make(&record->cache, comm, key, &entry);
+    if (entry)
+        cache_forget_newest(&record->cache);
+    return fail(rc, "%s", why);
+}
+
+static int reduce(const void *send, void *recv, MPI_Datatype type, MPI_Comm comm,
+                  struct record *record, struct cache_key *key)
+{
+    int rc = choose(record, key);
     if (rc != PCOLL_OK)
-        return rc;
+        return refuse(record, comm, key, rc);
     struct cache_entry *entry = cache_find(&record->cache, key);
     if (!entry) {
         rc = cache_make(&record->cache, comm, key, &entry);

@@ -174,6 +174,8 @@ int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **hand
 {
     pcoll_buffer buffer = signature_buffer(&key->signature, key->count);
     pcoll_options options = options_of(key);
+    if ((options.invalid = key->refusal != NULL))
+        pcoll_refuse(key->refusal);
     return pcoll_allreduce_create(&comm, &buffer, 1, &options, handle);
 }
 
@@ -248,6 +250,15 @@ void cache_evict(struct cache *cache)
     forget(cache, oldest(cache));
 }
 
+int cache_start(pcoll_handle *handle, const void *send)
+{
+    int rc;
+    do /* a replay waits until it is this rank's turn */
+        rc = pcoll_handle_start(handle, &send);
+    while (rc == PCOLL_EAGAIN);
+    return rc;
+}
+
 int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
               const void *send, void *recv)
 {
@@ -257,7 +268,7 @@ int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Dataty
     if (rc == PCOLL_OK && s->of_user)
         rc = pcoll_handle_set_reduction(entry->handle, 0, &s->mpi_type, &s->mpi_op);
     if (rc == PCOLL_OK)
-        rc = pcoll_handle_start(entry->handle, &send);
+        rc = cache_start(entry->handle, send);
     if (rc == PCOLL_OK)
         do
             rc = pcoll_handle_take(entry->handle, long_us, &recv, &round, NULL);

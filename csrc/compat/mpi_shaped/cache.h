@@ -33,6 +33,8 @@ struct cache_key {
     uint32_t domain_ranks;
     int32_t algorithm;     /* Rabenseifner's may become the ring: algorithm_of */
     const void *call_site; /* NULL: calls from all places share a handle */
+    const char
+        *refusal; /* why this rank makes none, which the others are told; or NULL */
 };
 
 struct cache_entry {
@@ -57,6 +59,7 @@ struct record {
     pcoll_policy policy;
     bool settled; /* the ranks have agreed on what follows */
     bool intra;   /* an intra-communicator */
+    bool alike;   /* its ranks have the same algorithm and domain */
     bool partial; /* its rounds need not wait for everybody */
     int level;    /* MPI's thread level, the lowest of its ranks */
     int size;
@@ -102,6 +105,8 @@ void cache_evict(struct cache *cache);
 /* When that one was last used. The cache is not empty. */
 uint64_t cache_oldest_use(struct cache *cache);
 
+/* Start, and in a replay wait until it may be. */
+int cache_start(pcoll_handle *handle, const void *send);
 /* Start, wait and deliver; the key is the call's, with the op of this time. In place:
  * the same address twice. */
 int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,

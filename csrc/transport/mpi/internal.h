@@ -123,6 +123,8 @@ void mpi_look_at_held(struct mpi_transport *m);
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
 /* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
 int mpi_damage(const struct mpi_transport *m);
+/* A member has died, and nobody here knows which: PCOLL_EFAILED. */
+int mpi_fail_somebody(void);
 /* host_watch.c: have the hosts of its ranks watched, of which `neighborhoods` has names, by rank.
  * Collective. */
 int mpi_watch_hosts(struct mpi_transport *m);

@@ -67,9 +67,14 @@ int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what)
     return fail_ranks(&who);
 }
 
+int mpi_fail_somebody(void)
+{
+    return fail_ranks(&(struct failed_ranks){.mpi_error = ulfm_rank_failure()});
+}
+
 int mpi_damage(const struct mpi_transport *m)
 {
-    struct failed_ranks who = {.mpi_error = MPI_SUCCESS};
+    struct failed_ranks who = {.mpi_error = ulfm_rank_failure()};
     MPI_Group failed;
     int rc = mpi_check_hosts(m); /* all who were there, of whom MPI may know some */
     if (rc != PCOLL_OK)

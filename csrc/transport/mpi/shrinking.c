@@ -111,7 +111,7 @@ int mpi_agree_on(const struct mpi_transport *m, int *bits)
     else if (heard)
         *bits = first;
     else
-        rc = fail_ranks(&(struct failed_ranks){0});
+        rc = mpi_fail_somebody();
     return rc;
 }
 
@@ -121,7 +121,7 @@ static int all_say(const struct mpi_transport *m, bool yes, int wanted)
     int bits = yes;
     int rc = mpi_agree_on(m, &bits);
     if (rc == PCOLL_OK && (bits & wanted) != wanted && (rc = mpi_damage(m)) == PCOLL_OK)
-        rc = fail_ranks(&(struct failed_ranks){0});
+        rc = mpi_fail_somebody();
     return rc;
 }
 
@@ -158,7 +158,7 @@ int mpi_copy_whole(struct mpi_transport *m)
         return PCOLL_OK;
     MPI_Comm_free(&m->made);
     rc = mpi_damage(m);
-    return rc == PCOLL_OK ? fail_ranks(&(struct failed_ranks){0}) : rc;
+    return rc == PCOLL_OK ? mpi_fail_somebody() : rc;
 }
 
 int pcoll_all_have(const void *comm, int rc)

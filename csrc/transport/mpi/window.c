@@ -58,13 +58,13 @@ static int wait_patiently(struct window_mpi *m)
     return PCOLL_OK;
 }
 
-/* Where the next request goes, NULL after a failure. */
-static MPI_Request *next_request(struct window *w)
+/* Where the next request goes. */
+static int next_request(struct window *w, MPI_Request **request)
 {
     struct window_mpi *m = of(w);
-    if (m->under_way == MAX_REQUESTS && wait_patiently(m) != PCOLL_OK)
-        return NULL;
-    return &m->requests[m->under_way];
+    int rc = m->under_way == MAX_REQUESTS ? wait_patiently(m) : PCOLL_OK;
+    *request = &m->requests[m->under_way];
+    return rc;
 }
 
 /* It has been begun. */
@@ -90,12 +90,13 @@ static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_
     if (!window_is_far(w, peer))
         return mpi_check(MPI_Get(into, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
                          "MPI_Get");
-    MPI_Request *request = next_request(w);
-    return request ? begun(w,
-                           MPI_Rget(into, n, MPI_BYTE, target, at, n, MPI_BYTE,
-                                    win_of(w), request),
-                           "MPI_Rget")
-                   : PCOLL_EMPI;
+    MPI_Request *request;
+    int rc = next_request(w, &request);
+    return rc == PCOLL_OK ? begun(w,
+                                  MPI_Rget(into, n, MPI_BYTE, target, at, n, MPI_BYTE,
+                                           win_of(w), request),
+                                  "MPI_Rget")
+                          : rc;
 }
 
 static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
@@ -106,12 +107,13 @@ static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
     if (!window_is_far(w, peer))
         return mpi_check(MPI_Put(from, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
                          "MPI_Put");
-    MPI_Request *request = next_request(w);
-    return request ? begun(w,
-                           MPI_Rput(from, n, MPI_BYTE, target, at, n, MPI_BYTE,
-                                    win_of(w), request),
-                           "MPI_Rput")
-                   : PCOLL_EMPI;
+    MPI_Request *request;
+    int rc = next_request(w, &request);
+    return rc == PCOLL_OK ? begun(w,
+                                  MPI_Rput(from, n, MPI_BYTE, target, at, n, MPI_BYTE,
+                                           win_of(w), request),
+                                  "MPI_Rput")
+                          : rc;
 }
 
 static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
@@ -124,12 +126,13 @@ static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
         return mpi_check(
             MPI_Accumulate(from, n, type, target, at, n, type, MPI_SUM, win_of(w)),
             "MPI_Accumulate");
-    MPI_Request *request = next_request(w);
-    return request ? begun(w,
-                           MPI_Raccumulate(from, n, type, target, at, n, type, MPI_SUM,
-                                           win_of(w), request),
-                           "MPI_Raccumulate")
-                   : PCOLL_EMPI;
+    MPI_Request *request;
+    int rc = next_request(w, &request);
+    return rc == PCOLL_OK ? begun(w,
+                                  MPI_Raccumulate(from, n, type, target, at, n, type,
+                                                  MPI_SUM, win_of(w), request),
+                                  "MPI_Raccumulate")
+                          : rc;
 }
 
 /* `into` becomes what was there before `from` was added, or NULL was not. */
@@ -144,12 +147,14 @@ static int get_and_add(struct window *w, uint32_t peer, size_t offset, const voi
         return mpi_check(MPI_Get_accumulate(from, given, type, into, n, type, target,
                                             at, n, type, op, win_of(w)),
                          "MPI_Get_accumulate");
-    MPI_Request *request = next_request(w);
-    return request ? begun(w,
-                           MPI_Rget_accumulate(from, given, type, into, n, type, target,
-                                               at, n, type, op, win_of(w), request),
-                           "MPI_Rget_accumulate")
-                   : PCOLL_EMPI;
+    MPI_Request *request;
+    int rc = next_request(w, &request);
+    return rc == PCOLL_OK
+               ? begun(w,
+                       MPI_Rget_accumulate(from, given, type, into, n, type, target, at,
+                                           n, type, op, win_of(w), request),
+                       "MPI_Rget_accumulate")
+               : rc;
 }
 
 static int get_sums(struct window *w, uint32_t peer, size_t offset, void *into,
@@ -185,9 +190,11 @@ static int begin_get(struct window *w, uint32_t peer, size_t offset, void *into,
     MPI_Request request = MPI_REQUEST_NULL;
     int rc = PCOLL_OK;
     if (window_is_far(w, peer))
-        rc = mpi_check(MPI_Rget(into, (int)bytes, MPI_BYTE, (int)peer, (MPI_Aint)offset,
-                                (int)bytes, MPI_BYTE, win_of(w), &request),
-                       "MPI_Rget");
+        rc = mpi_check_on(of(w)->comm,
+                          MPI_Rget(into, (int)bytes, MPI_BYTE, (int)peer,
+                                   (MPI_Aint)offset, (int)bytes, MPI_BYTE, win_of(w),
+                                   &request),
+                          "MPI_Rget");
     else {
         rc = get(w, peer, offset, into, bytes);
         if (rc == PCOLL_OK)
@@ -201,8 +208,7 @@ static int is_over(struct window *w, struct window_get *g, bool *over)
 {
     MPI_Request request = request_of(g);
     int done = 0;
-    int rc = mpi_check(mpi_test(&request, &done), "MPI_Test");
-    (void)w;
+    int rc = mpi_check_on(of(w)->comm, mpi_test(&request, &done), "MPI_Test");
     keep_request(g, request);
     *over = done;
     return rc;

@@ -146,6 +146,12 @@ static void errors(MPI_Comm comm)
     if (size > 1) { /* counts that differ: on every rank, and nobody waits */
         refuse(PCOLL_Allreduce(&x, &y, 1 + (rank == 1), MPI_INT, MPI_SUM, comm),
                MPI_ERR_OTHER, "count");
+        if (rank == 1) /* so is an environment that means nothing on one rank */
+            setenv("PARTIALCOLL_QUORUM", "nonsense", 1);
+        refuse(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, comm),
+               rank == 1 ? MPI_ERR_ARG : MPI_ERR_OTHER, "nonsense");
+        if (rank == 1)
+            unsetenv("PARTIALCOLL_QUORUM");
         MPI_Comm_split(MPI_COMM_WORLD, rank % 2, 0, &half);
         MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank % 2, 3, &both);
         MPI_Comm_set_errhandler(both, MPI_ERRORS_RETURN);
