@@ -17,7 +17,7 @@ struct search {
 static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 {
     const char *p = a, *q = b;
-    return p && q && p < q + b_bytes && q < p + a_bytes;
+    return p && q && a_bytes && b_bytes && p < q + b_bytes && q < p + a_bytes;
 }
 
 static bool accumulate(const struct builder_op *a, const struct builder_op *b)

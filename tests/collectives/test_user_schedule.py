@@ -422,6 +422,20 @@ def write_while_read(s, x):
     s.recv(x[3:7], rank)
 
 
+@pytest.mark.parametrize("at", (3, 4, 5))
+def test_nothing_shares_memory_with_no_elements(comm, at):
+    """Wherever a part that is empty on this rank lies."""
+    x = np.arange(8.0)
+    with pc.Schedule(comm) as s:
+        s.recv(x[at:at], comm.rank)
+        s.send(x[at:at], comm.rank)
+        s.copy(x[:4], x[4:])
+        s.commit()
+        s.Start()
+        s.Wait()
+        assert (x[4:] == np.arange(4)).all()
+
+
 def gate_too_weak(s, x):
     s.after(s.copy(x[:2], x[2:4]), [s.copy(x[4:6], x[:2]), s.nop()], k=1)
 
