@@ -40,7 +40,8 @@ if os.environ.get("PARTIALCOLL_PORTABLE") == "1":  # for other machines: make wh
 
 # What simulated ranks and arithmetic use of the core: all that does not make, free or need an MPI.
 SIMULATED = re.compile(
-    r"pcoll_(last_error|op_check|domain_parse|(policy|grid|lattice)_\w+|(gossip|group)_(?!create|free)\w+)"
+    r"pcoll_(last_error|op_check|domain_parse|tuning_path"
+    r"|(policy|grid|lattice)_\w+|(gossip|group)_(?!create|free)\w+)"
 )
 
 

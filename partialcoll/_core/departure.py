@@ -41,7 +41,7 @@ class Departures:
         error = getattr(sys, "last_value", None)
         if error is None or MPI.Is_finalized():
             return
-        text = f"{type(error).__name__}: {error}".encode()[:_LONGEST]
+        text = f"{type(error).__name__}: {error}".encode(errors="replace")[:_LONGEST]
         for rank in range(self._comm.size):
             if rank != self._comm.rank:
                 with contextlib.suppress(RankFailedError), told_by(self._comm):

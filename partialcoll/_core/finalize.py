@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
 from typing import Any, Callable
 
 Call = Callable[[], Any]
@@ -35,7 +36,11 @@ def watch(MPI: Any, quiet: Call) -> None:
     them. mpi4py has no other, so its `MPI.Finalize` is replaced, by a function that calls it.
     """
 
+    process = os.getpid()
+
     def end() -> None:
+        if os.getpid() != process:  # the child of a fork: MPI and the threads are its parent's
+            return
         with contextlib.ExitStack() as ending:  # each of them, whatever the others raise
             for call in (quiet, *_before_the_end):
                 ending.callback(call)

@@ -111,11 +111,13 @@ def Allreduce_init(
     Raises
     ------
     MismatchError
-        On every rank, if the arguments differ between ranks; says which and where.
+        On every rank, if the arguments differ between ranks; says which and where. But for
+        `on_failure`: ranks that differ in it wait for each other.
     TypeError, ValueError
         This rank's arguments are wrong (the other ranks get MismatchError).
     StateError
-        progress="agent" with an MPI initialized below MPI_THREAD_MULTIPLE.
+        progress="agent" with an MPI initialized below MPI_THREAD_MULTIPLE, where an agent is
+        needed: for messages, and for timers.
 
     Source: Li et al., PPoPP 2020, section 4; the contract is in docs/semantics.md.
     """
@@ -147,7 +149,8 @@ def memory_estimate(
     comm: MPI.Intracomm, sendbuf: Any, recvbuf: Any = None, op: Any = MPI.SUM, **options: Any
 ) -> int:
     """Bytes that a handle with these arguments and `options` (those of `Allreduce_init`, which
-    says what is wrong with them) will hold on this rank. Local."""
+    says what is wrong with them) will hold on this rank, as if all ranks were on one node. Where
+    they are on several, those of ``domain="rank"`` come in addition, at most. Local."""
     address(comm)
     given = {**(Allreduce_init.__kwdefaults__ or {}), **options}
     given.pop("on_membership"), given.pop("join")

@@ -187,7 +187,8 @@ def Allreduce(
     in two places, so they never share a handle; where one place serves several, give
     each a name. The handles are freed with the communicator.
 
-    Parameters, and what else `options` may be, are those of `Allreduce_init`; returns the `Round`.
+    Parameters, and what else `options` may be, are those of `Allreduce_init`, but for `recvbuf`,
+    which is a buffer; returns the `Round`.
     """
     usable = isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL
     cache = _cache_of(comm) if usable else _Cache()

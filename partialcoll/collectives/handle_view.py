@@ -91,7 +91,7 @@ class HandleView(CoreObject):
 
     @property
     def memory(self) -> int:
-        """Bytes that the handle holds on this rank."""
+        """Bytes that the handle holds on this rank, as of `memory_estimate`."""
         return self._memory
 
     @property

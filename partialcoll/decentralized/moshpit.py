@@ -86,7 +86,7 @@ class MoshpitOptions(Options):
         A rank that has missed so many rounds takes the state of one that has not, before it
         averages again; its own steps since are dropped. None: it averages as it is.
     bandwidth : float, "measured" or None
-        Of this rank's link; may differ between ranks.
+        Of this rank's link; may differ between ranks, of which all give one or none does.
     clip_norm : float or None
         As for `ADPSGDOptions`.
     on_failure : str

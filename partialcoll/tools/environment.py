@@ -65,11 +65,19 @@ VARIABLES: dict[str, tuple[str, Callable[[str], bool]]] = {
 }
 
 
-def check_environment() -> None:
+def tuning_table() -> str | None:
+    """The file that ``algorithm="auto"`` reads, or would if it were there; None: it reads none."""
+    path = ffi.new("char[]", 4096)
+    check(lib.pcoll_tuning_path(path, len(path)))
+    text = os.fsdecode(ffi.string(path))
+    return text if text not in ("", "none") else None
+
+
+def check_environment(but: str = "") -> None:
     """Raises Error, which names the variable, for the first one whose value means nothing. What is
-    empty counts as not set."""
+    empty counts as not set. but: a variable that need not mean anything yet."""
     for name, (expected, fits) in VARIABLES.items():
-        text = os.environ.get(name)
+        text = os.environ.get(name) if name != but else None
         try:
             good = not text or fits(text)
         except ValueError:

@@ -154,14 +154,21 @@ class Job:
             self._end_ranks()
             if self._launcher is not None and self._launcher.poll() is None:
                 self._end_launcher(self._launcher)
-            while left := list(self._processes()):
-                for process in left:
-                    processes.send(process, signal.SIGKILL)
+            while (
+                not self._nobody_left() and not _signals.again.is_set()
+            ):  # one may be in the kernel
                 time.sleep(0.01)
             self._output.finish()
             for path in self._segments:
                 path.unlink(missing_ok=True)
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _nobody_left(self) -> bool:
+        """All are killed."""
+        left = list(self._processes())
+        for process in left:
+            processes.send(process, signal.SIGKILL)
+        return not left
 
     def _processes(self) -> Iterator[Path]:
         return processes.marked(FOLDER, str(self.folder))

@@ -152,7 +152,7 @@ def command(
 def list_hosts(text: str) -> str:
     """Hosts as launchers take them, a:2,b. Of a file that has one in each line, as a, a:2 or
     a slots=2, these; other text is returned as it is. OSError, ValueError: of such a file."""
-    if not Path(text).is_file():
+    if not os.path.isfile(text):  # which many hosts are too long a name for
         return text
     lines = [line.partition("#")[0].split() for line in Path(text).read_text().splitlines()]
     hosts = []

@@ -26,6 +26,8 @@ COLUMNS = (
     "wrong",
 )
 
+_ROUNDING = 1e-12  # of a share of the ranks, as csrc/protocol/policy.c allows for it
+
 
 def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
     """The least mean latency that arithmetic allows, in microseconds.
@@ -45,13 +47,14 @@ def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
     if name == "solo" or "," in collective:
         return None
     if name == "quorum":
-        whole = argument.isdigit()
-        return waiting_for((int(argument) if whole else math.ceil(float(argument) * ranks)) - 1)
+        count = float(argument) * (1 if argument.isdigit() else ranks)
+        return waiting_for(math.ceil(count * (1 - _ROUNDING)) - 1)
     drawn = 1 if name == "majority" else int(argument)
     # If q starts the round, the other drawn ranks are all after it; for last_of all before it.
     others = [q if name == "last_of" else ranks - 1 - q for q in range(ranks)]
     ways = [math.comb(n, drawn - 1) for n in others]
-    return sum(w * waiting_for(q) for q, w in enumerate(ways)) / sum(ways)
+    total = sum(ways)  # of them there may be more than a float can count, or a sum of products hold
+    return sum(w / total * waiting_for(q) for q, w in enumerate(ways))
 
 
 def row(

@@ -224,7 +224,8 @@ class Distributed:
         same step; with ``deliver="all"`` right after `join`. StateError otherwise.
 
         A decentralized strategy adds what its process keeps, the model included. `ADPSGD`,
-        `A2CiD2`, `Swarm`, `SGP`, and `SlowMo` around them, right after `join` only.
+        `A2CiD2`, `Swarm`, `SGP`, ``Moshpit(overlap=True)``, and `SlowMo` around them, right after
+        `join` only.
         """
         return self._loop.state_dict()
 
@@ -235,8 +236,8 @@ class Distributed:
         deposit that was pending is added to the next one. Also takes the state of an optimizer
         that was not wrapped, which leaves `round` as it is.
 
-        With a decentralized strategy this is collective, and the parameters become those of the
-        checkpoint.
+        With a decentralized strategy the parameters become those of the checkpoint, and where
+        averages are under way this is collective.
 
         Raises ValueError for a state of another rank or number of ranks (names both), of another
         model, or of other schedulers; StateError between rounds.

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import partialcoll as pc
+from partialcoll.tools import environment
 from partialcoll.tools.bench.micro import tune
 
 pytestmark = [pytest.mark.mpi, pytest.mark.messages_only]
@@ -188,7 +189,7 @@ def test_missing_table(comm, monkeypatch, tmp_path):
     (tmp_path / "partialcoll").mkdir()
     (tmp_path / "partialcoll" / "tune.txt").write_text("1 0 ring\n")
     assert choice(comm, 1) == "ring"
-    assert tune.default_path() == str(tmp_path / "partialcoll" / "tune.txt")
+    assert environment.tuning_table() == str(tmp_path / "partialcoll" / "tune.txt")
 
 
 def test_tuned_lines():

@@ -72,6 +72,16 @@ def test_what_does_not_work_is_said(mpi_compiler, tmp_path):
         mpi_compiler.Compiler(str(tmp_path / "mpicc"))
 
 
+def test_a_path_with_a_space(mpi_compiler, monkeypatch, tmp_path):
+    monkeypatch.delenv("MPICC", raising=False)
+    own = tmp_path / "my env" / "mpicc"
+    own.parent.mkdir()
+    own.write_text(f'#!/bin/sh\nexec {mpi_compiler.find()} "$@"\n')
+    own.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(own.parent / "python"))
+    assert mpi_compiler.Compiler(mpi_compiler.find()).libraries
+
+
 def test_mpicc_without_a_compiler_behind_it(mpi_compiler, monkeypatch, tmp_path):
     mpicc = shutil.which(mpi_compiler.find())
     monkeypatch.setenv("PATH", str(tmp_path))

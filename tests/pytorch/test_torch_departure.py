@@ -106,6 +106,25 @@ def test_others_wait_in_a_call(run, call):
     check(done, 2, "step() without backward")
 
 
+def test_an_error_whose_text_no_encoding_has(run):
+    """As of a file's name in no UTF-8."""
+    done = run(
+        TRAIN
+        + """
+    opt = pct.DistributedOptimizer(inner)
+    try:
+        if comm.rank == 1:
+            raise ValueError("cannot read " + os.fsdecode(bytes([255])))
+        opt.step(lambda: backward())
+    except pc.Error as error:
+        say(comm.rank, error)
+        raise
+    """,
+        ranks=2,
+    )
+    assert done.returncode != 0 and "ValueError: cannot read ?" in done.stdout, done.stderr
+
+
 def test_an_error_that_is_caught_is_nobody_elses(run):
     done = run(
         TRAIN

@@ -159,6 +159,14 @@ def test_limits():
     assert skewed.limit_us("full,deadline=1s", ranks, skew) is None
 
 
+def test_limits_of_many_ranks():
+    """More draws than a float can count; a share that rounding must not raise."""
+    skew = 1.0
+    assert skewed.limit_us("quorum:0.55", 100, skew) == skewed.limit_us("quorum:55", 100, skew)
+    halves = [skewed.limit_us(f"{name}:2048", 4096, skew) for name in ("first_of", "last_of")]
+    assert halves[0] < 1 and halves[1] == pytest.approx(4094 * 4095 / (2 * 4096), rel=1e-3)
+
+
 def test_tune(run, tmp_path):
     """All algorithms, 2 ranks and all; the table is one that auto takes."""
     path = tmp_path / "new" / "tune.txt"

@@ -86,6 +86,20 @@ def test_what_only_ranks_can_see(clean_environment, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_what_only_one_host_has(run):
+    """A table that the first rank can read: another rank says it, and none waits for ever."""
+    done = run(
+        """
+        os.environ["PARTIALCOLL_TUNE"] = "/nowhere/table" if comm.rank else "none"
+        from partialcoll.tools.cli import main
+        sys.exit(main(["bench", "skew", "--iters", "1"]))
+        """,
+        ranks=3,
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("PARTIALCOLL_TUNE: expected a file that can be read") == 1, done.stderr
+
+
 def test_a_time_without_meaning_is_said_once(run):
     done = run(
         """

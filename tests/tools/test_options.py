@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each option of each command, given words that make no sense for any of them."""
 
+import click
 import pytest
 
-from partialcoll.tools.cli import bench, main, sim
+from partialcoll.tools.cli import bench, main, sim, values
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
@@ -42,3 +43,34 @@ def test_outputs_that_cannot_be_written(option, word, capsys, monkeypatch):
     with pytest.raises(SystemExit) as refused:
         main(["bench", "tune" if option == "--output" else "skew", option, word])
     assert refused.value.code == 2 and f"{option}: expected" in capsys.readouterr().err
+
+
+def test_files_are_those_of_the_first_rank(monkeypatch):
+    """Others may be on hosts without them, and neither read nor write them."""
+    for rank in ("1", "0"):
+        monkeypatch.setenv("PMI_RANK", rank)
+        for kind, text in ((values.JSON, "/nowhere/rows.json"), (values.HOSTS, "/nowhere/hosts")):
+            if rank == "0":
+                with pytest.raises(click.BadParameter):
+                    kind.convert(text, None, None)
+            else:
+                assert kind.convert(text, None, None) == text
+
+
+def test_more_hosts_than_a_file_name_can_have():
+    hosts = ",".join(f"node{i:04}:64" for i in range(100))
+    assert values.HOSTS.convert(hosts, None, None) == hosts
+
+
+def test_a_table_that_is_still_to_be_made(capsys, monkeypatch, tmp_path):
+    """Looked at before anything is measured, but it need not be there."""
+    started = []
+    monkeypatch.setattr("partialcoll.tools.launcher.relaunch", lambda *all: started.append(all))
+    monkeypatch.setattr("partialcoll.tools.launcher.in_job", lambda: False)
+    monkeypatch.setenv("PARTIALCOLL_TUNE", str(tmp_path / "new.txt"))
+    assert main(["bench", "tune", "-n", "2"]) == 0 and len(started) == 1
+    monkeypatch.setenv("PARTIALCOLL_TUNE", "/dev/null/new.txt")
+    with pytest.raises(SystemExit):
+        main(["bench", "tune", "-n", "2"])
+    assert "--output: expected a file that can be written" in capsys.readouterr().err
+    assert len(started) == 1

@@ -59,6 +59,21 @@ def test_growth(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "hops"), (("recdbl", 3), ("rabenseifner", 6), ("ring", 14), ("native", None))
+)
+def test_the_algorithm_is_the_one_asked_for(tmp_path, monkeypatch, algorithm, hops):
+    """Whatever a table says; mpi stands for recursive doubling with any of them."""
+    table = tmp_path / "tune.txt"
+    table.write_text("ranks 2 bytes 0 ring\n")
+    monkeypatch.setenv("PARTIALCOLL_TUNE", str(table))
+    words = ("--ranks", "8", "--skew-ms", "0", "--loggp", "5,0,0,0", "--iters", "1", "--count", "8")
+    rows = simulate(tmp_path, *words, "--collectives", "mpi,full", "--algorithm", algorithm)
+    assert [row["algorithm"] for row in rows] == ["recdbl", algorithm]
+    assert rows[0]["latency_us_max"] == 15 and all(row["wrong"] == 0 for row in rows)
+    assert hops is None or rows[1]["latency_us_max"] == 5 * hops
+
+
 @pytest.mark.parametrize("words", (["--ranks", "1"], ["--ranks", "4", "--loggp", "0,0,0,0"]))
 def test_no_latency_at_all(tmp_path, words):
     """Ratios of nothing are no numbers, and the picture is drawn all the same."""

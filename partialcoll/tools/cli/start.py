@@ -24,10 +24,10 @@ def _nothing(options: SimpleNamespace, ranks: int) -> None:
     pass
 
 
-def checked(check: Check, options: SimpleNamespace, ranks: int) -> None:
-    """The environment as well; UsageError."""
+def checked(check: Check, options: SimpleNamespace, ranks: int, but: str = "") -> None:
+    """The environment as well, but for this variable; UsageError."""
     try:
-        environment.check_environment()
+        environment.check_environment(but)
         check(options, ranks)
     except Error as error:
         raise click.UsageError(str(error)) from None
@@ -66,24 +66,34 @@ def take_part(action: Callable[[SimpleNamespace], None], options: SimpleNamespac
         MPI.COMM_WORLD.Abort(1)
 
 
-def on_ranks(module: str, check: Check = _nothing) -> Callable[..., int]:
+def _all_fit(check: Check, options: SimpleNamespace, comm: Any, but: str) -> bool:
+    """Does what `checked` looks at fit on each host? UsageError on the first rank where not."""
+    refusal = None
+    try:
+        checked(check, options, comm.size, but)
+    except click.UsageError as error:
+        refusal = error
+    refused = comm.allgather(refusal is not None)
+    if refusal is not None and refused.index(True) == comm.rank:
+        raise refusal
+    return not any(refused)
+
+
+def on_ranks(module: str, check: Check = _nothing, writes: str = "") -> Callable[..., int]:
     """The benchmark ``tools/bench/MODULE``. `check` raises Error for what does not fit the number
-    of ranks, in the process that starts the job, or on all ranks of one that is joined."""
+    of ranks, in the process that starts the job, or on all ranks of one that is joined. writes:
+    the variable of the environment that names what the benchmark makes."""
 
     def callback(**given: Any) -> int:
         options = SimpleNamespace(**given)
         if not launcher.in_job():
-            checked(check, options, options.n)
+            checked(check, options, options.n, writes)
             return _start(options)
         from mpi4py import MPI
 
-        try:
-            if MPI.Comm.Get_parent() == MPI.COMM_NULL:  # else of those who have started this
-                checked(check, options, MPI.COMM_WORLD.size)
-        except click.UsageError:
-            if MPI.COMM_WORLD.rank:  # all ranks see the same, and one says it
-                return 2
-            raise
+        first = MPI.Comm.Get_parent() == MPI.COMM_NULL  # else of those who have started this
+        if first and not _all_fit(check, options, MPI.COMM_WORLD, writes):
+            return 2
         action = importlib.import_module(f"..bench.{module}", __package__).main
         take_part(action, options)
         return 0

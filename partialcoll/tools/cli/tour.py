@@ -108,7 +108,10 @@ def _picture(name: str) -> list[str]:
     """Words that ask for one, where it can be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
-    Path(FOLDER).mkdir(exist_ok=True)
+    try:
+        Path(FOLDER).mkdir(exist_ok=True)
+    except OSError:  # here nothing can be written
+        return []
     return ["--plot", str(Path(FOLDER) / f"{name}.png")]
 
 

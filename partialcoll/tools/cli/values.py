@@ -14,6 +14,7 @@ from typing import Any, Callable
 
 import click
 
+from ..._core import launch
 from ...errors import Error
 
 
@@ -71,7 +72,8 @@ class Several(click.ParamType):
 
 
 class Output(click.ParamType):
-    """A file that can be written, looked at before anything is measured for it."""
+    """A file that can be written, looked at before anything is measured for it, and where it will
+    be: the first rank writes, and others may be on hosts that have no such folder."""
 
     name = "file"
 
@@ -81,7 +83,7 @@ class Output(click.ParamType):
         self._endings, self._dash, self._folders = endings, dash, folders
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if self._dash and value == "-":
+        if (self._dash and value == "-") or not launch.is_first():
             return value
         path = Path(value)
         if self._endings and path.suffix not in self._endings:
@@ -244,6 +246,8 @@ def _launcher_words(text: str) -> str:
 def _hosts(text: str) -> str:
     from ..launcher import list_hosts
 
+    if not launch.is_first():  # the job is there, and a file of them need not be on this host
+        return text
     try:
         hosts = list_hosts(text)
     except OSError as error:

@@ -41,6 +41,10 @@ def _policy(collective: str) -> str:
     return "full" if collective == "mpi" else collective
 
 
+def _algorithm(options: SimpleNamespace, collective: str) -> str:
+    return "recdbl" if collective == "mpi" else str(options.algorithm)
+
+
 def _parameters(options: SimpleNamespace, collective: str, ranks: int) -> tuple[Any, Any]:
     skew = ffi.new("pcoll_skew *")
     skew.ranks = ranks
@@ -51,6 +55,8 @@ def _parameters(options: SimpleNamespace, collective: str, ranks: int) -> tuple[
     handle = ffi.new("pcoll_options *")
     check(lib.pcoll_policy_parse(_policy(collective).encode(), ffi.addressof(handle, "policy")))
     handle.late = getattr(lib, f"PCOLL_LATE_{options.late.upper()}")
+    algorithm = _algorithm(options, collective)
+    handle.algorithm = getattr(lib, f"PCOLL_ALGORITHM_{algorithm.upper()}")
     handle.history = 1
     handle.domain = lib.PCOLL_DOMAIN_RANK
     handle.seed = options.seed
@@ -116,7 +122,7 @@ def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.R
         latency,
         [r.active for r in results],
         domain="rank",
-        algorithm=options.algorithm,
+        algorithm=_algorithm(options, collective),
         limit=skewed.limit_us(collective, ranks, options.skew_ms * 1e3),
         wrong=sum(int(r.wrong) for r in results) if options.late == "drop" else None,
     )

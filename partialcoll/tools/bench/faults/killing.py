@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from .... import _signals
+from ....errors import Error
 from ... import launcher, report
 from . import mpi_failure, oracle, records
 from .records import Life
@@ -228,7 +229,7 @@ class KilledJob:
         while not life.path(self.folder, "pid").exists():
             if job.poll() is not None or time.monotonic() > limit:
                 said = (self.folder / "output").read_text(errors="replace")[-2000:]
-                raise ChildProcessError(f"{life} did not start: {said}")
+                raise Error(f"{life} did not start: {said}")
             time.sleep(0.01)
         return life
 
@@ -243,7 +244,7 @@ class KilledJob:
                 rank, number = victim
                 try:
                     living[rank] = self._await_life(job, Life(rank, number + 1))
-                except ChildProcessError:  # the others wait for it: the oracle sees that
+                except Error:  # the others wait for it: the oracle sees that
                     return
         time.sleep(self.random.random() * gap)
 

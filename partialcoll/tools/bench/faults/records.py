@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 # kind, time (CLOCK_MONOTONIC, ns), number, three words, size of what follows in float64.
 _HEAD = struct.Struct("=cqqQQQI")
+MOST_RANKS = 64  # of which a word says who they are, a bit each
 
 DEPOSIT, ROUND, LOST, OUTAGE, GROWN, END = b"D", b"R", b"L", b"O", b"G", b"E"
 

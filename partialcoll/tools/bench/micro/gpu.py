@@ -62,6 +62,8 @@ class Device:
         self.count = self._module.device_count()
         neighbors = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.place = torch.device(kind, neighbors.rank % self.count)
+        if self._pinned:
+            self._module.set_device(self.place)  # where its own `_sleep` runs
         neighbors.Free()
 
     @property

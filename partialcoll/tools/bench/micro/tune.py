@@ -14,7 +14,6 @@ from mpi4py import MPI
 
 import partialcoll as pc
 
-from ...._core.ffi import check, ffi, lib
 from ...._core.version import __version__
 from ....collectives.arguments import ALGORITHMS
 from ... import report
@@ -68,13 +67,6 @@ def as_text(lines: list[tuple[int, int, str]]) -> str:
     return head + "".join(f"{r:7d} {b:11d}  {name}\n" for r, b, name in lines)
 
 
-def default_path() -> str:
-    """The file that ``auto`` reads."""
-    path = ffi.new("char[]", 4096)
-    check(lib.pcoll_tuning_path(path, 4096))
-    return os.fsdecode(ffi.string(path))
-
-
 def _measure_on(ranks: int, options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     """With the first so many ranks. Rows on rank 0."""
     part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED))
@@ -100,8 +92,8 @@ def _write(path: str, text: str) -> None:
 def main(options: SimpleNamespace) -> None:
     """The command ``bench tune`` on the ranks of a job."""
     comm = MPI.COMM_WORLD
-    path = options.output or default_path()
-    if comm.rank == 0 and path in ("", "none"):
+    path = options.output
+    if comm.rank == 0 and path in (None, "none"):
         raise pc.Error("bench tune: there is nowhere to write to; use --output")
     rows: list[report.Row] = []
     for ranks in _rank_counts(comm.size):

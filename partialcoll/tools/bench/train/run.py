@@ -220,7 +220,7 @@ class Run:
             "topology": getattr(self.strategy, "topology", None),
             "steps_per_s": float(torch.tensor(rates, dtype=torch.float64).quantile(0.5)),
             "speedup_vs_allreduce": None,
-            "limit": bound(self._options, task, self.name, self.strategy),
+            "limit": None if comm.rank else bound(self._options, task, self.name, self.strategy),
             "final_loss": loss,
             "accuracy": accuracy,
             "consensus": consensus,

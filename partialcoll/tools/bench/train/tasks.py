@@ -335,12 +335,13 @@ class Sequences(Classification):
         return float(least * self.weights[self._group(seed, step, rank)])
 
     def compute_cases(self, least: float) -> npt.NDArray[np.float64]:
-        """Of many steps, each with the ranks in every rotation."""
+        """Of many steps, each with the ranks in several rotations."""
         drawn = [
             [self.compute(least, 0, step, rank) for rank in range(self.ranks)]
             for step in range(256)
         ]
-        return np.concatenate([np.roll(drawn, k, axis=1) for k in range(self.ranks)])
+        rotations = range(0, self.ranks, -(-self.ranks // 16))  # of many ranks not all: memory
+        return np.concatenate([np.roll(drawn, k, axis=1) for k in rotations])
 
 
 TASKS: dict[str, type[Task]] = {
