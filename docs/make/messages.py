@@ -15,7 +15,9 @@ CODES = {
     "ENOMEM": "MemoryError",
     "EMPI": "MPI.Exception",
     "EPROTOCOL": "Error",
-    "ETHREAD": "Error",
+    "ETHREAD": "StateError",
+    "EEMPTY": "StateError",
+    "EAGAIN": "StateError",
 }
 LOGS = {"warning", "error", "warn"}
 FAIL = re.compile(r'\bfail\(\s*PCOLL_(\w+),\s*((?:"(?:[^"\\]|\\.)*"\s*|PRI\w+\s*)+)')
