@@ -95,7 +95,7 @@ test-trainers:
 	    $$folder/bin/python tests/run.py --ranks 0 --domains node trainers || exit 1; done
 
 test-mpi: ready
-	$(BIN)/python tests/run.py $(if $(JOB),--only $(JOB),$(if $(RANKS),--ranks "$(RANKS)" --domains "$(DOMAINS)",--commit))
+	$(BIN)/python tests/run.py $(if $(JOB),--only $(JOB),$(if $(RANKS),--ranks "$(RANKS)" --domains "$(DOMAINS)",--commit)) $(TESTS)
 
 test-all:
 	$(PYTHON) tests/parts.py

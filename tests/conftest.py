@@ -83,14 +83,19 @@ def pytest_runtest_protocol(item):
 
 def pytest_collection_modifyitems(config, items):
     """Where a commit is tested: of what needs one MPI only, of what starts jobs of its own, and on
-    a single rank, the parts that run.py says."""
+    a single rank, the parts that run.py says. Where all is tested, and with another MPI as well:
+    without what has to do with none."""
     parts = os.environ.get("PARTIALCOLL_TEST_PARTS")
-    if parts is None:
+    other_mpi = os.environ.get("PARTIALCOLL_TEST_OTHER_MPI")
+    if parts is None and other_mpi is None:
         return
-    words, _, count = parts.partition(" of ")
-    own = [int(part) for part in words.split(",")]
+    words, _, count = (parts or "").partition(" of ")
+    own = [int(part) for part in words.split(",") if part]
 
     def is_left(item):
+        if parts is None:
+            of_mpi = item.get_closest_marker("mpi") or not STARTERS.isdisjoint(item.fixturenames)
+            return item.get_closest_marker("one_mpi") and not of_mpi
         drawn = zlib.crc32(item.name.encode()) % int(count)  # the same on all ranks
         if item.get_closest_marker("in_turns"):
             return drawn != own[0]
