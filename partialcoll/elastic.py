@@ -14,7 +14,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -57,7 +59,8 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
     Raises what MPI does, on all ranks; RankFailedError if somebody of `comm` has died meanwhile, or
     a new process before it joined; StateError if no process lives that mpiexec has started. A
     command that ends before it has initialized MPI leaves all waiting; one that dies after that and
-    before it imports this module, for six times ``PARTIALCOLL_TIMEOUT``.
+    before it imports this module, for six times ``PARTIALCOLL_TIMEOUT``. After as long a new
+    process ends by itself if one of `comm` had died before it could be heard of.
     """
     address(comm)
     to = checks.integer("to", to, comm.size)
@@ -134,7 +137,20 @@ def _greet() -> None:
     if between != MPI.COMM_NULL:
         _greeted.append(True)
         between.Set_errhandler(MPI.ERRORS_RETURN)
+        # Open MPI's first message to a process that has died does not return, or does not end.
+        limit = threading.Timer(_PATIENCE * base_timeout(), _give_up)
+        limit.daemon = True
+        limit.start()
         _await(_tell(between, True))
+        limit.cancel()
+
+
+def _give_up() -> None:
+    """This process would stay for ever, and its job with it."""
+    seconds = _PATIENCE * base_timeout()
+    why = f"nothing is heard of those who have started it, for {seconds:g} s; they have died"
+    os.write(2, f"partialcoll: this process ends: {why}\n".encode())
+    os._exit(1)
 
 
 def _tell(between: MPI.Intercomm, word: bool) -> list[Any]:

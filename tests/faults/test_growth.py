@@ -86,8 +86,8 @@ REPLACED = """
         assert rnd.index == call and rnd.active == h.size and not rnd.failed.any(), rnd
         assert (y == total).all(), y
     assert h.comm.allreduce(1) == h.size
-    h.Free()
     say("end", h.rank)
+    h.Free()  # all have said it: with the last that mpiexec has started the others end
     os._exit(0)
 """
 
@@ -274,6 +274,37 @@ EARLY = """
     hear("end 0", "end 1", "end 2")  # who leaves takes along what others still wait for
     os._exit(0)
 """
+
+
+# Those who have started it are gone before it says a word.
+ORPHAN = """
+    import faulthandler
+    faulthandler.dump_traceback_later(60, exit=True)
+    if MPI.Comm.Get_parent() != MPI.COMM_NULL:
+        hear("gone 0", "gone 1")
+        time.sleep(1)
+        from partialcoll import elastic
+        say("there")
+        os._exit(0)
+    from partialcoll import elastic
+    h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), on_failure="continue")
+    elastic.Spawned(h.comm, [sys.executable, *sys.argv], 1)
+    say("started")
+    tell(f"gone {comm.rank}")
+    os._exit(0)
+"""
+
+
+@pytest.mark.in_turns
+def test_who_is_left_alone_ends(run):
+    done = run(
+        ORPHAN,
+        ranks=2,
+        env={"PARTIALCOLL_TIMEOUT": "1"},
+        launcher_options=["--with-ft", "ulfm"],
+    )
+    assert done.stdout.splitlines() == ["started"] * 2
+    assert "this process ends: nothing is heard of those" in done.stderr
 
 
 @pytest.mark.in_turns

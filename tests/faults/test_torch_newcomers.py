@@ -121,13 +121,13 @@ TRAIN = """
 """
 
 
-def trained(run, ranks, left, kills, fates=(), own=None, steps=8, quorum="none", least=0):
+def trained(run, ranks, left, kills, fates=(), own=None, steps=8, quorum="none", least=0, env=None):
     """Who is left at the end says so, and how many those are; what survivors said, and all. least:
     training goes on while others load what they need, until there are so many ranks."""
     given = [json.dumps(kills), json.dumps(fates), json.dumps(own or {}), str(steps), quorum]
     given.append(str(least))
     options = ["--with-ft", "ulfm"]
-    done = run(PREPARE + TRAIN, ranks=ranks, arguments=given, launcher_options=options)
+    done = run(PREPARE + TRAIN, ranks=ranks, arguments=given, launcher_options=options, env=env)
     ends = [line for line in done.stdout.splitlines() if line.startswith("end")]
     said = f"{done.stdout}\n{done.stderr}"
     assert len(ends) == left and all(end.startswith(f"end {left} ") for end in ends), said
@@ -200,7 +200,8 @@ def test_training_goes_on_meanwhile(run, ranks, kills, fates, sizes):
 
 
 def test_training_ends_before_they_come(run):
-    ends, said = trained(run, 3, 2, {3: [1]}, ["slower"], least=2)
+    soon = {"PARTIALCOLL_TIMEOUT": "2"}  # six times that, if they were not heard of in time
+    ends, said = trained(run, 3, 2, {3: [1]}, ["slower"], least=2, env=soon)
     assert ends == ["end 2 old [(4, 2)]"] * 2, said
 
 

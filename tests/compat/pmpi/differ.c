@@ -39,7 +39,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "order") && ours && !strcmp(ours, "0")) {
         setenv("PARTIALCOLL_REPORT", "1", 1);
         if (!strcmp(what, "domain"))
-            setenv("PARTIALCOLL_DOMAIN", "rank", 1);
+            setenv("PARTIALCOLL_DOMAIN", "auto", 1);
     }
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
