@@ -141,8 +141,10 @@ def _greet() -> None:
         limit = threading.Timer(_PATIENCE * base_timeout(), _give_up)
         limit.daemon = True
         limit.start()
-        _await(_tell(between, True))
-        limit.cancel()
+        try:
+            _await(_tell(between, True))
+        finally:
+            limit.cancel()
 
 
 def _give_up() -> None:

@@ -81,29 +81,35 @@ def pytest_runtest_protocol(item):
     faulthandler.cancel_dump_traceback_later()
 
 
-def pytest_collection_modifyitems(config, items):
+def starts_jobs(item):
+    return not STARTERS.isdisjoint(item.fixturenames)
+
+
+def is_in_other_parts(item, parts):
     """Where a commit is tested: of what needs one MPI only, of what starts jobs of its own, and on
-    a single rank, the parts that run.py says. Where all is tested, and with another MPI as well:
-    without what has to do with none."""
-    parts = os.environ.get("PARTIALCOLL_TEST_PARTS")
-    other_mpi = os.environ.get("PARTIALCOLL_TEST_OTHER_MPI")
-    if parts is None and other_mpi is None:
-        return
-    words, _, count = (parts or "").partition(" of ")
-    own = [int(part) for part in words.split(",") if part]
+    a single rank, these parts are ours."""
+    words, _, count = parts.partition(" of ")
+    own = [int(part) for part in words.split(",")]
+    drawn = zlib.crc32(item.name.encode()) % int(count)  # the same on all ranks
+    if item.get_closest_marker("in_turns"):
+        return drawn != own[0]
+    one_mpi = starts_jobs(item) or item.get_closest_marker("one_mpi") or MPI.COMM_WORLD.size == 1
+    return one_mpi and drawn not in own
 
-    def is_left(item):
-        if parts is None:
-            of_mpi = item.get_closest_marker("mpi") or not STARTERS.isdisjoint(item.fixturenames)
-            return item.get_closest_marker("one_mpi") and not of_mpi
-        drawn = zlib.crc32(item.name.encode()) % int(count)  # the same on all ranks
-        if item.get_closest_marker("in_turns"):
-            return drawn != own[0]
-        starts_jobs = not STARTERS.isdisjoint(item.fixturenames)
-        one_mpi = starts_jobs or item.get_closest_marker("one_mpi") or MPI.COMM_WORLD.size == 1
-        return one_mpi and drawn not in own
 
-    left = [item for item in items if is_left(item)]
+def has_to_do_with_no_mpi(item):
+    """Where all is tested, it is so beside one MPI."""
+    of_mpi = item.get_closest_marker("mpi") or starts_jobs(item)
+    return item.get_closest_marker("one_mpi") and not of_mpi
+
+
+def pytest_collection_modifyitems(config, items):
+    """What run.py and parts.py leave to other commits, and to the other MPI."""
+    left = []
+    if parts := os.environ.get("PARTIALCOLL_TEST_PARTS"):
+        left = [item for item in items if is_in_other_parts(item, parts)]
+    elif os.environ.get("PARTIALCOLL_TEST_OTHER_MPI"):
+        left = [item for item in items if has_to_do_with_no_mpi(item)]
     config.hook.pytest_deselected(items=left)
     items[:] = [i for i in items if i not in left]
 

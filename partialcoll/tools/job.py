@@ -154,9 +154,8 @@ class Job:
             self._end_ranks()
             if self._launcher is not None and self._launcher.poll() is None:
                 self._end_launcher(self._launcher)
-            while (
-                not self._nobody_left() and not _signals.again.is_set()
-            ):  # one may be in the kernel
+            # One that is stuck in the kernel stays: a second signal waits for it no longer.
+            while not self._nobody_left() and not _signals.again.is_set():
                 time.sleep(0.01)
             self._output.finish()
             for path in self._segments:

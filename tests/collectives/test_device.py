@@ -94,40 +94,38 @@ def test_start_does_not_wait(comm, fake, nothing_left):
             assert (y.get() == (step + 1) * comm.size).all()
 
 
-def test_waiting_for_a_copy_takes_no_core(comm, fake, nothing_left):
-    """The agent and a call that waits look now and then whether it is over, not all the time."""
+@contextlib.contextmanager
+def a_copy_under_way(comm, fake, nothing_left):
+    """A handle whose start waits for its copy from here until the end, when the round is over."""
     x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
     with pc.Allreduce_init(comm, x, y, quorum="full") as h:
         fake.hold()
         x.set(1.0)
         h.Start()
+        yield h
+        comm.Barrier()
+        fake.release()
+        h.Wait(timeout=60)
+        assert (y.get() == comm.size).all()
+
+
+def test_waiting_for_a_copy_takes_no_core(comm, fake, nothing_left):
+    """The agent and a call that waits look now and then whether it is over, not all the time."""
+    with a_copy_under_way(comm, fake, nothing_left) as h:
         for wait in (time.sleep, lambda seconds: h.Wait(timeout=seconds)):
             begin, before = time.monotonic(), fake.counts()["questions"]
             with contextlib.suppress(TimeoutError):
                 wait(0.5)
             looks = fake.counts()["questions"] - before
             assert looks < 20000 * (time.monotonic() - begin)
-        fake.release()
-        h.Wait(timeout=60)
 
 
 def test_nothing_else_while_a_copy_is_under_way(comm, fake, nothing_left):
     """The C functions as well: what is being written is not deposited before its time."""
-    x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
-    with pc.Allreduce_init(comm, x, y, quorum="full") as h:
-        fake.hold()
-        x.set(1.0)
-        h.Start()
-        for call in (
-            lambda: lib.pcoll_handle_start(h._core(), ffi.NULL),
-            lambda: lib.pcoll_handle_join(h._core()),
-            lambda: lib.pcoll_handle_leave(h._core()),
-        ):
-            assert call() == lib.PCOLL_ESTATE
-        comm.Barrier()
-        fake.release()
-        h.Wait(timeout=60)
-        assert (y.get() == comm.size).all()
+    with a_copy_under_way(comm, fake, nothing_left) as h:
+        assert lib.pcoll_handle_start(h._core(), ffi.NULL) == lib.PCOLL_ESTATE
+        assert lib.pcoll_handle_join(h._core()) == lib.PCOLL_ESTATE
+        assert lib.pcoll_handle_leave(h._core()) == lib.PCOLL_ESTATE
 
 
 def test_solo_goes_on_without_a_busy_device(comm, fake, nothing_left):

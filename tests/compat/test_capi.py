@@ -4,7 +4,6 @@
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import c_users
@@ -30,24 +29,13 @@ int main(void)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def config(*words):
-    command = [sys.executable, "-m", "partialcoll", "config", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=c_users.LIMIT_S)
-
-
-def config_flags():
-    flags = config("--cflags", "--libs")
-    assert flags.returncode == 0, flags.stderr
-    return flags.stdout.split()
-
-
 def header_text():
-    (folder,) = config("--cflags").stdout.split()
+    (folder,) = c_users.config("--cflags").stdout.split()
     return (Path(folder.removeprefix("-I")) / "partialcoll.h").read_text()
 
 
 def compile_program(name, folder):
-    return c_users.compile_program(f"capi/{name}.c", folder / name, *config_flags())
+    return c_users.compile_program(f"capi/{name}.c", folder / name, *c_users.config_flags())
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +57,7 @@ def test_dropin(dropin, clean_environment, tmp_path, ranks):
 
 def test_dropin_on_a_device(clean_environment, tmp_path):
     """Buffers of some ranks are on a device: none is read by the host."""
-    flags = [*config_flags(), "-DCALL=PCOLL_Allreduce", f"-I{c_users.PROGRAMS / 'pmpi'}"]
+    flags = [*c_users.config_flags(), "-DCALL=PCOLL_Allreduce", f"-I{c_users.PROGRAMS / 'pmpi'}"]
     program = c_users.compile_program("pmpi/device.c", tmp_path / "device", *flags)
     settings = {"PARTIALCOLL_CUDA_LIBRARY": str(device.build(tmp_path))}
     done = c_users.run([program], clean_environment, tmp_path, 3, settings)
@@ -138,7 +126,7 @@ def test_tests_keep_the_core(clean_environment, tmp_path):
 def test_header_in_cxx(tmp_path):
     """The header compiles alone and after mpi.h, as C and as C++, and so does what begins with the
     defaults."""
-    flags = config("--cflags").stdout.split()
+    flags = c_users.config("--cflags").stdout.split()
     for name, before in (("a.c", ""), ("b.cpp", ""), ("c.c", "#include <mpi.h>\n")):
         source = tmp_path / name
         source.write_text(f"{before}#include <partialcoll.h>\n{BEGIN}")
@@ -153,7 +141,7 @@ def test_the_program_of_the_docs(clean_environment, tmp_path):
     )
     source = tmp_path / "docs.c"
     source.write_text(block)
-    program = c_users.compile_program(source, tmp_path / "docs", *config_flags())
+    program = c_users.compile_program(source, tmp_path / "docs", *c_users.config_flags())
     done = c_users.run([program], clean_environment, tmp_path, ranks=2)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"^\d ranks were in this sum$", done.stdout, re.MULTILINE)) == 2
@@ -200,7 +188,7 @@ def test_which_versions_fit(tmp_path, header, library, fits):
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 def test_which_versions_cmake_finds(tmp_path, header, library, fits):
     """The same rule for find_package: `header` is what a project asks for."""
-    shutil.copytree(config("--cmakedir").stdout.strip(), tmp_path / "cmake")
+    shutil.copytree(c_users.config("--cmakedir").stdout.strip(), tmp_path / "cmake")
     (tmp_path / "include").mkdir()
     write_header(tmp_path / "include/partialcoll.h", library)
     asked = ".".join(map(str, header))
@@ -220,7 +208,7 @@ def test_which_versions_cmake_finds(tmp_path, header, library, fits):
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="needs pkg-config")
 def test_pkg_config(clean_environment, tmp_path):
     """Its flags compile what those of `partialcoll config` do, wherever the package lies."""
-    env = {**clean_environment, "PKG_CONFIG_PATH": config("--pkgconfigdir").stdout.strip()}
+    env = {**clean_environment, "PKG_CONFIG_PATH": c_users.config("--pkgconfigdir").stdout.strip()}
     words = ["pkg-config", "--cflags", "--libs", f"partialcoll_{launcher.abi()}"]
     flags = subprocess.run(
         words, capture_output=True, text=True, check=True, env=env
@@ -231,7 +219,7 @@ def test_pkg_config(clean_environment, tmp_path):
 
 
 def test_config_alone():
-    assert config("--cflags").stdout.startswith("-I")
-    assert "-lpartialcoll_" in config("--libs").stdout
-    refused = config()
+    assert c_users.config("--cflags").stdout.startswith("-I")
+    assert "-lpartialcoll_" in c_users.config("--libs").stdout
+    refused = c_users.config()
     assert refused.returncode == 2 and "--cflags" in refused.stderr

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PCOLL_Allreduce where a rank has died."""
 
-import subprocess
-import sys
-
 import c_users
 from ulfm import needs_ulfm
 
@@ -11,8 +8,7 @@ pytestmark = needs_ulfm
 
 
 def test_it_is_no_success(clean_environment, tmp_path):
-    config = [sys.executable, "-m", "partialcoll", "config", "--cflags", "--libs"]
-    flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
+    flags = c_users.config_flags()
     program = c_users.compile_program("capi/death.c", tmp_path / "death", *flags)
     options = ["--with-ft", "ulfm"]
     done = c_users.run([*options, program], clean_environment, tmp_path, ranks=3)

@@ -3,6 +3,7 @@
 does, and running it on some ranks."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 from partialcoll.tools import c_libraries, launcher
@@ -21,6 +22,19 @@ def compile_program(source, program, *flags):
     words = [mpicc(), "-Wall", "-Wextra", "-Werror", "-pthread", str(PROGRAMS / source), *flags]
     subprocess.run([*words, "-o", str(program)], check=True)
     return str(program)
+
+
+def config(*words):
+    """What the command of that name prints."""
+    command = [sys.executable, "-m", "partialcoll", "config", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+def config_flags():
+    """To compile and link with the library."""
+    flags = config("--cflags", "--libs")
+    assert flags.returncode == 0, flags.stderr
+    return flags.stdout.split()
 
 
 def run(words, environment, folder, ranks=3, settings=None, preload=False):

@@ -65,7 +65,7 @@ def test_growth(tmp_path):
 def test_the_algorithm_is_the_one_asked_for(tmp_path, monkeypatch, algorithm, hops):
     """Whatever a table says; mpi stands for recursive doubling with any of them."""
     table = tmp_path / "tune.txt"
-    table.write_text("ranks 2 bytes 0 ring\n")
+    table.write_text("1 0 ring\n")
     monkeypatch.setenv("PARTIALCOLL_TUNE", str(table))
     words = ("--ranks", "8", "--skew-ms", "0", "--loggp", "5,0,0,0", "--iters", "1", "--count", "8")
     rows = simulate(tmp_path, *words, "--collectives", "mpi,full", "--algorithm", algorithm)

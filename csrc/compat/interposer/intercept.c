@@ -61,9 +61,9 @@ static void agree(struct record *r, MPI_Comm comm, int rank)
     r->level = (int)~values[2];
     r->alike = values[3] == ~values[4];
     if (!r->alike && rank == 0 && !atomic_exchange(&told, true))
-        warn("rank 0: the ranks of a communicator disagree about PARTIALCOLL_ALGORITHM "
-             "or "
-             "PARTIALCOLL_DOMAIN: these calls are left to MPI");
+        warn(
+            "rank 0: the ranks of a communicator disagree about "
+            "PARTIALCOLL_ALGORITHM or PARTIALCOLL_DOMAIN: these calls are left to MPI");
     if (values[0] == ~values[1])
         return;
     r->policy = (pcoll_policy){.kind = PCOLL_FULL};

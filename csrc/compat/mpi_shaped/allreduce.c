@@ -162,6 +162,16 @@ static int choose(struct record *record, struct cache_key *key)
     return rc;
 }
 
+/* What could not be made is not kept: the next call tries again. */
+static int make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
+                struct cache_entry **entry)
+{
+    int rc = cache_make(cache, comm, key, entry);
+    if (rc != PCOLL_OK && *entry)
+        cache_forget_newest(cache);
+    return rc;
+}
+
 /* This rank has no handle to make, perhaps this one alone: those who make one are told. */
 static int refuse(struct record *record, MPI_Comm comm, struct cache_key *key, int rc)
 {
@@ -170,9 +180,7 @@ static int refuse(struct record *record, MPI_Comm comm, struct cache_key *key, i
     snprintf(why, sizeof why, "%s", pcoll_last_error());
     key->refusal = why;
     key->policy = (pcoll_policy){.kind = PCOLL_FULL};
-    cache_make(&record->cache, comm, key, &entry);
-    if (entry)
-        cache_forget_newest(&record->cache);
+    make(&record->cache, comm, key, &entry);
     return fail(rc, "%s", why);
 }
 
@@ -183,11 +191,8 @@ static int reduce(const void *send, void *recv, MPI_Datatype type, MPI_Comm comm
     if (rc != PCOLL_OK)
         return refuse(record, comm, key, rc);
     struct cache_entry *entry = cache_find(&record->cache, key);
-    if (!entry) {
-        rc = cache_make(&record->cache, comm, key, &entry);
-        if (rc != PCOLL_OK && entry) /* the next call tries again */
-            cache_forget_newest(&record->cache);
-    }
+    if (!entry)
+        rc = make(&record->cache, comm, key, &entry);
     return rc == PCOLL_OK
                ? cache_run(entry, key, type, send == MPI_IN_PLACE ? recv : send, recv)
                : rc;

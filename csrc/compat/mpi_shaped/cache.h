@@ -33,8 +33,7 @@ struct cache_key {
     uint32_t domain_ranks;
     int32_t algorithm;     /* Rabenseifner's may become the ring: algorithm_of */
     const void *call_site; /* NULL: calls from all places share a handle */
-    const char
-        *refusal; /* why this rank makes none, which the others are told; or NULL */
+    const char *refusal;   /* why this rank makes none: the others are told; or NULL */
 };
 
 struct cache_entry {

@@ -23,9 +23,9 @@ int mpi_native_open(struct transport *t, struct channel **out)
     if (!c)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     c->comm = MPI_COMM_NULL;
-    int rc = mpi_check_in(
-        m, PMPI_Comm_idup(m->comm, &c->comm, &c->opening),
-        "MPI_Comm_idup"); /* whatever names.h replaces it by, which waits */
+    /* PMPI: what the interposer has in its place waits (names.h). */
+    int rc = mpi_check_in(m, PMPI_Comm_idup(m->comm, &c->comm, &c->opening),
+                          "MPI_Comm_idup");
     if (rc != PCOLL_OK)
         free(c);
     else

@@ -58,13 +58,16 @@ static int wait_patiently(struct window_mpi *m)
     return PCOLL_OK;
 }
 
-/* Where the next request goes. */
-static int next_request(struct window *w, MPI_Request **request)
+/* For one more request. */
+static int make_room(struct window *w)
 {
-    struct window_mpi *m = of(w);
-    int rc = m->under_way == MAX_REQUESTS ? wait_patiently(m) : PCOLL_OK;
-    *request = &m->requests[m->under_way];
-    return rc;
+    return of(w)->under_way == MAX_REQUESTS ? wait_patiently(of(w)) : PCOLL_OK;
+}
+
+/* Where it goes. */
+static MPI_Request *next_request(struct window *w)
+{
+    return &of(w)->requests[of(w)->under_way];
 }
 
 /* It has been begun. */
@@ -90,11 +93,10 @@ static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_
     if (!window_is_far(w, peer))
         return mpi_check(MPI_Get(into, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
                          "MPI_Get");
-    MPI_Request *request;
-    int rc = next_request(w, &request);
+    int rc = make_room(w);
     return rc == PCOLL_OK ? begun(w,
                                   MPI_Rget(into, n, MPI_BYTE, target, at, n, MPI_BYTE,
-                                           win_of(w), request),
+                                           win_of(w), next_request(w)),
                                   "MPI_Rget")
                           : rc;
 }
@@ -107,11 +109,10 @@ static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
     if (!window_is_far(w, peer))
         return mpi_check(MPI_Put(from, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
                          "MPI_Put");
-    MPI_Request *request;
-    int rc = next_request(w, &request);
+    int rc = make_room(w);
     return rc == PCOLL_OK ? begun(w,
                                   MPI_Rput(from, n, MPI_BYTE, target, at, n, MPI_BYTE,
-                                           win_of(w), request),
+                                           win_of(w), next_request(w)),
                                   "MPI_Rput")
                           : rc;
 }
@@ -126,11 +127,10 @@ static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
         return mpi_check(
             MPI_Accumulate(from, n, type, target, at, n, type, MPI_SUM, win_of(w)),
             "MPI_Accumulate");
-    MPI_Request *request;
-    int rc = next_request(w, &request);
+    int rc = make_room(w);
     return rc == PCOLL_OK ? begun(w,
                                   MPI_Raccumulate(from, n, type, target, at, n, type,
-                                                  MPI_SUM, win_of(w), request),
+                                                  MPI_SUM, win_of(w), next_request(w)),
                                   "MPI_Raccumulate")
                           : rc;
 }
@@ -147,12 +147,11 @@ static int get_and_add(struct window *w, uint32_t peer, size_t offset, const voi
         return mpi_check(MPI_Get_accumulate(from, given, type, into, n, type, target,
                                             at, n, type, op, win_of(w)),
                          "MPI_Get_accumulate");
-    MPI_Request *request;
-    int rc = next_request(w, &request);
+    int rc = make_room(w);
     return rc == PCOLL_OK
                ? begun(w,
                        MPI_Rget_accumulate(from, given, type, into, n, type, target, at,
-                                           n, type, op, win_of(w), request),
+                                           n, type, op, win_of(w), next_request(w)),
                        "MPI_Rget_accumulate")
                : rc;
 }
