@@ -85,13 +85,12 @@ test-gpu: ready
 test-large: $(VENV)/checked
 	PARTIALCOLL_TEST_LARGE=1 $(BIN)/python tests/run.py --ranks 2 --domains rank collectives/test_large.py
 
-# Each in an environment that has what its extra brings, and what tests need.
+# Each in an environment that has the wheel, what its extra brings, and what tests need.
 TRAINERS ?= lightning accelerate
-test-trainers:
+test-trainers: wheel
 	for trainer in $(TRAINERS); do \
 	    folder=$(abspath .venv)/$(MPI)-$$trainer && rm -rf $$folder && $(PYTHON) -m venv $$folder && \
-	    $$folder/bin/python -m pip install -q $(MPI) && \
-	    MPICC=$$folder/bin/mpicc $$folder/bin/python -m pip install -q ".[$(MPI),$$trainer,test]" $(TORCH) && \
+	    $$folder/bin/python -m pip install -q "$$(ls dist/*.whl)[$(MPI),$$trainer,test]" $(TORCH) && \
 	    $$folder/bin/python tests/run.py --ranks 0 --domains node trainers || exit 1; done
 
 test-mpi: ready

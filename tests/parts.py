@@ -62,8 +62,8 @@ def parts() -> list[Part]:
         for mpi in reversed(MPIS)  # the longer one first
     ]
     of_mpi = [
-        (f"{what}-{mpi}", f"test-{what}", mpi)
-        for what in ("examples", "trainers", "large")
+        Part(f"{what}-{mpi}", [f"test-{what}", f"MPI={mpi}"], alone=what == "large")
+        for what in ("examples", "trainers", "large")  # trainers take the wheel from above
         for mpi in MPIS
     ]
     return [
@@ -73,13 +73,13 @@ def parts() -> list[Part]:
         Part("check-c", ["check-c"], alone=True),
         Part("mutants", ["mutants"], alone=True),
         Part("coverage", ["coverage"], alone=True),
-        Part("model", ["model"]),  # one core
+        Part("demo", ["demo"], alone=True),
+        Part("model", ["model"]),  # one core, all the time
         Part("wheel", ["test-wheel"]),
         Part("docs", ["docs"]),
-        Part("demo", ["demo"], alone=True),
         *faults,
         *on_ranks,
-        *(Part(name, [target, f"MPI={mpi}"], alone=True) for name, target, mpi in of_mpi),
+        *of_mpi,
     ]
 
 
