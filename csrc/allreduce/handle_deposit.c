@@ -111,7 +111,12 @@ int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
     handle_lock(h);
     if (!staging_arrived(h->endpoint->staging))
         rc = progress_wait(h->base.communicator->progress, has_arrived, h, timeout_us);
-    return handle_leave(h, rc == PCOLL_OK ? staging_failure(h->endpoint->staging) : rc);
+    struct staging *s = h->endpoint->staging;
+    if (rc == PCOLL_OK)
+        rc = staging_failure(s);
+    if (rc == PCOLL_OK && staging_arrived(s) && !staging_landed(s))
+        rc = PCOLL_EAGAIN;
+    return handle_leave(h, rc);
 }
 
 int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)

@@ -227,6 +227,12 @@ int staging_fetch(struct staging *s, struct domain *d, const pcoll_place *buffer
     return lane_order(s->to_device, stream);
 }
 
+bool staging_landed(struct staging *s)
+{
+    CHECK(staging_arrived(s));
+    return !s || lane_poll(s->to_device) != PCOLL_EAGAIN;
+}
+
 bool staging_arrived(const struct staging *s)
 {
     return !s || atomic_load(&s->state) == ARRIVED;

@@ -22,9 +22,10 @@
  * then it takes the call for one that has not arrived, and looks again.
  *
  * A slot is written by the copy while it is neither pending nor frozen (its deposit is
- * not made before the end of the copy), a result is read by the copy to the device while
- * the next deposit of this rank, which lets it go, is held back: it is made when both
- * lanes are idle.
+ * not made before the end of the copy). A result is read by the copy to the device while
+ * what lets it go is held back: the next deposit of this rank is made when both lanes are
+ * idle, and the application delivers nothing more, does not leave and does not end the
+ * handle before staging_landed().
  */
 #ifndef PCOLL_ALLREDUCE_STAGING_H
 #define PCOLL_ALLREDUCE_STAGING_H
@@ -50,6 +51,8 @@ int staging_begin(struct staging *s, struct domain *d, const pcoll_place *buffer
 int staging_fetch(struct staging *s, struct domain *d, const pcoll_place *buffers,
                   uint64_t stream);
 
+/* Application, ARRIVED: is no result being copied to the device (any more)? */
+bool staging_landed(struct staging *s);
 /* Is there no deposit that waits for its copy? */
 bool staging_arrived(const struct staging *s);
 /* Make the deposit if its copy is over, which the driver has to hear of then. *made: by

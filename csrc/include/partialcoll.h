@@ -417,12 +417,13 @@ int pcoll_handle_start_device(pcoll_handle *handle, const pcoll_place *send,
                               uint64_t stream);
 /* After pcoll_handle_take with recv NULL: copy the result to these buffers, those on the
  * device after what `stream` has been given so far; what it is given from now on comes
- * after that. Returns at once. The next deposit waits for the copy. PCOLL_EAGAIN: the last
- * result is still being copied. Local. */
+ * after that. Returns at once. The next deposit waits for the copy; before anything else
+ * that lets the result go (pcoll_handle_deliver, leave, free) see pcoll_handle_arrive.
+ * PCOLL_EAGAIN: the last result is still being copied. Local. */
 int pcoll_handle_fetch_device(pcoll_handle *handle, const pcoll_place *recv,
                               uint64_t stream);
 /* Wait until the deposit of the last pcoll_handle_start_device has been made. PCOLL_EAGAIN
- * after timeout_us. Local. */
+ * after timeout_us; and, at once, while a result is being copied to the device. Local. */
 int pcoll_handle_arrive(pcoll_handle *handle, int64_t timeout_us);
 
 /* On which device an address lies; -1: on none. PCOLL_ESTATE: this process has no CUDA

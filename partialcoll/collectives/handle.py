@@ -399,6 +399,7 @@ class AllreduceHandle(GrowingHandle):
             self._wait_in_slices(lambda us: int(lib.pcoll_handle_wait(self._core(), us)), None)
             while True:
                 self._side.settle()
+                self._await_copy()
                 if self._deliver_next(_ANY, self._recv, self._recv_pointers) is None:
                     break
                 rnd = self._last_round = Round(self._describe())
@@ -423,9 +424,13 @@ class AllreduceHandle(GrowingHandle):
             self._slots.empty()
 
     def _await_copy(self) -> None:
-        """Until the deposit under way has been made: its copy is over."""
-        if self._copies and self._started:
+        """Until no copy is under way: the deposit has been made, the last result may be let go."""
+        if not self._copies:
+            return
+        if self._started:
             self._wait_in_slices(lambda us: int(lib.pcoll_handle_arrive(self._core(), us)), None)
+        core = self._core()
+        waiting.until(lambda: lib.pcoll_handle_arrive(core, 0) != lib.PCOLL_EAGAIN, waiting.look)
 
     def progress(self) -> None:
         """Drive communication once (for ``progress="manual"``). Local."""

@@ -4,6 +4,7 @@ copies come late and in any order, and a host that looks at device memory dies."
 
 import contextlib
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -126,6 +127,42 @@ def test_nothing_else_while_a_copy_is_under_way(comm, fake, nothing_left):
         assert lib.pcoll_handle_start(h._core(), ffi.NULL) == lib.PCOLL_ESTATE
         assert lib.pcoll_handle_join(h._core()) == lib.PCOLL_ESTATE
         assert lib.pcoll_handle_leave(h._core()) == lib.PCOLL_ESTATE
+
+
+def test_a_result_stays_while_it_is_copied(comm, fake, nothing_left):
+    """A rank has joined while its last result is on the way to its device: the others go on as far
+    as the history has room, and no further."""
+    last = comm.size - 1
+    x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
+
+    def release():
+        for _ in range(last):
+            comm.recv()
+        fake.release()
+
+    with pc.Allreduce_init(comm, x, y, quorum="full", history=1) as h:
+        h.Start()
+        if comm.rank == last:
+            fake.hold()
+        h.Wait(timeout=60)
+        if comm.rank == last:
+            helper = threading.Thread(target=release)
+            helper.start()
+        else:
+            x.set(2.0)
+            h.Start()
+            h.Wait(timeout=60)
+            x.set(3.0)
+            h.Start()
+            with pytest.raises(TimeoutError):
+                h.Wait(timeout=0.3)
+            comm.send(None, last)
+            h.Wait(timeout=60)
+        seen = []
+        h.join(lambda rnd: seen.append((rnd.index, y.get()[0])))
+        if comm.rank == last:
+            helper.join()
+            assert seen[:2] == [(1, 2.0 * last), (2, 3.0 * last)] or not last
 
 
 def test_solo_goes_on_without_a_busy_device(comm, fake, nothing_left):
