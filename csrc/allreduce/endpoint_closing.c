@@ -14,6 +14,13 @@ static int agree_to_close(struct endpoint *v, uint64_t *values, int count,
     return communicator_agree(v->communicator, &v->closing_agreement);
 }
 
+/* The current round, for which others may have been activated: its deposits are frozen, or not
+ * added up yet. */
+static bool has_begun(const struct endpoint *v)
+{
+    return v->frozen || v->gathering != NO_OPERATION;
+}
+
 static int closed(struct endpoint *v)
 {
     atomic_store(&v->closing, CLOSED);
@@ -24,6 +31,7 @@ static int closed(struct endpoint *v)
 static int drained(struct endpoint *v)
 {
     CHECK(atomic_load(&v->closing) == DRAINING);
+    CHECK(!has_begun(v));
     if (!v->confirms)
         return closed(v);
     MOMENT("drained");
@@ -71,7 +79,7 @@ int endpoint_continue_closing(struct endpoint *v)
     MOMENT(closing == ENTERING ? "closing entered" : "closing counted");
     atomic_store(&v->closing, closing + 1);
     if (closing == ENTERING) {
-        v->closing_rounds = v->drives ? v->engine.current + v->frozen : 0;
+        v->closing_rounds = v->drives ? v->engine.current + has_begun(v) : 0;
         return agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
     }
     if (closing == REPORTS)

@@ -121,7 +121,9 @@ static int rebuild(struct user_object *o, struct communicator *c,
     if (rc != PCOLL_OK)
         return rc;
     g->successor->base.slot = plan->slot;
+    shut(h); /* what is the application's own is looked at */
     endpoint_begin_at(g->successor, old, plan->complete, g->resumes);
+    reopen(h);
     return PCOLL_OK;
 }
 

@@ -202,14 +202,25 @@ static void comm_gone(void *state)
         communicator_destroy(&c);
         return;
     }
+    process_begin_release();
     c->abandoned = true;
     process_release(c);
 }
 
+static pthread_mutex_t releasing = PTHREAD_MUTEX_INITIALIZER;
+
+void process_begin_release(void)
+{
+    pthread_mutex_lock(&releasing);
+}
+
+/* Dropping it waits for other ranks, so that is done outside. */
 void process_release(struct communicator *c)
 {
     CHECK(c);
-    if (c->abandoned && !c->handles)
+    bool last = c->abandoned && !c->handles;
+    pthread_mutex_unlock(&releasing);
+    if (last)
         drop_context(mpi_process_state(), c);
 }
 

@@ -38,7 +38,10 @@ int process_adopt(struct communicator *c);
 /* … is forgotten, by who frees it. */
 void process_disown(struct communicator *c);
 
-/* A handle has gone: its context follows if the communicator has gone as well. */
+/* A handle goes between these two, and its context follows it if it is the last one and the
+ * communicator has gone as well. Handles may go in several threads at once: one of them is the
+ * last, and no other touches `c` after it. */
+void process_begin_release(void);
 void process_release(struct communicator *c);
 
 /* In a forked child nothing of ours works: its agent stayed with the parent. */

@@ -140,7 +140,9 @@ static void recover(struct communicator *c, struct recovery *r)
     progress_add(c->progress, &c->source);
     outage_end(c->outage);
     progress_notify(c->progress);
+    progress_lock(c->progress);
     progress_wake_waiters(c->progress);
+    progress_unlock(c->progress);
 }
 
 static void *recovery_main(void *arg)
@@ -156,12 +158,18 @@ int recovery_attach(struct communicator *c)
     CHECK(!c->recovery && !c->outage);
     c->recovery = calloc(1, sizeof *c->recovery);
     c->outage = malloc(sizeof *c->outage);
-    if (!c->recovery || !c->outage)
+    if (!c->recovery || !c->outage) {
+        free(c->recovery);
+        free(c->outage);
+        c->recovery = NULL;
+        c->outage = NULL;
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    }
     outage_init(c->outage);
     graves_init(&c->recovery->graves);
     if (thread_start(&c->recovery->thread, recovery_main, c) == 0)
         return PCOLL_OK;
+    recovery_detach(c);
     return fail(PCOLL_ENOMEM, "the thread that recovers could not be started");
 }
 

@@ -96,16 +96,15 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
         return rc;
     begin_close(o); /* a failure shows below, as the communicator's */
     struct communicator *c = o->communicator;
-    do
+    while (!*over) {
         if (progress_wait(c->progress, is_closed, o, timeout_us) == PCOLL_EAGAIN)
             return user_object_leave(o, PCOLL_EAGAIN);
-    while (!dispose_alone(o, true));
-    rc = communicator_check(c);
-    if (rc == PCOLL_EFAILED) /* there is nothing to do together any more */
-        rc = PCOLL_OK;
-    process_release(c);
-    *over = true;
-    return rc;
+        process_begin_release();
+        *over = dispose_alone(o, true);
+        rc = communicator_check(c);
+        process_release(c);
+    }
+    return rc == PCOLL_EFAILED ? PCOLL_OK : rc; /* nothing is left to do together */
 }
 
 /* At MPI_Finalize. The application still has it and may free it later: it stays, empty.

@@ -221,7 +221,7 @@ MUTANTS = [
     Mutant(
         "closing forgets the round in progress",
         "allreduce/endpoint_closing.c",
-        "v->drives ? v->engine.current + v->frozen : 0;",
+        "v->drives ? v->engine.current + has_begun(v) : 0;",
         "v->drives ? v->engine.current : 0;",
     ),
     Mutant(

@@ -51,8 +51,9 @@ static void complete(struct token *t, int rc)
 {
     if (rc != PCOLL_OK)
         core_raise(t->comm, rc);
+    int tag = t->tag; /* the token may be freed as soon as it is not active */
     atomic_store(&t->active, false);
-    PMPI_Send(NULL, 0, MPI_BYTE, 0, t->tag, completion_thread.self);
+    PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, completion_thread.self);
 }
 
 static void deliver(struct token *t)
