@@ -52,10 +52,17 @@ def check_model(model: Any) -> None:
             )
 
 
+def is_sparse(layer: torch.nn.Module) -> bool:
+    """Does autograd give its parameters sparse gradients? The word alone says nothing: attention
+    may be sparse as well."""
+    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return isinstance(layer, embeddings) and bool(layer.sparse)
+
+
 def check_dense(model: Any, remedy: str) -> None:
     """No layers with sparse gradients."""
     for name, module in model.named_modules():
-        if getattr(module, "sparse", False):
+        if is_sparse(module):
             raise TypeError(
                 f"model: {name or 'it'} ({type(module).__name__}) has sparse gradients; {remedy}"
             )

@@ -266,4 +266,5 @@ class Distributed:
     def close(self) -> None:
         """Free what the library holds; the parameters' gradients become None. Collective."""
         world.forget(self)
+        self.__dict__.pop("_patched_step", None)  # of a scheduler, which follows this object
         self._loop.free()

@@ -166,14 +166,14 @@ class Gradients:
         """Has a gradient come since the last round?"""
         return self._any
 
-    def check_complete(self) -> None:
-        """Raises StateError if a backward pass is missing."""
+    def check_complete(self, fewer: bool) -> None:
+        """Raises StateError if a backward pass is missing; `fewer`: all of them."""
         if not self._any and self._assigned():
             return  # torch.func and the like: no backward pass that a hook could see
         if not self._any:
             raise StateError("step() without backward: no gradient has come since the last step")
         most = max(self._passes)
-        if most < self.passes:
+        if most < self.passes and not fewer:
             raise StateError(
                 f"step() after {most} of {self.passes} backward passes (backward_passes_per_step)"
             )

@@ -137,6 +137,7 @@ class Loop:
     gradients: Gradients
     evaluating = False  # within the closure of a step
     stepped = False
+    _takes_fewer_passes = False  # than backward_passes_per_step
 
     def __init__(
         self,
@@ -202,7 +203,7 @@ class Loop:
                     f"a parameter of shape {tuple(parameter.shape)} has a gradient, but did not "
                     "require one when the optimizer was wrapped; wrap it anew"
                 )
-        self.gradients.check_complete()
+        self.gradients.check_complete(self._takes_fewer_passes)
         self.gradients.gather()
 
     def _scale(self, factor: float) -> bool:

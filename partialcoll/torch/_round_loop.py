@@ -51,6 +51,7 @@ class RoundLoop(Loop):
         self._plain: list[torch.Tensor] | None = None  # it as it was, where ranks have joined
         self.skipping = False  # within skip_synchronize()
         self._factor = self.settings.before
+        self._takes_fewer_passes = self.strategy.synchronous
         dense, sparse = self._by_density()
         self._rows = (
             SparseRows(self.comm, sparse, self.settings.divisor(self.comm.size)) if sparse else None
@@ -117,17 +118,23 @@ class RoundLoop(Loop):
         """The update after `synchronize`. What a GradScaler has found is of the average then, the
         same on all ranks."""
         self._check_joined(scale, overflown)
-        self.gradients.give_average()
         if overflown:
             self.rounds.metrics.skipped += 1
-            self.rounds.pass_over()
-        else:
-            if scale not in (None, 1):
-                with torch.no_grad():
-                    for _, parameter in self.parameters:
-                        if parameter.grad is not None:
-                            parameter.grad.div_(scale)
-            self.rounds.finish(result)
+            self._pass_over()
+            return
+        self.gradients.give_average()
+        if scale not in (None, 1):
+            with torch.no_grad():
+                for _, parameter in self.parameters:
+                    if parameter.grad is not None:
+                        parameter.grad.div_(scale)
+        self.rounds.finish(result)
+        self._averaged = self._plain = None
+
+    def _pass_over(self) -> None:
+        """No update of the average that `synchronize` has brought."""
+        self.gradients.give_average()
+        self.rounds.pass_over()
         self._averaged = self._plain = None
 
     def _check_joined(self, scale: float | None, overflown: bool) -> None:
@@ -188,10 +195,13 @@ class RoundLoop(Loop):
                 )
             self._early.finish()
             return True
-        factor = self._factor if scale is None else self._factor / scale
-        if self._completes:
+        finite = not overflown
+        if finite and scale not in (None, 1):  # before it is rounded: 16 bits may not hold it
+            for flat in self.gradients.flats:
+                flat.mul_(1 / scale)
+        if finite and self._completes:
             self.settings.compress(self.gradients.flats)
-        finite = not overflown and self._scale(factor)
+        finite = finite and self._scale(self._factor)
         if not finite:
             for flat in self.gradients.flats:
                 flat.zero_()
@@ -258,9 +268,12 @@ class RoundLoop(Loop):
         super()._check_between(what)
 
     def zero_grad(self) -> None:
-        """Gradients gather from zero."""
+        """Gradients gather from zero. Instead of `step` after `synchronize`: without an update."""
         self._check_open()
-        self._check_averaged("zero_grad()", ": the gradient would be lost")
+        if self._plain is not None:
+            self._check_averaged("zero_grad()", ": ranks have joined, which apply it")
+        if self._averaged is not None:
+            self._pass_over()
         super().zero_grad()
 
     def _join(self) -> None:

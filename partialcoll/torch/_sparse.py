@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from mpi4py import MPI
 
+from ._checks import is_sparse
 from .calls import Calls
 from .flat import Named
 from .ops import transfer
@@ -24,7 +25,7 @@ def sparse_parameters(
     ``sparse=True``, and all of an optimizer for such gradients."""
     if wants_sparse(inner):
         return parameters
-    layers = [] if model is None else [m for m in model.modules() if getattr(m, "sparse", False)]
+    layers = [] if model is None else [m for m in model.modules() if is_sparse(m)]
     known = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
     return [(name, parameter) for name, parameter in parameters if parameter in known]
 
@@ -64,7 +65,8 @@ class SparseRows:
     ) -> torch.Tensor:
         if gradient is None:
             none = parameter.new_empty((0, *parameter.shape[1:]))
-            gradient = _of_rows(torch.empty(1, 0).long(), none, parameter)
+            places = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
+            gradient = _of_rows(places, none, parameter)
         found: transfer.Found = []
         rows = gradient._indices(), gradient._values()
         move = transfer.sum_sparse(self._calls.comm, *rows, parameter.shape, found)

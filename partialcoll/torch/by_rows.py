@@ -168,7 +168,11 @@ def _alltoall(
         return _rows(one), lambda comm, *to: transfer.exchange_rows(comm, one.detach(), rows, *to)
 
     call = _begin("alltoall", tensor, name, process_set, plan, later=later)
-    like = splits if isinstance(splits, torch.Tensor) else torch.empty(0, dtype=torch.int32)
+    like = (
+        splits
+        if isinstance(splits, torch.Tensor)
+        else torch.empty(0, dtype=torch.int32, device="cpu")
+    )
 
     def both(_: Any) -> tuple[torch.Tensor, torch.Tensor]:
         output, rows = call.found[0]

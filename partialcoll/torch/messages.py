@@ -23,7 +23,7 @@ from .._core.survivors import goes_on
 from .._core.worker import Worker
 from ..errors import Error, RankFailedError, StateError
 from .ops import pieces
-from .ops.side_stream import side_stream
+from .ops.side_stream import side_of
 from .ops.transfer import Memory
 from .ops.work import GroupTimeout, Work
 
@@ -43,7 +43,7 @@ class Message(Work):
     ) -> None:
         super().__init__([tensor])
         self._messages, self._text = messages, text
-        self._memory, self._side = Memory(tensor, written), side_stream([tensor])
+        self._memory, self._side = Memory(tensor, written), side_of([tensor])
         self._begin, self._timeout = time.monotonic(), timeout
         self._looking = threading.Lock()
         self._given_up = False  # it will be over, in error
@@ -110,13 +110,18 @@ class Message(Work):
         self._side.settle()
 
     def _give_up(self) -> None:
-        """Nobody's memory is written to after that; what MPI still reads is kept."""
+        """What MPI goes on reading, or writing to where it has come half the way, is kept."""
         self._given_up = True
-        if self._source is None:
-            _unsent.append(self)
-        else:
+        if self._source is None or not self._is_canceled():
+            _unfinished.append(self)
+
+    def _is_canceled(self) -> bool:
+        try:
             self._request.Cancel()
-            self._request.Free()
+            over: bool = self._request.Test()
+        except MPI.Exception:  # somebody has died
+            return False
+        return over
 
     def end(self) -> None:
         """The group ends."""
@@ -218,4 +223,4 @@ class Messages:
                 message.end()
 
 
-_unsent: list[Message] = []
+_unfinished: list[Message] = []

@@ -216,5 +216,6 @@ def _wrapped(optimizer: Any) -> Any:
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Distributed):
         return optimizer
     wrapped: Any = object.__new__(type(kind.__name__, (Distributed, kind), {}))
+    optimizer.__dict__.pop("_patched_step", None)  # that one was not closed
     wrapped.__dict__ = optimizer.__dict__  # one state: whoever holds the one sees the other's
     return wrapped

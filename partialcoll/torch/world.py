@@ -105,7 +105,8 @@ def init(
     comm : mpi4py.MPI.Intracomm
         Dup'ed; ``MPI.COMM_WORLD`` by default. Ranks that train apart from others: Split it.
     process_sets : list of ProcessSet, or of lists of ranks
-        To `add_process_set` at once, the same on all ranks.
+        To `add_process_set` at once, the same on all ranks. "dynamic", as Horovod has it: none
+        yet; they may always be added later.
     on_failure : "raise" or "continue"
         When a rank dies: RankFailedError from all calls of this module, on all others; or
         allreduces, broadcasts, barriers and calls about objects go on among those who live, who
@@ -132,18 +133,23 @@ def init(
         _check_same(_world, comm)
         return
     checks.one_of("on_failure", on_failure, ("raise", "continue"))
+    sets = process_sets or ()
+    if isinstance(sets, str):
+        if sets.lower() != "dynamic":
+            raise ValueError(f"process_sets: expected a list of sets or 'dynamic', got {sets!r}")
+        sets = ()
     if isinstance(respawn, str):
         checks.one_of("respawn", respawn, (False, True, "overlap"))
     else:
         checks.flag("respawn", respawn)
     if respawn:
-        newcomers.check(comm, process_sets, on_failure)
+        newcomers.check(comm, sets, on_failure)
     checked, replacing = _check_comm(comm), None
     launch.check_launcher()
     if respawn:
         checked, replacing = newcomers.begin(respawn == "overlap")
     _form(checked, on_failure, replacing)
-    for one in process_sets or ():
+    for one in sets:
         add_process_set(one)
 
 

@@ -2,6 +2,7 @@
 """DistributedOptimizer: what a step promises with each strategy, and what it refuses."""
 
 import copy
+import gc
 import hashlib
 import pickle
 import signal
@@ -656,7 +657,7 @@ def test_guards(comm):
         opt.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
     opt.step()
     opt.close()
-    opt = wrap(model, backward_passes_per_step=2)
+    opt = wrap(model, backward_passes_per_step=2, strategy=pct.Eager())
     loss(model, 0, 0).backward()
     with pytest.raises(pc.StateError, match="1 of 2"):
         opt.step()
@@ -677,6 +678,107 @@ def test_it_is_the_optimizer_that_it_was(comm):
 
 
 # What programs do
+
+
+@pytest.mark.parametrize("name", ["allreduce", "overlap"])
+def test_fewer_passes_at_the_end_of_an_epoch(comm, name):
+    """As Horovod's example that splits its batches: the last one of an epoch is a part of one, on
+    some ranks."""
+    model, expected = network(), network()
+    make = OPTIMIZERS["sgd"]
+    opt = wrap(
+        model, make(model.parameters()), strategy=STRATEGIES[name], backward_passes_per_step=2
+    )
+    inner = make(expected.parameters())
+    last = comm.size - 1
+    for passes in (lambda rank: 2, lambda rank: 1 + (rank < last), lambda rank: 2):
+        opt.zero_grad()
+        for i in range(passes(comm.rank)):
+            loss(model, comm.rank, i).backward()
+        opt.step()
+        inner.zero_grad()
+        for rank in range(comm.size):
+            for i in range(passes(rank)):
+                (loss(expected, rank, i) / comm.size).backward()
+        inner.step()
+    assert_close(model, expected)
+    opt.close()
+
+
+def test_no_update_of_a_bad_average(comm):
+    """As with Horovod: whether to step is decided on what synchronize() has brought."""
+    model, expected = network(), network()
+    opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for step, factor in ((0, 1.0), (1, float("inf"))):
+        opt.zero_grad()
+        (loss(model, comm.rank, step) * factor).backward()
+        opt.synchronize()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e6)
+        if torch.isfinite(norm):
+            with opt.skip_synchronize():
+                opt.step()
+    opt.zero_grad()
+    with pytest.raises(pc.StateError, match="without backward"):
+        opt.step()
+    on_their_own(comm, expected, torch.optim.SGD(expected.parameters(), lr=0.1), 1)
+    assert_close(model, expected)
+    loss(model, comm.rank, 2).backward()
+    opt.step()
+    assert (opt.round, opt.metrics().rounds, opt.metrics().skipped) == (3, 2, 0)
+    assert len(set(comm.allgather(bits(model)))) == 1
+    opt.close()
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+def test_scaled_gradients_are_rounded_as_what_they_are(comm, compression):
+    """65536 times a gradient of 1 is finite in float32, so the scaler steps, but not in float16."""
+    model = torch.nn.Linear(4, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    inner = torch.optim.SGD(model.parameters(), lr=0.5)
+    opt = wrap(model, inner, compression=getattr(pct.Compression, compression))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    opt.zero_grad()
+    scaler.scale(model(torch.full((1, 4), 3.0)).sum()).backward()
+    scaler.step(opt)
+    scaler.update()
+    assert model.weight.tolist() == [[1 - 1.5] * 4]
+    opt.close()
+
+
+def test_layers_that_are_called_sparse(comm):
+    """Attention may be, and its gradients are dense."""
+
+    class Attention(torch.nn.Module):
+        def __init__(self, sparse):
+            super().__init__()
+            self.sparse, self.weight = sparse, torch.nn.Parameter(torch.ones(3))
+
+    for sparse in (True, torch.ones(2)):
+        for strategy in (pct.Allreduce(), pct.Eager()):
+            model = Attention(sparse)
+            inner = OPTIMIZERS["adamw"](model.parameters())
+            opt = pct.DistributedOptimizer(inner, model=model, strategy=strategy)
+            model.weight.sum().backward()
+            opt.step()
+            opt.close()
+
+
+def test_a_scheduler_for_each_stage(comm):
+    """Wrapped anew after the close: the first stage's scheduler looks after that one's object."""
+    model = network()
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    for stage in range(3):
+        opt = wrap(model, inner)
+        scheduler = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)
+        train(comm, model, opt, 1, each=scheduler.step)
+        assert opt.param_groups[0]["lr"] == 0.5 ** (stage + 1)
+        if stage < 2:
+            opt.close()
+        del opt, scheduler
+        gc.collect()
+    wrapped = pct.world.world().optimizers[-1]
+    train(comm, model, wrapped, 2)
+    wrapped.close()
 
 
 def on_their_own(comm, model, optimizer, steps=3, before_step=lambda m: None):

@@ -20,7 +20,7 @@ dist = pytest.importorskip("torch.distributed")
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 import partialcoll as pc  # noqa: E402
-import partialcoll.torch as pct  # noqa: E402, F401
+import partialcoll.torch as pct  # noqa: E402
 from partialcoll.torch import process_group  # noqa: E402
 from partialcoll.torch.ops import handles as ops_handles  # noqa: E402
 from partialcoll.torch.ops.work import GroupTimeout  # noqa: E402
@@ -318,6 +318,89 @@ def test_bits_are_moved(world, dtype):
     outputs = [bits(99, 2) for _ in range(ranks)]
     dist.all_to_all(outputs, [bits(ranks * me + rank, 2) for rank in range(ranks)])
     assert all(same(o, bits(ranks * rank + me, 2)) for rank, o in enumerate(outputs))
+
+
+def every_operation(ranks, me, later):
+    """One after the other, with results that only fresh memory holds until they land. later: they
+    are begun, and waited for afterwards."""
+
+    def value(rank, *shape):
+        return torch.full(shape, rank + 0.5, dtype=torch.bfloat16)
+
+    works, checks = [], []
+
+    def check(made, is_right):
+        works.append(made)
+        checks.append(is_right)
+
+    for _ in range(2):
+        total = value(me, 2, 3).t()
+        check(dist.all_reduce(total, async_op=later), lambda t=total: t == ranks * ranks / 2)
+        lists = [[torch.empty(3, dtype=torch.bfloat16) for _ in range(ranks)] for _ in range(2)]
+        check(
+            dist.all_gather(lists[0], value(me, 3), async_op=later),
+            lambda to=lists[0]: torch.stack([o == rank + 0.5 for rank, o in enumerate(to)]),
+        )
+        sent = [value(me, 3) for _ in range(ranks)]
+        check(
+            dist.all_to_all(lists[1], sent, async_op=later),
+            lambda to=lists[1]: torch.stack([o == rank + 0.5 for rank, o in enumerate(to)]),
+        )
+        part = torch.empty(3, dtype=torch.bfloat16)
+        check(
+            dist.reduce_scatter(part, [value(me, 3) for _ in range(ranks)], async_op=later),
+            lambda t=part: t == ranks * ranks / 2,
+        )
+        given = value(me, 2, 3).t()
+        check(dist.broadcast(given, ranks - 1, async_op=later), lambda t=given: t == ranks - 0.5)
+        come = torch.empty(3, 2).t()
+        work = dist.irecv(come, (me - 1) % ranks) if ranks > 1 else None
+        if work is not None:
+            dist.send(torch.full((2, 3), float(me)), (me + 1) % ranks)
+            check(work, lambda t=come: t == (me - 1) % ranks)
+    for work in works:
+        if work is not None:
+            work.wait()
+    assert all(bool(is_right().all()) for is_right in checks)
+
+
+@pytest.mark.mpi
+def test_with_a_default_device(world):
+    """What lies on the host does so whatever torch.empty makes; on meta nothing would come."""
+    pct.init()
+    torch.set_default_device("meta")
+    try:
+        objects = [None] * world.size
+        with torch.device("cpu"):
+            dist.all_gather_object(objects, {"rank": world.rank})
+        outputs = [torch.empty(3, device="cpu") for _ in range(world.size)]
+        dist.all_gather(outputs, torch.full((3,), float(world.rank), device="cpu"))
+        rows = pct.allgather(torch.full((1, 2), float(world.rank), device="cpu"))
+        given = torch.full((2, 3), float(world.rank), device="cpu").t()
+        dist.broadcast(given, world.size - 1)
+    finally:
+        torch.set_default_device(None)
+    assert objects == [{"rank": rank} for rank in range(world.size)]
+    assert all((output == rank).all() for rank, output in enumerate(outputs))
+    assert rows[:, 0].tolist() == list(range(world.size))
+    assert (given == world.size - 1).all()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("later", (False, True))
+def test_in_inference_mode(world, later):
+    """Whichever thread moves the data; what is kept for the next call serves others as well."""
+    pct.init()
+    with torch.inference_mode():
+        every_operation(world.size, world.rank, later)
+    every_operation(world.size, world.rank, later)
+    waited = torch.ones(3, 2, dtype=torch.bfloat16).t()
+    work = dist.all_reduce(waited, async_op=True)
+    rows = pct.allgather_async(torch.ones(1, 2))
+    with torch.inference_mode():
+        work.wait()
+        come = pct.synchronize(rows)
+    assert (waited == world.size).all() and not come.is_inference()
 
 
 @pytest.mark.mpi

@@ -18,7 +18,7 @@ def adasum_tensor(
 ) -> Iterator[MPI.Request]:
     """The output becomes the combination of the ranks' sources. 16-bit floats are combined in
     float32 and rounded once."""
-    wide = torch.empty(source.shape, dtype=wide_dtype(source.dtype)).copy_(source)
+    wide = torch.empty(source.shape, dtype=wide_dtype(source.dtype), device="cpu").copy_(source)
     if form.before is not None:
         scale(wide, form.before)
     yield from adasum(comm, wide.view(-1).numpy(), [(0, wide.numel())])

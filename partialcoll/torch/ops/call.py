@@ -17,7 +17,7 @@ from ...collectives.handle import AllreduceHandle
 from ...policy import Policy
 from ...round import Round
 from .handles import Handles, Reduction
-from .side_stream import side_stream
+from .side_stream import side_of
 from .work import Work
 
 Steps = Iterator[Any]  # handles and MPI's requests that are to be waited for, in turn
@@ -87,7 +87,7 @@ class Call(Work):
     ) -> None:
         super().__init__(list(tensors))
         self.reductions: list[Reduction] = move if isinstance(move, list) else []
-        self.side = side_stream([*tensors, *read])
+        self.side = side_of([*tensors, *read])
         if isinstance(move, list):
             # Several need handles that may have to be made, in this call's turn: none begins early.
             first = move[0] if len(move) == 1 else None

@@ -105,7 +105,8 @@ class Handle:
         """For the next deposit."""
         place = self.core._send_place()
         if place not in self._rooms:
-            self._rooms[place] = torch.from_numpy(self.core.send_buffer)
+            with torch.inference_mode(False):  # whatever the call that comes first is in
+                self._rooms[place] = torch.from_numpy(self.core.send_buffer)
         return self._rooms[place]
 
 
@@ -277,7 +278,7 @@ class Reduction:
     @classmethod
     def without_values(cls, form: Form, dtype: torch.dtype, count: int, most: int) -> Reduction:
         """The part of a rank that puts nothing in and takes nothing."""
-        found = cls(form, None, torch.empty(count, dtype=dtype), wanted=False)
+        found = cls(form, None, torch.empty(count, dtype=dtype, device="cpu"), wanted=False)
         found._most = most
         return found
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where tensors of a device are moved: on a stream of their own, by whatever thread is at it.
+"""Where a call's tensors are moved: in the inference mode in which the call was made, whatever
+thread is at it, and those of a device on a stream of their own.
 
 What the current stream was given before a call comes before its data moves; what it is given
 afterwards waits for nothing, as for a kernel of its own it would have to, and the data does not
@@ -9,7 +10,6 @@ know of any stream.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
@@ -42,48 +42,60 @@ def room_for_rows(like: torch.Tensor, count: int) -> torch.Tensor:
     return torch.empty((count, *like.shape[1:]), dtype=like.dtype, device=like.device)
 
 
-class SideStream:
-    """Of one call. In a ``with`` statement it is the current one."""
+class Side:
+    """Of one call. Around what it does with tensors there is a ``with`` statement."""
+
+    def __init__(self) -> None:
+        self._inference = torch.is_inference_mode_enabled()
+        self._entered: list[Any] = []
+
+    def _enter(self, context: Any) -> None:
+        context.__enter__()
+        self._entered.append(context)
+
+    def __enter__(self) -> None:
+        if torch.is_inference_mode_enabled() != self._inference:
+            self._enter(torch.inference_mode(self._inference))
+
+    def __exit__(self, *error: object) -> None:
+        while self._entered:
+            self._entered.pop().__exit__(*error)
+
+    def rows(self, like: torch.Tensor, count: int) -> torch.Tensor:
+        """Room for so many rows like a tensor's."""
+        return room_for_rows(like, count)
+
+    def settle(self) -> None:
+        """Wait for what was begun there."""
+
+
+class SideStream(Side):
+    """With a stream, which is the current one within the statement."""
 
     def __init__(self, device: torch.device) -> None:
+        super().__init__()
         self._module: Any = getattr(torch, device.type)
         self._callers = self._module.current_stream(device)
         self._stream = self._module.Stream(device)
         self._stream.wait_event(self._callers.record_event())
-        self._entered: list[Any] = []
 
     def __enter__(self) -> None:
-        self._entered.append(self._module.stream(self._stream))
-        self._entered[-1].__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._entered.pop().__exit__(*error)
+        super().__enter__()
+        self._enter(self._module.stream(self._stream))
 
     def rows(self, like: torch.Tensor, count: int) -> torch.Tensor:
-        """Room for so many rows like a tensor's. It is of the caller's stream, which goes on with
-        it and frees it, so that what had this memory before must come first."""
+        """It is of the caller's stream, which goes on with it and frees it, so that what had this
+        memory before must come first."""
         with self._module.stream(self._callers):
             room = room_for_rows(like, count)
         self._stream.wait_event(self._callers.record_event())
         return room
 
     def settle(self) -> None:
-        """Wait for what it was given."""
         self._stream.synchronize()
 
 
-class _None(contextlib.nullcontext[None]):
-    """Of tensors of the host."""
-
-    @staticmethod
-    def rows(like: torch.Tensor, count: int) -> torch.Tensor:
-        return room_for_rows(like, count)
-
-    def settle(self) -> None:
-        """There is nothing."""
-
-
-def side_stream(tensors: Sequence[torch.Tensor]) -> SideStream | _None:
+def side_of(tensors: Sequence[torch.Tensor]) -> Side:
     """For a call that reads or fills these."""
     device = device_of(tensors)
-    return _None() if device is None else SideStream(device)
+    return Side() if device is None else SideStream(device)

@@ -38,7 +38,7 @@ def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.
         pieces = [piece.detach().to(wide, copy=True) for piece in pieces]
         for piece in pieces:
             scale(piece, form.before)
-    come = torch.empty(into.numel() * comm.size, dtype=pieces[0].dtype)
+    come = torch.empty(into.numel() * comm.size, dtype=pieces[0].dtype, device="cpu")
     sent = Blocks(_joined(pieces), _bytes_of(pieces))
     landing = Blocks(wire.bits(come), [come.nbytes // comm.size] * comm.size)
     yield from _to_each(comm, sent, landing, max(sent.sizes))
@@ -307,7 +307,7 @@ class Memory:
         own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
         own = own and tensor.device.type == "cpu"
         if not own:
-            self._copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+            self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             self._copy.copy_(tensor.detach())
         self._written = written
         self.bytes = wire.bits(tensor if self._copy is None else self._copy)
@@ -330,7 +330,7 @@ class Landing:
         """Into the tensors."""
         begin = 0
         for output, size in zip(self._outputs, self.blocks.sizes):
-            fresh = torch.empty(output.shape, dtype=output.dtype)
+            fresh = torch.empty(output.shape, dtype=output.dtype, device="cpu")
             wire.bits(fresh)[:] = self.blocks.memory[begin : begin + size]
             output.detach().copy_(fresh)
             begin += size
