@@ -33,7 +33,7 @@ static void note_round(struct endpoint *v)
 {
     struct member m;
     v->domain->ops->snapshot(v->domain, &m);
-    event_log_note_round(v->event_log, m.frozen_events);
+    event_log_note(v->event_log, LOGGED_ROUND, m.frozen_events);
 }
 
 static bool replay_admits(struct endpoint *v)

@@ -17,9 +17,12 @@ struct numbers {
     size_t count, capacity;
 };
 
+static const char *const words[LOGGED_KINDS] = {
+    [LOGGED_ROUND] = "round", [LOGGED_READ] = "read", [LOGGED_CALL] = "call"};
+
 struct event_log {
     FILE *record;                        /* or NULL */
-    struct numbers rounds, reads, calls; /* of the replay */
+    struct numbers replay[LOGGED_KINDS]; /* none ever goes down */
 };
 
 static bool append(struct numbers *n, uint64_t number)
@@ -36,17 +39,16 @@ static bool append(struct numbers *n, uint64_t number)
     return true;
 }
 
-/* None of the numbers ever goes down. */
 static bool read_line(struct event_log *a, const char *line)
 {
     char what[8], rest;
     uint64_t number;
     if (sscanf(line, "%7s %" SCNu64 " %c", what, &number, &rest) != 2)
         return false;
-    struct numbers *n = !strcmp(what, "round")  ? &a->rounds
-                        : !strcmp(what, "read") ? &a->reads
-                        : !strcmp(what, "call") ? &a->calls
-                                                : NULL;
+    int kind = 0;
+    while (kind < LOGGED_KINDS && strcmp(what, words[kind]) != 0)
+        kind++;
+    struct numbers *n = kind < LOGGED_KINDS ? &a->replay[kind] : NULL;
     return n && (!n->count || number >= n->at[n->count - 1]) && append(n, number);
 }
 
@@ -140,47 +142,43 @@ void event_log_close(struct event_log **at)
         return;
     if (a->record)
         fclose(a->record);
-    free(a->rounds.at);
-    free(a->reads.at);
-    free(a->calls.at);
+    for (int kind = 0; kind < LOGGED_KINDS; kind++)
+        free(a->replay[kind].at);
     free(a);
     *at = NULL;
 }
 
-void event_log_note_round(struct event_log *a, uint64_t events)
+void event_log_note(struct event_log *a, enum event_log_kind kind, uint64_t number)
 {
     if (a && a->record)
-        fprintf(a->record, "round %" PRIu64 "\n", events);
+        fprintf(a->record, "%s %" PRIu64 "\n", words[kind], number);
 }
 
-void event_log_note_call(struct event_log *a, uint64_t delivered)
+/* UINT64_MAX without a replay, and after its end. */
+static uint64_t replayed(const struct event_log *a, enum event_log_kind kind,
+                         uint64_t i)
 {
-    if (a && a->record)
-        fprintf(a->record, "call %" PRIu64 "\n", delivered);
-}
-
-void event_log_note_read(struct event_log *a, uint64_t complete)
-{
-    if (a && a->record)
-        fprintf(a->record, "read %" PRIu64 "\n", complete);
+    const struct numbers *n = a ? &a->replay[kind] : NULL;
+    return n && i < n->count ? n->at[i] : UINT64_MAX;
 }
 
 bool event_log_admit_round(const struct event_log *a, uint64_t round, uint64_t events)
 {
-    return !a || round >= a->rounds.count || events >= a->rounds.at[round];
+    uint64_t least = replayed(a, LOGGED_ROUND, round);
+    return least == UINT64_MAX || events >= least;
 }
 
 bool event_log_admit_event(const struct event_log *a, uint64_t event, uint64_t begun)
 {
-    return !a || begun >= a->rounds.count || a->rounds.at[begun] >= event;
+    return event <= replayed(a, LOGGED_ROUND, begun);
 }
 
 uint64_t event_log_delivered(const struct event_log *a, uint64_t call)
 {
-    return !a || call >= a->calls.count ? UINT64_MAX : a->calls.at[call];
+    return replayed(a, LOGGED_CALL, call);
 }
 
 uint64_t event_log_complete(const struct event_log *a, uint64_t read)
 {
-    return !a || read >= a->reads.count ? UINT64_MAX : a->reads.at[read];
+    return replayed(a, LOGGED_READ, read);
 }

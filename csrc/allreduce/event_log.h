@@ -23,6 +23,10 @@
 
 struct event_log;
 
+/* What is recorded: with each round how many events came before it, with each read how many rounds
+ * were complete, with each call how many had been delivered at its end. */
+enum event_log_kind { LOGGED_ROUND, LOGGED_READ, LOGGED_CALL, LOGGED_KINDS };
+
 /* Is one of the two set? */
 bool event_log_wanted(void);
 /* By PARTIALCOLL_RECORD and PARTIALCOLL_REPLAY, which name folders; *out is NULL if
@@ -32,9 +36,7 @@ int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
                    struct event_log **out);
 void event_log_close(struct event_log **a);
 
-void event_log_note_round(struct event_log *a, uint64_t events);
-void event_log_note_read(struct event_log *a, uint64_t complete);
-void event_log_note_call(struct event_log *a, uint64_t delivered);
+void event_log_note(struct event_log *a, enum event_log_kind kind, uint64_t number);
 
 /* All of these are true without a replay, and after its end. */
 /* May this round begin, after so many events? */

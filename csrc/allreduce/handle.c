@@ -18,7 +18,7 @@ static int finish(pcoll_handle *h)
     int rc = h->endpoint->domain->ops->change(h->endpoint->domain, member_finish);
     h->started = h->started && rc != PCOLL_OK;
     if (rc == PCOLL_OK && handle_log(h))
-        event_log_note_call(handle_log(h), handle_member(h).delivered);
+        event_log_note(handle_log(h), LOGGED_CALL, handle_member(h).delivered);
     return rc;
 }
 

@@ -44,7 +44,7 @@ int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon)
 void handle_note_read(pcoll_handle *h)
 {
     if (handle_log(h) && handle_member(h).deliver == PCOLL_DELIVER_ALL)
-        event_log_note_read(handle_log(h), handle_member(h).seen);
+        event_log_note(handle_log(h), LOGGED_READ, handle_member(h).seen);
 }
 
 bool handle_replay_is_over(pcoll_handle *h)

@@ -6,11 +6,10 @@
  */
 #include "allreduce/stall_report.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "allreduce/control.h"
 #include "allreduce/stall_answer.h"
 
@@ -72,24 +71,6 @@ static void collect(struct endpoint *v, struct stall_query *q, int64_t patience_
     progress_unlock(p);
 }
 
-struct text {
-    char *at;
-    size_t left;
-    int items;
-};
-
-static void __attribute__((format(printf, 2, 3))) say(struct text *t,
-                                                      const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(t->at, t->left, format, args);
-    va_end(args);
-    size_t used = n < 0 ? 0 : (size_t)n < t->left ? (size_t)n : t->left - 1;
-    t->at += used;
-    t->left -= used;
-}
-
 /* What keeps this rank from taking part in the round; nothing if it does. */
 static void say_rank(struct text *t, uint32_t rank, const struct stall_answer *a,
                      uint64_t round)
@@ -97,18 +78,18 @@ static void say_rank(struct text *t, uint32_t rank, const struct stall_answer *a
     const char *separator = t->items ? "; " : "";
     unsigned long long next = a->next;
     if (!(a->flags & ANSWERED))
-        say(t, "%srank %u does not answer", separator, rank);
+        text_add(t, "%srank %u does not answer", separator, rank);
     else if (a->activated > round || (a->flags & HAS_ARRIVED))
         return;
     else if (a->flags & (HAS_LEFT | IS_CLOSING))
-        say(t, "%srank %u has left its loop", separator, rank);
+        text_add(t, "%srank %u has left its loop", separator, rank);
     else if (a->flags & HAS_JOINED)
         return;
     else if (a->flags & IS_CALLING)
-        say(t, "%srank %u has not collected round %llu", separator, rank, next);
+        text_add(t, "%srank %u has not collected round %llu", separator, rank, next);
     else
-        say(t, "%srank %u has not arrived: its next call is for round %llu", separator,
-            rank, next);
+        text_add(t, "%srank %u has not arrived: its next call is for round %llu",
+                 separator, rank, next);
     t->items++;
 }
 
@@ -142,13 +123,13 @@ static void say_pending(struct text *t, const struct endpoint *v)
             engine_state(e, e->current, (int)i) == OP_RUNNING ? count_alike(v, i) : 0;
         if (!alike)
             continue;
-        say(t, named++ ? ", " : "; pending here: ");
+        text_add(t, named++ ? ", " : "; pending here: ");
         if (named > MAX_NAMED)
-            say(t, "…");
+            text_add(t, "…");
         else
-            say(t, "%d %s", alike, op_kind_name(op->kind));
+            text_add(t, "%d %s", alike, op_kind_name(op->kind));
         if (named <= MAX_NAMED && op->peer >= 0)
-            say(t, " %s rank %d", op->kind == OP_SEND ? "to" : "from", op->peer);
+            text_add(t, " %s rank %d", op->kind == OP_SEND ? "to" : "from", op->peer);
     }
 }
 
@@ -160,8 +141,9 @@ static void say_busy(struct text *t, struct endpoint *v, uint64_t *set)
         v->domain->ops->busy(v->domain, set);
     for (uint32_t rank = 0; rank < v->placement.ranks; rank++)
         if (bitset_has(set, rank) && rank != v->communicator->transport->rank)
-            say(t, "%srank %u is in the middle of the reduction and does not go on",
-                t->items++ ? "; " : "", rank);
+            text_add(t,
+                     "%srank %u is in the middle of the reduction and does not go on",
+                     t->items++ ? "; " : "", rank);
 }
 
 static void write_report(struct text *t, struct endpoint *v,
@@ -169,15 +151,16 @@ static void write_report(struct text *t, struct endpoint *v,
 {
     struct member own;
     v->domain->ops->poll(v->domain, (int)v->placement.who, &own);
-    say(t, "round %llu: ", (unsigned long long)own.complete);
+    text_add(t, "round %llu: ", (unsigned long long)own.complete);
     for (uint32_t rank = 0; rank < q->answers.size; rank++)
         if (bitset_has(q->awaited, rank))
             say_rank(t, rank, &q->answers.by_rank[rank], own.complete);
     say_busy(t, v, q->awaited);
     if (!t->items)
-        say(t, "all ranks have arrived or take part, messages are under way");
+        text_add(t, "all ranks have arrived or take part, messages are under way");
     if (v->event_log)
-        say(t, "; arrivals are recorded or replayed: a replay waits for ever where the "
+        text_add(
+            t, "; arrivals are recorded or replayed: a replay waits for ever where the "
                "program takes another way than it did");
     progress_lock(v->communicator->progress);
     say_pending(t, v);

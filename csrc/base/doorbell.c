@@ -128,19 +128,12 @@ void doorbell_sleep(struct doorbell_page *page, uint32_t seen,
     atomic_fetch_sub(flag, 1);
 }
 
-static uint64_t hash_text(uint64_t hash, const char *text)
-{
-    for (; *text; text++)
-        hash = splitmix_mix(hash ^ (uint64_t)(unsigned char)*text);
-    return hash;
-}
-
 static uint64_t hash_link(uint64_t hash, const char *path)
 {
     char text[128] = "";
     ssize_t n = readlink(path, text, sizeof text - 1);
     text[n > 0 ? n : 0] = 0;
-    return hash_text(hash, text);
+    return splitmix_text(hash, text);
 }
 
 uint64_t doorbell_neighborhood(void)
@@ -152,7 +145,7 @@ uint64_t doorbell_neighborhood(void)
             boot[0] = 0;
         fclose(f);
     }
-    uint64_t hash = hash_text(1, boot);
+    uint64_t hash = splitmix_text(1, boot);
     hash = hash_link(hash, "/proc/self/ns/pid");
     return hash_link(hash, "/proc/self/ns/net");
 }

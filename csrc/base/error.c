@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/text.h"
+
 static _Thread_local char last_message[512];
 static _Thread_local char refusal[sizeof last_message];
 static _Thread_local int last_mpi_error;
@@ -44,10 +46,9 @@ void fail_reason(struct reason *reason)
 int fail_ranks(const struct failed_ranks *who)
 {
     char ranks[400] = "";
-    size_t used = 0;
-    for (int i = 0; i < who->count && used < sizeof ranks; i++)
-        used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d",
-                                 i ? ", " : "", who->rank[i]);
+    struct text text = {.at = ranks, .left = sizeof ranks};
+    for (int i = 0; i < who->count; i++)
+        text_add(&text, "%s%d", i ? ", " : "", who->rank[i]);
     last_ranks = *who;
     last_mpi_error = who->mpi_error;
     if (!who->count)

@@ -16,6 +16,13 @@ static inline uint64_t splitmix_mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
+static inline uint64_t splitmix_text(uint64_t hash, const char *text)
+{
+    for (; *text; text++)
+        hash = splitmix_mix(hash ^ (unsigned char)*text);
+    return hash;
+}
+
 /* The n-th number of the stream. */
 static inline uint64_t splitmix_at(uint64_t stream, uint64_t n)
 {

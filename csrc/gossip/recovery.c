@@ -17,13 +17,6 @@ static pcoll_gossip *of(struct user_object *o)
     return (pcoll_gossip *)o;
 }
 
-/* Nobody is in a call any more. */
-static void stop(struct user_object *o)
-{
-    CHECK(outage_now(o->communicator->outage));
-    (void)o;
-}
-
 static uint64_t complete(struct user_object *o)
 {
     (void)o;
@@ -62,11 +55,6 @@ static int inherit(struct user_object *o, struct object **object)
     return PCOLL_OK;
 }
 
-static void orphan(struct user_object *o)
-{
-    o->orphan = true;
-}
-
 static void go(struct user_object *o, struct communicator *c)
 {
     pcoll_gossip *g = of(o);
@@ -80,10 +68,8 @@ static void go(struct user_object *o, struct communicator *c)
 }
 
 const struct recoverable gossip_recoverable = {
-    .stop = stop,
     .complete = complete,
     .rebuild = rebuild,
     .inherit = inherit,
-    .orphan = orphan,
     .go = go,
 };

@@ -1,29 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a grouped allreduce waits for, in words: for stall warnings. */
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 
+#include "base/text.h"
 #include "group/object.h"
-
-struct text {
-    char *at;
-    size_t left;
-};
-
-static void add(struct text *t, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void add(struct text *t, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(t->at, t->left, format, arguments);
-    va_end(arguments);
-    size_t used = n < 0 ? 0 : (size_t)n < t->left ? (size_t)n : t->left - 1;
-    t->at += used;
-    t->left -= used;
-}
 
 static void add_members(struct text *t, struct group *g, const char *what,
                         bool (*waits)(const struct round *, uint32_t))
@@ -32,7 +12,7 @@ static void add_members(struct text *t, struct group *g, const char *what,
     const char *before = what;
     for (uint32_t i = 0; i < r->group.members; i++)
         if (i != r->group.position && waits(r, i)) {
-            add(t, "%s %u", before, r->group.rank[i]);
+            text_add(t, "%s %u", before, r->group.rank[i]);
             before = ",";
         }
 }
@@ -40,35 +20,35 @@ static void add_members(struct text *t, struct group *g, const char *what,
 static void describe_round(struct text *t, struct group *g)
 {
     const struct running *now = &g->now;
-    add(t, " in a group of %u led by rank %u", now->data.group.members,
-        now->name.leader);
+    text_add(t, " in a group of %u led by rank %u", now->data.group.members,
+             now->name.leader);
     if (now->contribution == CONTRIBUTION_OPEN)
-        add(t, ", not started here");
+        text_add(t, ", not started here");
     add_members(t, g, ": no input yet of rank", round_waits_for_input);
     add_members(t, g, ": no part yet of rank", round_waits_for_part);
     if (now->marked)
-        add(t, ": done here, the others have not all said so");
+        text_add(t, ": done here, the others have not all said so");
 }
 
 static void describe_matching(struct text *t, struct group *g)
 {
     uint32_t line = g->dynamic ? 0 : group_live_on_line(g);
-    add(t, " looks for its group");
+    text_add(t, " looks for its group");
     if (match_state(&g->match) == MATCH_FOLLOWING)
-        add(t, ", waits for the list of rank %u", g->match.leader);
+        text_add(t, ", waits for the list of rank %u", g->match.leader);
     if (g->dynamic)
-        add(t, "; %u of %u ranks have come to this round", g->inquiry.counted,
-            membership_count(&g->membership, g->round));
+        text_add(t, "; %u of %u ranks have come to this round", g->inquiry.counted,
+                 membership_count(&g->membership, g->round));
     const char *before = "; expected: rank";
     for (uint32_t i = 0; i < line; i++) {
-        add(t, "%s %u", before, g->matching.line[i]);
+        text_add(t, "%s %u", before, g->matching.line[i]);
         before = ",";
     }
 }
 
 static void describe(struct text *t, struct group *g)
 {
-    add(t, "round %" PRIu64 ":", g->round);
+    text_add(t, "round %" PRIu64 ":", g->round);
     switch (g->phase) {
     case PHASE_ROUND:
         describe_round(t, g);
@@ -77,10 +57,10 @@ static void describe(struct text *t, struct group *g)
         describe_matching(t, g);
         break;
     case PHASE_ASKING:
-        add(t, " back again, asks the others where they are");
+        text_add(t, " back again, asks the others where they are");
         break;
     case PHASE_AWAY:
-        add(t, " this rank has left");
+        text_add(t, " this rank has left");
         break;
     case PHASE_IDLE:
         break;
@@ -88,7 +68,7 @@ static void describe(struct text *t, struct group *g)
     const char *before = "; suspected: rank";
     for (uint32_t r = 0; r < g->membership.ranks; r++)
         if (g->membership.entries[r].status == MEMBER_SUSPECT) {
-            add(t, "%s %u", before, r);
+            text_add(t, "%s %u", before, r);
             before = ",";
         }
 }
@@ -99,7 +79,7 @@ int pcoll_group_pending(pcoll_group *p, char *text, uint64_t capacity)
     int rc = group_enter(p);
     if (rc != PCOLL_OK)
         return rc;
-    struct text t = {text, capacity};
+    struct text t = {.at = text, .left = capacity};
     progress_lock(p->base.communicator->progress);
     if (capacity)
         describe(&t, g);

@@ -20,13 +20,6 @@ static struct group *of(struct user_object *o)
     return &((pcoll_group *)o)->group;
 }
 
-/* Nobody drives it any more. */
-static void stop(struct user_object *o)
-{
-    CHECK(outage_now(o->communicator->outage));
-    (void)o;
-}
-
 static uint64_t complete(struct user_object *o)
 {
     return of(o)->round;
@@ -59,11 +52,6 @@ static int inherit(struct user_object *o, struct object **object)
     return rc;
 }
 
-static void orphan(struct user_object *o)
-{
-    o->orphan = true;
-}
-
 static void go(struct user_object *o, struct communicator *c)
 {
     struct group *g = of(o);
@@ -77,10 +65,8 @@ static void go(struct user_object *o, struct communicator *c)
 }
 
 const struct recoverable group_recoverable = {
-    .stop = stop,
     .complete = complete,
     .rebuild = rebuild,
     .inherit = inherit,
-    .orphan = orphan,
     .go = go,
 };

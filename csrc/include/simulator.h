@@ -55,6 +55,10 @@ typedef struct pcoll_skew_result {
 
 typedef struct pcoll_skew_run pcoll_skew_run;
 
+/* Bytes that can still be taken, as far as the machine and the control groups say that
+ * this process is in. */
+uint64_t pcoll_memory_left(void);
+
 /* PCOLL_EINVAL names an impossible parameter and its range. */
 int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
                       pcoll_skew_run **run);

@@ -3,9 +3,9 @@
 #include "kernels/reduce.h"
 
 #include <stdbool.h>
-#include <stdio.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "kernels/dtypes.h"
 
 static const struct dtype *const dtypes[REDUCE_DTYPES] = {
@@ -68,18 +68,18 @@ identity_fn *identity_kernel(int op, int dtype)
 void dtype_list_ops(int dtype, char *text, size_t capacity)
 {
     int left = 0;
-    size_t used = 0;
+    struct text names = {.at = text, .left = capacity};
     text[0] = '\0';
     for (int op = 0; op < REDUCE_OPS; op++)
         left += reduce_kernel(op, dtype) != NULL;
-    for (int op = 0; op < REDUCE_OPS && used < capacity; op++) {
+    for (int op = 0; op < REDUCE_OPS; op++) {
         if (!reduce_kernel(op, dtype))
             continue;
         left--;
-        used += (size_t)snprintf(text + used, capacity - used, "%s%s", op_names[op],
-                                 left > 1    ? ", "
-                                 : left == 1 ? " or "
-                                             : "");
+        text_add(&names, "%s%s", op_names[op],
+                 left > 1    ? ", "
+                 : left == 1 ? " or "
+                             : "");
     }
 }
 

@@ -2,13 +2,13 @@
 /* Agreements that a thread waits for, and what is decided by them. */
 #include "runtime/agreement.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/moment.h"
+#include "base/text.h"
 
 /* On the heap, since MPI may write to it for as long as it likes after a failure. */
 struct waiting {
@@ -105,19 +105,17 @@ int agree_refusals(struct communicator *c, bool refused, const struct reason *re
     struct reason first;
     char ranks[200] = "";
     uint64_t *who, words[sizeof first.text / sizeof(uint64_t)] = {0};
-    size_t used = 0;
+    struct text text = {.at = ranks, .left = sizeof ranks};
     int rc = agree_gather(c, refused, &who);
     for (uint32_t i = 0; rc == PCOLL_OK && i < c->transport->size; i++) {
         if (!who[i])
             continue;
-        if (!used && i == c->transport->rank)
+        if (!text.items && i == c->transport->rank)
             memcpy(words, reason->text, sizeof words);
-        if (used < sizeof ranks)
-            used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%u",
-                                     used ? ", " : "", i);
+        text_add(&text, "%s%u", text.items++ ? ", " : "", i);
     }
     free(who);
-    CHECK(rc != PCOLL_OK || used);
+    CHECK(rc != PCOLL_OK || text.items);
     if (rc == PCOLL_OK)
         rc = agree_max(c, words, (int)(sizeof words / sizeof *words));
     memcpy(first.text, words, sizeof words);

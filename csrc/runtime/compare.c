@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bitset.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/text.h"
 
 enum { NAME_LENGTH = 24 };
 
@@ -36,24 +36,22 @@ static const char *show(const struct agree_field *field, uint64_t value, char *t
 static void list_values(const struct agree_field *field, const uint64_t *values,
                         const struct transport *t, char *out, size_t capacity)
 {
-    size_t used = 0;
+    struct text text = {.at = out, .left = capacity};
     uint32_t ranks = t->size;
     bool *listed = calloc(ranks, sizeof *listed);
     for (uint32_t i = 0; listed && i < ranks; i++)
-        listed[i] = t->failed && bitset_has(t->failed, i);
-    for (uint32_t i = 0; listed && i < ranks && used < capacity; i++) {
+        listed[i] = !transport_lives(t, i);
+    for (uint32_t i = 0; listed && i < ranks && text.left > 1; i++) {
         char number[NAME_LENGTH];
         if (listed[i])
             continue;
-        used += (size_t)snprintf(out + used, capacity - used, "%s%s on rank",
-                                 used ? "; " : "",
-                                 show(field, values[i], number, sizeof number));
-        for (uint32_t j = i; j < ranks && used < capacity; j++) {
+        text_add(&text, "%s%s on rank", text.items++ ? "; " : "",
+                 show(field, values[i], number, sizeof number));
+        for (uint32_t j = i; j < ranks; j++) {
             if (values[j] != values[i])
                 continue;
             listed[j] = true;
-            used += (size_t)snprintf(out + used, capacity - used, "%s %u",
-                                     j == i ? "" : ",", j);
+            text_add(&text, "%s %u", j == i ? "" : ",", j);
         }
     }
     free(listed);

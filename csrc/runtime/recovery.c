@@ -125,8 +125,10 @@ static void recover(struct communicator *c, struct recovery *r)
     int rc = recovery_list_objects(c, r);
     if (rc != PCOLL_OK)
         fail_reason(&r->why);
+    CHECK(outage_now(c->outage));
     for (uint32_t i = 0; i < r->count; i++)
-        r->objects[i]->kind->recoverable->stop(r->objects[i]);
+        if (r->objects[i]->kind->recoverable->stop)
+            r->objects[i]->kind->recoverable->stop(r->objects[i]);
     graves_bury(&r->graves);
     outage_take_turn(c->outage);
     rc = try(c, r, rc == PCOLL_OK);

@@ -34,7 +34,7 @@ struct user_object;
 
 /* Of a kind of object that goes on. Called by the recovery's thread only. */
 struct recoverable {
-    /* Keep its application away from what others see; idempotent. */
+    /* Keep its application away from what others see; idempotent. NULL: nobody is in a call. */
     void (*stop)(struct user_object *o);
     /* Rounds complete here. */
     uint64_t (*complete)(struct user_object *o);
@@ -44,7 +44,8 @@ struct recoverable {
     /* It takes over, as `*object`. What it follows is not to be freed yet. */
     int (*inherit)(struct user_object *o, struct object **object);
     /* There is no successor, since others have none: it was never made there, or all have
-     * ended it, and then it is closed next. */
+     * ended it, and then it is closed next. It sets `o->orphan`;
+     * NULL: no more than that. */
     void (*orphan)(struct user_object *o);
     /* It is on `c` from now on: go on, close if that was asked for. */
     void (*go)(struct user_object *o, struct communicator *c);

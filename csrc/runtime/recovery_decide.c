@@ -2,7 +2,6 @@
 /* Who goes on when ranks have died, and whether anybody does; see recovery.h. */
 #include "runtime/recovery_state.h"
 
-#include "base/bitset.h"
 #include "base/check.h"
 #include "transport/mpi/recovery.h"
 
@@ -22,21 +21,14 @@ int recovery_last_word(struct recovery *r)
     return rc;
 }
 
-static uint32_t first_of(const struct transport *t)
-{
-    uint32_t rank = 0;
-    while (t->failed && bitset_has(t->failed, rank))
-        rank++;
-    return rank;
-}
-
 bool recovery_may_go_on(const struct recovery *r, const struct transport *before,
                         const struct transport *left)
 {
     CHECK(left->living <= before->living);
     uint64_t twice = 2 * (uint64_t)left->living;
     return r->whole || twice > before->living ||
-           (twice == before->living && first_of(before) == first_of(left));
+           (twice == before->living &&
+            transport_lowest(before) == transport_lowest(left));
 }
 
 int recovery_check_hosts(struct recovery *r)
@@ -47,7 +39,7 @@ int recovery_check_hosts(struct recovery *r)
     struct failed_ranks lost = *fail_last_ranks();
     uint32_t living = r->current->living;
     uint64_t twice = 2 * ((uint64_t)living - (uint32_t)lost.count);
-    bool has_first = (uint32_t)lost.rank[0] != first_of(r->current);
+    bool has_first = (uint32_t)lost.rank[0] != transport_lowest(r->current);
     if (twice > living || (twice == living && has_first))
         return mpi_await_deaths(r->current);
     return fail_ranks(&lost);

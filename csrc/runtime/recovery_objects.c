@@ -90,7 +90,10 @@ static int take_census(struct communicator *to, const struct recovery *r,
  * would lack it. */
 static void orphan(struct user_object *o)
 {
-    o->kind->recoverable->orphan(o);
+    if (o->kind->recoverable->orphan)
+        o->kind->recoverable->orphan(o);
+    else
+        o->orphan = true;
     CHECK(o->orphan);
     if (atomic_load(&o->closing))
         atomic_store(&atomic_load(&o->object)->closed, true);

@@ -261,33 +261,38 @@ static int report_cycle(const struct sched *s, const uint32_t *missing,
 }
 
 /* Kahn's algorithm with every gate taken as AND. */
-static int check_acyclic(const struct sched *s)
+uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing)
 {
-    uint32_t *missing = malloc(s->count * sizeof *missing);
-    uint32_t *queue = malloc(s->count * sizeof *queue);
+    CHECK(s->successor);
     uint32_t head = 0, tail = 0;
-    if (!missing || !queue) {
-        free(missing);
-        free(queue);
-        return fail(PCOLL_ENOMEM, "no memory to check a schedule of %u operations",
-                    s->count);
-    }
     for (uint32_t i = 0; i < s->count; i++) {
         missing[i] = s->ops[i].preds;
         if (!missing[i])
-            queue[tail++] = i;
+            order[tail++] = i;
     }
     while (head < tail) {
-        const struct op *op = &s->ops[queue[head++]];
+        const struct op *op = &s->ops[order[head++]];
         for (uint32_t i = 0; i < op->successors; i++) {
             uint32_t next = s->successor[op->first_successor + i];
             if (--missing[next] == 0)
-                queue[tail++] = next;
+                order[tail++] = next;
         }
     }
-    int rc = tail < s->count ? report_cycle(s, missing, queue) : PCOLL_OK;
+    return tail;
+}
+
+static int check_acyclic(const struct sched *s)
+{
+    uint32_t *missing = malloc(s->count * sizeof *missing);
+    uint32_t *order = malloc(s->count * sizeof *order);
+    int rc = PCOLL_OK;
+    if (!missing || !order)
+        rc = fail(PCOLL_ENOMEM, "no memory to check a schedule of %u operations",
+                  s->count);
+    else if (sched_order(s, order, missing) < s->count)
+        rc = report_cycle(s, missing, order);
     free(missing);
-    free(queue);
+    free(order);
     return rc;
 }
 

@@ -101,6 +101,11 @@ void sched_map_peers(struct sched *s, const uint32_t *map);
  */
 int sched_commit(struct sched *s);
 
+/* Operations in an order in which all predecessors of each come before it; how many there are: the
+ * others lie on a cycle or behind one. missing[i]: predecessors of i that are not among them. For
+ * one whose successors are known, by sched_commit. */
+uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing);
+
 /* The schedule as text (one operation a line) or as Graphviz DOT; malloc'ed. */
 char *sched_text(const struct sched *s);
 char *sched_dot(const struct sched *s);

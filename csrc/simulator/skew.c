@@ -13,6 +13,7 @@
 #include "allreduce/options.h"
 #include "allreduce/endpoint.h"
 #include "base/error.h"
+#include "base/memory_left.h"
 #include "include/simulator.h"
 #include "transport/sim/sim_transport.h"
 
@@ -287,6 +288,11 @@ int pcoll_skew_reduce(pcoll_skew_run *run, const double *starts, void *data,
     run->starts = NULL;
     run->data = NULL;
     return rc;
+}
+
+uint64_t pcoll_memory_left(void)
+{
+    return memory_left();
 }
 
 int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,

@@ -38,25 +38,6 @@ static bool uses_memory(const struct builder_op *op)
     return (op->from || op->into) && op->bytes;
 }
 
-/* Kahn's algorithm, on a schedule without cycles. */
-static void sort(struct search *r)
-{
-    uint32_t head = 0, tail = 0;
-    for (uint32_t i = 0; i < r->s->count; i++) {
-        r->counts[i] = r->s->ops[i].preds;
-        if (!r->counts[i])
-            r->order[tail++] = i;
-    }
-    while (head < tail) {
-        const struct op *op = &r->s->ops[r->order[head++]];
-        for (uint32_t i = 0; i < op->successors; i++) {
-            uint32_t next = r->s->successor[op->first_successor + i];
-            if (--r->counts[next] == 0)
-                r->order[tail++] = next;
-        }
-    }
-}
-
 /* Set counts[x] to 0 for every x that comes after a for certain. */
 static void follow(struct search *r, uint32_t a)
 {
@@ -117,7 +98,7 @@ int races_check(const struct builder *d, const struct sched *s)
                        .counts = memory + s->count,
                        .queue = memory + 2 * (size_t)s->count};
     int rc = PCOLL_OK;
-    sort(&r);
+    sched_order(s, r.order, r.counts);
     for (uint32_t i = 0; i < s->count && rc == PCOLL_OK; i++)
         if (r.order[i] < d->count && uses_memory(&d->ops[r.order[i]]))
             rc = check_one(&r, i);

@@ -407,7 +407,9 @@ def test_bad_process_sets(world):
 def test_sets_of_init(comm):
     pct.shutdown()
     evens = pct.ProcessSet(range(0, comm.size, 2))
-    with pytest.raises(ValueError, match="process_sets: expected a list of sets or 'dynamic', got 'static'"):
+    with pytest.raises(
+        ValueError, match="process_sets: expected a list of sets or 'dynamic', got 'static'"
+    ):
         pct.init(comm, process_sets="static")
     pct.init(comm, process_sets="Dynamic")
     pct.shutdown()

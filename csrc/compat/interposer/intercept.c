@@ -3,7 +3,6 @@
 #include "compat/interposer/intercept.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/random.h"
@@ -35,11 +34,8 @@ static void choose_policy(struct record *r, int rank)
 static uint64_t hash_policy(const pcoll_policy *policy)
 {
     char text[160] = "";
-    uint64_t hash = 0;
     pcoll_policy_format(policy, text, sizeof text);
-    for (const char *at = text; *at; at++)
-        hash = splitmix_mix(hash ^ (unsigned char)*at);
-    return hash;
+    return splitmix_text(0, text);
 }
 
 /* What decides how much memory a handle needs, by which each rank acts for itself. */

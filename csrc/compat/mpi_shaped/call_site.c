@@ -8,21 +8,13 @@
 
 #include "base/random.h"
 
-static uint64_t hash_text(const char *text)
-{
-    uint64_t hash = 0;
-    for (; *text; text++)
-        hash = splitmix_mix(hash ^ (unsigned char)*text);
-    return hash;
-}
-
 uint64_t call_site_hash(const void *return_address)
 {
     Dl_info object;
     if (!dladdr(return_address, &object) || !object.dli_fname)
         return 1; /* code made at run time: all of it is one place */
     const char *slash = strrchr(object.dli_fname, '/');
-    uint64_t name = hash_text(slash ? slash + 1 : object.dli_fname);
+    uint64_t name = splitmix_text(0, slash ? slash + 1 : object.dli_fname);
     uint64_t offset =
         (uint64_t)((const char *)return_address - (const char *)object.dli_fbase);
     return splitmix_mix(name ^ offset) | 1;

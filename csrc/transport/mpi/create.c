@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/bitset.h"
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/rank_failure.h"
@@ -33,11 +32,6 @@ struct card {
     uint64_t neighborhood, pid, fd, cookie;
 };
 
-static bool is_dead(const struct mpi_transport *m, uint32_t rank)
-{
-    return m->failed && bitset_has(m->failed, rank);
-}
-
 /* Ranks of one neighborhood can share memory if each of them can reach all of the
  * others: they are named by the first of them. */
 static int find_hosts(struct mpi_transport *m, const struct card *all, bool reaches_all)
@@ -51,7 +45,8 @@ static int find_hosts(struct mpi_transport *m, const struct card *all, bool reac
         uint32_t first = size;
         bool together = true;
         for (uint32_t j = 0; j < size; j++) {
-            if (all[j].neighborhood != all[i].neighborhood || is_dead(m, j))
+            if (all[j].neighborhood != all[i].neighborhood ||
+                !transport_lives(&m->base, j))
                 continue;
             first = first < j ? first : j;
             together = together && (reach[j] & 1);
@@ -77,7 +72,7 @@ static int open_doorbells(struct mpi_transport *m, const struct doorbell *own)
     int rc = mpi_exchange(m, (const uint64_t *)&mine, 4, (uint64_t *)all);
     for (uint32_t i = 0; i < m->base.size && rc == PCOLL_OK; i++) {
         m->neighborhoods[i] = all[i].neighborhood;
-        if (i == m->base.rank || is_dead(m, i))
+        if (i == m->base.rank || !transport_lives(&m->base, i))
             continue;
         bool near = all[i].neighborhood == mine.neighborhood;
         if (near)

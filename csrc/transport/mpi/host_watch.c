@@ -2,17 +2,11 @@
 /* The ranks of a transport whose hosts are several have them watched. */
 #include <stdlib.h>
 
-#include "base/bitset.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/ulfm.h"
 #include "transport/mpi/tree.h"
-
-static bool is_dead(const struct mpi_transport *m, uint32_t rank)
-{
-    return m->failed && bitset_has(m->failed, rank);
-}
 
 static bool is_near(const struct mpi_transport *m, uint32_t rank)
 {
@@ -22,7 +16,7 @@ static bool is_near(const struct mpi_transport *m, uint32_t rank)
 static bool is_on_one_host(const struct mpi_transport *m)
 {
     for (uint32_t i = 0; i < m->base.size; i++)
-        if (!is_dead(m, i) && !is_near(m, i))
+        if (transport_lives(&m->base, i) && !is_near(m, i))
             return false;
     return true;
 }

@@ -133,9 +133,6 @@ void mpi_watch_no_more(struct mpi_transport *m);
 int mpi_check_hosts(const struct mpi_transport *m);
 /* The same, once for each. */
 int mpi_check_hosts_anew(struct mpi_transport *m);
-/* rank_failure.c: does MPI know that those on lost hosts have died? Waits a moment for it; else
- * PCOLL_EFAILED, and they are the ranks. */
-int mpi_await_told(const struct mpi_transport *m);
 /* exchange.c: so many numbers of each rank; those of the dead are zero. */
 int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count,
                  uint64_t *all);
@@ -144,9 +141,8 @@ int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
                      const char *what);
 /* create.c: what MPI can on this communicator. */
 void mpi_describe(MPI_Comm comm, struct transport *t);
-/* shrinking.c: MPIX_Comm_shrink, MPI's error; and mpi_agree_bits of a communicator. */
+/* shrinking.c: MPIX_Comm_shrink, MPI's error. */
 int mpi_shrink_comm(MPI_Comm comm, MPI_Comm *out);
-int mpi_agree_on(const struct mpi_transport *m, int *bits);
 /* All are through with what made it. */
 void mpi_await_all(MPI_Comm comm);
 /* `made` is a communicator of the same ranks, where ranks may die; PCOLL_EFAILED, on all, if one

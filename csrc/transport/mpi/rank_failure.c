@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "transport/mpi/completion.h"
 #include "transport/mpi/internal.h"
+#include "transport/mpi/recovery.h"
 #include "transport/mpi/ulfm.h"
 
 static int by_number(const void *a, const void *b)
@@ -18,12 +19,14 @@ static int by_number(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* Members of a group, by their numbers in the communicator. */
-static void translate(MPI_Comm comm, MPI_Group failed, struct failed_ranks *who)
+/* Who has died, as MPI has it, by their numbers in the communicator. */
+static bool find_failed(MPI_Comm comm, struct failed_ranks *who)
 {
     enum { MOST = sizeof who->rank / sizeof *who->rank };
     int theirs[MOST], ours[MOST], count = 0;
-    MPI_Group all;
+    MPI_Group all, failed;
+    if (ulfm_get_failed(comm, &failed) != MPI_SUCCESS)
+        return false;
     MPI_Group_size(failed, &count);
     count = count < MOST ? count : MOST;
     for (int i = 0; i < count; i++)
@@ -31,10 +34,12 @@ static void translate(MPI_Comm comm, MPI_Group failed, struct failed_ranks *who)
     MPI_Comm_group(comm, &all);
     MPI_Group_translate_ranks(failed, count, theirs, all, ours);
     MPI_Group_free(&all);
+    MPI_Group_free(&failed);
     qsort(ours, (size_t)count, sizeof *ours, by_number);
     for (int i = 0; i < count; i++)
         who->rank[i] = ours[i];
     who->count = count;
+    return true;
 }
 
 /* Not all calls say so by their error: a dup'ed communicator's may be an internal one. */
@@ -44,11 +49,8 @@ int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what)
     if (mpi_error == MPI_SUCCESS)
         return PCOLL_OK;
     struct failed_ranks who = {.mpi_error = mpi_error};
-    MPI_Group failed;
-    if (pcoll_tells_of_failures() && ulfm_get_failed(comm, &failed) == MPI_SUCCESS) {
-        translate(comm, failed, &who);
-        MPI_Group_free(&failed);
-    }
+    if (pcoll_tells_of_failures())
+        find_failed(comm, &who);
     return who.count || ulfm_is_rank_failure(mpi_error) ? fail_ranks(&who)
                                                         : mpi_check(mpi_error, what);
 }
@@ -75,14 +77,10 @@ int mpi_fail_somebody(void)
 int mpi_damage(const struct mpi_transport *m)
 {
     struct failed_ranks who = {.mpi_error = ulfm_rank_failure()};
-    MPI_Group failed;
     int rc = mpi_check_hosts(m); /* all who were there, of whom MPI may know some */
     if (rc != PCOLL_OK)
         return rc;
-    if (ulfm_get_failed(m->comm, &failed) == MPI_SUCCESS) {
-        translate(m->comm, failed, &who);
-        MPI_Group_free(&failed);
-    }
+    find_failed(m->comm, &who);
     return who.count || ulfm_is_revoked(m->comm) ? fail_ranks(&who) : PCOLL_OK;
 }
 
@@ -97,11 +95,8 @@ static bool has(const struct failed_ranks *who, int rank)
 static bool knows_all(MPI_Comm comm, const struct failed_ranks *wanted)
 {
     struct failed_ranks known = {0};
-    MPI_Group failed;
-    if (ulfm_get_failed(comm, &failed) != MPI_SUCCESS)
+    if (!find_failed(comm, &known))
         return false;
-    translate(comm, failed, &known);
-    MPI_Group_free(&failed);
     for (int i = 0; i < wanted->count; i++)
         if (!has(&known, wanted->rank[i]))
             return false;
@@ -109,8 +104,9 @@ static bool knows_all(MPI_Comm comm, const struct failed_ranks *wanted)
 }
 
 /* MPI finds out while it makes progress. */
-int mpi_await_told(const struct mpi_transport *m)
+int mpi_await_deaths(const struct transport *t)
 {
+    const struct mpi_transport *m = (const struct mpi_transport *)t;
     const int64_t end = clock_us() + 3000000;
     if (mpi_check_hosts(m) == PCOLL_OK)
         return PCOLL_OK;

@@ -36,11 +36,6 @@ bool mpi_is_damaged(struct transport *t)
     return mpi_damage(of(t)) != PCOLL_OK;
 }
 
-int mpi_agree_bits(struct transport *t, int *bits)
-{
-    return mpi_agree_on(of(t), bits);
-}
-
 /* Whose number in the new communicator is whose here; who is missing has died. */
 static int number_ranks(struct mpi_transport *m, const struct mpi_transport *old)
 {
@@ -101,11 +96,6 @@ static struct mpi_transport *allocate(const struct transport *like, struct watch
 bool mpi_has_lost_hosts(struct transport *t)
 {
     return mpi_check_hosts(of(t)) != PCOLL_OK;
-}
-
-int mpi_await_deaths(struct transport *t)
-{
-    return mpi_await_told(of(t));
 }
 
 int mpi_shrink(struct transport *old, const struct doorbell *own,

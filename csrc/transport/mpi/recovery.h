@@ -30,13 +30,13 @@ void mpi_revoke_comm(void *comm);
 /* Is the host of one of its ranks lost? fail_last_ranks() are they. Local. */
 bool mpi_has_lost_hosts(struct transport *t);
 /* Wait a moment until MPI knows that these have died. PCOLL_EFAILED: it does not. */
-int mpi_await_deaths(struct transport *t);
+int mpi_await_deaths(const struct transport *t);
 /* Has a rank died, or has it been revoked? Local. */
 bool mpi_is_damaged(struct transport *t);
 /* The bits that are set on every living rank. The answer is the same on all that are left,
  * even if some die meanwhile. PCOLL_EFAILED: MPI goes on waiting for those on a lost host; or
  * there is no answer here, since somebody has died meanwhile, and may be one on others. */
-int mpi_agree_bits(struct transport *t, int *bits);
+int mpi_agree_bits(const struct transport *t, int *bits);
 /* A transport of those who are left. If it fails there on one rank, all have to try again,
  * from what comes back in *out, which is not NULL if only its making failed. */
 int mpi_shrink(struct transport *old, const struct doorbell *own,

@@ -53,7 +53,7 @@ static int await_agreement(const struct mpi_transport *m, MPI_Request *request,
             *lived = rc == PCOLL_OK;
             return rc == PCOLL_EMPI ? rc : PCOLL_OK;
         }
-        rc = mpi_await_told(m);
+        rc = mpi_await_deaths(&m->base);
         if (rc != PCOLL_OK)
             return rc;
         nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
@@ -94,8 +94,9 @@ void mpi_await_all(MPI_Comm comm)
 /* Twice: who has not heard the outcome hears it then from those who have. If nobody has, or
  * this rank neither time, it is as if somebody had died meanwhile: PCOLL_EFAILED, `bits` as
  * they were. */
-int mpi_agree_on(const struct mpi_transport *m, int *bits)
+int mpi_agree_bits(const struct transport *t, int *bits)
 {
+    const struct mpi_transport *m = (const struct mpi_transport *)t;
     int first = *bits | LIVED;
     bool heard, again;
     CHECK(!(*bits & ~CALLERS));
@@ -119,7 +120,7 @@ int mpi_agree_on(const struct mpi_transport *m, int *bits)
 static int all_say(const struct mpi_transport *m, bool yes, int wanted)
 {
     int bits = yes;
-    int rc = mpi_agree_on(m, &bits);
+    int rc = mpi_agree_bits(&m->base, &bits);
     if (rc == PCOLL_OK && (bits & wanted) != wanted && (rc = mpi_damage(m)) == PCOLL_OK)
         rc = mpi_fail_somebody();
     return rc;

@@ -7,10 +7,10 @@
 
 #include "include/partialcoll.h"
 
-#ifdef OPEN_MPI
-
-/* Open MPI's numbers since 5.0; before, no error has them. */
+/* Open MPI's numbers since 5.0; before, and in others, no error has them. */
 enum { PROC_FAILED = 75, PROC_FAILED_PENDING = 76, REVOKED = 77 };
+
+#ifdef OPEN_MPI
 
 /* Not there before 5.0. */
 #define LATER __attribute__((weak))
@@ -20,10 +20,27 @@ extern int PMPIX_Comm_revoke(MPI_Comm comm) LATER;
 extern int PMPIX_Comm_shrink(MPI_Comm comm, MPI_Comm *newcomm) LATER;
 extern int PMPIX_Comm_iagree(MPI_Comm comm, int *flag, MPI_Request *request) LATER;
 
+#define IN_OPEN_MPI(function) function
+
+#else
+
+/* Others may have such functions, but jobs do not go on with them. */
+#define IN_OPEN_MPI(function) NULL
+
+#endif
+
+static int (*const get_failed)(MPI_Comm,
+                               MPI_Group *) = IN_OPEN_MPI(PMPIX_Comm_get_failed);
+static int (*const is_revoked)(MPI_Comm, int *) = IN_OPEN_MPI(PMPIX_Comm_is_revoked);
+static int (*const revoke)(MPI_Comm) = IN_OPEN_MPI(PMPIX_Comm_revoke);
+static int (*const shrink)(MPI_Comm, MPI_Comm *) = IN_OPEN_MPI(PMPIX_Comm_shrink);
+static int (*const iagree)(MPI_Comm, int *,
+                           MPI_Request *) = IN_OPEN_MPI(PMPIX_Comm_iagree);
+
 int pcoll_tells_of_failures(void)
 {
     const char *enabled = getenv("OMPI_MCA_mpi_ft_enable"); /* by mpiexec */
-    return PMPIX_Comm_get_failed && enabled && strcmp(enabled, "0") != 0;
+    return get_failed && enabled && strcmp(enabled, "0") != 0;
 }
 
 int ulfm_rank_failure(void)
@@ -34,90 +51,34 @@ int ulfm_rank_failure(void)
 bool ulfm_is_rank_failure(int mpi_error)
 {
     int class = mpi_error;
+    if (!get_failed)
+        return false;
     MPI_Error_class(mpi_error, &class);
     return class == PROC_FAILED || class == PROC_FAILED_PENDING || class == REVOKED;
 }
 
 int ulfm_get_failed(MPI_Comm comm, MPI_Group *failed)
 {
-    return PMPIX_Comm_get_failed ? PMPIX_Comm_get_failed(comm, failed)
-                                 : MPI_ERR_UNSUPPORTED_OPERATION;
+    return get_failed ? get_failed(comm, failed) : MPI_ERR_UNSUPPORTED_OPERATION;
 }
 
 bool ulfm_is_revoked(MPI_Comm comm)
 {
     int flag = 0;
-    return PMPIX_Comm_is_revoked && PMPIX_Comm_is_revoked(comm, &flag) == MPI_SUCCESS &&
-           flag;
+    return is_revoked && is_revoked(comm, &flag) == MPI_SUCCESS && flag;
 }
 
 int ulfm_revoke(MPI_Comm comm)
 {
-    return PMPIX_Comm_revoke ? PMPIX_Comm_revoke(comm) : MPI_ERR_UNSUPPORTED_OPERATION;
+    return revoke ? revoke(comm) : MPI_ERR_UNSUPPORTED_OPERATION;
 }
 
 int ulfm_shrink(MPI_Comm comm, MPI_Comm *out)
 {
-    return PMPIX_Comm_shrink ? PMPIX_Comm_shrink(comm, out)
-                             : MPI_ERR_UNSUPPORTED_OPERATION;
+    return shrink ? shrink(comm, out) : MPI_ERR_UNSUPPORTED_OPERATION;
 }
 
 int ulfm_begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
 {
-    return PMPIX_Comm_iagree ? PMPIX_Comm_iagree(comm, flag, request)
-                             : MPI_ERR_UNSUPPORTED_OPERATION;
+    return iagree ? iagree(comm, flag, request) : MPI_ERR_UNSUPPORTED_OPERATION;
 }
-
-#else
-
-int pcoll_tells_of_failures(void)
-{
-    return 0;
-}
-
-int ulfm_rank_failure(void)
-{
-    return MPI_ERR_OTHER;
-}
-
-bool ulfm_is_rank_failure(int mpi_error)
-{
-    (void)mpi_error;
-    return false;
-}
-
-int ulfm_get_failed(MPI_Comm comm, MPI_Group *failed)
-{
-    (void)comm;
-    (void)failed;
-    return MPI_ERR_UNSUPPORTED_OPERATION;
-}
-
-bool ulfm_is_revoked(MPI_Comm comm)
-{
-    (void)comm;
-    return false;
-}
-
-int ulfm_revoke(MPI_Comm comm)
-{
-    (void)comm;
-    return MPI_ERR_UNSUPPORTED_OPERATION;
-}
-
-int ulfm_shrink(MPI_Comm comm, MPI_Comm *out)
-{
-    (void)comm;
-    (void)out;
-    return MPI_ERR_UNSUPPORTED_OPERATION;
-}
-
-int ulfm_begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
-{
-    (void)comm;
-    (void)flag;
-    (void)request;
-    return MPI_ERR_UNSUPPORTED_OPERATION;
-}
-
-#endif
