@@ -61,18 +61,16 @@ static void dispose(struct user_object *o)
     o->kind->dispose(o, healthy);
 }
 
-/* It has closed, or never will. No recovery is under way meanwhile, or begins. False: one has
- * been before, and what has closed has a successor that has not. */
-static bool dispose_alone(struct user_object *o, bool forget)
+/* It has closed, or never will. No recovery is under way meanwhile, or begins: this thread is
+ * inside the outage. False: one has been before, and what has closed has a successor that has
+ * not. */
+static bool dispose_closed(struct user_object *o, bool forget)
 {
-    struct communicator *c = o->communicator;
-    outage_enter(c->outage);
     bool over = is_closed(o);
     if (over && forget)
         process_remove(&o->entry);
     if (over)
         dispose(o);
-    outage_leave(c->outage);
     return over;
 }
 
@@ -99,9 +97,11 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
     while (!*over) {
         if (progress_wait(c->progress, is_closed, o, timeout_us) == PCOLL_EAGAIN)
             return user_object_leave(o, PCOLL_EAGAIN);
+        outage_enter(c->outage); /* may have to wait for a recovery */
         process_begin_release();
-        *over = dispose_alone(o, true);
+        *over = dispose_closed(o, true);
         rc = communicator_check(c);
+        outage_leave(c->outage);
         process_release(c);
     }
     return rc == PCOLL_EFAILED ? PCOLL_OK : rc; /* nothing is left to do together */
@@ -118,10 +118,14 @@ static void entry_begin_end(struct entry *entry)
 static void entry_end(struct entry *entry)
 {
     struct user_object *o = (struct user_object *)entry;
-    struct progress *p = o->communicator->progress;
-    while (progress_wait(p, is_closed, o, 1000000) == PCOLL_EAGAIN ||
-           !dispose_alone(o, false))
-        ;
+    struct communicator *c = o->communicator;
+    for (bool over = false; !over;) {
+        if (progress_wait(c->progress, is_closed, o, 1000000) == PCOLL_EAGAIN)
+            continue;
+        outage_enter(c->outage);
+        over = dispose_closed(o, false);
+        outage_leave(c->outage);
+    }
 }
 
 void user_object_made(struct user_object *o, struct communicator *c,
