@@ -83,7 +83,7 @@ def left(text, may_name_them):
 def test_american(path):
     name = str(path.relative_to(ROOT))
     text = path.read_text()
-    if path.name == "glossary.md":  # has the stems of all file names
+    if path.name == "glossary.md":
         text = text.replace("decentralised", "")
     assert not left(path.name + text, any(name.endswith(n) for n in MAY_NAME_THEM))
 
