@@ -1,13 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How whoever looks for work in vain rests: yields, then sleeps, for longer each time. */
+/* How a thread that finds no work rests: it yields, then sleeps, longer each time. */
 #include "runtime/progress_state.h"
 
 #include "base/check.h"
 #include "base/clock.h"
 
-/* So many looks after waking: a ring can be ahead of its message, and some MPIs move a
- * message in one test and report it in the next. */
+/* Polls after a sleep: a ring can be ahead of its message, and some MPIs move a message
+ * in one test and report it in the next. The first ones also warm the caches, so that
+ * the time of the last one says something. */
 enum { LOOKS_AWOKEN = 3 };
+
+/* A poll moved data if it took more than IDLE_POLLS times as long as an idle one, and
+ * MARGIN_NS. The usual time follows idle polls by a part in IDLE_WEIGHT. */
+enum { IDLE_POLLS = 2, MARGIN_NS = 500, IDLE_WEIGHT = 8 };
+
+int progress_drive_timed(struct progress *p, bool *moved)
+{
+    CHECK(moved);
+    int64_t before = clock_ns();
+    int happened = progress_drive_or_notify(p);
+    int64_t took = clock_ns() - before, idle = atomic_load(&p->idle_poll_ns);
+    *moved = idle && took > IDLE_POLLS * idle + MARGIN_NS;
+    if (happened == 0) { /* a part of what is more, lest one slow poll hides the next */
+        int64_t next = !idle || took < idle ? took : idle + (took - idle) / IDLE_WEIGHT;
+        int64_t most = idle + idle / IDLE_WEIGHT + 1;
+        atomic_store(&p->idle_poll_ns, !idle || next < most ? next : most);
+    }
+    return happened;
+}
 
 static int64_t longer_backoff(struct backoff backoff, int64_t last)
 {
@@ -42,6 +62,7 @@ void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen,
         return;
     }
     r->backoff = longer_backoff(backoff, r->backoff);
+    r->moved = r->moved && r->backoff < backoff.last;
     int64_t alarm = until_alarm(p);
     limit_us = alarm < limit_us ? alarm : limit_us;
     doorbell_sleep(p->doorbell.page, seen, who,

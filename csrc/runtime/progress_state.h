@@ -20,6 +20,9 @@ struct progress {
     _Atomic int64_t alarm_us;        /* the earliest of the sources'; the driver's */
     struct contention contention[2]; /* see progress_contention */
     _Atomic uint32_t vain; /* polls by threads that do not wait; see poll_in_vain */
+    _Atomic int64_t idle_poll_ns; /* usual time of a poll in which nothing happens; 0:
+                                     not known. Any waiter writes it; a stale or lost
+                                     value costs a few polls */
     _Atomic bool stop;
     _Atomic bool has_agent, spins;
     pthread_t agent;
@@ -52,29 +55,42 @@ int progress_drive_or_notify(struct progress *p);
 
 /* progress_rest.c */
 
-/* Looks in vain before sleeping, each followed by a yield of the core: many for a
+/* Polls before the first sleep, each followed by a yield of the core: many for a
  * waiter, which is about to be needed; few for an agent. */
 enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4 };
 
 /*
- * How long to sleep at most before looking again, in microseconds, growing from the
- * first time to the last, by one part in so many each time. Messages that ring need no
- * looking: for them the sleep only bounds the damage of a ring that came before MPI had
- * delivered. `unrung` ones have to be looked for, and some MPIs move them only while
- * somebody looks: a sleep is then a sixteenth of the time waited so far, which bounds
- * what it adds.
+ * The longest sleep before the next poll, in microseconds. It starts at `first` and grows
+ * to `last`, by one part in `growth` each time. Messages that ring the doorbell end the
+ * sleep early. The limit exists for what does not ring: messages from other nodes
+ * (`unrung`), and the application's own MPI traffic, which moves only while somebody
+ * polls MPI.
  */
 struct backoff {
     int64_t first, last, growth;
 };
 
-/* Of one who looks for work in vain: how often since there was some, and the last
- * backoff.
- */
+/* The state of a thread that finds no work. */
 struct rest {
-    int looks;
-    int64_t backoff;
+    int looks;       /* polls since something happened */
+    int64_t backoff; /* the last sleep's limit, in microseconds; 0: none yet */
+    bool moved;      /* MPI has moved data lately: sleep for short times only */
 };
+
+/* Will progress_take_rest sleep if the next poll finds nothing? */
+static inline bool progress_rest_sleeps_next(const struct rest *r, int looks)
+{
+    return r->looks >= looks - 1;
+}
+
+/*
+ * Drive like progress_drive_or_notify. Set *moved if MPI seems to have moved data.
+ * Nobody can ask MPI whether it has work for the application: an idle poll of it takes
+ * some 0.2 us and one that moves data takes longer, so the time tells. The comparison is
+ * with the usual time of an idle poll, p->idle_poll_ns. A wrong answer costs a few polls,
+ * or one sleep.
+ */
+int progress_drive_timed(struct progress *p, bool *moved);
 
 /* Yield, or sleep for at most limit_us. */
 void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen,

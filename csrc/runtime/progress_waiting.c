@@ -14,7 +14,7 @@ enum { POLLS_A_YIELD = 64 };
 
 static const struct backoff waiter_rung = {200, 4000, 1},
                             waiter_unrung = {20, 1000, 16},
-                            sleeper_rung = {1000, 100000, 1};
+                            sleeper_rung = {1000, 4000, 1};
 
 static const int64_t longest_wait_us = (int64_t)1 << 50;
 
@@ -92,7 +92,10 @@ static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
     atomic_fetch_add(&page->waiters, 1);
     for (;;) {
         uint32_t seen = atomic_load(&page->count);
-        int happened = progress_drive_or_notify(p);
+        bool moved = false;
+        int happened = progress_rest_sleeps_next(&rest, WAITER_LOOKS)
+                           ? progress_drive_timed(p, &moved)
+                           : progress_drive_or_notify(p);
         if (ready(arg))
             break;
         int64_t left = deadline - clock_us();
@@ -102,9 +105,13 @@ static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
         }
         if (happened > 0)
             rest = (struct rest){0};
+        else if (moved)
+            rest = (struct rest){.moved = true};
         else
             progress_take_rest(p, &rest, seen, DOORBELL_WAITER, WAITER_LOOKS,
-                               progress_must_poll(p) ? waiter_unrung : rung, left);
+                               progress_must_poll(p) || rest.moved ? waiter_unrung
+                                                                   : rung,
+                               left);
     }
     hand_over(p);
     if (rc == PCOLL_EAGAIN && timeout_us <= 0)
