@@ -108,10 +108,9 @@ static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
         else if (moved)
             rest = (struct rest){.moved = true};
         else
-            progress_take_rest(p, &rest, seen, DOORBELL_WAITER, WAITER_LOOKS,
-                               progress_must_poll(p) || rest.moved ? waiter_unrung
-                                                                   : rung,
-                               left);
+            progress_take_rest(
+                p, &rest, seen, DOORBELL_WAITER, WAITER_LOOKS,
+                progress_must_poll(p) || rest.moved ? waiter_unrung : rung, left);
     }
     hand_over(p);
     if (rc == PCOLL_EAGAIN && timeout_us <= 0)

@@ -14,20 +14,11 @@
 
 #include "compat/interposer/entries.h"
 #include "compat/interposer/core_call.h"
+#include "compat/interposer/full.h"
 #include "compat/interposer/info.h"
+#include "compat/interposer/intercept.h"
 #include "compat/interposer/process.h"
 #include "compat/mpi_shaped/cache.h"
-
-/* The program gives a communicator a policy, or takes it back (""). Every rank calls it
- * before its next allreduce there. */
-static void set_quorum(MPI_Comm comm, const char *text)
-{
-    struct record *r = record_make(comm);
-    if (!r)
-        return;
-    snprintf(r->wanted, sizeof r->wanted, "%s", text);
-    r->settled = false;
-}
 
 /* A value that does not fit is no policy either: it is cut, and refused later. */
 static bool get_quorum(MPI_Info info, char *text, size_t capacity)
@@ -41,23 +32,19 @@ static bool get_quorum(MPI_Info info, char *text, size_t capacity)
     return found;
 }
 
+/* The key may be there on some ranks only: they compare. Collective. */
 static void take(MPI_Comm comm, MPI_Info info)
 {
     char text[sizeof((struct record *)0)->wanted];
-    if (comm != MPI_COMM_NULL && get_quorum(info, text, sizeof text))
-        set_quorum(comm, text);
+    if (comm != MPI_COMM_NULL)
+        intercept_agree(comm, get_quorum(info, text, sizeof text) ? text : NULL);
 }
 
-/* Collective, but the key may be there on some ranks only: all of them compare anew. */
 int MPI_Comm_set_info(MPI_Comm comm, MPI_Info info)
 {
     int rc = PMPI_Comm_set_info(comm, info);
-    if (rc != MPI_SUCCESS)
-        return rc;
-    take(comm, info);
-    struct record *r = record_find(comm);
-    if (r)
-        r->settled = false;
+    if (rc == MPI_SUCCESS)
+        take(comm, info);
     return rc;
 }
 
@@ -104,10 +91,12 @@ int MPI_Dist_graph_create_adjacent(MPI_Comm comm, int indegree, const int source
 }
 
 /* A communicator on its way may not be touched before its request is complete: what is
- * to be remembered waits here until its first allreduce, or its end. */
+ * to be remembered waits here until its first allreduce, or its end. Each rank has an entry, also
+ * without the key: others may have it. */
 
 struct pending {
     MPI_Comm comm;
+    bool given; /* the key, and `text` is its value */
     char text[sizeof((struct record *)0)->wanted];
     struct pending *next;
 };
@@ -129,6 +118,7 @@ static struct pending *take_pending(MPI_Comm comm)
     if ((found = *at)) {
         *at = found->next;
         atomic_fetch_sub(&count_pending, 1);
+        full_watch(-1);
     }
     pthread_mutex_unlock(&mutex);
     return found;
@@ -138,7 +128,7 @@ void info_arrived(MPI_Comm comm)
 {
     struct pending *p = take_pending(comm);
     if (p)
-        set_quorum(comm, p->text);
+        intercept_agree(comm, p->given ? p->text : NULL);
     free(p);
 }
 
@@ -160,19 +150,25 @@ int MPI_Comm_free(MPI_Comm *comm)
 int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm,
                             MPI_Request *request)
 {
+    struct pending *p = malloc(sizeof *p);
+    if (!p) { /* the other ranks would compare without this one */
+        PMPI_Comm_call_errhandler(comm, MPI_ERR_NO_MEM);
+        return MPI_ERR_NO_MEM;
+    }
     int rc = PMPI_Comm_idup_with_info
                  ? PMPI_Comm_idup_with_info(comm, info, newcomm, request)
                  : PMPI_Comm_idup(comm, newcomm, request); /* info may be ignored */
-    struct pending *p = rc == MPI_SUCCESS ? malloc(sizeof *p) : NULL;
-    if (!p || !get_quorum(info, p->text, sizeof p->text)) {
+    if (rc != MPI_SUCCESS) {
         free(p);
         return rc;
     }
+    p->given = get_quorum(info, p->text, sizeof p->text);
     pthread_mutex_lock(&mutex);
     p->comm = *newcomm;
     p->next = pending;
     pending = p;
     atomic_fetch_add(&count_pending, 1);
+    full_watch(1);
     pthread_mutex_unlock(&mutex);
     return rc;
 }

@@ -3,10 +3,13 @@
 #include "compat/interposer/intercept.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/random.h"
 #include "compat/interposer/core_call.h"
+#include "compat/interposer/full.h"
 #include "compat/interposer/info.h"
 #include "compat/interposer/process.h"
 #include "compat/interposer/settings.h"
@@ -19,55 +22,28 @@ static const uint64_t most_bytes = (uint64_t)1 << 29;
 
 /* The policy of a communicator. */
 
-static void choose_policy(struct record *r, int rank)
+/* Are all processes of the communicator in this MPI_COMM_WORLD? All of its ranks find the same
+ * answer: if it mixes processes of two worlds, each of them has a foreign one. */
+static bool is_of_world(MPI_Comm comm, int size)
 {
-    static atomic_bool warned;
-    const struct settings *s = settings();
-    r->policy = s->all ? s->quorum : (pcoll_policy){.kind = PCOLL_FULL};
-    if (!r->wanted[0] || pcoll_policy_parse(r->wanted, &r->policy) == PCOLL_OK)
-        return;
-    if (rank == 0 && !atomic_exchange(&warned, true))
-        warn("rank 0: the info key partialcoll_quorum is ignored: %s",
-             pcoll_last_error());
+    MPI_Group group;
+    int same, *ranks = malloc(2 * (size_t)size * sizeof *ranks);
+    bool inside = ranks;
+    PMPI_Comm_group(comm, &group);
+    PMPI_Group_compare(group, full_facts()->all, &same);
+    for (int i = 0; ranks && i < size; i++)
+        ranks[i] = i;
+    if (ranks && same == MPI_UNEQUAL) {
+        PMPI_Group_translate_ranks(group, size, ranks, full_facts()->all, ranks + size);
+        for (int i = 0; i < size; i++)
+            inside &= ranks[size + i] != MPI_UNDEFINED;
+    }
+    PMPI_Group_free(&group);
+    free(ranks);
+    return inside;
 }
 
-static uint64_t hash_policy(const pcoll_policy *policy)
-{
-    char text[160] = "";
-    pcoll_policy_format(policy, text, sizeof text);
-    return splitmix_text(0, text);
-}
-
-/* What decides how much memory a handle needs, by which each rank acts for itself. */
-static uint64_t hash_settings(const struct settings *s)
-{
-    return splitmix_mix(
-        splitmix_mix((uint64_t)s->algorithm << 32 | (uint64_t)s->domain) ^
-        s->domain_ranks);
-}
-
-/* Compare policy and settings, find the lowest thread level. */
-static void agree(struct record *r, MPI_Comm comm, int rank)
-{
-    static atomic_bool warned, told;
-    uint64_t hash = hash_policy(&r->policy);
-    uint64_t form = hash_settings(settings());
-    uint64_t values[] = {hash, ~hash, ~(uint64_t)r->level, form, ~form};
-    PMPI_Allreduce(MPI_IN_PLACE, values, 5, MPI_UINT64_T, MPI_MAX, comm);
-    r->level = (int)~values[2];
-    r->alike = values[3] == ~values[4];
-    if (!r->alike && rank == 0 && !atomic_exchange(&told, true))
-        warn(
-            "rank 0: the ranks of a communicator disagree about "
-            "PARTIALCOLL_ALGORITHM or PARTIALCOLL_DOMAIN: these calls are left to MPI");
-    if (values[0] == ~values[1])
-        return;
-    r->policy = (pcoll_policy){.kind = PCOLL_FULL};
-    if (rank == 0 && !atomic_exchange(&warned, true))
-        warn("rank 0: the ranks of a communicator disagree about partialcoll_quorum or "
-             "PARTIALCOLL_QUORUM: all of them wait for each other there");
-}
-
+/* What this rank can tell alone. */
 static void settle(struct record *r, MPI_Comm comm)
 {
     static atomic_bool warned;
@@ -79,9 +55,11 @@ static void settle(struct record *r, MPI_Comm comm)
         return;
     PMPI_Comm_rank(comm, &rank);
     PMPI_Comm_size(comm, &r->size);
-    PMPI_Query_thread(&r->level);
-    choose_policy(r, rank);
-    agree(r, comm, rank);
+    r->of_world = is_of_world(comm, r->size);
+    r->alike = full_facts()->alike;
+    r->level = full_facts()->level;
+    if (!r->wanted[0])
+        r->policy = full_facts()->policy;
     r->partial = policy_is_partial(&r->policy);
     if (r->partial && r->level < MPI_THREAD_MULTIPLE && rank == 0 &&
         !atomic_exchange(&warned, true))
@@ -90,15 +68,58 @@ static void settle(struct record *r, MPI_Comm comm)
              "for it");
 }
 
-/* The decision. */
-
-static bool mpi_runs(void)
+/* The policy that `text` names, or the environment's. */
+static pcoll_policy read_policy(const char *text, int rank)
 {
-    int initialized, finalized;
-    PMPI_Initialized(&initialized);
-    PMPI_Finalized(&finalized);
-    return initialized && !finalized;
+    static atomic_bool warned;
+    pcoll_policy policy = full_facts()->policy;
+    if (pcoll_policy_parse(text, &policy) != PCOLL_OK && rank == 0 &&
+        !atomic_exchange(&warned, true))
+        warn("rank 0: the info key partialcoll_quorum is ignored: %s",
+             pcoll_last_error());
+    return policy;
 }
+
+static uint64_t hash_policy(const pcoll_policy *policy)
+{
+    char text[160] = "";
+    pcoll_policy_format(policy, text, sizeof text);
+    return splitmix_text(0, text);
+}
+
+void intercept_agree(MPI_Comm comm, const char *text)
+{
+    static atomic_bool warned;
+    struct record local = {0}, *r = process_begun() ? record_find(comm) : &local;
+    if (!process_begun())
+        return;
+    if (!r)
+        r = &local;
+    settle(r, comm);
+    if (!r->intra || !r->of_world)
+        return;
+    int rank;
+    PMPI_Comm_rank(comm, &rank);
+    pcoll_policy policy = text ? read_policy(text, rank) : r->policy;
+    uint64_t hash = hash_policy(&policy), values[] = {text != NULL, hash, ~hash};
+    PMPI_Allreduce(MPI_IN_PLACE, values, 3, MPI_UINT64_T, MPI_MAX, comm);
+    if (!values[0])
+        return;
+    if (values[1] != ~values[2]) {
+        policy = (pcoll_policy){.kind = PCOLL_FULL};
+        if (rank == 0 && !atomic_exchange(&warned, true))
+            warn("rank 0: the ranks of a communicator disagree about "
+                 "partialcoll_quorum: all of them wait for each other there");
+    }
+    if (!(r = record_make(comm)))
+        return;
+    full_watch(1); /* for as long as MPI runs */
+    r->policy = policy;
+    snprintf(r->wanted, sizeof r->wanted, "agreed");
+    settle(r, comm);
+}
+
+/* The decision. */
 
 /* Nothing that MPI would refuse, as far as one sees without asking it. */
 static bool plausible(const struct call *c)
@@ -124,27 +145,62 @@ static enum outcome find_signature(const struct call *c, struct signature *s)
     return PASSED_ARGUMENTS;
 }
 
+static uint64_t payload(const struct call *c)
+{
+    int size = 0;
+    PMPI_Type_size(c->type, &size);
+    return (uint64_t)c->count * (uint64_t)size;
+}
+
+/* Of a complete round: is it ours? */
+static enum outcome judge_full(const struct call *c, const struct record *r,
+                               const struct signature *s)
+{
+    if (full_facts()->asked)
+        return r->alike ? TAKEN : PASSED_REFUSED;
+    return !s->of_user && full_is_faster(r->size, payload(c)) ? TAKEN : PASSED_FULL;
+}
+
+/* Can this call be a complete round of a communicator on which nothing is kept? Then no
+ * record is made: a new communicator costs what MPI's does. */
+static bool is_short(const struct call *c)
+{
+    const struct full_facts *f = full_facts();
+    return !f->asked && !policy_is_partial(&f->policy) && payload(c) < f->short_bytes;
+}
+
 enum outcome intercept_plan(const struct call *c, struct record **record,
                             struct cache_key *key)
 {
     *key = (struct cache_key){.count = (uint64_t)c->count};
     if (core_is_inside())
         return PASSED_NESTED;
+    if (!process_begun())
+        return PASSED_OUTSIDE;
     if (c->count == 0)
         return PASSED_NO_ELEMENTS;
-    if (!plausible(c) || (!process_begun() && !mpi_runs()))
+    if (!plausible(c))
         return PASSED_ARGUMENTS;
+    info_arrived(c->comm);
+    struct record *r = *record = record_find(c->comm);
+    if (!r && is_short(c))
+        return PASSED_FULL;
     enum outcome outcome = find_signature(c, &key->signature);
     if (outcome != TAKEN)
         return outcome;
-    info_arrived(c->comm);
-    struct record *r = *record = record_make(c->comm);
-    if (!r)
+    if (!r && !(r = *record = record_make(c->comm)))
         return PASSED_REFUSED;
     if (!r->settled)
         settle(r, c->comm);
     if (!r->intra)
         return PASSED_INTERCOMM;
+    if (!r->of_world)
+        return PASSED_OTHER_WORLD;
+    if (!r->partial) {
+        outcome = judge_full(c, r, &key->signature);
+        if (outcome != TAKEN)
+            return outcome;
+    }
     if (!r->alike)
         return PASSED_REFUSED;
     if (r->partial && r->level < MPI_THREAD_MULTIPLE)
@@ -181,6 +237,8 @@ static enum outcome find_handle(const struct call *c, struct record *r,
                                 struct cache_key *key, struct cache_entry **entry)
 {
     *entry = cache_find(&r->cache, key);
+    if (!*entry && !full_pays(&r->savings, key, r->size, payload(c), !r->cache.length))
+        return PASSED_FULL;
     if (!*entry && !make_room(r, key))
         return PASSED_CACHE;
     if (!*entry)

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "compat/interposer/core_call.h"
+#include "compat/interposer/full.h"
 #include "compat/interposer/process.h"
 #include "compat/interposer/completion_thread.h"
 
@@ -174,6 +175,8 @@ enum outcome persistent_init(const struct call *c, MPI_Request *request, int *er
     enum outcome outcome = intercept_plan(c, &record, &key);
     if (outcome != TAKEN)
         return outcome;
+    if (!record->partial && !full_facts()->asked)
+        return PASSED_FULL;
     if (record->level < MPI_THREAD_MULTIPLE || !process_begun() ||
         !completion_thread_works())
         return PASSED_THREADS;

@@ -16,6 +16,7 @@
 #include <stddef.h>
 
 #include "compat/mpi_shaped/cache.h"
+#include "compat/interposer/full.h"
 #include "compat/interposer/report.h"
 #include "compat/interposer/settings.h"
 #include "compat/interposer/completion_thread.h"
@@ -43,13 +44,20 @@ bool process_type_works(MPI_Datatype type)
            PMPI_Send(&nothing, 1, type, MPI_PROC_NULL, 0, trials) == MPI_SUCCESS;
 }
 
+/* From here on calls are MPI's: those that callbacks make inside MPI_Finalize too. */
+static void leave(void)
+{
+    if (atomic_exchange(&begun, false))
+        full_end();
+}
+
 static int end(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm;
     (void)key;
     (void)value;
     (void)extra;
-    atomic_store(&begun, false);
+    leave();
     completion_thread_stop();
     PMPI_Comm_free(&trials);
     if (reports)
@@ -67,6 +75,7 @@ static void begin(void)
     PMPI_Comm_set_errhandler(trials, MPI_ERRORS_RETURN);
     reports = settings()->report;
     PMPI_Allreduce(MPI_IN_PLACE, &reports, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    full_begin();
     atomic_store(&begun, true);
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0 && settings()->complaint[0])
@@ -101,6 +110,7 @@ int MPI_Init(int *argc, char ***argv)
 int MPI_Finalize(void)
 {
     int (*next)(void) = (int (*)(void))process_next("MPI_Finalize");
+    leave();
     completion_thread_stop();
     pcoll_quiet();
     return next ? next() : PMPI_Finalize();

@@ -10,6 +10,9 @@
 
 static const char *const reasons[OUTCOMES] = {
     [TAKEN] = "taken over",
+    [PASSED_FULL] = "complete round, MPI is faster",
+    [PASSED_OUTSIDE] = "before MPI_Init or inside MPI_Finalize",
+    [PASSED_OTHER_WORLD] = "processes of another MPI_COMM_WORLD",
     [PASSED_NO_ELEMENTS] = "no elements",
     [PASSED_ARGUMENTS] = "arguments for MPI to judge",
     [PASSED_ORDERED] = "operation that does not commute",

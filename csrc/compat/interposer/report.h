@@ -6,6 +6,9 @@
 /* The first is what we want; the others say why MPI did it. */
 enum outcome {
     TAKEN,
+    PASSED_FULL,
+    PASSED_OUTSIDE,
+    PASSED_OTHER_WORLD,
     PASSED_NO_ELEMENTS,
     PASSED_ARGUMENTS,
     PASSED_ORDERED,

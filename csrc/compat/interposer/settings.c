@@ -43,12 +43,17 @@ static void read_environment(void)
     s->algorithm = PCOLL_ALGORITHM_AUTO;
     s->domain = PCOLL_DOMAIN_NODE;
     s->quorum = (pcoll_policy){.kind = PCOLL_FULL};
-    if (algorithm && *algorithm &&
-        pcoll_algorithm_parse(algorithm, &s->algorithm) != PCOLL_OK)
-        complain(s, "PARTIALCOLL_ALGORITHM");
-    if (domain && *domain &&
-        pcoll_domain_parse(domain, &s->domain, &s->domain_ranks) != PCOLL_OK)
-        complain(s, "PARTIALCOLL_DOMAIN");
+    if (algorithm && *algorithm) {
+        s->asked |= pcoll_algorithm_parse(algorithm, &s->algorithm) == PCOLL_OK;
+        if (!s->asked)
+            complain(s, "PARTIALCOLL_ALGORITHM");
+    }
+    if (domain && *domain) {
+        int rc = pcoll_domain_parse(domain, &s->domain, &s->domain_ranks);
+        s->asked |= rc == PCOLL_OK;
+        if (rc != PCOLL_OK)
+            complain(s, "PARTIALCOLL_DOMAIN");
+    }
     if (quorum && *quorum && pcoll_policy_parse(quorum, &s->quorum) != PCOLL_OK)
         complain(s, "PARTIALCOLL_QUORUM");
 }

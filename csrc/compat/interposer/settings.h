@@ -13,6 +13,7 @@ struct settings {
     int32_t algorithm;   /* PARTIALCOLL_ALGORITHM, or auto */
     int32_t domain;      /* PARTIALCOLL_DOMAIN, or the node */
     uint32_t domain_ranks;
+    bool asked;          /* PARTIALCOLL_ALGORITHM or PARTIALCOLL_DOMAIN is set */
     bool all;            /* PARTIALCOLL_ALL=1: of every communicator */
     bool report;         /* PARTIALCOLL_REPORT=1 */
     char complaint[512]; /* about values that were ignored, or "" */

@@ -37,6 +37,7 @@ static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
     }
     if (r->free_more)
         r->free_more(r->more, comm);
+    free(r->savings);
     free(r);
     return MPI_SUCCESS;
 }

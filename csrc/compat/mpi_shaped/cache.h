@@ -53,17 +53,21 @@ struct cache {
         places_differ; /* ranks make the same call from several places of the program */
 };
 
+struct full_savings; /* of the interposer */
+
 struct record {
     struct cache cache;
     pcoll_policy policy;
-    bool settled; /* the ranks have agreed on what follows */
-    bool intra;   /* an intra-communicator */
-    bool alike;   /* its ranks have the same algorithm and domain */
-    bool partial; /* its rounds need not wait for everybody */
-    int level;    /* MPI's thread level, the lowest of its ranks */
+    bool settled;  /* what follows is known */
+    bool intra;    /* an intra-communicator */
+    bool of_world; /* all of its processes are in this MPI_COMM_WORLD */
+    bool alike;    /* its ranks have the same algorithm and domain */
+    bool partial;  /* its rounds need not wait for everybody */
+    int level;     /* MPI's thread level, the lowest of its ranks */
     int size;
     char wanted[96]; /* text of a policy given for this communicator, or "" */
-    void *more;      /* of the interposer */
+    struct full_savings *savings; /* freed with the record */
+    void *more;                   /* of the interposer */
     void (*free_more)(void *more,
                       MPI_Comm comm); /* collective, but for the end of MPI */
 };

@@ -4,9 +4,9 @@
  * out, the sums of single rounds are smaller; over all rounds nothing is lost, and the
  * two sums do not mix. MPI reduces the second one for us.
  *
- * arguments: where the info key is given (dup, idup, set, split, none), or "differ": on
- * rank 0 only, or "own": as dup, and the first sum is by an op of this program; the
- * key's value.
+ * arguments: where the info key is given (dup, idup, set, split, none), or "differ": as
+ * set, with the key on rank 0 only, or "own": as dup, and the first sum is by an op of
+ * this program; the key's value.
  */
 #include <unistd.h>
 
@@ -19,7 +19,8 @@ static MPI_Comm give(const char *where, const char *value)
     MPI_Comm comm = MPI_COMM_WORLD;
     MPI_Info info;
     MPI_Info_create(&info);
-    MPI_Info_set(info, "partialcoll_quorum", value);
+    if (strcmp(where, "differ") || rank == 0)
+        MPI_Info_set(info, "partialcoll_quorum", value);
     if (!strcmp(where, "dup") || !strcmp(where, "own"))
         MPI_Comm_dup_with_info(MPI_COMM_WORLD, info, &comm);
     else if (!strcmp(where, "split"))
@@ -30,7 +31,7 @@ static MPI_Comm give(const char *where, const char *value)
         MPI_Wait(&request, MPI_STATUS_IGNORE);
     } else
         MPI_Comm_dup(MPI_COMM_WORLD, &comm);
-    if (!strcmp(where, "set") || (!strcmp(where, "differ") && rank == 0))
+    if (!strcmp(where, "set") || !strcmp(where, "differ"))
         MPI_Comm_set_info(comm, info);
     MPI_Info_free(&info);
     return comm;
