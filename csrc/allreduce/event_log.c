@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/environment.h"
 #include "base/error.h"
 
 enum { PATH_LENGTH = 4096 };
@@ -89,12 +90,6 @@ static int begin_record(struct event_log *a, const char *folder, const char *pat
     return PCOLL_OK;
 }
 
-static const char *folder_of(const char *variable)
-{
-    const char *folder = getenv(variable);
-    return folder && *folder ? folder : NULL;
-}
-
 static void path_of(char *path, const char *folder, uint32_t rank, uint64_t number)
 {
     snprintf(path, PATH_LENGTH, "%s/handle-%" PRIu64 "-rank-%" PRIu32 ".txt", folder,
@@ -103,14 +98,15 @@ static void path_of(char *path, const char *folder, uint32_t rank, uint64_t numb
 
 bool event_log_wanted(void)
 {
-    return folder_of("PARTIALCOLL_RECORD") || folder_of("PARTIALCOLL_REPLAY");
+    return environment_get("PARTIALCOLL_RECORD") ||
+           environment_get("PARTIALCOLL_REPLAY");
 }
 
 int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
                    struct event_log **out)
 {
-    const char *record = folder_of("PARTIALCOLL_RECORD");
-    const char *replay = folder_of("PARTIALCOLL_REPLAY");
+    const char *record = environment_get("PARTIALCOLL_RECORD");
+    const char *replay = environment_get("PARTIALCOLL_REPLAY");
     char path[PATH_LENGTH], title[80];
     *out = NULL;
     if (!event_log_wanted())

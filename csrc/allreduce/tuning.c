@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "algorithms/algorithms.h"
+#include "base/environment.h"
 #include "base/error.h"
 
 enum { LINE_LENGTH = 1024, PATH_LENGTH = 4096 };
@@ -108,13 +109,14 @@ static int read_table(FILE *in, const char *path, struct search *s)
 /* Empty: there is none to look for. */
 int pcoll_tuning_path(char *path, uint64_t capacity)
 {
-    const char *wanted = getenv("PARTIALCOLL_TUNE");
-    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    if (wanted && *wanted)
+    const char *wanted = environment_get("PARTIALCOLL_TUNE");
+    const char *config = environment_get("XDG_CONFIG_HOME"),
+               *home = environment_get("HOME");
+    if (wanted)
         snprintf(path, capacity, "%s", wanted);
-    else if (config && *config)
+    else if (config)
         snprintf(path, capacity, "%s/partialcoll/tune.txt", config);
-    else if (home && *home)
+    else if (home)
         snprintf(path, capacity, "%s/.config/partialcoll/tune.txt", home);
     else if (capacity)
         *path = 0;
@@ -128,9 +130,9 @@ static int search_file(struct search *s)
     pcoll_tuning_path(path, sizeof path);
     if (!*path || !strcmp(path, "none"))
         return PCOLL_OK;
-    const char *wanted = getenv("PARTIALCOLL_TUNE");
+    const char *wanted = environment_get("PARTIALCOLL_TUNE");
     FILE *in = fopen(path, "r");
-    if (!in && wanted && *wanted)
+    if (!in && wanted)
         return fail(PCOLL_EINVAL, "algorithm table %s (from PARTIALCOLL_TUNE): %s",
                     path, strerror(errno));
     int rc = in ? read_table(in, path, s) : PCOLL_OK;

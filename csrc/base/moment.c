@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/environment.h"
 
 _Static_assert(sizeof(struct moments) == 4096, "as those who map it know it");
 
@@ -24,7 +25,7 @@ static _Thread_local struct thread_moment *here;
 
 static void read_wish(void)
 {
-    const char *wish = getenv("PARTIALCOLL_DIE");
+    const char *wish = environment_get("PARTIALCOLL_DIE");
     const char *colon = wish ? strchr(wish, ':') : NULL;
     if (!colon || (size_t)(colon - wish) >= sizeof own.wish)
         return;
@@ -35,9 +36,9 @@ static void read_wish(void)
 
 static void map_file(void)
 {
-    const char *folder = getenv("PARTIALCOLL_MOMENTS");
+    const char *folder = environment_get("PARTIALCOLL_MOMENTS");
     char path[4096];
-    if (!folder || !*folder)
+    if (!folder)
         return;
     snprintf(path, sizeof path, "%s/moments-%ld", folder, (long)getpid());
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

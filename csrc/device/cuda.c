@@ -8,11 +8,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/environment.h"
 #include "base/error.h"
 
 /* The oldest whose functions all of these are: CUDA 11. */
@@ -90,8 +90,8 @@ static bool is_recent(const char *file)
 
 static const char *file_of_driver(void)
 {
-    const char *named = getenv("PARTIALCOLL_CUDA_LIBRARY");
-    return named && *named ? named : "libcuda.so.1";
+    const char *named = environment_get("PARTIALCOLL_CUDA_LIBRARY");
+    return named ? named : "libcuda.so.1";
 }
 
 static int count_loaded(struct dl_phdr_info *info, size_t size, void *count)

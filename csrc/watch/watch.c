@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/decimal.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "watch/entrance.h"
@@ -41,10 +42,10 @@ struct watch {
 
 int watch_timeout(double *seconds)
 {
-    const char *text = getenv("PARTIALCOLL_HOST_TIMEOUT");
+    const char *text = environment_get("PARTIALCOLL_HOST_TIMEOUT");
     char *end;
     *seconds = 10;
-    if (!text || !*text)
+    if (!text)
         return PCOLL_OK;
     *seconds = decimal_parse(text, &end);
     if (!*end && (*seconds == 0 || (*seconds >= 2 && *seconds <= 1e6)))

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library for C users, with the flags that `partialcoll config` prints."""
 
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import c_users
@@ -98,6 +100,40 @@ def test_a_replay_waits(clean_environment, tmp_path):
         return done.stdout
 
     assert sums(0, "PARTIALCOLL_RECORD") == sums(1, "PARTIALCOLL_REPLAY")
+
+
+PRIVILEGED = """
+#include <stdio.h>
+#include <partialcoll.h>
+
+int main(void)
+{
+    int32_t devices, driver;
+    pcoll_device_count(&devices, &driver);
+    puts(pcoll_last_error());
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root")
+def test_a_program_with_privileges_ignores_its_callers_environment(clean_environment):
+    """A set-user-id program must not load the library that its caller names."""
+    caller = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    env = {**clean_environment, "PARTIALCOLL_CUDA_LIBRARY": "/named/by/its/caller.so"}
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        source, program = Path(folder, "privileged.c"), Path(folder, "privileged")
+        source.write_text(PRIVILEGED)
+        c_users.compile_program(source, program, *c_users.config_flags())
+
+        def says(mode):
+            program.chmod(mode)
+            words = {"env": env, "capture_output": True, "text": True, "check": True}
+            return subprocess.run([*caller, program], timeout=60, **words).stdout
+
+        assert "/named/by/its/caller.so" in says(0o755)
+        assert "libcuda.so.1" in says(0o4755)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -97,6 +97,14 @@ def test_only_some_call_mpi(path):
         assert not re.search(r"<pthread\.h>|<unistd\.h>|<time\.h>", path.read_text())
 
 
+@pytest.mark.parametrize("path", c_files(), ids=name_of)
+def test_only_one_reads_the_environment(path):
+    """A program with privileges must not take its caller's word (base/environment.h)."""
+    code = re.sub(r"/\*.*?\*/|\"(\\.|[^\"])*\"", "", path.read_text(), flags=re.DOTALL)
+    reads = re.findall(r"\b\w*getenv\b|\benviron\b|\benvp\b", code)
+    assert not reads or name_of(path) == "base/environment.c", reads
+
+
 def python_files():
     """Module -> syntax tree; the name of a package is that of its folder."""
     package = ROOT / "partialcoll"

@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "base/error.h"
 
 static struct settings the_settings;
@@ -22,8 +22,8 @@ static void complain(struct settings *s, const char *name)
 
 static bool is_on(struct settings *s, const char *name)
 {
-    const char *text = getenv(name);
-    if (!text || !*text || !strcmp(text, "0"))
+    const char *text = environment_get(name);
+    if (!text || !strcmp(text, "0"))
         return false;
     if (!strcmp(text, "1"))
         return true;
@@ -35,26 +35,26 @@ static bool is_on(struct settings *s, const char *name)
 static void read_environment(void)
 {
     struct settings *s = &the_settings;
-    const char *quorum = getenv("PARTIALCOLL_QUORUM");
-    const char *algorithm = getenv("PARTIALCOLL_ALGORITHM");
-    const char *domain = getenv("PARTIALCOLL_DOMAIN");
+    const char *quorum = environment_get("PARTIALCOLL_QUORUM");
+    const char *algorithm = environment_get("PARTIALCOLL_ALGORITHM");
+    const char *domain = environment_get("PARTIALCOLL_DOMAIN");
     s->all = is_on(s, "PARTIALCOLL_ALL");
     s->report = is_on(s, "PARTIALCOLL_REPORT");
     s->algorithm = PCOLL_ALGORITHM_AUTO;
     s->domain = PCOLL_DOMAIN_NODE;
     s->quorum = (pcoll_policy){.kind = PCOLL_FULL};
-    if (algorithm && *algorithm) {
+    if (algorithm) {
         s->asked |= pcoll_algorithm_parse(algorithm, &s->algorithm) == PCOLL_OK;
         if (!s->asked)
             complain(s, "PARTIALCOLL_ALGORITHM");
     }
-    if (domain && *domain) {
+    if (domain) {
         int rc = pcoll_domain_parse(domain, &s->domain, &s->domain_ranks);
         s->asked |= rc == PCOLL_OK;
         if (rc != PCOLL_OK)
             complain(s, "PARTIALCOLL_DOMAIN");
     }
-    if (quorum && *quorum && pcoll_policy_parse(quorum, &s->quorum) != PCOLL_OK)
+    if (quorum && pcoll_policy_parse(quorum, &s->quorum) != PCOLL_OK)
         complain(s, "PARTIALCOLL_QUORUM");
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "compat/mpi_shaped/cache.h"
 
@@ -98,12 +99,12 @@ static int check(const void *send, const void *recv, int count, MPI_Datatype typ
  * ranks moves while they are in the call, so it needs nobody else. */
 static int choose_progress(const pcoll_policy *policy, int32_t *progress)
 {
-    const char *text = getenv("PARTIALCOLL_PROGRESS");
+    const char *text = environment_get("PARTIALCOLL_PROGRESS");
     *progress = PCOLL_PROGRESS_MANUAL;
     if (!policy_is_partial(policy) || (text && !strcmp(text, "manual")))
         return PCOLL_OK;
     *progress = PCOLL_PROGRESS_AGENT;
-    if (!text || !*text || !strcmp(text, "agent"))
+    if (!text || !strcmp(text, "agent"))
         return PCOLL_OK;
     *progress = PCOLL_PROGRESS_SPIN;
     if (!strcmp(text, "spin"))
@@ -116,27 +117,27 @@ static int choose_progress(const pcoll_policy *policy, int32_t *progress)
 /* PARTIALCOLL_ALGORITHM, else auto. */
 static int choose_algorithm(int32_t *algorithm)
 {
-    const char *text = getenv("PARTIALCOLL_ALGORITHM");
+    const char *text = environment_get("PARTIALCOLL_ALGORITHM");
     *algorithm = PCOLL_ALGORITHM_AUTO;
-    return text && *text ? pcoll_algorithm_parse(text, algorithm) : PCOLL_OK;
+    return text ? pcoll_algorithm_parse(text, algorithm) : PCOLL_OK;
 }
 
 /* PARTIALCOLL_DOMAIN, else the ranks of a node. */
 static int choose_domain(int32_t *domain, uint32_t *domain_ranks)
 {
-    const char *text = getenv("PARTIALCOLL_DOMAIN");
+    const char *text = environment_get("PARTIALCOLL_DOMAIN");
     *domain = PCOLL_DOMAIN_NODE;
     *domain_ranks = 0;
-    return text && *text ? pcoll_domain_parse(text, domain, domain_ranks) : PCOLL_OK;
+    return text ? pcoll_domain_parse(text, domain, domain_ranks) : PCOLL_OK;
 }
 
 /* The communicator's own policy, else PARTIALCOLL_QUORUM, else full. */
 static int choose_policy(struct record *record, pcoll_policy *policy)
 {
-    const char *text = getenv("PARTIALCOLL_QUORUM");
+    const char *text = environment_get("PARTIALCOLL_QUORUM");
     if (record->wanted[0])
         *policy = record->policy;
-    else if (text && *text)
+    else if (text)
         return pcoll_policy_parse(text, policy);
     else
         *policy = (pcoll_policy){.kind = PCOLL_FULL};

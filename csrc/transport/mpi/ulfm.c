@@ -2,9 +2,9 @@
 /* See ulfm.h. */
 #include "transport/mpi/ulfm.h"
 
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "include/partialcoll.h"
 
 /* Open MPI's numbers since 5.0; before, and in others, no error has them. */
@@ -39,7 +39,7 @@ static int (*const iagree)(MPI_Comm, int *,
 
 int pcoll_tells_of_failures(void)
 {
-    const char *enabled = getenv("OMPI_MCA_mpi_ft_enable"); /* by mpiexec */
+    const char *enabled = environment_get("OMPI_MCA_mpi_ft_enable"); /* by mpiexec */
     return get_failed && enabled && strcmp(enabled, "0") != 0;
 }
 

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The environment. All of csrc reads it by this function; tests/house/test_layers.py
+ * looks for other ways.
+ *
+ * A program with privileges that its caller lacks (set-user-id, set-group-id, file
+ * capabilities) must not take the caller's word for anything: a variable could name a
+ * library that the program then loads, or a file that it then writes. In such a
+ * program every variable counts as not set.
+ */
+#ifndef PCOLL_BASE_ENVIRONMENT_H
+#define PCOLL_BASE_ENVIRONMENT_H
+
+/* Return the value of a variable, or NULL if it is not set, is empty, or must not be
+ * trusted. */
+const char *environment_get(const char *name);
+
+#endif
