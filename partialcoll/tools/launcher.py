@@ -150,10 +150,14 @@ def command(
 
 
 def list_hosts(text: str) -> str:
-    """Hosts as launchers take them, a:2,b. Of a file that has one in each line, as a, a:2 or
-    a slots=2, these; other text is returned as it is. OSError, ValueError: of such a file."""
-    if not os.path.isfile(text):  # which many hosts are too long a name for
-        return text
+    """Return hosts as launchers take them, such as ``a:2,b``.
+
+    If ``text`` names a file, its lines are the hosts, each as ``a``, ``a:2`` or ``a slots=2``.
+    Other text is returned unchanged. Raise OSError if the file cannot be read, ValueError if a line
+    is none of these, or if a host begins with a dash, which ssh would take for an option.
+    """
+    if not os.path.isfile(text):  # a long list of hosts is too long for a file name
+        return _without_options(text)
     lines = [line.partition("#")[0].split() for line in Path(text).read_text().splitlines()]
     hosts = []
     for host, *slots in filter(None, lines):
@@ -162,7 +166,17 @@ def list_hosts(text: str) -> str:
         hosts.append(":".join([host, *(word.removeprefix("slots=") for word in slots)]))
     if not hosts:
         raise ValueError(f"expected a file that lists hosts, got none in {text}")
-    return ",".join(hosts)
+    return _without_options(",".join(hosts))
+
+
+def _without_options(hosts: str) -> str:
+    """Return the hosts, or raise ValueError if a host or its ``user@`` part begins with a dash."""
+    for host in hosts.split(","):
+        if any(part.strip().startswith("-") for part in host.split("@")):
+            raise ValueError(
+                f"expected names of hosts, got {host!r}: ssh may take it for an option"
+            )
+    return hosts
 
 
 def environment(vendor: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 
+import click
 import pytest
 from command_process import (
     COMMAND,
@@ -25,7 +26,7 @@ from command_process import (
 )
 
 from partialcoll.tools import launcher
-from partialcoll.tools.cli import main
+from partialcoll.tools.cli import main, values
 from partialcoll.tools.job import Job
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
@@ -333,3 +334,14 @@ def test_no_launcher(capsys, monkeypatch, tmp_path):
 def test_files_of_hosts(tmp_path, text, hosts):
     (tmp_path / "hosts").write_text(text)
     assert launcher.list_hosts(str(tmp_path / "hosts")) == hosts
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=x", "-l", "me@-oProxyCommand=x", " -x"])
+def test_hosts_that_ssh_takes_for_options(tmp_path, host):
+    """They would run programs, in a list of hosts and in a file."""
+    (tmp_path / "hosts").write_text(f"a\n{host}:2\n")
+    for text in (f"{host}:2", f"a,{host}", str(tmp_path / "hosts")):
+        with pytest.raises(ValueError, match=r"names of hosts, got .*-"):
+            launcher.list_hosts(text)
+    with pytest.raises(click.UsageError, match="ssh may take it for an option"):
+        values.HOSTS.convert(f"a,{host}", None, None)
