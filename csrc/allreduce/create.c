@@ -100,6 +100,15 @@ static int open_channel(struct communicator *c, struct endpoint *v)
     return rc == PCOLL_OK ? rc : communicator_fail(c, rc);
 }
 
+/* Where a rank's record is incomplete, all replay the rounds that every rank has. */
+static int agree_replay(struct communicator *c, struct event_log *log)
+{
+    uint64_t lacking = UINT64_MAX - event_log_rounds(log);
+    int rc = agree_max(c, &lacking, 1);
+    event_log_set_limit(log, UINT64_MAX - lacking);
+    return rc;
+}
+
 /* Agree with the others. *unshared: on all ranks, there was not enough memory to share.
  */
 static int join_others(struct communicator *c, int local, const pcoll_buffer *buffers,
@@ -110,6 +119,8 @@ static int join_others(struct communicator *c, int local, const pcoll_buffer *bu
     int rc =
         agree_arguments(c, local, buffers, nbuffers, v ? &v->shape.payload : NULL, o);
     pcoll_options thrifty = options_thrifty(o);
+    if (rc == PCOLL_OK && v->event_log)
+        rc = agree_replay(c, v->event_log);
     if (rc == PCOLL_OK)
         *unshared = (rc = sharing_settle(c, v, &thrifty)) == PCOLL_ENOMEM;
     if (rc == PCOLL_OK)

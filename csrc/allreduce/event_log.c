@@ -3,30 +3,83 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/file.h"
 
-enum { PATH_LENGTH = 4096 };
+enum { PATH_LENGTH = 4096, NAME_LENGTH = 80 };
 
-struct numbers {
+static const char last_line[] = "end";
+
+struct event_log_numbers {
     uint64_t *at;
     size_t count, capacity;
 };
 
-static const char *const words[LOGGED_KINDS] = {
+static const char *const event_log_words[LOGGED_KINDS] = {
     [LOGGED_ROUND] = "round", [LOGGED_READ] = "read", [LOGGED_CALL] = "call"};
 
 struct event_log {
-    FILE *record;                        /* or NULL */
-    struct numbers replay[LOGGED_KINDS]; /* none ever goes down */
+    char folder[PATH_LENGTH]; /* of the record, for messages */
+    char name[NAME_LENGTH];
+    int record;          /* descriptor, or -1 */
+    _Atomic bool broken; /* a write has failed: nothing more is written */
+    bool incomplete;     /* what is replayed */
+    uint64_t limit; /* of rounds, if a rank's record is incomplete, else UINT64_MAX */
+    struct event_log_numbers replay[LOGGED_KINDS]; /* none ever goes down */
 };
 
-static bool append(struct numbers *n, uint64_t number)
+/* A record that cannot be written. */
+
+static _Atomic bool event_log_failed; /* one of this process's */
+static pid_t event_log_process;       /* that asked for the status, or 0 */
+
+static void event_log_end_process(int status, void *unused)
+{
+    (void)unused;
+    if (status != 0 || getpid() != event_log_process || !atomic_load(&event_log_failed))
+        return;
+    fflush(NULL);
+    _exit(1);
+}
+
+int pcoll_record_status(void)
+{
+    if (!event_log_process && on_exit(event_log_end_process, NULL) == 0)
+        event_log_process = getpid();
+    return PCOLL_OK;
+}
+
+/* The run goes on, and its results are what they are. */
+static void event_log_break(struct event_log *a, const char *why)
+{
+    if (atomic_exchange(&a->broken, true) || atomic_exchange(&event_log_failed, true))
+        return;
+    fprintf(stderr,
+            "partialcoll: PARTIALCOLL_RECORD: %s/%s: %s. The record is incomplete; the "
+            "run goes on\n",
+            a->folder, a->name, why);
+}
+
+/* In one piece: the driver and the application may both write. */
+static void event_log_write(struct event_log *a, const char *text)
+{
+    const char *why;
+    char line[128];
+    int length = snprintf(line, sizeof line, "%s\n", text);
+    if (!atomic_load(&a->broken) && !file_write(a->record, line, (size_t)length, &why))
+        event_log_break(a, why);
+}
+
+/* Reading. */
+
+static bool event_log_append(struct event_log_numbers *n, uint64_t number)
 {
     if (n->count == n->capacity) {
         size_t capacity = n->capacity ? 2 * n->capacity : 256;
@@ -40,35 +93,55 @@ static bool append(struct numbers *n, uint64_t number)
     return true;
 }
 
-static bool read_line(struct event_log *a, const char *line)
+static bool event_log_read_line(struct event_log *a, const char *line)
 {
     char what[8], rest;
     uint64_t number;
+    if (!a->incomplete)
+        return false; /* a line after the last one */
+    if (!strcmp(line, last_line)) {
+        a->incomplete = false;
+        return true;
+    }
     if (sscanf(line, "%7s %" SCNu64 " %c", what, &number, &rest) != 2)
         return false;
     int kind = 0;
-    while (kind < LOGGED_KINDS && strcmp(what, words[kind]) != 0)
+    while (kind < LOGGED_KINDS && strcmp(what, event_log_words[kind]) != 0)
         kind++;
-    struct numbers *n = kind < LOGGED_KINDS ? &a->replay[kind] : NULL;
-    return n && (!n->count || number >= n->at[n->count - 1]) && append(n, number);
+    struct event_log_numbers *n = kind < LOGGED_KINDS ? &a->replay[kind] : NULL;
+    return n && (!n->count || number >= n->at[n->count - 1]) &&
+           event_log_append(n, number);
 }
 
-static int load(struct event_log *a, const char *path, const char *title)
+/* Cut the newline off. False: it is missing, since the line was torn in the middle. */
+static bool event_log_is_whole(char *line, FILE *in)
+{
+    size_t length = strcspn(line, "\n");
+    bool torn = !line[length] && feof(in);
+    line[length] = 0;
+    return !torn;
+}
+
+static int event_log_load(struct event_log *a, const char *path, const char *title)
 {
     char line[128];
     FILE *in = fopen(path, "r");
     if (!in)
         return fail(PCOLL_EINVAL, "PARTIALCOLL_REPLAY: %s: %s", path, strerror(errno));
     int rc = PCOLL_OK, number = 1;
+    a->incomplete = true;
     for (; rc == PCOLL_OK && fgets(line, sizeof line, in); number++) {
-        line[strcspn(line, "\n")] = 0;
-        bool right = number == 1 ? !strcmp(line, title) : read_line(a, line);
+        if (!event_log_is_whole(line, in) && number > 1)
+            continue;
+        bool right = number == 1 ? !strcmp(line, title) : event_log_read_line(a, line);
         if (!right)
-            rc =
-                fail(PCOLL_EINVAL,
-                     "PARTIALCOLL_REPLAY: %s, line %d: expected \"%s\", got \"%s\"",
-                     path, number, number == 1 ? title : "round, read or call N", line);
+            rc = fail(PCOLL_EINVAL,
+                      "PARTIALCOLL_REPLAY: %s, line %d: expected \"%s\", got \"%s\"",
+                      path, number,
+                      number == 1 ? title : "round, read or call N, or end", line);
     }
+    if (rc == PCOLL_OK && ferror(in))
+        rc = fail(PCOLL_EINVAL, "PARTIALCOLL_REPLAY: %s: %s", path, strerror(errno));
     fclose(in);
     if (rc == PCOLL_OK && number == 1)
         rc = fail(PCOLL_EINVAL,
@@ -78,22 +151,26 @@ static int load(struct event_log *a, const char *path, const char *title)
     return rc;
 }
 
-static int begin_record(struct event_log *a, const char *folder, const char *path,
-                        const char *title)
-{
-    mkdir(folder, 0777); /* it may be there; else the file cannot be written */
-    a->record = fopen(path, "w");
-    if (!a->record)
-        return fail(PCOLL_EINVAL, "PARTIALCOLL_RECORD: %s: %s", path, strerror(errno));
-    setvbuf(a->record, NULL, _IOLBF, 0); /* what a crash ends is still worth having */
-    fprintf(a->record, "%s\n", title);
-    return PCOLL_OK;
-}
+/* Writing. */
 
-static void path_of(char *path, const char *folder, uint32_t rank, uint64_t number)
+static int event_log_begin_record(struct event_log *a, const char *title)
 {
-    snprintf(path, PATH_LENGTH, "%s/handle-%" PRIu64 "-rank-%" PRIu32 ".txt", folder,
-             number, rank);
+    const char *why;
+    bool full = false;
+    int folder = file_open_folder(a->folder, true, &why);
+    if (folder < 0)
+        return fail(PCOLL_EINVAL, "PARTIALCOLL_RECORD: %s: %s", a->folder, why);
+    a->record = file_create(folder, a->name, &full, &why);
+    close(folder);
+    if (a->record < 0 && !full)
+        return fail(PCOLL_EINVAL, "PARTIALCOLL_RECORD: %s/%s: %s", a->folder, a->name,
+                    why);
+    if (a->record < 0) {
+        event_log_break(a, why);
+        return PCOLL_OK;
+    }
+    event_log_write(a, title);
+    return PCOLL_OK;
 }
 
 bool event_log_wanted(void)
@@ -107,23 +184,27 @@ int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
 {
     const char *record = environment_get("PARTIALCOLL_RECORD");
     const char *replay = environment_get("PARTIALCOLL_REPLAY");
-    char path[PATH_LENGTH], title[80];
+    char path[PATH_LENGTH + NAME_LENGTH], title[80];
     *out = NULL;
     if (!event_log_wanted())
         return PCOLL_OK;
     struct event_log *a = calloc(1, sizeof *a);
     if (!a)
         return fail(PCOLL_ENOMEM, "no memory for a record of arrivals");
+    a->record = -1;
+    a->limit = UINT64_MAX;
     snprintf(title, sizeof title,
              "partialcoll arrivals 1, rank %" PRIu32 " of %" PRIu32, rank, ranks);
+    snprintf(a->name, sizeof a->name, "handle-%" PRIu64 "-rank-%" PRIu32 ".txt", number,
+             rank);
     int rc = PCOLL_OK;
     if (replay) {
-        path_of(path, replay, rank, number);
-        rc = load(a, path, title);
+        snprintf(path, sizeof path, "%s/%s", replay, a->name);
+        rc = event_log_load(a, path, title);
     }
     if (record && rc == PCOLL_OK) {
-        path_of(path, record, rank, number);
-        rc = begin_record(a, record, path, title);
+        snprintf(a->folder, sizeof a->folder, "%s", record);
+        rc = event_log_begin_record(a, title);
     }
     if (rc != PCOLL_OK)
         event_log_close(&a);
@@ -134,10 +215,14 @@ int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
 void event_log_close(struct event_log **at)
 {
     struct event_log *a = *at;
+    const char *why;
     if (!a)
         return;
-    if (a->record)
-        fclose(a->record);
+    if (a->record >= 0) {
+        event_log_write(a, last_line);
+        if (!file_close(a->record, &why))
+            event_log_break(a, why);
+    }
     for (int kind = 0; kind < LOGGED_KINDS; kind++)
         free(a->replay[kind].at);
     free(a);
@@ -146,35 +231,70 @@ void event_log_close(struct event_log **at)
 
 void event_log_note(struct event_log *a, enum event_log_kind kind, uint64_t number)
 {
-    if (a && a->record)
-        fprintf(a->record, "%s %" PRIu64 "\n", words[kind], number);
+    char line[32];
+    if (!a || a->record < 0)
+        return;
+    snprintf(line, sizeof line, "%s %" PRIu64, event_log_words[kind], number);
+    event_log_write(a, line);
+}
+
+/* Replaying. */
+
+uint64_t event_log_rounds(const struct event_log *a)
+{
+    return a && a->incomplete ? a->replay[LOGGED_ROUND].count : UINT64_MAX;
+}
+
+void event_log_set_limit(struct event_log *a, uint64_t rounds)
+{
+    a->limit = rounds;
+}
+
+bool event_log_has_ended(const struct event_log *a, uint64_t complete)
+{
+    return a && complete >= a->limit;
+}
+
+int event_log_end_error(const struct event_log *a)
+{
+    return fail(PCOLL_ESTATE,
+                "PARTIALCOLL_REPLAY: the record is incomplete and ends before round "
+                "%" PRIu64 ": the run that it is of was killed, or its disk was full. "
+                "The replay ends here",
+                a->limit);
 }
 
 /* UINT64_MAX without a replay, and after its end. */
-static uint64_t replayed(const struct event_log *a, enum event_log_kind kind,
-                         uint64_t i)
+static uint64_t event_log_replayed(const struct event_log *a, enum event_log_kind kind,
+                                   uint64_t i)
 {
-    const struct numbers *n = a ? &a->replay[kind] : NULL;
+    const struct event_log_numbers *n = a ? &a->replay[kind] : NULL;
     return n && i < n->count ? n->at[i] : UINT64_MAX;
 }
 
 bool event_log_admit_round(const struct event_log *a, uint64_t round, uint64_t events)
 {
-    uint64_t least = replayed(a, LOGGED_ROUND, round);
-    return least == UINT64_MAX || events >= least;
+    uint64_t least = event_log_replayed(a, LOGGED_ROUND, round);
+    return !event_log_has_ended(a, round) && (least == UINT64_MAX || events >= least);
 }
 
 bool event_log_admit_event(const struct event_log *a, uint64_t event, uint64_t begun)
 {
-    return event <= replayed(a, LOGGED_ROUND, begun);
+    return event_log_has_ended(a, begun) ||
+           event <= event_log_replayed(a, LOGGED_ROUND, begun);
+}
+
+bool event_log_knows_call(const struct event_log *a, uint64_t call)
+{
+    return !a || !a->incomplete || call < a->replay[LOGGED_CALL].count;
 }
 
 uint64_t event_log_delivered(const struct event_log *a, uint64_t call)
 {
-    return replayed(a, LOGGED_CALL, call);
+    return event_log_replayed(a, LOGGED_CALL, call);
 }
 
 uint64_t event_log_complete(const struct event_log *a, uint64_t read)
 {
-    return replayed(a, LOGGED_READ, read);
+    return event_log_replayed(a, LOGGED_READ, read);
 }

@@ -13,6 +13,18 @@
  * once, none waits for ever. (Reading is never held up: a round may be waiting for it,
  * by back-pressure, before it counts.)
  *
+ * A record is complete if its last line is "end", which is written when the handle is
+ * freed. Without it the run was killed, or its disk was full; a last line that is torn is
+ * not read. After a complete record the program runs on freely. If the record of a rank
+ * is incomplete, all ranks replay the rounds that every rank has recorded and begin no
+ * others: `limit`, which the ranks agree on when the handle is made. A call that needs
+ * more than these rounds fails on every rank. Each record is a prefix of what its rank
+ * did, in order, so the deposits that those rounds need are made before any call fails.
+ *
+ * A record that cannot be written does not harm the run: the process says so once, and the
+ * record stays incomplete. A program in Python then ends with status 1 instead of 0, by
+ * pcoll_record_status().
+ *
  * Rounds are noted by the driver, calls by the application; both may ask.
  */
 #ifndef PCOLL_ALLREDUCE_EVENT_LOG_H
@@ -34,15 +46,28 @@ bool event_log_wanted(void);
  * file, and the line, that is wrong. */
 int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
                    struct event_log **out);
+/* The handle is being freed: end the record, if it is complete so far. */
 void event_log_close(struct event_log **a);
 
 void event_log_note(struct event_log *a, enum event_log_kind kind, uint64_t number);
 
-/* All of these are true without a replay, and after its end. */
+/* Rounds that this rank can replay; UINT64_MAX if its record is complete, or if there is no
+ * replay. */
+uint64_t event_log_rounds(const struct event_log *a);
+/* Replay no more than these rounds: the least of all ranks. Before the first round. */
+void event_log_set_limit(struct event_log *a, uint64_t rounds);
+/* Has the replay of an incomplete record come to its end, after so many rounds? */
+bool event_log_has_ended(const struct event_log *a, uint64_t complete);
+/* PCOLL_ESTATE, with a sentence that says so. */
+int event_log_end_error(const struct event_log *a);
+
+/* All of these are true without a replay, and after the end of a complete record. */
 /* May this round begin, after so many events? */
 bool event_log_admit_round(const struct event_log *a, uint64_t round, uint64_t events);
 /* May this event happen, after so many rounds have begun? */
 bool event_log_admit_event(const struct event_log *a, uint64_t event, uint64_t begun);
+/* Does the record say how this call ended, or need it not? */
+bool event_log_knows_call(const struct event_log *a, uint64_t call);
 /* How many rounds are complete at this read, from 0; UINT64_MAX: as many as there are.
  */
 uint64_t event_log_complete(const struct event_log *a, uint64_t read);

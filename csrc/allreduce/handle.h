@@ -98,6 +98,8 @@ int handle_await_turn(pcoll_handle *h);
 int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon);
 void handle_note_read(pcoll_handle *h);
 bool handle_replay_is_over(pcoll_handle *h);
+/* Is the replay of an incomplete record at its end? */
+bool handle_replay_has_ended(pcoll_handle *h);
 
 /* handle_deposit.c: has the deposit of this call been made? */
 bool handle_try_arrival(pcoll_handle *h);

@@ -17,7 +17,14 @@ static bool may_read(void *arg)
     pcoll_handle *h = arg;
     struct member m = handle_member(h);
     return replay_admits_read(handle_log(h), &m) ||
+           event_log_has_ended(handle_log(h), m.complete) ||
            atomic_load(&h->base.communicator->failure);
+}
+
+bool handle_replay_has_ended(pcoll_handle *h)
+{
+    return handle_log(h) &&
+           event_log_has_ended(handle_log(h), handle_member(h).complete);
 }
 
 static int await(pcoll_handle *h, bool (*ready)(void *))
@@ -37,8 +44,13 @@ int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon)
     if (!handle_log(h))
         return PCOLL_OK;
     struct member m = handle_member(h);
-    return replay_holds_read(handle_log(h), &m, last, horizon) ? await(h, may_read)
-                                                               : PCOLL_OK;
+    if (!replay_holds_read(handle_log(h), &m, last, horizon))
+        return PCOLL_OK;
+    int rc = await(h, may_read);
+    m = handle_member(h);
+    return rc == PCOLL_OK && !replay_admits_read(handle_log(h), &m)
+               ? event_log_end_error(handle_log(h))
+               : rc;
 }
 
 void handle_note_read(pcoll_handle *h)

@@ -6,6 +6,12 @@
 #include "base/error.h"
 #include "allreduce/handle.h"
 
+/* A replay that is at its end completes no more rounds. */
+static bool call_is_in_vain(pcoll_handle *h)
+{
+    return handle_has_failed(h) || handle_replay_has_ended(h);
+}
+
 static bool look_at_call(pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
@@ -16,7 +22,7 @@ static bool look_at_call(pcoll_handle *h)
         endpoint_help(h->endpoint);
         ready = d->ops->ready(d);
     }
-    return (ready && handle_replay_is_over(h)) || handle_has_failed(h);
+    return (ready && handle_replay_is_over(h)) || call_is_in_vain(h);
 }
 
 /* Of one who stays inside, unless it is shut. */
@@ -61,16 +67,28 @@ static int sleep_until_over(pcoll_handle *h, int64_t timeout_us)
     return rc;
 }
 
+/* The wait has ended: is the call over, or was it in vain? */
+static int check_call(pcoll_handle *h)
+{
+    int rc = handle_check(h);
+    bool over = h->endpoint->domain->ops->ready(h->endpoint->domain) &&
+                handle_replay_is_over(h);
+    return rc == PCOLL_OK && !over && handle_replay_has_ended(h)
+               ? event_log_end_error(handle_log(h))
+               : rc;
+}
+
 int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us)
 {
     if (!h->started)
         return fail(PCOLL_ESTATE, "not started: there is nothing to wait for");
     int rc = sleep_until_over(h, timeout_us);
     struct domain *d = h->endpoint->domain;
-    if (rc != PCOLL_OK ||
-        (d->ops->ready(d) && !d->ops->failure && !h->endpoint->staging))
+    if (rc != PCOLL_OK)
         return rc;
-    return handle_check(h);
+    if (d->ops->ready(d) && !d->ops->failure && !h->endpoint->staging && !handle_log(h))
+        return PCOLL_OK;
+    return check_call(h);
 }
 
 int pcoll_handle_wait(pcoll_handle *h, int64_t timeout_us)
@@ -162,7 +180,7 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
     expect_wakes(handles, count, false);
     *index = any.first;
     if (rc == PCOLL_OK)
-        rc = handle_check(handles[any.first]);
+        rc = check_call(handles[any.first]);
     leave_all(handles, count);
     return rc;
 }

@@ -25,6 +25,8 @@ bool replay_call_over(const struct event_log *log, const struct member *m)
 {
     uint64_t least = event_log_delivered(log, m->calls);
     bool one = m->deliver == PCOLL_DELIVER_ONE;
+    if (!one && !event_log_knows_call(log, m->calls))
+        return false;
     return (one || replay_admits_read(log, m)) &&
            (m->joining || least == UINT64_MAX || m->complete >= least);
 }

@@ -41,7 +41,7 @@ static void map_file(void)
     if (!folder)
         return;
     snprintf(path, sizeof path, "%s/moments-%ld", folder, (long)getpid());
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return;
     void *page = MAP_FAILED;

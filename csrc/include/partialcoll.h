@@ -276,6 +276,11 @@ int pcoll_tuning_path(char *path, uint64_t capacity);
  * MPI when it begins. The libraries' MPI_Finalize and the Python package do so. Local.
  */
 int pcoll_quiet(void);
+/* Let this process end with status 1 instead of 0 if a record of arrivals
+ * (PARTIALCOLL_RECORD) could not be written. Call it when the program has nothing left to
+ * do but MPI_Finalize and exit: launchers kill the other ranks when one ends with an
+ * error. The Python package does so. Local. */
+int pcoll_record_status(void);
 /* PCOLL_OK if the op is defined for the dtype, else PCOLL_EINVAL with a message that
  * says which are. Local. */
 int pcoll_op_check(int32_t op, int32_t dtype);

@@ -72,7 +72,8 @@ def _load() -> Any:
         )
     core = importlib.import_module(f"partialcoll._core_{wanted}")
     _check(core.lib, core.ffi)
-    finalize.watch(importlib.import_module("mpi4py.MPI"), core.lib.pcoll_quiet)
+    loaded_mpi = importlib.import_module("mpi4py.MPI")
+    finalize.watch(loaded_mpi, core.lib.pcoll_quiet, core.lib.pcoll_record_status)
     return core
 
 

@@ -26,8 +26,9 @@ def not_at_end(call: Call) -> None:
     _before_the_end[:] = [other for other in _before_the_end if other != call]
 
 
-def watch(MPI: Any, quiet: Call) -> None:
-    """Have all these called, and `quiet` after them, when MPI, which is loaded, ends.
+def watch(MPI: Any, quiet: Call, at_exit: Call) -> None:
+    """Have all these called, and `quiet` after them, when MPI, which is loaded, ends. `at_exit` is
+    called as well where the program has ended by then, on all ranks: MPI_Finalize waits for them.
 
     MPICH aborts now and then if a thread is inside it when MPI_Finalize begins, so it is before
     that: at the end of the program, which is when mpi4py finalizes MPI by itself (after all of
@@ -46,7 +47,12 @@ def watch(MPI: Any, quiet: Call) -> None:
                 ending.callback(call)
             _before_the_end.clear()
 
-    atexit.register(end)
+    def end_of_program() -> None:
+        if os.getpid() == process and not MPI.Is_finalized():
+            at_exit()
+        end()
+
+    atexit.register(end_of_program)
     finalize = MPI.Finalize
 
     @functools.wraps(finalize)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrivals recorded and replayed: the same run, bit for bit, whatever the timing."""
 
+import os
+
 import pytest
 
 RANKS = 3
@@ -107,6 +109,7 @@ MAKE = 'pc.Allreduce_init(comm, np.ones(1), quorum="solo").Free()'
         ("partialcoll arrivals 1, rank 0 of 1\nround x\n", ", line 2: expected"),
         ("partialcoll arrivals 1, rank 0 of 1\nround 5\nround 4\n", ", line 3: expected"),
         ("partialcoll arrivals 1, rank 0 of 1\nround 5 6\n", ", line 2: expected"),
+        ("partialcoll arrivals 1, rank 0 of 1\nend\nround 5\n", ", line 3: expected"),
         ("partialcoll arrivals 1, rank 0 of 1\n" + "round 1" * 100, ", line 2: expected"),
     ),
 )
@@ -121,3 +124,102 @@ def test_corrupt_record(run, tmp_path, text, complaint):
 def test_record_that_cannot_be_written(run, tmp_path):
     done = run(MAKE, env={"PARTIALCOLL_RECORD": str(tmp_path / "no" / "such")})
     assert done.returncode == 1 and "PARTIALCOLL_RECORD: " in done.stderr
+
+
+# Each rank's record meets a limit after some rounds, as on a full disk: a write fails, but only
+# once the file is as large as that. Prints the sum of each round, from which its ranks follow.
+LIMITED = """
+import resource
+
+send, recv = np.zeros(1), np.zeros(1)
+h = pc.Allreduce_init(comm, send, recv, quorum="solo")
+if "PARTIALCOLL_RECORD" in os.environ:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400 - 90 * comm.rank,) * 2)
+for i in range(60):
+    time.sleep(np.random.random() * 1e-3)
+    send[:] = 100**comm.rank
+    h.Start()
+    h.Wait()
+    if comm.rank == 0:
+        say(i, *recv)
+h.join()
+h.Free()
+if comm.rank == 0:
+    say("has ended")
+"""
+
+
+def test_a_full_disk(run, tmp_path):
+    """It does not harm the run, whose status is 1. A replay has the rounds that were recorded, and
+    ends with a sentence on all ranks instead of running on."""
+    folder = tmp_path / "arrivals"
+    done = run(LIMITED, 2, env={"PARTIALCOLL_RECORD": str(folder)})
+    *rounds, last = done.stdout.splitlines() or [done.stderr]
+    assert (len(rounds), last) == (60, "has ended") and done.returncode == 1
+    for rank in range(2):
+        said = f"handle-0-rank-{rank}.txt: File too large. The record is incomplete; the run goes "
+        assert done.stderr.count(said) == 1
+        assert "end" not in (folder / f"handle-0-rank-{rank}.txt").read_text()
+    again = run(LIMITED, 2, env={"PARTIALCOLL_REPLAY": str(folder)})
+    replayed = again.stdout.splitlines()
+    assert again.returncode != 0 and 5 < len(replayed) < 60
+    assert replayed == rounds[: len(replayed)]
+    said = f"the record is incomplete and ends before round {len(replayed)}"
+    assert said in again.stderr
+
+
+@pytest.mark.parametrize("deliver", ["one", "all"])
+def test_a_run_that_was_killed(run, tmp_path, deliver):
+    """A last line that is torn is not read; all ranks stop where the shortest record ends."""
+    script = f"""
+    h = pc.Allreduce_init(comm, np.ones(1), quorum="majority", deliver="{deliver}")
+    rounds = 0
+    try:
+        while rounds < 20:
+            h.Start()
+            rounds = h.Wait().index + 1
+    except pc.StateError as error:
+        say(comm.rank, error)
+    h.Free()
+    """
+    assert run(script, 2, env={"PARTIALCOLL_RECORD": str(tmp_path)}).returncode == 0
+    path = tmp_path / "handle-0-rank-1.txt"
+    text = path.read_text()
+    path.write_text(text[: text.index("round", len(text) // 2) + 3])
+    left = path.read_text().count("round ")
+    done = run(script, 2, env={"PARTIALCOLL_REPLAY": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    said = f"the record is incomplete and ends before round {left}: "
+    assert sorted(line[:1] for line in done.stdout.splitlines() if said in line) == ["0", "1"]
+
+
+def test_an_earlier_record_is_replaced(run, tmp_path):
+    path = tmp_path / "handle-0-rank-0.txt"
+    path.write_text("an earlier one")
+    assert run(MAKE, env={"PARTIALCOLL_RECORD": str(tmp_path)}).returncode == 0
+    assert path.read_text() == "partialcoll arrivals 1, rank 0 of 1\nend\n"
+
+
+def test_links_are_not_followed(run, tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "arrivals").mkdir()
+    (tmp_path / "arrivals/handle-0-rank-0.txt").symlink_to(tmp_path / "precious")
+    done = run(MAKE, env={"PARTIALCOLL_RECORD": str(tmp_path / "arrivals")})
+    assert done.returncode == 1 and "exists and is not a file of this user" in done.stderr
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_folder_is_made_for_this_user_alone(run, tmp_path):
+    folder = tmp_path / "arrivals"
+    assert run(MAKE, env={"PARTIALCOLL_RECORD": str(folder)}).returncode == 0
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "handle-0-rank-0.txt").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_a_folder_of_another_user(run, tmp_path):
+    (tmp_path / "arrivals").mkdir()
+    os.chown(tmp_path / "arrivals", 65534, 65534)
+    done = run(MAKE, env={"PARTIALCOLL_RECORD": str(tmp_path / "arrivals")})
+    assert done.returncode == 1 and "arrivals: it belongs to another user" in done.stderr
+    assert not list((tmp_path / "arrivals").iterdir())
