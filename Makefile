@@ -151,6 +151,10 @@ HELPERS := $(filter-out tests/c/test_%,$(wildcard tests/c/*.c))
 WARN := -std=c11 -D_GNU_SOURCE -Icsrc -DPCOLL_CHECKS -ffp-contract=off -Wall -Wextra -Wswitch -Wmissing-prototypes -Werror
 ASAN := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -O1 -g -fsanitize=thread
+# The flags of the shipped libraries (csrc/hardening.py), determined once, at their first use. Builds
+# with sanitizers do without: sanitizers check the same accesses more closely.
+HARDENED = $(eval HARDENED := $(shell $(PYTHON) csrc/hardening.py compile "$(CC)"))$(HARDENED)
+HARDENED_LINK = $(eval HARDENED_LINK := $(shell $(PYTHON) csrc/hardening.py link "$(CC)"))$(HARDENED_LINK)
 INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_CHUNK_BYTES=64 -DPCOLL_TEST_CHUNK_BLOCKS=1 -DPCOLL_TEST_TRIES=2
 C := build/c
 
@@ -160,7 +164,7 @@ objects = $(patsubst %.c,$(C)/$(1)/%.o,$(2))
 $(C)/plain/%.o: FLAGS := $(ASAN)
 $(C)/interleaved/%.o: FLAGS := $(ASAN) $(INTERLEAVED)
 $(C)/threads/%.o: FLAGS := $(TSAN) -DPCOLL_TEST_CHUNK_BYTES=64 -DPCOLL_TEST_CHUNK_BLOCKS=1
-$(C)/shipped/%.o: FLAGS := -O3
+$(C)/shipped/%.o: FLAGS = -O3 $(HARDENED)
 define compile
 $(C)/$(1)/%.o: %.c $(HEADERS)
 	@mkdir -p $$(@D)
@@ -193,19 +197,19 @@ $(C)/plain/csrc/device/lane.o: FLAGS += -DPCOLL_TEST_COPY_BYTES=8192
 
 # Without sanitizers, so that it is the vectorized loops that are checked.
 $(C)/kernels_as_shipped: $(C)/shipped/tests/c/test_kernels.o $(C)/shipped/helpers.a $(C)/shipped/core.a
-	@$(CC) $^ -lm -lpthread -o $@
+	@$(CC) $(HARDENED_LINK) $^ -lm -lpthread -o $@
 
 # The codec once more, as it is shipped and for one processor at a time: all compute the same
 # bits. Where a processor lacks what it is compiled for, it says so and succeeds.
 TARGETS := $(if $(filter x86_64,$(shell uname -m)),sse2 avx2 avx512)
-$(C)/sse2/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET
-$(C)/avx2/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET -mavx2 -mfma
-$(C)/avx512/%.o: FLAGS := -O3 -DPCOLL_TEST_ONE_TARGET -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma
+$(C)/sse2/%.o: FLAGS = -O3 $(HARDENED) -DPCOLL_TEST_ONE_TARGET
+$(C)/avx2/%.o: FLAGS = -O3 $(HARDENED) -DPCOLL_TEST_ONE_TARGET -mavx2 -mfma
+$(C)/avx512/%.o: FLAGS = -O3 $(HARDENED) -DPCOLL_TEST_ONE_TARGET -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma
 CODEC := $(wildcard csrc/base/*.c csrc/kernels/*.c csrc/kernels/codec/*.c)
 $(foreach how,$(TARGETS),$(eval $(call compile,$(how))))
 define link_codec
 $(C)/quantize_$(1): $$(call objects,$(1),$(CODEC) tests/c/check.c tests/c/test_quantize.c)
-	@$$(CC) $$^ -lm -lpthread -o $$@
+	@$$(CC) $$(HARDENED_LINK) $$^ -lm -lpthread -o $$@
 endef
 $(foreach how,shipped $(TARGETS),$(eval $(call link_codec,$(how))))
 

@@ -23,6 +23,7 @@ from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "csrc"))
 import clibs
+import hardening
 import mpi_compiler
 
 PACKAGE = Path("partialcoll")
@@ -30,6 +31,7 @@ PKG_CONFIG = Path("lib/pkgconfig")  # in the package
 SIMULATOR = "partialcoll._simulator"
 # The core takes no more of Python than 3.9 has, as all later ones do.
 LIMITED_API = "cp39"
+EXTENSION_EXPORTS = "csrc/extension_exports.map"
 # A build with checks is for finding faults.
 STRIPPED = [] if os.environ.get("PARTIALCOLL_CHECKS") else ["-Wl,--strip-debug"]
 
@@ -60,12 +62,13 @@ class BuildAll(build_ext):
         fresh = [source for source in sources if source not in self._objects]
         self._objects.update(zip(fresh, self._compile(fresh, ext)))
         objects = [self._objects[source] for source in sources]
+        ext.extra_link_args = [*self._link_flags(), f"-Wl,--version-script={EXTENSION_EXPORTS}"]
         if ext.name == SIMULATOR:
             objects = [self._archive(ext.name, objects)]
-            ext.extra_link_args = [*STRIPPED, "-Wl,--as-needed"]  # mpicc's libraries are not
+            ext.extra_link_args.append("-Wl,--as-needed")  # mpicc's libraries are not
         else:
             self._build_libraries(ext, sources, objects)
-            ext.extra_link_args = [*STRIPPED, self._map_argument(ext.name)]
+            ext.extra_link_args.append(self._map_argument(ext.name))
         ext.sources, ext.extra_objects = generated, objects
         super().build_extension(ext)
         if ext.name != SIMULATOR:
@@ -87,6 +90,10 @@ class BuildAll(build_ext):
         folder = Path(self.build_lib) / PACKAGE / PKG_CONFIG
         folder.mkdir(exist_ok=True)
         (folder / name).write_text(text)
+
+    def _link_flags(self):
+        """What everything is linked with."""
+        return [*STRIPPED, *hardening.flags(mpi_compiler.chosen().mpicc).link]
 
     def _map(self, name):
         """Where the linker writes what it took from where."""
@@ -120,7 +127,11 @@ class BuildAll(build_ext):
             shared + own,
             str(Path(self.build_lib) / PACKAGE / "lib" / library.file),
             libraries=ext.libraries,
-            extra_postargs=[*STRIPPED, *library.link_arguments, self._map_argument(library.name)],
+            extra_postargs=[
+                *self._link_flags(),
+                *library.link_arguments,
+                self._map_argument(library.name),
+            ],
         )
         mpi_compiler.chosen().check(library.file, self._map(library.name))
 

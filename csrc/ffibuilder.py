@@ -16,6 +16,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+import hardening  # noqa: E402
 import layers  # noqa: E402
 import mpi_compiler  # noqa: E402
 
@@ -79,6 +80,7 @@ def make_ffi(name: str, cdef: str, header: Path, parts: tuple[str, ...]) -> FFI:
 
 if not os.environ.get("PARTIALCOLL_NO_BUILD"):
     compiler = mpi_compiler.chosen()
+    FLAGS += hardening.flags(compiler.mpicc).compile
     os.environ["CC"] = compiler.compile_command()
     os.environ["LDSHARED"] = compiler.link_command()
     ffibuilder = make_ffi(f"_core_{compiler.abi}", declarations(), HEADER, ("pure", "core", "mpi"))

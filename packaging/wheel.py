@@ -21,6 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = Path(sys.executable).parent
+sys.path.insert(0, str(ROOT / "csrc"))
+import hardening  # noqa: E402
+
 POLICY = f"manylinux_2_28_{platform.machine()}"
 MAX_BYTES = 12 << 20
 # Debian's name for MPICH's library, which others call libmpi.so.12.
@@ -61,7 +64,7 @@ def add_debian_name(folder):
     """A library that is called libmpi.so.12 and has nothing but the need for Debian's."""
     folder.mkdir()
     cc = os.environ.get("CC", "cc")
-    shared = (cc, "-shared", "-nostdlib", "-x", "c", os.devnull)
+    shared = (cc, "-shared", "-nostdlib", *hardening.flags(cc).link, "-x", "c", os.devnull)
     with tempfile.TemporaryDirectory() as there:
         real = Path(there) / DEBIAN
         run(*shared, f"-Wl,-soname,{DEBIAN}", "-o", real)
@@ -79,6 +82,15 @@ def set_run_paths(package):
             run(patchelf, "--set-rpath", run_path, path)
     for path in package.glob("lib/libpartialcoll_preload_*.so"):
         run(patchelf, "--set-rpath", ENVIRONMENT, path)
+
+
+def check_protections(package):
+    """Refuse a library that lost its protections (csrc/hardening.py) on the way."""
+    for path in package.rglob("*.so*"):
+        words = ("readelf", "--wide", "--dynamic", "--segments", path)
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        if "BIND_NOW" not in said or "GNU_RELRO" not in said or "RWE" in said:
+            raise SystemExit(f"{path.name} lacks BIND_NOW or RELRO, or has an executable stack")
 
 
 def finish(unpacked, output):
@@ -113,6 +125,7 @@ def main():
         merge(unpacked[0], unpacked[1:])
         add_debian_name(unpacked[0] / "partialcoll/lib/debian")
         set_run_paths(unpacked[0] / "partialcoll")
+        check_protections(unpacked[0] / "partialcoll")
         finish(unpacked[0], output)
 
 

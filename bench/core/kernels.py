@@ -45,8 +45,9 @@ def flags() -> list[str]:
     os.environ["PARTIALCOLL_NO_BUILD"] = "1"
     sys.path.insert(0, str(ROOT / "csrc"))
     import ffibuilder
+    import hardening
 
-    return [*ffibuilder.FLAGS, f"-I{ROOT / 'csrc'}"]
+    return [*ffibuilder.FLAGS, *hardening.flags(CC).compile, f"-I{ROOT / 'csrc'}"]
 
 
 def one_function_a_line(source: Path, options: list[str]) -> str:
@@ -104,6 +105,7 @@ def speed() -> list[tuple[int, int, int]]:
         sources = [
             *KERNELS.rglob("*.c"),
             ROOT / "csrc/base/error.c",
+            ROOT / "csrc/base/text.c",
             ROOT / "bench/core/kernels_speed.c",
         ]
         command = [CC, *flags(), *map(str, sources), "-lm", "-lpthread", "-o", str(program)]
