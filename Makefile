@@ -9,6 +9,7 @@
 #                        unless make test-all-restart
 #   make wheel           dist/*.whl, for several MPIs; test-wheel: in fresh environments with one each,
 #                        WHERE="mpich intel": in these alone
+#   make sbom            dist/partialcoll.cdx.json: what the wheel in dist depends on
 #   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
 #   make test-large      messages of more than 2**31 bytes, where the memory is free
 #   make test-trainers   Lightning, Accelerate and Transformers, in fresh environments; TRAINERS=lightning
@@ -39,7 +40,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
 TURN := $(or $(shell git rev-list --count HEAD 2> /dev/null),0)
 
 .PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-trainers test-examples test-c wheel test-wheel \
-        test-wheel-slice lint-packaging check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers docs \
+        test-wheel-slice sbom lint-packaging check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers docs \
         format lint clean
 all: $(VENV)/installed
 
@@ -126,6 +127,19 @@ test-wheel-slice: .venv/wheel
 	$(MAKE) .venv/$(ONE)/tools MPI=$(ONE)
 	.venv/wheel/bin/python packaging/wheel.py --output build/wheel-slice .venv/$(ONE)/bin/mpicc
 	$(PYTHON) tests/smoke/environments.py --wheel build/wheel-slice/*.whl $(ONE)
+
+# The wheel with what it depends on, in the format of CycloneDX, from an environment with nothing else.
+.venv/sbom: pyproject.toml
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install -q cyclonedx-bom
+	touch $@
+
+sbom: .venv/sbom
+	rm -rf build/sbom
+	$(PYTHON) -m venv --without-pip build/sbom
+	.venv/sbom/bin/python -m pip --python build/sbom/bin/python install -q dist/*_$$(uname -m).whl
+	.venv/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
+	    --output-reproducible --output-file dist/partialcoll.cdx.json build/sbom/bin/python
 
 EXAMPLES := $(filter-out examples/cupy_% $(if $(TORCH),,examples/torch_%),$(wildcard examples/*.py))
 C_EXAMPLES := $(wildcard examples/c/*.c)

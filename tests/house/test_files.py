@@ -22,3 +22,13 @@ def test_names_of_files():
     assert len(names) > 500
     strange = [n for n in names if n not in WITHOUT_SUFFIX and not NAME.fullmatch(n)]
     assert not strange, f"{strange}"
+
+
+def test_workflow_actions_are_pinned():
+    """A tag of an action can be moved to other code; a commit cannot. The tag is a comment."""
+    workflows = sorted((ROOT / ".github/workflows").glob("*.yml"))
+    assert workflows
+    for path in workflows:
+        for action in re.findall(r"^ *-? *uses: *(.+)$", path.read_text(), re.MULTILINE):
+            pinned = re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", action)
+            assert pinned or action.startswith("./"), f"{path.name}: {action}"
