@@ -28,7 +28,7 @@ def main(target: Path) -> None:
     target.mkdir(parents=True)
     shutil.copytree(ROOT / "docs/img", target / "img")
     site = pages.Site(ROOT, target)
-    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"):
         site.add(ROOT / name)
     for page in sorted((ROOT / "docs").glob("*.md")):
         site.add(page)

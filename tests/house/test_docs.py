@@ -29,6 +29,7 @@ MADE = {
     "benchmarks",
     "contributing",
     "changelog",
+    "security",
 }
 
 
