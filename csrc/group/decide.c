@@ -10,13 +10,26 @@
 #include "base/check.h"
 #include "base/moment.h"
 
+/* All members have to vote before a round counts. */
+int group_check_decision(const struct group *g, enum decision decision)
+{
+    return decision == DECISION_COMMIT && !g->now.marked
+               ? fail(PCOLL_EPROTOCOL,
+                      "round %llu of a grouped allreduce is said to count, and this "
+                      "rank has not voted in it",
+                      (unsigned long long)g->round)
+               : PCOLL_OK;
+}
+
 static int learn(struct group *g, enum decision decision)
 {
     struct running *now = &g->now;
     const struct group_members *group = &now->data.group;
-    int rc = PCOLL_OK;
     CHECK(decision != DECISION_PENDING);
     if (now->decision != DECISION_PENDING)
+        return PCOLL_OK;
+    int rc = group_check_decision(g, decision);
+    if (rc != PCOLL_OK)
         return rc;
     now->decision = decision;
     MOMENT("decided");

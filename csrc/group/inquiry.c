@@ -145,34 +145,33 @@ int64_t inquiry_alarm(const struct group *g)
     return g->inquiry.waits ? INT64_MAX : g->inquiry.at;
 }
 
-/* Answers from another node; those to an earlier round are too late. */
+/* Answers from another node. Those to an earlier round, or that nothing waits for, are
+ * dropped. */
 
-static bool is_awaited(const struct group *g, const struct control *c)
+static bool is_awaited(const struct group *g, const struct wire_message *m,
+                       enum inquiry_stage stage)
 {
-    return g->phase == PHASE_MATCHING && c->round == g->round;
+    return g->phase == PHASE_MATCHING && m->round == g->round && g->inquiry.waits &&
+           g->inquiry.stage == stage;
 }
 
-void inquiry_on_counted(struct group *g, const struct control *c)
+void inquiry_on_counted(struct group *g, const struct wire_message *m)
 {
-    if (!is_awaited(g, c))
+    if (!is_awaited(g, m, m->counts ? INQUIRY_COUNT : INQUIRY_DECLARE))
         return;
-    CHECK(g->inquiry.waits && g->inquiry.stage != INQUIRY_QUERY);
-    if (c->edge)
-        counted(&g->inquiry, (uint32_t)c->value[0]);
+    if (m->counts)
+        counted(&g->inquiry, m->count);
     else
         declared(&g->inquiry);
 }
 
-void inquiry_on_found(struct group *g, const struct control *c)
+void inquiry_on_found(struct group *g, const struct wire_message *m)
 {
     struct inquiry *i = &g->inquiry;
-    if (!is_awaited(g, c))
+    if (!is_awaited(g, m, INQUIRY_QUERY))
         return;
-    CHECK(i->waits && i->stage == INQUIRY_QUERY);
-    for (uint32_t k = 0; k < c->edge && i->found < g->membership.ranks; k++)
-        i->entries[i->found++] = (struct match_entry){
-            .peer = (uint32_t)(k ? c->value[1] : c->value[1] >> 32),
-            .time = (int64_t)c->value[2 + k]};
-    if (i->found >= c->value[0])
+    for (uint32_t k = 0; k < m->entries && i->found < g->membership.ranks; k++)
+        i->entries[i->found++] = m->entry[k];
+    if (i->found >= m->count)
         found_all(g);
 }

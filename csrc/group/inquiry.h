@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct group;
-struct control;
+struct wire_message;
 
 /* Declare, count, query; count, query; … */
 enum inquiry_stage { INQUIRY_DECLARE, INQUIRY_COUNT, INQUIRY_QUERY };
@@ -35,7 +35,7 @@ int inquiry_withdraw(struct group *g);
 /* When to go on without being told, or INT64_MAX. */
 int64_t inquiry_alarm(const struct group *g);
 /* Answers of a directory on another node: it has declared, or counted; has found. */
-void inquiry_on_counted(struct group *g, const struct control *c);
-void inquiry_on_found(struct group *g, const struct control *c);
+void inquiry_on_counted(struct group *g, const struct wire_message *m);
+void inquiry_on_found(struct group *g, const struct wire_message *m);
 
 #endif

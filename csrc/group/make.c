@@ -136,6 +136,10 @@ int group_prepare(struct group *g, uint32_t rank, uint32_t ranks)
         rc = membership_init(&g->membership, ranks);
     if (rc == PCOLL_OK)
         rc = match_init(&g->match, rank, ranks, answer_timeout(&g->options));
+    if (rc ==
+        PCOLL_OK) /* the windows are equal, and a leader that was dismissed has 2P */
+        g->match.longest_window =
+            g->options.window_us * 1000 + 2 * g->match.answer_timeout;
     if (rc == PCOLL_OK && !g->options.measure)
         group_tell_bandwidth(g, g->options.bandwidth);
     return rc;

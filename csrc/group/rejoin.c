@@ -44,15 +44,15 @@ int group_go_on_rejoin(struct group *g, enum phase *next)
 }
 
 /* An answer to an earlier return does not know how far the rounds have got since. */
-void group_on_round(struct group *g, uint32_t source, const struct control *c)
+void group_on_round(struct group *g, const struct wire_message *m)
 {
     struct rejoin *r = &g->rejoin;
-    CHECK(source < g->membership.ranks && source != g->window->rank);
-    if (c->value[0] != g->membership.entries[g->window->rank].returns)
+    CHECK(m->source < g->membership.ranks && m->source != g->window->rank);
+    if (m->returns != g->membership.entries[g->window->rank].returns)
         return;
-    r->answers += g->membership.entries[source].status != MEMBER_SUSPECT;
-    if (c->round > r->highest)
-        r->highest = c->round;
+    r->answers += g->membership.entries[m->source].status != MEMBER_SUSPECT;
+    if (m->round > r->highest)
+        r->highest = m->round;
 }
 
 uint64_t group_round_to_join(const struct group *g)

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 struct group;
-struct control;
+struct wire_message;
 enum phase;
 
 struct rejoin {
@@ -26,7 +26,7 @@ int group_begin_rejoin(struct group *g);
 /* *next: the phase that follows, or this one. */
 int group_go_on_rejoin(struct group *g, enum phase *next);
 /* An answer. */
-void group_on_round(struct group *g, uint32_t source, const struct control *c);
+void group_on_round(struct group *g, const struct wire_message *m);
 /* The round that one that comes back may join, for all that this rank knows. */
 uint64_t group_round_to_join(const struct group *g);
 

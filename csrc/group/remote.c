@@ -58,30 +58,30 @@ int remote_query(struct group *g, const struct directory_key *key,
 
 /* Here, for those on other nodes. */
 
-static int serve_declare(struct group *g, uint32_t source, const struct control *c)
+static int serve_declare(struct group *g, const struct wire_message *m)
 {
-    struct directory_key key = {c->round, c->value[0]};
+    struct directory_key key = {m->round, m->key};
     int rc = directory_declare(g->window, g->place.directory_at, g->window->rank,
-                               source, &key, (int64_t)c->value[1]);
+                               m->source, &key, m->time);
     return rc == PCOLL_OK
-               ? group_send(g, source, WIRE_COUNTED, 0, c->round, (uint64_t[4]){0})
+               ? group_send(g, m->source, WIRE_COUNTED, 0, m->round, (uint64_t[4]){0})
                : rc;
 }
 
-static int serve_count(struct group *g, uint32_t source, const struct control *c)
+static int serve_count(struct group *g, const struct wire_message *m)
 {
     uint32_t counted;
     int rc = directory_count(g->window, g->place.directory_at, g->window->rank,
-                             c->round, (int32_t)c->value[0], &counted);
-    return rc == PCOLL_OK ? group_send(g, source, WIRE_COUNTED, 1, c->round,
+                             m->round, m->more, &counted);
+    return rc == PCOLL_OK ? group_send(g, m->source, WIRE_COUNTED, 1, m->round,
                                        (uint64_t[4]){counted})
                           : rc;
 }
 
 /* In as many messages as it takes, two entries in each; one if there are none. */
-static int serve_query(struct group *g, uint32_t source, const struct control *c)
+static int serve_query(struct group *g, const struct wire_message *m)
 {
-    struct directory_key key = {c->round, c->value[0]};
+    struct directory_key key = {m->round, m->key};
     struct match_entry *found = g->remote.served;
     uint32_t count;
     int rc = directory_query(g->window, g->place.directory_at, g->window->rank, &key,
@@ -89,19 +89,18 @@ static int serve_query(struct group *g, uint32_t source, const struct control *c
     for (uint32_t i = 0; rc == PCOLL_OK && (i < count || i == 0); i += 2) {
         struct match_entry a = i < count ? found[i] : (struct match_entry){0};
         struct match_entry b = i + 1 < count ? found[i + 1] : (struct match_entry){0};
-        rc = group_send(g, source, WIRE_FOUND,
-                        (uint16_t)(count > i + 1 ? 2 : count - i), c->round,
+        rc = group_send(g, m->source, WIRE_FOUND,
+                        (uint16_t)(count > i + 1 ? 2 : count - i), m->round,
                         (uint64_t[4]){count, (uint64_t)a.peer << 32 | b.peer,
                                       (uint64_t)a.time, (uint64_t)b.time});
     }
     return rc;
 }
 
-int remote_serve(struct group *g, uint32_t source, const struct control *c)
+int remote_serve(struct group *g, const struct wire_message *m)
 {
-    CHECK(c->kind == WIRE_DECLARE || c->kind == WIRE_COUNT || c->kind == WIRE_QUERY);
-    if (c->kind == WIRE_DECLARE)
-        return serve_declare(g, source, c);
-    return c->kind == WIRE_COUNT ? serve_count(g, source, c)
-                                 : serve_query(g, source, c);
+    CHECK(m->kind == WIRE_DECLARE || m->kind == WIRE_COUNT || m->kind == WIRE_QUERY);
+    if (m->kind == WIRE_DECLARE)
+        return serve_declare(g, m);
+    return m->kind == WIRE_COUNT ? serve_count(g, m) : serve_query(g, m);
 }

@@ -11,8 +11,6 @@
 #include "group/rendezvous.h"
 #include "group/wire.h"
 
-struct control;
-
 /* Room for a query of the directory. */
 struct remote {
     struct match_entry *served; /* for another node */
@@ -31,6 +29,6 @@ int remote_query(struct group *g, const struct directory_key *key,
                  struct match_entry *entries, uint32_t *found, bool *answered);
 
 /* Another node asks for one of those: WIRE_DECLARE, WIRE_COUNT or WIRE_QUERY. */
-int remote_serve(struct group *g, uint32_t source, const struct control *c);
+int remote_serve(struct group *g, const struct wire_message *m);
 
 #endif

@@ -44,12 +44,13 @@ static int32_t newer(int64_t word, uint64_t round)
     return (int32_t)((uint32_t)((uint64_t)word >> 32) - (uint32_t)round);
 }
 
-static int64_t count_after(int64_t word, uint64_t round, int32_t more)
+/* Nobody goes who was not counted, and no more come than there are ranks. */
+static int64_t count_after(int64_t word, uint64_t round, int32_t more, uint32_t ranks)
 {
     uint32_t before = newer(word, round) == 0 ? (uint32_t)word : 0;
-    CHECK(more >= 0 || before || newer(word, round) > 0);
-    return newer(word, round) > 0 ? word
-                                  : (int64_t)(round << 32 | (before + (uint32_t)more));
+    uint32_t after = before + (uint32_t)more;
+    return newer(word, round) > 0 || after > ranks ? word
+                                                   : (int64_t)(round << 32 | after);
 }
 
 int directory_count(struct window *w, size_t at, uint32_t counter, uint64_t round,
@@ -60,8 +61,12 @@ int directory_count(struct window *w, size_t at, uint32_t counter, uint64_t roun
     int64_t word, seen;
     int rc = window_read_swapped(w, counter, place, &word);
     while (rc == PCOLL_OK) {
-        int64_t after = count_after(word, round, more);
-        *counted = newer(word, round) > 0 ? 0 : (uint32_t)after;
+        int64_t after = count_after(word, round, more, w->size);
+        *counted = newer(after, round) != 0 ? 0 : (uint32_t)after;
+        if (*counted > w->size)
+            return fail(PCOLL_EPROTOCOL,
+                        "rank %u counts %u ranks in round %llu, of %u in all", counter,
+                        *counted, (unsigned long long)round, w->size);
         if (!more || after == word)
             break;
         rc = w->ops->compare_swap(w, counter, place, word, after, &seen);

@@ -72,10 +72,27 @@ static void take_membership(struct group *g, const uint64_t *words, uint64_t rou
     }
 }
 
+/* The words of all ranks, as agreed on. */
+static int check_words(const struct group *g, const uint64_t *words, uint64_t round)
+{
+    bool sound = round >= g->round && round <= ROUND_LAST + 2 &&
+                 words[g->window->rank] == group_own_word(g);
+    for (uint32_t r = 0; r < g->membership.ranks; r++)
+        sound &= !words[r] ||
+                 (words[r] & WORD_LIVES && words[r] / WORD_RETURNS <= UINT32_MAX &&
+                  g->membership.entries[r].status != MEMBER_DEAD);
+    return sound
+               ? PCOLL_OK
+               : fail(PCOLL_EPROTOCOL, "the ranks of a grouped allreduce that are left "
+                                       "agreed on a state that cannot be");
+}
+
 int group_restart(struct group *g, const uint64_t *words, uint64_t round)
 {
-    int rc = g->phase == PHASE_ROUND ? end_round(g, words) : PCOLL_OK;
-    CHECK(words[g->window->rank] && round >= g->round);
+    int rc = check_words(g, words, round);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = g->phase == PHASE_ROUND ? end_round(g, words) : PCOLL_OK;
     group_poll_clock(g);
     match_restart(&g->match, round);
     take_membership(g, words, round);

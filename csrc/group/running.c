@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A group's round on one rank; see running.h. */
+#include <math.h>
 #include <string.h>
 
 #include "algorithms/algorithms.h"
@@ -61,12 +62,24 @@ static uint32_t member_of(const struct group *g, uint32_t rank)
     return i;
 }
 
-static void apply_notice(struct group *g, uint32_t rank)
+static int apply_decision(struct group *g, uint32_t bits)
+{
+    struct running *now = &g->now;
+    if (now->decision != DECISION_PENDING || !(bits & (NOTICE_ABORT | NOTICE_COMMIT)))
+        return PCOLL_OK;
+    enum decision decision = bits & NOTICE_COMMIT ? DECISION_COMMIT : DECISION_ABORT;
+    int rc = group_check_decision(g, decision);
+    if (rc == PCOLL_OK)
+        now->decision = decision;
+    return rc;
+}
+
+static int apply_notice(struct group *g, uint32_t rank)
 {
     const struct notice *n = &g->now.notices[rank];
     struct running *now = &g->now;
     if (g->phase != PHASE_ROUND || !group_same(n->name, now->name))
-        return;
+        return PCOLL_OK;
     uint32_t member = member_of(g, rank);
     if (member < now->data.group.members) {
         now->received_at[member] = g->clock.time;
@@ -77,8 +90,7 @@ static void apply_notice(struct group *g, uint32_t rank)
     }
     if (n->bits & NOTICE_PASS)
         now->passed = true;
-    if (now->decision == DECISION_PENDING && n->bits & (NOTICE_ABORT | NOTICE_COMMIT))
-        now->decision = n->bits & NOTICE_COMMIT ? DECISION_COMMIT : DECISION_ABORT;
+    return apply_decision(g, n->bits);
 }
 
 int group_begin_round(struct group *g)
@@ -103,13 +115,13 @@ int group_begin_round(struct group *g)
         rc = round_prepare(&now->data);
     for (uint32_t i = 0; i < list->count && rc == PCOLL_OK; i++) {
         now->received_at[i] = time;
-        apply_notice(g, now->data.group.rank[i]);
+        rc = apply_notice(g, now->data.group.rank[i]);
     }
     return rc;
 }
 
-void group_on_notice(struct group *g, uint32_t source, struct group_name name,
-                     uint32_t bits, uint32_t rate)
+int group_on_notice(struct group *g, uint32_t source, struct group_name name,
+                    uint32_t bits, uint32_t rate)
 {
     CHECK(source < g->membership.ranks);
     struct notice *n = &g->now.notices[source];
@@ -117,7 +129,7 @@ void group_on_notice(struct group *g, uint32_t source, struct group_name name,
         *n = (struct notice){.name = name};
     n->bits |= bits;
     n->rate += rate;
-    apply_notice(g, source);
+    return apply_notice(g, source);
 }
 
 int group_notify(void *arg, uint32_t member, int edge)
@@ -125,9 +137,9 @@ int group_notify(void *arg, uint32_t member, int edge)
     struct group *g = arg;
     CHECK(member < g->now.data.group.members && member != g->now.data.group.position);
     uint32_t rank = g->now.data.group.rank[member];
+    double rate = fmin(g->now.data.meter.rate[member] / KIB, UINT32_MAX);
     if (edge == BUTTERFLY_RESULT)
-        return group_send_about(g, rank, WIRE_PART, g->now.name,
-                                (uint64_t)(g->now.data.meter.rate[member] / KIB));
+        return group_send_about(g, rank, WIRE_PART, g->now.name, (uint64_t)rate);
     return group_send_about(g, rank, WIRE_INPUT, g->now.name,
                             round_contributes(&g->now.data) ? NOTICE_INPUT
                                                             : NOTICE_NULL);

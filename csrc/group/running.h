@@ -48,13 +48,16 @@ int group_begin_round(struct group *g);
 int group_go_on_round(struct group *g, enum phase *next);
 /* When to go on without being told. */
 int64_t group_round_alarm(struct group *g);
-void group_on_notice(struct group *g, uint32_t source, struct group_name name,
-                     uint32_t bits, uint32_t rate);
+/* PCOLL_EPROTOCOL: it says that a round counts in which this rank has not voted. */
+int group_on_notice(struct group *g, uint32_t source, struct group_name name,
+                    uint32_t bits, uint32_t rate);
 /* Somebody waits in that round: do not wait for the application in one before it. */
 int group_on_nudge(struct group *g, uint64_t round);
 notice_fn group_notify; /* of a struct group */
 
 /* decide.c */
+/* A decision is known. PCOLL_EPROTOCOL: the round would count without this rank. */
+int group_check_decision(const struct group *g, enum decision decision);
 int group_vote(struct group *g, enum decision_vote vote);
 /* Vote to abort. Whoever has not voted for it may go: it cannot count without it. */
 int group_abort(struct group *g);

@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the ranks of a grouped allreduce send each other: control messages, which are
- * always received. Here they are made and counted; on_message.c has what each of them
- * does. Those about a group carry its name; matchmaking's pass through.
+ * always received. wire.c makes and counts them, wire_decode.c decodes them, and
+ * on_message.c has what each of them does. Those about a group carry its name.
+ * Matchmaking's pass through to its own decoder (matchmaking_message.c).
+ *
+ * Bad messages. The two decoders are the only code that reads the words of a message. A
+ * message that no sound sender makes (a rank, kind, count, flag, name or round outside
+ * its bounds) is refused with PCOLL_EPROTOCOL before it changes anything. So is a COMMIT
+ * for a round in which this rank has not voted, since that needs its vote. The
+ * communicator then fails on this rank: every call returns PCOLL_EPROTOCOL, nothing
+ * waits, and its objects can only be freed. A message that could be, but is late or not
+ * awaited, is dropped.
+ *
+ * Words of windows that other ranks write (a decision, a count of the directory) are
+ * checked by who reads them, vote.c and rendezvous.c, in the same way.
  */
 #ifndef PCOLL_GROUP_WIRE_H
 #define PCOLL_GROUP_WIRE_H
@@ -11,8 +23,10 @@
 #include <stdint.h>
 
 #include "protocol/group/decision.h"
+#include "protocol/group/matchmaking.h"
 #include "protocol/group/membership.h"
 
+struct control;
 struct group;
 
 enum wire_kind {
@@ -55,6 +69,35 @@ struct wire {
     uint64_t sent, received; /* control messages */
     int64_t *received_at;    /* by rank: the last one of whatever kind; own clock */
 };
+
+enum { FOUND_ENTRIES = 2 }; /* in a WIRE_FOUND at most */
+
+/* A message of one of the kinds from WIRE_INPUT on; each kind has some of the fields. */
+struct wire_message {
+    enum wire_kind kind;
+    uint32_t source;
+    uint64_t round;
+    struct group_name name;  /* INPUT, PART, PASS, HEARTBEAT, VOTE, DECISION */
+    uint32_t bits;           /* the same but VOTE: enum notice_bit */
+    uint32_t rate;           /* PART: KiB/s */
+    enum decision_vote vote; /* VOTE, of a group that this rank leads … */
+    uint32_t members;        /* … and that has so many; UINT32_MAX: not known */
+    bool application;        /* NUDGE: else only answer it */
+    uint32_t rank;           /* MEMBERSHIP: whose status … */
+    enum member_status status;
+    uint32_t returns;                        /* MEMBERSHIP, ROUND, JOIN */
+    uint64_t key;                            /* DECLARE, QUERY */
+    int64_t time;                            /* DECLARE */
+    int32_t more;                            /* COUNT: -1, 0 or 1 */
+    bool counts;                             /* COUNTED: else it has declared */
+    uint32_t count;                          /* COUNTED: ranks; FOUND: entries in all */
+    uint32_t entries;                        /* FOUND: in this message */
+    struct match_entry entry[FOUND_ENTRIES]; /* FOUND */
+};
+
+/* Check a message that has come to `self`, one of so many ranks. */
+int wire_decode(uint32_t self, uint32_t ranks, uint32_t source, const struct control *c,
+                struct wire_message *m);
 
 int group_send(struct group *g, uint32_t to, enum wire_kind kind, uint16_t part,
                uint64_t round, const uint64_t value[4]);

@@ -22,6 +22,10 @@ enum round_mask {
 
 enum { ROUND_NOBODY = UINT32_MAX };
 
+/* No message names a later round: no job gets there, and sums and shifts of rounds stay
+ * in range. */
+#define ROUND_LAST ((uint64_t)1 << 43)
+
 enum round_flag {
     ROUND_BELOW_QUORUM = 1
 }; /* set in a result: a deadline cut it short */

@@ -279,7 +279,7 @@ static void handle(const struct event *e)
     int64_t clock = sim_clock(p, sim.now);
     switch (e->kind) {
     case EVENT_MESSAGE:
-        match_on_message(&p->m, clock, &e->message);
+        EXPECT_OK(match_on_message(&p->m, clock, &e->message));
         break;
     case EVENT_BEGIN:
         begin(e->peer);

@@ -137,6 +137,7 @@ static void draw_candidates(void)
 static bool act(void)
 {
     struct match_message message;
+    int rc;
     switch (roll(60)) {
     case 0:
         draw_begin();
@@ -171,7 +172,9 @@ static bool act(void)
         return true;
     default:
         message = draw_message();
-        match_on_message(&f.m, f.now, &message);
+        rc = match_on_message(&f.m, f.now, &message);
+        EXPECT(rc == PCOLL_OK || rc == PCOLL_EPROTOCOL, "%d: %s", rc,
+               pcoll_last_error());
     }
     return false;
 }

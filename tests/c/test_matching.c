@@ -113,7 +113,7 @@ static void deliver(struct match *m, uint32_t peers, int64_t now)
             while (match_next(&m[i], &message)) {
                 struct match *to = &m[message.peer];
                 message.peer = i;
-                match_on_message(to, now, &message);
+                EXPECT_OK(match_on_message(to, now, &message));
                 more = true;
             }
         }
@@ -194,7 +194,7 @@ static void test_large_ranks(void)
         struct match_message message;
         while (match_next(&m[i % 2], &message)) {
             message.peer = i % 2 * HIGH;
-            match_on_message(&m[1 - i % 2], 0, &message);
+            EXPECT_OK(match_on_message(&m[1 - i % 2], 0, &message));
         }
     }
     for (uint32_t i = 0; i < 2; i++) {

@@ -14,8 +14,8 @@ MUTANTS = [
     Mutant(
         "a list is taken by one that follows nobody any more",
         "protocol/group/matchmaking_list.c",
-        "(uint16_t)(message->value[3] >> 16) == (uint16_t)m->peers[m->leader].attempt",
-        "(uint16_t)(message->value[3] >> 16) >= (uint16_t)m->peers[m->leader].attempt",
+        "attempt == (uint16_t)m->peers[m->leader].attempt",
+        "attempt >= (uint16_t)m->peers[m->leader].attempt",
     ),
     Mutant(
         "a list of which a part has come is not refused",
@@ -26,8 +26,8 @@ MUTANTS = [
     Mutant(
         "a list for one that has gone elsewhere is ignored",
         "protocol/group/matchmaking_list.c",
-        "        if (!match_part_first(message))\n            match_refuse(",
-        "        if (match_part_first(message))\n            match_refuse(",
+        "        if (!part->first)\n            match_refuse(",
+        "        if (part->first)\n            match_refuse(",
     ),
     Mutant(
         "who accepts does not compare priorities",
@@ -81,8 +81,8 @@ MUTANTS = [
     Mutant(
         "who is accepted by a lower one does not tell its followers",
         "protocol/group/matchmaking.c",
-        "if (match_on_accept(m, now, message))",
-        "if (match_on_accept(m, now, message) && !m->follower_count)",
+        "if (match_on_accept(m, now, message, note))",
+        "if (match_on_accept(m, now, message, note) && !m->follower_count)",
     ),
     Mutant(
         "a late answer is taken by one that is bound to another",
@@ -231,7 +231,7 @@ MUTANTS = [
     Mutant(
         "a rank that is suspected does not come back",
         "group/on_message.c",
-        "g->rejoin.suspected |= returns == g->membership.entries[rank].returns;",
+        "g->rejoin.suspected |= m->returns == g->membership.entries[m->rank].returns;",
         "g->rejoin.suspected |= returns > g->membership.entries[rank].returns;",
     ),
     Mutant(

@@ -17,6 +17,7 @@ int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_tim
     *m = (struct match){.rank = rank,
                         .size = size,
                         .answer_timeout = answer_timeout,
+                        .longest_window = INT64_MAX,
                         .asking = MATCH_NOBODY,
                         .leader = MATCH_NOBODY};
     if (rank >= size || size > INT32_MAX / 4)
@@ -182,45 +183,59 @@ void match_back(struct match *m, int64_t now, uint32_t peer)
     check_state(m);
 }
 
-static void dispatch(struct match *m, int64_t now, const struct match_message *message)
+static void on_part(struct match *m, int64_t now, const struct match_message *message,
+                    const struct match_part *part)
+{
+    if (!match_on_list(m, message, part))
+        match_dismiss(m, now, message->peer);
+}
+
+static void dispatch(struct match *m, int64_t now, const struct match_message *message,
+                     const struct match_note *note)
 {
     switch ((enum match_kind)message->kind) {
     case MATCH_ASK:
-        match_on_ask(m, now, message);
+        match_on_ask(m, now, message, note);
         match_note_gone(m, now, message->peer, message->round);
         break;
     case MATCH_ACCEPT:
-        if (match_on_accept(m, now, message)) /* its followers are to ask there */
+        if (match_on_accept(m, now, message, note)) /* its followers are to ask there */
             match_disband(m, m->leader, m->peers[m->leader].time);
         break;
     case MATCH_CONFIRM:
-        match_on_confirm(m, message);
+        match_on_confirm(m, message, note);
         break;
     case MATCH_REJECT:
-        match_on_reject(m, message);
+        match_on_reject(m, message, note);
         break;
     case MATCH_LEAVE:
-        match_on_leave(m, message);
+        match_on_leave(m, message, note);
         break;
     case MATCH_DISBAND:
-        match_on_disband(m, now, message);
+        match_on_disband(m, now, message, note);
         break;
     case MATCH_LIST:
-        if (!match_on_list(m, message))
-            match_dismiss(m, now, message->peer);
-        break;
     case MATCH_KINDS:
         break;
     }
 }
 
-void match_on_message(struct match *m, int64_t now, const struct match_message *message)
+int match_on_message(struct match *m, int64_t now, const struct match_message *message)
 {
-    if (message->peer >= m->size || message->peer == m->rank)
-        return;
-    dispatch(m, now, message);
+    struct match_note note;
+    struct match_part part;
+    bool lists = message->kind == MATCH_LIST;
+    int rc =
+        lists ? match_decode_part(m, message, &part) : match_decode(m, message, &note);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (lists)
+        on_part(m, now, message, &part);
+    else
+        dispatch(m, now, message, &note);
     proceed(m, now);
     check_state(m);
+    return PCOLL_OK;
 }
 
 /* What has waited long enough. */

@@ -106,6 +106,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "protocol/round.h"
+
 enum {
     MATCH_MAX_MEMBERS = UINT16_MAX, /* members of a group at most */
     MATCH_TRIES = 8,                /* asks of one candidate in one round */
@@ -195,6 +197,8 @@ struct match_outbox {
 struct match {
     uint32_t rank, size;
     int64_t answer_timeout;
+    int64_t
+        longest_window; /* no leader of this job waits longer; INT64_MAX: not known */
     enum match_state state;
     struct match_goal goal;
     struct match_peer *peers;
@@ -258,9 +262,9 @@ void match_expect(struct match *m, int64_t now, uint32_t expected);
 void match_lost(struct match *m, int64_t now, uint32_t peer);
 /* It is there after all: it may be asked again in this round. */
 void match_back(struct match *m, int64_t now, uint32_t peer);
-/* A message came; in any state. */
-void match_on_message(struct match *m, int64_t now,
-                      const struct match_message *message);
+/* A message came; in any state. PCOLL_EPROTOCOL: no sound sender makes it
+ * (matchmaking_message.c), and nothing has changed. */
+int match_on_message(struct match *m, int64_t now, const struct match_message *message);
 void match_tick(struct match *m, int64_t now);
 /* When to call match_tick; INT64_MAX: no need. */
 int64_t match_alarm(const struct match *m);

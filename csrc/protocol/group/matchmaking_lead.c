@@ -109,10 +109,10 @@ static void answer(struct match *m, int64_t now, uint32_t peer)
         accept(m, now, peer, stale);
 }
 
-void match_on_ask(struct match *m, int64_t now, const struct match_message *message)
+void match_on_ask(struct match *m, int64_t now, const struct match_message *message,
+                  const struct match_note *note)
 {
     CHECK(message->kind == MATCH_ASK && message->peer != m->rank);
-    struct match_note note = match_read(message);
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
     bool this_round = p->ask.there && p->ask.round == message->round;
@@ -122,35 +122,37 @@ void match_on_ask(struct match *m, int64_t now, const struct match_message *mess
         drop_follower(m, peer);
     p->ask = (struct match_ask){.there = true,
                                 .round = message->round,
-                                .key = note.key,
-                                .time = note.time,
+                                .key = note->key,
+                                .time = note->time,
                                 .since = now,
-                                .member = note.member,
-                                .attempt = note.attempt};
+                                .member = note->member,
+                                .attempt = note->attempt};
     if (message->round < m->floor)
         reject_for_good(m, peer, REJECT_GONE);
     else if (m->state != MATCH_IDLE && message->round == m->goal.round)
         answer(m, now, peer);
 }
 
-void match_on_confirm(struct match *m, const struct match_message *message)
+void match_on_confirm(struct match *m, const struct match_message *message,
+                      const struct match_note *note)
 {
     struct match_peer *p = &m->peers[message->peer];
     if (p->follower != FOLLOWER_UNCONFIRMED || message->round != m->goal.round ||
-        match_read(message).attempt != p->ask.attempt)
+        note->attempt != p->ask.attempt)
         return; /* it has been told already that this is over */
     CHECK(m->unconfirmed >= 1);
     p->follower = FOLLOWER_IN;
     m->unconfirmed--;
 }
 
-void match_on_leave(struct match *m, const struct match_message *message)
+void match_on_leave(struct match *m, const struct match_message *message,
+                    const struct match_note *note)
 {
     CHECK(message->kind == MATCH_LEAVE);
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
     if (!p->ask.there || p->ask.round != message->round ||
-        p->ask.attempt != match_read(message).attempt)
+        p->ask.attempt != note->attempt)
         return;
     p->ask.there = false;
     if (m->state == MATCH_FORMED && p->follower != FOLLOWER_NOT)

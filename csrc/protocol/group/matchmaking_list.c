@@ -10,41 +10,33 @@
 
 #include "base/check.h"
 
-static bool begin_list(struct match *m, const struct match_message *message)
+static bool begin_list(struct match *m, const struct match_part *part)
 {
-    uint32_t count = (uint16_t)message->value[3];
-    if (count < 2 || count > m->goal.max_members || count > m->size)
+    if (part->count > m->goal.max_members)
         return false;
     m->list = (struct match_list){.leader = m->leader,
-                                  .seq = (uint32_t)(message->value[3] >> 32),
+                                  .seq = part->seq,
                                   .round = m->goal.round,
                                   .key = m->goal.key,
-                                  .count = count,
+                                  .count = part->count,
                                   .members = m->members};
     m->listed = 0;
     return true;
 }
 
-static bool add_member(struct match *m, struct match_member member)
+/* False: it does not follow the parts that have come. */
+static bool add_part(struct match *m, const struct match_part *part)
 {
-    CHECK(m->listed < m->list.count && m->list.count <= m->size);
-    uint32_t at = m->listed++;
-    m->members[at] = member;
-    return member.rank < m->size && (!at || member.rank > m->members[at - 1].rank);
-}
-
-/* False: nonsense. */
-static bool add_part(struct match *m, const struct match_message *message)
-{
-    uint32_t first = match_part_first(message), holds = match_part_holds(message);
-    if (!first && !begin_list(m, message))
+    if (!part->first && !begin_list(m, part))
         return false;
-    if (first != m->listed || (uint16_t)message->value[3] != m->list.count ||
-        (uint32_t)(message->value[3] >> 32) != m->list.seq)
+    if (part->first != m->listed || part->count != m->list.count ||
+        part->seq != m->list.seq)
         return false;
-    for (uint32_t i = 0; i < holds && m->listed < m->list.count; i++)
-        if (!add_member(m, match_part_member(message, i)))
-            return false;
+    if (m->listed && part->member[0].rank <= m->members[m->listed - 1].rank)
+        return false;
+    CHECK(m->listed + part->holds <= m->list.count && m->list.count <= m->size);
+    memcpy(m->members + m->listed, part->member, part->holds * sizeof *part->member);
+    m->listed += part->holds;
     return true;
 }
 
@@ -75,23 +67,25 @@ static void forget_asks(struct match *m)
     }
 }
 
-static bool awaited(const struct match *m, const struct match_message *message)
+static bool awaited(const struct match *m, const struct match_message *message,
+                    uint32_t attempt)
 {
     return m->state == MATCH_FOLLOWING && message->peer == m->leader &&
            message->round == m->goal.round &&
-           (uint16_t)(message->value[3] >> 16) == (uint16_t)m->peers[m->leader].attempt;
+           attempt == (uint16_t)m->peers[m->leader].attempt;
 }
 
-bool match_on_list(struct match *m, const struct match_message *message)
+bool match_on_list(struct match *m, const struct match_message *message,
+                   const struct match_part *part)
 {
     CHECK(message->kind == MATCH_LIST && message->peer != m->rank);
-    uint32_t from = message->peer, seq = (uint32_t)(message->value[3] >> 32);
-    if (!awaited(m, message)) {
-        if (!match_part_first(message))
-            match_refuse(m, from, from, seq, message->round);
+    uint32_t from = message->peer;
+    if (!awaited(m, message, part->attempt)) {
+        if (!part->first)
+            match_refuse(m, from, from, part->seq, message->round);
         return true;
     }
-    bool good = add_part(m, message);
+    bool good = add_part(m, part);
     if (good && m->listed < m->list.count)
         return true;
     if (good && names_us(m)) {
@@ -100,7 +94,7 @@ bool match_on_list(struct match *m, const struct match_message *message)
         forget_asks(m);
         return true;
     }
-    match_refuse(m, from, from, seq, message->round);
+    match_refuse(m, from, from, part->seq, message->round);
     m->listed = 0;
     return false;
 }

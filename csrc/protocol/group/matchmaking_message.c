@@ -14,7 +14,14 @@
  * says so): bandwidth | chain << 32, and 16 bits for each rank.
  *
  * The parts of a list are made when they are fetched: a large group has thousands.
+ *
+ * Bad messages. match_decode and match_decode_part are the only code that reads the
+ * values. They refuse a message that no sound sender makes (a rank, reason, length, time
+ * or round outside its bounds) with PCOLL_EPROTOCOL; match_on_message returns that and
+ * changes nothing. A message that could be, but does not fit to the state (an old
+ * attempt, an unexpected part), is dropped; a list that does not fit is refused.
  */
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,34 +108,140 @@ void match_send(struct match *m, enum match_kind kind, uint32_t peer, uint64_t r
     CHECK(o->head <= o->tail && o->tail - o->head <= o->capacity);
 }
 
-struct match_note match_read(const struct match_message *message)
+static int refuse(const struct match_message *message, const char *why)
+{
+    return fail(PCOLL_EPROTOCOL,
+                "rank %u sent a matchmaking message of kind %u that cannot be: %s",
+                message->peer, message->kind, why);
+}
+
+/* What all kinds have in common. */
+static int check_message(const struct match *m, const struct match_message *message)
+{
+    if (message->peer >= m->size || message->peer == m->rank)
+        return refuse(message, "its sender");
+    if (message->kind < MATCH_ASK || message->kind >= MATCH_KINDS)
+        return refuse(message, "its kind");
+    return message->round > ROUND_LAST ? refuse(message, "its round") : PCOLL_OK;
+}
+
+static bool is_bandwidth(float x)
+{
+    return x >= 0 && x <= FLT_MAX;
+}
+
+static int decode_ask(const struct match_message *message, struct match_note *note)
 {
     const uint64_t *value = message->value;
-    CHECK(message->kind >= MATCH_ASK && message->kind < MATCH_LIST);
-    struct match_note note = {.attempt = (uint32_t)value[3], .hint = MATCH_NOBODY};
-    switch (message->kind) {
+    note->key = value[0];
+    note->time = (int64_t)value[1];
+    note->member = (struct match_member){.rank = message->peer,
+                                         .bandwidth = float_of((uint32_t)value[2]),
+                                         .chain = (uint32_t)(value[2] >> 32)};
+    return is_bandwidth(note->member.bandwidth) ? PCOLL_OK
+                                                : refuse(message, "its bandwidth");
+}
+
+static int decode_accept(const struct match *m, const struct match_message *message,
+                         struct match_note *note)
+{
+    const uint64_t *value = message->value;
+    if (value[1] > (uint64_t)m->longest_window || value[2] > 1)
+        return refuse(message, "the time until the list, or a flag");
+    note->remaining = (int64_t)value[1];
+    note->confirm = value[2] != 0;
+    return PCOLL_OK;
+}
+
+/* The reason is that of a REJECT; a DISBAND has none. */
+static int decode_hint(const struct match *m, const struct match_message *message,
+                       struct match_note *note)
+{
+    const uint64_t *value = message->value;
+    uint32_t reason = (uint32_t)value[0];
+    bool rejects = message->kind == MATCH_REJECT;
+    note->hint = (uint32_t)(value[0] >> 32);
+    note->time = (int64_t)value[1];
+    note->at = value[2];
+    if (rejects ? reason < REJECT_KEY || reason > REJECT_LOWER : reason != 0)
+        return refuse(message, "its reason");
+    if (note->hint >= m->size &&
+        (note->hint != MATCH_NOBODY || reason == REJECT_FOLLOWS))
+        return refuse(message, "the rank to ask instead");
+    if (note->at > ROUND_LAST)
+        return refuse(message, "the round that its sender is at");
+    note->reason = (enum match_reason)reason;
+    return PCOLL_OK;
+}
+
+int match_decode(const struct match *m, const struct match_message *message,
+                 struct match_note *note)
+{
+    int rc = check_message(m, message);
+    *note = (struct match_note){.attempt = (uint32_t)message->value[3],
+                                .hint = MATCH_NOBODY};
+    if (rc != PCOLL_OK)
+        return rc;
+    if (message->value[3] > UINT32_MAX || message->part)
+        return refuse(message, "its attempt");
+    switch ((enum match_kind)message->kind) {
     case MATCH_ASK:
-        note.key = value[0];
-        note.time = (int64_t)value[1];
-        note.member = (struct match_member){.rank = message->peer,
-                                            .bandwidth = float_of((uint32_t)value[2]),
-                                            .chain = (uint32_t)(value[2] >> 32)};
-        break;
+        return decode_ask(message, note);
     case MATCH_ACCEPT:
-        note.remaining = (int64_t)value[1];
-        note.confirm = value[2] & 1;
-        break;
+        return decode_accept(m, message, note);
     case MATCH_REJECT:
     case MATCH_DISBAND:
-        note.reason = (enum match_reason)(uint32_t)value[0];
-        note.hint = (uint32_t)(value[0] >> 32);
-        note.time = (int64_t)value[1];
-        note.at = value[2];
-        break;
-    default:
+        return decode_hint(m, message, note);
+    case MATCH_CONFIRM:
+    case MATCH_LEAVE:
+        return PCOLL_OK;
+    case MATCH_LIST:
+    case MATCH_KINDS:
         break;
     }
-    return note;
+    return refuse(message, "its kind");
+}
+
+static struct match_member member_at(const struct match_message *message, uint32_t i)
+{
+    const uint64_t *value = message->value;
+    if (message->part & PART_ALIKE)
+        return (struct match_member){.rank =
+                                         (uint16_t)(value[1 + i / 4] >> (16 * (i % 4))),
+                                     .bandwidth = float_of((uint32_t)value[0]),
+                                     .chain = (uint32_t)(value[0] >> 32)};
+    return (struct match_member){.rank = (uint32_t)value[i],
+                                 .bandwidth = float_of((uint32_t)(value[i] >> 32)),
+                                 .chain = (uint32_t)(value[2] >> (32 * i))};
+}
+
+int match_decode_part(const struct match *m, const struct match_message *message,
+                      struct match_part *part)
+{
+    int rc = check_message(m, message);
+    if (rc != PCOLL_OK)
+        return rc;
+    uint64_t word = message->value[3];
+    *part = (struct match_part){.attempt = (uint16_t)(word >> 16),
+                                .seq = (uint32_t)(word >> 32),
+                                .count = (uint16_t)word,
+                                .first = match_part_first(message),
+                                .holds = match_part_holds(message)};
+    if (part->count < 2 || part->count > m->size || part->first >= part->count)
+        return refuse(message, "its length");
+    if (!part->seq)
+        return refuse(message, "the name of its group");
+    if (part->holds > part->count - part->first)
+        part->holds = part->count - part->first;
+    for (uint32_t i = 0; i < part->holds; i++) {
+        struct match_member *member = &part->member[i];
+        *member = member_at(message, i);
+        if (member->rank >= m->size || (i && member->rank <= member[-1].rank))
+            return refuse(message, "the ranks of its members");
+        if (!is_bandwidth(member->bandwidth))
+            return refuse(message, "the bandwidth of a member");
+    }
+    return PCOLL_OK;
 }
 
 static bool all_alike(const struct match_list *list)
@@ -161,26 +274,12 @@ void match_send_list(struct match *m)
 uint32_t match_part_holds(const struct match_message *message)
 {
     CHECK(message->kind == MATCH_LIST);
-    return message->part & PART_ALIKE ? 8 : 2;
+    return message->part & PART_ALIKE ? PART_MEMBERS : 2;
 }
 
 uint32_t match_part_first(const struct match_message *message)
 {
     return (message->part & (PART_ALIKE - 1u)) * match_part_holds(message);
-}
-
-struct match_member match_part_member(const struct match_message *message, uint32_t i)
-{
-    const uint64_t *value = message->value;
-    CHECK(i < match_part_holds(message));
-    if (message->part & PART_ALIKE)
-        return (struct match_member){.rank =
-                                         (uint16_t)(value[1 + i / 4] >> (16 * (i % 4))),
-                                     .bandwidth = float_of((uint32_t)value[0]),
-                                     .chain = (uint32_t)(value[0] >> 32)};
-    return (struct match_member){.rank = (uint32_t)value[i],
-                                 .bandwidth = float_of((uint32_t)(value[i] >> 32)),
-                                 .chain = (uint32_t)(value[2] >> (32 * i))};
 }
 
 void match_put_member(struct match_message *message, uint32_t i,

@@ -70,17 +70,31 @@ struct match_peer {
     struct match_refusal refusal;
 };
 
+/* A part of a list, as matchmaking_message.c has checked it. */
+enum { PART_MEMBERS = 8 };
+struct match_part {
+    uint32_t attempt; /* the lowest 16 bits of the ask that it answers */
+    uint32_t seq;     /* of the group */
+    uint32_t count;   /* members of the list, 2 to the number of ranks */
+    uint32_t first;   /* place in the list of the first member in this part */
+    uint32_t holds;   /* members in this part, at least one */
+    struct match_member member[PART_MEMBERS]; /* by ascending rank */
+};
+
 /* Messages (matchmaking_message.c). */
 void match_send(struct match *m, enum match_kind kind, uint32_t peer, uint64_t round,
                 const struct match_note *note);
-struct match_note match_read(const struct match_message *message);
+/* The checked decoders: every rank, reason, length and number is within its bounds
+ * afterwards. PCOLL_EPROTOCOL: the message cannot be. */
+int match_decode(const struct match *m, const struct match_message *message,
+                 struct match_note *note);
+int match_decode_part(const struct match *m, const struct match_message *message,
+                      struct match_part *part);
 /* Queue m->list for all its members but this rank. */
 void match_send_list(struct match *m);
-/* A part of a list: how many members it holds at most, the first one's place, the i-th.
- */
+/* A part that is written: how many members it holds at most, the first one's place. */
 uint32_t match_part_holds(const struct match_message *message);
 uint32_t match_part_first(const struct match_message *message);
-struct match_member match_part_member(const struct match_message *message, uint32_t i);
 void match_put_member(struct match_message *message, uint32_t i,
                       const struct match_member *member);
 int match_outbox_init(struct match_outbox *o, uint32_t size);
@@ -95,9 +109,10 @@ void match_refuse(struct match *m, uint32_t member, uint32_t leader, uint32_t se
 /* The one of which a part has come, if any. */
 void match_refuse_coming(struct match *m);
 
-/* A part of a list has come (matchmaking_list.c). False: it is nonsense, and whoever
- * sent it is to be dismissed. */
-bool match_on_list(struct match *m, const struct match_message *message);
+/* A part of a list has come (matchmaking_list.c). False: it does not fit to the parts
+ * before it, and whoever sent it is to be dismissed. */
+bool match_on_list(struct match *m, const struct match_message *message,
+                   const struct match_part *part);
 
 /* Asking and following (matchmaking_seek.c). */
 /* The lowest candidate, unless it is too late for that. */
@@ -107,10 +122,12 @@ bool match_is_behind(const struct match *m);
 /* A leader that does not send its list; an ask that is not answered. */
 void match_expire_seeking(struct match *m, int64_t now);
 /* True: this rank follows now, so it leads nobody any more. */
-bool match_on_accept(struct match *m, int64_t now, const struct match_message *message);
-void match_on_reject(struct match *m, const struct match_message *message);
-void match_on_disband(struct match *m, int64_t now,
-                      const struct match_message *message);
+bool match_on_accept(struct match *m, int64_t now, const struct match_message *message,
+                     const struct match_note *note);
+void match_on_reject(struct match *m, const struct match_message *message,
+                     const struct match_note *note);
+void match_on_disband(struct match *m, int64_t now, const struct match_message *message,
+                      const struct match_note *note);
 /* Not in this round: the one asked, or followed, too. */
 void match_dismiss(struct match *m, int64_t now, uint32_t peer);
 /* It is in that round. */
@@ -120,9 +137,12 @@ void match_add_candidate(struct match *m, uint32_t peer, int64_t time);
 void match_withdraw(struct match *m);
 
 /* Leading (matchmaking_lead.c). */
-void match_on_ask(struct match *m, int64_t now, const struct match_message *message);
-void match_on_confirm(struct match *m, const struct match_message *message);
-void match_on_leave(struct match *m, const struct match_message *message);
+void match_on_ask(struct match *m, int64_t now, const struct match_message *message,
+                  const struct match_note *note);
+void match_on_confirm(struct match *m, const struct match_message *message,
+                      const struct match_note *note);
+void match_on_leave(struct match *m, const struct match_message *message,
+                    const struct match_note *note);
 /* The asks on file for the round that has just begun. */
 void match_answer_filed(struct match *m, int64_t now);
 /* Accept, if they still want, whose asks are on file and have room. */

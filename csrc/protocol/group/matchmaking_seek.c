@@ -159,34 +159,34 @@ void match_expire_seeking(struct match *m, int64_t now)
 static void follow(struct match *m, int64_t now, uint32_t peer,
                    const struct match_note *note)
 {
-    int64_t remaining = note->remaining > 0 ? note->remaining : 0;
     m->state = MATCH_FOLLOWING;
     m->asking = MATCH_NOBODY;
     m->leader = peer;
     m->listed = 0;
-    m->follow_by = match_later(match_later(now, 4 * m->answer_timeout), remaining);
+    m->follow_by =
+        match_later(match_later(now, 4 * m->answer_timeout), note->remaining);
     m->peers[peer].candidate = CANDIDATE_WAITING;
     if (note->confirm)
         match_send(m, MATCH_CONFIRM, peer, m->goal.round,
                    &(struct match_note){.attempt = note->attempt});
 }
 
-bool match_on_accept(struct match *m, int64_t now, const struct match_message *message)
+bool match_on_accept(struct match *m, int64_t now, const struct match_message *message,
+                     const struct match_note *note)
 {
     CHECK(message->kind == MATCH_ACCEPT);
-    struct match_note note = match_read(message);
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
     bool current = m->state != MATCH_IDLE && message->round == m->goal.round &&
-                   p->attempt && p->attempt == note.attempt;
+                   p->attempt && p->attempt == note->attempt;
     bool free = m->asking == MATCH_NOBODY || m->asking == peer;
     if (current && m->state == MATCH_LOOKING && free) {
-        follow(m, now, peer, &note);
+        follow(m, now, peer, note);
         return true;
     }
     if (current && m->state == MATCH_FOLLOWING && m->leader == peer)
         return false; /* accepted twice */
-    match_send(m, MATCH_LEAVE, peer, message->round, &note);
+    match_send(m, MATCH_LEAVE, peer, message->round, note);
     if (!current)
         return false;
     p->attempt = 0;
@@ -203,44 +203,44 @@ static void take_hint(struct match *m, uint32_t hint, int64_t time)
         match_add_candidate(m, hint, time);
 }
 
-void match_on_reject(struct match *m, const struct match_message *message)
+void match_on_reject(struct match *m, const struct match_message *message,
+                     const struct match_note *note)
 {
     CHECK(message->kind == MATCH_REJECT);
-    struct match_note note = match_read(message);
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
     if (!match_active(m) || message->round != m->goal.round || !p->attempt ||
-        p->attempt != note.attempt || m->leader == peer)
+        p->attempt != note->attempt || m->leader == peer)
         return;
-    bool filed = note.reason == REJECT_FOLLOWS || note.reason == REJECT_FULL;
+    bool filed = note->reason == REJECT_FOLLOWS || note->reason == REJECT_FULL;
     p->candidate = filed ? CANDIDATE_WAITING : CANDIDATE_FINAL;
     p->attempt = filed ? p->attempt : 0;
     if (m->asking == peer)
         m->asking = MATCH_NOBODY;
-    if (note.reason == REJECT_LOWER) { /* it is there, and may ask this rank */
+    if (note->reason == REJECT_LOWER) { /* it is there, and may ask this rank */
         p->candidate = CANDIDATE_UNTRIED;
         p->tries = MATCH_TRIES;
-    } else if (note.reason == REJECT_FOLLOWS) {
-        take_hint(m, note.hint, note.time);
-    } else if (note.reason == REJECT_GONE && note.at > m->goal.round) {
-        m->ahead = note.at > m->ahead ? note.at : m->ahead;
+    } else if (note->reason == REJECT_FOLLOWS) {
+        take_hint(m, note->hint, note->time);
+    } else if (note->reason == REJECT_GONE && note->at > m->goal.round) {
+        m->ahead = note->at > m->ahead ? note->at : m->ahead;
         m->told = true;
     }
 }
 
-void match_on_disband(struct match *m, int64_t now, const struct match_message *message)
+void match_on_disband(struct match *m, int64_t now, const struct match_message *message,
+                      const struct match_note *note)
 {
     CHECK(message->kind == MATCH_DISBAND);
-    struct match_note note = match_read(message);
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
     if (m->state != MATCH_FOLLOWING || m->leader != peer ||
-        message->round != m->goal.round || p->attempt != note.attempt)
+        message->round != m->goal.round || p->attempt != note->attempt)
         return;
     stop_following(m, now);
-    if (note.hint == MATCH_NOBODY) { /* it has not kept the ask */
+    if (note->hint == MATCH_NOBODY) { /* it has not kept the ask */
         p->candidate = CANDIDATE_UNTRIED;
         p->attempt = 0;
     }
-    take_hint(m, note.hint, note.time);
+    take_hint(m, note->hint, note->time);
 }
