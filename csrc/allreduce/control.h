@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control messages between the endpoints of a handle. */
+/*
+ * The control messages between the endpoints of a handle, made and decoded.
+ *
+ * Bad messages. control_decode is the only code that reads the words of one; the headers
+ * of data messages are checked by round_header_check (protocol/round.h) and their lengths
+ * by data_received. What no sound rank sends (an edge, rank, count, flag or round outside
+ * its bounds, a sender that has no part in it) is refused with PCOLL_EPROTOCOL before it
+ * changes anything, and so is a number of rounds to close with that the ranks cannot have
+ * agreed on. The communicator then fails on this rank: every call returns
+ * PCOLL_EPROTOCOL, nothing waits, and its objects can only be freed. A message that could
+ * be, but is late or repeated, is dropped.
+ */
 #ifndef PCOLL_ALLREDUCE_CONTROL_H
 #define PCOLL_ALLREDUCE_CONTROL_H
 
 #include "allreduce/endpoint.h"
+#include "allreduce/stall_answer.h"
 
 enum control_kind {
     CONTROL_ACTIVATE,
@@ -12,6 +24,23 @@ enum control_kind {
     CONTROL_ANSWER,
     CONTROL_REPORT /* to the coordinator of a round */
 };
+
+/* A message that has come; each kind has some of the fields. */
+struct control_message {
+    enum control_kind kind;
+    uint32_t source;
+    uint64_t round;              /* ACTIVATE, REPORT */
+    int edge;                    /* ACTIVATE, LAST */
+    uint32_t endpoint;           /* REPORT: whose it is … */
+    struct policy_report report; /* … what has come there … */
+    uint32_t starter;            /* … and who may have started it, or ROUND_NOBODY */
+    uint32_t rank;               /* ANSWER: about whom */
+    struct stall_answer answer;
+};
+
+/* PCOLL_EPROTOCOL. */
+int control_decode(const struct endpoint *v, uint32_t source, const struct control *c,
+                   struct control_message *m);
 
 /* Of the current round; `edge` is the activation's. */
 static inline int control_send(const struct endpoint *v, uint32_t rank,

@@ -94,15 +94,19 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
     size_t header = op->header == HEADER_NONE ? 0 : d->shape->header_bytes;
     size_t full = header + v.end - v.begin;
     struct round_header *h = find_header(d, op, &v, bytes);
-    bool possible = (bytes == header || bytes == full) && h->round == round &&
-                    bytes == (is_null(d, h) ? header : full);
-    if (!possible)
+    if (bytes != header && bytes != full)
+        return fail(
+            PCOLL_EPROTOCOL,
+            "rank %d sent a message of %zu bytes where %zu or %zu were expected",
+            op->peer, bytes, header, full);
+    int rc = header ? round_header_check(h, d->shape->ranks, round) : PCOLL_OK;
+    if (rc == PCOLL_OK && bytes != (is_null(d, h) ? header : full))
         return fail(PCOLL_EPROTOCOL,
-                    "rank %d sent a message of %zu bytes where %zu or %zu of round "
-                    "%llu were expected",
-                    op->peer, bytes, header, full, (unsigned long long)round);
-    d->buffers[op->out].header = h;
-    return PCOLL_OK;
+                    "rank %d sent a message of %zu bytes with a header for %zu",
+                    op->peer, bytes, is_null(d, h) ? header : full);
+    if (rc == PCOLL_OK)
+        d->buffers[op->out].header = h;
+    return rc;
 }
 
 /* The result's header stays in front of it; a temporary's came somewhere. */
@@ -186,12 +190,12 @@ struct native_call data_native(struct round_data *d, const struct op *op)
                                 .reduce = part->reduce};
 }
 
-void data_native_over(struct round_data *d, const struct op *op)
+int data_native_over(struct round_data *d, const struct op *op)
 {
     struct round_header *h = d->buffers[BUFFER_RESULT].header;
     size_t words = bitset_words(d->shape->ranks);
     if (op->out != NATIVE_HEADER)
-        return;
+        return PCOLL_OK;
     const uint64_t *starters = d->native + 1 + ROUND_MASKS * words;
     h->flags = (uint32_t)d->native[0];
     memcpy(h->masks, d->native + 1, ROUND_MASKS * words * sizeof *d->native);
@@ -199,6 +203,7 @@ void data_native_over(struct round_data *d, const struct op *op)
     for (uint32_t r = d->shape->ranks; r-- > 0;)
         if (bitset_has(starters, r))
             h->initiator = r;
+    return round_header_check(h, d->shape->ranks, h->round);
 }
 
 void data_begin(struct round_data *d, struct round_header *contribution,

@@ -68,7 +68,7 @@ void data_copy(struct round_data *d, const struct op *op);
 
 /* NATIVE: the call. */
 struct native_call data_native(struct round_data *d, const struct op *op);
-/* It is over. */
-void data_native_over(struct round_data *d, const struct op *op);
+/* It is over. PCOLL_EPROTOCOL if no header can come of it. */
+int data_native_over(struct round_data *d, const struct op *op);
 
 #endif

@@ -221,6 +221,13 @@ static void drive_staging(struct endpoint *v)
         progress_wake_waiters(v->communicator->progress); /* it has failed */
 }
 
+/* No round follows that this rank takes part in, whatever has come for one. */
+static bool has_ended(const struct endpoint *v)
+{
+    return atomic_load(&v->closing) >= REPORTS &&
+           v->engine.current >= v->closing_rounds;
+}
+
 int endpoint_run(struct endpoint *v)
 {
     struct engine *e = &v->engine;
@@ -232,7 +239,7 @@ int endpoint_run(struct endpoint *v)
     if (!v->drives)
         return run_member(v);
     poll_gathering(v);
-    for (;;) {
+    while (!has_ended(v)) {
         release(v);
         if (!e->released)
             return PCOLL_OK;
@@ -245,9 +252,8 @@ int endpoint_run(struct endpoint *v)
             break;
         finish_round(v);
     }
-    if (atomic_load(&v->closing) == DRAINING && e->current >= v->closing_rounds)
-        return endpoint_drain(v);
-    return PCOLL_OK;
+    return has_ended(v) && atomic_load(&v->closing) == DRAINING ? endpoint_drain(v)
+                                                                : PCOLL_OK;
 }
 
 static int object_run(struct object *p)
@@ -263,56 +269,57 @@ static int object_done(struct object *p, int op, size_t bytes)
     if (o->kind == OP_RECV)
         rc = data_received(&v->data, o, bytes, v->engine.current);
     else if (o->kind == OP_NATIVE)
-        data_native_over(&v->data, o);
+        rc = data_native_over(&v->data, o);
     if (rc != PCOLL_OK)
         return rc;
     engine_complete(&v->engine, v->engine.current, op);
     return endpoint_run(v);
 }
 
-static int take_activation(struct endpoint *v, uint32_t source,
-                           const struct control *message)
+/* Who has taken part in counting the rounds begins none beyond them. */
+static int take_activation(struct endpoint *v, const struct control_message *m)
 {
-    int edge = message->edge;
-    if (edge >= v->activation.edges ||
-        source != (uint32_t)v->sched->ops[v->activation.from[edge]].peer)
-        return fail(PCOLL_EPROTOCOL, "rank %u sent an activation on edge %d", source,
-                    edge);
-    if (engine_complete(&v->engine, message->round, v->activation.from[edge]) ==
-        ENGINE_IMPOSSIBLE)
+    bool beyond = atomic_load(&v->closing) >= REPORTS && m->round >= v->closing_rounds;
+    if (beyond || engine_complete(&v->engine, m->round, v->activation.from[m->edge]) ==
+                      ENGINE_IMPOSSIBLE)
         return fail(PCOLL_EPROTOCOL, "rank %u activates round %llu in round %llu",
-                    source, (unsigned long long)message->round,
+                    m->source, (unsigned long long)m->round,
                     (unsigned long long)v->engine.current);
     return endpoint_run(v);
 }
 
-static int take_report(struct endpoint *v, uint32_t source,
-                       const struct control *message)
+static int take_last(struct endpoint *v, const struct control_message *m)
 {
-    int rc = endpoint_trigger_take(v, v->placement.domain[source], message);
-    return rc == PCOLL_OK ? endpoint_run(v) : rc;
+    uint32_t edge = (uint32_t)1 << m->edge;
+    if (v->last_received & edge)
+        return fail(PCOLL_EPROTOCOL, "rank %u ended twice", m->source);
+    v->last_received |= edge;
+    return endpoint_run(v);
 }
 
 static int object_control(struct object *p, uint32_t source,
                           const struct control *message)
 {
     struct endpoint *v = of(p);
-    switch ((enum control_kind)message->kind) {
+    struct control_message m;
+    int rc = control_decode(v, source, message, &m);
+    if (rc != PCOLL_OK)
+        return rc;
+    switch (m.kind) {
     case CONTROL_ACTIVATE:
-        return take_activation(v, source, message);
+        return take_activation(v, &m);
     case CONTROL_LAST:
-        v->last_received++;
-        return endpoint_run(v);
+        return take_last(v, &m);
     case CONTROL_REPORT:
-        return take_report(v, source, message);
+        endpoint_trigger_take(v, &m);
+        return endpoint_run(v);
     case CONTROL_ASK:
         return stall_answer_send(v, source);
     case CONTROL_ANSWER:
-        stall_answer_take(v, message);
-        return PCOLL_OK;
+        stall_answer_take(v, m.rank, &m.answer);
+        break;
     }
-    return fail(PCOLL_EPROTOCOL, "rank %u sent a control message of kind %u", source,
-                message->kind);
+    return PCOLL_OK;
 }
 
 static int object_begin_close(struct object *p)

@@ -83,9 +83,9 @@ struct endpoint {
     int64_t told;            /* alarm that the application has told the driver of */
     _Atomic int closing;
     bool last_sent;
-    int last_received;
-    bool confirms;         /* its closing ends with CONFIRMING */
-    pcoll_options options; /* as it was made with, for one that follows it */
+    uint32_t last_received; /* a set of edges */
+    bool confirms;          /* its closing ends with CONFIRMING */
+    pcoll_options options;  /* as it was made with, for one that follows it */
 
     struct staging *staging;             /* NULL: the buffers are the host's */
     struct stall_answers *stall_answers; /* under the progress lock */

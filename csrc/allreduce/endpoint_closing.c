@@ -58,10 +58,23 @@ int endpoint_drain(struct endpoint *v)
                 return rc;
         }
     }
-    CHECK(v->last_received <= v->activation.edges);
-    if (v->last_received < v->activation.edges || endpoint_trigger_reports_missing(v))
+    uint32_t all = ((uint32_t)1 << v->activation.edges) - 1;
+    CHECK(!(v->last_received & ~all));
+    if (v->last_received != all || endpoint_trigger_reports_missing(v))
         return PCOLL_OK;
     return drained(v);
+}
+
+/* The rounds that all have agreed on. No round is complete anywhere without this rank, so
+ * that nobody has begun two more than it. */
+static int check_rounds(const struct endpoint *v)
+{
+    uint64_t begun = v->engine.current + has_begun(v);
+    if (!v->drives || v->closing_rounds - begun <= 1)
+        return PCOLL_OK;
+    return fail(PCOLL_EPROTOCOL,
+                "the ranks close after %llu rounds, and this one is in %llu",
+                (unsigned long long)v->closing_rounds, (unsigned long long)begun);
 }
 
 /* Next step of closing, if the agreement of the last one is over. */
@@ -82,8 +95,9 @@ int endpoint_continue_closing(struct endpoint *v)
         v->closing_rounds = v->drives ? v->engine.current + has_begun(v) : 0;
         return agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
     }
-    if (closing == REPORTS)
-        return PCOLL_OK;
+    int rc = closing == COUNTING ? check_rounds(v) : PCOLL_OK;
+    if (closing == REPORTS || rc != PCOLL_OK)
+        return rc;
     if (v->trigger.reports_sent)
         return agree_to_close(v, v->trigger.reports_sent, (int)v->placement.domains,
                               AGREE_SUM);

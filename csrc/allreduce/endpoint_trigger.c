@@ -53,25 +53,14 @@ static int tell_coordinator(struct endpoint *v, const struct policy_report *repo
     return t->ops->control(t, v->placement.leader[coordinator], &message);
 }
 
-int endpoint_trigger_take(struct endpoint *v, uint32_t endpoint,
-                          const struct control *message)
+void endpoint_trigger_take(struct endpoint *v, const struct control_message *m)
 {
-    CHECK(endpoint < v->placement.domains);
     struct endpoint_trigger *s = &v->trigger;
     uint64_t current = v->engine.current;
-    struct policy_report report = {.arrived = (uint32_t)(message->value[0] >> 32),
-                                   .drawn = (uint32_t)message->value[0],
-                                   .overdue = (uint32_t)(message->value[1] >> 32)};
-    if (!s->reports_sent || message->round > current + 1)
-        return fail(PCOLL_EPROTOCOL, "rank %u reports for round %llu in round %llu",
-                    v->placement.leader[endpoint], (unsigned long long)message->round,
-                    (unsigned long long)current);
-    CHECK(s->votes[0].endpoints == v->placement.domains);
+    CHECK(s->votes[0].endpoints == v->placement.domains && m->round <= current + 1);
     s->reports_received++;
-    if (message->round >= current)
-        vote_count_add(votes_of(v, message->round), endpoint, &report,
-                       (uint32_t)message->value[1]);
-    return PCOLL_OK;
+    if (m->round >= current)
+        vote_count_add(votes_of(v, m->round), m->endpoint, &m->report, m->starter);
 }
 
 bool endpoint_trigger_reports_missing(const struct endpoint *v)
@@ -121,15 +110,32 @@ static struct round_state state_of(const struct endpoint *v,
                                 .now = timers ? communicator_now(v->communicator) : 0};
 }
 
-static bool coordinator_starts(struct endpoint *v)
+/* No more have come than the round has, which is known only when it is open. */
+static int check_votes(const struct endpoint *v, const struct policy_report *total)
+{
+    const struct policy_round *r = &v->trigger.round;
+    return total->arrived <= r->live_count && total->drawn <= r->drawn_count &&
+                   total->overdue <= r->overdue_count
+               ? PCOLL_OK
+               : fail(PCOLL_EPROTOCOL,
+                      "%u ranks are reported to have come to round %llu, of %u",
+                      total->arrived, (unsigned long long)v->engine.current,
+                      r->live_count);
+}
+
+static int coordinator_starts(struct endpoint *v, bool *start)
 {
     CHECK(v->trigger.open);
     struct endpoint_trigger *s = &v->trigger;
     const struct vote_count *votes = votes_of(v, v->engine.current);
+    int rc = check_votes(v, &votes->total);
+    if (rc != PCOLL_OK)
+        return rc;
     struct round_state state = state_of(v, &votes->total, votes->last);
     struct round_trigger t = round_trigger_evaluate(&v->policy, &s->round, &state);
     s->met = t.met_since;
-    return follow(v, &t);
+    *start = follow(v, &t);
+    return PCOLL_OK;
 }
 
 static bool starts_alone(struct endpoint *v, const struct policy_report *report,
@@ -155,9 +161,10 @@ int endpoint_trigger_evaluate(struct endpoint *v, bool *start)
     }
     report = policy_relevant(&v->policy, report);
     int rc = tell_coordinator(v, &report, starter);
-    *start = rc == PCOLL_OK && round->coordinator == v->placement.index &&
-             coordinator_starts(v);
-    return rc;
+    *start = false;
+    return rc == PCOLL_OK && round->coordinator == v->placement.index
+               ? coordinator_starts(v, start)
+               : rc;
 }
 
 /* Of a round that is active the others know already who has started it. */

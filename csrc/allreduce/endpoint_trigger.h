@@ -17,6 +17,7 @@
 #include "protocol/vote_count.h"
 #include "transport/transport.h"
 
+struct control_message;
 struct endpoint;
 
 struct endpoint_trigger {
@@ -43,9 +44,8 @@ int endpoint_trigger_evaluate(struct endpoint *v, bool *start);
 /* Has the deadline of the current round passed for those who have arrived here? May set
  * an alarm. */
 bool endpoint_trigger_deadline(struct endpoint *v);
-/* A report of an endpoint came. */
-int endpoint_trigger_take(struct endpoint *v, uint32_t endpoint,
-                          const struct control *message);
+/* A report of an endpoint came, of the current round, the next one, or one before. */
+void endpoint_trigger_take(struct endpoint *v, const struct control_message *m);
 /* The current round is over, with this header: say in it whether the policy was kept,
  * and count absences. Before the live set changes. */
 void endpoint_trigger_finish(struct endpoint *v, struct round_header *result);

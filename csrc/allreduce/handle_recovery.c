@@ -93,7 +93,9 @@ int handle_fetch_last(struct handle_gate *g, struct communicator *c,
         rc = mpi_share(c->transport, plan->source, message, bytes);
     if (rc != PCOLL_OK)
         g->last = NULL; /* MPI may still write to it: it is better lost */
-    return rc;
+    return rc == PCOLL_OK ? round_header_check(message, g->successor->shape.ranks,
+                                               plan->complete - 1)
+                          : rc;
 }
 
 static int rebuild(struct user_object *o, struct communicator *c,

@@ -35,15 +35,14 @@ int stall_answer_send(const struct endpoint *v, uint32_t source)
     return rc;
 }
 
-void stall_answer_take(struct endpoint *v, const struct control *message)
+void stall_answer_take(struct endpoint *v, uint32_t rank,
+                       const struct stall_answer *answer)
 {
     struct stall_answers *s = v->stall_answers;
-    uint64_t rank = message->round;
-    if (!s || rank >= s->size || s->by_rank[rank].flags) /* too late, or an old one */
+    CHECK(rank < v->placement.ranks && answer->flags & ANSWERED);
+    if (!s || s->by_rank[rank].flags) /* too late, or an old one */
         return;
-    s->by_rank[rank] = (struct stall_answer){.next = message->value[0],
-                                             .activated = message->value[1] >> 8,
-                                             .flags = message->value[1] & 0xff};
+    s->by_rank[rank] = *answer;
     if (atomic_fetch_sub(&s->missing, 1) == 1 && v->communicator->progress)
         progress_wake_waiters(v->communicator->progress);
 }

@@ -16,7 +16,8 @@ enum answer_flag {
     HAS_JOINED = 4,
     HAS_LEFT = 8,
     IS_CLOSING = 16,
-    IS_CALLING = 32
+    IS_CALLING = 32,
+    ALL_ANSWER_FLAGS = 63
 };
 
 struct stall_answer {
@@ -35,6 +36,7 @@ struct stall_answers {
 struct stall_answer stall_answer_of(const struct endpoint *v, uint32_t who);
 /* Driver: answer a question; take an answer. */
 int stall_answer_send(const struct endpoint *v, uint32_t source);
-void stall_answer_take(struct endpoint *v, const struct control *message);
+void stall_answer_take(struct endpoint *v, uint32_t rank,
+                       const struct stall_answer *answer);
 
 #endif

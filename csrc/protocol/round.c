@@ -2,6 +2,7 @@
 /* Merging headers: sets by union, the initiator by minimum. */
 #include "protocol/round.h"
 #include "base/check.h"
+#include "base/error.h"
 
 size_t round_header_bytes(uint32_t ranks)
 {
@@ -30,6 +31,26 @@ const uint64_t *round_mask_const(const struct round_header *h, uint32_t ranks,
 {
     CHECK(which < ROUND_MASKS);
     return h->masks + (size_t)which * bitset_words(ranks);
+}
+
+int round_header_check(const struct round_header *h, uint32_t ranks, uint64_t round)
+{
+    size_t words = bitset_words(ranks);
+    const uint64_t *active = h->masks, *stored = active + words * ROUND_STORED;
+    const uint64_t *joined = active + words * ROUND_JOINED;
+    const uint64_t *left = active + words * ROUND_LEFT;
+    const uint64_t *failed = active + words * ROUND_FAILED;
+    uint64_t beyond = ranks % 64 ? ~(uint64_t)0 << ranks % 64 : 0, bad = 0;
+    for (size_t i = 0; i < words; i++)
+        bad |= (stored[i] & ~active[i]) | (failed[i] & ~left[i]);
+    bad |= beyond & (active[words - 1] | joined[words - 1] | left[words - 1]);
+    bad |= h->round ^ round;
+    bad |= h->flags & ~(uint32_t)ROUND_BELOW_QUORUM;
+    bad |= h->initiator >= ranks && h->initiator != ROUND_NOBODY;
+    return bad ? fail(PCOLL_EPROTOCOL,
+                      "a header of round %llu came that cannot be one of round %llu",
+                      (unsigned long long)h->round, (unsigned long long)round)
+               : PCOLL_OK;
 }
 
 void round_header_merge(struct round_header *out, const struct round_header *a,

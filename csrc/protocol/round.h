@@ -47,6 +47,10 @@ uint64_t *round_mask(struct round_header *h, uint32_t ranks, enum round_mask whi
 const uint64_t *round_mask_const(const struct round_header *h, uint32_t ranks,
                                  enum round_mask which);
 
+/* The checked decoder: a header that came from elsewhere, for this round. Every rank in it
+ * is one, and the sets fit to each other. PCOLL_EPROTOCOL: no round has it. */
+int round_header_check(const struct round_header *h, uint32_t ranks, uint64_t round);
+
 /* out = a merged with b; out may be a or b. */
 void round_header_merge(struct round_header *out, const struct round_header *a,
                         const struct round_header *b, uint32_t ranks);

@@ -2,6 +2,8 @@
 /* Drawing hostile messages; see hostile.h. */
 #include "hostile.h"
 
+#include <string.h>
+
 #include "base/random.h"
 #include "check.h"
 
@@ -57,6 +59,48 @@ static int tap(struct transport *t, uint32_t peer, const struct control *message
     return own->control(t, peer, message);
 }
 
+/* What a send takes its data from has to stay. */
+struct copy {
+    struct copy *next;
+    uint64_t words[];
+};
+
+static const void *spoil(const void *data, size_t *bytes)
+{
+    struct hostile *h = tapping;
+    uint32_t words = (uint32_t)(*bytes / sizeof(uint64_t));
+    struct copy *c = calloc(1, sizeof *c + *bytes + sizeof(uint64_t));
+    EXPECT(c, "no memory");
+    c->next = h->copies;
+    h->copies = c;
+    memcpy(c->words, data, *bytes);
+    h->messages++;
+    for (uint32_t i = 1 + hostile_roll(h, 3); i && words; i--)
+        c->words[hostile_roll(h, 2) ? words - 1 - hostile_roll(h, words < 8 ? words : 8)
+                                    : hostile_roll(h, words)] =
+            hostile_roll(h, 2) ? hostile_word(h) : hostile_roll(h, 4);
+    if (!hostile_roll(h, 4))
+        *bytes = hostile_roll(h, (uint32_t)*bytes + 1);
+    return c->words;
+}
+
+static int tap_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
+                    size_t bytes, uint64_t cookie)
+{
+    if (tapping->tampers && bytes && !hostile_roll(tapping, tapping->tampers))
+        data = spoil(data, &bytes);
+    return own->send(t, peer, tag, data, bytes, cookie);
+}
+
+void hostile_end(struct hostile *h)
+{
+    while (h->copies) {
+        struct copy *c = h->copies;
+        h->copies = c->next;
+        free(c);
+    }
+}
+
 void hostile_tap(struct hostile *h, struct transport *t)
 {
     static struct transport_ops tapped;
@@ -64,6 +108,7 @@ void hostile_tap(struct hostile *h, struct transport *t)
         own = t->ops;
         tapped = *own;
         tapped.control = tap;
+        tapped.send = tap_send;
         t->ops = &tapped;
     }
     tapping = h;

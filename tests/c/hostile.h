@@ -17,7 +17,9 @@ struct hostile {
     uint64_t seed, drawn;
     uint32_t ranks;
     uint64_t messages, refused; /* sent to objects; those that returned an error */
-    uint64_t done; /* rounds and the like that were completed all the same */
+    uint64_t done;    /* rounds and the like that were completed all the same */
+    uint32_t tampers; /* with one in so many data messages; 0: with none */
+    void *copies;     /* of data that was changed */
     struct control kept[HOSTILE_KEPT]; /* the last ones that ranks really sent */
     uint32_t kept_count;
 };
@@ -25,8 +27,10 @@ struct hostile {
 uint32_t hostile_roll(struct hostile *h, uint32_t bound);
 /* 0, 1, a rank, the number of ranks, a power of two, … or anything. */
 uint64_t hostile_word(struct hostile *h);
-/* Keep what the ranks of this transport send. */
+/* Keep what the rank of this transport sends, and tamper with its data. */
 void hostile_tap(struct hostile *h, struct transport *t);
+/* The world has ended: free what was changed. */
+void hostile_end(struct hostile *h);
 /* One that was kept, mostly changed in some places, or an arbitrary one. Its kind is
  * mostly one of those below `kinds`. */
 struct control hostile_message(struct hostile *h, uint32_t kinds);
@@ -35,5 +39,6 @@ void hostile_note(struct hostile *h, int rc);
 
 /* A world of ranks from its beginning to its end; about so many messages at most. */
 void hostile_groups(struct hostile *h, uint64_t most);
+void hostile_handles(struct hostile *h, uint64_t most);
 
 #endif

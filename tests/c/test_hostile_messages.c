@@ -16,6 +16,7 @@ static const struct {
     void (*run)(struct hostile *h, uint64_t most);
 } objects[] = {
     {"groups", hostile_groups},
+    {"handles", hostile_handles},
 };
 
 int main(void)
@@ -35,6 +36,7 @@ int main(void)
                      "PARTIALCOLL_OBJECT=%s PARTIALCOLL_SEED=%llu", objects[i].name,
                      (unsigned long long)world);
             objects[i].run(&h, 500);
+            hostile_end(&h);
             messages += h.messages;
             refused += h.refused;
             done += h.done < 1000 ? h.done : 0;

@@ -401,9 +401,9 @@ MUTANTS = [
     ),
     Mutant(
         "reports are counted for the rank, not for its node",
-        "allreduce/endpoint.c",
-        "v->placement.domain[source], message",
-        "source % v->placement.domains, message",
+        "allreduce/control.c",
+        "m->endpoint = p->domain[m->source];",
+        "m->endpoint = m->source % p->domains;",
     ),
     Mutant(
         "reports go to the rank with the coordinator's number",

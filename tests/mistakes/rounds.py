@@ -172,13 +172,13 @@ MUTANTS = [
     Mutant(
         "a report for the next round is dropped",
         "allreduce/endpoint_trigger.c",
-        "if (message->round >= current) vote_count_add",
-        "if (message->round == current)\n        vote_count_add",
+        "if (m->round >= current) vote_count_add",
+        "if (m->round == current)\n        vote_count_add",
     ),
     Mutant(
         "a late report counts for the round after the next",
         "allreduce/endpoint_trigger.c",
-        "if (message->round >= current) vote_count_add",
+        "if (m->round >= current) vote_count_add",
         "vote_count_add",
     ),
     Mutant(
@@ -227,7 +227,7 @@ MUTANTS = [
     Mutant(
         "closing does not wait for the last messages",
         "allreduce/endpoint_closing.c",
-        "if (v->last_received < v->activation.edges ||",
+        "if (v->last_received != all ||",
         "if (",
     ),
 ]

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Control messages that come, checked; see control.h. Each kind has one decoder. */
+#include "allreduce/control.h"
+
+#include "base/error.h"
+
+static int control_refuse(const struct control *c, uint32_t source, const char *why)
+{
+    return fail(PCOLL_EPROTOCOL,
+                "rank %u sent a control message of kind %u that cannot be: %s", source,
+                c->kind, why);
+}
+
+/* The ranks that have died are in no domain. */
+static bool control_leads(const struct placement *p, uint64_t about, uint32_t rank)
+{
+    return about < p->ranks && p->domain[about] < p->domains &&
+           p->leader[p->domain[about]] == rank;
+}
+
+/* Along an edge of the activation, on which this endpoint hears the sender. */
+static int control_decode_edge(const struct endpoint *v, const struct control *c,
+                               struct control_message *m)
+{
+    const struct activation *a = &v->activation;
+    if (!v->drives || c->edge >= a->edges ||
+        m->source != (uint32_t)v->sched->ops[a->from[c->edge]].peer)
+        return control_refuse(c, m->source, "its edge");
+    m->edge = c->edge;
+    return PCOLL_OK;
+}
+
+static int control_decode_report(const struct endpoint *v, const struct control *c,
+                                 struct control_message *m)
+{
+    const struct placement *p = &v->placement;
+    struct policy_report r = {.arrived = (uint32_t)(c->value[0] >> 32),
+                              .drawn = (uint32_t)c->value[0],
+                              .overdue = (uint32_t)(c->value[1] >> 32)};
+    m->starter = (uint32_t)c->value[1];
+    m->endpoint = p->domain[m->source];
+    m->report = r;
+    if (!v->drives || !v->trigger.reports_sent ||
+        !control_leads(p, m->source, m->source))
+        return control_refuse(c, m->source, "nobody reports here");
+    if (r.arrived > p->ranks || r.drawn > p->ranks || r.overdue > p->ranks ||
+        (r.arrived && r.arrived < r.drawn))
+        return control_refuse(c, m->source, "how many ranks have come");
+    if (m->starter != ROUND_NOBODY &&
+        (m->starter >= p->ranks || p->domain[m->starter] != m->endpoint))
+        return control_refuse(c, m->source, "who has started it");
+    return c->round > v->engine.current + 1 ? control_refuse(c, m->source, "its round")
+                                            : PCOLL_OK;
+}
+
+static int control_decode_answer(const struct endpoint *v, const struct control *c,
+                                 struct control_message *m)
+{
+    const struct placement *p = &v->placement;
+    m->answer = (struct stall_answer){.next = c->value[0],
+                                      .activated = c->value[1] >> 8,
+                                      .flags = c->value[1] & 0xff};
+    if (!control_leads(p, c->round, m->source))
+        return control_refuse(c, m->source, "the rank that it is about");
+    if (!(m->answer.flags & ANSWERED) || m->answer.flags & ~(unsigned)ALL_ANSWER_FLAGS)
+        return control_refuse(c, m->source, "its flags");
+    m->rank = (uint32_t)c->round;
+    return PCOLL_OK;
+}
+
+int control_decode(const struct endpoint *v, uint32_t source, const struct control *c,
+                   struct control_message *m)
+{
+    *m = (struct control_message){
+        .kind = (enum control_kind)c->kind, .source = source, .round = c->round};
+    switch (m->kind) {
+    case CONTROL_ACTIVATE:
+    case CONTROL_LAST:
+        return control_decode_edge(v, c, m);
+    case CONTROL_REPORT:
+        return control_decode_report(v, c, m);
+    case CONTROL_ANSWER:
+        return control_decode_answer(v, c, m);
+    case CONTROL_ASK:
+        return PCOLL_OK;
+    }
+    return control_refuse(c, source, "its kind");
+}
