@@ -3,6 +3,7 @@
 #include "gossip/accumulator.h"
 
 #include "base/check.h"
+#include "gossip/words.h"
 
 static int count_up(struct gossip_memory *m, uint32_t peer, enum gossip_word word,
                     int64_t by)
@@ -20,9 +21,10 @@ int accumulator_reserve(struct gossip_memory *m, uint32_t peer, uint32_t cap,
     int rc = w->ops->fetch_add(w, peer, word_at(WORD_RESERVED), 1, &before);
     if (rc == PCOLL_OK)
         rc = window_read_word(w, peer, word_at(WORD_COLLECTED), &collected);
+    if (rc == PCOLL_OK) /* the peer may collect between the two */
+        rc = gossip_decode_lead(peer, before, collected, false, uncollected);
     if (rc != PCOLL_OK)
         return rc;
-    *uncollected = before - collected;
     *reserved = *uncollected < cap;
     return *reserved ? PCOLL_OK : count_up(m, peer, WORD_RESERVED, -1);
 }
@@ -61,15 +63,22 @@ int accumulator_landed(struct gossip_memory *m, uint32_t peer)
     return rc == PCOLL_OK ? count_up(m, peer, WORD_LANDED, 1) : rc;
 }
 
+/* By how much the first word is ahead of the second. */
+static int lead(struct gossip_memory *m, uint32_t peer, enum gossip_word of,
+                enum gossip_word behind, int64_t *by)
+{
+    int64_t ahead = 0, before = 0;
+    int rc = window_read_word(m->window, peer, word_at(of), &ahead);
+    if (rc == PCOLL_OK)
+        rc = window_read_word(m->window, peer, word_at(behind), &before);
+    return rc == PCOLL_OK ? gossip_decode_lead(peer, ahead, before, true, by) : rc;
+}
+
 int accumulator_deltas(struct gossip_memory *m, uint64_t *deltas)
 {
-    struct window *w = m->window;
-    int64_t landed = 0, collected = 0;
-    int rc = window_read_word(w, w->rank, word_at(WORD_LANDED), &landed);
-    if (rc == PCOLL_OK)
-        rc = window_read_word(w, w->rank, word_at(WORD_COLLECTED), &collected);
-    CHECK(rc != PCOLL_OK || landed >= collected);
-    *deltas = (uint64_t)(landed - collected);
+    int64_t by = 0;
+    int rc = lead(m, m->window->rank, WORD_LANDED, WORD_COLLECTED, &by);
+    *deltas = rc == PCOLL_OK ? (uint64_t)by : 0;
     return rc;
 }
 
@@ -97,23 +106,10 @@ int accumulator_collected(struct gossip_memory *m, uint64_t deltas)
                : rc;
 }
 
-/* By how much the first word is ahead of the second. */
-static int lead(struct gossip_memory *m, uint32_t peer, enum gossip_word of,
-                enum gossip_word behind, int64_t *by)
-{
-    int64_t ahead = 0, before = 0;
-    int rc = window_read_word(m->window, peer, word_at(of), &ahead);
-    if (rc == PCOLL_OK)
-        rc = window_read_word(m->window, peer, word_at(behind), &before);
-    *by = ahead - before;
-    CHECK(rc != PCOLL_OK || *by >= 0);
-    return rc;
-}
-
 int accumulator_settle(struct gossip_memory *m, uint64_t *halves)
 {
     uint32_t own = m->window->rank;
-    int64_t by;
+    int64_t by = 0;
     int rc = lead(m, own, WORD_RESERVED, WORD_LANDED, &by);
     *halves = rc == PCOLL_OK ? (uint64_t)by : 0;
     return *halves ? count_up(m, own, WORD_LANDED, by) : rc;
@@ -123,7 +119,7 @@ int accumulator_settle(struct gossip_memory *m, uint64_t *halves)
 int accumulator_adopt(struct gossip_memory *m, uint32_t dead, uint64_t *deltas)
 {
     uint32_t own = m->window->rank;
-    int64_t by, landed;
+    int64_t by = 0, landed = 0;
     CHECK(dead != own);
     int rc = lead(m, dead, WORD_RESERVED, WORD_LANDED, &landed);
     if (rc == PCOLL_OK)

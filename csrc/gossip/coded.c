@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gossip/coded.h"
+#include "gossip/words.h"
 
 #include <math.h>
 #include <string.h>
@@ -87,7 +88,7 @@ bool coded_read(struct gossip_memory *m, size_t block, size_t length, uint64_t s
     const struct layout *l = &m->layout;
     CHECK(block < l->blocks && length <= LATTICE_BLOCK);
     uint64_t block_seed = lattice_block_seed(seed, block);
-    if (note->coded != 1)
+    if (!gossip_note_fits(note))
         return false;
     if (key)
         load(m, l, m->key, key, length, block_seed);

@@ -6,17 +6,10 @@
 
 #include "kernels/codec/quantize.h"
 #include "gossip/fetch.h"
+#include "gossip/words.h"
 
 #include "base/check.h"
 #include "base/moment.h"
-
-enum slot_state { FREE = 0, WRITING = 1, FULL = 2, STATES = 4 };
-
-static enum slot_state state_of(int64_t word)
-{
-    CHECK(word >= 0 && word % STATES <= FULL);
-    return (enum slot_state)(word % STATES);
-}
 
 static int swap(struct gossip_memory *m, uint32_t peer, uint32_t slot, int64_t from,
                 int64_t to, int64_t *found)
@@ -26,27 +19,29 @@ static int swap(struct gossip_memory *m, uint32_t peer, uint32_t slot, int64_t f
                                         found);
 }
 
-/* No state is below 0. */
+/* The word, and the state that it says. */
 static int read_state(struct gossip_memory *m, uint32_t peer, uint32_t slot,
-                      int64_t *state)
+                      int64_t *word, enum slot_state *state)
 {
-    return swap(m, peer, slot, -1, -1, state);
+    int rc = swap(m, peer, slot, -1, -1, word); /* no state is below 0 */
+    return rc == PCOLL_OK ? gossip_decode_state(peer, *word, state) : rc;
 }
 
 /* *slot: queue_slots if all are taken. */
-static int claim(struct gossip_memory *m, uint32_t peer, uint32_t *slot, int64_t *state)
+static int claim(struct gossip_memory *m, uint32_t peer, uint32_t *slot, int64_t *word)
 {
     uint32_t slots = m->layout.queue_slots;
     for (uint32_t i = 0; i < slots; i++) {
         int64_t found;
+        enum slot_state state;
         *slot = (m->window->rank + i) % slots; /* others begin elsewhere */
-        int rc = read_state(m, peer, *slot, state);
+        int rc = read_state(m, peer, *slot, word, &state);
         if (rc != PCOLL_OK)
             return rc;
-        if (state_of(*state) != FREE)
+        if (state != FREE)
             continue;
-        rc = swap(m, peer, *slot, *state, *state + WRITING, &found);
-        if (rc != PCOLL_OK || found == *state)
+        rc = swap(m, peer, *slot, *word, *word + WRITING, &found);
+        if (rc != PCOLL_OK || found == *word)
             return rc;
     }
     *slot = slots;
@@ -161,7 +156,8 @@ int gossip_push(struct gossip_memory *m, uint32_t peer, const void *x, const voi
     MOMENT("message written");
     if (rc == PCOLL_OK)
         rc = swap(m, peer, slot, state + WRITING, state + FULL, &found);
-    CHECK(rc != PCOLL_OK || found == state + WRITING); /* the slot is ours */
+    if (rc == PCOLL_OK && found != state + WRITING) /* the slot was this rank's */
+        rc = gossip_refuse(peer, "a state of its queue", found);
     m->stats.pushed++;
     return rc;
 }
@@ -171,6 +167,7 @@ struct message {
     uint32_t slot;
     int64_t state;
     struct slot_header header;
+    bool fits; /* the header can be one */
 };
 
 /* The oldest or the newest; *found: false if none is FULL. */
@@ -181,15 +178,17 @@ static int choose(struct gossip_memory *m, uint32_t peer, bool newest,
     *found = false;
     for (uint32_t slot = 0; slot < m->layout.queue_slots; slot++) {
         struct message next = {.slot = slot};
-        int rc = read_state(m, peer, slot, &next.state);
-        if (rc == PCOLL_OK && state_of(next.state) == FULL)
+        enum slot_state state;
+        int rc = read_state(m, peer, slot, &next.state, &state);
+        if (rc == PCOLL_OK && state == FULL)
             rc = w->ops->get(w, peer, queue_slot_at(&m->layout, slot), &next.header,
                              sizeof next.header);
         if (rc == PCOLL_OK)
             rc = w->ops->complete(w, peer);
         if (rc != PCOLL_OK)
             return rc;
-        if (state_of(next.state) == FULL &&
+        next.fits = gossip_header_fits(&m->layout, &next.header);
+        if (state == FULL &&
             (!*found || (next.header.number > best->header.number) == newest)) {
             *best = next;
             *found = true;
@@ -204,14 +203,14 @@ static int read_message(struct gossip_memory *m, uint32_t peer,
                         bool *whole)
 {
     const struct layout *l = &m->layout;
-    *whole = true;
-    for (size_t first = 0; first < l->count; first += l->chunk) {
+    *whole = from->fits;
+    for (size_t first = 0; first < l->count && *whole; first += l->chunk) {
         struct fetched fetched;
         int rc = fetch_elements(m, peer, queue_slot_at(l, from->slot), first, key, out,
                                 &fetched);
         if (rc != PCOLL_OK)
             return rc;
-        *whole = *whole && !fetched.failures;
+        *whole = !fetched.failures;
     }
     return PCOLL_OK;
 }
@@ -247,18 +246,19 @@ int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *o
     for (int i = 0; i < MAX_TRIES; i++) {
         struct message newest;
         bool whole;
-        int64_t state;
+        int64_t word;
+        enum slot_state state;
         int rc = choose(m, peer, true, &newest, found);
         if (rc != PCOLL_OK || !*found)
             return rc;
         rc = read_message(m, peer, &newest, key, out, &whole);
         if (rc == PCOLL_OK)
-            rc = read_state(m, peer, newest.slot, &state);
+            rc = read_state(m, peer, newest.slot, &word, &state);
         if (rc != PCOLL_OK)
             return rc;
         *source = newest.header.source;
         *found = whole;
-        if (state == newest.state) {
+        if (word == newest.state) {
             m->stats.decode_failures += !whole;
             return PCOLL_OK;
         }
@@ -274,10 +274,11 @@ int queue_settle(struct gossip_memory *m)
     uint32_t own = m->window->rank;
     int rc = PCOLL_OK;
     for (uint32_t slot = 0; slot < m->layout.queue_slots && rc == PCOLL_OK; slot++) {
-        int64_t state, found;
-        rc = read_state(m, own, slot, &state);
-        if (rc == PCOLL_OK && state_of(state) == WRITING)
-            rc = swap(m, own, slot, state, state - WRITING + STATES, &found);
+        int64_t word, found;
+        enum slot_state state;
+        rc = read_state(m, own, slot, &word, &state);
+        if (rc == PCOLL_OK && state == WRITING)
+            rc = swap(m, own, slot, word, word - WRITING + STATES, &found);
     }
     return rc;
 }

@@ -10,6 +10,7 @@
 #include "kernels/copy.h"
 #include "kernels/codec/quantize.h"
 #include "gossip/fetch.h"
+#include "gossip/words.h"
 
 static uint32_t planes_of(const struct layout *l)
 {
@@ -44,12 +45,12 @@ static void write_slot(struct gossip_memory *m, char *slot, const void *x,
 int register_publish(struct gossip_memory *m, const void *x, uint64_t *version)
 {
     struct window *w = m->window;
-    int64_t last;
-    int rc = window_read_word(w, w->rank, word_at(WORD_VERSION), &last);
+    int64_t word;
+    uint64_t last;
+    int rc = register_version(m, w->rank, &last);
     if (rc != PCOLL_OK)
         return rc;
-    CHECK(last >= 0);
-    struct slot_header header = {.number = (uint64_t)last + 1,
+    struct slot_header header = {.number = last + 1,
                                  .seed = gossip_next_seed(m),
                                  .source = w->rank,
                                  .planes = planes_of(&m->layout)};
@@ -58,7 +59,7 @@ int register_publish(struct gossip_memory *m, const void *x, uint64_t *version)
     MOMENT("version written");
     rc = w->ops->sync(w);
     if (rc == PCOLL_OK)
-        rc = w->ops->fetch_add(w, w->rank, word_at(WORD_VERSION), 1, &last);
+        rc = w->ops->fetch_add(w, w->rank, word_at(WORD_VERSION), 1, &word);
     if (rc == PCOLL_OK)
         rc = w->ops->sync(w);
     *version = header.number;
@@ -66,13 +67,28 @@ int register_publish(struct gossip_memory *m, const void *x, uint64_t *version)
     return rc;
 }
 
-int register_version(struct gossip_memory *m, uint32_t peer, uint64_t *version)
+/* *version becomes the newest one, at least as new as it was. */
+static int renew(struct gossip_memory *m, uint32_t peer, uint64_t *version)
 {
     int64_t word = 0;
     int rc = window_read_word(m->window, peer, word_at(WORD_VERSION), &word);
-    CHECK(word >= 0);
-    *version = (uint64_t)word;
-    return rc;
+    return rc == PCOLL_OK ? gossip_decode_version(peer, word, *version, version) : rc;
+}
+
+int register_version(struct gossip_memory *m, uint32_t peer, uint64_t *version)
+{
+    *version = 0;
+    return renew(m, peer, version);
+}
+
+/* A model that was read whole has its raw plane for what does not decode. */
+static int check_planes(uint32_t peer, bool whole, uint32_t failures)
+{
+    return whole && failures ? fail(PCOLL_EPROTOCOL,
+                                    "rank %u has published a model that cannot be: %u "
+                                    "blocks of it are not there",
+                                    peer, failures)
+                             : PCOLL_OK;
 }
 
 int register_read_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
@@ -86,10 +102,11 @@ int register_read_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
         int rc = fetch_chunk(m, peer, register_slot_at(&m->layout, before), first, key,
                              m->theirs, &fetched);
         if (rc == PCOLL_OK)
-            rc = register_version(m, peer, version);
+            rc = renew(m, peer, version);
+        if (rc == PCOLL_OK)
+            rc = check_planes(peer, *version - before <= 1, fetched.failures);
         if (rc != PCOLL_OK)
             return rc;
-        CHECK(*version >= before);
         *whole = *version - before <= 1;
         m->stats.fallbacks += *whole ? fetched.fallbacks : 0;
         m->stats.retries += !*whole;
@@ -103,18 +120,20 @@ static int read_version(struct gossip_memory *m, uint32_t peer, const void *key,
                         void *out, uint64_t version, uint64_t *now)
 {
     const struct layout *l = &m->layout;
+    uint32_t failures = 0;
     *now = version;
     for (size_t first = 0; first < l->count && *now - version <= 1; first += l->chunk) {
         struct fetched fetched;
         int rc = fetch_elements(m, peer, register_slot_at(l, version), first, key, out,
                                 &fetched);
         if (rc == PCOLL_OK)
-            rc = register_version(m, peer, now);
+            rc = renew(m, peer, now);
         if (rc != PCOLL_OK)
             return rc;
         m->stats.fallbacks += fetched.fallbacks;
+        failures += fetched.failures;
     }
-    return PCOLL_OK;
+    return check_planes(peer, *now - version <= 1, failures);
 }
 
 /* How far another's model that was read whole is from the key: what this rank's own

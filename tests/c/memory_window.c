@@ -157,7 +157,7 @@ static int fetch_add(struct window *w, uint32_t peer, size_t offset, int64_t del
     INTERLEAVE();
     int64_t *word = word_of(w, peer, offset);
     *before = *word;
-    *word += delta;
+    *word = (int64_t)((uint64_t)*word + (uint64_t)delta);
     changed();
     return PCOLL_OK;
 }

@@ -17,6 +17,7 @@ static const struct {
 } objects[] = {
     {"groups", hostile_groups},
     {"handles", hostile_handles},
+    {"gossip", hostile_gossip},
 };
 
 int main(void)

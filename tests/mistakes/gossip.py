@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant(
         "a register is not looked at again after it was read",
         "gossip/register.c",
-        "rc = register_version(m, peer, now);",
+        "rc = renew(m, peer, now);",
         "rc = PCOLL_OK;",
     ),
     Mutant(
@@ -71,7 +71,7 @@ MUTANTS = [
     Mutant(
         "who claims a slot does not look whether it was first",
         "gossip/queue.c",
-        "if (rc != PCOLL_OK || found == *state)",
+        "if (rc != PCOLL_OK || found == *word)",
         "if (rc != PCOLL_OK || found)",
     ),
     Mutant(
@@ -89,7 +89,7 @@ MUTANTS = [
     Mutant(
         "a message is not looked at again after it was read",
         "gossip/queue.c",
-        "if (state == newest.state) {",
+        "if (word == newest.state) {",
         "if (state >= 0) {",
     ),
     Mutant(
@@ -110,7 +110,7 @@ MUTANTS = [
     Mutant(
         "a slot that a dead rank was writing to stays taken",
         "gossip/queue.c",
-        "if (rc == PCOLL_OK && state_of(state) == WRITING)",
+        "if (rc == PCOLL_OK && state == WRITING)",
         "if (rc == PCOLL_OK && state_of(state) == STATES)",
         "gossip crashes",
     ),
