@@ -9,26 +9,70 @@
 
 import contextlib
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from . import _command, _moved
 from ._core.mpi import NoMpiError
 from ._core.version import __version__ as __version__
 
+__all__ = [
+    "AbiError",
+    "Allreduce",
+    "AllreduceHandle",
+    "Allreduce_init",
+    "DecodeError",
+    "Error",
+    "ExchangeStats",
+    "FirstOf",
+    "Full",
+    "GossipBuffer",
+    "GossipStats",
+    "Grid",
+    "GroupAllreduce",
+    "GroupAllreduce_init",
+    "GroupRound",
+    "GroupStats",
+    "LastOf",
+    "Lattice",
+    "Majority",
+    "MismatchError",
+    "Operation",
+    "Policy",
+    "Quorum",
+    "RankFailedError",
+    "Result",
+    "Round",
+    "Schedule",
+    "ScheduleView",
+    "Solo",
+    "Startall",
+    "StateError",
+    "StateExchange",
+    "Stats",
+    "Topology",
+    "Waitall",
+    "Waitany",
+    "__version__",
+    "bandwidth_shares",
+    "memory_estimate",
+    "pairing",
+]
+
 
 def __getattr__(name: str) -> Any:
-    """A public name, when the command needs the library after all, or where there is no MPI, which
-    is said then; a module is none."""
-    if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("._public", __name__), name)
+    """Return a public name that importing the package did not load.
+
+    The command loads no MPI until it needs the library, and without MPI there is nothing to load:
+    a public name then raises NoMpiError, any other name AttributeError.
+    """
+    if name in __all__:
+        return getattr(importlib.import_module("._public", __name__), name)
+    return _moved.attribute(name)
 
 
 if TYPE_CHECKING or not _command.only_starts():
     with contextlib.suppress(NoMpiError):
         from ._public import *  # noqa: F403
-        from ._public import __all__ as __all__
 
         if not TYPE_CHECKING:
             __getattr__ = _moved.attribute

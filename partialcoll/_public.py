@@ -1,66 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``import partialcoll`` gives. Loading it loads MPI and checks that the core fits it."""
+"""The names of ``partialcoll.__all__``. Importing this loads MPI and checks that the core fits."""
 
-from ._core.ffi import core
-from ._core.version import __version__
-from .codec import Lattice
-from .collectives.allreduce import Allreduce_init, Startall, Waitall, Waitany, memory_estimate
-from .collectives.dropin import Allreduce
-from .collectives.gossip import GossipBuffer
-from .collectives.gossip_view import GossipStats
-from .collectives.group import GroupAllreduce, GroupAllreduce_init
-from .collectives.group_view import GroupRound, GroupStats
-from .collectives.handle import AllreduceHandle
-from .collectives.handle_view import ScheduleView, Stats
-from .collectives.schedule import Operation, Schedule
-from .collectives.state_exchange import ExchangeStats, StateExchange
-from .errors import AbiError, DecodeError, Error, MismatchError, RankFailedError, StateError
-from .grid import Grid, bandwidth_shares
-from .policy import FirstOf, Full, LastOf, Majority, Policy, Quorum, Solo
-from .round import Result, Round
-from .topology import Topology, pairing
+from ._core.ffi import core as _core
+from .codec import Lattice as Lattice
+from .collectives.allreduce import (
+    Allreduce_init as Allreduce_init,
+    Startall as Startall,
+    Waitall as Waitall,
+    Waitany as Waitany,
+    memory_estimate as memory_estimate,
+)
+from .collectives.dropin import Allreduce as Allreduce
+from .collectives.gossip import GossipBuffer as GossipBuffer
+from .collectives.gossip_view import GossipStats as GossipStats
+from .collectives.group import (
+    GroupAllreduce as GroupAllreduce,
+    GroupAllreduce_init as GroupAllreduce_init,
+)
+from .collectives.group_view import GroupRound as GroupRound, GroupStats as GroupStats
+from .collectives.handle import AllreduceHandle as AllreduceHandle
+from .collectives.handle_view import ScheduleView as ScheduleView, Stats as Stats
+from .collectives.schedule import Operation as Operation, Schedule as Schedule
+from .collectives.state_exchange import (
+    ExchangeStats as ExchangeStats,
+    StateExchange as StateExchange,
+)
+from .errors import (
+    AbiError as AbiError,
+    DecodeError as DecodeError,
+    Error as Error,
+    MismatchError as MismatchError,
+    RankFailedError as RankFailedError,
+    StateError as StateError,
+)
+from .grid import Grid as Grid, bandwidth_shares as bandwidth_shares
+from .policy import (
+    FirstOf as FirstOf,
+    Full as Full,
+    LastOf as LastOf,
+    Majority as Majority,
+    Policy as Policy,
+    Quorum as Quorum,
+    Solo as Solo,
+)
+from .round import Result as Result, Round as Round
+from .topology import Topology as Topology, pairing as pairing
 
-core.lib  # noqa: B018 - is loaded and checked here, not at the first call
-
-__all__ = [
-    "AbiError",
-    "Allreduce",
-    "AllreduceHandle",
-    "Allreduce_init",
-    "DecodeError",
-    "Error",
-    "ExchangeStats",
-    "FirstOf",
-    "Full",
-    "GossipBuffer",
-    "GossipStats",
-    "Grid",
-    "GroupAllreduce",
-    "GroupAllreduce_init",
-    "GroupRound",
-    "GroupStats",
-    "LastOf",
-    "Lattice",
-    "Majority",
-    "MismatchError",
-    "Operation",
-    "Policy",
-    "Quorum",
-    "RankFailedError",
-    "Result",
-    "Round",
-    "Schedule",
-    "ScheduleView",
-    "Solo",
-    "Startall",
-    "StateError",
-    "StateExchange",
-    "Stats",
-    "Topology",
-    "Waitall",
-    "Waitany",
-    "__version__",
-    "bandwidth_shares",
-    "memory_estimate",
-    "pairing",
-]
+_core.lib  # noqa: B018 - load and check the core here, not at the first call

@@ -669,3 +669,37 @@ def test_the_library_does_not_load_what_the_command_line_needs(clean_environment
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, env=clean_environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def in_a_process(clean_environment, words, **more):
+    words = [sys.executable, *words]
+    done = subprocess.run(
+        words, env=clean_environment, capture_output=True, text=True, timeout=60, **more
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_where_there_is_no_mpi(clean_environment, tmp_path):
+    """A public name says what is missing; another one is not there."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py/__init__.py").write_text("rc = type('rc', (), {})\n")
+    (tmp_path / "mpi4py/MPI.py").write_text("raise RuntimeError('cannot load MPI library')")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import partialcoll as pc\n"
+        "assert not hasattr(pc, 'x') and not hasattr(pc, '_x') and not hasattr(pc, 'torch')\n"
+        "for attempt in ('pc.Allreduce', 'exec(\"from partialcoll import Allreduce\")'):\n"
+        "    try: eval(attempt)\n"
+        "    except pc._core.mpi.NoMpiError as error: assert 'pip install mpich' in str(error)\n"
+        "    else: raise AssertionError(attempt)\n"
+        "from partialcoll import topology\n"
+    )
+    in_a_process(clean_environment, ["-c", code, str(tmp_path)])
+
+
+def test_a_module_of_a_package_that_imports_all_names(clean_environment, tmp_path):
+    """While Python looks for the module of -m, sys.argv[0] is the same as the command's."""
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/__init__.py").write_text("from partialcoll import *\n")
+    (tmp_path / "pkg/mod.py").write_text("import pkg\nassert pkg.Allreduce and pkg.Topology\n")
+    in_a_process(clean_environment, ["-m", "pkg.mod"], cwd=tmp_path)
