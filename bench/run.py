@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "exposed": "paper.exposed",
     "faults": "core.faults",
     "figures": "lib.figures",
+    "first_step": "peers.first_step",
     "gloo": "peers.torch_gloo",
     "gpu": "peers.gpu",
     "hivemind": "peers.hivemind_average",

@@ -25,7 +25,7 @@ int segment_open(uint64_t pid, uint64_t fd, size_t bytes, uint64_t cookie,
                  struct segment *s);
 /* All have opened it. */
 void segment_sealed(struct segment *s);
-/* Get the memory of these bytes now, near the caller, so that none can be missing
+/* Allocate and map the memory of these bytes now, near the caller, so that none can be missing
  * later. PCOLL_ENOMEM. */
 int segment_reserve(struct segment *s, size_t offset, size_t bytes);
 void segment_close(struct segment *s);

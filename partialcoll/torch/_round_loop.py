@@ -21,7 +21,7 @@ from ..errors import StateError
 from ..round import Result, Round
 from . import checkpoint
 from ._early import Early
-from ._fingerprints import hash_tensors, hyperparameters
+from ._fingerprints import checksum_tensors, hyperparameters
 from ._gradients import Gradients
 from ._loop import Loop, clip
 from ._sparse import SparseRows, sparse_parameters
@@ -97,7 +97,7 @@ class RoundLoop(Loop):
         return Fingerprints(
             self.comm,
             lambda: hyperparameters(inner.param_groups),
-            lambda: hash_tensors(tensors),
+            lambda: checksum_tensors(tensors),
             every,
         )
 

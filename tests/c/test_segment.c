@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that processes share: opened by those it is for, and by nobody else. */
 #include <ftw.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -49,6 +51,28 @@ static void test_sharing(void)
     segment_close(&made);
     EXPECT(!strcmp((char *)opened.memory + BYTES - 6, "hello"), "gone with its maker");
     segment_close(&opened);
+}
+
+static long page_faults(void)
+{
+    struct rusage usage;
+    EXPECT(getrusage(RUSAGE_SELF, &usage) == 0, "no usage");
+    return usage.ru_minflt;
+}
+
+/* A round that writes to reserved memory does not wait for its pages. */
+static void test_reserved_memory_is_mapped(void)
+{
+    enum { MANY = 4096 * 1024, POPULATE_WRITE = 23 };
+    struct segment s;
+    EXPECT_OK(segment_create(MANY, COOKIE, &s));
+    bool can = madvise(s.memory, 1, POPULATE_WRITE) == 0; /* since Linux 5.14 */
+    EXPECT_OK(segment_reserve(&s, 100, MANY - 100));
+    long before = page_faults();
+    memset(s.memory, 1, MANY);
+    long faults = page_faults() - before;
+    EXPECT(!can || faults < 512, "%ld page faults", faults);
+    segment_close(&s);
 }
 
 static void test_too_large(void)
@@ -169,6 +193,7 @@ int main(void)
     test_held();
     test_held_segment();
     test_sharing();
+    test_reserved_memory_is_mapped();
     test_too_large();
     test_left_in_groups();
     printf("segments: all tests passed\n");

@@ -938,6 +938,20 @@ def test_beside_others(clean_environment, tmp_path, name):
         assert ratios == pytest.approx([row["step_ms"] / best for row in rows])
 
 
+def test_the_first_step(clean_environment, tmp_path):
+    """A job for each method and run."""
+    pytest.importorskip("torch")
+    path = tmp_path / "rows.json"
+    words = ["-n", "2", "--layers", "2", "--width", "16", "--runs", "1", "--json", str(path)]
+    done = script("first_step", clean_environment, *words)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["method"] for row in rows] == ["ddp-gloo", "allreduce"]
+    for row in rows:
+        assert row["ranks"] == 2 and row["runs"] == 1 and row["later_ms"] > 0
+        assert row["fastest_ms"] == row["first_ms"] == row["slowest_ms"] > 0
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_beside_others_without_torch(clean_environment, name):
     """Says what is missing, and does not start a job."""
