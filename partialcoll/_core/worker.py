@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Callable
 
 from . import finalize
+from .settings import logger
 
 
 class Worker:
@@ -62,13 +63,17 @@ class Worker:
             with self._lock:
                 self._free -= 1
                 self._at_work = threading.get_ident()
-            if not self.stopping:
-                self._work.wait()
-                self._work.clear()
-                self._do()
-            with self._lock:
-                self._free += 1
-            self._leave()
+            try:
+                if not self.stopping:
+                    self._work.wait()
+                    self._work.clear()
+                    self._do()
+            except Exception:
+                logger.exception("the thread %r failed, and goes on", self._name)
+            finally:  # whatever happens, another thread can take the turn
+                with self._lock:
+                    self._free += 1
+                self._leave()
 
     def _leave(self) -> bool:
         """Let another one take over; was it this thread's turn?"""

@@ -16,6 +16,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 import partialcoll.torch  # noqa: E402, F401
 from partialcoll.torch.ops import futures  # noqa: E402
+from partialcoll.torch.ops.call import Call  # noqa: E402
+from partialcoll.torch.ops.handles import Form, Reduction  # noqa: E402
+from partialcoll.torch.ops.queue import Queue  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = [
@@ -279,3 +282,25 @@ def test_power_sgd(comm, backend, bucket_cap_mb):
     assert buckets == (1 if bucket_cap_mb > 1 else 6)
     assert len(set(comm.allgather(weights.numpy().tobytes()))) == 1
     assert losses[-1] < losses[0]
+
+
+def test_a_tensor_that_is_resized_before_its_call_begins(comm):
+    """Whoever waits for the call's future gets the error."""
+
+    def reduction(tensor):
+        return Call("a sum", [Reduction(Form("sum"), tensor, tensor)], [tensor])
+
+    queue = Queue(comm, "a test", 2)
+    queue.run(reduction(torch.ones(3)))  # makes the handle, so the next call starts early
+    tensor = torch.ones(3)
+    with queue._turn:
+        call = queue.submit(reduction(tensor), background=True)
+        tensor.resize_(10**6)  # more than the handle takes
+    future = call.get_future()
+    ended = threading.Event()
+    future.add_done_callback(lambda _: ended.set())
+    assert ended.wait(30), "the thread has ended, and the call has not"
+    with pytest.raises(RuntimeError, match="size"):
+        future.wait()
+    assert queue.broken
+    queue.free()

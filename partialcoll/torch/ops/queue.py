@@ -206,7 +206,9 @@ class Queue:
         try:
             self._announce()
             head = self._head = self._first_due(until)
-            if head is None or not self._carry_out(head, until, wait):
+            if head is None:
+                return False
+            if head._outcome is None and not self._carry_out(head, until, wait):
                 return False
             if head._outcome is not None or head._moved:
                 ended = self._after(head)
@@ -236,9 +238,13 @@ class Queue:
                 self._announced.append(call)
             call._channel, channel.call = channel, call
             self._count += 1
-            if channel.agreement is not None and not call.compared:
-                channel.agreement.announce(call._intent)
-            self._start_early(call)
+            try:
+                if channel.agreement is not None and not call.compared:
+                    channel.agreement.announce(call._intent)
+                self._start_early(call)
+            except Exception as error:  # on this rank only: raise it where the call is waited for
+                call._outcome = self._broken = error
+                return
 
     def _start_early(self, call: Call) -> None:
         """On handles that calls share nothing else may be, nor come: what ranks differ on may."""
@@ -342,7 +348,7 @@ class Queue:
         rest = self._take_all()
         for call in rest:
             text = f"an earlier operation failed: {self._broken}"
-            call._outcome = follow_up(self._broken, text)
+            call._outcome = call._outcome or follow_up(self._broken, text)
         return [head, *rest]
 
     def _take_all(self) -> list[Call]:
