@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from typing import Any, Callable, NoReturn
 
@@ -255,8 +256,8 @@ class Distributed:
         return {parameter: name for name, parameter in self._loop.parameters}
 
     def metrics(self) -> Metrics:
-        """Counts of this rank so far."""
-        return self._loop.metrics
+        """Return the counts of this rank so far."""
+        return copy.copy(self._loop.metrics)
 
     @property
     def strategy(self) -> Strategy:

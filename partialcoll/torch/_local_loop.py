@@ -31,7 +31,7 @@ from ._gradients import Gradients, Slot
 from ._loop import Loop, clip
 from .decentralized import LocalStrategy
 from .flat import Layout, ParameterVector
-from .metrics import Metrics
+from .metrics import LocalMetrics
 
 
 class LocalLoop(Loop):
@@ -44,7 +44,7 @@ class LocalLoop(Loop):
         self._last_rate = 1.0
         self._updates = 0  # steps with a gradient
         self._together = True  # have all ranks joined since the last step?
-        self._metrics = Metrics()
+        self._metrics = LocalMetrics()
         self._warned = False  # of a codec with too few bits
         self._warned_of_gradient = False
         self._layout = Layout([parameter for _, parameter in self.parameters])
@@ -174,10 +174,10 @@ class LocalLoop(Loop):
         return self._updates
 
     @property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> LocalMetrics:
         """Counts of this rank so far."""
         found, counts = self._metrics, self.process.stats
-        found.rounds = found.active = self._updates
+        found.rounds = self._updates
         found.included = found.steps - found.skipped
         found.communications, found.received = counts.communications, counts.received
         found.refused, found.resyncs = counts.skipped, counts.resyncs

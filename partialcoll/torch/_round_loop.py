@@ -26,7 +26,7 @@ from ._gradients import Gradients
 from ._loop import Loop, clip
 from ._sparse import SparseRows, sparse_parameters
 from .flat import Named
-from .metrics import Metrics
+from .metrics import RoundMetrics
 from .replicated import Replicated
 from .strategies import RoundStrategy
 
@@ -251,7 +251,7 @@ class RoundLoop(Loop):
         return self.rounds.updates
 
     @property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> RoundMetrics:
         """Counts of this rank so far."""
         return self.rounds.metrics
 

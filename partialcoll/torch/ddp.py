@@ -10,6 +10,7 @@ have each parameter in one place for good.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from typing import Any, Callable, NoReturn
 
@@ -29,7 +30,7 @@ from ._averages import average
 from ._checks import describe
 from ._ddp_buckets import Bucket, Buckets, Failure
 from .flat import Layout, Named, dense_strides, divide
-from .metrics import Metrics
+from .metrics import RoundMetrics
 from .replicated import Replicated
 from .strategies import Eager
 
@@ -258,9 +259,9 @@ class PartialState:
         """Who was in the last step's round, and what else is known of it; None before."""
         return None if self._rounds is None else self._rounds.handle.last_round
 
-    def metrics(self) -> Metrics:
-        """Counts of this rank so far."""
-        return Metrics() if self._rounds is None else self._rounds.metrics
+    def metrics(self) -> RoundMetrics:
+        """Return the counts of this rank so far."""
+        return RoundMetrics() if self._rounds is None else copy.copy(self._rounds.metrics)
 
     # Parameters
 

@@ -108,7 +108,7 @@ class State:
 def _failures() -> int:
     """How many ranks have died, for the rounds of the optimizers."""
     optimizers = world.world().optimizers if world.is_initialized() else []
-    return max((len(one.metrics().failed) for one in optimizers), default=0)
+    return max((len(one._loop.metrics.failed) for one in optimizers), default=0)
 
 
 class ObjectState(State):

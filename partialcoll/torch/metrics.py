@@ -4,62 +4,100 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, ClassVar
 
 
-@dataclass
+@dataclass(repr=False)
 class Metrics:
-    """Counts of this rank since the optimizer was made.
+    """Counts of this rank since the optimizer was made, up to the call of `metrics()`.
 
     Attributes
     ----------
     steps : int
         Own gradients deposited.
     rounds : int
-        Updates applied: rounds with a gradient of somebody.
+        Updates applied: rounds with a gradient of somebody. With a decentralized strategy: own
+        updates.
     included : int
         Own gradients that have reached an applied round.
-    active : int
-        Contributions in these rounds, of all ranks.
     wait_s : float
-        Seconds spent waiting for rounds.
-    lag : int
-        Rounds that were complete, but not yet applied, at the end of the last step.
-    lost : int
-        Rounds whose results were gone before this rank came to them (``deliver="all"``).
+        Seconds spent waiting for rounds. With a decentralized strategy: seconds that steps spent
+        on anything but the update.
     resyncs : int
         Times that this rank took the state of another one.
     skipped : int
         Own gradients that were not finite, and of which nothing was deposited.
     copied : int
         Gradients found in memory of the program's own, which cost a copy each.
-    communications, received, refused : int
-        Decentralized strategies: averages or messages that this rank began and that went through;
-        those of others that came here; those that the peer had no room for, and void rounds.
-    asked, achieved, backlog, given_up : int
-        Decentralized strategies with a ``rate``: communications that the own steps have called
-        for on this rank; of these, those that were made, that are still to come, and that were
-        dropped, since too many were waiting or the models were averaged exactly. A warning says
-        when fewer than three quarters are made.
-    fallbacks : int
-        With a codec: blocks that did not decode, and were read again with more bits.
     failed : tuple of int
         With ``on_failure="continue"``: ranks that had died before the last round.
 
-    With a decentralized strategy a round is an own update, and `wait_s` are the seconds that steps
-    spent on anything but it.
+    With the strategies `Allreduce` and `Eager`, and of a `PartialState`:
+
+    active : int
+        Contributions in the applied rounds, of all ranks.
+    lag : int
+        Rounds that were complete, but not yet applied, at the end of the last step.
+    lost : int
+        Rounds whose results were gone before this rank came to them (``deliver="all"``).
+
+    With a decentralized strategy:
+
+    communications, received, refused : int
+        Averages or messages that this rank began and that went through; those of others that came
+        here; those that the peer had no room for, and void rounds.
+    asked, achieved, backlog, given_up : int
+        With a ``rate``: communications that the own steps have called for on this rank; of these,
+        those that were made, that are still to come, and that were dropped, since too many were
+        waiting or the models were averaged exactly. A warning says when fewer than three quarters
+        are made.
+    fallbacks : int
+        With a codec: blocks that did not decode, and were read again with more bits.
     """
 
     steps: int = 0
     rounds: int = 0
     included: int = 0
-    active: int = 0
     wait_s: float = 0.0
-    lag: int = 0
-    lost: int = 0
     resyncs: int = 0
     skipped: int = 0
     copied: int = 0
+    failed: tuple[int, ...] = ()
+
+    _averages: ClassVar[tuple[str, ...]] = ("included_ratio",)
+
+    @property
+    def included_ratio(self) -> float:
+        """Part of the own gradients that has reached an applied round; 1 before the first."""
+        return self.included / self.steps if self.steps else 1.0
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self._averages}
+        shown = {name: round(value, 3) for name, value in shown.items()}
+        words = ", ".join(f"{name}={value!r}" for name, value in {**vars(self), **shown}.items())
+        return f"Metrics({words})"
+
+
+@dataclass(repr=False)
+class RoundMetrics(Metrics):
+    """The counts of a strategy whose ranks apply the same rounds."""
+
+    active: int = 0
+    lag: int = 0
+    lost: int = 0
+
+    _averages: ClassVar[tuple[str, ...]] = ("included_ratio", "mean_active")
+
+    @property
+    def mean_active(self) -> float:
+        """Ranks in an applied round, on average; 0 before the first."""
+        return self.active / self.rounds if self.rounds else 0.0
+
+
+@dataclass(repr=False)
+class LocalMetrics(Metrics):
+    """The counts of a strategy whose ranks have models of their own."""
+
     communications: int = 0
     received: int = 0
     refused: int = 0
@@ -68,17 +106,12 @@ class Metrics:
     backlog: int = 0
     given_up: int = 0
     fallbacks: int = 0
-    failed: tuple[int, ...] = ()
 
-    @property
-    def included_ratio(self) -> float:
-        """Part of the own gradients that has reached an applied round; 1 before the first."""
-        return self.included / self.steps if self.steps else 1.0
 
-    @property
-    def mean_active(self) -> float:
-        """Ranks in an applied round, on average; 0 before the first."""
-        return self.active / self.rounds if self.rounds else 0.0
+_SHOWN = (
+    *("mean_active", "included_ratio", "wait_s", "lag", "lost", "skipped"),
+    *("communications", "received", "refused"),
+)
 
 
 def show_in_tqdm(bar: Any, every: int = 10) -> Callable[[Any], None]:
@@ -87,9 +120,11 @@ def show_in_tqdm(bar: Any, every: int = 10) -> Callable[[Any], None]:
     def show(opt: Any) -> None:
         m = opt.metrics()
         if m.steps % every == 0:
-            bar.set_postfix(
-                active=f"{m.mean_active:.1f}", included=f"{m.included_ratio:.3f}", lag=m.lag
-            )
+            own = {"included": f"{m.included_ratio:.3f}"}
+            if isinstance(m, RoundMetrics):
+                bar.set_postfix(active=f"{m.mean_active:.1f}", **own, lag=m.lag)
+            else:
+                bar.set_postfix(**own, communications=m.communications)
 
     return show
 
@@ -101,7 +136,7 @@ def write_to_tensorboard(writer: Any, every: int = 10) -> Callable[[Any], None]:
     def write(opt: Any) -> None:
         m = opt.metrics()
         if m.steps % every == 0:
-            for name in ("mean_active", "included_ratio", "wait_s", "lag", "lost", "skipped"):
+            for name in filter(lambda name: hasattr(m, name), _SHOWN):
                 writer.add_scalar(f"partialcoll/{name}", getattr(m, name), opt.round)
 
     return write

@@ -35,7 +35,7 @@ from . import checkpoint
 from ._gradients import Slot
 from ._pending import PendingDeposits
 from .flat import Layout, Named, divide
-from .metrics import Metrics
+from .metrics import RoundMetrics
 from .strategies import RoundStrategy
 
 
@@ -80,7 +80,7 @@ class Replicated:
         self._joining = self._behind = self._updating = False
         self._difference: MismatchError | None = None
         self.began = self.waited = 0.0  # moments of the last round
-        self.metrics = Metrics()
+        self.metrics = RoundMetrics()
         tensors = [p for _, p in parameters]
         early = strategy.early_bytes
         self.plain = Layout(tensors)  # of what is saved

@@ -1189,4 +1189,8 @@ def test_metrics_are_shown(comm):
     assert ("partialcoll/mean_active", float(comm.size), 4) in writer.said
     m = opt.metrics()
     assert (m.steps, m.rounds, m.included, m.lost) == (4, 4, 4, 0) and m.wait_s > 0
+    assert f"included_ratio=1.0, mean_active={float(comm.size)}" in repr(m)
+    assert not hasattr(m, "communications") and "communications" not in repr(m)
+    train(comm, model, opt, 1)
+    assert (m.steps, opt.metrics().steps) == (4, 5), "what was returned goes on counting"
     opt.close()

@@ -533,6 +533,8 @@ def test_metrics(comm, name):
     m = opt.metrics()
     assert (m.steps, m.rounds, m.skipped) == (12, 12, 0)
     assert m.wait_s >= 0 and m.fallbacks >= 0 and m.refused >= 0
+    assert not hasattr(m, "mean_active") and not hasattr(m, "lag") and "active" not in repr(m)
+    assert ("partialcoll/included_ratio", 1.0, 12) in writer.said
     # So few steps may be over before the communication threads have had a turn.
     while comm.size > 1 and not comm.allreduce(opt.metrics().communications):
         train(model, opt, comm.rank, 1)

@@ -227,6 +227,7 @@ def test_nothing_is_lost(comm, name):
     for p in ddp.parameters():
         assert (p * comm.size == -total).all()
     assert state.metrics().steps == 20 == state.metrics().included
+    assert state.metrics() is not state.metrics()
     state.close()
 
 
