@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Departure: a rank whose program an exception ends tells the others, who would wait for it.
+"""Departure: a rank whose program an exception (or sys.exit with an error) ends tells the others,
+who would wait for it.
 
 At the end of the interpreter, when MPI still runs, it sends the error's text to all of them. They
 look for such a message whenever they begin something or wait (`waiting.look`), and raise then: so
@@ -9,10 +10,9 @@ whoever catches its own error and goes on has told nobody, and one that nobody c
 from __future__ import annotations
 
 import contextlib
-import sys
 
 from ..errors import MismatchError, RankFailedError
-from . import finalize, waiting
+from . import finalize, program_end, waiting
 from .mpi import MPI
 from .rank_error import told_by
 from .rank_failure import is_rank_failure
@@ -32,16 +32,17 @@ class Departures:
         self._comm = duplicate(comm)
         self._said = ""  # of the rank that was heard first
         self._sent: list[MPI.Request] = []
+        program_end.watch()
         finalize.at_end(self._tell)
         waiting.watch(self._look)
 
     def _tell(self) -> None:
         """At the end: has an exception brought it about?"""
         waiting.no_watch(self._look)
-        error = getattr(sys, "last_value", None)
-        if error is None or MPI.Is_finalized():
+        failure = program_end.failure()
+        if failure is None or MPI.Is_finalized():
             return
-        text = f"{type(error).__name__}: {error}".encode(errors="replace")[:_LONGEST]
+        text = failure.encode(errors="replace")[:_LONGEST]
         for rank in range(self._comm.size):
             if rank != self._comm.rank:
                 with contextlib.suppress(RankFailedError), told_by(self._comm):

@@ -16,14 +16,13 @@ state of one that has it (`settle`).
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from .._core import finalize, waiting
+from .._core import finalize, program_end, waiting
 from .._core.mpi import MPI
 from .._core.settings import logger, stall_warning
 from ..round import Result
@@ -67,6 +66,7 @@ class Resync:
         self._version, self._replica = version, replica
         self._rank, self._size = comm.rank, comm.size
         self._ended = False
+        program_end.watch()
         finalize.at_end(self._end_with_the_program)
 
     def serve(self) -> bool:
@@ -141,5 +141,5 @@ class Resync:
     def _end_with_the_program(self) -> None:
         """A rank whose program is over still has a state that others may need; not one that an
         exception has ended, whose job is to be aborted."""
-        if not MPI.Is_finalized() and getattr(sys, "last_value", None) is None:
+        if not MPI.Is_finalized() and program_end.failure() is None:
             self.end("the program's end")

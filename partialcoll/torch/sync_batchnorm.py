@@ -20,7 +20,8 @@ class SyncBatchNorm(_BatchNorm):
 
     While it trains, each forward pass and each backward pass waits for all ranks, which have to
     make as many of them, whatever the strategy of the optimizer. Batches may differ in size, and be
-    empty.
+    empty. After `eval()` it communicates nothing, as torch's: without running statistics it then
+    normalizes with those of this rank's batch.
 
     Parameters
     ----------
@@ -51,8 +52,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The batch `input`, normalized. Collective while it trains."""
-        learns = self.training or not self.track_running_stats
-        if not learns or calls_of(self._process_set).comm.size == 1:
+        if not self.training or calls_of(self._process_set).comm.size == 1:
             alone: torch.Tensor = super().forward(input)
             return alone
         self._check_input_dim(input)

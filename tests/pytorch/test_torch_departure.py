@@ -106,6 +106,19 @@ def test_others_wait_in_a_call(run, call):
     check(done, 2, "step() without backward")
 
 
+def test_a_program_that_exits_with_an_error(run):
+    """The others wait in a barrier, which it does not come to."""
+    done = run(
+        TRAIN
+        + """
+    telling(lambda: sys.exit(3) if comm.rank == 1 else pct.barrier())
+    """,
+        ranks=2,
+    )
+    assert done.returncode != 0
+    assert "Departed the program of rank 1 has ended: SystemExit: 3" in done.stdout, done.stderr
+
+
 def test_an_error_whose_text_no_encoding_has(run):
     """As of a file's name in no UTF-8."""
     done = run(
