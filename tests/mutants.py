@@ -59,6 +59,7 @@ PROGRAMS = {
     "device": "device",
     "staging": "staging",
     "watch": "watch",
+    "watch fuzz": "watch_fuzz",
     "gate": "gate",
     "protocol": "protocol",
     "successors": "successors",
@@ -80,6 +81,9 @@ LONG = {
     "the processes of a host are not told",
     "one that is back is waited for in rounds that it has left",
     "other hosts are not told",
+    "a peer is not told what was lost before it connected",
+    "a peer may send unknown hosts",
+    "who sleeps is not woken",
 }
 PATIENCE = 900  # seconds for one mutant: only a hang takes that long
 

@@ -1,19 +1,93 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See link.h. Nothing here blocks. */
+/* See link.h. No call here blocks. */
 #include "watch/link.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
-static const int64_t patience_us = 3000000, longest_pause_us = 30000000;
+static const int64_t link_step_us = 3000000, link_longest_pause_us = 30000000;
+static const uint32_t link_magic = 0x7063574c, link_version = 1;
 
-void link_close(struct link *l)
+/* What a tag or a key is made for. */
+enum link_label {
+    LINK_KEY = 1,
+    LINK_PROOF,
+    LINK_ANSWER,
+    LINK_SESSION,
+    LINK_FROM_CONNECTING,
+    LINK_FROM_LISTENING
+};
+
+bool link_connects(const struct link *l, const struct watch_card *own)
+{
+    return own->id < l->peer.id;
+}
+
+static struct siphash_key link_derive_key(const struct watch_card *a,
+                                          const struct watch_card *b)
+{
+    const struct watch_card *low = a->id < b->id ? a : b, *high = low == a ? b : a;
+    const struct {
+        uint64_t label, low, high;
+        struct siphash_key secret;
+    } from = {LINK_KEY, low->id, high->id, high->secret};
+    return siphash_derive(low->secret, &from, sizeof from);
+}
+
+void link_init(struct link *l, const struct watch_card *own,
+               const struct watch_card *peer, uint64_t host)
+{
+    *l = (struct link){.peer = *peer,
+                       .host = host,
+                       .key = link_derive_key(own, peer),
+                       .fd = -1,
+                       .slot = -1};
+}
+
+bool link_is_valid_hello(const struct link_hello *hello, const struct watch_card *own)
+{
+    return hello->magic == link_magic && hello->version == link_version &&
+           hello->to == own->id && hello->from < own->id;
+}
+
+bool link_draw_challenge(struct link_challenge *challenge)
+{
+    return card_draw(challenge->nonce, sizeof challenge->nonce);
+}
+
+static struct siphash_tag link_tag(const struct link *l, enum link_label label,
+                                   const struct link_handshake *handshake)
+{
+    const struct {
+        uint64_t label;
+        struct link_handshake handshake;
+    } over = {label, *handshake};
+    return siphash_tag_of(l->key, &over, sizeof over);
+}
+
+struct siphash_tag link_proof(const struct link *l,
+                              const struct link_handshake *handshake)
+{
+    return link_tag(l, LINK_PROOF, handshake);
+}
+
+static struct siphash_tag link_news_tag(const struct link *l, bool connecting,
+                                        uint64_t number, uint64_t host)
+{
+    const uint64_t over[] = {connecting ? LINK_FROM_CONNECTING : LINK_FROM_LISTENING,
+                             number, host};
+    return siphash_tag_of(l->session, over, sizeof over);
+}
+
+static void link_close(struct link *l)
 {
     if (l->fd >= 0)
         close(l->fd);
@@ -22,64 +96,105 @@ void link_close(struct link *l)
     l->error = 0;
 }
 
-static void set(int fd, int level, int option, int value)
+void link_end(struct link *l)
+{
+    link_close(l);
+    l->state = LINK_OVER;
+}
+
+static void link_set(int fd, int level, int option, int value)
 {
     setsockopt(fd, level, option, &value, sizeof value);
 }
 
-/* The kernel asks in each fifth of the time; it counts from the last answer and looks
- * when it asks, so one of them is left out. */
-static void hold(struct link *l, double timeout)
+/* The kernel asks in each fifth of the timeout. It counts from the last answer and checks when
+ * it asks, so one fifth is left out. */
+static void link_begin_session(struct link *l, double timeout)
 {
     int every = timeout < 10 ? 1 : (int)(timeout / 5);
-    set(l->fd, IPPROTO_TCP, TCP_KEEPIDLE, every);
-    set(l->fd, IPPROTO_TCP, TCP_KEEPINTVL, every);
-    set(l->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(1000 * (timeout - every)));
-    set(l->fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    set(l->fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    l->state = LINK_HELD;
+    struct siphash_tag tag = link_tag(l, LINK_SESSION, &l->handshake);
+    link_set(l->fd, IPPROTO_TCP, TCP_KEEPIDLE, every);
+    link_set(l->fd, IPPROTO_TCP, TCP_KEEPINTVL, every);
+    link_set(l->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(1000 * (timeout - every)));
+    link_set(l->fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    link_set(l->fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    l->session = (struct siphash_key){{tag.word[0], tag.word[1]}};
+    l->sent = l->received = 0;
+    l->mute = l->updated = false;
+    l->got = 0;
+    l->error = 0;
+    l->state = LINK_PROVEN;
 }
 
-static bool send_all(int fd, const void *data, size_t bytes)
+void link_accept(struct link *l, int fd, const struct link_handshake *handshake,
+                 double timeout)
+{
+    struct siphash_tag answer;
+    CHECK(l->state == LINK_AWAITED && l->fd < 0);
+    l->fd = fd;
+    l->handshake = *handshake;
+    answer = link_tag(l, LINK_ANSWER, handshake);
+    link_begin_session(l, timeout);
+    l->mute = !link_send(fd, &answer, sizeof answer);
+}
+
+bool link_send(int fd, const void *data, size_t bytes)
 {
     return send(fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)bytes;
 }
 
 /* The kernel reports an error once. */
-void link_tell(struct link *l, uint64_t host)
+void link_tell(struct link *l, const struct watch_card *own, uint64_t host)
 {
+    if (l->state != LINK_PROVEN || l->mute)
+        return;
+    struct link_news news = {host,
+                             link_news_tag(l, link_connects(l, own), l->sent++, host)};
     errno = 0;
-    if (l->state == LINK_HELD && !send_all(l->fd, &host, sizeof host))
+    if (!link_send(l->fd, &news, sizeof news)) {
+        l->mute = true;
         l->error = errno;
+    }
 }
 
-/* Which addresses lead there is not known: all are tried in turn. Those that this host has too
- * lead elsewhere. */
-static void connect_next(struct link *l, const struct watch_card *own)
+/* Set `attempt` to the next address of the peer; false: none is left. An address that this host
+ * has, too, usually leads back to this host (a bridge for containers), so it is tried last. */
+static bool link_next_address(struct link *l, const struct watch_card *own)
+{
+    for (; l->attempt < 2 * CARD_ADDRESSES; l->attempt++) {
+        uint32_t address = l->peer.address[l->attempt % CARD_ADDRESSES];
+        bool last = l->attempt >= CARD_ADDRESSES;
+        if (address && card_has(own, address) == last)
+            return true;
+    }
+    return false;
+}
+
+/* Nobody knows which address leads there, so each is tried in turn. */
+static void link_connect_next(struct link *l, const struct watch_card *own)
 {
     link_close(l);
-    while (l->at < CARD_ADDRESSES &&
-           (!l->peer.address[l->at] || card_has(own, l->peer.address[l->at])))
-        l->at++;
-    if (l->at == CARD_ADDRESSES) {
-        int64_t pause = (int64_t)1000000 << (l->tries < 5 ? l->tries++ : 5);
-        l->at = 0;
+    if (!link_next_address(l, own)) {
+        int64_t pause = (int64_t)1000000 << (l->rounds < 5 ? l->rounds++ : 5);
+        l->attempt = 0;
         l->state = LINK_PAUSED;
-        l->due = clock_us() + (pause < longest_pause_us ? pause : longest_pause_us);
+        l->due = clock_us() +
+                 (pause < link_longest_pause_us ? pause : link_longest_pause_us);
         return;
     }
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)l->peer.port),
-                             .sin_addr.s_addr = l->peer.address[l->at++]};
+                             .sin_addr.s_addr =
+                                 l->peer.address[l->attempt++ % CARD_ADDRESSES]};
     l->state = LINK_CONNECTING;
-    l->due = clock_us() + patience_us;
+    l->due = clock_us() + link_step_us;
     l->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (l->fd < 0 || (connect(l->fd, (struct sockaddr *)&to, sizeof to) != 0 &&
                       errno != EINPROGRESS))
-        l->due = 0; /* the next one, at once */
+        l->due = 0; /* the next address, at once */
 }
 
-static int error_of(const struct link *l)
+static int link_error_of(const struct link *l)
 {
     int error = 0;
     socklen_t length = sizeof error;
@@ -87,92 +202,126 @@ static int error_of(const struct link *l)
     return error;
 }
 
-static void greet(struct link *l, const struct watch_card *own)
+/* The connection is made, or has failed: send the hello. */
+static void link_say_hello(struct link *l, const struct watch_card *own)
 {
-    const struct link_greeting greeting = {l->peer.cookie, own->cookie};
     struct pollfd at = {.fd = l->fd, .events = POLLOUT};
+    struct link_hello *hello = &l->handshake.hello;
     if (poll(&at, 1, 0) <= 0)
-        return; /* not yet */
-    if (error_of(l) || !send_all(l->fd, &greeting, sizeof greeting)) {
-        connect_next(l, own);
+        return;
+    *hello = (struct link_hello){.magic = link_magic,
+                                 .version = link_version,
+                                 .to = l->peer.id,
+                                 .from = own->id};
+    if (link_error_of(l) || !card_draw(hello->nonce, sizeof hello->nonce) ||
+        !link_send(l->fd, hello, sizeof *hello)) {
+        link_connect_next(l, own);
         return;
     }
-    l->state = LINK_GREETING;
-    l->due = clock_us() + patience_us;
+    l->state = LINK_CHALLENGED;
+    l->due = clock_us() + link_step_us;
 }
 
-/* A number, if it is there: 1; not yet: 0; never: -1, with the reason in errno. */
-static int hear(struct link *l)
+static void link_take_challenge(struct link *l, const struct watch_card *own)
 {
-    char *into = (char *)&l->heard;
-    ssize_t n = recv(l->fd, into + l->got, sizeof l->heard - l->got, MSG_DONTWAIT);
+    struct siphash_tag proof;
+    int got =
+        link_read(l->fd, &l->incoming.challenge, sizeof l->incoming.challenge, &l->got);
+    if (!got)
+        return;
+    l->handshake.challenge = l->incoming.challenge;
+    proof = link_proof(l, &l->handshake);
+    l->got = 0;
+    if (got < 0 || !link_send(l->fd, &proof, sizeof proof)) {
+        link_connect_next(l, own);
+        return;
+    }
+    l->state = LINK_ANSWERED;
+    l->due = clock_us() + link_step_us;
+}
+
+static void link_take_answer(struct link *l, const struct watch_card *own,
+                             double timeout)
+{
+    int got = link_read(l->fd, &l->incoming.answer, sizeof l->incoming.answer, &l->got);
+    if (!got)
+        return;
+    if (got > 0 &&
+        siphash_equal(l->incoming.answer, link_tag(l, LINK_ANSWER, &l->handshake)))
+        link_begin_session(l, timeout);
+    else
+        link_connect_next(l, own);
+}
+
+int link_read(int fd, void *into, size_t bytes, unsigned *got)
+{
+    ssize_t n = recv(fd, (char *)into + *got, bytes - *got, MSG_DONTWAIT);
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    if (n == 0) {
-        errno = l->error;
+    errno = 0;
+    if (n == 0)
         return -1;
-    }
-    l->got += (unsigned)n;
-    if (l->got < sizeof l->heard)
-        return 0;
-    l->got = 0;
-    return 1;
+    *got += (unsigned)n;
+    return *got == bytes;
 }
 
-static void take_answer(struct link *l, const struct watch_card *own, double timeout)
-{
-    int heard = hear(l);
-    if (heard < 0 || (heard && l->heard != l->peer.cookie))
-        connect_next(l, own);
-    else if (heard)
-        hold(l, timeout);
-}
-
-/* No answer, or no way there any more: not that the process has ended, or refuses. */
-static bool is_silence(int error)
+/* Do these errors say that there is no answer, or no way to the host any more? Other errors say
+ * that the process has ended or refuses, so its host is there. */
+static bool link_is_silence(int error)
 {
     return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
            error == EHOSTDOWN || error == ENETDOWN;
 }
 
-static enum link_event listen_on(struct link *l, bool connects, uint64_t *news)
+static enum link_event link_take_news(struct link *l, const struct watch_card *own,
+                                      uint64_t *host)
 {
-    int heard = hear(l);
-    *news = l->heard;
-    if (heard >= 0)
-        return heard ? LINK_NEWS : LINK_QUIET;
-    bool lost = is_silence(errno);
-    link_close(l);
-    l->state = lost || connects ? LINK_OVER : LINK_AWAITED;
-    return lost ? LINK_LOST : LINK_QUIET;
+    struct link_news *news = &l->incoming.news;
+    bool connects = link_connects(l, own);
+    int got = link_read(l->fd, news, sizeof *news, &l->got);
+    if (got < 0) {
+        bool lost = link_is_silence(errno ? errno : l->error);
+        link_close(l);
+        l->state = lost || connects ? LINK_OVER : LINK_AWAITED;
+        return lost ? LINK_LOST : LINK_QUIET;
+    }
+    if (!got)
+        return LINK_QUIET;
+    l->got = 0;
+    if (!siphash_equal(news->tag,
+                       link_news_tag(l, !connects, l->received++, news->host))) {
+        link_end(l);
+        return LINK_BROKEN;
+    }
+    *host = news->host;
+    return LINK_NEWS;
 }
 
 enum link_event link_step(struct link *l, const struct watch_card *own, double timeout,
-                          uint64_t *news)
+                          uint64_t *host)
 {
-    bool connects = own->cookie < l->peer.cookie;
-    if (l->state == LINK_HELD)
-        return listen_on(l, connects, news);
-    if (!connects || l->state == LINK_OVER)
+    if (l->state == LINK_PROVEN)
+        return link_take_news(l, own, host);
+    if (!link_connects(l, own) || l->state == LINK_OVER)
         return LINK_QUIET;
     if (l->state == LINK_AWAITED || clock_us() >= l->due)
-        connect_next(l, own);
+        link_connect_next(l, own);
     else if (l->state == LINK_CONNECTING)
-        greet(l, own);
-    else if (l->state == LINK_GREETING)
-        take_answer(l, own, timeout);
+        link_say_hello(l, own);
+    else if (l->state == LINK_CHALLENGED)
+        link_take_challenge(l, own);
+    else if (l->state == LINK_ANSWERED)
+        link_take_answer(l, own, timeout);
     return LINK_QUIET;
-}
-
-void link_accept(struct link *l, int fd, const struct watch_card *own, double timeout)
-{
-    link_close(l);
-    l->fd = fd;
-    send_all(fd, &own->cookie, sizeof own->cookie);
-    hold(l, timeout);
 }
 
 short link_wants(const struct link *l)
 {
     return l->state == LINK_CONNECTING ? POLLOUT : POLLIN;
+}
+
+bool link_is_timed(const struct link *l)
+{
+    return l->state == LINK_PAUSED || l->state == LINK_CONNECTING ||
+           l->state == LINK_CHALLENGED || l->state == LINK_ANSWERED;
 }

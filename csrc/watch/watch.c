@@ -5,9 +5,9 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -16,12 +16,18 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/thread.h"
-#include "watch/entrance.h"
 #include "watch/link.h"
-#include "watch/neighbors.h"
-#include "watch/pairing.h"
+#include "watch/listener.h"
+#include "watch/local.h"
 
-enum { MAX_LOST = 64 }; /* one more ends nobody's wait */
+enum { WATCH_MESSAGES = 64 }; /* of one sender in one step */
+
+static const int64_t watch_first_retry_us = 100000, watch_last_retry_us = 10000000;
+
+struct watch_host {
+    uint64_t number;
+    bool lost;
+};
 
 struct watch {
     double timeout; /* seconds */
@@ -32,12 +38,17 @@ struct watch {
     bool runs, stops;
     int wake; /* an eventfd */
     struct watch_card own;
-    struct entrance entrance;
-    struct neighbors neighbors;
+    struct listener listener;
+    struct local local;
     struct link *links;
-    struct watch_party *parties;
-    uint64_t gone[MAX_LOST];
-    _Atomic uint32_t lost; /* of them */
+    struct watch_group *groups;
+    struct watch_host *hosts; /* Of all groups that there were. */
+    uint32_t host_count, host_capacity;
+    _Atomic uint32_t lost; /* Number of hosts that are lost. */
+    int64_t retry_at;      /* When to tell local peers again whose queue was full. */
+    int64_t retry_pause;
+    const char *dropped; /* First thing that was dropped, until it is reported. */
+    bool reported;
 };
 
 int watch_timeout(double *seconds)
@@ -61,104 +72,165 @@ uint32_t watch_lost(const struct watch *w)
     return w ? atomic_load(&w->lost) : 0;
 }
 
-static bool is_gone(const struct watch *w, uint64_t host)
+static struct watch_host *watch_find_host(const struct watch *w, uint64_t number)
 {
-    uint32_t lost = atomic_load(&w->lost);
-    for (uint32_t i = 0; i < lost; i++)
-        if (w->gone[i] == host)
+    for (uint32_t i = 0; i < w->host_count; i++)
+        if (w->hosts[i].number == number)
+            return &w->hosts[i];
+    return NULL;
+}
+
+static bool watch_is_lost(const struct watch *w, uint64_t host)
+{
+    const struct watch_host *h = watch_find_host(w, host);
+    return h && h->lost;
+}
+
+static bool watch_is_own(const struct watch *w, uint64_t host)
+{
+    for (const struct watch_group *g = w->groups; g; g = g->next)
+        if (g->hosts[g->rank] == host)
             return true;
     return false;
 }
 
-/* Within the host, and to the other ones. */
-static void tell(struct watch *w, uint64_t host)
+static void watch_drop(struct watch *w, const char *what)
 {
-    for (const struct watch_party *p = w->parties; p; p = p->next)
-        for (uint32_t r = 0; r < p->size; r++)
-            if (r != p->rank && p->hosts[r] == p->hosts[p->rank])
-                neighbors_tell(&w->neighbors, &p->cards[r], host);
-    for (struct link *l = w->links; l; l = l->next)
-        link_tell(l, host);
+    if (what && !w->dropped)
+        w->dropped = what;
 }
 
-static void cut(const struct watch *w, uint64_t host)
+/* Tell the local peers in a group; false: the queue of one was full. */
+static bool watch_tell_members(const struct watch *w, const struct watch_group *g,
+                               uint64_t host)
 {
-    for (const struct watch_party *p = w->parties; p; p = p->next)
-        for (uint32_t r = 0; r < p->size; r++)
-            if (p->hosts[r] == host && p->cards[r].port) {
-                card_cut(&p->cards[r], &w->own);
+    bool told = true;
+    for (uint32_t r = 0; r < g->size; r++)
+        if (r != g->rank && g->cards[r].port && g->hosts[r] == g->hosts[g->rank])
+            told = local_tell(&w->local, &g->cards[r], host) && told;
+    return told;
+}
+
+/* Tell all local peers that have a group with this host. */
+static void watch_tell_local(struct watch *w, uint64_t host)
+{
+    for (const struct watch_group *g = w->groups; g; g = g->next)
+        if (g->cards && group_has_host(g, host) && !watch_tell_members(w, g, host))
+            w->retry_at = clock_us() + w->retry_pause;
+}
+
+/* A queue was full. News may be told twice, so tell all of it again. */
+static void watch_retry_local(struct watch *w)
+{
+    if (!w->retry_at || clock_us() < w->retry_at)
+        return;
+    w->retry_at = 0;
+    if (w->retry_pause < watch_last_retry_us)
+        w->retry_pause *= 2;
+    for (uint32_t i = 0; i < w->host_count; i++)
+        if (w->hosts[i].lost)
+            watch_tell_local(w, w->hosts[i].number);
+    if (!w->retry_at)
+        w->retry_pause = watch_first_retry_us;
+}
+
+/* Tell the other end of a connection, if we have a group with both it and this host. */
+static void watch_tell_link(struct watch *w, struct link *l, uint64_t host)
+{
+    for (const struct watch_group *g = w->groups; g; g = g->next)
+        if (group_has_process(g, l->peer.id) && group_has_host(g, host)) {
+            link_tell(l, &w->own, host);
+            return;
+        }
+}
+
+static void watch_cut(const struct watch *w, uint64_t host)
+{
+    for (const struct watch_group *g = w->groups; g; g = g->next)
+        for (uint32_t r = 0; g->cards && r < g->size; r++)
+            if (g->hosts[r] == host && g->cards[r].port) {
+                card_cut(&g->cards[r], &w->own);
                 return;
             }
 }
 
-static bool is_own(const struct watch *w, uint64_t host)
+/* Tell the others first, then this process and its MPI. The own host is not lost: if others
+ * have lost it, this process finds out about the others as they did. */
+static void watch_note_lost(struct watch *w, struct watch_host *h)
 {
-    for (const struct watch_party *p = w->parties; p; p = p->next)
-        if (p->hosts[p->rank] == host)
-            return true;
-    return false;
-}
-
-/* First all are told, then this process and its MPI. Who is told that it is lost itself finds
- * out about the others as they did. */
-static void note_lost(struct watch *w, uint64_t host)
-{
-    uint32_t lost = atomic_load(&w->lost);
-    if (is_gone(w, host) || is_own(w, host) || lost == MAX_LOST)
+    if (h->lost || watch_is_own(w, h->number))
         return;
-    w->gone[lost] = host;
-    atomic_store(&w->lost, lost + 1);
-    tell(w, host);
+    uint64_t host = h->number;
+    h->lost = true;
+    atomic_store(&w->lost, atomic_load(&w->lost) + 1);
+    watch_tell_local(w, host);
+    for (struct link *l = w->links; l; l = l->next)
+        if (l->host == host)
+            link_end(l);
+        else
+            watch_tell_link(w, l, host);
     doorbell_wake_waiters(w->doorbell);
     doorbell_wake_agent(w->doorbell);
     if (w->cuts)
-        cut(w, host);
+        watch_cut(w, host);
 }
 
-/* Everything that has something to say. Room for more than there is. */
-struct request_list {
+/* All that is polled. */
+struct poll_list {
     struct pollfd *at;
     int count;
-    int64_t due;
+    int64_t due; /* When poll() ends at the latest; INT64_MAX: never. */
 };
 
-static void add(struct request_list *p, int fd, short events)
+static void watch_poll(struct poll_list *p, int fd, short events)
 {
-    if (fd >= 0)
-        p->at[p->count++] = (struct pollfd){.fd = fd, .events = events};
+    CHECK(fd >= 0);
+    p->at[p->count++] = (struct pollfd){.fd = fd, .events = events};
 }
 
-static void await(struct request_list *p, int64_t due)
+static void watch_poll_until(struct poll_list *p, int64_t due)
 {
     p->due = due < p->due ? due : p->due;
 }
 
-static bool collect(struct watch *w, struct request_list *p)
+static void watch_poll_listener(struct watch *w, struct poll_list *p)
 {
-    size_t most = 3 + (size_t)w->entrance.count;
+    if (clock_us() < w->listener.paused_to)
+        watch_poll_until(p, w->listener.paused_to);
+    else
+        watch_poll(p, w->listener.fd, POLLIN);
+    for (int i = 0; i < w->listener.count; i++) {
+        const struct incoming *in = &w->listener.incoming[i];
+        /* What a pending one sends is read later, so it must not end poll(). */
+        if (in->state != INCOMING_PENDING)
+            watch_poll(p, in->fd, POLLIN);
+        watch_poll_until(p, in->due);
+    }
+}
+
+static bool watch_collect(struct watch *w, struct poll_list *p)
+{
+    size_t most = 3 + (size_t)w->listener.count;
     for (const struct link *l = w->links; l; l = l->next)
         most++;
     struct pollfd *at = realloc(p->at, most * sizeof *at);
     if (!at)
         return false;
-    *p = (struct request_list){.at = at, .due = INT64_MAX};
-    add(p, w->wake, POLLIN);
-    add(p, w->entrance.fd, POLLIN);
-    add(p, w->neighbors.fd, POLLIN);
-    for (int i = 0; i < w->entrance.count; i++) {
-        add(p, w->entrance.guests[i].fd, POLLIN);
-        await(p, w->entrance.guests[i].due);
-    }
-    for (const struct link *l = w->links; l; l = l->next) {
-        add(p, l->fd, link_wants(l));
-        if (l->state == LINK_PAUSED || l->state == LINK_CONNECTING ||
-            l->state == LINK_GREETING)
-            await(p, l->due);
+    *p = (struct poll_list){.at = at, .due = w->retry_at ? w->retry_at : INT64_MAX};
+    watch_poll(p, w->wake, POLLIN);
+    watch_poll(p, w->local.fd, POLLIN);
+    watch_poll_listener(w, p);
+    for (struct link *l = w->links; l; l = l->next) {
+        l->slot = l->fd >= 0 ? p->count : -1;
+        if (l->fd >= 0)
+            watch_poll(p, l->fd, link_wants(l));
+        if (link_is_timed(l))
+            watch_poll_until(p, l->due);
     }
     return true;
 }
 
-static void sleep_on(const struct request_list *p)
+static void watch_sleep(const struct poll_list *p)
 {
     int64_t left = p->due == INT64_MAX ? -1 : p->due - clock_us();
     int ms = left < 0 && p->due != INT64_MAX ? 0
@@ -167,56 +239,110 @@ static void sleep_on(const struct request_list *p)
     poll(p->at, (nfds_t)p->count, ms);
 }
 
-static void step(struct watch *w, struct link *l)
+/* A connection brings each host at most once, and hosts of a shared group only. */
+static void watch_take_news(struct watch *w, struct link *l, uint64_t host)
 {
-    uint64_t news = 0;
-    enum link_event event;
-    if (is_gone(w, l->host)) {
-        link_close(l);
-        l->state = LINK_OVER;
+    struct watch_host *h = watch_find_host(w, host);
+    if (h && l->received <= w->host_count) {
+        watch_note_lost(w, h);
         return;
     }
-    int come = entrance_take(&w->entrance, l->peer.cookie);
-    if (come >= 0)
-        link_accept(l, come, &w->own, w->timeout);
-    while ((event = link_step(l, &w->own, w->timeout, &news)) == LINK_NEWS)
-        note_lost(w, news);
-    if (event == LINK_LOST)
-        note_lost(w, l->host);
+    link_end(l);
+    watch_drop(w, "a connection to a peer that sent news about unknown hosts");
 }
 
-static void look(struct watch *w)
+/* Tell a peer what was lost before the connection was proven. */
+static void watch_update_link(struct watch *w, struct link *l)
+{
+    if (l->state != LINK_PROVEN || l->updated)
+        return;
+    l->updated = true;
+    for (uint32_t i = 0; i < w->host_count; i++)
+        if (w->hosts[i].lost)
+            watch_tell_link(w, l, w->hosts[i].number);
+}
+
+static void watch_step_link(struct watch *w, struct link *l)
 {
     uint64_t host;
-    entrance_admit(&w->entrance);
-    for (int i = 0; i < w->entrance.count;)
-        i += entrance_hear(&w->entrance, i, w->own.cookie);
-    while (neighbors_hear(&w->neighbors, &w->own, &host))
-        note_lost(w, host);
+    enum link_event event = LINK_NEWS;
+    for (int i = 0; i < WATCH_MESSAGES && event == LINK_NEWS; i++) {
+        event = link_step(l, &w->own, w->timeout, &host);
+        if (event == LINK_NEWS)
+            watch_take_news(w, l, host);
+    }
+    if (event == LINK_LOST)
+        watch_note_lost(w, watch_find_host(w, l->host));
+    if (event == LINK_BROKEN)
+        watch_drop(w, "a connection to a peer that broke the protocol");
+    watch_update_link(w, l);
+}
+
+static void watch_step_local(struct watch *w)
+{
+    uint64_t host;
+    enum local_event event = LOCAL_NEWS;
+    for (int i = 0; i < WATCH_MESSAGES && event != LOCAL_NOTHING; i++) {
+        event = local_receive(&w->local, &w->own, &host);
+        struct watch_host *h = event == LOCAL_NEWS ? watch_find_host(w, host) : NULL;
+        if (h)
+            watch_note_lost(w, h);
+        else if (event != LOCAL_NOTHING)
+            watch_drop(w, "a local message that does not belong to this job");
+    }
+}
+
+/* Handshakes that are under way continue before others are accepted, which may close them. */
+static void watch_step(struct watch *w, const struct poll_list *p)
+{
+    watch_step_local(w);
     for (struct link *l = w->links; l; l = l->next)
-        step(w, l);
+        if (l->slot < 0 || p->at[l->slot].revents ||
+            (link_is_timed(l) && clock_us() >= l->due))
+            watch_step_link(w, l);
+    watch_drop(w, listener_step(&w->listener, w->links, &w->own, w->timeout));
+    watch_drop(w, listener_admit(&w->listener, &w->own));
+    watch_drop(w, listener_step(&w->listener, w->links, &w->own, w->timeout));
+    for (struct link *l = w->links; l; l = l->next)
+        watch_update_link(w, l);
+    watch_retry_local(w);
+}
+
+/* Report the first thing that was dropped, without the mutex: standard error may block. */
+static void watch_report(struct watch *w)
+{
+    if (!w->dropped || w->reported)
+        return;
+    w->reported = true;
+    pthread_mutex_unlock(&w->mutex);
+    fprintf(stderr,
+            "partialcoll: the watch of hosts in process %d dropped %s. The job is not "
+            "affected. This is reported once.\n",
+            (int)getpid(), w->dropped);
+    pthread_mutex_lock(&w->mutex);
 }
 
 static void *watch_main(void *arg)
 {
     struct watch *w = arg;
-    struct request_list list = {0};
+    struct poll_list list = {0};
     uint64_t count;
     pthread_mutex_lock(&w->mutex);
-    while (!w->stops && collect(w, &list)) {
+    while (!w->stops && watch_collect(w, &list)) {
         pthread_mutex_unlock(&w->mutex);
-        sleep_on(&list);
+        watch_sleep(&list);
         pthread_mutex_lock(&w->mutex);
         if (read(w->wake, &count, sizeof count) < 0)
             count = 0;
-        look(w);
+        watch_step(w, &list);
+        watch_report(w);
     }
     pthread_mutex_unlock(&w->mutex);
     free(list.at);
     return NULL;
 }
 
-static void wake_thread(const struct watch *w)
+static void watch_wake_thread(const struct watch *w)
 {
     uint64_t one = 1;
     if (write(w->wake, &one, sizeof one) < 0)
@@ -233,85 +359,125 @@ int watch_create(double timeout, struct doorbell_page *doorbell, bool cuts,
     w->timeout = timeout;
     w->doorbell = doorbell;
     w->cuts = cuts;
-    w->wake = w->entrance.fd = w->neighbors.fd = -1;
+    w->wake = w->listener.fd = w->local.fd = -1;
+    w->retry_pause = watch_first_retry_us;
     pthread_mutex_init(&w->mutex, NULL);
     *out = w;
     return PCOLL_OK;
 }
 
-static void start(struct watch *w)
+static void watch_close(struct watch *w)
 {
-    if (getrandom(&w->own.cookie, sizeof w->own.cookie, 0) < 0)
-        return;
-    w->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    uint32_t port = w->wake >= 0 ? entrance_open(&w->entrance) : 0;
-    w->runs = port && neighbors_open(&w->neighbors, w->own.cookie) &&
+    listener_close(&w->listener);
+    local_close(&w->local);
+    if (w->wake >= 0)
+        close(w->wake);
+    w->wake = -1;
+}
+
+/* What was opened before a failure is closed again: the next communicator starts anew. */
+static void watch_start(struct watch *w)
+{
+    w->runs = card_fill(&w->own) &&
+              (w->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) >= 0 &&
+              listener_open(&w->listener, &w->own) && local_open(&w->local, &w->own) &&
               thread_start(&w->thread, watch_main, w) == 0;
     if (!w->runs)
-        return;
-    card_fill(&w->own);
-    w->own.port = port;
+        watch_close(w);
 }
 
 struct watch_card watch_own_card(struct watch *w)
 {
     pthread_mutex_lock(&w->mutex);
     if (!w->runs && w->timeout > 0)
-        start(w);
+        watch_start(w);
     struct watch_card card = w->runs ? w->own : (struct watch_card){0};
     pthread_mutex_unlock(&w->mutex);
     return card;
 }
 
-static void add_link(void *arg, const struct watch_card *peer, uint64_t host)
+static bool watch_add_host(struct watch *w, uint64_t number)
+{
+    if (watch_find_host(w, number))
+        return true;
+    if (w->host_count == w->host_capacity) {
+        uint32_t capacity = w->host_capacity ? 2 * w->host_capacity : 16;
+        struct watch_host *hosts = realloc(w->hosts, capacity * sizeof *hosts);
+        if (!hosts)
+            return false;
+        w->hosts = hosts;
+        w->host_capacity = capacity;
+    }
+    w->hosts[w->host_count++] = (struct watch_host){.number = number};
+    return true;
+}
+
+int watch_announce(struct watch *w, struct watch_group *g)
+{
+    CHECK(g->rank < g->size && !g->cards);
+    bool added = true;
+    pthread_mutex_lock(&w->mutex);
+    for (uint32_t r = 0; r < g->size && added; r++)
+        added = (r && g->hosts[r] == g->hosts[r - 1]) || watch_add_host(w, g->hosts[r]);
+    if (added) {
+        g->next = w->groups;
+        w->groups = g;
+    }
+    pthread_mutex_unlock(&w->mutex);
+    return added ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for the watch of hosts");
+}
+
+static void watch_add_link(void *arg, const struct watch_card *peer, uint64_t host)
 {
     struct watch *w = arg;
     for (const struct link *l = w->links; l; l = l->next)
-        if (l->peer.cookie == peer->cookie)
+        if (l->peer.id == peer->id)
             return;
+    if (watch_is_lost(w, host))
+        return;
     struct link *l = calloc(1, sizeof *l);
     if (!l)
         return; /* the other one of the two hosts' pairs is left */
-    *l = (struct link){.peer = *peer, .host = host, .fd = -1, .next = w->links};
+    link_init(l, &w->own, peer, host);
+    l->next = w->links;
     w->links = l;
 }
 
-void watch_join(struct watch *w, struct watch_party *p)
+void watch_join(struct watch *w, struct watch_group *g, const struct watch_card *cards)
 {
-    CHECK(p->rank < p->size);
+    CHECK(cards && !g->cards);
     pthread_mutex_lock(&w->mutex);
-    p->next = w->parties;
-    w->parties = p;
+    g->cards = cards;
     if (w->runs) {
-        pairing_each(p, add_link, w);
-        wake_thread(w);
+        group_each_peer(g, watch_add_link, w);
+        watch_wake_thread(w);
     }
     pthread_mutex_unlock(&w->mutex);
 }
 
-void watch_leave(struct watch *w, struct watch_party *p)
+void watch_leave(struct watch *w, struct watch_group *g)
 {
-    CHECK(p->size > 0);
+    CHECK(g->size > 0);
     pthread_mutex_lock(&w->mutex);
-    struct watch_party **at = &w->parties;
-    while (*at && *at != p)
+    struct watch_group **at = &w->groups;
+    while (*at && *at != g)
         at = &(*at)->next;
     if (*at)
-        *at = p->next;
+        *at = g->next;
     pthread_mutex_unlock(&w->mutex);
 }
 
 void watch_each_lost(struct watch *w,
-                     void (*each)(void *arg, const struct watch_party *p,
+                     void (*each)(void *arg, const struct watch_group *g,
                                   uint32_t rank),
                      void *arg)
 {
     CHECK(each);
     pthread_mutex_lock(&w->mutex);
-    for (const struct watch_party *p = w->parties; p; p = p->next)
-        for (uint32_t r = 0; r < p->size; r++)
-            if (p->cards[r].cookie && is_gone(w, p->hosts[r]))
-                each(arg, p, r);
+    for (const struct watch_group *g = w->groups; g; g = g->next)
+        for (uint32_t r = 0; g->cards && r < g->size; r++)
+            if (g->cards[r].port && watch_is_lost(w, g->hosts[r]))
+                each(arg, g, r);
     pthread_mutex_unlock(&w->mutex);
 }
 
@@ -321,21 +487,19 @@ void watch_destroy(struct watch **at)
     struct watch *w = *at;
     pthread_mutex_lock(&w->mutex);
     w->stops = true;
+    if (w->runs)
+        watch_wake_thread(w);
     pthread_mutex_unlock(&w->mutex);
-    if (w->runs) {
-        wake_thread(w);
+    if (w->runs)
         pthread_join(w->thread, NULL);
-    }
     for (struct link *l = w->links, *next; l; l = next) {
         next = l->next;
-        link_close(l);
+        link_end(l);
         free(l);
     }
-    entrance_close(&w->entrance);
-    neighbors_close(&w->neighbors);
-    if (w->wake >= 0)
-        close(w->wake);
+    watch_close(w);
     pthread_mutex_destroy(&w->mutex);
+    free(w->hosts);
     free(w);
     *at = NULL;
 }

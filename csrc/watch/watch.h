@@ -1,21 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Is a host still there? MPI need not say: of a host that has vanished there comes nothing,
- * and who waits for it would wait for ever.
+ * The watch of hosts finds out which hosts are lost. MPI need not report that: a host that has
+ * vanished sends nothing, and whoever waits for a message from it would wait for ever.
  *
- * The evidence is the kernel's: between each two hosts some processes hold connections, over
- * which nothing is said. The kernel asks at the other end now and then whether it still has the
- * connection (TCP keepalive), and the other kernel answers. So a process that is stopped is not
- * lost, nor one whose threads are all busy, even if it is the only one of its host; one that
- * ends closes its connection, which says nothing of its host. A host from which no answer has
- * come for the time set, be it down, suspended or cut off, is lost, for good.
+ * Evidence. Between each two hosts some processes hold idle TCP connections (group.h, link.h).
+ * The kernel asks the other end now and then whether it still has the connection (TCP
+ * keepalive), and the kernel there answers. So a process that is stopped is not lost, nor one
+ * whose threads are all busy. A process that ends closes its connection, which says nothing of
+ * its host. A host from which no answer has come within the timeout, be it down, suspended or
+ * cut off, is lost for good.
  *
- * Who finds out tells the processes of its own host, through sockets in their kernel, and those
- * it has connections to. All do the same, so within a moment all know.
+ * News. A process that finds out tells its local peers (local.h) and the other ends of its
+ * connections. Each of them does the same, so all members of a group know within a moment. News
+ * counts only about hosts of the groups of this process. A peer sends news about a host of a
+ * group only after all members have announced it: watch_announce comes before the exchange of
+ * cards, which no rank completes before all have begun it.
  *
- * A thread of its own does all this, and sleeps: only connecting and losing wake it. It calls no
- * MPI. `lost` is written by it alone, under the mutex, and read without it by who polls: a
- * stale value costs a poll. Everything else is under the mutex.
+ * Trust. Everything that arrives is checked with a secret that only ranks of the job have
+ * (card.h). A stranger can make the watch drop things, which costs a bounded amount of work and
+ * of descriptors, but cannot make a host lost. What is dropped is reported once, on standard
+ * error.
+ *
+ * Threads. One thread does all this. It sleeps in poll(): only connecting and losing wake it. It
+ * calls no MPI. `lost` is written by it alone, under the mutex, and read without the mutex by
+ * drivers that poll: a stale value costs a poll. Everything else is under the mutex. The thread
+ * does a bounded amount of work between two releases of the mutex.
  */
 #ifndef PCOLL_WATCH_WATCH_H
 #define PCOLL_WATCH_WATCH_H
@@ -25,30 +34,34 @@
 #include <stdint.h>
 
 #include "base/doorbell.h"
-#include "watch/party.h"
+#include "watch/group.h"
 
 struct watch;
 
-/* What PARTIALCOLL_HOST_TIMEOUT says, in seconds; 0: nobody watches. PCOLL_EINVAL. */
+/* Read PARTIALCOLL_HOST_TIMEOUT, in seconds; 0: no host is watched. PCOLL_EINVAL. */
 int watch_timeout(double *seconds);
 
-/* Nothing is begun before the first card. Whoever sleeps on the doorbell is rung when a host
- * is lost. With `cuts` this process's connections to a lost host are shut down, so that an
- * MPI that goes on when ranks die learns that those there have. PCOLL_ENOMEM. */
+/* Create a watch, which starts nothing before the first card. Threads that sleep on the doorbell
+ * are woken when a host is lost. With `cuts` the connections of this process to a lost host are
+ * shut down, so that an MPI that continues when ranks die learns that the ranks there have.
+ * PCOLL_ENOMEM. */
 int watch_create(double timeout, struct doorbell_page *doorbell, bool cuts,
                  struct watch **out);
 void watch_destroy(struct watch **w);
 
-/* How the others reach this process; all zero if they cannot. */
+/* Return how others reach this process; all zero if the watch cannot run. */
 struct watch_card watch_own_card(struct watch *w);
-void watch_join(struct watch *w, struct watch_party *p);
-void watch_leave(struct watch *w, struct watch_party *p);
+/* First make the hosts of the group known here, before the cards are exchanged. PCOLL_ENOMEM. */
+int watch_announce(struct watch *w, struct watch_group *g);
+/* Then connect to the other members. The caller keeps the cards until watch_leave. */
+void watch_join(struct watch *w, struct watch_group *g, const struct watch_card *cards);
+void watch_leave(struct watch *w, struct watch_group *g);
 
-/* So many hosts are lost; it only grows. */
+/* Return the number of lost hosts, which only grows. */
 uint32_t watch_lost(const struct watch *w);
-/* For each rank of a lost host, in each party that there is. */
+/* Call `each` for each rank of a lost host, in each group. */
 void watch_each_lost(struct watch *w,
-                     void (*each)(void *arg, const struct watch_party *p,
+                     void (*each)(void *arg, const struct watch_group *g,
                                   uint32_t rank),
                      void *arg);
 

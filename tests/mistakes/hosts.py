@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of who watches which host."""
+"""Mistakes in who watches which host, and in what the watch believes."""
 
 from .mutant import Mutant
 
 MUTANTS = [
-    # Hosts that vanish: who watches whom, and who is believed.
+    # Hosts that vanish: who watches whom, and who is told.
     Mutant(
         "hosts are numbered with ranks that have died",
-        "watch/pairing.c",
-        "!(is_first(p, r) && p->hosts[r] == host)",
-        "p->hosts[r] != host",
+        "watch/group.c",
+        "!(group_is_first(g, r) && g->hosts[r] == host)",
+        "g->hosts[r] != host",
     ),
     Mutant(
         "all connections of a host are of its first rank",
-        "watch/pairing.c",
-        "if (member(p, own, (b + k) % here) == p->rank)",
-        "if (member(p, own, 0) == p->rank)",
-    ),
-    Mutant(
-        "a stranger may come in",
-        "watch/entrance.c",
-        "bool known = g->said.to == cookie;",
-        "bool known = true;",
+        "watch/group.c",
+        "if (group_member(g, own, (b + k) % here) == g->rank)",
+        "if (group_member(g, own, 0) == g->rank)",
     ),
     Mutant(
         "a process that ends is a lost host",
@@ -32,25 +26,91 @@ MUTANTS = [
     Mutant(
         "other hosts are not told",
         "watch/watch.c",
-        "link_tell(l, host);",
+        "link_tell(l, &w->own, host);",
         "(void)l;",
+    ),
+    Mutant(
+        "a peer is not told what was lost before it connected",
+        "watch/watch.c",
+        "l->updated = true;",
+        "l->updated = true;\n    return;",
     ),
     Mutant(
         "the processes of a host are not told",
         "watch/watch.c",
-        "neighbors_tell(&w->neighbors, &p->cards[r], host);",
-        "(void)p;",
+        "told = local_tell(&w->local, &g->cards[r], host) && told;",
+        "(void)w;",
     ),
     Mutant(
         "the own host can be lost",
         "watch/watch.c",
-        "is_gone(w, host) || is_own(w, host)",
-        "is_gone(w, host)",
+        "h->lost || watch_is_own(w, h->number)",
+        "h->lost",
     ),
     Mutant(
-        "who sleeps is not rung",
+        "who sleeps is not woken",
         "watch/watch.c",
         "doorbell_wake_waiters(w->doorbell);\n    doorbell_wake_agent(w->doorbell);",
         "",
+    ),
+    # Strangers and broken peers.
+    Mutant(
+        "a stranger may come in",
+        "watch/listener.c",
+        "!siphash_equal(i->proof, link_proof(link, &i->handshake))",
+        "false",
+    ),
+    Mutant(
+        "a proven connection is replaced",
+        "watch/listener.c",
+        "if (!link || link->state != LINK_AWAITED)\n        return LISTENER_CLOSE;\n    if (!siph",
+        "if (!link)\n        return LISTENER_CLOSE;\n    if (!siph",
+    ),
+    Mutant(
+        "without a descriptor the listener does not pause",
+        "watch/listener.c",
+        "l->paused_to = clock_us() + listener_pause_us;",
+        "",
+    ),
+    Mutant(
+        "any answer proves the other end",
+        "watch/link.c",
+        "siphash_equal(l->incoming.answer, link_tag(l, LINK_ANSWER, &l->handshake))",
+        "true",
+        program="watch fuzz",
+    ),
+    Mutant(
+        "our own proof is an answer",
+        "watch/link.c",
+        "LINK_PROOF,\n    LINK_ANSWER,",
+        "LINK_PROOF,\n    LINK_ANSWER = LINK_PROOF,",
+        program="watch fuzz",
+    ),
+    Mutant(
+        "news may be repeated",
+        "watch/link.c",
+        "link_news_tag(l, !connects, l->received++, news->host)",
+        "link_news_tag(l, !connects, 0 * l->received++, news->host)",
+        program="watch fuzz",
+    ),
+    Mutant(
+        "our own news may be sent back",
+        "watch/link.c",
+        "LINK_FROM_CONNECTING,\n    LINK_FROM_LISTENING",
+        "LINK_FROM_CONNECTING,\n    LINK_FROM_LISTENING = LINK_FROM_CONNECTING",
+        program="watch fuzz",
+    ),
+    Mutant(
+        "a local message needs no secret",
+        "watch/local.c",
+        "siphash_equal(tag, m.tag) ? LOCAL_NEWS",
+        "true ? LOCAL_NEWS",
+        program="watch fuzz",
+    ),
+    Mutant(
+        "a peer may send unknown hosts",
+        "watch/watch.c",
+        'link_end(l);\n    watch_drop(w, "a connection to a peer that sent news',
+        'watch_drop(w, "a connection to a peer that sent news',
     ),
 ]

@@ -176,7 +176,7 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
 
 void mpi_free_transport(struct mpi_transport *m)
 {
-    mpi_watch_no_more(m);
+    mpi_end_watch(m);
     for (uint32_t i = 0; m->doorbells && i < m->base.size; i++)
         if (m->doorbells[i])
             doorbell_close(m->doorbells[i]);

@@ -37,10 +37,10 @@ static void add_rank(struct failed_ranks *who, int rank)
 }
 
 /* The transport that knows where it is may be that of another communicator. */
-static void find(void *arg, const struct watch_party *p, uint32_t rank)
+static void find(void *arg, const struct watch_group *g, uint32_t rank)
 {
     struct search *s = arg;
-    const struct mpi_transport *m = p->owner;
+    const struct mpi_transport *m = g->owner;
     int theirs = mpi_number_of(m, rank), ours;
     MPI_Group known, asked;
     MPI_Comm_group(m->comm, &known);
@@ -51,7 +51,7 @@ static void find(void *arg, const struct watch_party *p, uint32_t rank)
     if (ours == MPI_UNDEFINED)
         return;
     if (!s->who.count)
-        note_host(&s->who, &p->cards[rank]);
+        note_host(&s->who, &g->cards[rank]);
     add_rank(&s->who, ours);
 }
 

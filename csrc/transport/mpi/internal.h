@@ -44,9 +44,9 @@ struct request_info {
 
 struct mpi_transport {
     struct transport base;
-    /* Of the hosts of its ranks (hosts.c); the watch is the process's, NULL: none. */
+    /* The watch of the hosts of its ranks (hosts.c) belongs to the process; NULL: there is none. */
     struct watch *watch;
-    struct watch_party party; /* of size 0: one host, or nobody watches */
+    struct watch_group group; /* of size 0: there is one host, or no watch */
     uint64_t *neighborhoods;
     struct watch_card *cards;
     uint32_t lost;    /* hosts, as last looked at */
@@ -125,10 +125,9 @@ int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what)
 int mpi_damage(const struct mpi_transport *m);
 /* A member has died, and nobody here knows which: PCOLL_EFAILED. */
 int mpi_fail_somebody(void);
-/* host_watch.c: have the hosts of its ranks watched, of which `neighborhoods` has names, by rank.
- * Collective. */
+/* host_watch.c: watch the hosts of its ranks, whose numbers are in `neighborhoods`. Collective. */
 int mpi_watch_hosts(struct mpi_transport *m);
-void mpi_watch_no_more(struct mpi_transport *m);
+void mpi_end_watch(struct mpi_transport *m);
 /* hosts.c: PCOLL_EFAILED, with who is there, if one of them is lost. */
 int mpi_check_hosts(const struct mpi_transport *m);
 /* The same, once for each. */
