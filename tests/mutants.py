@@ -83,6 +83,7 @@ LONG = {
     "other hosts are not told",
     "a peer is not told what was lost before it connected",
     "a peer may send unknown hosts",
+    "a process whose queue is full is not told later",
     "who sleeps is not woken",
 }
 PATIENCE = 900  # seconds for one mutant: only a hang takes that long

@@ -14,7 +14,7 @@ struct process;
 /* How many handles this process has asked for before. */
 uint64_t process_next_number(void);
 
-/* What watches the hosts of its peers; NULL before there is anything. */
+/* Return the watch of the hosts of its peers; NULL before the first object. */
 struct watch *process_watch(void);
 
 /* The context of *comm, one for each of the two: made at the first call, which is then

@@ -120,7 +120,8 @@ static void link_begin_session(struct link *l, double timeout)
     link_set(l->fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     l->session = (struct siphash_key){{tag.word[0], tag.word[1]}};
     l->sent = l->received = 0;
-    l->mute = l->updated = false;
+    l->told = 0;
+    l->mute = false;
     l->got = 0;
     l->error = 0;
     l->state = LINK_PROVEN;

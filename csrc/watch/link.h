@@ -80,9 +80,9 @@ struct link {
     struct siphash_key
         session; /* Of the proven connection, with the messages counted. */
     uint64_t sent, received;
-    bool mute;    /* The kernel did not take a message whole: none can follow it. */
-    bool updated; /* The peer has been told of hosts that were lost before. */
-    unsigned got; /* Bytes of the message that is being received. */
+    uint32_t told; /* Number of losses that the peer has been told (watch.c). */
+    bool mute;     /* The kernel did not take a message whole: none can follow it. */
+    unsigned got;  /* Bytes of the message that is being received. */
     union {
         struct link_challenge challenge;
         struct siphash_tag answer;

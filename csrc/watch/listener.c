@@ -86,7 +86,7 @@ const char *listener_admit(struct listener *l, const struct watch_card *own)
     const char *dropped = NULL;
     if (clock_us() < l->paused_to)
         return NULL;
-    for (int i = 0; i < LISTENER_UNPROVEN; i++) {
+    for (int i = 0; i < LISTENER_ADMITTED; i++) {
         int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && errno == EAGAIN)
             break;

@@ -13,7 +13,11 @@
 
 #include "watch/link.h"
 
-enum { LISTENER_UNPROVEN = 64 };
+enum {
+    LISTENER_UNPROVEN = 64,
+    LISTENER_ADMITTED =
+        16 /* In one step, so that a flood does not close all at once. */
+};
 
 enum incoming_state {
     INCOMING_HELLO,   /* The hello is missing. */

@@ -22,11 +22,18 @@
 
 enum { WATCH_MESSAGES = 64 }; /* of one sender in one step */
 
-static const int64_t watch_first_retry_us = 100000, watch_last_retry_us = 10000000;
+static const int64_t watch_first_retry_us = 10000, watch_last_retry_us = 10000000;
 
 struct watch_host {
     uint64_t number;
     bool lost;
+};
+
+/* Another process of the own host. */
+struct watch_peer {
+    struct watch_card card;
+    uint32_t told; /* Number of losses that it has been told. */
+    struct watch_peer *next;
 };
 
 struct watch {
@@ -40,11 +47,13 @@ struct watch {
     struct watch_card own;
     struct listener listener;
     struct local local;
+    struct watch_peer *peers;
     struct link *links;
     struct watch_group *groups;
     struct watch_host *hosts; /* Of all groups that there were. */
+    uint64_t *losses;         /* Lost hosts in their order, room for all hosts. */
     uint32_t host_count, host_capacity;
-    _Atomic uint32_t lost; /* Number of hosts that are lost. */
+    _Atomic uint32_t lost; /* Number of losses. */
     int64_t retry_at;      /* When to tell local peers again whose queue was full. */
     int64_t retry_pause;
     const char *dropped; /* First thing that was dropped, until it is reported. */
@@ -100,48 +109,51 @@ static void watch_drop(struct watch *w, const char *what)
         w->dropped = what;
 }
 
-/* Tell the local peers in a group; false: the queue of one was full. */
-static bool watch_tell_members(const struct watch *w, const struct watch_group *g,
-                               uint64_t host)
-{
-    bool told = true;
-    for (uint32_t r = 0; r < g->size; r++)
-        if (r != g->rank && g->cards[r].port && g->hosts[r] == g->hosts[g->rank])
-            told = local_tell(&w->local, &g->cards[r], host) && told;
-    return told;
-}
-
-/* Tell all local peers that have a group with this host. */
-static void watch_tell_local(struct watch *w, uint64_t host)
+/* Have we a group with both this process and this host? */
+static bool watch_shares(const struct watch *w, uint64_t id, uint64_t host)
 {
     for (const struct watch_group *g = w->groups; g; g = g->next)
-        if (g->cards && group_has_host(g, host) && !watch_tell_members(w, g, host))
-            w->retry_at = clock_us() + w->retry_pause;
+        if (group_has_process(g, id) && group_has_host(g, host))
+            return true;
+    return false;
 }
 
-/* A queue was full. News may be told twice, so tell all of it again. */
-static void watch_retry_local(struct watch *w)
+/* Tell a local peer what it has not been told yet; false: its queue is full. */
+static bool watch_tell_peer(struct watch *w, struct watch_peer *peer)
 {
-    if (!w->retry_at || clock_us() < w->retry_at)
-        return;
-    w->retry_at = 0;
-    if (w->retry_pause < watch_last_retry_us)
-        w->retry_pause *= 2;
-    for (uint32_t i = 0; i < w->host_count; i++)
-        if (w->hosts[i].lost)
-            watch_tell_local(w, w->hosts[i].number);
-    if (!w->retry_at)
+    for (; peer->told < atomic_load(&w->lost); peer->told++)
+        if (watch_shares(w, peer->card.id, w->losses[peer->told]) &&
+            !local_tell(&w->local, &peer->card, w->losses[peer->told]))
+            return false;
+    return true;
+}
+
+/* Tell all local peers. Where a queue is full try again, each time after a longer pause, unless
+ * some news has got through since. */
+static void watch_tell_peers(struct watch *w)
+{
+    bool full = false, progress = false, again = clock_us() >= w->retry_at;
+    for (struct watch_peer *peer = w->peers; peer; peer = peer->next) {
+        uint32_t before = peer->told;
+        full = !watch_tell_peer(w, peer) || full;
+        progress = progress || peer->told != before;
+    }
+    if (!full || progress)
         w->retry_pause = watch_first_retry_us;
+    else if (again && w->retry_pause < watch_last_retry_us)
+        w->retry_pause *= 2;
+    if (!full)
+        w->retry_at = INT64_MAX;
+    else if (again || w->retry_at == INT64_MAX)
+        w->retry_at = clock_us() + w->retry_pause;
 }
 
-/* Tell the other end of a connection, if we have a group with both it and this host. */
-static void watch_tell_link(struct watch *w, struct link *l, uint64_t host)
+/* Tell the other end of a connection what it has not been told yet. */
+static void watch_tell_link(struct watch *w, struct link *l)
 {
-    for (const struct watch_group *g = w->groups; g; g = g->next)
-        if (group_has_process(g, l->peer.id) && group_has_host(g, host)) {
-            link_tell(l, &w->own, host);
-            return;
-        }
+    for (; l->state == LINK_PROVEN && l->told < atomic_load(&w->lost); l->told++)
+        if (watch_shares(w, l->peer.id, w->losses[l->told]))
+            link_tell(l, &w->own, w->losses[l->told]);
 }
 
 static void watch_cut(const struct watch *w, uint64_t host)
@@ -162,13 +174,14 @@ static void watch_note_lost(struct watch *w, struct watch_host *h)
         return;
     uint64_t host = h->number;
     h->lost = true;
+    w->losses[atomic_load(&w->lost)] = host;
     atomic_store(&w->lost, atomic_load(&w->lost) + 1);
-    watch_tell_local(w, host);
+    watch_tell_peers(w);
     for (struct link *l = w->links; l; l = l->next)
         if (l->host == host)
             link_end(l);
         else
-            watch_tell_link(w, l, host);
+            watch_tell_link(w, l);
     doorbell_wake_waiters(w->doorbell);
     doorbell_wake_agent(w->doorbell);
     if (w->cuts)
@@ -216,7 +229,7 @@ static bool watch_collect(struct watch *w, struct poll_list *p)
     struct pollfd *at = realloc(p->at, most * sizeof *at);
     if (!at)
         return false;
-    *p = (struct poll_list){.at = at, .due = w->retry_at ? w->retry_at : INT64_MAX};
+    *p = (struct poll_list){.at = at, .due = w->retry_at};
     watch_poll(p, w->wake, POLLIN);
     watch_poll(p, w->local.fd, POLLIN);
     watch_poll_listener(w, p);
@@ -251,17 +264,6 @@ static void watch_take_news(struct watch *w, struct link *l, uint64_t host)
     watch_drop(w, "a connection to a peer that sent news about unknown hosts");
 }
 
-/* Tell a peer what was lost before the connection was proven. */
-static void watch_update_link(struct watch *w, struct link *l)
-{
-    if (l->state != LINK_PROVEN || l->updated)
-        return;
-    l->updated = true;
-    for (uint32_t i = 0; i < w->host_count; i++)
-        if (w->hosts[i].lost)
-            watch_tell_link(w, l, w->hosts[i].number);
-}
-
 static void watch_step_link(struct watch *w, struct link *l)
 {
     uint64_t host;
@@ -275,7 +277,6 @@ static void watch_step_link(struct watch *w, struct link *l)
         watch_note_lost(w, watch_find_host(w, l->host));
     if (event == LINK_BROKEN)
         watch_drop(w, "a connection to a peer that broke the protocol");
-    watch_update_link(w, l);
 }
 
 static void watch_step_local(struct watch *w)
@@ -304,8 +305,9 @@ static void watch_step(struct watch *w, const struct poll_list *p)
     watch_drop(w, listener_admit(&w->listener, &w->own));
     watch_drop(w, listener_step(&w->listener, w->links, &w->own, w->timeout));
     for (struct link *l = w->links; l; l = l->next)
-        watch_update_link(w, l);
-    watch_retry_local(w);
+        watch_tell_link(w, l); /* it may have been proven just now */
+    if (clock_us() >= w->retry_at)
+        watch_tell_peers(w);
 }
 
 /* Report the first thing that was dropped, without the mutex: standard error may block. */
@@ -360,6 +362,7 @@ int watch_create(double timeout, struct doorbell_page *doorbell, bool cuts,
     w->doorbell = doorbell;
     w->cuts = cuts;
     w->wake = w->listener.fd = w->local.fd = -1;
+    w->retry_at = INT64_MAX;
     w->retry_pause = watch_first_retry_us;
     pthread_mutex_init(&w->mutex, NULL);
     *out = w;
@@ -396,18 +399,27 @@ struct watch_card watch_own_card(struct watch *w)
     return card;
 }
 
+static bool watch_reserve_host(struct watch *w)
+{
+    if (w->host_count < w->host_capacity)
+        return true;
+    uint32_t capacity = w->host_capacity ? 2 * w->host_capacity : 16;
+    struct watch_host *hosts = realloc(w->hosts, capacity * sizeof *hosts);
+    w->hosts = hosts ? hosts : w->hosts;
+    uint64_t *losses = realloc(w->losses, capacity * sizeof *losses);
+    w->losses = losses ? losses : w->losses;
+    if (!hosts || !losses)
+        return false;
+    w->host_capacity = capacity;
+    return true;
+}
+
 static bool watch_add_host(struct watch *w, uint64_t number)
 {
     if (watch_find_host(w, number))
         return true;
-    if (w->host_count == w->host_capacity) {
-        uint32_t capacity = w->host_capacity ? 2 * w->host_capacity : 16;
-        struct watch_host *hosts = realloc(w->hosts, capacity * sizeof *hosts);
-        if (!hosts)
-            return false;
-        w->hosts = hosts;
-        w->host_capacity = capacity;
-    }
+    if (!watch_reserve_host(w))
+        return false;
     w->hosts[w->host_count++] = (struct watch_host){.number = number};
     return true;
 }
@@ -443,12 +455,32 @@ static void watch_add_link(void *arg, const struct watch_card *peer, uint64_t ho
     w->links = l;
 }
 
+static void watch_add_peer(struct watch *w, const struct watch_card *card)
+{
+    for (const struct watch_peer *peer = w->peers; peer; peer = peer->next)
+        if (peer->card.id == card->id)
+            return;
+    struct watch_peer *peer = malloc(sizeof *peer);
+    if (!peer)
+        return; /* other processes of this host may tell it */
+    *peer = (struct watch_peer){.card = *card, .next = w->peers};
+    w->peers = peer;
+}
+
+static void watch_add_peers(struct watch *w, const struct watch_group *g)
+{
+    for (uint32_t r = 0; r < g->size; r++)
+        if (r != g->rank && g->cards[r].port && g->hosts[r] == g->hosts[g->rank])
+            watch_add_peer(w, &g->cards[r]);
+}
+
 void watch_join(struct watch *w, struct watch_group *g, const struct watch_card *cards)
 {
     CHECK(cards && !g->cards);
     pthread_mutex_lock(&w->mutex);
     g->cards = cards;
     if (w->runs) {
+        watch_add_peers(w, g);
         group_each_peer(g, watch_add_link, w);
         watch_wake_thread(w);
     }
@@ -497,9 +529,14 @@ void watch_destroy(struct watch **at)
         link_end(l);
         free(l);
     }
+    for (struct watch_peer *peer = w->peers, *next; peer; peer = next) {
+        next = peer->next;
+        free(peer);
+    }
     watch_close(w);
     pthread_mutex_destroy(&w->mutex);
     free(w->hosts);
+    free(w->losses);
     free(w);
     *at = NULL;
 }

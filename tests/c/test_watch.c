@@ -279,6 +279,45 @@ static void announced_hosts_count(void)
     job_end(&j);
 }
 
+/* A local peer that is stopped while more hosts are lost than its queue has room for: it is told of
+ * each of them once it reads again. */
+static void a_full_queue(void)
+{
+    enum { HOSTS = 64 };
+    struct doorbell doorbell;
+    struct watch *watch;
+    struct watch_card cards[HOSTS] = {0};
+    uint64_t hosts[HOSTS] = {1, 1}, host;
+    struct local local;
+    struct watch_group g = {.size = HOSTS, .hosts = hosts};
+    bool told[HOSTS] = {false};
+    int count = 0;
+    for (uint32_t i = 2; i < HOSTS; i++)
+        hosts[i] = i;
+    EXPECT_OK(doorbell_create(&doorbell));
+    EXPECT_OK(watch_create(10, doorbell.page, false, &watch));
+    cards[0] = watch_own_card(watch);
+    EXPECT(card_fill(&cards[1]) && local_open(&local, &cards[1]), "no socket");
+    cards[1].port = 1;
+    EXPECT_OK(watch_announce(watch, &g));
+    watch_join(watch, &g, cards);
+    for (uint32_t i = 2; i < HOSTS; i++)
+        EXPECT(COMES_TRUE(local_tell(&local, &cards[0], i)), "no socket");
+    EXPECT(COMES_TRUE(watch_lost(watch) == HOSTS - 2), "%u lost", watch_lost(watch));
+    for (int tries = 0; count < HOSTS - 2 && tries < 20000; tries++)
+        if (local_receive(&local, &cards[1], &host) == LOCAL_NEWS) {
+            INVARIANT("hosts", host < HOSTS && !told[host], "host %d twice", (int)host);
+            told[host] = true;
+            count++;
+        } else
+            poll(NULL, 0, 1);
+    INVARIANT("hosts", count == HOSTS - 2, "told of %d hosts", count);
+    watch_leave(watch, &g);
+    watch_destroy(&watch);
+    doorbell_destroy(&doorbell);
+    local_close(&local);
+}
+
 /* Run it in a process of another user, if this one may. */
 static void as_another_user(struct job *j, void (*act)(struct job *j))
 {
@@ -694,6 +733,7 @@ int main(void)
     news_travels();
     unknown_hosts_do_not_count();
     announced_hosts_count();
+    a_full_queue();
     local_strangers_are_not_heard();
     local_strangers_attach_descriptors();
     strangers_are_refused();

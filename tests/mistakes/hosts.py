@@ -26,20 +26,26 @@ MUTANTS = [
     Mutant(
         "other hosts are not told",
         "watch/watch.c",
-        "link_tell(l, &w->own, host);",
+        "link_tell(l, &w->own, w->losses[l->told]);",
         "(void)l;",
     ),
     Mutant(
         "a peer is not told what was lost before it connected",
-        "watch/watch.c",
-        "l->updated = true;",
-        "l->updated = true;\n    return;",
+        "watch/link.c",
+        "l->told = 0;",
+        "l->told = 1;",
     ),
     Mutant(
         "the processes of a host are not told",
         "watch/watch.c",
-        "told = local_tell(&w->local, &g->cards[r], host) && told;",
-        "(void)w;",
+        "!local_tell(&w->local, &peer->card, w->losses[peer->told])",
+        "false",
+    ),
+    Mutant(
+        "a process whose queue is full is not told later",
+        "watch/watch.c",
+        "w->retry_at = clock_us() + w->retry_pause;",
+        "w->retry_at = INT64_MAX;",
     ),
     Mutant(
         "the own host can be lost",
