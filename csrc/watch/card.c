@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,12 +87,14 @@ static const char *const card_settings_of_mpi[] = {
     "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",
     "MPIR_CVAR_CH3_NETWORK_IFACE"};
 
+static atomic_flag card_reported = ATOMIC_FLAG_INIT; /* That there is no interface. */
+
 static bool card_find_addresses(struct watch_card *card, const struct ifaddrs *all)
 {
     const char *list = getenv("PARTIALCOLL_INTERFACE");
     if (list && *list) {
         bool found = card_fill_addresses(card, all, list);
-        if (!found)
+        if (!found && !atomic_flag_test_and_set(&card_reported))
             fprintf(stderr,
                     "partialcoll: PARTIALCOLL_INTERFACE: this host has no interface "
                     "'%.200s' with an IPv4 address; it is not watched\n",

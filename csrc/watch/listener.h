@@ -15,8 +15,8 @@
 
 enum {
     LISTENER_UNPROVEN = 64,
-    LISTENER_ADMITTED =
-        16 /* In one step, so that a flood does not close all at once. */
+    /* Accepted in one step: a flood does not close all unproven ones at once. */
+    LISTENER_ADMITTED = 16
 };
 
 enum incoming_state {
