@@ -65,10 +65,14 @@ static int take_census(struct handle_growth *g)
     int rc = agree_max(c, words, CENSUS_WORDS + 1);
     if (rc != PCOLL_OK)
         return rc;
-    g->plan = census_plan(&s, 0);
+    uint64_t own = old ? handle_member(g->handle).complete : 0;
+    rc = census_plan(&s, 0, c->transport->size, own, &g->plan);
+    if (rc == PCOLL_OK && words[CENSUS_WORDS] > PCOLL_ALGORITHM_NATIVE)
+        rc = fail(PCOLL_EPROTOCOL, "the ranks agreed on algorithm %llu",
+                  (unsigned long long)words[CENSUS_WORDS]);
     g->plan.some_lack = g->plan.some_lack || s.lacking[0];
-    g->options.algorithm = (int32_t)words[CENSUS_WORDS];
-    return PCOLL_OK;
+    g->options.algorithm = rc == PCOLL_OK ? (int32_t)words[CENSUS_WORDS] : 0;
+    return rc;
 }
 
 static int make_successor(struct handle_growth *g, struct endpoint **made)

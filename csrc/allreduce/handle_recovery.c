@@ -78,6 +78,11 @@ int handle_fetch_last(struct handle_gate *g, struct communicator *c,
 {
     const struct round_shape *shape = &g->successor->shape;
     size_t bytes = shape->header_bytes + payload_data_bytes(&shape->payload);
+    if (old && plan->complete - own > 1) /* no round is complete without this rank */
+        return fail(PCOLL_EPROTOCOL,
+                    "the ranks that are left agreed on %llu complete rounds, and this "
+                    "one has %llu",
+                    (unsigned long long)plan->complete, (unsigned long long)own);
     if (!plan->complete)
         return PCOLL_OK;
     void *message = NULL;

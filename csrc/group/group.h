@@ -112,6 +112,8 @@ extern const struct object_ops group_object;
 
 /* How it is with a rank that lives, in a word for the others. */
 uint64_t group_own_word(const struct group *g);
+/* The words of all, which other ranks give: PCOLL_EPROTOCOL if they cannot be. */
+int group_check_words(const struct group *g, const uint64_t *words, uint64_t round);
 /* restart.c: ranks have died, and all who live stand still. By rank: such words, 0 of the
  * dead. All go on in this round, which nobody has begun. */
 int group_restart(struct group *g, const uint64_t *words, uint64_t round);

@@ -72,8 +72,7 @@ static void take_membership(struct group *g, const uint64_t *words, uint64_t rou
     }
 }
 
-/* The words of all ranks, as agreed on. */
-static int check_words(const struct group *g, const uint64_t *words, uint64_t round)
+int group_check_words(const struct group *g, const uint64_t *words, uint64_t round)
 {
     bool sound = round >= g->round && round <= ROUND_LAST + 2 &&
                  words[g->window->rank] == group_own_word(g);
@@ -89,7 +88,7 @@ static int check_words(const struct group *g, const uint64_t *words, uint64_t ro
 
 int group_restart(struct group *g, const uint64_t *words, uint64_t round)
 {
-    int rc = check_words(g, words, round);
+    int rc = group_check_words(g, words, round);
     if (rc != PCOLL_OK)
         return rc;
     rc = g->phase == PHASE_ROUND ? end_round(g, words) : PCOLL_OK;

@@ -138,7 +138,10 @@ static int agree_slot(struct communicator *c, uint32_t slots, uint32_t *slot)
         if (both[2])
             return fail(PCOLL_EINVAL,
                         "this communicator has no tags left for another one");
-        if (both[0] == ~both[1])
+        if (both[0] > UINT32_MAX || both[0] < *slot)
+            return fail(PCOLL_EPROTOCOL, "the ranks agreed on slot %llu, with %u here",
+                        (unsigned long long)both[0], *slot);
+        if (both[0] == ~both[1] && both[0] == *slot)
             return PCOLL_OK;
         from = (uint32_t)both[0];
     }

@@ -2,6 +2,7 @@
 #include "runtime/census.h"
 
 #include "base/check.h"
+#include "base/error.h"
 
 /* A claim is a number whose maximum is wanted: among equals the lowest rank. */
 enum { RANK_BITS = 20, MAX_RANK = (1 << RANK_BITS) - 1 };
@@ -25,13 +26,21 @@ void census_note(struct census *s, uint32_t slot, uint64_t complete, uint32_t ra
     s->least[slot] = ~complete;
 }
 
-struct recovery_plan census_plan(const struct census *s, uint32_t slot)
+int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t own,
+                struct recovery_plan *plan)
 {
-    uint64_t complete = s->claim[slot] >> RANK_BITS;
-    CHECK(s->lacking[slot] || ~s->least[slot] <= complete);
-    return (struct recovery_plan){.slot = slot,
-                                  .complete = complete,
-                                  .source =
-                                      MAX_RANK - (uint32_t)(s->claim[slot] & MAX_RANK),
-                                  .some_lack = ~s->least[slot] < complete};
+    uint64_t complete = s->claim[slot] >> RANK_BITS, least = ~s->least[slot];
+    uint32_t source = MAX_RANK - (uint32_t)(s->claim[slot] & MAX_RANK);
+    bool claimed = s->claim[slot] != 0;
+    *plan = (struct recovery_plan){.slot = slot,
+                                   .complete = complete,
+                                   .source = source,
+                                   .some_lack = claimed && least < complete};
+    bool sound = claimed ? source < ranks && least <= complete : s->lacking[slot] != 0;
+    return sound && own <= complete
+               ? PCOLL_OK
+               : fail(PCOLL_EPROTOCOL,
+                      "the ranks that are left agreed on %llu rounds of the object in "
+                      "slot %u, by rank %u, which cannot be",
+                      (unsigned long long)complete, slot, source);
 }

@@ -31,7 +31,10 @@ struct recovery_plan {
 void census_begin(struct census *s, uint64_t *words, uint64_t slots);
 /* It has this one, with so many rounds complete. */
 void census_note(struct census *s, uint32_t slot, uint64_t complete, uint32_t rank);
-/* Of the maxima. */
-struct recovery_plan census_plan(const struct census *s, uint32_t slot);
+/* Of the maxima, which are checked: who has the rounds is one of so many ranks, and nobody
+ * has more. `own`: the rounds complete here, 0 of what this rank lacks. PCOLL_EPROTOCOL:
+ * the maxima cannot be; the recovery then fails on this rank. */
+int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t own,
+                struct recovery_plan *plan);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "algorithms/algorithms.h"
 #include "base/check.h"
 #include "base/moment.h"
 #include "runtime/agreement.h"
@@ -68,6 +69,12 @@ static int take_census(struct communicator *to, const struct recovery *r,
         slots = end > slots ? end : slots;
     }
     int rc = agree_max(to, &slots, 1);
+    uint32_t most = to->transport->tags / DATA_EDGES;
+    if (rc == PCOLL_OK && slots > most)
+        rc = communicator_fail(
+            to,
+            fail(PCOLL_EPROTOCOL, "the ranks that are left agreed on %llu slots of %u",
+                 (unsigned long long)slots, most));
     if (rc == PCOLL_OK)
         rc = reserve(to, (uint32_t)slots);
     if (rc != PCOLL_OK)
@@ -105,10 +112,14 @@ static int rebuild(struct communicator *to, struct recovery *r, const struct cen
     for (uint32_t i = 0; i < r->count && rc == PCOLL_OK; i++) {
         struct user_object *o = r->objects[i];
         uint32_t slot = slot_of(o);
-        struct recovery_plan plan = census_plan(s, slot);
-        if (s->lacking[slot])
+        struct recovery_plan plan;
+        if (s->lacking[slot]) {
             orphan(o);
-        else
+            continue;
+        }
+        rc = census_plan(s, slot, to->transport->size,
+                         o->kind->recoverable->complete(o), &plan);
+        if (rc == PCOLL_OK)
             rc = o->kind->recoverable->rebuild(o, to, &plan);
     }
     return rc;

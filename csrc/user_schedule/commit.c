@@ -13,16 +13,14 @@
 /* Everybody's messages on every rank; only when they are known not to match. */
 static int report_mismatch(struct communicator *c, const struct builder *d)
 {
-    uint64_t *counts, total = 0, before = 0;
+    uint64_t *counts, total, before;
     int rc = agree_gather(c, messages_count(d), &counts);
-    for (uint32_t i = 0; rc == PCOLL_OK && i < c->transport->size; i++) {
-        before += i < c->transport->rank ? counts[i] : 0;
-        total += counts[i];
-    }
+    if (rc == PCOLL_OK)
+        rc = messages_place(d, counts, &before, &total);
     free(counts);
     if (rc != PCOLL_OK)
         return rc;
-    bool fits = total * MESSAGE_WORDS <= INT_MAX;
+    bool fits = total <= INT_MAX / MESSAGE_WORDS;
     uint64_t *words = fits ? calloc(total * MESSAGE_WORDS + 1, sizeof *words) : NULL,
              none = !words;
     rc = agree_max(c, &none, 1);
@@ -57,7 +55,12 @@ static int compare(struct communicator *c, int local, struct builder *d)
         rc = report_mismatch(c, d);
     else if (rc == PCOLL_OK)
         rc = agree_max(c, &tags, 1);
-    d->tags = (uint32_t)tags;
+    if (rc == PCOLL_OK && (tags < d->tags || tags > UINT32_MAX))
+        rc = fail(PCOLL_EPROTOCOL,
+                  "the ranks agreed on %llu tags, and this one needs %u",
+                  (unsigned long long)tags, d->tags);
+    if (rc == PCOLL_OK)
+        d->tags = (uint32_t)tags;
     return local == PCOLL_OK ? rc : fail(local, "%s", reason.text);
 }
 

@@ -133,6 +133,22 @@ uint32_t messages_count(const struct builder *d)
     return count;
 }
 
+int messages_place(const struct builder *d, const uint64_t *counts, uint64_t *before,
+                   uint64_t *total)
+{
+    *before = *total = 0;
+    for (uint32_t i = 0; i < d->size; i++) {
+        bool sound =
+            counts[i] <= UINT32_MAX && (i != d->rank || counts[i] == messages_count(d));
+        if (!sound)
+            return fail(PCOLL_EPROTOCOL, "rank %u is said to have %llu messages", i,
+                        (unsigned long long)counts[i]);
+        *before += i < d->rank ? counts[i] : 0;
+        *total += counts[i];
+    }
+    return PCOLL_OK;
+}
+
 void messages_write(const struct builder *d, uint64_t *words)
 {
     for (uint32_t i = 0; i < d->count; i++) {

@@ -27,6 +27,10 @@ void messages_digest(const struct builder *d, uint64_t digest[DIGEST_WORDS]);
 /* All messages of the builder in words, to find out which do not match. */
 enum { MESSAGE_WORDS = 4 };
 uint32_t messages_count(const struct builder *d);
+/* Given how many each rank has: how many come before this rank's, and all. Other ranks
+ * say so: PCOLL_EPROTOCOL on this rank if it cannot be, and nothing is committed. */
+int messages_place(const struct builder *d, const uint64_t *counts, uint64_t *before,
+                   uint64_t *total);
 void messages_write(const struct builder *d, uint64_t *words);
 /* PCOLL_EMISMATCH with the first that does not match, both sides named; PCOLL_OK if
  * there is none. `words` are those of all ranks, and are sorted. */

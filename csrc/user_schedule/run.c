@@ -10,6 +10,9 @@
 #include "base/error.h"
 #include "runtime/closing.h"
 
+/* No job gets there. */
+static const uint64_t LAST_RUN = (uint64_t)1 << 43;
+
 static struct schedule_run *of(struct object *p)
 {
     return (struct schedule_run *)p;
@@ -219,8 +222,15 @@ static int run_wanted(struct schedule_run *p)
 static int schedule_run_run(struct object *base)
 {
     struct schedule_run *p = of(base);
-    if (atomic_load(&p->closing) == RUN_AGREEING && atomic_load(&p->agreement.done))
+    if (atomic_load(&p->closing) == RUN_AGREEING && atomic_load(&p->agreement.done)) {
+        if (p->closing_runs < atomic_load(&p->started) || p->closing_runs > LAST_RUN)
+            return fail(PCOLL_EPROTOCOL,
+                        "the ranks close a schedule after %llu runs, and this one has "
+                        "asked for %llu",
+                        (unsigned long long)p->closing_runs,
+                        (unsigned long long)atomic_load(&p->started));
         atomic_store(&p->closing, RUN_DRAINING);
+    }
     int rc = run_wanted(p);
     if (rc != PCOLL_OK || atomic_load(&p->closing) != RUN_DRAINING ||
         p->engine.current < p->closing_runs)

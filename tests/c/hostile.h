@@ -40,6 +40,8 @@ void hostile_note(struct hostile *h, int rc);
 /* A world of ranks from its beginning to its end; about so many messages at most. */
 void hostile_groups(struct hostile *h, uint64_t most);
 void hostile_handles(struct hostile *h, uint64_t most);
+void hostile_schedules(struct hostile *h, uint64_t most);
 void hostile_gossip(struct hostile *h, uint64_t most);
+void hostile_agreements(struct hostile *h, uint64_t most);
 
 #endif

@@ -200,7 +200,7 @@ static void build_next(struct world *w, uint32_t rank, struct recovery *r)
         enter_barrier(w, r);
         return;
     }
-    r->plan = census_plan(&r->census, (uint32_t)k);
+    EXPECT_OK(census_plan(&r->census, (uint32_t)k, w->o.ranks, 0, &r->plan));
     if (!r->census.lacking[k] || r->grows) {
         rebuild(w, rank, r);
         if (r->step == BUILDING)

@@ -17,7 +17,9 @@ static const struct {
 } objects[] = {
     {"groups", hostile_groups},
     {"handles", hostile_handles},
+    {"schedules", hostile_schedules},
     {"gossip", hostile_gossip},
+    {"agreements", hostile_agreements},
 };
 
 int main(void)

@@ -90,7 +90,7 @@ MUTANTS = [
         "a message is not looked at again after it was read",
         "gossip/queue.c",
         "if (word == newest.state) {",
-        "if (state >= 0) {",
+        "if (word >= 0) {",
     ),
     Mutant(
         "a message is given free before it is read",
@@ -111,7 +111,7 @@ MUTANTS = [
         "a slot that a dead rank was writing to stays taken",
         "gossip/queue.c",
         "if (rc == PCOLL_OK && state == WRITING)",
-        "if (rc == PCOLL_OK && state_of(state) == STATES)",
+        "if (rc == PCOLL_OK && state == STATES)",
         "gossip crashes",
     ),
     Mutant(

@@ -125,19 +125,19 @@ MUTANTS = [
     Mutant(
         "the round that is under way counts as complete",
         "runtime/census.c",
-        "uint64_t complete = s->claim[slot] >> RANK_BITS;",
-        "uint64_t complete = (s->claim[slot] >> RANK_BITS) + 1;",
+        "uint64_t complete = s->claim[slot] >> RANK_BITS, ",
+        "uint64_t complete = (s->claim[slot] >> RANK_BITS) + 1, ",
     ),
     Mutant(
         "a round is given by who does not have it",
         "runtime/census.c",
-        ".source = MAX_RANK - (uint32_t)(s->claim[slot] & MAX_RANK),",
+        ".source = source,",
         ".source = 0 * MAX_RANK,",
     ),
     Mutant(
         "nobody is given the round that it lacks",
         "runtime/census.c",
-        ".some_lack = ~s->least[slot] < complete",
+        ".some_lack = claimed && least < complete",
         "  .some_lack = false",
     ),
     Mutant(

@@ -189,6 +189,16 @@ static void end_send(struct mpi_transport *m, const struct request_info *info)
         mpi_ring(m, info->peer);
 }
 
+/* A control message is whole, or it is none of ours; the objects check what it says. */
+static int check_control(const MPI_Status *status)
+{
+    int bytes = 0;
+    MPI_Get_count(status, MPI_BYTE, &bytes);
+    return bytes == (int)sizeof(struct control)
+               ? PCOLL_OK
+               : fail(PCOLL_EPROTOCOL, "a control message of %d bytes came", bytes);
+}
+
 /* The event of a finished request, if it makes one. */
 static int to_event(struct mpi_transport *m, int i, const MPI_Status *status,
                     struct transport_event *event, bool *makes)
@@ -201,7 +211,7 @@ static int to_event(struct mpi_transport *m, int i, const MPI_Status *status,
         m->arrived[i] = true;
         m->sources[i] = mpi_rank_of(m, status->MPI_SOURCE);
         *makes = false;
-        return PCOLL_OK;
+        return check_control(status);
     case CONTROL_SEND:
         free(info.control);
         end_send(m, &info);

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hostile outcomes of agreements, which other ranks add their words to: the census of a
+ * recovery, the states of a group that restarts, the messages of schedules that do not
+ * match, and headers of rounds.
+ */
+#include <string.h>
+
+#include "group/group.h"
+#include "runtime/census.h"
+#include "user_schedule/matching.h"
+#include "check.h"
+#include "hostile.h"
+
+enum { RANKS = 70, SLOTS = 4, MESSAGES = 6 };
+
+static struct hostile *h;
+
+static uint32_t roll(uint32_t bound)
+{
+    return hostile_roll(h, bound);
+}
+
+/* Some words of an honest outcome are replaced. */
+static void spoil(uint64_t *words, uint32_t count)
+{
+    for (uint32_t i = roll(4); i; i--)
+        words[roll(count)] = hostile_word(h);
+}
+
+static int plan_census(void)
+{
+    uint64_t words[CENSUS_WORDS * SLOTS], own = roll(10);
+    struct census s;
+    struct recovery_plan plan;
+    census_begin(&s, words, SLOTS);
+    for (uint32_t i = 0; i < SLOTS; i++)
+        census_note(&s, i, own + roll(2), roll(h->ranks));
+    spoil(words, CENSUS_WORDS * SLOTS);
+    int rc = census_plan(&s, roll(SLOTS), h->ranks, own, &plan);
+    EXPECT(rc != PCOLL_OK || s.lacking[plan.slot] || plan.source < h->ranks,
+           "a plan with rank %u of %u", plan.source, h->ranks);
+    EXPECT(rc != PCOLL_OK || plan.complete >= own, "fewer rounds than here");
+    return rc;
+}
+
+static int check_header(void)
+{
+    static uint64_t memory[64];
+    struct round_header *header = (struct round_header *)memory;
+    uint32_t words = (uint32_t)(round_header_bytes(h->ranks) / sizeof *memory);
+    round_header_clear(header, h->ranks, roll(4));
+    bitset_add(round_mask(header, h->ranks, ROUND_ACTIVE), roll(h->ranks));
+    spoil(memory, words);
+    int rc = round_header_check(header, h->ranks, roll(4));
+    EXPECT(rc != PCOLL_OK || header->initiator < h->ranks ||
+               header->initiator == ROUND_NOBODY,
+           "a round of rank %u", header->initiator);
+    for (uint32_t i = h->ranks; rc == PCOLL_OK && i < 64 * bitset_words(h->ranks); i++)
+        EXPECT(!bitset_has(round_mask(header, h->ranks, ROUND_ACTIVE), i), "rank %u",
+               i);
+    return rc;
+}
+
+static int compare_messages(void)
+{
+    pcoll_buffer shape = {.count = 1, .dtype = PCOLL_INT64, .op = PCOLL_SUM};
+    struct builder b = {.rank = roll(h->ranks), .size = h->ranks};
+    uint64_t counts[RANKS], before, total, words[MESSAGE_WORDS * MESSAGES] = {0};
+    int64_t memory[MESSAGES];
+    int op;
+    for (int i = 0; i < MESSAGES; i++)
+        EXPECT_OK(builder_recv(&b, &memory[i], &shape, (int)roll(h->ranks),
+                               (int)roll(3), NULL, &op));
+    for (uint32_t i = 0; i < h->ranks; i++)
+        counts[i] = MESSAGES;
+    spoil(counts, h->ranks);
+    int rc = messages_place(&b, counts, &before, &total);
+    EXPECT(rc != PCOLL_OK || before + MESSAGES <= total, "messages beyond all");
+    messages_write(&b, words);
+    spoil(words, MESSAGE_WORDS * MESSAGES);
+    int compared = messages_compare(words, MESSAGES);
+    EXPECT(compared == PCOLL_OK || compared == PCOLL_EMISMATCH, "%d", compared);
+    builder_destroy(&b);
+    return rc;
+}
+
+static int restart_group(void)
+{
+    static struct window window;
+    struct group g = {.window = &window, .round = roll(4)};
+    uint64_t words[RANKS];
+    window.rank = roll(h->ranks);
+    window.size = h->ranks;
+    EXPECT_OK(membership_init(&g.membership, h->ranks));
+    for (uint32_t r = 0; r < h->ranks; r++)
+        words[r] = group_own_word(&g);
+    spoil(words, h->ranks);
+    int rc = group_check_words(&g, words, g.round + roll(2));
+    for (uint32_t r = 0; r < h->ranks && rc == PCOLL_OK; r++)
+        EXPECT(!words[r] || words[r] & 1, "a state without a rank");
+    membership_destroy(&g.membership);
+    return rc;
+}
+
+void hostile_agreements(struct hostile *hostile, uint64_t most)
+{
+    static int (*const kinds[])(void) = {plan_census, check_header, compare_messages,
+                                         restart_group};
+    h = hostile;
+    h->ranks = 1 + roll(RANKS);
+    for (uint64_t i = 0; i < most; i++) {
+        int rc = kinds[roll(4)]();
+        hostile_note(h, rc);
+        h->done += rc == PCOLL_OK;
+    }
+}
