@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of messages and windows are read by their checked decoders alone."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
+
+# The decoders, each with the file whose first lines say what becomes of a bad message.
+DECODERS = {
+    "allreduce/control.c": "allreduce/control.h",
+    "group/wire_decode.c": "group/wire.h",
+    "protocol/group/matchmaking_message.c": "protocol/group/matchmaking_message.c",
+}
+# Who passes an undecoded message on, or refuses all of them.
+CARRIERS = {
+    "allreduce/control.h",
+    "allreduce/endpoint.c",
+    "gossip/end.c",
+    "group/on_message.c",
+    "group/wire.h",
+    "runtime/object.h",
+    "user_schedule/run.c",
+}
+# Who reads words of windows, and what it checks them with.
+WINDOW_READERS = {
+    "gossip/accumulator.c": "gossip_decode_lead",
+    "gossip/register.c": "gossip_decode_version",
+    "group/rendezvous.c": "PCOLL_EPROTOCOL",
+    "group/vote.c": "decision_after",
+}
+
+
+def sources():
+    for path in sorted(CSRC.rglob("*.[ch]")):
+        name = path.relative_to(CSRC).as_posix()
+        if not name.startswith("transport/"):
+            yield name, path.read_text()
+
+
+def test_values_are_read_by_decoders():
+    """`message->value[i]` and its like appear in a decoder only."""
+    readers = {name for name, text in sources() if re.search(r"(->|\.)value\[", text)}
+    assert readers <= set(DECODERS), f"raw words: {sorted(readers - set(DECODERS))}"
+
+
+def test_undecoded_messages_stay_where_they_are_decoded():
+    """Only decoders, and who hands a message to them, know the type."""
+    users = {name for name, text in sources() if "const struct control *" in text}
+    assert users == set(DECODERS) - {"protocol/group/matchmaking_message.c"} | CARRIERS
+
+
+def test_words_of_windows_are_checked():
+    """Who reads a word that other ranks write checks it."""
+    for name, text in sources():
+        if re.search(r"window_read_(word|swapped)\(", text):
+            assert name in WINDOW_READERS, f"{name} reads words of windows"
+            assert WINDOW_READERS[name] in text, name
+        if re.search(r"% STATES|& \(STATES", text):
+            assert name == "gossip/words.h", f"{name} takes states apart"
+
+
+@pytest.mark.parametrize("name", sorted({*DECODERS.values(), "gossip/words.h"}))
+def test_what_becomes_of_bad_messages_is_said(name):
+    """At the top of the decoder's file."""
+    top = (CSRC / name).read_text().split("*/", 2)[1]
+    assert re.search(r"Bad (messages|words)\.", top), name
+    assert "PCOLL_EPROTOCOL" in top, name
