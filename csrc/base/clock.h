@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time; monotonic, but for what others want in theirs. */
+/* Time, by the monotonic clock: whoever sets the wall clock shortens or lengthens no wait. */
 #ifndef PCOLL_BASE_CLOCK_H
 #define PCOLL_BASE_CLOCK_H
 
@@ -18,11 +18,11 @@ static inline int64_t clock_us(void)
     return clock_ns() / 1000;
 }
 
-/* So far from now, less than a second, on that clock: what waits of pthreads take. */
-static inline struct timespec clock_until(clockid_t clock, int64_t ns)
+/* The time in `ns` from now, less than a second: for a condition with this clock. */
+static inline struct timespec clock_until(int64_t ns)
 {
     struct timespec until;
-    clock_gettime(clock, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     ns += until.tv_nsec;
     until.tv_sec += (time_t)(ns / 1000000000);
     until.tv_nsec = (long)(ns % 1000000000);

@@ -12,13 +12,24 @@
 enum { PATIENCE_NS = 500000000 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t changed; /* waits by the monotonic clock */
+static pthread_once_t made = PTHREAD_ONCE_INIT;
 static struct turn *announced;
 static uint64_t numbers;
+
+static void make_condition(void)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
 
 void turn_init(struct turn *t)
 {
     CHECK(t);
+    pthread_once(&made, make_condition);
     pthread_mutex_lock(&mutex);
     *t = (struct turn){.number = ++numbers};
     pthread_mutex_unlock(&mutex);
@@ -44,7 +55,7 @@ static bool comes_next(const struct turn *t)
 void turn_take(struct turn *t)
 {
     CHECK(!t->held);
-    struct timespec until = clock_until(CLOCK_REALTIME, PATIENCE_NS);
+    struct timespec until = clock_until(PATIENCE_NS);
     pthread_mutex_lock(&mutex);
     int rc = 0;
     while (rc != ETIMEDOUT && !comes_next(t))

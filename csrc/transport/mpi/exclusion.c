@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "include/partialcoll.h"
 
-enum { PATIENCE_NS = 200000000 };
+enum { PATIENCE_NS = 200000000, PAUSE_NS = 100000 };
 
 static pthread_mutex_t in_mpi = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
@@ -18,10 +18,16 @@ static void ask(void)
     ranks_may_die = pcoll_tells_of_failures();
 }
 
+/* pthread_mutex_timedlock waits by the wall clock. */
 static bool wait_a_while(void)
 {
-    struct timespec until = clock_until(CLOCK_REALTIME, PATIENCE_NS);
-    return pthread_mutex_timedlock(&in_mpi, &until) == 0;
+    int64_t until = clock_ns() + PATIENCE_NS;
+    bool held = false;
+    while (!held && clock_ns() < until) {
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        held = pthread_mutex_trylock(&in_mpi) == 0;
+    }
+    return held;
 }
 
 bool exclusion_begin(void)
