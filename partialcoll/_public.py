@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of ``partialcoll.__all__``. Importing this loads MPI and checks that the core fits."""
+"""The names of ``partialcoll.__all__``. Importing this initializes no MPI. If mpi4py has loaded MPI,
+check that the core fits it; otherwise the first use does."""
+
+import sys as _sys
 
 from ._core.ffi import core as _core
 from .codec import Lattice as Lattice
@@ -46,4 +49,5 @@ from .policy import (
 from .round import Result as Result, Round as Round
 from .topology import Topology as Topology, pairing as pairing
 
-_core.lib  # noqa: B018 - load and check the core here, not at the first call
+if "mpi4py.MPI" in _sys.modules:
+    _core.lib  # noqa: B018 - a core that does not fit this MPI is refused here, at the import

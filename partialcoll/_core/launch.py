@@ -8,28 +8,38 @@ import os
 from ..errors import Error
 from .mpi import MPI
 
-# Set by the launcher for each process it starts: number of processes, and whose it is.
-_SIZES = (
-    ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpiexec"),
-    ("PMI_SIZE", "the mpiexec of MPICH or of a relative of it, or srun --mpi=pmi2"),
-    ("SLURM_STEP_NUM_TASKS", "srun"),
+# Set by the launcher for each process it starts: number of processes, this one's, and whose it is.
+_VARIABLES = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI's mpiexec"),
+    ("PMI_SIZE", "PMI_RANK", "the mpiexec of MPICH or of a relative of it, or srun --mpi=pmi2"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun"),
 )
-_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def launched_size() -> tuple[int, str] | None:
     """The number of processes that a launcher says it started, and which launcher."""
     of_torchrun = [("WORLD_SIZE", "torchrun")] if "TORCHELASTIC_RUN_ID" in os.environ else []
-    for variable, launcher in (*_SIZES, *of_torchrun):
+    sizes = [(size, launcher) for size, _, launcher in _VARIABLES]
+    for variable, launcher in (*sizes, *of_torchrun):
         text = os.environ.get(variable, "")
         if text.isdigit():
             return int(text), launcher
     return None
 
 
+def launched_rank() -> tuple[int, int] | None:
+    """Return this process's number and the number of processes, as an MPI launcher has left them
+    in the environment; None where it has left neither. Local; begins no MPI."""
+    for size, rank, _ in _VARIABLES:
+        texts = os.environ.get(rank, ""), os.environ.get(size, "")
+        if all(text.isdigit() for text in texts):
+            return int(texts[0]), int(texts[1])
+    return None
+
+
 def is_first() -> bool:
     """Is this the first of the processes that a launcher has started, or the only one?"""
-    return all(os.environ.get(name, "0") == "0" for name in _RANKS)
+    return all(os.environ.get(rank, "0") == "0" for _, rank, _ in _VARIABLES)
 
 
 def foreign(family: str) -> str:

@@ -21,7 +21,7 @@ def Allreduce_init(
     comm: MPI.Intracomm,
     sendbuf: Any,
     recvbuf: Any = None,
-    op: Any = MPI.SUM,
+    op: Any = None,
     *,
     quorum: Policy | str = "solo",
     deliver: str = "one",
@@ -56,9 +56,9 @@ def Allreduce_init(
         Same dtypes and sizes as sendbuf, no common memory. None: results stay in the library's
         memory, which saves a copy; read them at `AllreduceHandle.result` (with deliver="all"
         the library makes receive buffers).
-    op : mpi4py.MPI.Op or list of them
-        One for all buffers or one for each. SUM, PROD, MIN, MAX for floats (float16 and
-        bfloat16 accumulate in float32 and are rounded once); SUM, PROD for complex numbers;
+    op : mpi4py.MPI.Op, list of them or None
+        One for all buffers or one for each; None: MPI.SUM. SUM, PROD, MIN, MAX for floats
+        (float16 and bfloat16 accumulate in float32 and are rounded once); SUM, PROD for complex;
         these, LAND, LOR, LXOR, BAND, BOR, BXOR for integers, which wrap around; LAND, LOR,
         LXOR for bool. What MPI defines for other datatypes (``op=MPI.MAXLOC`` with
         ``[array, count, MPI.DOUBLE_INT]``), and commutative ops of your own, also on derived
@@ -146,7 +146,7 @@ def Allreduce_init(
 
 
 def memory_estimate(
-    comm: MPI.Intracomm, sendbuf: Any, recvbuf: Any = None, op: Any = MPI.SUM, **options: Any
+    comm: MPI.Intracomm, sendbuf: Any, recvbuf: Any = None, op: Any = None, **options: Any
 ) -> int:
     """Bytes that a handle with these arguments and `options` (those of `Allreduce_init`, which
     says what is wrong with them) will hold on this rank, as if all ranks were on one node. Where

@@ -42,7 +42,7 @@ def _set_domain(options: Any, domain: str | None) -> None:
 
 def _as_ops(op: Any, count: int) -> list[Any]:
     if not isinstance(op, (list, tuple)):
-        return [op] * count
+        return [MPI.SUM if op is None else op] * count
     if len(op) != count:
         raise ValueError(f"op: expected one, or one for each of the {count} buffers, got {len(op)}")
     return list(op)

@@ -86,12 +86,12 @@ def _free_cached(comm: MPI.Comm, keyval: int, cache: _Cache) -> None:
         handle.Free()
 
 
-_keyval = MPI.KEYVAL_INVALID
+_keyval: int | None = None  # made at the first call
 
 
 def _cache_of(comm: MPI.Comm) -> _Cache:
     global _keyval
-    if _keyval == MPI.KEYVAL_INVALID:
+    if _keyval is None:
         _keyval = MPI.Comm.Create_keyval(delete_fn=_free_cached)
     cache: Any = comm.Get_attr(_keyval)
     if cache is None:
@@ -173,7 +173,7 @@ def Allreduce(
     comm: MPI.Intracomm,
     sendbuf: Any,
     recvbuf: Any,
-    op: Any = MPI.SUM,
+    op: Any = None,
     *,
     quorum: Policy | str = "majority",
     name: str | None = None,
@@ -192,6 +192,7 @@ def Allreduce(
     """
     usable = isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL
     cache = _cache_of(comm) if usable else _Cache()
+    op = MPI.SUM if op is None else op
     place = name if name is not None else _place(2)
     arguments = (op, quorum, options)
     repeat = cache.repeats.get(place)

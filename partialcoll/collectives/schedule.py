@@ -181,16 +181,15 @@ class Schedule(CoreObject):
             )
         return source, target, a, b
 
-    def reduce(
-        self, buf: Any, into: Any, *, op: Any = MPI.SUM, label: str | None = None
-    ) -> Operation:
+    def reduce(self, buf: Any, into: Any, *, op: Any = None, label: str | None = None) -> Operation:
         """``into = buf op into``, element by element, buf on the left (as MPI's
         Reduce_local). Local.
 
-        Same dtype and size; the same memory or memory apart. `op` is a
-        predefined one that is defined for the dtype; float16 and bfloat16 are added as float32 and
+        Same dtype and size; the same memory or memory apart. `op` is a predefined one that is
+        defined for the dtype, MPI.SUM by default; float16 and bfloat16 are added as float32 and
         rounded each time. `label`: see `send`.
         """
+        op = MPI.SUM if op is None else op
         code = ops.op_code(op)
         source, target, a, b = self._two(buf, into)
         if code == lib.PCOLL_MPI_OP:

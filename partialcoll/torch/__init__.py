@@ -6,9 +6,8 @@
 >>> pct.rank(), pct.size()
 """
 
-# Before torch is loaded, which takes seconds: those who have started a newcomer hear of it.
-from mpi4py import MPI as _MPI  # noqa: F401
-
+# First, since torch takes seconds to load: where MPI has begun, those who have started this process
+# in place of one that has died are told that it has come.
 from .. import elastic as _greeting  # noqa: F401
 from ..errors import Error as HorovodInternalError
 from . import backend, elastic

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from mpi4py import MPI
 from torch.nn.modules import batchnorm
 
+from .._core.mpi import MPI
 from ..collectives.agreement import check_agreement
 from ..decentralized import GlobalSum
 from . import _averages

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 
 from .._core import checks
+from .._core.mpi import MPI
 from ..errors import StateError
 from ._checks import check_dense, check_model, check_one_device, check_parameter
 from .flat import Named

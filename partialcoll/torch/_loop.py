@@ -17,9 +17,9 @@ from typing import Any, Callable
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from .._core import checks, communicator, finalize, timeline
+from .._core.mpi import MPI
 from .._core.survivors import duplicate
 from ..collectives import side_by_side
 from ..decentralized import GlobalSum

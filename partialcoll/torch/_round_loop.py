@@ -12,9 +12,9 @@ import warnings
 from typing import Any, Callable
 
 import torch
-from mpi4py import MPI
 
 from .._core import communicator, timeline
+from .._core.mpi import MPI
 from ..collectives.fingerprints import Fingerprints
 from ..collectives.resync import Replica
 from ..errors import StateError

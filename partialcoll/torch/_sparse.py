@@ -9,8 +9,8 @@ all ranks need to know.
 from __future__ import annotations
 
 import torch
-from mpi4py import MPI
 
+from .._core.mpi import MPI
 from ._checks import is_sparse
 from .calls import Calls
 from .flat import Named

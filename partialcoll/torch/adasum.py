@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core.buffers import Array
+from .._core.mpi import MPI
 from ..collectives.adasum import Bounds, adasum
 from ..decentralized import GlobalSum, Process, Setup
 from ..decentralized.base import LearningRate

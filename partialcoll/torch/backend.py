@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from mpi4py import MPI
 
 from .._core import checks
+from .._core.mpi import MPI
 from . import environment, rendezvous
 from .process_group import NAME, ProcessGroup, retired
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from mpi4py import MPI
-
+from .._core.mpi import MPI
 from . import world
 
 

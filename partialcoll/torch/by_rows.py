@@ -14,8 +14,8 @@ from itertools import chain
 from typing import Any, Callable
 
 import torch
-from mpi4py import MPI
 
+from .._core.mpi import MPI
 from .allreduce import grouped_allreduce
 from .arguments import (
     AllreduceOptions,
@@ -36,7 +36,7 @@ from .world import calls_of
 Tensors = Sequence[torch.Tensor]
 # What the ranks compare of a tensor, and how its data moves on a communicator: gets room for rows,
 # and puts what has come into a list.
-_Move = Callable[[MPI.Intracomm, transfer.Rows, transfer.Found], Steps]
+_Move = Callable[["MPI.Intracomm", transfer.Rows, transfer.Found], Steps]
 _Plan = Callable[[torch.Tensor, int], "tuple[str, _Move]"]
 
 

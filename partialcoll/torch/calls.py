@@ -13,9 +13,9 @@ import pickle
 from typing import Any, Callable, NoReturn
 
 import numpy as np
-from mpi4py import MPI
 
 from .._core.buffers import Array
+from .._core.mpi import MPI
 from .._core.settings import logger
 from .._core.survivors import duplicate
 from ..collectives.agreement import JOINED

@@ -23,9 +23,9 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import torch
-from mpi4py import MPI
 from numpy.typing import NDArray
 
+from .._core.mpi import MPI
 from ..errors import StateError
 from .flat import Layout, Named, by_falling_stride
 from .ops import wire

@@ -16,10 +16,10 @@ from typing import Any, Callable, NoReturn
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 
 from .._core import checks, communicator
 from .._core.buffers import Array
+from .._core.mpi import MPI
 from ..collectives.agreement import check_agreement, together
 from ..collectives.fingerprints import Fingerprints
 from ..decentralized import GlobalSum

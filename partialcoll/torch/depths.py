@@ -10,10 +10,9 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from mpi4py import MPI
-
 from .._core import waiting
 from .._core.attendance import attending
+from .._core.mpi import MPI
 from ..errors import StateError
 from .ops import futures
 from .ops.queue import Queue

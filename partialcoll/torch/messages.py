@@ -14,9 +14,9 @@ import time
 from typing import Any
 
 import torch
-from mpi4py import MPI
 
 from .._core import communicator, waiting
+from .._core.mpi import MPI
 from .._core.rank_error import told_by
 from .._core.rank_failure import failed_ranks
 from .._core.survivors import goes_on

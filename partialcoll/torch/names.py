@@ -26,10 +26,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpi4py import MPI
-
 from .._core import waiting
 from .._core.attendance import name_ranks
+from .._core.mpi import MPI
 from .._core.rank_error import told_by
 from .._core.settings import logger, stall_warning
 from .._core.worker import Worker

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from mpi4py import MPI
 
 from .. import elastic, newcomer
+from .._core.mpi import MPI
 from .._core.settings import logger
 from .._core.survivors import all_say, living
 from ..errors import RankFailedError, StateError

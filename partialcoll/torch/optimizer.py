@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 import torch
-from mpi4py import MPI
 
 from .._core import checks
+from .._core.mpi import MPI
 from ..collectives.agreement import together
 from ..round import Result
 from . import world

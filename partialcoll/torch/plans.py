@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any
 
 import torch
-from mpi4py import MPI
 
+from .._core.mpi import MPI
 from .ops import transfer, wire
 from .ops.call import Move, Steps
 from .ops.handles import CHUNK, Form, Handles, Reduction, whole

@@ -20,9 +20,9 @@ from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 
 from .._core.departure import Departures
+from .._core.mpi import MPI
 from .depths import Depths
 from .messages import Messages
 from .ops import wire

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Optional
 
-from mpi4py import MPI
-
+from .._core.mpi import MPI
 from .calls import Calls
 
 
@@ -29,7 +28,7 @@ class ProcessSet:
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
-        if isinstance(ranks, MPI.Comm) or not isinstance(ranks, Iterable):
+        if not isinstance(ranks, Iterable):
             raise TypeError(
                 f"ranks: expected numbers of ranks, got {type(ranks).__name__}; of a communicator "
                 "all ranks can be told with comm.allgather"

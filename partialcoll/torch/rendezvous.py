@@ -30,14 +30,14 @@ from typing import Any, Callable
 from urllib.parse import parse_qsl, urlparse
 
 import torch.distributed as dist
-from mpi4py import MPI
 
 from .._core import launch, settings, waiting
 from .._core.attendance import name_ranks
+from .._core.mpi import MPI, check_rank
 from .._core.survivors import goes_on
 from ..collectives.agreement import ranks_by_text, sides
 from ..errors import Error, MismatchError, StateError
-from .environment import given, mpi_is_there, set_absent
+from .environment import given, mpi_is_there, set_absent, set_environment
 from .ops.work import GroupTimeout
 
 _ASK, _TELL = 32741, 32742  # on COMM_WORLD, for the store's address alone
@@ -213,6 +213,7 @@ def _open_store(timeout: timedelta) -> tuple[Any, str, int, Callable[[], None]]:
 
 def _over_mpi(url: str, timeout: timedelta) -> tuple[Any, int, int]:
     """Store, rank and number of ranks. Collective; the same error on all ranks."""
+    check_rank("init_process_group")
     world = MPI.COMM_WORLD
     store, host, port, serve = _open_store(timeout)
     members, seconds = range(world.size), timeout.total_seconds()
@@ -238,7 +239,10 @@ def _over_mpi(url: str, timeout: timedelta) -> tuple[Any, int, int]:
 
 def _in_charge() -> bool:
     """Has MPI started this job, and nobody said where the store is?"""
-    return mpi_is_there() and (given("MASTER_ADDR") is None or given("MASTER_PORT") is None)
+    if given("MASTER_ADDR") is not None and given("MASTER_PORT") is not None:
+        return False
+    check_rank("init_process_group")
+    return mpi_is_there()
 
 
 def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
@@ -261,6 +265,7 @@ def install() -> None:
         complaint = _complaint(url) if mpi_is_there() and MPI.COMM_WORLD.size > 1 else None
         if complaint is not None:
             settings.logger.warning("torch.distributed meets with %s", complaint)
+        set_environment()
         yield from usual(url, **options)
 
     handlers["env"] = rendezvous
@@ -300,6 +305,7 @@ def gather_members(
     MismatchError if they differ in who the members are.
     """
     global _world
+    check_rank("init_process_group")
     if not mpi_is_there():
         raise StateError("the backend needs MPI: initialized (mpi4py.MPI.Init) and not finalized")
     world = MPI.COMM_WORLD

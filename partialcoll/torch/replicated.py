@@ -19,10 +19,10 @@ from typing import Any, Callable
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from .._core import communicator, waiting
 from .._core.buffers import Array
+from .._core.mpi import MPI
 from .._core.settings import logger
 from ..collectives.allreduce import Allreduce_init
 from ..collectives.fingerprints import Fingerprints

@@ -7,9 +7,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpi4py import MPI
-
 from .._core import checks
+from .._core.mpi import MPI
 from ..decentralized.options import check_clip_norm
 from ..policy import Full, Policy, as_policy
 

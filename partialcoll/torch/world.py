@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Callable, TypeVar, cast
 
-from mpi4py import MPI
-
 from .._core import checks, communicator, launch, settings
 from .._core.attendance import attending
 from .._core.departure import Departures
+from .._core.mpi import MPI, check_rank
 from .._core.survivors import among_the_living, goes_on
 from ..errors import StateError
-from . import newcomers
+from . import environment, newcomers
 from .calls import Calls
 from .process_sets import ProcessSet, global_process_set
 
@@ -120,7 +119,8 @@ def init(
     Raises
     ------
     StateError
-        MPI runs below MPI_THREAD_MULTIPLE (on all ranks, naming those that do), is not
+        This process is a child of a rank (a DataLoader worker, a process pool), MPI runs below
+        MPI_THREAD_MULTIPLE (on all ranks, naming those that do), is not
         initialized, or an earlier call was for another group of ranks; all ranks have died that
         had the state of a training (on newcomers).
     MismatchError
@@ -129,6 +129,7 @@ def init(
         P jobs of one rank each were started in place of one of P ranks.
     """
     global _world
+    check_rank("init")
     if _world is not None:
         _check_same(_world, comm)
         return
@@ -146,6 +147,7 @@ def init(
         newcomers.check(comm, sets, on_failure)
     checked, replacing = _check_comm(comm), None
     launch.check_launcher()
+    environment.set_environment()
     if respawn:
         checked, replacing = newcomers.begin(respawn == "overlap")
     _form(checked, on_failure, replacing)
@@ -222,9 +224,10 @@ def _check_same(present: World, comm: MPI.Intracomm | None) -> None:
 
 def world() -> World:
     """What `init` has made; StateError before it, and when MPI has ended."""
-    communicator.check_running("partialcoll.torch")
     if _world is None:
+        check_rank("partialcoll.torch")
         raise StateError("partialcoll.torch is not initialized: call init() first")
+    communicator.check_running("partialcoll.torch")
     return _world
 
 

@@ -60,7 +60,7 @@ def test_without_mpi(clean_environment, tmp_path, raised):
     code = """import partialcoll as pc
 print(pc.__version__)
 try:
-    pc.Allreduce_init
+    pc.Allreduce_init(None, None)
 except pc.errors.AbiError as error:
     print(error)"""
     for words in (["-c", code], ["-m", "partialcoll", "info"], ["-m", "partialcoll", "doctor"]):

@@ -194,6 +194,14 @@ def test_frameworks_stay_with_their_packages(module):
 
 
 @pytest.mark.parametrize("module", MODULES, ids=".".join)
+def test_mpi_is_imported_when_it_is_used(module):
+    """Importing mpi4py.MPI begins MPI, which importing the package must not."""
+    for node in MODULES[module].body:
+        text = ast.unparse(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else ""
+        assert "mpi4py" not in text, text
+
+
+@pytest.mark.parametrize("module", MODULES, ids=".".join)
 def test_only_two_know_what_is_compiled(module):
     text = ast.unparse(MODULES[module])
     assert module == ("_core", "ffi") or "_core_" not in text

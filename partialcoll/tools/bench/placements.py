@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Callable
 
-from mpi4py import MPI
-
 import partialcoll as pc
+
+from ..._core.mpi import MPI
 
 
 @functools.cache

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
 import partialcoll as pc
+
+from ..._core.mpi import MPI
 
 
 def by_turns(

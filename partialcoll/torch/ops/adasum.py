@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from mpi4py import MPI
 
+from ..._core.mpi import MPI
 from ...collectives.adasum import adasum
 from .handles import Form, scale
 from .wire import wide_dtype

@@ -15,10 +15,10 @@ from typing import Any, Callable
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from ..._core.buffers import Array, wrap
 from ..._core.device import as_device_buffer
+from ..._core.mpi import MPI
 from ...collectives.agreement import Key
 from ...collectives.allreduce import Allreduce_init
 from ...collectives.handle import AllreduceHandle
@@ -30,14 +30,14 @@ CHUNK = 1 << 21  # bytes of a message that is reduced at once
 _KEPT = 32  # handles
 _SMALLEST = 64  # elements of the smallest handle
 
-# By torch's name. "avg" is a sum that is divided.
-_OPS: dict[str, Any] = {
-    **{"sum": MPI.SUM, "product": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX},
-    **{"band": MPI.BAND, "bor": MPI.BOR, "bxor": MPI.BXOR},
+# The names that MPI's ops have in torch. "avg" is a sum that is divided.
+_OPS = {
+    **{"sum": "SUM", "product": "PROD", "min": "MIN", "max": "MAX"},
+    **{"band": "BAND", "bor": "BOR", "bxor": "BXOR"},
 }
-_OPS_OF_BOOL: dict[str, Any] = {
-    **{"sum": MPI.LOR, "product": MPI.LAND, "min": MPI.LAND, "max": MPI.LOR},
-    **{"band": MPI.LAND, "bor": MPI.LOR, "bxor": MPI.LXOR},
+_OPS_OF_BOOL = {
+    **{"sum": "LOR", "product": "LAND", "min": "LAND", "max": "LOR"},
+    **{"band": "LAND", "bor": "LOR", "bxor": "LXOR"},
 }
 
 
@@ -168,7 +168,7 @@ class Handles:
         like: Any = np.zeros(count, np.dtype(dtype))
         if device.type != "cpu":
             like = torch.empty(count, dtype=getattr(torch, dtype), device=device)
-        reduction = (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op]
+        reduction = getattr(MPI, (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op])
         handle = Allreduce_init(self.comm, None, None, reduction, like=like, **self._options)
         handle._while_waiting = lambda: self._meanwhile(handle._missing)
         return handle

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
+
+from ..._core.mpi import MPI
 
 LARGEST = 1 << 30  # bytes of one operation on one rank
 _MANY = 1 << 20

@@ -29,10 +29,9 @@ import threading
 import time
 from typing import Any, Callable
 
-from mpi4py import MPI
-
 from ..._core import communicator
 from ..._core.departure import Departed
+from ..._core.mpi import MPI
 from ..._core.rank_error import told_by
 from ..._core.settings import logger
 from ..._core.worker import Worker

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
+from ..._core.mpi import MPI
 from ...errors import MismatchError, RankFailedError
 from . import wire
 from .handles import CHUNK, Form, Handles, Reduction, divide, scale

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 import partialcoll as pc
 from partialcoll import elastic
 from partialcoll._core.ffi import check, ffi, lib
 
+from ...._core.mpi import MPI
 from .records import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Log, Record, lives
 
 

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
 import partialcoll as pc
 
 from ...._core.buffers import Array
+from ...._core.mpi import MPI
 from ... import report, skewed
 from ...report import plots
 from .. import placements, turns

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
 import partialcoll as pc
 
+from ...._core.mpi import MPI
 from ... import report
 from ...report import plots
 from ..turns import by_turns, meet

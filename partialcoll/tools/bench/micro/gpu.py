@@ -16,10 +16,10 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
 import partialcoll as pc
 
+from ...._core.mpi import MPI
 from ....errors import Error
 from ... import report, skewed
 from ...report import plots

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 import partialcoll as pc
 
 from ...._core.buffers import Array
+from ...._core.mpi import MPI
 from ... import report
 from ...report import plots
 from .. import turns

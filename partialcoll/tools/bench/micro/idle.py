@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Callable
 
 import numpy as np
-from mpi4py import MPI
 
 import partialcoll as pc
 
+from ...._core.mpi import MPI
 from ... import report, skewed
 from ...report import plots
 from .. import placements

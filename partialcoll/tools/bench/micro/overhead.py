@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
 import partialcoll as pc
 
 from ...._core import buffers
 from ...._core.ffi import check, ffi, lib
+from ...._core.mpi import MPI
 from ... import report
 from ...report import plots
 from ..turns import by_turns, per_call, start_and_wait

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
 import partialcoll as pc
 
+from ...._core.mpi import MPI
 from ...._core.pure import check, ffi, lib
 from ... import report
 from ...report import plots

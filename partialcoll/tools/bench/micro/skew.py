@@ -14,11 +14,11 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import numpy as np
-from mpi4py import MPI
 
 import partialcoll as pc
 
 from ...._core.ffi import check, ffi, lib
+from ...._core.mpi import MPI
 from ... import report, skewed
 from .. import placements, turns
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from mpi4py import MPI
-
 import partialcoll as pc
 
+from ...._core.mpi import MPI
 from ...._core.version import __version__
 from ....collectives.arguments import ALGORITHMS
 from ... import report

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from mpi4py import MPI
 
+from ...._core.mpi import MPI
 from ..turns import meet
 from .tasks import Task
 

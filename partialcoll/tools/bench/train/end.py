@@ -13,7 +13,8 @@ import math
 import time
 
 import numpy as np
-from mpi4py import MPI
+
+from ...._core.mpi import MPI
 
 # Of the time in which half of the ranks have made their steps, and seconds at least.
 _MORE, _LEAST = 0.1, 1.0

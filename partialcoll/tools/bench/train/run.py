@@ -23,9 +23,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from mpi4py import MPI
 
 from .... import torch as pct
+from ...._core.mpi import MPI
 from ....round import Result
 from ....torch._fingerprints import hash_tensors
 from ... import report
