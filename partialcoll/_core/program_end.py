@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the program ends: has an exception, or sys.exit with an error, ended it?
 
-`sys.last_value` alone does not tell: pytest and interactive sessions set it for exceptions that they
-have handled, and sys.exit does not set it. The traceback of an exception that ends the program
+`sys.last_value` alone does not tell: pytest and interactive sessions set it for exceptions that
+they have handled, and sys.exit does not set it. The traceback of an exception that ends the program
 begins in the outermost frame of the main thread, and that frame does not return.
 """
 

@@ -106,7 +106,7 @@ def _begin(
     tensors: Any, name: Any, options: _Options, in_place: bool = False, later: bool = True
 ) -> Call:
     """A synchronous call is over when this returns."""
-    calls = calls_of(options.process_set)
+    calls = calls_of(options.process_set, name if later and not options.partial else None)
 
     def prepare() -> Call:
         return _prepare(tensors, name, options, calls.comm.size, in_place, later)

@@ -37,13 +37,30 @@ def named(text: str, name: str | None) -> str:
 
 
 class Several(tuple):  # type: ignore[type-arg]
-    """The tensors of a grouped call, which is made as that of a single one."""
+    """The tensors of a grouped call, which is made as that of a single one.
+
+    What is wrong with the argument is kept: `all_of` raises it where the other ranks are told.
+    """
+
+    error: Exception | None
+
+    def __new__(cls, given: Any) -> Several:
+        error = None
+        try:
+            found = tuple(given)
+        except Exception as caught:
+            found, error = (), caught
+        several = super().__new__(cls, found)
+        several.error = error
+        return several
 
 
 def all_of(given: Any) -> Sequence[Any]:
-    """The tensors of a call."""
+    """Return the tensors of a call; raise what is wrong with them."""
     if not isinstance(given, Several):
         return [given]
+    if given.error is not None:
+        raise given.error
     if not given:
         raise ValueError("tensors: expected at least one, got none")
     return given
@@ -104,7 +121,9 @@ class AllreduceOptions(NamedTuple):
     @property
     def partial(self) -> bool:
         """Is it to be a call with a quorum, if it is right?"""
-        return self.quorum != "full" and self.quorum != Full()
+        if isinstance(self.quorum, (str, Policy)):
+            return self.quorum not in ("full", Full())
+        return True  # and it is refused
 
     def policy(self, name: str | None) -> Policy | None:
         """None: all ranks take part."""

@@ -34,7 +34,7 @@ def _broadcast(
         output = tensor if in_place else tensor.detach().clone()
         return Call(text, lambda to: transfer.broadcast(to, output, root), [output])
 
-    return calls_of(process_set).make(prepare, name, later)
+    return calls_of(process_set, name if later else None).make(prepare, name, later)
 
 
 def broadcast(

@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 import torch
 
+from .._core import checks
 from .._core.mpi import MPI
 from .allreduce import grouped_allreduce
 from .arguments import (
@@ -50,6 +51,10 @@ def _check_rows(tensor: Any, reduced: bool) -> None:
         raise ValueError("tensor: expected a first dimension, got a scalar; use reshape(1)")
 
 
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 def _begin(
     what: str,
     tensors: Any,
@@ -58,16 +63,21 @@ def _begin(
     plan: _Plan,
     reduced: bool = False,
     later: bool = True,
+    send: Callable[[torch.Tensor], torch.Tensor] = _as_it_is,
 ) -> Call:
-    """A synchronous call is over when this returns."""
-    calls = calls_of(process_set)
+    """Begin a call; a synchronous one is over when this returns. `send` returns what travels in
+    place of a tensor. The other ranks are told of whatever is raised for this rank's arguments."""
+    calls = calls_of(process_set, name if later else None)
     several = isinstance(tensors, Several)
 
     def prepare() -> Call:
         check_name(name)
         for one in all_of(tensors):
             _check_rows(one, reduced)
-        plans = [plan(one, calls.comm.size) for one in all_of(tensors)]
+        sent = [send(one) for one in all_of(tensors)]
+        for one in sent:
+            _check_rows(one, reduced)
+        plans = [plan(one, calls.comm.size) for one in sent]
         found: list[transfer.Found] = [[] for _ in plans]
 
         def move(handles: Any) -> Steps:
@@ -77,7 +87,7 @@ def _begin(
             )
 
         text = f"{'grouped ' * several}{what} of {'; '.join(text for text, _ in plans)}"
-        call = Call(named(text, name), move, read=all_of(tensors))
+        call = Call(named(text, name), move, read=sent)
         call.shown = lambda _: [parts[0] for parts in found] if several else found[0][0]
         call.found = found
         return call
@@ -112,14 +122,15 @@ def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
 ) -> list[torch.Tensor]:
     """`allgather` of several `tensors`, as one call. Collective."""
-    call = _begin("allgather", Several(tensors), name, process_set, _gather, later=False)
+    several = Several(tensors)
+    call = _begin("allgather", several, name, process_set, _gather, later=False)
 
     def back(gradients: Any) -> Any:
         means = grouped_allreduce(gradients, process_set=process_set)
         own = calls_of(process_set).comm.rank
         return [mean.split(rows.tolist())[own] for mean, (_, rows) in zip(means, call.found)]
 
-    return with_gradient(result_of(call), back, tensors)
+    return with_gradient(result_of(call), back, several)
 
 
 def allgather(
@@ -233,6 +244,7 @@ def _reducescatter(
     before: Any,
     after: Any,
     later: bool = True,
+    send: Callable[[torch.Tensor], torch.Tensor] = _as_it_is,
 ) -> Call:
     options = AllreduceOptions(op=op, prescale_factor=before, postscale_factor=after)
 
@@ -243,7 +255,8 @@ def _reducescatter(
         text = f"{wire.describe(one)}, {words}"
         return text, lambda comm, *to: transfer.reduce_rows(comm, one, form, *to)
 
-    return _begin("reducescatter", tensors, name, process_set, plan, reduced=True, later=later)
+    how: dict[str, Any] = {"reduced": True, "later": later, "send": send}
+    return _begin("reducescatter", tensors, name, process_set, plan, **how)
 
 
 def reducescatter_async(
@@ -284,11 +297,17 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """`reducescatter` of several `tensors`, as one call. Collective."""
-    compressor = check_compression(compression)
-    pairs = [compressor.compress(one) for one in tensors]
-    sent = [one for one, _ in pairs]
+    sent, contexts = [], []
+
+    def send(one: torch.Tensor) -> torch.Tensor:
+        rounded, context = check_compression(compression).compress(one)
+        sent.append(rounded)
+        contexts.append(context)
+        return rounded
+
     factors = (prescale_factor, postscale_factor)
-    call = _reducescatter(Several(sent), name, op, process_set, *factors, later=False)
+    several = Several(tensors)
+    call = _reducescatter(several, name, op, process_set, *factors, later=False, send=send)
 
     def back(gradients: Any) -> Any:
         check_linear("reducescatter", op)
@@ -297,7 +316,7 @@ def grouped_reducescatter(
         return grouped_allgather(scaled, None, process_set)
 
     reduced = with_gradient(result_of(call), back, sent)
-    return [compressor.decompress(one, ctx) for one, (_, ctx) in zip(reduced, pairs)]
+    return [compression.decompress(one, context) for one, context in zip(reduced, contexts)]
 
 
 def reducescatter(
@@ -341,24 +360,44 @@ def sparse_allreduce_async(
     Parameters
     ----------
     tensor : torch.Tensor
-        Sparse (COO), of the same shape and dtype on all ranks.
+        Sparse (COO), of the same shape and dtype on all ranks. TypeError of others.
     op : Average or Sum
         ValueError of others.
     name, process_set
         See `allreduce`.
     """
-    if op not in (Average, Sum):
-        raise ValueError(f"op: expected Average or Sum, got {op!r}")
-    indices = tensor._indices().t().contiguous()
-    calls = [
-        allgather_async(indices, name and f"{name}.indices", process_set),
-        allgather_async(tensor._values(), name and f"{name}.values", process_set),
-    ]
+    calls = calls_of(process_set, name)
+
+    def prepare() -> Call:
+        check_name(name)
+        if not any(op is one for one in (Average, Sum)):
+            raise ValueError(f"op: expected Average or Sum, got {op!r}")
+        checks.instance("tensor", tensor, torch.Tensor, "a sparse torch.Tensor")
+        if tensor.layout != torch.sparse_coo:
+            raise TypeError(f"tensor: expected a sparse COO tensor, got {tensor.layout}")
+        parts = [tensor._indices().t().contiguous(), tensor._values()]
+        found: list[transfer.Found] = [[] for _ in parts]
+
+        def move(handles: Any) -> Steps:
+            gathered = (
+                transfer.gather_rows(handles.everybody, part.detach(), call.side.rows, rows)
+                for part, rows in zip(parts, found)
+            )
+            return chain.from_iterable(gathered)
+
+        text = f"sparse allreduce of {wire.name(tensor.dtype)} {tuple(tensor.shape)}"
+        text += f", {tensor.sparse_dim()} of them sparse, {op.name}"
+        call = Call(named(text, name), move, read=parts)
+        call.found = found
+        return call
+
+    call = calls.make(prepare, name, later=True)
 
     def wait() -> torch.Tensor:
-        places, values = (result_of(call) for call in calls)
+        call.wait()
+        (places, _), (values, _) = call.found
         if op is Average:
-            values = values / calls_of(process_set).comm.size
+            values = values / calls.comm.size
         return torch.sparse_coo_tensor(places.t(), values, tensor.shape)
 
     return wait

@@ -55,7 +55,10 @@ class SyncBatchNorm(_BatchNorm):
         if not self.training or calls_of(self._process_set).comm.size == 1:
             alone: torch.Tensor = super().forward(input)
             return alone
-        self._check_input_dim(input)
+        try:
+            self._check_input_dim(input)
+        except Exception as error:
+            calls_of(self._process_set).refuse(error)
         differentiable: Any = _Normalized.apply
         output, mean, variance, count = differentiable(
             input, self.weight, self.bias, self.eps, self._process_set

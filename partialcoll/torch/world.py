@@ -337,25 +337,37 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 @attended
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Free what the set `process_set` has held; calls under way are brought to their end.
-    Collective over all ranks of the world. False, and nothing happens, of one that is not usable,
-    and of the global one."""
+    Collective over all ranks of the world; MismatchError, on all, if they give different ones.
+    False, and nothing happens, of one that is not usable, and of the global one."""
     here = world()
-    if process_set not in here.sets:
+    usable = any(process_set is one for one in here.sets)
+    whose = f"ranks {process_set.ranks}" if usable else "no set that can be removed"
+    here.calls.agree(f"remove_process_set of {whose}")
+    if not usable:
         return False
-    here.calls.agree(f"remove_process_set of ranks {process_set.ranks}")
     here.sets.remove(process_set)
     _free_set(process_set)
     return True
 
 
-def calls_of(process_set: ProcessSet | None) -> Calls:
-    """Those of a set; None: of all ranks. ValueError if this rank cannot make any there."""
+def calls_of(process_set: ProcessSet | None, name: Any = None) -> Calls:
+    """Return the calls of a set, or those of all ranks for None.
+
+    ValueError if this rank cannot make any there. `name` is that of an asynchronous call, under
+    which the others wait.
+    """
     here = world()
     if process_set is None:
         return here.calls
     if not isinstance(process_set, ProcessSet):
-        name = type(process_set).__name__
-        here.calls.refuse(TypeError(f"process_set: expected a ProcessSet or None, got {name}"))
+        kind = type(process_set).__name__
+        error: Exception = TypeError(f"process_set: expected a ProcessSet or None, got {kind}")
+        here.calls.refuse(error, name if isinstance(name, str) else None)
+    if process_set.process_set_id is None:
+        try:
+            return process_set.calls
+        except ValueError as error:
+            here.calls.refuse(error, name if isinstance(name, str) else None)
     return process_set.calls
 
 
