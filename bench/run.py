@@ -19,6 +19,7 @@ from partialcoll.tools import cli
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # wherever this was started from
 
 EXPERIMENTS = {
+    "a2cid2": "paper.a2cid2",
     "adapter": "core.adapter",
     "backend": "peers.backend",
     "busy_neighbors": "core.busy_neighbors",

@@ -8,20 +8,26 @@ proposition 3.6.
 Besides x each rank keeps x~, which starts as x. Between events the two relax towards each other:
 d(x, x~) = eta (x~ - x, x - x~) dt, applied lazily, at the next event. Gradients and averagings are
 added to both, averagings with weight alpha to x and alpha~ to x~. The order in an event is: mix,
-take in what others gave, average, publish. Who averages an unmixed x lets the sum drift; who
-publishes before the average and not after it leaves a register that lacks it until the next event,
-and on a ring of 64 ranks that error, times alpha~, grows (simulated).
+add the deltas of others, average, publish. Averaging an unmixed x would let the sum drift.
+Publishing before the average and not after it would leave a register that lacks it until the next
+event, and on a ring of 64 ranks that error, times alpha~, grows (simulated).
 
-The paper's time is a clock's, and its eta and alpha~ are those of a rate that is always met. Here
-time is counted in averagings made, and each rank has the alpha~ and eta that it can bear now; why
-and how, `Momentum` says. Two ranks that average may so have a different alpha~. What is conserved
-in spite of it is x + x~: of a difference m a rank loses (alpha + own alpha~) m from the two, and
-gives the peer as much; each splits what it loses or gets by its own alpha~. Half of it travels,
-which without momentum is what x itself loses.
+`momentum.py` has the two rules for eta and alpha~. variant="paper" has the paper's: constants of
+the topology and the rate, in the time of a clock whose unit is a gradient step. One thing differs
+from Algorithm 1: a rank waits for no peer. It averages with the model that the peer has published
+last, which is from the peer's last event, and the peer adds its half of the difference at its next
+event. variant="bounded" counts time in averagings made, and each rank has the eta and alpha~ that
+it can bear now.
+
+Two ranks that average can have a different alpha~. x + x~ is conserved all the same: of a
+difference m a rank loses (alpha + own alpha~) m from the two, and gives the peer as much; each
+splits what it loses or gets by its own alpha~. Half of it travels, which without momentum is what
+x itself loses.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,15 +36,33 @@ from typing import Any, Callable
 import numpy as np
 
 from .._core import checks
+from .._core.settings import logger
 from .base import LearningRate
 from .decoupled import Decoupled
 from .exchange import Array, Exchange, PeerSource
 from .global_sum import GlobalSum
-from .momentum import Momentum
+from .momentum import LEAST_RATIO, BoundedMomentum, PaperMomentum
 from .options import GossipOptions
 from .step_time import StepTime
 
 _LATE = 0.05  # of a step: a quarter of the latency at which it becomes unstable on a ring
+_VARIANTS = ("bounded", "paper")
+_MOMENTUM = ("auto", "force")
+
+
+@functools.cache
+def _warn_off(graph: str, ranks: int, gain: float) -> None:
+    """Log once for each graph why there is no momentum; `gain` is chi1/chi2."""
+    logger.warning(
+        "A2CiD2 has no momentum on the topology %s of %d ranks, and is its own baseline: with "
+        "chi1/chi2 = %.2f there is little to gain, and the bounded variant starts at %g; "
+        "variant='paper' is the paper's algorithm, momentum='force' keeps the bounded momentum "
+        "on, accelerated=False asks for the baseline",
+        graph,
+        ranks,
+        gain,
+        LEAST_RATIO**2,
+    )
 
 
 @dataclass(frozen=True)
@@ -53,15 +77,22 @@ class A2CiD2Options(GossipOptions):
         Averagings per own step that a rank takes part in, on average. It begins half of them, the
         others the other half.
     accelerated : bool
-        False: the paper's asynchronous baseline, eta = 0 and alpha~ = alpha = 1/2. So it is as well
-        where there is little to gain, chi1 < 4 chi2: rings of up to 8 ranks, exponential graphs of
-        up to 64, complete ones.
+        False: the paper's asynchronous baseline, eta = 0 and alpha~ = alpha = 1/2.
+    variant : "bounded" or "paper"
+        "paper": eta and alpha~ of proposition 3.6 for this topology and `rate`, from the first
+        step on, in the time of a clock. It needs ranks of about the same speed that make the
+        averagings they are asked for; it diverges where clearly fewer happen. "bounded": these
+        are upper limits, and the momentum follows the averagings that happen.
+    momentum : "auto" or "force"
+        Of the bounded variant. "auto": no momentum, and a warning, where chi1 < 4 chi2: rings of
+        up to 8 ranks, tori of up to 16, exponential graphs and hypercubes of up to 256, stars,
+        complete graphs. "force": the momentum stays on, as far as its bounds let it.
     poisson : bool
         A Poisson number of averagings for each step, as in the paper; else always the same.
     unit : float or None
-        Seconds of a gradient step of an average rank: this rank looks for what others have given
-        some times in each. None: the running mean of the own ones; give one if ranks differ much
-        in speed. How fast x and x~ relax does not depend on it: that goes by averagings made.
+        Seconds of a gradient step of an average rank: the paper's unit of time, in which x and x~
+        relax. Both variants look for the deltas of others several times in each. None: the running
+        mean of this rank's own steps; give a value if ranks differ much in speed.
     seed : int
         Of the draws of peers and of Poisson numbers; they differ between ranks.
     pairing, max_uncollected, progress, clip_norm, on_failure, on_disconnect
@@ -74,6 +105,8 @@ class A2CiD2Options(GossipOptions):
     topology: Any = "ring"
     rate: float = 1.0
     accelerated: bool = True
+    variant: str = "bounded"
+    momentum: str = "auto"
     poisson: bool = True
     pairing: str = "random"
     unit: float | None = None
@@ -87,12 +120,14 @@ class A2CiD2Options(GossipOptions):
     def check_values(self) -> None:
         """Of the algorithm."""
         checks.number("rate", self.rate, 0)
+        checks.one_of("variant", self.variant, _VARIANTS)
+        checks.one_of("momentum", self.momentum, _MOMENTUM)
         if self.unit is not None:
             checks.number("unit", self.unit, above=0, what="a time")
 
     def process(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> A2CiD2:
         """Over this buffer."""
-        for name in ("accelerated", "rate", "poisson", "unit", "seed"):
+        for name in ("accelerated", "variant", "momentum", "rate", "poisson", "unit", "seed"):
             common[name] = getattr(self, name)
         return A2CiD2(x, exchange, peers, **common)
 
@@ -105,11 +140,11 @@ class A2CiD2(Decoupled):
     x, exchange, peers, learning_rate, total
         See `Decoupled`.
     parameters : object with `eta`, `alpha` and `alpha_tilde`, or None
-        Proposition 3.6's, of eta per gradient step at this `rate`: the most that there may be.
-        None: those of the exchange's topology.
+        Those of proposition 3.6, with eta per gradient step at this `rate`. None: those of the
+        exchange's topology.
     clock : callable
-        The time, in seconds; `unit` is in what it counts.
-    accelerated, rate, poisson, seed, unit
+        Returns the time in seconds, or in the unit that `unit` is given in.
+    accelerated, variant, momentum, rate, poisson, seed, unit
         See `A2CiD2Options`.
 
     Invariant: the sum over all ranks of (x + x~)/2 and of what lies uncollected changes by updates
@@ -123,6 +158,8 @@ class A2CiD2(Decoupled):
         peers: PeerSource,
         *,
         accelerated: bool = A2CiD2Options.accelerated,
+        variant: str = A2CiD2Options.variant,
+        momentum: str = A2CiD2Options.momentum,
         parameters: Any = None,
         learning_rate: LearningRate = 0.1,
         rate: float = A2CiD2Options.rate,
@@ -132,7 +169,7 @@ class A2CiD2(Decoupled):
         unit: float | None = A2CiD2Options.unit,
         total: GlobalSum | None = None,
     ) -> None:
-        A2CiD2Options(rate=rate, unit=unit).check_values()
+        A2CiD2Options(rate=rate, unit=unit, variant=variant, momentum=momentum).check_values()
         common: Any = {"learning_rate": learning_rate, "total": total}
         super().__init__(x, exchange, peers, rate=rate, poisson=poisson, seed=seed, **common)
         if parameters is None:
@@ -143,27 +180,35 @@ class A2CiD2(Decoupled):
         self._alpha = checks.number("parameters.alpha", parameters.alpha, 0, 1)
         self._ratio = checks.number("parameters.alpha_tilde", parameters.alpha_tilde, 0)
         self._ratio /= self._alpha
-        self._bearable = Momentum(self._eta / rate if rate else 0.0, self._ratio)
-        if not self._bearable.any:
+        if variant == "paper":
+            self._rule = PaperMomentum(self._eta, self._ratio)
+        else:
+            eta = self._eta / rate if rate else 0.0
+            self._rule = BoundedMomentum(eta, self._ratio, force=momentum == "force")
+        if not self._rule.any:
+            if self._eta and exchange.rank == 0:
+                graph = exchange.topology
+                _warn_off(graph.text, graph.n, self._ratio**2)
             self._eta, self._ratio = 0.0, 1.0
         self._unit = unit
         self._momentum = self._x.copy()  # x~
         self._landed = np.zeros_like(self._x)  # zero but within an event
         self._moved = np.empty_like(self._x)  # work space
         self._clock = clock
+        self._mixed_at = clock()
         self._step_time = StepTime()
         self._random = np.random.default_rng((seed, exchange.rank, 1))
         exchange.publish(self._x)
 
     @property
     def eta(self) -> float:
-        """How fast x and x~ relax at most, per gradient step where `rate` is met; 0 without
-        momentum."""
+        """How fast x and x~ relax, per gradient step; of the bounded variant the most, where `rate`
+        is met; 0 without momentum."""
         return self._eta
 
     @property
     def ratio(self) -> float:
-        """alpha~/alpha at most; 1 without momentum."""
+        """alpha~/alpha, of the bounded variant the most; 1 without momentum."""
         return self._ratio
 
     def _stepped(self) -> None:
@@ -213,12 +258,12 @@ class A2CiD2(Decoupled):
             self._momentum += update
         if landed:
             self._get()
-            self._bearable.averaged(landed)
+            self._rule.averaged(landed)
         return True
 
     def _get(self) -> None:
         """What others gave: split between x and x~ by the ratio of this rank."""
-        ratio = self._bearable.ratio()
+        ratio = self._rule.ratio()
         self._landed *= 2 / (1 + ratio)
         self._x += self._landed
         self._landed *= ratio
@@ -228,7 +273,7 @@ class A2CiD2(Decoupled):
     def _give(self, peer: int) -> None:
         """Average: x loses alpha m, m the difference to the peer's model, and x~ ratio times that;
         the peer is given half of both together."""
-        ratio = self._bearable.ratio()
+        ratio = self._rule.ratio()
         weight = self._alpha * (1 + ratio) / 2
         lost = {
             "momentum": self._momentum,
@@ -238,25 +283,32 @@ class A2CiD2(Decoupled):
         if ratio != 1:
             np.copyto(self._moved, self._x)
         went_through = self._average(peer, weight=weight, **lost)
-        self._bearable.tried(went_through)
+        self._rule.tried(went_through)
         if not went_through:
             return
-        self._bearable.averaged(1)
+        self._rule.averaged(1)
         if ratio != 1:  # x has lost what was given: the part above alpha m comes back
             self._moved -= self._x
             self._moved *= 1 - self._alpha / weight
             self._x += self._moved
 
     def _mix(self) -> None:
-        """Equation 4 between two events: (x, x~) times exp(eta k [[-1, 1], [1, -1]]), for the k
-        averagings since."""
-        part = self._bearable.part()
+        """Apply equation 4 between two events: (x, x~) times exp(eta dt [[-1, 1], [1, -1]]), for
+        the steps or, in the bounded variant, the averagings dt since the last time."""
+        part = self._rule.part(self._steps_since_mixing())
         if part == 0:
             return
         np.subtract(self._momentum, self._x, out=self._moved)
         self._moved *= part
         self._x += self._moved
         self._momentum -= self._moved
+
+    def _steps_since_mixing(self) -> float:
+        """Return the time since the last call in gradient steps; 0 while their length is unknown,
+        when x and x~ are still the same."""
+        now, unit = self._clock(), self._unit or self._step_time.mean
+        passed, self._mixed_at = now - self._mixed_at, now
+        return passed / unit if unit else 0.0
 
     def _mass(self) -> tuple[Array, float]:
         return (self._x.astype(np.float64) + self._momentum) / 2, 1.0
@@ -265,7 +317,8 @@ class A2CiD2(Decoupled):
         super()._reset(model)
         np.copyto(self._momentum, model)
         self._step_time.pause()
-        self._bearable.begin_anew()
+        self._rule.begin_anew()
+        self._mixed_at = self._clock()
         self._exchange.publish(self._x)
 
     def _more_state(self) -> dict[str, Any]:

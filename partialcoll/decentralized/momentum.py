@@ -1,92 +1,133 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much momentum a rank of A²CiD² may have now. Decisions only: it is told of averagings.
+"""The two rules for the momentum of a rank of A²CiD². Decisions only: a rule is told of averagings
+and of time, and answers how far x and x~ move.
 
-In the paper x and x~ relax by the clock, for averagings that come at a known rate. Its Lyapunov
-function |x|^2 + |x~|^2, the latter weighted by the inverse Laplacian, falls as long as
-eta·alpha~ <= 1/(4 chi2); chi2 grows as 1/rate, so where half of the averagings happen it is off by
-two, and the models diverge. Here
+`PaperMomentum` is the paper's: eta and alpha~ are constants of proposition 3.6, and x and x~ relax
+by the clock, for averagings that arrive at a known rate. The paper's Lyapunov function
+|x|^2 + |x~|^2, the latter weighted by the inverse Laplacian, falls as long as
+eta·alpha~ <= 1/(4 chi2). chi2 grows as 1/rate: if only half of the averagings happen, the bound is
+exceeded by a factor of two, and the models diverge.
 
-- time is counted in averagings that this rank has made. The rate cancels out: x and x~ relax by
-  the same part for each averaging, whenever it comes, and not at all without one.
-- the momentum grows with the averagings made. After k of them a disturbance has spread over some k
-  ranks, and the topology at large makes no difference yet: chi1 counts as min(chi1, (1 + 0.3 k²)
-  chi2). With all of the momentum from the beginning, a ring of 64 has models that are up to a third
-  further apart than without any for the first thirty averagings.
-- where models are out of date, it gives way. alpha~ amplifies what a peer's register lacks; how
-  much that is, a rank learns from the peers that refuse it, since too much lies there uncollected.
-  With q the refused part of those lately begun, eta and alpha~ are both divided by 1 + 40 q.
-  Between 1 and alpha~ = alpha nothing is a cliff, and at alpha~ = alpha it is the baseline. It is
-  to be proved, not presumed, that peers are up to date: q starts with one refusal in 20.
-- a topology with less than `_LEAST_RATIO` to gain has none: that is lost in the noise, and delays
-  make a loss of it.
+`BoundedMomentum` adapts eta and alpha~ so that missing averagings do no harm:
+
+- Time is counted in averagings that this rank has made. The rate cancels out: x and x~ relax by
+  the same part for each averaging, whenever it happens, and not at all without one.
+- The momentum grows with the averagings made. After k of them a disturbance has spread over about
+  k ranks, and the topology at large makes no difference yet: chi1 counts as
+  min(chi1, (1 + 0.3 k²) chi2). With the whole momentum from the beginning, and nothing but
+  consensus to reach, the models of a ring of 64 are up to a third further apart than without
+  momentum during the first thirty averagings.
+- The momentum shrinks when models are out of date. alpha~ amplifies what a peer's register lacks.
+  A rank estimates that from the peers that refuse it, because too much lies there uncollected.
+  With q the refused part of the averagings lately begun, eta and alpha~ are both divided by
+  1 + 40 q, down to alpha~ = alpha, which is the baseline. The estimate starts with one refusal in
+  20, until peers have proved to be up to date.
+- A topology with chi1 < 4 chi2 (alpha~ < 2 alpha) has no momentum unless it is forced: there the
+  bounds above leave little of it, and delays make a loss of that.
 
 The numbers were found by simulation: rings, exponential and complete graphs of 4 to 64 ranks, a
 fiftieth of the averagings asked for to all of them, latencies of 0.02 to 40 steps, ranks that are
-slow or stop; bench/paper/shortfall.py has the table.
+slow or stop; bench/paper/shortfall.py makes the table.
 """
 
 from __future__ import annotations
 
 import math
 
-_LEAST_RATIO = 2.0
+LEAST_RATIO = 2.0
 _GROWTH = 0.3
 _CAUTION = 40.0
 _PRIOR = 1.0, 20.0  # refused, tried
 _LATELY = 128.0  # averagings begun
 
 
-class Momentum:
-    """Of one rank.
+def _part(eta_dt: float) -> float:
+    """Part of x~ - x that passes from each to the other, which is (1 - exp(-2 eta dt))/2."""
+    return -0.5 * math.expm1(-2 * eta_dt)
+
+
+class PaperMomentum:
+    """The paper's constants.
 
     Parameters
     ----------
     eta : float
-        How fast x and x~ relax, per averaging that a rank takes part in; the most.
+        Relaxation of x and x~ per gradient step of an average rank.
     ratio : float
-        alpha~/alpha, the most.
+        alpha~/alpha.
     """
 
     def __init__(self, eta: float, ratio: float) -> None:
-        self.any = eta > 0 and ratio >= _LEAST_RATIO
-        self._eta, self._most = eta, ratio
+        self.any = eta > 0
+        self._eta, self._ratio = eta, ratio
+
+    def begin_anew(self) -> None:
+        """All models are the same."""
+
+    def averaged(self, times: int) -> None:
+        """Note `times` averagings made, begun by this rank or by others."""
+
+    def tried(self, went_through: bool) -> None:
+        """Note an averaging that this rank has begun, or that its peer has refused."""
+
+    def ratio(self) -> float:
+        """Return alpha~/alpha for the next averaging; 1 without momentum."""
+        return self._ratio if self.any else 1.0
+
+    def part(self, steps: float) -> float:
+        """Return the part of x~ - x that passes from each to the other now; `steps` is the time
+        since the last call, in gradient steps of an average rank."""
+        return _part(self._eta * steps)
+
+
+class BoundedMomentum(PaperMomentum):
+    """Momentum that grows with the averagings made, and shrinks with those refused.
+
+    Parameters
+    ----------
+    eta : float
+        Relaxation of x and x~ per averaging that a rank takes part in; an upper limit.
+    ratio : float
+        alpha~/alpha; an upper limit.
+    force : bool
+        Keep the momentum on topologies that have little to gain.
+    """
+
+    def __init__(self, eta: float, ratio: float, *, force: bool = False) -> None:
+        super().__init__(eta, ratio)
+        self.any = eta > 0 and (force or ratio >= LEAST_RATIO)
         self._made = self._unmixed = 0
         self._refused, self._tried = _PRIOR
 
     def begin_anew(self) -> None:
-        """All models are the same."""
         self._made = self._unmixed = 0
 
     def averaged(self, times: int) -> None:
-        """So many averagings have been made, begun here or elsewhere."""
         self._made += times
         self._unmixed += times
 
     def tried(self, went_through: bool) -> None:
-        """This rank has begun one, or was refused."""
         keep = min(1.0, (_LATELY - 1) / self._tried)
         self._refused = keep * self._refused + (not went_through)
         self._tried = keep * self._tried + 1
 
     def _levels(self) -> tuple[float, float]:
-        """What the topology would bear by now, and what it is divided by."""
-        bears = min(self._most, math.sqrt(1 + _GROWTH * self._made**2))
-        return bears, min(bears, 1 + _CAUTION * self._refused / self._tried)
+        """Return the ratio that the averagings made so far allow, and the divisor for refusals."""
+        allowed = min(self._ratio, math.sqrt(1 + _GROWTH * self._made**2))
+        return allowed, min(allowed, 1 + _CAUTION * self._refused / self._tried)
 
     def ratio(self) -> float:
-        """alpha~/alpha for the next averaging; 1 without momentum."""
         if not self.any:
             return 1.0
-        bears, caution = self._levels()
-        return bears / caution
+        allowed, caution = self._levels()
+        return allowed / caution
 
-    def part(self) -> float:
-        """Of the difference between x and x~: what passes from each to the other now, for the
-        averagings since the last time."""
+    def part(self, steps: float) -> float:
+        """Return the part of x~ - x that passes from each to the other now, for the averagings
+        since the last call; the time in `steps` does not matter."""
         unmixed, self._unmixed = self._unmixed, 0
         if not self.any or not unmixed:
             return 0.0
-        bears, caution = self._levels()
+        allowed, caution = self._levels()
         # eta = 1/(2 sqrt(chi1 chi2)), for the chi1 that counts.
-        eta = self._eta * self._most / (bears * caution)
-        return -0.5 * math.expm1(-2 * eta * unmixed)
+        return _part(self._eta * self._ratio / (allowed * caution) * unmixed)

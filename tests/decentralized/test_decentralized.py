@@ -24,7 +24,8 @@ from partialcoll.decentralized import (
     Swarm,
     metropolis,
 )
-from partialcoll.decentralized.momentum import Momentum
+from partialcoll.decentralized.a2cid2 import _warn_off
+from partialcoll.decentralized.momentum import BoundedMomentum
 from partialcoll.decentralized.pace import Pace
 from partialcoll.decentralized.shared_model import SharedModel
 from partialcoll.decentralized.thread import CommunicationThread
@@ -73,6 +74,10 @@ def a2cid2(x, buffer, peers, world, **how):
     return A2CiD2(x, buffer, peers, clock=lambda: world.events.now, unit=1.0, **how)
 
 
+def a2cid2_paper(x, buffer, peers, world, **how):
+    return a2cid2(x, buffer, peers, world, variant="paper", **how)
+
+
 def baseline(x, buffer, peers, world, **how):
     return a2cid2(x, buffer, peers, world, accelerated=False, **how)
 
@@ -96,6 +101,7 @@ def sgp(x, buffer, peers, world, **how):
 CONSERVING = [
     (adpsgd, mass_adpsgd, 1),
     (a2cid2, mass_a2cid2, 2),
+    (a2cid2_paper, mass_a2cid2, 2),
     (baseline, mass_a2cid2, 2),
     (swarm, mass_swarm, 1),
     (swarm_geometric, mass_swarm, 1),
@@ -164,7 +170,7 @@ def test_conservation(make, mass, gain, seed, dtype, apply):
     counts = [p.stats for p in processes]
     assert sum(c.communications for c in counts) > 30 and sum(c.received for c in counts) > 30
     if make is a2cid2:  # ranks with momentum of their own averaged with each other
-        ratios = [p._bearable.ratio() for p in processes]
+        ratios = [p._rule.ratio() for p in processes]
         assert min(ratios) == 1 and max(ratios) > 1.3 and len(set(ratios)) > 2
 
 
@@ -268,14 +274,14 @@ def test_a2cid2_mixing():
     assert p.eta == pytest.approx(0.14247, abs=1e-5)
     assert p.ratio == pytest.approx(1.87169 / 0.5, abs=2e-5)
     for _ in range(100000):
-        p._bearable.tried(True)  # nothing is ever refused
-    p._bearable.averaged(100)
+        p._rule.tried(True)  # nothing is ever refused
+    p._rule.averaged(100)
     p._mix()
     p._momentum += [1.0, -1.0, 0.5]
     x, m = p._x.copy(), p._momentum.copy()
     for time, averagings in ((0.7, 0), (3.0, 1), (1e4, 0), (1e4, 3)):
         now[0] = time
-        p._bearable.averaged(averagings)
+        p._rule.averaged(averagings)
         update = np.array([0.1, -time, 0.2])
         p.apply(update)
         assert p.communicate()
@@ -283,6 +289,67 @@ def test_a2cid2_mixing():
         x, m = mixed + update
         np.testing.assert_allclose(p._x, x, rtol=1e-13)
         np.testing.assert_allclose(p._momentum, m, rtol=1e-13)
+
+
+def test_a2cid2_mixing_as_printed():
+    """Between two events (x, x~) follows equation 4 with the constants of proposition 3.6, in a
+    clock's time, whose unit is a gradient step; averagings do not matter."""
+    now = [0.0]
+    x, buffer = np.array([1.0, 2.0, 3.0]), World("ring", 8, 3).buffers()[0]
+    how = {"variant": "paper", "clock": lambda: now[0], "unit": 2.0}
+    p = A2CiD2(x, buffer, Fixed(None), **how)
+    chi1, chi2 = 1 / (1 - np.cos(np.pi / 4)), 7 / 8
+    assert p.eta == pytest.approx(1 / (2 * np.sqrt(chi1 * chi2)))
+    assert p.ratio == pytest.approx(np.sqrt(chi1 / chi2))
+    p._momentum += [1.0, -1.0, 0.5]
+    m, before = p._momentum.copy(), 0.0
+    for time, averagings in ((0.7, 0), (3.0, 1), (3.0, 0), (9.5, 3)):
+        now[0] = time
+        p._rule.averaged(averagings)
+        update = np.array([0.1, -time, 0.2])
+        p.apply(update)
+        assert p.communicate()
+        passed, before = (time - before) / 2, time
+        mixed = exponential(p.eta * passed * np.array([[-1.0, 1.0], [1.0, -1.0]])) @ [x, m]
+        x, m = mixed + update
+        np.testing.assert_allclose(p._x, x, rtol=1e-13)
+        np.testing.assert_allclose(p._momentum, m, rtol=1e-13)
+
+
+def test_a2cid2_measures_its_unit_of_time():
+    """The running mean of this rank's steps, as in the paper's section 4.1."""
+    now = [0.0]
+    buffer = World("ring", 8, 1).buffers()[0]
+    p = A2CiD2(np.zeros(1), buffer, Fixed(None), variant="paper", clock=lambda: now[0])
+    for now[0] in (1.0, 3.0, 7.0):  # steps of 2 and 4
+        p.apply(np.zeros(1))
+        p.communicate()
+    p._momentum += 1.0
+    now[0] += 1.5
+    p._mix()
+    assert p._x[0] == pytest.approx((1 - np.exp(-2 * p.eta * 1.5 / 3)) / 2)
+
+
+@pytest.mark.parametrize("ranks", (8, 16))
+def test_a2cid2_averaging_as_printed(ranks):
+    """x loses alpha m and x~ alpha~ m on the side that begins; the peer gains the same, from the
+    first averaging on."""
+    world = World("ring", ranks, 2)
+    buffers = world.buffers()
+    first = np.random.default_rng(0).standard_normal((ranks, 2))
+    how = {"rate": 2.0, "poisson": False, "variant": "paper", "clock": lambda: 0.0}
+    a = A2CiD2(first[0], buffers[0], Fixed(1), **how)
+    b = A2CiD2(first[1], buffers[1], Fixed(None), **how)
+    alpha_tilde = 0.5 * np.sqrt(world.topology.chi1() / world.topology.chi2())
+    m = first[0] - first[1]
+    a.apply(np.zeros(2))
+    assert a.communicate()
+    world.settle()
+    b.communicate()
+    np.testing.assert_allclose(a._x, first[0] - 0.5 * m)
+    np.testing.assert_allclose(b._x, first[1] + 0.5 * m)
+    np.testing.assert_allclose(a._momentum, first[0] - alpha_tilde * m)
+    np.testing.assert_allclose(b._momentum, first[1] + alpha_tilde * m)
 
 
 @pytest.mark.parametrize("made", [(0, 0), (100, 100), (100, 6), (6, 100)], ids=str)
@@ -296,8 +363,8 @@ def test_a2cid2_averaging(made):
     a = A2CiD2(first[0], buffers[0], Fixed(1), **how)
     b = A2CiD2(first[1], buffers[1], Fixed(None), **how)
     for p, times in zip((a, b), made):
-        p._bearable.averaged(times)
-    ratios = [p._bearable.ratio() for p in (a, b)]
+        p._rule.averaged(times)
+    ratios = [p._rule.ratio() for p in (a, b)]
     assert [ratio > 1 for ratio in ratios] == [times > 0 for times in made]
     assert all(ratio <= world.topology.a2cid2().alpha_tilde / 0.5 for ratio in ratios)
     m = first[0] - first[1]
@@ -313,33 +380,35 @@ def test_a2cid2_averaging(made):
     np.testing.assert_allclose(b._momentum, first[1] + both * ratios[1] / (1 + ratios[1]))
 
 
-def test_what_momentum_is_bearable():
+def test_what_the_bounded_momentum_is():
     """None to begin with, that of the topology where nothing is refused, none where much is."""
     ratio, eta = 4.0, 0.1
-    momentum = Momentum(eta, ratio)
-    assert momentum.ratio() == 1 and momentum.part() == 0
+    momentum = BoundedMomentum(eta, ratio)
+    assert momentum.ratio() == 1 and momentum.part(1.0) == 0
     momentum.averaged(1)
     assert 1 <= momentum.ratio() < 1.5
     for _ in range(2000):
         momentum.averaged(1)
         momentum.tried(True)
     assert momentum.ratio() == pytest.approx(ratio, rel=1e-3)
-    momentum.part()
+    momentum.part(1.0)
     momentum.averaged(2)
-    assert momentum.part() == pytest.approx(0.5 * (1 - np.exp(-2 * eta * 2)), rel=1e-3)
-    assert momentum.part() == 0  # for every averaging once
+    assert momentum.part(1.0) == pytest.approx(0.5 * (1 - np.exp(-2 * eta * 2)), rel=1e-3)
+    assert momentum.part(1.0) == 0  # for every averaging once
     for _ in range(200):  # one in five
         for went_through in (False, True, True, True, True):
             momentum.tried(went_through)
     assert momentum.ratio() == 1
     momentum.averaged(1)  # what there was of it fades, at the pace of the baseline
-    assert momentum.part() == pytest.approx(0.5 * (1 - np.exp(-2 * eta / ratio)), rel=1e-3)
+    assert momentum.part(1.0) == pytest.approx(0.5 * (1 - np.exp(-2 * eta / ratio)), rel=1e-3)
     for _ in range(2000):
         momentum.tried(True)
     assert momentum.ratio() == pytest.approx(ratio, rel=1e-3)
     momentum.begin_anew()
     assert momentum.ratio() == 1
-    assert not Momentum(0.0, 4.0).any and not Momentum(0.1, 1.5).any
+    assert not BoundedMomentum(0.0, 4.0).any and not BoundedMomentum(0.1, 1.5).any
+    assert BoundedMomentum(0.1, 1.5, force=True).any
+    assert not BoundedMomentum(0.0, 1.5, force=True).any
 
 
 @pytest.mark.parametrize("topology", ("ring", "exponential", "complete"))
@@ -349,6 +418,42 @@ def test_momentum_is_for_those_who_gain(topology):
         p = A2CiD2(np.zeros(2), world.buffers()[0], Fixed(1))
         gains = topology == "ring" and ranks == 16
         assert (p.eta > 0, p.ratio > 1) == (gains, gains)
+        for more in ({"momentum": "force"}, {"variant": "paper"}):
+            p = A2CiD2(np.zeros(2), world.buffers()[0], Fixed(1), **more)
+            known = world.topology.a2cid2()
+            assert (p.eta, p.ratio) == (known.eta, known.alpha_tilde / known.alpha)
+
+
+@pytest.mark.parametrize(
+    "where", ("ring 4", "ring 8", "exponential 64", "hypercube 64", "torus 16")
+)
+def test_a2cid2_says_that_it_has_no_momentum(where, caplog):
+    """Once for each graph, by rank 0, and why; not if it was asked for, or is on."""
+    topology, ranks = where.split()
+    world = World(topology, int(ranks), 1)
+    buffers = world.buffers()
+    _warn_off.cache_clear()
+    for how in ({"accelerated": False}, {"momentum": "force"}, {"variant": "paper"}, {"rate": 0}):
+        A2CiD2(np.zeros(1), buffers[0], Fixed(1), **how)
+    A2CiD2(np.zeros(1), buffers[1], Fixed(0))
+    assert not caplog.messages
+    for _ in range(2):
+        A2CiD2(np.zeros(1), buffers[0], Fixed(1))
+    (message,) = caplog.messages
+    assert f"no momentum on the topology {topology} of {ranks} ranks" in message
+    gain = world.topology.chi1() / world.topology.chi2()
+    assert f"chi1/chi2 = {gain:.2f}" in message and "starts at 4" in message
+    assert "variant='paper'" in message and "momentum='force'" in message
+
+
+def test_a_forced_momentum_moves():
+    """On a ring of 8, once peers have proved to be up to date."""
+    buffers = World("ring", 8, 1).buffers()
+    p = A2CiD2(np.zeros(1), buffers[0], Fixed(None), momentum="force")
+    for _ in range(2000):
+        p._rule.averaged(1)
+        p._rule.tried(True)
+    assert p._rule.ratio() == pytest.approx(p.ratio, rel=1e-3) and p.ratio > 1.9
 
 
 def test_a2cid2_an_event_far_ahead_holds_up_no_other():
@@ -757,7 +862,7 @@ def test_what_is_not_finite_stays_with_nobody(make, bad, caplog):
     assert [p.stats.non_finite for p in processes] == [2, 0, 0]
     assert [p.stats.steps for p in processes] == [12] * 3
     assert all(np.isfinite(p.model).all() for p in processes)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert sum("is not finite" in message for message in caplog.messages) == 1
 
 
 def test_lock_step_without_what_is_not_finite():
@@ -1128,6 +1233,10 @@ def test_bad_arguments():
         Swarm(x, buffer, Fixed(1), local_steps=2.0)
     with pytest.raises(ValueError, match="unit: expected a time above 0"):
         A2CiD2(x, buffer, Fixed(1), unit=0.0)
+    with pytest.raises(ValueError, match="variant: expected one of 'bounded', 'paper'"):
+        A2CiD2(x, buffer, Fixed(1), variant="printed")
+    with pytest.raises(ValueError, match="momentum: expected one of 'auto', 'force'"):
+        A2CiD2(x, buffer, Fixed(1), momentum=True)
     with pytest.raises(ValueError, match=r"parameters\.eta"):
         A2CiD2(x, buffer, Fixed(1), parameters=SimpleNamespace(eta=-1, alpha=1, alpha_tilde=1))
     with pytest.raises(TypeError, match="inner: expected a process, got int"):

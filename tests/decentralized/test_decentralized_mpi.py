@@ -189,6 +189,7 @@ ACCELERATED = partial(A2CiD2, parameters=Topology.make("ring", 16).a2cid2())
 GOSSIP = {
     "adpsgd": ADPSGD,
     "a2cid2": ACCELERATED,
+    "a2cid2, paper": partial(A2CiD2, variant="paper"),
     "baseline": partial(A2CiD2, accelerated=False),
     "swarm": Swarm,
     "swarm, 8 bits": Swarm,

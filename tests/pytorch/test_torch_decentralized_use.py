@@ -601,6 +601,8 @@ def test_what_goes_by_sums_of_gradients(comm, name):
         (lambda: pct.Swarm(codec=8), "codec"),
         (lambda: pct.A2CiD2(rate=-0.5), "rate"),
         (lambda: pct.A2CiD2(unit=0), "unit"),
+        (lambda: pct.A2CiD2(variant="printed"), "variant"),
+        (lambda: pct.A2CiD2(momentum=True), "momentum"),
         (lambda: pct.A2CiD2(topology="directed_exponential"), "topology|directed"),
         (lambda: pct.A2CiD2(pairing="nearest"), "pairing"),
         (lambda: pct.Moshpit(local_steps=0), "local_steps"),

@@ -16,7 +16,7 @@ STRATEGIES = {
     "dpsgd": pct.DPSGD(),
     "swarm": pct.Swarm(local_steps=2),
     "swarm-8bit": pct.Swarm(local_steps=2, codec=pc.Lattice(bits=8)),
-    "a2cid2": pct.A2CiD2(),
+    "a2cid2": pct.A2CiD2(variant="paper"),  # has momentum on few ranks
     "a2cid2-baseline": pct.A2CiD2(accelerated=False),
     "moshpit": pct.Moshpit(),
     "moshpit-overlap": pct.Moshpit(local_steps=2, overlap=True),

@@ -335,6 +335,7 @@ def test_strategies_of_the_command_line():
     assert make("swarm", some, "ring") == pct.Swarm(topology="ring", local_steps=2)
     assert make("swarm-8bit", nothing, None).codec.bits == 8
     assert make("a2cid2", nothing, "ring").accelerated
+    assert make("a2cid2-paper", some, "ring") == pct.A2CiD2("ring", rate=3.0, variant="paper")
     assert make("a2cid2-baseline", some, "ring") == pct.A2CiD2("ring", rate=3.0, accelerated=False)
     assert make("moshpit", some, None) == pct.Moshpit(grid=(2, 2), local_steps=2)
     assert make("sgp", some, None) == pct.SGP(rate=3.0)

@@ -14,6 +14,7 @@ from .start import here
 
 METHODS = (
     "a2cid2",
+    "a2cid2-paper",
     "baseline",
     "adpsgd",
     "swarm",

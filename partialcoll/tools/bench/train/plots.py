@@ -23,6 +23,7 @@ COLORS = {
     "swarm": "#188038",
     "swarm-8bit": "#81c995",
     "a2cid2": "#1967d2",
+    "a2cid2-paper": "#174ea6",
     "a2cid2-baseline": "#8ab4f8",
     "moshpit": "#b06000",
     "sgp": "#f538a0",

@@ -100,6 +100,7 @@ STRATEGIES: dict[str, Choice] = {
     "swarm": Choice(_ours("Swarm"), _NOBODY, options=("topology", "local_steps"), both=2),
     "swarm-8bit": Choice(_swarm_8bit, _NOBODY, options=("topology", "local_steps"), both=2),
     "a2cid2": Choice(_ours("A2CiD2"), _NOBODY, options=_PAIRS, both=2),
+    "a2cid2-paper": Choice(_ours("A2CiD2", variant="paper"), _NOBODY, options=_PAIRS, both=2),
     "a2cid2-baseline": Choice(_ours("A2CiD2", accelerated=False), _NOBODY, options=_PAIRS, both=2),
     "moshpit": Choice(_ours("Moshpit"), _group, options=("grid", "local_steps")),
     "sgp": Choice(_ours("SGP"), _NOBODY, options=("rate",)),
