@@ -4,22 +4,29 @@
 Once per MPI, on a machine that does nothing else; `training` and `decentralized` take hours.
 Those of one rank and the simulations are the same with every MPI.
 
-python bench/run.py series figures|gossip|groups|hosts|moshpit|training|decentralized|verification
+python bench/run.py series figures|gossip|groups|hosts|moshpit|training|decentralized|peers|
+    verification [--repeats 5] [--only RESULT]
+
+What is measured is run --repeats times, each in a job of its own, and medians are kept with their
+spread; trainings have another seed in each. What is simulated or counted is the same every time,
+and is run once.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 from lib import results
-from lib.job import RUN
+from lib.job import RUN, count
 
 from partialcoll.tools import launcher
 from partialcoll.tools.cli import values
@@ -27,14 +34,15 @@ from partialcoll.tools.cli import values
 Run = tuple[str, str]  # the result's name, and the words
 
 SKEW = "bench skew -n 32"
-RINGS = "bench train --task digits --learning-rate 0.1 --compute-ms 100 --steps 120 --seeds 3"
+RINGS = "bench train --task digits --learning-rate 0.1 --compute-ms 100 --steps 120 --seeds 1"
 MOSHPIT = "sim moshpit --peers 512,768,900,1024 --p 0,0.001,0.005,0.01 --grid 32x32 --until 1e-14"
 MILLION = (
     "sim moshpit --peers 1000000 --grid 1024x1024,32x32x32x32,4x4x4x4x4x4x4x4x4x4 --methods moshpit"
     " --p 0,0.001 --restarts 1 --rounds 100"
 )
 BALANCED = "bench balanced --collectives mpi,full --iters 9 --link-gbps 1 --sizes 64K:16M"
-OWN_MODELS = "adpsgd,dpsgd,swarm,swarm-8bit,a2cid2,a2cid2-baseline,moshpit,sgp,localsgd,slowmo"
+A2CID2 = "a2cid2,a2cid2-paper,a2cid2-baseline"
+OWN_MODELS = f"adpsgd,dpsgd,swarm,swarm-8bit,{A2CID2},moshpit,sgp,localsgd,slowmo"
 
 
 def figures() -> Iterator[Run]:
@@ -59,18 +67,22 @@ def gossip() -> Iterator[Run]:
     yield "slow-rank", "slow_rank"
     bar = "--methods swarm --factors 1 --compute-ms 100 --count 25000000"
     yield "slow-rank-large", f"slow_rank -n 2 {bar}"
-    pair = "--methods a2cid2,baseline"
-    quadratic = f"sim gossip --ranks 64 {pair} --task quadratic --time 200 --seeds 3 --samples 10"
+    three = "--methods a2cid2,a2cid2-paper,baseline"
+    quadratic = f"sim gossip --ranks 64 {three} --task quadratic --time 200 --seeds 5 --samples 10"
     yield "sim-gossip-ring", f"{quadratic} --topology ring --rate 1,2,5"
     yield "sim-gossip-complete", f"{quadratic} --topology complete"
-    yield "sim-gossip-consensus", f"sim gossip --ranks 64 {pair} --task consensus --time 400"
+    yield (
+        "sim-gossip-consensus",
+        f"sim gossip --ranks 64 {three} --task consensus --time 400 --seeds 5 --samples 10",
+    )
     on16 = "sim gossip --ranks 16 --topology exponential"
     swarm = f"{on16} --methods swarm --task logistic --dim 64 --time 400 --seeds 3 --samples 2"
     yield "sim-gossip-swarm", swarm
     yield "sim-gossip-swarm-8-bits", f"{swarm} --codec-bits 8"
-    slow = "--methods adpsgd,a2cid2,swarm,allreduce --task quadratic --time 200 --slow 100"
-    yield "sim-gossip-slow", f"{on16} {slow} --samples 2"
+    slow = "--methods adpsgd,a2cid2,a2cid2-paper,swarm,allreduce --slow 100"
+    yield "sim-gossip-slow", f"{on16} {slow} --task quadratic --time 200 --samples 2"
     yield "shortfall", "shortfall"
+    yield "a2cid2", "a2cid2"
 
 
 def groups() -> Iterator[Run]:
@@ -85,9 +97,9 @@ def groups() -> Iterator[Run]:
 
 def hosts() -> Iterator[Run]:
     """Does the limit of a link hold, and what do several ranks on a host cost? Emulated hosts."""
-    for count, each, domain in ((4, 1, "rank"), (2, 4, "node,rank")):
-        emulated = f"hosts {count} --per-host {each} -- {sys.executable} -m partialcoll"
-        yield f"hosts-{count}x{each}", f"{emulated} {BALANCED} --domain {domain}"
+    for several, each, domain in ((4, 1, "rank"), (2, 4, "node,rank")):
+        emulated = f"hosts {several} --per-host {each} -- {sys.executable} -m partialcoll"
+        yield f"hosts-{several}x{each}", f"{emulated} {BALANCED} --domain {domain}"
 
 
 def moshpit() -> Iterator[Run]:
@@ -112,7 +124,7 @@ def training() -> Iterator[Run]:
             f"train-hyperplane-{delay}",
             f"{train} --task hyperplane --compute-ms 300 {late} --seeds 1",
         )
-    three = "--seeds 3 --strategies allreduce,eager-majority,eager-solo"
+    three = "--seeds 1 --strategies allreduce,eager-majority,eager-solo"
     shifted = "--compute-ms 100 --pattern all-shifted --delay-ms 400"  # its figure 11
     yield "train-digits", f"{train} --task digits {shifted} {three}"
     yield "train-sequences", f"{train} --task sequences --compute-ms 30 --history 8 {three}"
@@ -137,20 +149,32 @@ def decentralized() -> Iterator[Run]:
         yield f"train-worker-{k}", f"{one} --pattern one-slow:{k} {nobody}"
         waiting = f"--steps {steps} --strategies allreduce,dpsgd"
         yield f"train-worker-allreduce-{k}", f"{one} --pattern one-slow:{k} {waiting}"
-    for seed in (0, 1, 2):
+    for seed in range(5):
         every = f"allreduce,eager-solo,eager-majority,eager-solo-all,{OWN_MODELS}"
         equal = f"--compute-ms 30 --seeds 1 --seed {seed} --strategies {every}"
         yield f"train-accuracy-{seed}", f"{train} {equal}"
     for times, steps in ((5, 250), (6, 300), (8, 400)):
-        longer = f"--compute-ms 30 --seeds 3 --steps {steps} --strategies slowmo,moshpit"
+        longer = f"--compute-ms 30 --seeds 1 --steps {steps} --strategies slowmo,moshpit"
         yield f"train-more-{times}", f"{train} {longer}"
     for n, data in itertools.product((8, 16), ("sorted", "shared")):
-        ring = "--topology ring --strategies a2cid2,a2cid2-baseline"
+        ring = f"--topology ring --strategies {A2CID2}"
         yield f"train-ring-{n}-{data}", f"{RINGS} -n {n} --data {data} {ring}"
-    course = "allreduce,dpsgd,adpsgd,a2cid2,a2cid2-baseline,swarm,sgp,moshpit,localsgd"
+    course = f"allreduce,dpsgd,adpsgd,{A2CID2},swarm,sgp,moshpit,localsgd"
     both = f"--topology ring,complete --strategies {course}"
     yield "train-course", f"{train} --compute-ms 40 --seeds 1 {both}"
     yield "train-exposed", "exposed"
+
+
+def peers() -> Iterator[Run]:
+    """Beside other libraries and programs, and the price of going on after deaths."""
+    for n in (2, 4):
+        yield f"backend-{n}", f"backend -n {n}"
+        yield f"ddp-hook-{n}", f"ddp_hook -n {n}"
+    yield "gloo-8", "gloo -n 8"
+    yield "interposer", "interposer"
+    yield "programs", "programs"
+    if launcher.flavor() == "openmpi":  # with ULFM
+        yield "ready", "ready"
 
 
 def verification() -> Iterator[Run]:
@@ -167,7 +191,17 @@ def verification() -> Iterator[Run]:
 
 SERIES = {
     each.__name__: each
-    for each in (figures, gossip, groups, hosts, moshpit, training, decentralized, verification)
+    for each in (
+        figures,
+        gossip,
+        groups,
+        hosts,
+        moshpit,
+        training,
+        decentralized,
+        peers,
+        verification,
+    )
 }
 
 
@@ -185,22 +219,42 @@ def _argv(text: str) -> list[str]:
     return [sys.executable, *(["-m", "partialcoll"] if ours else [str(RUN)]), *words]
 
 
-def _kept(result: str, text: str) -> str:
+_WITHOUT_MPI = ("tests/", "soak", "shortfall", "a2cid2")
+
+
+def _kept(result: str, text: str) -> Path:
     """The file of a result: by its MPI, or "any" where none has a part in it."""
-    without = text.startswith(("tests/", "soak", "shortfall"))
-    return str(results.path(result, "any" if without else launcher.flavor()))
+    without = text.startswith(_WITHOUT_MPI)
+    return results.path(result, "any" if without else launcher.flavor())
+
+
+def _run(result: str, text: str, repeats: int) -> int:
+    """Run the command, `repeats` times if its result is measured, and keep the medians; return the
+    exit status."""
+    if text.startswith(("sim ", *_WITHOUT_MPI)) or "--seed " in text:
+        repeats = 1  # what it says is one run, or a result of its own for each seed
+    seeded = text.startswith("bench train ") and "--seed " not in text
+    with tempfile.TemporaryDirectory(prefix="partialcoll-series-") as folder:
+        files = [Path(folder) / f"{i}.json" for i in range(repeats)]
+        for seed, file in enumerate(files):
+            words = [*_argv(text), *(["--seed", str(seed)] if seeded else [])]
+            if status := subprocess.call([*words, "--json", str(file)]):
+                return status
+        document = results.merged([json.loads(file.read_text()) for file in files])
+    _kept(result, text).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return 0
 
 
 @click.command("series", help=__doc__, short_help="runs many, and keeps their rows")
 @click.argument("name", type=values.one_of(tuple(SERIES)))
 @click.option("--only", metavar="RESULT", help="this one of them")
 @click.option("--list", "only_list", is_flag=True, help="say what would be run")
-def command(name: str, only: str | None, only_list: bool) -> int:
+@count("--repeats", 5, "separate runs of what is measured, of which the medians are kept")
+def command(name: str, only: str | None, only_list: bool, repeats: int) -> int:
     for result, text in SERIES[name]():
         if only not in (None, result):
             continue
         click.echo(f"{result}: {text}")
-        words = [*_argv(text), "--json", _kept(result, text)]
-        if not only_list and (status := subprocess.call(words)):
+        if not only_list and (status := _run(result, text, repeats)):
             return status
     return 0

@@ -86,6 +86,8 @@ def _result(file: Path, document: dict[str, Any]) -> str:
         for k, v in document.get("env", {}).items()
         if k != "mpi" and v is not None and _plain(v)
     )
+    if "repeats" in document:
+        about += f"; medians of {document['repeats']} runs"
     command = f"`{document.get('command', '')}`"
     return f"**{file.stem}**: {command}; {about or 'any machine'}\n\n{_table(rows)}\n"
 

@@ -129,16 +129,20 @@ def plot(rows: list[report.Row], title: str, path: str) -> None:
     colors = [plots.GRAY if row["collective"] == "mpi" else plots.BLUE for row in rows]
     least = min((row["latency_us_avg"] for row in rows if row["latency_us_avg"]), default=1.0)
     latency = [row["latency_us_avg"] or least / 2 for row in rows]  # a logarithm needs some
+    known = [row.get("spread", {}).get("latency_us_avg") for row in rows]
+    spread = [each or [value] * 2 for each, value in zip(known, latency)] if any(known) else []
+    highest = max(latency + [most for _, most in spread])
     active = [row["active_mean"] for row in rows]
     limits = [row["limit_us"] for row in rows]
     # Side by side, or above each other where each needs the whole width for its names.
     lines, size = (1, (9, 3.6)) if len(rows) < 6 else (2, (max(8, 0.9 * len(rows)), 6))
     with plots.picture(path, title, lines, 2 // lines, size) as panels:
         left, right = panels.flat
-        plots.bars(left, names, latency, _latency_texts(rows), color=colors, limits=limits)
+        texts = _latency_texts(rows)
+        plots.bars(left, names, latency, texts, color=colors, limits=limits, spread=spread)
         left.set_yscale("log")
         left.set_ylabel("average latency (µs)")
-        left.set_ylim(min(latency) / 2, max(latency) * 3 * (max(latency) / min(latency)) ** 0.1)
+        left.set_ylim(min(latency) / 2, highest * 3 * (highest / min(latency)) ** 0.1)
         left.plot([], [], ":", color=plots.INK, label="limit by arithmetic")
         left.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 0.99))
         plots.bars(right, names, active, [f"{each:.1f}" for each in active], color=colors)

@@ -6,10 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import jsonschema
 import pytest
 from schema import ROOT, SCHEMA, validate
+
+from partialcoll.tools import skewed
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
@@ -92,6 +95,85 @@ def test_series_can_be_listed():
     words = [sys.executable, str(BENCH / "run.py"), "series", "moshpit", "--list"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert done.stdout.startswith("moshpit-paper-10: sim moshpit"), done.stderr
+
+
+ENV = {"mpi": "M", "ranks": 2, "cores": 1, "version": "0"}
+
+
+def arrivals(latency, speedup, **more):
+    """A document of `bench skew` with one row."""
+    row = {"collective": "solo", "domain": "rank", "algorithm": "recdbl", "ranks": 2, "count": 1}
+    row |= {"bytes": 4, "active_mean": 1.0, "limit_us": None, "speedup_vs_limit": None, "wrong": 0}
+    row |= {f"latency_us_{which}": latency for which in ("avg", "p50", "p99")}
+    row |= {"bandwidth_gbs": None, "busbw_gbs": None, "speedup_vs_mpi": speedup, **more}
+    return {"schema": 1, "command": "bench skew", "env": ENV, "rows": [row]}
+
+
+def test_separate_runs_are_merged(monkeypatch, tmp_path):
+    """Into medians with their spread; what is the same in all runs stays, and a run that went
+    wrong shows."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    from lib.results import merged
+
+    once = arrivals(5.0, 2.0)
+    assert merged([once]) == once
+    five = [arrivals(v, 10 / v, ok=v < 5, auto=f"a{v > 2}") for v in (3.0, 1.0, 2.0, 9.0, 4.0)]
+    for document in five:
+        document["runs"] = [{"seed": 0}]
+    document = merged(five)
+    validate(document)
+    (row,) = document["rows"]
+    assert document["repeats"] == 5 and len(document["runs"]) == 5 and document["env"] == ENV
+    assert (row["latency_us_avg"], row["speedup_vs_mpi"]) == (3.0, 10 / 3)
+    assert row["spread"]["latency_us_avg"] == [1, 9]
+    assert row["spread"]["speedup_vs_mpi"] == [10 / 9, 10]
+    assert "wrong" not in row["spread"] and row["wrong"] == 0 and row["limit_us"] is None
+    assert row["ok"] is False and row["auto"] == "aTrue / aFalse"
+    skewed.plot(document["rows"], "whiskers", str(tmp_path / "skew.png"))
+    assert (tmp_path / "skew.png").read_bytes().startswith(b"\x89PNG")
+    two = arrivals(5.0, 2.0)
+    two["rows"] *= 2
+    with pytest.raises(ValueError, match="rows: expected as many in each run"):
+        merged([once, two])
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("bench skew -n 2", 3),
+        ("bench train -n 2", 3),
+        ("bench train --seed 4", 1),
+        ("sim skew", 1),
+        ("shortfall", 1),
+        ("gloo", 3),
+    ],
+)
+def test_a_series_repeats_what_is_measured(monkeypatch, tmp_path, text, runs):
+    """Each time in a job of its own, trainings with a seed of its own; simulations are the same
+    every time."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    from paper import series
+
+    calls = []
+
+    def call(words):
+        document = arrivals(float(len(calls)), 1.0)
+        Path(words[words.index("--json") + 1]).write_text(json.dumps(document))
+        return calls.append(words)
+
+    monkeypatch.setattr(series.subprocess, "call", call)
+    monkeypatch.setattr(series, "_kept", lambda result, text: tmp_path / "kept.json")
+    assert not series._run("kept", text, 3)
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    validate(kept)
+    assert len(calls) == runs and kept.get("repeats", 1) == runs
+    seeds = [words[words.index("--seed") + 1] for words in calls if "--seed" in words]
+    assert seeds == {"bench train -n 2": ["0", "1", "2"], "bench train --seed 4": ["4"]}.get(
+        text, []
+    )
+    monkeypatch.setattr(series.subprocess, "call", lambda words: 3)
+    assert series._run("kept", text, 3) == 3
+    assert json.loads((tmp_path / "kept.json").read_text()) == kept
 
 
 def test_soak_is_understood(monkeypatch):

@@ -97,9 +97,15 @@ def bars(
     *,
     color: Any = BLUE,
     limits: Sequence[float | None] = (),
+    spread: Sequence[Sequence[float]] = (),
 ) -> None:
-    """A bar for each name with its text, and a dotted line at its limit."""
-    made = axes.bar(names, values, color=color, width=0.6)
+    """A bar for each name with its text, and a dotted line at its limit. spread: of medians, the
+    least and the most of each, which are drawn as whiskers."""
+    how: dict[str, Any] = {}
+    if spread:
+        how["yerr"] = np.abs(np.transpose(spread) - np.asarray(values))
+        how["error_kw"] = {"ecolor": INK, "elinewidth": 1.0, "capsize": 3}
+    made = axes.bar(names, values, color=color, width=0.6, **how)
     axes.bar_label(made, texts, fontsize=9, padding=2)
     for limit, bar in zip(limits, made):
         if limit:
