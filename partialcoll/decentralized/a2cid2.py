@@ -85,8 +85,8 @@ class A2CiD2Options(GossipOptions):
         are upper limits, and the momentum follows the averagings that happen.
     momentum : "auto" or "force"
         Of the bounded variant. "auto": no momentum, and a warning, where chi1 < 4 chi2: rings of
-        up to 8 ranks, tori of up to 16, exponential graphs and hypercubes of up to 256, stars,
-        complete graphs. "force": the momentum stays on, as far as its bounds let it.
+        up to 8 ranks, the torus of 16, exponential graphs of up to 256, hypercubes of up to 128,
+        stars, complete graphs. "force": the momentum stays on, as far as its bounds let it.
     poisson : bool
         A Poisson number of averagings for each step, as in the paper; else always the same.
     unit : float or None
