@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of ``partialcoll.__all__``.
 
-Importing this initializes no MPI. If mpi4py has loaded MPI, the import checks that the core fits it;
-otherwise the first use does.
+Importing this initializes no MPI. If mpi4py has loaded MPI, the import checks that the core fits
+it; otherwise the first use does.
 """
 
 import sys as _sys

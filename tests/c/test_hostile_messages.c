@@ -15,10 +15,8 @@ static const struct {
     const char *name;
     void (*run)(struct hostile *h, uint64_t most);
 } objects[] = {
-    {"groups", hostile_groups},
-    {"handles", hostile_handles},
-    {"schedules", hostile_schedules},
-    {"gossip", hostile_gossip},
+    {"groups", hostile_groups},         {"handles", hostile_handles},
+    {"schedules", hostile_schedules},   {"gossip", hostile_gossip},
     {"agreements", hostile_agreements},
 };
 
