@@ -15,6 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/environment.h"
+
 bool card_draw(void *into, size_t bytes)
 {
     return getrandom(into, bytes, 0) == (ssize_t)bytes;
@@ -91,7 +93,7 @@ static atomic_flag card_reported = ATOMIC_FLAG_INIT; /* That there is no interfa
 
 static bool card_find_addresses(struct watch_card *card, const struct ifaddrs *all)
 {
-    const char *list = getenv("PARTIALCOLL_INTERFACE");
+    const char *list = environment_get("PARTIALCOLL_INTERFACE");
     if (list && *list) {
         bool found = card_fill_addresses(card, all, list);
         if (!found && !atomic_flag_test_and_set(&card_reported))
@@ -103,7 +105,7 @@ static bool card_find_addresses(struct watch_card *card, const struct ifaddrs *a
     }
     for (size_t i = 0; i < sizeof card_settings_of_mpi / sizeof *card_settings_of_mpi;
          i++) {
-        list = getenv(card_settings_of_mpi[i]);
+        list = environment_get(card_settings_of_mpi[i]);
         if (list && *list && card_fill_addresses(card, all, list))
             return true;
     }

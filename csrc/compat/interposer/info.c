@@ -13,10 +13,10 @@
 #include <string.h>
 
 #include "compat/interposer/entries.h"
+#include "compat/interposer/comm_policy.h"
 #include "compat/interposer/core_call.h"
 #include "compat/interposer/full.h"
 #include "compat/interposer/info.h"
-#include "compat/interposer/intercept.h"
 #include "compat/interposer/process.h"
 #include "compat/mpi_shaped/cache.h"
 
@@ -37,7 +37,7 @@ static void take(MPI_Comm comm, MPI_Info info)
 {
     char text[sizeof((struct record *)0)->wanted];
     if (comm != MPI_COMM_NULL)
-        intercept_agree(comm, get_quorum(info, text, sizeof text) ? text : NULL);
+        comm_policy_agree(comm, get_quorum(info, text, sizeof text) ? text : NULL);
 }
 
 int MPI_Comm_set_info(MPI_Comm comm, MPI_Info info)
@@ -128,7 +128,7 @@ void info_arrived(MPI_Comm comm)
 {
     struct pending *p = take_pending(comm);
     if (p)
-        intercept_agree(comm, p->given ? p->text : NULL);
+        comm_policy_agree(comm, p->given ? p->text : NULL);
     free(p);
 }
 

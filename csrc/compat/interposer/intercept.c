@@ -2,12 +2,9 @@
 /* Deciding about a call, and doing it. */
 #include "compat/interposer/intercept.h"
 
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stddef.h>
 
-#include "base/random.h"
+#include "compat/interposer/comm_policy.h"
 #include "compat/interposer/core_call.h"
 #include "compat/interposer/full.h"
 #include "compat/interposer/info.h"
@@ -19,107 +16,6 @@
  * the program has more signatures than are worth keeping, and MPI does the call. */
 enum { MAX_HANDLES = 512, LONG_UNUSED = 1000 };
 static const uint64_t most_bytes = (uint64_t)1 << 29;
-
-/* The policy of a communicator. */
-
-/* Are all processes of the communicator in this MPI_COMM_WORLD? All of its ranks find the same
- * answer: if it mixes processes of two worlds, each of them has a foreign one. */
-static bool is_of_world(MPI_Comm comm, int size)
-{
-    MPI_Group group;
-    int same, *ranks = malloc(2 * (size_t)size * sizeof *ranks);
-    bool inside = ranks;
-    PMPI_Comm_group(comm, &group);
-    PMPI_Group_compare(group, full_facts()->all, &same);
-    for (int i = 0; ranks && i < size; i++)
-        ranks[i] = i;
-    if (ranks && same == MPI_UNEQUAL) {
-        PMPI_Group_translate_ranks(group, size, ranks, full_facts()->all, ranks + size);
-        for (int i = 0; i < size; i++)
-            inside &= ranks[size + i] != MPI_UNDEFINED;
-    }
-    PMPI_Group_free(&group);
-    free(ranks);
-    return inside;
-}
-
-/* What this rank can tell alone. */
-static void settle(struct record *r, MPI_Comm comm)
-{
-    static atomic_bool warned;
-    int inter, rank;
-    r->settled = true;
-    PMPI_Comm_test_inter(comm, &inter);
-    r->intra = !inter;
-    if (inter)
-        return;
-    PMPI_Comm_rank(comm, &rank);
-    PMPI_Comm_size(comm, &r->size);
-    r->of_world = is_of_world(comm, r->size);
-    r->alike = full_facts()->alike;
-    r->level = full_facts()->level;
-    if (!r->wanted[0])
-        r->policy = full_facts()->policy;
-    r->partial = policy_is_partial(&r->policy);
-    if (r->partial && r->level < MPI_THREAD_MULTIPLE && rank == 0 &&
-        !atomic_exchange(&warned, true))
-        warn("rank 0: a quorum needs MPI_THREAD_MULTIPLE, and MPI runs with less: "
-             "these calls are left to MPI. With PARTIALCOLL_QUORUM set, MPI_Init asks "
-             "for it");
-}
-
-/* The policy that `text` names, or the environment's. */
-static pcoll_policy read_policy(const char *text, int rank)
-{
-    static atomic_bool warned;
-    pcoll_policy policy = full_facts()->policy;
-    if (pcoll_policy_parse(text, &policy) != PCOLL_OK && rank == 0 &&
-        !atomic_exchange(&warned, true))
-        warn("rank 0: the info key partialcoll_quorum is ignored: %s",
-             pcoll_last_error());
-    return policy;
-}
-
-static uint64_t hash_policy(const pcoll_policy *policy)
-{
-    char text[160] = "";
-    pcoll_policy_format(policy, text, sizeof text);
-    return splitmix_text(0, text);
-}
-
-void intercept_agree(MPI_Comm comm, const char *text)
-{
-    static atomic_bool warned;
-    struct record local = {0}, *r = process_begun() ? record_find(comm) : &local;
-    if (!process_begun())
-        return;
-    if (!r)
-        r = &local;
-    settle(r, comm);
-    if (!r->intra || !r->of_world)
-        return;
-    int rank;
-    PMPI_Comm_rank(comm, &rank);
-    pcoll_policy policy = text ? read_policy(text, rank) : r->policy;
-    uint64_t hash = hash_policy(&policy), values[] = {text != NULL, hash, ~hash};
-    PMPI_Allreduce(MPI_IN_PLACE, values, 3, MPI_UINT64_T, MPI_MAX, comm);
-    if (!values[0])
-        return;
-    if (values[1] != ~values[2]) {
-        policy = (pcoll_policy){.kind = PCOLL_FULL};
-        if (rank == 0 && !atomic_exchange(&warned, true))
-            warn("rank 0: the ranks of a communicator disagree about "
-                 "partialcoll_quorum: all of them wait for each other there");
-    }
-    if (!(r = record_make(comm)))
-        return;
-    full_watch(1); /* for as long as MPI runs */
-    r->policy = policy;
-    snprintf(r->wanted, sizeof r->wanted, "agreed");
-    settle(r, comm);
-}
-
-/* The decision. */
 
 /* Nothing that MPI would refuse, as far as one sees without asking it. */
 static bool plausible(const struct call *c)
@@ -191,7 +87,7 @@ enum outcome intercept_plan(const struct call *c, struct record **record,
     if (!r && !(r = *record = record_make(c->comm)))
         return PASSED_REFUSED;
     if (!r->settled)
-        settle(r, c->comm);
+        comm_policy_settle(r, c->comm);
     if (!r->intra)
         return PASSED_INTERCOMM;
     if (!r->of_world)

@@ -6,7 +6,7 @@
  * depends on what MPI demands to be the same on all ranks (count, datatype, op,
  * communicator, the sequence of calls on it) and on what the ranks have compared: the
  * environment and the thread level in MPI_Init (full.h), the info of a communicator when
- * it is given. Arguments that MPI would refuse are left to MPI.
+ * it is given (comm_policy.h). Arguments that MPI would refuse are left to MPI.
  */
 #ifndef PCOLL_COMPAT_INTERPOSER_INTERCEPT_H
 #define PCOLL_COMPAT_INTERPOSER_INTERCEPT_H
@@ -30,10 +30,6 @@ struct call {
 /* What a call needs: TAKEN fills in record and key. */
 enum outcome intercept_plan(const struct call *call, struct record **record,
                             struct cache_key *key);
-
-/* The program gives a communicator info, with the policy `text` or without one (NULL), perhaps
- * on some of its ranks only. Collective over comm. */
-void intercept_agree(MPI_Comm comm, const char *text);
 
 /* A blocking call. TAKEN: it is done, *error is MPI's code for it. */
 enum outcome intercept_run(const struct call *call, int *error);
