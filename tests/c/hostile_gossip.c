@@ -17,7 +17,7 @@
 enum { MAX_COUNT = 2600, CAP = 2 };
 
 static struct {
-    struct hostile *h;
+    struct hostile *hostile;
     uint32_t ranks;
     struct window *windows[MEMORY_RANKS];
     struct gossip_memory memory[MEMORY_RANKS];
@@ -26,7 +26,7 @@ static struct {
 
 static uint32_t roll(uint32_t bound)
 {
-    return hostile_roll(w.h, bound);
+    return hostile_roll(w.hostile, bound);
 }
 
 static void create(void)
@@ -40,7 +40,7 @@ static void create(void)
     o.bits = roll(2) ? 0 : (int32_t)(2 + roll(15));
     o.rotate = (int32_t)roll(2);
     o.queue_slots = 1 + roll(4);
-    w.ranks = w.h->ranks = 2 + roll(3);
+    w.ranks = w.hostile->ranks = 2 + roll(3);
     for (uint32_t r = 0; r < w.ranks; r++)
         EXPECT_OK(gossip_memory_prepare(&w.memory[r], &o, r, w.ranks, false));
     memory_windows_create(w.ranks, w.memory[0].layout.bytes, w.windows);
@@ -118,7 +118,7 @@ static void write_hostile(void)
     uint64_t *word = (uint64_t *)(void *)(w.windows[r]->memory + at);
     switch (roll(3)) {
     case 0:
-        *word = hostile_word(w.h);
+        *word = hostile_word(w.hostile);
         break;
     case 1:
         *word ^= (uint64_t)1 << roll(64);
@@ -131,7 +131,7 @@ static void write_hostile(void)
 void hostile_gossip(struct hostile *h, uint64_t most)
 {
     memset(&w, 0, sizeof w);
-    w.h = h;
+    w.hostile = h;
     create();
     for (uint32_t pause = 1 + roll(10); h->messages < most;) {
         int rc = act(roll(w.ranks));

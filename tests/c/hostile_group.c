@@ -15,7 +15,7 @@ enum { RANKS = 6, COUNT = 20, TIMEOUT_US = 10000, WIRE_KINDS = WIRE_FOUND + 2 };
 static const int64_t longest_get_ns = 1000000;
 
 static struct {
-    struct hostile *h;
+    struct hostile *hostile;
     uint32_t ranks;
     struct sim *sim;
     struct window *windows[RANKS];
@@ -26,7 +26,7 @@ static struct {
 
 static uint32_t roll(uint32_t bound)
 {
-    return hostile_roll(w.h, bound);
+    return hostile_roll(w.hostile, bound);
 }
 
 static void prepare(uint32_t r, const pcoll_group_options *options)
@@ -34,7 +34,7 @@ static void prepare(uint32_t r, const pcoll_group_options *options)
     struct group *g = &w.groups[r];
     struct transport *t = sim_endpoint(w.sim, r);
     EXPECT_OK(communicator_create(t, NULL, &w.communicators[r]));
-    hostile_tap(w.h, t);
+    hostile_tap(w.hostile, t);
     g->options = *options;
     g->communicator = w.communicators[r];
     EXPECT_OK(group_prepare(g, r, w.ranks));
@@ -47,9 +47,9 @@ static void prepare(uint32_t r, const pcoll_group_options *options)
 
 static void create(void)
 {
-    w.ranks = w.h->ranks = 2 + roll(RANKS - 1);
+    w.ranks = w.hostile->ranks = 2 + roll(RANKS - 1);
     struct sim_options options = {.size = w.ranks,
-                                  .seed = w.h->seed,
+                                  .seed = w.hostile->seed,
                                   .network = {.L = 5000, .o = 500, .g = 100},
                                   .hostile = true,
                                   .in_order = true};
@@ -117,10 +117,10 @@ static void send_hostile(void)
 {
     uint32_t to = roll(w.ranks), from = (to + 1 + roll(w.ranks - 1)) % w.ranks;
     struct group *g = &w.groups[to];
-    struct control message = hostile_message(w.h, WIRE_KINDS);
+    struct control message = hostile_message(w.hostile, WIRE_KINDS);
     if (roll(2))
         message.round = g->round + roll(2);
-    hostile_note(w.h, g->base.ops->control(&g->base, from, &message));
+    hostile_note(w.hostile, g->base.ops->control(&g->base, from, &message));
 }
 
 /* A word of a decision, of a count, or of an entry of the directory. */
@@ -133,9 +133,9 @@ static void write_hostile(void)
         at = (int64_t *)(void *)g->window->memory +
              (roll(2) ? g->now.name.seq % DECISIONS
                       : g->place.directory_at / sizeof(int64_t) + g->round % COUNTS);
-    *at = (int64_t)(roll(2) ? hostile_word(w.h)
+    *at = (int64_t)(roll(2) ? hostile_word(w.hostile)
                             : (uint64_t)*at ^ (uint64_t)1 << roll(64));
-    hostile_note(w.h, PCOLL_OK);
+    hostile_note(w.hostile, PCOLL_OK);
 }
 
 /* A communicator that has failed does nothing any more. */
@@ -154,7 +154,7 @@ void hostile_groups(struct hostile *h, uint64_t most)
     struct sim_stop stop;
     bool sound = true;
     memset(&w, 0, sizeof w);
-    w.h = h;
+    w.hostile = h;
     uint32_t pause = 1 + roll(60); /* steps between messages: some get far before one */
     create();
     for (uint32_t r = 0; r < w.ranks && sound; r++)

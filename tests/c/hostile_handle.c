@@ -14,7 +14,7 @@
 enum { RANKS = 6, MAX_COUNT = 40, CONTROL_KINDS = CONTROL_REPORT + 2 };
 
 static struct {
-    struct hostile *h;
+    struct hostile *hostile;
     uint32_t ranks, count;
     struct sim *sim;
     struct endpoint *endpoints[RANKS];
@@ -26,7 +26,7 @@ static struct {
 
 static uint32_t roll(uint32_t bound)
 {
-    return hostile_roll(w.h, bound);
+    return hostile_roll(w.hostile, bound);
 }
 
 static pcoll_options draw_options(void)
@@ -45,17 +45,17 @@ static pcoll_options draw_options(void)
     snprintf(text, sizeof text, "%s%s", policies[roll(8)], modifiers[roll(5)]);
     EXPECT_OK(pcoll_policy_parse(text, &o.policy));
     o.algorithm = algorithms[roll(5)];
-    o.seed = w.h->seed;
+    o.seed = w.hostile->seed;
     o.history = 1 + roll(2);
     return o;
 }
 
 static void create(void)
 {
-    w.ranks = w.h->ranks = 2 + roll(RANKS - 1);
+    w.ranks = w.hostile->ranks = 2 + roll(RANKS - 1);
     w.count = 1 + roll(MAX_COUNT);
     struct sim_options sim = {.size = w.ranks,
-                              .seed = w.h->seed,
+                              .seed = w.hostile->seed,
                               .network = {.L = 2000, .o = 200, .g = 50},
                               .hostile = true};
     EXPECT_OK(sim_create(&sim, &w.sim));
@@ -69,7 +69,7 @@ static void create(void)
                                      .options = &options,
                                      .create_domain = domain_single_create,
                                      .domain_arg = &r};
-        hostile_tap(w.h, t);
+        hostile_tap(w.hostile, t);
         EXPECT_OK(communicator_create(t, NULL, &w.communicators[r]));
         EXPECT_OK(endpoint_create(w.communicators[r], &spec, &w.endpoints[r]));
         EXPECT_OK(endpoint_open(w.endpoints[r]));
@@ -112,7 +112,7 @@ static void take_result(uint32_t r)
         communicator_notify(w.communicators[r], &w.endpoints[r]->base);
     if (d->ops->change(d, member_finish) == PCOLL_OK)
         w.waits[r] = false;
-    w.h->done++;
+    w.hostile->done++;
 }
 
 static void act(uint32_t r)
@@ -138,13 +138,13 @@ static void send_hostile(void)
 {
     uint32_t to = roll(w.ranks), from = (to + 1 + roll(w.ranks - 1)) % w.ranks;
     struct endpoint *v = w.endpoints[to];
-    struct control message = hostile_message(w.h, CONTROL_KINDS);
+    struct control message = hostile_message(w.hostile, CONTROL_KINDS);
     if (roll(2))
         message.round = v->engine.current + roll(2);
     if (atomic_load(&v->base.closed))
         return;
     int rc = v->base.ops->control(&v->base, from, &message);
-    hostile_note(w.h, rc);
+    hostile_note(w.hostile, rc);
 }
 
 static bool poll(uint32_t r)
@@ -154,7 +154,7 @@ static bool poll(uint32_t r)
     int rc = communicator_check(c);
     EXPECT(rc == PCOLL_OK || rc == PCOLL_EPROTOCOL, "%d: %s", rc, pcoll_last_error());
     EXPECT(rc == PCOLL_OK || !communicator_poll(c), "it goes on after it has failed");
-    w.h->refused += rc != PCOLL_OK;
+    w.hostile->refused += rc != PCOLL_OK;
     return rc == PCOLL_OK;
 }
 
@@ -163,7 +163,7 @@ void hostile_handles(struct hostile *h, uint64_t most)
     struct sim_stop stop;
     bool sound = true;
     memset(&w, 0, sizeof w);
-    w.h = h;
+    w.hostile = h;
     uint32_t pause = 1 + roll(60), closing = 100 + roll(2000);
     h->tampers = roll(3) ? 0 : 1 + roll(200);
     create();

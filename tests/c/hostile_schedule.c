@@ -11,7 +11,7 @@
 enum { RANKS = 4, COUNT = 8 };
 
 static struct {
-    struct hostile *h;
+    struct hostile *hostile;
     uint32_t ranks;
     struct sim *sim;
     struct communicator *communicators[RANKS];
@@ -21,7 +21,7 @@ static struct {
 
 static uint32_t roll(uint32_t bound)
 {
-    return hostile_roll(w.h, bound);
+    return hostile_roll(w.hostile, bound);
 }
 
 /* To the next rank, from the one before, then into the sum; sometimes after a timer. */
@@ -40,7 +40,7 @@ static void create_rank(uint32_t r)
     EXPECT_OK(builder_after(&b, send, &timer, 1, 0));
     EXPECT_OK(builder_commit(&b, &s));
     EXPECT_OK(communicator_create(sim_endpoint(w.sim, r), NULL, &w.communicators[r]));
-    hostile_tap(w.h, w.communicators[r]->transport);
+    hostile_tap(w.hostile, w.communicators[r]->transport);
     EXPECT_OK(schedule_run_create(w.communicators[r], &b, s, &w.runs[r]));
     EXPECT_OK(communicator_register(w.communicators[r], &w.runs[r]->base, 0));
     sim_wake(w.sim, r, roll(20000), 0);
@@ -61,10 +61,10 @@ static void send_hostile(void)
 {
     uint32_t to = roll(w.ranks), from = (to + 1 + roll(w.ranks - 1)) % w.ranks;
     struct object *p = &w.runs[to]->base;
-    struct control message = hostile_message(w.h, 4);
+    struct control message = hostile_message(w.hostile, 4);
     int rc = p->ops->control(p, from, &message);
     EXPECT(rc == PCOLL_EPROTOCOL, "a schedule took a control message: %d", rc);
-    hostile_note(w.h, rc);
+    hostile_note(w.hostile, rc);
 }
 
 static bool poll(uint32_t r)
@@ -72,7 +72,7 @@ static bool poll(uint32_t r)
     communicator_poll(w.communicators[r]);
     int rc = communicator_check(w.communicators[r]);
     EXPECT(rc == PCOLL_OK || rc == PCOLL_EPROTOCOL, "%d: %s", rc, pcoll_last_error());
-    w.h->refused += rc != PCOLL_OK;
+    w.hostile->refused += rc != PCOLL_OK;
     return rc == PCOLL_OK;
 }
 
@@ -81,7 +81,7 @@ void hostile_schedules(struct hostile *h, uint64_t most)
     struct sim_stop stop;
     bool sound = true;
     memset(&w, 0, sizeof w);
-    w.h = h;
+    w.hostile = h;
     w.ranks = h->ranks = 2 + roll(RANKS - 1);
     h->tampers = 1 + roll(20);
     struct sim_options options = {.size = w.ranks,
