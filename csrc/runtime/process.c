@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "transport/mpi/mpi_transport.h"
 #include "runtime/agreement.h"
+#include "runtime/job.h"
 #include "runtime/recovery.h"
 #include "transport/mpi/recovery.h"
 #include "watch/watch.h"
@@ -69,6 +70,7 @@ static void end_process(void *state)
     progress_destroy(&r->progress);
     pthread_mutex_destroy(&r->mutex);
     free(r);
+    job_end();
 }
 
 static int create_watch(struct process *r)
@@ -103,6 +105,9 @@ static int get_runtime(struct process **out)
         return rc;
     }
     process_note_forks();
+    uint32_t rank, ranks;
+    mpi_world(&rank, &ranks);
+    job_begin(rank);
     *out = r;
     return PCOLL_OK;
 }

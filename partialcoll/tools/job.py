@@ -11,6 +11,7 @@ is asked to end them.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -21,15 +22,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Callable
 
 from .. import _signals
-from . import processes, streams
+from . import ends, processes, streams
 
 FOLDER = "PARTIALCOLL_JOB"  # the variable that has it
 _LAST_WORDS = "last words"  # a file in it
+LOCK = "lock"  # another one, locked by all processes of the job until they end
 _ASKED_SECONDS = 5.0  # to end by oneself
 _TIMED_OUT = 124  # the status, as of timeout(1)
 _RANK = re.compile(r"rank \d+: ")
@@ -41,10 +43,13 @@ class Job:
     """One that `run` starts. ``folder`` is gone when it has ended.
 
     foreign: a program of somebody else. Its rank 0 has our standard input, and what it says while
-    it is ended is passed on. labeled: the launcher does something with what ranks say.
+    it is ended is passed on. labeled: the launcher does something with what ranks say. silent: the
+    launcher does not say which rank has ended without MPI_Finalize, nor by its status that one has.
     """
 
-    def __init__(self, *, foreign: bool = False, labeled: bool = False) -> None:
+    def __init__(
+        self, *, foreign: bool = False, labeled: bool = False, silent: bool = False
+    ) -> None:
         shared = "/dev/shm"
         where = shared if os.access(shared, os.W_OK) else None
         self._lock = threading.Lock()
@@ -54,6 +59,12 @@ class Job:
         self._over = False
         self._segments: set[Path] = set()
         self.folder = Path(tempfile.mkdtemp(prefix="partialcoll-", dir=where))
+        self._held = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._held, fcntl.LOCK_SH)
+        self._ends: ends.Ends | None = None
+        if silent:
+            with suppress(OSError):
+                self._ends = ends.Ends(self.folder)
         _signals.jobs.append(self)
         if foreign:
             signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # in the background there is no input
@@ -74,6 +85,8 @@ class Job:
             return self._listen(self._launcher, limit_s)
         finally:
             self._end()
+            if self._ends is not None:
+                self._ends.finish()
             _signals.jobs.remove(self)
 
     def _start(self, words: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -85,7 +98,7 @@ class Job:
             stdout=pipes[0][1],
             stderr=pipes[1][1],
             # Or Open MPI's would end by SIGPIPE, before its ranks, when the command is killed.
-            pass_fds=[reader for reader, _ in pipes],
+            pass_fds=[self._held, *(reader for reader, _ in pipes)],
             start_new_session=True,  # Ctrl-C is for the command, which ends the job
             preexec_fn=_begin,
         )
@@ -128,7 +141,18 @@ class Job:
         streams.write(2, said.encode())
         told = _BY_SIGNAL.search(self._output.tail())
         by_signal = status < 0 or (told is not None and int(told[1]) == status)
+        killed = by_signal and abs(status) == signal.SIGKILL  # perhaps by the launcher
+        if (status == 0 or killed) and self._say_who_ended():
+            status = status or 1
         return _signals.status(abs(status)) if by_signal else status
+
+    def _say_who_ended(self) -> bool:
+        """Has a rank ended without MPI_Finalize, of which the launcher says nothing?"""
+        ended = self._ends.finish() if self._ends is not None and not self._over else []
+        if ended:
+            line = f"rank {ended[0]} has ended without MPI_Finalize, and the job with it"
+            streams.write(2, f"partialcoll: {line}\n".encode())
+        return bool(ended)
 
     def _unheard(self) -> None:
         """By another thread: this one has to read on, or the launcher would not end."""
@@ -161,6 +185,9 @@ class Job:
             for path in self._segments:
                 path.unlink(missing_ok=True)
             shutil.rmtree(self.folder, ignore_errors=True)
+            if self._held >= 0:
+                os.close(self._held)
+                self._held = -1
 
     def _nobody_left(self) -> bool:
         """All are killed."""
@@ -213,6 +240,23 @@ def _once(words: str) -> str:
     for line in words.splitlines(keepends=True):
         said.setdefault(_RANK.sub("", line), line)
     return "".join(said.values())
+
+
+def lives(folder: Path) -> bool:
+    """Does a process hold the lock of this job's folder, or have the folder in its environment?"""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        lock = os.open(folder / LOCK, flags)
+    except FileNotFoundError:
+        pass
+    else:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+    return any(processes.marked(FOLDER, str(folder)))
 
 
 def last_words(text: str) -> None:

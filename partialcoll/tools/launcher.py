@@ -240,7 +240,8 @@ class Launch:
         self, program: Iterable[str], limit_s: float | None = None, *, foreign: bool = False
     ) -> int:
         """A program with its arguments on the ranks; its exit status, see `Job`."""
-        job = Job(foreign=foreign, labeled=bool(self._extra))
+        silent = self._vendor != "openmpi"
+        job = Job(foreign=foreign, labeled=bool(self._extra), silent=silent)
         env = dict(self.environment)
         if not self._hosts:  # where this folder is
             env = {**files(self._vendor, job.folder), **env}

@@ -35,7 +35,7 @@ PY_LAYERS = [
     {"__main__", "tour"},
 ]
 TOOLS_LAYERS = [
-    {"processes", "streams"},
+    {"ends", "processes", "streams"},
     {"job"},
     {"launcher", "report", "info", "memory", "environment"},
     {"c_libraries", "doctor", "skewed"},

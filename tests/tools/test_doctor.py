@@ -2,18 +2,23 @@
 """Each finding of `partialcoll doctor`, provoked: by limits, namespaces, launchers and environments
 as users meet them, in processes of their own."""
 
+import fcntl
 import json
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import command_process
 import pytest
+from command_process import fixture_start  # noqa: F401
 
-from partialcoll.tools import launcher
-from partialcoll.tools.doctor import finding, installation, machine
+from partialcoll.tools import job, launcher, processes
+from partialcoll.tools.doctor import finding, installation, machine, stale
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
@@ -114,19 +119,83 @@ def test_stale_segments(doctor, monkeypatch, tmp_path):
 
 
 def test_stale_launchers(doctor, tmp_path):
-    """A folder of a launcher that runs stays, and so does what only looks like one."""
-    gone, kept = ["ompi.4194305", "prted.4194306"], [f"ompi.{os.getpid()}", "ompi.x", "ompi.vm.0"]
-    for name in [*gone, *kept]:
-        (tmp_path / name / "pmix.vm.tool").mkdir(parents=True)
+    """A folder of a launcher that runs stays, and so does what only looks like one, and what may be
+    of another host."""
+    own, other = socket.gethostname(), "elsewhere"
+    gone = [(4194305, own), (4194306, own)]
+    kept = [(os.getpid(), own), (4194307, other), (4194308, ""), ("x", own), ("vm.0", own)]
+    for kind, named in (("ompi", [*gone, *kept]), ("prted", gone)):
+        for number, host in named:
+            (tmp_path / f"{kind}.{number}" / f"pmix.{host}.tool.{number}").mkdir(parents=True)
     env = {"TMPDIR": str(tmp_path)}
     found = doctor(env=env)["stale launchers"]
     if "another container" in found["what"]:
         pytest.skip("not all processes are seen here, so nothing is removed")
-    assert found["level"] == "warning" and found["what"].startswith("2 folders")
+    assert found["level"] == "warning" and found["what"].startswith("4 folders")
     found = doctor("--remove-stale", env=env)["stale launchers"]
-    assert found["level"] == "fine" and found["what"].startswith("removed 2 folders")
-    assert {path.name for path in tmp_path.glob("ompi.*")} == {*kept}
+    assert found["level"] == "fine" and found["what"].startswith("removed 4 folders")
+    assert {path.name for path in tmp_path.glob("ompi.*")} == {f"ompi.{n}" for n, _ in kept}
     assert not list(tmp_path.glob("prted.*"))
+
+
+@pytest.fixture
+def shared(monkeypatch, tmp_path):
+    """A folder in place of /dev/shm; makes something in it that is old."""
+    for module in (stale, processes):
+        monkeypatch.setattr(module, "_SHARED", tmp_path)
+
+    def make(name):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
+        return tmp_path / name
+
+    return make
+
+
+def test_the_folder_of_a_live_job_is_not_stale(shared):
+    """However old it is: each process of the job holds a lock, wherever it can be seen from."""
+    gone, alive, marked = map(shared, ("partialcoll-1", "partialcoll-2", "partialcoll-3"))
+    for folder in (gone, alive):
+        (folder / job.LOCK).touch()
+        os.utime(folder, (0, 0))
+    with open(alive / job.LOCK) as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        env = {**os.environ, job.FOLDER: str(marked)}
+        with subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE):  # to the end of its input
+            assert stale.stale() == [gone]
+    assert stale.stale() == [gone, alive, marked]
+
+
+def test_ranks_hold_the_lock_of_their_job(start, tmp_path):
+    """All that the job consists of: the command, the launcher, the ranks."""
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import os, signal, numpy as np, partialcoll as pc\n"
+        "from mpi4py import MPI\n"
+        "h = pc.Allreduce_init(MPI.COMM_WORLD, np.ones(1), np.ones(1))\n"
+        "os.write(1, b'ready' + bytes([10]))\n"
+        "signal.pause()\n"
+    )
+    command = start("run", "-n", "2", sys.executable, str(script))
+    assert command.stdout.readline() + command.stdout.readline() == "ready\nready\n"
+    folder = command_process.job_folder(start.ranks()[0])
+    held = [p for p in start.processes() if folder / job.LOCK in set(processes.shared_files(p))]
+    assert {str(command.pid), *(rank.name for rank in start.ranks())} <= {p.name for p in held}
+    assert job.lives(folder)
+    command.terminate()
+    assert command.wait(LIMIT_S) == 143 and not folder.exists()
+
+
+def test_files_that_vanish(shared, monkeypatch, tmp_path):
+    """Other processes remove theirs while the doctor looks."""
+    old, gone = shared("partialcoll-1"), tmp_path / "partialcoll-2"
+    glob = Path.glob
+    monkeypatch.setattr(
+        Path, "glob", lambda path, name: [*glob(path, name), gone] if path == tmp_path else []
+    )
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(gone))
+    assert set(stale.stale()) == {old} and stale.launchers() == []
+    assert stale._bytes(gone) == 0 and list(stale._remove([gone, old])) == [old]
 
 
 def test_locked_memory(doctor):

@@ -277,6 +277,52 @@ def test_a_terminal(start, tmp_path):
     assert not start.processes()
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_ends_in_mid_job(start, tmp_path, ranks):
+    """With status 0 and without MPI_Finalize. MPICH kills the others, and often gives status 0 and
+    no message."""
+    path = script(
+        tmp_path,
+        """
+        import os, numpy as np, partialcoll as pc
+        from mpi4py import MPI
+        comm = MPI.COMM_WORLD
+        h = pc.Allreduce_init(comm, np.ones(9), np.zeros(9), quorum="full")
+        h.Start()
+        h.Wait()
+        if comm.rank == 1:
+            os._exit(0)
+        h.Start()
+        h.Wait()
+        print("has its result")
+        """,
+    )
+    status, said, errors = ended(start("run", "-n", str(ranks), sys.executable, path))
+    assert status != 0 and "has its result" not in said
+    if launcher.flavor() == "mpich":
+        assert "partialcoll: rank 1 has ended without MPI_Finalize" in errors
+    else:
+        assert "rank 1 with PID" in errors and "exiting" in errors
+
+
+def test_ranks_that_finalize_are_not_reported(start, tmp_path):
+    """By themselves, or at the end of the program."""
+    path = script(
+        tmp_path,
+        """
+        import os, numpy as np, partialcoll as pc
+        from mpi4py import MPI
+        rank = MPI.COMM_WORLD.rank
+        pc.Allreduce_init(MPI.COMM_WORLD, np.ones(9), np.zeros(9)).Free()
+        if rank == 0:
+            MPI.Finalize()
+        os.write(1, b"ended" + bytes([10]))
+        """,
+    )
+    status, said, errors = ended(start("run", "-n", "3", sys.executable, path))
+    assert (status, said, errors) == (0, "ended\n" * 3, "")
+
+
 def test_a_time_limit(start):
     status, _, errors = ended(start("run", "-n", "2", "--timeout", "0.5", "sleep", "1000"))
     assert status == 124 and "ended after 0.5 s" in errors

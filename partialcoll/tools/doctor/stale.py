@@ -4,9 +4,11 @@ the folder for what is temporary. This library's own segments have no names and 
 processes; MPI's have, and stay.
 
 A segment counts as stale if it is this user's, has not been changed for a while, and no process has
-it mapped or open; a folder, if it is this user's and no process has the number that is its name.
+it mapped or open. The folder of a job of ours must not be locked either (tools/job.py). A
+launcher's folder counts as stale if it is this user's, names this host and the launcher's process,
+and no process has that number: the folder for what is temporary may be one that hosts share.
 Who uses one may be in another container, where it cannot be seen: a process that does not see all
-of them removes nothing.
+of them removes nothing. Other processes may remove any of this at any time.
 """
 
 from __future__ import annotations
@@ -15,22 +17,25 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from .. import job
 from ..processes import shared_files
 from .finding import Finding, fine
 
 _SHARED = Path("/dev/shm")
+_JOBS = "partialcoll-"  # their folders
 _NAMES = (
     "mpich_shm_*",
     "Intel_MPI_*",
     "ucx_shm_*",
     "vader_segment.*",
     "sm_segment.*",
-    "partialcoll-*",
+    f"{_JOBS}*",
 )
 _LAUNCHER = re.compile("(?:ompi|prted)\\.([0-9]+)")  # its folder, and its process
 _WHILE = 600.0  # seconds, in which a job has mapped what it has made
@@ -45,17 +50,40 @@ def _used() -> set[Path]:
     return used
 
 
+def _status(path: Path) -> os.stat_result | None:
+    """Of a file that may have gone, or of a link."""
+    with contextlib.suppress(OSError):
+        return path.lstat()
+    return None
+
+
 def stale() -> list[Path]:
     """Files and folders that nobody uses."""
     old = time.time() - _WHILE
-    found = [path for name in _NAMES for path in _SHARED.glob(name)]
-    mine = [p for p in found if p.lstat().st_uid == os.getuid() and p.lstat().st_mtime < old]
-    return sorted({*mine} - _used()) if mine else []
+    mine = set()
+    for path in (path for name in _NAMES for path in _SHARED.glob(name)):
+        status = _status(path)
+        if status is not None and status.st_uid == os.getuid() and status.st_mtime < old:
+            mine.add(path)
+    unused = mine - _used() if mine else mine
+    return sorted(path for path in unused if not (_is_job(path) and job.lives(path)))
+
+
+def _is_job(path: Path) -> bool:
+    return path.name.startswith(_JOBS) and path.is_dir()
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """The file, or all that is in the folder and can be read."""
+    yield path
+    if not path.is_symlink():
+        for folder, folders, files in os.walk(path):
+            yield from (Path(folder, name) for name in (*folders, *files))
 
 
 def _bytes(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.lstat().st_blocks * 512 for file in files)
+    found = map(_status, _below(path))
+    return sum(status.st_blocks * 512 for status in found if status is not None)
 
 
 def _remove(paths: list[Path]) -> Iterator[Path]:
@@ -70,12 +98,27 @@ def _sees_all() -> bool:
     return os.readlink("/proc/self/ns/pid") == _ALL_PROCESSES
 
 
+def _entries(folder: Path) -> Iterable[Path]:
+    with contextlib.suppress(OSError):
+        return list(folder.iterdir())
+    return []
+
+
+def _is_of(folder: Path, process: str) -> bool:
+    """Has a launcher with this process number on this host made it? It names both in a file for
+    those who look for it."""
+    names = {f"pmix.{host}.tool.{process}" for host in (socket.gethostname(), os.uname().nodename)}
+    return any(path.name in names for path in _entries(folder))
+
+
 def launchers() -> list[Path]:
     """Folders of those that are gone."""
     found = []
-    for path in Path(tempfile.gettempdir()).iterdir():
-        named = _LAUNCHER.fullmatch(path.name)
-        if named and not Path("/proc", named[1]).exists() and path.lstat().st_uid == os.getuid():
+    for path in _entries(Path(tempfile.gettempdir())):
+        named, status = _LAUNCHER.fullmatch(path.name), _status(path)
+        if named is None or status is None or status.st_uid != os.getuid():
+            continue
+        if not Path("/proc", named[1]).exists() and _is_of(path, named[1]):
             found.append(path)
     return sorted(found)
 
