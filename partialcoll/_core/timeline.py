@@ -8,19 +8,25 @@ calls overlap. The file is whole JSON after each.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
 import threading
 import time
-from pathlib import Path
 from typing import IO, Any
+
+from . import files, settings
 
 _NAME = re.compile(r"name=(['\"])(.*)\1")
 
 
 class Recorder:
-    """Writes one file. marks: also a mark where data begins to move."""
+    """Writes one file. marks: also a mark where data begins to move.
+
+    A file that cannot be written, on a full disk for instance, ends with a warning; what is traced
+    goes on.
+    """
 
     def __init__(self, file: IO[str], marks: bool) -> None:
         self._file, self._marks = file, marks
@@ -66,14 +72,28 @@ class Recorder:
         said = "".join(f",\n{json.dumps(event)}" for event in events)
         with self._lock:
             if not self._file.closed:
-                self._file.seek(self._file.tell() - 1)
-                self._file.write(f"{said}]")
-                self._file.flush()
+                try:
+                    self._file.seek(self._file.tell() - 1)
+                    self._file.write(f"{said}]")
+                    self._file.flush()
+                except OSError as error:
+                    self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        why = error.strerror or error
+        settings.logger.warning(
+            "timeline: %s: %s. It is incomplete; the run goes on", self._file.name, why
+        )
+        with contextlib.suppress(OSError):  # what is left in the buffer cannot be written either
+            self._file.close()
 
     def close(self) -> None:
         """What ends later is not in it."""
         with self._lock:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:
+                self._give_up(error)
 
 
 recorder: Recorder | None = None
@@ -83,7 +103,7 @@ recorder: Recorder | None = None
 def start(path: Any, marks: bool) -> None:
     """Begin one, in place of the one that there was."""
     global recorder
-    fresh = Recorder(Path(path).open("w", encoding="utf-8"), marks)  # noqa: SIM115
+    fresh = Recorder(files.create_text(path), marks)
     stop()
     recorder = fresh
 

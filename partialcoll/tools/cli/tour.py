@@ -109,7 +109,7 @@ def _picture(name: str) -> list[str]:
     if importlib.util.find_spec("matplotlib") is None:
         return []
     try:
-        Path(FOLDER).mkdir(exist_ok=True)
+        Path(FOLDER).mkdir(mode=0o700, exist_ok=True)
     except OSError:  # here nothing can be written
         return []
     return ["--plot", str(Path(FOLDER) / f"{name}.png")]

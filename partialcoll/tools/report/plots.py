@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..._core import files
 from .rows import Row, writing
 
 GRAY, BLUE, INK = "#9aa0a6", "#1a73e8", "#202124"
@@ -37,8 +39,8 @@ def picture(
     yield panels
     for axes in panels.flat:
         axes.spines[["top", "right"]].set_visible(False)
-    with writing("picture", path):
-        figure.savefig(path, dpi=dpi)
+    with writing("picture", path), files.create(path) as file:
+        figure.savefig(file, dpi=dpi, format=Path(path).suffix[1:])
     plt.close(figure)
 
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ... import _command
+from ..._core import files
 from ..._core.version import __version__
 from ...errors import Error
 
@@ -83,7 +84,7 @@ def write(where: str | None, doc: dict[str, Any], rows: list[Row], columns: Iter
     if where == "-":
         print(json.dumps(doc, indent=2), flush=True)
     elif where:
-        with writing("--json", where), open(where, "w", encoding="utf-8") as file:
+        with writing("--json", where), files.create_text(where) as file:
             json.dump(doc, file, indent=2)
             file.write("\n")
 

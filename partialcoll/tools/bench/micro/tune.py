@@ -12,6 +12,7 @@ from typing import cast
 
 import partialcoll as pc
 
+from ...._core import files
 from ...._core.mpi import MPI
 from ...._core.version import __version__
 from ....collectives.arguments import ALGORITHMS
@@ -83,8 +84,9 @@ def _write(path: str, text: str) -> None:
         sys.stdout.write(text)
         return
     with report.writing("--output", path):
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text)
+        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with files.create_text(path) as file:
+            file.write(text)
     print(f"wrote {path}", file=sys.stderr)
 
 
