@@ -13,7 +13,9 @@ once, and its handler reads the environment, in which nothing can stand before r
 So its handler is replaced, in `install`, by one that else calls it.
 
 Ranks that meet in a store, here and for each new group, leave a note there and read those of the
-others: so all of them see who is missing, and who has come with something else in mind.
+others: so all of them see who is missing, and who has come with something else in mind. A store
+answers everybody who can connect to it. So the names under which ranks meet contain a random secret
+of the job, which rank 0 draws and tells the others by MPI.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import secrets
 import socket
 import sys
 import time
@@ -45,6 +48,7 @@ _NAP, _PATIENCE = 20e-3, 10.0  # seconds
 _TCPStore: Any = getattr(dist, "TCPStore", None)  # none where torch has no torch.distributed
 _counts = itertools.count()  # of what must not be the same twice in this process
 _world = ""  # the identity of the world made last, the same on all its ranks
+_secret = ""  # of the job, the same on all its ranks; empty until this rank knows it
 
 
 # Meeting
@@ -77,7 +81,7 @@ def meet(
     Raises GroupTimeout after `timeout` seconds, naming who is missing: on all that have come, and
     on those that come later. what: for that message. meanwhile: called while this rank waits.
     """
-    place = _place(name, store.add(f"partialcoll/{name}/{me}", 1))
+    place = _place(name, store.add(_counter(name, me), 1))
     keys = [f"{place}/{rank}" for rank in members]
     verdict = f"{place}/verdict"  # whoever comes to one first has said it for all
     store.set(f"{place}/{me}", json.dumps(note))
@@ -99,14 +103,18 @@ def meet(
     return {rank: json.loads(store.get(key)) for rank, key in zip(members, keys)}
 
 
+def _counter(name: str, me: int) -> str:
+    return f"partialcoll/{_secret}/{name}/{me}"
+
+
 def _place(name: str, turn: int) -> str:
-    return f"partialcoll/{name}/turn {turn}"
+    return f"partialcoll/{_secret}/{name}/turn {turn}"
 
 
 def _part(store: Any, name: str, me: int, members: Sequence[int]) -> None:
     """Before an error: the store ends with the process that holds it, and the others, who know
     what has happened from there, may not have read it. Waits for them a while."""
-    place = _place(name, store.add(f"partialcoll/{name}/{me}", 0))
+    place = _place(name, store.add(_counter(name, me), 0))
     store.set(f"{place}/{me}/heard", "")
     others = [f"{place}/{rank}/heard" for rank in members]
     with contextlib.suppress(dist.DistError):  # who held it waits no longer
@@ -160,11 +168,15 @@ def _complaint(url: str) -> str | None:
 
 
 class _Address:
-    """Where rank 0's store is. The others ask for it and rank 0 answers, both by MPI, so that
-    nobody takes an answer to an earlier question, of a time when others were missing, for its own.
+    """Where rank 0's store is, and the job's secret. The others ask for it and rank 0 answers, both
+    by MPI, so that nobody takes an answer to an earlier question, of a time when others were
+    missing, for its own. A store of the user's own needs the secret alone.
     """
 
-    def __init__(self, where: tuple[str, str, int]) -> None:
+    def __init__(self, where: tuple[str, str, int] = ("", "", 0)) -> None:
+        global _secret
+        if not _secret and MPI.COMM_WORLD.size > 1:
+            _secret = secrets.token_hex(16)
         self._where = where
         self._sent: list[Any] = []
 
@@ -172,18 +184,20 @@ class _Address:
         """Rank 0: answer whoever has asked. Local."""
         status = MPI.Status()
         while message := MPI.COMM_WORLD.improbe(MPI.ANY_SOURCE, _ASK, status):
-            answer = (message.recv(), self._where)
+            answer = (message.recv(), self._where, _secret)
             self._sent.append(MPI.COMM_WORLD.isend(answer, status.Get_source(), _TELL))
 
     @staticmethod
     def ask(timeout: float) -> tuple[str, str, int]:
         """The others: host, node and port."""
+        global _secret
         question = next(_counts)
         request = MPI.COMM_WORLD.isend(question, 0, _ASK)
         for passed in _naps():
             while message := MPI.COMM_WORLD.improbe(0, _TELL):
-                answered, (host, node, port) = message.recv()
+                answered, (host, node, port), secret = message.recv()
                 if answered == question:
+                    _secret = secret
                     request.wait()
                     return host, node, port
             if passed >= timeout:
@@ -274,6 +288,24 @@ def install() -> None:
 # Communicators
 
 
+def _agree_on_secret(size: int, timeout: float) -> Callable[[], None]:
+    """Before a world meets in a store of the user's own. Returns what rank 0 does while it waits
+    for the others. Ranks that MPI has not started together have no secret; those are refused."""
+    if MPI.COMM_WORLD.size != size or size == 1:
+        return waiting.look
+    if MPI.COMM_WORLD.rank:
+        if not _secret:
+            _Address.ask(timeout)
+        return waiting.look
+    address = _Address()
+
+    def serve() -> None:
+        waiting.look()
+        address.tell()
+
+    return serve
+
+
 def _check_members(notes: dict[int, Any], what: str) -> None:
     """Raises MismatchError, on all ranks, if they have different members or options in mind."""
     members = {rank: _brief(note[2]) for rank, note in sorted(notes.items())}
@@ -316,7 +348,8 @@ def gather_members(
     place = f"{_world} group {name}" if ranks else f"world {name}"
     threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
     note = [world.rank, world.size, members, threads, next(_counts), options]
-    notes = meet(store, place, me, members, note, timeout, what, waiting.look)
+    meanwhile = waiting.look if ranks else _agree_on_secret(size, timeout)
+    notes = meet(store, place, me, members, note, timeout, what, meanwhile)
     try:
         if not ranks:
             _check_worlds(notes)

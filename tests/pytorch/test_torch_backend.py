@@ -1155,6 +1155,47 @@ def test_a_rank_that_does_not_come(run):
     assert "missing: init_process_group: rank 0 is missing after 5 s" in done.stdout
 
 
+@pytest.mark.parametrize("whose", ["ours", "the user's"])
+def test_a_stranger_decides_nothing(run, whose):
+    """The store answers everybody: a verdict under a name that can be known beforehand has no
+    effect, since the names in use contain a secret that the ranks have by MPI."""
+    script = """
+    import datetime, socket
+    import partialcoll.torch
+    from partialcoll.torch import rendezvous
+    store = None
+    if sys.argv[1] == "ours":
+        opened = rendezvous._open_store
+        def open_store(timeout):
+            store, *rest = opened(timeout)
+            forge(store)
+            return store, *rest
+        rendezvous._open_store = open_store
+    else:
+        connect = lambda port: dist.TCPStore("localhost", port, comm.size, comm.rank == 0,
+                                             wait_for_workers=False)
+        server = connect(0) if comm.rank == 0 else None
+        port = comm.bcast(server and server.port)
+        store = server or connect(port)
+
+    def forge(store):
+        for name in ("world", "world 0"):
+            for turn in (1, 2):
+                store.set(f"partialcoll/{name}/turn {turn}/verdict", "forged")
+
+    if store is not None:
+        forge(store)
+    given = {} if store is None else {"store": store, "rank": comm.rank, "world_size": comm.size}
+    dist.init_process_group("partialcoll", timeout=datetime.timedelta(seconds=30), **given)
+    secrets = comm.allgather(rendezvous._secret)
+    say(len(set(secrets)), len(secrets[0]))
+    dist.barrier()
+    """
+    done = run(script, 3, before=PROGRAM, env={"OMP_NUM_THREADS": "1"}, arguments=[whose])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["1 32"] * 3
+
+
 def test_without_mpi(run):
     """Importing does not begin MPI, nor need it; the backend says that it does."""
     script = """
