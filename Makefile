@@ -14,6 +14,7 @@
 #   make test-large      messages of more than 2**31 bytes, where the memory is free
 #   make test-trainers   Lightning, Accelerate and Transformers, in fresh environments; TRAINERS=lightning
 #   make test-gpu        on a host with a CUDA device: what a fake cannot show (docs/gpu.md)
+#   make device          build/device: what a visit to a machine with a GPU needs (bench/device)
 #   make soak            a million simulated schedules, and a million in which ranks die
 #   make mutants         planted mistakes, each of which an invariant has to catch; SLICE=1/8: a part
 #   make model           the model of the protocol, exhaustively (installs spin)
@@ -40,7 +41,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
 TURN := $(or $(shell git rev-list --count HEAD 2> /dev/null),0)
 
 .PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-trainers test-examples test-c wheel test-wheel \
-        test-wheel-slice sbom lint-packaging check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers docs \
+        test-wheel-slice device sbom lint-packaging check-c soak mutants mutants-slice coverage model model-quick spin print-core print-helpers docs \
         format lint clean
 all: $(VENV)/installed
 
@@ -81,6 +82,11 @@ test: test-c test-mpi test-examples
 # What needs a CUDA device; TORCH="torch cupy-cuda13x" or the like brings what runs on it.
 test-gpu: ready
 	$(BIN)/python tests/run.py --ranks 0 --domains node -m gpu
+
+# What a visit to a machine with a GPU has to carry along (bench/device/README.md).
+device: .venv/wheel $(VENV)/tools
+	.venv/wheel/bin/python packaging/wheel.py --output build/device $(BIN)/mpicc
+	$(BIN)/python bench/device/carry.py build/device --mpi $(MPI)
 
 # Messages of more than 2**31 bytes: a few minutes and 15 GiB, skipped where that is not free.
 test-large: $(VENV)/checked
