@@ -132,32 +132,54 @@ def _check_same(what: str, theirs: Any, own: Any) -> None:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Its own `load_state_dict`, but the groups stay the same objects, since a user may hold
-    one, and all values stay what they are: that method makes tensors the parameters' dtype, and
-    takes texts in a tuple apart."""
-    groups = optimizer.param_groups
-    members = list(groups)
+    """Load a state by the optimizer's own `load_state_dict`.
+
+    That method makes new groups. The old ones are put back with the new values, in this optimizer
+    and in those that it holds: a user may hold a group, and an optimizer around another one shares
+    its groups. Values keep their types, since that method makes tensors the parameters' dtype, and
+    takes texts in a tuple apart.
+    """
+    several = _optimizers(optimizer)
+    before = [list(one.param_groups) for one in several]
     optimizer.load_state_dict({key: value for key, value in state.items() if key != KEY})
-    for old, new in zip(members, optimizer.param_groups):
-        values = dict(new)
-        old.clear()
-        old.update(values)
-    groups[:] = members
-    optimizer.param_groups = groups
-    _keep_values(optimizer, state["state"])
+    for one, members in zip(several, before):
+        for old, new in zip(members, one.param_groups):
+            if old is not new:
+                values = dict(new)
+                old.clear()
+                old.update(values)
+        one.param_groups[:] = members
+    _keep_values(several, state.get("state"))
 
 
-def _keep_values(optimizer: torch.optim.Optimizer, saved: dict[Any, Any]) -> None:
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for index, entries in saved.items():
+def _optimizers(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """Return an optimizer and those that are attributes of it, or of these: Lookahead, SAM and
+    others are written around another one."""
+    found = [optimizer]
+    for one in found:
+        for value in vars(one).values():
+            if isinstance(value, torch.optim.Optimizer) and all(
+                value is not known for known in found
+            ):
+                found.append(value)
+    return found
+
+
+def _keep_values(several: Sequence[torch.optim.Optimizer], saved: Any) -> None:
+    """Give the loaded state the types of the saved one, in whichever optimizer it was loaded."""
+    parameters = [p for group in several[0].param_groups for p in group["params"]]
+    for index, entries in saved.items() if isinstance(saved, dict) else ():
         if not isinstance(index, int) or not isinstance(entries, dict):
             continue
-        loaded = optimizer.state[parameters[index]]
-        for key, value in entries.items():
-            if not isinstance(value, torch.Tensor):
-                loaded[key] = copy.deepcopy(value)
-            elif loaded[key].dtype != value.dtype:
-                loaded[key] = value.to(loaded[key].device)
+        for loaded in [
+            one.state[parameters[index]] for one in several if parameters[index] in one.state
+        ]:
+            for key in entries.keys() & loaded.keys():
+                value = entries[key]
+                if not isinstance(value, torch.Tensor):
+                    loaded[key] = copy.deepcopy(value)
+                elif loaded[key].dtype != value.dtype:
+                    loaded[key] = value.to(loaded[key].device)
 
 
 # The entry of a checkpoint

@@ -624,6 +624,87 @@ def test_one_rank_loads_and_broadcasts(world):
     opt.close()
 
 
+class Around(torch.optim.Optimizer):
+    """Written as Lookahead is: around an optimizer, whose state is its own."""
+
+    def __init__(self, parameters):
+        self.base = torch.optim.SGD(parameters, 0.1, momentum=0.9)
+        super().__init__(self.base.param_groups, {})
+        self.param_groups = self.base.param_groups
+
+    def step(self, closure=None):
+        return self.base.step(closure)
+
+    def state_dict(self):
+        return self.base.state_dict()
+
+    def load_state_dict(self, state):
+        self.base.load_state_dict(state)
+        self.param_groups = self.base.param_groups
+
+
+class Forgetful(Around):
+    """It keeps the groups that it was made with."""
+
+    def load_state_dict(self, state):
+        self.base.load_state_dict(state)
+
+
+class Sharpness(Around):
+    """Written as SAM is: the state is that of the outer one."""
+
+    state_dict = torch.optim.Optimizer.state_dict
+
+    def load_state_dict(self, state):
+        torch.optim.Optimizer.load_state_dict(self, state)
+        self.base.param_groups = self.param_groups
+
+
+class Forwarding(Around):
+    """Written as schedule-free's wrapper is: all is the inner one's, and nothing can be set."""
+
+    param_groups = property(lambda self: self.base.param_groups)
+    state = property(lambda self: self.base.state)
+
+    def __init__(self, parameters):
+        self.base = torch.optim.SGD(parameters, 0.1, momentum=0.9)
+        self._optimizer_step_pre_hooks = self._optimizer_step_post_hooks = {}
+
+    def load_state_dict(self, state):
+        self.base.load_state_dict(state)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", (Around, Forgetful, Sharpness, Forwarding))
+@pytest.mark.parametrize("how", ("load", "broadcast"))
+def test_an_optimizer_around_another_one(world, kind, how):
+    """Both have the same groups after the state was loaded, the same ones as before: a learning
+    rate that is set later has an effect."""
+    model = torch.nn.Linear(4, 2).bfloat16()
+    opt = pct.DistributedOptimizer(kind(model.parameters()), model.named_parameters())
+    pct.broadcast_parameters(model.state_dict())
+    held = opt.param_groups[0]
+
+    def step():
+        opt.zero_grad()
+        model(torch.ones(1, 4).bfloat16()).sum().backward()
+        opt.step()
+
+    step()
+    if how == "load":
+        opt.load_state_dict(copy.deepcopy(opt.state_dict()))
+    else:
+        held["lr"] = 1.0 + world.rank
+        pct.broadcast_optimizer_state(opt, root_rank=world.size - 1)
+        assert held["lr"] == world.size
+    assert opt.param_groups[0] is held and opt.base.param_groups[0] is held
+    held["lr"] = 0.0
+    before = bits(model.weight)
+    step()
+    assert bits(model.weight) == before
+    opt.close()
+
+
 @pytest.mark.mpi
 def test_one_rank_saves_for_all(world):
     """Where nothing is pending: as trainers do. The ranks may be others then."""
