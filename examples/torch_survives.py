@@ -70,4 +70,3 @@ if pct.rank() == 0:
 optimizer.close()
 pct.barrier()
 pct.shutdown()
-os._exit(0)  # MPI_Finalize may wait for ever once a rank has died

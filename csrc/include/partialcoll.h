@@ -273,7 +273,9 @@ int pcoll_algorithm_parse(const char *text, int32_t *algorithm);
 int pcoll_tuning_path(char *path, uint64_t capacity);
 /* End the agent thread of this process; from now on whoever waits makes progress. To be
  * called just before MPI_Finalize, in which some MPIs fail if another thread is inside
- * MPI when it begins. The libraries' MPI_Finalize and the Python package do so. Local.
+ * MPI when it begins. Where jobs go on when a rank dies, it also lets Open MPI's
+ * MPI_Finalize return after a death. The libraries' MPI_Finalize and the Python package
+ * call it. Local.
  */
 int pcoll_quiet(void);
 /* Let this process end with status 1 instead of 0 if a record of arrivals

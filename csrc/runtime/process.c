@@ -11,6 +11,7 @@
 #include "runtime/job.h"
 #include "runtime/recovery.h"
 #include "transport/mpi/recovery.h"
+#include "transport/mpi/ulfm.h"
 #include "watch/watch.h"
 
 struct process {
@@ -149,6 +150,8 @@ int pcoll_quiet(void)
     struct process *r = gone ? NULL : mpi_process_state();
     if (r)
         progress_stop_agent(r->progress);
+    if (!gone)
+        ulfm_prepare_finalize();
     return PCOLL_OK;
 }
 

@@ -224,6 +224,9 @@ class Launch:
     ) -> None:
         self._vendor, self._hosts, self._extra = flavor(), hosts, extra
         self.environment = {**environment(self._vendor), **variables}
+        if "--with-ft" in shlex.split(extra or ""):
+            # A spawned process that dies counts as one that mpiexec has started itself.
+            self.environment.setdefault("PRTE_MCA_prte_state_base_recoverable", "1")
         words = command(find(self._vendor), self._vendor, ranks, hosts, None)
         if self._vendor == "openmpi":  # takes them to other hosts only if it is told to
             ours = [name for name in self.environment if name.startswith("PARTIALCOLL_")]

@@ -11,7 +11,7 @@ step of this somebody may die: the steps are such that all who live are told, or
 from __future__ import annotations
 
 import atexit
-import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -130,7 +130,7 @@ def begin(overlap: bool) -> tuple[MPI.Intracomm, Replacing]:
         _everybody.append(elastic.merge_with_parents(parents))
     except RankFailedError as error:
         logger.warning("this process ends: %s", error)
-        os._exit(0)  # MPI's end may not return once somebody has died
+        sys.exit(0)
     return _everybody[0], Replacing(_everybody[0].size, lived=False, overlap=overlap)
 
 

@@ -87,8 +87,9 @@ REPLACED = """
         assert (y == total).all(), y
     assert h.comm.allreduce(1) == h.size
     say("end", h.rank)
-    h.Free()  # all have said it: with the last that mpiexec has started the others end
-    os._exit(0)
+    if str(h.rank) in sys.argv[1:]:
+        raise SystemExit(3)
+    h.Free()
 """
 
 
@@ -100,6 +101,15 @@ def test_each_is_replaced(run, domain):
         assert said.count(f"end {rank}") == 1, f"{done.stdout}\n{done.stderr}"
         joined = said.count(f"joined {rank} {10 * rank + 9}")
         assert joined == (rank < 2), f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize("fails", ["1", "2"])  # a newcomer, one that mpiexec has started
+def test_the_status_is_that_of_a_rank_that_fails_at_the_end(run, fails):
+    done, said = in_turn(run, REPLACED, 3, arguments=[fails])
+    assert sum(line.startswith("end") for line in said) == 3, f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 3, f"{done.stdout}\n{done.stderr}"
 
 
 # Rank 0 dies, and in the growth that follows somebody else does, or the newcomer; until all are

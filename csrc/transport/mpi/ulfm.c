@@ -2,6 +2,8 @@
 /* See ulfm.h. */
 #include "transport/mpi/ulfm.h"
 
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/environment.h"
@@ -19,6 +21,10 @@ extern int PMPIX_Comm_is_revoked(MPI_Comm comm, int *flag) LATER;
 extern int PMPIX_Comm_revoke(MPI_Comm comm) LATER;
 extern int PMPIX_Comm_shrink(MPI_Comm comm, MPI_Comm *newcomm) LATER;
 extern int PMPIX_Comm_iagree(MPI_Comm comm, int *flag, MPI_Request *request) LATER;
+/* Open MPI's parameter async_mpi_finalize: MPI_Finalize skips the launcher's barrier. */
+extern bool ompi_async_mpi_finalize LATER;
+/* Communicators that span several jobs. MPI_Finalize waits on each if there are two. */
+extern int ompi_comm_num_dyncomm LATER;
 
 #define IN_OPEN_MPI(function) function
 
@@ -76,6 +82,18 @@ int ulfm_revoke(MPI_Comm comm)
 int ulfm_shrink(MPI_Comm comm, MPI_Comm *out)
 {
     return shrink ? shrink(comm, out) : MPI_ERR_UNSUPPORTED_OPERATION;
+}
+
+void ulfm_prepare_finalize(void)
+{
+#ifdef OPEN_MPI
+    if (!pcoll_tells_of_failures())
+        return;
+    if (&ompi_async_mpi_finalize)
+        ompi_async_mpi_finalize = true;
+    if (&ompi_comm_num_dyncomm)
+        ompi_comm_num_dyncomm = INT_MIN / 2; /* others may still be made and freed */
+#endif
 }
 
 int ulfm_begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)

@@ -150,7 +150,6 @@ def main() -> None:
     pid.with_suffix(".new").write_text(str(os.getpid()))
     pid.with_suffix(".new").rename(pid)
     worker.run()
-    os._exit(0)  # Open MPI's MPI_Finalize may not return once a rank has died
 
 
 if __name__ == "__main__":

@@ -171,6 +171,5 @@ def main(options: SimpleNamespace) -> None:
         settings = {name: getattr(options, name) for name in ("task", "compute_ms", "steps")}
         doc["settings"] = {**settings, "pattern": row["pattern"], "respawn": True}
         report.write(options.json, doc, [row], COLUMNS)
-        sys.stdout.flush()
     pct.allgather_object(None)
-    os._exit(0)  # MPI_Finalize may not return once a rank has died
+    sys.exit(0)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -351,10 +350,6 @@ def main(options: SimpleNamespace) -> None:
     rows, runs, task = run(options, comm)
     if not comm.rank:
         _write(options, comm, rows, runs, task)
-    if options.pattern.kills:
-        sys.stdout.flush()
-        comm.Shrink().Barrier()
-        os._exit(0)  # MPI_Finalize may not return once a rank has died
 
 
 def _write(
