@@ -9,13 +9,12 @@ whoever catches its own error and goes on has told nobody, and one that nobody c
 
 from __future__ import annotations
 
-import contextlib
+from functools import partial
 
-from ..errors import MismatchError, RankFailedError
+from ..errors import MismatchError
 from . import finalize, program_end, waiting
 from .mpi import MPI
-from .rank_error import told_by
-from .rank_failure import is_rank_failure
+from .peers import Peers
 from .survivors import duplicate
 
 _LONGEST = 1000  # bytes of a text: MPI sends so little though nobody receives it
@@ -30,8 +29,9 @@ class Departures:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = duplicate(comm)
+        self._peers = Peers(self._comm)
         self._said = ""  # of the rank that was heard first
-        self._sent: list[MPI.Request] = []
+        self._sent: list[MPI.Request | None] = []
         program_end.watch()
         finalize.at_end(self._tell)
         waiting.watch(self._look)
@@ -45,27 +45,26 @@ class Departures:
         text = failure.encode(errors="replace")[:_LONGEST]
         for rank in range(self._comm.size):
             if rank != self._comm.rank:
-                with contextlib.suppress(RankFailedError), told_by(self._comm):
-                    self._sent.append(self._comm.Isend([text, MPI.BYTE], rank))
+                send = partial(self._comm.Isend, [text, MPI.BYTE], rank)
+                self._sent.append(self._peers.call(send, None))
 
     def _look(self) -> None:
         """Departed when a rank has said something; once and for all. One that has died says
         nothing; what it leaves undone tells of it."""
         if not self._said and not MPI.Is_finalized():
-            status, message = MPI.Status(), None
-            try:
-                message = self._comm.Improbe(status=status)
-            except MPI.Exception as error:
-                if not is_rank_failure(error):
-                    raise
-                self._comm.Ack_failed()  # those who live may still say something
-            if message is not None:
-                text = bytearray(status.Get_count(MPI.BYTE))
-                message.Recv([text, MPI.BYTE])
-                said = text.decode(errors="replace")
-                self._said = f"the program of rank {status.Get_source()} has ended: {said}"
+            self._said = self._peers.call(self._receive, "")
         if self._said:
             raise Departed(self._said)
+
+    def _receive(self) -> str:
+        status = MPI.Status()
+        message = self._comm.Improbe(status=status)
+        if message is None:
+            return ""
+        text = bytearray(status.Get_count(MPI.BYTE))
+        message.Recv([text, MPI.BYTE])
+        said = text.decode(errors="replace")
+        return f"the program of rank {status.Get_source()} has ended: {said}"
 
     def ignore(self) -> None:
         """This rank waits for the others no more, who may wait for it. Local, idempotent."""

@@ -49,6 +49,14 @@ class Question:
         else:
             self.next_at = now
 
+    def lost(self, peer: int, now: float) -> None:
+        """The peer has died: ask the next one at once."""
+        if peer in self.order:
+            self.order.remove(peer)
+        self.open.discard(peer)
+        self.coming.discard(peer)
+        self.next_at = now
+
     def comes(self, now: float) -> None:
         """Something of a state has come."""
         self.progress = now
@@ -56,6 +64,8 @@ class Question:
 
     def complaint(self, rank: int, limit: float) -> str:
         """What to say when patience is over."""
+        if not self.order:
+            return f"rank {rank} asked for a state, and all ranks that it could ask have died"
         asked = ", ".join(map(str, self.asked))
         silent = ", ".join(map(str, sorted(self.open))) or "none of them"
         return (

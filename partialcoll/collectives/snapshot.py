@@ -63,7 +63,7 @@ class Outgoing:
     """Sends under way; they keep the memory that they need."""
 
     def __init__(self, requests: list[MPI.Request], memory: Any) -> None:
-        self._requests, self._memory = requests, memory
+        self._requests, self._memory = deque(requests), memory
 
     @classmethod
     def answer(
@@ -88,8 +88,10 @@ class Outgoing:
         return cls([comm.Issend(memory, peer, tag)], memory)
 
     def is_over(self) -> bool:
-        """May the memory go?"""
-        return MPI.Request.Testall(self._requests)
+        """Return whether MPI no longer needs the memory. Raises if the peer has died."""
+        while self._requests and self._requests[0].Test():
+            self._requests.popleft()
+        return not self._requests
 
 
 class Incoming:

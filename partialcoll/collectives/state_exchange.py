@@ -5,8 +5,8 @@ A rank that needs the state asks a peer; the peer looks for questions at each st
 (`serve`), sends a copy of its state and goes on at once. Everything runs on a communicator of its
 own. What is sent, and the rules that leave nothing behind:
 
-- asker to peer, tag ``_ASK``, three int64: ASK or WITHDRAW, the number of the question, the least
-  round that will do. Sent synchronously: when the request is complete, the peer has taken it.
+- asker to peer, tag ``_ASK``, three int64: ASK, WITHDRAW or LEAVES, the number of the question, the
+  least round that will do. Sent synchronously: when the request is complete, the peer has taken it.
 - peer to asker, tag ``_ANSWER``: a header of int64, NONE or STATE, the number of the question, the
   round, the size in bytes of each buffer; after STATE the buffers (see `_snapshot`), one after the
   other, in pieces whose size follows from the total. All pieces are sent without waiting.
@@ -18,6 +18,11 @@ the first STATE of this question that is complete. What else comes is received a
 the calls that follow: `serve`, `ask`, `Free`. `Free` answers and receives what is open and then
 enters a barrier, so that behind the barrier nothing is under way: who still has a question open has
 not entered.
+
+A rank that dies has no answer to give and needs none: what was under way with it is dropped, and
+everything goes on among those who live. So where ranks may die the barrier of `Free` is one that
+needs nobody else: each rank sends LEAVES with ``_ASK`` to all others, and waits until all others
+have sent it, or have died.
 """
 
 from __future__ import annotations
@@ -27,7 +32,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Callable
 
 import numpy as np
 
@@ -36,12 +42,14 @@ from .._core.attendance import attending
 from .._core.ffi import lib
 from .._core.mpi import MPI
 from .._core.object import CollectiveObject
+from .._core.peers import Peers
+from .._core.survivors import all_say, duplicate, goes_on
 from ..errors import MismatchError
 from . import snapshot
 from .asking import Question, check_peers
 
 _ASK, _ANSWER = 1, 2  # tags
-_QUESTION, _WITHDRAW = 1, 2  # kinds of _ASK
+_QUESTION, _WITHDRAW, _LEAVES = 1, 2, 3  # kinds of _ASK
 _NONE, _STATE = 1, 2  # kinds of _ANSWER
 _SHORTEST_NAP, _LONGEST_NAP = 10e-6, 1e-3  # seconds
 
@@ -60,6 +68,14 @@ class ExchangeStats:
     drained: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
+
+
+def _refused(comm: MPI.Intracomm, here: bool) -> str:
+    """Return which rank has been refused, or nothing; `here`: this one has. Collective."""
+    if goes_on():
+        return "" if all_say(comm, not here) else "a rank"
+    bad = [rank for rank, is_bad in enumerate(comm.allgather(here)) if is_bad]
+    return f"rank {bad[0]}" if bad else ""
 
 
 def _nap(seen: float) -> None:
@@ -86,12 +102,14 @@ class StateExchange(CollectiveObject):
     themselves; nothing but making and freeing one is collective. One thread at a time. In a
     ``with`` statement the end frees it.
 
+    Where the job goes on when a rank dies, so does the exchange, whatever else is told of it.
+
     Raises ValueError or TypeError for times that are not above 0, MismatchError on the other ranks.
     """
 
     _noun = "state exchange"
     _comm: MPI.Intracomm | None = None  # its own; None: freed
-    _barrier: MPI.Request | None = None  # which Free has entered
+    _barrier: MPI.Request | None = None  # which Free has entered where nobody dies
 
     def __init__(
         self,
@@ -108,11 +126,11 @@ class StateExchange(CollectiveObject):
         except (TypeError, ValueError) as caught:  # the others are told, else they would wait
             error = caught
         with attending("StateExchange", self._members):
-            own = comm.Dup()
-            bad = [rank for rank, is_bad in enumerate(own.allgather(error is not None)) if is_bad]
-        if bad:
+            own = duplicate(comm)
+            refused = _refused(own, error is not None)
+        if refused:
             own.Free()
-            raise error or MismatchError(f"timeout or patience: refused on rank {bad[0]}")
+            raise error or MismatchError(f"timeout or patience: refused on {refused}")
         self._comm = own
         self._number = 0
         self._stats = ExchangeStats()
@@ -121,7 +139,9 @@ class StateExchange(CollectiveObject):
         self._incoming: dict[int, tuple[int, int, snapshot.Incoming]] = {}  # number, round, it
         self._outgoing: list[snapshot.Outgoing] = []
         self._busy = False  # is there anything in these four?
-        self._probe = own.Iprobe
+        self._peers, self._forgotten = Peers(own), 0  # dead peers that were forgotten
+        self._entered = False  # the barrier of Free
+        self._gone: set[int] = set()  # peers that have sent LEAVES
 
     # Those who have a state
 
@@ -163,18 +183,26 @@ class StateExchange(CollectiveObject):
         sizes = [buffer.size for buffer in buffers]
         for peer in peers:
             number, _ = self._questions.pop(peer)
-            header = [_STATE, number, round, *sizes]
-            self._outgoing.append(
-                snapshot.Outgoing.answer(self._own(), peer, _ANSWER, header, buffers)
-            )
+            self._send_answer(peer, [_STATE, number, round, *sizes], buffers)
             self._stats.answered += 1
             self._stats.bytes_sent += sum(sizes)
 
     def _refuse(self, peer: int) -> None:
         number, _ = self._questions.pop(peer)
-        header = [_NONE, number, 0]
-        self._outgoing.append(snapshot.Outgoing.answer(self._own(), peer, _ANSWER, header))
+        self._send_answer(peer, [_NONE, number, 0])
         self._stats.refused += 1
+
+    def _send_answer(
+        self, peer: int, header: Sequence[int], buffers: Sequence[snapshot.Bytes] = ()
+    ) -> None:
+        comm = self._own()
+        self._send(lambda: snapshot.Outgoing.answer(comm, peer, _ANSWER, header, buffers))
+
+    def _send(self, begin: Callable[[], snapshot.Outgoing]) -> None:
+        """Begin to send, unless the peer has died."""
+        sent = self._peers.call(begin, None)
+        if sent is not None:
+            self._outgoing.append(sent)
 
     def _refuse_all(self) -> None:
         for peer in tuple(self._questions):
@@ -210,6 +238,7 @@ class StateExchange(CollectiveObject):
         checks.integer("least_round", least_round, 0, 2**63 - 1)
         limit = checks.seconds("timeout", timeout, self._timeout)
         self._number += 1
+        order = [peer for peer in order if peer not in self._peers.dead]
         order.sort(key=lambda peer: self._owed[peer])  # who owes from before comes last
         question = Question(self._number, deque(order), self._patience, time.monotonic())
         seen = time.monotonic()
@@ -226,13 +255,13 @@ class StateExchange(CollectiveObject):
                 found = self._complete()
                 if found is not None:
                     return found
-                if time.monotonic() - question.progress >= limit:
+                if not question.order or time.monotonic() - question.progress >= limit:
                     raise TimeoutError(question.complaint(self._rank, limit))
                 _nap(seen)
 
     def _control(self, peer: int, kind: int, least: int = 0) -> None:
-        words = [kind, self._number, least]
-        self._outgoing.append(snapshot.Outgoing.control(self._own(), peer, _ASK, words))
+        comm, words = self._own(), [kind, self._number, least]
+        self._send(lambda: snapshot.Outgoing.control(comm, peer, _ASK, words))
 
     @contextlib.contextmanager
     def _withdrawing(self, question: Question) -> Iterator[None]:
@@ -259,41 +288,73 @@ class StateExchange(CollectiveObject):
     def _advance(self, question: Question | None = None) -> bool:
         """Take in what has come and let go what has left; has anything come?"""
         self._look()
-        self._outgoing = [sent for sent in self._outgoing if not sent.is_over()]
+        call = self._peers.call
+        self._outgoing = [sent for sent in self._outgoing if not call(sent.is_over, True)]
         came = self._look_for_answers(question)
         for peer, (number, _, incoming) in tuple(self._incoming.items()):
-            if incoming.advance():
+            if call(incoming.advance, False):
                 came = True
                 if question is not None and number == question.number:
                     question.comes(time.monotonic())
             if incoming.is_over() and not incoming.wanted:
                 self._end(peer)
                 self._stats.drained += 1
+        if len(self._peers.dead) > self._forgotten:
+            self._forget_dead(question)
         return came
+
+    def _forget_dead(self, question: Question | None) -> None:
+        """Drop what is under way with peers that have died."""
+        self._forgotten = len(self._peers.dead)
+        for peer in self._peers.dead:
+            self._questions.pop(peer, None)
+            self._owed.pop(peer, None)
+            self._incoming.pop(peer, None)
+            if question is not None:
+                question.lost(peer, time.monotonic())
+
+    def _probe(self, source: int, tag: int, status: MPI.Status | None = None) -> bool:
+        comm = self._own()
+        return self._peers.call(lambda: comm.Iprobe(source, tag, status), False)
+
+    def _receive(self, size: int, peer: int, tag: int) -> list[int]:
+        """Return the words of a message that has come, or none if the peer has died."""
+        comm, words = self._own(), np.zeros(size, np.int64)
+
+        def receive() -> bool:
+            comm.Recv(words, peer, tag)
+            return True
+
+        return [int(word) for word in words] if self._peers.call(receive, False) else []
 
     def _look(self) -> None:
         """What peers ask, in order; what is withdrawn before it was answered is answered now."""
-        comm, status, words = self._own(), MPI.Status(), np.empty(3, np.int64)
-        while comm.Iprobe(MPI.ANY_SOURCE, _ASK, status):
+        status = MPI.Status()
+        while self._probe(MPI.ANY_SOURCE, _ASK, status):
             peer = status.Get_source()
-            comm.Recv(words, peer, _ASK)
-            kind, number, least = map(int, words)
+            words = self._receive(3, peer, _ASK)
+            if not words:
+                continue
+            kind, number, least = words
             if kind == _QUESTION:
                 self._questions[peer] = (number, least)
+            elif kind == _LEAVES:
+                self._gone.add(peer)
             elif peer in self._questions:
                 self._refuse(peer)
 
     def _look_for_answers(self, question: Question | None) -> bool:
-        comm, status, came = self._own(), MPI.Status(), False
+        status, came = MPI.Status(), False
         for peer in [peer for peer, owed in self._owed.items() if owed]:
             while (
                 peer not in self._incoming
                 and self._owed[peer]
-                and comm.Iprobe(peer, _ANSWER, status)
+                and self._probe(peer, _ANSWER, status)
             ):
-                words = np.empty(status.Get_count(MPI.INT64_T), np.int64)
-                comm.Recv(words, peer, _ANSWER)
-                self._take(peer, [int(word) for word in words], question)
+                words = self._receive(status.Get_count(MPI.INT64_T), peer, _ANSWER)
+                if not words:
+                    break
+                self._take(peer, words, question)
                 came = True
         return came
 
@@ -301,7 +362,11 @@ class StateExchange(CollectiveObject):
         kind, number, round, *sizes = header
         wanted = question is not None and number == question.number
         if kind == _STATE:
-            incoming = snapshot.Incoming(self._own(), peer, _ANSWER, sizes, wanted)
+            comm = self._own()
+            begin = partial(snapshot.Incoming, comm, peer, _ANSWER, sizes, wanted)
+            incoming = self._peers.call(begin, None)
+            if incoming is None:
+                return
             self._incoming[peer] = (number, round, incoming)
         else:
             self._owed[peer] -= 1
@@ -343,12 +408,27 @@ class StateExchange(CollectiveObject):
             self._seen = time.monotonic()
         self._refuse_all()
         self._note()
-        if self._barrier is None and not self._busy:
-            self._barrier = self._own().Ibarrier()
-        if self._barrier is not None and self._barrier.Test() and not self._busy:
+        if not self._entered and not self._busy:
+            self._enter_barrier()
+            self._note()
+        if self._entered and self._all_have_entered() and not self._busy:
             return 0
         _nap(self._seen)
         return int(lib.PCOLL_EAGAIN)
+
+    def _enter_barrier(self) -> None:
+        self._entered = True
+        if not goes_on():
+            self._barrier = self._own().Ibarrier()
+            return
+        for peer in range(self._size):
+            if peer != self._rank:
+                self._control(peer, _LEAVES)
+
+    def _all_have_entered(self) -> bool:
+        if self._barrier is not None:
+            return bool(self._barrier.Test())
+        return len(self._gone | self._peers.dead | {self._rank}) == self._size
 
     def _after_free(self) -> None:
         comm, self._comm = self._own(), None

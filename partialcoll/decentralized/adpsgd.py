@@ -44,7 +44,7 @@ class ADPSGDOptions(GossipOptions):
         The local gradient is scaled so that its 2-norm over all parameters is at most this.
     on_failure, on_disconnect : str
         Of the buffer, see `partialcoll.GossipBuffer`: with "continue" steps go on when a rank
-        dies. What is collective (averages over all ranks, joining) raises then.
+        dies. Averages over all ranks, and joining, go on if the `GlobalSum` does.
 
     Source: Lian et al., ICML 2018, Algorithm 1.
     """

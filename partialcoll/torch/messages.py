@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .._core import communicator, waiting
+from .._core.alone import alone
 from .._core.mpi import MPI
 from .._core.rank_error import told_by
 from .._core.rank_failure import failed_ranks
@@ -75,7 +76,7 @@ class Message(Work):
         status = MPI.Status()
         try:
             with told_by(self._messages.comm):
-                over: bool = self._request.Test(status)
+                over = alone(lambda: self._request.Test(status))
         except MPI.Exception as error:
             raise Error(f"{self}: {error.Get_error_string()}") from error
         lost = [] if over else self._messages.lost()

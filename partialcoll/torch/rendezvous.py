@@ -37,6 +37,7 @@ import torch.distributed as dist
 from .._core import launch, settings, waiting
 from .._core.attendance import name_ranks
 from .._core.mpi import MPI, check_rank
+from .._core.rank_error import told_by
 from .._core.survivors import goes_on
 from ..collectives.agreement import ranks_by_text, sides
 from ..errors import Error, MismatchError, StateError
@@ -183,9 +184,10 @@ class _Address:
     def tell(self) -> None:
         """Rank 0: answer whoever has asked. Local."""
         status = MPI.Status()
-        while message := MPI.COMM_WORLD.improbe(MPI.ANY_SOURCE, _ASK, status):
-            answer = (message.recv(), self._where, _secret)
-            self._sent.append(MPI.COMM_WORLD.isend(answer, status.Get_source(), _TELL))
+        with told_by(MPI.COMM_WORLD):
+            while message := MPI.COMM_WORLD.improbe(MPI.ANY_SOURCE, _ASK, status):
+                answer = (message.recv(), self._where, _secret)
+                self._sent.append(MPI.COMM_WORLD.isend(answer, status.Get_source(), _TELL))
 
     @staticmethod
     def ask(timeout: float) -> tuple[str, str, int]:

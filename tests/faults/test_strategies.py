@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks die, and training in pairs or groups goes on (``on_failure="continue"``)."""
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 from ulfm import needs_ulfm
 
-pytestmark = needs_ulfm
+from partialcoll import decentralized
 
 # A quadratic with its minimum at the mean of the targets of those who live, about.
 PROGRAM = """
@@ -54,8 +56,6 @@ PROGRAM = """
     left.Barrier()
     process.stop()
     say("end", model[0])
-    left.Barrier()
-    os._exit(0)
 """
 
 KINDS = {
@@ -66,6 +66,18 @@ KINDS = {
 }
 
 
+def takes_on_failure(options):
+    return "on_failure" in {field.name for field in dataclasses.fields(options)}
+
+
+def test_all_strategies_are_here():
+    named = {name: getattr(decentralized, name) for name in decentralized.__all__}
+    options = {n: one for n, one in named.items() if n.endswith("Options") and n[0] != "O"}
+    options.pop("GossipOptions")  # their base
+    assert {name for name, one in options.items() if takes_on_failure(one)} == set(KINDS)
+
+
+@needs_ulfm
 @pytest.mark.parametrize("options", KINDS)
 def test_steps_go_on(run, tmp_path, options):
     victims, folder = [0, 3], tmp_path / "enough"
@@ -75,3 +87,80 @@ def test_steps_go_on(run, tmp_path, options):
     done = run(PROGRAM, ranks=6, arguments=[given], launcher_options=["--with-ft", "ulfm"])
     ended = [line for line in done.stdout.splitlines() if line.startswith("end")]
     assert len(ended) == 6 - len(victims), f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, done.stderr
+
+
+# The world loses a rank with each strategy, at a random moment of its steps; the last one is a
+# strategy that is to be told.
+OPTIMIZERS = """
+    import dataclasses, faulthandler, os, random, signal, threading, types
+    faulthandler.dump_traceback_later(110, exit=True)
+    import torch
+    torch._dynamo = sys.modules["torch._dynamo"] = types.SimpleNamespace(  # takes a second to load
+        disable=lambda function=None, *_, **__: function, graph_break=lambda: None
+    )
+    import partialcoll.torch as pct
+    from partialcoll._core.rank_failure import failed_ranks
+    from partialcoll.torch.decentralized import LocalStrategy
+
+    def takes_on_failure(kind):
+        strategy = dataclasses.is_dataclass(kind) and issubclass(kind, LocalStrategy)
+        return strategy and "on_failure" in {field.name for field in dataclasses.fields(kind)}
+
+    kinds = sorted(filter(takes_on_failure, vars(pct).values()), key=lambda kind: kind.__name__)
+    jobs = [(kind, "continue") for kind in kinds] + [(pct.Moshpit, "raise")]
+    torch.set_num_threads(1)
+    for died, (kind, on_failure) in enumerate(jobs):
+        pct.init(on_failure="continue")
+        model = torch.nn.Linear(20, 4)
+        inner = torch.optim.SGD(model.parameters(), 0.01)
+        opt = pct.DistributedOptimizer(inner, strategy=kind(on_failure=on_failure), model=model)
+
+        def some_steps(count):
+            for _ in range(count):
+                opt.zero_grad()
+                model(torch.ones(8, 20)).square().mean().backward()
+                opt.step()
+
+        some_steps(10)
+        if pct.rank() == pct.size() - 1:
+            die = os.getpid(), signal.SIGKILL
+            threading.Timer(0.05 * random.random(), os.kill, die).start()
+        try:
+            while len(failed_ranks(MPI.COMM_WORLD)) <= died:
+                some_steps(1)
+            some_steps(50)
+            while on_failure == "raise":
+                some_steps(1)
+        except pc.RankFailedError as error:
+            assert on_failure == "raise", error
+        else:
+            opt.join()
+            assert len(set(pct.allgather_object(str(model.weight.tolist())))) == 1
+            opt.close()
+            pct.shutdown()
+    say("end", len(kinds))
+"""
+
+
+@needs_ulfm
+def test_optimizers_go_on(run):
+    pytest.importorskip("torch")
+    ranks = len(KINDS) + 3  # each strategy loses one; two are left
+    done = run(OPTIMIZERS, ranks=ranks, launcher_options=["--with-ft", "ulfm"])
+    said = f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.splitlines().count(f"end {len(KINDS)}") == 2, said
+    assert done.returncode == 0, said
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_it_is_refused_where_nobody_is_told_of_deaths(comm, options):
+    if comm.size == 1 and options != "MoshpitOptions":
+        return  # nobody to gossip with
+    given = getattr(decentralized, options)(on_failure="continue")
+    with pytest.raises(ValueError, match=r'on_failure: "continue" needs (the agent|an MPI)'):
+        total = decentralized.GlobalSum.over(comm)
+        try:
+            given.build(np.zeros(8), comm, learning_rate=0.1, total=total)
+        finally:
+            total.Free()
