@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "ddp_hook": "peers.ddp_hook",
     "exposed": "paper.exposed",
     "faults": "core.faults",
+    "faults_gossip": "core.faults_gossip",
     "figures": "lib.figures",
     "first_step": "peers.first_step",
     "gloo": "peers.torch_gloo",

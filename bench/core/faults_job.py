@@ -62,6 +62,8 @@ def draw(seed: int) -> Kind:
 class LightJob(killing.KilledJob):
     """As `KilledJob`; `most` of its ranks are killed, none in a control job."""
 
+    _closes = 0.3  # the share of jobs in which the last rank dies while the handle closes
+
     def __init__(self, program: Path, ranks: int, kind: Kind, seed: str, most: int) -> None:
         super().__init__(ranks, kind.quorum, kind.domain, seed, most)
         self._closing: Life | None = None
@@ -97,7 +99,7 @@ class LightJob(killing.KilledJob):
             with contextlib.suppress(FileNotFoundError):  # a core without checks
                 self._moments[life] = moments.Moments(self.folder, self.pid(life))
         gap = self.random.choice((0.002, 0.01, 0.05))
-        last = self.kills - (self.random.random() < 0.3)
+        last = self.kills - (self.random.random() < self._closes)
         while len(self.killed) < last:
             time.sleep(self.random.expovariate(1) * gap)
             self._kill_some(last - len(self.killed))
@@ -126,11 +128,14 @@ class LightJob(killing.KilledJob):
             self._left.remove(second)
             aims.append(second)
         first = min(self._left) if self.random.random() < 0.5 else self._victim()
-        names = moments.of_domain(str(self.given["domain"]))
-        self._aim(first, names, self.random.randint(1, 12))
+        self._aim(first, self.names(), self.random.randint(1, 12))
         for victim in (first, *aims):
             self._await(victim)
             self._forget(victim)
+
+    def names(self) -> tuple[str, ...]:
+        """The kill points that its ranks come to in their loop."""
+        return moments.of_domain(str(self.given["domain"]))
 
     def _aim(self, victim: Life, names: tuple[str, ...], passes: int) -> None:
         if victim in self._moments:

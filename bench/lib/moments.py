@@ -46,6 +46,17 @@ RECOVERY = (
     "all inherited",
     "gone on",
 )
+GOSSIP = (
+    "delta reserved",
+    "chunk given",
+    "delta given",
+    "chunk collected",
+    "all collected",
+    "slot claimed",
+    "message written",
+    "version written",
+)
+GROUPS = ("contributed", "part reduced", "about to vote", "voted", "decided", "group closed")
 CLOSING = ("closing begun", "closing entered", "closing counted", "drained", "confirmed")
 
 

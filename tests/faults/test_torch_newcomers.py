@@ -117,7 +117,6 @@ TRAIN = """
     say("end", pct.size(), *("old", resets) if not new else ("new", mine))
     opt.close()
     pct.shutdown()
-    os._exit(0)
 """
 
 
@@ -126,11 +125,12 @@ def trained(run, ranks, left, kills, fates=(), own=None, steps=8, quorum="none",
     training goes on while others load what they need, until there are so many ranks."""
     given = [json.dumps(kills), json.dumps(fates), json.dumps(own or {}), str(steps), quorum]
     given.append(str(least))
-    options = ["--with-ft", "ulfm"]
+    options = ["--with-ft", "ulfm", "--prtemca", "state_base_recoverable", "1"]
     done = run(PREPARE + TRAIN, ranks=ranks, arguments=given, launcher_options=options, env=env)
     ends = [line for line in done.stdout.splitlines() if line.startswith("end")]
     said = f"{done.stdout}\n{done.stderr}"
     assert len(ends) == left and all(end.startswith(f"end {left} ") for end in ends), said
+    assert done.returncode == 0, said
     return [end for end in ends if "old" in end], said
 
 

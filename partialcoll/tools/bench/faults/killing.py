@@ -44,7 +44,7 @@ COLUMNS = (
     "rejoin_s_p50",
 )
 
-_START_SECONDS = 60
+_START_SECONDS = 180
 _END_SECONDS = 60
 _DIE_SECONDS = 30  # for a moment of the loop
 _THINK_SECONDS = (0.0, 0.0005, 0.003)  # between two calls, on average
@@ -176,7 +176,7 @@ class KilledJob:
             living = [self._await_life(job, Life(rank)) for rank in range(self.ranks)]
             self.kill(job, living)
             self._await_deaths(living)
-            (self.folder / "stop").touch()
+            self.say_stop()
             self.await_end(job)
         finally:
             _signals.jobs.remove(self)
@@ -187,6 +187,14 @@ class KilledJob:
             if not oracle.came_to_end(self.folder, rank):
                 self.killed[Life(rank)] = 0
         self._count_crashes()
+        return self.judge()
+
+    def say_stop(self) -> None:
+        """Tell its ranks to come to their end."""
+        (self.folder / "stop").touch()
+
+    def judge(self) -> oracle.Verdict:
+        """By what its ranks have written down."""
         return oracle.judge(self.folder, self.ranks, self.killed)
 
     def _count_crashes(self) -> None:

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of gossip and groups when ranks are killed, many times: jobs of a training process
+with on_failure="continue", whose ranks are killed until one is left, or fewer.
+
+All strategies that take on_failure are run, one after the other; `--strategies` chooses. Options,
+sizes and kill points of a job follow from its seed. Ranks die between two steps, at random moments,
+or at drawn points of the core (csrc/base/moment.h, in a core with checks: PARTIALCOLL_CHECKS=1).
+
+A job must end by itself, with status 0. Each rank that lives must go on communicating after the
+last death, and come to its end. Members of a group must have the same result of a round, and all
+that live the same average, bit for bit. The sum over the ranks must be what docs/faults.md says:
+exactly so where all have died between two steps.
+
+    python bench/run.py faults_gossip [-n 6] [--kills 250] [--strategies NAME,...] [--json F]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+from lib import moments
+from lib.job import json_output
+
+from core.faults import _mpi
+from core.faults_job import Kind, LightJob
+from partialcoll import decentralized
+from partialcoll.errors import Error
+from partialcoll.tools import launcher, report
+from partialcoll.tools.bench.faults import killing, oracle
+from partialcoll.tools.cli import options, values
+
+COUNTS = (64, 1000, 70_000)  # the last one is more than a chunk
+COLUMNS = ("strategy", "ranks", "jobs", "kills", "survived", "hangs", "lost", "diverged")
+_LIMIT_S = 150
+_SLOTS = 4  # of a queue: the default of GossipBuffer
+
+
+def strategies() -> dict[str, type[Any]]:
+    """Those that take on_failure, by name."""
+    found = {}
+    for name in decentralized.__all__:
+        one = getattr(decentralized, name)
+        if name in ("Options", "GossipOptions") or not name.endswith("Options"):
+            continue
+        if "on_failure" in {field.name for field in dataclasses.fields(one)}:
+            found[name.removesuffix("Options")] = one
+    return found
+
+
+def draw(name: str, r: random.Random) -> dict[str, Any]:
+    """Its options."""
+    known = {field.name for field in dataclasses.fields(strategies()[name])}
+    drawn = {
+        "topology": r.choice(("complete", "ring", "star")),
+        "on_disconnect": "bridge",
+        "pairing": r.choice(("random", "available")),
+        "local_steps": r.choice((1, 2, 4)),
+        "variant": r.choice(("queue", "registers")),
+        "overlap": r.random() < 0.5,
+        "timeout": 100.0,  # a dead rank is not waited for as long
+        "seed": r.randrange(1000),
+    }
+    if name == "Swarm":
+        known.discard("pairing")
+    else:
+        known.discard("variant")
+    return {key: value for key, value in drawn.items() if key in known}
+
+
+class GossipJob(LightJob):
+    """One job of so many ranks with this strategy."""
+
+    _closes = 0.0
+
+    def __init__(self, ranks: int, name: str, seed: str, most: int) -> None:
+        super().__init__(Path(), ranks, Kind("", "", "", 1), seed, most)
+        r = self.random
+        self.name, self.status = name, -1
+        self.between = r.random() < 0.3
+        options = strategies()[name]
+        self.given.update(
+            options=options.__name__,
+            how=draw(name, r),
+            threaded=options.threaded and not self.between and r.random() < 0.6,
+            think=r.choice((0.0, 0.001, 0.003)),
+            count=r.choice(COUNTS),
+            limit=_LIMIT_S,
+        )
+
+    def start(self) -> tuple[list[str], dict[str, str] | None]:
+        vendor = launcher.flavor()
+        job = launcher.command(launcher.find(vendor), vendor, self.ranks, None, "--with-ft ulfm")
+        env = {**launcher.environment(vendor), **launcher.files(vendor, self.folder)}
+        env["PARTIALCOLL_MOMENTS"] = str(self.folder)
+        worker = Path(__file__).with_name("faults_gossip_rank.py")
+        return [*job, sys.executable, str(worker), json.dumps(self.given)], env
+
+    def names(self) -> tuple[str, ...]:
+        gossip = issubclass(strategies()[self.name], decentralized.GossipOptions)
+        return moments.GOSSIP if gossip else moments.GROUPS
+
+    def _kill_some(self, most: int) -> None:
+        if not self.between:
+            super()._kill_some(most)
+            return
+        victim = self._victim()
+        (self.folder / f"die-{victim.rank}").touch()
+        limit = time.monotonic() + 20
+        while killing.is_there(self.pid(victim)) and time.monotonic() < limit:
+            time.sleep(0.001)
+        if killing.is_there(self.pid(victim)):
+            raise Error(f"{victim} makes no steps any more; logs: {self.folder}")
+        self.killed[victim] = time.monotonic_ns()
+        self.states.append("between steps")
+        self._forget(victim)
+
+    def say_stop(self) -> None:
+        new = self.folder / "stop.new"
+        new.write_text(json.dumps(sorted(life.rank for life in self.killed)))
+        new.rename(self.folder / "stop")
+
+    def await_end(self, job: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.wait(_LIMIT_S + 60)  # its ranks give up earlier
+        self.status = -1 if job.poll() is None else job.returncode
+
+    def judge(self) -> oracle.Verdict:
+        verdict = oracle.Verdict()
+        notes = {rank: self._read(rank) for rank in range(self.ranks)}
+        dead = {life.rank for life in self.killed}
+        ends = {rank: lines[-1] for rank, lines in notes.items() if lines and "end" in lines[-1]}
+        for rank in set(range(self.ranks)) - dead - set(ends):
+            verdict.hangs.append(f"rank {rank} did not come to its end")
+        if self.status:
+            verdict.hangs.append(f"the job ended with status {self.status}")
+        for rank, end in ends.items():
+            if set(end["failed"]) != dead:
+                verdict.diverged.append(f"rank {rank} ended with {end['failed']} dead, not {dead}")
+        if len({end["digest"] for end in ends.values()}) > 1:
+            verdict.diverged.append("the average is not the same on all")
+        self._judge_rounds(notes, dead, verdict)
+        if not verdict.faults:
+            self._judge_mass(notes, dead, ends, verdict)
+        return verdict
+
+    def _read(self, rank: int) -> list[dict[str, Any]]:
+        path = self.folder / f"notes-{rank}"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def _judge_rounds(
+        self, notes: dict[int, list[dict[str, Any]]], dead: set[int], verdict: oracle.Verdict
+    ) -> None:
+        """Members of a group have the same. The last round of a dead rank may be known to nobody
+        else."""
+        first: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
+        for rank, lines in notes.items():
+            rounds = [line for line in lines if "round" in line]
+            for line in rounds[: len(rounds) - (rank in dead)]:
+                for member in line["group"]:
+                    other, seen = first.setdefault((line["round"], member), (rank, line))
+                    if seen != line:
+                        verdict.diverged.append(
+                            f"round {line['round']}: ranks {rank} and {other} differ"
+                        )
+        verdict.rounds = len({index for index, _ in first})
+
+    def _judge_mass(
+        self,
+        notes: dict[int, list[dict[str, Any]]],
+        dead: set[int],
+        ends: dict[int, dict[str, Any]],
+        verdict: oracle.Verdict,
+    ) -> None:
+        """Exact if all have died between two steps. A rank that died in one takes with it at most
+        a delta, or those that it was collecting, each at most half of how far apart models are; and
+        what lies in its queue goes with it in any case."""
+        count, how = self.given["count"], self.given["how"]
+        if not ends or how.get("variant") == "registers" or self.given["threaded"]:
+            return  # MPI has ended all; not conserved; what a dead rank had last is not known
+        expected = count * 100.0 * sum(range(self.ranks))
+        most = max(line["most"] for lines in notes.values() for line in lines if "most" in line)
+        found, allowed = next(iter(ends.values()))["mass"], 1e-9 * count * 100.0 * self.ranks
+        for rank in dead:
+            lines = [line for line in notes[rank] if "in" in line or "out" in line]
+            before = (line["mass"] for line in reversed(lines) if "out" in line)
+            found += next(before, count * 100.0 * rank)
+            if not lines or "in" in lines[-1]:
+                allowed += 2 * count * most
+            if "variant" in how:
+                allowed += _SLOTS * count * most
+        if abs(found - expected) > allowed:
+            verdict.lost.append(f"the sum is {found}, expected {expected} up to {allowed:g}")
+
+
+def run_strategy(name: str, given: SimpleNamespace) -> Iterator[dict[str, Any]]:
+    """Its row, after each job."""
+    tally, aimed, exact, number = killing.Tally(), Counter[str](), 0, 0
+    kept = ("jobs", "kills", "survived", "hangs", "lost", "diverged", "ended_by_mpi", "rounds")
+    while tally.kills < given.kills:
+        most = min(given.n - 1, given.kills - tally.kills)
+        job = GossipJob(given.n, name, f"{given.seed}-{name}-{number}", most)
+        verdict = job.run()
+        tally.add(job, verdict)
+        aimed += job.aimed
+        exact += job.between
+        if verdict.faults:
+            print(f"{name}, job {number}: {job.given}", file=sys.stderr)
+            for fault in verdict.faults[:5]:
+                print(f"  {fault}", file=sys.stderr)
+            print(f"  logs: {job.folder}", file=sys.stderr)
+        else:
+            job.forget()
+        number += 1
+        whole = tally.row("", "", given.n)
+        row = {"strategy": name, "seed": given.seed, "ranks": given.n, "exact_jobs": exact}
+        row.update({key: whole[key] for key in (*kept, "killed")})
+        yield {**row, "aimed": dict(sorted(aimed.items()))}
+
+
+def write(path: str | None, ranks: int, rows: list[dict[str, Any]]) -> None:
+    """As every experiment does; after each row, for what was ended."""
+    doc = report.document("bench faults_gossip", ranks, rows)
+    doc["env"]["mpi"] = _mpi()
+    if path == "-":
+        print(json.dumps(doc, indent=1))
+    elif path:
+        Path(path).write_text(json.dumps(doc, indent=1) + "\n")
+
+
+def _names(text: str) -> list[str]:
+    known = strategies()
+    if text == "all":
+        return list(known)
+    for name in text.split(","):
+        if name not in known:
+            raise click.BadParameter(f"expected some of {', '.join(known)}, got {name}")
+    return text.split(",")
+
+
+@click.command("faults_gossip", help=__doc__, short_help="gossip and groups whose ranks are killed")
+@options.option("-n", values.RANKS, 6, "ranks of each job", metavar="RANKS")
+@options.option("--kills", values.POSITIVE_INT, 250, "for each strategy")
+@options.option("--seed", values.POSITIVE_INT, 1, "of all that is drawn")
+@click.option("--strategies", "names", default="all", callback=lambda c, p, v: _names(v))
+@json_output
+def command(n: int, kills: int, seed: int, names: list[str], json: str | None) -> int:
+    if launcher.in_job():
+        raise Error("bench faults_gossip starts jobs of its own: start it outside of one")
+    if launcher.flavor() != "openmpi":
+        raise Error("bench faults_gossip needs an MPI that goes on when a rank dies: Open MPI")
+    rows: dict[str, dict[str, Any]] = {}
+    for name in names:
+        for row in run_strategy(name, SimpleNamespace(n=n, kills=kills, seed=seed)):
+            rows[name] = row
+            if json != "-":
+                write(json, n, list(rows.values()))
+    if json == "-":
+        write(json, n, list(rows.values()))
+    report.table(list(rows.values()), COLUMNS, sys.stderr if json == "-" else None)
+    return int(any(row["hangs"] or row["lost"] or row["diverged"] for row in rows.values()))
