@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import partialcoll as pc
+from partialcoll.collectives import dropin
 
 pytestmark = pytest.mark.mpi
 
@@ -222,7 +223,8 @@ def test_drop_in_again(comm):
     assert sum_of(x, y) == [2 * p] * 3
     assert sum_of(x, z) == [2 * p] * 3
     assert sum_of(x, y, MPI.MAX) == [2] * 3
-    assert sum_of(x, y, quorum="quorum:1.0") == [2 * p] * 3
+    assert sum_of(x, z, quorum="quorum:1.0") == [2 * p] * 3
+    assert sum_of(x, y) == [2 * p] * 3
     assert sum_of(MPI.IN_PLACE, y) == [2 * p * p] * 3
     assert sum_of(x, y) == [2 * p] * 3
     x.resize(5, refcheck=False)
@@ -292,6 +294,60 @@ def test_drop_in_looks_again(comm):
         reduce()
     b.flags.writeable = True
     assert reduce() == [5 * comm.size] * 4
+
+
+def test_a_function_that_is_called_for_two_sums(comm):
+    """What is late for one of them is not added to the other one."""
+
+    def helper(x, out):
+        pc.Allreduce(comm, x, out, quorum="solo")
+
+    ones, many = np.ones(3), np.full(3, 1000.0)
+    one, other = np.empty(3), np.empty(3)
+    for step in range(6):
+        late = step == 1 and comm.rank > 0  # the handles are there, and the rounds are over
+        if late:
+            comm.Barrier()
+        helper(many, other)
+        helper(ones, one)
+        if step == 1 and not late:
+            comm.Barrier()
+        assert (one < 1000).all(), "two sums are mixed"
+
+
+def test_one_place_for_two_sums_is_refused(comm):
+    outs = np.zeros((2, 3))
+    with pytest.raises(ValueError, match="take turns with several buffers"):
+        for step in range(3):
+            pc.Allreduce(comm, np.ones(3), outs[step % 2], quorum="solo")
+    for step in range(4):
+        pc.Allreduce(comm, np.ones(3), outs[step % 2], quorum="solo", name="one sum, two buffers")
+        pc.Allreduce(comm, np.ones(3), outs[step % 2], quorum="solo", late="drop")
+        pc.Allreduce(comm, np.ones(3), outs[step % 2], quorum="full")
+
+
+def test_handles_of_the_drop_in_are_bounded(comm, caplog):
+    """The one that was used least recently goes first, on all ranks; what is lost is said."""
+    cache = dropin._cache_of(comm)
+    kept = np.zeros(1)
+    first, out = np.ones(1), np.zeros(1)
+    pc.Allreduce(comm, first, out, quorum="solo", name="first")
+    if comm.rank:
+        comm.Barrier()
+    pc.Allreduce(comm, first, out, quorum="solo", name="first")
+    if not comm.rank:
+        comm.Barrier()  # its round is over, so the others' deposits are late
+    for size in range(1, dropin._KEPT + 20):
+        recv = np.zeros(size)
+        pc.Allreduce(comm, np.ones(size), recv, quorum="full", name="many")
+        assert (recv == comm.size).all()
+        pc.Allreduce(comm, np.ones(1), kept, quorum="full", name="kept")
+        assert kept[0] == comm.size and len(cache.handles) <= dropin._KEPT
+    assert "first" not in cache.sites and "kept" in cache.sites
+    said = "contributions of" in caplog.text and "'first'" in caplog.text
+    assert said == (comm.rank == 0 and comm.size > 1), caplog.text
+    pc.Allreduce(comm, np.ones(1), kept, quorum="full", name="kept")
+    assert kept[0] == comm.size
 
 
 def test_drop_in_from_twins(comm):
