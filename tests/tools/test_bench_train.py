@@ -744,7 +744,7 @@ def test_all_strategies_with_own_models(train):
         "--topology", "star", "--local-steps", "3", "--rate", "1.5", "--grid", "1x3",
     )  # fmt: skip
     assert [row["strategy"] for row in doc["rows"]] == ["allreduce", *OWN_MODELS]
-    assert sum(row["topology"] == "star" for row in doc["rows"]) == 6
+    assert sum(row["topology"] == "star" for row in doc["rows"]) == 7
     base, *others = doc["rows"]
     for row, run in zip(others, doc["runs"][1:]):
         name = row["strategy"], row["topology"]
