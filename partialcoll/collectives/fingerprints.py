@@ -13,12 +13,15 @@ Deposits that are late are added up, and their rows with them. So a rank says so
 what it has said before has come with a round; else its row is (1, 1 or 0, 0, 0, 0). Whatever is
 added to it, a row then has one statement, whole, or none. A hash of the parameters that falls due
 while the rank has to be silent is its next statement, under the version that it is of.
+
+Further rows hold counts, one for each parameter: of the deposits in the round that have a gradient
+of it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -29,6 +32,7 @@ from .._core.mpi import MPI
 from ..errors import MismatchError
 from .agreement import sides
 
+_COLUMNS = 5
 _REMEMBERED = 64  # versions, besides those that a rank may lag behind
 
 Groups = tuple[tuple[tuple[str, Any], ...], ...]  # names and values of each group
@@ -36,7 +40,8 @@ Groups = tuple[tuple[tuple[str, Any], ...], ...]  # names and values of each gro
 
 class Fingerprints:
     """What this rank says, and what it makes of the others' rows. Of hyperparameters, and
-    every so many versions of a hash of the parameters; without them, of versions alone."""
+    every so many versions of a hash of the parameters; without them, of versions alone. counted:
+    the number of parameters whose gradients are counted."""
 
     def __init__(
         self,
@@ -44,7 +49,9 @@ class Fingerprints:
         groups: Callable[[], Groups] = tuple,
         parameters: Callable[[], bytes] = bytes,
         every: int = 1,
+        counted: int = 0,
     ) -> None:
+        self._counted = counted
         self._rank, self._ranks, self._every = comm.rank, comm.size, every
         self._groups, self._parameters = groups, parameters
         self._given: Groups | None = None
@@ -58,7 +65,20 @@ class Fingerprints:
 
     def outline(self) -> Array:
         """What the buffer looks like."""
-        return np.zeros((self._ranks, 5), np.int64)
+        return np.zeros((self._ranks - (-self._counted // _COLUMNS), _COLUMNS), np.int64)
+
+    def _counts(self, rows: Array) -> Array:
+        counts: Array = rows[self._ranks :].reshape(-1)[: self._counted]
+        return counts
+
+    def count(self, rows: Array, used: Sequence[bool]) -> None:
+        """Add to what `write` has written: of which parameters this deposit has a gradient."""
+        self._counts(rows)[:] = used
+
+    def used(self, rows: Array) -> list[bool]:
+        """Return for each parameter whether the round of these rows has a gradient of it. The same
+        on all ranks."""
+        return list(map(bool, self._counts(rows).tolist()))
 
     def remember(self, history: int) -> None:
         """Ranks lag so many rounds at most, and say something so much later."""
@@ -105,17 +125,16 @@ class Fingerprints:
         """No deposit is under way on any rank, and all may begin at another version now."""
         self._begun.clear()
 
-    @staticmethod
-    def gradients(rows: Array) -> int:
+    def gradients(self, rows: Array) -> int:
         """How many are in the round of these rows."""
-        return int(rows[:, 1].sum())
+        return int(rows[: self._ranks, 1].sum())
 
     def check(self, rows: Array, index: int, failed: Iterable[int] = ()) -> None:
         """The rows of round `index`, before which these ranks have died. Raises MismatchError, on
         every rank that sees the round."""
         for rank in failed:
             self._begun.pop(rank, None)
-        for rank, (_, _, said, version, value) in enumerate(rows.tolist()):
+        for rank, (_, _, said, version, value) in enumerate(rows[: self._ranks].tolist()):
             if not said:
                 continue
             self._begun[rank] = said >> 1

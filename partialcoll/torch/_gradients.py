@@ -12,6 +12,7 @@ when a gradient has been added, counts backward passes and moves what landed els
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Callable, Protocol
 
 import torch
@@ -74,6 +75,7 @@ class Gradients:
         self._any = False
         self._averaged = self._spoilt = False
         self.slot = slot
+        self.used: list[bool] = []  # dense parameters that had a gradient when it was gathered last
         self._hooks: list[Any] = []
         self.collect()
         for i, parameter in enumerate((*self._parameters, *self.sparse)):
@@ -184,14 +186,28 @@ class Gradients:
         return any(p.grad is not None and p.grad is not a and p.grad is not b for p, a, b in known)
 
     def gather(self) -> None:
-        """Whatever the program has put in the place of a view, or taken away, since backward."""
+        """Take what the program has put in the place of a view, or taken away, since backward.
+
+        A parameter is used if autograd or the program gave it a gradient. Where no hook was called,
+        the program may have written to the view: then it is not zero.
+        """
         for parameter in self.sparse:
             if parameter.grad is not None:
                 parameter.grad = by_rows(parameter.grad)
         strayed = self.slot.views.strayed()
+        self.used = []
         for i, (parameter, view) in enumerate(zip(self._parameters, self.slot.views.tensors)):
-            if parameter.grad is not view or i in strayed:
+            given, elsewhere = parameter.grad, parameter.grad is not view or i in strayed
+            came = bool(self._passes[i]) or elsewhere or bool(view.any())
+            self.used.append(given is not None and came)
+            if elsewhere:
                 self._move(i)
+
+    def hide(self, used: Sequence[bool]) -> None:
+        """Make the gradients of the other dense parameters None, until they are shown again."""
+        for parameter, one in zip(self._parameters, used):
+            if not one:
+                parameter.grad = None
 
     def hold_average(self) -> None:
         """From now to `give_average` what is shown is the average: no gradient may come."""

@@ -149,6 +149,7 @@ class LocalLoop(Loop):
     def _update(self) -> None:
         if self._clip_norm is not None:
             clip(self.gradients.flats, self._clip_norm)
+        self._hide_unused(self.gradients.used)
         self._inner_step()
         self._flat.bring_back()  # it may have made new memory of them
         self._updates += 1

@@ -52,6 +52,7 @@ class Settings:
     model: torch.nn.Module | None
     compression: Any
     sparse_as_dense: bool
+    unused_as_zeros: bool
 
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum, Adasum):
@@ -66,6 +67,7 @@ class Settings:
         check_model(self.model)
         self.compression = check_compression(self.compression or Compression.none)
         checks.flag("sparse_as_dense", self.sparse_as_dense)
+        checks.flag("unused_as_zeros", self.unused_as_zeros)
 
     def describe(self) -> list[tuple[str, str]]:
         """What must be the same on all ranks, as (name, text)."""
@@ -77,6 +79,7 @@ class Settings:
             "clip_norm": self.clip_norm,
             "check_every": self.check_every,
             "sparse_as_dense": self.sparse_as_dense,
+            "unused_as_zeros": self.unused_as_zeros,
             "compression": rounding.lstrip("_"),
             "model": "none" if self.model is None else "given",
         }
@@ -206,6 +209,12 @@ class Loop:
         self.gradients.check_complete(self._takes_fewer_passes)
         self.gradients.gather()
 
+    def _hide_unused(self, used: Sequence[bool]) -> None:
+        """Let the optimizer pass over the parameters of which nobody had a gradient: weight decay
+        and momentum do not move them then."""
+        if not self.settings.unused_as_zeros:
+            self.gradients.hide(used)
+
     def _scale(self, factor: float) -> bool:
         """Scale the local gradient; is it finite (as far as anybody wants to know)?"""
         if factor != 1.0:
@@ -222,7 +231,8 @@ class Loop:
     def _sparse_step(self) -> None:
         """Of what takes nothing else: also gradients that were added up as dense ones."""
         for _, parameter in self.parameters:
-            parameter.grad = by_rows(parameter.grad)
+            if parameter.grad is not None:
+                parameter.grad = by_rows(parameter.grad)
         self._update_by()
 
     def _record(self, *phases: tuple[str, float]) -> None:

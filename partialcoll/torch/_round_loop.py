@@ -63,7 +63,7 @@ class RoundLoop(Loop):
             dense,
             self.strategy,
             self.settings.divisor,
-            self._fingerprints(every),
+            self._fingerprints(every, len(dense)),
             self._update,
             Replica(self._capture, self._restore),
         )
@@ -92,13 +92,14 @@ class RoundLoop(Loop):
         apart = {parameter for _, parameter in sparse}
         return [pair for pair in self.parameters if pair[1] not in apart], sparse
 
-    def _fingerprints(self, every: int) -> Fingerprints:
+    def _fingerprints(self, every: int, counted: int) -> Fingerprints:
         inner, tensors = self._inner, [parameter for _, parameter in self.parameters]
         return Fingerprints(
             self.comm,
             lambda: hyperparameters(inner.param_groups),
             lambda: checksum_tensors(tensors),
             every,
+            counted,
         )
 
     # One step
@@ -163,6 +164,7 @@ class RoundLoop(Loop):
         self.rounds.average(self._averaged)
         if self._completes:
             self._complete_average()
+        self._hide_unused(self.rounds.used)
         living = self.comm.size - len(self.rounds.metrics.failed)
         if self.strategy.synchronous and self._averaged.active < living:
             self._plain = [flat.clone() for flat in self.rounds.applied]
@@ -177,7 +179,8 @@ class RoundLoop(Loop):
         finite = self._prepare(scale, overflown)
         if self._rows is not None:
             self._rows.take()
-        self.rounds.start(self.gradients.slot, finite)
+        used = self.gradients.used if finite else [False] * len(self.gradients.used)
+        self.rounds.start(self.gradients.slot, finite, used)
         self._next_slot()
         self._show_applied()
         deliver(self.rounds.wait())
@@ -232,6 +235,7 @@ class RoundLoop(Loop):
                 self._show_applied()
             if self._completes:
                 self._complete_average()
+            self._hide_unused(self.rounds.used)
         self._shown = False
         if self.settings.clip_norm is not None:
             clip([*self.rounds.applied, *self.gradients.sparse_values()], self.settings.clip_norm)

@@ -82,6 +82,7 @@ def DistributedOptimizer(
     num_groups: int = 0,
     groups: Any = None,
     sparse_as_dense: bool = False,
+    unused_as_zeros: bool = False,
     process_set: OptionalSet = None,
 ) -> Any:
     """An optimizer whose step takes the gradients of all ranks. Collective.
@@ -131,6 +132,10 @@ def DistributedOptimizer(
         Sparse gradients are added up as dense ones. Else with `Allreduce` they stay sparse, of
         layers that `model` has made with ``sparse=True``, and of a SparseAdam (dense of others
         that turn out to be sparse); other strategies refuse them.
+    unused_as_zeros : bool
+        A parameter of which no rank has a gradient in a round has a gradient of zeros in the
+        update, as with Horovod: weight decay and momentum move it. By default its gradient is
+        None, and the optimizer passes over it, as with DistributedDataParallel.
     process_set : ProcessSet or None
         The ranks that train together; None: all. On others the optimizer is their own alone.
 
@@ -161,6 +166,7 @@ def DistributedOptimizer(
             model=model,
             compression=compression,
             sparse_as_dense=sparse_as_dense,
+            unused_as_zeros=unused_as_zeros,
         )
         if not found:
             found.append(name_parameters(optimizer, named_parameters, model))

@@ -15,6 +15,7 @@ end of the wait. What a round brought is copied to `applied`, and divided there.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -61,7 +62,8 @@ class Replicated:
     _joining, _behind             in `join`, which has lost rounds
     _updating                     within an update; still, if that was interrupted
     _difference                   for which a round was not applied, by any rank
-    _gradients, divisor           of the round whose sums were looked at last
+    _gradients, divisor, used     of the round whose sums were looked at last; for each parameter
+                                  whether a gradient of it is in that round
     ============================  ===========================================================
     """
 
@@ -79,6 +81,7 @@ class Replicated:
         self.version = self.updates = self._first = self._skipped = self._gradients = 0
         self._joining = self._behind = self._updating = False
         self._difference: MismatchError | None = None
+        self.used: list[bool] = []
         self.began = self.waited = 0.0  # moments of the last round
         self.metrics = RoundMetrics()
         tensors = [p for _, p in parameters]
@@ -144,14 +147,20 @@ class Replicated:
         """What a checkpoint had, before the bucket goes."""
         self._own.add_carried(slot.flats, bucket)
 
-    def start(self, slot: Slot, gradient: bool) -> None:
-        """Deposit what is in the slot: a gradient, or zeros in place of one."""
+    def start(self, slot: Slot, gradient: bool, used: Sequence[bool] = ()) -> None:
+        """Deposit what is in the slot: a gradient, or zeros in place of one. used: which parameters
+        it has a gradient of, where that is counted."""
         self.check_whole("step()")
         waiting.look()
         if self.resync is not None:
             self.resync.serve()
-        gradient |= self._own.add_rest(slot.flats)
+        if self._own.add_rest(slot.flats):  # of these only the values are known
+            gradient = True
+            parts = [self.layout.part(slot.flats, i) for i in range(len(used))]
+            used = [one or bool(part.any()) for one, part in zip(used, parts)]
         self._fingerprints.write(slot.rows, self._first, self.version, gradient)
+        if gradient and used:
+            self._fingerprints.count(slot.rows, used)
         self._own.deposit(slot.flats)
         self.metrics.steps += 1
         self.began = time.monotonic()
@@ -220,6 +229,7 @@ class Replicated:
             self._difference = error
             raise
         self._gradients = self._fingerprints.gradients(rows)
+        self.used = self._fingerprints.used(rows)
         if len(failed) != len(self.metrics.failed):
             self.metrics.failed = tuple(failed)
             self.divisor = self._divisor(self._comm.size - len(failed))

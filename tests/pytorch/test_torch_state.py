@@ -624,6 +624,92 @@ def test_one_rank_loads_and_broadcasts(world):
     opt.close()
 
 
+class Parts(torch.nn.Module):
+    """Parameters of which a loss uses some."""
+
+    def __init__(self):
+        super().__init__()
+        self.common = torch.nn.Parameter(torch.ones(5))
+        self.odd = torch.nn.Parameter(torch.ones(5))
+        self.never = torch.nn.Parameter(torch.ones(5))
+
+    def loss(self, odd):
+        return (self.common * 2).sum() + ((self.odd * 3).sum() if odd else 0)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("zeros", (False, True))
+@pytest.mark.parametrize(
+    "strategy",
+    (
+        pct.Allreduce(),
+        pct.Allreduce(overlap=True, bucket_bytes=64),
+        pct.Eager("solo"),
+        pct.Eager("majority", deliver="all"),
+        pct.DPSGD("ring"),
+    ),
+    ids=("allreduce", "overlap", "solo", "all", "local"),
+)
+def test_parameters_that_nobody_uses(world, strategy, zeros):
+    """Weight decay leaves them alone, unless zeros are wanted. One that only the last rank uses is
+    updated in the rounds that have its gradient, however late, and is the same on all ranks."""
+    model = Parts()
+    opt = pct.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), 0.01, weight_decay=0.5),
+        model.named_parameters(),
+        strategy=strategy,
+        unused_as_zeros=zeros,
+        backward_passes_per_step=2,
+        check_every=1,
+    )
+    uses = world.rank == world.size - 1
+    for step in range(4):
+        opt.zero_grad()
+        for k in range(2):
+            model.loss(uses and step == 1 and k == 1).backward()
+        opt.step()
+        if not zeros:
+            assert model.never.grad is None
+    opt.join()
+    assert (model.never == 1).all() == (not zeros)
+    local = isinstance(strategy, pct.LocalStrategy)
+    if not zeros and not local:
+        assert opt.state[model.odd]["step"] == 1
+    if not local:
+        assert len(set(world.allgather(bits(model.odd)))) == 1
+    opt.close()
+
+
+@pytest.mark.mpi
+def test_a_gradient_that_is_written_without_backward(world):
+    """It is a gradient, where it is not zero; the average after synchronize() is None for others;
+    what a checkpoint brings is a gradient, too."""
+    model = Parts()
+    opt = pct.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), 1.0, weight_decay=0.5), model.named_parameters()
+    )
+    opt.zero_grad()
+    model.loss(False).backward()
+    if world.rank == 0:
+        model.odd.grad.add_(1.0)
+    opt.synchronize()
+    assert model.never.grad is None and model.odd.grad is not None
+    with opt.skip_synchronize():
+        opt.step()
+    assert (model.never == 1).all() and (model.odd < 1).all()
+    state = opt.state_dict()
+    pending = torch.zeros_like(opt._loop.gradients.slot.flats[0])
+    opt._loop.rounds.plain.part([pending], 1).fill_(1.0)
+    state["partialcoll"]["pending"] = {"float32": pending}
+    opt.load_state_dict(state)
+    opt.zero_grad()
+    model.loss(False).backward()
+    before = model.odd.detach().clone()
+    opt.step()
+    assert (model.never == 1).all() and (model.odd != before).all()
+    opt.close()
+
+
 class Around(torch.optim.Optimizer):
     """Written as Lookahead is: around an optimizer, whose state is its own."""
 
