@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 
 from ..errors import Error
-from .mpi import MPI
+from .ffi import built
+from .mpi import MPI, has_begun
 
 # Set by the launcher for each process it starts: number of processes, this one's, and whose it is.
 _VARIABLES = (
@@ -51,6 +52,16 @@ def foreign(family: str) -> str:
     return f"{launched[0]} processes were started by {launched[1]}, but mpi4py uses MPICH's family"
 
 
+def check_before_mpi() -> None:
+    """Raise Error if MPI_Init would end this process: Open MPI's mpiexec has started it, and this
+    package is built for MPICH's family. Only a program that has not begun MPI can be told so."""
+    if has_begun() or built() != ["mpich"] or "PMI_RANK" in os.environ:
+        return
+    launched = launched_size()
+    if launched is not None and foreign("mpich"):
+        raise apart(*launched, vendor="MPICH or a relative of it")
+
+
 def check_launcher() -> None:
     """Raise Error if P jobs of one rank were started instead of one job of P ranks."""
     launched = launched_size()
@@ -59,11 +70,12 @@ def check_launcher() -> None:
     raise apart(*launched)
 
 
-def apart(size: int, launcher: str = "something else than mpiexec") -> Error:
-    """That this is what has been started, and how it is done."""
+def apart(size: int, launcher: str = "something else than mpiexec", vendor: str = "") -> Error:
+    """That this is what has been started, and how it is done. vendor: of the MPI, if it must not be
+    loaded to be asked."""
     return Error(
         f"{size} processes were started by {launcher}, but each of them is an MPI job of its own: "
-        f"mpi4py uses {MPI.get_vendor()[0]}, whose own mpiexec must start it, as in `partialcoll "
-        f"run -n {size} python ...`, or srun with the protocol that this MPI knows: --mpi=pmi2 "
-        "(MPICH and its relatives), pmix (Open MPI)"
+        f"mpi4py uses {vendor or MPI.get_vendor()[0]}, whose own mpiexec must start it, as in "
+        f"`partialcoll run -n {size} python ...`, or srun with the protocol that this MPI knows: "
+        "--mpi=pmi2 (MPICH and its relatives), pmix (Open MPI)"
     )

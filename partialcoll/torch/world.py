@@ -130,6 +130,7 @@ def init(
     """
     global _world
     check_rank("init")
+    launch.check_before_mpi()
     if _world is not None:
         _check_same(_world, comm)
         return

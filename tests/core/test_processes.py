@@ -440,6 +440,27 @@ def test_processes_of_a_launcher_that_does_not_fit(run):
     assert "4 processes were started" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_launcher_that_mpich_would_not_survive(clean_environment):
+    """Said before MPI begins, where the program has not begun it."""
+    code = """if True:
+        import sys
+        from partialcoll._core import launch
+        from partialcoll import Error
+        launch.built = lambda: ["mpich"]
+        try:
+            launch.check_before_mpi()
+        except Error as error:
+            print(error)
+        assert "mpi4py.MPI" not in sys.modules
+    """
+    for more, said in (({}, False), ({"OMPI_COMM_WORLD_SIZE": "2"}, True)):
+        env = {**clean_environment, **more}
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert ("2 processes were started by Open MPI's mpiexec" in done.stdout) == said
+
+
 def test_processes_of_torchrun(run):
     """Which starts no MPI job."""
     done = run(
