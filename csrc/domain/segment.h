@@ -25,8 +25,8 @@ int segment_open(uint64_t pid, uint64_t fd, size_t bytes, uint64_t cookie,
                  struct segment *s);
 /* All have opened it. */
 void segment_sealed(struct segment *s);
-/* Allocate and map the memory of these bytes now, near the caller, so that none can be missing
- * later. PCOLL_ENOMEM. */
+/* Allocate and map the memory of these bytes now, near the caller, so that none can be
+ * missing later. PCOLL_ENOMEM. */
 int segment_reserve(struct segment *s, size_t offset, size_t bytes);
 void segment_close(struct segment *s);
 

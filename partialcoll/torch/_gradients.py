@@ -248,6 +248,16 @@ class Gradients:
         for parameter, view in zip(self._parameters, views.sound()):
             parameter.grad = view
 
+    def drop(self) -> None:
+        """Leave the parameters alone. Gradients that lie elsewhere than here stay: another
+        optimizer may have the parameters by now."""
+        for hook in self._hooks:
+            hook.remove()
+        own = {id(view) for views in (self._shown, self.slot.views) for view in views.tensors}
+        for parameter in self._parameters:
+            if id(parameter.grad) in own:
+                parameter.grad = None
+
     def close(self) -> None:
         """Leave the parameters alone."""
         for hook in self._hooks:

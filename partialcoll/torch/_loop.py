@@ -9,8 +9,10 @@ the ranks then average.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -162,7 +164,9 @@ class Loop:
         self.closed = False
         self._sums: GlobalSum | None = None
         self._set_up()
-        finalize.at_end(self.gradients.close)  # they may lie in memory that goes then
+        # Gradients may lie in memory that goes then.
+        self._at_end = functools.partial(_close, weakref.ref(self.gradients))
+        finalize.at_end(self._at_end)
 
     # What a step is, and what subclasses have: step, metrics, begin_at, state_dict, load_state_dict
 
@@ -354,7 +358,12 @@ class Loop:
         """Not all ranks have made it. Local."""
         self.closed = True
         self.gradients.close()
-        finalize.not_at_end(self.gradients.close)
+        finalize.not_at_end(self._at_end)
+
+    def drop(self) -> None:
+        """Leave the parameters alone: the program has dropped the optimizer. Local."""
+        self.gradients.drop()
+        finalize.not_at_end(self._at_end)
 
     def free(self) -> None:
         """Collective; idempotent."""
@@ -372,6 +381,12 @@ class Loop:
 
     def _free(self) -> None:
         raise NotImplementedError
+
+
+def _close(gradients: weakref.ref[Gradients]) -> None:
+    there = gradients()
+    if there is not None:
+        there.close()
 
 
 def are_finite(flats: Iterable[torch.Tensor]) -> bool:

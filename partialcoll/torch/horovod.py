@@ -4,6 +4,7 @@ the timeline."""
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import Any
 
@@ -45,11 +46,11 @@ def barrier(process_set: OptionalSet = None) -> None:
 def join(device: int = -1) -> int:
     """No more data on this rank: wait until all ranks have come here. Collective.
 
-    Every `DistributedOptimizer` joins: this rank contributes nothing to the others' steps and
-    applies their updates. When it returns, all ranks have the same parameters and training can go
-    on. In the others' `allreduce` and its like, if they average or sum, it takes part with zeros,
-    which they divide by `size` all the same; so it does with a quorum, but for the first call of a
-    name. Of other calls they are told by MismatchError, and this rank waits on.
+    Every `DistributedOptimizer` that is open and in use joins: this rank contributes nothing to the
+    others' steps and applies their updates. When it returns, all ranks have the same parameters and
+    training can go on. In the others' `allreduce` and its like, if they average or sum, it takes
+    part with zeros, which they divide by `size` all the same; so it does with a quorum, but for the
+    first call of a name. Of other calls they are told by MismatchError, and this rank waits on.
 
     Several optimizers join at the same time, each in a thread, since the others go on with steps
     of all of them: their schedulers and ``on_round=`` may run side by side here. (Where MPI gives
@@ -67,6 +68,7 @@ def join(device: int = -1) -> int:
     if isinstance(device, bool) or not isinstance(device, int) or device < -1:
         here.calls.refuse(ValueError(f"device: expected a number from -1 on, got {device!r}"))
     came, last = time.time(), []
+    gc.collect()  # an optimizer that the program has dropped is not joined, on any rank
     loops = [optimizer._loop for optimizer in here.optimizers]
     joins = here.calls.join_partial()
     Loop.join(loops, *joins, lambda: last.append(here.calls.join(came)))

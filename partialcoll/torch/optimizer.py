@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -86,6 +88,9 @@ def DistributedOptimizer(
     process_set: OptionalSet = None,
 ) -> Any:
     """An optimizer whose step takes the gradients of all ranks. Collective.
+
+    `close()` frees what it holds. One that the program drops without it leaves the parameters
+    alone and is joined no more; its handles warn, and are freed at the end of MPI.
 
     Parameters
     ----------
@@ -178,19 +183,42 @@ def DistributedOptimizer(
         _check_fit(comm, parameters, chosen)
         return parameters, chosen, settings
 
+    if isinstance(optimizer, Distributed) and optimizer._loop.closed:
+        optimizer = optimizer._loop._inner  # wrap the optimizer in it again
+
     def make() -> Loop:
         ranks, comm = _among(process_set)
         parameters, chosen, settings = together(ranks, lambda: check(comm))
         check_alike(ranks, comm.size, chosen, settings, parameters)
         kind: Any = LocalLoop if isinstance(chosen, LocalStrategy) else RoundLoop
-        inner_step = super(Distributed, wrapped).step
+        # Weak: the loop must not keep alive an optimizer that the program has dropped.
+        reference = weakref.ref(wrapped)
+
+        def inner_step() -> Any:
+            itself: Any = reference()
+            return super(Distributed, itself).step()
+
         loop: Loop = kind(comm, parameters, chosen, settings, optimizer, inner_step)
         return loop
 
     wrapped = _wrapped(optimizer)
     wrapped._loop = made(make)
-    world.world().optimizers.append(wrapped)
+    world.world().wrapped.append(weakref.ref(wrapped))
+    dropped = weakref.finalize(wrapped, _drop, weakref.ref(optimizer), weakref.ref(wrapped._loop))
+    dropped.atexit = False
     return wrapped
+
+
+def _drop(optimizer: Any, loop: Any) -> None:
+    """The program has dropped a wrapped optimizer, which may have been closed before. Local: its
+    handles warn, and are freed at the end of MPI. Both arguments are weak references."""
+    if loop() is None:
+        return
+    loop().drop()
+    inner = optimizer()
+    if inner is not None and inner.__dict__.get("_loop") is loop():
+        for name in ("_loop", "_patched_step"):
+            inner.__dict__.pop(name, None)
 
 
 def _default() -> Strategy:
@@ -203,6 +231,14 @@ def _check_fit(comm: MPI.Intracomm, parameters: Named, strategy: Strategy) -> No
     strategy.check(comm)
     if isinstance(strategy, LocalStrategy):
         check_memory(parameters)
+    try:
+        _check_apart(parameters)
+    except ValueError:  # perhaps from an optimizer that the program has dropped
+        gc.collect()
+        _check_apart(parameters)
+
+
+def _check_apart(parameters: Named) -> None:
     for other in world.world().optimizers:
         check_apart(parameters, other._loop.parameters)
 

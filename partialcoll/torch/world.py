@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Callable, TypeVar, cast
@@ -32,9 +33,15 @@ class World:
     departures: Departures
     on_failure: str
     replacing: newcomers.Replacing | None = None  # the dead; None: they are not
-    optimizers: list[Any] = field(default_factory=list)  # that are open, as they were made
+    wrapped: list[weakref.ref[Any]] = field(default_factory=list)  # open optimizers, as made
     sets: list[ProcessSet] = field(default_factory=list)  # that are usable, beside the global one
     sets_made: int = 0
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizers that are open and in use, in the order in which they were made."""
+        found = [one() for one in self.wrapped]
+        return [one for one in found if one is not None]
 
 
 _world: World | None = None
@@ -203,7 +210,7 @@ def form_anew(replace: bool = False, died: bool = False) -> None:
     _world = None
     try:
         _form(wider or before.comm, before.on_failure, before.replacing)
-        world().optimizers = before.optimizers
+        world().wrapped = before.wrapped
         for one in before.optimizers if wider else ():
             one._meet_anew()
     except BaseException:
@@ -260,7 +267,7 @@ def takes_in() -> bool:
 def forget(optimizer: Any) -> None:
     """It is being closed. Local."""
     if _world is not None:
-        _world.optimizers = [other for other in _world.optimizers if other is not optimizer]
+        _world.wrapped = [one for one in _world.wrapped if one() not in (None, optimizer)]
 
 
 def is_initialized() -> bool:

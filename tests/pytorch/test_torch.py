@@ -7,6 +7,8 @@ import hashlib
 import pickle
 import signal
 import time
+import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -772,13 +774,49 @@ def test_a_scheduler_for_each_stage(comm):
         scheduler = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)
         train(comm, model, opt, 1, each=scheduler.step)
         assert opt.param_groups[0]["lr"] == 0.5 ** (stage + 1)
-        if stage < 2:
-            opt.close()
+        opt.close()
         del opt, scheduler
         gc.collect()
-    wrapped = pct.world.world().optimizers[-1]
-    train(comm, model, wrapped, 2)
-    wrapped.close()
+
+
+@pytest.mark.parametrize("strategy", (pct.Allreduce(), pct.Eager("solo"), pct.DPSGD()))
+def test_an_optimizer_that_the_program_drops(comm, strategy):
+    """It leaves the parameters alone, is joined no more, and another one takes its place."""
+    model = network()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt = wrap(model, inner, strategy=strategy)
+    scheduler = torch.optim.lr_scheduler.StepLR(opt, 1)
+    train(comm, model, opt, 1)
+    opt.zero_grad()
+    there = weakref.ref(opt)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del opt, scheduler
+        gc.collect()
+    assert there() is None and not pct.world.world().optimizers
+    assert all(not p._post_accumulate_grad_hooks and p.grad is None for p in model.parameters())
+    loss(model, 0, 0).backward()  # the gradient is the program's own
+    inner.zero_grad()
+    pct.join()
+    pct.broadcast_parameters(model.state_dict())  # with DPSGD each rank has its own
+    opt = wrap(model, inner)
+    train(comm, model, opt, 2)
+    pct.join()
+    assert opt.round >= 2
+    opt.close()
+
+
+def test_an_optimizer_that_was_closed_is_wrapped_again(comm):
+    """As by a cell of a notebook that is run again."""
+    model = network()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        opt = pct.DistributedOptimizer(opt, model.named_parameters())
+        train(comm, model, opt, 2)
+        assert opt.round == 2 and "state" in opt.state_dict()
+        with pytest.raises(TypeError, match="still open"):
+            pct.DistributedOptimizer(opt, model.named_parameters())
+        opt.close()
 
 
 def on_their_own(comm, model, optimizer, steps=3, before_step=lambda m: None):
