@@ -13,13 +13,19 @@ static const char *file_reason(void)
     return errno == ELOOP ? "it is a link, which is not followed" : strerror(errno);
 }
 
+/* Read owner and type. The stat functions would need glibc 2.33. */
+static bool file_look_up(int folder, const char *name, int flags, struct statx *s)
+{
+    return statx(folder, name, flags, STATX_UID | STATX_TYPE, s) == 0;
+}
+
 /* Keep the descriptor if it belongs to this user. */
 static int file_keep_own(int fd, const char **why)
 {
-    struct stat s;
-    if (fd < 0 || fstat(fd, &s) != 0) {
+    struct statx s;
+    if (fd < 0 || !file_look_up(fd, "", AT_EMPTY_PATH, &s)) {
         *why = file_reason();
-    } else if (s.st_uid != geteuid()) {
+    } else if (s.stx_uid != geteuid()) {
         *why = "it belongs to another user";
     } else {
         return fd;
@@ -39,9 +45,9 @@ int file_open_folder(const char *path, bool make, const char **why)
 /* Remove a file of this user, so that one of its name can be made. */
 static bool file_remove_own(int folder, const char *name)
 {
-    struct stat s;
-    return fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode) &&
-           s.st_uid == geteuid() && unlinkat(folder, name, 0) == 0;
+    struct statx s;
+    return file_look_up(folder, name, AT_SYMLINK_NOFOLLOW, &s) && S_ISREG(s.stx_mode) &&
+           s.stx_uid == geteuid() && unlinkat(folder, name, 0) == 0;
 }
 
 int file_create(int folder, const char *name, bool *full, const char **why)

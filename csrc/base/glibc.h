@@ -30,6 +30,12 @@ OLD(pthread_mutex_trylock)
 OLD(pthread_once)
 OLD(pthread_sigmask)
 
+#ifdef __x86_64__
+__asm__(".symver pthread_condattr_setclock,pthread_condattr_setclock@GLIBC_2.3.3");
+#else
+OLD(pthread_condattr_setclock)
+#endif
+
 /* 2.29 made these faster. */
 OLD(exp)
 OLD(log)

@@ -11,7 +11,6 @@
 #include "runtime/job.h"
 #include "runtime/recovery.h"
 #include "transport/mpi/recovery.h"
-#include "transport/mpi/ulfm.h"
 #include "watch/watch.h"
 
 struct process {
@@ -151,7 +150,7 @@ int pcoll_quiet(void)
     if (r)
         progress_stop_agent(r->progress);
     if (!gone)
-        ulfm_prepare_finalize();
+        mpi_prepare_finalize();
     return PCOLL_OK;
 }
 

@@ -12,7 +12,7 @@ enum { LOOKS_AWOKEN = 3 };
 
 /* A poll moved data if it took more than IDLE_POLLS times as long as an idle one, and
  * MARGIN_NS. The usual time follows idle polls by a part in IDLE_WEIGHT. */
-enum { IDLE_POLLS = 2, MARGIN_NS = 500, IDLE_WEIGHT = 8 };
+enum { IDLE_POLLS = 4, MARGIN_NS = 1500, IDLE_WEIGHT = 8 };
 
 int progress_drive_timed(struct progress *p, bool *moved)
 {

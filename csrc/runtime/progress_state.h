@@ -56,8 +56,8 @@ int progress_drive_or_notify(struct progress *p);
 /* progress_rest.c */
 
 /* Polls before the first sleep, each followed by a yield of the core: many for a
- * waiter, which is about to be needed; few for an agent. */
-enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4 };
+ * waiter, which is about to be needed; few for an agent, and after MPI has moved data. */
+enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, MOVED_LOOKS = 8 };
 
 /*
  * The longest sleep before the next poll, in microseconds. It starts at `first` and grows
@@ -77,10 +77,12 @@ struct rest {
     bool moved;      /* MPI has moved data lately: sleep for short times only */
 };
 
-/* Will progress_take_rest sleep if the next poll finds nothing? */
-static inline bool progress_rest_sleeps_next(const struct rest *r, int looks)
+/* Does the next poll come before a sleep whose length depends on whether MPI moves data? Not
+ * while an alarm is set: somebody polls at that time anyway. */
+static inline bool progress_rest_asks(const struct progress *p, const struct rest *r,
+                                      int looks)
 {
-    return r->looks >= looks - 1;
+    return r->looks >= looks - 1 && atomic_load(&p->alarm_us) == INT64_MAX;
 }
 
 /*

@@ -93,7 +93,7 @@ static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
     for (;;) {
         uint32_t seen = atomic_load(&page->count);
         bool moved = false;
-        int happened = progress_rest_sleeps_next(&rest, WAITER_LOOKS)
+        int happened = progress_rest_asks(p, &rest, WAITER_LOOKS)
                            ? progress_drive_timed(p, &moved)
                            : progress_drive_or_notify(p);
         if (ready(arg))
@@ -106,7 +106,7 @@ static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
         if (happened > 0)
             rest = (struct rest){0};
         else if (moved)
-            rest = (struct rest){.moved = true};
+            rest = (struct rest){.looks = WAITER_LOOKS - MOVED_LOOKS, .moved = true};
         else
             progress_take_rest(
                 p, &rest, seen, DOORBELL_WAITER, WAITER_LOOKS,

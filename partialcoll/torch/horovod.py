@@ -4,7 +4,6 @@ the timeline."""
 
 from __future__ import annotations
 
-import gc
 import time
 from typing import Any
 
@@ -12,7 +11,7 @@ from .._core import checks, timeline
 from ._loop import Loop
 from .ops.call import Call, result_of
 from .process_sets import OptionalSet
-from .world import calls_of, world
+from .world import calls_of, forget_dropped, world
 
 
 def _check_call(handle: Any) -> Call:
@@ -68,7 +67,7 @@ def join(device: int = -1) -> int:
     if isinstance(device, bool) or not isinstance(device, int) or device < -1:
         here.calls.refuse(ValueError(f"device: expected a number from -1 on, got {device!r}"))
     came, last = time.time(), []
-    gc.collect()  # an optimizer that the program has dropped is not joined, on any rank
+    forget_dropped()  # they are not joined, on any rank
     loops = [optimizer._loop for optimizer in here.optimizers]
     joins = here.calls.join_partial()
     Loop.join(loops, *joins, lambda: last.append(here.calls.join(came)))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Sequence
 from typing import Any, Callable
@@ -234,7 +233,7 @@ def _check_fit(comm: MPI.Intracomm, parameters: Named, strategy: Strategy) -> No
     try:
         _check_apart(parameters)
     except ValueError:  # perhaps from an optimizer that the program has dropped
-        gc.collect()
+        world.forget_dropped()
         _check_apart(parameters)
 
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -237,6 +239,16 @@ def world() -> World:
         raise StateError("partialcoll.torch is not initialized: call init() first")
     communicator.check_running("partialcoll.torch")
     return _world
+
+
+def forget_dropped() -> None:
+    """Collect the optimizers that the program has dropped, so that they are not in the world.
+
+    A thread does it: the exception of a signal handler (Ctrl-C) would be lost in a finalizer.
+    """
+    thread = threading.Thread(target=gc.collect, name="partialcoll-collect", daemon=True)
+    thread.start()
+    thread.join()
 
 
 def attended(function: F) -> F:

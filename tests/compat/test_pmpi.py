@@ -73,6 +73,7 @@ NOT_ELIGIBLE = {
 
 
 FASTER = "complete round, MPI is faster"
+NOTHING_ASKED = {"PARTIALCOLL_ALGORITHM": "", "PARTIALCOLL_DOMAIN": ""}
 
 
 def assert_taken(taken, reasons):
@@ -100,7 +101,7 @@ def test_full_is_what_mpi_does(build, run, name, ranks):
 def test_complete_rounds_are_mpis(build, run, name):
     """Where nothing is asked for, MPI does short calls, and the program sees no difference."""
     plain = run(build(name), ranks=2)
-    ours = run(build(name), ranks=2, settings={"PARTIALCOLL_ALGORITHM": ""})
+    ours = run(build(name), ranks=2, settings=NOTHING_ASKED)
     taken, reasons = report(ours)
     assert ours.stdout == plain.stdout
     assert taken == 0 and reasons[FASTER] > 0
@@ -109,7 +110,7 @@ def test_complete_rounds_are_mpis(build, run, name):
 def test_long_complete_rounds_become_ours(build, run):
     """When the time that they would have saved has paid for a handle; all ranks change together.
     MPI keeps what is short, what an operation of the user adds up, and persistent requests."""
-    done = run(build("full"), ranks=2, settings={"PARTIALCOLL_ALGORITHM": ""})
+    done = run(build("full"), ranks=2, settings=NOTHING_ASKED)
     taken, reasons = report(done)
     assert done.stdout == "full\n"
     assert 0 < taken < 2 * 100 and set(reasons) == {FASTER}

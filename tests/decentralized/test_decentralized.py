@@ -1141,6 +1141,7 @@ def test_it_says_when_it_falls_short(make, short, caplog):
         if not short or step % 200 == 0:
             communicate()
     said = [record.getMessage() for record in caplog.records]
+    said = [text for text in said if "has no momentum" not in text]
     assert len(said) == short
     assert all(re.match(r"rate: of \d+ averagings or messages that the last", s) for s in said)
 

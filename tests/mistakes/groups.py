@@ -232,7 +232,7 @@ MUTANTS = [
         "a rank that is suspected does not come back",
         "group/on_message.c",
         "g->rejoin.suspected |= m->returns == g->membership.entries[m->rank].returns;",
-        "g->rejoin.suspected |= returns > g->membership.entries[rank].returns;",
+        "g->rejoin.suspected |= m->returns > g->membership.entries[m->rank].returns;",
     ),
     Mutant(
         "a far fetch is over when it is begun",

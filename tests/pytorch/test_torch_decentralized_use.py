@@ -152,7 +152,7 @@ def test_tied_weights_and_groups_and_frozen_ones(comm, name):
     opt.join()
     assert model.b.weight is model.a.weight
     assert torch.equal(model.c.bias, frozen)
-    assert model.c.weight.abs().sum() < inside  # no gradient is a gradient of zero: it decays
+    assert abs(model.c.weight.abs().sum().item() - inside) < 1e-5  # nobody used it: it stays
     assert same_everywhere(comm, model)
     opt.close()
 

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/random.h"
 #include "compat/interposer/full.h"
 #include "compat/interposer/process.h"
 #include "compat/interposer/settings.h"
@@ -68,13 +67,6 @@ static pcoll_policy comm_policy_read(const char *text, int rank)
     return policy;
 }
 
-static uint64_t comm_policy_hash(const pcoll_policy *policy)
-{
-    char text[160] = "";
-    pcoll_policy_format(policy, text, sizeof text);
-    return splitmix_text(0, text);
-}
-
 void comm_policy_agree(MPI_Comm comm, const char *text)
 {
     static atomic_bool warned;
@@ -89,7 +81,7 @@ void comm_policy_agree(MPI_Comm comm, const char *text)
     int rank;
     PMPI_Comm_rank(comm, &rank);
     pcoll_policy policy = text ? comm_policy_read(text, rank) : r->policy;
-    uint64_t hash = comm_policy_hash(&policy), values[] = {text != NULL, hash, ~hash};
+    uint64_t hash = full_hash_policy(&policy), values[] = {text != NULL, hash, ~hash};
     PMPI_Allreduce(MPI_IN_PLACE, values, 3, MPI_UINT64_T, MPI_MAX, comm);
     if (!values[0])
         return;

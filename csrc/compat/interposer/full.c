@@ -52,7 +52,7 @@ bool full_is_faster(int ranks, uint64_t bytes)
     return facts.asked || bytes >= ours_from(ranks);
 }
 
-static uint64_t hash_policy(const pcoll_policy *policy)
+uint64_t full_hash_policy(const pcoll_policy *policy)
 {
     char text[160] = "";
     pcoll_policy_format(policy, text, sizeof text);
@@ -80,7 +80,7 @@ static void compare(int rank)
 {
     const struct settings *s = settings();
     pcoll_policy policy = s->all ? s->quorum : (pcoll_policy){.kind = PCOLL_FULL};
-    uint64_t hash = hash_policy(&policy), form = hash_settings(s),
+    uint64_t hash = full_hash_policy(&policy), form = hash_settings(s),
              node = doorbell_neighborhood();
     PMPI_Query_thread(&facts.level);
     uint64_t values[] = {hash, ~hash, form, ~form, node, ~node, ~(uint64_t)facts.level};

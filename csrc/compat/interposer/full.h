@@ -48,6 +48,9 @@ void full_begin(void);
 void full_end(void);
 const struct full_facts *full_facts(void);
 
+/* A number for a policy, by which ranks compare theirs. */
+uint64_t full_hash_policy(const pcoll_policy *policy);
+
 /* Some call may be no plain complete round, from now on (+1) or no longer (-1): each call is
  * then looked at. Any thread. */
 void full_watch(int change);

@@ -8,6 +8,7 @@
 
 #include "base/environment.h"
 #include "include/partialcoll.h"
+#include "transport/mpi/recovery.h"
 
 /* Open MPI's numbers since 5.0; before, and in others, no error has them. */
 enum { PROC_FAILED = 75, PROC_FAILED_PENDING = 76, REVOKED = 77 };
@@ -84,7 +85,7 @@ int ulfm_shrink(MPI_Comm comm, MPI_Comm *out)
     return shrink ? shrink(comm, out) : MPI_ERR_UNSUPPORTED_OPERATION;
 }
 
-void ulfm_prepare_finalize(void)
+void mpi_prepare_finalize(void)
 {
 #ifdef OPEN_MPI
     if (!pcoll_tells_of_failures())

@@ -21,20 +21,4 @@ int ulfm_revoke(MPI_Comm comm);
 int ulfm_shrink(MPI_Comm comm, MPI_Comm *out);
 int ulfm_begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request);
 
-/*
- * Let MPI_Finalize, which must follow, return although ranks have died or were spawned.
- * Open MPI 5.0 waits there for two things that may never happen:
- *
- * - The launcher's barrier over all processes of the job. After a death it sometimes
- *   does not complete, in programs without this library as well.
- * - A barrier on each communicator that spans several jobs, if this process holds two
- *   or more of them. A spawned process holds the intercommunicator to its parents
- *   besides the merged communicator; its peers need not hold two, and the dead never
- *   arrive.
- *
- * Neither is needed: MPI_Finalize synchronizes those of MPI_COMM_WORLD that live before
- * that, and this library the ranks of its own communicators. Does nothing without ULFM.
- */
-void ulfm_prepare_finalize(void);
-
 #endif
