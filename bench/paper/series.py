@@ -238,7 +238,9 @@ def _run(result: str, text: str, repeats: int) -> int:
         files = [Path(folder) / f"{i}.json" for i in range(repeats)]
         for seed, file in enumerate(files):
             words = [*_argv(text), *(["--seed", str(seed)] if seeded else [])]
-            if status := subprocess.call([*words, "--json", str(file)]):
+            # Not in the root of the repository, where `-m partialcoll` would find the sources.
+            elsewhere = None if text.startswith("tests/") else folder
+            if status := subprocess.call([*words, "--json", str(file)], cwd=elsewhere):
                 return status
         document = results.merged([json.loads(file.read_text()) for file in files])
     _kept(result, text).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
