@@ -6,6 +6,7 @@
  */
 #include "allreduce/sharing.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -48,6 +49,21 @@ static int64_t now(void *arg)
     return communicator_now(((struct endpoint *)arg)->communicator);
 }
 
+/* Return the number of cores that the members of this rank's domain may use together: a
+ * container or a batch system may give them fewer than the machine has. */
+static uint32_t count_cores(const struct endpoint *v)
+{
+    const struct placement *p = &v->placement;
+    const uint64_t *pids = v->communicator->transport->pids;
+    cpu_set_t one, all;
+    CPU_ZERO(&all);
+    for (uint32_t i = 0; i < p->members; i++)
+        if (sched_getaffinity((pid_t)pids[p->member[i]], sizeof one, &one) == 0)
+            CPU_OR(&all, &all, &one);
+    int cores = CPU_COUNT(&all);
+    return (uint32_t)(cores ? cores : sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 static int open_segment(struct endpoint *v, size_t bytes, uint64_t fd)
 {
     uint32_t leader = v->placement.leader[v->placement.index];
@@ -84,7 +100,7 @@ static int settle_node(struct endpoint *v, const pcoll_options *options,
                                .arg = v,
                                .wake = wake,
                                .alert = alert,
-                               .cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN),
+                               .cores = count_cores(v),
                                .now = now};
     return rc == PCOLL_OK ? endpoint_settle(v, options, domain_node_create, &hooks)
                           : rc;
