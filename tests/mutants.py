@@ -103,7 +103,7 @@ def program_of(mutant: Mutant) -> str:
         "/butterfly.c"
     ):
         return "group"
-    if mutant.file in ("runtime/gate.c", "runtime/passage.c"):
+    if mutant.file == "runtime/gate.c":
         return "gate"
     return "steps" if DOMAIN.fullmatch(mutant.file) else "simulation"
 

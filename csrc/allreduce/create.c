@@ -97,7 +97,7 @@ static int open_channel(struct communicator *c, struct endpoint *v)
     progress_unlock(c->progress);
     if (rc == PCOLL_OK && v->channel)
         rc = await_channel(c, v->channel);
-    return rc == PCOLL_OK ? rc : communicator_fail(c, rc);
+    return rc == PCOLL_OK ? rc : communicator_fail_undriven(c, rc);
 }
 
 /* Where a rank's record is incomplete, all replay the rounds that every rank has. */

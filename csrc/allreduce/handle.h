@@ -9,30 +9,30 @@
 #include "runtime/census.h"
 
 /*
- * A handle that goes on when ranks die. Its recovery replaces the endpoint; the passage keeps
- * the application away meanwhile: a thread of the application is inside whenever it is in a
- * call, but while it sleeps or drives; recovery shuts it for its few steps. With the drive
- * lock held nobody comes in or shuts it.
- *
- *   stopped  from the stop to the end of an outage: deposits and reads go on, with what is
- *            there; nothing that others see.
- *   filling  whose send slot the application fills in place until its next start: not the
- *            endpoint's if there has been a recovery since the last one.
+ * A handle that continues when ranks die. Its recovery replaces the endpoint, and a gate keeps
+ * the application out meanwhile. A thread of the application is inside the gate during a call,
+ * except while it sleeps or drives. The recovery closes the gate for each of its few steps. A
+ * thread that holds the drive lock neither enters nor closes the gate.
  */
 struct handle_gate {
-    struct sleepers sleepers; /* of the passage */
-    bool stopped, asleep;
-    struct endpoint *filling;           /* NULL: the endpoint itself */
-    struct endpoint *successor;         /* while it is rebuilt */
-    struct round_header *last;          /* message of the last round, of another rank */
-    const struct round_header *resumes; /* the same, wherever it lies; NULL: none */
+    struct gate gate;
+    /* From the stop to the end of a recovery: deposits and reads continue with what is there,
+     * and nothing happens that other ranks can see. */
+    bool stopped;
+    bool asleep;
+    /* The endpoint whose send slot the application fills until its next start. NULL: the
+     * current endpoint. A recovery since the last start makes it an earlier one. */
+    struct endpoint *filling;
+    struct endpoint *successor; /* The next endpoint, while it is rebuilt. */
+    struct round_header *last;  /* Message of the last round, from another rank. */
+    const struct round_header *resumes; /* The message to resume from, or NULL. */
 };
 
 struct pcoll_handle {
     struct user_object base;   /* first: found again from it */
     struct endpoint *endpoint; /* NULL: ended */
     bool started;              /* a call is outstanding; of whoever is in the handle */
-    bool continues;            /* its passage may be shut */
+    bool continues;            /* It has a gate. */
     struct handle_gate gate;
 };
 
@@ -40,45 +40,51 @@ struct pcoll_handle {
 static inline void handle_lock(pcoll_handle *h)
 {
     if (h->continues)
-        passage_come_in(&h->base.passage);
+        gate_enter(&h->gate.gate);
 }
 
 static inline void handle_unlock(pcoll_handle *h)
 {
     if (h->continues)
-        passage_step_aside(&h->base.passage);
+        gate_leave(&h->gate.gate);
 }
 
 /* Inside: a recovery that waits for this thread begins now. */
 static inline void handle_let_recover(pcoll_handle *h)
 {
-    if (h->continues && passage_is_shut(&h->base.passage)) {
+    if (h->continues && gate_is_closed(&h->gate.gate)) {
         handle_unlock(h);
         handle_lock(h);
     }
 }
 
-/* Every call of the application begins and ends with these, as in user_object.h, and with
- * the member to itself (staging.h). */
-static inline int handle_enter(pcoll_handle *h)
-{
-    int rc = user_object_go_in(&h->base);
-    if (rc == PCOLL_OK)
-        staging_hold(h->endpoint->staging);
-    return rc;
-}
-
-/* Returns rc. */
+/* End a call that is inside. Returns rc. */
 static inline int handle_leave(pcoll_handle *h, int rc)
 {
     staging_release(h->endpoint ? h->endpoint->staging : NULL);
+    handle_unlock(h);
     return user_object_leave(&h->base, rc);
 }
 
-/* Those that wait: a deposit may be made meanwhile, by whoever sees its copy end. */
+/* Begin a call that waits, inside. A deposit may be made meanwhile, by whoever sees its copy
+ * end. */
 static inline int handle_enter_waiting(pcoll_handle *h)
 {
-    return user_object_go_in(&h->base);
+    int rc = user_object_enter(&h->base);
+    if (rc != PCOLL_OK)
+        return rc;
+    handle_lock(h);
+    rc = user_object_check(&h->base);
+    return rc == PCOLL_OK ? rc : handle_leave(h, rc);
+}
+
+/* Begin a call of the application, inside, with the member to itself (staging.h). */
+static inline int handle_enter(pcoll_handle *h)
+{
+    int rc = handle_enter_waiting(h);
+    if (rc == PCOLL_OK)
+        staging_hold(h->endpoint->staging);
+    return rc;
 }
 
 static inline struct event_log *handle_log(const pcoll_handle *h)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A handle's part in going on without the dead; see runtime/recovery.h, and handle.h for the
- * passage. */
+/* How a handle continues when ranks have died; see runtime/recovery.h, and handle.h for its
+ * gate. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -18,26 +18,25 @@ static pcoll_handle *of(struct user_object *o)
 void handle_begin_recoverable(pcoll_handle *h)
 {
     h->continues = true;
-    sleepers_init(&h->gate.sleepers);
-    h->base.passage.sleepers = &h->gate.sleepers;
+    gate_init(&h->gate.gate, LOCK_HANDLE);
 }
 
 void handle_end_recoverable(pcoll_handle *h)
 {
     if (h->continues)
-        sleepers_destroy(&h->gate.sleepers);
+        gate_destroy(&h->gate.gate);
 }
 
 /* The application stays out between these two. */
 static void shut(pcoll_handle *h)
 {
-    passage_shut(&h->base.passage);
-    passage_await_empty(&h->base.passage);
+    gate_close(&h->gate.gate);
+    gate_await_empty(&h->gate.gate);
 }
 
 static void reopen(pcoll_handle *h)
 {
-    passage_open(&h->base.passage);
+    gate_open(&h->gate.gate);
 }
 
 static void stop(struct user_object *o)

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/lock.h"
 #include "base/pages.h"
 #include "device/lane.h"
 #include "device/place.h"
@@ -290,8 +291,11 @@ void staging_hold(struct staging *s)
     if (!s)
         return;
     CHECK(!s->entered);
+    lock_waits(LOCK_STAGING);
     while (atomic_load(&s->state) != ARRIVED && !(s->entered = take_hold(s)))
         nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
+    if (s->entered)
+        lock_held(LOCK_STAGING);
 }
 
 void staging_release(struct staging *s)
@@ -299,6 +303,7 @@ void staging_release(struct staging *s)
     if (!s || !s->entered)
         return;
     s->entered = false;
+    lock_released(LOCK_STAGING);
     CHECK(atomic_load(&s->state) == HELD);
     atomic_store(&s->state, COPYING);
 }

@@ -7,13 +7,13 @@
  */
 #include "base/held_memory.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/lock.h"
 #include "include/partialcoll.h"
 
 struct hold {
@@ -29,7 +29,7 @@ struct block {
     struct block *next;
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct lock mutex = LOCK_INIT(LOCK_HELD_MEMORY);
 static struct hold *holds;
 static struct block *disposed;
 
@@ -58,7 +58,7 @@ int pcoll_memory_hold(const void *address)
 {
     CHECK(address);
     int rc = PCOLL_OK;
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     struct hold **at = find((uintptr_t)address);
     if (!*at && (*at = malloc(sizeof **at)))
         **at = (struct hold){.address = (uintptr_t)address};
@@ -66,7 +66,7 @@ int pcoll_memory_hold(const void *address)
         (*at)->count++;
     else
         rc = fail(PCOLL_ENOMEM, "no memory to hold a view");
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
     return rc;
 }
 
@@ -86,7 +86,7 @@ static struct block *take(uintptr_t address)
 void pcoll_memory_release(const void *address)
 {
     struct block *free_now = NULL;
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     struct hold **at = find((uintptr_t)address), *h = *at;
     CHECK(h && h->count > 0);
     if (!--h->count) {
@@ -94,7 +94,7 @@ void pcoll_memory_release(const void *address)
         free(h);
         free_now = take((uintptr_t)address);
     }
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
     if (free_now)
         free_now->end((void *)free_now->begin, free_now->bytes);
     free(free_now);
@@ -104,7 +104,7 @@ void memory_dispose(void *memory, size_t bytes, void (*end)(void *memory, size_t
 {
     CHECK(memory && bytes && end);
     struct block block = {.begin = (uintptr_t)memory, .bytes = bytes, .end = end};
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     bool held = is_held(&block);
     struct block *b = held ? malloc(sizeof *b) : NULL;
     if (b) { /* without memory for it the block is lost, which is better than gone */
@@ -112,7 +112,7 @@ void memory_dispose(void *memory, size_t bytes, void (*end)(void *memory, size_t
         b->next = disposed;
         disposed = b;
     }
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
     if (!held)
         end(memory, bytes);
 }

@@ -7,7 +7,7 @@
 void sleepers_init(struct sleepers *s)
 {
     CHECK(s);
-    pthread_mutex_init(&s->mutex, NULL);
+    lock_init(&s->mutex, LOCK_SLEEPERS);
     pthread_cond_init(&s->changed, NULL);
 }
 
@@ -15,22 +15,22 @@ void sleepers_destroy(struct sleepers *s)
 {
     CHECK(s);
     pthread_cond_destroy(&s->changed);
-    pthread_mutex_destroy(&s->mutex);
+    lock_destroy(&s->mutex);
 }
 
 void sleepers_await(struct sleepers *s, bool (*so)(void *arg), void *arg)
 {
     CHECK(so);
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     while (!so(arg))
-        pthread_cond_wait(&s->changed, &s->mutex);
-    pthread_mutex_unlock(&s->mutex);
+        lock_sleep(&s->mutex, &s->changed);
+    lock_release(&s->mutex);
 }
 
 void sleepers_wake(struct sleepers *s)
 {
     CHECK(s);
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
 }

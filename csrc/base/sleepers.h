@@ -13,8 +13,10 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "base/lock.h"
+
 struct sleepers {
-    pthread_mutex_t mutex;
+    struct lock mutex;
     pthread_cond_t changed;
 };
 

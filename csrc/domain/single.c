@@ -15,20 +15,20 @@
  *             never during a copy or a reduction. Everything that one side wrote before
  *             it changed `member` is visible to the other after it sees the change.
  */
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/held_memory.h"
 #include "base/interleave.h"
+#include "base/lock.h"
 #include "base/moment.h"
 #include "base/pages.h"
 #include "domain/recovery.h"
 
 struct single {
     struct domain base;
-    pthread_mutex_t mutex;
+    struct lock mutex;
     struct member member;
     uint64_t *set;
     uint32_t ring; /* result slots */
@@ -46,26 +46,26 @@ static struct single *of(struct domain *d)
 
 static int begin_call(struct single *s)
 {
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     int rc = member_begin(&s->member);
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
     return rc;
 }
 
 /* The deposit could not be made: as if the call had not been. */
 static int undo_call(struct single *s, int rc)
 {
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     s->member.started = false;
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
     return rc;
 }
 
 static struct deposit_plan plan_deposit(struct single *s)
 {
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     struct deposit_plan plan = contribution_plan(&s->member.contribution);
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
     return plan;
 }
 
@@ -104,12 +104,12 @@ static int single_deposit(struct domain *d, const void *const *buffers,
             return undo_call(s, rc);
         INTERLEAVE();
         MOMENT("deposit written");
-        pthread_mutex_lock(&s->mutex);
+        lock_take(&s->mutex);
         CHECK(plan.target != s->member.contribution.frozen);
         bool holds = contribution_plan_holds(&s->member.contribution, plan);
         if (holds)
             *outcome = member_publish(&s->member, plan);
-        pthread_mutex_unlock(&s->mutex);
+        lock_release(&s->mutex);
         MOMENT("deposit published");
         if (holds) /* else what was to be carried has left with a round: once at most */
             return PCOLL_OK;
@@ -126,9 +126,9 @@ static void *single_send_slot(struct domain *d)
 static bool single_ready(struct domain *d)
 {
     struct single *s = of(d);
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     bool ready = member_ready(&s->member);
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
     return ready;
 }
 
@@ -138,9 +138,9 @@ static int single_deliver(struct domain *d, uint64_t last, uint64_t horizon,
 {
     struct single *s = of(d);
     uint64_t index;
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     bool any = member_read_begin(&s->member, last, horizon, &index);
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
     if (!any)
         return PCOLL_EEMPTY;
 
@@ -155,21 +155,21 @@ static int single_deliver(struct domain *d, uint64_t last, uint64_t horizon,
     INTERLEAVE();
     MOMENT("result read");
 
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     *moved = member_read_end(&s->member, &round->lost);
     round->lag = s->member.complete - s->member.delivered;
     round->included = member_included(&s->member, index);
     round->joined = s->member.joined;
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
     return PCOLL_OK;
 }
 
 static void single_snapshot(struct domain *d, struct member *copy)
 {
     struct single *s = of(d);
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     *copy = s->member;
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
 }
 
 /* A rank on its own: the one member is this process's. */
@@ -182,37 +182,37 @@ static void single_poll(struct domain *d, int who, struct member *copy)
 static int single_change(struct domain *d, int (*step)(struct member *))
 {
     struct single *s = of(d);
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     int rc = step(&s->member);
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
     return rc;
 }
 
 static void single_retire(struct domain *d)
 {
     struct single *s = of(d);
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     s->member.retired = true;
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
 }
 
 static void single_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
 {
     struct single *s = of(d);
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     if (member_arrived(&s->member))
         bitset_add(arrived, s->member.rank);
     if (s->member.contribution.pending != NO_SLOT)
         bitset_add(deposited, s->member.rank);
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
 }
 
 static bool single_admits(struct domain *d)
 {
     struct single *s = of(d);
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     bool admits = member_admits(&s->member);
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
     return admits;
 }
 
@@ -222,10 +222,10 @@ static struct round_header *single_freeze(struct domain *d, uint64_t round)
     uint32_t ranks = d->shape->ranks;
     round_header_clear(s->null, ranks, round);
     round_header_bury(s->null, ranks, d->shape->failed);
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     CHECK(s->member.complete <= s->member.frozen);
     int slot = member_freeze(&s->member, s->null, ranks);
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
     if (slot == NO_SLOT)
         return s->null;
     memcpy(s->slots[slot], s->null, d->shape->header_bytes);
@@ -246,9 +246,9 @@ static void single_publish(struct domain *d, uint64_t round)
     if (round_is_null(h, d->shape->ranks))
         payload_identity_block(&d->shape->payload, message_payload(d->shape, h));
     MOMENT("publishing");
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     member_complete(&s->member, h, d->shape->ranks);
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
 }
 
 static void release(void *memory, size_t bytes)
@@ -260,7 +260,7 @@ static void release(void *memory, size_t bytes)
 static void single_destroy(struct domain *d)
 {
     struct single *s = of(d);
-    pthread_mutex_destroy(&s->mutex);
+    lock_destroy(&s->mutex);
     free(s->results);
     if (s->memory)
         memory_dispose(s->memory, s->bytes, release);
@@ -294,9 +294,9 @@ static int single_inherit(struct domain *d, struct domain *old, uint64_t round,
     struct single *s = of(d);
     struct member m = s->member;
     int rc = domain_recover_member(d, old, round, last, &m);
-    pthread_mutex_lock(&s->mutex);
+    lock_take(&s->mutex);
     s->member = m;
-    pthread_mutex_unlock(&s->mutex);
+    lock_release(&s->mutex);
     return rc;
 }
 
@@ -359,11 +359,11 @@ int domain_single_create(const struct round_shape *shape, const pcoll_options *o
     s->bytes = bytes;
     s->memory = pages_allocate(bytes);
     if (!s->set || !s->results || !s->memory) {
-        pthread_mutex_init(&s->mutex, NULL);
+        lock_init(&s->mutex, LOCK_DOMAIN);
         single_destroy(&s->base);
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
     }
-    pthread_mutex_init(&s->mutex, NULL);
+    lock_init(&s->mutex, LOCK_DOMAIN);
     bitset_add(s->set, rank);
     s->base = (struct domain){
         .ops = &single_ops, .shape = shape, .members = 1, .member_set = s->set};

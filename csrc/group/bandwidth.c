@@ -12,9 +12,9 @@ void group_tell_bandwidth(struct group *g, double bandwidth)
     CHECK(bandwidth >= 0);
     double told = bandwidth < (double)FLT_MAX ? bandwidth : (double)FLT_MAX;
     g->bandwidth.told = bandwidth > 0 ? (float)fmax(told, (double)FLT_MIN) : 0;
-    pthread_mutex_lock(&g->shared.mutex);
+    lock_take(&g->shared.mutex);
     g->shared.stats.bandwidth = bandwidth;
-    pthread_mutex_unlock(&g->shared.mutex);
+    lock_release(&g->shared.mutex);
 }
 
 /* What all the others together have fetched from this rank, bytes per second. */

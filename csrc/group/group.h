@@ -36,6 +36,7 @@
 #include "group/remote.h"
 #include "group/running.h"
 #include "group/wire.h"
+#include "base/lock.h"
 
 enum phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_AWAY };
 
@@ -67,7 +68,7 @@ struct shared {
     _Atomic bool wants_away;      /* the last that leave or rejoin said */
     bool closing;                 /* asked for */
     _Atomic uint64_t shown_round; /* for the application */
-    pthread_mutex_t mutex;        /* of what follows */
+    struct lock mutex;            /* of what follows */
     struct pcoll_group_round outcome;
     uint32_t *outcome_ranks;
     double *outcome_shares;

@@ -126,7 +126,7 @@ int group_prepare(struct group *g, uint32_t rank, uint32_t ranks)
     g->base = object_init(&group_object);
     g->drain.again_at = g->clock.due = INT64_MAX;
     g->clock.time = communicator_now(g->communicator);
-    pthread_mutex_init(&g->shared.mutex, NULL);
+    lock_init(&g->shared.mutex, LOCK_GROUP);
     int rc = check(&g->options);
     if (rc == PCOLL_OK)
         rc = lay_out(g, ranks);
@@ -183,5 +183,5 @@ void group_dispose(struct group *g)
                          g->spent};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
-    pthread_mutex_destroy(&g->shared.mutex);
+    lock_destroy(&g->shared.mutex);
 }

@@ -21,8 +21,8 @@ int group_suspect(struct group *g, uint32_t rank)
     if (!membership_set(&g->membership, rank, MEMBER_SUSPECT, returns))
         return PCOLL_OK;
     group_membership_changed(g, rank);
-    pthread_mutex_lock(&g->shared.mutex);
+    lock_take(&g->shared.mutex);
     g->shared.stats.suspected++;
-    pthread_mutex_unlock(&g->shared.mutex);
+    lock_release(&g->shared.mutex);
     return group_announce(g, rank, MEMBER_SUSPECT, returns);
 }

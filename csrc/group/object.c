@@ -62,9 +62,9 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
     if (rc != PCOLL_OK)
         return group_leave_call(p, rc);
     CHECK(atomic_load(&g->shared.finished) == atomic_load(&g->shared.started));
-    pthread_mutex_lock(&g->shared.mutex);
+    lock_take(&g->shared.mutex);
     *round = g->shared.outcome;
-    pthread_mutex_unlock(&g->shared.mutex);
+    lock_release(&g->shared.mutex);
     const char *from =
         round->is_void ? g->window->memory + g->place.input_at : g->now.data.landing;
     if (receive != from)
@@ -82,11 +82,11 @@ int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
         return fail(PCOLL_EINVAL, "expected what was made before, got NULL");
     if (p->base.ended)
         return fail(PCOLL_ESTATE, "the grouped allreduce has been freed");
-    pthread_mutex_lock(&g->shared.mutex);
+    lock_take(&g->shared.mutex);
     memcpy(ranks, g->shared.outcome_ranks, g->shared.outcome.members * sizeof *ranks);
     memcpy(shares, g->shared.outcome_shares,
            g->shared.outcome.members * sizeof *shares);
-    pthread_mutex_unlock(&g->shared.mutex);
+    lock_release(&g->shared.mutex);
     return PCOLL_OK;
 }
 
@@ -151,9 +151,9 @@ int pcoll_group_get_stats(pcoll_group *p, pcoll_group_stats *stats)
     int rc = group_enter(p);
     if (rc != PCOLL_OK)
         return rc;
-    pthread_mutex_lock(&g->shared.mutex);
+    lock_take(&g->shared.mutex);
     *stats = g->shared.stats;
-    pthread_mutex_unlock(&g->shared.mutex);
+    lock_release(&g->shared.mutex);
     return group_leave_call(p, rc);
 }
 

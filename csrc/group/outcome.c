@@ -22,7 +22,7 @@ static void tell_outcome(struct group *g, bool counts)
     size_t members = counts ? r->group.members : 0;
     CHECK(atomic_load(&g->shared.finished) < atomic_load(&g->shared.started));
     CHECK(g->shared.last_index <= g->round && r->active <= r->group.members);
-    pthread_mutex_lock(&g->shared.mutex);
+    lock_take(&g->shared.mutex);
     g->shared.outcome = (struct pcoll_group_round){
         .index = g->round,
         .missed = g->round - g->shared.last_index,
@@ -35,7 +35,7 @@ static void tell_outcome(struct group *g, bool counts)
     };
     memcpy(g->shared.outcome_ranks, r->group.rank, members * sizeof *r->group.rank);
     memcpy(g->shared.outcome_shares, r->group.share, members * sizeof *r->group.share);
-    pthread_mutex_unlock(&g->shared.mutex);
+    lock_release(&g->shared.mutex);
     g->shared.last_index = g->round + 1;
     atomic_store(&g->shared.shown_round, g->round + 1);
     atomic_fetch_add(&g->shared.finished, 1);
@@ -46,13 +46,13 @@ static void tell_outcome(struct group *g, bool counts)
 static void count_round(struct group *g, bool counts)
 {
     bool own = g->now.contribution == CONTRIBUTION_OWN;
-    pthread_mutex_lock(&g->shared.mutex);
+    lock_take(&g->shared.mutex);
     g->shared.stats.rounds += own && counts;
     g->shared.stats.void_rounds += own && !counts;
     g->shared.stats.null_rounds += g->now.contribution == CONTRIBUTION_NULL;
     g->shared.stats.matched_ahead += own && g->now.early;
     g->shared.stats.bytes_fetched = g->now.data.bytes_fetched;
-    pthread_mutex_unlock(&g->shared.mutex);
+    lock_release(&g->shared.mutex);
 }
 
 static void move_cell(struct group *g)

@@ -43,7 +43,8 @@ int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values
         return rc;
     struct waiting *w = malloc(sizeof *w + bytes);
     if (!w)
-        return communicator_fail(c, fail(PCOLL_ENOMEM, "no memory for an agreement"));
+        return communicator_fail_undriven(
+            c, fail(PCOLL_ENOMEM, "no memory for an agreement"));
     w->communicator = c;
     w->epoch = epoch;
     w->agreement = (struct agreement){.values = w->values, .count = count, .op = op};

@@ -24,7 +24,7 @@ int communicator_create(struct transport *t, struct progress *p,
     c->transport = t;
     c->progress = p;
     c->alarm = INT64_MAX;
-    pthread_mutex_init(&c->notified_mutex, NULL);
+    lock_init(&c->notified_mutex, LOCK_NOTIFIED);
     *out = c;
     return PCOLL_OK;
 }
@@ -70,7 +70,7 @@ void communicator_destroy(struct communicator **at)
     CHECK(*at);
     struct communicator *c = *at;
     communicator_end_transport(c);
-    pthread_mutex_destroy(&c->notified_mutex);
+    lock_destroy(&c->notified_mutex);
     free(c->objects);
     if (atomic_load(&c->failure) == PCOLL_OK) /* else MPI may still write to it */
         free(c->closing.ballot);
@@ -130,11 +130,11 @@ void communicator_take_over(struct communicator *c, struct communicator *from)
     c->capacity = from->capacity;
     c->watched = from->watched;
     c->sends_pending = from->sends_pending;
-    pthread_mutex_lock(&c->notified_mutex);
+    lock_take(&c->notified_mutex);
     for (struct object *p = atomic_load(&c->notified); p; p = p->next_notified)
         p->notified = false; /* it may live on, and is run anyway */
     atomic_store(&c->notified, atomic_exchange(&from->notified, NULL));
-    pthread_mutex_unlock(&c->notified_mutex);
+    lock_release(&c->notified_mutex);
     communicator_set_alarm(c, from->alarm);
     /* Until they are told of `c`, applications may ask the successors' domains, which know
      * `from`, for the time: so it keeps its transport for that. Who owns it is `c`. */

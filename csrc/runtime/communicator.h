@@ -9,9 +9,8 @@
 #ifndef PCOLL_RUNTIME_COMMUNICATOR_H
 #define PCOLL_RUNTIME_COMMUNICATOR_H
 
-#include <pthread.h>
-
 #include "base/error.h"
+#include "base/lock.h"
 #include "runtime/outage.h"
 #include "runtime/progress.h"
 #include "runtime/object.h"
@@ -58,7 +57,7 @@ struct communicator {
     struct object *unslotted; /* one object without slots, or NULL */
 
     /* Those that asked to be run, a list through next_notified. */
-    pthread_mutex_t notified_mutex;
+    struct lock notified_mutex;
     _Atomic(struct object *) notified;
 
     struct closings closing;
@@ -128,8 +127,11 @@ void communicator_forget(struct communicator *c);
  * under way. */
 void communicator_abandon(struct communicator *c);
 
-/* Record a failure (once) and return its code. The death of a rank may be an outage. */
+/* Driver: record the first failure, which this thread has just met, and return its code. Begin a
+ * recovery instead if ranks have died and the communicator continues without them. */
 int communicator_fail(struct communicator *c, int code);
+/* The same for a thread that does not hold the drive lock. */
+int communicator_fail_undriven(struct communicator *c, int code);
 /* PCOLL_OK, or the failure with its message. */
 int communicator_check(struct communicator *c);
 

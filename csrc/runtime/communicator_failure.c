@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ends a communicator, unless it is an outage. */
+/* The failure that ends a communicator. */
 #include <stdio.h>
 
 #include "base/check.h"
@@ -9,6 +9,7 @@
 int communicator_fail(struct communicator *c, int code)
 {
     CHECK(code != PCOLL_OK);
+    CHECK(!c->progress || progress_is_driven(c->progress));
     if (code == PCOLL_EFAILED && c->outage &&
         outage_begin(c->outage, fail_last_ranks()))
         return code;
@@ -22,6 +23,22 @@ int communicator_fail(struct communicator *c, int code)
             progress_wake_waiters(c->progress);
     }
     return code;
+}
+
+int communicator_fail_undriven(struct communicator *c, int code)
+{
+    struct reason reason;
+    struct failed_ranks who = *fail_last_ranks();
+    int mpi_error = pcoll_last_mpi_error();
+    fail_reason(&reason);
+    progress_lock(c->progress);
+    communicator_fail(c, code);
+    progress_unlock(
+        c->progress); /* it drives, which may change this thread's last error */
+    if (code == PCOLL_EFAILED)
+        return fail_ranks(&who);
+    fail_set_mpi_error(mpi_error);
+    return fail(code, "%s", reason.text);
 }
 
 int communicator_check(struct communicator *c)

@@ -67,7 +67,7 @@ int communicator_register(struct communicator *c, struct object *p, uint32_t slo
 
 static void forget_notification(struct communicator *c, struct object *p)
 {
-    pthread_mutex_lock(&c->notified_mutex);
+    lock_take(&c->notified_mutex);
     struct object *before = NULL, *at = atomic_load(&c->notified);
     for (; at && at != p; at = at->next_notified)
         before = at;
@@ -75,7 +75,7 @@ static void forget_notification(struct communicator *c, struct object *p)
         before->next_notified = p->next_notified;
     else if (at)
         atomic_store(&c->notified, p->next_notified);
-    pthread_mutex_unlock(&c->notified_mutex);
+    lock_release(&c->notified_mutex);
 }
 
 static void forget_watched(struct communicator *c, struct object *p)
@@ -109,13 +109,13 @@ void communicator_attach(struct communicator *c, struct object *p)
 void communicator_notify(struct communicator *c, struct object *p)
 {
     CHECK(p->ops->run);
-    pthread_mutex_lock(&c->notified_mutex);
+    lock_take(&c->notified_mutex);
     if (!p->notified) {
         p->notified = true;
         p->next_notified = atomic_load(&c->notified);
         atomic_store(&c->notified, p);
     }
-    pthread_mutex_unlock(&c->notified_mutex);
+    lock_release(&c->notified_mutex);
     if (c->progress)
         progress_notify(c->progress);
 }
@@ -124,13 +124,13 @@ struct object *communicator_next_notified(struct communicator *c)
 {
     if (!atomic_load(&c->notified)) /* who notifies after this drives again */
         return NULL;
-    pthread_mutex_lock(&c->notified_mutex);
+    lock_take(&c->notified_mutex);
     struct object *p = atomic_load(&c->notified);
     if (p) {
         atomic_store(&c->notified, p->next_notified);
         p->notified = false;
     }
-    pthread_mutex_unlock(&c->notified_mutex);
+    lock_release(&c->notified_mutex);
     return p;
 }
 

@@ -149,6 +149,7 @@ int communicator_agree(struct communicator *c, struct agreement *a)
 {
     CHECK(a->count > 0);
     CHECK(!c->progress || progress_is_driven(c->progress));
+    CHECK(!c->agreements); /* two might be handed up in another order than the calls' */
     atomic_store(&a->done, false);
     int rc = c->transport->ops->agree(c->transport, a->values, a->count, a->op,
                                       (uint64_t)(uintptr_t)a | agreement_bit);

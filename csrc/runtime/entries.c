@@ -2,45 +2,44 @@
 /* See entries.h. */
 #include "runtime/entries.h"
 
-#include <pthread.h>
-
 #include "base/check.h"
+#include "base/lock.h"
 #include "include/partialcoll.h"
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct lock mutex = LOCK_INIT(LOCK_ENTRIES);
 static struct entry *first;
 
 void entries_add(struct entry *entry)
 {
     CHECK(entry->begin_end && entry->end);
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     struct entry **at = &first;
     while (*at && (*at)->slot <= entry->slot)
         at = &(*at)->next;
     entry->next = *at;
     *at = entry;
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
 }
 
 void entries_remove(struct entry *entry)
 {
     CHECK(entry);
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     struct entry **at = &first;
     while (*at && *at != entry)
         at = &(*at)->next;
     if (*at)
         *at = entry->next;
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
 }
 
 void entries_each(void (*visit)(struct entry *, void *), void *arg)
 {
     CHECK(visit);
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     for (struct entry *e = first; e; e = e->next)
         visit(e, arg);
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
 }
 
 struct entry *entries_first(void)
@@ -51,11 +50,11 @@ struct entry *entries_first(void)
 bool entries_spin(void)
 {
     bool spins = false;
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     for (const struct entry *e = first; e; e = e->next) {
         CHECK(!e->next || e->slot <= e->next->slot);
         spins |= e->progress == PCOLL_PROGRESS_SPIN;
     }
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
     return spins;
 }

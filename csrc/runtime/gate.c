@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See gate.h, also for the numbers. */
+/* See gate.h. */
 #include "runtime/gate.h"
 
 #include "base/check.h"
 #include "base/interleave.h"
 
-void gate_init(struct gate *g)
+void gate_init(struct gate *g, enum lock_rank rank)
 {
     CHECK(g);
+    g->rank = rank;
     atomic_init(&g->inside, 0);
     atomic_init(&g->closed, false);
     sleepers_init(&g->sleepers);
@@ -32,13 +33,15 @@ static bool is_empty(void *arg)
     return atomic_load(&g->inside) == 0;
 }
 
-/* True: inside. False: counted, and to step back. */
+/* Count this thread as inside. If the result is false, the gate is closed and the thread must
+ * leave again. */
 static inline bool come_in(struct gate *g)
 {
     INTERLEAVE();
     uint32_t before = atomic_fetch_add(&g->inside, 1);
     CHECK(before < UINT32_MAX);
     (void)before;
+    lock_held(g->rank);
     INTERLEAVE();
     return !gate_is_closed(g);
 }
@@ -51,7 +54,7 @@ bool gate_try_enter(struct gate *g)
     return false;
 }
 
-/* Apart, so that those who find an open gate save no registers for it. */
+/* A function of its own, so that a thread that finds the gate open saves no registers for it. */
 static __attribute__((noinline)) void enter_late(struct gate *g)
 {
     do {
@@ -63,6 +66,7 @@ static __attribute__((noinline)) void enter_late(struct gate *g)
 void gate_enter(struct gate *g)
 {
     CHECK(g);
+    lock_waits_shared(g->rank);
     if (!come_in(g))
         enter_late(g);
 }
@@ -73,6 +77,7 @@ void gate_leave(struct gate *g)
     uint32_t before = atomic_fetch_sub(&g->inside, 1);
     CHECK(before > 0);
     (void)before;
+    lock_released(g->rank);
     INTERLEAVE();
     if (gate_is_closed(g))
         sleepers_wake(&g->sleepers);
@@ -88,6 +93,7 @@ void gate_close(struct gate *g)
 void gate_await_empty(struct gate *g)
 {
     CHECK(gate_is_closed(g));
+    lock_waits(g->rank);
     sleepers_await(&g->sleepers, is_empty, g);
 }
 

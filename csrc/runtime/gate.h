@@ -1,38 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A gate that threads of the application go through all the time, and that is closed now
- * and then, for one thread, a recovery's: from when nobody is inside until it opens the
- * gate again, it is alone with what the gate keeps. Going in and out costs an atomic
- * addition each and no lock, as long as the gate is open.
+ * A reader/writer lock with a rare writer. Threads of the application enter and leave all the
+ * time. Now and then a recovery closes the gate, waits until no thread is inside, uses alone
+ * what the gate protects, and opens the gate again. Entering and leaving an open gate costs one
+ * atomic addition each.
+ *
+ * A communicator has a gate (outage.h), and each handle that continues when ranks die has one
+ * (allreduce/handle.h). csrc/base/lock.h gives them their order.
  *
  * Protocol. Every operation below is sequentially consistent.
  *
- *   to enter   1. inside++   2. reads `closed`; if it is, steps back as one that leaves,
- *              sleeps until it reads that the gate is open, and begins again
- *   to leave   1. inside--   2. reads `closed`; if it is, wakes those that sleep
- *   to close   1. closed = true   2. sleeps until it reads inside == 0
- *   to open    1. closed = false  2. wakes those that sleep
+ *   enter   E1. inside++   E2. read `closed`. If the gate is closed, leave, sleep until the
+ *           gate is open, and begin again.
+ *   leave   L1. inside--   L2. read `closed`. If the gate is closed, wake the sleepers.
+ *   close   C1. closed = true   C2. sleep until inside == 0.
+ *   open    O1. closed = false  O2. wake the sleepers.
  *
- * Who writes what: `closed` one thread at a time, `inside` whoever enters or leaves.
+ * One thread at a time writes `closed`. Every thread that enters or leaves writes `inside`.
  *
- * Invariant: between 2 of closing and 1 of opening nobody is past 2 of entering and
- * before 1 of leaving. Who has read in 2 that the gate is open did so before 1 of the
- * closing, or after the opening; if before, it was counted before, too, and the closer
- * reads 0 only when it has left.
+ * Invariant: between C2 and O1 no thread is past E2 and before L1. Proof: a thread that reads
+ * an open gate in E2 does so before C1 or after O1. If it reads before C1, its E1 comes before
+ * C1 as well, so C2 does not read 0 until the thread has left.
  *
- * No wake-up is lost (sleepers.h): if one that leaves does not read that the gate is
- * closed, its 2 comes before 1 of the closing, hence its 1 before the closer looks.
+ * No wake-up is lost (base/sleepers.h): if a thread that leaves reads an open gate in L2, then
+ * L2 comes before C1. Its L1 comes before that, so C2 reads the new value.
  *
- * Stale reads: one that takes an open gate for closed steps back, looks under the mutex
- * of the sleepers, and tries again. Who steps back has been counted for a moment without
- * being inside: the closer sleeps that much longer, and is woken by it.
+ * A stale read is harmless: a thread that reads an open gate as closed leaves, reads `closed`
+ * again under the mutex of the sleepers, and tries again. A thread that leaves at once was
+ * counted for a moment without being inside. The writer sleeps until that thread wakes it.
  *
- * What is touched inside need not be atomic: whoever reads `inside` as 0 acquires what all
- * that have left have released, since it is changed by additions only; and whoever enters
- * has read what the opening has stored.
+ * What the gate protects need not be atomic. The writer that reads inside == 0 acquires what
+ * every thread that left has released, because `inside` changes by additions only. A thread
+ * that enters reads what O1 released.
  *
- * One that leaves still reads `closed` when it is counted no more: something else has to
- * keep the gate in being until then.
+ * A thread that leaves reads `closed` after L1. The caller keeps the gate in memory until then.
  */
 #ifndef PCOLL_RUNTIME_GATE_H
 #define PCOLL_RUNTIME_GATE_H
@@ -40,30 +41,33 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/lock.h"
 #include "base/sleepers.h"
 
 struct gate {
-    _Atomic uint32_t inside;
+    _Atomic uint32_t
+        inside; /* Threads that are inside, or that are about to leave again. */
     _Atomic bool closed;
+    enum lock_rank rank;
     struct sleepers sleepers;
 };
 
-void gate_init(struct gate *g);
+void gate_init(struct gate *g, enum lock_rank rank);
 void gate_destroy(struct gate *g);
 
-/* Any number of threads. Waits while it is closed. */
+/* Enter, from any thread. Wait while the gate is closed. */
 void gate_enter(struct gate *g);
-/* The same without waiting; false: it is closed, and the thread is not inside. */
+/* Enter if the gate is open, and return whether it was. */
 bool gate_try_enter(struct gate *g);
 void gate_leave(struct gate *g);
 
-/* It is open: from now on nobody gets in, … */
+/* Close an open gate. From now on no thread enters. */
 void gate_close(struct gate *g);
-/* … and now nobody is inside: waits for those who are, and is not one of them. */
+/* Wait until no thread is inside. The caller is not inside. */
 void gate_await_empty(struct gate *g);
 void gate_open(struct gate *g);
 
-/* May be old when it comes back. */
+/* Return whether the gate was closed a moment ago. */
 static inline bool gate_is_closed(struct gate *g)
 {
     return atomic_load(&g->closed);

@@ -18,13 +18,13 @@ void graves_init(struct graves *g)
 {
     CHECK(g);
     *g = (struct graves){0};
-    pthread_mutex_init(&g->mutex, NULL);
+    lock_init(&g->mutex, LOCK_RETIRED);
 }
 
 void graves_destroy(struct graves *g)
 {
     CHECK(g);
-    pthread_mutex_destroy(&g->mutex);
+    lock_destroy(&g->mutex);
 }
 
 void graves_add(struct graves *g, void (*end)(void *), void *what, bool in_use)
@@ -33,19 +33,19 @@ void graves_add(struct graves *g, void (*end)(void *), void *what, bool in_use)
     struct grave *grave = malloc(sizeof *grave);
     if (!grave)
         return; /* lost */
-    pthread_mutex_lock(&g->mutex);
+    lock_take(&g->mutex);
     *grave = (struct grave){.end = end, .what = what, .after = g->retired + in_use};
     grave->next = g->first;
     g->first = grave;
-    pthread_mutex_unlock(&g->mutex);
+    lock_release(&g->mutex);
 }
 
 void graves_retire(struct graves *g, struct transport *t)
 {
     CHECK(t);
-    pthread_mutex_lock(&g->mutex);
+    lock_take(&g->mutex);
     g->retired++;
-    pthread_mutex_unlock(&g->mutex);
+    lock_release(&g->mutex);
     if (g->olds < GRAVES_TRANSPORTS)
         g->old[g->olds++] = t;
 }
@@ -53,14 +53,14 @@ void graves_retire(struct graves *g, struct transport *t)
 /* One whose time has come. */
 static struct grave *take(struct graves *g)
 {
-    pthread_mutex_lock(&g->mutex);
+    lock_take(&g->mutex);
     struct grave **at = &g->first;
     while (*at && (*at)->after > g->retired)
         at = &(*at)->next;
     struct grave *grave = *at;
     if (grave)
         *at = grave->next;
-    pthread_mutex_unlock(&g->mutex);
+    lock_release(&g->mutex);
     return grave;
 }
 

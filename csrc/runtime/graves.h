@@ -10,14 +10,13 @@
 #ifndef PCOLL_RUNTIME_GRAVES_H
 #define PCOLL_RUNTIME_GRAVES_H
 
-#include <pthread.h>
-
 #include "transport/transport.h"
+#include "base/lock.h"
 
 enum { GRAVES_TRANSPORTS = 64 };
 
 struct graves {
-    pthread_mutex_t mutex; /* for the things */
+    struct lock mutex; /* for the things */
     struct grave *first;
     struct transport *old[GRAVES_TRANSPORTS];
     int olds;

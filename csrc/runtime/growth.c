@@ -40,7 +40,9 @@ static int make_communicator(struct growth *g, struct transport *t, struct progr
         rc = recovery_attach(g->to);
     if (rc != PCOLL_OK)
         return rc;
-    outage_enter(g->to->outage);
+    bool entered = outage_try_enter(g->to->outage);
+    CHECK(entered); /* nobody polls it yet, so no failure has been met */
+    (void)entered;
     progress_add(p, &g->to->source);
     return process_adopt(g->to);
 }

@@ -9,9 +9,9 @@ void outage_init(struct outage *o)
 {
     CHECK(o);
     *o = (struct outage){0};
-    pthread_mutex_init(&o->mutex, NULL);
+    lock_init(&o->mutex, LOCK_FAILURE);
     pthread_cond_init(&o->changed, NULL);
-    gate_init(&o->gate);
+    gate_init(&o->gate, LOCK_COMMUNICATOR);
     turn_init(&o->turn);
 }
 
@@ -20,13 +20,13 @@ void outage_destroy(struct outage *o)
     CHECK(o);
     gate_destroy(&o->gate);
     pthread_cond_destroy(&o->changed);
-    pthread_mutex_destroy(&o->mutex);
+    lock_destroy(&o->mutex);
 }
 
 bool outage_begin(struct outage *o, const struct failed_ranks *who)
 {
     CHECK(who);
-    pthread_mutex_lock(&o->mutex);
+    lock_take(&o->mutex);
     bool recovers = !o->ends;
     if (recovers && !gate_is_closed(&o->gate)) {
         o->who = *who;
@@ -35,7 +35,7 @@ bool outage_begin(struct outage *o, const struct failed_ranks *who)
         gate_close(&o->gate);
         pthread_cond_broadcast(&o->changed);
     }
-    pthread_mutex_unlock(&o->mutex);
+    lock_release(&o->mutex);
     return recovers;
 }
 
@@ -76,31 +76,31 @@ void outage_leave(struct outage *o)
 int outage_error(struct outage *o)
 {
     CHECK(o);
-    pthread_mutex_lock(&o->mutex);
+    lock_take(&o->mutex);
     struct failed_ranks who = o->who;
-    pthread_mutex_unlock(&o->mutex);
+    lock_release(&o->mutex);
     return fail_ranks(&who);
 }
 
 uint32_t outage_times(struct outage *o, int64_t *began, int64_t *ended)
 {
     CHECK(o);
-    pthread_mutex_lock(&o->mutex);
+    lock_take(&o->mutex);
     uint32_t epoch = atomic_load(&o->epoch);
     *began = o->began;
     *ended = o->ended;
-    pthread_mutex_unlock(&o->mutex);
+    lock_release(&o->mutex);
     return epoch;
 }
 
 bool outage_await(struct outage *o)
 {
     CHECK(o);
-    pthread_mutex_lock(&o->mutex);
+    lock_take(&o->mutex);
     while (!gate_is_closed(&o->gate) && !o->ends)
-        pthread_cond_wait(&o->changed, &o->mutex);
+        lock_sleep(&o->mutex, &o->changed);
     bool stopped = gate_is_closed(&o->gate);
-    pthread_mutex_unlock(&o->mutex);
+    lock_release(&o->mutex);
     return stopped;
 }
 
@@ -120,29 +120,29 @@ void outage_end(struct outage *o)
 {
     CHECK(outage_now(o));
     turn_give(&o->turn);
-    pthread_mutex_lock(&o->mutex);
+    lock_take(&o->mutex);
     atomic_fetch_add(&o->epoch, 1);
     o->ended = clock_ns();
     gate_open(&o->gate);
     pthread_cond_broadcast(&o->changed);
-    pthread_mutex_unlock(&o->mutex);
+    lock_release(&o->mutex);
 }
 
 void outage_cease(struct outage *o)
 {
     CHECK(o);
-    pthread_mutex_lock(&o->mutex);
+    lock_take(&o->mutex);
     while (gate_is_closed(&o->gate))
-        pthread_cond_wait(&o->changed, &o->mutex);
+        lock_sleep(&o->mutex, &o->changed);
     o->ends = true;
     pthread_cond_broadcast(&o->changed);
-    pthread_mutex_unlock(&o->mutex);
+    lock_release(&o->mutex);
 }
 
 void outage_give_up(struct outage *o)
 {
     CHECK(outage_now(o));
-    pthread_mutex_lock(&o->mutex);
+    lock_take(&o->mutex);
     o->ends = true;
-    pthread_mutex_unlock(&o->mutex);
+    lock_release(&o->mutex);
 }

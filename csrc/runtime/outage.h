@@ -20,11 +20,12 @@
 #define PCOLL_RUNTIME_OUTAGE_H
 
 #include "base/error.h"
+#include "base/lock.h"
 #include "runtime/gate.h"
 #include "runtime/turn.h"
 
 struct outage {
-    pthread_mutex_t mutex;
+    struct lock mutex;
     pthread_cond_t changed;
     struct gate gate; /* for the application; closed: there is one */
     _Atomic uint32_t epoch;

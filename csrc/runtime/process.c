@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/lock.h"
 #include "transport/mpi/mpi_transport.h"
 #include "runtime/agreement.h"
 #include "runtime/job.h"
@@ -16,7 +17,7 @@
 struct process {
     struct progress *progress;
     struct watch *watch;
-    pthread_mutex_t mutex;    /* the contexts */
+    struct lock mutex;        /* the contexts */
     _Atomic uint64_t handles; /* ever asked for */
     struct known_context {
         struct communicator *communicator;
@@ -68,7 +69,7 @@ static void end_process(void *state)
     }
     watch_destroy(&r->watch);
     progress_destroy(&r->progress);
-    pthread_mutex_destroy(&r->mutex);
+    lock_destroy(&r->mutex);
     free(r);
     job_end();
 }
@@ -90,7 +91,7 @@ static int get_runtime(struct process **out)
     struct process *r = calloc(1, sizeof *r);
     if (!r)
         return fail(PCOLL_ENOMEM, "no memory for the runtime");
-    pthread_mutex_init(&r->mutex, NULL);
+    lock_init(&r->mutex, LOCK_CONTEXTS);
     int rc = progress_create(&r->progress);
     if (rc == PCOLL_OK)
         rc = create_watch(r);
@@ -172,22 +173,22 @@ void process_remove(struct entry *entry)
 
 static void know_context(struct process *r, struct known_context *k)
 {
-    pthread_mutex_lock(&r->mutex);
+    lock_take(&r->mutex);
     k->next = r->contexts;
     r->contexts = k;
-    pthread_mutex_unlock(&r->mutex);
+    lock_release(&r->mutex);
 }
 
 static struct known_context *forget_context(struct process *r, struct communicator *c)
 {
-    pthread_mutex_lock(&r->mutex);
+    lock_take(&r->mutex);
     struct known_context **at = &r->contexts;
     while (*at && (*at)->communicator != c)
         at = &(*at)->next;
     struct known_context *k = *at;
     if (k)
         *at = k->next;
-    pthread_mutex_unlock(&r->mutex);
+    lock_release(&r->mutex);
     return k;
 }
 
@@ -214,11 +215,11 @@ static void comm_gone(void *state)
     process_release(c);
 }
 
-static pthread_mutex_t releasing = PTHREAD_MUTEX_INITIALIZER;
+static struct lock releasing = LOCK_INIT(LOCK_RELEASING);
 
 void process_begin_release(void)
 {
-    pthread_mutex_lock(&releasing);
+    lock_take(&releasing);
 }
 
 /* Dropping it waits for other ranks, so that is done outside. */
@@ -226,7 +227,7 @@ void process_release(struct communicator *c)
 {
     CHECK(c);
     bool last = c->abandoned && !c->handles;
-    pthread_mutex_unlock(&releasing);
+    lock_release(&releasing);
     if (last)
         drop_context(mpi_process_state(), c);
 }
@@ -261,17 +262,20 @@ static int create_context(struct process *r, const void *comm,
         return rc;
     }
     rc = communicator_create(t, r->progress, &k->communicator);
-    if (rc == PCOLL_OK && on_failure == PCOLL_FAILURE_CONTINUE)
-        rc = recovery_attach(k->communicator);
     if (rc != PCOLL_OK) {
         t->ops->destroy(t);
         free(k);
         return rc;
     }
-    mpi_lock_states();
-    rc = mpi_set_comm_state(comm, on_failure, k->communicator, comm_gone);
-    mpi_unlock_states();
+    if (on_failure == PCOLL_FAILURE_CONTINUE)
+        rc = recovery_attach(k->communicator);
+    if (rc == PCOLL_OK) {
+        mpi_lock_states();
+        rc = mpi_set_comm_state(comm, on_failure, k->communicator, comm_gone);
+        mpi_unlock_states();
+    }
     if (rc != PCOLL_OK) {
+        recovery_stop(k->communicator);
         communicator_destroy(&k->communicator);
         free(k);
         return rc;

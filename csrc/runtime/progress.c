@@ -6,10 +6,21 @@
 #include <time.h>
 
 #include "base/check.h"
+#include "base/lock.h"
 
 static bool try_lock(struct progress *p)
 {
-    return !atomic_load(&p->driving) && !atomic_exchange(&p->driving, 1);
+    bool taken = !atomic_load(&p->driving) && !atomic_exchange(&p->driving, 1);
+    if (taken)
+        lock_held(LOCK_DRIVE);
+    return taken;
+}
+
+static void unlock(struct progress *p)
+{
+    CHECK(progress_is_driven(p));
+    lock_released(LOCK_DRIVE);
+    atomic_store(&p->driving, 0);
 }
 
 bool progress_is_driven(const struct progress *p)
@@ -26,6 +37,7 @@ void progress_lock(struct progress *p)
 {
     if (!p)
         return;
+    lock_waits(LOCK_DRIVE);
     struct contention *contention = progress_contention(p, DOORBELL_WAITER);
     for (int spins = 0; !try_lock(p); spins++) {
         if (spins < WAITER_LOOKS && !contended(contention))
@@ -66,7 +78,7 @@ int progress_drive(struct progress *p)
         if (!try_lock(p))
             return PROGRESS_BUSY;
         happened += poll_sources(p);
-        atomic_store(&p->driving, 0);
+        unlock(p);
     } while (atomic_load(&p->notifications) != notifications);
     return happened;
 }
@@ -90,8 +102,7 @@ void progress_unlock(struct progress *p)
 {
     if (!p)
         return;
-    CHECK(progress_is_driven(p));
-    atomic_store(&p->driving, 0);
+    unlock(p);
     progress_drive(p);
 }
 

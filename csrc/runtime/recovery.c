@@ -136,7 +136,7 @@ static void recover(struct communicator *c, struct recovery *r)
         recovery_go_on(c, r);
     if (rc != PCOLL_OK || r->parted) {
         outage_give_up(c->outage);
-        communicator_fail(c, rc == PCOLL_OK ? outage_error(c->outage) : rc);
+        communicator_fail_undriven(c, rc == PCOLL_OK ? outage_error(c->outage) : rc);
     }
     MOMENT("gone on");
     progress_add(c->progress, &c->source);
@@ -187,6 +187,21 @@ void recovery_begin_parting(struct communicator *c)
         atomic_store(&c->recovery->parting, true);
 }
 
+/* Wait until the thread that recovers has ended. */
+static void recovery_join(struct communicator *c)
+{
+    outage_cease(c->outage);
+    pthread_join(c->recovery->thread, NULL);
+}
+
+void recovery_stop(struct communicator *c)
+{
+    if (!c->recovery)
+        return;
+    recovery_join(c);
+    recovery_detach(c);
+}
+
 bool recovery_part(struct communicator *c, bool all)
 {
     struct recovery *r = c->recovery;
@@ -198,8 +213,7 @@ bool recovery_part(struct communicator *c, bool all)
         outage_leave(c->outage);
         all = agree_max(c, &nothing, 1) == PCOLL_OK;
     }
-    outage_cease(c->outage);
-    pthread_join(r->thread, NULL);
+    recovery_join(c);
     int bits = PARTING | ABLE;
     bool usable = atomic_load(&c->failure) == PCOLL_OK;
     if (usable)
@@ -215,8 +229,7 @@ void recovery_discard(struct communicator *c, struct communicator *heir)
     progress_remove(c->progress, &c->source);
     r->called_off = true;
     outage_leave(c->outage);
-    outage_cease(c->outage);
-    pthread_join(r->thread, NULL);
+    recovery_join(c);
     mpi_revoke(c->transport);
     graves_retire(&r->graves, c->transport);
     communicator_abandon(c);

@@ -65,6 +65,9 @@ void recovery_begin_parting(struct communicator *c);
  * recovers. May its transport still be used? */
 bool recovery_part(struct communicator *c, bool all);
 void recovery_detach(struct communicator *c);
+/* Stop the thread that recovers and free what belongs to it, while no failure has been met. Do
+ * nothing for a communicator without recovery. */
+void recovery_stop(struct communicator *c);
 /* Of one that has no objects (left), by a thread that is inside (outage.h): it is to end, here
  * alone. `heir` (NULL: nobody) looks after what MPI may still write to. */
 void recovery_discard(struct communicator *c, struct communicator *heir);

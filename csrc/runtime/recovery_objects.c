@@ -55,7 +55,7 @@ static int reserve(struct communicator *to, uint32_t slots)
     progress_lock(to->progress);
     int rc = communicator_reserve(to, slots);
     progress_unlock(to->progress);
-    return rc == PCOLL_OK ? rc : communicator_fail(to, rc);
+    return rc == PCOLL_OK ? rc : communicator_fail_undriven(to, rc);
 }
 
 /* Its words are to be freed. */
@@ -71,7 +71,7 @@ static int take_census(struct communicator *to, const struct recovery *r,
     int rc = agree_max(to, &slots, 1);
     uint32_t most = to->transport->tags / DATA_EDGES;
     if (rc == PCOLL_OK && slots > most)
-        rc = communicator_fail(
+        rc = communicator_fail_undriven(
             to,
             fail(PCOLL_EPROTOCOL, "the ranks that are left agreed on %llu slots of %u",
                  (unsigned long long)slots, most));
@@ -81,7 +81,7 @@ static int take_census(struct communicator *to, const struct recovery *r,
         return rc;
     uint64_t *words = calloc(CENSUS_WORDS * slots, sizeof *words);
     if (!words)
-        return communicator_fail(
+        return communicator_fail_undriven(
             to, fail(PCOLL_ENOMEM, "no memory for %u objects", (uint32_t)slots));
     census_begin(s, words, slots);
     for (uint32_t i = 0; i < r->count; i++) {
@@ -139,7 +139,7 @@ static int inherit(struct communicator *to, struct recovery *r, const struct cen
         progress_unlock(to->progress);
         rc = rc != PCOLL_OK ? rc : moved != PCOLL_OK ? moved : entered;
     }
-    return rc == PCOLL_OK ? rc : communicator_fail(to, rc);
+    return rc == PCOLL_OK ? rc : communicator_fail_undriven(to, rc);
 }
 
 static int barrier(struct communicator *to)

@@ -8,10 +8,11 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/lock.h"
 
 enum { PATIENCE_NS = 500000000 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct lock mutex = LOCK_INIT(LOCK_TURN);
 static pthread_cond_t changed; /* waits by the monotonic clock */
 static pthread_once_t made = PTHREAD_ONCE_INIT;
 static struct turn *announced;
@@ -30,18 +31,18 @@ void turn_init(struct turn *t)
 {
     CHECK(t);
     pthread_once(&made, make_condition);
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     *t = (struct turn){.number = ++numbers};
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
 }
 
 void turn_announce(struct turn *t)
 {
     CHECK(t->number);
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     t->next = announced;
     announced = t;
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
 }
 
 static bool comes_next(const struct turn *t)
@@ -56,17 +57,17 @@ void turn_take(struct turn *t)
 {
     CHECK(!t->held);
     struct timespec until = clock_until(PATIENCE_NS);
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     int rc = 0;
     while (rc != ETIMEDOUT && !comes_next(t))
-        rc = pthread_cond_timedwait(&changed, &mutex, &until);
+        rc = pthread_cond_timedwait(&changed, &mutex.mutex, &until);
     t->held = true;
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
 }
 
 void turn_give(struct turn *t)
 {
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     struct turn **at = &announced;
     while (*at && *at != t)
         at = &(*at)->next;
@@ -74,5 +75,5 @@ void turn_give(struct turn *t)
     *at = t->next;
     t->held = false;
     pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
 }

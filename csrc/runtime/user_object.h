@@ -6,9 +6,8 @@
  *   new       of its maker, who may also give up
  *   made      has slots on its communicator, and is in the list of those that end before
  *             MPI does
- *   used      by one thread at a time, between enter and leave; a second one is turned
- *             away. In a forked child nothing of it works. A recovery may have it to itself
- *             while that thread is aside (passage.h).
+ *   used      by one thread at a time, between enter and leave. A second thread gets
+ *             PCOLL_ESTATE. No call works in a forked child.
  *   closing   asked for by who frees it, or by MPI_Finalize. When its object has closed
  *             (closing.h), or nothing can any more since the communicator has failed,
  *   ended     its inside is freed. Who made it may still hold it: an empty shell, until
@@ -17,7 +16,9 @@
 #ifndef PCOLL_RUNTIME_USER_OBJECT_H
 #define PCOLL_RUNTIME_USER_OBJECT_H
 
-#include "runtime/passage.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+
 #include "runtime/process.h"
 
 struct user_object;
@@ -42,7 +43,10 @@ struct user_object {
     bool ended;
     bool orphan;          /* the others have none of it (recovery.h): it closes alone */
     _Atomic bool closing; /* asked for */
-    struct passage passage;
+    /* A thread of the application is in a call. It sets this by exchange, and its release
+     * hands all that it wrote to the thread that enters next. Nothing of the object is read
+     * after the release: the next thread may free the object. */
+    _Atomic bool in_use;
 };
 
 /* May one of this kind be made here? The communicator's state comes back: at the first
@@ -61,14 +65,15 @@ void user_object_made(struct user_object *o, struct communicator *c,
 void user_object_move(struct user_object *o, struct communicator *c,
                       struct object *object);
 
-/* Every call of the application begins with one of these and ends with the last one.
- * PCOLL_ESTATE: another thread is in one, it has ended, or this is a forked child. Aside: */
+/* Begin a call of the application. PCOLL_ESTATE: another thread is in a call, the object has
+ * ended, or this is a forked child. */
 int user_object_enter(struct user_object *o);
-/* The same, unless it is being freed. */
+/* Return PCOLL_OK while the object can be used: it is not being freed, and its communicator has
+ * not failed. */
+int user_object_check(struct user_object *o);
+/* Both. */
 int user_object_enter_open(struct user_object *o);
-/* The same, inside: waits while a recovery has it to itself. */
-int user_object_go_in(struct user_object *o);
-/* Returns rc. */
+/* End a call. Returns rc. */
 int user_object_leave(struct user_object *o, int rc);
 
 /* Begin to free it; PCOLL_OK if that has begun, or there is nothing to free. */

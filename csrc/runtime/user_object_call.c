@@ -25,11 +25,12 @@ int user_object_check_failure(int on_failure, int progress)
 
 int user_object_leave(struct user_object *o, int rc)
 {
-    passage_give_back(&o->passage);
+    CHECK(atomic_load(&o->in_use));
+    atomic_store_explicit(&o->in_use, false, memory_order_release);
     return rc;
 }
 
-static int enter(struct user_object *o, enum passage_state as)
+int user_object_enter(struct user_object *o)
 {
     if (!o)
         return fail(PCOLL_EINVAL, "expected what was made before, got NULL");
@@ -40,37 +41,27 @@ static int enter(struct user_object *o, enum passage_state as)
                     "this process was forked from the one that made %s: it works in "
                     "that one only",
                     name);
-    if (!passage_take(&o->passage, as))
+    if (atomic_exchange(&o->in_use, true))
         return fail(PCOLL_ESTATE, "%s is in use by another thread", name);
     if (!o->ended)
         return PCOLL_OK;
     return user_object_leave(o, fail(PCOLL_ESTATE, "%s has been freed", name));
 }
 
-static int enter_open(struct user_object *o, enum passage_state as)
+int user_object_check(struct user_object *o)
 {
-    int rc = enter(o, as);
-    if (rc != PCOLL_OK)
-        return rc;
-    CHECK(passage_is_taken(&o->passage));
+    CHECK(atomic_load(&o->in_use));
     if (atomic_load(&o->closing))
-        rc = fail(PCOLL_ESTATE, "%s is being freed", o->kind->name);
-    else if (o->communicator) /* a builder has none yet */
-        rc = communicator_check(o->communicator);
-    return rc == PCOLL_OK ? rc : user_object_leave(o, rc);
-}
-
-int user_object_enter(struct user_object *o)
-{
-    return enter(o, PASSAGE_ASIDE);
+        return fail(PCOLL_ESTATE, "%s is being freed", o->kind->name);
+    /* A builder has no communicator yet. */
+    return o->communicator ? communicator_check(o->communicator) : PCOLL_OK;
 }
 
 int user_object_enter_open(struct user_object *o)
 {
-    return enter_open(o, PASSAGE_ASIDE);
-}
-
-int user_object_go_in(struct user_object *o)
-{
-    return enter_open(o, PASSAGE_INSIDE);
+    int rc = user_object_enter(o);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = user_object_check(o);
+    return rc == PCOLL_OK ? rc : user_object_leave(o, rc);
 }

@@ -15,6 +15,7 @@
 #include "base/decimal.h"
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/lock.h"
 #include "base/thread.h"
 #include "watch/link.h"
 #include "watch/listener.h"
@@ -40,7 +41,7 @@ struct watch {
     double timeout; /* seconds */
     struct doorbell_page *doorbell;
     bool cuts;
-    pthread_mutex_t mutex;
+    struct lock mutex;
     pthread_t thread;
     bool runs, stops;
     int wake; /* an eventfd */
@@ -316,12 +317,12 @@ static void watch_report(struct watch *w)
     if (!w->dropped || w->reported)
         return;
     w->reported = true;
-    pthread_mutex_unlock(&w->mutex);
+    lock_release(&w->mutex);
     fprintf(stderr,
             "partialcoll: the watch of hosts in process %d dropped %s. The job is not "
             "affected. This is reported once.\n",
             (int)getpid(), w->dropped);
-    pthread_mutex_lock(&w->mutex);
+    lock_take(&w->mutex);
 }
 
 static void *watch_main(void *arg)
@@ -329,17 +330,17 @@ static void *watch_main(void *arg)
     struct watch *w = arg;
     struct poll_list list = {0};
     uint64_t count;
-    pthread_mutex_lock(&w->mutex);
+    lock_take(&w->mutex);
     while (!w->stops && watch_collect(w, &list)) {
-        pthread_mutex_unlock(&w->mutex);
+        lock_release(&w->mutex);
         watch_sleep(&list);
-        pthread_mutex_lock(&w->mutex);
+        lock_take(&w->mutex);
         if (read(w->wake, &count, sizeof count) < 0)
             count = 0;
         watch_step(w, &list);
         watch_report(w);
     }
-    pthread_mutex_unlock(&w->mutex);
+    lock_release(&w->mutex);
     free(list.at);
     return NULL;
 }
@@ -364,7 +365,7 @@ int watch_create(double timeout, struct doorbell_page *doorbell, bool cuts,
     w->wake = w->listener.fd = w->local.fd = -1;
     w->retry_at = INT64_MAX;
     w->retry_pause = watch_first_retry_us;
-    pthread_mutex_init(&w->mutex, NULL);
+    lock_init(&w->mutex, LOCK_WATCH);
     *out = w;
     return PCOLL_OK;
 }
@@ -391,11 +392,11 @@ static void watch_start(struct watch *w)
 
 struct watch_card watch_own_card(struct watch *w)
 {
-    pthread_mutex_lock(&w->mutex);
+    lock_take(&w->mutex);
     if (!w->runs && w->timeout > 0)
         watch_start(w);
     struct watch_card card = w->runs ? w->own : (struct watch_card){0};
-    pthread_mutex_unlock(&w->mutex);
+    lock_release(&w->mutex);
     return card;
 }
 
@@ -428,14 +429,14 @@ int watch_announce(struct watch *w, struct watch_group *g)
 {
     CHECK(g->rank < g->size && !g->cards);
     bool added = true;
-    pthread_mutex_lock(&w->mutex);
+    lock_take(&w->mutex);
     for (uint32_t r = 0; r < g->size && added; r++)
         added = (r && g->hosts[r] == g->hosts[r - 1]) || watch_add_host(w, g->hosts[r]);
     if (added) {
         g->next = w->groups;
         w->groups = g;
     }
-    pthread_mutex_unlock(&w->mutex);
+    lock_release(&w->mutex);
     return added ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for the watch of hosts");
 }
 
@@ -477,26 +478,26 @@ static void watch_add_peers(struct watch *w, const struct watch_group *g)
 void watch_join(struct watch *w, struct watch_group *g, const struct watch_card *cards)
 {
     CHECK(cards && !g->cards);
-    pthread_mutex_lock(&w->mutex);
+    lock_take(&w->mutex);
     g->cards = cards;
     if (w->runs) {
         watch_add_peers(w, g);
         group_each_peer(g, watch_add_link, w);
         watch_wake_thread(w);
     }
-    pthread_mutex_unlock(&w->mutex);
+    lock_release(&w->mutex);
 }
 
 void watch_leave(struct watch *w, struct watch_group *g)
 {
     CHECK(g->size > 0);
-    pthread_mutex_lock(&w->mutex);
+    lock_take(&w->mutex);
     struct watch_group **at = &w->groups;
     while (*at && *at != g)
         at = &(*at)->next;
     if (*at)
         *at = g->next;
-    pthread_mutex_unlock(&w->mutex);
+    lock_release(&w->mutex);
 }
 
 void watch_each_lost(struct watch *w,
@@ -505,23 +506,23 @@ void watch_each_lost(struct watch *w,
                      void *arg)
 {
     CHECK(each);
-    pthread_mutex_lock(&w->mutex);
+    lock_take(&w->mutex);
     for (const struct watch_group *g = w->groups; g; g = g->next)
         for (uint32_t r = 0; g->cards && r < g->size; r++)
             if (g->cards[r].port && watch_is_lost(w, g->hosts[r]))
                 each(arg, g, r);
-    pthread_mutex_unlock(&w->mutex);
+    lock_release(&w->mutex);
 }
 
 void watch_destroy(struct watch **at)
 {
     CHECK(*at);
     struct watch *w = *at;
-    pthread_mutex_lock(&w->mutex);
+    lock_take(&w->mutex);
     w->stops = true;
     if (w->runs)
         watch_wake_thread(w);
-    pthread_mutex_unlock(&w->mutex);
+    lock_release(&w->mutex);
     if (w->runs)
         pthread_join(w->thread, NULL);
     for (struct link *l = w->links, *next; l; l = next) {
@@ -534,7 +535,7 @@ void watch_destroy(struct watch **at)
         free(peer);
     }
     watch_close(w);
-    pthread_mutex_destroy(&w->mutex);
+    lock_destroy(&w->mutex);
     free(w->hosts);
     free(w->losses);
     free(w);

@@ -376,7 +376,7 @@ static void unlocked_by_one_who_does_not_drive(void)
 static struct gate *gate(void)
 {
     static struct gate g;
-    gate_init(&g);
+    gate_init(&g, LOCK_COMMUNICATOR);
     return &g;
 }
 

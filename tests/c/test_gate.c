@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: interleaved (with points at which others may come between). */
 /*
- * The gate (csrc/runtime/gate.h) and the passage (csrc/runtime/passage.h) step by step: threads
- * of an application go in and out, some only if it is open, through a passage one at a time,
- * which steps aside now and then; and it is closed now and then, by the thread that recovers
- * or by one that is inside. Seeded schedules, and for a few small programs all schedules with
- * few departures from running one thread after the other.
+ * The gate (csrc/runtime/gate.h) step by step: threads of an application enter and leave, some
+ * of them only if the gate is open. Now and then the thread that recovers closes the gate, or a
+ * thread that is inside does. The schedules are seeded; for a few small programs the test runs
+ * all schedules with few departures from running one thread after the other.
  *
- * Who sleeps is really gone until it is woken: a wake-up that is lost ends with everybody
- * waiting. So the sleepers of base/sleepers.c are played here, by the same rules.
+ * A thread that sleeps does not run until it is woken, so a lost wake-up ends with all threads
+ * asleep. The test replaces the sleepers of base/sleepers.c by its own, with the same rules.
  *
  *   PARTIALCOLL_SEED=n        run seed n only, again
  *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
@@ -19,7 +18,6 @@
 
 #include "base/random.h"
 #include "runtime/gate.h"
-#include "runtime/passage.h"
 #include "check.h"
 #include "stepper.h"
 
@@ -32,7 +30,6 @@ struct program {
     int outages;   /* the first of them: closed by an application, from inside */
     int tries;     /* every so many calls only tries to enter; 0: none does */
     bool spurious; /* sleepers wake for nothing, as they may */
-    bool passage;  /* is it one, or a gate? */
     struct stepper_options stepper;
 };
 
@@ -41,8 +38,6 @@ static struct program program;
 /* What is known from outside. */
 static struct {
     struct gate gate;
-    struct passage passage;
-    int owners;      /* threads that have the passage */
     int inside;      /* threads that have entered */
     bool alone;      /* the recovery may touch what is kept */
     bool shut;       /* closing has come back, opening has not begun */
@@ -63,48 +58,21 @@ static bool spuriously(void)
 
 static struct sleepers *sleepers(void)
 {
-    return &w.gate.sleepers; /* those of the passage, too */
-}
-
-static bool is_closed(void)
-{
-    return program.passage ? passage_is_shut(&w.passage) : gate_is_closed(&w.gate);
+    return &w.gate.sleepers;
 }
 
 static int still_counted(void)
 {
-    return program.passage ? (int)atomic_load(&w.passage.state)
-                           : (int)atomic_load(&w.gate.inside);
+    return (int)atomic_load(&w.gate.inside);
 }
 
-/* False: it is closed, or another thread has the passage. */
+/* Return false if the gate is closed and the thread only tries. */
 static bool come_in(bool tries)
 {
-    if (program.passage) {
-        bool taken = passage_take(&w.passage, tries ? PASSAGE_ASIDE : PASSAGE_INSIDE);
-        INVARIANT("who is turned away has met another one",
-                  taken || passage_is_taken(&w.passage), "thread %d", stepper_self());
-        if (taken)
-            w.owners++;
-        INVARIANT("one at a time", w.owners <= 1, "%d", w.owners);
-        if (taken && tries)
-            passage_come_in(&w.passage);
-        return taken;
-    }
     if (tries)
         return gate_try_enter(&w.gate);
     gate_enter(&w.gate);
     return true;
-}
-
-static void go_out(void)
-{
-    if (!program.passage) {
-        gate_leave(&w.gate);
-        return;
-    }
-    w.owners--;
-    passage_give_back(&w.passage);
 }
 
 /* The sleepers. */
@@ -200,10 +168,7 @@ static void use(void)
 static void close_it(void)
 {
     w.open = false;
-    if (program.passage)
-        passage_shut(&w.passage);
-    else
-        gate_close(&w.gate);
+    gate_close(&w.gate);
     w.shut = true;
     w.closed++;
 }
@@ -228,26 +193,14 @@ static bool enter(bool tries)
     bool enters = come_in(tries);
     slept = room.awaits_of[stepper_self()] - slept;
     INVARIANT("one sleep for each closing",
-              slept <= (tries && !program.passage ? 0 : w.closed - closed + !was_open),
-              "thread %d: %u", stepper_self(), slept);
+              slept <= (tries ? 0 : w.closed - closed + !was_open), "thread %d: %u",
+              stepper_self(), slept);
     bool same = closed == w.closed;
     INVARIANT("nobody enters what is closed", !(enters && was_shut && w.shut && same),
               "thread %d did", stepper_self());
-    INVARIANT("an open gate keeps nobody out",
-              enters || program.passage || !(was_open && w.open && same), "thread %d",
-              stepper_self());
+    INVARIANT("an open gate keeps nobody out", enters || !(was_open && w.open && same),
+              "thread %d", stepper_self());
     return enters;
-}
-
-/* As who sleeps in a call does. */
-static void step_aside(void)
-{
-    w.inside--;
-    passage_step_aside(&w.passage);
-    stepper_point();
-    passage_come_in(&w.passage);
-    w.inside++;
-    use();
 }
 
 static void call(bool tries)
@@ -260,18 +213,13 @@ static void call(bool tries)
     w.inside++;
     use();
     begin_outage();
-    if (program.passage && tries)
-        step_aside();
     w.inside--;
-    go_out();
+    gate_leave(&w.gate);
 }
 
 static void recover(void)
 {
-    if (program.passage)
-        passage_await_empty(&w.passage);
-    else
-        gate_await_empty(&w.gate);
+    gate_await_empty(&w.gate);
     INVARIANT("alone", !w.inside, "%d are inside", w.inside);
     w.alone = true;
     w.kept++;
@@ -281,10 +229,7 @@ static void recover(void)
     INVARIANT("alone", !w.inside, "%d are inside", w.inside);
     w.alone = false;
     w.shut = false;
-    if (program.passage)
-        passage_open(&w.passage);
-    else
-        gate_open(&w.gate);
+    gate_open(&w.gate);
     w.open = true;
 }
 
@@ -316,7 +261,7 @@ static void idle(int64_t until)
 {
     INVARIANT("no wake up is lost", until != INT64_MAX,
               "all sleep: the gate is %s, %d inside, recovery %s",
-              is_closed() ? "closed" : "open", still_counted(),
+              gate_is_closed(&w.gate) ? "closed" : "open", still_counted(),
               room.asleep[recovery()] ? "asleep" : "not asleep");
 }
 
@@ -328,14 +273,14 @@ static void describe(void)
 {
     static const char *const modes[] = {"uniform", "stay", "priority", "stall",
                                         "planned"};
-    snprintf(
-        check_context, sizeof check_context,
-        "PARTIALCOLL_SEED=%llu: a %s, %d threads, %d calls each, %d closings, %d from "
-        "inside, tries %d%s; %s",
-        (unsigned long long)program.stepper.seed, program.passage ? "passage" : "gate",
-        program.applications, program.calls, program.closings, program.outages,
-        program.tries, program.spurious ? ", spurious wake-ups" : "",
-        modes[program.stepper.mode]);
+    snprintf(check_context, sizeof check_context,
+             "PARTIALCOLL_SEED=%llu: a gate, %d threads, %d calls each, %d closings, "
+             "%d from "
+             "inside, tries %d%s; %s",
+             (unsigned long long)program.stepper.seed, program.applications,
+             program.calls, program.closings, program.outages, program.tries,
+             program.spurious ? ", spurious wake-ups" : "",
+             modes[program.stepper.mode]);
 }
 
 static void run(const struct program *p, struct stepper_report *report, struct count *c)
@@ -348,8 +293,7 @@ static void run(const struct program *p, struct stepper_report *report, struct c
     memset(&w, 0, sizeof w);
     w.open = true;
     w.outages = p->outages;
-    gate_init(&w.gate);
-    w.passage.sleepers = sleepers();
+    gate_init(&w.gate, LOCK_COMMUNICATOR);
     stepper_run(&program.stepper, body, report);
     INVARIANT("all is over", still_counted() == 0, "%d are still counted",
               still_counted());
@@ -379,7 +323,6 @@ static void run_seed(uint64_t seed, struct count *c)
         .closings = (int)roll(seed, 2, 4),
         .tries = (int)roll(seed, 3, 4),
         .spurious = roll(seed, 4, 3) == 0,
-        .passage = roll(seed, 8, 2) == 0,
         .stepper = {.mode = (enum stepper_mode)roll(seed, 5, STEPPER_PLANNED),
                     .seed = seed,
                     .stay = stays[roll(seed, 6, 3)],
@@ -419,11 +362,6 @@ static void run_departures(struct count *c, int most)
         {.applications = 2, .calls = 1, .closings = 1},
         {.applications = 2, .calls = 1, .closings = 1, .outages = 1},
         {.applications = 1, .calls = 2, .closings = 2},
-        {.passage = true, .applications = 1, .calls = 1, .closings = 1},
-        {.passage = true, .applications = 1, .calls = 1, .closings = 1, .tries = 1},
-        {.passage = true, .applications = 1, .calls = 2, .closings = 1, .outages = 1},
-        {.passage = true, .applications = 2, .calls = 1, .closings = 1},
-        {.passage = true, .applications = 1, .calls = 2, .closings = 2},
     };
     for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
         struct program p = programs[i];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: threads (with the thread sanitizer). */
 /*
- * The gate (csrc/runtime/gate.h), the passage (csrc/runtime/passage.h) and an outage
- * (csrc/runtime/outage.h) with real threads and the real sleepers: what the gate keeps is not
- * atomic, so the thread sanitizer sees whoever is inside when it should not be. Applications
- * go in and out as fast as they can, and a recovery closes, is alone for a moment, and opens.
+ * The gate (csrc/runtime/gate.h) and an outage (csrc/runtime/outage.h) with real threads and
+ * the real sleepers. What the gate protects is not atomic, so the thread sanitizer reports a
+ * thread that is inside when it should not be. Applications enter and leave as fast as they
+ * can. A recovery closes the gate, is alone for a moment, and opens the gate.
  *
  * The gate is closed again only after somebody has been inside: so applications get in
  * between, and a gate that stays closed, or a wake-up that is lost, ends in the alarm.
@@ -14,20 +14,16 @@
 #include <unistd.h>
 
 #include "runtime/outage.h"
-#include "runtime/passage.h"
 #include "check.h"
 
 enum { APPLICATIONS = 4, CLOSINGS = 300, OUTAGES = 100, LIMIT_S = 120 };
 
 static struct {
     struct gate gate;
-    struct passage passage;
-    struct sleepers sleepers;
     struct outage outage;
     _Atomic bool over;
     _Atomic uint64_t entered, refused;
     uint64_t kept[2]; /* equal, but while the recovery is alone */
-    uint64_t owned;   /* of who has the passage, also aside */
 } w;
 
 /* Each closing has its own time, however many there are. */
@@ -86,7 +82,7 @@ static void run_gate(void)
 {
     pthread_t threads[APPLICATIONS];
     snprintf(check_context, sizeof check_context, "the gate alone");
-    gate_init(&w.gate);
+    gate_init(&w.gate, LOCK_COMMUNICATOR);
     for (int i = 0; i < APPLICATIONS; i++)
         pthread_create(&threads[i], NULL, go_in_and_out, NULL);
     for (int i = 0; i < CLOSINGS; i++) {
@@ -101,61 +97,6 @@ static void run_gate(void)
         pthread_join(threads[i], NULL);
     EXPECT(w.kept[0] == CLOSINGS, "%llu changes", (unsigned long long)w.kept[0]);
     gate_destroy(&w.gate);
-}
-
-/* The passage. */
-
-static void *take_and_give_back(void *arg)
-{
-    uint64_t *taken = arg;
-    for (unsigned call = 0; !atomic_load(&w.over); call++) {
-        if (!passage_take(&w.passage, call % 3 ? PASSAGE_INSIDE : PASSAGE_ASIDE)) {
-            atomic_fetch_add(&w.refused, 1);
-            sched_yield();
-            continue;
-        }
-        w.owned++;
-        ++*taken;
-        if (call % 3 == 0)
-            passage_come_in(&w.passage);
-        use();
-        if (call % 2) {
-            passage_step_aside(&w.passage);
-            w.owned++;
-            ++*taken;
-        }
-        passage_give_back(&w.passage);
-    }
-    return NULL;
-}
-
-static void run_passage(void)
-{
-    pthread_t threads[APPLICATIONS];
-    uint64_t taken[APPLICATIONS] = {0}, sum = 0;
-    snprintf(check_context, sizeof check_context, "the passage alone");
-    sleepers_init(&w.sleepers);
-    w.passage.sleepers = &w.sleepers;
-    w.kept[0] = w.kept[1] = 0;
-    atomic_store(&w.over, false);
-    for (int i = 0; i < APPLICATIONS; i++)
-        pthread_create(&threads[i], NULL, take_and_give_back, &taken[i]);
-    for (int i = 0; i < CLOSINGS; i++) {
-        await_calls(atomic_load(&w.entered));
-        passage_shut(&w.passage);
-        passage_await_empty(&w.passage);
-        change();
-        passage_open(&w.passage);
-    }
-    atomic_store(&w.over, true);
-    for (int i = 0; i < APPLICATIONS; i++) {
-        pthread_join(threads[i], NULL);
-        sum += taken[i];
-    }
-    INVARIANT("one at a time", w.owned == sum, "%llu of %llu",
-              (unsigned long long)w.owned, (unsigned long long)sum);
-    EXPECT(w.kept[0] == CLOSINGS, "%llu changes", (unsigned long long)w.kept[0]);
-    sleepers_destroy(&w.sleepers);
 }
 
 /* An outage: one of the applications meets the death, inside, as the driver. */
@@ -220,9 +161,6 @@ int main(void)
     printf("gate threads: %llu calls, %llu turned away\n",
            (unsigned long long)atomic_load(&w.entered),
            (unsigned long long)atomic_load(&w.refused));
-    run_passage();
-    printf("passage threads: %llu turns, %llu turned away in all\n",
-           (unsigned long long)w.owned, (unsigned long long)atomic_load(&w.refused));
     run_outages();
     printf("gate threads: all tests passed\n");
     return 0;

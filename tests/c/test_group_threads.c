@@ -131,10 +131,10 @@ static void *application(void *arg)
         communicator_notify(r->communicator, &r->g.base);
         inproc_nap(r->rank, 2 * t + 1);
         inproc_wait(r->progress, r->communicator, over, r);
-        pthread_mutex_lock(&r->g.shared.mutex);
+        lock_take(&r->g.shared.mutex);
         EXPECT(!r->g.shared.outcome.is_void && r->g.shared.outcome.index == t,
                "round %llu", (unsigned long long)t);
-        pthread_mutex_unlock(&r->g.shared.mutex);
+        lock_release(&r->g.shared.mutex);
         memcpy(r->x, r->g.now.data.landing, sizeof r->x);
         double average = 10.0 * (double)(t - 1) + (RANKS - 1) / 2.0;
         for (int i = 0; i < COUNT && t % 2; i++)

@@ -8,13 +8,14 @@
 #include <stdio.h>
 
 #include "allreduce/handle.h"
+#include "base/lock.h"
 #include "base/thread.h"
 #include "compat/interposer/core_call.h"
 
 enum { TAGS = 32768 }; /* every MPI has as many */
 
 static struct {
-    pthread_mutex_t mutex;
+    struct lock mutex;
     pthread_cond_t changed;
     pthread_t thread;
     bool running, stop;
@@ -22,7 +23,7 @@ static struct {
     MPI_Comm self; /* for the messages to ourselves */
     bool tag_taken[TAGS];
     int next_tag;
-} completion_thread = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+} completion_thread = {.mutex = LOCK_INIT(LOCK_COMPLETION),
                        .changed = PTHREAD_COND_INITIALIZER,
                        .self = MPI_COMM_NULL};
 
@@ -66,12 +67,12 @@ static void deliver(struct token *t)
 /* Take over what has come; false when the end has come instead. */
 static bool collect(void)
 {
-    pthread_mutex_lock(&completion_thread.mutex);
+    lock_take(&completion_thread.mutex);
     while (!atomic_load(&completion_thread.incoming) && !mine &&
            !completion_thread.stop)
-        pthread_cond_wait(&completion_thread.changed, &completion_thread.mutex);
+        lock_sleep(&completion_thread.mutex, &completion_thread.changed);
     struct token *t = atomic_exchange(&completion_thread.incoming, NULL);
-    pthread_mutex_unlock(&completion_thread.mutex);
+    lock_release(&completion_thread.mutex);
     for (struct token *next; t; t = next) {
         next = t->next_active;
         t->next_active = mine;
@@ -142,20 +143,20 @@ static int take_tag(struct token *t)
 
 void completion_thread_give_tag_back(struct token *t)
 {
-    pthread_mutex_lock(&completion_thread.mutex);
+    lock_take(&completion_thread.mutex);
     if (t->has_tag)
         completion_thread.tag_taken[t->tag] = false;
     t->has_tag = false;
-    pthread_mutex_unlock(&completion_thread.mutex);
+    lock_release(&completion_thread.mutex);
 }
 
 int completion_thread_init_request(struct token *t)
 {
-    pthread_mutex_lock(&completion_thread.mutex);
+    lock_take(&completion_thread.mutex);
     int rc = begin();
     if (rc == MPI_SUCCESS)
         rc = take_tag(t);
-    pthread_mutex_unlock(&completion_thread.mutex);
+    lock_release(&completion_thread.mutex);
     if (rc == MPI_SUCCESS)
         rc = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, t->tag, completion_thread.self,
                             &t->request);
@@ -165,11 +166,11 @@ int completion_thread_init_request(struct token *t)
 static void hand_over(struct token *t)
 {
     struct progress *p = t->handle->base.communicator->progress;
-    pthread_mutex_lock(&completion_thread.mutex);
+    lock_take(&completion_thread.mutex);
     t->next_active = atomic_load(&completion_thread.incoming);
     atomic_store(&completion_thread.incoming, t);
     pthread_cond_signal(&completion_thread.changed);
-    pthread_mutex_unlock(&completion_thread.mutex);
+    lock_release(&completion_thread.mutex);
     progress_lock(p);
     progress_wake_waiters(p);
     progress_unlock(p);
@@ -194,10 +195,10 @@ void completion_thread_stop(void)
 {
     if (!completion_thread.running)
         return;
-    pthread_mutex_lock(&completion_thread.mutex);
+    lock_take(&completion_thread.mutex);
     completion_thread.stop = true;
     pthread_cond_signal(&completion_thread.changed);
-    pthread_mutex_unlock(&completion_thread.mutex);
+    lock_release(&completion_thread.mutex);
     pthread_join(completion_thread.thread, NULL);
     PMPI_Comm_free(&completion_thread.self);
     completion_thread.running = false;

@@ -6,13 +6,13 @@
  * the communicators that a library makes for itself stay as the library expects.
  */
 #include <mpi.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "compat/interposer/entries.h"
+#include "base/lock.h"
 #include "compat/interposer/comm_policy.h"
 #include "compat/interposer/core_call.h"
 #include "compat/interposer/full.h"
@@ -101,7 +101,7 @@ struct pending {
     struct pending *next;
 };
 typedef int comm_free_fn(MPI_Comm *comm);
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct lock mutex = LOCK_INIT(LOCK_INFO);
 static struct pending *pending;
 static _Atomic int count_pending; /* none in most programs: one look, no lock */
 
@@ -111,7 +111,7 @@ static struct pending *take_pending(MPI_Comm comm)
     struct pending *found = NULL;
     if (!atomic_load(&count_pending))
         return NULL;
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     struct pending **at = &pending;
     while (*at && (*at)->comm != comm)
         at = &(*at)->next;
@@ -120,7 +120,7 @@ static struct pending *take_pending(MPI_Comm comm)
         atomic_fetch_sub(&count_pending, 1);
         full_watch(-1);
     }
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
     return found;
 }
 
@@ -163,12 +163,12 @@ int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm,
         return rc;
     }
     p->given = get_quorum(info, p->text, sizeof p->text);
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     p->comm = *newcomm;
     p->next = pending;
     pending = p;
     atomic_fetch_add(&count_pending, 1);
     full_watch(1);
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
     return rc;
 }

@@ -7,10 +7,10 @@
  */
 #include "compat/interposer/persistent.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/lock.h"
 #include "compat/interposer/core_call.h"
 #include "compat/interposer/full.h"
 #include "compat/interposer/process.h"
@@ -23,7 +23,7 @@ struct places {
 };
 
 /* Tokens whose requests the program holds. */
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct lock mutex = LOCK_INIT(LOCK_PERSISTENT);
 static struct token *live;
 static _Atomic int count_live; /* most programs have none: one look, no lock */
 
@@ -31,22 +31,22 @@ static struct token *find(MPI_Request request)
 {
     if (atomic_load(&count_live) == 0 || request == MPI_REQUEST_NULL)
         return NULL;
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     struct token *t = live;
     while (t && t->request != request)
         t = t->next_live;
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
     return t;
 }
 
 static void list(struct token *t)
 {
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     atomic_store(&t->live, true);
     t->next_live = live;
     live = t;
     atomic_fetch_add(&count_live, 1);
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
 }
 
 void persistent_forget(MPI_Request request)
@@ -54,14 +54,14 @@ void persistent_forget(MPI_Request request)
     struct token *t = find(request);
     if (!t)
         return;
-    pthread_mutex_lock(&mutex);
+    lock_take(&mutex);
     struct token **at = &live;
     while (*at != t)
         at = &(*at)->next_live;
     *at = t->next_live;
     atomic_fetch_sub(&count_live, 1);
     atomic_store(&t->live, false);
-    pthread_mutex_unlock(&mutex);
+    lock_release(&mutex);
 }
 
 int persistent_started(int count, const MPI_Request *requests)

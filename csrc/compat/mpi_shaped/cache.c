@@ -2,12 +2,12 @@
 /* Handles kept on communicators; the rules are in cache.h. */
 #include "compat/mpi_shaped/cache.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/lock.h"
 #include "transport/mpi/mpi_transport.h"
 #include "compat/mpi_shaped/call_site.h"
 
@@ -21,7 +21,7 @@ void cache_free_handle(pcoll_handle *handle)
 
 /* The record, an attribute. */
 
-static pthread_mutex_t making_key = PTHREAD_MUTEX_INITIALIZER;
+static struct lock making_key = LOCK_INIT(LOCK_CACHE_KEY);
 static _Atomic int record_key = MPI_KEYVAL_INVALID; /* made once, under the mutex */
 
 static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
@@ -47,12 +47,12 @@ static int get_key(void)
     int key = atomic_load(&record_key);
     if (key != MPI_KEYVAL_INVALID)
         return key;
-    pthread_mutex_lock(&making_key);
+    lock_take(&making_key);
     key = atomic_load(&record_key);
     if (key == MPI_KEYVAL_INVALID)
         MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_record, &key, NULL);
     atomic_store(&record_key, key);
-    pthread_mutex_unlock(&making_key);
+    lock_release(&making_key);
     return key;
 }
 

@@ -5,11 +5,12 @@
 #include <pthread.h>
 
 #include "base/clock.h"
+#include "base/lock.h"
 #include "include/partialcoll.h"
 
 enum { PATIENCE_NS = 200000000, PAUSE_NS = 100000 };
 
-static pthread_mutex_t in_mpi = PTHREAD_MUTEX_INITIALIZER;
+static struct lock in_mpi = LOCK_INIT(LOCK_IN_MPI);
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
 static bool ranks_may_die;
 
@@ -23,9 +24,10 @@ static bool wait_a_while(void)
 {
     int64_t until = clock_ns() + PATIENCE_NS;
     bool held = false;
+    lock_waits(LOCK_IN_MPI);
     while (!held && clock_ns() < until) {
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-        held = pthread_mutex_trylock(&in_mpi) == 0;
+        held = lock_try(&in_mpi);
     }
     return held;
 }
@@ -33,11 +35,11 @@ static bool wait_a_while(void)
 bool exclusion_begin(void)
 {
     pthread_once(&asked, ask);
-    return ranks_may_die && (pthread_mutex_trylock(&in_mpi) == 0 || wait_a_while());
+    return ranks_may_die && (lock_try(&in_mpi) || wait_a_while());
 }
 
 void exclusion_end(bool begun)
 {
     if (begun)
-        pthread_mutex_unlock(&in_mpi);
+        lock_release(&in_mpi);
 }

@@ -10,11 +10,11 @@
 #include "transport/mpi/reduction.h"
 
 #include <mpi.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/lock.h"
 #include "transport/mpi/internal.h"
 #include "transport/mpi/newer.h"
 
@@ -141,7 +141,7 @@ static int measure(MPI_Datatype type, bool derived, int index, size_t *element)
 }
 
 /* Ops of users run one at a time: handles may be driven by several threads. */
-static pthread_mutex_t op_of_user = PTHREAD_MUTEX_INITIALIZER;
+static struct lock op_of_user = LOCK_INIT(LOCK_USER_OP);
 
 static int reduce_all(const struct mpi_reduction *r, void *inout, const void *left,
                       size_t count)
@@ -163,9 +163,9 @@ static int combine(struct user_reduction *user, void *inout, const void *left,
     const struct mpi_reduction *r = (const struct mpi_reduction *)user;
     if (r->predefined)
         return reduce_all(r, inout, left, count);
-    pthread_mutex_lock(&op_of_user);
+    lock_take(&op_of_user);
     int rc = reduce_all(r, inout, left, count);
-    pthread_mutex_unlock(&op_of_user);
+    lock_release(&op_of_user);
     return rc;
 }
 

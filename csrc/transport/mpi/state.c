@@ -2,11 +2,11 @@
 /* What is kept on communicators and on the process, as MPI attributes; which MPI this
  * is. */
 #include <mpi.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/lock.h"
 #include "transport/mpi/mpi_transport.h"
 
 bool mpi_is_running(void)
@@ -64,16 +64,16 @@ struct state {
 
 /* Handles may be made by several threads at once: whoever looks for a state in order to
  * make it holds this. */
-static pthread_mutex_t states = PTHREAD_MUTEX_INITIALIZER;
+static struct lock states = LOCK_INIT(LOCK_STATES);
 
 void mpi_lock_states(void)
 {
-    pthread_mutex_lock(&states);
+    lock_take(&states);
 }
 
 void mpi_unlock_states(void)
 {
-    pthread_mutex_unlock(&states);
+    lock_release(&states);
 }
 
 static int comm_keys[] = {MPI_KEYVAL_INVALID, MPI_KEYVAL_INVALID};
