@@ -12,7 +12,10 @@
  * The owner's own stores are plain: sync stands between them and the word that tells
  * of them.
  *
- * All return a result code.
+ * All return a result code. A call that fails returns only when nothing uses the caller's
+ * buffers any more that get, put, add, get_sums or fetch_add were given before: the
+ * caller may leave at once, and its buffers may be gone then. (begin_get is separate: its
+ * buffer stays in use until `over` says so.)
  */
 #ifndef PCOLL_TRANSPORT_WINDOW_H
 #define PCOLL_TRANSPORT_WINDOW_H

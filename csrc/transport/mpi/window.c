@@ -41,41 +41,87 @@ static MPI_Win win_of(struct window *w)
     return of(w)->win;
 }
 
-/* For all requests, without burning a core. */
-static int wait_patiently(struct window_mpi *m)
+/* Sleep for *us microseconds, and longer the next time. */
+static void window_mpi_back_off(long *us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = *us * 1000}, NULL);
+    *us = *us < 100 ? 2 * *us : 200;
+}
+
+/* Return whether this error says that the peer has died. */
+static bool window_mpi_has_died(int error, uint32_t peer)
+{
+    const struct failed_ranks *who = fail_last_ranks();
+    for (int i = 0; error == PCOLL_EFAILED && i < who->count; i++)
+        if (who->rank[i] == (int32_t)peer)
+            return true;
+    return false;
+}
+
+/*
+ * After an error: wait until MPI no longer uses the buffers of this rank's accesses to
+ * this peer, and return the error. A request is tested by itself until it completes, or
+ * until its test fails, which ends it as well. A dead peer sends nothing more, and some
+ * MPIs never complete a request to it: do not wait for those.
+ */
+static int window_mpi_abandon(struct window_mpi *m, uint32_t peer, int error)
+{
+    bool dead = window_mpi_has_died(error, peer);
+    for (long us = 10; m->under_way;) {
+        int done = 0, last = m->under_way - 1;
+        if (mpi_test(&m->requests[last], &done) != MPI_SUCCESS || done || dead)
+            m->under_way = last;
+        else
+            window_mpi_back_off(&us);
+    }
+    if (!window_is_far(&m->base, peer))
+        MPI_Win_flush_local((int)peer, m->win);
+    return error;
+}
+
+/* Wait for all requests, without burning a core. */
+static int wait_patiently(struct window_mpi *m, uint32_t peer)
 {
     long us = 10;
-    for (int done = 0; m->under_way; us = us < 100 ? 2 * us : 200) {
+    for (int done = 0; m->under_way;) {
         int rc = mpi_check_on(m->comm, mpi_test_all(m->under_way, m->requests, &done),
                               "MPI_Testall");
         if (rc != PCOLL_OK)
-            return rc;
+            return window_mpi_abandon(m, peer, rc);
         if (done)
             m->under_way = 0;
         else
-            nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+            window_mpi_back_off(&us);
     }
     return PCOLL_OK;
 }
 
-/* For one more request. */
-static int make_room(struct window *w)
+/* Make room for one more request. */
+static int make_room(struct window *w, uint32_t peer)
 {
-    return of(w)->under_way == MAX_REQUESTS ? wait_patiently(of(w)) : PCOLL_OK;
+    return of(w)->under_way == MAX_REQUESTS ? wait_patiently(of(w), peer) : PCOLL_OK;
 }
 
-/* Where it goes. */
+/* Return where the next request goes. */
 static MPI_Request *next_request(struct window *w)
 {
     return &of(w)->requests[of(w)->under_way];
 }
 
-/* It has been begun. */
-static int begun(struct window *w, int mpi_error, const char *what)
+/* Count an access to a far peer that MPI has begun, or has refused with this error. */
+static int begun(struct window *w, uint32_t peer, int mpi_error, const char *what)
 {
     int rc = mpi_check_on(of(w)->comm, mpi_error, what);
     of(w)->under_way += rc == PCOLL_OK;
-    return rc;
+    return rc == PCOLL_OK ? rc : window_mpi_abandon(of(w), peer, rc);
+}
+
+/* The same for a near peer, where MPI keeps the requests. */
+static int window_mpi_begun_near(struct window *w, uint32_t peer, int mpi_error,
+                                 const char *what)
+{
+    int rc = mpi_check(mpi_error, what);
+    return rc == PCOLL_OK ? rc : window_mpi_abandon(of(w), peer, rc);
 }
 
 static MPI_Datatype type_of(int dtype)
@@ -91,10 +137,11 @@ static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_
     MPI_Aint at = (MPI_Aint)offset;
     int n = (int)bytes, target = (int)peer;
     if (!window_is_far(w, peer))
-        return mpi_check(MPI_Get(into, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
-                         "MPI_Get");
-    int rc = make_room(w);
-    return rc == PCOLL_OK ? begun(w,
+        return window_mpi_begun_near(
+            w, peer, MPI_Get(into, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
+            "MPI_Get");
+    int rc = make_room(w, peer);
+    return rc == PCOLL_OK ? begun(w, peer,
                                   MPI_Rget(into, n, MPI_BYTE, target, at, n, MPI_BYTE,
                                            win_of(w), next_request(w)),
                                   "MPI_Rget")
@@ -107,10 +154,11 @@ static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
     MPI_Aint at = (MPI_Aint)offset;
     int n = (int)bytes, target = (int)peer;
     if (!window_is_far(w, peer))
-        return mpi_check(MPI_Put(from, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
-                         "MPI_Put");
-    int rc = make_room(w);
-    return rc == PCOLL_OK ? begun(w,
+        return window_mpi_begun_near(
+            w, peer, MPI_Put(from, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
+            "MPI_Put");
+    int rc = make_room(w, peer);
+    return rc == PCOLL_OK ? begun(w, peer,
                                   MPI_Rput(from, n, MPI_BYTE, target, at, n, MPI_BYTE,
                                            win_of(w), next_request(w)),
                                   "MPI_Rput")
@@ -124,11 +172,12 @@ static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
     MPI_Datatype type = type_of(dtype);
     int n = (int)count, target = (int)peer;
     if (!window_is_far(w, peer))
-        return mpi_check(
+        return window_mpi_begun_near(
+            w, peer,
             MPI_Accumulate(from, n, type, target, at, n, type, MPI_SUM, win_of(w)),
             "MPI_Accumulate");
-    int rc = make_room(w);
-    return rc == PCOLL_OK ? begun(w,
+    int rc = make_room(w, peer);
+    return rc == PCOLL_OK ? begun(w, peer,
                                   MPI_Raccumulate(from, n, type, target, at, n, type,
                                                   MPI_SUM, win_of(w), next_request(w)),
                                   "MPI_Raccumulate")
@@ -144,12 +193,14 @@ static int get_and_add(struct window *w, uint32_t peer, size_t offset, const voi
     MPI_Op op = from ? MPI_SUM : MPI_NO_OP;
     int n = (int)count, target = (int)peer, given = from ? n : 0;
     if (!window_is_far(w, peer))
-        return mpi_check(MPI_Get_accumulate(from, given, type, into, n, type, target,
-                                            at, n, type, op, win_of(w)),
-                         "MPI_Get_accumulate");
-    int rc = make_room(w);
+        return window_mpi_begun_near(w, peer,
+                                     MPI_Get_accumulate(from, given, type, into, n,
+                                                        type, target, at, n, type, op,
+                                                        win_of(w)),
+                                     "MPI_Get_accumulate");
+    int rc = make_room(w, peer);
     return rc == PCOLL_OK
-               ? begun(w,
+               ? begun(w, peer,
                        MPI_Rget_accumulate(from, given, type, into, n, type, target, at,
                                            n, type, op, win_of(w), next_request(w)),
                        "MPI_Rget_accumulate")
@@ -165,7 +216,7 @@ static int get_sums(struct window *w, uint32_t peer, size_t offset, void *into,
 static int complete(struct window *w, uint32_t peer)
 {
     if (window_is_far(w, peer))
-        return wait_patiently(of(w));
+        return wait_patiently(of(w), peer);
     return mpi_check(MPI_Win_flush_local((int)peer, win_of(w)), "MPI_Win_flush_local");
 }
 
@@ -215,7 +266,7 @@ static int is_over(struct window *w, struct window_get *g, bool *over)
 
 static int flush(struct window *w, uint32_t peer)
 {
-    int rc = wait_patiently(of(w));
+    int rc = wait_patiently(of(w), peer);
     return rc == PCOLL_OK
                ? mpi_check_on(of(w)->comm, MPI_Win_flush((int)peer, win_of(w)),
                               "MPI_Win_flush")
