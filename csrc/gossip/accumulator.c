@@ -3,7 +3,7 @@
 #include "gossip/accumulator.h"
 
 #include "base/check.h"
-#include "gossip/words.h"
+#include "base/moment.h"
 
 static int count_up(struct gossip_memory *m, uint32_t peer, enum gossip_word word,
                     int64_t by)
@@ -106,13 +106,13 @@ int accumulator_collected(struct gossip_memory *m, uint64_t deltas)
                : rc;
 }
 
-int accumulator_settle(struct gossip_memory *m, uint64_t *halves)
+int accumulator_settle(struct gossip_memory *m)
 {
     uint32_t own = m->window->rank;
-    int64_t by = 0;
-    int rc = lead(m, own, WORD_RESERVED, WORD_LANDED, &by);
-    *halves = rc == PCOLL_OK ? (uint64_t)by : 0;
-    return *halves ? count_up(m, own, WORD_LANDED, by) : rc;
+    int64_t halves = 0;
+    int rc = lead(m, own, WORD_RESERVED, WORD_LANDED, &halves);
+    m->stats.orphaned += (uint64_t)halves;
+    return halves ? count_up(m, own, WORD_LANDED, halves) : rc;
 }
 
 /* In this order: who is cut short leaves deltas that are counted and not there. */
@@ -133,4 +133,41 @@ int accumulator_adopt(struct gossip_memory *m, uint32_t dead, uint64_t *deltas)
     if (rc == PCOLL_OK)
         rc = count_up(m, dead, WORD_LANDED, landed);
     return rc == PCOLL_OK ? count_up(m, dead, WORD_COLLECTED, by) : rc;
+}
+
+static void negate(const struct layout *l, void *sums, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (l->held == PCOLL_FLOAT64)
+            ((double *)sums)[i] = -((double *)sums)[i];
+        else
+            ((float *)sums)[i] = -((float *)sums)[i];
+}
+
+/* First taken away, then added. */
+static int move_chunk(struct gossip_memory *m, uint32_t dead, size_t first)
+{
+    const struct layout *l = &m->layout;
+    int rc = accumulator_query(m, dead, first);
+    negate(l, m->change, chunk_length(l, first));
+    if (rc == PCOLL_OK)
+        rc = accumulator_give(m, dead, first);
+    MOMENT("chunk adopted");
+    negate(l, m->change, chunk_length(l, first));
+    return rc == PCOLL_OK ? accumulator_give(m, m->window->rank, first) : rc;
+}
+
+int settle_dead(struct gossip_memory *m, uint32_t dead)
+{
+    const struct layout *l = &m->layout;
+    CHECK(dead < l->ranks && dead != m->window->rank);
+    uint64_t deltas;
+    int rc = PCOLL_OK;
+    for (size_t first = 0; first < l->count && rc == PCOLL_OK; first += l->chunk)
+        rc = move_chunk(m, dead, first);
+    if (rc == PCOLL_OK)
+        rc = accumulator_adopt(m, dead, &deltas);
+    if (rc == PCOLL_OK)
+        m->stats.orphaned += deltas;
+    return rc;
 }

@@ -36,7 +36,7 @@
 
 #include <stdbool.h>
 
-#include "gossip/memory.h"
+#include "gossip/gossip_memory.h"
 
 /* May a delta be given to the peer? If so, accumulator_landed has to follow.
  * *uncollected: how many lie there, or are about to. */
@@ -55,12 +55,60 @@ int accumulator_take(struct gossip_memory *m, size_t first);
 /* Owner: so many deltas have been collected. */
 int accumulator_collected(struct gossip_memory *m, uint64_t deltas);
 
-/* Among ranks that stand still (settle.h). */
-/* Owner: what was reserved is to count as landed; *halves: how many deltas more. */
-int accumulator_settle(struct gossip_memory *m, uint64_t *halves);
+/* Among ranks that stand still (see below). */
+/* Owner: what was reserved is to count as landed. */
+int accumulator_settle(struct gossip_memory *m);
 /* m->change is added to a peer's sums of a chunk. */
 int accumulator_give(struct gossip_memory *m, uint32_t peer, size_t first);
 /* The deltas at a dead rank are this one's; *deltas: how many. They may exceed the cap. */
 int accumulator_adopt(struct gossip_memory *m, uint32_t dead, uint64_t *deltas);
+
+/*
+ * What ranks that have died leave in the windows: nobody who lives is in the middle of
+ * anything, and nobody writes but who settles, each its own inbox, and the lowest rank that
+ * lives that of the dead.
+ *
+ *   half a delta     its giver has died between RESERVED and LANDED: counts as landed. As
+ *                    much of it as is there is collected with the rest.
+ *   half a message   a slot of the queue stays WRITING: it is free again.
+ *   an inbox         what others have given to a dead rank that it had not collected is
+ *                    taken over, so that the sum over those who live loses nothing of it.
+ *
+ * So of model + sum over those who live (accumulator.h) is missing, for each death, what
+ * the dead had given or collected in the call in which it died: one delta, or those that
+ * were uncollected.
+ *
+ * Settling may be cut short by the death of who settles, and is then done again by others:
+ * each step leaves words and sums in which nothing is counted twice. What is on its way from
+ * one sum to another at that moment (a chunk) is lost.
+ */
+
+/* Take over what lies at a rank that has died. */
+int settle_dead(struct gossip_memory *m, uint32_t dead);
+
+/*
+ * Pair averaging without waiting, on the register and the accumulator: i reads j's
+ * register and what lies in j's accumulator, which together are where j is, moves its
+ * own model by half of the difference, and gives what it has lost to j's accumulator. The sum over all ranks stays, whatever interleaves (AD-PSGD's
+ * averaging in difference form; A2CiD2's, where a momentum takes part in proportion).
+ */
+
+/* The model and its companion, NULL if there is none, which moves `ratio` times as far.
+ */
+struct moving {
+    void *x, *momentum;
+    double ratio;
+};
+
+/* *averaged: false if `cap` deltas lie at the peer that it has not collected. Chunks
+ * that could not be read whole are left as they are. PCOLL_EEMPTY: the peer has not
+ * published. */
+int exchange_average(struct gossip_memory *m, uint32_t peer, uint32_t cap,
+                     double weight, const struct moving *own, bool *averaged);
+
+/* Take what others have given; *deltas: how many of them are there completely. Nothing
+ * is done if there is none. */
+int exchange_collect(struct gossip_memory *m, const struct moving *own,
+                     uint64_t *deltas);
 
 #endif

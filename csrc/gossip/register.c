@@ -9,8 +9,7 @@
 #include "base/moment.h"
 #include "kernels/copy.h"
 #include "kernels/codec/quantize.h"
-#include "gossip/fetch.h"
-#include "gossip/words.h"
+#include "gossip/gossip_slot.h"
 
 static uint32_t planes_of(const struct layout *l)
 {

@@ -29,7 +29,7 @@
 #ifndef PCOLL_GOSSIP_REGISTER_H
 #define PCOLL_GOSSIP_REGISTER_H
 
-#include "gossip/coded.h"
+#include "gossip/gossip_slot.h"
 
 /* Owner: make x the next version. */
 int register_publish(struct gossip_memory *m, const void *x, uint64_t *version);

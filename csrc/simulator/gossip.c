@@ -4,7 +4,7 @@
  * registers, accumulators and queues that run over MPI, all driven by one thread.
  */
 #include "base/check.h"
-#include "gossip/object.h"
+#include "gossip/gossip.h"
 #include "include/simulator.h"
 #include "transport/sim/memory.h"
 #include "transport/sim/window.h"

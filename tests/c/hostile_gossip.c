@@ -6,10 +6,8 @@
 #include <string.h>
 
 #include "gossip/accumulator.h"
-#include "gossip/exchange.h"
-#include "gossip/queue.h"
+#include "gossip/gossip_queue.h"
 #include "gossip/register.h"
-#include "gossip/settle.h"
 #include "check.h"
 #include "hostile.h"
 #include "memory_window.h"
@@ -88,7 +86,12 @@ static int act(uint32_t r)
         EXPECT(!done || source < w.ranks, "a message of rank %u", source);
         return rc;
     default:
-        return roll(20) ? PCOLL_OK : roll(2) ? settle_own(m) : settle_dead(m, peer);
+        if (roll(20))
+            return PCOLL_OK;
+        if (roll(2))
+            return settle_dead(m, peer);
+        rc = accumulator_settle(m);
+        return rc == PCOLL_OK ? queue_settle(m) : rc;
     }
 }
 

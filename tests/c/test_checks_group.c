@@ -12,8 +12,8 @@
 #include "base/check.h"
 #include "check.h"
 #include "gossip/accumulator.h"
-#include "gossip/fetch.h"
-#include "gossip/queue.h"
+#include "gossip/gossip_slot.h"
+#include "gossip/gossip_queue.h"
 #include "gossip/register.h"
 #include "group/group.h"
 #include "group/rendezvous.h"
@@ -878,9 +878,9 @@ static const struct {
     CASE("gossip/accumulator.c", looked_within_a_chunk),
     CASE("gossip/accumulator.c", collected_nothing),
     CASE("gossip/register.c", read_before_it_is_published),
-    CASE("gossip/queue.c", pushed_to_no_rank),
-    CASE("gossip/fetch.c", fetched_from_no_rank),
-    CASE("gossip/memory.c", memory_for_part_of_a_block),
+    CASE("gossip/gossip_queue.c", pushed_to_no_rank),
+    CASE("gossip/gossip_slot.c", fetched_from_no_rank),
+    CASE("gossip/gossip_memory.c", memory_for_part_of_a_block),
 };
 
 /* In the child: it has fired. */

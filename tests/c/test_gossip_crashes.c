@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: interleaved (with points at which ranks may die). */
 /*
- * Ranks die in the middle of whatever they do with gossip buffers (csrc/gossip/settle.h), also
+ * Ranks die in the middle of whatever they do with gossip buffers (csrc/gossip/accumulator.h), also
  * in the middle of settling, and the others go on. Between two deaths those who live end the
  * call that they are in, then settle. Checked:
  *   conserved    the sum over those who live, and the models of the dead as they were: to
@@ -21,10 +21,8 @@
 #include "base/interleave.h"
 #include "base/random.h"
 #include "gossip/accumulator.h"
-#include "gossip/exchange.h"
-#include "gossip/queue.h"
+#include "gossip/gossip_queue.h"
 #include "gossip/register.h"
-#include "gossip/settle.h"
 #include "check.h"
 #include "memory_window.h"
 #include "stepper.h"
@@ -179,7 +177,8 @@ static void settle(int id)
     if (t.dead[id] || setjmp(t.grave[id]))
         return;
     begin();
-    EXPECT_OK(settle_own(&t.memory[id]));
+    EXPECT_OK(accumulator_settle(&t.memory[id]));
+    EXPECT_OK(queue_settle(&t.memory[id]));
     t.deed[id] = MOVES;
     for (uint32_t r = 0; (uint32_t)id == lowest() && r < t.ranks; r++)
         if (t.dead[r])

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: interleaved (with points at which others may come between). */
 /*
- * The gossip buffers (csrc/gossip: register.h, accumulator.h, queue.h) step by step:
+ * The gossip buffers (csrc/gossip: register.h, accumulator.h, gossip_queue.h) step by step:
  * ranks as coroutines, every step on somebody's memory a point at which another one may
  * go on, seeded schedules. Checked:
  *   whole        what a register or a queue is read as was published or sent like that
@@ -18,8 +18,7 @@
 
 #include "base/random.h"
 #include "gossip/accumulator.h"
-#include "gossip/exchange.h"
-#include "gossip/queue.h"
+#include "gossip/gossip_queue.h"
 #include "gossip/register.h"
 #include "check.h"
 #include "memory_window.h"

@@ -14,8 +14,7 @@
 
 #include "base/random.h"
 #include "gossip/accumulator.h"
-#include "gossip/exchange.h"
-#include "gossip/queue.h"
+#include "gossip/gossip_queue.h"
 #include "check.h"
 
 enum { RANKS = 4, COUNT = 1500, ACTIONS = 3000, CAP = 2 };

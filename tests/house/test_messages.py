@@ -20,7 +20,7 @@ DECODERS = {
 CARRIERS = {
     "allreduce/control.h",
     "allreduce/endpoint.c",
-    "gossip/end.c",
+    "gossip/gossip_object.c",
     "group/on_message.c",
     "group/wire.h",
     "runtime/object.h",
@@ -61,10 +61,10 @@ def test_words_of_windows_are_checked():
             assert name in WINDOW_READERS, f"{name} reads words of windows"
             assert WINDOW_READERS[name] in text, name
         if re.search(r"% STATES|& \(STATES", text):
-            assert name == "gossip/words.h", f"{name} takes states apart"
+            assert name == "gossip/gossip_memory.h", f"{name} takes states apart"
 
 
-@pytest.mark.parametrize("name", sorted({*DECODERS.values(), "gossip/words.h"}))
+@pytest.mark.parametrize("name", sorted({*DECODERS.values(), "gossip/gossip_memory.h"}))
 def test_what_becomes_of_bad_messages_is_said(name):
     """At the top of the decoder's file."""
     top = (CSRC / name).read_text().split("*/", 2)[1]

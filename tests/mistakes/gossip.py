@@ -7,7 +7,7 @@ MUTANTS = [
     # The gossip buffers: register, accumulator, queue.
     Mutant(
         "a register has two slots",
-        "gossip/layout.h",
+        "gossip/gossip_memory.h",
         "REGISTER_SLOTS = 3",
         "REGISTER_SLOTS = 2",
     ),
@@ -51,13 +51,13 @@ MUTANTS = [
     ),
     Mutant(
         "what has landed meanwhile counts as collected",
-        "gossip/exchange.c",
+        "gossip/gossip_exchange.c",
         "    if (rc == PCOLL_OK && *deltas)\n        rc = accumulator_collected",
         "    if (rc == PCOLL_OK && *deltas && (*deltas)++)\n        rc = accumulator_collected",
     ),
     Mutant(
         "a chunk is given that was not taken from the model",
-        "gossip/exchange.c",
+        "gossip/gossip_exchange.c",
         "    if (rc != PCOLL_OK || !whole)\n        return rc;",
         "    if (rc != PCOLL_OK)\n        return rc;\n"
         "    if (!whole)\n        return accumulator_add_chunk(m, peer, first);",
@@ -70,31 +70,31 @@ MUTANTS = [
     ),
     Mutant(
         "who claims a slot does not look whether it was first",
-        "gossip/queue.c",
+        "gossip/gossip_queue.c",
         "if (rc != PCOLL_OK || found == *word)",
         "if (rc != PCOLL_OK || found)",
     ),
     Mutant(
         "a message is announced before it has arrived",
-        "gossip/queue.c",
+        "gossip/gossip_queue.c",
         "return rc == PCOLL_OK ? w->ops->flush(w, peer) : rc;",
         "return rc;",
     ),
     Mutant(
         "a slot of a queue has no generations",
-        "gossip/queue.c",
+        "gossip/gossip_queue.c",
         "oldest.state - FULL + STATES",
         "oldest.state - FULL",
     ),
     Mutant(
         "a message is not looked at again after it was read",
-        "gossip/queue.c",
+        "gossip/gossip_queue.c",
         "if (word == newest.state) {",
         "if (word >= 0) {",
     ),
     Mutant(
         "a message is given free before it is read",
-        "gossip/queue.c",
+        "gossip/gossip_queue.c",
         "        rc = read_message(m, own, &oldest, key, out, &whole);\n",
         "        swap(m, own, oldest.slot, oldest.state, oldest.state - FULL + STATES, &before);\n"
         "        rc = read_message(m, own, &oldest, key, out, &whole);\n",
@@ -109,21 +109,21 @@ MUTANTS = [
     ),
     Mutant(
         "a slot that a dead rank was writing to stays taken",
-        "gossip/queue.c",
+        "gossip/gossip_queue.c",
         "if (rc == PCOLL_OK && state == WRITING)",
         "if (rc == PCOLL_OK && state == STATES)",
         "gossip crashes",
     ),
     Mutant(
         "what lay uncollected at a dead rank is lost",
-        "gossip/settle.c",
+        "gossip/accumulator.c",
         "return rc == PCOLL_OK ? accumulator_give(m, m->window->rank, first) : rc;",
         "return rc;",
         "gossip crashes",
     ),
     Mutant(
         "what lay uncollected at a dead rank is taken over twice",
-        "gossip/settle.c",
+        "gossip/accumulator.c",
         "    if (rc == PCOLL_OK)\n        rc = accumulator_give(m, dead, first);\n",
         "",
         "gossip crashes",

@@ -7,7 +7,7 @@ MUTANTS = [
     # The simulator runs what stands in csrc/gossip and csrc/group: mistakes there are its own.
     Mutant(
         "simulated: an average goes to where its peer was before others gave to it",
-        "gossip/exchange.c",
+        "gossip/gossip_exchange.c",
         "own, uncollected > 0, &version",
         "own, false, &version",
         program="simulator",
@@ -28,7 +28,7 @@ MUTANTS = [
     ),
     Mutant(
         "simulated: a message is announced before it has arrived",
-        "gossip/queue.c",
+        "gossip/gossip_queue.c",
         "return rc == PCOLL_OK ? w->ops->flush(w, peer) : rc;",
         "return rc;",
         program="simulator",

@@ -34,7 +34,7 @@
 
 #include <stdbool.h>
 
-#include "gossip/coded.h"
+#include "gossip/gossip_slot.h"
 
 /*
  * Send x to the peer; *pushed: false if its queue is full. With the codec, in bits that
@@ -54,7 +54,7 @@ int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *s
 int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
                 uint32_t *source, bool *found);
 
-/* Owner, among ranks that stand still (settle.h): slots whose writers have died are free. */
+/* Owner, among ranks that stand still (accumulator.h): slots whose writers have died are free. */
 int queue_settle(struct gossip_memory *m);
 
 #endif

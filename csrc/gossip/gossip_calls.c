@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Using a gossip buffer. */
-#include "gossip/object.h"
+#include "gossip/gossip.h"
 
 #include <string.h>
 
 #include "base/clock.h"
 
 #include "gossip/accumulator.h"
-#include "gossip/exchange.h"
-#include "gossip/queue.h"
+#include "gossip/gossip_queue.h"
 #include "gossip/register.h"
 
 /* Begin and end a call, as in user_object.h. */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue; see queue.h. */
-#include "gossip/queue.h"
+/* The queue; see gossip_queue.h. */
+#include "gossip/gossip_queue.h"
 
 #include <string.h>
 
 #include "kernels/codec/quantize.h"
-#include "gossip/fetch.h"
-#include "gossip/words.h"
+#include "gossip/gossip_slot.h"
 
 #include "base/check.h"
 #include "base/moment.h"

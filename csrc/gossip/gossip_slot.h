@@ -3,12 +3,12 @@
  * Models in the planes of a slot, a chunk at a time: writing them, and making elements
  * of what was fetched. The codec works in float32, block by block.
  */
-#ifndef PCOLL_GOSSIP_CODED_H
-#define PCOLL_GOSSIP_CODED_H
+#ifndef PCOLL_GOSSIP_GOSSIP_SLOT_H
+#define PCOLL_GOSSIP_GOSSIP_SLOT_H
 
 #include <stdbool.h>
 
-#include "gossip/memory.h"
+#include "gossip/gossip_memory.h"
 
 /* The planes of a chunk, wherever they are: blocks one after the other. */
 struct planes {
@@ -37,5 +37,26 @@ bool coded_read(struct gossip_memory *m, size_t block, size_t length, uint64_t s
 /* Remember how far `theirs` (held form) is from x, block by block. */
 void coded_observe(struct gossip_memory *m, const void *x, const void *theirs,
                    size_t first, size_t length);
+
+/*
+ * Fetching a chunk out of a slot of a peer: with the codec the low plane first; where
+ * the key is too far for a block, that block's high plane; where even that fails, or
+ * the block was not coded, its elements as they are. The slot may change meanwhile:
+ * whoever calls validates what came before it is used.
+ */
+
+/* Blocks of a chunk that needed more than their low plane, and those that what is there
+ * was not enough for: they are 0. */
+struct fetched {
+    uint32_t fallbacks, failures;
+};
+
+/* The slot that lies at this offset of the peer's window; into out, held form. */
+int fetch_chunk(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
+                const void *key, void *out, struct fetched *fetched);
+
+/* The same into elements of a whole model, application's form. */
+int fetch_elements(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
+                   const void *key, void *model, struct fetched *fetched);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef PCOLL_GOSSIP_OBJECT_H
 #define PCOLL_GOSSIP_OBJECT_H
 
-#include "gossip/memory.h"
+#include "gossip/gossip_memory.h"
 #include "runtime/spent_window.h"
 #include "runtime/user_object.h"
 

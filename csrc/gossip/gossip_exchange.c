@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "gossip/exchange.h"
+#include "gossip/accumulator.h"
 
 #include <math.h>
 
 #include "base/moment.h"
 #include "kernels/averaging.h"
-#include "gossip/accumulator.h"
 #include "gossip/register.h"
 
 /* The same elements of a model and its companion, in the held form. */
