@@ -40,28 +40,24 @@
 
 /* May a delta be given to the peer? If so, accumulator_landed has to follow.
  * *uncollected: how many lie there, or are about to. */
-int accumulator_reserve(struct gossip_memory *m, uint32_t peer, uint32_t cap,
+int accumulator_reserve(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
                         int64_t *uncollected, bool *reserved);
-/* Add m->change, the chunk that begins with this element. */
-int accumulator_add_chunk(struct gossip_memory *m, uint32_t peer, size_t first);
-int accumulator_landed(struct gossip_memory *m, uint32_t peer);
+/* Add memory->change, the chunk that begins with this element. */
+int accumulator_add_chunk(struct gossip_memory *memory, uint32_t peer, size_t first);
+int accumulator_landed(struct gossip_memory *memory, uint32_t peer);
 
 /* Owner: how many deltas there are to collect. */
-int accumulator_deltas(struct gossip_memory *m, uint64_t *deltas);
-/* The peer's sums of a chunk, into m->change. */
-int accumulator_query(struct gossip_memory *m, uint32_t peer, size_t first);
-/* Owner: m->change is to be added to them. */
-int accumulator_take(struct gossip_memory *m, size_t first);
+int accumulator_deltas(struct gossip_memory *memory, uint64_t *deltas);
+/* The peer's sums of a chunk, into memory->change. */
+int accumulator_query(struct gossip_memory *memory, uint32_t peer, size_t first);
+/* Owner: memory->change is to be added to them. */
+int accumulator_subtract(struct gossip_memory *memory, size_t first);
 /* Owner: so many deltas have been collected. */
-int accumulator_collected(struct gossip_memory *m, uint64_t deltas);
+int accumulator_collected(struct gossip_memory *memory, uint64_t deltas);
 
 /* Among ranks that stand still (see below). */
 /* Owner: what was reserved is to count as landed. */
-int accumulator_settle(struct gossip_memory *m);
-/* m->change is added to a peer's sums of a chunk. */
-int accumulator_give(struct gossip_memory *m, uint32_t peer, size_t first);
-/* The deltas at a dead rank are this one's; *deltas: how many. They may exceed the cap. */
-int accumulator_adopt(struct gossip_memory *m, uint32_t dead, uint64_t *deltas);
+int accumulator_settle(struct gossip_memory *memory);
 
 /*
  * What ranks that have died leave in the windows: nobody who lives is in the middle of
@@ -84,7 +80,7 @@ int accumulator_adopt(struct gossip_memory *m, uint32_t dead, uint64_t *deltas);
  */
 
 /* Take over what lies at a rank that has died. */
-int settle_dead(struct gossip_memory *m, uint32_t dead);
+int accumulator_adopt(struct gossip_memory *memory, uint32_t dead);
 
 /*
  * Pair averaging without waiting, on the register and the accumulator: i reads j's
@@ -95,7 +91,7 @@ int settle_dead(struct gossip_memory *m, uint32_t dead);
 
 /* The model and its companion, NULL if there is none, which moves `ratio` times as far.
  */
-struct moving {
+struct gossip_model {
     void *x, *momentum;
     double ratio;
 };
@@ -103,12 +99,12 @@ struct moving {
 /* *averaged: false if `cap` deltas lie at the peer that it has not collected. Chunks
  * that could not be read whole are left as they are. PCOLL_EEMPTY: the peer has not
  * published. */
-int exchange_average(struct gossip_memory *m, uint32_t peer, uint32_t cap,
-                     double weight, const struct moving *own, bool *averaged);
+int exchange_average(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
+                     double weight, const struct gossip_model *own, bool *averaged);
 
 /* Take what others have given; *deltas: how many of them are there completely. Nothing
  * is done if there is none. */
-int exchange_collect(struct gossip_memory *m, const struct moving *own,
+int exchange_collect(struct gossip_memory *memory, const struct gossip_model *own,
                      uint64_t *deltas);
 
 #endif

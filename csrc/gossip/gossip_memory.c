@@ -15,12 +15,12 @@ enum { CHUNK_BLOCKS = 64 }; /* 256 KiB of float32: stays in the cache of a core 
 enum { CHUNK_BLOCKS = PCOLL_TEST_CHUNK_BLOCKS };
 #endif
 
-static size_t lines(size_t bytes)
+static size_t gossip_lines(size_t bytes)
 {
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-static int check_dtype(int dtype)
+static int gossip_check_dtype(int dtype)
 {
     switch (dtype) {
     case PCOLL_FLOAT32:
@@ -46,7 +46,7 @@ void pcoll_gossip_options_init(pcoll_gossip_options *options)
     };
 }
 
-static int check_options(const pcoll_gossip_options *o)
+static int gossip_check_options(const pcoll_gossip_options *o)
 {
     static const uint64_t most = (uint64_t)1 << 44;
     if (o->count > most / sizeof(double))
@@ -59,152 +59,160 @@ static int check_options(const pcoll_gossip_options *o)
                     o->queue_slots);
     if (o->max_uncollected < 1)
         return fail(PCOLL_EINVAL, "max_uncollected: expected at least 1, got 0");
-    return check_dtype(o->dtype);
+    return gossip_check_dtype(o->dtype);
 }
 
-static void lay_out_slot(struct layout *l)
+static void gossip_lay_out_slot(struct gossip_layout *layout)
 {
-    l->notes_at = LINE;
-    l->low_at =
-        l->notes_at + (l->bits ? lines(l->blocks * sizeof(struct block_note)) : 0);
-    l->high_at = l->low_at + lines(l->blocks * l->low);
-    l->raw_at = l->high_at + lines(l->blocks * l->high);
-    l->slot_bytes = l->raw_at + lines(l->count * l->element);
+    layout->notes_at = LINE;
+    layout->low_at =
+        layout->notes_at +
+        (layout->bits ? gossip_lines(layout->blocks * sizeof(struct gossip_block_note))
+                      : 0);
+    layout->high_at = layout->low_at + gossip_lines(layout->blocks * layout->low);
+    layout->raw_at = layout->high_at + gossip_lines(layout->blocks * layout->high);
+    layout->slot_bytes = layout->raw_at + gossip_lines(layout->count * layout->element);
 }
 
 /* As many blocks as are handled at a time. */
-static size_t chunk_for(size_t blocks)
+static size_t gossip_blocks_at_a_time(size_t blocks)
 {
     return blocks < CHUNK_BLOCKS ? (blocks ? blocks : 1) : CHUNK_BLOCKS;
 }
 
-int layout_init(struct layout *l, uint32_t ranks, const pcoll_gossip_options *options)
+int gossip_layout_init(struct gossip_layout *layout, uint32_t ranks,
+                       const pcoll_gossip_options *options)
 {
-    int rc = check_options(options);
+    int rc = gossip_check_options(options);
     if (rc != PCOLL_OK)
         return rc;
     const struct dtype *dtype = dtype_find(options->dtype);
-    *l = (struct layout){.ranks = ranks,
-                         .dtype = options->dtype,
-                         .held = options->dtype == PCOLL_FLOAT64 ? PCOLL_FLOAT64
-                                                                 : PCOLL_FLOAT32,
-                         .element = dtype->size,
-                         .sum = options->dtype == PCOLL_FLOAT64 ? 8 : 4,
-                         .count = options->count,
-                         .blocks = (options->count + LATTICE_BLOCK - 1) / LATTICE_BLOCK,
-                         .bits = options->bits,
-                         .queue_slots = options->queue_slots};
-    if (l->bits) {
-        l->low = lattice_low_bytes(LATTICE_BLOCK, l->bits);
-        l->high = lattice_high_bytes(LATTICE_BLOCK, l->bits);
+    *layout = (struct gossip_layout){
+        .ranks = ranks,
+        .dtype = options->dtype,
+        .held = options->dtype == PCOLL_FLOAT64 ? PCOLL_FLOAT64 : PCOLL_FLOAT32,
+        .element = dtype->size,
+        .sum = options->dtype == PCOLL_FLOAT64 ? 8 : 4,
+        .count = options->count,
+        .blocks = (options->count + LATTICE_BLOCK - 1) / LATTICE_BLOCK,
+        .bits = options->bits,
+        .queue_slots = options->queue_slots};
+    if (layout->bits) {
+        layout->low = lattice_low_bytes(LATTICE_BLOCK, layout->bits);
+        layout->high = lattice_high_bytes(LATTICE_BLOCK, layout->bits);
     }
-    l->chunk = chunk_for(l->blocks) * LATTICE_BLOCK;
-    lay_out_slot(l);
-    l->board_at = queue_word_at(l->queue_slots);
-    l->slots_at = l->board_at + lines(ranks * sizeof(int64_t));
-    l->sums_at = l->slots_at + REGISTER_SLOTS * l->slot_bytes;
-    l->queue_at = l->sums_at + lines(l->count * l->sum);
-    l->bytes = l->queue_at + l->queue_slots * l->slot_bytes;
+    layout->chunk = gossip_blocks_at_a_time(layout->blocks) * LATTICE_BLOCK;
+    gossip_lay_out_slot(layout);
+    layout->board_at = gossip_queue_word_at(layout->queue_slots);
+    layout->slots_at = layout->board_at + gossip_lines(ranks * sizeof(int64_t));
+    layout->sums_at = layout->slots_at + REGISTER_SLOTS * layout->slot_bytes;
+    layout->queue_at = layout->sums_at + gossip_lines(layout->count * layout->sum);
+    layout->bytes = layout->queue_at + layout->queue_slots * layout->slot_bytes;
     return PCOLL_OK;
 }
 
-static int make_codec(struct gossip_memory *m)
+static int gossip_memory_make_codec(struct gossip_memory *memory)
 {
-    const struct layout *l = &m->layout;
-    if (!l->bits)
+    const struct gossip_layout *layout = &memory->layout;
+    if (!layout->bits)
         return PCOLL_OK;
-    m->distances = malloc((l->blocks ? l->blocks : 1) * sizeof *m->distances);
-    m->notes = malloc(l->chunk / LATTICE_BLOCK * sizeof *m->notes);
-    m->planes = malloc(l->chunk / LATTICE_BLOCK * (l->low + l->high));
-    m->key = malloc(LATTICE_BLOCK * sizeof *m->key);
-    m->block = malloc(LATTICE_BLOCK * sizeof *m->block);
-    if (!m->distances || !m->notes || !m->planes || !m->key || !m->block)
+    memory->distances =
+        malloc((layout->blocks ? layout->blocks : 1) * sizeof *memory->distances);
+    memory->notes = malloc(layout->chunk / LATTICE_BLOCK * sizeof *memory->notes);
+    memory->planes =
+        malloc(layout->chunk / LATTICE_BLOCK * (layout->low + layout->high));
+    memory->key = malloc(LATTICE_BLOCK * sizeof *memory->key);
+    memory->block = malloc(LATTICE_BLOCK * sizeof *memory->block);
+    if (!memory->distances || !memory->notes || !memory->planes || !memory->key ||
+        !memory->block)
         return fail(PCOLL_ENOMEM, "no memory for the codec");
-    for (size_t b = 0; b < l->blocks; b++)
-        m->distances[b] = -1;
+    for (size_t b = 0; b < layout->blocks; b++)
+        memory->distances[b] = -1;
     return PCOLL_OK;
 }
 
-int gossip_memory_init(struct gossip_memory *m)
+int gossip_memory_init(struct gossip_memory *memory)
 {
-    const struct layout *l = &m->layout;
-    CHECK(l->chunk && l->chunk % LATTICE_BLOCK == 0 && l->sum >= l->element);
-    size_t bytes = l->chunk * l->sum;
-    m->fetched = malloc(l->chunk * l->element);
-    m->theirs = malloc(bytes);
-    m->ours = malloc(bytes);
-    m->change = malloc(bytes);
-    if (!m->fetched || !m->theirs || !m->ours || !m->change)
+    const struct gossip_layout *layout = &memory->layout;
+    CHECK(layout->chunk && layout->chunk % LATTICE_BLOCK == 0 &&
+          layout->sum >= layout->element);
+    size_t bytes = layout->chunk * layout->sum;
+    memory->fetched = malloc(layout->chunk * layout->element);
+    memory->theirs = malloc(bytes);
+    memory->ours = malloc(bytes);
+    memory->change = malloc(bytes);
+    if (!memory->fetched || !memory->theirs || !memory->ours || !memory->change)
         return fail(PCOLL_ENOMEM, "no memory for a chunk");
-    return make_codec(m);
+    return gossip_memory_make_codec(memory);
 }
 
 enum { FAR_CHUNKS = 8 };
 
-int gossip_memory_prepare(struct gossip_memory *m, const pcoll_gossip_options *o,
+int gossip_memory_prepare(struct gossip_memory *memory, const pcoll_gossip_options *o,
                           uint32_t rank, uint32_t ranks, bool far)
 {
     CHECK(rank < ranks);
-    *m = (struct gossip_memory){
+    *memory = (struct gossip_memory){
         .taken = 1,
         .margin = o->margin,
         .rotate = o->rotate != 0,
         .seed = splitmix_at(o->seed, rank),
     };
-    int rc = layout_init(&m->layout, ranks, o);
+    int rc = gossip_layout_init(&memory->layout, ranks, o);
     if (far) /* a message takes much longer than a backoff */
-        m->layout.chunk *= FAR_CHUNKS;
+        memory->layout.chunk *= FAR_CHUNKS;
     if (rc == PCOLL_OK && o->bits && !(o->margin >= 1 && o->margin <= 1e6))
         rc = fail(PCOLL_EINVAL, "margin: expected 1 to 1e6, got %g", o->margin);
-    return rc == PCOLL_OK ? gossip_memory_init(m) : rc;
+    return rc == PCOLL_OK ? gossip_memory_init(memory) : rc;
 }
 
 /* Words and sums begin at 0; slots are written before they are read. */
-int gossip_memory_clear(struct gossip_memory *m)
+int gossip_memory_clear(struct gossip_memory *memory)
 {
-    const struct layout *l = &m->layout;
-    CHECK(m->window);
-    memset(m->window->memory, 0, l->slots_at);
-    memset(m->window->memory + l->sums_at, 0, l->queue_at - l->sums_at);
-    return m->window->ops->sync(m->window);
+    const struct gossip_layout *layout = &memory->layout;
+    CHECK(memory->window);
+    memset(memory->window->memory, 0, layout->slots_at);
+    memset(memory->window->memory + layout->sums_at, 0,
+           layout->queue_at - layout->sums_at);
+    return memory->window->ops->sync(memory->window);
 }
 
-void gossip_memory_destroy(struct gossip_memory *m)
+void gossip_memory_destroy(struct gossip_memory *memory)
 {
-    free(m->fetched);
-    free(m->planes);
-    free(m->notes);
-    free(m->theirs);
-    free(m->ours);
-    free(m->change);
-    free(m->key);
-    free(m->block);
-    free(m->distances);
+    free(memory->fetched);
+    free(memory->planes);
+    free(memory->notes);
+    free(memory->theirs);
+    free(memory->ours);
+    free(memory->change);
+    free(memory->key);
+    free(memory->block);
+    free(memory->distances);
 }
 
-void gossip_widen(const struct layout *l, void *held, const void *elements,
+void gossip_widen(const struct gossip_layout *layout, void *held, const void *elements,
                   size_t count)
 {
-    const struct dtype *dtype = dtype_find(l->dtype);
+    const struct dtype *dtype = dtype_find(layout->dtype);
     if (dtype->widen)
         dtype->widen(held, elements, count);
     else if (held != elements)
-        memcpy(held, elements, count * l->element);
+        memcpy(held, elements, count * layout->element);
 }
 
-void gossip_narrow(const struct layout *l, void *elements, const void *held,
+void gossip_narrow(const struct gossip_layout *layout, void *elements, const void *held,
                    size_t count)
 {
-    const struct dtype *dtype = dtype_find(l->dtype);
+    const struct dtype *dtype = dtype_find(layout->dtype);
     if (dtype->narrow)
         dtype->narrow(elements, held, count);
     else if (held != elements)
-        memcpy(elements, held, count * l->element);
+        memcpy(elements, held, count * layout->element);
 }
 
-void gossip_memory_free(struct gossip_memory **m)
+void gossip_memory_free(struct gossip_memory **memory)
 {
-    gossip_memory_destroy(*m);
-    free(*m);
-    *m = NULL;
+    gossip_memory_destroy(*memory);
+    free(*memory);
+    *memory = NULL;
 }

@@ -35,24 +35,24 @@ enum gossip_word {
     GOSSIP_WORDS    /* from here on: the states of the queue's slots */
 };
 
-enum plane { PLANE_LOW = 1, PLANE_HIGH = 2, PLANE_RAW = 4 };
+enum gossip_plane { PLANE_LOW = 1, PLANE_HIGH = 2, PLANE_RAW = 4 };
 
 /* What a slot says of itself. */
-struct slot_header {
+struct gossip_slot_header {
     uint64_t number; /* version or ticket */
     uint64_t seed;   /* of the codec */
     uint32_t source;
-    uint32_t planes; /* enum plane; and raw, of blocks that are not coded */
+    uint32_t planes; /* enum gossip_plane; and raw, of blocks that are not coded */
 };
 
 /* How a block was encoded. */
-struct block_note {
+struct gossip_block_note {
     float step;
     uint32_t coded; /* 1; 0: it is in the raw plane alone */
     uint64_t hash;
 };
 
-struct layout {
+struct gossip_layout {
     uint32_t ranks;
     int dtype;            /* of the application's elements */
     int held;             /* of sums: float32 or float64 */
@@ -70,44 +70,52 @@ struct layout {
 };
 
 /* PCOLL_EINVAL for a dtype that cannot be averaged or sizes beyond all memory. */
-int layout_init(struct layout *l, uint32_t ranks, const pcoll_gossip_options *options);
+int gossip_layout_init(struct gossip_layout *layout, uint32_t ranks,
+                       const pcoll_gossip_options *options);
 
-static inline size_t word_at(enum gossip_word word)
+static inline size_t gossip_word_at(enum gossip_word word)
 {
     return (size_t)word * LINE;
 }
 
-static inline size_t queue_word_at(uint32_t slot)
+static inline size_t gossip_queue_word_at(uint32_t slot)
 {
     return ((size_t)GOSSIP_WORDS + slot) * LINE;
 }
 
-static inline size_t register_slot_at(const struct layout *l, uint64_t version)
+static inline size_t gossip_register_slot_at(const struct gossip_layout *layout,
+                                             uint64_t version)
 {
-    return l->slots_at + (size_t)(version % REGISTER_SLOTS) * l->slot_bytes;
+    return layout->slots_at + (size_t)(version % REGISTER_SLOTS) * layout->slot_bytes;
 }
 
-static inline size_t queue_slot_at(const struct layout *l, uint32_t slot)
+static inline size_t gossip_queue_slot_at(const struct gossip_layout *layout,
+                                          uint32_t slot)
 {
-    return l->queue_at + (size_t)slot * l->slot_bytes;
+    return layout->queue_at + (size_t)slot * layout->slot_bytes;
 }
 
 /* How many elements the chunk that begins with this one has. */
-static inline size_t chunk_length(const struct layout *l, size_t first)
+static inline size_t gossip_chunk_length(const struct gossip_layout *layout,
+                                         size_t first)
 {
-    return l->count - first < l->chunk ? l->count - first : l->chunk;
+    return layout->count - first < layout->chunk ? layout->count - first
+                                                 : layout->chunk;
 }
 
 /* Of how many blocks that is. */
-static inline size_t chunk_blocks(const struct layout *l, size_t first)
+static inline size_t gossip_chunk_blocks(const struct gossip_layout *layout,
+                                         size_t first)
 {
-    return (chunk_length(l, first) + LATTICE_BLOCK - 1) / LATTICE_BLOCK;
+    return (gossip_chunk_length(layout, first) + LATTICE_BLOCK - 1) / LATTICE_BLOCK;
 }
 
 /* How many elements the block that begins with this one has. */
-static inline size_t block_length(const struct layout *l, size_t first)
+static inline size_t gossip_block_length(const struct gossip_layout *layout,
+                                         size_t first)
 {
-    return l->count - first < LATTICE_BLOCK ? l->count - first : LATTICE_BLOCK;
+    return layout->count - first < LATTICE_BLOCK ? layout->count - first
+                                                 : LATTICE_BLOCK;
 }
 
 /*
@@ -126,7 +134,12 @@ static inline size_t block_length(const struct layout *l, size_t first)
 /* No version, count or generation gets there. */
 #define GOSSIP_LAST_WORD ((int64_t)1 << 62)
 
-enum slot_state { FREE = 0, WRITING = 1, FULL = 2, STATES = 4 };
+enum gossip_slot_state {
+    SLOT_FREE = 0,
+    SLOT_WRITING = 1,
+    SLOT_FULL = 2,
+    SLOT_STATES = 4
+};
 
 static inline int gossip_refuse(uint32_t rank, const char *what, int64_t word)
 {
@@ -141,10 +154,10 @@ static inline bool gossip_is_number(int64_t word)
 
 /* The state of a slot of the queue. */
 static inline int gossip_decode_state(uint32_t rank, int64_t word,
-                                      enum slot_state *state)
+                                      enum gossip_slot_state *state)
 {
-    *state = (enum slot_state)(word & (STATES - 1));
-    return gossip_is_number(word) && *state <= FULL
+    *state = (enum gossip_slot_state)(word & (SLOT_STATES - 1));
+    return gossip_is_number(word) && *state <= SLOT_FULL
                ? PCOLL_OK
                : gossip_refuse(rank, "a state of its queue", word);
 }
@@ -171,16 +184,16 @@ static inline int gossip_decode_lead(uint32_t rank, int64_t ahead, int64_t behin
                : gossip_refuse(rank, "a count of its accumulator", ahead);
 }
 
-static inline bool gossip_header_fits(const struct layout *l,
-                                      const struct slot_header *h)
+static inline bool gossip_header_fits(const struct gossip_layout *layout,
+                                      const struct gossip_slot_header *h)
 {
-    return h->source < l->ranks &&
+    return h->source < layout->ranks &&
            !(h->planes & ~(uint32_t)(PLANE_LOW | PLANE_HIGH | PLANE_RAW)) &&
            gossip_is_number((int64_t)h->number);
 }
 
 /* Is there something to decode in this block? */
-static inline bool gossip_note_fits(const struct block_note *note)
+static inline bool gossip_note_fits(const struct gossip_block_note *note)
 {
     return note->coded == 1 && note->step >= 0 && isfinite(note->step);
 }
@@ -192,7 +205,7 @@ static inline bool gossip_note_fits(const struct block_note *note)
 
 struct gossip_memory {
     struct window *window;
-    struct layout layout;
+    struct gossip_layout layout;
     double taken;  /* of what lies at a peer uncollected, its model takes this part */
     double margin; /* steps are for distances so much larger than those seen */
     bool rotate;
@@ -202,7 +215,7 @@ struct gossip_memory {
     /* A chunk: as it was fetched, raw and coded; as float32 or float64; what goes
      * back. */
     char *fetched, *planes;
-    struct block_note *notes;
+    struct gossip_block_note *notes;
     void *theirs, *ours, *change;
     float *key, *block; /* one block of the codec */
 
@@ -222,38 +235,40 @@ enum { MAX_TRIES = PCOLL_TEST_TRIES };
 
 /* All but the window, for this one of so many ranks. far: others are on other nodes.
  * PCOLL_EINVAL names an impossible option; PCOLL_ENOMEM. */
-int gossip_memory_prepare(struct gossip_memory *m, const pcoll_gossip_options *o,
+int gossip_memory_prepare(struct gossip_memory *memory, const pcoll_gossip_options *o,
                           uint32_t rank, uint32_t ranks, bool far);
 /* The window is there: as it is at the start. */
-int gossip_memory_clear(struct gossip_memory *m);
+int gossip_memory_clear(struct gossip_memory *memory);
 /* The layout is there; make the rest. PCOLL_ENOMEM. */
-int gossip_memory_init(struct gossip_memory *m);
-void gossip_memory_destroy(struct gossip_memory *m);
+int gossip_memory_init(struct gossip_memory *memory);
+void gossip_memory_destroy(struct gossip_memory *memory);
 /* The same for one that malloc made; *m becomes NULL. The window stays. */
-void gossip_memory_free(struct gossip_memory **m);
+void gossip_memory_free(struct gossip_memory **memory);
 
 /* The seed of this rank's next message. */
-static inline uint64_t gossip_next_seed(struct gossip_memory *m)
+static inline uint64_t gossip_next_seed(struct gossip_memory *memory)
 {
-    return splitmix_at(m->seed, m->messages++);
+    return splitmix_at(memory->seed, memory->messages++);
 }
 
 /* The elements of a chunk, between the application's form and the held one (float32 for
  * 16 bits, else the same). */
-void gossip_widen(const struct layout *l, void *held, const void *elements,
+void gossip_widen(const struct gossip_layout *layout, void *held, const void *elements,
                   size_t count);
-void gossip_narrow(const struct layout *l, void *elements, const void *held,
+void gossip_narrow(const struct gossip_layout *layout, void *elements, const void *held,
                    size_t count);
 
-static inline const char *element_at(const struct layout *l, const void *x, size_t i)
+static inline const char *gossip_element_at(const struct gossip_layout *layout,
+                                            const void *x, size_t i)
 {
-    return (const char *)x + i * l->element;
+    return (const char *)x + i * layout->element;
 }
 
 /* The same in memory that is written to. */
-static inline char *place_at(const struct layout *l, void *x, size_t i)
+static inline char *gossip_place_at(const struct gossip_layout *layout, void *x,
+                                    size_t i)
 {
-    return (char *)x + i * l->element;
+    return (char *)x + i * layout->element;
 }
 
 #endif

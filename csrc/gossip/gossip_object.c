@@ -15,7 +15,7 @@
 #include "runtime/shared_window.h"
 #include "transport/mpi/mpi_transport.h"
 
-enum field {
+enum gossip_field {
     FIELD_COUNT,
     FIELD_DTYPE,
     FIELD_BITS,
@@ -40,7 +40,8 @@ static const struct agree_field fields[FIELDS] = {
     [FIELD_TOPOLOGY] = {"topology (its hash)", NULL},
 };
 
-static int compare(struct communicator *c, int local, const pcoll_gossip_options *o)
+static int gossip_compare(struct communicator *c, int local,
+                          const pcoll_gossip_options *o)
 {
     uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
                             [FIELD_DTYPE] = (uint64_t)o->dtype,
@@ -53,65 +54,67 @@ static int compare(struct communicator *c, int local, const pcoll_gossip_options
     return agree_same(c, local, fields, own, FIELDS);
 }
 
-static int prepare(struct communicator *c, const pcoll_gossip_options *o,
-                   struct gossip_memory *m)
+static int gossip_prepare(struct communicator *c, const pcoll_gossip_options *o,
+                          struct gossip_memory *memory)
 {
     const struct transport *t = c->transport;
     bool agent = t->off_node || c->outage;
     int rc = user_object_check_failure(o->on_failure, o->progress);
     if (rc == PCOLL_OK)
-        rc = gossip_memory_prepare(m, o, t->rank, t->size, t->off_node);
+        rc = gossip_memory_prepare(memory, o, t->rank, t->size, t->off_node);
     return rc == PCOLL_OK && agent ? process_start_agent(c, o->progress, true) : rc;
 }
 
 /* Collective. A window of MPI that some could not make stays lost with those who could: to
  * free it all are needed. */
-static int open_window(struct communicator *c, const void *comm,
-                       struct gossip_memory *m)
+static int gossip_open_window(struct communicator *c, const void *comm,
+                              struct gossip_memory *memory)
 {
     communicator_end_leftovers(c);
-    int rc = window_open(c, comm, m->layout.bytes, &m->window);
-    return rc == PCOLL_OK ? agree_outcome(c, gossip_memory_clear(m)) : rc;
+    int rc = window_open(c, comm, memory->layout.bytes, &memory->window);
+    return rc == PCOLL_OK ? agree_outcome(c, gossip_memory_clear(memory)) : rc;
 }
 
-static int join_others(struct communicator *c, const void *comm, int local,
-                       const pcoll_gossip_options *options, struct gossip_memory *m,
-                       struct object *p)
+static int gossip_join(struct communicator *c, const void *comm, int local,
+                       const pcoll_gossip_options *options,
+                       struct gossip_memory *memory, struct object *p)
 {
     agree_settle(c);
-    int rc = compare(c, local, options);
+    int rc = gossip_compare(c, local, options);
     if (rc == PCOLL_OK)
-        rc = open_window(c, comm, m);
+        rc = gossip_open_window(c, comm, memory);
     return rc == PCOLL_OK ? agree_enter(c, p) : rc;
 }
 
-static int create(struct communicator *c, const void *comm,
-                  const pcoll_gossip_options *options, pcoll_gossip **gossip)
+static int gossip_create(struct communicator *c, const void *comm,
+                         const pcoll_gossip_options *options, pcoll_gossip **out)
 {
-    pcoll_gossip *g = calloc(1, sizeof *g);
-    struct gossip_memory *m = calloc(1, sizeof *m);
+    pcoll_gossip *gossip = calloc(1, sizeof *gossip);
+    struct gossip_memory *memory = calloc(1, sizeof *memory);
     struct spent_window *spent = calloc(1, sizeof *spent);
-    int local = g && m && spent ? prepare(c, options, m)
-                                : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
-    if (g)
-        g->object = object_init(&gossip_object);
-    int rc = join_others(c, comm, local, options, m, g ? &g->object : NULL);
+    int local = gossip && memory && spent
+                    ? gossip_prepare(c, options, memory)
+                    : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
+    if (gossip)
+        gossip->object = object_init(&gossip_object);
+    int rc =
+        gossip_join(c, comm, local, options, memory, gossip ? &gossip->object : NULL);
     if (rc != PCOLL_OK) {
-        if (m && m->window && m->window->local)
-            m->window->ops->destroy(m->window);
-        if (m)
-            gossip_memory_free(&m);
+        if (memory && memory->window && memory->window->local)
+            memory->window->ops->destroy(memory->window);
+        if (memory)
+            gossip_memory_free(&memory);
         free(spent);
-        free(g);
+        free(gossip);
         return rc;
     }
-    user_object_init(&g->base, &gossip_kind);
-    g->memory = m;
-    g->spent = spent;
-    g->max_uncollected = options->max_uncollected;
-    g->look_at = pcoll_tells_of_failures() && !c->outage ? 1 : 0;
-    user_object_made(&g->base, c, &g->object, options->progress);
-    *gossip = g;
+    user_object_init(&gossip->base, &gossip_kind);
+    gossip->memory = memory;
+    gossip->spent = spent;
+    gossip->max_uncollected = options->max_uncollected;
+    gossip->look_at = pcoll_tells_of_failures() && !c->outage ? 1 : 0;
+    user_object_made(&gossip->base, c, &gossip->object, options->progress);
+    *out = gossip;
     return PCOLL_OK;
 }
 
@@ -124,7 +127,7 @@ int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
     if (rc != PCOLL_OK)
         return rc;
     outage_enter(c->outage);
-    rc = create(c, comm, options, gossip);
+    rc = gossip_create(c, comm, options, gossip);
     outage_leave(c->outage);
     return rc;
 }
@@ -136,63 +139,63 @@ int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
  * here; when all have taken part in the census, none is anywhere, and each settles.
  */
 
-static uint64_t complete(struct user_object *o)
+static uint64_t gossip_complete(struct user_object *o)
 {
     (void)o;
     return 0; /* it has no rounds */
 }
 
-static int settle_the_dead(struct gossip_memory *m, const struct transport *t)
+static int gossip_adopt_dead(struct gossip_memory *memory, const struct transport *t)
 {
     int rc = PCOLL_OK;
     for (uint32_t r = 0; r < t->size && rc == PCOLL_OK; r++)
         if (!transport_lives(t, r))
-            rc = settle_dead(m, r);
+            rc = accumulator_adopt(memory, r);
     return rc;
 }
 
-static int rebuild(struct user_object *o, struct communicator *c,
-                   const struct recovery_plan *plan)
+static int gossip_rebuild(struct user_object *o, struct communicator *c,
+                          const struct recovery_plan *plan)
 {
-    pcoll_gossip *g = (pcoll_gossip *)o;
+    pcoll_gossip *gossip = (pcoll_gossip *)o;
     const struct transport *t = c->transport;
-    CHECK(plan->slot == g->object.slot);
-    if (!g->spent) /* it had closed, here */
+    CHECK(plan->slot == gossip->object.slot);
+    if (!gossip->spent) /* it had closed, here */
         return PCOLL_OK;
-    int rc = accumulator_settle(g->memory);
+    int rc = accumulator_settle(gossip->memory);
     if (rc == PCOLL_OK)
-        rc = queue_settle(g->memory);
+        rc = gossip_queue_settle(gossip->memory);
     return rc == PCOLL_OK && transport_lowest(t) == t->rank
-               ? settle_the_dead(g->memory, t)
+               ? gossip_adopt_dead(gossip->memory, t)
                : rc;
 }
 
-static int inherit(struct user_object *o, struct object **object)
+static int gossip_inherit(struct user_object *o, struct object **object)
 {
-    pcoll_gossip *g = (pcoll_gossip *)o;
-    g->object.alarm = INT64_MAX;
-    atomic_store(&g->object.closed, false); /* all close it anew */
-    *object = &g->object;
+    pcoll_gossip *gossip = (pcoll_gossip *)o;
+    gossip->object.alarm = INT64_MAX;
+    atomic_store(&gossip->object.closed, false); /* all close it anew */
+    *object = &gossip->object;
     return PCOLL_OK;
 }
 
-static void go(struct user_object *o, struct communicator *c)
+static void gossip_resume(struct user_object *o, struct communicator *c)
 {
-    pcoll_gossip *g = (pcoll_gossip *)o;
+    pcoll_gossip *gossip = (pcoll_gossip *)o;
     if (o->orphan || !atomic_load(&o->closing))
         return;
     progress_lock(c->progress);
-    int rc = communicator_close(c, &g->object);
+    int rc = communicator_close(c, &gossip->object);
     if (rc != PCOLL_OK)
         communicator_fail(c, rc);
     progress_unlock(c->progress);
 }
 
 const struct recoverable gossip_recoverable = {
-    .complete = complete,
-    .rebuild = rebuild,
-    .inherit = inherit,
-    .go = go,
+    .complete = gossip_complete,
+    .rebuild = gossip_rebuild,
+    .inherit = gossip_inherit,
+    .go = gossip_resume,
 };
 
 /*
@@ -207,71 +210,72 @@ static pcoll_gossip *gossip_of(struct object *p)
     return (pcoll_gossip *)((char *)p - offsetof(pcoll_gossip, object));
 }
 
-static int nothing(struct object *p)
+static int gossip_run(struct object *p)
 {
     (void)p;
     return PCOLL_OK;
 }
 
-static int no_message(struct object *p, int op, size_t bytes)
+static int gossip_done(struct object *p, int op, size_t bytes)
 {
     (void)p, (void)bytes;
     return fail(PCOLL_EPROTOCOL, "a message (%d) for a gossip buffer", op);
 }
 
-static int no_control(struct object *p, uint32_t source, const struct control *message)
+static int gossip_control(struct object *p, uint32_t source,
+                          const struct control *message)
 {
     (void)p, (void)message;
     return fail(PCOLL_EPROTOCOL, "a message of rank %u for a gossip buffer", source);
 }
 
-static int begin_turn(struct object *p)
+static int gossip_begin_close(struct object *p)
 {
-    pcoll_gossip *g = gossip_of(p);
-    if (g->spent) /* else it had closed before somebody died */
-        window_spend(g->base.communicator, g->memory->window, &g->spent);
-    return communicator_closed(g->base.communicator, p);
+    pcoll_gossip *gossip = gossip_of(p);
+    if (gossip->spent) /* else it had closed before somebody died */
+        window_spend(gossip->base.communicator, gossip->memory->window, &gossip->spent);
+    return communicator_closed(gossip->base.communicator, p);
 }
 
-const struct object_ops gossip_object = {.run = nothing,
-                                         .done = no_message,
-                                         .control = no_control,
-                                         .begin_close = begin_turn};
+const struct object_ops gossip_object = {.run = gossip_run,
+                                         .done = gossip_done,
+                                         .control = gossip_control,
+                                         .begin_close = gossip_begin_close};
 
-static int begin_close(struct user_object *o)
+static int gossip_close(struct user_object *o)
 {
     return communicator_close(o->communicator, o->object);
 }
 
 /* After a failure the window is still there, and stays if it is MPI's: others may not have
  * come to free theirs. */
-static void dispose(struct user_object *o, bool healthy)
+static void gossip_dispose(struct user_object *o, bool healthy)
 {
-    pcoll_gossip *g = (pcoll_gossip *)o;
-    struct window *w = g->memory->window;
+    pcoll_gossip *gossip = (pcoll_gossip *)o;
+    struct window *window = gossip->memory->window;
     (void)healthy;
-    if (g->spent && w->local)
-        w->ops->destroy(w);
-    gossip_memory_free(&g->memory);
-    free(g->spent);
-    g->spent = NULL;
+    if (gossip->spent && window->local)
+        window->ops->destroy(window);
+    gossip_memory_free(&gossip->memory);
+    free(gossip->spent);
+    gossip->spent = NULL;
 }
 
 const struct user_object_kind gossip_kind = {
     .name = "the gossip buffer",
     .plural = "gossip buffers",
-    .close = begin_close,
-    .dispose = dispose,
+    .close = gossip_close,
+    .dispose = gossip_dispose,
     .recoverable = &gossip_recoverable,
 };
 
 int pcoll_gossip_free(pcoll_gossip **at, int64_t timeout_us)
 {
-    pcoll_gossip *g = *at;
+    pcoll_gossip *gossip = *at;
     bool over = true;
-    int rc = g ? user_object_end(&g->base, timeout_us, &over) : PCOLL_OK;
+    int rc = gossip ? user_object_end(&gossip->base, timeout_us, &over) : PCOLL_OK;
     if (over) {
-        free(g);
+        free(gossip);
         *at = NULL;
     }
     return rc;

@@ -10,36 +10,40 @@
 #include "base/check.h"
 #include "base/moment.h"
 
-static int swap(struct gossip_memory *m, uint32_t peer, uint32_t slot, int64_t from,
-                int64_t to, int64_t *found)
+static int gossip_queue_swap(struct gossip_memory *memory, uint32_t peer, uint32_t slot,
+                             int64_t from, int64_t to, int64_t *found)
 {
-    CHECK(peer < m->layout.ranks && slot < m->layout.queue_slots);
-    return m->window->ops->compare_swap(m->window, peer, queue_word_at(slot), from, to,
-                                        found);
+    CHECK(peer < memory->layout.ranks && slot < memory->layout.queue_slots);
+    return memory->window->ops->compare_swap(
+        memory->window, peer, gossip_queue_word_at(slot), from, to, found);
 }
 
 /* The word, and the state that it says. */
-static int read_state(struct gossip_memory *m, uint32_t peer, uint32_t slot,
-                      int64_t *word, enum slot_state *state)
+static int gossip_queue_read_state(struct gossip_memory *memory, uint32_t peer,
+                                   uint32_t slot, int64_t *word,
+                                   enum gossip_slot_state *state)
 {
-    int rc = swap(m, peer, slot, -1, -1, word); /* no state is below 0 */
+    int rc =
+        gossip_queue_swap(memory, peer, slot, -1, -1, word); /* no state is below 0 */
     return rc == PCOLL_OK ? gossip_decode_state(peer, *word, state) : rc;
 }
 
 /* *slot: queue_slots if all are taken. */
-static int claim(struct gossip_memory *m, uint32_t peer, uint32_t *slot, int64_t *word)
+static int gossip_queue_claim(struct gossip_memory *memory, uint32_t peer,
+                              uint32_t *slot, int64_t *word)
 {
-    uint32_t slots = m->layout.queue_slots;
+    uint32_t slots = memory->layout.queue_slots;
     for (uint32_t i = 0; i < slots; i++) {
         int64_t found;
-        enum slot_state state;
-        *slot = (m->window->rank + i) % slots; /* others begin elsewhere */
-        int rc = read_state(m, peer, *slot, word, &state);
+        enum gossip_slot_state state;
+        *slot = (memory->window->rank + i) % slots; /* others begin elsewhere */
+        int rc = gossip_queue_read_state(memory, peer, *slot, word, &state);
         if (rc != PCOLL_OK)
             return rc;
-        if (state != FREE)
+        if (state != SLOT_FREE)
             continue;
-        rc = swap(m, peer, *slot, *word, *word + WRITING, &found);
+        rc =
+            gossip_queue_swap(memory, peer, *slot, *word, *word + SLOT_WRITING, &found);
         if (rc != PCOLL_OK || found == *word)
             return rc;
     }
@@ -47,147 +51,164 @@ static int claim(struct gossip_memory *m, uint32_t peer, uint32_t *slot, int64_t
     return PCOLL_OK;
 }
 
-static int put(struct gossip_memory *m, uint32_t peer, size_t at, const void *from,
-               size_t bytes)
+static int gossip_queue_put(struct gossip_memory *memory, uint32_t peer, size_t at,
+                            const void *from, size_t bytes)
 {
-    m->stats.bytes_written += bytes;
-    return m->window->ops->put(m->window, peer, at, from, bytes);
+    memory->stats.bytes_written += bytes;
+    return memory->window->ops->put(memory->window, peer, at, from, bytes);
 }
 
-static int put_raw(struct gossip_memory *m, uint32_t peer, size_t slot_at,
-                   const void *x, size_t first, size_t length)
+static int gossip_queue_put_raw(struct gossip_memory *memory, uint32_t peer,
+                                size_t slot_at, const void *x, size_t first,
+                                size_t length)
 {
-    const struct layout *l = &m->layout;
-    return put(m, peer, slot_at + l->raw_at + first * l->element,
-               element_at(l, x, first), length * l->element);
+    const struct gossip_layout *layout = &memory->layout;
+    return gossip_queue_put(
+        memory, peer, slot_at + layout->raw_at + first * layout->element,
+        gossip_element_at(layout, x, first), length * layout->element);
 }
 
 /* The blocks of a chunk that the codec cannot hold. */
-static int put_uncoded(struct gossip_memory *m, uint32_t peer, size_t slot_at,
-                       const void *x, size_t first)
+static int gossip_queue_put_uncoded(struct gossip_memory *memory, uint32_t peer,
+                                    size_t slot_at, const void *x, size_t first)
 {
-    size_t end = first + chunk_length(&m->layout, first);
+    size_t end = first + gossip_chunk_length(&memory->layout, first);
     int rc = PCOLL_OK;
     for (size_t i = 0, at = first; at < end && rc == PCOLL_OK; i++, at += LATTICE_BLOCK)
-        if (!m->notes[i].coded)
-            rc = put_raw(m, peer, slot_at, x, at, block_length(&m->layout, at));
+        if (!memory->notes[i].coded)
+            rc = gossip_queue_put_raw(memory, peer, slot_at, x, at,
+                                      gossip_block_length(&memory->layout, at));
     return rc;
 }
 
-static int put_coded(struct gossip_memory *m, uint32_t peer, size_t slot_at,
-                     const void *x, const void *key, size_t first, uint64_t seed)
+static int gossip_queue_put_coded(struct gossip_memory *memory, uint32_t peer,
+                                  size_t slot_at, const void *x, const void *key,
+                                  size_t first, uint64_t seed)
 {
-    const struct layout *l = &m->layout;
-    size_t block = first / LATTICE_BLOCK, blocks = chunk_blocks(l, first);
-    struct planes to = {.notes = m->notes, .low = m->planes};
-    coded_write(m, x, key, first, seed, true, &to);
-    int rc = put(m, peer, slot_at + l->notes_at + block * sizeof *m->notes, m->notes,
-                 blocks * sizeof *m->notes);
+    const struct gossip_layout *layout = &memory->layout;
+    size_t block = first / LATTICE_BLOCK, blocks = gossip_chunk_blocks(layout, first);
+    struct gossip_planes to = {.notes = memory->notes, .low = memory->planes};
+    gossip_slot_encode(memory, x, key, first, seed, true, &to);
+    int rc = gossip_queue_put(
+        memory, peer, slot_at + layout->notes_at + block * sizeof *memory->notes,
+        memory->notes, blocks * sizeof *memory->notes);
     if (rc == PCOLL_OK)
-        rc = put(m, peer, slot_at + l->low_at + block * l->low, m->planes,
-                 blocks * l->low);
-    return rc == PCOLL_OK ? put_uncoded(m, peer, slot_at, x, first) : rc;
+        rc = gossip_queue_put(memory, peer,
+                              slot_at + layout->low_at + block * layout->low,
+                              memory->planes, blocks * layout->low);
+    return rc == PCOLL_OK ? gossip_queue_put_uncoded(memory, peer, slot_at, x, first)
+                          : rc;
 }
 
 /* What the receiver makes of the chunk that has just been encoded. */
-static void decode_own(struct gossip_memory *m, const void *x, const void *key,
-                       size_t first, uint64_t seed, void *sent)
+static void gossip_queue_decode_own(struct gossip_memory *memory, const void *x,
+                                    const void *key, size_t first, uint64_t seed,
+                                    void *sent)
 {
-    const struct layout *l = &m->layout;
-    size_t end = first + chunk_length(l, first);
+    const struct gossip_layout *layout = &memory->layout;
+    size_t end = first + gossip_chunk_length(layout, first);
     for (size_t i = 0, at = first; at < end; i++, at += LATTICE_BLOCK) {
-        size_t length = block_length(l, at);
-        if (!coded_read(m, at / LATTICE_BLOCK, length, seed, &m->notes[i],
-                        m->planes + i * l->low, NULL,
-                        key ? element_at(l, key, at) : NULL, m->ours))
-            gossip_widen(l, m->ours, element_at(l, x, at), length);
-        gossip_narrow(l, place_at(l, sent, at), m->ours, length);
+        size_t length = gossip_block_length(layout, at);
+        if (!gossip_slot_decode(memory, at / LATTICE_BLOCK, length, seed,
+                                &memory->notes[i], memory->planes + i * layout->low,
+                                NULL, key ? gossip_element_at(layout, key, at) : NULL,
+                                memory->ours))
+            gossip_widen(layout, memory->ours, gossip_element_at(layout, x, at),
+                         length);
+        gossip_narrow(layout, gossip_place_at(layout, sent, at), memory->ours, length);
     }
 }
 
-static int put_chunk(struct gossip_memory *m, uint32_t peer, size_t slot_at,
-                     const void *x, const void *key, size_t first, uint64_t seed,
-                     void *sent)
+static int gossip_queue_put_chunk(struct gossip_memory *memory, uint32_t peer,
+                                  size_t slot_at, const void *x, const void *key,
+                                  size_t first, uint64_t seed, void *sent)
 {
-    const struct layout *l = &m->layout;
-    size_t length = chunk_length(l, first);
-    int rc = l->bits ? put_coded(m, peer, slot_at, x, key, first, seed)
-                     : put_raw(m, peer, slot_at, x, first, length);
-    if (sent && l->bits)
-        decode_own(m, x, key, first, seed, sent);
+    const struct gossip_layout *layout = &memory->layout;
+    size_t length = gossip_chunk_length(layout, first);
+    int rc = layout->bits
+                 ? gossip_queue_put_coded(memory, peer, slot_at, x, key, first, seed)
+                 : gossip_queue_put_raw(memory, peer, slot_at, x, first, length);
+    if (sent && layout->bits)
+        gossip_queue_decode_own(memory, x, key, first, seed, sent);
     else if (sent)
-        memmove(place_at(l, sent, first), element_at(l, x, first), length * l->element);
-    return rc == PCOLL_OK ? m->window->ops->complete(m->window, peer) : rc;
+        memmove(gossip_place_at(layout, sent, first),
+                gossip_element_at(layout, x, first), length * layout->element);
+    return rc == PCOLL_OK ? memory->window->ops->complete(memory->window, peer) : rc;
 }
 
-static int write_message(struct gossip_memory *m, uint32_t peer, uint32_t slot,
-                         const void *x, const void *key, void *sent)
+static int gossip_queue_write(struct gossip_memory *memory, uint32_t peer,
+                              uint32_t slot, const void *x, const void *key, void *sent)
 {
-    const struct layout *l = &m->layout;
-    struct window *w = m->window;
+    const struct gossip_layout *layout = &memory->layout;
+    struct window *window = memory->window;
     int64_t ticket;
-    int rc = w->ops->fetch_add(w, peer, word_at(WORD_TICKETS), 1, &ticket);
-    struct slot_header header = {.number = (uint64_t)ticket,
-                                 .seed = gossip_next_seed(m),
-                                 .source = w->rank,
-                                 .planes = l->bits ? PLANE_LOW : PLANE_RAW};
+    int rc =
+        window->ops->fetch_add(window, peer, gossip_word_at(WORD_TICKETS), 1, &ticket);
+    struct gossip_slot_header header = {.number = (uint64_t)ticket,
+                                        .seed = gossip_next_seed(memory),
+                                        .source = window->rank,
+                                        .planes = layout->bits ? PLANE_LOW : PLANE_RAW};
     if (rc == PCOLL_OK)
-        rc = put(m, peer, queue_slot_at(l, slot), &header, sizeof header);
-    for (size_t first = 0; first < l->count && rc == PCOLL_OK; first += l->chunk)
-        rc = put_chunk(m, peer, queue_slot_at(l, slot), x, key, first, header.seed,
-                       sent);
-    return rc == PCOLL_OK ? w->ops->flush(w, peer) : rc;
+        rc = gossip_queue_put(memory, peer, gossip_queue_slot_at(layout, slot), &header,
+                              sizeof header);
+    for (size_t first = 0; first < layout->count && rc == PCOLL_OK;
+         first += layout->chunk)
+        rc = gossip_queue_put_chunk(memory, peer, gossip_queue_slot_at(layout, slot), x,
+                                    key, first, header.seed, sent);
+    return rc == PCOLL_OK ? window->ops->flush(window, peer) : rc;
 }
 
-int gossip_push(struct gossip_memory *m, uint32_t peer, const void *x, const void *key,
-                void *sent, bool *pushed)
+int gossip_queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
+                      const void *key, void *sent, bool *pushed)
 {
     uint32_t slot;
     int64_t state, found;
-    int rc = claim(m, peer, &slot, &state);
-    *pushed = rc == PCOLL_OK && slot < m->layout.queue_slots;
+    int rc = gossip_queue_claim(memory, peer, &slot, &state);
+    *pushed = rc == PCOLL_OK && slot < memory->layout.queue_slots;
     if (rc == PCOLL_OK && !*pushed)
-        m->stats.queue_full++;
+        memory->stats.queue_full++;
     if (!*pushed)
         return rc;
     MOMENT("slot claimed");
-    rc = write_message(m, peer, slot, x, key, sent);
+    rc = gossip_queue_write(memory, peer, slot, x, key, sent);
     MOMENT("message written");
     if (rc == PCOLL_OK)
-        rc = swap(m, peer, slot, state + WRITING, state + FULL, &found);
-    if (rc == PCOLL_OK && found != state + WRITING) /* the slot was this rank's */
+        rc = gossip_queue_swap(memory, peer, slot, state + SLOT_WRITING,
+                               state + SLOT_FULL, &found);
+    if (rc == PCOLL_OK && found != state + SLOT_WRITING) /* the slot was this rank's */
         rc = gossip_refuse(peer, "a state of its queue", found);
-    m->stats.pushed++;
+    memory->stats.pushed++;
     return rc;
 }
 
 /* A FULL slot of a queue. */
-struct message {
+struct gossip_message {
     uint32_t slot;
     int64_t state;
-    struct slot_header header;
+    struct gossip_slot_header header;
     bool fits; /* the header can be one */
 };
 
 /* The oldest or the newest; *found: false if none is FULL. */
-static int choose(struct gossip_memory *m, uint32_t peer, bool newest,
-                  struct message *best, bool *found)
+static int gossip_queue_choose(struct gossip_memory *memory, uint32_t peer, bool newest,
+                               struct gossip_message *best, bool *found)
 {
-    struct window *w = m->window;
+    struct window *window = memory->window;
     *found = false;
-    for (uint32_t slot = 0; slot < m->layout.queue_slots; slot++) {
-        struct message next = {.slot = slot};
-        enum slot_state state;
-        int rc = read_state(m, peer, slot, &next.state, &state);
-        if (rc == PCOLL_OK && state == FULL)
-            rc = w->ops->get(w, peer, queue_slot_at(&m->layout, slot), &next.header,
-                             sizeof next.header);
+    for (uint32_t slot = 0; slot < memory->layout.queue_slots; slot++) {
+        struct gossip_message next = {.slot = slot};
+        enum gossip_slot_state state;
+        int rc = gossip_queue_read_state(memory, peer, slot, &next.state, &state);
+        if (rc == PCOLL_OK && state == SLOT_FULL)
+            rc = window->ops->get(window, peer,
+                                  gossip_queue_slot_at(&memory->layout, slot),
+                                  &next.header, sizeof next.header);
         if (rc == PCOLL_OK)
-            rc = w->ops->complete(w, peer);
+            rc = window->ops->complete(window, peer);
         if (rc != PCOLL_OK)
             return rc;
-        next.fits = gossip_header_fits(&m->layout, &next.header);
-        if (state == FULL &&
+        next.fits = gossip_header_fits(&memory->layout, &next.header);
+        if (state == SLOT_FULL &&
             (!*found || (next.header.number > best->header.number) == newest)) {
             *best = next;
             *found = true;
@@ -197,16 +218,17 @@ static int choose(struct gossip_memory *m, uint32_t peer, bool newest,
 }
 
 /* Into out; *whole: every block decodes. */
-static int read_message(struct gossip_memory *m, uint32_t peer,
-                        const struct message *from, const void *key, void *out,
-                        bool *whole)
+static int gossip_queue_read(struct gossip_memory *memory, uint32_t peer,
+                             const struct gossip_message *from, const void *key,
+                             void *out, bool *whole)
 {
-    const struct layout *l = &m->layout;
+    const struct gossip_layout *layout = &memory->layout;
     *whole = from->fits;
-    for (size_t first = 0; first < l->count && *whole; first += l->chunk) {
-        struct fetched fetched;
-        int rc = fetch_elements(m, peer, queue_slot_at(l, from->slot), first, key, out,
-                                &fetched);
+    for (size_t first = 0; first < layout->count && *whole; first += layout->chunk) {
+        struct gossip_fetched fetched;
+        int rc = gossip_slot_fetch_elements(memory, peer,
+                                            gossip_queue_slot_at(layout, from->slot),
+                                            first, key, out, &fetched);
         if (rc != PCOLL_OK)
             return rc;
         *whole = !fetched.failures;
@@ -214,70 +236,73 @@ static int read_message(struct gossip_memory *m, uint32_t peer,
     return PCOLL_OK;
 }
 
-int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *source,
-                bool *taken)
+int gossip_queue_take(struct gossip_memory *memory, const void *key, void *out,
+                      uint32_t *source, bool *taken)
 {
-    uint32_t own = m->window->rank;
+    uint32_t own = memory->window->rank;
     *taken = false;
-    for (uint32_t i = 0; i <= m->layout.queue_slots; i++) { /* others go on sending */
-        struct message oldest;
+    for (uint32_t i = 0; i <= memory->layout.queue_slots;
+         i++) { /* others go on sending */
+        struct gossip_message oldest;
         bool found, whole;
         int64_t before;
-        int rc = choose(m, own, false, &oldest, &found);
+        int rc = gossip_queue_choose(memory, own, false, &oldest, &found);
         if (rc != PCOLL_OK || !found)
             return rc;
-        rc = read_message(m, own, &oldest, key, out, &whole);
+        rc = gossip_queue_read(memory, own, &oldest, key, out, &whole);
         if (rc == PCOLL_OK)
-            rc = swap(m, own, oldest.slot, oldest.state, oldest.state - FULL + STATES,
-                      &before);
+            rc = gossip_queue_swap(memory, own, oldest.slot, oldest.state,
+                                   oldest.state - SLOT_FULL + SLOT_STATES, &before);
         *source = oldest.header.source;
         *taken = rc == PCOLL_OK && whole;
-        m->stats.decode_failures += !whole;
+        memory->stats.decode_failures += !whole;
         if (rc != PCOLL_OK || *taken)
             return rc;
     }
     return PCOLL_OK;
 }
 
-int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
-                uint32_t *source, bool *found)
+int gossip_queue_peek(struct gossip_memory *memory, uint32_t peer, const void *key,
+                      void *out, uint32_t *source, bool *found)
 {
     for (int i = 0; i < MAX_TRIES; i++) {
-        struct message newest;
+        struct gossip_message newest;
         bool whole;
         int64_t word;
-        enum slot_state state;
-        int rc = choose(m, peer, true, &newest, found);
+        enum gossip_slot_state state;
+        int rc = gossip_queue_choose(memory, peer, true, &newest, found);
         if (rc != PCOLL_OK || !*found)
             return rc;
-        rc = read_message(m, peer, &newest, key, out, &whole);
+        rc = gossip_queue_read(memory, peer, &newest, key, out, &whole);
         if (rc == PCOLL_OK)
-            rc = read_state(m, peer, newest.slot, &word, &state);
+            rc = gossip_queue_read_state(memory, peer, newest.slot, &word, &state);
         if (rc != PCOLL_OK)
             return rc;
         *source = newest.header.source;
         *found = whole;
         if (word == newest.state) {
-            m->stats.decode_failures += !whole;
+            memory->stats.decode_failures += !whole;
             return PCOLL_OK;
         }
-        m->stats.retries++;
+        memory->stats.retries++;
     }
     *found = false;
-    m->stats.torn++;
+    memory->stats.torn++;
     return PCOLL_OK;
 }
 
-int queue_settle(struct gossip_memory *m)
+int gossip_queue_settle(struct gossip_memory *memory)
 {
-    uint32_t own = m->window->rank;
+    uint32_t own = memory->window->rank;
     int rc = PCOLL_OK;
-    for (uint32_t slot = 0; slot < m->layout.queue_slots && rc == PCOLL_OK; slot++) {
+    for (uint32_t slot = 0; slot < memory->layout.queue_slots && rc == PCOLL_OK;
+         slot++) {
         int64_t word, found;
-        enum slot_state state;
-        rc = read_state(m, own, slot, &word, &state);
-        if (rc == PCOLL_OK && state == WRITING)
-            rc = swap(m, own, slot, word, word - WRITING + STATES, &found);
+        enum gossip_slot_state state;
+        rc = gossip_queue_read_state(memory, own, slot, &word, &state);
+        if (rc == PCOLL_OK && state == SLOT_WRITING)
+            rc = gossip_queue_swap(memory, own, slot, word,
+                                   word - SLOT_WRITING + SLOT_STATES, &found);
     }
     return rc;
 }

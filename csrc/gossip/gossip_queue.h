@@ -41,20 +41,20 @@
  * decode for certain with `key` (application's form; NULL: 0) as the receiver's key;
  * `sent`, unless NULL, becomes what the receiver will have then.
  */
-int gossip_push(struct gossip_memory *m, uint32_t peer, const void *x, const void *key,
-                void *sent, bool *pushed);
+int gossip_queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
+                      const void *key, void *sent, bool *pushed);
 
 /* Owner: the oldest message into out (application's form). *taken: false if there is
  * none. Those that do not decode with this key are thrown away and counted. */
-int gossip_take(struct gossip_memory *m, const void *key, void *out, uint32_t *source,
-                bool *taken);
+int gossip_queue_take(struct gossip_memory *memory, const void *key, void *out,
+                      uint32_t *source, bool *taken);
 
 /* The newest message in the queue of anybody, which stays there. *found: false if there
  * is none, or none that decodes with this key, or it was taken every time. */
-int gossip_peek(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
-                uint32_t *source, bool *found);
+int gossip_queue_peek(struct gossip_memory *memory, uint32_t peer, const void *key,
+                      void *out, uint32_t *source, bool *found);
 
 /* Owner, among ranks that stand still (accumulator.h): slots whose writers have died are free. */
-int queue_settle(struct gossip_memory *m);
+int gossip_queue_settle(struct gossip_memory *memory);
 
 #endif

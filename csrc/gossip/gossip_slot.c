@@ -10,11 +10,11 @@
 /* A distance that is not seen again is forgotten by and by. */
 static const float memory_of_distances = 0.9f;
 
-static void to_float(const struct layout *l, float *out, const void *elements,
-                     size_t count)
+static void gossip_slot_to_float(const struct gossip_layout *layout, float *out,
+                                 const void *elements, size_t count)
 {
-    if (l->dtype != PCOLL_FLOAT64) {
-        gossip_widen(l, out, elements, count);
+    if (layout->dtype != PCOLL_FLOAT64) {
+        gossip_widen(layout, out, elements, count);
         return;
     }
     const double *in = elements;
@@ -22,11 +22,11 @@ static void to_float(const struct layout *l, float *out, const void *elements,
         out[i] = (float)in[i];
 }
 
-static void from_float(const struct layout *l, void *held, const float *in,
-                       size_t count)
+static void gossip_slot_from_float(const struct gossip_layout *layout, void *held,
+                                   const float *in, size_t count)
 {
     double *out = held;
-    if (l->held == PCOLL_FLOAT64)
+    if (layout->held == PCOLL_FLOAT64)
         for (size_t i = 0; i < count; i++)
             out[i] = in[i];
     else
@@ -34,210 +34,232 @@ static void from_float(const struct layout *l, void *held, const float *in,
 }
 
 /* One block in the form in which it is encoded. */
-static void load(const struct gossip_memory *m, const struct layout *l, float *out,
-                 const void *elements, size_t count, uint64_t seed)
+static void gossip_slot_load_block(const struct gossip_memory *memory,
+                                   const struct gossip_layout *layout, float *out,
+                                   const void *elements, size_t count, uint64_t seed)
 {
-    to_float(l, out, elements, count);
-    if (m->rotate)
+    gossip_slot_to_float(layout, out, elements, count);
+    if (memory->rotate)
         lattice_rotate(out, count, seed);
 }
 
-static float step_for(const struct gossip_memory *m, size_t block, size_t length,
-                      const float *key, bool exact)
+static float gossip_slot_step(const struct gossip_memory *memory, size_t block,
+                              size_t length, const float *key, bool exact)
 {
     float distance, magnitude;
-    lattice_distance(m->block, key, length, &distance, &magnitude);
+    lattice_distance(memory->block, key, length, &distance, &magnitude);
     if (!exact) {
-        distance = (float)m->margin * m->distances[block];
-        if (!(m->distances[block] >= 0))
+        distance = (float)memory->margin * memory->distances[block];
+        if (!(memory->distances[block] >= 0))
             return NAN;
     }
-    return lattice_step(distance, magnitude, m->layout.bits, m->rotate);
+    return lattice_step(distance, magnitude, memory->layout.bits, memory->rotate);
 }
 
-void coded_write(struct gossip_memory *m, const void *x, const void *key, size_t first,
-                 uint64_t seed, bool exact, const struct planes *to)
+void gossip_slot_encode(struct gossip_memory *memory, const void *x, const void *key,
+                        size_t first, uint64_t seed, bool exact,
+                        const struct gossip_planes *to)
 {
-    const struct layout *l = &m->layout;
-    CHECK(l->bits && first % LATTICE_BLOCK == 0);
-    size_t end = first + chunk_length(l, first);
+    const struct gossip_layout *layout = &memory->layout;
+    CHECK(layout->bits && first % LATTICE_BLOCK == 0);
+    size_t end = first + gossip_chunk_length(layout, first);
     for (size_t i = 0; first + i * LATTICE_BLOCK < end; i++) {
-        size_t at = first + i * LATTICE_BLOCK, length = block_length(l, at);
+        size_t at = first + i * LATTICE_BLOCK, length = gossip_block_length(layout, at);
         uint64_t block_seed = lattice_block_seed(seed, at / LATTICE_BLOCK);
-        struct block_note *note = &to->notes[i];
-        load(m, l, m->block, element_at(l, x, at), length, block_seed);
+        struct gossip_block_note *note = &to->notes[i];
+        gossip_slot_load_block(memory, layout, memory->block,
+                               gossip_element_at(layout, x, at), length, block_seed);
         if (key)
-            load(m, l, m->key, element_at(l, key, at), length, block_seed);
-        float step =
-            step_for(m, at / LATTICE_BLOCK, length, key ? m->key : NULL, exact);
-        *note = (struct block_note){.step = step, .coded = !isnan(step)};
+            gossip_slot_load_block(memory, layout, memory->key,
+                                   gossip_element_at(layout, key, at), length,
+                                   block_seed);
+        float step = gossip_slot_step(memory, at / LATTICE_BLOCK, length,
+                                      key ? memory->key : NULL, exact);
+        *note = (struct gossip_block_note){.step = step, .coded = !isnan(step)};
         if (note->coded)
             note->hash =
-                lattice_encode(m->block, length, step, block_seed, l->bits,
-                               (char *)to->low + i * l->low,
-                               to->high ? (char *)to->high + i * l->high : NULL);
+                lattice_encode(memory->block, length, step, block_seed, layout->bits,
+                               (char *)to->low + i * layout->low,
+                               to->high ? (char *)to->high + i * layout->high : NULL);
     }
 }
 
-bool coded_read(struct gossip_memory *m, size_t block, size_t length, uint64_t seed,
-                const struct block_note *note, const void *low, const void *high,
-                const void *key, void *out)
+bool gossip_slot_decode(struct gossip_memory *memory, size_t block, size_t length,
+                        uint64_t seed, const struct gossip_block_note *note,
+                        const void *low, const void *high, const void *key, void *out)
 {
-    const struct layout *l = &m->layout;
-    CHECK(block < l->blocks && length <= LATTICE_BLOCK);
+    const struct gossip_layout *layout = &memory->layout;
+    CHECK(block < layout->blocks && length <= LATTICE_BLOCK);
     uint64_t block_seed = lattice_block_seed(seed, block);
     if (!gossip_note_fits(note))
         return false;
     if (key)
-        load(m, l, m->key, key, length, block_seed);
+        gossip_slot_load_block(memory, layout, memory->key, key, length, block_seed);
     else
-        memset(m->key, 0, length * sizeof *m->key);
-    if (!lattice_decode(m->key, m->key, length, note->step, block_seed, l->bits, low,
-                        high, note->hash))
+        memset(memory->key, 0, length * sizeof *memory->key);
+    if (!lattice_decode(memory->key, memory->key, length, note->step, block_seed,
+                        layout->bits, low, high, note->hash))
         return false;
-    if (m->rotate)
-        lattice_rotate_back(m->key, length, block_seed);
-    from_float(l, out, m->key, length);
+    if (memory->rotate)
+        lattice_rotate_back(memory->key, length, block_seed);
+    gossip_slot_from_float(layout, out, memory->key, length);
     return true;
 }
 
-void coded_observe(struct gossip_memory *m, const void *x, const void *theirs,
-                   size_t first, size_t length)
+void gossip_slot_observe(struct gossip_memory *memory, const void *x,
+                         const void *theirs, size_t first, size_t length)
 {
-    const struct layout *l = &m->layout;
-    struct layout held = *l;
-    held.dtype = l->held;
-    held.element = l->sum;
+    const struct gossip_layout *layout = &memory->layout;
+    struct gossip_layout held = *layout;
+    held.dtype = layout->held;
+    held.element = layout->sum;
     for (size_t i = 0; i < length; i += LATTICE_BLOCK) {
-        size_t n = block_length(l, first + i);
+        size_t n = gossip_block_length(layout, first + i);
         float distance, magnitude;
-        load(m, l, m->key, element_at(l, x, i), n, m->seed);
-        load(m, &held, m->block, (const char *)theirs + i * l->sum, n, m->seed);
-        lattice_distance(m->key, m->block, n, &distance, &magnitude);
-        float *seen = &m->distances[(first + i) / LATTICE_BLOCK];
+        gossip_slot_load_block(memory, layout, memory->key,
+                               gossip_element_at(layout, x, i), n, memory->seed);
+        gossip_slot_load_block(memory, &held, memory->block,
+                               (const char *)theirs + i * layout->sum, n, memory->seed);
+        lattice_distance(memory->key, memory->block, n, &distance, &magnitude);
+        float *seen = &memory->distances[(first + i) / LATTICE_BLOCK];
         float kept = *seen * memory_of_distances;
         *seen = isfinite(distance) && distance > kept ? distance : kept;
     }
 }
 
-static int get(struct gossip_memory *m, uint32_t peer, size_t at, void *into,
-               size_t bytes)
+static int gossip_slot_get(struct gossip_memory *memory, uint32_t peer, size_t at,
+                           void *into, size_t bytes)
 {
-    struct window *w = m->window;
-    m->stats.bytes_read += bytes;
-    return w->ops->get(w, peer, at, into, bytes);
+    struct window *window = memory->window;
+    memory->stats.bytes_read += bytes;
+    return window->ops->get(window, peer, at, into, bytes);
 }
 
-static int get_now(struct gossip_memory *m, uint32_t peer, size_t at, void *into,
-                   size_t bytes)
+static int gossip_slot_get_now(struct gossip_memory *memory, uint32_t peer, size_t at,
+                               void *into, size_t bytes)
 {
-    int rc = get(m, peer, at, into, bytes);
-    return rc == PCOLL_OK ? m->window->ops->complete(m->window, peer) : rc;
+    int rc = gossip_slot_get(memory, peer, at, into, bytes);
+    return rc == PCOLL_OK ? memory->window->ops->complete(memory->window, peer) : rc;
 }
 
 /* `length` elements from this one on, as they are. */
-static int fetch_raw(struct gossip_memory *m, uint32_t peer, size_t slot_at,
-                     size_t first, size_t length, void *out)
+static int gossip_slot_fetch_raw(struct gossip_memory *memory, uint32_t peer,
+                                 size_t slot_at, size_t first, size_t length, void *out)
 {
-    const struct layout *l = &m->layout;
-    bool as_is = l->dtype == l->held;
-    int rc = get_now(m, peer, slot_at + l->raw_at + first * l->element,
-                     as_is ? out : m->fetched, length * l->element);
+    const struct gossip_layout *layout = &memory->layout;
+    bool as_is = layout->dtype == layout->held;
+    int rc = gossip_slot_get_now(
+        memory, peer, slot_at + layout->raw_at + first * layout->element,
+        as_is ? out : memory->fetched, length * layout->element);
     if (rc == PCOLL_OK && !as_is)
-        gossip_widen(l, out, m->fetched, length);
+        gossip_widen(layout, out, memory->fetched, length);
     return rc;
 }
 
 /* A block of a chunk that is being fetched. */
-struct part {
+struct gossip_slot_block {
     size_t block, length;
-    const struct block_note *note;
+    const struct gossip_block_note *note;
     const char *low;
     const void *key;
     char *out;
 };
 
 /* One that its low plane was not enough for. */
-static int fetch_more(struct gossip_memory *m, uint32_t peer, size_t slot_at,
-                      const struct slot_header *header, const struct part *p,
-                      struct fetched *fetched)
+static int gossip_slot_fetch_fallback(struct gossip_memory *memory, uint32_t peer,
+                                      size_t slot_at,
+                                      const struct gossip_slot_header *header,
+                                      const struct gossip_slot_block *p,
+                                      struct gossip_fetched *fetched)
 {
-    const struct layout *l = &m->layout;
+    const struct gossip_layout *layout = &memory->layout;
     char high[LATTICE_BLOCK * 2];
     fetched->fallbacks++;
-    if (p->note->coded == 1 && l->high && (header->planes & PLANE_HIGH)) {
-        int rc =
-            get_now(m, peer, slot_at + l->high_at + p->block * l->high, high, l->high);
-        if (rc != PCOLL_OK || coded_read(m, p->block, p->length, header->seed, p->note,
-                                         p->low, high, p->key, p->out))
+    if (p->note->coded == 1 && layout->high && (header->planes & PLANE_HIGH)) {
+        int rc = gossip_slot_get_now(
+            memory, peer, slot_at + layout->high_at + p->block * layout->high, high,
+            layout->high);
+        if (rc != PCOLL_OK ||
+            gossip_slot_decode(memory, p->block, p->length, header->seed, p->note,
+                               p->low, high, p->key, p->out))
             return rc;
     }
     if (p->note->coded == 0 || (header->planes & PLANE_RAW))
-        return fetch_raw(m, peer, slot_at, p->block * LATTICE_BLOCK, p->length, p->out);
+        return gossip_slot_fetch_raw(memory, peer, slot_at, p->block * LATTICE_BLOCK,
+                                     p->length, p->out);
     fetched->failures++;
-    memset(p->out, 0, p->length * l->sum);
+    memset(p->out, 0, p->length * layout->sum);
     return PCOLL_OK;
 }
 
-static int fetch_coded(struct gossip_memory *m, uint32_t peer, size_t slot_at,
-                       size_t first, struct slot_header *header)
+static int gossip_slot_fetch_coded(struct gossip_memory *memory, uint32_t peer,
+                                   size_t slot_at, size_t first,
+                                   struct gossip_slot_header *header)
 {
-    const struct layout *l = &m->layout;
-    size_t block = first / LATTICE_BLOCK, blocks = chunk_blocks(l, first);
-    int rc = get(m, peer, slot_at, header, sizeof *header);
+    const struct gossip_layout *layout = &memory->layout;
+    size_t block = first / LATTICE_BLOCK, blocks = gossip_chunk_blocks(layout, first);
+    int rc = gossip_slot_get(memory, peer, slot_at, header, sizeof *header);
     if (rc == PCOLL_OK)
-        rc = get(m, peer, slot_at + l->notes_at + block * sizeof *m->notes, m->notes,
-                 blocks * sizeof *m->notes);
+        rc = gossip_slot_get(memory, peer,
+                             slot_at + layout->notes_at + block * sizeof *memory->notes,
+                             memory->notes, blocks * sizeof *memory->notes);
     if (rc == PCOLL_OK)
-        rc = get_now(m, peer, slot_at + l->low_at + block * l->low, m->planes,
-                     blocks * l->low);
+        rc = gossip_slot_get_now(memory, peer,
+                                 slot_at + layout->low_at + block * layout->low,
+                                 memory->planes, blocks * layout->low);
     return rc;
 }
 
-static int decode_blocks(struct gossip_memory *m, uint32_t peer, size_t slot_at,
-                         size_t first, const struct slot_header *header,
-                         const void *key, void *out, struct fetched *fetched)
+static int gossip_slot_decode_blocks(struct gossip_memory *memory, uint32_t peer,
+                                     size_t slot_at, size_t first,
+                                     const struct gossip_slot_header *header,
+                                     const void *key, void *out,
+                                     struct gossip_fetched *fetched)
 {
-    const struct layout *l = &m->layout;
-    size_t end = chunk_length(l, first);
+    const struct gossip_layout *layout = &memory->layout;
+    size_t end = gossip_chunk_length(layout, first);
     int rc = PCOLL_OK;
     for (size_t at = 0, i = 0; at < end && rc == PCOLL_OK; at += LATTICE_BLOCK, i++) {
-        struct part p = {.block = first / LATTICE_BLOCK + i,
-                         .length = block_length(l, first + at),
-                         .note = &m->notes[i],
-                         .low = m->planes + i * l->low,
-                         .key = key ? element_at(l, key, at) : NULL,
-                         .out = (char *)out + at * l->sum};
-        if (!coded_read(m, p.block, p.length, header->seed, p.note, p.low, NULL, p.key,
-                        p.out))
-            rc = fetch_more(m, peer, slot_at, header, &p, fetched);
+        struct gossip_slot_block p = {.block = first / LATTICE_BLOCK + i,
+                                      .length = gossip_block_length(layout, first + at),
+                                      .note = &memory->notes[i],
+                                      .low = memory->planes + i * layout->low,
+                                      .key = key ? gossip_element_at(layout, key, at)
+                                                 : NULL,
+                                      .out = (char *)out + at * layout->sum};
+        if (!gossip_slot_decode(memory, p.block, p.length, header->seed, p.note, p.low,
+                                NULL, p.key, p.out))
+            rc = gossip_slot_fetch_fallback(memory, peer, slot_at, header, &p, fetched);
     }
     return rc;
 }
 
-int fetch_chunk(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
-                const void *key, void *out, struct fetched *fetched)
+int gossip_slot_fetch_chunk(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
+                            size_t first, const void *key, void *out,
+                            struct gossip_fetched *fetched)
 {
-    struct slot_header header;
-    CHECK(peer < m->layout.ranks && first < m->layout.count);
-    *fetched = (struct fetched){0};
-    if (!m->layout.bits)
-        return fetch_raw(m, peer, slot_at, first, chunk_length(&m->layout, first), out);
-    int rc = fetch_coded(m, peer, slot_at, first, &header);
-    return rc == PCOLL_OK
-               ? decode_blocks(m, peer, slot_at, first, &header, key, out, fetched)
-               : rc;
+    struct gossip_slot_header header;
+    CHECK(peer < memory->layout.ranks && first < memory->layout.count);
+    *fetched = (struct gossip_fetched){0};
+    if (!memory->layout.bits)
+        return gossip_slot_fetch_raw(memory, peer, slot_at, first,
+                                     gossip_chunk_length(&memory->layout, first), out);
+    int rc = gossip_slot_fetch_coded(memory, peer, slot_at, first, &header);
+    return rc == PCOLL_OK ? gossip_slot_decode_blocks(memory, peer, slot_at, first,
+                                                      &header, key, out, fetched)
+                          : rc;
 }
 
-int fetch_elements(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
-                   const void *key, void *model, struct fetched *fetched)
+int gossip_slot_fetch_elements(struct gossip_memory *memory, uint32_t peer,
+                               size_t slot_at, size_t first, const void *key,
+                               void *model, struct gossip_fetched *fetched)
 {
-    const struct layout *l = &m->layout;
-    void *place = place_at(l, model, first),
-         *out = l->dtype == l->held ? place : m->theirs;
-    const void *own = key ? element_at(l, key, first) : NULL;
-    int rc = fetch_chunk(m, peer, slot_at, first, own, out, fetched);
+    const struct gossip_layout *layout = &memory->layout;
+    void *place = gossip_place_at(layout, model, first),
+         *out = layout->dtype == layout->held ? place : memory->theirs;
+    const void *own = key ? gossip_element_at(layout, key, first) : NULL;
+    int rc = gossip_slot_fetch_chunk(memory, peer, slot_at, first, own, out, fetched);
     if (rc == PCOLL_OK && out != place)
-        gossip_narrow(l, place, out, chunk_length(l, first));
+        gossip_narrow(layout, place, out, gossip_chunk_length(layout, first));
     return rc;
 }

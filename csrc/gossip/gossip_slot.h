@@ -11,8 +11,8 @@
 #include "gossip/gossip_memory.h"
 
 /* The planes of a chunk, wherever they are: blocks one after the other. */
-struct planes {
-    struct block_note *notes;
+struct gossip_planes {
+    struct gossip_block_note *notes;
     void *low, *high; /* high: NULL if it is not written or not there */
 };
 
@@ -21,8 +21,9 @@ struct planes {
  * far away as `key` is, if there is one (it then decodes for certain with that key),
  * else as others have been lately; blocks without a step are noted as not coded.
  */
-void coded_write(struct gossip_memory *m, const void *x, const void *key, size_t first,
-                 uint64_t seed, bool exact, const struct planes *to);
+void gossip_slot_encode(struct gossip_memory *memory, const void *x, const void *key,
+                        size_t first, uint64_t seed, bool exact,
+                        const struct gossip_planes *to);
 
 /*
  * Decode block number `block` (counted from the beginning of the model) of `length`
@@ -30,13 +31,13 @@ void coded_write(struct gossip_memory *m, const void *x, const void *key, size_t
  * NULL: 0). False: it is not coded, or the key is too far, or what is there is
  * corrupted.
  */
-bool coded_read(struct gossip_memory *m, size_t block, size_t length, uint64_t seed,
-                const struct block_note *note, const void *low, const void *high,
-                const void *key, void *out);
+bool gossip_slot_decode(struct gossip_memory *memory, size_t block, size_t length,
+                        uint64_t seed, const struct gossip_block_note *note,
+                        const void *low, const void *high, const void *key, void *out);
 
 /* Remember how far `theirs` (held form) is from x, block by block. */
-void coded_observe(struct gossip_memory *m, const void *x, const void *theirs,
-                   size_t first, size_t length);
+void gossip_slot_observe(struct gossip_memory *memory, const void *x,
+                         const void *theirs, size_t first, size_t length);
 
 /*
  * Fetching a chunk out of a slot of a peer: with the codec the low plane first; where
@@ -47,16 +48,18 @@ void coded_observe(struct gossip_memory *m, const void *x, const void *theirs,
 
 /* Blocks of a chunk that needed more than their low plane, and those that what is there
  * was not enough for: they are 0. */
-struct fetched {
+struct gossip_fetched {
     uint32_t fallbacks, failures;
 };
 
 /* The slot that lies at this offset of the peer's window; into out, held form. */
-int fetch_chunk(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
-                const void *key, void *out, struct fetched *fetched);
+int gossip_slot_fetch_chunk(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
+                            size_t first, const void *key, void *out,
+                            struct gossip_fetched *fetched);
 
 /* The same into elements of a whole model, application's form. */
-int fetch_elements(struct gossip_memory *m, uint32_t peer, size_t slot_at, size_t first,
-                   const void *key, void *model, struct fetched *fetched);
+int gossip_slot_fetch_elements(struct gossip_memory *memory, uint32_t peer,
+                               size_t slot_at, size_t first, const void *key,
+                               void *model, struct gossip_fetched *fetched);
 
 #endif

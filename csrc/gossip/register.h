@@ -32,24 +32,24 @@
 #include "gossip/gossip_slot.h"
 
 /* Owner: make x the next version. */
-int register_publish(struct gossip_memory *m, const void *x, uint64_t *version);
+int register_publish(struct gossip_memory *memory, const void *x, uint64_t *version);
 
 /* How often the peer has published. */
-int register_version(struct gossip_memory *m, uint32_t peer, uint64_t *version);
+int register_version(struct gossip_memory *memory, uint32_t peer, uint64_t *version);
 
 /*
- * Read the chunk that begins with element `first` into m->theirs (held form). key: the
+ * Read the chunk that begins with element `first` into memory->theirs (held form). key: the
  * reader's own elements of it (application's form), for the codec. *version: known to
  * the caller before (register_version, or the chunk before), and the one that was found
  * at the end, at least as new. *whole: false if the owner was faster every time.
  */
-int register_read_chunk(struct gossip_memory *m, uint32_t peer, size_t first,
+int register_read_chunk(struct gossip_memory *memory, uint32_t peer, size_t first,
                         const void *key, uint64_t *version, bool *whole);
 
 /* The whole model in one version, into out (application's form); key as above, of the
  * whole model, or NULL. PCOLL_EEMPTY: nothing has been published. PCOLL_EAGAIN: the
  * owner publishes faster than it can be read. */
-int register_read(struct gossip_memory *m, uint32_t peer, const void *key, void *out,
-                  uint64_t *version);
+int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
+                  void *out, uint64_t *version);
 
 #endif

@@ -61,7 +61,7 @@ static int act(uint32_t r)
 {
     struct gossip_memory *m = &w.memory[r];
     uint32_t peer = (r + 1 + roll(w.ranks - 1)) % w.ranks, source = 0;
-    struct moving own = {.x = w.model, .momentum = roll(2) ? w.momentum : NULL};
+    struct gossip_model own = {.x = w.model, .momentum = roll(2) ? w.momentum : NULL};
     uint64_t n;
     bool done = false;
     int rc;
@@ -76,37 +76,39 @@ static int act(uint32_t r)
     case 4:
         return exchange_collect(m, &own, &n);
     case 5:
-        return gossip_push(m, peer, w.model, roll(2) ? w.model : NULL, w.out, &done);
+        return gossip_queue_push(m, peer, w.model, roll(2) ? w.model : NULL, w.out,
+                                 &done);
     case 6:
-        rc = gossip_take(m, w.model, w.out, &source, &done);
+        rc = gossip_queue_take(m, w.model, w.out, &source, &done);
         EXPECT(!done || source < w.ranks, "a message of rank %u", source);
         return rc;
     case 7:
-        rc = gossip_peek(m, peer, w.model, w.out, &source, &done);
+        rc = gossip_queue_peek(m, peer, w.model, w.out, &source, &done);
         EXPECT(!done || source < w.ranks, "a message of rank %u", source);
         return rc;
     default:
         if (roll(20))
             return PCOLL_OK;
         if (roll(2))
-            return settle_dead(m, peer);
+            return accumulator_adopt(m, peer);
         rc = accumulator_settle(m);
-        return rc == PCOLL_OK ? queue_settle(m) : rc;
+        return rc == PCOLL_OK ? gossip_queue_settle(m) : rc;
     }
 }
 
 /* Somewhere among the words, in a slot's header and notes, or anywhere. */
-static size_t some_place(const struct layout *l)
+static size_t some_place(const struct gossip_layout *l)
 {
     uint32_t slots = REGISTER_SLOTS + l->queue_slots, slot = roll(slots);
-    size_t slot_at = slot < REGISTER_SLOTS ? register_slot_at(l, slot)
-                                           : queue_slot_at(l, slot - REGISTER_SLOTS);
+    size_t slot_at = slot < REGISTER_SLOTS
+                         ? gossip_register_slot_at(l, slot)
+                         : gossip_queue_slot_at(l, slot - REGISTER_SLOTS);
     switch (roll(4)) {
     case 0:
-        return roll(2) ? word_at((enum gossip_word)roll(GOSSIP_WORDS))
-                       : queue_word_at(roll(l->queue_slots));
+        return roll(2) ? gossip_word_at((enum gossip_word)roll(GOSSIP_WORDS))
+                       : gossip_queue_word_at(roll(l->queue_slots));
     case 1:
-        return slot_at + 8 * roll(sizeof(struct slot_header) / 8);
+        return slot_at + 8 * roll(sizeof(struct gossip_slot_header) / 8);
     case 2:
         return slot_at + l->notes_at + 8 * roll(4);
     default:

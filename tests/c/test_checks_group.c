@@ -52,7 +52,7 @@ static void make_group(enum phase phase)
 static void make_memory(void)
 {
     memory.window = &window;
-    memory.layout = (struct layout){
+    memory.layout = (struct gossip_layout){
         .ranks = RANKS, .count = 10, .chunk = LATTICE_BLOCK, .queue_slots = 1};
 }
 
@@ -714,7 +714,7 @@ static void reserved_at_itself(void)
 static void added_within_a_chunk(void)
 {
     make_memory();
-    accumulator_take(&memory, 1);
+    accumulator_subtract(&memory, 1);
 }
 
 static void added_to_itself(void)
@@ -747,14 +747,14 @@ static void pushed_to_no_rank(void)
 {
     bool pushed;
     make_memory();
-    gossip_push(&memory, RANKS, NULL, NULL, NULL, &pushed);
+    gossip_queue_push(&memory, RANKS, NULL, NULL, NULL, &pushed);
 }
 
 static void fetched_from_no_rank(void)
 {
-    struct fetched fetched;
+    struct gossip_fetched fetched;
     make_memory();
-    fetch_chunk(&memory, RANKS, 0, 0, NULL, NULL, &fetched);
+    gossip_slot_fetch_chunk(&memory, RANKS, 0, 0, NULL, NULL, &fetched);
 }
 
 static void memory_for_part_of_a_block(void)

@@ -89,7 +89,7 @@ static uint32_t other(uint32_t rank)
 
 static void collect(uint32_t rank)
 {
-    struct moving own = {t.model[rank], NULL, 1};
+    struct gossip_model own = {t.model[rank], NULL, 1};
     uint64_t deltas;
     t.deed[rank] = MOVES;
     EXPECT_OK(exchange_collect(&t.memory[rank], &own, &deltas));
@@ -98,7 +98,7 @@ static void collect(uint32_t rank)
 
 static void average(uint32_t rank)
 {
-    struct moving own = {t.model[rank], NULL, 1};
+    struct gossip_model own = {t.model[rank], NULL, 1};
     bool averaged;
     t.deed[rank] = MOVES;
     int rc =
@@ -121,7 +121,8 @@ static void push(uint32_t rank)
     for (size_t i = 0; i < t.options.count; i++)
         x[rank][i] = stamp;
     t.deed[rank] = PUSHES;
-    EXPECT_OK(gossip_push(&t.memory[rank], other(rank), x[rank], NULL, NULL, &pushed));
+    EXPECT_OK(
+        gossip_queue_push(&t.memory[rank], other(rank), x[rank], NULL, NULL, &pushed));
     t.deed[rank] = NOTHING;
 }
 
@@ -130,7 +131,7 @@ static bool drain(uint32_t rank)
     static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
     bool taken;
-    EXPECT_OK(gossip_take(&t.memory[rank], NULL, out[rank], &source, &taken));
+    EXPECT_OK(gossip_queue_take(&t.memory[rank], NULL, out[rank], &source, &taken));
     for (size_t i = 1; taken && i < t.options.count; i++)
         INVARIANT("whole", out[rank][i] == out[rank][0], "element %zu is %g, not %g", i,
                   out[rank][i], out[rank][0]);
@@ -178,11 +179,11 @@ static void settle(int id)
         return;
     begin();
     EXPECT_OK(accumulator_settle(&t.memory[id]));
-    EXPECT_OK(queue_settle(&t.memory[id]));
+    EXPECT_OK(gossip_queue_settle(&t.memory[id]));
     t.deed[id] = MOVES;
     for (uint32_t r = 0; (uint32_t)id == lowest() && r < t.ranks; r++)
         if (t.dead[r])
-            EXPECT_OK(settle_dead(&t.memory[id], r));
+            EXPECT_OK(accumulator_adopt(&t.memory[id], r));
     t.deed[id] = NOTHING;
 }
 
@@ -201,7 +202,7 @@ static double sum_of_all(void)
 
 static int64_t word(uint32_t rank, enum gossip_word which)
 {
-    return *(const int64_t *)(t.windows[rank]->memory + word_at(which));
+    return *(const int64_t *)(t.windows[rank]->memory + gossip_word_at(which));
 }
 
 static void check_slots(uint32_t rank)
@@ -210,7 +211,7 @@ static void check_slots(uint32_t rank)
         ;
     for (uint32_t slot = 0; slot < t.options.queue_slots; slot++) {
         int64_t state =
-            *(const int64_t *)(t.windows[rank]->memory + queue_word_at(slot));
+            *(const int64_t *)(t.windows[rank]->memory + gossip_queue_word_at(slot));
         INVARIANT("slots", state % 4 == 0, "slot %u of rank %u is in state %lld", slot,
                   rank, (long long)state % 4);
     }
@@ -248,13 +249,13 @@ static void create(uint64_t seed)
                                        .dtype = PCOLL_FLOAT64,
                                        .queue_slots = 1 + DRAW(7, 3),
                                        .max_uncollected = t.cap};
-    struct layout l;
-    EXPECT_OK(layout_init(&l, t.ranks, &t.options));
+    struct gossip_layout l;
+    EXPECT_OK(gossip_layout_init(&l, t.ranks, &t.options));
     memory_windows_create(t.ranks, l.bytes, t.windows);
     for (uint32_t r = 0; r < t.ranks; r++) {
         struct gossip_memory *m = &t.memory[r];
         *m = (struct gossip_memory){.margin = 1, .seed = splitmix_mix(r)};
-        EXPECT_OK(layout_init(&m->layout, t.ranks, &t.options));
+        EXPECT_OK(gossip_layout_init(&m->layout, t.ranks, &t.options));
         EXPECT_OK(gossip_memory_init(m));
         m->window = t.windows[r];
         for (size_t i = 0; i < t.options.count; i++)

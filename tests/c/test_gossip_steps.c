@@ -69,7 +69,7 @@ static void check_whole(const double *x, size_t from, size_t count, const char *
 
 static int64_t word(uint32_t rank, enum gossip_word which)
 {
-    return *(const int64_t *)(t.windows[rank]->memory + word_at(which));
+    return *(const int64_t *)(t.windows[rank]->memory + gossip_word_at(which));
 }
 
 /* After every change of a word. */
@@ -120,7 +120,8 @@ static void read_chunk(uint32_t rank)
         first = 0;
     EXPECT_OK(register_read_chunk(m, peer, first, NULL, &version, &whole));
     if (whole)
-        check_whole(m->theirs, first, chunk_length(&m->layout, first), "a chunk");
+        check_whole(m->theirs, first, gossip_chunk_length(&m->layout, first),
+                    "a chunk");
 }
 
 static void push_stamp(uint32_t rank)
@@ -133,7 +134,7 @@ static void push_stamp(uint32_t rank)
     t.pushed[peer][at] = stamp; /* it may be drained before push returns */
     static double x[MEMORY_RANKS][MAX_COUNT];
     fill(x[rank], stamp);
-    EXPECT_OK(gossip_push(&t.memory[rank], peer, x[rank], NULL, NULL, &pushed));
+    EXPECT_OK(gossip_queue_push(&t.memory[rank], peer, x[rank], NULL, NULL, &pushed));
     if (!pushed)
         t.pushed[peer][at] = -1;
 }
@@ -143,7 +144,7 @@ static bool drain_stamp(uint32_t rank)
     static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
     bool taken;
-    EXPECT_OK(gossip_take(&t.memory[rank], NULL, out[rank], &source, &taken));
+    EXPECT_OK(gossip_queue_take(&t.memory[rank], NULL, out[rank], &source, &taken));
     if (!taken)
         return false;
     check_whole(out[rank], 0, t.options.count, "a message");
@@ -163,8 +164,8 @@ static void peek_stamp(uint32_t rank)
     static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
     bool found;
-    EXPECT_OK(
-        gossip_peek(&t.memory[rank], other(rank), NULL, out[rank], &source, &found));
+    EXPECT_OK(gossip_queue_peek(&t.memory[rank], other(rank), NULL, out[rank], &source,
+                                &found));
     if (found)
         check_whole(out[rank], 0, t.options.count, "a message that stays");
 }
@@ -196,14 +197,14 @@ static void act_on_stamps(uint32_t rank)
 
 static void collect(uint32_t rank)
 {
-    struct moving own = {t.model[rank], t.momentum[rank], 0.75};
+    struct gossip_model own = {t.model[rank], t.momentum[rank], 0.75};
     uint64_t deltas;
     EXPECT_OK(exchange_collect(&t.memory[rank], &own, &deltas));
 }
 
 static void average(uint32_t rank)
 {
-    struct moving own = {t.model[rank], t.momentum[rank], 0.75};
+    struct gossip_model own = {t.model[rank], t.momentum[rank], 0.75};
     bool averaged;
     int rc =
         exchange_average(&t.memory[rank], other(rank), t.cap, 0.5, &own, &averaged);
@@ -236,7 +237,7 @@ static double sum_of_all(void)
 {
     double sum = 0;
     for (uint32_t r = 0; r < t.ranks; r++) {
-        const struct layout *l = &t.memory[r].layout;
+        const struct gossip_layout *l = &t.memory[r].layout;
         const double *sums = (const double *)(t.windows[r]->memory + l->sums_at);
         for (size_t i = 0; i < t.options.count; i++)
             sum += (double)(i % 7 + 1) *
@@ -286,7 +287,7 @@ static void prepare(uint32_t rank, uint64_t seed)
 {
     struct gossip_memory *m = &t.memory[rank];
     *m = (struct gossip_memory){.margin = 1, .seed = splitmix_mix(rank)};
-    EXPECT_OK(layout_init(&m->layout, t.ranks, &t.options));
+    EXPECT_OK(gossip_layout_init(&m->layout, t.ranks, &t.options));
     EXPECT_OK(gossip_memory_init(m));
     m->window = t.windows[rank];
     for (size_t i = 0; i < t.options.count; i++) {
@@ -310,8 +311,8 @@ static void create(uint64_t seed)
                                        .bits = t.stamps ? 0 : bits[DRAW(6, 5)],
                                        .queue_slots = 1 + DRAW(7, 3),
                                        .max_uncollected = t.cap};
-    struct layout l;
-    EXPECT_OK(layout_init(&l, t.ranks, &t.options));
+    struct gossip_layout l;
+    EXPECT_OK(gossip_layout_init(&l, t.ranks, &t.options));
     memory_windows_create(t.ranks, l.bytes, t.windows);
 }
 
@@ -367,8 +368,8 @@ static void create_pair(int bits)
                                        .bits = bits,
                                        .queue_slots = 2,
                                        .max_uncollected = 1};
-    struct layout l;
-    EXPECT_OK(layout_init(&l, t.ranks, &t.options));
+    struct gossip_layout l;
+    EXPECT_OK(gossip_layout_init(&l, t.ranks, &t.options));
     memory_windows_create(t.ranks, l.bytes, t.windows);
     prepare(0, 1);
     prepare(1, 2);
@@ -379,25 +380,26 @@ static void create_pair(int bits)
 static void test_corrupted(void)
 {
     create_pair(8);
-    const struct layout *l = &t.memory[0].layout;
+    const struct gossip_layout *l = &t.memory[0].layout;
     static double out[MAX_COUNT], sent[MAX_COUNT];
     for (uint64_t i = 0; i < 500; i++) {
         bool done;
         uint32_t source;
-        EXPECT_OK(gossip_push(&t.memory[0], 1, t.model[0], t.model[1], sent, &done));
+        EXPECT_OK(
+            gossip_queue_push(&t.memory[0], 1, t.model[0], t.model[1], sent, &done));
         EXPECT(done, "no room");
-        size_t at = queue_slot_at(l, 0) + l->notes_at +
+        size_t at = gossip_queue_slot_at(l, 0) + l->notes_at +
                     splitmix_below(7, i, (uint32_t)(l->high_at - l->notes_at));
-        bool note = at < queue_slot_at(l, 0) + l->low_at;
-        bool used = note ? (at - queue_slot_at(l, 0) - l->notes_at) <
-                               l->blocks * sizeof(struct block_note)
+        bool note = at < gossip_queue_slot_at(l, 0) + l->low_at;
+        bool used = note ? (at - gossip_queue_slot_at(l, 0) - l->notes_at) <
+                               l->blocks * sizeof(struct gossip_block_note)
                          : true;
         t.windows[1]->memory[at] ^= (char)(1 << splitmix_below(8, i, 8));
-        EXPECT_OK(gossip_take(&t.memory[1], t.model[1], out, &source, &done));
+        EXPECT_OK(gossip_queue_take(&t.memory[1], t.model[1], out, &source, &done));
         EXPECT(!done || !used || !memcmp(out, sent, l->count * sizeof *out),
                "byte %zu: a corrupted message was delivered", at);
         EXPECT(done || t.memory[1].stats.decode_failures > 0, "lost, and not counted");
-        EXPECT_OK(gossip_take(&t.memory[1], t.model[1], out, &source, &done));
+        EXPECT_OK(gossip_queue_take(&t.memory[1], t.model[1], out, &source, &done));
         EXPECT(!done, "delivered twice");
     }
     EXPECT(t.memory[1].stats.decode_failures > 450,
@@ -410,14 +412,14 @@ static void test_corrupted(void)
 static void test_corrupted_register(void)
 {
     create_pair(8);
-    const struct layout *l = &t.memory[0].layout;
+    const struct gossip_layout *l = &t.memory[0].layout;
     static double out[MAX_COUNT];
     for (size_t b = 0; b < l->blocks; b++)
         t.memory[0].distances[b] = 200; /* as if it had seen rank 1 */
     for (uint64_t i = 0; i < 300; i++) {
         uint64_t version;
         EXPECT_OK(register_publish(&t.memory[0], t.model[0], &version));
-        size_t at = register_slot_at(l, version) + l->low_at +
+        size_t at = gossip_register_slot_at(l, version) + l->low_at +
                     splitmix_below(9, i, (uint32_t)(l->raw_at - l->low_at));
         t.windows[0]->memory[at] ^= (char)(1 << splitmix_below(10, i, 8));
         EXPECT_OK(register_read(&t.memory[1], 0, t.model[1], out, &version));

@@ -114,7 +114,7 @@ static const struct window_ops ops = {.get = get,
 
 static void collect(struct rank *r)
 {
-    struct moving own = {.x = r->model};
+    struct gossip_model own = {.x = r->model};
     uint64_t deltas;
     EXPECT_OK(exchange_collect(&r->memory, &own, &deltas));
     EXPECT(deltas <= CAP, "%llu deltas", (unsigned long long)deltas);
@@ -123,12 +123,12 @@ static void collect(struct rank *r)
 /* A whole number from every element, so that sums are exact. */
 static void give(struct rank *r, uint32_t peer)
 {
-    const struct layout *l = &r->memory.layout;
+    const struct gossip_layout *l = &r->memory.layout;
     int64_t uncollected;
     bool reserved;
     EXPECT_OK(accumulator_reserve(&r->memory, peer, CAP, &uncollected, &reserved));
     for (size_t first = 0; reserved && first < COUNT; first += l->chunk) {
-        size_t n = chunk_length(l, first);
+        size_t n = gossip_chunk_length(l, first);
         for (size_t i = 0; i < n; i++) {
             ((double *)r->memory.change)[i] = 1;
             r->model[first + i] -= 1;
@@ -144,7 +144,7 @@ static void push(struct rank *r, uint32_t peer, double stamp)
     bool pushed;
     for (size_t i = 0; i < COUNT; i++)
         r->message[i] = stamp;
-    EXPECT_OK(gossip_push(&r->memory, peer, r->message, NULL, NULL, &pushed));
+    EXPECT_OK(gossip_queue_push(&r->memory, peer, r->message, NULL, NULL, &pushed));
     r->pushed += pushed;
 }
 
@@ -152,7 +152,7 @@ static void drain(struct rank *r)
 {
     bool taken;
     uint32_t source;
-    EXPECT_OK(gossip_take(&r->memory, NULL, r->message, &source, &taken));
+    EXPECT_OK(gossip_queue_take(&r->memory, NULL, r->message, &source, &taken));
     r->drained += taken;
     for (size_t i = 1; taken && i < COUNT; i++)
         INVARIANT("whole", r->message[i] == r->message[0], "element %zu", i);
@@ -201,7 +201,7 @@ static void create(void)
                                     .max_uncollected = CAP};
     for (uint32_t i = 0; i < RANKS; i++) {
         struct rank *r = &ranks[i];
-        EXPECT_OK(layout_init(&r->memory.layout, RANKS, &options));
+        EXPECT_OK(gossip_layout_init(&r->memory.layout, RANKS, &options));
         EXPECT_OK(gossip_memory_init(&r->memory));
         r->window = (struct window){.ops = &ops,
                                     .rank = i,

@@ -60,7 +60,7 @@ def test_words_of_windows_are_checked():
         if re.search(r"window_read_(word|swapped)\(", text):
             assert name in WINDOW_READERS, f"{name} reads words of windows"
             assert WINDOW_READERS[name] in text, name
-        if re.search(r"% STATES|& \(STATES", text):
+        if re.search(r"% SLOT_STATES|& \(SLOT_STATES", text):
             assert name == "gossip/gossip_memory.h", f"{name} takes states apart"
 
 

@@ -20,16 +20,16 @@ MUTANTS = [
     Mutant(
         "a register is not looked at again after it was read",
         "gossip/register.c",
-        "rc = renew(m, peer, now);",
+        "rc = register_renew_version(memory, peer, now);",
         "rc = PCOLL_OK;",
     ),
     Mutant(
         "a version is announced before it is written",
         "gossip/register.c",
-        "    write_slot(m, slot, x, &header);\n",
-        "    w->ops->fetch_add(w, w->rank, word_at(WORD_VERSION), 1, &last);\n"
-        "    write_slot(m, slot, x, &header);\n"
-        "    w->ops->fetch_add(w, w->rank, word_at(WORD_VERSION), -1, &last);\n",
+        "    register_write_slot(memory, slot, x, &header);\n",
+        "    window->ops->fetch_add(window, window->rank, gossip_word_at(WORD_VERSION), 1, &last);\n"
+        "    register_write_slot(memory, slot, x, &header);\n"
+        "    window->ops->fetch_add(window, window->rank, gossip_word_at(WORD_VERSION), -1, &last);\n",
     ),
     Mutant(
         "one delta more than the cap",
@@ -40,13 +40,13 @@ MUTANTS = [
     Mutant(
         "a reservation that was refused stays",
         "gossip/accumulator.c",
-        "return *reserved ? PCOLL_OK : count_up(m, peer, WORD_RESERVED, -1);",
+        "return *reserved ? PCOLL_OK : accumulator_count_up(memory, peer, WORD_RESERVED, -1);",
         "return PCOLL_OK;",
     ),
     Mutant(
         "a delta lands before it has arrived",
         "gossip/accumulator.c",
-        "    int rc = m->window->ops->flush(m->window, peer);\n",
+        "    int rc = memory->window->ops->flush(memory->window, peer);\n",
         "    int rc = PCOLL_OK;\n",
     ),
     Mutant(
@@ -60,12 +60,12 @@ MUTANTS = [
         "gossip/gossip_exchange.c",
         "    if (rc != PCOLL_OK || !whole)\n        return rc;",
         "    if (rc != PCOLL_OK)\n        return rc;\n"
-        "    if (!whole)\n        return accumulator_add_chunk(m, peer, first);",
+        "    if (!whole)\n        return accumulator_add_chunk(memory, peer, first);",
     ),
     Mutant(
         "what was collected is not taken off the sum",
         "gossip/accumulator.c",
-        "    return add(m, m->window->rank, first);",
+        "    return accumulator_add(memory, memory->window->rank, first);",
         "    (void)first;\n    return PCOLL_OK;",
     ),
     Mutant(
@@ -77,14 +77,14 @@ MUTANTS = [
     Mutant(
         "a message is announced before it has arrived",
         "gossip/gossip_queue.c",
-        "return rc == PCOLL_OK ? w->ops->flush(w, peer) : rc;",
+        "return rc == PCOLL_OK ? window->ops->flush(window, peer) : rc;",
         "return rc;",
     ),
     Mutant(
         "a slot of a queue has no generations",
         "gossip/gossip_queue.c",
-        "oldest.state - FULL + STATES",
-        "oldest.state - FULL",
+        "oldest.state - SLOT_FULL + SLOT_STATES",
+        "oldest.state - SLOT_FULL",
     ),
     Mutant(
         "a message is not looked at again after it was read",
@@ -95,45 +95,45 @@ MUTANTS = [
     Mutant(
         "a message is given free before it is read",
         "gossip/gossip_queue.c",
-        "        rc = read_message(m, own, &oldest, key, out, &whole);\n",
-        "        swap(m, own, oldest.slot, oldest.state, oldest.state - FULL + STATES, &before);\n"
-        "        rc = read_message(m, own, &oldest, key, out, &whole);\n",
+        "        rc = gossip_queue_read(memory, own, &oldest, key, out, &whole);\n",
+        "        gossip_queue_swap(memory, own, oldest.slot, oldest.state, oldest.state - SLOT_FULL + SLOT_STATES, &before);\n"
+        "        rc = gossip_queue_read(memory, own, &oldest, key, out, &whole);\n",
     ),
     # Gossip buffers of ranks that die.
     Mutant(
         "half a delta of a dead rank counts as under way for ever",
         "gossip/accumulator.c",
-        "return *halves ? count_up(m, own, WORD_LANDED, by) : rc;",
+        "return halves ? accumulator_count_up(memory, own, WORD_LANDED, halves) : rc;",
         "return rc;",
         "gossip crashes",
     ),
     Mutant(
         "a slot that a dead rank was writing to stays taken",
         "gossip/gossip_queue.c",
-        "if (rc == PCOLL_OK && state == WRITING)",
-        "if (rc == PCOLL_OK && state == STATES)",
+        "if (rc == PCOLL_OK && state == SLOT_WRITING)",
+        "if (rc == PCOLL_OK && state == SLOT_STATES)",
         "gossip crashes",
     ),
     Mutant(
         "what lay uncollected at a dead rank is lost",
         "gossip/accumulator.c",
-        "return rc == PCOLL_OK ? accumulator_give(m, m->window->rank, first) : rc;",
+        "return rc == PCOLL_OK ? accumulator_give(memory, memory->window->rank, first) : rc;",
         "return rc;",
         "gossip crashes",
     ),
     Mutant(
         "what lay uncollected at a dead rank is taken over twice",
         "gossip/accumulator.c",
-        "    if (rc == PCOLL_OK)\n        rc = accumulator_give(m, dead, first);\n",
+        "    if (rc == PCOLL_OK)\n        rc = accumulator_give(memory, dead, first);\n",
         "",
         "gossip crashes",
     ),
     Mutant(
         "deltas of a dead rank are not counted where they are",
         "gossip/accumulator.c",
-        "    rc = count_up(m, own, WORD_RESERVED, by);\n    if (rc == PCOLL_OK)\n"
-        "        rc = count_up(m, own, WORD_LANDED, by);",
-        "    rc = count_up(m, own, WORD_LANDED, by);",
+        "    rc = accumulator_count_up(memory, own, WORD_RESERVED, by);\n    if (rc == PCOLL_OK)\n"
+        "        rc = accumulator_count_up(memory, own, WORD_LANDED, by);",
+        "    rc = accumulator_count_up(memory, own, WORD_LANDED, by);",
         "gossip crashes",
     ),
 ]
