@@ -7,7 +7,7 @@
 #include "base/clock.h"
 
 #include "gossip/accumulator.h"
-#include "gossip/gossip_queue.h"
+#include "gossip/queue.h"
 #include "gossip/register.h"
 
 /* Begin and end a call, as in user_object.h. */
@@ -173,7 +173,7 @@ int pcoll_gossip_push(pcoll_gossip *gossip, uint32_t peer, const void *x,
     int rc = gossip_enter_peer(gossip, peer);
     if (rc != PCOLL_OK)
         return rc;
-    rc = gossip_queue_push(gossip->memory, peer, x, key, sent, &done);
+    rc = queue_push(gossip->memory, peer, x, key, sent, &done);
     *pushed = done;
     return gossip_leave(gossip, rc);
 }
@@ -185,7 +185,7 @@ int pcoll_gossip_drain(pcoll_gossip *gossip, const void *key, void *out,
     int rc = gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
-    rc = gossip_queue_take(gossip->memory, key, out, source, &done);
+    rc = queue_take(gossip->memory, key, out, source, &done);
     *taken = done;
     gossip->memory->stats.drained += done;
     return gossip_leave(gossip, rc);
@@ -198,7 +198,7 @@ int pcoll_gossip_peek(pcoll_gossip *gossip, uint32_t peer, const void *key, void
     int rc = gossip_enter_peer(gossip, peer);
     if (rc != PCOLL_OK)
         return rc;
-    rc = gossip_queue_peek(gossip->memory, peer, key, out, source, &done);
+    rc = queue_peek(gossip->memory, peer, key, out, source, &done);
     *found = done;
     return gossip_leave(gossip, rc);
 }

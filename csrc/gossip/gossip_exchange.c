@@ -135,7 +135,7 @@ static int exchange_average_chunk(struct gossip_memory *memory, uint32_t peer,
     if (rc != PCOLL_OK || !whole)
         return rc;
     if (layout->bits)
-        gossip_slot_observe(memory, p.x, memory->theirs, first, count);
+        slot_observe(memory, p.x, memory->theirs, first, count);
     if (uncollected && (rc = exchange_add_uncollected(memory, peer, first)) != PCOLL_OK)
         return rc;
     if (layout->dtype != layout->held)

@@ -9,8 +9,8 @@
  *   low, high, one block_note for each block of LATTICE_BLOCK elements: the lattice
  *          codec (kernels/codec/quantize.h); high is only there if bits < 16
  */
-#ifndef PCOLL_GOSSIP_GOSSIP_MEMORY_H
-#define PCOLL_GOSSIP_GOSSIP_MEMORY_H
+#ifndef PCOLL_GOSSIP_MEMORY_H
+#define PCOLL_GOSSIP_MEMORY_H
 
 #include <math.h>
 #include <stdbool.h>
@@ -30,7 +30,7 @@ enum gossip_word {
     WORD_RESERVED,  /* accumulator.h */
     WORD_LANDED,    /* accumulator.h */
     WORD_COLLECTED, /* accumulator.h */
-    WORD_TICKETS,   /* gossip_queue.h */
+    WORD_TICKETS,   /* queue.h */
     WORD_ARRIVALS,  /* the board's counter, at rank 0 */
     GOSSIP_WORDS    /* from here on: the states of the queue's slots */
 };
@@ -38,7 +38,7 @@ enum gossip_word {
 enum gossip_plane { PLANE_LOW = 1, PLANE_HIGH = 2, PLANE_RAW = 4 };
 
 /* What a slot says of itself. */
-struct gossip_slot_header {
+struct slot_header {
     uint64_t number; /* version or ticket */
     uint64_t seed;   /* of the codec */
     uint32_t source;
@@ -134,12 +134,7 @@ static inline size_t gossip_block_length(const struct gossip_layout *layout,
 /* No version, count or generation gets there. */
 #define GOSSIP_LAST_WORD ((int64_t)1 << 62)
 
-enum gossip_slot_state {
-    SLOT_FREE = 0,
-    SLOT_WRITING = 1,
-    SLOT_FULL = 2,
-    SLOT_STATES = 4
-};
+enum slot_state { SLOT_FREE = 0, SLOT_WRITING = 1, SLOT_FULL = 2, SLOT_STATES = 4 };
 
 static inline int gossip_refuse(uint32_t rank, const char *what, int64_t word)
 {
@@ -154,9 +149,9 @@ static inline bool gossip_is_number(int64_t word)
 
 /* The state of a slot of the queue. */
 static inline int gossip_decode_state(uint32_t rank, int64_t word,
-                                      enum gossip_slot_state *state)
+                                      enum slot_state *state)
 {
-    *state = (enum gossip_slot_state)(word & (SLOT_STATES - 1));
+    *state = (enum slot_state)(word & (SLOT_STATES - 1));
     return gossip_is_number(word) && *state <= SLOT_FULL
                ? PCOLL_OK
                : gossip_refuse(rank, "a state of its queue", word);
@@ -185,7 +180,7 @@ static inline int gossip_decode_lead(uint32_t rank, int64_t ahead, int64_t behin
 }
 
 static inline bool gossip_header_fits(const struct gossip_layout *layout,
-                                      const struct gossip_slot_header *h)
+                                      const struct slot_header *h)
 {
     return h->source < layout->ranks &&
            !(h->planes & ~(uint32_t)(PLANE_LOW | PLANE_HIGH | PLANE_RAW)) &&

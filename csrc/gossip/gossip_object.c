@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "gossip/accumulator.h"
-#include "gossip/gossip_queue.h"
+#include "gossip/queue.h"
 #include "kernels/reduce.h"
 #include "runtime/agreement.h"
 #include "runtime/closing.h"
@@ -164,7 +164,7 @@ static int gossip_rebuild(struct user_object *o, struct communicator *c,
         return PCOLL_OK;
     int rc = accumulator_settle(gossip->memory);
     if (rc == PCOLL_OK)
-        rc = gossip_queue_settle(gossip->memory);
+        rc = queue_settle(gossip->memory);
     return rc == PCOLL_OK && transport_lowest(t) == t->rank
                ? gossip_adopt_dead(gossip->memory, t)
                : rc;

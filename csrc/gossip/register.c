@@ -9,7 +9,7 @@
 #include "base/moment.h"
 #include "kernels/copy.h"
 #include "kernels/codec/quantize.h"
-#include "gossip/gossip_slot.h"
+#include "gossip/slot.h"
 
 static uint32_t register_planes(const struct gossip_layout *layout)
 {
@@ -25,11 +25,11 @@ static void register_write_coded(struct gossip_memory *memory, char *slot,
         .notes = (struct gossip_block_note *)(slot + layout->notes_at) + block,
         .low = slot + layout->low_at + block * layout->low,
         .high = layout->high ? slot + layout->high_at + block * layout->high : NULL};
-    gossip_slot_encode(memory, x, NULL, first, seed, false, &to);
+    slot_encode(memory, x, NULL, first, seed, false, &to);
 }
 
 static void register_write_slot(struct gossip_memory *memory, char *slot, const void *x,
-                                const struct gossip_slot_header *header)
+                                const struct slot_header *header)
 {
     const struct gossip_layout *layout = &memory->layout;
     memcpy(slot, header, sizeof *header);
@@ -51,10 +51,10 @@ int register_publish(struct gossip_memory *memory, const void *x, uint64_t *vers
     int rc = register_version(memory, window->rank, &last);
     if (rc != PCOLL_OK)
         return rc;
-    struct gossip_slot_header header = {.number = last + 1,
-                                        .seed = gossip_next_seed(memory),
-                                        .source = window->rank,
-                                        .planes = register_planes(&memory->layout)};
+    struct slot_header header = {.number = last + 1,
+                                 .seed = gossip_next_seed(memory),
+                                 .source = window->rank,
+                                 .planes = register_planes(&memory->layout)};
     char *slot =
         window->memory + gossip_register_slot_at(&memory->layout, header.number);
     register_write_slot(memory, slot, x, &header);
@@ -105,9 +105,9 @@ int register_read_chunk(struct gossip_memory *memory, uint32_t peer, size_t firs
     for (int i = 0; i < MAX_TRIES && !*whole; i++) {
         struct gossip_fetched fetched;
         uint64_t before = *version;
-        int rc = gossip_slot_fetch_chunk(
-            memory, peer, gossip_register_slot_at(&memory->layout, before), first, key,
-            memory->theirs, &fetched);
+        int rc = slot_fetch_chunk(memory, peer,
+                                  gossip_register_slot_at(&memory->layout, before),
+                                  first, key, memory->theirs, &fetched);
         if (rc == PCOLL_OK)
             rc = register_renew_version(memory, peer, version);
         if (rc == PCOLL_OK)
@@ -133,9 +133,9 @@ static int register_read_version(struct gossip_memory *memory, uint32_t peer,
     for (size_t first = 0; first < layout->count && *now - version <= 1;
          first += layout->chunk) {
         struct gossip_fetched fetched;
-        int rc = gossip_slot_fetch_elements(memory, peer,
-                                            gossip_register_slot_at(layout, version),
-                                            first, key, out, &fetched);
+        int rc =
+            slot_fetch_elements(memory, peer, gossip_register_slot_at(layout, version),
+                                first, key, out, &fetched);
         if (rc == PCOLL_OK)
             rc = register_renew_version(memory, peer, now);
         if (rc != PCOLL_OK)
@@ -159,8 +159,8 @@ static void register_observe(struct gossip_memory *memory, const void *key,
             gossip_widen(layout, memory->theirs, theirs, count);
             theirs = memory->theirs;
         }
-        gossip_slot_observe(memory, gossip_element_at(layout, key, first), theirs,
-                            first, count);
+        slot_observe(memory, gossip_element_at(layout, key, first), theirs, first,
+                     count);
     }
 }
 

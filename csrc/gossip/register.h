@@ -29,7 +29,7 @@
 #ifndef PCOLL_GOSSIP_REGISTER_H
 #define PCOLL_GOSSIP_REGISTER_H
 
-#include "gossip/gossip_slot.h"
+#include "gossip/slot.h"
 
 /* Owner: make x the next version. */
 int register_publish(struct gossip_memory *memory, const void *x, uint64_t *version);

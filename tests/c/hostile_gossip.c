@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "gossip/accumulator.h"
-#include "gossip/gossip_queue.h"
+#include "gossip/queue.h"
 #include "gossip/register.h"
 #include "check.h"
 #include "hostile.h"
@@ -76,14 +76,13 @@ static int act(uint32_t r)
     case 4:
         return exchange_collect(m, &own, &n);
     case 5:
-        return gossip_queue_push(m, peer, w.model, roll(2) ? w.model : NULL, w.out,
-                                 &done);
+        return queue_push(m, peer, w.model, roll(2) ? w.model : NULL, w.out, &done);
     case 6:
-        rc = gossip_queue_take(m, w.model, w.out, &source, &done);
+        rc = queue_take(m, w.model, w.out, &source, &done);
         EXPECT(!done || source < w.ranks, "a message of rank %u", source);
         return rc;
     case 7:
-        rc = gossip_queue_peek(m, peer, w.model, w.out, &source, &done);
+        rc = queue_peek(m, peer, w.model, w.out, &source, &done);
         EXPECT(!done || source < w.ranks, "a message of rank %u", source);
         return rc;
     default:
@@ -92,7 +91,7 @@ static int act(uint32_t r)
         if (roll(2))
             return accumulator_adopt(m, peer);
         rc = accumulator_settle(m);
-        return rc == PCOLL_OK ? gossip_queue_settle(m) : rc;
+        return rc == PCOLL_OK ? queue_settle(m) : rc;
     }
 }
 
@@ -108,7 +107,7 @@ static size_t some_place(const struct gossip_layout *l)
         return roll(2) ? gossip_word_at((enum gossip_word)roll(GOSSIP_WORDS))
                        : gossip_queue_word_at(roll(l->queue_slots));
     case 1:
-        return slot_at + 8 * roll(sizeof(struct gossip_slot_header) / 8);
+        return slot_at + 8 * roll(sizeof(struct slot_header) / 8);
     case 2:
         return slot_at + l->notes_at + 8 * roll(4);
     default:

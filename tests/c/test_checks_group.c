@@ -12,8 +12,8 @@
 #include "base/check.h"
 #include "check.h"
 #include "gossip/accumulator.h"
-#include "gossip/gossip_slot.h"
-#include "gossip/gossip_queue.h"
+#include "gossip/slot.h"
+#include "gossip/queue.h"
 #include "gossip/register.h"
 #include "group/group.h"
 #include "group/rendezvous.h"
@@ -747,14 +747,14 @@ static void pushed_to_no_rank(void)
 {
     bool pushed;
     make_memory();
-    gossip_queue_push(&memory, RANKS, NULL, NULL, NULL, &pushed);
+    queue_push(&memory, RANKS, NULL, NULL, NULL, &pushed);
 }
 
 static void fetched_from_no_rank(void)
 {
     struct gossip_fetched fetched;
     make_memory();
-    gossip_slot_fetch_chunk(&memory, RANKS, 0, 0, NULL, NULL, &fetched);
+    slot_fetch_chunk(&memory, RANKS, 0, 0, NULL, NULL, &fetched);
 }
 
 static void memory_for_part_of_a_block(void)
@@ -878,8 +878,8 @@ static const struct {
     CASE("gossip/accumulator.c", looked_within_a_chunk),
     CASE("gossip/accumulator.c", collected_nothing),
     CASE("gossip/register.c", read_before_it_is_published),
-    CASE("gossip/gossip_queue.c", pushed_to_no_rank),
-    CASE("gossip/gossip_slot.c", fetched_from_no_rank),
+    CASE("gossip/queue.c", pushed_to_no_rank),
+    CASE("gossip/slot.c", fetched_from_no_rank),
     CASE("gossip/gossip_memory.c", memory_for_part_of_a_block),
 };
 

@@ -21,7 +21,7 @@
 #include "base/interleave.h"
 #include "base/random.h"
 #include "gossip/accumulator.h"
-#include "gossip/gossip_queue.h"
+#include "gossip/queue.h"
 #include "gossip/register.h"
 #include "check.h"
 #include "memory_window.h"
@@ -121,8 +121,7 @@ static void push(uint32_t rank)
     for (size_t i = 0; i < t.options.count; i++)
         x[rank][i] = stamp;
     t.deed[rank] = PUSHES;
-    EXPECT_OK(
-        gossip_queue_push(&t.memory[rank], other(rank), x[rank], NULL, NULL, &pushed));
+    EXPECT_OK(queue_push(&t.memory[rank], other(rank), x[rank], NULL, NULL, &pushed));
     t.deed[rank] = NOTHING;
 }
 
@@ -131,7 +130,7 @@ static bool drain(uint32_t rank)
     static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
     bool taken;
-    EXPECT_OK(gossip_queue_take(&t.memory[rank], NULL, out[rank], &source, &taken));
+    EXPECT_OK(queue_take(&t.memory[rank], NULL, out[rank], &source, &taken));
     for (size_t i = 1; taken && i < t.options.count; i++)
         INVARIANT("whole", out[rank][i] == out[rank][0], "element %zu is %g, not %g", i,
                   out[rank][i], out[rank][0]);
@@ -179,7 +178,7 @@ static void settle(int id)
         return;
     begin();
     EXPECT_OK(accumulator_settle(&t.memory[id]));
-    EXPECT_OK(gossip_queue_settle(&t.memory[id]));
+    EXPECT_OK(queue_settle(&t.memory[id]));
     t.deed[id] = MOVES;
     for (uint32_t r = 0; (uint32_t)id == lowest() && r < t.ranks; r++)
         if (t.dead[r])

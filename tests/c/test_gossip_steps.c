@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: interleaved (with points at which others may come between). */
 /*
- * The gossip buffers (csrc/gossip: register.h, accumulator.h, gossip_queue.h) step by step:
+ * The gossip buffers (csrc/gossip: register.h, accumulator.h, queue.h) step by step:
  * ranks as coroutines, every step on somebody's memory a point at which another one may
  * go on, seeded schedules. Checked:
  *   whole        what a register or a queue is read as was published or sent like that
@@ -18,7 +18,7 @@
 
 #include "base/random.h"
 #include "gossip/accumulator.h"
-#include "gossip/gossip_queue.h"
+#include "gossip/queue.h"
 #include "gossip/register.h"
 #include "check.h"
 #include "memory_window.h"
@@ -134,7 +134,7 @@ static void push_stamp(uint32_t rank)
     t.pushed[peer][at] = stamp; /* it may be drained before push returns */
     static double x[MEMORY_RANKS][MAX_COUNT];
     fill(x[rank], stamp);
-    EXPECT_OK(gossip_queue_push(&t.memory[rank], peer, x[rank], NULL, NULL, &pushed));
+    EXPECT_OK(queue_push(&t.memory[rank], peer, x[rank], NULL, NULL, &pushed));
     if (!pushed)
         t.pushed[peer][at] = -1;
 }
@@ -144,7 +144,7 @@ static bool drain_stamp(uint32_t rank)
     static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
     bool taken;
-    EXPECT_OK(gossip_queue_take(&t.memory[rank], NULL, out[rank], &source, &taken));
+    EXPECT_OK(queue_take(&t.memory[rank], NULL, out[rank], &source, &taken));
     if (!taken)
         return false;
     check_whole(out[rank], 0, t.options.count, "a message");
@@ -164,8 +164,8 @@ static void peek_stamp(uint32_t rank)
     static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
     bool found;
-    EXPECT_OK(gossip_queue_peek(&t.memory[rank], other(rank), NULL, out[rank], &source,
-                                &found));
+    EXPECT_OK(
+        queue_peek(&t.memory[rank], other(rank), NULL, out[rank], &source, &found));
     if (found)
         check_whole(out[rank], 0, t.options.count, "a message that stays");
 }
@@ -385,8 +385,7 @@ static void test_corrupted(void)
     for (uint64_t i = 0; i < 500; i++) {
         bool done;
         uint32_t source;
-        EXPECT_OK(
-            gossip_queue_push(&t.memory[0], 1, t.model[0], t.model[1], sent, &done));
+        EXPECT_OK(queue_push(&t.memory[0], 1, t.model[0], t.model[1], sent, &done));
         EXPECT(done, "no room");
         size_t at = gossip_queue_slot_at(l, 0) + l->notes_at +
                     splitmix_below(7, i, (uint32_t)(l->high_at - l->notes_at));
@@ -395,11 +394,11 @@ static void test_corrupted(void)
                                l->blocks * sizeof(struct gossip_block_note)
                          : true;
         t.windows[1]->memory[at] ^= (char)(1 << splitmix_below(8, i, 8));
-        EXPECT_OK(gossip_queue_take(&t.memory[1], t.model[1], out, &source, &done));
+        EXPECT_OK(queue_take(&t.memory[1], t.model[1], out, &source, &done));
         EXPECT(!done || !used || !memcmp(out, sent, l->count * sizeof *out),
                "byte %zu: a corrupted message was delivered", at);
         EXPECT(done || t.memory[1].stats.decode_failures > 0, "lost, and not counted");
-        EXPECT_OK(gossip_queue_take(&t.memory[1], t.model[1], out, &source, &done));
+        EXPECT_OK(queue_take(&t.memory[1], t.model[1], out, &source, &done));
         EXPECT(!done, "delivered twice");
     }
     EXPECT(t.memory[1].stats.decode_failures > 450,

@@ -14,7 +14,7 @@
 
 #include "base/random.h"
 #include "gossip/accumulator.h"
-#include "gossip/gossip_queue.h"
+#include "gossip/queue.h"
 #include "check.h"
 
 enum { RANKS = 4, COUNT = 1500, ACTIONS = 3000, CAP = 2 };
@@ -144,7 +144,7 @@ static void push(struct rank *r, uint32_t peer, double stamp)
     bool pushed;
     for (size_t i = 0; i < COUNT; i++)
         r->message[i] = stamp;
-    EXPECT_OK(gossip_queue_push(&r->memory, peer, r->message, NULL, NULL, &pushed));
+    EXPECT_OK(queue_push(&r->memory, peer, r->message, NULL, NULL, &pushed));
     r->pushed += pushed;
 }
 
@@ -152,7 +152,7 @@ static void drain(struct rank *r)
 {
     bool taken;
     uint32_t source;
-    EXPECT_OK(gossip_queue_take(&r->memory, NULL, r->message, &source, &taken));
+    EXPECT_OK(queue_take(&r->memory, NULL, r->message, &source, &taken));
     r->drained += taken;
     for (size_t i = 1; taken && i < COUNT; i++)
         INVARIANT("whole", r->message[i] == r->message[0], "element %zu", i);

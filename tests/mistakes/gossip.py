@@ -27,9 +27,11 @@ MUTANTS = [
         "a version is announced before it is written",
         "gossip/register.c",
         "    register_write_slot(memory, slot, x, &header);\n",
-        "    window->ops->fetch_add(window, window->rank, gossip_word_at(WORD_VERSION), 1, &last);\n"
+        "    window->ops->fetch_add(window, window->rank, gossip_word_at(WORD_VERSION),\n"
+        "                           1, &last);\n"
         "    register_write_slot(memory, slot, x, &header);\n"
-        "    window->ops->fetch_add(window, window->rank, gossip_word_at(WORD_VERSION), -1, &last);\n",
+        "    window->ops->fetch_add(window, window->rank, gossip_word_at(WORD_VERSION),\n"
+        "                           -1, &last);\n",
     ),
     Mutant(
         "one delta more than the cap",
@@ -70,34 +72,35 @@ MUTANTS = [
     ),
     Mutant(
         "who claims a slot does not look whether it was first",
-        "gossip/gossip_queue.c",
+        "gossip/queue.c",
         "if (rc != PCOLL_OK || found == *word)",
         "if (rc != PCOLL_OK || found)",
     ),
     Mutant(
         "a message is announced before it has arrived",
-        "gossip/gossip_queue.c",
+        "gossip/queue.c",
         "return rc == PCOLL_OK ? window->ops->flush(window, peer) : rc;",
         "return rc;",
     ),
     Mutant(
         "a slot of a queue has no generations",
-        "gossip/gossip_queue.c",
+        "gossip/queue.c",
         "oldest.state - SLOT_FULL + SLOT_STATES",
         "oldest.state - SLOT_FULL",
     ),
     Mutant(
         "a message is not looked at again after it was read",
-        "gossip/gossip_queue.c",
+        "gossip/queue.c",
         "if (word == newest.state) {",
         "if (word >= 0) {",
     ),
     Mutant(
         "a message is given free before it is read",
-        "gossip/gossip_queue.c",
-        "        rc = gossip_queue_read(memory, own, &oldest, key, out, &whole);\n",
-        "        gossip_queue_swap(memory, own, oldest.slot, oldest.state, oldest.state - SLOT_FULL + SLOT_STATES, &before);\n"
-        "        rc = gossip_queue_read(memory, own, &oldest, key, out, &whole);\n",
+        "gossip/queue.c",
+        "        rc = queue_read(memory, own, &oldest, key, out, &whole);\n",
+        "        queue_swap(memory, own, oldest.slot, oldest.state,\n"
+        "                   oldest.state - SLOT_FULL + SLOT_STATES, &before);\n"
+        "        rc = queue_read(memory, own, &oldest, key, out, &whole);\n",
     ),
     # Gossip buffers of ranks that die.
     Mutant(
@@ -109,7 +112,7 @@ MUTANTS = [
     ),
     Mutant(
         "a slot that a dead rank was writing to stays taken",
-        "gossip/gossip_queue.c",
+        "gossip/queue.c",
         "if (rc == PCOLL_OK && state == SLOT_WRITING)",
         "if (rc == PCOLL_OK && state == SLOT_STATES)",
         "gossip crashes",

@@ -28,7 +28,7 @@ MUTANTS = [
     ),
     Mutant(
         "simulated: a message is announced before it has arrived",
-        "gossip/gossip_queue.c",
+        "gossip/queue.c",
         "return rc == PCOLL_OK ? window->ops->flush(window, peer) : rc;",
         "return rc;",
         program="simulator",

@@ -9,7 +9,7 @@ static bool before(const struct happening *a, const struct happening *b)
     return a->time != b->time ? a->time < b->time : a->order < b->order;
 }
 
-void queue_push(struct queue *q, struct happening h)
+void sim_heap_push(struct queue *q, struct happening h)
 {
     if (q->count == q->capacity) {
         q->capacity = q->capacity ? 2 * q->capacity : 1024;
@@ -24,7 +24,7 @@ void queue_push(struct queue *q, struct happening h)
     q->heap[hole] = h;
 }
 
-struct happening queue_pop(struct queue *q)
+struct happening sim_heap_pop(struct queue *q)
 {
     struct happening top = q->heap[0], last = q->heap[--q->count];
     size_t hole = 0;

@@ -31,8 +31,8 @@ struct queue {
     uint64_t order;
 };
 
-void queue_push(struct queue *q, struct happening h);
+void sim_heap_push(struct queue *q, struct happening h);
 /* The queue must not be empty. */
-struct happening queue_pop(struct queue *q);
+struct happening sim_heap_pop(struct queue *q);
 
 #endif

@@ -143,12 +143,13 @@ static int sim_send(struct transport *t, uint32_t peer, uint32_t tag, const void
     e->pending_sends++;
     m->rendezvous = s->options.hostile && sim_random(s, 2);
     if (!m->rendezvous)
-        queue_push(&s->queue,
-                   (struct happening){
-                       .time = over, .kind = SEND_OVER, .rank = t->rank, .message = m});
-    queue_push(&s->queue,
-               (struct happening){
-                   .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
+        sim_heap_push(&s->queue, (struct happening){.time = over,
+                                                    .kind = SEND_OVER,
+                                                    .rank = t->rank,
+                                                    .message = m});
+    sim_heap_push(&s->queue,
+                  (struct happening){
+                      .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
     return PCOLL_OK;
 }
 
@@ -160,9 +161,9 @@ static int sim_control(struct transport *t, uint32_t peer,
     m->control = *message;
     struct flight f =
         network_send(s->network, t->rank, peer, control_tag, sizeof *message, s->now);
-    queue_push(&s->queue,
-               (struct happening){
-                   .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
+    sim_heap_push(&s->queue,
+                  (struct happening){
+                      .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
     return PCOLL_OK;
 }
 
@@ -229,12 +230,12 @@ static int gather(struct transport *t, struct channel *channel,
         return rc;
     for (uint32_t i = 0; i < s->options.size; i++)
         if (complete->inputs[i])
-            queue_push(&s->queue,
-                       (struct happening){.time = s->now + network_latency(s->network),
-                                          .kind = over,
-                                          .rank = i,
-                                          .endpoint = &now->endpoints[i],
-                                          .token = complete->cookies[i]});
+            sim_heap_push(&s->queue, (struct happening){
+                                         .time = s->now + network_latency(s->network),
+                                         .kind = over,
+                                         .rank = i,
+                                         .endpoint = &now->endpoints[i],
+                                         .token = complete->cookies[i]});
     gathering_end(&now->gatherings, complete, s->options.size);
     return rc;
 }
@@ -371,7 +372,7 @@ static bool arrive(struct sim *s, struct happening *h)
     h->time = network_receive(s->network, h->rank, s->now);
     h->kind = DELIVERY;
     if (h->time > s->now)
-        queue_push(&s->queue, *h);
+        sim_heap_push(&s->queue, *h);
     else
         deliver(h->message);
     return h->time > s->now;
@@ -379,9 +380,10 @@ static bool arrive(struct sim *s, struct happening *h)
 
 void sim_wake(struct sim *s, uint32_t rank, int64_t delay, uint64_t token)
 {
-    queue_push(&s->queue,
-               (struct happening){
-                   .time = s->now + delay, .kind = WAKE, .rank = rank, .token = token});
+    sim_heap_push(&s->queue, (struct happening){.time = s->now + delay,
+                                                .kind = WAKE,
+                                                .rank = rank,
+                                                .token = token});
 }
 
 /* The rank has something to look at. Does its agent? One that stalls looks later. */
@@ -456,7 +458,7 @@ bool sim_step(struct sim *s, struct sim_stop *stop)
 bool sim_step_until(struct sim *s, int64_t until, struct sim_stop *stop)
 {
     while (s->queue.count && s->queue.heap[0].time <= until) {
-        struct happening h = queue_pop(&s->queue);
+        struct happening h = sim_heap_pop(&s->queue);
         s->now = h.time;
         bool looks = happen(s, &h);
         *stop = (struct sim_stop){

@@ -3,8 +3,8 @@
  * Models in the planes of a slot, a chunk at a time: writing them, and making elements
  * of what was fetched. The codec works in float32, block by block.
  */
-#ifndef PCOLL_GOSSIP_GOSSIP_SLOT_H
-#define PCOLL_GOSSIP_GOSSIP_SLOT_H
+#ifndef PCOLL_GOSSIP_SLOT_H
+#define PCOLL_GOSSIP_SLOT_H
 
 #include <stdbool.h>
 
@@ -21,9 +21,9 @@ struct gossip_planes {
  * far away as `key` is, if there is one (it then decodes for certain with that key),
  * else as others have been lately; blocks without a step are noted as not coded.
  */
-void gossip_slot_encode(struct gossip_memory *memory, const void *x, const void *key,
-                        size_t first, uint64_t seed, bool exact,
-                        const struct gossip_planes *to);
+void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
+                 size_t first, uint64_t seed, bool exact,
+                 const struct gossip_planes *to);
 
 /*
  * Decode block number `block` (counted from the beginning of the model) of `length`
@@ -31,13 +31,13 @@ void gossip_slot_encode(struct gossip_memory *memory, const void *x, const void 
  * NULL: 0). False: it is not coded, or the key is too far, or what is there is
  * corrupted.
  */
-bool gossip_slot_decode(struct gossip_memory *memory, size_t block, size_t length,
-                        uint64_t seed, const struct gossip_block_note *note,
-                        const void *low, const void *high, const void *key, void *out);
+bool slot_decode(struct gossip_memory *memory, size_t block, size_t length,
+                 uint64_t seed, const struct gossip_block_note *note, const void *low,
+                 const void *high, const void *key, void *out);
 
 /* Remember how far `theirs` (held form) is from x, block by block. */
-void gossip_slot_observe(struct gossip_memory *memory, const void *x,
-                         const void *theirs, size_t first, size_t length);
+void slot_observe(struct gossip_memory *memory, const void *x, const void *theirs,
+                  size_t first, size_t length);
 
 /*
  * Fetching a chunk out of a slot of a peer: with the codec the low plane first; where
@@ -53,13 +53,13 @@ struct gossip_fetched {
 };
 
 /* The slot that lies at this offset of the peer's window; into out, held form. */
-int gossip_slot_fetch_chunk(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
-                            size_t first, const void *key, void *out,
-                            struct gossip_fetched *fetched);
+int slot_fetch_chunk(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
+                     size_t first, const void *key, void *out,
+                     struct gossip_fetched *fetched);
 
 /* The same into elements of a whole model, application's form. */
-int gossip_slot_fetch_elements(struct gossip_memory *memory, uint32_t peer,
-                               size_t slot_at, size_t first, const void *key,
-                               void *model, struct gossip_fetched *fetched);
+int slot_fetch_elements(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
+                        size_t first, const void *key, void *model,
+                        struct gossip_fetched *fetched);
 
 #endif

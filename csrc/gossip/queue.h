@@ -34,27 +34,27 @@
 
 #include <stdbool.h>
 
-#include "gossip/gossip_slot.h"
+#include "gossip/slot.h"
 
 /*
  * Send x to the peer; *pushed: false if its queue is full. With the codec, in bits that
  * decode for certain with `key` (application's form; NULL: 0) as the receiver's key;
  * `sent`, unless NULL, becomes what the receiver will have then.
  */
-int gossip_queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
-                      const void *key, void *sent, bool *pushed);
+int queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
+               const void *key, void *sent, bool *pushed);
 
 /* Owner: the oldest message into out (application's form). *taken: false if there is
  * none. Those that do not decode with this key are thrown away and counted. */
-int gossip_queue_take(struct gossip_memory *memory, const void *key, void *out,
-                      uint32_t *source, bool *taken);
+int queue_take(struct gossip_memory *memory, const void *key, void *out,
+               uint32_t *source, bool *taken);
 
 /* The newest message in the queue of anybody, which stays there. *found: false if there
  * is none, or none that decodes with this key, or it was taken every time. */
-int gossip_queue_peek(struct gossip_memory *memory, uint32_t peer, const void *key,
-                      void *out, uint32_t *source, bool *found);
+int queue_peek(struct gossip_memory *memory, uint32_t peer, const void *key, void *out,
+               uint32_t *source, bool *found);
 
 /* Owner, among ranks that stand still (accumulator.h): slots whose writers have died are free. */
-int gossip_queue_settle(struct gossip_memory *memory);
+int queue_settle(struct gossip_memory *memory);
 
 #endif
