@@ -23,7 +23,8 @@ int accumulator_reserve(struct gossip_memory *memory, uint32_t peer, uint32_t ca
         window->ops->fetch_add(window, peer, gossip_word_at(WORD_RESERVED), 1, &before);
     if (rc == PCOLL_OK)
         rc = window_read_word(window, peer, gossip_word_at(WORD_COLLECTED), &collected);
-    if (rc == PCOLL_OK) /* the peer may collect between the two */
+    if (rc == PCOLL_OK) /* not ordered: the peer may collect between the two reads */
+
         rc = gossip_decode_lead(peer, before, collected, false, uncollected);
     if (rc != PCOLL_OK)
         return rc;
@@ -67,7 +68,7 @@ int accumulator_landed(struct gossip_memory *memory, uint32_t peer)
     return rc == PCOLL_OK ? accumulator_count_up(memory, peer, WORD_LANDED, 1) : rc;
 }
 
-/* By how much the first word is ahead of the second. */
+/* Compute by how much the word `of` of the peer is ahead of the word `behind`. */
 static int accumulator_lead(struct gossip_memory *memory, uint32_t peer,
                             enum gossip_word of, enum gossip_word behind, int64_t *by)
 {
@@ -121,7 +122,8 @@ int accumulator_settle(struct gossip_memory *memory)
     return halves ? accumulator_count_up(memory, own, WORD_LANDED, halves) : rc;
 }
 
-/* In this order: who is cut short leaves deltas that are counted and not there. */
+/* In this order: a death in between leaves deltas that are counted and have no sum,
+ * which is safe. */
 static int accumulator_move_counts(struct gossip_memory *memory, uint32_t dead)
 {
     uint32_t own = memory->window->rank;
@@ -152,7 +154,7 @@ static void accumulator_negate(const struct gossip_layout *layout, void *sums,
             ((float *)sums)[i] = -((float *)sums)[i];
 }
 
-/* First taken away, then added. */
+/* Take the chunk away from the dead rank first, so that it is never counted twice. */
 static int accumulator_move_chunk(struct gossip_memory *memory, uint32_t dead,
                                   size_t first)
 {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The accumulator: what others have given to this rank's model, until it collects. Any
- * number of writers; nobody waits for anybody.
+ * The accumulator, and pair averaging with it.
+ *
+ * The accumulator of a rank holds what other ranks have given to its model, until it
+ * collects. Any number of ranks write; no rank waits.
  *
  * Memory of the owner: one sum for each element, and three words:
- *   RESERVED   deltas that somebody is about to add, or has added
- *   LANDED     deltas that are there to their last element
+ *   RESERVED   deltas that some rank is about to add, or has added
+ *   LANDED     deltas whose every element has been added
  *   COLLECTED  deltas that the owner has taken
  *
  *   give     r := RESERVED, RESERVED + 1; if r - COLLECTED >= the cap, RESERVED - 1 and
@@ -13,23 +15,43 @@
  *   collect  l := LANDED; for every element: v := sum; model += v; sum += -(what the
  *            model gained); then COLLECTED := l
  *
- * Who writes: everybody adds to the sums, RESERVED and LANDED; the owner alone to
- * COLLECTED.
+ * Who writes: all ranks add to the sums, to RESERVED and to LANDED. The owner alone
+ * adds to COLLECTED.
  *
- * Invariants: model + sum of every element, over all ranks, changes only by rounding of
- * the sums, whatever interleaves: every step takes from one exactly what it gives to
- * the other. What the model could not hold (rounding, 16-bit elements) stays in the
- * sum. RESERVED >= LANDED >= COLLECTED, and at most `cap` deltas lie there that the
- * owner has not taken: so no rank's model runs away from one that collects rarely.
- * (Without the cap the consensus error grew in simulation.)
+ * Invariants. Take model + sum of an element, added up over all ranks: every step takes
+ * from one summand exactly what it gives to another one, so whatever interleaves, this
+ * total changes only by the rounding of the sums. What the model cannot hold (rounding,
+ * elements of 16 bits) stays in the sum. RESERVED >= LANDED >= COLLECTED. At most `cap`
+ * deltas are there that the owner has not taken, so the models of other ranks do not
+ * run away from a rank that collects rarely. (Without the cap the consensus error grew
+ * in simulation.)
  *
- * A part of a delta that is still being added may be collected with the others: the
- * sums do not mind. COLLECTED then says less than was taken, never more, so the cap
- * errs on the safe side. A stale COLLECTED makes a giver skip once more than it had to.
- * A giver that takes its reservation back may make another one skip: harmless as well.
+ * Stale reads are harmless. The owner may collect a part of a delta that is still being
+ * added: addition commutes. COLLECTED then says less than was taken, never more, so the
+ * cap errs on the safe side. A stale COLLECTED makes a giver skip once more than it had
+ * to. A giver that takes its reservation back may make another giver skip.
  *
- * Orderings: the additions are flushed before LANDED; the owner reads LANDED before the
- * sums, and adds to the sums before COLLECTED.
+ * Orderings: a giver flushes its additions before it raises LANDED. The owner reads
+ * LANDED before the sums, and subtracts from the sums before it raises COLLECTED.
+ *
+ * Averaging. Rank i reads the register of rank j and the sum in the accumulator of j,
+ * which together are the model of j. It moves its own model by half of the difference,
+ * and gives what it has lost to the accumulator of j. This is AD-PSGD's averaging in
+ * difference form; with a momentum that takes part in proportion it is that of A2CiD2.
+ *
+ * Deaths. When a rank has died, the surviving ranks settle: no rank is in a call, each
+ * rank settles its own accumulator and queue, and the lowest living rank those of the
+ * dead, so every word has one writer.
+ *   - A giver died between RESERVED and LANDED: its delta counts as landed. The part of
+ *     it that was added is collected with the rest.
+ *   - A sender died while it wrote a message: the slot of the queue becomes free.
+ *   - A dead rank had not collected everything: a living rank takes it over, so the
+ *     total over the living ranks keeps it.
+ * The total of model + sum over the living ranks then misses, for each death, what the
+ * dead rank had given or collected in the call in which it died: one delta, or those
+ * that were uncollected. If the settling rank dies, others settle again: after each
+ * step, words and sums count nothing twice. Only the chunk that was on its way from one
+ * sum to another is lost.
  */
 #ifndef PCOLL_GOSSIP_ACCUMULATOR_H
 #define PCOLL_GOSSIP_ACCUMULATOR_H
@@ -38,72 +60,44 @@
 
 #include "gossip/gossip_memory.h"
 
-/* May a delta be given to the peer? If so, accumulator_landed has to follow.
- * *uncollected: how many lie there, or are about to. */
+/* Reserve a delta at the peer. *reserved: false if `cap` deltas are there uncollected;
+ * otherwise accumulator_landed has to follow. *uncollected: deltas there before it. */
 int accumulator_reserve(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
                         int64_t *uncollected, bool *reserved);
-/* Add memory->change, the chunk that begins with this element. */
+/* Add memory->change to the peer's sums of the chunk that begins at element `first`. */
 int accumulator_add_chunk(struct gossip_memory *memory, uint32_t peer, size_t first);
+/* Raise LANDED, after all chunks have arrived. */
 int accumulator_landed(struct gossip_memory *memory, uint32_t peer);
 
-/* Owner: how many deltas there are to collect. */
+/* Owner: get the number of deltas to collect. */
 int accumulator_deltas(struct gossip_memory *memory, uint64_t *deltas);
-/* The peer's sums of a chunk, into memory->change. */
+/* Read the peer's sums of a chunk into memory->change. */
 int accumulator_query(struct gossip_memory *memory, uint32_t peer, size_t first);
-/* Owner: memory->change is to be added to them. */
+/* Owner: add memory->change, the negated part that the model took, to its sums. */
 int accumulator_subtract(struct gossip_memory *memory, size_t first);
-/* Owner: so many deltas have been collected. */
+/* Owner: raise COLLECTED by this number of deltas. */
 int accumulator_collected(struct gossip_memory *memory, uint64_t deltas);
 
-/* Among ranks that stand still (see below). */
-/* Owner: what was reserved is to count as landed. */
+/* Owner, after a death: count what was reserved as landed. */
 int accumulator_settle(struct gossip_memory *memory);
-
-/*
- * What ranks that have died leave in the windows: nobody who lives is in the middle of
- * anything, and nobody writes but who settles, each its own inbox, and the lowest rank that
- * lives that of the dead.
- *
- *   half a delta     its giver has died between RESERVED and LANDED: counts as landed. As
- *                    much of it as is there is collected with the rest.
- *   half a message   a slot of the queue stays WRITING: it is free again.
- *   an inbox         what others have given to a dead rank that it had not collected is
- *                    taken over, so that the sum over those who live loses nothing of it.
- *
- * So of model + sum over those who live (accumulator.h) is missing, for each death, what
- * the dead had given or collected in the call in which it died: one delta, or those that
- * were uncollected.
- *
- * Settling may be cut short by the death of who settles, and is then done again by others:
- * each step leaves words and sums in which nothing is counted twice. What is on its way from
- * one sum to another at that moment (a chunk) is lost.
- */
-
-/* Take over what lies at a rank that has died. */
+/* Lowest living rank, after a death: take over what the dead rank had not collected.
+ * The deltas may then exceed the cap. */
 int accumulator_adopt(struct gossip_memory *memory, uint32_t dead);
 
-/*
- * Pair averaging without waiting, on the register and the accumulator: i reads j's
- * register and what lies in j's accumulator, which together are where j is, moves its
- * own model by half of the difference, and gives what it has lost to j's accumulator. The sum over all ranks stays, whatever interleaves (AD-PSGD's
- * averaging in difference form; A2CiD2's, where a momentum takes part in proportion).
- */
-
-/* The model and its companion, NULL if there is none, which moves `ratio` times as far.
- */
+/* A model, and a momentum (or NULL) that moves `ratio` times as far. */
 struct gossip_model {
     void *x, *momentum;
     double ratio;
 };
 
-/* *averaged: false if `cap` deltas lie at the peer that it has not collected. Chunks
- * that could not be read whole are left as they are. PCOLL_EEMPTY: the peer has not
+/* Average with the peer. *averaged: false if `cap` deltas are uncollected there. A
+ * chunk that could not be read whole stays as it is. PCOLL_EEMPTY: the peer has not
  * published. */
 int exchange_average(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
                      double weight, const struct gossip_model *own, bool *averaged);
 
-/* Take what others have given; *deltas: how many of them are there completely. Nothing
- * is done if there is none. */
+/* Move what others have given from the sums to the model. *deltas: the number of deltas
+ * that were complete; if there is none, nothing is moved. */
 int exchange_collect(struct gossip_memory *memory, const struct gossip_model *own,
                      uint64_t *deltas);
 

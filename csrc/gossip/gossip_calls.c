@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Using a gossip buffer. */
+/* The calls of a gossip buffer, but for creating and freeing it. */
 #include "gossip/gossip.h"
 
 #include <string.h>
@@ -10,21 +10,19 @@
 #include "gossip/queue.h"
 #include "gossip/register.h"
 
-/* Begin and end a call, as in user_object.h. */
-
-/* Nothing is received here, so nobody may be polling: who uses it looks now and then
- * whether MPI has news of ranks that have died. */
+/* A gossip buffer receives no messages, so possibly no thread polls: its calls poll
+ * every 20 ms whether MPI has news of ranks that have died. */
 static void gossip_poll_failures(pcoll_gossip *gossip)
 {
     enum { EVERY_NS = 20000000 };
     int64_t now = clock_ns();
-    if (now < gossip->look_at)
+    if (now < gossip->poll_at)
         return;
-    gossip->look_at = now + EVERY_NS;
+    gossip->poll_at = now + EVERY_NS;
     progress_poll(gossip->base.communicator->progress);
 }
 
-/* A simulated one has no communicator. */
+/* A simulated buffer has no communicator. */
 static struct outage *gossip_outage(const pcoll_gossip *gossip)
 {
     return gossip->base.communicator ? gossip->base.communicator->outage : NULL;
@@ -42,7 +40,7 @@ static int gossip_leave(pcoll_gossip *gossip, int rc)
     return user_object_leave(&gossip->base, rc);
 }
 
-/* Calls are counted: they wait until a recovery is over, and it waits for them. */
+/* Calls are counted: they wait for a recovery to complete, and it waits for them. */
 static int gossip_enter(pcoll_gossip *gossip)
 {
     int rc = user_object_enter(&gossip->base);
@@ -56,7 +54,7 @@ static int gossip_enter_open(pcoll_gossip *gossip)
     int rc = user_object_enter_open(&gossip->base);
     if (rc != PCOLL_OK)
         return rc;
-    if (gossip->look_at)
+    if (gossip->poll_at)
         gossip_poll_failures(gossip);
     outage_enter(gossip_outage(gossip));
     if (gossip->base.communicator)
@@ -66,12 +64,7 @@ static int gossip_enter_open(pcoll_gossip *gossip)
     return rc == PCOLL_OK ? rc : gossip_leave(gossip, rc);
 }
 
-/* It is dead, and the others go on: an error of this call only. */
-static int fail_of_dead(uint32_t peer)
-{
-    return fail_ranks(&(struct failed_ranks){.count = 1, .rank = {(int32_t)peer}});
-}
-
+/* Enter a call about a rank. */
 static int gossip_enter_rank(pcoll_gossip *gossip, uint32_t peer)
 {
     int rc = gossip_enter_open(gossip);
@@ -84,12 +77,14 @@ static int gossip_enter_rank(pcoll_gossip *gossip, uint32_t peer)
         gossip, fail(PCOLL_EINVAL, "peer: expected 0 to %u, got %u", ranks - 1, peer));
 }
 
+/* Enter a call that reaches a rank: it has to be alive. */
 static int gossip_enter_peer(pcoll_gossip *gossip, uint32_t peer)
 {
     int rc = gossip_enter_rank(gossip, peer);
     if (rc != PCOLL_OK || gossip_lives(gossip, peer))
         return rc;
-    return gossip_leave(gossip, fail_of_dead(peer));
+    struct failed_ranks who = {.count = 1, .rank = {(int32_t)peer}};
+    return gossip_leave(gossip, fail_ranks(&who)); /* an error of this call only */
 }
 
 int pcoll_gossip_publish(pcoll_gossip *gossip, const void *x, uint64_t *version)
@@ -203,7 +198,7 @@ int pcoll_gossip_peek(pcoll_gossip *gossip, uint32_t peer, const void *key, void
     return gossip_leave(gossip, rc);
 }
 
-/* The board lies at rank 0. */
+/* Return where the number of a rank is on the board, which is at rank 0. */
 static size_t gossip_board_at(const struct gossip_memory *memory, uint32_t rank)
 {
     return memory->layout.board_at + rank * sizeof(int64_t);
@@ -261,7 +256,7 @@ int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes)
     return gossip_leave(gossip, PCOLL_OK);
 }
 
-/* Any thread, also while another is in a call: who has died does not depend on that. */
+/* Any thread may call this, also while another thread is in a call. */
 int pcoll_gossip_failed(pcoll_gossip *gossip, uint64_t *set)
 {
     if (!gossip || !set)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Pair averaging with the register and the accumulator; see accumulator.h. */
 #include "gossip/accumulator.h"
 
 #include <math.h>
@@ -7,43 +8,18 @@
 #include "kernels/averaging.h"
 #include "gossip/register.h"
 
-/* The same elements of a model and its companion, in the held form. */
-struct gossip_piece {
-    void *x, *momentum;
-};
-
-static struct gossip_piece exchange_piece_at(const struct gossip_layout *layout,
-                                             const struct gossip_model *own,
-                                             size_t first)
+/* Return the part of a model and of its momentum that begins at element `first`. */
+static struct gossip_model exchange_part(const struct gossip_layout *layout,
+                                         const struct gossip_model *own, size_t first)
 {
-    return (struct gossip_piece){
-        .x = gossip_place_at(layout, own->x, first),
-        .momentum =
-            own->momentum ? gossip_place_at(layout, own->momentum, first) : NULL};
+    struct gossip_model part = *own;
+    part.x = gossip_place_at(layout, own->x, first);
+    if (own->momentum)
+        part.momentum = gossip_place_at(layout, own->momentum, first);
+    return part;
 }
 
-static void exchange_average_held(const struct gossip_layout *layout,
-                                  struct gossip_piece p, const void *theirs,
-                                  void *given, double weight, double ratio,
-                                  size_t count)
-{
-    if (layout->held == PCOLL_FLOAT64)
-        average_float64(p.x, theirs, p.momentum, given, weight, ratio, count);
-    else
-        average_float32(p.x, theirs, p.momentum, given, weight, ratio, count);
-}
-
-static void exchange_collect_held(const struct gossip_layout *layout,
-                                  struct gossip_piece p, void *sum, double ratio,
-                                  size_t count)
-{
-    if (layout->held == PCOLL_FLOAT64)
-        collect_float64(p.x, p.momentum, sum, ratio, count);
-    else
-        collect_float32(p.x, p.momentum, sum, ratio, count);
-}
-
-/* What float16 has no number for stays at the largest, and the rest in the sum. */
+/* Keep what exceeds float16 at its largest number; the rest stays in the sum. */
 static void exchange_clamp(const struct gossip_layout *layout, const float *before,
                            float *after, size_t count)
 {
@@ -54,46 +30,67 @@ static void exchange_clamp(const struct gossip_layout *layout, const float *befo
 }
 
 /*
- * Elements of 16 bits move in float32 and are rounded; what they really lost is the
- * difference between what they were and what they became, and `change` becomes that.
+ * Store elements of 16 bits that were moved in float32 (memory->ours), rounded.
+ * memory->change becomes what they really lost: the difference between before and after.
  */
-static void exchange_round_narrow(struct gossip_memory *memory, void *elements,
-                                  float *after, float *change, double ratio,
-                                  void *momentum, size_t count)
+static void exchange_round_narrow(struct gossip_memory *memory, struct gossip_model p,
+                                  size_t count)
 {
     const struct gossip_layout *layout = &memory->layout;
-    float *before = memory->theirs;
-    gossip_widen(layout, before, elements, count);
+    float *before = memory->theirs, *after = memory->ours, *change = memory->change;
+    gossip_widen(layout, before, p.x, count);
     exchange_clamp(layout, before, after, count);
-    gossip_narrow(layout, elements, after, count);
-    gossip_widen(layout, after, elements, count);
+    gossip_narrow(layout, p.x, after, count);
+    gossip_widen(layout, after, p.x, count);
     for (size_t i = 0; i < count; i++)
         change[i] = before[i] - after[i];
-    if (!momentum)
+    if (!p.momentum)
         return;
-    gossip_widen(layout, after, momentum, count);
+    gossip_widen(layout, after, p.momentum, count);
     for (size_t i = 0; i < count; i++)
-        after[i] -= (float)ratio * change[i];
-    gossip_narrow(layout, momentum, after, count);
+        after[i] -= (float)p.ratio * change[i];
+    gossip_narrow(layout, p.momentum, after, count);
 }
 
-static void exchange_average_narrow(struct gossip_memory *memory, struct gossip_piece p,
-                                    double weight, double ratio, size_t count)
+/* Move p toward memory->theirs; memory->change becomes what it loses. */
+static void exchange_average_part(struct gossip_memory *memory, struct gossip_model p,
+                                  double weight, size_t count)
 {
-    gossip_widen(&memory->layout, memory->ours, p.x, count);
-    average_float32(memory->ours, memory->theirs, NULL, memory->change, weight, ratio,
-                    count);
-    exchange_round_narrow(memory, p.x, memory->ours, memory->change, ratio, p.momentum,
-                          count);
+    const struct gossip_layout *layout = &memory->layout;
+    if (layout->dtype != layout->held) {
+        gossip_widen(layout, memory->ours, p.x, count);
+        average_float32(memory->ours, memory->theirs, NULL, memory->change, weight,
+                        p.ratio, count);
+        exchange_round_narrow(memory, p, count);
+    } else if (layout->held == PCOLL_FLOAT64)
+        average_float64(p.x, memory->theirs, p.momentum, memory->change, weight,
+                        p.ratio, count);
+    else
+        average_float32(p.x, memory->theirs, p.momentum, memory->change, weight,
+                        p.ratio, count);
 }
 
-static void exchange_collect_narrow(struct gossip_memory *memory, struct gossip_piece p,
-                                    double ratio, size_t count)
+/* Add memory->change to p, in the held dtype; it becomes the negated gain of p. */
+static void exchange_collect_held(struct gossip_memory *memory, struct gossip_model p,
+                                  size_t count)
 {
+    if (memory->layout.held == PCOLL_FLOAT64)
+        collect_float64(p.x, p.momentum, memory->change, p.ratio, count);
+    else
+        collect_float32(p.x, p.momentum, memory->change, p.ratio, count);
+}
+
+/* The same in the application's dtype. */
+static void exchange_collect_part(struct gossip_memory *memory, struct gossip_model p,
+                                  size_t count)
+{
+    if (memory->layout.dtype == memory->layout.held) {
+        exchange_collect_held(memory, p, count);
+        return;
+    }
     gossip_widen(&memory->layout, memory->ours, p.x, count);
-    collect_float32(memory->ours, NULL, memory->change, ratio, count);
-    exchange_round_narrow(memory, p.x, memory->ours, memory->change, ratio, p.momentum,
-                          count);
+    collect_float32(memory->ours, NULL, memory->change, p.ratio, count);
+    exchange_round_narrow(memory, p, count);
 }
 
 static void exchange_scale(const struct gossip_layout *layout, void *elements,
@@ -106,8 +103,9 @@ static void exchange_scale(const struct gossip_layout *layout, void *elements,
             ((float *)elements)[i] *= (float)factor;
 }
 
-/* memory->theirs gets what lies at its owner uncollected, or the part that it will take; asked for after it, so that what
- * the owner has collected and published meanwhile is not added twice. */
+/* Add what is uncollected at the peer, or the part of it that its model will take, to
+ * memory->theirs. This is read after the register: what the peer collects and publishes
+ * in between is then not added twice. */
 static int exchange_add_uncollected(struct gossip_memory *memory, uint32_t peer,
                                     size_t first)
 {
@@ -117,8 +115,8 @@ static int exchange_add_uncollected(struct gossip_memory *memory, uint32_t peer,
         return rc;
     memory->stats.bytes_read += count * memory->layout.sum;
     exchange_scale(&memory->layout, memory->change, memory->taken, count);
-    exchange_collect_held(&memory->layout, (struct gossip_piece){.x = memory->theirs},
-                          memory->change, 1, count);
+    exchange_collect_held(
+        memory, (struct gossip_model){.x = memory->theirs, .ratio = 1}, count);
     return PCOLL_OK;
 }
 
@@ -128,7 +126,7 @@ static int exchange_average_chunk(struct gossip_memory *memory, uint32_t peer,
                                   uint64_t *version)
 {
     const struct gossip_layout *layout = &memory->layout;
-    struct gossip_piece p = exchange_piece_at(layout, own, first);
+    struct gossip_model p = exchange_part(layout, own, first);
     size_t count = gossip_chunk_length(layout, first);
     bool whole;
     int rc = register_read_chunk(memory, peer, first, p.x, version, &whole);
@@ -138,11 +136,7 @@ static int exchange_average_chunk(struct gossip_memory *memory, uint32_t peer,
         slot_observe(memory, p.x, memory->theirs, first, count);
     if (uncollected && (rc = exchange_add_uncollected(memory, peer, first)) != PCOLL_OK)
         return rc;
-    if (layout->dtype != layout->held)
-        exchange_average_narrow(memory, p, weight, own->ratio, count);
-    else
-        exchange_average_held(layout, p, memory->theirs, memory->change, weight,
-                              own->ratio, count);
+    exchange_average_part(memory, p, weight, count);
     rc = accumulator_add_chunk(memory, peer, first);
     MOMENT("chunk given");
     return rc;
@@ -181,16 +175,11 @@ int exchange_collect(struct gossip_memory *memory, const struct gossip_model *ow
     int rc = accumulator_deltas(memory, deltas);
     for (size_t first = 0; first < layout->count && rc == PCOLL_OK && *deltas;
          first += layout->chunk) {
-        struct gossip_piece p = exchange_piece_at(layout, own, first);
+        struct gossip_model p = exchange_part(layout, own, first);
         rc = accumulator_query(memory, memory->window->rank, first);
         if (rc != PCOLL_OK)
             return rc;
-        if (layout->dtype != layout->held)
-            exchange_collect_narrow(memory, p, own->ratio,
-                                    gossip_chunk_length(layout, first));
-        else
-            exchange_collect_held(layout, p, memory->change, own->ratio,
-                                  gossip_chunk_length(layout, first));
+        exchange_collect_part(memory, p, gossip_chunk_length(layout, first));
         MOMENT("chunk collected");
         rc = accumulator_subtract(memory, first);
     }

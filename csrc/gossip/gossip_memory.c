@@ -10,11 +10,12 @@
 #include "kernels/reduce.h"
 
 #ifndef PCOLL_TEST_CHUNK_BLOCKS
-enum { CHUNK_BLOCKS = 64 }; /* 256 KiB of float32: stays in the cache of a core */
+enum { CHUNK_BLOCKS = 64 }; /* 256 KiB of float32, which fit a core's cache */
 #else
 enum { CHUNK_BLOCKS = PCOLL_TEST_CHUNK_BLOCKS };
 #endif
 
+/* Round up to whole cache lines. */
 static size_t gossip_lines(size_t bytes)
 {
     return (bytes + LINE - 1) / LINE * LINE;
@@ -74,7 +75,7 @@ static void gossip_lay_out_slot(struct gossip_layout *layout)
     layout->slot_bytes = layout->raw_at + gossip_lines(layout->count * layout->element);
 }
 
-/* As many blocks as are handled at a time. */
+/* Return how many blocks a chunk has. */
 static size_t gossip_blocks_at_a_time(size_t blocks)
 {
     return blocks < CHUNK_BLOCKS ? (blocks ? blocks : 1) : CHUNK_BLOCKS;
@@ -146,7 +147,7 @@ int gossip_memory_init(struct gossip_memory *memory)
     return gossip_memory_make_codec(memory);
 }
 
-enum { FAR_CHUNKS = 8 };
+enum { FAR_CHUNKS = 8 }; /* times as large: a message between nodes takes longer */
 
 int gossip_memory_prepare(struct gossip_memory *memory, const pcoll_gossip_options *o,
                           uint32_t rank, uint32_t ranks, bool far)
@@ -159,14 +160,14 @@ int gossip_memory_prepare(struct gossip_memory *memory, const pcoll_gossip_optio
         .seed = splitmix_at(o->seed, rank),
     };
     int rc = gossip_layout_init(&memory->layout, ranks, o);
-    if (far) /* a message takes much longer than a backoff */
+    if (far)
         memory->layout.chunk *= FAR_CHUNKS;
     if (rc == PCOLL_OK && o->bits && !(o->margin >= 1 && o->margin <= 1e6))
         rc = fail(PCOLL_EINVAL, "margin: expected 1 to 1e6, got %g", o->margin);
     return rc == PCOLL_OK ? gossip_memory_init(memory) : rc;
 }
 
-/* Words and sums begin at 0; slots are written before they are read. */
+/* Slots need not be cleared: they are written before they are read. */
 int gossip_memory_clear(struct gossip_memory *memory)
 {
     const struct gossip_layout *layout = &memory->layout;

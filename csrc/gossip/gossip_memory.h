@@ -1,13 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What lies where in a rank's window: words, each in a line of its own, so that a spin
- * on one does not slow another down; the three slots of the register; the accumulator;
- * the slots of the queue. Pure arithmetic, the same on all ranks.
+ * What all parts of a gossip buffer share: the layout of a rank's window, the checks of
+ * what other ranks have written into a window, and this rank's private memory.
  *
- * A slot holds a model in one or more planes:
- *   raw    the elements as the application has them
- *   low, high, one block_note for each block of LATTICE_BLOCK elements: the lattice
- *          codec (kernels/codec/quantize.h); high is only there if bits < 16
+ * Layout. A window holds, in this order: words of 8 bytes, each in a cache line of its
+ * own, so that polling one word does not slow down another; the board (used at rank 0
+ * only); the three slots of the register (register.h); the sums of the accumulator
+ * (accumulator.h); the slots of the queue (queue.h). The layout follows from the
+ * options and is the same on all ranks.
+ *
+ * A slot holds a header and a model in one or more planes:
+ *   raw         the elements in the application's dtype
+ *   low, high   the bits of the lattice codec (kernels/codec/quantize.h), with one
+ *               gossip_block_note for each block of LATTICE_BLOCK elements; the high
+ *               plane exists only if bits < 16
+ *
+ * Bad words. Other ranks write the words, the slot headers and the block notes, so each
+ * is checked when it is read, by the gossip_decode_ and gossip_*_fits functions below
+ * and nowhere else. Bad words are: a negative or absurdly large number, a state that
+ * does not exist, a count that is ahead of the count that it follows, a version that
+ * goes back. The call that finds one returns PCOLL_EPROTOCOL; this rank's model is then
+ * unchanged, or whole chunks of it are averaged. A queued message with an impossible
+ * header is dropped and counted like a message that does not decode (decode_failures).
+ * A published model that lacks its raw plane is refused with PCOLL_EPROTOCOL after it
+ * was read whole. No call waits, and later calls work if what they read is sound.
+ *
+ * Threads: one at a time may use a struct gossip_memory.
  */
 #ifndef PCOLL_GOSSIP_MEMORY_H
 #define PCOLL_GOSSIP_MEMORY_H
@@ -23,7 +41,7 @@
 #include "kernels/codec/quantize.h"
 #include "transport/window.h"
 
-enum { LINE = 64, REGISTER_SLOTS = 3 };
+enum { LINE = 64, REGISTER_SLOTS = 3 }; /* LINE: bytes of a cache line */
 
 enum gossip_word {
     WORD_VERSION,   /* register.h */
@@ -31,45 +49,45 @@ enum gossip_word {
     WORD_LANDED,    /* accumulator.h */
     WORD_COLLECTED, /* accumulator.h */
     WORD_TICKETS,   /* queue.h */
-    WORD_ARRIVALS,  /* the board's counter, at rank 0 */
-    GOSSIP_WORDS    /* from here on: the states of the queue's slots */
+    WORD_ARRIVALS,  /* counter of the board; used at rank 0 */
+    GOSSIP_WORDS    /* the states of the queue's slots follow */
 };
 
 enum gossip_plane { PLANE_LOW = 1, PLANE_HIGH = 2, PLANE_RAW = 4 };
 
-/* What a slot says of itself. */
+/* First bytes of a slot. */
 struct slot_header {
-    uint64_t number; /* version or ticket */
-    uint64_t seed;   /* of the codec */
+    uint64_t number; /* register: version; queue: ticket */
+    uint64_t seed;   /* of the codec: rotation and rounding */
     uint32_t source;
-    uint32_t planes; /* enum gossip_plane; and raw, of blocks that are not coded */
+    uint32_t planes; /* set of enum gossip_plane; blocks without a code are raw */
 };
 
 /* How a block was encoded. */
 struct gossip_block_note {
     float step;
-    uint32_t coded; /* 1; 0: it is in the raw plane alone */
+    uint32_t coded; /* 1: in the low plane; 0: in the raw plane only */
     uint64_t hash;
 };
 
 struct gossip_layout {
     uint32_t ranks;
-    int dtype;            /* of the application's elements */
-    int held;             /* of sums: float32 or float64 */
-    size_t element, sum;  /* bytes of one of each */
-    size_t count, blocks; /* elements, blocks of them */
-    size_t chunk;         /* elements handled at a time: whole blocks */
-    int bits;             /* of the low plane; 0: no codec */
-    size_t low, high;     /* bytes of a block in those planes */
+    int dtype;            /* of the application's model */
+    int held;             /* dtype of sums and arithmetic: float32 or float64 */
+    size_t element, sum;  /* bytes of an element of dtype, of held */
+    size_t count, blocks; /* of the model: elements, blocks */
+    size_t chunk;         /* elements that are handled at a time; whole blocks */
+    int bits;             /* per element in the low plane; 0: no codec */
+    size_t low, high;     /* bytes of a block in these planes */
     uint32_t queue_slots;
 
-    size_t notes_at, low_at, high_at, raw_at; /* in a slot */
+    size_t notes_at, low_at, high_at, raw_at; /* offsets in a slot */
     size_t slot_bytes;
-    size_t slots_at, sums_at, queue_at, board_at; /* in the window */
+    size_t slots_at, sums_at, queue_at, board_at; /* offsets in the window */
     size_t bytes;
 };
 
-/* PCOLL_EINVAL for a dtype that cannot be averaged or sizes beyond all memory. */
+/* Compute the layout. PCOLL_EINVAL names an impossible option. */
 int gossip_layout_init(struct gossip_layout *layout, uint32_t ranks,
                        const pcoll_gossip_options *options);
 
@@ -95,7 +113,7 @@ static inline size_t gossip_queue_slot_at(const struct gossip_layout *layout,
     return layout->queue_at + (size_t)slot * layout->slot_bytes;
 }
 
-/* How many elements the chunk that begins with this one has. */
+/* Return the number of elements of the chunk that begins at element `first`. */
 static inline size_t gossip_chunk_length(const struct gossip_layout *layout,
                                          size_t first)
 {
@@ -103,14 +121,14 @@ static inline size_t gossip_chunk_length(const struct gossip_layout *layout,
                                                  : layout->chunk;
 }
 
-/* Of how many blocks that is. */
+/* Return the number of blocks of that chunk. */
 static inline size_t gossip_chunk_blocks(const struct gossip_layout *layout,
                                          size_t first)
 {
     return (gossip_chunk_length(layout, first) + LATTICE_BLOCK - 1) / LATTICE_BLOCK;
 }
 
-/* How many elements the block that begins with this one has. */
+/* Return the number of elements of the block that begins at element `first`. */
 static inline size_t gossip_block_length(const struct gossip_layout *layout,
                                          size_t first)
 {
@@ -118,20 +136,7 @@ static inline size_t gossip_block_length(const struct gossip_layout *layout,
                                                  : LATTICE_BLOCK;
 }
 
-/*
- * Words, slot headers and block notes of a gossip window, checked when they are read:
- * other ranks write them. These are the only code that takes one for what it says.
- *
- * Bad words. A number below 0 or beyond all use, a state that does not exist, a count
- * that is ahead of the one that it follows, a version that goes back: the call that finds
- * one returns PCOLL_EPROTOCOL, with this rank's model as it was or with whole chunks
- * averaged. A queued message whose header cannot be is thrown away and counted, as one
- * that does not decode (decode_failures). A model in a register that lacks its raw plane
- * is refused with PCOLL_EPROTOCOL once it was read whole. Nothing waits for anything, and
- * later calls work if what they read is sound.
- */
-
-/* No version, count or generation gets there. */
+/* Larger than any version, count or state of a real program. */
 #define GOSSIP_LAST_WORD ((int64_t)1 << 62)
 
 enum slot_state { SLOT_FREE = 0, SLOT_WRITING = 1, SLOT_FULL = 2, SLOT_STATES = 4 };
@@ -147,7 +152,7 @@ static inline bool gossip_is_number(int64_t word)
     return word >= 0 && word < GOSSIP_LAST_WORD;
 }
 
-/* The state of a slot of the queue. */
+/* Take the state out of the word of a queue's slot. */
 static inline int gossip_decode_state(uint32_t rank, int64_t word,
                                       enum slot_state *state)
 {
@@ -157,7 +162,7 @@ static inline int gossip_decode_state(uint32_t rank, int64_t word,
                : gossip_refuse(rank, "a state of its queue", word);
 }
 
-/* A version that is read after that one (0: the first). */
+/* Check a version that was read after version `before` (0: the first read). */
 static inline int gossip_decode_version(uint32_t rank, int64_t word, uint64_t before,
                                         uint64_t *version)
 {
@@ -167,8 +172,8 @@ static inline int gossip_decode_version(uint32_t rank, int64_t word, uint64_t be
                : gossip_refuse(rank, "a version", word);
 }
 
-/* By how much a count of the accumulator is ahead of another; it may be below 0 where
- * they were not read in an order that forbids it. */
+/* Compute by how much one count of the accumulator is ahead of another. `ordered`: the
+ * counts were read in an order in which the lead cannot be negative. */
 static inline int gossip_decode_lead(uint32_t rank, int64_t ahead, int64_t behind,
                                      bool ordered, int64_t *lead)
 {
@@ -187,67 +192,62 @@ static inline bool gossip_header_fits(const struct gossip_layout *layout,
            gossip_is_number((int64_t)h->number);
 }
 
-/* Is there something to decode in this block? */
+/* Return whether the block has a code that can be decoded. */
 static inline bool gossip_note_fits(const struct gossip_block_note *note)
 {
     return note->coded == 1 && note->step >= 0 && isfinite(note->step);
 }
 
-/*
- * What the parts of a gossip buffer work with: the window, where things lie in it, and
- * this rank's own memory for one chunk. One thread at a time.
- */
-
 struct gossip_memory {
     struct window *window;
     struct gossip_layout layout;
-    double taken;  /* of what lies at a peer uncollected, its model takes this part */
-    double margin; /* steps are for distances so much larger than those seen */
+    double taken;  /* part of a peer's uncollected sum that counts as its model */
+    double margin; /* codec: expected distance / distance seen lately */
     bool rotate;
-    uint64_t seed;     /* of this rank's messages */
-    uint64_t messages; /* encoded so far */
+    uint64_t seed;     /* seeds of this rank's messages follow from it */
+    uint64_t messages; /* seeds used so far */
 
-    /* A chunk: as it was fetched, raw and coded; as float32 or float64; what goes
-     * back. */
+    /* One chunk: fetched raw elements and low planes; both models and the change of
+     * the own one, in the held dtype. */
     char *fetched, *planes;
     struct gossip_block_note *notes;
     void *theirs, *ours, *change;
-    float *key, *block; /* one block of the codec */
+    float *key, *block; /* one block as the codec sees it */
 
-    /* By block: how far the models of others have been from this rank's, lately; below
-     * 0: not known. */
+    /* By block: how far the models of peers were from this rank's lately; negative:
+     * not known. */
     float *distances;
 
     pcoll_gossip_stats stats;
 };
 
-/* How often to read again what was overwritten meanwhile. */
+/* Number of attempts to read what its owner overwrites meanwhile. */
 #ifndef PCOLL_TEST_TRIES
 enum { MAX_TRIES = 16 };
 #else
 enum { MAX_TRIES = PCOLL_TEST_TRIES };
 #endif
 
-/* All but the window, for this one of so many ranks. far: others are on other nodes.
- * PCOLL_EINVAL names an impossible option; PCOLL_ENOMEM. */
+/* Prepare everything but the window. far: some peers are on other nodes. PCOLL_EINVAL
+ * names an impossible option; PCOLL_ENOMEM. */
 int gossip_memory_prepare(struct gossip_memory *memory, const pcoll_gossip_options *o,
                           uint32_t rank, uint32_t ranks, bool far);
-/* The window is there: as it is at the start. */
+/* Clear the words and sums of this rank once it has its window. */
 int gossip_memory_clear(struct gossip_memory *memory);
-/* The layout is there; make the rest. PCOLL_ENOMEM. */
+/* Allocate the private memory for this layout. PCOLL_ENOMEM. */
 int gossip_memory_init(struct gossip_memory *memory);
 void gossip_memory_destroy(struct gossip_memory *memory);
-/* The same for one that malloc made; *m becomes NULL. The window stays. */
+/* Destroy *memory, free it and set it to NULL. The window stays. */
 void gossip_memory_free(struct gossip_memory **memory);
 
-/* The seed of this rank's next message. */
+/* Return the seed of this rank's next message. */
 static inline uint64_t gossip_next_seed(struct gossip_memory *memory)
 {
     return splitmix_at(memory->seed, memory->messages++);
 }
 
-/* The elements of a chunk, between the application's form and the held one (float32 for
- * 16 bits, else the same). */
+/* Convert elements between the application's dtype and the held dtype (float32 for
+ * dtypes of 16 bits, else the same). */
 void gossip_widen(const struct gossip_layout *layout, void *held, const void *elements,
                   size_t count);
 void gossip_narrow(const struct gossip_layout *layout, void *elements, const void *held,
@@ -259,7 +259,7 @@ static inline const char *gossip_element_at(const struct gossip_layout *layout,
     return (const char *)x + i * layout->element;
 }
 
-/* The same in memory that is written to. */
+/* The same, for writing. */
 static inline char *gossip_place_at(const struct gossip_layout *layout, void *x,
                                     size_t i)
 {

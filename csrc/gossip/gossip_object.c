@@ -1,5 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a gossip buffer, going on without the dead, and its end. */
+/*
+ * Creating a gossip buffer, continuing without dead ranks, and its end.
+ *
+ * Recovery (runtime/recovery.h). The window is memory that the ranks share
+ * (runtime/shared_window.h), so it stays, and the buffer is its own successor. Calls
+ * are counted (outage_enter), so no call runs during a recovery; once all ranks have
+ * exchanged their states, no rank is in a call, and each rank settles (accumulator.h).
+ *
+ * End (user_object.h): freed by its user, or by MPI_Finalize. Freeing a window is
+ * collective and blocks, so all ranks first agree that it is this buffer's turn
+ * (runtime/closing.h). Then the driver frees the window, whatever its rank waits for:
+ * the ranks need not free their buffers in the same order.
+ */
 #include "gossip/gossip.h"
 
 #include <stdlib.h>
@@ -65,8 +77,8 @@ static int gossip_prepare(struct communicator *c, const pcoll_gossip_options *o,
     return rc == PCOLL_OK && agent ? process_start_agent(c, o->progress, true) : rc;
 }
 
-/* Collective. A window of MPI that some could not make stays lost with those who could: to
- * free it all are needed. */
+/* Collective. If some ranks could not make their part of a window of MPI, the others do
+ * not free theirs: freeing it needs all ranks. */
 static int gossip_open_window(struct communicator *c, const void *comm,
                               struct gossip_memory *memory)
 {
@@ -99,23 +111,24 @@ static int gossip_create(struct communicator *c, const void *comm,
         gossip->object = object_init(&gossip_object);
     int rc =
         gossip_join(c, comm, local, options, memory, gossip ? &gossip->object : NULL);
-    if (rc != PCOLL_OK) {
-        if (memory && memory->window && memory->window->local)
-            memory->window->ops->destroy(memory->window);
-        if (memory)
-            gossip_memory_free(&memory);
-        free(spent);
-        free(gossip);
-        return rc;
-    }
+    if (rc != PCOLL_OK)
+        goto fail;
     user_object_init(&gossip->base, &gossip_kind);
     gossip->memory = memory;
     gossip->spent = spent;
     gossip->max_uncollected = options->max_uncollected;
-    gossip->look_at = pcoll_tells_of_failures() && !c->outage ? 1 : 0;
+    gossip->poll_at = pcoll_tells_of_failures() && !c->outage ? 1 : 0;
     user_object_made(&gossip->base, c, &gossip->object, options->progress);
     *out = gossip;
     return PCOLL_OK;
+fail:
+    if (memory && memory->window && memory->window->local)
+        memory->window->ops->destroy(memory->window);
+    if (memory)
+        gossip_memory_free(&memory);
+    free(spent);
+    free(gossip);
+    return rc;
 }
 
 int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
@@ -132,17 +145,12 @@ int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
     return rc;
 }
 
-/*
- * A gossip buffer's part in going on without the dead (runtime/recovery.h). The window is
- * one of memory that the ranks share (runtime/shared_window.h), so it stays as it is, and
- * the buffer is its own successor. Calls are counted (outage_enter), so none is under way
- * here; when all have taken part in the census, none is anywhere, and each settles.
- */
+/* Recovery. */
 
 static uint64_t gossip_complete(struct user_object *o)
 {
     (void)o;
-    return 0; /* it has no rounds */
+    return 0; /* a gossip buffer has no rounds */
 }
 
 static int gossip_adopt_dead(struct gossip_memory *memory, const struct transport *t)
@@ -160,7 +168,7 @@ static int gossip_rebuild(struct user_object *o, struct communicator *c,
     pcoll_gossip *gossip = (pcoll_gossip *)o;
     const struct transport *t = c->transport;
     CHECK(plan->slot == gossip->object.slot);
-    if (!gossip->spent) /* it had closed, here */
+    if (!gossip->spent) /* closed on this rank */
         return PCOLL_OK;
     int rc = accumulator_settle(gossip->memory);
     if (rc == PCOLL_OK)
@@ -174,7 +182,7 @@ static int gossip_inherit(struct user_object *o, struct object **object)
 {
     pcoll_gossip *gossip = (pcoll_gossip *)o;
     gossip->object.alarm = INT64_MAX;
-    atomic_store(&gossip->object.closed, false); /* all close it anew */
+    atomic_store(&gossip->object.closed, false); /* all ranks close it again */
     *object = &gossip->object;
     return PCOLL_OK;
 }
@@ -198,12 +206,7 @@ const struct recoverable gossip_recoverable = {
     .go = gossip_resume,
 };
 
-/*
- * The end of a gossip buffer: freed by its user, or by MPI_Finalize (user_object.h).
- * Freeing a window is collective and blocks, so all first agree that it is this one's
- * turn (runtime/closing.h); then the driver frees it, whatever its own rank waits for: the
- * ranks need not free their buffers in one order.
- */
+/* The end. */
 
 static pcoll_gossip *gossip_of(struct object *p)
 {
@@ -232,7 +235,7 @@ static int gossip_control(struct object *p, uint32_t source,
 static int gossip_begin_close(struct object *p)
 {
     pcoll_gossip *gossip = gossip_of(p);
-    if (gossip->spent) /* else it had closed before somebody died */
+    if (gossip->spent) /* NULL: closed before a rank died */
         window_spend(gossip->base.communicator, gossip->memory->window, &gossip->spent);
     return communicator_closed(gossip->base.communicator, p);
 }
@@ -247,8 +250,8 @@ static int gossip_close(struct user_object *o)
     return communicator_close(o->communicator, o->object);
 }
 
-/* After a failure the window is still there, and stays if it is MPI's: others may not have
- * come to free theirs. */
+/* After a failure the window still exists. A window of MPI is then not freed: other
+ * ranks may never free theirs. No access uses this memory now (transport/window.h). */
 static void gossip_dispose(struct user_object *o, bool healthy)
 {
     pcoll_gossip *gossip = (pcoll_gossip *)o;

@@ -18,15 +18,15 @@ static int queue_swap(struct gossip_memory *memory, uint32_t peer, uint32_t slot
         memory->window, peer, gossip_queue_word_at(slot), from, to, found);
 }
 
-/* The word, and the state that it says. */
+/* Read the word of a slot, and decode its state. */
 static int queue_read_state(struct gossip_memory *memory, uint32_t peer, uint32_t slot,
                             int64_t *word, enum slot_state *state)
 {
-    int rc = queue_swap(memory, peer, slot, -1, -1, word); /* no state is below 0 */
+    int rc = queue_swap(memory, peer, slot, -1, -1, word); /* no word is -1 */
     return rc == PCOLL_OK ? gossip_decode_state(peer, *word, state) : rc;
 }
 
-/* *slot: queue_slots if all are taken. */
+/* Claim a free slot. *slot: queue_slots if none is free. */
 static int queue_claim(struct gossip_memory *memory, uint32_t peer, uint32_t *slot,
                        int64_t *word)
 {
@@ -34,7 +34,7 @@ static int queue_claim(struct gossip_memory *memory, uint32_t peer, uint32_t *sl
     for (uint32_t i = 0; i < slots; i++) {
         int64_t found;
         enum slot_state state;
-        *slot = (memory->window->rank + i) % slots; /* others begin elsewhere */
+        *slot = (memory->window->rank + i) % slots; /* other ranks begin elsewhere */
         int rc = queue_read_state(memory, peer, *slot, word, &state);
         if (rc != PCOLL_OK)
             return rc;
@@ -63,7 +63,7 @@ static int queue_put_raw(struct gossip_memory *memory, uint32_t peer, size_t slo
                      gossip_element_at(layout, x, first), length * layout->element);
 }
 
-/* The blocks of a chunk that the codec cannot hold. */
+/* Send the raw elements of the blocks of a chunk that have no code. */
 static int queue_put_uncoded(struct gossip_memory *memory, uint32_t peer,
                              size_t slot_at, const void *x, size_t first)
 {
@@ -92,7 +92,7 @@ static int queue_put_coded(struct gossip_memory *memory, uint32_t peer, size_t s
     return rc == PCOLL_OK ? queue_put_uncoded(memory, peer, slot_at, x, first) : rc;
 }
 
-/* What the receiver makes of the chunk that has just been encoded. */
+/* Compute what the receiver decodes from the chunk that has just been encoded. */
 static void queue_decode_own(struct gossip_memory *memory, const void *x,
                              const void *key, size_t first, uint64_t seed, void *sent)
 {
@@ -164,7 +164,7 @@ int queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
     if (rc == PCOLL_OK)
         rc = queue_swap(memory, peer, slot, state + SLOT_WRITING, state + SLOT_FULL,
                         &found);
-    if (rc == PCOLL_OK && found != state + SLOT_WRITING) /* the slot was this rank's */
+    if (rc == PCOLL_OK && found != state + SLOT_WRITING) /* this rank owned the slot */
         rc = gossip_refuse(peer, "a state of its queue", found);
     memory->stats.pushed++;
     return rc;
@@ -175,10 +175,10 @@ struct gossip_message {
     uint32_t slot;
     int64_t state;
     struct slot_header header;
-    bool fits; /* the header can be one */
+    bool fits; /* the header is possible */
 };
 
-/* The oldest or the newest; *found: false if none is FULL. */
+/* Find the oldest or the newest message. *found: false if no slot is FULL. */
 static int queue_choose(struct gossip_memory *memory, uint32_t peer, bool newest,
                         struct gossip_message *best, bool *found)
 {
@@ -206,7 +206,7 @@ static int queue_choose(struct gossip_memory *memory, uint32_t peer, bool newest
     return PCOLL_OK;
 }
 
-/* Into out; *whole: every block decodes. */
+/* Read a message into out. *whole: every block decoded. */
 static int queue_read(struct gossip_memory *memory, uint32_t peer,
                       const struct gossip_message *from, const void *key, void *out,
                       bool *whole)
@@ -231,7 +231,7 @@ int queue_take(struct gossip_memory *memory, const void *key, void *out,
     uint32_t own = memory->window->rank;
     *taken = false;
     for (uint32_t i = 0; i <= memory->layout.queue_slots;
-         i++) { /* others go on sending */
+         i++) { /* bounded: others keep sending */
         struct gossip_message oldest;
         bool found, whole;
         int64_t before;

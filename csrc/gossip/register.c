@@ -70,7 +70,7 @@ int register_publish(struct gossip_memory *memory, const void *x, uint64_t *vers
     return rc;
 }
 
-/* *version becomes the newest one, at least as new as it was. */
+/* Set *version to the newest version, which is at least as new. */
 static int register_renew_version(struct gossip_memory *memory, uint32_t peer,
                                   uint64_t *version)
 {
@@ -86,7 +86,7 @@ int register_version(struct gossip_memory *memory, uint32_t peer, uint64_t *vers
     return register_renew_version(memory, peer, version);
 }
 
-/* A model that was read whole has its raw plane for what does not decode. */
+/* Blocks that do not decode are in the raw plane: a whole model has no failures. */
 static int register_check_planes(uint32_t peer, bool whole, uint32_t failures)
 {
     return whole && failures ? fail(PCOLL_EPROTOCOL,
@@ -122,7 +122,8 @@ int register_read_chunk(struct gossip_memory *memory, uint32_t peer, size_t firs
     return PCOLL_OK;
 }
 
-/* All chunks, as long as `version` stays whole; the newest version in *now. */
+/* Read all chunks, as long as `version` is not overwritten. *now: the newest version.
+ * */
 static int register_read_version(struct gossip_memory *memory, uint32_t peer,
                                  const void *key, void *out, uint64_t version,
                                  uint64_t *now)
@@ -146,8 +147,8 @@ static int register_read_version(struct gossip_memory *memory, uint32_t peer,
     return register_check_planes(peer, *now - version <= 1, failures);
 }
 
-/* How far another's model that was read whole is from the key: what this rank's own
-   steps follow from, since others are as far from it. */
+/* Observe how far the model of a peer is from the key. This rank chooses its own steps
+ * by it, since its model is as far from that of the peer. */
 static void register_observe(struct gossip_memory *memory, const void *key,
                              const void *model)
 {

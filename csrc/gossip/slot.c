@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Encoding, decoding and fetching models; see slot.h. */
 #include "gossip/slot.h"
 
 #include <math.h>
@@ -7,8 +8,8 @@
 #include "base/check.h"
 #include "kernels/codec/quantize.h"
 
-/* A distance that is not seen again is forgotten by and by. */
-static const float memory_of_distances = 0.9f;
+/* Each observation keeps this part of an earlier, larger distance. */
+static const float distance_decay = 0.9f;
 
 static void slot_to_float(const struct gossip_layout *layout, float *out,
                           const void *elements, size_t count)
@@ -33,7 +34,8 @@ static void slot_from_float(const struct gossip_layout *layout, void *held,
         memcpy(held, in, count * sizeof *in);
 }
 
-/* One block in the form in which it is encoded. */
+/* Bring a block into the form that is encoded: float32, rotated if that is asked for.
+ * */
 static void slot_load_block(const struct gossip_memory *memory,
                             const struct gossip_layout *layout, float *out,
                             const void *elements, size_t count, uint64_t seed)
@@ -43,6 +45,7 @@ static void slot_load_block(const struct gossip_memory *memory,
         lattice_rotate(out, count, seed);
 }
 
+/* Return the step for the block in memory->block, NAN if none is known. */
 static float slot_step(const struct gossip_memory *memory, size_t block, size_t length,
                        const float *key, bool exact)
 {
@@ -121,7 +124,7 @@ void slot_observe(struct gossip_memory *memory, const void *x, const void *their
                         (const char *)theirs + i * layout->sum, n, memory->seed);
         lattice_distance(memory->key, memory->block, n, &distance, &magnitude);
         float *seen = &memory->distances[(first + i) / LATTICE_BLOCK];
-        float kept = *seen * memory_of_distances;
+        float kept = *seen * distance_decay;
         *seen = isfinite(distance) && distance > kept ? distance : kept;
     }
 }
@@ -141,7 +144,7 @@ static int slot_get_now(struct gossip_memory *memory, uint32_t peer, size_t at,
     return rc == PCOLL_OK ? memory->window->ops->complete(memory->window, peer) : rc;
 }
 
-/* `length` elements from this one on, as they are. */
+/* Fetch `length` raw elements from element `first` on. */
 static int slot_fetch_raw(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
                           size_t first, size_t length, void *out)
 {
@@ -155,7 +158,7 @@ static int slot_fetch_raw(struct gossip_memory *memory, uint32_t peer, size_t sl
     return rc;
 }
 
-/* A block of a chunk that is being fetched. */
+/* A block of the chunk that is being fetched. */
 struct slot_block {
     size_t block, length;
     const struct gossip_block_note *note;
@@ -164,7 +167,7 @@ struct slot_block {
     char *out;
 };
 
-/* One that its low plane was not enough for. */
+/* Fetch more of a block whose low plane was not enough. */
 static int slot_fetch_fallback(struct gossip_memory *memory, uint32_t peer,
                                size_t slot_at, const struct slot_header *header,
                                const struct slot_block *p,

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models in the planes of a slot, a chunk at a time: writing them, and making elements
- * of what was fetched. The codec works in float32, block by block.
+ * Models in slots (gossip_memory.h), a chunk at a time: encoding, decoding and
+ * fetching. The codec works on blocks of float32.
+ *
+ * Fetching with the codec reads the low plane first. If the key is too far away for a
+ * block, it reads the block's high plane. If that fails as well, or if the block has no
+ * code, it reads the raw elements. The owner may overwrite the slot meanwhile: the
+ * caller has to validate what was fetched before it uses it (register.h, queue.h).
  */
 #ifndef PCOLL_GOSSIP_SLOT_H
 #define PCOLL_GOSSIP_SLOT_H
@@ -10,54 +15,49 @@
 
 #include "gossip/gossip_memory.h"
 
-/* The planes of a chunk, wherever they are: blocks one after the other. */
+/* Where the planes of a chunk are: blocks one after the other. */
 struct gossip_planes {
     struct gossip_block_note *notes;
-    void *low, *high; /* high: NULL if it is not written or not there */
+    void *low, *high; /* high: NULL if there is none */
 };
 
 /*
- * Encode the chunk of x that begins with this element. Each block's step is for keys as
- * far away as `key` is, if there is one (it then decodes for certain with that key),
- * else as others have been lately; blocks without a step are noted as not coded.
+ * Encode the chunk of x that begins at element `first`. exact: choose each block's step
+ * for a key as far away as `key` is (NULL: zeros), so that the block is sure to decode
+ * with this key. Otherwise choose it for keys as far away as peers were lately. A block
+ * for which no step is known is noted as not coded.
  */
 void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
                  size_t first, uint64_t seed, bool exact,
                  const struct gossip_planes *to);
 
 /*
- * Decode block number `block` (counted from the beginning of the model) of `length`
- * elements into out, held form, with the same elements of key (application's form;
- * NULL: 0). False: it is not coded, or the key is too far, or what is there is
+ * Decode block number `block` of the model, of `length` elements, into out (held
+ * dtype). key: the same elements of the key (application's dtype; NULL: zeros). Return
+ * false if the block has no code, if the key is too far away, or if the data are
  * corrupted.
  */
 bool slot_decode(struct gossip_memory *memory, size_t block, size_t length,
                  uint64_t seed, const struct gossip_block_note *note, const void *low,
                  const void *high, const void *key, void *out);
 
-/* Remember how far `theirs` (held form) is from x, block by block. */
+/* Remember how far `theirs` (held dtype) is from x (application's dtype), by block. */
 void slot_observe(struct gossip_memory *memory, const void *x, const void *theirs,
                   size_t first, size_t length);
 
-/*
- * Fetching a chunk out of a slot of a peer: with the codec the low plane first; where
- * the key is too far for a block, that block's high plane; where even that fails, or
- * the block was not coded, its elements as they are. The slot may change meanwhile:
- * whoever calls validates what came before it is used.
- */
-
-/* Blocks of a chunk that needed more than their low plane, and those that what is there
- * was not enough for: they are 0. */
+/* Numbers of blocks of a chunk. */
 struct gossip_fetched {
-    uint32_t fallbacks, failures;
+    uint32_t fallbacks; /* needed more than their low plane */
+    uint32_t failures;  /* could not be decoded, and became zeros */
 };
 
-/* The slot that lies at this offset of the peer's window; into out, held form. */
+/* Fetch a chunk of the slot at offset slot_at of the peer's window into out (held
+ * dtype). key: the reader's elements of this chunk, or NULL. */
 int slot_fetch_chunk(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
                      size_t first, const void *key, void *out,
                      struct gossip_fetched *fetched);
 
-/* The same into elements of a whole model, application's form. */
+/* Fetch it to its place in a model (application's dtype). key: a whole model. */
 int slot_fetch_elements(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
                         size_t first, const void *key, void *model,
                         struct gossip_fetched *fetched);
