@@ -24,7 +24,7 @@ struct builder_op {
     int op;           /* REDUCE */
     int peer, tag;    /* SEND, RECV */
     uint32_t ordinal; /* among the messages of the same peer, direction and tag */
-    int edge;         /* … of the same peer and direction: see matching.h */
+    int edge;         /* … of the same peer and direction: see builder_messages.c */
     int partner;      /* SEND, RECV on one rank: the other end; -1 */
     int64_t delay;    /* TIMER: nanoseconds */
     uint32_t need;    /* of the gate; 0: all */
@@ -61,9 +61,42 @@ int builder_after(struct builder *d, int op, const int32_t *predecessors, int co
  * builder's. */
 struct sched *builder_build(struct builder *d);
 /* Check it and commit it: gates, cycles (messages of a rank to itself included), memory
- * that two operations use at once (races.h). */
+ * that two operations use at once. */
 int builder_commit(struct builder *d, struct sched **out);
 
 void builder_destroy(struct builder *d);
+
+/*
+ * Which send meets which receive. Messages from one rank to another with the same tag
+ * are matched in the order in which they were written down: the n-th send meets the
+ * n-th receive, whenever they are carried out. So every message of a pair of ranks has
+ * a number of its own, its edge: the place of (tag, n) among those of the pair. Both
+ * sides count alike, if they have the same messages; whether they do, the ranks
+ * compare.
+ */
+
+/* Fill in ordinal, edge and partner of the builder's operations, and tags.
+ * PCOLL_ENOMEM.
+ */
+int messages_number(struct builder *d);
+
+/*
+ * A sum over all ranks of these is zero if every send has its receive, of the same size
+ * and dtype; if not, it is zero once in 2^128 times.
+ */
+enum { DIGEST_WORDS = 2 };
+void messages_digest(const struct builder *d, uint64_t digest[DIGEST_WORDS]);
+
+/* All messages of the builder in words, to find out which do not match. */
+enum { MESSAGE_WORDS = 4 };
+uint32_t messages_count(const struct builder *d);
+/* Given how many each rank has: how many come before this rank's, and all. Other ranks
+ * say so: PCOLL_EPROTOCOL on this rank if it cannot be, and nothing is committed. */
+int messages_place(const struct builder *d, const uint64_t *counts, uint64_t *before,
+                   uint64_t *total);
+void messages_write(const struct builder *d, uint64_t *words);
+/* PCOLL_EMISMATCH with the first that does not match, both sides named; PCOLL_OK if
+ * there is none. `words` are those of all ranks, and are sorted. */
+int messages_compare(uint64_t *words, uint64_t count);
 
 #endif

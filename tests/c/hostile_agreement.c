@@ -8,7 +8,7 @@
 
 #include "group/group.h"
 #include "runtime/census.h"
-#include "user_schedule/matching.h"
+#include "user_schedule/builder.h"
 #include "check.h"
 #include "hostile.h"
 

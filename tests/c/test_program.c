@@ -15,8 +15,8 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "user_schedule/matching.h"
-#include "user_schedule/run.h"
+#include "user_schedule/builder.h"
+#include "user_schedule/schedule_run.h"
 #include "transport/sim/sim_transport.h"
 #include "check.h"
 

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "base/random.h"
-#include "user_schedule/run.h"
+#include "user_schedule/schedule_run.h"
 #include "check.h"
 #include "inproc.h"
 

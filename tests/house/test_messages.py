@@ -24,7 +24,7 @@ CARRIERS = {
     "group/on_message.c",
     "group/wire.h",
     "runtime/object.h",
-    "user_schedule/run.c",
+    "user_schedule/schedule_run.c",
 }
 # Who reads words of windows, and what it checks them with.
 WINDOW_READERS = {

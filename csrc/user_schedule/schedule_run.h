@@ -16,8 +16,8 @@
  *             else waits for ever and the user's memory is not touched.
  *   CLOSED    nothing can come any more: every message had its receive.
  */
-#ifndef PCOLL_USER_SCHEDULE_RUN_H
-#define PCOLL_USER_SCHEDULE_RUN_H
+#ifndef PCOLL_USER_SCHEDULE_SCHEDULE_RUN_H
+#define PCOLL_USER_SCHEDULE_SCHEDULE_RUN_H
 
 #include "runtime/communicator.h"
 #include "schedule/engine.h"
@@ -70,5 +70,16 @@ int schedule_run_close(struct schedule_run *p);
 
 /* Driver: what the current run waits for, in words. */
 void schedule_run_pending(const struct schedule_run *p, char *text, size_t capacity);
+
+/*
+ * Committing a builder: every rank checks its own, then all compare their messages,
+ * agree on slots, and enter the program in their tables. A rank that fails takes part
+ * all the same, so that it fails on every rank. Collective.
+ */
+
+/* local: this rank's own decision so far. The builder is taken if all is well, and
+ * stays as it is if not. */
+int schedule_run_commit(struct communicator *c, int local, struct builder *d,
+                        struct schedule_run **out);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbering and comparing messages. */
-#include "user_schedule/matching.h"
+#include "user_schedule/builder.h"
 
 #include <stdlib.h>
 #include <string.h>

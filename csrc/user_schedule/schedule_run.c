@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running a user's schedule; see run.h. */
-#include "user_schedule/run.h"
+/* Running a user's schedule; see schedule_run.h. */
+#include "user_schedule/schedule_run.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "algorithms/algorithms.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/text.h"
+#include "runtime/agreement.h"
 #include "runtime/closing.h"
 
 /* No job gets there. */
@@ -347,4 +351,126 @@ void schedule_run_destroy(struct schedule_run **at)
     free(p->timers);
     free(p);
     *at = NULL;
+}
+
+/* What a run waits for, as one sentence for people. */
+
+enum { MAX_NAMED = 8 };
+
+static void add_operation(struct text *t, uint32_t id, const struct builder_op *op)
+{
+    text_add(t, "operation %u (%s %s) ", id, op_kind_name(op->kind), op->label);
+    if (op->kind == OP_RECV)
+        text_add(t, "waits for rank %d", op->peer);
+    else if (op->kind == OP_SEND)
+        text_add(t, "waits for rank %d to receive", op->peer);
+    else
+        text_add(t, "has not run out");
+}
+
+void schedule_run_pending(const struct schedule_run *p, char *text, size_t capacity)
+{
+    const struct engine *e = &p->engine;
+    uint32_t more = 0;
+    struct text t = {.at = text, .left = capacity};
+    text_add(&t, "run %llu of a schedule: ", (unsigned long long)e->current);
+    for (uint32_t i = 0; i < p->builder.count; i++) {
+        if (engine_state(e, e->current, (int)i) != OP_RUNNING)
+            continue;
+        if (t.items == MAX_NAMED) {
+            more++;
+            continue;
+        }
+        text_add(&t, "%s", t.items++ ? "; " : "");
+        add_operation(&t, i, &p->builder.ops[i]);
+    }
+    if (more)
+        text_add(&t, "; and %u more", more);
+    else if (!t.items)
+        text_add(&t, "%s",
+                 atomic_load(&p->closing) == RUN_OPEN
+                     ? "nothing is under way"
+                     : "some ranks have not freed it yet");
+}
+
+/* Everybody's messages on every rank; only when they are known not to match. */
+static int report_mismatch(struct communicator *c, const struct builder *d)
+{
+    uint64_t *counts, total, before;
+    int rc = agree_gather(c, messages_count(d), &counts);
+    if (rc == PCOLL_OK)
+        rc = messages_place(d, counts, &before, &total);
+    free(counts);
+    if (rc != PCOLL_OK)
+        return rc;
+    bool fits = total <= INT_MAX / MESSAGE_WORDS;
+    uint64_t *words = fits ? calloc(total * MESSAGE_WORDS + 1, sizeof *words) : NULL,
+             none = !words;
+    rc = agree_max(c, &none, 1);
+    if (rc == PCOLL_OK && none)
+        rc = fail(PCOLL_EMISMATCH, "the schedules do not match: %llu messages in all",
+                  (unsigned long long)total);
+    if (rc == PCOLL_OK) {
+        messages_write(d, words + before * MESSAGE_WORDS);
+        rc = agree_max(c, words, (int)(total * MESSAGE_WORDS));
+    }
+    if (rc == PCOLL_OK)
+        rc = messages_compare(words, total);
+    free(words);
+    return rc == PCOLL_OK ? fail(PCOLL_EMISMATCH, "the schedules do not match") : rc;
+}
+
+/* Is everybody's part valid, and does every send have its receive? */
+static int compare_messages(struct communicator *c, int local, struct builder *d)
+{
+    enum { INVALID = DIGEST_WORDS, WORDS };
+    uint64_t sum[WORDS] = {0}, tags = d->tags;
+    struct reason reason;
+    fail_reason(&reason);
+    if (local == PCOLL_OK)
+        messages_digest(d, sum);
+    sum[INVALID] = local != PCOLL_OK;
+    int rc = agree_sum(c, sum, WORDS);
+    if (rc == PCOLL_OK && sum[INVALID])
+        rc = agree_refusals(c, local != PCOLL_OK, &reason, PCOLL_EMISMATCH,
+                            "the schedule of rank", "is not valid");
+    else if (rc == PCOLL_OK && (sum[0] || sum[1]))
+        rc = report_mismatch(c, d);
+    else if (rc == PCOLL_OK)
+        rc = agree_max(c, &tags, 1);
+    if (rc == PCOLL_OK && (tags < d->tags || tags > UINT32_MAX))
+        rc = fail(PCOLL_EPROTOCOL,
+                  "the ranks agreed on %llu tags, and this one needs %u",
+                  (unsigned long long)tags, d->tags);
+    if (rc == PCOLL_OK)
+        d->tags = (uint32_t)tags;
+    return local == PCOLL_OK ? rc : fail(local, "%s", reason.text);
+}
+
+int schedule_run_commit(struct communicator *c, int local, struct builder *d,
+                        struct schedule_run **out)
+{
+    struct sched *s = NULL;
+    struct schedule_run *p = NULL;
+    if (local == PCOLL_OK)
+        local = builder_commit(d, &s);
+    agree_settle(c);
+    int rc = compare_messages(c, local, d);
+    if (rc != PCOLL_OK) {
+        sched_free(&s);
+        return rc;
+    }
+    struct builder taken = *d;
+    local = schedule_run_create(c, &taken, s, &p);
+    if ((rc = agree_outcome(c, local)) == PCOLL_OK)
+        rc = agree_enter(c, &p->base);
+    if (rc == PCOLL_OK) {
+        *d = taken;
+        *out = p;
+    } else if (p) {
+        p->builder = (struct builder){0}; /* goes on being the caller's */
+        schedule_run_destroy(&p);
+    } else
+        sched_free(&s);
+    return rc;
 }
