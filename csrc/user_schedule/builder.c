@@ -13,7 +13,7 @@
 static const size_t most_bytes = (size_t)1 << 36;
 
 /* Labels end up in lines of text. */
-static char *copy_label(const char *text)
+static char *builder_copy_label(const char *text)
 {
     char *label = strdup(text);
     for (char *c = label; label && *c; c++)
@@ -22,7 +22,7 @@ static char *copy_label(const char *text)
     return label;
 }
 
-static int grow(void **items, uint32_t count, uint32_t *capacity, size_t size)
+static int builder_grow(void **items, uint32_t count, uint32_t *capacity, size_t size)
 {
     if (count < *capacity)
         return PCOLL_OK;
@@ -35,23 +35,25 @@ static int grow(void **items, uint32_t count, uint32_t *capacity, size_t size)
     return PCOLL_OK;
 }
 
-static int add(struct builder *d, struct builder_op op, const char *label, int *id)
+static int builder_add(struct builder *builder, struct builder_op op, const char *label,
+                       int *id)
 {
-    void *ops = d->ops;
-    int rc = grow(&ops, d->count, &d->capacity, sizeof *d->ops);
-    d->ops = ops;
+    void *ops = builder->ops;
+    int rc =
+        builder_grow(&ops, builder->count, &builder->capacity, sizeof *builder->ops);
+    builder->ops = ops;
     if (rc != PCOLL_OK)
         return rc;
-    if (!(op.label = copy_label(label)))
+    if (!(op.label = builder_copy_label(label)))
         return fail(PCOLL_ENOMEM, "no memory for a label");
     op.partner = -1;
-    *id = (int)d->count;
-    d->ops[d->count++] = op;
+    *id = (int)builder->count;
+    builder->ops[builder->count++] = op;
     return PCOLL_OK;
 }
 
 /* The size of a piece of memory, which is only looked at when the schedule runs. */
-static int set_shape(struct builder_op *op, const pcoll_buffer *shape)
+static int builder_set_shape(struct builder_op *op, const pcoll_buffer *shape)
 {
     const struct dtype *dtype = dtype_find(shape->dtype);
     if (!dtype)
@@ -68,43 +70,44 @@ static int set_shape(struct builder_op *op, const pcoll_buffer *shape)
     return PCOLL_OK;
 }
 
-static int add_message(struct builder *d, struct builder_op op,
-                       const pcoll_buffer *shape, const char *label, int *id)
+static int builder_add_message(struct builder *builder, struct builder_op op,
+                               const pcoll_buffer *shape, const char *label, int *id)
 {
     const char *argument = op.kind == OP_SEND ? "dest" : "source";
     char text[64];
-    if (op.peer < 0 || (uint32_t)op.peer >= d->size)
+    if (op.peer < 0 || (uint32_t)op.peer >= builder->size)
         return fail(PCOLL_EINVAL, "%s: expected a rank from 0 to %u, got %d", argument,
-                    d->size - 1, op.peer);
+                    builder->size - 1, op.peer);
     if (op.tag < 0)
         return fail(PCOLL_EINVAL, "tag: expected 0 or more, got %d", op.tag);
-    int rc = set_shape(&op, shape);
+    int rc = builder_set_shape(&op, shape);
     if (rc != PCOLL_OK)
         return rc;
     snprintf(text, sizeof text, "%llu %s tag %d", (unsigned long long)op.count,
              dtype_names[op.dtype], op.tag);
-    return add(d, op, label ? label : text, id);
+    return builder_add(builder, op, label ? label : text, id);
 }
 
-int builder_send(struct builder *d, const void *from, const pcoll_buffer *shape,
+int builder_send(struct builder *builder, const void *from, const pcoll_buffer *shape,
                  int dest, int tag, const char *label, int *op)
 {
-    return add_message(
-        d, (struct builder_op){.kind = OP_SEND, .from = from, .peer = dest, .tag = tag},
+    return builder_add_message(
+        builder,
+        (struct builder_op){.kind = OP_SEND, .from = from, .peer = dest, .tag = tag},
         shape, label, op);
 }
 
-int builder_recv(struct builder *d, void *into, const pcoll_buffer *shape, int source,
-                 int tag, const char *label, int *op)
+int builder_recv(struct builder *builder, void *into, const pcoll_buffer *shape,
+                 int source, int tag, const char *label, int *op)
 {
-    return add_message(
-        d,
+    return builder_add_message(
+        builder,
         (struct builder_op){.kind = OP_RECV, .into = into, .peer = source, .tag = tag},
         shape, label, op);
 }
 
 /* Kernels and copies take memory that is the same or apart. */
-static int check_apart(const struct builder_op *op)
+static int builder_check_overlap(const struct builder_op *op)
 {
     const char *a = op->from, *b = op->into;
     if (a == b || !op->bytes || a + op->bytes <= b || b + op->bytes <= a)
@@ -114,89 +117,91 @@ static int check_apart(const struct builder_op *op)
                 "that overlaps it");
 }
 
-int builder_reduce(struct builder *d, const void *from, void *into,
+int builder_reduce(struct builder *builder, const void *from, void *into,
                    const pcoll_buffer *shape, const char *label, int *op)
 {
     struct builder_op o = {
         .kind = OP_REDUCE, .from = from, .into = into, .op = shape->op};
     char text[64];
-    int rc = set_shape(&o, shape);
+    int rc = builder_set_shape(&o, shape);
     if (rc == PCOLL_OK)
-        rc = check_apart(&o);
+        rc = builder_check_overlap(&o);
     if (rc != PCOLL_OK)
         return rc;
     if ((rc = pcoll_op_check(shape->op, shape->dtype)) != PCOLL_OK)
         return rc;
     snprintf(text, sizeof text, "%s %llu %s", op_names[o.op],
              (unsigned long long)o.count, dtype_names[o.dtype]);
-    return add(d, o, label ? label : text, op);
+    return builder_add(builder, o, label ? label : text, op);
 }
 
-int builder_copy(struct builder *d, const void *from, void *into,
+int builder_copy(struct builder *builder, const void *from, void *into,
                  const pcoll_buffer *shape, const char *label, int *op)
 {
     struct builder_op o = {.kind = OP_COPY, .from = from, .into = into};
     char text[64];
-    int rc = set_shape(&o, shape);
+    int rc = builder_set_shape(&o, shape);
     if (rc == PCOLL_OK)
-        rc = check_apart(&o);
+        rc = builder_check_overlap(&o);
     if (rc != PCOLL_OK)
         return rc;
     snprintf(text, sizeof text, "%llu %s", (unsigned long long)o.count,
              dtype_names[o.dtype]);
-    return add(d, o, label ? label : text, op);
+    return builder_add(builder, o, label ? label : text, op);
 }
 
-int builder_nop(struct builder *d, const char *label, int *op)
+int builder_nop(struct builder *builder, const char *label, int *op)
 {
-    return add(d, (struct builder_op){.kind = OP_NOP}, label ? label : "", op);
+    return builder_add(builder, (struct builder_op){.kind = OP_NOP}, label ? label : "",
+                       op);
 }
 
-int builder_timer(struct builder *d, double seconds, const char *label, int *op)
+int builder_timer(struct builder *builder, double seconds, const char *label, int *op)
 {
     char text[64];
     if (!(seconds >= 0 && seconds <= PCOLL_LONGEST_TIME))
         return fail(PCOLL_EINVAL, "seconds: expected 0 to %g, got %g",
                     PCOLL_LONGEST_TIME, seconds);
     snprintf(text, sizeof text, "%g s", seconds);
-    return add(d,
-               (struct builder_op){.kind = OP_TIMER, .delay = seconds_to_ns(seconds)},
-               label ? label : text, op);
+    return builder_add(
+        builder, (struct builder_op){.kind = OP_TIMER, .delay = seconds_to_ns(seconds)},
+        label ? label : text, op);
 }
 
-static bool known(const struct builder *d, int op)
+static bool builder_knows(const struct builder *builder, int op)
 {
-    return op >= 0 && (uint32_t)op < d->count;
+    return op >= 0 && (uint32_t)op < builder->count;
 }
 
-int builder_after(struct builder *d, int op, const int32_t *predecessors, int count,
-                  uint32_t k)
+int builder_after(struct builder *builder, int op, const int32_t *predecessors,
+                  int count, uint32_t k)
 {
     for (int i = -1; i < count; i++) {
         int id = i < 0 ? op : predecessors[i];
-        if (!known(d, id))
+        if (!builder_knows(builder, id))
             return fail(PCOLL_EINVAL, "%s: expected an operation from 0 to %d, got %d",
-                        i < 0 ? "op" : "predecessors", (int)d->count - 1, id);
+                        i < 0 ? "op" : "predecessors", (int)builder->count - 1, id);
     }
     for (int i = 0; i < count; i++) {
-        void *edges = d->edges;
-        int rc = grow(&edges, d->edge_count, &d->edge_capacity, sizeof *d->edges);
-        d->edges = edges;
+        void *edges = builder->edges;
+        int rc = builder_grow(&edges, builder->edge_count, &builder->edge_capacity,
+                              sizeof *builder->edges);
+        builder->edges = edges;
         if (rc != PCOLL_OK)
             return rc;
-        d->edges[d->edge_count++] = (struct builder_edge){
+        builder->edges[builder->edge_count++] = (struct builder_edge){
             .from = (uint32_t)predecessors[i], .to = (uint32_t)op};
     }
     if (k)
-        d->ops[op].need = k;
+        builder->ops[op].need = k;
     return PCOLL_OK;
 }
 
-void builder_destroy(struct builder *d)
+void builder_destroy(struct builder *builder)
 {
-    for (uint32_t i = 0; i < d->count; i++)
-        free(d->ops[i].label);
-    free(d->ops);
-    free(d->edges);
-    *d = (struct builder){.rank = d->rank, .size = d->size};
+    for (uint32_t i = 0; i < builder->count; i++)
+        free(builder->ops[i].label);
+    free(builder->ops);
+    free(builder->edges);
+    *builder = (struct builder){.rank = builder->rank, .size = builder->size};
 }

@@ -43,28 +43,28 @@ struct builder {
 
 /* Each adds an operation and gives its number, or adds nothing. PCOLL_EINVAL names the
  * argument. The label is copied; NULL: none. */
-int builder_send(struct builder *d, const void *from, const pcoll_buffer *shape,
+int builder_send(struct builder *builder, const void *from, const pcoll_buffer *shape,
                  int dest, int tag, const char *label, int *op);
-int builder_recv(struct builder *d, void *into, const pcoll_buffer *shape, int source,
-                 int tag, const char *label, int *op);
-int builder_reduce(struct builder *d, const void *from, void *into,
+int builder_recv(struct builder *builder, void *into, const pcoll_buffer *shape,
+                 int source, int tag, const char *label, int *op);
+int builder_reduce(struct builder *builder, const void *from, void *into,
                    const pcoll_buffer *shape, const char *label, int *op);
-int builder_copy(struct builder *d, const void *from, void *into,
+int builder_copy(struct builder *builder, const void *from, void *into,
                  const pcoll_buffer *shape, const char *label, int *op);
-int builder_nop(struct builder *d, const char *label, int *op);
-int builder_timer(struct builder *d, double seconds, const char *label, int *op);
+int builder_nop(struct builder *builder, const char *label, int *op);
+int builder_timer(struct builder *builder, double seconds, const char *label, int *op);
 /* More predecessors; k: how many of all of them open the gate, 0: as it was. */
-int builder_after(struct builder *d, int op, const int32_t *predecessors, int count,
-                  uint32_t k);
+int builder_after(struct builder *builder, int op, const int32_t *predecessors,
+                  int count, uint32_t k);
 
 /* The schedule as it stands, not committed; NULL without memory. Its labels are the
  * builder's. */
-struct sched *builder_build(struct builder *d);
+struct sched *builder_build(struct builder *builder);
 /* Check it and commit it: gates, cycles (messages of a rank to itself included), memory
  * that two operations use at once. */
-int builder_commit(struct builder *d, struct sched **out);
+int builder_commit(struct builder *builder, struct sched **out);
 
-void builder_destroy(struct builder *d);
+void builder_destroy(struct builder *builder);
 
 /*
  * Which send meets which receive. Messages from one rank to another with the same tag
@@ -78,25 +78,26 @@ void builder_destroy(struct builder *d);
 /* Fill in ordinal, edge and partner of the builder's operations, and tags.
  * PCOLL_ENOMEM.
  */
-int messages_number(struct builder *d);
+int builder_number_messages(struct builder *builder);
 
 /*
  * A sum over all ranks of these is zero if every send has its receive, of the same size
  * and dtype; if not, it is zero once in 2^128 times.
  */
 enum { DIGEST_WORDS = 2 };
-void messages_digest(const struct builder *d, uint64_t digest[DIGEST_WORDS]);
+void builder_digest_messages(const struct builder *builder,
+                             uint64_t digest[DIGEST_WORDS]);
 
 /* All messages of the builder in words, to find out which do not match. */
 enum { MESSAGE_WORDS = 4 };
-uint32_t messages_count(const struct builder *d);
+uint32_t builder_count_messages(const struct builder *builder);
 /* Given how many each rank has: how many come before this rank's, and all. Other ranks
  * say so: PCOLL_EPROTOCOL on this rank if it cannot be, and nothing is committed. */
-int messages_place(const struct builder *d, const uint64_t *counts, uint64_t *before,
-                   uint64_t *total);
-void messages_write(const struct builder *d, uint64_t *words);
+int builder_place_messages(const struct builder *builder, const uint64_t *counts,
+                           uint64_t *before, uint64_t *total);
+void builder_write_messages(const struct builder *builder, uint64_t *words);
 /* PCOLL_EMISMATCH with the first that does not match, both sides named; PCOLL_OK if
  * there is none. `words` are those of all ranks, and are sorted. */
-int messages_compare(uint64_t *words, uint64_t count);
+int builder_compare_messages(uint64_t *words, uint64_t count);
 
 #endif

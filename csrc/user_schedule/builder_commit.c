@@ -18,58 +18,60 @@
  * Takes time quadratic in the number of operations at worst.
  */
 
-struct search {
-    const struct builder *d;
-    const struct sched *s;
+struct race_search {
+    const struct builder *builder;
+    const struct sched *sched;
     uint32_t *order;  /* topological */
     uint32_t *counts; /* how many predecessors are left until an operation is certain */
     uint32_t *queue;
 };
 
-static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+static bool builder_overlap(const void *a, size_t a_bytes, const void *b,
+                            size_t b_bytes)
 {
     const char *p = a, *q = b;
     return p && q && a_bytes && b_bytes && p < q + b_bytes && q < p + a_bytes;
 }
 
-static bool accumulate(const struct builder_op *a, const struct builder_op *b)
+static bool builder_accumulate(const struct builder_op *a, const struct builder_op *b)
 {
     return a->kind == OP_REDUCE && b->kind == OP_REDUCE && a->into == b->into &&
            a->bytes == b->bytes && a->dtype == b->dtype && a->op == b->op;
 }
 
-static bool conflict(const struct builder_op *a, const struct builder_op *b)
+static bool builder_conflict(const struct builder_op *a, const struct builder_op *b)
 {
-    return overlap(a->into, a->bytes, b->from, b->bytes) ||
-           overlap(a->from, a->bytes, b->into, b->bytes) ||
-           (overlap(a->into, a->bytes, b->into, b->bytes) && !accumulate(a, b));
+    return builder_overlap(a->into, a->bytes, b->from, b->bytes) ||
+           builder_overlap(a->from, a->bytes, b->into, b->bytes) ||
+           (builder_overlap(a->into, a->bytes, b->into, b->bytes) &&
+            !builder_accumulate(a, b));
 }
 
-static bool uses_memory(const struct builder_op *op)
+static bool builder_uses_memory(const struct builder_op *op)
 {
     return (op->from || op->into) && op->bytes;
 }
 
 /* Set counts[x] to 0 for every x that comes after a for certain. */
-static void follow(struct search *r, uint32_t a)
+static void builder_follow(struct race_search *r, uint32_t a)
 {
     uint32_t head = 0, tail = 0;
-    for (uint32_t i = 0; i < r->s->count; i++) {
-        const struct op *op = &r->s->ops[i];
+    for (uint32_t i = 0; i < r->sched->count; i++) {
+        const struct op *op = &r->sched->ops[i];
         r->counts[i] = op->preds - op->need + 1;
     }
     r->queue[tail++] = a;
     while (head < tail) {
-        const struct op *op = &r->s->ops[r->queue[head++]];
+        const struct op *op = &r->sched->ops[r->queue[head++]];
         for (uint32_t i = 0; i < op->successors; i++) {
-            uint32_t next = r->s->successor[op->first_successor + i];
+            uint32_t next = r->sched->successor[op->first_successor + i];
             if (r->counts[next] && --r->counts[next] == 0)
                 r->queue[tail++] = next;
         }
     }
 }
 
-static int report(const struct builder *d, uint32_t a, uint32_t b)
+static int builder_report_race(const struct builder *builder, uint32_t a, uint32_t b)
 {
     uint32_t first = a < b ? a : b, second = a < b ? b : a;
     return fail(
@@ -77,48 +79,50 @@ static int report(const struct builder *d, uint32_t a, uint32_t b)
         "operations %u (%s %s) and %u (%s %s) use the same memory, at least one "
         "of them writes, and nothing says which comes first: add one to the "
         "predecessors of the other",
-        first, op_kind_name(d->ops[first].kind), d->ops[first].label, second,
-        op_kind_name(d->ops[second].kind), d->ops[second].label);
+        first, op_kind_name(builder->ops[first].kind), builder->ops[first].label,
+        second, op_kind_name(builder->ops[second].kind), builder->ops[second].label);
 }
 
 /* The operation at this place of the order against all behind it. */
-static int check_one(struct search *r, uint32_t at)
+static int builder_check_race(struct race_search *r, uint32_t at)
 {
     uint32_t a = r->order[at];
     bool followed = false;
-    for (uint32_t i = at + 1; i < r->s->count; i++) {
+    for (uint32_t i = at + 1; i < r->sched->count; i++) {
         uint32_t b = r->order[i];
-        if (b >= r->d->count || !conflict(&r->d->ops[a], &r->d->ops[b]))
+        if (b >= r->builder->count ||
+            !builder_conflict(&r->builder->ops[a], &r->builder->ops[b]))
             continue;
         if (!followed)
-            follow(r, a);
+            builder_follow(r, a);
         followed = true;
         if (r->counts[b])
-            return report(r->d, a, b);
+            return builder_report_race(r->builder, a, b);
     }
     return PCOLL_OK;
 }
 
-static int races_check(const struct builder *d, const struct sched *s)
+static int builder_check_races(const struct builder *builder, const struct sched *sched)
 {
-    uint32_t *memory = malloc(3 * (size_t)s->count * sizeof *memory);
+    uint32_t *memory = malloc(3 * (size_t)sched->count * sizeof *memory);
     if (!memory)
-        return fail(PCOLL_ENOMEM, "no memory to check %u operations", s->count);
-    struct search r = {.d = d,
-                       .s = s,
-                       .order = memory,
-                       .counts = memory + s->count,
-                       .queue = memory + 2 * (size_t)s->count};
+        return fail(PCOLL_ENOMEM, "no memory to check %u operations", sched->count);
+    struct race_search r = {.builder = builder,
+                            .sched = sched,
+                            .order = memory,
+                            .counts = memory + sched->count,
+                            .queue = memory + 2 * (size_t)sched->count};
     int rc = PCOLL_OK;
-    sched_order(s, r.order, r.counts);
-    for (uint32_t i = 0; i < s->count && rc == PCOLL_OK; i++)
-        if (r.order[i] < d->count && uses_memory(&d->ops[r.order[i]]))
-            rc = check_one(&r, i);
+    sched_order(sched, r.order, r.counts);
+    for (uint32_t i = 0; i < sched->count && rc == PCOLL_OK; i++)
+        if (r.order[i] < builder->count &&
+            builder_uses_memory(&builder->ops[r.order[i]]))
+            rc = builder_check_race(&r, i);
     free(memory);
     return rc;
 }
 
-static int by_target(const void *a, const void *b)
+static int builder_compare_edges(const void *a, const void *b)
 {
     const struct builder_edge *x = a, *y = b;
     if (x->to != y->to)
@@ -127,118 +131,121 @@ static int by_target(const void *a, const void *b)
 }
 
 /* Predecessors are a set: naming one twice counts once. */
-static void sort_edges(struct builder *d)
+static void builder_sort_edges(struct builder *builder)
 {
     uint32_t kept = 0;
-    if (d->edge_count)
-        qsort(d->edges, d->edge_count, sizeof *d->edges, by_target);
-    for (uint32_t i = 0; i < d->edge_count; i++)
-        if (!i || by_target(&d->edges[i], &d->edges[kept - 1]))
-            d->edges[kept++] = d->edges[i];
-    d->edge_count = kept;
+    if (builder->edge_count)
+        qsort(builder->edges, builder->edge_count, sizeof *builder->edges,
+              builder_compare_edges);
+    for (uint32_t i = 0; i < builder->edge_count; i++)
+        if (!i || builder_compare_edges(&builder->edges[i], &builder->edges[kept - 1]))
+            builder->edges[kept++] = builder->edges[i];
+    builder->edge_count = kept;
 }
 
-static void add_op(struct sched *s, const struct builder_op *op, int id)
+static void builder_add_op(struct sched *sched, const struct builder_op *op, int id)
 {
     switch (op->kind) {
     case OP_SEND:
-        sched_send(s, op->label, op->peer, op->edge, id);
+        sched_send(sched, op->label, op->peer, op->edge, id);
         return;
     case OP_RECV:
-        sched_recv(s, op->label, op->peer, op->edge, id);
+        sched_recv(sched, op->label, op->peer, op->edge, id);
         return;
     case OP_REDUCE:
-        sched_reduce(s, op->label, id, id, id);
+        sched_reduce(sched, op->label, id, id, id);
         return;
     case OP_COPY:
-        sched_copy(s, op->label, id, id);
+        sched_copy(sched, op->label, id, id);
         return;
     case OP_TIMER:
-        sched_timer(s, op->label);
+        sched_timer(sched, op->label);
         return;
     case OP_NOP:
     case OP_NATIVE:
-        sched_nop(s, op->label);
+        sched_nop(sched, op->label);
     }
 }
 
 /* The end comes after every operation that no other one follows. The others of a k-of-n
  * gate may be later still: a run is over when the end is done and nothing is running,
  * so nothing that waits can be left either. */
-static void add_end(struct sched *s)
+static void builder_add_end(struct sched *sched)
 {
-    uint32_t count = s->count;
+    uint32_t count = sched->count;
     bool *followed = calloc(count + 1, sizeof *followed);
-    int end = sched_nop(s, "all done");
-    s->failed = s->failed || !followed;
-    for (uint32_t i = 0; i < s->edge_count && followed; i++)
-        followed[s->edges[i].from] = true;
+    int end = sched_nop(sched, "all done");
+    sched->failed = sched->failed || !followed;
+    for (uint32_t i = 0; i < sched->edge_count && followed; i++)
+        followed[sched->edges[i].from] = true;
     for (uint32_t i = 0; i < count && followed; i++)
         if (!followed[i])
-            sched_after(s, end, (int)i);
+            sched_after(sched, end, (int)i);
     free(followed);
-    if (!s->failed)
-        sched_need(s, end, s->ops[end].preds);
-    sched_end(s, end);
+    if (!sched->failed)
+        sched_need(sched, end, sched->ops[end].preds);
+    sched_end(sched, end);
 }
 
-struct sched *builder_build(struct builder *d)
+struct sched *builder_build(struct builder *builder)
 {
-    struct sched *s = sched_create();
-    if (!s || messages_number(d) != PCOLL_OK) {
-        sched_free(&s);
+    struct sched *sched = sched_create();
+    if (!sched || builder_number_messages(builder) != PCOLL_OK) {
+        sched_free(&sched);
         return NULL;
     }
-    sort_edges(d);
-    for (uint32_t i = 0; i < d->count; i++)
-        add_op(s, &d->ops[i], (int)i);
-    for (uint32_t i = 0; i < d->edge_count; i++)
-        sched_after(s, (int)d->edges[i].to, (int)d->edges[i].from);
-    for (uint32_t i = 0; i < d->count && !s->failed; i++)
-        sched_need(s, (int)i, d->ops[i].need ? d->ops[i].need : s->ops[i].preds);
-    add_end(s);
-    if (s->failed)
-        sched_free(&s);
-    return s;
+    builder_sort_edges(builder);
+    for (uint32_t i = 0; i < builder->count; i++)
+        builder_add_op(sched, &builder->ops[i], (int)i);
+    for (uint32_t i = 0; i < builder->edge_count; i++)
+        sched_after(sched, (int)builder->edges[i].to, (int)builder->edges[i].from);
+    for (uint32_t i = 0; i < builder->count && !sched->failed; i++)
+        sched_need(sched, (int)i,
+                   builder->ops[i].need ? builder->ops[i].need : sched->ops[i].preds);
+    builder_add_end(sched);
+    if (sched->failed)
+        sched_free(&sched);
+    return sched;
 }
 
-static int no_memory(const struct builder *d)
+static int builder_no_memory(const struct builder *builder)
 {
-    return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations", d->count);
+    return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
+                builder->count);
 }
 
 /* A receive from this rank itself comes after its send: a cycle through it would wait
  * for ever. On a schedule of its own, since it would change the gate. */
-static int check_own_messages(struct builder *d)
+static int builder_check_own_messages(struct builder *builder)
 {
-    struct sched *s = builder_build(d);
-    if (!s)
-        return no_memory(d);
-    for (uint32_t i = 0; i < d->count; i++) {
-        const struct builder_op *op = &d->ops[i];
+    struct sched *sched = builder_build(builder);
+    if (!sched)
+        return builder_no_memory(builder);
+    for (uint32_t i = 0; i < builder->count; i++) {
+        const struct builder_op *op = &builder->ops[i];
         if (op->kind != OP_RECV || op->partner < 0)
             continue;
-        sched_after(s, (int)i, op->partner);
-        sched_need(s, (int)i, s->ops[i].preds);
+        sched_after(sched, (int)i, op->partner);
+        sched_need(sched, (int)i, sched->ops[i].preds);
     }
-    int rc = sched_commit(s);
-    sched_free(&s);
+    int rc = sched_commit(sched);
+    sched_free(&sched);
     return rc;
 }
 
-int builder_commit(struct builder *d, struct sched **out)
+int builder_commit(struct builder *builder, struct sched **out)
 {
-    struct sched *s = builder_build(d);
-    if (!s)
-        return no_memory(d);
-    int rc = sched_commit(s);
+    struct sched *sched = builder_build(builder);
+    if (!sched)
+        return builder_no_memory(builder);
+    int rc = sched_commit(sched);
     if (rc == PCOLL_OK)
-        rc = check_own_messages(d);
+        rc = builder_check_own_messages(builder);
     if (rc == PCOLL_OK)
-        rc = races_check(d, s);
+        rc = builder_check_races(builder, sched);
     if (rc == PCOLL_OK)
-        *out = s;
+        *out = sched;
     else
-        sched_free(&s);
+        sched_free(&sched);
     return rc;
 }

@@ -17,133 +17,136 @@
 /* No job gets there. */
 static const uint64_t LAST_RUN = (uint64_t)1 << 43;
 
-static struct schedule_run *of(struct object *p)
+static struct schedule_run *schedule_run_of(struct object *run)
 {
-    return (struct schedule_run *)p;
+    return (struct schedule_run *)run;
 }
 
 /* A run that this rank has never asked for: the others need its messages. */
-static bool is_empty_run(const struct schedule_run *p)
+static bool schedule_run_is_empty(const struct schedule_run *run)
 {
-    return p->engine.current >= atomic_load(&p->started);
+    return run->engine.current >= atomic_load(&run->started);
 }
 
-static uint32_t tag_of(const struct schedule_run *p, const struct builder_op *op)
+static uint32_t schedule_run_tag(const struct schedule_run *run,
+                                 const struct builder_op *op)
 {
-    return p->base.slot * DATA_EDGES + (uint32_t)op->edge;
+    return run->base.slot * DATA_EDGES + (uint32_t)op->edge;
 }
 
 /* Memory for a message in place of the user's. */
-static int stand_in(struct schedule_run *p, int id)
+static int schedule_run_stand_in(struct schedule_run *run, int id)
 {
-    CHECK(!p->ops[id].stand_in);
-    size_t bytes = p->builder.ops[id].bytes;
-    p->ops[id].stand_in = calloc(1, bytes ? bytes : 1);
-    return p->ops[id].stand_in
+    CHECK(!run->ops[id].stand_in);
+    size_t bytes = run->builder.ops[id].bytes;
+    run->ops[id].stand_in = calloc(1, bytes ? bytes : 1);
+    return run->ops[id].stand_in
                ? PCOLL_OK
                : fail(PCOLL_ENOMEM, "no memory for a message of %zu bytes", bytes);
 }
 
 /* Of a message of this rank to itself, the send is carried out first and leaves a copy,
  * so that it is over whenever the receive begins, as a short message to others is. */
-static int send_to_self(struct schedule_run *p, int id)
+static int schedule_run_copy_own(struct schedule_run *run, int id)
 {
-    const struct builder_op *op = &p->builder.ops[id];
-    int rc = stand_in(p, op->partner);
-    if (rc == PCOLL_OK && op->bytes && !is_empty_run(p))
-        memcpy(p->ops[op->partner].stand_in, op->from, op->bytes);
+    const struct builder_op *op = &run->builder.ops[id];
+    int rc = schedule_run_stand_in(run, op->partner);
+    if (rc == PCOLL_OK && op->bytes && !schedule_run_is_empty(run))
+        memcpy(run->ops[op->partner].stand_in, op->from, op->bytes);
     return rc;
 }
 
-static void take_own(struct schedule_run *p, int id)
+static void schedule_run_take_own(struct schedule_run *run, int id)
 {
-    CHECK(p->ops[id].stand_in);
-    const struct builder_op *op = &p->builder.ops[id];
-    if (op->bytes && !is_empty_run(p))
-        memcpy(op->into, p->ops[id].stand_in, op->bytes);
-    free(p->ops[id].stand_in);
-    p->ops[id].stand_in = NULL;
+    CHECK(run->ops[id].stand_in);
+    const struct builder_op *op = &run->builder.ops[id];
+    if (op->bytes && !schedule_run_is_empty(run))
+        memcpy(op->into, run->ops[id].stand_in, op->bytes);
+    free(run->ops[id].stand_in);
+    run->ops[id].stand_in = NULL;
 }
 
-static int send_own(struct schedule_run *p, int id, bool *finished)
+static int schedule_run_send_own(struct schedule_run *run, int id, bool *finished)
 {
-    int receive = p->builder.ops[id].partner;
-    int rc = send_to_self(p, id);
+    int receive = run->builder.ops[id].partner;
+    int rc = schedule_run_copy_own(run, id);
     *finished = rc == PCOLL_OK;
     if (rc != PCOLL_OK ||
-        engine_state(&p->engine, p->engine.current, receive) != OP_RUNNING)
+        engine_state(&run->engine, run->engine.current, receive) != OP_RUNNING)
         return rc;
-    take_own(p, receive);
-    engine_complete(&p->engine, p->engine.current, receive);
+    schedule_run_take_own(run, receive);
+    engine_complete(&run->engine, run->engine.current, receive);
     return PCOLL_OK;
 }
 
-static void receive_own(struct schedule_run *p, int id, bool *finished)
+static void schedule_run_receive_own(struct schedule_run *run, int id, bool *finished)
 {
-    *finished = p->ops[id].stand_in != NULL;
+    *finished = run->ops[id].stand_in != NULL;
     if (*finished)
-        take_own(p, id);
+        schedule_run_take_own(run, id);
 }
 
-static int send(struct schedule_run *p, int id)
+static int schedule_run_send(struct schedule_run *run, int id)
 {
-    const struct builder_op *op = &p->builder.ops[id];
-    struct transport *t = p->communicator->transport;
-    int rc = is_empty_run(p) ? stand_in(p, id) : PCOLL_OK;
-    const void *from = p->ops[id].stand_in ? p->ops[id].stand_in : op->from;
-    return rc == PCOLL_OK ? t->ops->send(t, (uint32_t)op->peer, tag_of(p, op), from,
-                                         op->bytes, object_cookie(&p->base, id))
-                          : rc;
+    const struct builder_op *op = &run->builder.ops[id];
+    struct transport *t = run->communicator->transport;
+    int rc = schedule_run_is_empty(run) ? schedule_run_stand_in(run, id) : PCOLL_OK;
+    const void *from = run->ops[id].stand_in ? run->ops[id].stand_in : op->from;
+    return rc == PCOLL_OK
+               ? t->ops->send(t, (uint32_t)op->peer, schedule_run_tag(run, op), from,
+                              op->bytes, object_cookie(&run->base, id))
+               : rc;
 }
 
-static int receive(struct schedule_run *p, int id)
+static int schedule_run_receive(struct schedule_run *run, int id)
 {
-    const struct builder_op *op = &p->builder.ops[id];
-    struct transport *t = p->communicator->transport;
-    int rc = is_empty_run(p) ? stand_in(p, id) : PCOLL_OK;
-    void *into = p->ops[id].stand_in ? p->ops[id].stand_in : op->into;
-    return rc == PCOLL_OK ? t->ops->recv(t, (uint32_t)op->peer, tag_of(p, op), into,
-                                         op->bytes, object_cookie(&p->base, id))
-                          : rc;
+    const struct builder_op *op = &run->builder.ops[id];
+    struct transport *t = run->communicator->transport;
+    int rc = schedule_run_is_empty(run) ? schedule_run_stand_in(run, id) : PCOLL_OK;
+    void *into = run->ops[id].stand_in ? run->ops[id].stand_in : op->into;
+    return rc == PCOLL_OK
+               ? t->ops->recv(t, (uint32_t)op->peer, schedule_run_tag(run, op), into,
+                              op->bytes, object_cookie(&run->base, id))
+               : rc;
 }
 
-static bool start_timer(struct schedule_run *p, int id)
+static bool schedule_run_start_timer(struct schedule_run *run, int id)
 {
-    int64_t delay = p->builder.ops[id].delay;
-    if (is_empty_run(p) || !delay)
+    int64_t delay = run->builder.ops[id].delay;
+    if (schedule_run_is_empty(run) || !delay)
         return true;
-    p->ops[id].due = communicator_now(p->communicator) + delay;
-    communicator_alarm(p->communicator, &p->base, p->ops[id].due);
+    run->ops[id].due = communicator_now(run->communicator) + delay;
+    communicator_alarm(run->communicator, &run->base, run->ops[id].due);
     return false;
 }
 
 /* Carry an operation out, or begin to. *finished: it needs no event to be complete. */
-static int issue(struct schedule_run *p, int id, bool *finished)
+static int schedule_run_issue(struct schedule_run *run, int id, bool *finished)
 {
-    const struct builder_op *op = &p->builder.ops[id];
+    const struct builder_op *op = &run->builder.ops[id];
     *finished = true;
     switch (op->kind) {
     case OP_SEND:
         if (op->partner >= 0)
-            return send_own(p, id, finished);
+            return schedule_run_send_own(run, id, finished);
         *finished = false;
-        return send(p, id);
+        return schedule_run_send(run, id);
     case OP_RECV:
         *finished = false;
         if (op->partner < 0)
-            return receive(p, id);
-        receive_own(p, id, finished);
+            return schedule_run_receive(run, id);
+        schedule_run_receive_own(run, id, finished);
         return PCOLL_OK;
     case OP_REDUCE:
-        if (!is_empty_run(p))
+        if (!schedule_run_is_empty(run))
             reduce_buffer(op->op, op->dtype, op->into, op->from, op->into, op->count);
         return PCOLL_OK;
     case OP_COPY:
-        if (!is_empty_run(p) && op->bytes && op->into != op->from)
+        if (!schedule_run_is_empty(run) && op->bytes && op->into != op->from)
             memcpy(op->into, op->from, op->bytes);
         return PCOLL_OK;
     case OP_TIMER:
-        *finished = start_timer(p, id);
+        *finished = schedule_run_start_timer(run, id);
         return PCOLL_OK;
     case OP_NOP:
     case OP_NATIVE:
@@ -153,107 +156,109 @@ static int issue(struct schedule_run *p, int id, bool *finished)
                 op->label);
 }
 
-static int run_operations(struct schedule_run *p)
+static int schedule_run_issue_ready(struct schedule_run *run)
 {
-    for (int id; (id = engine_next(&p->engine)) >= 0;) {
+    for (int id; (id = engine_next(&run->engine)) >= 0;) {
         bool finished;
-        int rc = issue(p, id, &finished);
+        int rc = schedule_run_issue(run, id, &finished);
         if (rc != PCOLL_OK)
             return rc;
         if (finished)
-            engine_complete(&p->engine, p->engine.current, id);
+            engine_complete(&run->engine, run->engine.current, id);
     }
     return PCOLL_OK;
 }
 
 /* Those whose time has come; an alarm for the others. */
-static void end_timers(struct schedule_run *p)
+static void schedule_run_end_timers(struct schedule_run *run)
 {
-    struct engine *e = &p->engine;
-    int64_t now = p->timer_count ? communicator_now(p->communicator) : 0;
-    for (uint32_t i = 0; i < p->timer_count; i++) {
-        uint32_t id = p->timers[i];
+    struct engine *e = &run->engine;
+    int64_t now = run->timer_count ? communicator_now(run->communicator) : 0;
+    for (uint32_t i = 0; i < run->timer_count; i++) {
+        uint32_t id = run->timers[i];
         if (engine_state(e, e->current, (int)id) != OP_RUNNING)
             continue;
-        if (p->ops[id].due <= now)
+        if (run->ops[id].due <= now)
             engine_complete(e, e->current, (int)id);
         else
-            communicator_alarm(p->communicator, &p->base, p->ops[id].due);
+            communicator_alarm(run->communicator, &run->base, run->ops[id].due);
     }
 }
 
-static void begin_run(struct schedule_run *p)
+static void schedule_run_begin(struct schedule_run *run)
 {
-    CHECK(!p->engine.released);
-    engine_release(&p->engine);
-    if (p->communicator->progress)
-        progress_round(p->communicator->progress, 1);
+    CHECK(!run->engine.released);
+    engine_release(&run->engine);
+    if (run->communicator->progress)
+        progress_round(run->communicator->progress, 1);
 }
 
-static void finish_run(struct schedule_run *p)
+static void schedule_run_finish(struct schedule_run *run)
 {
-    CHECK(engine_over(&p->engine));
-    engine_advance(&p->engine);
-    atomic_store(&p->finished, p->engine.current);
-    if (p->communicator->progress) {
-        progress_round(p->communicator->progress, -1);
-        progress_wake_waiters(p->communicator->progress);
+    CHECK(engine_over(&run->engine));
+    engine_advance(&run->engine);
+    atomic_store(&run->finished, run->engine.current);
+    if (run->communicator->progress) {
+        progress_round(run->communicator->progress, -1);
+        progress_wake_waiters(run->communicator->progress);
     }
 }
 
 /* Runs that are to be over sooner or later, as far as is known. */
-static uint64_t runs_wanted(const struct schedule_run *p)
+static uint64_t schedule_run_wanted(const struct schedule_run *run)
 {
-    uint64_t started = atomic_load(&p->started);
-    bool drains = atomic_load(&p->closing) == RUN_DRAINING;
-    return drains && p->closing_runs > started ? p->closing_runs : started;
+    uint64_t started = atomic_load(&run->started);
+    bool drains = atomic_load(&run->closing) == RUN_DRAINING;
+    return drains && run->closing_runs > started ? run->closing_runs : started;
 }
 
-static int run_wanted(struct schedule_run *p)
+static int schedule_run_advance(struct schedule_run *run)
 {
-    while (p->engine.current < runs_wanted(p)) {
-        if (!p->engine.released)
-            begin_run(p);
-        end_timers(p);
-        int rc = run_operations(p);
-        if (rc != PCOLL_OK || !engine_over(&p->engine))
+    while (run->engine.current < schedule_run_wanted(run)) {
+        if (!run->engine.released)
+            schedule_run_begin(run);
+        schedule_run_end_timers(run);
+        int rc = schedule_run_issue_ready(run);
+        if (rc != PCOLL_OK || !engine_over(&run->engine))
             return rc;
-        finish_run(p);
+        schedule_run_finish(run);
     }
     return PCOLL_OK;
 }
 
 static int schedule_run_run(struct object *base)
 {
-    struct schedule_run *p = of(base);
-    if (atomic_load(&p->closing) == RUN_AGREEING && atomic_load(&p->agreement.done)) {
-        if (p->closing_runs < atomic_load(&p->started) || p->closing_runs > LAST_RUN)
+    struct schedule_run *run = schedule_run_of(base);
+    if (atomic_load(&run->closing) == RUN_AGREEING &&
+        atomic_load(&run->agreement.done)) {
+        if (run->closing_runs < atomic_load(&run->started) ||
+            run->closing_runs > LAST_RUN)
             return fail(PCOLL_EPROTOCOL,
                         "the ranks close a schedule after %llu runs, and this one has "
                         "asked for %llu",
-                        (unsigned long long)p->closing_runs,
-                        (unsigned long long)atomic_load(&p->started));
-        atomic_store(&p->closing, RUN_DRAINING);
+                        (unsigned long long)run->closing_runs,
+                        (unsigned long long)atomic_load(&run->started));
+        atomic_store(&run->closing, RUN_DRAINING);
     }
-    int rc = run_wanted(p);
-    if (rc != PCOLL_OK || atomic_load(&p->closing) != RUN_DRAINING ||
-        p->engine.current < p->closing_runs)
+    int rc = schedule_run_advance(run);
+    if (rc != PCOLL_OK || atomic_load(&run->closing) != RUN_DRAINING ||
+        run->engine.current < run->closing_runs)
         return rc;
-    atomic_store(&p->closing, RUN_CLOSED);
-    return communicator_closed(p->communicator, base);
+    atomic_store(&run->closing, RUN_CLOSED);
+    return communicator_closed(run->communicator, base);
 }
 
 static int schedule_run_done(struct object *base, int id, size_t bytes)
 {
-    struct schedule_run *p = of(base);
-    const struct builder_op *op = &p->builder.ops[id];
+    struct schedule_run *run = schedule_run_of(base);
+    const struct builder_op *op = &run->builder.ops[id];
     if (op->kind == OP_RECV && bytes != op->bytes)
         return fail(PCOLL_EPROTOCOL,
                     "rank %d sent %zu bytes to operation %d (%s), which takes %zu",
                     op->peer, bytes, id, op->label, op->bytes);
-    free(p->ops[id].stand_in);
-    p->ops[id].stand_in = NULL;
-    engine_complete(&p->engine, p->engine.current, id);
+    free(run->ops[id].stand_in);
+    run->ops[id].stand_in = NULL;
+    engine_complete(&run->engine, run->engine.current, id);
     return schedule_run_run(base);
 }
 
@@ -268,12 +273,12 @@ static int schedule_run_control(struct object *base, uint32_t source,
 static int schedule_run_begin_close(struct object *base)
 {
     CHECK(atomic_load(&((struct schedule_run *)base)->closing) == RUN_QUEUED);
-    struct schedule_run *p = of(base);
-    atomic_store(&p->closing, RUN_AGREEING);
-    p->closing_runs = atomic_load(&p->started);
-    p->agreement = (struct agreement){
-        .values = &p->closing_runs, .count = 1, .op = AGREE_MAX, .object = base};
-    return communicator_agree(p->communicator, &p->agreement);
+    struct schedule_run *run = schedule_run_of(base);
+    atomic_store(&run->closing, RUN_AGREEING);
+    run->closing_runs = atomic_load(&run->started);
+    run->agreement = (struct agreement){
+        .values = &run->closing_runs, .count = 1, .op = AGREE_MAX, .object = base};
+    return communicator_agree(run->communicator, &run->agreement);
 }
 
 static const struct object_ops schedule_run_ops = {
@@ -283,73 +288,74 @@ static const struct object_ops schedule_run_ops = {
     .begin_close = schedule_run_begin_close,
 };
 
-void schedule_run_start(struct schedule_run *p)
+void schedule_run_start(struct schedule_run *run)
 {
-    CHECK(atomic_load(&p->closing) == RUN_OPEN);
-    atomic_fetch_add(&p->started, 1);
-    communicator_notify(p->communicator, &p->base);
+    CHECK(atomic_load(&run->closing) == RUN_OPEN);
+    atomic_fetch_add(&run->started, 1);
+    communicator_notify(run->communicator, &run->base);
 }
 
-int schedule_run_close(struct schedule_run *p)
+int schedule_run_close(struct schedule_run *run)
 {
-    if (atomic_load(&p->closing) != RUN_OPEN)
+    if (atomic_load(&run->closing) != RUN_OPEN)
         return PCOLL_OK;
-    atomic_store(&p->closing, RUN_QUEUED);
-    return communicator_close(p->communicator, &p->base);
+    atomic_store(&run->closing, RUN_QUEUED);
+    return communicator_close(run->communicator, &run->base);
 }
 
-static int allocate(struct schedule_run *p, const struct builder *d)
+static int schedule_run_allocate(struct schedule_run *run,
+                                 const struct builder *builder)
 {
-    p->ops = calloc(d->count + 1, sizeof *p->ops);
-    p->timers = calloc(d->count + 1, sizeof *p->timers);
-    if (!p->ops || !p->timers)
+    run->ops = calloc(builder->count + 1, sizeof *run->ops);
+    run->timers = calloc(builder->count + 1, sizeof *run->timers);
+    if (!run->ops || !run->timers)
         return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
-                    d->count);
-    for (uint32_t i = 0; i < d->count; i++) {
-        if (d->ops[i].kind == OP_TIMER)
-            p->timers[p->timer_count++] = i;
-        if (d->ops[i].edge >= (int64_t)p->base.slots * DATA_EDGES)
+                    builder->count);
+    for (uint32_t i = 0; i < builder->count; i++) {
+        if (builder->ops[i].kind == OP_TIMER)
+            run->timers[run->timer_count++] = i;
+        if (builder->ops[i].edge >= (int64_t)run->base.slots * DATA_EDGES)
             return fail(PCOLL_EPROTOCOL, "message %d does not fit into %u slots",
-                        d->ops[i].edge, p->base.slots);
+                        builder->ops[i].edge, run->base.slots);
     }
     return PCOLL_OK;
 }
 
-int schedule_run_create(struct communicator *c, struct builder *d, struct sched *s,
-                        struct schedule_run **out)
+int schedule_run_create(struct communicator *communicator, struct builder *builder,
+                        struct sched *s, struct schedule_run **out)
 {
     CHECK(s->committed);
-    struct schedule_run *p = calloc(1, sizeof *p);
-    if (!p)
+    struct schedule_run *run = calloc(1, sizeof *run);
+    if (!run)
         return fail(PCOLL_ENOMEM, "no memory for a schedule");
-    p->base = object_init(&schedule_run_ops);
-    p->base.slots = d->tags ? (d->tags + DATA_EDGES - 1) / DATA_EDGES : 1;
-    p->communicator = c;
-    int rc = allocate(p, d);
+    run->base = object_init(&schedule_run_ops);
+    run->base.slots = builder->tags ? (builder->tags + DATA_EDGES - 1) / DATA_EDGES : 1;
+    run->communicator = communicator;
+    int rc = schedule_run_allocate(run, builder);
     if (rc == PCOLL_OK)
-        rc = engine_init(&p->engine, s);
+        rc = engine_init(&run->engine, s);
     if (rc != PCOLL_OK) {
-        schedule_run_destroy(&p);
+        schedule_run_destroy(&run);
         return rc;
     }
-    p->builder = *d;
-    p->sched = s;
-    *d = (struct builder){.rank = d->rank, .size = d->size};
-    *out = p;
+    run->builder = *builder;
+    run->sched = s;
+    *builder = (struct builder){.rank = builder->rank, .size = builder->size};
+    *out = run;
     return PCOLL_OK;
 }
 
 void schedule_run_destroy(struct schedule_run **at)
 {
-    struct schedule_run *p = *at;
-    engine_destroy(&p->engine);
-    sched_free(&p->sched);
-    for (uint32_t i = 0; p->ops && i < p->builder.count; i++)
-        free(p->ops[i].stand_in);
-    builder_destroy(&p->builder);
-    free(p->ops);
-    free(p->timers);
-    free(p);
+    struct schedule_run *run = *at;
+    engine_destroy(&run->engine);
+    sched_free(&run->sched);
+    for (uint32_t i = 0; run->ops && i < run->builder.count; i++)
+        free(run->ops[i].stand_in);
+    builder_destroy(&run->builder);
+    free(run->ops);
+    free(run->timers);
+    free(run);
     *at = NULL;
 }
 
@@ -357,7 +363,8 @@ void schedule_run_destroy(struct schedule_run **at)
 
 enum { MAX_NAMED = 8 };
 
-static void add_operation(struct text *t, uint32_t id, const struct builder_op *op)
+static void schedule_run_describe(struct text *t, uint32_t id,
+                                  const struct builder_op *op)
 {
     text_add(t, "operation %u (%s %s) ", id, op_kind_name(op->kind), op->label);
     if (op->kind == OP_RECV)
@@ -368,13 +375,13 @@ static void add_operation(struct text *t, uint32_t id, const struct builder_op *
         text_add(t, "has not run out");
 }
 
-void schedule_run_pending(const struct schedule_run *p, char *text, size_t capacity)
+void schedule_run_pending(const struct schedule_run *run, char *text, size_t capacity)
 {
-    const struct engine *e = &p->engine;
+    const struct engine *e = &run->engine;
     uint32_t more = 0;
     struct text t = {.at = text, .left = capacity};
     text_add(&t, "run %llu of a schedule: ", (unsigned long long)e->current);
-    for (uint32_t i = 0; i < p->builder.count; i++) {
+    for (uint32_t i = 0; i < run->builder.count; i++) {
         if (engine_state(e, e->current, (int)i) != OP_RUNNING)
             continue;
         if (t.items == MAX_NAMED) {
@@ -382,94 +389,96 @@ void schedule_run_pending(const struct schedule_run *p, char *text, size_t capac
             continue;
         }
         text_add(&t, "%s", t.items++ ? "; " : "");
-        add_operation(&t, i, &p->builder.ops[i]);
+        schedule_run_describe(&t, i, &run->builder.ops[i]);
     }
     if (more)
         text_add(&t, "; and %u more", more);
     else if (!t.items)
         text_add(&t, "%s",
-                 atomic_load(&p->closing) == RUN_OPEN
+                 atomic_load(&run->closing) == RUN_OPEN
                      ? "nothing is under way"
                      : "some ranks have not freed it yet");
 }
 
 /* Everybody's messages on every rank; only when they are known not to match. */
-static int report_mismatch(struct communicator *c, const struct builder *d)
+static int schedule_run_report_mismatch(struct communicator *communicator,
+                                        const struct builder *builder)
 {
     uint64_t *counts, total, before;
-    int rc = agree_gather(c, messages_count(d), &counts);
+    int rc = agree_gather(communicator, builder_count_messages(builder), &counts);
     if (rc == PCOLL_OK)
-        rc = messages_place(d, counts, &before, &total);
+        rc = builder_place_messages(builder, counts, &before, &total);
     free(counts);
     if (rc != PCOLL_OK)
         return rc;
     bool fits = total <= INT_MAX / MESSAGE_WORDS;
     uint64_t *words = fits ? calloc(total * MESSAGE_WORDS + 1, sizeof *words) : NULL,
              none = !words;
-    rc = agree_max(c, &none, 1);
+    rc = agree_max(communicator, &none, 1);
     if (rc == PCOLL_OK && none)
         rc = fail(PCOLL_EMISMATCH, "the schedules do not match: %llu messages in all",
                   (unsigned long long)total);
     if (rc == PCOLL_OK) {
-        messages_write(d, words + before * MESSAGE_WORDS);
-        rc = agree_max(c, words, (int)(total * MESSAGE_WORDS));
+        builder_write_messages(builder, words + before * MESSAGE_WORDS);
+        rc = agree_max(communicator, words, (int)(total * MESSAGE_WORDS));
     }
     if (rc == PCOLL_OK)
-        rc = messages_compare(words, total);
+        rc = builder_compare_messages(words, total);
     free(words);
     return rc == PCOLL_OK ? fail(PCOLL_EMISMATCH, "the schedules do not match") : rc;
 }
 
 /* Is everybody's part valid, and does every send have its receive? */
-static int compare_messages(struct communicator *c, int local, struct builder *d)
+static int schedule_run_compare(struct communicator *communicator, int local,
+                                struct builder *builder)
 {
     enum { INVALID = DIGEST_WORDS, WORDS };
-    uint64_t sum[WORDS] = {0}, tags = d->tags;
+    uint64_t sum[WORDS] = {0}, tags = builder->tags;
     struct reason reason;
     fail_reason(&reason);
     if (local == PCOLL_OK)
-        messages_digest(d, sum);
+        builder_digest_messages(builder, sum);
     sum[INVALID] = local != PCOLL_OK;
-    int rc = agree_sum(c, sum, WORDS);
+    int rc = agree_sum(communicator, sum, WORDS);
     if (rc == PCOLL_OK && sum[INVALID])
-        rc = agree_refusals(c, local != PCOLL_OK, &reason, PCOLL_EMISMATCH,
+        rc = agree_refusals(communicator, local != PCOLL_OK, &reason, PCOLL_EMISMATCH,
                             "the schedule of rank", "is not valid");
     else if (rc == PCOLL_OK && (sum[0] || sum[1]))
-        rc = report_mismatch(c, d);
+        rc = schedule_run_report_mismatch(communicator, builder);
     else if (rc == PCOLL_OK)
-        rc = agree_max(c, &tags, 1);
-    if (rc == PCOLL_OK && (tags < d->tags || tags > UINT32_MAX))
+        rc = agree_max(communicator, &tags, 1);
+    if (rc == PCOLL_OK && (tags < builder->tags || tags > UINT32_MAX))
         rc = fail(PCOLL_EPROTOCOL,
                   "the ranks agreed on %llu tags, and this one needs %u",
-                  (unsigned long long)tags, d->tags);
+                  (unsigned long long)tags, builder->tags);
     if (rc == PCOLL_OK)
-        d->tags = (uint32_t)tags;
+        builder->tags = (uint32_t)tags;
     return local == PCOLL_OK ? rc : fail(local, "%s", reason.text);
 }
 
-int schedule_run_commit(struct communicator *c, int local, struct builder *d,
-                        struct schedule_run **out)
+int schedule_run_commit(struct communicator *communicator, int local,
+                        struct builder *builder, struct schedule_run **out)
 {
     struct sched *s = NULL;
-    struct schedule_run *p = NULL;
+    struct schedule_run *run = NULL;
     if (local == PCOLL_OK)
-        local = builder_commit(d, &s);
-    agree_settle(c);
-    int rc = compare_messages(c, local, d);
+        local = builder_commit(builder, &s);
+    agree_settle(communicator);
+    int rc = schedule_run_compare(communicator, local, builder);
     if (rc != PCOLL_OK) {
         sched_free(&s);
         return rc;
     }
-    struct builder taken = *d;
-    local = schedule_run_create(c, &taken, s, &p);
-    if ((rc = agree_outcome(c, local)) == PCOLL_OK)
-        rc = agree_enter(c, &p->base);
+    struct builder taken = *builder;
+    local = schedule_run_create(communicator, &taken, s, &run);
+    if ((rc = agree_outcome(communicator, local)) == PCOLL_OK)
+        rc = agree_enter(communicator, &run->base);
     if (rc == PCOLL_OK) {
-        *d = taken;
-        *out = p;
-    } else if (p) {
-        p->builder = (struct builder){0}; /* goes on being the caller's */
-        schedule_run_destroy(&p);
+        *builder = taken;
+        *out = run;
+    } else if (run) {
+        run->builder = (struct builder){0}; /* goes on being the caller's */
+        schedule_run_destroy(&run);
     } else
         sched_free(&s);
     return rc;

@@ -56,20 +56,20 @@ struct schedule_run {
 
 /* Takes the builder, whose schedule is `s`, and s; leaves both alone if it fails. The
  * builder's `tags` must be the most that any rank has: all have the same slots. */
-int schedule_run_create(struct communicator *c, struct builder *d, struct sched *s,
-                        struct schedule_run **out);
+int schedule_run_create(struct communicator *communicator, struct builder *builder,
+                        struct sched *s, struct schedule_run **out);
 /* Not while it runs. */
-void schedule_run_destroy(struct schedule_run **p);
+void schedule_run_destroy(struct schedule_run **run);
 
 /* Application: ask for one more run. */
-void schedule_run_start(struct schedule_run *p);
+void schedule_run_start(struct schedule_run *run);
 
 /* Driver: close, after those of this communicator that close already; on all ranks in
  * the same order. Over when closing is RUN_CLOSED. Idempotent. */
-int schedule_run_close(struct schedule_run *p);
+int schedule_run_close(struct schedule_run *run);
 
 /* Driver: what the current run waits for, in words. */
-void schedule_run_pending(const struct schedule_run *p, char *text, size_t capacity);
+void schedule_run_pending(const struct schedule_run *run, char *text, size_t capacity);
 
 /*
  * Committing a builder: every rank checks its own, then all compare their messages,
@@ -79,7 +79,7 @@ void schedule_run_pending(const struct schedule_run *p, char *text, size_t capac
 
 /* local: this rank's own decision so far. The builder is taken if all is well, and
  * stays as it is if not. */
-int schedule_run_commit(struct communicator *c, int local, struct builder *d,
-                        struct schedule_run **out);
+int schedule_run_commit(struct communicator *communicator, int local,
+                        struct builder *builder, struct schedule_run **out);
 
 #endif

@@ -75,11 +75,11 @@ static int compare_messages(void)
     for (uint32_t i = 0; i < h->ranks; i++)
         counts[i] = MESSAGES;
     spoil(counts, h->ranks);
-    int rc = messages_place(&b, counts, &before, &total);
+    int rc = builder_place_messages(&b, counts, &before, &total);
     EXPECT(rc != PCOLL_OK || before + MESSAGES <= total, "messages beyond all");
-    messages_write(&b, words);
+    builder_write_messages(&b, words);
     spoil(words, MESSAGE_WORDS * MESSAGES);
-    int compared = messages_compare(words, MESSAGES);
+    int compared = builder_compare_messages(words, MESSAGES);
     EXPECT(compared == PCOLL_OK || compared == PCOLL_EMISMATCH, "%d", compared);
     builder_destroy(&b);
     return rc;

@@ -203,7 +203,7 @@ static void commit_all(void)
     uint32_t tags = 0;
     for (uint32_t r = 0; r < w.ranks; r++) {
         EXPECT_OK(builder_commit(&w.builder[r], &s[r]));
-        messages_digest(&w.builder[r], digest);
+        builder_digest_messages(&w.builder[r], digest);
         for (int i = 0; i < DIGEST_WORDS; i++)
             sum[i] += digest[i];
         tags = w.builder[r].tags > tags ? w.builder[r].tags : tags;
@@ -531,13 +531,13 @@ static void mismatch(int sent, int received, uint64_t count, int dtype,
     for (int i = 0; i < received; i++)
         EXPECT_OK(builder_recv(&d[1], x, &other, 0, 5, NULL, &op));
     for (int r = 0; r < 2; r++)
-        EXPECT_OK(messages_number(&d[r]));
-    messages_digest(&d[0], sum);
-    messages_digest(&d[1], digest);
-    messages_write(&d[0], words);
-    messages_write(&d[1], words + (uint64_t)sent * MESSAGE_WORDS);
+        EXPECT_OK(builder_number_messages(&d[r]));
+    builder_digest_messages(&d[0], sum);
+    builder_digest_messages(&d[1], digest);
+    builder_write_messages(&d[0], words);
+    builder_write_messages(&d[1], words + (uint64_t)sent * MESSAGE_WORDS);
     bool equal = !(sum[0] + digest[0]) && !(sum[1] + digest[1]);
-    int rc = messages_compare(words, (uint64_t)(sent + received));
+    int rc = builder_compare_messages(words, (uint64_t)(sent + received));
     EXPECT(equal == !part && rc == (part ? PCOLL_EMISMATCH : PCOLL_OK), "%d", rc);
     EXPECT(!part || strstr(pcoll_last_error(), part), "expected \"%s\", got \"%s\"",
            part, pcoll_last_error());
