@@ -31,7 +31,8 @@ static void exchange_clamp(const struct gossip_layout *layout, const float *befo
 
 /*
  * Store elements of 16 bits that were moved in float32 (memory->ours), rounded.
- * memory->change becomes what they really lost: the difference between before and after.
+ * memory->change becomes what they really lost: the difference between before and
+ * after.
  */
 static void exchange_round_narrow(struct gossip_memory *memory, struct gossip_model p,
                                   size_t count)

@@ -34,8 +34,8 @@ static void slot_from_float(const struct gossip_layout *layout, void *held,
         memcpy(held, in, count * sizeof *in);
 }
 
-/* Bring a block into the form that is encoded: float32, rotated if that is asked for.
- * */
+/* Bring a block into the form that is encoded: float32, rotated if that is asked
+ * for. */
 static void slot_load_block(const struct gossip_memory *memory,
                             const struct gossip_layout *layout, float *out,
                             const void *elements, size_t count, uint64_t seed)

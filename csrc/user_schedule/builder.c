@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a schedule down, one operation at a time. */
+/* Adding operations to a builder; see builder.h. */
 #include "user_schedule/builder.h"
 
 #include <stdio.h>
@@ -9,10 +9,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* Half of what a message can be. */
+/* Half of the largest message. */
 static const size_t most_bytes = (size_t)1 << 36;
 
-/* Labels end up in lines of text. */
+/* Copy a label, without control characters: it gets part of lines of text. */
 static char *builder_copy_label(const char *text)
 {
     char *label = strdup(text);
@@ -52,7 +52,7 @@ static int builder_add(struct builder *builder, struct builder_op op, const char
     return PCOLL_OK;
 }
 
-/* The size of a piece of memory, which is only looked at when the schedule runs. */
+/* Check and set the shape of the memory, which is read only when the schedule runs. */
 static int builder_set_shape(struct builder_op *op, const pcoll_buffer *shape)
 {
     const struct dtype *dtype = dtype_find(shape->dtype);
@@ -106,7 +106,7 @@ int builder_recv(struct builder *builder, void *into, const pcoll_buffer *shape,
         shape, label, op);
 }
 
-/* Kernels and copies take memory that is the same or apart. */
+/* Kernels and copies need memory that is identical or disjoint. */
 static int builder_check_overlap(const struct builder_op *op)
 {
     const char *a = op->from, *b = op->into;

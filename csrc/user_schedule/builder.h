@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A schedule as its user writes it down: operations with their memory, and what goes
- * before what. Out of it come the schedule for the engine and the list of messages that
- * the ranks compare. No I/O.
+ * A schedule while its user writes it down: operations with their memory, and their
+ * predecessors. From it the module makes the schedule that the engine runs, and the
+ * list of messages that the ranks compare. No I/O. builder.c adds operations,
+ * builder_messages.c numbers and compares messages, builder_commit.c builds and checks.
  *
- * Operation i of the builder is operation i of the schedule; behind them the schedule
- * has one more, which ends the run when all others are done.
+ * Operation i of the builder is operation i of the schedule. The schedule has one more
+ * operation after them, which ends the run when all others are complete.
+ *
+ * Matching. Messages from one rank to another with the same tag are matched in the
+ * order in which they were added: the n-th send meets the n-th receive, in whatever
+ * order they are executed. So every message between a pair of ranks has a number, its
+ * edge: the position of (tag, n) among the messages of the pair. If both sides have the
+ * same messages, they count the same edges. The ranks compare whether they do.
  */
 #ifndef PCOLL_USER_SCHEDULE_BUILDER_H
 #define PCOLL_USER_SCHEDULE_BUILDER_H
@@ -23,11 +30,11 @@ struct builder_op {
     int dtype;
     int op;           /* REDUCE */
     int peer, tag;    /* SEND, RECV */
-    uint32_t ordinal; /* among the messages of the same peer, direction and tag */
-    int edge;         /* … of the same peer and direction: see builder_messages.c */
-    int partner;      /* SEND, RECV on one rank: the other end; -1 */
+    uint32_t ordinal; /* n: number among messages of the same peer, direction and tag */
+    int edge;         /* number among messages of the same peer and direction */
+    int partner;      /* message of this rank to itself: the other end; else -1 */
     int64_t delay;    /* TIMER: nanoseconds */
-    uint32_t need;    /* of the gate; 0: all */
+    uint32_t need;    /* k of its gate: predecessors that open it; 0: all */
 };
 
 struct builder {
@@ -38,11 +45,11 @@ struct builder {
         uint32_t from, to;
     } *edges;
     uint32_t edge_count, edge_capacity;
-    uint32_t tags; /* edges that some pair of ranks needs, for messages of this rank */
+    uint32_t tags; /* most edges of a pair that this rank is part of */
 };
 
-/* Each adds an operation and gives its number, or adds nothing. PCOLL_EINVAL names the
- * argument. The label is copied; NULL: none. */
+/* Add an operation and return its number in *op. PCOLL_EINVAL names the argument;
+ * nothing is added then. The label is copied; NULL: a default. */
 int builder_send(struct builder *builder, const void *from, const pcoll_buffer *shape,
                  int dest, int tag, const char *label, int *op);
 int builder_recv(struct builder *builder, void *into, const pcoll_buffer *shape,
@@ -53,51 +60,41 @@ int builder_copy(struct builder *builder, const void *from, void *into,
                  const pcoll_buffer *shape, const char *label, int *op);
 int builder_nop(struct builder *builder, const char *label, int *op);
 int builder_timer(struct builder *builder, double seconds, const char *label, int *op);
-/* More predecessors; k: how many of all of them open the gate, 0: as it was. */
+/* Add predecessors. k: how many of all predecessors open the gate; 0: unchanged. */
 int builder_after(struct builder *builder, int op, const int32_t *predecessors,
                   int count, uint32_t k);
 
-/* The schedule as it stands, not committed; NULL without memory. Its labels are the
- * builder's. */
+/* Build the schedule of what was added so far, uncommitted; NULL without memory. The
+ * builder keeps ownership of the labels. */
 struct sched *builder_build(struct builder *builder);
-/* Check it and commit it: gates, cycles (messages of a rank to itself included), memory
- * that two operations use at once. */
+/* Build and commit the schedule. Checks gates, cycles (including messages of a rank to
+ * itself) and races (operations that use the same memory without an order). */
 int builder_commit(struct builder *builder, struct sched **out);
 
 void builder_destroy(struct builder *builder);
 
-/*
- * Which send meets which receive. Messages from one rank to another with the same tag
- * are matched in the order in which they were written down: the n-th send meets the
- * n-th receive, whenever they are carried out. So every message of a pair of ranks has
- * a number of its own, its edge: the place of (tag, n) among those of the pair. Both
- * sides count alike, if they have the same messages; whether they do, the ranks
- * compare.
- */
-
-/* Fill in ordinal, edge and partner of the builder's operations, and tags.
- * PCOLL_ENOMEM.
- */
+/* Compute ordinal, edge and partner of the operations, and `tags`. PCOLL_ENOMEM. */
 int builder_number_messages(struct builder *builder);
 
 /*
- * A sum over all ranks of these is zero if every send has its receive, of the same size
- * and dtype; if not, it is zero once in 2^128 times.
+ * Compute this rank's digest of its messages. The sum of the digests of all ranks is
+ * zero if every send has a receive of the same size and dtype. Otherwise it is zero
+ * with probability 2^-128.
  */
 enum { DIGEST_WORDS = 2 };
 void builder_digest_messages(const struct builder *builder,
                              uint64_t digest[DIGEST_WORDS]);
 
-/* All messages of the builder in words, to find out which do not match. */
+/* All messages as words, to find out which of them do not match. */
 enum { MESSAGE_WORDS = 4 };
 uint32_t builder_count_messages(const struct builder *builder);
-/* Given how many each rank has: how many come before this rank's, and all. Other ranks
- * say so: PCOLL_EPROTOCOL on this rank if it cannot be, and nothing is committed. */
+/* Compute the number of messages of lower ranks and of all ranks from the counts, which
+ * other ranks have sent. PCOLL_EPROTOCOL if a count is impossible. */
 int builder_place_messages(const struct builder *builder, const uint64_t *counts,
                            uint64_t *before, uint64_t *total);
 void builder_write_messages(const struct builder *builder, uint64_t *words);
-/* PCOLL_EMISMATCH with the first that does not match, both sides named; PCOLL_OK if
- * there is none. `words` are those of all ranks, and are sorted. */
+/* Compare the messages of all ranks. PCOLL_EMISMATCH names both sides of the first one
+ * that does not match. `words` gets sorted. */
 int builder_compare_messages(uint64_t *words, uint64_t count);
 
 #endif

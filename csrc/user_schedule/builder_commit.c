@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the builder to a schedule that the engine can run. */
+/* Building, checking and committing a schedule; see builder.h. */
 #include "user_schedule/builder.h"
 
 #include <stdlib.h>
@@ -7,22 +7,22 @@
 #include "base/error.h"
 
 /*
- * Do two operations of a schedule use the same memory, at least one of them to write,
- * without an order between them? Then its result would depend on chance.
+ * Races: two operations use the same memory, at least one of them writes, and no order
+ * is defined between them. The result would then depend on timing.
  *
- * A comes before B for certain if B's gate cannot open without A: if so many of its n
- * predecessors are A, or come after A for certain, that less than the k that it needs
- * are left over. Reductions with the same op into the same memory may come in any
- * order: operations on one rank are carried out one at a time.
+ * A precedes B if B's gate cannot open without A: that is, if fewer than k of B's n
+ * predecessors are left when A and all operations that A precedes are taken away.
+ * Reductions with the same op into the same memory may run in any order, since a rank
+ * executes one operation at a time.
  *
- * Takes time quadratic in the number of operations at worst.
+ * The check takes at most quadratic time in the number of operations.
  */
 
 struct race_search {
     const struct builder *builder;
     const struct sched *sched;
-    uint32_t *order;  /* topological */
-    uint32_t *counts; /* how many predecessors are left until an operation is certain */
+    uint32_t *order;  /* all operations, in topological order */
+    uint32_t *counts; /* predecessors missing until an operation is known to follow */
     uint32_t *queue;
 };
 
@@ -52,7 +52,7 @@ static bool builder_uses_memory(const struct builder_op *op)
     return (op->from || op->into) && op->bytes;
 }
 
-/* Set counts[x] to 0 for every x that comes after a for certain. */
+/* Set counts[x] to 0 for every operation x that a precedes. */
 static void builder_follow(struct race_search *r, uint32_t a)
 {
     uint32_t head = 0, tail = 0;
@@ -83,7 +83,7 @@ static int builder_report_race(const struct builder *builder, uint32_t a, uint32
         second, op_kind_name(builder->ops[second].kind), builder->ops[second].label);
 }
 
-/* The operation at this place of the order against all behind it. */
+/* Check the operation at this position of the order against all later ones. */
 static int builder_check_race(struct race_search *r, uint32_t at)
 {
     uint32_t a = r->order[at];
@@ -130,7 +130,7 @@ static int builder_compare_edges(const void *a, const void *b)
     return (x->from > y->from) - (x->from < y->from);
 }
 
-/* Predecessors are a set: naming one twice counts once. */
+/* Sort the edges and drop repeated ones: predecessors are a set. */
 static void builder_sort_edges(struct builder *builder)
 {
     uint32_t kept = 0;
@@ -167,9 +167,9 @@ static void builder_add_op(struct sched *sched, const struct builder_op *op, int
     }
 }
 
-/* The end comes after every operation that no other one follows. The others of a k-of-n
- * gate may be later still: a run is over when the end is done and nothing is running,
- * so nothing that waits can be left either. */
+/* Add the end, which follows every operation without a successor. Operations that a
+ * k-of-n gate did not need may complete after it: a run is over when the end is
+ * complete and nothing is running, so nothing can be left waiting either. */
 static void builder_add_end(struct sched *sched)
 {
     uint32_t count = sched->count;
@@ -214,8 +214,8 @@ static int builder_no_memory(const struct builder *builder)
                 builder->count);
 }
 
-/* A receive from this rank itself comes after its send: a cycle through it would wait
- * for ever. On a schedule of its own, since it would change the gate. */
+/* A receive from this rank itself follows its send: a cycle through both would wait
+ * forever. Check it on a separate schedule, since the extra edge changes the gate. */
 static int builder_check_own_messages(struct builder *builder)
 {
     struct sched *sched = builder_build(builder);

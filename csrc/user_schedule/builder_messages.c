@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbering and comparing messages. */
+/* Numbering and comparing messages; see builder.h. */
 #include "user_schedule/builder.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static int builder_order(int64_t a, int64_t b)
     return (a > b) - (a < b);
 }
 
-/* An operation with what its number depends on. */
+/* A message, for sorting. */
 struct builder_entry {
     const struct builder_op *op;
     uint32_t id;
@@ -39,8 +39,8 @@ static int builder_compare_pairs(const void *a, const void *b)
     return order ? order : builder_order(x->id, y->id);
 }
 
-/* Sends of this rank to itself and the receives: one after the other, as far as they
- * go. They come in the order of their edges. */
+/* Pair the sends of this rank to itself with their receives. Both are sorted by
+ * edge. */
 static void builder_pair_own(struct builder *builder, const struct builder_entry *list,
                              uint32_t count)
 {
@@ -93,8 +93,8 @@ int builder_number_messages(struct builder *builder)
     return PCOLL_OK;
 }
 
-/* The words of a message; the last one has the direction in its lowest bit, so that the
- * two sides of one differ there only. */
+/* The words of a message. The lowest bit of the last word is the direction, the only
+ * difference between the two sides of a message. */
 enum builder_word { PAIR, NAME, COUNT, KIND };
 
 static void builder_write_message(const struct builder *builder,
@@ -184,7 +184,7 @@ static const char *builder_dtype_name(uint64_t kind)
     return dtype ? dtype->name : "?";
 }
 
-/* One side is missing: how many each has with this tag. */
+/* One side is missing: report how many messages with this tag each side has. */
 static int builder_report_missing(const uint64_t *words, uint64_t count,
                                   const uint64_t *m)
 {

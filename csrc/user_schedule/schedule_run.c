@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running a user's schedule; see schedule_run.h. */
+/* Running, describing and committing a user's schedule; see schedule_run.h. */
 #include "user_schedule/schedule_run.h"
 
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include "runtime/agreement.h"
 #include "runtime/closing.h"
 
-/* No job gets there. */
+/* More runs than any job makes. */
 static const uint64_t LAST_RUN = (uint64_t)1 << 43;
 
 static struct schedule_run *schedule_run_of(struct object *run)
@@ -22,7 +22,7 @@ static struct schedule_run *schedule_run_of(struct object *run)
     return (struct schedule_run *)run;
 }
 
-/* A run that this rank has never asked for: the others need its messages. */
+/* Return whether this rank has not started this run: only other ranks need it. */
 static bool schedule_run_is_empty(const struct schedule_run *run)
 {
     return run->engine.current >= atomic_load(&run->started);
@@ -34,7 +34,7 @@ static uint32_t schedule_run_tag(const struct schedule_run *run,
     return run->base.slot * DATA_EDGES + (uint32_t)op->edge;
 }
 
-/* Memory for a message in place of the user's. */
+/* Allocate memory for a message in place of the user's. */
 static int schedule_run_stand_in(struct schedule_run *run, int id)
 {
     CHECK(!run->ops[id].stand_in);
@@ -45,8 +45,8 @@ static int schedule_run_stand_in(struct schedule_run *run, int id)
                : fail(PCOLL_ENOMEM, "no memory for a message of %zu bytes", bytes);
 }
 
-/* Of a message of this rank to itself, the send is carried out first and leaves a copy,
- * so that it is over whenever the receive begins, as a short message to others is. */
+/* Send a message of this rank to itself: keep a copy for the receive, so that the send
+ * completes before the receive begins, like a short message to another rank. */
 static int schedule_run_copy_own(struct schedule_run *run, int id)
 {
     const struct builder_op *op = &run->builder.ops[id];
@@ -120,7 +120,7 @@ static bool schedule_run_start_timer(struct schedule_run *run, int id)
     return false;
 }
 
-/* Carry an operation out, or begin to. *finished: it needs no event to be complete. */
+/* Execute or begin an operation. *finished: it is complete and needs no event. */
 static int schedule_run_issue(struct schedule_run *run, int id, bool *finished)
 {
     const struct builder_op *op = &run->builder.ops[id];
@@ -169,7 +169,7 @@ static int schedule_run_issue_ready(struct schedule_run *run)
     return PCOLL_OK;
 }
 
-/* Those whose time has come; an alarm for the others. */
+/* Complete the expired timers, and set an alarm for the others. */
 static void schedule_run_end_timers(struct schedule_run *run)
 {
     struct engine *e = &run->engine;
@@ -204,7 +204,7 @@ static void schedule_run_finish(struct schedule_run *run)
     }
 }
 
-/* Runs that are to be over sooner or later, as far as is known. */
+/* Return the number of runs that have to be completed, as far as is known. */
 static uint64_t schedule_run_wanted(const struct schedule_run *run)
 {
     uint64_t started = atomic_load(&run->started);
@@ -359,7 +359,7 @@ void schedule_run_destroy(struct schedule_run **at)
     *at = NULL;
 }
 
-/* What a run waits for, as one sentence for people. */
+/* Description of a run. */
 
 enum { MAX_NAMED = 8 };
 
@@ -400,7 +400,7 @@ void schedule_run_pending(const struct schedule_run *run, char *text, size_t cap
                      : "some ranks have not freed it yet");
 }
 
-/* Everybody's messages on every rank; only when they are known not to match. */
+/* Gather the messages of all ranks on every rank, once they are known not to match. */
 static int schedule_run_report_mismatch(struct communicator *communicator,
                                         const struct builder *builder)
 {
@@ -428,7 +428,7 @@ static int schedule_run_report_mismatch(struct communicator *communicator,
     return rc == PCOLL_OK ? fail(PCOLL_EMISMATCH, "the schedules do not match") : rc;
 }
 
-/* Is everybody's part valid, and does every send have its receive? */
+/* Compare: is every rank's part valid, and does every send have its receive? */
 static int schedule_run_compare(struct communicator *communicator, int local,
                                 struct builder *builder)
 {
@@ -477,7 +477,7 @@ int schedule_run_commit(struct communicator *communicator, int local,
         *builder = taken;
         *out = run;
     } else if (run) {
-        run->builder = (struct builder){0}; /* goes on being the caller's */
+        run->builder = (struct builder){0}; /* the caller keeps it */
         schedule_run_destroy(&run);
     } else
         sched_free(&s);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A user's schedule that runs: the committed schedule, its engine, and the memory of
- * its operations. Driven by one thread at a time; the application reaches it through
- * schedule_run_start and the two counters only.
+ * A user's committed schedule: its engine and the memory of its operations. One thread
+ * at a time drives it. The application only calls schedule_run_start and reads the
+ * counters `started` and `finished`.
  *
- * A run is over when all operations are done, so that nothing of it is left when the
- * next one begins: no message needs a number. Run t+1 of another rank may be ahead of
- * ours; its messages wait in the transport, in order behind those of run t.
+ * A run is over when all its operations are complete. The next run begins after that,
+ * so messages need no run number. Another rank may already be in run t + 1: its
+ * messages wait in the transport, in order, after those of run t.
  *
- * Closing (a collective):
- *   QUEUED    another handle of this communicator closes first: as OPEN.
- *   AGREEING  on the most runs that any rank has started. As OPEN.
- *   DRAINING  bring all of these to their end. Runs that this rank has not started are
- *             empty ones: their messages carry nothing and end nowhere, so that nobody
- *             else waits for ever and the user's memory is not touched.
- *   CLOSED    nothing can come any more: every message had its receive.
+ * Closing is collective:
+ *   QUEUED    another object of this communicator closes first. Runs continue.
+ *   AGREEING  ranks agree on the largest number of started runs. Runs continue.
+ *   DRAINING  complete that number of runs. Those that this rank has not started are
+ *             empty: their messages use stand-in memory, so that other ranks do not
+ *             wait forever and the user's memory is not touched.
+ *   CLOSED    no message can arrive any more: every one had its receive.
  */
 #ifndef PCOLL_USER_SCHEDULE_SCHEDULE_RUN_H
 #define PCOLL_USER_SCHEDULE_SCHEDULE_RUN_H
@@ -31,10 +31,10 @@ enum schedule_run_closing {
     RUN_CLOSED
 };
 
-/* What an operation has while it runs. */
+/* State of an operation during a run. */
 struct schedule_run_op {
-    void *stand_in; /* memory of a message that is not the user's, or NULL */
-    int64_t due;    /* TIMER */
+    void *stand_in; /* memory of a message in place of the user's, or NULL */
+    int64_t due;    /* TIMER: when it expires */
 };
 
 struct schedule_run {
@@ -44,41 +44,40 @@ struct schedule_run {
     struct sched *sched;
     struct engine engine;
     struct schedule_run_op *ops;
-    uint32_t *timers, timer_count; /* operations */
+    uint32_t *timers, timer_count; /* numbers of the TIMER operations */
 
-    _Atomic uint64_t started;  /* runs asked for; the application's */
-    _Atomic uint64_t finished; /* runs that are over; the driver's */
+    _Atomic uint64_t started;  /* runs asked for; written by the application */
+    _Atomic uint64_t finished; /* runs that are over; written by the driver */
 
     _Atomic int closing; /* enum schedule_run_closing */
     struct agreement agreement;
     uint64_t closing_runs;
 };
 
-/* Takes the builder, whose schedule is `s`, and s; leaves both alone if it fails. The
- * builder's `tags` must be the most that any rank has: all have the same slots. */
+/* Take over the builder and its committed schedule s; both stay with the caller on an
+ * error. The builder's `tags` must be the largest of all ranks, so that all use the
+ * same slots. */
 int schedule_run_create(struct communicator *communicator, struct builder *builder,
                         struct sched *s, struct schedule_run **out);
-/* Not while it runs. */
+/* Must not be called during a run. */
 void schedule_run_destroy(struct schedule_run **run);
 
-/* Application: ask for one more run. */
+/* Application: start another run. */
 void schedule_run_start(struct schedule_run *run);
 
-/* Driver: close, after those of this communicator that close already; on all ranks in
- * the same order. Over when closing is RUN_CLOSED. Idempotent. */
+/* Driver: close, after the objects of this communicator that close already, on all
+ * ranks in the same order. Complete when `closing` is RUN_CLOSED. Idempotent. */
 int schedule_run_close(struct schedule_run *run);
 
-/* Driver: what the current run waits for, in words. */
+/* Driver: describe what the current run waits for. */
 void schedule_run_pending(const struct schedule_run *run, char *text, size_t capacity);
 
 /*
- * Committing a builder: every rank checks its own, then all compare their messages,
- * agree on slots, and enter the program in their tables. A rank that fails takes part
- * all the same, so that it fails on every rank. Collective.
+ * Commit a builder. Collective: every rank checks its own builder, then all ranks
+ * compare their messages, agree on slots, and register the run. A rank that has failed
+ * so far passes its error as `local` and takes part, so that the commit fails on every
+ * rank. The run takes the builder over on success only.
  */
-
-/* local: this rank's own decision so far. The builder is taken if all is well, and
- * stays as it is if not. */
 int schedule_run_commit(struct communicator *communicator, int local,
                         struct builder *builder, struct schedule_run **out);
 

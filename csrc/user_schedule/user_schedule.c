@@ -14,15 +14,15 @@
 #include "user_schedule/schedule_run.h"
 
 struct pcoll_schedule {
-    struct user_object base;  /* first: found again from it */
-    const void *comm;         /* until the commit */
+    struct user_object base;  /* first: a pointer to it is one to the schedule */
+    const void *comm;         /* MPI_Comm; used until the commit */
     struct builder builder;   /* empty after the commit */
     struct schedule_run *run; /* NULL before the commit and after the end */
     bool committed;
-    bool waiting; /* started, and not yet waited for */
+    bool waiting; /* a run was started and not yet waited for */
 };
 
-/* Begin and end a call, as in user_object.h. */
+/* Begin and end a call; see user_object.h. */
 static int schedule_enter(pcoll_schedule *schedule)
 {
     return user_object_enter(&schedule->base);
@@ -33,7 +33,7 @@ static int schedule_leave(pcoll_schedule *schedule, int rc)
     return user_object_leave(&schedule->base, rc);
 }
 
-/* The end of a schedule: freed by its user, or by MPI_Finalize (user_object.h). */
+/* The end: freed by its user, or by MPI_Finalize (user_object.h). */
 
 static int schedule_close(struct user_object *o)
 {
@@ -56,8 +56,6 @@ static const struct user_object_kind schedule_kind = {
     .dispose = schedule_dispose,
 };
 
-/* Writing a schedule down and committing it. */
-
 static int schedule_enter_builder(pcoll_schedule *schedule)
 {
     int rc = schedule_enter(schedule);
@@ -68,7 +66,7 @@ static int schedule_enter_builder(pcoll_schedule *schedule)
         fail(PCOLL_ESTATE, "the schedule is committed: it can no longer be changed"));
 }
 
-/* Writing it down. */
+/* Adding operations. */
 
 int pcoll_schedule_create(const void *comm, pcoll_schedule **out)
 {
@@ -92,12 +90,11 @@ int pcoll_schedule_send(pcoll_schedule *schedule, const void *from,
     int rc = schedule_enter_builder(schedule);
     if (rc != PCOLL_OK)
         return rc;
-    if (mpi_is_proc_null(dest))
-        return schedule_leave(
-            schedule,
-            builder_nop(&schedule->builder, label ? label : "send to nobody", op));
-    return schedule_leave(
-        schedule, builder_send(&schedule->builder, from, shape, dest, tag, label, op));
+    struct builder *builder = &schedule->builder;
+    rc = mpi_is_proc_null(dest)
+             ? builder_nop(builder, label ? label : "send to nobody", op)
+             : builder_send(builder, from, shape, dest, tag, label, op);
+    return schedule_leave(schedule, rc);
 }
 
 int pcoll_schedule_recv(pcoll_schedule *schedule, void *into, const pcoll_buffer *shape,
@@ -106,62 +103,62 @@ int pcoll_schedule_recv(pcoll_schedule *schedule, void *into, const pcoll_buffer
     int rc = schedule_enter_builder(schedule);
     if (rc != PCOLL_OK)
         return rc;
-    if (mpi_is_proc_null(source))
-        return schedule_leave(
-            schedule,
-            builder_nop(&schedule->builder, label ? label : "recv from nobody", op));
-    return schedule_leave(schedule, builder_recv(&schedule->builder, into, shape,
-                                                 source, tag, label, op));
+    struct builder *builder = &schedule->builder;
+    rc = mpi_is_proc_null(source)
+             ? builder_nop(builder, label ? label : "recv from nobody", op)
+             : builder_recv(builder, into, shape, source, tag, label, op);
+    return schedule_leave(schedule, rc);
 }
 
 int pcoll_schedule_reduce(pcoll_schedule *schedule, const void *from, void *into,
                           const pcoll_buffer *shape, const char *label, int32_t *op)
 {
     int rc = schedule_enter_builder(schedule);
-    return rc == PCOLL_OK
-               ? schedule_leave(schedule, builder_reduce(&schedule->builder, from, into,
-                                                         shape, label, op))
-               : rc;
+    if (rc == PCOLL_OK)
+        rc = schedule_leave(
+            schedule, builder_reduce(&schedule->builder, from, into, shape, label, op));
+    return rc;
 }
 
 int pcoll_schedule_copy(pcoll_schedule *schedule, const void *from, void *into,
                         const pcoll_buffer *shape, const char *label, int32_t *op)
 {
     int rc = schedule_enter_builder(schedule);
-    return rc == PCOLL_OK
-               ? schedule_leave(schedule, builder_copy(&schedule->builder, from, into,
-                                                       shape, label, op))
-               : rc;
+    if (rc == PCOLL_OK)
+        rc = schedule_leave(
+            schedule, builder_copy(&schedule->builder, from, into, shape, label, op));
+    return rc;
 }
 
 int pcoll_schedule_nop(pcoll_schedule *schedule, const char *label, int32_t *op)
 {
     int rc = schedule_enter_builder(schedule);
-    return rc == PCOLL_OK
-               ? schedule_leave(schedule, builder_nop(&schedule->builder, label, op))
-               : rc;
+    if (rc == PCOLL_OK)
+        rc = schedule_leave(schedule, builder_nop(&schedule->builder, label, op));
+    return rc;
 }
 
 int pcoll_schedule_timer(pcoll_schedule *schedule, double seconds, const char *label,
                          int32_t *op)
 {
     int rc = schedule_enter_builder(schedule);
-    return rc == PCOLL_OK ? schedule_leave(schedule, builder_timer(&schedule->builder,
-                                                                   seconds, label, op))
-                          : rc;
+    if (rc == PCOLL_OK)
+        rc = schedule_leave(schedule,
+                            builder_timer(&schedule->builder, seconds, label, op));
+    return rc;
 }
 
 int pcoll_schedule_after(pcoll_schedule *schedule, int32_t op,
                          const int32_t *predecessors, int32_t count, uint32_t k)
 {
     int rc = schedule_enter_builder(schedule);
-    return rc == PCOLL_OK
-               ? schedule_leave(schedule, builder_after(&schedule->builder, op,
-                                                        predecessors, count, k))
-               : rc;
+    if (rc == PCOLL_OK)
+        rc = schedule_leave(
+            schedule, builder_after(&schedule->builder, op, predecessors, count, k));
+    return rc;
 }
 
-/* Committing it. */
+/* Commit. */
 
 static int schedule_check_progress(struct communicator *c, int progress)
 {
@@ -170,7 +167,7 @@ static int schedule_check_progress(struct communicator *c, int progress)
     return process_start_agent(c, progress, true);
 }
 
-/* valid: false to let the others know only. */
+/* valid: false to tell the other ranks that this rank gives up. */
 static int schedule_commit(pcoll_schedule *schedule, int progress, bool valid)
 {
     struct communicator *c;
@@ -209,7 +206,7 @@ int pcoll_schedule_give_up(pcoll_schedule *schedule)
     return schedule_leave(schedule, PCOLL_OK);
 }
 
-/* Running a committed schedule. */
+/* Runs. */
 
 static int schedule_enter_committed(pcoll_schedule *schedule)
 {
@@ -280,7 +277,7 @@ int pcoll_schedule_pending(pcoll_schedule *schedule, char *text, uint64_t capaci
     return schedule_leave(schedule, PCOLL_OK);
 }
 
-/* A schedule as text, DOT and GOAL, before and after the commit. */
+/* Printing, before and after the commit. */
 
 struct schedule_pricing {
     const struct builder *builder;
@@ -300,7 +297,8 @@ static struct goal_cost schedule_cost(const void *arg, int id)
                                                            : (uint64_t)time};
 }
 
-/* What is to be printed: the committed one, or the builder as it stands (*made). */
+/* Get the schedule to print: the committed one, or one that is built for this
+ * (*made). */
 static int schedule_to_print(pcoll_schedule *schedule, struct sched **sched, bool *made)
 {
     *made = !schedule->run;
