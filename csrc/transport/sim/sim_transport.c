@@ -9,10 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/reduce.h"
-#include "transport/sim/gathering.h"
-#include "transport/sim/memory.h"
-#include "transport/sim/network.h"
-#include "transport/sim/queue.h"
+#include "transport/sim/sim_network.h"
 
 static const uint32_t control_tag = UINT32_MAX;
 

@@ -4,7 +4,7 @@
  * with seeded delays. The protocol that runs over it is the very one that runs over
  * MPI. Time is in nanoseconds.
  *
- * How long messages take is the business of network.h. A hostile simulation does in
+ * How long messages take is the business of sim_network.h. A hostile simulation does in
  * addition whatever the seam allows, to find mistakes:
  *   - a send is over at a random time before its arrival, or only when it is received
  *     (rendezvous), and only then is its buffer read: who writes to it earlier sends

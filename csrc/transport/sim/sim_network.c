@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* LogGP clocks of the ranks, the draw of latencies, and the lanes that keep order. */
-#include "transport/sim/network.h"
+#include "transport/sim/sim_network.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/random.h"
-#include "transport/sim/memory.h"
+#include "kernels/dtypes.h"
 
 /* Time of the last arrival on a (sender, receiver, tag). */
 struct lane {
@@ -189,4 +190,115 @@ int64_t network_receive(struct network *n, uint32_t to, int64_t now)
     h->incoming = begin + rounded(n->p.g);
     h->processor = later(begin, h->processor) + rounded(n->p.o);
     return h->processor;
+}
+
+/* A binary heap. */
+
+static bool before(const struct happening *a, const struct happening *b)
+{
+    return a->time != b->time ? a->time < b->time : a->order < b->order;
+}
+
+void sim_heap_push(struct queue *q, struct happening h)
+{
+    if (q->count == q->capacity) {
+        q->capacity = q->capacity ? 2 * q->capacity : 1024;
+        q->heap = must(realloc(q->heap, q->capacity * sizeof *q->heap));
+    }
+    h.order = q->order++;
+    size_t hole = q->count++;
+    while (hole && before(&h, &q->heap[(hole - 1) / 2])) {
+        q->heap[hole] = q->heap[(hole - 1) / 2];
+        hole = (hole - 1) / 2;
+    }
+    q->heap[hole] = h;
+}
+
+struct happening sim_heap_pop(struct queue *q)
+{
+    struct happening top = q->heap[0], last = q->heap[--q->count];
+    size_t hole = 0;
+    for (size_t child; (child = 2 * hole + 1) < q->count; hole = child) {
+        if (child + 1 < q->count && before(&q->heap[child + 1], &q->heap[child]))
+            child++;
+        if (!before(&q->heap[child], &last))
+            break;
+        q->heap[hole] = q->heap[child];
+    }
+    q->heap[hole] = last;
+    return top;
+}
+
+/* Calls of all ranks together. */
+
+static struct gathering *gathering_find(struct gathering **list, uint32_t size,
+                                        const struct channel *channel,
+                                        const struct native_call *call, size_t bytes)
+{
+    for (struct gathering *g = *list; g; g = g->next)
+        if (g->channel == channel->number && g->number == channel->calls)
+            return g;
+    struct gathering *g = must(calloc(1, sizeof *g));
+    *g = (struct gathering){.channel = channel->number,
+                            .number = channel->calls,
+                            .bytes = bytes,
+                            .reduce = call->reduce,
+                            .calls = must(calloc(size, sizeof *g->calls)),
+                            .inputs = must(calloc(size, sizeof *g->inputs)),
+                            .cookies = must(calloc(size, sizeof *g->cookies)),
+                            .next = *list};
+    *list = g;
+    return g;
+}
+
+/* Into all the ranks' buffers. */
+static void add_up(struct gathering *g, uint32_t size)
+{
+    uint32_t first = 0;
+    while (!g->inputs[first])
+        first++;
+    char *sum = g->inputs[first];
+    for (uint32_t i = first + 1; i < size; i++)
+        if (g->inputs[i])
+            g->reduce(sum, sum, g->inputs[i], g->calls[first].count);
+    for (uint32_t i = 0; i < size; i++)
+        if (g->inputs[i])
+            memcpy(g->calls[i].data, sum, g->bytes);
+}
+
+int gathering_enter(struct gathering **list, uint32_t size, uint32_t parts,
+                    uint32_t rank, struct channel *channel,
+                    const struct native_call *call, uint64_t cookie,
+                    struct gathering **complete)
+{
+    size_t bytes = call->count * dtype_find(call->dtype)->size;
+    struct gathering *g = gathering_find(list, size, channel, call, bytes);
+    channel->calls++;
+    *complete = NULL;
+    if (g->bytes != bytes || g->reduce != call->reduce)
+        return fail(PCOLL_EPROTOCOL, "together, calls of %zu and of %zu bytes",
+                    g->bytes, bytes);
+    g->calls[rank] = *call;
+    g->cookies[rank] = cookie;
+    g->inputs[rank] = must(malloc(bytes + 1));
+    memcpy(g->inputs[rank], call->data, bytes);
+    memset(call->data, 0xff, bytes); /* nobody may read it before the end */
+    if (++g->arrived < parts)
+        return PCOLL_OK;
+    add_up(g, size);
+    *complete = g;
+    return PCOLL_OK;
+}
+
+void gathering_end(struct gathering **list, struct gathering *g, uint32_t size)
+{
+    while (*list != g)
+        list = &(*list)->next;
+    *list = g->next;
+    for (uint32_t i = 0; i < size; i++)
+        free(g->inputs[i]);
+    free(g->inputs);
+    free(g->calls);
+    free(g->cookies);
+    free(g);
 }

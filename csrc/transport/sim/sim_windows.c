@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows in virtual time; see window.h. */
-#include "transport/sim/window.h"
+/* Windows in virtual time; see sim_windows.h. */
+#include "transport/sim/sim_windows.h"
 
 #include <string.h>
 #include <sys/queue.h>
 
 #include "base/check.h"
 #include "kernels/reduce.h"
-#include "transport/sim/memory.h"
+#include "transport/sim/sim_network.h"
 
 /* What is done with data: the elements of a dtype are added, or one of these. */
 enum { PUT = -1, COUNT = -2, SWAP = -3 };

@@ -8,8 +8,8 @@
  * together: nothing of them is there before somebody lands them. What such a word was
  * before is not known then.
  */
-#ifndef PCOLL_TRANSPORT_SIM_WINDOW_H
-#define PCOLL_TRANSPORT_SIM_WINDOW_H
+#ifndef PCOLL_TRANSPORT_SIM_SIM_WINDOWS_H
+#define PCOLL_TRANSPORT_SIM_SIM_WINDOWS_H
 
 #include "transport/window.h"
 
