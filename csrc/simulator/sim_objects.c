@@ -21,17 +21,18 @@ struct pcoll_sim_gossip {
 static const struct user_object_kind sim_gossip_kind = {
     .name = "the simulated gossip buffer"};
 
-static int sim_gossip_make_rank(pcoll_sim_gossip *s, uint32_t rank,
+static int sim_gossip_make_rank(pcoll_sim_gossip *simulation, uint32_t rank,
                                 const pcoll_gossip_options *options)
 {
-    struct gossip_memory *m = &s->memories[rank];
-    int rc = gossip_memory_prepare(m, options, rank, s->ranks, false);
+    struct gossip_memory *m = &simulation->memories[rank];
+    int rc = gossip_memory_prepare(m, options, rank, simulation->ranks, false);
     if (rc == PCOLL_OK && rank == 0)
-        s->windows = sim_windows_create(s->ranks, m->layout.bytes, true);
+        simulation->windows =
+            sim_windows_create(simulation->ranks, m->layout.bytes, true);
     if (rc != PCOLL_OK)
         return rc;
-    m->window = sim_window(s->windows, rank);
-    s->buffers[rank] =
+    m->window = sim_window(simulation->windows, rank);
+    simulation->buffers[rank] =
         (struct pcoll_gossip){.base.kind = &sim_gossip_kind,
                               .memory = m,
                               .max_uncollected = options->max_uncollected};
@@ -43,53 +44,54 @@ int pcoll_sim_gossip_create(uint32_t ranks, const pcoll_gossip_options *options,
 {
     if (ranks < 1)
         return fail(PCOLL_EINVAL, "ranks: expected at least 1, got 0");
-    pcoll_sim_gossip *s = must(calloc(1, sizeof *s));
-    s->ranks = ranks;
-    s->buffers = must(calloc(ranks, sizeof *s->buffers));
-    s->memories = must(calloc(ranks, sizeof *s->memories));
+    pcoll_sim_gossip *simulation = sim_must(calloc(1, sizeof *simulation));
+    simulation->ranks = ranks;
+    simulation->buffers = sim_must(calloc(ranks, sizeof *simulation->buffers));
+    simulation->memories = sim_must(calloc(ranks, sizeof *simulation->memories));
     int rc = PCOLL_OK;
     for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++)
-        rc = sim_gossip_make_rank(s, r, options);
+        rc = sim_gossip_make_rank(simulation, r, options);
     if (rc != PCOLL_OK)
-        pcoll_sim_gossip_free(&s);
-    *out = s;
+        pcoll_sim_gossip_free(&simulation);
+    *out = simulation;
     return rc;
 }
 
-int pcoll_sim_gossip_rank(pcoll_sim_gossip *s, uint32_t rank, pcoll_gossip **gossip)
+int pcoll_sim_gossip_rank(pcoll_sim_gossip *simulation, uint32_t rank,
+                          pcoll_gossip **gossip)
 {
-    CHECK(rank < s->ranks);
-    *gossip = &s->buffers[rank];
+    CHECK(rank < simulation->ranks);
+    *gossip = &simulation->buffers[rank];
     return PCOLL_OK;
 }
 
-int pcoll_sim_gossip_sent(pcoll_sim_gossip *s, uint32_t rank, void **parcel)
+int pcoll_sim_gossip_sent(pcoll_sim_gossip *simulation, uint32_t rank, void **parcel)
 {
-    CHECK(rank < s->ranks);
-    *parcel = sim_windows_sent(s->windows, rank);
+    CHECK(rank < simulation->ranks);
+    *parcel = sim_windows_sent(simulation->windows, rank);
     return PCOLL_OK;
 }
 
-int pcoll_sim_gossip_land(pcoll_sim_gossip *s, void *parcel, uint32_t *rank)
+int pcoll_sim_gossip_land(pcoll_sim_gossip *simulation, void *parcel, uint32_t *rank)
 {
-    struct parcel *p = parcel;
+    struct sim_parcel *p = parcel;
     CHECK(p);
-    *rank = sim_windows_land(s->windows, &p);
+    *rank = sim_windows_land(simulation->windows, &p);
     return PCOLL_OK;
 }
 
 int pcoll_sim_gossip_free(pcoll_sim_gossip **at)
 {
-    pcoll_sim_gossip *s = *at;
-    if (!s)
+    pcoll_sim_gossip *simulation = *at;
+    if (!simulation)
         return PCOLL_OK;
-    for (uint32_t r = 0; r < s->ranks; r++)
-        gossip_memory_destroy(&s->memories[r]);
-    if (s->windows)
-        sim_windows_free(&s->windows);
-    free(s->buffers);
-    free(s->memories);
-    free(s);
+    for (uint32_t r = 0; r < simulation->ranks; r++)
+        gossip_memory_destroy(&simulation->memories[r]);
+    if (simulation->windows)
+        sim_windows_free(&simulation->windows);
+    free(simulation->buffers);
+    free(simulation->memories);
+    free(simulation);
     *at = NULL;
     return PCOLL_OK;
 }
@@ -110,62 +112,65 @@ struct pcoll_sim_group {
 
 static const struct user_object_kind sim_group_kind = {.name = "the simulated group"};
 
-static int sim_group_make_rank(pcoll_sim_group *s, uint32_t rank,
+static int sim_group_make_rank(pcoll_sim_group *simulation, uint32_t rank,
                                const pcoll_group_options *options)
 {
-    struct pcoll_group *p = &s->groups[rank];
+    struct pcoll_group *p = &simulation->groups[rank];
     struct group *g = &p->group;
-    int rc = communicator_create(sim_endpoint(s->sim, rank), NULL, &g->communicator);
+    int rc = communicator_create(sim_endpoint(simulation->sim, rank), NULL,
+                                 &g->communicator);
     if (rc != PCOLL_OK)
         return rc;
     p->base.kind = &sim_group_kind;
     p->base.communicator = g->communicator;
     g->options = *options;
     g->cell = rank;
-    g->cells = must(calloc(s->ranks, sizeof *g->cells));
-    for (uint32_t r = 0; r < s->ranks; r++)
+    g->cells = sim_must(calloc(simulation->ranks, sizeof *g->cells));
+    for (uint32_t r = 0; r < simulation->ranks; r++)
         g->cells[r] = r;
-    if ((rc = group_prepare(g, rank, s->ranks)) != PCOLL_OK)
+    if ((rc = group_prepare(g, rank, simulation->ranks)) != PCOLL_OK)
         return rc;
     if (rank == 0)
-        s->windows = sim_windows_create(s->ranks, g->place.bytes, false);
-    g->window = sim_window(s->windows, rank);
+        simulation->windows =
+            sim_windows_create(simulation->ranks, g->place.bytes, false);
+    g->window = sim_window(simulation->windows, rank);
     rc = group_attach(g);
     g->driven = true;
     communicator_notify(g->communicator, &g->base);
-    sim_wake(s->sim, rank, 0, 0);
+    sim_wake(simulation->sim, rank, 0, 0);
     return rc == PCOLL_OK ? communicator_register(g->communicator, &g->base, 0) : rc;
 }
 
 int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *network,
                            const pcoll_group_options *options, pcoll_sim_group **out)
 {
-    pcoll_sim_group *s = must(calloc(1, sizeof *s));
+    pcoll_sim_group *simulation = sim_must(calloc(1, sizeof *simulation));
     struct sim_options how = {.size = ranks, .seed = seed, .network = *network};
-    int rc = sim_create(&how, &s->sim);
-    s->groups = must(calloc(ranks + 1, sizeof *s->groups));
-    s->stands = must(calloc(ranks + 1, sizeof *s->stands));
-    s->ranks = ranks;
+    int rc = sim_create(&how, &simulation->sim);
+    simulation->groups = sim_must(calloc(ranks + 1, sizeof *simulation->groups));
+    simulation->stands = sim_must(calloc(ranks + 1, sizeof *simulation->stands));
+    simulation->ranks = ranks;
     for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++)
-        rc = sim_group_make_rank(s, r, options);
+        rc = sim_group_make_rank(simulation, r, options);
     if (rc != PCOLL_OK)
-        pcoll_sim_group_free(&s);
-    *out = s;
+        pcoll_sim_group_free(&simulation);
+    *out = simulation;
     return rc;
 }
 
-int pcoll_sim_group_rank(pcoll_sim_group *s, uint32_t rank, pcoll_group **group)
+int pcoll_sim_group_rank(pcoll_sim_group *simulation, uint32_t rank,
+                         pcoll_group **group)
 {
-    CHECK(rank < s->ranks);
-    *group = &s->groups[rank];
+    CHECK(rank < simulation->ranks);
+    *group = &simulation->groups[rank];
     return PCOLL_OK;
 }
 
-int pcoll_sim_group_wake(pcoll_sim_group *s, uint32_t rank, int32_t stands)
+int pcoll_sim_group_wake(pcoll_sim_group *simulation, uint32_t rank, int32_t stands)
 {
-    CHECK(rank < s->ranks);
-    s->stands[rank] = stands;
-    sim_wake(s->sim, rank, 0, 0);
+    CHECK(rank < simulation->ranks);
+    simulation->stands[rank] = stands;
+    sim_wake(simulation->sim, rank, 0, 0);
     return PCOLL_OK;
 }
 
@@ -180,40 +185,40 @@ static int sim_group_poll(struct pcoll_group *p, bool *over)
     return communicator_check(p->base.communicator);
 }
 
-int pcoll_sim_group_run(pcoll_sim_group *s, int64_t until, uint32_t *rank,
+int pcoll_sim_group_run(pcoll_sim_group *simulation, int64_t until, uint32_t *rank,
                         int64_t *time)
 {
     struct sim_stop stop;
     bool over = false;
     int rc = PCOLL_OK;
-    while (rc == PCOLL_OK && !over && sim_step_until(s->sim, until, &stop))
-        if (!s->stands[stop.rank])
-            rc = sim_group_poll(&s->groups[stop.rank], &over);
-    *rank = over ? stop.rank : s->ranks;
-    *time = sim_now(s->sim);
+    while (rc == PCOLL_OK && !over && sim_step_until(simulation->sim, until, &stop))
+        if (!simulation->stands[stop.rank])
+            rc = sim_group_poll(&simulation->groups[stop.rank], &over);
+    *rank = over ? stop.rank : simulation->ranks;
+    *time = sim_now(simulation->sim);
     return rc;
 }
 
 int pcoll_sim_group_free(pcoll_sim_group **at)
 {
-    pcoll_sim_group *s = *at;
-    for (uint32_t r = 0; s && r < s->ranks; r++) {
-        struct group *g = &s->groups[r].group;
+    pcoll_sim_group *simulation = *at;
+    for (uint32_t r = 0; simulation && r < simulation->ranks; r++) {
+        struct group *g = &simulation->groups[r].group;
         g->driven = false; /* not closed: all end at once */
         if (g->communicator) {
             group_dispose(g);
             communicator_destroy(&g->communicator);
         }
     }
-    if (!s)
+    if (!simulation)
         return PCOLL_OK;
-    if (s->windows)
-        sim_windows_free(&s->windows);
-    if (s->sim)
-        sim_free(&s->sim);
-    free(s->groups);
-    free(s->stands);
-    free(s);
+    if (simulation->windows)
+        sim_windows_free(&simulation->windows);
+    if (simulation->sim)
+        sim_free(&simulation->sim);
+    free(simulation->groups);
+    free(simulation->stands);
+    free(simulation);
     *at = NULL;
     return PCOLL_OK;
 }

@@ -25,7 +25,7 @@ enum { MAX_RANKS = 1 << 20, VALUES = 7 }; /* rank r contributes r mod 7 + 1 */
 static double const LONGEST_SKEW = 3.6e12;
 static int64_t const LATEST = INT64_MAX / 2;
 
-struct rank {
+struct skew_rank {
     struct communicator *communicator;
     struct endpoint *endpoint;
     int64_t started;
@@ -35,7 +35,7 @@ struct rank {
 struct pcoll_skew_run {
     pcoll_skew skew;
     struct sim *sim;
-    struct rank *ranks;
+    struct skew_rank *ranks;
     uint64_t *masks;
     float *buffer;
     uint64_t round;
@@ -51,7 +51,7 @@ struct pcoll_skew_run {
     char *data;           /* theirs, one row after the other; NULL: the buffer's */
 };
 
-static int check(const pcoll_skew *s)
+static int skew_check(const pcoll_skew *s)
 {
     if (s->ranks < 1 || s->ranks > MAX_RANKS)
         return fail(PCOLL_EINVAL, "ranks: expected 1 to %d, got %u", MAX_RANKS,
@@ -64,16 +64,16 @@ static int check(const pcoll_skew *s)
     return PCOLL_OK;
 }
 
-static pcoll_buffer buffer_of(const pcoll_skew *s)
+static pcoll_buffer skew_buffer(const pcoll_skew *s)
 {
     return (pcoll_buffer){.count = s->count, .dtype = s->dtype, .op = PCOLL_SUM};
 }
 
-static int create_rank(struct pcoll_skew_run *run, uint32_t i,
-                       const pcoll_options *options)
+static int skew_create_rank(struct pcoll_skew_run *run, uint32_t i,
+                            const pcoll_options *options)
 {
-    struct rank *r = &run->ranks[i];
-    pcoll_buffer buffer = buffer_of(&run->skew);
+    struct skew_rank *r = &run->ranks[i];
+    pcoll_buffer buffer = skew_buffer(&run->skew);
     int rc = communicator_create(sim_endpoint(run->sim, i), NULL, &r->communicator);
     if (rc != PCOLL_OK)
         return rc;
@@ -92,7 +92,7 @@ static int create_rank(struct pcoll_skew_run *run, uint32_t i,
                : rc;
 }
 
-static int create_all(struct pcoll_skew_run *run, const pcoll_options *options)
+static int skew_create_all(struct pcoll_skew_run *run, const pcoll_options *options)
 {
     const pcoll_skew *s = &run->skew;
     int rc = sim_create(
@@ -106,7 +106,7 @@ static int create_all(struct pcoll_skew_run *run, const pcoll_options *options)
     if (!run->ranks || !run->masks || !run->buffer)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", s->ranks);
     for (uint32_t i = 0; i < s->ranks && rc == PCOLL_OK; i++)
-        rc = create_rank(run, i, options);
+        rc = skew_create_rank(run, i, options);
     return rc;
 }
 
@@ -122,7 +122,7 @@ int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
         return fail(PCOLL_ENOMEM, "no memory for a simulation");
     run->skew = *skew;
     run->exact = options->late == PCOLL_LATE_DROP;
-    if ((rc = create_all(run, options)) != PCOLL_OK) {
+    if ((rc = skew_create_all(run, options)) != PCOLL_OK) {
         pcoll_skew_free(&run);
         return rc;
     }
@@ -136,7 +136,7 @@ int pcoll_skew_free(pcoll_skew_run **at)
     if (!run)
         return PCOLL_OK;
     for (uint32_t i = 0; run->ranks && i < run->skew.ranks; i++) {
-        struct rank *r = &run->ranks[i];
+        struct skew_rank *r = &run->ranks[i];
         if (r->endpoint)
             endpoint_destroy(&r->endpoint);
         if (r->communicator)
@@ -152,18 +152,18 @@ int pcoll_skew_free(pcoll_skew_run **at)
     return PCOLL_OK;
 }
 
-static void *row_of(struct pcoll_skew_run *run, uint32_t i)
+static void *skew_row(struct pcoll_skew_run *run, uint32_t i)
 {
     size_t bytes = run->skew.count * (run->skew.dtype == PCOLL_FLOAT32 ? 4 : 8);
     return run->data ? run->data + i * bytes : (char *)run->buffer;
 }
 
-static int start(struct pcoll_skew_run *run, uint32_t i)
+static int skew_start(struct pcoll_skew_run *run, uint32_t i)
 {
-    struct rank *r = &run->ranks[i];
+    struct skew_rank *r = &run->ranks[i];
     struct domain *d = r->endpoint->domain;
     enum deposit_outcome outcome;
-    const void *send[] = {row_of(run, i)};
+    const void *send[] = {skew_row(run, i)};
     for (uint64_t e = 0; e < run->skew.count && !run->data; e++)
         run->buffer[e] = (float)(i % VALUES + 1);
     int rc = d->ops->deposit(d, send, &outcome);
@@ -176,7 +176,7 @@ static int start(struct pcoll_skew_run *run, uint32_t i)
 }
 
 /* The sum over the mask is the same on all ranks: agreement is tested elsewhere. */
-static uint64_t count_wrong(struct pcoll_skew_run *run)
+static uint64_t skew_count_wrong(struct pcoll_skew_run *run)
 {
     uint64_t wrong = 0;
     if (run->summed != run->round + 1) {
@@ -190,11 +190,11 @@ static uint64_t count_wrong(struct pcoll_skew_run *run)
     return wrong;
 }
 
-static int finish(struct pcoll_skew_run *run, uint32_t i)
+static int skew_finish(struct pcoll_skew_run *run, uint32_t i)
 {
-    struct rank *r = &run->ranks[i];
+    struct skew_rank *r = &run->ranks[i];
     struct domain *d = r->endpoint->domain;
-    void *recv[] = {row_of(run, i)};
+    void *recv[] = {skew_row(run, i)};
     pcoll_round round;
     bool moved;
     run->latency[i] = (double)(sim_now(run->sim) - r->started);
@@ -205,7 +205,7 @@ static int finish(struct pcoll_skew_run *run, uint32_t i)
     if (rc != PCOLL_OK)
         return rc;
     run->result.active = round.active;
-    run->result.wrong += run->exact && !run->data ? count_wrong(run) : 0;
+    run->result.wrong += run->exact && !run->data ? skew_count_wrong(run) : 0;
     run->initiator = round.initiator;
     if (moved)
         communicator_notify(r->communicator, &r->endpoint->base);
@@ -213,7 +213,7 @@ static int finish(struct pcoll_skew_run *run, uint32_t i)
 }
 
 /* Entered since it was last looked at? */
-static void watch_activation(struct pcoll_skew_run *run, struct rank *r)
+static void skew_note_activation(struct pcoll_skew_run *run, struct skew_rank *r)
 {
     if (r->active ||
         (r->endpoint->engine.current <= run->round && !r->endpoint->frozen))
@@ -222,20 +222,20 @@ static void watch_activation(struct pcoll_skew_run *run, struct rank *r)
     run->last_active = sim_now(run->sim);
 }
 
-static int run_rank(struct pcoll_skew_run *run, uint32_t i)
+static int skew_run_rank(struct pcoll_skew_run *run, uint32_t i)
 {
-    struct rank *r = &run->ranks[i];
+    struct skew_rank *r = &run->ranks[i];
     struct domain *d = r->endpoint->domain;
     while (communicator_poll(r->communicator) > 0)
         ;
-    watch_activation(run, r);
+    skew_note_activation(run, r);
     int rc = communicator_check(r->communicator);
     if (rc == PCOLL_OK && r->waiting && d->ops->ready(d))
-        rc = finish(run, i);
+        rc = skew_finish(run, i);
     return rc;
 }
 
-static int begin(struct pcoll_skew_run *run, double *latency)
+static int skew_begin(struct pcoll_skew_run *run, double *latency)
 {
     run->latency = latency;
     run->result = (pcoll_skew_result){.messages = sim_messages(run->sim)};
@@ -257,12 +257,12 @@ static int begin(struct pcoll_skew_run *run, double *latency)
 int pcoll_skew_iterate(pcoll_skew_run *run, double *latency, pcoll_skew_result *result)
 {
     struct sim_stop stop;
-    int rc = begin(run, latency);
+    int rc = skew_begin(run, latency);
     while (rc == PCOLL_OK && sim_step(run->sim, &stop)) {
         if (stop.woken && stop.token == START)
-            rc = start(run, stop.rank);
+            rc = skew_start(run, stop.rank);
         if (rc == PCOLL_OK)
-            rc = run_rank(run, stop.rank);
+            rc = skew_run_rank(run, stop.rank);
     }
     if (rc == PCOLL_OK && run->waiting)
         rc = fail(PCOLL_EPROTOCOL, "%u ranks wait and nothing is left to happen",
@@ -300,10 +300,10 @@ int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
 {
     struct round_shape shape;
     struct algorithm_plan plan;
-    pcoll_buffer buffer = buffer_of(s);
+    pcoll_buffer buffer = skew_buffer(s);
     struct endpoint_spec spec = {
         .ranks = s->ranks, .buffers = &buffer, .nbuffers = 1, .options = options};
-    int rc = check(s);
+    int rc = skew_check(s);
     if (rc == PCOLL_OK)
         rc = options_check(options);
     if (rc == PCOLL_OK)

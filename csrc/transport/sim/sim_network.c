@@ -11,44 +11,44 @@
 #include "kernels/dtypes.h"
 
 /* Time of the last arrival on a (sender, receiver, tag). */
-struct lane {
+struct sim_lane {
     uint64_t key;
     int64_t last;
 };
 
 /* From when on each part of a rank is free. */
-struct host {
+struct sim_host {
     int64_t processor, outgoing, incoming;
 };
 
-struct network {
+struct sim_network {
     pcoll_network p;
     uint32_t size;
     uint64_t seed, drawn;
-    struct host *hosts;
-    struct lane *lanes;               /* a hash table with linear probing */
+    struct sim_host *hosts;
+    struct sim_lane *lanes;           /* a hash table with linear probing */
     size_t lane_count, lane_capacity; /* a power of two */
 };
 
 static double const longest = 3.6e12;         /* an hour */
 static double const longest_latency = 3.6e15; /* a draw may be longer than the mean */
 
-static int check_time(const char *name, double value, double most)
+static int sim_network_check_time(const char *name, double value, double most)
 {
     if (value >= 0 && value <= most) /* not a NaN either */
         return PCOLL_OK;
     return fail(PCOLL_EINVAL, "%s: expected 0 to %g ns, got %g", name, most, value);
 }
 
-int network_check(const pcoll_network *p)
+int sim_network_check(const pcoll_network *p)
 {
-    int rc = check_time("L (latency)", p->L, longest);
+    int rc = sim_network_check_time("L (latency)", p->L, longest);
     if (rc == PCOLL_OK)
-        rc = check_time("o (overhead)", p->o, longest);
+        rc = sim_network_check_time("o (overhead)", p->o, longest);
     if (rc == PCOLL_OK)
-        rc = check_time("g (gap)", p->g, longest);
+        rc = sim_network_check_time("g (gap)", p->g, longest);
     if (rc == PCOLL_OK)
-        rc = check_time("G (gap per byte)", p->G, 1e6);
+        rc = sim_network_check_time("G (gap per byte)", p->G, 1e6);
     if (rc != PCOLL_OK)
         return rc;
     if (p->latency < PCOLL_LATENCY_CONSTANT || p->latency > PCOLL_LATENCY_LOGNORMAL)
@@ -61,25 +61,25 @@ int network_check(const pcoll_network *p)
     return PCOLL_OK;
 }
 
-static int64_t rounded(double nanoseconds)
+static int64_t sim_network_round(double nanoseconds)
 {
     return (int64_t)(nanoseconds + 0.5);
 }
 
-struct network *network_create(const pcoll_network *parameters, uint32_t size,
-                               uint64_t seed)
+struct sim_network *sim_network_create(const pcoll_network *parameters, uint32_t size,
+                                       uint64_t seed)
 {
-    struct network *n = must(calloc(1, sizeof *n));
-    n->p = *parameters;
-    n->size = size;
-    n->seed = seed;
-    n->hosts = must(calloc(size, sizeof *n->hosts));
-    n->lane_capacity = 1024;
-    n->lanes = must(calloc(n->lane_capacity, sizeof *n->lanes));
-    return n;
+    struct sim_network *network = sim_must(calloc(1, sizeof *network));
+    network->p = *parameters;
+    network->size = size;
+    network->seed = seed;
+    network->hosts = sim_must(calloc(size, sizeof *network->hosts));
+    network->lane_capacity = 1024;
+    network->lanes = sim_must(calloc(network->lane_capacity, sizeof *network->lanes));
+    return network;
 }
 
-void network_free(struct network **at)
+void sim_network_free(struct sim_network **at)
 {
     free((*at)->hosts);
     free((*at)->lanes);
@@ -87,42 +87,45 @@ void network_free(struct network **at)
     *at = NULL;
 }
 
-uint32_t network_random(struct network *n, uint32_t bound)
+uint32_t sim_network_random(struct sim_network *network, uint32_t bound)
 {
-    return splitmix_below(n->seed, n->drawn++, bound);
+    return splitmix_below(network->seed, network->drawn++, bound);
 }
 
 /* Uniform in (0, 1). */
-static double fraction(struct network *n)
+static double sim_network_fraction(struct sim_network *network)
 {
-    return ((double)(splitmix_at(n->seed, n->drawn++) >> 12) + 0.5) * 0x1p-52;
+    return ((double)(splitmix_at(network->seed, network->drawn++) >> 12) + 0.5) *
+           0x1p-52;
 }
 
 /* Every distribution has the mean L. */
-int64_t network_latency(struct network *n)
+int64_t sim_network_latency(struct sim_network *network)
 {
-    const pcoll_network *p = &n->p;
+    const pcoll_network *p = &network->p;
     double latency = p->L;
     switch ((enum pcoll_latency)p->latency) {
     case PCOLL_LATENCY_CONSTANT:
         break;
     case PCOLL_LATENCY_UNIFORM:
-        latency *= 1 + p->spread * (2 * fraction(n) - 1);
+        latency *= 1 + p->spread * (2 * sim_network_fraction(network) - 1);
         break;
     case PCOLL_LATENCY_EXPONENTIAL:
-        latency *= -log(fraction(n));
+        latency *= -log(sim_network_fraction(network));
         break;
     case PCOLL_LATENCY_LOGNORMAL: { /* Box and Muller */
-        double radius = sqrt(-2 * log(fraction(n)));
-        double normal = radius * cos(2 * 3.14159265358979323846 * fraction(n));
+        double radius = sqrt(-2 * log(sim_network_fraction(network)));
+        double normal =
+            radius * cos(2 * 3.14159265358979323846 * sim_network_fraction(network));
         latency *= exp(p->spread * normal - p->spread * p->spread / 2);
         break;
     }
     }
-    return rounded(latency < longest_latency ? latency : longest_latency);
+    return sim_network_round(latency < longest_latency ? latency : longest_latency);
 }
 
-static struct lane *find_lane(struct lane *lanes, size_t capacity, uint64_t key)
+static struct sim_lane *sim_network_find_lane(struct sim_lane *lanes, size_t capacity,
+                                              uint64_t key)
 {
     size_t i = splitmix_mix(key) & (capacity - 1);
     while (lanes[i].key && lanes[i].key != key)
@@ -130,175 +133,193 @@ static struct lane *find_lane(struct lane *lanes, size_t capacity, uint64_t key)
     return &lanes[i];
 }
 
-static void grow_lanes(struct network *n)
+static void sim_network_grow_lanes(struct sim_network *network)
 {
-    size_t capacity = 2 * n->lane_capacity;
-    struct lane *lanes = must(calloc(capacity, sizeof *lanes));
-    for (size_t i = 0; i < n->lane_capacity; i++)
-        if (n->lanes[i].key)
-            *find_lane(lanes, capacity, n->lanes[i].key) = n->lanes[i];
-    free(n->lanes);
-    n->lanes = lanes;
-    n->lane_capacity = capacity;
+    size_t capacity = 2 * network->lane_capacity;
+    struct sim_lane *lanes = sim_must(calloc(capacity, sizeof *lanes));
+    for (size_t i = 0; i < network->lane_capacity; i++)
+        if (network->lanes[i].key)
+            *sim_network_find_lane(lanes, capacity, network->lanes[i].key) =
+                network->lanes[i];
+    free(network->lanes);
+    network->lanes = lanes;
+    network->lane_capacity = capacity;
 }
 
-static struct lane *lane_of(struct network *n, uint32_t from, uint32_t to, uint32_t tag)
+static struct sim_lane *sim_network_lane(struct sim_network *network, uint32_t from,
+                                         uint32_t to, uint32_t tag)
 {
     uint64_t pair = splitmix_mix(((uint64_t)from << 32 | to) + 1);
     uint64_t key = (pair ^ splitmix_mix(tag)) | 1;
-    if (2 * (n->lane_count + 1) > n->lane_capacity)
-        grow_lanes(n);
-    struct lane *lane = find_lane(n->lanes, n->lane_capacity, key);
-    n->lane_count += !lane->key;
+    if (2 * (network->lane_count + 1) > network->lane_capacity)
+        sim_network_grow_lanes(network);
+    struct sim_lane *lane =
+        sim_network_find_lane(network->lanes, network->lane_capacity, key);
+    network->lane_count += !lane->key;
     lane->key = key;
     return lane;
 }
 
-static int64_t later(int64_t a, int64_t b)
+static int64_t sim_network_later(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
 
-struct flight network_send(struct network *n, uint32_t from, uint32_t to, uint32_t tag,
-                           size_t bytes, int64_t now)
+struct sim_flight sim_network_send(struct sim_network *network, uint32_t from,
+                                   uint32_t to, uint32_t tag, size_t bytes, int64_t now)
 {
-    struct host *h = &n->hosts[from];
-    h->processor = later(now, h->processor) + rounded(n->p.o);
-    int64_t leaves = later(h->processor, h->outgoing);
-    int64_t sent = leaves + (bytes ? rounded((double)(bytes - 1) * n->p.G) : 0);
-    h->outgoing = sent + rounded(n->p.g);
+    struct sim_host *h = &network->hosts[from];
+    h->processor =
+        sim_network_later(now, h->processor) + sim_network_round(network->p.o);
+    int64_t leaves = sim_network_later(h->processor, h->outgoing);
+    int64_t sent =
+        leaves + (bytes ? sim_network_round((double)(bytes - 1) * network->p.G) : 0);
+    h->outgoing = sent + sim_network_round(network->p.g);
 
-    struct lane *lane = lane_of(n, from, to, tag);
-    lane->last = later(lane->last, sent + network_latency(n));
-    return (struct flight){.sent = sent, .arrival = lane->last};
+    struct sim_lane *lane = sim_network_lane(network, from, to, tag);
+    lane->last = sim_network_later(lane->last, sent + sim_network_latency(network));
+    return (struct sim_flight){.sent = sent, .arrival = lane->last};
 }
 
-int64_t network_free_at(const struct network *n)
+int64_t sim_network_free_at(const struct sim_network *network)
 {
     int64_t free_at = 0;
-    for (uint32_t i = 0; i < n->size; i++) {
-        const struct host *h = &n->hosts[i];
-        free_at = later(free_at, later(h->processor, later(h->outgoing, h->incoming)));
+    for (uint32_t i = 0; i < network->size; i++) {
+        const struct sim_host *h = &network->hosts[i];
+        free_at = sim_network_later(
+            free_at, sim_network_later(h->processor,
+                                       sim_network_later(h->outgoing, h->incoming)));
     }
     return free_at;
 }
 
-int64_t network_receive(struct network *n, uint32_t to, int64_t now)
+int64_t sim_network_receive(struct sim_network *network, uint32_t to, int64_t now)
 {
-    struct host *h = &n->hosts[to];
-    int64_t begin = later(now, h->incoming);
-    h->incoming = begin + rounded(n->p.g);
-    h->processor = later(begin, h->processor) + rounded(n->p.o);
+    struct sim_host *h = &network->hosts[to];
+    int64_t begin = sim_network_later(now, h->incoming);
+    h->incoming = begin + sim_network_round(network->p.g);
+    h->processor =
+        sim_network_later(begin, h->processor) + sim_network_round(network->p.o);
     return h->processor;
 }
 
 /* A binary heap. */
 
-static bool before(const struct happening *a, const struct happening *b)
+static bool sim_heap_before(const struct sim_event *a, const struct sim_event *b)
 {
     return a->time != b->time ? a->time < b->time : a->order < b->order;
 }
 
-void sim_heap_push(struct queue *q, struct happening h)
+void sim_heap_push(struct sim_heap *heap, struct sim_event h)
 {
-    if (q->count == q->capacity) {
-        q->capacity = q->capacity ? 2 * q->capacity : 1024;
-        q->heap = must(realloc(q->heap, q->capacity * sizeof *q->heap));
+    if (heap->count == heap->capacity) {
+        heap->capacity = heap->capacity ? 2 * heap->capacity : 1024;
+        heap->events =
+            sim_must(realloc(heap->events, heap->capacity * sizeof *heap->events));
     }
-    h.order = q->order++;
-    size_t hole = q->count++;
-    while (hole && before(&h, &q->heap[(hole - 1) / 2])) {
-        q->heap[hole] = q->heap[(hole - 1) / 2];
+    h.order = heap->order++;
+    size_t hole = heap->count++;
+    while (hole && sim_heap_before(&h, &heap->events[(hole - 1) / 2])) {
+        heap->events[hole] = heap->events[(hole - 1) / 2];
         hole = (hole - 1) / 2;
     }
-    q->heap[hole] = h;
+    heap->events[hole] = h;
 }
 
-struct happening sim_heap_pop(struct queue *q)
+struct sim_event sim_heap_pop(struct sim_heap *heap)
 {
-    struct happening top = q->heap[0], last = q->heap[--q->count];
+    struct sim_event top = heap->events[0], last = heap->events[--heap->count];
     size_t hole = 0;
-    for (size_t child; (child = 2 * hole + 1) < q->count; hole = child) {
-        if (child + 1 < q->count && before(&q->heap[child + 1], &q->heap[child]))
+    for (size_t child; (child = 2 * hole + 1) < heap->count; hole = child) {
+        if (child + 1 < heap->count &&
+            sim_heap_before(&heap->events[child + 1], &heap->events[child]))
             child++;
-        if (!before(&q->heap[child], &last))
+        if (!sim_heap_before(&heap->events[child], &last))
             break;
-        q->heap[hole] = q->heap[child];
+        heap->events[hole] = heap->events[child];
     }
-    q->heap[hole] = last;
+    heap->events[hole] = last;
     return top;
 }
 
 /* Calls of all ranks together. */
 
-static struct gathering *gathering_find(struct gathering **list, uint32_t size,
-                                        const struct channel *channel,
-                                        const struct native_call *call, size_t bytes)
+static struct sim_gathering *sim_gathering_find(struct sim_gathering **list,
+                                                uint32_t size,
+                                                const struct sim_channel *channel,
+                                                const struct native_call *call,
+                                                size_t bytes)
 {
-    for (struct gathering *g = *list; g; g = g->next)
-        if (g->channel == channel->number && g->number == channel->calls)
-            return g;
-    struct gathering *g = must(calloc(1, sizeof *g));
-    *g = (struct gathering){.channel = channel->number,
-                            .number = channel->calls,
-                            .bytes = bytes,
-                            .reduce = call->reduce,
-                            .calls = must(calloc(size, sizeof *g->calls)),
-                            .inputs = must(calloc(size, sizeof *g->inputs)),
-                            .cookies = must(calloc(size, sizeof *g->cookies)),
-                            .next = *list};
-    *list = g;
-    return g;
+    for (struct sim_gathering *gathering = *list; gathering;
+         gathering = gathering->next)
+        if (gathering->channel == channel->number &&
+            gathering->number == channel->calls)
+            return gathering;
+    struct sim_gathering *gathering = sim_must(calloc(1, sizeof *gathering));
+    *gathering = (struct sim_gathering){
+        .channel = channel->number,
+        .number = channel->calls,
+        .bytes = bytes,
+        .reduce = call->reduce,
+        .calls = sim_must(calloc(size, sizeof *gathering->calls)),
+        .inputs = sim_must(calloc(size, sizeof *gathering->inputs)),
+        .cookies = sim_must(calloc(size, sizeof *gathering->cookies)),
+        .next = *list};
+    *list = gathering;
+    return gathering;
 }
 
 /* Into all the ranks' buffers. */
-static void add_up(struct gathering *g, uint32_t size)
+static void sim_gathering_add_up(struct sim_gathering *gathering, uint32_t size)
 {
     uint32_t first = 0;
-    while (!g->inputs[first])
+    while (!gathering->inputs[first])
         first++;
-    char *sum = g->inputs[first];
+    char *sum = gathering->inputs[first];
     for (uint32_t i = first + 1; i < size; i++)
-        if (g->inputs[i])
-            g->reduce(sum, sum, g->inputs[i], g->calls[first].count);
+        if (gathering->inputs[i])
+            gathering->reduce(sum, sum, gathering->inputs[i],
+                              gathering->calls[first].count);
     for (uint32_t i = 0; i < size; i++)
-        if (g->inputs[i])
-            memcpy(g->calls[i].data, sum, g->bytes);
+        if (gathering->inputs[i])
+            memcpy(gathering->calls[i].data, sum, gathering->bytes);
 }
 
-int gathering_enter(struct gathering **list, uint32_t size, uint32_t parts,
-                    uint32_t rank, struct channel *channel,
-                    const struct native_call *call, uint64_t cookie,
-                    struct gathering **complete)
+int sim_gathering_enter(struct sim_gathering **list, uint32_t size, uint32_t parts,
+                        uint32_t rank, struct sim_channel *channel,
+                        const struct native_call *call, uint64_t cookie,
+                        struct sim_gathering **complete)
 {
     size_t bytes = call->count * dtype_find(call->dtype)->size;
-    struct gathering *g = gathering_find(list, size, channel, call, bytes);
+    struct sim_gathering *gathering =
+        sim_gathering_find(list, size, channel, call, bytes);
     channel->calls++;
     *complete = NULL;
-    if (g->bytes != bytes || g->reduce != call->reduce)
+    if (gathering->bytes != bytes || gathering->reduce != call->reduce)
         return fail(PCOLL_EPROTOCOL, "together, calls of %zu and of %zu bytes",
-                    g->bytes, bytes);
-    g->calls[rank] = *call;
-    g->cookies[rank] = cookie;
-    g->inputs[rank] = must(malloc(bytes + 1));
-    memcpy(g->inputs[rank], call->data, bytes);
+                    gathering->bytes, bytes);
+    gathering->calls[rank] = *call;
+    gathering->cookies[rank] = cookie;
+    gathering->inputs[rank] = sim_must(malloc(bytes + 1));
+    memcpy(gathering->inputs[rank], call->data, bytes);
     memset(call->data, 0xff, bytes); /* nobody may read it before the end */
-    if (++g->arrived < parts)
+    if (++gathering->arrived < parts)
         return PCOLL_OK;
-    add_up(g, size);
-    *complete = g;
+    sim_gathering_add_up(gathering, size);
+    *complete = gathering;
     return PCOLL_OK;
 }
 
-void gathering_end(struct gathering **list, struct gathering *g, uint32_t size)
+void sim_gathering_end(struct sim_gathering **list, struct sim_gathering *gathering,
+                       uint32_t size)
 {
-    while (*list != g)
+    while (*list != gathering)
         list = &(*list)->next;
-    *list = g->next;
+    *list = gathering->next;
     for (uint32_t i = 0; i < size; i++)
-        free(g->inputs[i]);
-    free(g->inputs);
-    free(g->calls);
-    free(g->cookies);
-    free(g);
+        free(gathering->inputs[i]);
+    free(gathering->inputs);
+    free(gathering->calls);
+    free(gathering->cookies);
+    free(gathering);
 }

@@ -22,80 +22,81 @@
 #include "transport/transport.h"
 
 /* Without memory a simulation has no sense: it ends the program. */
-static inline void *must(void *memory)
+static inline void *sim_must(void *memory)
 {
     if (!memory)
         abort();
     return memory;
 }
 
-struct network;
+struct sim_network;
 
 /* PCOLL_EINVAL names the parameter that is impossible and its range. */
-int network_check(const pcoll_network *parameters);
-struct network *network_create(const pcoll_network *parameters, uint32_t size,
-                               uint64_t seed);
-void network_free(struct network **n);
+int sim_network_check(const pcoll_network *parameters);
+struct sim_network *sim_network_create(const pcoll_network *parameters, uint32_t size,
+                                       uint64_t seed);
+void sim_network_free(struct sim_network **network);
 
-struct flight {
+struct sim_flight {
     int64_t sent;    /* the last byte has left: the sender's buffer is free */
     int64_t arrival; /* at the receiver's link */
 };
 
 /* A message that is handed over now. */
-struct flight network_send(struct network *n, uint32_t from, uint32_t to, uint32_t tag,
-                           size_t bytes, int64_t now);
+struct sim_flight sim_network_send(struct sim_network *network, uint32_t from,
+                                   uint32_t to, uint32_t tag, size_t bytes,
+                                   int64_t now);
 /* When a message that arrives now has been taken in. */
-int64_t network_receive(struct network *n, uint32_t to, int64_t now);
+int64_t sim_network_receive(struct sim_network *network, uint32_t to, int64_t now);
 /* From when on all processors and links are free. */
-int64_t network_free_at(const struct network *n);
+int64_t sim_network_free_at(const struct sim_network *network);
 /* A latency of its own. */
-int64_t network_latency(struct network *n);
+int64_t sim_network_latency(struct sim_network *network);
 
 /* The network's stream of random numbers: uniform in [0, bound). */
-uint32_t network_random(struct network *n, uint32_t bound);
+uint32_t sim_network_random(struct sim_network *network, uint32_t bound);
 
 /*
  * What is going to happen in a simulation, earliest first; equal times in the order in
  * which they were put in. A binary heap.
  */
 
-enum happening_kind { SEND_OVER, ARRIVAL, DELIVERY, AGREEMENT_OVER, NATIVE_OVER, WAKE };
+enum sim_event_kind { SEND_OVER, ARRIVAL, DELIVERY, AGREEMENT_OVER, NATIVE_OVER, WAKE };
 
-struct message;
-struct endpoint;
+struct sim_message;
+struct sim_endpoint;
 
-struct happening {
+struct sim_event {
     int64_t time;
     uint64_t order;
-    enum happening_kind kind;
+    enum sim_event_kind kind;
     uint32_t rank;
     uint64_t token; /* WAKE; AGREEMENT_OVER, NATIVE_OVER: cookie */
-    struct message *message;
-    struct endpoint *endpoint; /* AGREEMENT_OVER, NATIVE_OVER: whose */
+    struct sim_message *message;
+    struct sim_endpoint *endpoint; /* AGREEMENT_OVER, NATIVE_OVER: whose */
 };
 
-struct queue {
-    struct happening *heap;
+struct sim_heap {
+    struct sim_event *events;
     size_t count, capacity;
     uint64_t order;
 };
 
-void sim_heap_push(struct queue *q, struct happening h);
+void sim_heap_push(struct sim_heap *heap, struct sim_event event);
 /* The queue must not be empty. */
-struct happening sim_heap_pop(struct queue *q);
+struct sim_event sim_heap_pop(struct sim_heap *heap);
 
 /* What all simulated ranks do together, agreements and a vendor's allreduces: the k-th
  * call of each rank on a channel belong together; reduced in the order of ranks. */
 
 /* Of one rank; of vendor's allreduces the k-th that each has opened. */
-struct channel {
+struct sim_channel {
     uint32_t number;
     uint64_t calls;
 };
 
 /* The calls of all ranks that belong together; nothing of those that do not take part. */
-struct gathering {
+struct sim_gathering {
     uint32_t channel;
     uint64_t number;
     uint32_t arrived;
@@ -104,16 +105,17 @@ struct gathering {
     struct native_call *calls; /* by rank */
     char **inputs;             /* copies: MPI may read whenever it likes */
     uint64_t *cookies;
-    struct gathering *next;
+    struct sim_gathering *next;
 };
 
 /* One of so many ranks that take part enters. PCOLL_EPROTOCOL if another rank's call is
  * about something else. *complete: all have, and the results are in place; else NULL. */
-int gathering_enter(struct gathering **list, uint32_t size, uint32_t parts,
-                    uint32_t rank, struct channel *channel,
-                    const struct native_call *call, uint64_t cookie,
-                    struct gathering **complete);
+int sim_gathering_enter(struct sim_gathering **list, uint32_t size, uint32_t parts,
+                        uint32_t rank, struct sim_channel *channel,
+                        const struct native_call *call, uint64_t cookie,
+                        struct sim_gathering **complete);
 /* Take it off the list and free it. */
-void gathering_end(struct gathering **list, struct gathering *g, uint32_t size);
+void sim_gathering_end(struct sim_gathering **list, struct sim_gathering *gathering,
+                       uint32_t size);
 
 #endif

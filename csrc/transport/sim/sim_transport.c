@@ -13,200 +13,209 @@
 
 static const uint32_t control_tag = UINT32_MAX;
 
-struct message {
-    struct endpoint *from, *to;
+struct sim_message {
+    struct sim_endpoint *from, *to;
     uint32_t tag;
     const void *source; /* read when the send is over */
     size_t bytes;
     uint64_t cookie; /* of the send */
     bool rendezvous; /* the send ends when it is received */
     struct control control;
-    struct message *next; /* in a list of unexpected ones */
+    struct sim_message *next; /* in a list of unexpected ones */
     unsigned char data[];
 };
 
-struct posted {
+struct sim_receive {
     uint32_t peer, tag;
     void *data;
     size_t capacity;
     uint64_t cookie;
-    struct posted *next;
+    struct sim_receive *next;
 };
 
-struct endpoint {
+struct sim_endpoint {
     struct transport base;
     struct sim *sim;
-    struct epoch *epoch;
+    struct sim_epoch *epoch;
     uint32_t channels; /* ever opened; number 0 is that of agreements */
-    struct posted *posted;
-    struct message *unexpected;
+    struct sim_receive *posted;
+    struct sim_message *unexpected;
     struct transport_event *events; /* not yet polled */
     struct transport_event *polled; /* handed out last: must stay */
     int count, capacity, polled_capacity, pending_sends;
-    struct channel agreements;
+    struct sim_channel agreements;
     int64_t stalled_until;
 };
 
 /* A communicator: those who lived when it was made. */
-struct epoch {
-    struct endpoint *endpoints; /* by rank */
-    struct gathering *gatherings;
+struct sim_epoch {
+    struct sim_endpoint *endpoints; /* by rank */
+    struct sim_gathering *gatherings;
     uint64_t *failed; /* the others, a set */
     uint32_t living;
-    struct epoch *older;
+    struct sim_epoch *older;
 };
 
 struct sim {
     struct sim_options options;
     int64_t now;
     uint64_t messages;
-    struct network *network;
-    struct queue queue;
-    struct epoch *epoch; /* the newest */
-    uint64_t *dead;      /* a set */
-    int64_t *lost_after; /* by sender and receiver, of senders that have died */
+    struct sim_network *network;
+    struct sim_heap queue;
+    struct sim_epoch *epoch; /* the newest */
+    uint64_t *dead;          /* a set */
+    int64_t *lost_after;     /* by sender and receiver, of senders that have died */
 };
 
-static struct endpoint *of(struct transport *t)
+static struct sim_endpoint *sim_endpoint_of(struct transport *transport)
 {
-    return (struct endpoint *)t;
+    return (struct sim_endpoint *)transport;
 }
 
-uint32_t sim_random(struct sim *s, uint32_t bound)
+uint32_t sim_random(struct sim *sim, uint32_t bound)
 {
-    return network_random(s->network, bound);
+    return sim_network_random(sim->network, bound);
 }
 
-int64_t sim_now(const struct sim *s)
+int64_t sim_now(const struct sim *sim)
 {
-    return s->now;
+    return sim->now;
 }
 
-int64_t sim_free_at(const struct sim *s)
+int64_t sim_free_at(const struct sim *sim)
 {
-    return network_free_at(s->network);
+    return sim_network_free_at(sim->network);
 }
 
-uint64_t sim_messages(const struct sim *s)
+uint64_t sim_messages(const struct sim *sim)
 {
-    return s->messages;
+    return sim->messages;
 }
 
-static bool one_in(struct sim *s, uint32_t n)
+static bool sim_one_in(struct sim *sim, uint32_t n)
 {
-    return n && sim_random(s, n) == 0;
+    return n && sim_random(sim, n) == 0;
 }
 
-static int64_t draw_time(struct sim *s, int64_t longest)
+static int64_t sim_draw_time(struct sim *sim, int64_t longest)
 {
     uint32_t bound = longest < UINT32_MAX - 1 ? (uint32_t)longest + 1 : UINT32_MAX;
-    return bound > 1 ? sim_random(s, bound) : 0;
+    return bound > 1 ? sim_random(sim, bound) : 0;
 }
 
-static void add_event(struct endpoint *e, struct transport_event event)
+static void sim_add_event(struct sim_endpoint *endpoint, struct transport_event event)
 {
-    if (e->count == e->capacity) {
-        e->capacity = e->capacity ? 2 * e->capacity : 16;
-        e->events = must(realloc(e->events, (size_t)e->capacity * sizeof *e->events));
+    if (endpoint->count == endpoint->capacity) {
+        endpoint->capacity = endpoint->capacity ? 2 * endpoint->capacity : 16;
+        endpoint->events = sim_must(realloc(
+            endpoint->events, (size_t)endpoint->capacity * sizeof *endpoint->events));
     }
-    e->events[e->count++] = event;
+    endpoint->events[endpoint->count++] = event;
 }
 
 /* The calls of the seam. */
 
-static struct message *new_message(struct transport *t, uint32_t peer, uint32_t tag,
-                                   size_t bytes)
+static struct sim_message *sim_new_message(struct transport *transport, uint32_t peer,
+                                           uint32_t tag, size_t bytes)
 {
-    struct message *m = must(malloc(sizeof *m + bytes));
-    of(t)->sim->messages++;
-    *m = (struct message){.from = of(t),
-                          .to = &of(t)->epoch->endpoints[peer],
-                          .tag = tag,
-                          .bytes = bytes};
-    return m;
+    struct sim_message *message = sim_must(malloc(sizeof *message + bytes));
+    sim_endpoint_of(transport)->sim->messages++;
+    *message =
+        (struct sim_message){.from = sim_endpoint_of(transport),
+                             .to = &sim_endpoint_of(transport)->epoch->endpoints[peer],
+                             .tag = tag,
+                             .bytes = bytes};
+    return message;
 }
 
-static int sim_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
-                    size_t bytes, uint64_t cookie)
+static int sim_send(struct transport *transport, uint32_t peer, uint32_t tag,
+                    const void *data, size_t bytes, uint64_t cookie)
 {
-    struct endpoint *e = of(t);
-    struct sim *s = e->sim;
-    struct message *m = new_message(t, peer, tag, bytes);
-    m->source = data;
-    m->cookie = cookie;
-    struct flight f = network_send(s->network, t->rank, peer, tag, bytes, s->now);
-    int64_t over =
-        s->options.hostile ? s->now + draw_time(s, f.arrival - s->now) : f.sent;
-    e->pending_sends++;
-    m->rendezvous = s->options.hostile && sim_random(s, 2);
-    if (!m->rendezvous)
-        sim_heap_push(&s->queue, (struct happening){.time = over,
-                                                    .kind = SEND_OVER,
-                                                    .rank = t->rank,
-                                                    .message = m});
-    sim_heap_push(&s->queue,
-                  (struct happening){
-                      .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
+    struct sim_endpoint *endpoint = sim_endpoint_of(transport);
+    struct sim *sim = endpoint->sim;
+    struct sim_message *message = sim_new_message(transport, peer, tag, bytes);
+    message->source = data;
+    message->cookie = cookie;
+    struct sim_flight f =
+        sim_network_send(sim->network, transport->rank, peer, tag, bytes, sim->now);
+    int64_t over = sim->options.hostile
+                       ? sim->now + sim_draw_time(sim, f.arrival - sim->now)
+                       : f.sent;
+    endpoint->pending_sends++;
+    message->rendezvous = sim->options.hostile && sim_random(sim, 2);
+    if (!message->rendezvous)
+        sim_heap_push(&sim->queue, (struct sim_event){.time = over,
+                                                      .kind = SEND_OVER,
+                                                      .rank = transport->rank,
+                                                      .message = message});
+    sim_heap_push(&sim->queue, (struct sim_event){.time = f.arrival,
+                                                  .kind = ARRIVAL,
+                                                  .rank = peer,
+                                                  .message = message});
     return PCOLL_OK;
 }
 
-static int sim_control(struct transport *t, uint32_t peer,
-                       const struct control *message)
+static int sim_control(struct transport *transport, uint32_t peer,
+                       const struct control *control)
 {
-    struct sim *s = of(t)->sim;
-    struct message *m = new_message(t, peer, control_tag, 0);
-    m->control = *message;
-    struct flight f =
-        network_send(s->network, t->rank, peer, control_tag, sizeof *message, s->now);
-    sim_heap_push(&s->queue,
-                  (struct happening){
-                      .time = f.arrival, .kind = ARRIVAL, .rank = peer, .message = m});
+    struct sim *sim = sim_endpoint_of(transport)->sim;
+    struct sim_message *message = sim_new_message(transport, peer, control_tag, 0);
+    message->control = *control;
+    struct sim_flight f = sim_network_send(sim->network, transport->rank, peer,
+                                           control_tag, sizeof *control, sim->now);
+    sim_heap_push(&sim->queue, (struct sim_event){.time = f.arrival,
+                                                  .kind = ARRIVAL,
+                                                  .rank = peer,
+                                                  .message = message});
     return PCOLL_OK;
 }
 
-static void end_send(struct message *m)
+static void sim_end_send(struct sim_message *message)
 {
-    struct endpoint *e = m->from;
-    memcpy(m->data, m->source, m->bytes);
-    e->pending_sends--;
-    add_event(e, (struct transport_event){.kind = TRANSPORT_DONE, .cookie = m->cookie});
+    struct sim_endpoint *endpoint = message->from;
+    memcpy(message->data, message->source, message->bytes);
+    endpoint->pending_sends--;
+    sim_add_event(endpoint, (struct transport_event){.kind = TRANSPORT_DONE,
+                                                     .cookie = message->cookie});
 }
 
-static void complete_recv(struct endpoint *e, struct posted *p, struct message *m)
+static void sim_complete_recv(struct sim_endpoint *endpoint, struct sim_receive *p,
+                              struct sim_message *message)
 {
-    size_t bytes = m->bytes < p->capacity ? m->bytes : p->capacity;
-    if (m->rendezvous) {
-        end_send(m);
-        sim_wake(e->sim, m->from->base.rank, 0, 0);
+    size_t bytes = message->bytes < p->capacity ? message->bytes : p->capacity;
+    if (message->rendezvous) {
+        sim_end_send(message);
+        sim_wake(endpoint->sim, message->from->base.rank, 0, 0);
     }
-    memcpy(p->data, m->data, bytes);
-    add_event(e, (struct transport_event){.kind = TRANSPORT_DONE,
-                                          .cookie = p->cookie,
-                                          .bytes = m->bytes,
-                                          .source = m->from->base.rank});
-    free(m);
+    memcpy(p->data, message->data, bytes);
+    sim_add_event(endpoint,
+                  (struct transport_event){.kind = TRANSPORT_DONE,
+                                           .cookie = p->cookie,
+                                           .bytes = message->bytes,
+                                           .source = message->from->base.rank});
+    free(message);
     free(p);
 }
 
-static int sim_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data,
-                    size_t capacity, uint64_t cookie)
+static int sim_recv(struct transport *transport, uint32_t peer, uint32_t tag,
+                    void *data, size_t capacity, uint64_t cookie)
 {
-    struct endpoint *e = of(t);
-    struct posted *p = must(malloc(sizeof *p));
-    *p = (struct posted){
+    struct sim_endpoint *endpoint = sim_endpoint_of(transport);
+    struct sim_receive *p = sim_must(malloc(sizeof *p));
+    *p = (struct sim_receive){
         .peer = peer, .tag = tag, .data = data, .capacity = capacity, .cookie = cookie};
-    if (e->sim->options.hostile)
+    if (endpoint->sim->options.hostile)
         memset(data, 0xff, capacity);
-    for (struct message **at = &e->unexpected; *at; at = &(*at)->next) {
-        struct message *m = *at;
-        if (m->from->base.rank != peer || m->tag != tag)
+    for (struct sim_message **at = &endpoint->unexpected; *at; at = &(*at)->next) {
+        struct sim_message *message = *at;
+        if (message->from->base.rank != peer || message->tag != tag)
             continue;
-        *at = m->next;
-        complete_recv(e, p, m);
-        sim_wake(e->sim, t->rank, 0, 0);
+        *at = message->next;
+        sim_complete_recv(endpoint, p, message);
+        sim_wake(endpoint->sim, transport->rank, 0, 0);
         return PCOLL_OK;
     }
-    struct posted **end = &e->posted;
+    struct sim_receive **end = &endpoint->posted;
     while (*end)
         end = &(*end)->next;
     *end = p;
@@ -214,112 +223,116 @@ static int sim_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
 }
 
 /* Of the last one to come: over for each at a time of its own. */
-static int gather(struct transport *t, struct channel *channel,
-                  const struct native_call *call, uint64_t cookie,
-                  enum happening_kind over)
+static int sim_gather(struct transport *transport, struct sim_channel *channel,
+                      const struct native_call *call, uint64_t cookie,
+                      enum sim_event_kind over)
 {
-    struct sim *s = of(t)->sim;
-    struct epoch *now = of(t)->epoch;
-    struct gathering *complete;
-    int rc = gathering_enter(&now->gatherings, s->options.size, now->living, t->rank,
-                             channel, call, cookie, &complete);
+    struct sim *sim = sim_endpoint_of(transport)->sim;
+    struct sim_epoch *now = sim_endpoint_of(transport)->epoch;
+    struct sim_gathering *complete;
+    int rc = sim_gathering_enter(&now->gatherings, sim->options.size, now->living,
+                                 transport->rank, channel, call, cookie, &complete);
     if (!complete)
         return rc;
-    for (uint32_t i = 0; i < s->options.size; i++)
+    for (uint32_t i = 0; i < sim->options.size; i++)
         if (complete->inputs[i])
-            sim_heap_push(&s->queue, (struct happening){
-                                         .time = s->now + network_latency(s->network),
-                                         .kind = over,
-                                         .rank = i,
-                                         .endpoint = &now->endpoints[i],
-                                         .token = complete->cookies[i]});
-    gathering_end(&now->gatherings, complete, s->options.size);
+            sim_heap_push(
+                &sim->queue,
+                (struct sim_event){.time = sim->now + sim_network_latency(sim->network),
+                                   .kind = over,
+                                   .rank = i,
+                                   .endpoint = &now->endpoints[i],
+                                   .token = complete->cookies[i]});
+    sim_gathering_end(&now->gatherings, complete, sim->options.size);
     return rc;
 }
 
-static int sim_agree(struct transport *t, uint64_t *values, int count, enum agree_op op,
-                     uint64_t cookie)
+static int sim_agree(struct transport *transport, uint64_t *values, int count,
+                     enum agree_op op, uint64_t cookie)
 {
     int kernel = op == AGREE_SUM ? PCOLL_SUM : PCOLL_MAX;
     struct native_call call = {.data = values,
                                .count = (uint64_t)count,
                                .dtype = PCOLL_UINT64,
                                .reduce = reduce_kernel(kernel, PCOLL_UINT64)};
-    return gather(t, &of(t)->agreements, &call, cookie, AGREEMENT_OVER);
+    return sim_gather(transport, &sim_endpoint_of(transport)->agreements, &call, cookie,
+                      AGREEMENT_OVER);
 }
 
-static int sim_open(struct transport *t, struct channel **out)
+static int sim_open(struct transport *transport, struct channel **out)
 {
-    *out = must(malloc(sizeof **out));
-    **out = (struct channel){.number = ++of(t)->channels};
+    struct sim_channel *channel = sim_must(malloc(sizeof *channel));
+    *channel = (struct sim_channel){.number = ++sim_endpoint_of(transport)->channels};
+    *out = (struct channel *)channel;
     return PCOLL_OK;
 }
 
-static int sim_opened(struct transport *t, struct channel *channel)
+static int sim_opened(struct transport *transport, struct channel *channel)
 {
-    (void)t;
-    (void)channel;
+    (void)transport, (void)channel;
     return PCOLL_OK;
 }
 
-static void sim_close(struct transport *t, struct channel *channel)
+static void sim_close(struct transport *transport, struct channel *channel)
 {
-    (void)t;
+    (void)transport;
     free(channel);
 }
 
-static int sim_native(struct transport *t, struct channel *channel,
+static int sim_native(struct transport *transport, struct channel *channel,
                       const struct native_call *call, uint64_t cookie)
 {
-    of(t)->pending_sends++;
-    return gather(t, channel, call, cookie, NATIVE_OVER);
+    sim_endpoint_of(transport)->pending_sends++;
+    return sim_gather(transport, (struct sim_channel *)channel, call, cookie,
+                      NATIVE_OVER);
 }
 
 /* The order within one poll is nobody's right. */
-static void shuffle(struct sim *s, struct transport_event *events, int count)
+static void sim_shuffle(struct sim *sim, struct transport_event *events, int count)
 {
     for (int i = count - 1; i > 0; i--) {
-        int j = (int)sim_random(s, (uint32_t)i + 1);
+        int j = (int)sim_random(sim, (uint32_t)i + 1);
         struct transport_event event = events[i];
         events[i] = events[j];
         events[j] = event;
     }
 }
 
-static int sim_poll(struct transport *t, const struct transport_event **events)
+static int sim_poll(struct transport *transport, const struct transport_event **events)
 {
-    struct endpoint *e = of(t);
-    struct transport_event *fresh = e->events;
-    int count = e->count, capacity = e->capacity;
-    e->events = e->polled;
-    e->capacity = e->polled_capacity;
-    e->polled = fresh;
-    e->polled_capacity = capacity;
-    e->count = 0;
-    if (e->sim->options.hostile && !e->sim->options.in_order)
-        shuffle(e->sim, fresh, count);
+    struct sim_endpoint *endpoint = sim_endpoint_of(transport);
+    struct transport_event *fresh = endpoint->events;
+    int count = endpoint->count, capacity = endpoint->capacity;
+    endpoint->events = endpoint->polled;
+    endpoint->capacity = endpoint->polled_capacity;
+    endpoint->polled = fresh;
+    endpoint->polled_capacity = capacity;
+    endpoint->count = 0;
+    if (endpoint->sim->options.hostile && !endpoint->sim->options.in_order)
+        sim_shuffle(endpoint->sim, fresh, count);
     *events = fresh;
     return count;
 }
 
-static int sim_pending_sends(const struct transport *t)
+static int sim_pending_sends(const struct transport *transport)
 {
-    return ((const struct endpoint *)t)->pending_sends;
+    return ((const struct sim_endpoint *)transport)->pending_sends;
 }
 
-static void sim_destroy_endpoint(struct transport *t)
+static void sim_destroy_endpoint(struct transport *transport)
 {
-    (void)t; /* freed with the simulation */
+    (void)transport; /* freed with the simulation */
 }
 
-static int64_t sim_transport_now(const struct transport *t)
+static int64_t sim_transport_now(const struct transport *transport)
 {
-    return ((const struct endpoint *)t)->sim->now;
+    return ((const struct sim_endpoint *)transport)->sim->now;
 }
 
-static void sim_alarm(struct transport *t, int64_t at)
+static void sim_alarm(struct transport *transport, int64_t at)
 {
-    sim_wake(of(t)->sim, t->rank, at - of(t)->sim->now, 0);
+    sim_wake(sim_endpoint_of(transport)->sim, transport->rank,
+             at - sim_endpoint_of(transport)->sim->now, 0);
 }
 
 static const struct transport_ops sim_ops = {.send = sim_send,
@@ -338,230 +351,237 @@ static const struct transport_ops sim_ops = {.send = sim_send,
 
 /* What happens when its time has come. */
 
-static void deliver(struct message *m)
+static void sim_deliver(struct sim_message *message)
 {
-    struct endpoint *e = m->to;
-    if (m->tag == control_tag) {
-        add_event(e, (struct transport_event){.kind = TRANSPORT_CONTROL,
-                                              .source = m->from->base.rank,
-                                              .control = m->control});
-        free(m);
+    struct sim_endpoint *endpoint = message->to;
+    if (message->tag == control_tag) {
+        sim_add_event(endpoint,
+                      (struct transport_event){.kind = TRANSPORT_CONTROL,
+                                               .source = message->from->base.rank,
+                                               .control = message->control});
+        free(message);
         return;
     }
-    for (struct posted **at = &e->posted; *at; at = &(*at)->next) {
-        struct posted *p = *at;
-        if (p->peer != m->from->base.rank || p->tag != m->tag)
+    for (struct sim_receive **at = &endpoint->posted; *at; at = &(*at)->next) {
+        struct sim_receive *p = *at;
+        if (p->peer != message->from->base.rank || p->tag != message->tag)
             continue;
         *at = p->next;
-        complete_recv(e, p, m);
+        sim_complete_recv(endpoint, p, message);
         return;
     }
-    m->next = NULL;
-    struct message **end = &e->unexpected;
+    message->next = NULL;
+    struct sim_message **end = &endpoint->unexpected;
     while (*end)
         end = &(*end)->next;
-    *end = m;
+    *end = message;
 }
 
 /* At the receiver's link. False: there is something to look at already. */
-static bool arrive(struct sim *s, struct happening *h)
+static bool sim_arrive(struct sim *sim, struct sim_event *event)
 {
-    h->time = network_receive(s->network, h->rank, s->now);
-    h->kind = DELIVERY;
-    if (h->time > s->now)
-        sim_heap_push(&s->queue, *h);
+    event->time = sim_network_receive(sim->network, event->rank, sim->now);
+    event->kind = DELIVERY;
+    if (event->time > sim->now)
+        sim_heap_push(&sim->queue, *event);
     else
-        deliver(h->message);
-    return h->time > s->now;
+        sim_deliver(event->message);
+    return event->time > sim->now;
 }
 
-void sim_wake(struct sim *s, uint32_t rank, int64_t delay, uint64_t token)
+void sim_wake(struct sim *sim, uint32_t rank, int64_t delay, uint64_t token)
 {
-    sim_heap_push(&s->queue, (struct happening){.time = s->now + delay,
-                                                .kind = WAKE,
-                                                .rank = rank,
-                                                .token = token});
+    sim_heap_push(&sim->queue, (struct sim_event){.time = sim->now + delay,
+                                                  .kind = WAKE,
+                                                  .rank = rank,
+                                                  .token = token});
 }
 
 /* The rank has something to look at. Does its agent? One that stalls looks later. */
-static bool agent_polls(struct sim *s, uint32_t rank)
+static bool sim_agent_polls(struct sim *sim, uint32_t rank)
 {
-    struct endpoint *e = &s->epoch->endpoints[rank];
-    if (one_in(s, s->options.spurious_one_in))
-        sim_wake(s, rank, draw_time(s, s->options.stall_longest), 0);
-    if (s->now >= e->stalled_until && one_in(s, s->options.stall_one_in)) {
-        e->stalled_until = s->now + 1 + draw_time(s, s->options.stall_longest);
-        sim_wake(s, rank, e->stalled_until - s->now, 0);
+    struct sim_endpoint *endpoint = &sim->epoch->endpoints[rank];
+    if (sim_one_in(sim, sim->options.spurious_one_in))
+        sim_wake(sim, rank, sim_draw_time(sim, sim->options.stall_longest), 0);
+    if (sim->now >= endpoint->stalled_until &&
+        sim_one_in(sim, sim->options.stall_one_in)) {
+        endpoint->stalled_until =
+            sim->now + 1 + sim_draw_time(sim, sim->options.stall_longest);
+        sim_wake(sim, rank, endpoint->stalled_until - sim->now, 0);
     }
-    return s->now >= e->stalled_until;
+    return sim->now >= endpoint->stalled_until;
 }
 
 /* Of one who has died, or to one. */
-static bool is_lost(const struct sim *s, const struct happening *h)
+static bool sim_is_lost(const struct sim *sim, const struct sim_event *event)
 {
-    bool comes = h->kind == ARRIVAL || h->kind == DELIVERY;
-    uint32_t from = comes ? h->message->from->base.rank : 0;
-    return bitset_has(s->dead, h->rank) ||
-           (h->kind == ARRIVAL && bitset_has(s->dead, from) &&
-            s->now >= s->lost_after[from * s->options.size + h->rank]);
+    bool comes = event->kind == ARRIVAL || event->kind == DELIVERY;
+    uint32_t from = comes ? event->message->from->base.rank : 0;
+    return bitset_has(sim->dead, event->rank) ||
+           (event->kind == ARRIVAL && bitset_has(sim->dead, from) &&
+            sim->now >= sim->lost_after[from * sim->options.size + event->rank]);
 }
 
 /* What has been sent goes on alone. */
-static bool lose(struct happening *h)
+static bool sim_lose(struct sim_event *event)
 {
-    if (h->kind == SEND_OVER)
-        end_send(h->message);
-    else if (h->kind == ARRIVAL || h->kind == DELIVERY)
-        free(h->message);
+    if (event->kind == SEND_OVER)
+        sim_end_send(event->message);
+    else if (event->kind == ARRIVAL || event->kind == DELIVERY)
+        free(event->message);
     return false;
 }
 
 /* Carry it out. True: the rank concerned is to look at it. */
-static bool happen(struct sim *s, struct happening *h)
+static bool sim_execute(struct sim *sim, struct sim_event *event)
 {
-    if (is_lost(s, h))
-        return lose(h);
-    switch (h->kind) {
+    if (sim_is_lost(sim, event))
+        return sim_lose(event);
+    switch (event->kind) {
     case SEND_OVER:
-        end_send(h->message);
+        sim_end_send(event->message);
         break;
     case ARRIVAL:
-        if (arrive(s, h))
+        if (sim_arrive(sim, event))
             return false;
         break;
     case DELIVERY:
-        deliver(h->message);
+        sim_deliver(event->message);
         break;
     case AGREEMENT_OVER:
-        add_event(h->endpoint, (struct transport_event){.kind = TRANSPORT_AGREED,
-                                                        .cookie = h->token});
+        sim_add_event(
+            event->endpoint,
+            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = event->token});
         break;
     case NATIVE_OVER:
-        h->endpoint->pending_sends--;
-        add_event(h->endpoint,
-                  (struct transport_event){.kind = TRANSPORT_DONE, .cookie = h->token});
+        event->endpoint->pending_sends--;
+        sim_add_event(
+            event->endpoint,
+            (struct transport_event){.kind = TRANSPORT_DONE, .cookie = event->token});
         break;
     case WAKE:
         return true;
     }
-    return agent_polls(s, h->rank);
+    return sim_agent_polls(sim, event->rank);
 }
 
-bool sim_step(struct sim *s, struct sim_stop *stop)
+bool sim_step(struct sim *sim, struct sim_stop *stop)
 {
-    return sim_step_until(s, INT64_MAX, stop);
+    return sim_step_until(sim, INT64_MAX, stop);
 }
 
-bool sim_step_until(struct sim *s, int64_t until, struct sim_stop *stop)
+bool sim_step_until(struct sim *sim, int64_t until, struct sim_stop *stop)
 {
-    while (s->queue.count && s->queue.heap[0].time <= until) {
-        struct happening h = sim_heap_pop(&s->queue);
-        s->now = h.time;
-        bool looks = happen(s, &h);
+    while (sim->queue.count && sim->queue.events[0].time <= until) {
+        struct sim_event event = sim_heap_pop(&sim->queue);
+        sim->now = event.time;
+        bool looks = sim_execute(sim, &event);
         *stop = (struct sim_stop){
-            .rank = h.rank, .woken = h.kind == WAKE, .token = h.token};
+            .rank = event.rank, .woken = event.kind == WAKE, .token = event.token};
         if (looks)
             return true;
     }
-    if (until != INT64_MAX && s->now < until)
-        s->now = until;
+    if (until != INT64_MAX && sim->now < until)
+        sim->now = until;
     return false;
 }
 
-static void begin_epoch(struct sim *s)
+static void sim_begin_epoch(struct sim *sim)
 {
-    uint32_t size = s->options.size;
+    uint32_t size = sim->options.size;
     size_t words = bitset_words(size);
-    struct epoch *now = must(calloc(1, sizeof *now));
-    now->endpoints = must(calloc(size, sizeof *now->endpoints));
-    now->failed = must(calloc(words, sizeof *now->failed));
-    memcpy(now->failed, s->dead, words * sizeof *now->failed);
+    struct sim_epoch *now = sim_must(calloc(1, sizeof *now));
+    now->endpoints = sim_must(calloc(size, sizeof *now->endpoints));
+    now->failed = sim_must(calloc(words, sizeof *now->failed));
+    memcpy(now->failed, sim->dead, words * sizeof *now->failed);
     now->living = size - bitset_count(now->failed, words);
     for (uint32_t i = 0; i < size; i++) {
-        struct endpoint *e = &now->endpoints[i];
-        e->sim = s;
-        e->epoch = now;
-        e->base = (struct transport){.ops = &sim_ops,
-                                     .rank = i,
-                                     .size = size,
-                                     .living = now->living,
-                                     .failed = now->living < size ? now->failed : NULL,
-                                     .tags = UINT32_MAX - 1,
-                                     .threads = true};
+        struct sim_endpoint *endpoint = &now->endpoints[i];
+        endpoint->sim = sim;
+        endpoint->epoch = now;
+        endpoint->base =
+            (struct transport){.ops = &sim_ops,
+                               .rank = i,
+                               .size = size,
+                               .living = now->living,
+                               .failed = now->living < size ? now->failed : NULL,
+                               .tags = UINT32_MAX - 1,
+                               .threads = true};
     }
-    now->older = s->epoch;
-    s->epoch = now;
+    now->older = sim->epoch;
+    sim->epoch = now;
 }
 
 int sim_create(const struct sim_options *options, struct sim **out)
 {
     if (options->size < 1)
         return fail(PCOLL_EINVAL, "ranks: expected at least 1, got 0");
-    int rc = network_check(&options->network);
+    int rc = sim_network_check(&options->network);
     if (rc != PCOLL_OK)
         return rc;
-    struct sim *s = must(calloc(1, sizeof *s));
-    s->options = *options;
-    s->network = network_create(&options->network, options->size, options->seed);
-    s->dead = must(calloc(bitset_words(options->size), sizeof *s->dead));
-    begin_epoch(s);
-    *out = s;
+    struct sim *sim = sim_must(calloc(1, sizeof *sim));
+    sim->options = *options;
+    sim->network = sim_network_create(&options->network, options->size, options->seed);
+    sim->dead = sim_must(calloc(bitset_words(options->size), sizeof *sim->dead));
+    sim_begin_epoch(sim);
+    *out = sim;
     return PCOLL_OK;
 }
 
-void sim_kill(struct sim *s, uint32_t rank)
+void sim_kill(struct sim *sim, uint32_t rank)
 {
-    uint32_t size = s->options.size;
-    CHECK(rank < size && !bitset_has(s->dead, rank));
-    bitset_add(s->dead, rank);
-    if (!s->lost_after)
-        s->lost_after = must(calloc((size_t)size * size, sizeof *s->lost_after));
+    uint32_t size = sim->options.size;
+    CHECK(rank < size && !bitset_has(sim->dead, rank));
+    bitset_add(sim->dead, rank);
+    if (!sim->lost_after)
+        sim->lost_after =
+            sim_must(calloc((size_t)size * size, sizeof *sim->lost_after));
     for (uint32_t to = 0; to < size; to++) {
-        bool all = sim_random(s, 2);
-        int64_t later = draw_time(s, 2 * (int64_t)s->options.network.L);
-        s->lost_after[rank * size + to] = all ? INT64_MAX : s->now + later;
+        bool all = sim_random(sim, 2);
+        int64_t later = sim_draw_time(sim, 2 * (int64_t)sim->options.network.L);
+        sim->lost_after[rank * size + to] = all ? INT64_MAX : sim->now + later;
     }
 }
 
-void sim_revive(struct sim *s, uint32_t rank)
+void sim_revive(struct sim *sim, uint32_t rank)
 {
-    CHECK(rank < s->options.size && bitset_has(s->dead, rank));
-    s->dead[rank / 64] &= ~((uint64_t)1 << rank % 64);
-    for (size_t i = 0; i < s->queue.count; i++)
-        if (s->queue.heap[i].kind == WAKE && s->queue.heap[i].rank == rank)
-            s->queue.heap[i].token = 0;
+    CHECK(rank < sim->options.size && bitset_has(sim->dead, rank));
+    sim->dead[rank / 64] &= ~((uint64_t)1 << rank % 64);
+    for (size_t i = 0; i < sim->queue.count; i++)
+        if (sim->queue.events[i].kind == WAKE && sim->queue.events[i].rank == rank)
+            sim->queue.events[i].token = 0;
 }
 
-void sim_shrink(struct sim *s)
+void sim_shrink(struct sim *sim)
 {
-    CHECK(s->epoch);
-    begin_epoch(s);
+    CHECK(sim->epoch);
+    sim_begin_epoch(sim);
 }
 
-static void free_endpoint(struct endpoint *e)
+static void sim_free_endpoint(struct sim_endpoint *endpoint)
 {
-    while (e->posted) {
-        struct posted *p = e->posted;
-        e->posted = p->next;
+    while (endpoint->posted) {
+        struct sim_receive *p = endpoint->posted;
+        endpoint->posted = p->next;
         free(p);
     }
-    while (e->unexpected) {
-        struct message *m = e->unexpected;
-        e->unexpected = m->next;
-        free(m);
+    while (endpoint->unexpected) {
+        struct sim_message *message = endpoint->unexpected;
+        endpoint->unexpected = message->next;
+        free(message);
     }
-    free(e->events);
-    free(e->polled);
+    free(endpoint->events);
+    free(endpoint->polled);
 }
 
-static void end_epoch(struct sim *s)
+static void sim_end_epoch(struct sim *sim)
 {
-    struct epoch *last = s->epoch;
-    s->epoch = last->older;
-    for (uint32_t i = 0; i < s->options.size; i++)
-        free_endpoint(&last->endpoints[i]);
+    struct sim_epoch *last = sim->epoch;
+    sim->epoch = last->older;
+    for (uint32_t i = 0; i < sim->options.size; i++)
+        sim_free_endpoint(&last->endpoints[i]);
     while (last->gatherings)
-        gathering_end(&last->gatherings, last->gatherings, s->options.size);
+        sim_gathering_end(&last->gatherings, last->gatherings, sim->options.size);
     free(last->endpoints);
     free(last->failed);
     free(last);
@@ -569,21 +589,23 @@ static void end_epoch(struct sim *s)
 
 void sim_free(struct sim **at)
 {
-    struct sim *s = *at;
-    for (size_t i = 0; i < s->queue.count; i++) /* each message under way is due once */
-        if (s->queue.heap[i].kind == ARRIVAL || s->queue.heap[i].kind == DELIVERY)
-            free(s->queue.heap[i].message);
-    while (s->epoch)
-        end_epoch(s);
-    free(s->dead);
-    free(s->lost_after);
-    free(s->queue.heap);
-    network_free(&s->network);
-    free(s);
+    struct sim *sim = *at;
+    for (size_t i = 0; i < sim->queue.count;
+         i++) /* each message under way is due once */
+        if (sim->queue.events[i].kind == ARRIVAL ||
+            sim->queue.events[i].kind == DELIVERY)
+            free(sim->queue.events[i].message);
+    while (sim->epoch)
+        sim_end_epoch(sim);
+    free(sim->dead);
+    free(sim->lost_after);
+    free(sim->queue.events);
+    sim_network_free(&sim->network);
+    free(sim);
     *at = NULL;
 }
 
-struct transport *sim_endpoint(struct sim *s, uint32_t rank)
+struct transport *sim_endpoint(struct sim *sim, uint32_t rank)
 {
-    return &s->epoch->endpoints[rank].base;
+    return &sim->epoch->endpoints[rank].base;
 }

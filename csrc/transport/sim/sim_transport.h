@@ -40,22 +40,22 @@ struct sim_options {
 
 /* PCOLL_EINVAL names an impossible option. */
 int sim_create(const struct sim_options *options, struct sim **out);
-void sim_free(struct sim **s);
+void sim_free(struct sim **sim);
 
 /* The transport of a rank, of the newest communicator; freed with the simulation. */
-struct transport *sim_endpoint(struct sim *s, uint32_t rank);
+struct transport *sim_endpoint(struct sim *sim, uint32_t rank);
 
 /* It does nothing any more. What it has sent arrives, or is lost from some time on, for
  * each receiver another one. Its memory is to stay. */
-void sim_kill(struct sim *s, uint32_t rank);
+void sim_kill(struct sim *sim, uint32_t rank);
 /* Another rank has its number, alone so far: what the dead one was to be woken for is over. */
-void sim_revive(struct sim *s, uint32_t rank);
+void sim_revive(struct sim *sim, uint32_t rank);
 /* A new communicator of those who live, with new transports, to which nothing comes that was
  * sent before. The old ones stay, and what comes there still writes to memory. */
-void sim_shrink(struct sim *s);
+void sim_shrink(struct sim *sim);
 
 /* Have sim_step stop for this rank at a time from now. */
-void sim_wake(struct sim *s, uint32_t rank, int64_t delay, uint64_t token);
+void sim_wake(struct sim *sim, uint32_t rank, int64_t delay, uint64_t token);
 
 struct sim_stop {
     uint32_t rank;
@@ -65,17 +65,17 @@ struct sim_stop {
 
 /* Go on to the next thing that concerns a rank; false when nothing is left to happen.
  */
-bool sim_step(struct sim *s, struct sim_stop *stop);
+bool sim_step(struct sim *sim, struct sim_stop *stop);
 /* The same up to a time; if false, it is that time. */
-bool sim_step_until(struct sim *s, int64_t until, struct sim_stop *stop);
+bool sim_step_until(struct sim *sim, int64_t until, struct sim_stop *stop);
 
-int64_t sim_now(const struct sim *s);
+int64_t sim_now(const struct sim *sim);
 /* From when on the gaps and overheads of all messages are over. */
-int64_t sim_free_at(const struct sim *s);
+int64_t sim_free_at(const struct sim *sim);
 /* Messages sent so far, by all ranks. */
-uint64_t sim_messages(const struct sim *s);
+uint64_t sim_messages(const struct sim *sim);
 
 /* A number of the simulation's own stream: seeded, uniform in [0, bound). */
-uint32_t sim_random(struct sim *s, uint32_t bound);
+uint32_t sim_random(struct sim *sim, uint32_t bound);
 
 #endif

@@ -12,24 +12,24 @@
 /* What is done with data: the elements of a dtype are added, or one of these. */
 enum { PUT = -1, COUNT = -2, SWAP = -3 };
 
-struct piece {
-    struct piece *next;
+struct sim_piece {
+    struct sim_piece *next;
     int kind;
     size_t offset, bytes;
     double data[];
 };
 
-struct parcel {
-    LIST_ENTRY(parcel) others;
+struct sim_parcel {
+    LIST_ENTRY(sim_parcel) others;
     uint32_t peer;
     bool flushed;
-    struct piece *first, **end; /* in the order in which they were written */
+    struct sim_piece *first, **end; /* in the order in which they were written */
 };
 
 struct sim_window {
     struct window base;
     struct sim_windows *all;
-    struct parcel *open, *sent; /* NULL: none */
+    struct sim_parcel *open, *sent; /* NULL: none */
 };
 
 struct sim_windows {
@@ -37,21 +37,22 @@ struct sim_windows {
     size_t bytes;
     bool parcels;
     struct sim_window *windows; /* by rank */
-    LIST_HEAD(, parcel) under_way;
+    LIST_HEAD(, sim_parcel) under_way;
 };
 
-static struct sim_window *of(struct window *w)
+static struct sim_window *sim_window_of(struct window *window)
 {
-    return (struct sim_window *)w;
+    return (struct sim_window *)window;
 }
 
-static char *memory_of(struct window *w, uint32_t peer, size_t offset)
+static char *sim_window_memory(struct window *window, uint32_t peer, size_t offset)
 {
-    CHECK(peer < of(w)->all->ranks && offset < of(w)->all->bytes);
-    return of(w)->all->windows[peer].base.memory + offset;
+    CHECK(peer < sim_window_of(window)->all->ranks &&
+          offset < sim_window_of(window)->all->bytes);
+    return sim_window_of(window)->all->windows[peer].base.memory + offset;
 }
 
-static void write_now(char *at, int kind, const void *data, size_t bytes)
+static void sim_window_write(char *at, int kind, const void *data, size_t bytes)
 {
     int64_t *word = (int64_t *)(void *)at;
     const int64_t *values = data;
@@ -67,188 +68,192 @@ static void write_now(char *at, int kind, const void *data, size_t bytes)
 
 /* Parcels. */
 
-static void pack(struct sim_window *w, uint32_t peer, int kind, size_t offset,
-                 const void *data, size_t bytes)
+static void sim_window_pack(struct sim_window *window, uint32_t peer, int kind,
+                            size_t offset, const void *data, size_t bytes)
 {
-    struct parcel *p = w->open;
+    struct sim_parcel *p = window->open;
     if (!p) {
-        p = w->open = must(calloc(1, sizeof *p));
+        p = window->open = sim_must(calloc(1, sizeof *p));
         p->peer = peer;
         p->end = &p->first;
-        LIST_INSERT_HEAD(&w->all->under_way, p, others);
+        LIST_INSERT_HEAD(&window->all->under_way, p, others);
     }
     CHECK(p->peer == peer);
-    struct piece *piece = must(malloc(sizeof *piece + bytes));
-    *piece = (struct piece){.kind = kind, .offset = offset, .bytes = bytes};
+    struct sim_piece *piece = sim_must(malloc(sizeof *piece + bytes));
+    *piece = (struct sim_piece){.kind = kind, .offset = offset, .bytes = bytes};
     memcpy(piece->data, data, bytes);
     *p->end = piece;
     p->end = &piece->next;
 }
 
-static void free_parcel(struct parcel *p)
+static void sim_window_free_parcel(struct sim_parcel *p)
 {
     LIST_REMOVE(p, others);
     while (p->first) {
-        struct piece *piece = p->first;
+        struct sim_piece *piece = p->first;
         p->first = piece->next;
         free(piece);
     }
     free(p);
 }
 
-struct parcel *sim_windows_sent(struct sim_windows *s, uint32_t rank)
+struct sim_parcel *sim_windows_sent(struct sim_windows *all, uint32_t rank)
 {
-    CHECK(rank < s->ranks);
-    struct parcel *p = s->windows[rank].sent;
-    s->windows[rank].sent = NULL;
+    CHECK(rank < all->ranks);
+    struct sim_parcel *p = all->windows[rank].sent;
+    all->windows[rank].sent = NULL;
     return p;
 }
 
-uint32_t sim_windows_land(struct sim_windows *s, struct parcel **parcel)
+uint32_t sim_windows_land(struct sim_windows *all, struct sim_parcel **parcel)
 {
-    struct parcel *p = *parcel;
-    CHECK(p && p->peer < s->ranks && p->flushed);
+    struct sim_parcel *p = *parcel;
+    CHECK(p && p->peer < all->ranks && p->flushed);
     uint32_t peer = p->peer;
-    for (const struct piece *i = p->first; i; i = i->next)
-        write_now(s->windows[peer].base.memory + i->offset, i->kind, i->data, i->bytes);
-    free_parcel(p);
+    for (const struct sim_piece *i = p->first; i; i = i->next)
+        sim_window_write(all->windows[peer].base.memory + i->offset, i->kind, i->data,
+                         i->bytes);
+    sim_window_free_parcel(p);
     *parcel = NULL;
     return peer;
 }
 
 /* The calls of the seam. */
 
-static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_t bytes)
+static int sim_window_get(struct window *window, uint32_t peer, size_t offset,
+                          void *into, size_t bytes)
 {
-    memcpy(into, memory_of(w, peer, offset), bytes);
+    memcpy(into, sim_window_memory(window, peer, offset), bytes);
     return PCOLL_OK;
 }
 
-static int get_sums(struct window *w, uint32_t peer, size_t offset, void *into,
-                    int dtype, size_t count)
+static int sim_window_get_sums(struct window *window, uint32_t peer, size_t offset,
+                               void *into, int dtype, size_t count)
 {
-    return get(w, peer, offset, into, count * dtype_find(dtype)->size);
+    return sim_window_get(window, peer, offset, into, count * dtype_find(dtype)->size);
 }
 
-static int begin_get(struct window *w, uint32_t peer, size_t offset, void *into,
-                     size_t bytes, struct window_get *request)
+static int sim_window_begin_get(struct window *window, uint32_t peer, size_t offset,
+                                void *into, size_t bytes, struct window_get *request)
 {
     (void)request; /* near: over at once */
-    return get(w, peer, offset, into, bytes);
+    return sim_window_get(window, peer, offset, into, bytes);
 }
 
-static int send(struct window *w, uint32_t peer, int kind, size_t offset,
-                const void *data, size_t bytes)
+static int sim_window_send(struct window *window, uint32_t peer, int kind,
+                           size_t offset, const void *data, size_t bytes)
 {
-    if (of(w)->all->parcels && peer != w->rank)
-        pack(of(w), peer, kind, offset, data, bytes);
+    if (sim_window_of(window)->all->parcels && peer != window->rank)
+        sim_window_pack(sim_window_of(window), peer, kind, offset, data, bytes);
     else
-        write_now(memory_of(w, peer, offset), kind, data, bytes);
+        sim_window_write(sim_window_memory(window, peer, offset), kind, data, bytes);
     return PCOLL_OK;
 }
 
-static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
-               size_t bytes)
+static int sim_window_put(struct window *window, uint32_t peer, size_t offset,
+                          const void *from, size_t bytes)
 {
-    return send(w, peer, PUT, offset, from, bytes);
+    return sim_window_send(window, peer, PUT, offset, from, bytes);
 }
 
-static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
-               int dtype, size_t count)
+static int sim_window_add(struct window *window, uint32_t peer, size_t offset,
+                          const void *from, int dtype, size_t count)
 {
-    return send(w, peer, dtype, offset, from, count * dtype_find(dtype)->size);
+    return sim_window_send(window, peer, dtype, offset, from,
+                           count * dtype_find(dtype)->size);
 }
 
-static int flush(struct window *w, uint32_t peer)
+static int sim_window_flush(struct window *window, uint32_t peer)
 {
-    struct parcel *p = of(w)->open;
+    struct sim_parcel *p = sim_window_of(window)->open;
     if (p && p->peer == peer)
         p->flushed = true;
     return PCOLL_OK;
 }
 
 /* At once, or with the parcel that it tells of. */
-static int change(struct window *w, uint32_t peer, int kind, size_t offset,
-                  const int64_t values[2], int64_t *before)
+static int sim_window_change(struct window *window, uint32_t peer, int kind,
+                             size_t offset, const int64_t values[2], int64_t *before)
 {
-    struct sim_window *own = of(w);
+    struct sim_window *own = sim_window_of(window);
     size_t bytes = 2 * sizeof *values;
-    char *at = memory_of(w, peer, offset);
+    char *at = sim_window_memory(window, peer, offset);
     memcpy(before, at, sizeof *before);
     if (!own->open || !own->open->flushed || own->open->peer != peer) {
-        write_now(at, kind, values, bytes);
+        sim_window_write(at, kind, values, bytes);
         return PCOLL_OK;
     }
     CHECK(!own->sent);
-    pack(own, peer, kind, offset, values, bytes);
+    sim_window_pack(own, peer, kind, offset, values, bytes);
     own->sent = own->open;
     own->open = NULL;
     return PCOLL_OK;
 }
 
-static int fetch_add(struct window *w, uint32_t peer, size_t offset, int64_t delta,
-                     int64_t *before)
+static int sim_window_fetch_add(struct window *window, uint32_t peer, size_t offset,
+                                int64_t delta, int64_t *before)
 {
-    return change(w, peer, COUNT, offset, (int64_t[2]){delta}, before);
+    return sim_window_change(window, peer, COUNT, offset, (int64_t[2]){delta}, before);
 }
 
-static int compare_swap(struct window *w, uint32_t peer, size_t offset,
-                        int64_t expected, int64_t desired, int64_t *before)
+static int sim_window_compare_swap(struct window *window, uint32_t peer, size_t offset,
+                                   int64_t expected, int64_t desired, int64_t *before)
 {
-    return change(w, peer, SWAP, offset, (int64_t[2]){expected, desired}, before);
+    return sim_window_change(window, peer, SWAP, offset,
+                             (int64_t[2]){expected, desired}, before);
 }
 
-static int complete(struct window *w, uint32_t peer)
+static int sim_window_complete(struct window *window, uint32_t peer)
 {
-    (void)w, (void)peer;
+    (void)window, (void)peer;
     return PCOLL_OK;
 }
 
-static int sync_stores(struct window *w)
+static int sim_window_sync(struct window *window)
 {
-    (void)w;
+    (void)window;
     return PCOLL_OK;
 }
 
-static const struct window_ops ops = {.get = get,
-                                      .put = put,
-                                      .add = add,
-                                      .get_sums = get_sums,
-                                      .complete = complete,
-                                      .begin_get = begin_get,
-                                      .flush = flush,
-                                      .fetch_add = fetch_add,
-                                      .compare_swap = compare_swap,
-                                      .sync = sync_stores};
+static const struct window_ops ops = {.get = sim_window_get,
+                                      .put = sim_window_put,
+                                      .add = sim_window_add,
+                                      .get_sums = sim_window_get_sums,
+                                      .complete = sim_window_complete,
+                                      .begin_get = sim_window_begin_get,
+                                      .flush = sim_window_flush,
+                                      .fetch_add = sim_window_fetch_add,
+                                      .compare_swap = sim_window_compare_swap,
+                                      .sync = sim_window_sync};
 
 struct sim_windows *sim_windows_create(uint32_t ranks, size_t bytes, bool parcels)
 {
-    struct sim_windows *s = must(calloc(1, sizeof *s));
-    *s = (struct sim_windows){.ranks = ranks, .bytes = bytes, .parcels = parcels};
-    s->windows = must(calloc(ranks, sizeof *s->windows));
+    struct sim_windows *all = sim_must(calloc(1, sizeof *all));
+    *all = (struct sim_windows){.ranks = ranks, .bytes = bytes, .parcels = parcels};
+    all->windows = sim_must(calloc(ranks, sizeof *all->windows));
     for (uint32_t r = 0; r < ranks; r++) {
-        char *memory = must(calloc(1, bytes));
-        s->windows[r].base =
+        char *memory = sim_must(calloc(1, bytes));
+        all->windows[r].base =
             (struct window){.ops = &ops, .rank = r, .size = ranks, .memory = memory};
-        s->windows[r].all = s;
+        all->windows[r].all = all;
     }
-    return s;
+    return all;
 }
 
 void sim_windows_free(struct sim_windows **at)
 {
-    struct sim_windows *s = *at;
-    while (!LIST_EMPTY(&s->under_way))
-        free_parcel(LIST_FIRST(&s->under_way));
-    for (uint32_t r = 0; r < s->ranks; r++)
-        free(s->windows[r].base.memory);
-    free(s->windows);
-    free(s);
+    struct sim_windows *all = *at;
+    while (!LIST_EMPTY(&all->under_way))
+        sim_window_free_parcel(LIST_FIRST(&all->under_way));
+    for (uint32_t r = 0; r < all->ranks; r++)
+        free(all->windows[r].base.memory);
+    free(all->windows);
+    free(all);
     *at = NULL;
 }
 
-struct window *sim_window(struct sim_windows *s, uint32_t rank)
+struct window *sim_window(struct sim_windows *all, uint32_t rank)
 {
-    CHECK(rank < s->ranks);
-    return &s->windows[rank].base;
+    CHECK(rank < all->ranks);
+    return &all->windows[rank].base;
 }

@@ -14,16 +14,16 @@
 #include "transport/window.h"
 
 struct sim_windows;
-struct parcel;
+struct sim_parcel;
 
 /* Of so many bytes for each rank. */
 struct sim_windows *sim_windows_create(uint32_t ranks, size_t bytes, bool parcels);
-void sim_windows_free(struct sim_windows **s);
-struct window *sim_window(struct sim_windows *s, uint32_t rank);
+void sim_windows_free(struct sim_windows **all);
+struct window *sim_window(struct sim_windows *all, uint32_t rank);
 
 /* What the rank has sent since it was last asked, or NULL; to be landed once. */
-struct parcel *sim_windows_sent(struct sim_windows *s, uint32_t rank);
+struct sim_parcel *sim_windows_sent(struct sim_windows *all, uint32_t rank);
 /* It is there; at whom. */
-uint32_t sim_windows_land(struct sim_windows *s, struct parcel **parcel);
+uint32_t sim_windows_land(struct sim_windows *all, struct sim_parcel **parcel);
 
 #endif
