@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gossip buffers over windows in virtual time (transport/sim/sim_windows.h): the very
- * registers, accumulators and queues that run over MPI, all driven by one thread.
+ * Gossip buffers and groups of simulated ranks, driven by one thread. They are the same
+ * objects that run over MPI.
+ *
+ * Gossip buffers use windows of transport/sim/sim_windows.h. The caller moves time:
+ * what a rank sends takes effect when the caller lands it.
+ *
+ * Groups use transport/sim/sim_transport.h, with one communicator for each rank. They
+ * are driven one after the other, as messages arrive and alarms expire. Reading the
+ * memory of another rank takes no time.
  */
 #include "base/check.h"
 #include "gossip/gossip.h"
@@ -14,7 +21,7 @@
 struct pcoll_sim_gossip {
     uint32_t ranks;
     struct sim_windows *windows;
-    struct pcoll_gossip *buffers; /* by rank, as the memories */
+    struct pcoll_gossip *buffers; /* by rank, like the memories */
     struct gossip_memory *memories;
 };
 
@@ -36,7 +43,7 @@ static int sim_gossip_make_rank(pcoll_sim_gossip *simulation, uint32_t rank,
         (struct pcoll_gossip){.base.kind = &sim_gossip_kind,
                               .memory = m,
                               .max_uncollected = options->max_uncollected};
-    return PCOLL_OK; /* its memory is zero already */
+    return PCOLL_OK; /* the window is zeroed already */
 }
 
 int pcoll_sim_gossip_create(uint32_t ranks, const pcoll_gossip_options *options,
@@ -95,12 +102,6 @@ int pcoll_sim_gossip_free(pcoll_sim_gossip **at)
     *at = NULL;
     return PCOLL_OK;
 }
-
-/*
- * Grouped averaging over transport/sim, each rank with a communicator of its own: the
- * very groups that run over MPI, driven one after the other as messages come and alarms
- * fall due. The ranks are near each other, so what they read they have at once.
- */
 
 struct pcoll_sim_group {
     uint32_t ranks;
@@ -174,7 +175,7 @@ int pcoll_sim_group_wake(pcoll_sim_group *simulation, uint32_t rank, int32_t sta
     return PCOLL_OK;
 }
 
-/* The rank looks; *over: at the end of the round that its application waits for. */
+/* Poll a rank. *over: the round that its application waits for is complete. */
 static int sim_group_poll(struct pcoll_group *p, bool *over)
 {
     struct shared *shared = &p->group.shared;
@@ -204,7 +205,7 @@ int pcoll_sim_group_free(pcoll_sim_group **at)
     pcoll_sim_group *simulation = *at;
     for (uint32_t r = 0; simulation && r < simulation->ranks; r++) {
         struct group *g = &simulation->groups[r].group;
-        g->driven = false; /* not closed: all end at once */
+        g->driven = false; /* do not close it: all ranks end at once */
         if (g->communicator) {
             group_dispose(g);
             communicator_destroy(&g->communicator);

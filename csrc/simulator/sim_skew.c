@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The microbenchmark of skewed arrival in virtual time: any number of ranks in one
- * process, each with a communicator and an endpoint of its own over transport/sim.
- * Source: Li et al., PPoPP 2020, section 6.1 (what is measured).
+ * The benchmark of skewed arrival in virtual time: any number of ranks in one process,
+ * each with its own communicator and endpoint over transport/sim. Source: Li et al.,
+ * PPoPP 2020, section 6.1 (what is measured).
  *
- * Between two iterations nothing is under way: the simulation has nothing left to do.
- * A rank that has started and waits is looked at whenever something happened to it.
+ * An iteration ends when no event is left. A rank that has started and waits is polled
+ * whenever an event concerns it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +20,8 @@
 enum { AGENT_LOOKS, START };
 enum { MAX_RANKS = 1 << 20, VALUES = 7 }; /* rank r contributes r mod 7 + 1 */
 
-/* An hour: a million ranks of them still fit the clock, which must not begin another
- * iteration later than LATEST. */
+/* One hour: the skews of a million ranks then fit the clock. No iteration may begin
+ * after LATEST. */
 static double const LONGEST_SKEW = 3.6e12;
 static int64_t const LATEST = INT64_MAX / 2;
 
@@ -39,16 +39,16 @@ struct pcoll_skew_run {
     uint64_t *masks;
     float *buffer;
     uint64_t round;
-    bool exact; /* nothing is carried over: the sum follows from the mask */
-    /* of the iteration */
+    bool exact; /* late="drop": the sum follows from the mask */
+    /* Of the current iteration. */
     int64_t last_active;
     uint32_t waiting;
-    uint64_t sum, summed; /* over the mask of round summed - 1 */
+    uint64_t sum, summed; /* sum over the mask of round summed - 1 */
     double *latency;
     pcoll_skew_result result;
     int32_t initiator;
-    const double *starts; /* of the ranks; NULL: the skew's */
-    char *data;           /* theirs, one row after the other; NULL: the buffer's */
+    const double *starts; /* by rank; NULL: from the skew */
+    char *data;           /* rows of the ranks; NULL: use the buffer */
 };
 
 static int skew_check(const pcoll_skew *s)
@@ -175,7 +175,8 @@ static int skew_start(struct pcoll_skew_run *run, uint32_t i)
     return PCOLL_OK;
 }
 
-/* The sum over the mask is the same on all ranks: agreement is tested elsewhere. */
+/* Count the elements that differ from the sum over the mask. All ranks have the same
+ * mask: that they agree is tested elsewhere. */
 static uint64_t skew_count_wrong(struct pcoll_skew_run *run)
 {
     uint64_t wrong = 0;
@@ -212,7 +213,7 @@ static int skew_finish(struct pcoll_skew_run *run, uint32_t i)
     return d->ops->change(d, member_finish);
 }
 
-/* Entered since it was last looked at? */
+/* Note when a rank has entered the round. */
 static void skew_note_activation(struct pcoll_skew_run *run, struct skew_rank *r)
 {
     if (r->active ||

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LogGP clocks of the ranks, the draw of latencies, and the lanes that keep order. */
+/* The network, the heap of events and the gatherings; see sim_network.h. */
 #include "transport/sim/sim_network.h"
 
 #include <math.h>
@@ -10,13 +10,13 @@
 #include "base/random.h"
 #include "kernels/dtypes.h"
 
-/* Time of the last arrival on a (sender, receiver, tag). */
+/* A (sender, receiver, tag): its last arrival, which later messages do not overtake. */
 struct sim_lane {
     uint64_t key;
     int64_t last;
 };
 
-/* From when on each part of a rank is free. */
+/* The times from which the parts of a rank are free. */
 struct sim_host {
     int64_t processor, outgoing, incoming;
 };
@@ -26,16 +26,16 @@ struct sim_network {
     uint32_t size;
     uint64_t seed, drawn;
     struct sim_host *hosts;
-    struct sim_lane *lanes;           /* a hash table with linear probing */
-    size_t lane_count, lane_capacity; /* a power of two */
+    struct sim_lane *lanes;           /* hash table with linear probing */
+    size_t lane_count, lane_capacity; /* capacity: a power of two */
 };
 
-static double const longest = 3.6e12;         /* an hour */
+static double const longest = 3.6e12;         /* one hour */
 static double const longest_latency = 3.6e15; /* a draw may be longer than the mean */
 
 static int sim_network_check_time(const char *name, double value, double most)
 {
-    if (value >= 0 && value <= most) /* not a NaN either */
+    if (value >= 0 && value <= most) /* excludes NaN */
         return PCOLL_OK;
     return fail(PCOLL_EINVAL, "%s: expected 0 to %g ns, got %g", name, most, value);
 }
@@ -92,14 +92,14 @@ uint32_t sim_network_random(struct sim_network *network, uint32_t bound)
     return splitmix_below(network->seed, network->drawn++, bound);
 }
 
-/* Uniform in (0, 1). */
+/* Draw a number, uniform in (0, 1). */
 static double sim_network_fraction(struct sim_network *network)
 {
     return ((double)(splitmix_at(network->seed, network->drawn++) >> 12) + 0.5) *
            0x1p-52;
 }
 
-/* Every distribution has the mean L. */
+/* All distributions have the mean L. */
 int64_t sim_network_latency(struct sim_network *network)
 {
     const pcoll_network *p = &network->p;
@@ -203,7 +203,7 @@ int64_t sim_network_receive(struct sim_network *network, uint32_t to, int64_t no
     return h->processor;
 }
 
-/* A binary heap. */
+/* The heap. */
 
 static bool sim_heap_before(const struct sim_event *a, const struct sim_event *b)
 {
@@ -242,7 +242,7 @@ struct sim_event sim_heap_pop(struct sim_heap *heap)
     return top;
 }
 
-/* Calls of all ranks together. */
+/* Gatherings. */
 
 static struct sim_gathering *sim_gathering_find(struct sim_gathering **list,
                                                 uint32_t size,
@@ -269,7 +269,8 @@ static struct sim_gathering *sim_gathering_find(struct sim_gathering **list,
     return gathering;
 }
 
-/* Into all the ranks' buffers. */
+/* Reduce the inputs and copy the result into the buffers of all ranks that take
+ * part. */
 static void sim_gathering_add_up(struct sim_gathering *gathering, uint32_t size)
 {
     uint32_t first = 0;
@@ -302,7 +303,7 @@ int sim_gathering_enter(struct sim_gathering **list, uint32_t size, uint32_t par
     gathering->cookies[rank] = cookie;
     gathering->inputs[rank] = sim_must(malloc(bytes + 1));
     memcpy(gathering->inputs[rank], call->data, bytes);
-    memset(call->data, 0xff, bytes); /* nobody may read it before the end */
+    memset(call->data, 0xff, bytes); /* no rank may read it before the end */
     if (++gathering->arrived < parts)
         return PCOLL_OK;
     sim_gathering_add_up(gathering, size);

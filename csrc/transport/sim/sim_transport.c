@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endpoints of the ranks, and what happens to them when its time has come. */
+/* The endpoints of the ranks, and the execution of events; see sim_transport.h. */
 #include "transport/sim/sim_transport.h"
 
 #include <stdlib.h>
@@ -16,12 +16,12 @@ static const uint32_t control_tag = UINT32_MAX;
 struct sim_message {
     struct sim_endpoint *from, *to;
     uint32_t tag;
-    const void *source; /* read when the send is over */
+    const void *source; /* read when the send completes */
     size_t bytes;
     uint64_t cookie; /* of the send */
-    bool rendezvous; /* the send ends when it is received */
+    bool rendezvous; /* the send completes when it is received */
     struct control control;
-    struct sim_message *next; /* in a list of unexpected ones */
+    struct sim_message *next; /* in a list of unexpected messages */
     unsigned char data[];
 };
 
@@ -37,21 +37,21 @@ struct sim_endpoint {
     struct transport base;
     struct sim *sim;
     struct sim_epoch *epoch;
-    uint32_t channels; /* ever opened; number 0 is that of agreements */
+    uint32_t channels; /* opened so far */
     struct sim_receive *posted;
     struct sim_message *unexpected;
     struct transport_event *events; /* not yet polled */
-    struct transport_event *polled; /* handed out last: must stay */
+    struct transport_event *polled; /* returned by the last poll: must stay */
     int count, capacity, polled_capacity, pending_sends;
     struct sim_channel agreements;
     int64_t stalled_until;
 };
 
-/* A communicator: those who lived when it was made. */
+/* A communicator: the ranks that lived when it was made. */
 struct sim_epoch {
     struct sim_endpoint *endpoints; /* by rank */
     struct sim_gathering *gatherings;
-    uint64_t *failed; /* the others, a set */
+    uint64_t *failed; /* the set of the other ranks */
     uint32_t living;
     struct sim_epoch *older;
 };
@@ -62,9 +62,9 @@ struct sim {
     uint64_t messages;
     struct sim_network *network;
     struct sim_heap queue;
-    struct sim_epoch *epoch; /* the newest */
-    uint64_t *dead;          /* a set */
-    int64_t *lost_after;     /* by sender and receiver, of senders that have died */
+    struct sim_epoch *epoch; /* the newest communicator */
+    uint64_t *dead;          /* set of ranks */
+    int64_t *lost_after;     /* by sender and receiver; for dead senders */
 };
 
 static struct sim_endpoint *sim_endpoint_of(struct transport *transport)
@@ -113,7 +113,7 @@ static void sim_add_event(struct sim_endpoint *endpoint, struct transport_event 
     endpoint->events[endpoint->count++] = event;
 }
 
-/* The calls of the seam. */
+/* Operations of the transport. */
 
 static struct sim_message *sim_new_message(struct transport *transport, uint32_t peer,
                                            uint32_t tag, size_t bytes)
@@ -222,7 +222,8 @@ static int sim_recv(struct transport *transport, uint32_t peer, uint32_t tag,
     return PCOLL_OK;
 }
 
-/* Of the last one to come: over for each at a time of its own. */
+/* Enter a gathering. The last rank schedules the completion for each rank
+ * separately. */
 static int sim_gather(struct transport *transport, struct sim_channel *channel,
                       const struct native_call *call, uint64_t cookie,
                       enum sim_event_kind over)
@@ -287,7 +288,7 @@ static int sim_native(struct transport *transport, struct channel *channel,
                       NATIVE_OVER);
 }
 
-/* The order within one poll is nobody's right. */
+/* No caller may rely on the order of events within one poll. */
 static void sim_shuffle(struct sim *sim, struct transport_event *events, int count)
 {
     for (int i = count - 1; i > 0; i--) {
@@ -349,7 +350,7 @@ static const struct transport_ops sim_ops = {.send = sim_send,
                                              .alarm = sim_alarm,
                                              .destroy = sim_destroy_endpoint};
 
-/* What happens when its time has come. */
+/* Execution of events. */
 
 static void sim_deliver(struct sim_message *message)
 {
@@ -377,7 +378,8 @@ static void sim_deliver(struct sim_message *message)
     *end = message;
 }
 
-/* At the receiver's link. False: there is something to look at already. */
+/* A message arrives at the receiver's link. Return whether it still has to be received;
+ * otherwise it is delivered. */
 static bool sim_arrive(struct sim *sim, struct sim_event *event)
 {
     event->time = sim_network_receive(sim->network, event->rank, sim->now);
@@ -397,7 +399,7 @@ void sim_wake(struct sim *sim, uint32_t rank, int64_t delay, uint64_t token)
                                                   .token = token});
 }
 
-/* The rank has something to look at. Does its agent? One that stalls looks later. */
+/* Return whether the agent of a rank polls now. An agent that stalls polls later. */
 static bool sim_agent_polls(struct sim *sim, uint32_t rank)
 {
     struct sim_endpoint *endpoint = &sim->epoch->endpoints[rank];
@@ -412,7 +414,7 @@ static bool sim_agent_polls(struct sim *sim, uint32_t rank)
     return sim->now >= endpoint->stalled_until;
 }
 
-/* Of one who has died, or to one. */
+/* Return whether an event is lost since its rank, or its sender, has died. */
 static bool sim_is_lost(const struct sim *sim, const struct sim_event *event)
 {
     bool comes = event->kind == ARRIVAL || event->kind == DELIVERY;
@@ -422,7 +424,7 @@ static bool sim_is_lost(const struct sim *sim, const struct sim_event *event)
             sim->now >= sim->lost_after[from * sim->options.size + event->rank]);
 }
 
-/* What has been sent goes on alone. */
+/* Drop an event that is lost. */
 static bool sim_lose(struct sim_event *event)
 {
     if (event->kind == SEND_OVER)
@@ -432,7 +434,7 @@ static bool sim_lose(struct sim_event *event)
     return false;
 }
 
-/* Carry it out. True: the rank concerned is to look at it. */
+/* Execute an event. Return whether its rank has to poll. */
 static bool sim_execute(struct sim *sim, struct sim_event *event)
 {
     if (sim_is_lost(sim, event))
@@ -591,7 +593,7 @@ void sim_free(struct sim **at)
 {
     struct sim *sim = *at;
     for (size_t i = 0; i < sim->queue.count;
-         i++) /* each message under way is due once */
+         i++) /* each message under way has one event */
         if (sim->queue.events[i].kind == ARRIVAL ||
             sim->queue.events[i].kind == DELIVERY)
             free(sim->queue.events[i].message);

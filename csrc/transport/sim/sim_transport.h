@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transport in virtual time: all ranks of a communicator in one process, one thread,
- * with seeded delays. The protocol that runs over it is the very one that runs over
- * MPI. Time is in nanoseconds.
+ * A transport (transport/transport.h) in virtual time: all ranks of a communicator in
+ * one process and one thread, with seeded delays. The same protocol code runs over it
+ * as over MPI. Time is in nanoseconds.
  *
- * How long messages take is the business of sim_network.h. A hostile simulation does in
- * addition whatever the seam allows, to find mistakes:
- *   - a send is over at a random time before its arrival, or only when it is received
- *     (rendezvous), and only then is its buffer read: who writes to it earlier sends
- *     garbage;
+ * sim_network.h determines how long messages take. To find mistakes, a hostile
+ * simulation also does everything that the interface of transports allows:
+ *   - a send completes at a random time before its arrival, or only when it is received
+ *     (rendezvous), and its buffer is read only then: a rank that writes to it earlier
+ *     sends garbage;
  *   - a receive buffer is filled with NaNs when it is posted;
- *   - what one poll returns is shuffled, unless in_order;
- *   - a rank's agent stalls: things happen, but nobody looks for a while;
- *   - a rank is woken for nothing.
+ *   - the events that one poll returns are shuffled, unless in_order;
+ *   - a rank's agent stalls: events happen, but it does not poll for a while;
+ *   - a rank is woken although nothing has happened.
  *
- * Ranks may die (sim_kill), and those who live go on in a communicator of theirs
+ * Ranks may die (sim_kill); the surviving ranks continue in a new communicator
  * (sim_shrink).
  *
- * Without memory a simulation has no sense: it ends the program.
+ * Without memory a simulation ends the program.
  */
 #ifndef PCOLL_TRANSPORT_SIM_SIM_TRANSPORT_H
 #define PCOLL_TRANSPORT_SIM_SIM_TRANSPORT_H
@@ -32,50 +32,52 @@ struct sim_options {
     uint64_t seed;
     pcoll_network network;
     bool hostile;
-    uint32_t stall_one_in; /* of the times that a rank is woken; 0: never */
+    uint32_t
+        stall_one_in; /* probability 1/n each time that a rank is woken; 0: never */
     int64_t stall_longest;
     uint32_t spurious_one_in;
-    bool in_order; /* what one poll returns is not shuffled */
+    bool in_order; /* events of one poll are not shuffled */
 };
 
 /* PCOLL_EINVAL names an impossible option. */
 int sim_create(const struct sim_options *options, struct sim **out);
 void sim_free(struct sim **sim);
 
-/* The transport of a rank, of the newest communicator; freed with the simulation. */
+/* Return the transport of a rank in the newest communicator; the simulation owns it. */
 struct transport *sim_endpoint(struct sim *sim, uint32_t rank);
 
-/* It does nothing any more. What it has sent arrives, or is lost from some time on, for
- * each receiver another one. Its memory is to stay. */
+/* Kill a rank: it is never stepped again. What it has sent arrives, or is lost from
+ * some time on, which is drawn for each receiver. Its memory has to stay. */
 void sim_kill(struct sim *sim, uint32_t rank);
-/* Another rank has its number, alone so far: what the dead one was to be woken for is over. */
+/* Give the number of a dead rank to a new one. Wakes of the dead rank lose their
+ * token. */
 void sim_revive(struct sim *sim, uint32_t rank);
-/* A new communicator of those who live, with new transports, to which nothing comes that was
- * sent before. The old ones stay, and what comes there still writes to memory. */
+/* Make a new communicator of the living ranks, with new transports, which receive
+ * nothing that was sent before. The old transports stay; messages to them still write
+ * memory. */
 void sim_shrink(struct sim *sim);
 
-/* Have sim_step stop for this rank at a time from now. */
+/* Let sim_step stop for this rank after `delay`. */
 void sim_wake(struct sim *sim, uint32_t rank, int64_t delay, uint64_t token);
 
 struct sim_stop {
     uint32_t rank;
-    bool woken; /* by sim_wake; else there may be something to poll */
+    bool woken; /* by sim_wake; else there may be events to poll */
     uint64_t token;
 };
 
-/* Go on to the next thing that concerns a rank; false when nothing is left to happen.
- */
+/* Advance to the next event that a rank has to look at. False: no event is left. */
 bool sim_step(struct sim *sim, struct sim_stop *stop);
-/* The same up to a time; if false, it is that time. */
+/* The same, up to a time, which it is afterwards if this returns false. */
 bool sim_step_until(struct sim *sim, int64_t until, struct sim_stop *stop);
 
 int64_t sim_now(const struct sim *sim);
-/* From when on the gaps and overheads of all messages are over. */
+/* Return the time from which all processors and links are free. */
 int64_t sim_free_at(const struct sim *sim);
 /* Messages sent so far, by all ranks. */
 uint64_t sim_messages(const struct sim *sim);
 
-/* A number of the simulation's own stream: seeded, uniform in [0, bound). */
+/* Draw a number of the simulation's random stream, uniform in [0, bound). */
 uint32_t sim_random(struct sim *sim, uint32_t bound);
 
 #endif

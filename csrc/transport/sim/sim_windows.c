@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows in virtual time; see sim_windows.h. */
+/* See sim_windows.h. */
 #include "transport/sim/sim_windows.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "kernels/reduce.h"
 #include "transport/sim/sim_network.h"
 
-/* What is done with data: the elements of a dtype are added, or one of these. */
+/* Kinds of a write, beside the dtype of elements that are added. */
 enum { PUT = -1, COUNT = -2, SWAP = -3 };
 
 struct sim_piece {
@@ -23,7 +23,7 @@ struct sim_parcel {
     LIST_ENTRY(sim_parcel) others;
     uint32_t peer;
     bool flushed;
-    struct sim_piece *first, **end; /* in the order in which they were written */
+    struct sim_piece *first, **end; /* in the order of the writes */
 };
 
 struct sim_window {
@@ -118,7 +118,7 @@ uint32_t sim_windows_land(struct sim_windows *all, struct sim_parcel **parcel)
     return peer;
 }
 
-/* The calls of the seam. */
+/* Operations of the window. */
 
 static int sim_window_get(struct window *window, uint32_t peer, size_t offset,
                           void *into, size_t bytes)
@@ -136,7 +136,7 @@ static int sim_window_get_sums(struct window *window, uint32_t peer, size_t offs
 static int sim_window_begin_get(struct window *window, uint32_t peer, size_t offset,
                                 void *into, size_t bytes, struct window_get *request)
 {
-    (void)request; /* near: over at once */
+    (void)request; /* complete at once */
     return sim_window_get(window, peer, offset, into, bytes);
 }
 
@@ -171,7 +171,7 @@ static int sim_window_flush(struct window *window, uint32_t peer)
     return PCOLL_OK;
 }
 
-/* At once, or with the parcel that it tells of. */
+/* Change a word: at once, or with the parcel that it announces. */
 static int sim_window_change(struct window *window, uint32_t peer, int kind,
                              size_t offset, const int64_t values[2], int64_t *before)
 {
