@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two instances, readiness by counters; see engine.h for the rules. */
+/* Readiness is counted by operation; see engine.h. */
 #include "schedule/engine.h"
 
 #include <stdlib.h>
@@ -68,7 +68,8 @@ void engine_destroy(struct engine *e)
     }
 }
 
-/* Done: tell the successors, each of which fires when its gate opens, once. */
+/* Complete an operation: count it at its successors, and make those ready whose gate
+ * opens now. */
 static void finish(const struct sched *s, struct instance *in, uint32_t id)
 {
     CHECK(in->ops[id].state != OP_DONE);

@@ -14,7 +14,7 @@
 #include "schedule/sched.h"
 #include "base/check.h"
 
-/* Simulators charge a message for its bytes after the first: one has at least that. */
+/* A message has at least one byte: simulators charge for the bytes after the first. */
 static uint64_t message_bytes(const struct goal_cost *cost)
 {
     return cost->bytes ? cost->bytes : 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A schedule for people: as text and as Graphviz DOT. */
+/* Printing a schedule as text and as Graphviz DOT. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -55,7 +55,7 @@ static void write_text(FILE *out, const struct sched *s)
     }
 }
 
-/* Inside a quoted string of DOT. */
+/* Escape text for a quoted string of DOT. */
 static void write_quoted(FILE *out, const char *text)
 {
     for (; *text; text++) {

@@ -28,7 +28,8 @@ void sched_free(struct sched **s)
     *s = NULL;
 }
 
-/* Room for one more item in a growing array; false (and s->failed) without memory. */
+/* Make room for one more item in an array. False, with s->failed set, without
+ * memory. */
 static bool grow(struct sched *s, void **items, uint32_t count, uint32_t *capacity,
                  size_t size)
 {
@@ -239,9 +240,9 @@ static int index_successors(struct sched *s)
     return PCOLL_OK;
 }
 
-/* What Kahn's algorithm leaves over lies on a cycle or behind one. Every such operation
- * has a predecessor that is left over as well: going back count times ends on a cycle.
- * `before` is scratch. */
+/* Report a cycle. Operations that Kahn's algorithm leaves over are on a cycle or follow
+ * one. Each of them has a predecessor that is left over as well, so going back `count`
+ * times ends on a cycle. `before` is scratch memory. */
 static int report_cycle(const struct sched *s, const uint32_t *missing,
                         uint32_t *before)
 {
@@ -260,7 +261,7 @@ static int report_cycle(const struct sched *s, const uint32_t *missing,
                 at, s->ops[at].label, by, s->ops[by].label);
 }
 
-/* Kahn's algorithm with every gate taken as AND. */
+/* Kahn's algorithm; every gate counts as n of n. */
 uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing)
 {
     CHECK(s->successor);
