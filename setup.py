@@ -77,8 +77,10 @@ class BuildAll(build_ext):
 
     def _archive(self, name, objects):
         """From which a linker takes what is needed, and no more."""
+        archive = Path(self.build_temp) / self.compiler.library_filename(name)
+        archive.unlink(missing_ok=True)  # ar keeps the objects of sources that were removed
         self.compiler.create_static_lib(objects, name, output_dir=self.build_temp)
-        return str(Path(self.build_temp) / self.compiler.library_filename(name))
+        return str(archive)
 
     def _build_libraries(self, ext, core, objects):
         for library in clibs.libraries(mpi_compiler.chosen().abi):
