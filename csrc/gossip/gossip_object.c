@@ -52,7 +52,7 @@ static const struct agree_field fields[FIELDS] = {
     [FIELD_TOPOLOGY] = {"topology (its hash)", NULL},
 };
 
-static int gossip_compare(struct communicator *c, int local,
+static int gossip_compare(struct communicator *communicator, int local,
                           const pcoll_gossip_options *o)
 {
     uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
@@ -63,62 +63,65 @@ static int gossip_compare(struct communicator *c, int local,
                             [FIELD_QUEUE_SLOTS] = o->queue_slots,
                             [FIELD_MAX_UNCOLLECTED] = o->max_uncollected,
                             [FIELD_TOPOLOGY] = o->topology};
-    return agree_same(c, local, fields, own, FIELDS);
+    return agree_same(communicator, local, fields, own, FIELDS);
 }
 
-static int gossip_prepare(struct communicator *c, const pcoll_gossip_options *o,
-                          struct gossip_memory *memory)
+static int gossip_prepare(struct communicator *communicator,
+                          const pcoll_gossip_options *o, struct gossip_memory *memory)
 {
-    const struct transport *t = c->transport;
-    bool agent = t->off_node || c->outage;
+    const struct transport *t = communicator->transport;
+    bool agent = t->off_node || communicator->outage;
     int rc = user_object_check_failure(o->on_failure, o->progress);
     if (rc == PCOLL_OK)
         rc = gossip_memory_prepare(memory, o, t->rank, t->size, t->off_node);
-    return rc == PCOLL_OK && agent ? process_start_agent(c, o->progress, true) : rc;
+    return rc == PCOLL_OK && agent
+               ? process_start_agent(communicator, o->progress, true)
+               : rc;
 }
 
 /* Collective. If some ranks could not make their part of a window of MPI, the others do
  * not free theirs: freeing it needs all ranks. */
-static int gossip_open_window(struct communicator *c, const void *comm,
+static int gossip_open_window(struct communicator *communicator, const void *comm,
                               struct gossip_memory *memory)
 {
-    communicator_end_leftovers(c);
-    int rc = window_open(c, comm, memory->layout.bytes, &memory->window);
-    return rc == PCOLL_OK ? agree_outcome(c, gossip_memory_clear(memory)) : rc;
+    communicator_end_leftovers(communicator);
+    int rc = window_open(communicator, comm, memory->layout.bytes, &memory->window);
+    return rc == PCOLL_OK ? agree_outcome(communicator, gossip_memory_clear(memory))
+                          : rc;
 }
 
-static int gossip_join(struct communicator *c, const void *comm, int local,
+static int gossip_join(struct communicator *communicator, const void *comm, int local,
                        const pcoll_gossip_options *options,
                        struct gossip_memory *memory, struct object *p)
 {
-    agree_settle(c);
-    int rc = gossip_compare(c, local, options);
+    agree_settle(communicator);
+    int rc = gossip_compare(communicator, local, options);
     if (rc == PCOLL_OK)
-        rc = gossip_open_window(c, comm, memory);
-    return rc == PCOLL_OK ? agree_enter(c, p) : rc;
+        rc = gossip_open_window(communicator, comm, memory);
+    return rc == PCOLL_OK ? agree_enter(communicator, p) : rc;
 }
 
-static int gossip_create(struct communicator *c, const void *comm,
+static int gossip_create(struct communicator *communicator, const void *comm,
                          const pcoll_gossip_options *options, pcoll_gossip **out)
 {
     pcoll_gossip *gossip = calloc(1, sizeof *gossip);
     struct gossip_memory *memory = calloc(1, sizeof *memory);
     struct spent_window *spent = calloc(1, sizeof *spent);
     int local = gossip && memory && spent
-                    ? gossip_prepare(c, options, memory)
+                    ? gossip_prepare(communicator, options, memory)
                     : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
     if (gossip)
         gossip->object = object_init(&gossip_object);
-    int rc =
-        gossip_join(c, comm, local, options, memory, gossip ? &gossip->object : NULL);
+    int rc = gossip_join(communicator, comm, local, options, memory,
+                         gossip ? &gossip->object : NULL);
     if (rc != PCOLL_OK)
         goto fail;
     user_object_init(&gossip->base, &gossip_kind);
     gossip->memory = memory;
     gossip->spent = spent;
     gossip->max_uncollected = options->max_uncollected;
-    gossip->poll_at = pcoll_tells_of_failures() && !c->outage ? 1 : 0;
-    user_object_made(&gossip->base, c, &gossip->object, options->progress);
+    gossip->poll_at = pcoll_tells_of_failures() && !communicator->outage ? 1 : 0;
+    user_object_made(&gossip->base, communicator, &gossip->object, options->progress);
     *out = gossip;
     return PCOLL_OK;
 fail:
@@ -134,14 +137,14 @@ fail:
 int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
                         pcoll_gossip **gossip)
 {
-    struct communicator *c;
+    struct communicator *communicator;
     int rc = user_object_admit(&gossip_kind, comm,
-                               (enum pcoll_failure)options->on_failure, &c);
+                               (enum pcoll_failure)options->on_failure, &communicator);
     if (rc != PCOLL_OK)
         return rc;
-    outage_enter(c->outage);
-    rc = gossip_create(c, comm, options, gossip);
-    outage_leave(c->outage);
+    outage_enter(communicator->outage);
+    rc = gossip_create(communicator, comm, options, gossip);
+    outage_leave(communicator->outage);
     return rc;
 }
 
@@ -162,11 +165,11 @@ static int gossip_adopt_dead(struct gossip_memory *memory, const struct transpor
     return rc;
 }
 
-static int gossip_rebuild(struct user_object *o, struct communicator *c,
+static int gossip_rebuild(struct user_object *o, struct communicator *communicator,
                           const struct recovery_plan *plan)
 {
     pcoll_gossip *gossip = (pcoll_gossip *)o;
-    const struct transport *t = c->transport;
+    const struct transport *t = communicator->transport;
     CHECK(plan->slot == gossip->object.slot);
     if (!gossip->spent) /* closed on this rank */
         return PCOLL_OK;
@@ -187,16 +190,16 @@ static int gossip_inherit(struct user_object *o, struct object **object)
     return PCOLL_OK;
 }
 
-static void gossip_resume(struct user_object *o, struct communicator *c)
+static void gossip_resume(struct user_object *o, struct communicator *communicator)
 {
     pcoll_gossip *gossip = (pcoll_gossip *)o;
     if (o->orphan || !atomic_load(&o->closing))
         return;
-    progress_lock(c->progress);
-    int rc = communicator_close(c, &gossip->object);
+    progress_lock(communicator->progress);
+    int rc = communicator_close(communicator, &gossip->object);
     if (rc != PCOLL_OK)
-        communicator_fail(c, rc);
-    progress_unlock(c->progress);
+        communicator_fail(communicator, rc);
+    progress_unlock(communicator->progress);
 }
 
 const struct recoverable gossip_recoverable = {

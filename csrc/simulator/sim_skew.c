@@ -72,23 +72,23 @@ static pcoll_buffer skew_buffer(const pcoll_skew *s)
 static int skew_create_rank(struct pcoll_skew_run *run, uint32_t i,
                             const pcoll_options *options)
 {
-    struct skew_rank *r = &run->ranks[i];
+    struct skew_rank *rank = &run->ranks[i];
     pcoll_buffer buffer = skew_buffer(&run->skew);
-    int rc = communicator_create(sim_endpoint(run->sim, i), NULL, &r->communicator);
+    int rc = communicator_create(sim_endpoint(run->sim, i), NULL, &rank->communicator);
     if (rc != PCOLL_OK)
         return rc;
-    rc = endpoint_create(r->communicator,
+    rc = endpoint_create(rank->communicator,
                          &(struct endpoint_spec){.ranks = run->skew.ranks,
                                                  .buffers = &buffer,
                                                  .nbuffers = 1,
                                                  .options = options,
                                                  .create_domain = domain_single_create,
                                                  .domain_arg = &i},
-                         &r->endpoint);
+                         &rank->endpoint);
     if (rc == PCOLL_OK)
-        rc = endpoint_open(r->endpoint);
+        rc = endpoint_open(rank->endpoint);
     return rc == PCOLL_OK
-               ? communicator_register(r->communicator, &r->endpoint->base, 0)
+               ? communicator_register(rank->communicator, &rank->endpoint->base, 0)
                : rc;
 }
 
@@ -136,11 +136,11 @@ int pcoll_skew_free(pcoll_skew_run **at)
     if (!run)
         return PCOLL_OK;
     for (uint32_t i = 0; run->ranks && i < run->skew.ranks; i++) {
-        struct skew_rank *r = &run->ranks[i];
-        if (r->endpoint)
-            endpoint_destroy(&r->endpoint);
-        if (r->communicator)
-            communicator_destroy(&r->communicator);
+        struct skew_rank *rank = &run->ranks[i];
+        if (rank->endpoint)
+            endpoint_destroy(&rank->endpoint);
+        if (rank->communicator)
+            communicator_destroy(&rank->communicator);
     }
     if (run->sim)
         sim_free(&run->sim);
@@ -160,18 +160,18 @@ static void *skew_row(struct pcoll_skew_run *run, uint32_t i)
 
 static int skew_start(struct pcoll_skew_run *run, uint32_t i)
 {
-    struct skew_rank *r = &run->ranks[i];
-    struct domain *d = r->endpoint->domain;
+    struct skew_rank *rank = &run->ranks[i];
+    struct domain *domain = rank->endpoint->domain;
     enum deposit_outcome outcome;
     const void *send[] = {skew_row(run, i)};
     for (uint64_t e = 0; e < run->skew.count && !run->data; e++)
         run->buffer[e] = (float)(i % VALUES + 1);
-    int rc = d->ops->deposit(d, send, &outcome);
+    int rc = domain->ops->deposit(domain, send, &outcome);
     if (rc != PCOLL_OK)
         return rc;
-    endpoint_deposited(r->endpoint, outcome);
-    r->started = sim_now(run->sim);
-    r->waiting = true;
+    endpoint_deposited(rank->endpoint, outcome);
+    rank->started = sim_now(run->sim);
+    rank->waiting = true;
     return PCOLL_OK;
 }
 
@@ -193,45 +193,45 @@ static uint64_t skew_count_wrong(struct pcoll_skew_run *run)
 
 static int skew_finish(struct pcoll_skew_run *run, uint32_t i)
 {
-    struct skew_rank *r = &run->ranks[i];
-    struct domain *d = r->endpoint->domain;
+    struct skew_rank *rank = &run->ranks[i];
+    struct domain *domain = rank->endpoint->domain;
     void *recv[] = {skew_row(run, i)};
     pcoll_round round;
     bool moved;
-    run->latency[i] = (double)(sim_now(run->sim) - r->started);
+    run->latency[i] = (double)(sim_now(run->sim) - rank->started);
     run->waiting--;
-    r->waiting = false;
-    int rc =
-        d->ops->deliver(d, run->round, UINT64_MAX, recv, &round, run->masks, &moved);
+    rank->waiting = false;
+    int rc = domain->ops->deliver(domain, run->round, UINT64_MAX, recv, &round,
+                                  run->masks, &moved);
     if (rc != PCOLL_OK)
         return rc;
     run->result.active = round.active;
     run->result.wrong += run->exact && !run->data ? skew_count_wrong(run) : 0;
     run->initiator = round.initiator;
     if (moved)
-        communicator_notify(r->communicator, &r->endpoint->base);
-    return d->ops->change(d, member_finish);
+        communicator_notify(rank->communicator, &rank->endpoint->base);
+    return domain->ops->change(domain, member_finish);
 }
 
 /* Note when a rank has entered the round. */
-static void skew_note_activation(struct pcoll_skew_run *run, struct skew_rank *r)
+static void skew_note_activation(struct pcoll_skew_run *run, struct skew_rank *rank)
 {
-    if (r->active ||
-        (r->endpoint->engine.current <= run->round && !r->endpoint->frozen))
+    if (rank->active ||
+        (rank->endpoint->engine.current <= run->round && !rank->endpoint->frozen))
         return;
-    r->active = true;
+    rank->active = true;
     run->last_active = sim_now(run->sim);
 }
 
 static int skew_run_rank(struct pcoll_skew_run *run, uint32_t i)
 {
-    struct skew_rank *r = &run->ranks[i];
-    struct domain *d = r->endpoint->domain;
-    while (communicator_poll(r->communicator) > 0)
+    struct skew_rank *rank = &run->ranks[i];
+    struct domain *domain = rank->endpoint->domain;
+    while (communicator_poll(rank->communicator) > 0)
         ;
-    skew_note_activation(run, r);
-    int rc = communicator_check(r->communicator);
-    if (rc == PCOLL_OK && r->waiting && d->ops->ready(d))
+    skew_note_activation(run, rank);
+    int rc = communicator_check(rank->communicator);
+    if (rc == PCOLL_OK && rank->waiting && domain->ops->ready(domain))
         rc = skew_finish(run, i);
     return rc;
 }

@@ -179,30 +179,31 @@ static void sim_end_send(struct sim_message *message)
                                                      .cookie = message->cookie});
 }
 
-static void sim_complete_recv(struct sim_endpoint *endpoint, struct sim_receive *p,
-                              struct sim_message *message)
+static void sim_complete_recv(struct sim_endpoint *endpoint,
+                              struct sim_receive *receive, struct sim_message *message)
 {
-    size_t bytes = message->bytes < p->capacity ? message->bytes : p->capacity;
+    size_t bytes =
+        message->bytes < receive->capacity ? message->bytes : receive->capacity;
     if (message->rendezvous) {
         sim_end_send(message);
         sim_wake(endpoint->sim, message->from->base.rank, 0, 0);
     }
-    memcpy(p->data, message->data, bytes);
+    memcpy(receive->data, message->data, bytes);
     sim_add_event(endpoint,
                   (struct transport_event){.kind = TRANSPORT_DONE,
-                                           .cookie = p->cookie,
+                                           .cookie = receive->cookie,
                                            .bytes = message->bytes,
                                            .source = message->from->base.rank});
     free(message);
-    free(p);
+    free(receive);
 }
 
 static int sim_recv(struct transport *transport, uint32_t peer, uint32_t tag,
                     void *data, size_t capacity, uint64_t cookie)
 {
     struct sim_endpoint *endpoint = sim_endpoint_of(transport);
-    struct sim_receive *p = sim_must(malloc(sizeof *p));
-    *p = (struct sim_receive){
+    struct sim_receive *receive = sim_must(malloc(sizeof *receive));
+    *receive = (struct sim_receive){
         .peer = peer, .tag = tag, .data = data, .capacity = capacity, .cookie = cookie};
     if (endpoint->sim->options.hostile)
         memset(data, 0xff, capacity);
@@ -211,14 +212,14 @@ static int sim_recv(struct transport *transport, uint32_t peer, uint32_t tag,
         if (message->from->base.rank != peer || message->tag != tag)
             continue;
         *at = message->next;
-        sim_complete_recv(endpoint, p, message);
+        sim_complete_recv(endpoint, receive, message);
         sim_wake(endpoint->sim, transport->rank, 0, 0);
         return PCOLL_OK;
     }
     struct sim_receive **end = &endpoint->posted;
     while (*end)
         end = &(*end)->next;
-    *end = p;
+    *end = receive;
     return PCOLL_OK;
 }
 
@@ -364,11 +365,11 @@ static void sim_deliver(struct sim_message *message)
         return;
     }
     for (struct sim_receive **at = &endpoint->posted; *at; at = &(*at)->next) {
-        struct sim_receive *p = *at;
-        if (p->peer != message->from->base.rank || p->tag != message->tag)
+        struct sim_receive *receive = *at;
+        if (receive->peer != message->from->base.rank || receive->tag != message->tag)
             continue;
-        *at = p->next;
-        sim_complete_recv(endpoint, p, message);
+        *at = receive->next;
+        sim_complete_recv(endpoint, receive, message);
         return;
     }
     message->next = NULL;
@@ -563,9 +564,9 @@ void sim_shrink(struct sim *sim)
 static void sim_free_endpoint(struct sim_endpoint *endpoint)
 {
     while (endpoint->posted) {
-        struct sim_receive *p = endpoint->posted;
-        endpoint->posted = p->next;
-        free(p);
+        struct sim_receive *receive = endpoint->posted;
+        endpoint->posted = receive->next;
+        free(receive);
     }
     while (endpoint->unexpected) {
         struct sim_message *message = endpoint->unexpected;

@@ -71,50 +71,50 @@ static void sim_window_write(char *at, int kind, const void *data, size_t bytes)
 static void sim_window_pack(struct sim_window *window, uint32_t peer, int kind,
                             size_t offset, const void *data, size_t bytes)
 {
-    struct sim_parcel *p = window->open;
-    if (!p) {
-        p = window->open = sim_must(calloc(1, sizeof *p));
-        p->peer = peer;
-        p->end = &p->first;
-        LIST_INSERT_HEAD(&window->all->under_way, p, others);
+    struct sim_parcel *parcel = window->open;
+    if (!parcel) {
+        parcel = window->open = sim_must(calloc(1, sizeof *parcel));
+        parcel->peer = peer;
+        parcel->end = &parcel->first;
+        LIST_INSERT_HEAD(&window->all->under_way, parcel, others);
     }
-    CHECK(p->peer == peer);
+    CHECK(parcel->peer == peer);
     struct sim_piece *piece = sim_must(malloc(sizeof *piece + bytes));
     *piece = (struct sim_piece){.kind = kind, .offset = offset, .bytes = bytes};
     memcpy(piece->data, data, bytes);
-    *p->end = piece;
-    p->end = &piece->next;
+    *parcel->end = piece;
+    parcel->end = &piece->next;
 }
 
-static void sim_window_free_parcel(struct sim_parcel *p)
+static void sim_window_free_parcel(struct sim_parcel *parcel)
 {
-    LIST_REMOVE(p, others);
-    while (p->first) {
-        struct sim_piece *piece = p->first;
-        p->first = piece->next;
+    LIST_REMOVE(parcel, others);
+    while (parcel->first) {
+        struct sim_piece *piece = parcel->first;
+        parcel->first = piece->next;
         free(piece);
     }
-    free(p);
+    free(parcel);
 }
 
 struct sim_parcel *sim_windows_sent(struct sim_windows *all, uint32_t rank)
 {
     CHECK(rank < all->ranks);
-    struct sim_parcel *p = all->windows[rank].sent;
+    struct sim_parcel *parcel = all->windows[rank].sent;
     all->windows[rank].sent = NULL;
-    return p;
+    return parcel;
 }
 
-uint32_t sim_windows_land(struct sim_windows *all, struct sim_parcel **parcel)
+uint32_t sim_windows_land(struct sim_windows *all, struct sim_parcel **at)
 {
-    struct sim_parcel *p = *parcel;
-    CHECK(p && p->peer < all->ranks && p->flushed);
-    uint32_t peer = p->peer;
-    for (const struct sim_piece *i = p->first; i; i = i->next)
+    struct sim_parcel *parcel = *at;
+    CHECK(parcel && parcel->peer < all->ranks && parcel->flushed);
+    uint32_t peer = parcel->peer;
+    for (const struct sim_piece *i = parcel->first; i; i = i->next)
         sim_window_write(all->windows[peer].base.memory + i->offset, i->kind, i->data,
                          i->bytes);
-    sim_window_free_parcel(p);
-    *parcel = NULL;
+    sim_window_free_parcel(parcel);
+    *at = NULL;
     return peer;
 }
 
@@ -165,9 +165,9 @@ static int sim_window_add(struct window *window, uint32_t peer, size_t offset,
 
 static int sim_window_flush(struct window *window, uint32_t peer)
 {
-    struct sim_parcel *p = sim_window_of(window)->open;
-    if (p && p->peer == peer)
-        p->flushed = true;
+    struct sim_parcel *parcel = sim_window_of(window)->open;
+    if (parcel && parcel->peer == peer)
+        parcel->flushed = true;
     return PCOLL_OK;
 }
 
