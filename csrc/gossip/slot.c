@@ -42,7 +42,7 @@ static void slot_load_block(const struct gossip_memory *memory,
 {
     slot_to_float(layout, out, elements, count);
     if (memory->rotate)
-        lattice_rotate(out, count, seed);
+        lattice_rotate(out, out, count, seed);
 }
 
 /* Return the step for the block in memory->block, NAN if none is known. */

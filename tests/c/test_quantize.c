@@ -425,8 +425,8 @@ static void check_rotation(size_t count, uint64_t seed)
     draw_block(&d, y, count, 1);
     memcpy(rx, x, count * sizeof *x);
     memcpy(ry, y, count * sizeof *y);
-    lattice_rotate(rx, count, seed);
-    lattice_rotate(ry, count, seed);
+    lattice_rotate(rx, rx, count, seed);
+    lattice_rotate(ry, ry, count, seed);
     double allowed = 1e-5 * (1 + (double)count);
     EXPECT(fabs(dot(rx, rx, count) - dot(x, x, count)) < allowed &&
                fabs(dot(rx, ry, count) - dot(x, y, count)) < allowed,
@@ -446,8 +446,8 @@ static void test_rotation(void)
             check_rotation(counts[i], seed);
     x[700] = other[700] = -32;
     x[3] = other[3] = 32;
-    lattice_rotate(x, LATTICE_BLOCK, 1);
-    lattice_rotate(other, LATTICE_BLOCK, 2);
+    lattice_rotate(x, x, LATTICE_BLOCK, 1);
+    lattice_rotate(other, other, LATTICE_BLOCK, 2);
     size_t same = 0;
     for (size_t i = 0; i < LATTICE_BLOCK; i++) {
         EXPECT(x[i] == 0 || fabsf(x[i]) == 2, "element %zu is %g", i, (double)x[i]);
@@ -557,7 +557,7 @@ static uint64_t digest_block(struct draw *d, uint64_t sum, size_t count, int bit
 {
     float x[LATTICE_BLOCK], key[LATTICE_BLOCK], y[LATTICE_BLOCK], numbers[2];
     draw_block(d, x, count, draw_scale(d, -40, 40));
-    lattice_rotate(x, count, 3);
+    lattice_rotate(x, x, count, 3);
     draw_key(d, key, x, count, draw_scale(d, -40, 40));
     lattice_distance(x, key, count, numbers, numbers + 1);
     struct coded c =

@@ -89,7 +89,7 @@ static const float *load(const pcoll_lattice *l, const struct block *b,
         return (const float *)(const void *)at;
     form_of(l->dtype).widen(room, at, b->count);
     if (l->rotate)
-        lattice_rotate(room, b->count, b->seed);
+        lattice_rotate(room, room, b->count, b->seed);
     return room;
 }
 

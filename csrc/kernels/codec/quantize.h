@@ -81,12 +81,12 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
                     uint64_t hash);
 
 /*
- * Rotation of a block, in place: signs from the seed, then Hadamard, orthonormal.
- * Spreads an outlier over the block. Where count is no power of two, the parts of it
- * that are (1000: 512, 256, 128, 64, 32, 8) are rotated one by one. The inverse undoes
- * it up to rounding.
+ * Rotation of a block: signs from the seed, then Hadamard, orthonormal. Spreads an
+ * outlier over the block. Where count is no power of two, the parts of it that are
+ * (1000: 512, 256, 128, 64, 32, 8) are rotated one by one. The inverse undoes it up to
+ * rounding, in place. out may be in.
  */
-void lattice_rotate(float *x, size_t count, uint64_t seed);
+void lattice_rotate(float *out, const float *in, size_t count, uint64_t seed);
 void lattice_rotate_back(float *x, size_t count, uint64_t seed);
 
 #endif
