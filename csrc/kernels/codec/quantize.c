@@ -167,112 +167,86 @@ struct lattice {
     struct keys k;
 };
 
-static inline uint32_t quantize_one(uint32_t *word, float x, uint32_t counter,
-                                    const struct lattice *l)
+/*
+ * The sum of products of the hash. Element i of the first half is multiplied with
+ * element i of the second half. Two neighbors are one number of 64 bits, so that their
+ * halves are multiplied without being moved; the order of the two does not matter. The
+ * partner of an odd element is the number that would be next, with z = 0.
+ */
+CLONES_V4 static uint64_t lattice_hash_pairs(const uint32_t *keyed, uint32_t count)
 {
-    uint32_t half = first_half(counter);
-    *word = round_to_integer(x * l->inverse + dither_of(half, l->k));
-    return *word + half;
+    uint32_t pairs = count / 2, twos = pairs / 2;
+    const uint32_t *second = keyed + pairs;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < twos; i++) {
+        uint64_t a, b;
+        memcpy(&a, keyed + 2 * i, sizeof a);
+        memcpy(&b, second + 2 * i, sizeof b);
+        sum += (a & UINT32_MAX) * (b & UINT32_MAX) + (a >> 32) * (b >> 32);
+    }
+    if (pairs % 2)
+        sum += (uint64_t)keyed[pairs - 1] * second[pairs - 1];
+    if (count % 2)
+        sum += (uint64_t)keyed[count - 1] * keyed[count];
+    return sum;
 }
 
-/* An odd one's partner: what would be next, with z = 0. */
-static uint64_t without_partner(uint32_t last, uint32_t count, struct keys k)
-{
-    return (uint64_t)last * first_half(counter_of(count, k));
-}
-
-/* Element i of the first half is hashed with element i of the second. */
-CLONES_V4 static uint64_t quantize(uint32_t *restrict words, const float *restrict x,
-                                   uint32_t count, const struct lattice *lattice)
+/* keyed[i] = z + k_i, and one more with z = 0. */
+CLONES_V4 static void lattice_quantize(uint16_t *restrict words,
+                                       uint32_t *restrict keyed,
+                                       const float *restrict x, uint32_t count,
+                                       const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
-    uint32_t pairs = count / 2, last = count - 1;
-    uint32_t near = counter_of(0, l.k), far = counter_of(pairs, l.k);
-    uint64_t sum = 0;
-    INDEPENDENT
-    for (uint32_t i = 0; i < pairs; i++) {
-        uint32_t j = pairs + i;
-        uint32_t a = quantize_one(words + i, x[i], near, &l);
-        uint32_t b = quantize_one(words + j, x[j], far, &l);
-        sum += (uint64_t)a * b;
-        near += golden;
-        far += golden;
+    uint32_t counter = counter_of(0, l.k);
+    for (uint32_t i = 0; i < count; i++, counter += golden) {
+        uint32_t half = first_half(counter);
+        uint32_t z = round_to_integer(x[i] * l.inverse + dither_of(half, l.k));
+        words[i] = (uint16_t)z;
+        keyed[i] = z + half;
     }
-    if (count % 2) {
-        uint32_t a = quantize_one(words + last, x[last], counter_of(last, l.k), &l);
-        sum += without_partner(a, count, l.k);
-    }
-    return sum;
+    keyed[count] = first_half(counter);
 }
 
 /*
  * The candidate z lies in [first, first + q), which is centered on key / s + u: z is
  * within q / 2 of it then. Rounded is key / s + u - 1/2, which is floor but for ties.
  */
-static inline uint32_t reconstruct_one(float *out, float key, uint32_t word,
-                                       uint32_t counter, const struct lattice *l)
-{
-    uint32_t half = first_half(counter);
-    float u = dither_of(half, l->k);
-    uint32_t first = round_to_integer(key * l->inverse + (u - 0.5f)) + 1 - l->q / 2;
-    uint32_t z = first + ((word - first) & (l->q - 1));
-    *out = ((float)(int32_t)z - u) * l->step;
-    return z + half;
-}
-
-CLONES_V4 static uint64_t reconstruct(float *out, const float *key,
-                                      const uint32_t *restrict words, uint32_t count,
-                                      const struct lattice *lattice)
+CLONES_V4 static void lattice_reconstruct(float *out, uint32_t *restrict keyed,
+                                          const float *key,
+                                          const uint16_t *restrict words,
+                                          uint32_t count, const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
-    uint32_t pairs = count / 2, last = count - 1;
-    uint32_t near = counter_of(0, l.k), far = counter_of(pairs, l.k);
-    uint64_t sum = 0;
+    uint32_t counter = counter_of(0, l.k);
     INDEPENDENT
-    for (uint32_t i = 0; i < pairs; i++) {
-        uint32_t j = pairs + i;
-        uint32_t a = reconstruct_one(out + i, key[i], words[i], near, &l);
-        uint32_t b = reconstruct_one(out + j, key[j], words[j], far, &l);
-        sum += (uint64_t)a * b;
-        near += golden;
-        far += golden;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t half = first_half(counter);
+        float u = dither_of(half, l.k);
+        uint32_t first =
+            round_to_integer(key[i] * l.inverse + (u - 0.5f)) + 1 - l.q / 2;
+        uint32_t z = first + ((words[i] - first) & (l.q - 1));
+        out[i] = ((float)(int32_t)z - u) * l.step;
+        keyed[i] = z + half;
+        counter += golden;
     }
-    if (count % 2) {
-        uint32_t a = reconstruct_one(out + last, key[last], words[last],
-                                     counter_of(last, l.k), &l);
-        sum += without_partner(a, count, l.k);
-    }
-    return sum;
-}
-
-CLONES_V4 static void narrow(uint16_t *restrict out, const uint32_t *restrict in,
-                             size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        out[i] = (uint16_t)in[i];
-}
-
-CLONES_V4 static void widen(uint32_t *restrict out, const uint16_t *restrict in,
-                            size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        out[i] = in[i];
+    keyed[count] = first_half(counter);
 }
 
 uint64_t lattice_encode(const float *x, size_t count, float step, uint64_t seed,
                         int bits, void *low, void *high)
 {
     uint16_t words[LATTICE_BLOCK];
-    uint32_t wide[LATTICE_BLOCK];
+    uint32_t keyed[LATTICE_BLOCK + 1];
     size_t lanes = plane_lanes(count);
     struct lattice l = {.inverse = inverse_of(step), .k = keys_of(seed)};
-    uint64_t sum = quantize(wide, x, (uint32_t)count, &l);
-    narrow(words, wide, count);
+    lattice_quantize(words, keyed, x, (uint32_t)count, &l);
     memset(words + count, 0, (lanes * PLANE_ROWS - count) * sizeof *words);
     plane_pack(low, words, lanes, 0, bits);
     if (high)
         plane_pack(high, words, lanes, bits, LATTICE_MAX_BITS - bits);
-    return begin_hash(count, step, seed, bits) + sum;
+    return begin_hash(count, step, seed, bits) +
+           lattice_hash_pairs(keyed, (uint32_t)count);
 }
 
 static bool all_zero(const uint16_t *words, size_t count)
@@ -297,9 +271,9 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
                         .inverse = inverse_of(step),
                         .q = 1u << (high ? LATTICE_MAX_BITS : bits),
                         .k = keys_of(seed)};
-    uint32_t wide[LATTICE_BLOCK];
-    widen(wide, words, count);
-    uint64_t sum = reconstruct(out, key ? key : zeros, wide, (uint32_t)count, &l);
+    uint32_t keyed[LATTICE_BLOCK + 1];
+    lattice_reconstruct(out, keyed, key ? key : zeros, words, (uint32_t)count, &l);
+    uint64_t sum = lattice_hash_pairs(keyed, (uint32_t)count);
     if (step == 0)
         memset(out, 0, count * sizeof *out); /* no -0 */
     return begin_hash(count, step, seed, bits) + sum == hash &&
