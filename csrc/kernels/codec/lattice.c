@@ -85,11 +85,14 @@ static const float *load(const pcoll_lattice *l, const struct block *b,
         return room;
     }
     const char *at = (const char *)vector + b->offset;
-    if (lies_as_float(l))
-        return (const float *)(const void *)at;
-    form_of(l->dtype).widen(room, at, b->count);
-    if (l->rotate)
-        lattice_rotate(room, room, b->count, b->seed);
+    const float *elements = room;
+    if (l->dtype == PCOLL_FLOAT32)
+        elements = (const float *)(const void *)at;
+    else
+        form_of(l->dtype).widen(room, at, b->count);
+    if (!l->rotate)
+        return elements;
+    lattice_rotate(room, elements, b->count, b->seed);
     return room;
 }
 
