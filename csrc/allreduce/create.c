@@ -56,17 +56,15 @@ static int make_endpoint(struct communicator *c, const pcoll_buffer *buffers,
     if (rc != PCOLL_OK)
         return rc;
     pcoll_options thrifty = options_thrifty(o);
-    rc = endpoint_create(c,
-                         &(struct endpoint_spec){.ranks = c->transport->size,
-                                                 .hosts = sharing_hosts(c, o),
-                                                 .failed = c->transport->failed,
-                                                 .most = o->domain_ranks,
-                                                 .off_node = c->transport->off_node,
-                                                 .buffers = buffers,
-                                                 .nbuffers = nbuffers,
-                                                 .make_user = mpi_reduction_create,
-                                                 .options = &thrifty},
-                         v);
+    struct endpoint_spec spec = {.ranks = c->transport->size,
+                                 .failed = c->transport->failed,
+                                 .off_node = c->transport->off_node,
+                                 .buffers = buffers,
+                                 .nbuffers = nbuffers,
+                                 .make_user = mpi_reduction_create,
+                                 .options = &thrifty};
+    sharing_place(c, o, &spec);
+    rc = endpoint_create(c, &spec, v);
     if (rc == PCOLL_OK)
         rc = handle_start_agent(c, *v, o);
     if (rc == PCOLL_OK)
@@ -189,11 +187,13 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
                                  .options = &thrifty};
     int rc = options_check(options);
     bool node = options->domain != PCOLL_DOMAIN_RANK && ranks > 1;
+    struct placement placement = {.ranks = ranks, .domains = 1, .members = ranks};
+    if (!node)
+        placement.domains = ranks, placement.members = 1;
     if (rc == PCOLL_OK)
-        rc = endpoint_lay_out(&spec, node ? 1 : ranks, &shape, &plan);
+        rc = endpoint_lay_out(&spec, &placement, &shape, &plan);
     if (rc != PCOLL_OK)
         return rc;
-    struct placement placement = {.ranks = ranks, .domains = 1, .members = ranks};
     *bytes = node ? node_bytes(&shape, &thrifty, &placement) / ranks
                   : domain_single_bytes(&shape, &thrifty) +
                         endpoint_bytes(&shape, &plan, &options->policy);

@@ -119,8 +119,9 @@ int endpoint_settle(struct endpoint *v, const pcoll_options *options,
 int endpoint_open(struct endpoint *v);
 void endpoint_destroy(struct endpoint **v);
 /* The form of a handle's messages, and its algorithm. The shape is to be destroyed. */
-int endpoint_lay_out(const struct endpoint_spec *spec, uint32_t endpoints,
-                     struct round_shape *shape, struct algorithm_plan *plan);
+int endpoint_lay_out(const struct endpoint_spec *spec,
+                     const struct placement *placement, struct round_shape *shape,
+                     struct algorithm_plan *plan);
 /* Of one that follows `old`: rounds begin with this one, whose predecessor's message is
  * `last` (NULL: there is none). On all ranks before the first calls endpoint_inherit. A
  * newcomer has no old one: NULL. */

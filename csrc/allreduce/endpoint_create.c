@@ -11,12 +11,14 @@
 
 /* Of the table; the ring, where elements do not let the headers into the gaps. MPI's own
  * needs all ranks, not one for each domain. */
-static int choose_algorithm(const struct endpoint_spec *spec, uint32_t endpoints,
+static int choose_algorithm(const struct endpoint_spec *spec,
+                            const struct placement *placement,
                             const struct payload *payload, enum pcoll_algorithm *a)
 {
-    int rc = tuning_choose(endpoints, payload->bytes, spec->off_node, a);
+    int rc = tuning_choose(placement, payload->bytes, spec->off_node, a);
     bool continues = spec->options->on_failure == PCOLL_FAILURE_CONTINUE;
-    bool native = endpoints == spec->ranks && !continues && payload_is_native(payload);
+    bool native =
+        placement->domains == spec->ranks && !continues && payload_is_native(payload);
     if (*a == PCOLL_ALGORITHM_NATIVE && !native)
         *a = PCOLL_ALGORITHM_RABENSEIFNER;
     if (*a == PCOLL_ALGORITHM_RABENSEIFNER && !payload_evenly_cut(payload))
@@ -24,8 +26,9 @@ static int choose_algorithm(const struct endpoint_spec *spec, uint32_t endpoints
     return rc;
 }
 
-int endpoint_lay_out(const struct endpoint_spec *spec, uint32_t endpoints,
-                     struct round_shape *shape, struct algorithm_plan *plan)
+int endpoint_lay_out(const struct endpoint_spec *spec,
+                     const struct placement *placement, struct round_shape *shape,
+                     struct algorithm_plan *plan)
 {
     int rc = spec->follows ? round_shape_share(shape, &spec->follows->shape)
                            : round_shape_init(shape, spec->ranks, spec->buffers,
@@ -38,7 +41,7 @@ int endpoint_lay_out(const struct endpoint_spec *spec, uint32_t endpoints,
     }
     enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
     if (algorithm == PCOLL_ALGORITHM_AUTO)
-        rc = choose_algorithm(spec, endpoints, &shape->payload, &algorithm);
+        rc = choose_algorithm(spec, placement, &shape->payload, &algorithm);
     else if (algorithm == PCOLL_ALGORITHM_RABENSEIFNER &&
              !payload_evenly_cut(&shape->payload))
         rc = fail(PCOLL_EINVAL,
@@ -54,7 +57,7 @@ int endpoint_lay_out(const struct endpoint_spec *spec, uint32_t endpoints,
         round_shape_destroy(shape);
         return rc;
     }
-    algorithm_plan(algorithm, endpoints, shape->payload.bytes, plan);
+    algorithm_plan(algorithm, placement->domains, shape->payload.bytes, plan);
     plan->native_parts = shape->payload.parts;
     if (plan->padded)
         round_shape_pad(shape, plan->padded);
@@ -121,7 +124,7 @@ int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
     v->drives =
         v->placement.members == 1 || (v->placement.leads && v->placement.domains > 1);
     if (rc == PCOLL_OK)
-        rc = endpoint_lay_out(spec, v->placement.domains, &v->shape, &plan);
+        rc = endpoint_lay_out(spec, &v->placement, &v->shape, &plan);
     v->shape.payload.past_cache =
         2 * v->placement.members * v->shape.payload.bytes > cache_size();
     if (rc == PCOLL_OK)

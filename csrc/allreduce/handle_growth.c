@@ -80,8 +80,6 @@ static int make_successor(struct handle_growth *g, struct endpoint **made)
     struct communicator *c = g->base.to;
     struct endpoint *old = old_of(g);
     struct endpoint_spec spec = {.ranks = c->transport->size,
-                                 .hosts = sharing_hosts(c, &g->options),
-                                 .most = g->options.domain_ranks,
                                  .off_node = c->transport->off_node,
                                  .buffers = old ? NULL : g->buffers,
                                  .nbuffers = old ? 0 : g->nbuffers,
@@ -89,6 +87,7 @@ static int make_successor(struct handle_growth *g, struct endpoint **made)
                                  .options = &g->options,
                                  .follows = old,
                                  .failed = c->transport->failed};
+    sharing_place(c, &g->options, &spec);
     int rc = endpoint_create(c, &spec, made);
     return rc == PCOLL_OK ? handle_start_agent(c, *made, &g->options) : rc;
 }

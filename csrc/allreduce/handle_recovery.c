@@ -111,12 +111,11 @@ static int rebuild(struct user_object *o, struct communicator *c,
     pcoll_options options = old->options;
     options.algorithm = (int32_t)old->data.plan.algorithm;
     struct endpoint_spec spec = {.ranks = old->shape.ranks,
-                                 .hosts = sharing_hosts(c, &options),
-                                 .most = options.domain_ranks,
                                  .off_node = c->transport->off_node,
                                  .options = &options,
                                  .follows = old,
                                  .failed = c->transport->failed};
+    sharing_place(c, &options, &spec);
     forget_successor(g);
     uint64_t own = complete(o);
     int rc = endpoint_create(c, &spec, &g->successor);

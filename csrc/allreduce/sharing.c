@@ -14,13 +14,14 @@
 #include "domain/node.h"
 #include "runtime/agreement.h"
 
-/* A native handle leaves everything to the vendor; a record is of single ranks. */
-const uint64_t *sharing_hosts(const struct communicator *c,
-                              const pcoll_options *options)
+/* A native handle leaves everything to the vendor. A record is of single ranks, and its
+ * replay, which may run on other hosts, must add in the same order. */
+void sharing_place(const struct communicator *c, const pcoll_options *options,
+                   struct endpoint_spec *spec)
 {
-    bool alone = options->domain == PCOLL_DOMAIN_RANK ||
-                 options->algorithm == PCOLL_ALGORITHM_NATIVE || event_log_wanted();
-    return alone ? NULL : c->transport->hosts;
+    bool unplaced = options->algorithm == PCOLL_ALGORITHM_NATIVE || event_log_wanted();
+    spec->hosts = unplaced ? NULL : c->transport->hosts;
+    spec->most = options->domain == PCOLL_DOMAIN_RANK ? 1 : options->domain_ranks;
 }
 
 static struct doorbell_page *doorbell_of(const struct endpoint *v, uint32_t rank)

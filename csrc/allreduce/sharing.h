@@ -6,10 +6,10 @@
 
 #include "allreduce/endpoint.h"
 
-/* Where the ranks are that may share memory for a handle with these options; NULL:
- * nobody does. */
-const uint64_t *sharing_hosts(const struct communicator *c,
-                              const pcoll_options *options);
+/* Set spec->hosts and spec->most: where the ranks are, and how many of them may share
+ * memory for a handle with these options. */
+void sharing_place(const struct communicator *c, const pcoll_options *options,
+                   struct endpoint_spec *spec);
 
 /* Give the endpoint its domain. Collective; an error on every rank or on none. */
 int sharing_settle(struct communicator *c, struct endpoint *v,

@@ -25,6 +25,11 @@ static const struct line near[] = {{1, 0, PCOLL_ALGORITHM_RECDBL},
 static const struct line far[] = {{1, 0, PCOLL_ALGORITHM_RECDBL},
                                   {1, 32 << 10, PCOLL_ALGORITHM_RABENSEIFNER},
                                   {1, 256 << 10, PCOLL_ALGORITHM_RING}};
+/* Where several endpoints share the link of their host, and all their numbers are powers
+ * of two, Rabenseifner's algorithm sends the least through it: each endpoint halves with
+ * those of its host first and exchanges only what it still owns with other hosts. */
+static const struct line shared[] = {{1, 0, PCOLL_ALGORITHM_RECDBL},
+                                     {1, 32 << 10, PCOLL_ALGORITHM_RABENSEIFNER}};
 
 /* What is best for a job, of the lines seen so far. */
 struct search {
@@ -141,23 +146,33 @@ static int search_file(struct search *s)
     return rc;
 }
 
-static void search_built_in(struct search *s, bool off_node)
+static void search_lines(struct search *s, const struct line *lines, size_t count)
 {
-    const struct line *lines = off_node ? far : near;
-    size_t count = off_node ? sizeof far / sizeof *far : sizeof near / sizeof *near;
     for (size_t i = 0; i < count; i++)
         consider(s, &lines[i]);
 }
 
-int tuning_choose(uint32_t ranks, uint64_t bytes, bool off_node,
+static void search_built_in(struct search *s, const struct placement *placement,
+                            bool off_node)
+{
+    uint32_t endpoints = placement->domains;
+    if (!off_node)
+        search_lines(s, near, sizeof near / sizeof *near);
+    else if (placement->per_host > 1 && largest_power_of_two(endpoints) == endpoints)
+        search_lines(s, shared, sizeof shared / sizeof *shared);
+    else
+        search_lines(s, far, sizeof far / sizeof *far);
+}
+
+int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_node,
                   enum pcoll_algorithm *algorithm)
 {
-    struct search s = {.ranks = ranks, .bytes = bytes};
+    struct search s = {.ranks = placement->domains, .bytes = bytes};
     int rc = search_file(&s);
     if (rc != PCOLL_OK)
         return rc;
     if (!s.found)
-        search_built_in(&s, off_node);
+        search_built_in(&s, placement, off_node);
     *algorithm = s.best.bytes <= bytes ? (enum pcoll_algorithm)s.best.algorithm
                                        : PCOLL_ALGORITHM_RECDBL;
     return PCOLL_OK;

@@ -19,11 +19,13 @@
 
 #include <stdbool.h>
 
+#include "domain/placement.h"
 #include "include/partialcoll.h"
 
-/* off_node: not all ranks are on one machine (for the table built in). PCOLL_EINVAL
- * names the file and the line that is wrong. */
-int tuning_choose(uint32_t ranks, uint64_t bytes, bool off_node,
+/* Choose for these domains; only `domains` and `per_host` are read. off_node: not all
+ * ranks are on one machine (for the built-in table). PCOLL_EINVAL names the file and the
+ * line that is wrong. */
+int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_node,
                   enum pcoll_algorithm *algorithm);
 
 #endif

@@ -14,18 +14,6 @@ static bool has_failed(const uint64_t *failed, uint32_t rank)
     return failed && bitset_has(failed, rank);
 }
 
-/* How many ranks are where rank r is, and how many of them come before it. */
-static uint32_t neighbors(const uint64_t *hosts, uint32_t ranks, uint32_t rank,
-                          const uint64_t *failed, uint32_t *before)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < ranks; i++) {
-        *before = i == rank ? count : *before;
-        count += hosts[i] == hosts[rank] && !has_failed(failed, i);
-    }
-    return count;
-}
-
 /* Is this the first rank of a part of its host's ranks? They are cut as evenly as
  * possible into as few parts as `most` allows. */
 static bool begins_part(uint32_t position, uint32_t count, uint32_t most)
@@ -39,30 +27,45 @@ static bool begins_part(uint32_t position, uint32_t count, uint32_t most)
     return false;
 }
 
-/* The domain that the rank joins: that of the neighbor just before it. */
-static uint32_t domain_before(const struct placement *p, const uint64_t *hosts,
-                              uint32_t rank)
+static bool is_on_host(const uint64_t *hosts, const uint64_t *failed, uint32_t rank,
+                       uint32_t first)
 {
-    for (uint32_t i = rank; i-- > 0;)
-        if (hosts[i] == hosts[rank] && p->domain[i] != PLACEMENT_NOWHERE)
-            return p->domain[i];
-    return PLACEMENT_NOWHERE;
+    return hosts[rank] == hosts[first] && !has_failed(failed, rank);
 }
 
+/* Make the domains of the host whose lowest living rank is `first`. */
+static void deal_host(struct placement *p, const uint64_t *hosts,
+                      const uint64_t *failed, uint32_t most, uint32_t first)
+{
+    uint32_t count = 0, position = 0;
+    for (uint32_t r = first; r < p->ranks; r++)
+        count += is_on_host(hosts, failed, r, first);
+    for (uint32_t r = first; r < p->ranks; r++) {
+        if (!is_on_host(hosts, failed, r, first))
+            continue;
+        if (begins_part(position++, count, most))
+            p->leader[p->domains++] = r;
+        p->domain[r] = p->domains - 1;
+    }
+}
+
+/* Number the domains host by host, so that neighbors in the order of their numbers are on
+ * the same host wherever possible. */
 static void deal(struct placement *p, const uint64_t *hosts, const uint64_t *failed,
                  uint32_t most)
 {
-    for (uint32_t r = 0; r < p->ranks; r++) {
+    for (uint32_t r = 0; r < p->ranks; r++)
         p->domain[r] = PLACEMENT_NOWHERE;
-        if (has_failed(failed, r))
+    for (uint32_t r = 0; r < p->ranks; r++) {
+        uint32_t before = p->domains;
+        if (p->domain[r] != PLACEMENT_NOWHERE || has_failed(failed, r))
             continue;
-        uint32_t position = 0,
-                 count = hosts ? neighbors(hosts, p->ranks, r, failed, &position) : 1;
-        if (begins_part(position, count, most)) {
-            p->domain[r] = p->domains;
-            p->leader[p->domains++] = r;
-        } else
-            p->domain[r] = domain_before(p, hosts, r);
+        if (hosts)
+            deal_host(p, hosts, failed, most, r);
+        else
+            p->leader[p->domain[r] = p->domains++] = r;
+        uint32_t made = p->domains - before;
+        p->per_host = before && p->per_host != made ? 0 : made;
     }
 }
 

@@ -16,17 +16,19 @@ enum { PLACEMENT_NOWHERE = UINT32_MAX };
 struct placement {
     uint32_t ranks;
     uint32_t domains;
-    uint32_t index;   /* of this rank's domain */
-    uint32_t *leader; /* by domain: its lowest rank; domains in the order of these */
-    uint32_t *domain; /* by rank; of one that has died PLACEMENT_NOWHERE */
-    uint32_t members; /* of this rank's domain */
-    uint32_t *member; /* its ranks, in order */
-    uint32_t who;     /* this rank among them */
+    uint32_t index;    /* of this rank's domain */
+    uint32_t per_host; /* domains on each host; 0: not the same number on all */
+    uint32_t *leader;  /* by domain: its lowest rank. Domains are numbered host by host,
+                          hosts in the order of their lowest rank */
+    uint32_t *domain;  /* by rank; of one that has died PLACEMENT_NOWHERE */
+    uint32_t members;  /* of this rank's domain */
+    uint32_t *member;  /* its ranks, in order */
+    uint32_t who;      /* this rank among them */
     bool leads;
 };
 
 /*
- * hosts[r] tells where rank r is: ranks with equal values can share memory (NULL: none
+ * hosts[r] tells where rank r is: ranks with equal values can share memory (NULL: no two
  * can). At most `most` ranks to a domain, 0: as many as there are; they are then dealt
  * out evenly, neighbors together. Ranks that have died (a set; NULL: nobody) are left
  * out. PCOLL_ENOMEM.

@@ -308,7 +308,8 @@ int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
     if (rc == PCOLL_OK)
         rc = options_check(options);
     if (rc == PCOLL_OK)
-        rc = endpoint_lay_out(&spec, s->ranks, &shape, &plan);
+        rc = endpoint_lay_out(&spec, &(struct placement){.domains = s->ranks}, &shape,
+                              &plan);
     if (rc != PCOLL_OK)
         return rc;
     uint64_t operations =

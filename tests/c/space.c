@@ -82,11 +82,11 @@ static const struct {
     const char *name;
     uint32_t (*place)(uint32_t rank);
     uint32_t most; /* ranks in a domain; 0: all of a place */
-} groupings[] = {{"alone", by_itself, 0},   {"one", together, 0},
-                 {"pairs", together, 2},    {"threes", together, 3},
-                 {"1+4+2", unevenly, 0},    {"strided", by_turns, 0},
-                 {"dealt out", by_turns, 4}};
-static const int grouped[] = {0, 0, 1, 1, 1, 2, 3, 4, 5, 6}; /* how often each */
+} groupings[] = {{"alone", by_itself, 0},    {"one", together, 0},
+                 {"pairs", together, 2},     {"threes", together, 3},
+                 {"1+4+2", unevenly, 0},     {"strided", by_turns, 0},
+                 {"dealt out", by_turns, 4}, {"single", by_turns, 1}};
+static const int grouped[] = {0, 7, 1, 1, 1, 2, 3, 4, 5, 6}; /* how often each */
 
 static const char *const moments[WORLD_MOMENTS] = {
     [AT_ANY_TIME] = "at any time",     [WHILE_RECOVERING] = "while recovering",
@@ -302,15 +302,20 @@ uint32_t space_domains(const struct world_options *o, int algorithm, const bool 
             count[r] += beside;
         }
     }
-    for (uint32_t r = 0; r < o->ranks; r++) {
-        uint32_t i = 0;
+    for (uint32_t r = 0; r < o->ranks; r++)
         domain[r] = UINT32_MAX;
-        if (dead && dead[r])
-            continue;
-        while (i < r && ((dead && dead[i]) || native || hosts[i] != hosts[r] ||
-                         !share_memory(o, position, count[r], i, r)))
-            i++;
-        domain[r] = i < r ? domain[i] : domains++;
+    for (uint32_t first = 0; first < o->ranks; first++) {
+        bool numbered = domain[first] != UINT32_MAX || (dead && dead[first]);
+        for (uint32_t r = first; r < o->ranks && !numbered; r++) {
+            uint32_t i = first;
+            if ((dead && dead[r]) ||
+                (r != first && (native || hosts[r] != hosts[first])))
+                continue;
+            while (i < r && (domain[i] == UINT32_MAX || hosts[i] != hosts[r] ||
+                             !share_memory(o, position, count[r], i, r)))
+                i++;
+            domain[r] = i < r ? domain[i] : domains++;
+        }
     }
     return domains;
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who shares memory with whom, and the words in which users say so. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "allreduce/tuning.h"
 #include "domain/placement.h"
 #include "check.h"
 
@@ -63,8 +65,47 @@ static void test_planes(void)
     PLACED("uneven hosts", uneven, 0, 0, 1, 1, 1, 1, 2, 2);
     PLACED("uneven hosts, at most 3", uneven, 3, 0, 1, 1, 2, 2, 3, 3);
     PLACED("every other", strided, 0, 0, 1, 0, 1, 0, 1, 0);
-    PLACED("every other, at most 2", strided, 2, 0, 1, 0, 2, 3, 2, 3);
+    PLACED("every other, at most 2", strided, 2, 0, 2, 0, 3, 1, 3, 1);
+    PLACED("each on its own, host by host", strided, 1, 0, 4, 1, 5, 2, 6, 3);
     PLACED("far apart", apart, 0, 0, 1, 0, 2, 1);
+}
+
+static uint32_t per_host(uint32_t ranks, const uint64_t *hosts, uint32_t most)
+{
+    struct placement p;
+    EXPECT_OK(placement_init(&p, 0, ranks, hosts, NULL, most));
+    uint32_t count = p.per_host;
+    placement_destroy(&p);
+    return count;
+}
+
+/* An algorithm is chosen by how many domains send through the link of a host. */
+static void test_per_host(void)
+{
+    static const uint64_t even[] = {7, 3, 7, 3, 3, 7, 3, 7};
+    static const uint64_t uneven[] = {7, 3, 7, 7};
+    EXPECT(per_host(4, NULL, 0) == 1, "no hosts");
+    EXPECT(per_host(8, even, 0) == 1, "one domain on each host");
+    EXPECT(per_host(8, even, 1) == 4, "each rank on its own");
+    EXPECT(per_host(8, even, 3) == 2, "two domains on each host");
+    EXPECT(per_host(4, uneven, 1) == 0, "one and three");
+}
+
+static void test_tuning(void)
+{
+    struct placement single = {.domains = 8, .per_host = 1};
+    struct placement four = {.domains = 8, .per_host = 4};
+    struct placement three = {.domains = 6, .per_host = 3};
+    enum pcoll_algorithm a;
+    setenv("PARTIALCOLL_TUNE", "none", 1);
+    EXPECT_OK(tuning_choose(&four, 1 << 20, true, &a));
+    EXPECT(a == PCOLL_ALGORITHM_RABENSEIFNER, "shared links: %d", a);
+    EXPECT_OK(tuning_choose(&three, 1 << 20, true, &a));
+    EXPECT(a == PCOLL_ALGORITHM_RING, "no power of two: %d", a);
+    EXPECT_OK(tuning_choose(&single, 1 << 20, true, &a));
+    EXPECT(a == PCOLL_ALGORITHM_RING, "links of their own: %d", a);
+    EXPECT_OK(tuning_choose(&four, 1 << 20, false, &a));
+    EXPECT(a == PCOLL_ALGORITHM_RABENSEIFNER, "one host: %d", a);
 }
 
 /* The number of a word, and at most how many ranks; -1: refused. */
@@ -125,6 +166,8 @@ static void test_words(void)
 int main(void)
 {
     test_planes();
+    test_per_host();
+    test_tuning();
     test_words();
     printf("placement: all tests passed\n");
     return 0;
