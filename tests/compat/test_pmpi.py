@@ -313,6 +313,77 @@ def test_thread_level_too_low(build, run):
     assert done.stderr.count("a quorum needs MPI_THREAD_MULTIPLE") == 1
 
 
+@pytest.fixture(scope="session")
+def other_mpi(tmp_path_factory):
+    """A program of another MPI, a file that needs it, and a program that loads such a file."""
+    folder = tmp_path_factory.mktemp("other")
+    library, program, loads = folder / "libmpi.so.7", folder / "program", folder / "loads"
+    words = ["gcc", "-fPIC", str(PROGRAMS / "other_mpi.c"), f"-Wl,-rpath,{folder}"]
+    soname = ["-shared", f"-Wl,-soname,{library.name}"]
+    for more in (
+        ["-DLIBRARY", *soname, "-o", library],
+        ["-DPROGRAM", library, "-o", program],
+        ["-DPROGRAM", "-shared", library, "-o", folder / "file.so"],
+        ["-ldl", "-o", loads],
+    ):
+        subprocess.run([*words, *map(str, more)], check=True)
+    return {"linked": [program], "loaded": [loads, folder / "file.so"]}
+
+
+@pytest.mark.parametrize("how", ["linked", "loaded"])
+def test_program_of_another_mpi(other_mpi, clean_environment, how):
+    """Refused with a sentence before its MPI begins, however it is linked with that."""
+    words = list(map(str, other_mpi[how]))
+    env = {**clean_environment, "PARTIALCOLL_REPORT": "1"}
+    once = {"capture_output": True, "text": True, "timeout": c_users.LIMIT_S}
+    plain = subprocess.run(words, env=env, **once)
+    assert plain.returncode == 0 and plain.stdout.endswith("the other MPI began\n" * 2)
+    refused = subprocess.run(words, env={**env, "LD_PRELOAD": c_libraries.preload()}, **once)
+    assert refused.returncode == 1, refused.stderr
+    assert refused.stdout == ("loaded\n" if how == "loaded" else "")
+    (line,) = refused.stderr.splitlines()
+    assert "was built for another MPI than the program's" in line and "libmpi.so.7" in line
+
+
+def test_mpiexec_of_another_mpi(build, clean_environment):
+    """Each process would be alone, and do the work of all."""
+    env = {**clean_environment, "LD_PRELOAD": c_libraries.preload(), "OMPI_COMM_WORLD_SIZE": "2"}
+    done = subprocess.run(
+        [build("full")], env=env, capture_output=True, text=True, timeout=c_users.LIMIT_S
+    )
+    assert done.returncode == 1 and not done.stdout
+    assert "mpiexec has started 2 processes, but each is alone" in done.stderr
+
+
+def test_calls_that_do_not_come_here(build, run):
+    """The report says so, where MPI begins past us and where the calls go past us."""
+    done = run(build("unseen"), "all", ranks=2, settings={})
+    assert (done.returncode, done.stdout) == (0, "unseen\n"), done.stderr
+    assert done.stderr.count("MPI began without passing through this library") == 2
+    done = run(build("unseen"), "calls", ranks=2, settings={})
+    assert report(done) == (0, {})
+    assert done.stderr.count("no call came here") == 1
+    for said in ("all", "calls"):
+        assert not run(build("unseen"), said, settings={"PARTIALCOLL_REPORT": ""}).stderr
+
+
+@pytest.mark.parametrize("parent", ["plain", "preloaded"])
+@pytest.mark.parametrize("child", ["plain", "preloaded"])
+def test_spawned_processes(build, run, parent, child):
+    """Whether they and those that start them are preloaded or not: what they do together is
+    MPI's."""
+
+    def words(who):
+        preload = c_libraries.preload() if who == "preloaded" else ""
+        return ["/usr/bin/env", f"LD_PRELOAD={preload}", build("spawn")]
+
+    settings = {"PARTIALCOLL_QUORUM": "full", "PARTIALCOLL_ALL": "1", "PARTIALCOLL_REPORT": "1"}
+    done = run(*words(parent), *words(child), ranks=1, settings=settings)
+    assert (done.returncode, done.stdout) == (0, "joined\n"), done.stderr
+    told = sum(int(n) for n in re.findall(r"passed: (\d+) \(processes of another", done.stderr))
+    assert told == 3 * (parent == "preloaded") + 6 * (child == "preloaded")
+
+
 def test_program_without_mpi(build, clean_environment):
     env = {**clean_environment, "LD_PRELOAD": c_libraries.preload(), "PARTIALCOLL_REPORT": "1"}
     done = subprocess.run(

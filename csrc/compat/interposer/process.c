@@ -11,10 +11,14 @@
 #include "compat/interposer/process.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <mpi.h>
 #include <stdatomic.h>
-#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "base/environment.h"
 #include "compat/mpi_shaped/cache.h"
 #include "compat/interposer/full.h"
 #include "compat/interposer/report.h"
@@ -22,6 +26,7 @@
 #include "compat/interposer/completion_thread.h"
 
 static atomic_bool begun;
+static bool seen;   /* MPI has begun by a call that came here */
 static int reports; /* on all ranks, if one of them has been asked to */
 static MPI_Comm trials = MPI_COMM_NULL; /* of this process alone; errors come back */
 
@@ -33,6 +38,99 @@ bool process_begun(void)
 void *process_next(const char *name)
 {
     return dlsym(RTLD_NEXT, name);
+}
+
+/* Another MPI. A program that was linked with another MPI than this library has both loaded:
+ * its handles would reach functions to which they mean nothing. Such a program ends with one
+ * sentence, when it is loaded, or in MPI_Init if the other MPI was loaded later. */
+
+enum { MOST_FILES = 16 };
+
+struct process_files {
+    char path[MOST_FILES][1024];
+    int count;
+};
+
+/* Keep the path of a loaded file that may be an MPI. */
+static int process_note_file(struct dl_phdr_info *file, size_t size, void *files)
+{
+    struct process_files *f = files;
+    const char *slash = strrchr(file->dlpi_name, '/');
+    (void)size;
+    if (slash && strstr(slash, "libmpi") && f->count < MOST_FILES)
+        snprintf(f->path[f->count++], sizeof f->path[0], "%s", file->dlpi_name);
+    return 0;
+}
+
+/* What a loaded file, or one of those that it needs, calls by this name. */
+static void *process_symbol_of(const char *path, const char *name)
+{
+    void *file = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    void *symbol = file ? dlsym(file, name) : NULL;
+    if (file)
+        dlclose(file);
+    return symbol;
+}
+
+static const char *process_file_of(const void *address)
+{
+    Dl_info info;
+    return address && dladdr(address, &info) ? info.dli_fname : "";
+}
+
+static bool process_is_of_this_kind(void)
+{
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length;
+    PMPI_Get_library_version(version, &length);
+#ifdef OPEN_MPI
+    return strstr(version, "Open MPI");
+#else
+    return !strstr(version, "Open MPI");
+#endif
+}
+
+static void process_refuse_other_mpi(void)
+{
+    static const char name[] = "PMPI_Init";
+    struct process_files files = {.count = 0};
+    void *own = process_symbol_of(process_file_of(&begun), name), *other = NULL;
+    dl_iterate_phdr(process_note_file, &files);
+    for (int i = 0; i < files.count && !other; i++) {
+        void *found = process_symbol_of(files.path[i], name);
+        if (found != own)
+            other = found;
+    }
+    if (!other && process_is_of_this_kind())
+        return;
+    seen = true; /* and said: report nothing */
+    warn("the preloaded library %s was built for another MPI than the program's (%s): "
+         "preload what `partialcoll preload` prints with the Python of that MPI",
+         process_file_of(&begun), process_file_of(other ? other : own));
+    exit(EXIT_FAILURE);
+}
+
+/* Each process alone, where mpiexec has started several: MPI does not know this mpiexec. mpi4py
+ * gets there, which uses whatever MPI is loaded, so that of the preloaded library. */
+static void process_refuse_other_launcher(void)
+{
+    const char *of_mpich = environment_get("PMI_SIZE"),
+               *of_open_mpi = environment_get("OMPI_COMM_WORLD_SIZE"),
+               *text = of_mpich ? of_mpich : of_open_mpi;
+    int size;
+    PMPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size > 1 || !text || atoi(text) <= 1)
+        return;
+    warn(
+        "mpiexec has started %.10s processes, but each is alone in MPI_COMM_WORLD: the "
+        "preloaded library %s was built for another MPI than that of mpiexec",
+        text, process_file_of(&begun));
+    exit(EXIT_FAILURE);
+}
+
+static void __attribute__((constructor)) process_loaded(void)
+{
+    process_refuse_other_mpi();
 }
 
 /* A message to nobody is looked at all the same. The reduction itself would tell, but
@@ -68,6 +166,8 @@ static int end(MPI_Comm comm, int key, void *value, void *extra)
 static void begin(void)
 {
     int key, rank;
+    seen = true;
+    process_refuse_other_launcher();
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end, &key, NULL);
     PMPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
     PMPI_Comm_free_keyval(&key);
@@ -90,6 +190,7 @@ static bool wants_threads(void)
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
     int level = wants_threads() ? MPI_THREAD_MULTIPLE : required;
+    process_refuse_other_mpi();
     int rc = PMPI_Init_thread(argc, argv, level, provided);
     if (rc == MPI_SUCCESS)
         begin();
@@ -101,6 +202,7 @@ int MPI_Init(int *argc, char ***argv)
     int provided;
     if (wants_threads())
         return MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
+    process_refuse_other_mpi();
     int rc = PMPI_Init(argc, argv);
     if (rc == MPI_SUCCESS)
         begin();
@@ -114,4 +216,19 @@ int MPI_Finalize(void)
     completion_thread_stop();
     pcoll_quiet();
     return next ? next() : PMPI_Finalize();
+}
+
+/* A program that ran MPI and whose MPI_Init never came here has no report. */
+static void __attribute__((destructor)) process_unloaded(void)
+{
+    int ran = 0;
+    if (seen || !settings()->report)
+        return;
+    PMPI_Initialized(&ran);
+    if (ran || report_calls())
+        warn(
+            "MPI began without passing through this library, so all calls are MPI's "
+            "(%llu of MPI_Allreduce came here): see \"Calls that do not come here\" in "
+            "docs/interposer.md",
+            (unsigned long long)report_calls());
 }

@@ -4,7 +4,6 @@
 
 #include <mpi.h>
 #include <stdatomic.h>
-#include <stdint.h>
 
 #include "compat/interposer/settings.h"
 
@@ -32,6 +31,14 @@ void report_count(enum outcome outcome)
     atomic_fetch_add_explicit(&counts[outcome], 1, memory_order_relaxed);
 }
 
+uint64_t report_calls(void)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < OUTCOMES; i++)
+        sum += atomic_load(&counts[i]);
+    return sum;
+}
+
 void report_print(void)
 {
     uint64_t own[OUTCOMES], sum[OUTCOMES], passed = 0;
@@ -49,4 +56,7 @@ void report_print(void)
     for (int i = TAKEN + 1; i < OUTCOMES; i++)
         if (sum[i])
             warn("  passed: %llu (%s)", (unsigned long long)sum[i], reasons[i]);
+    if (sum[TAKEN] + passed == 0)
+        warn("  no call came here: see \"Calls that do not come here\" in "
+             "docs/interposer.md");
 }

@@ -3,6 +3,8 @@
 #ifndef PCOLL_COMPAT_INTERPOSER_REPORT_H
 #define PCOLL_COMPAT_INTERPOSER_REPORT_H
 
+#include <stdint.h>
+
 /* The first is what we want; the others say why MPI did it. */
 enum outcome {
     TAKEN,
@@ -23,6 +25,9 @@ enum outcome {
 };
 
 void report_count(enum outcome outcome);
+
+/* The calls counted on this rank. */
+uint64_t report_calls(void);
 
 /* Add up over all ranks; rank 0 prints. Collective over MPI_COMM_WORLD. */
 void report_print(void);
