@@ -933,8 +933,10 @@ int PCOLL_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype 
 
 /*
  * The quorum of PCOLL_Allreduce on this communicator, in the text form of
- * pcoll_policy_parse; NULL or "": what the environment says. Local, but all ranks must
- * give the same before their next PCOLL_Allreduce there. Not inherited by duplicates.
+ * pcoll_policy_parse, which may also end with "history=" and a number of rounds, and with
+ * "deliver=one" or "deliver=all" (docs/interposer.md); NULL or "": what the environment
+ * says. Local, but all ranks must give the same before their next PCOLL_Allreduce there.
+ * Not inherited by duplicates.
  * Errors: MPI_ERR_ARG for a text that is no policy, MPI_ERR_COMM, MPI_ERR_NO_MEM.
  */
 int PCOLL_Comm_set_quorum(MPI_Comm comm, const char *quorum);

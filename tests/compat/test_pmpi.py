@@ -279,7 +279,29 @@ def test_the_key_wins(build, run):
     assert report(done)[0] == 3 * 2 * 42 and done.stdout == "full\n"
 
 
-@pytest.mark.parametrize("value", ["nonsense", "quorum:0", "x" * 200])
+def test_how_far_a_rank_may_lag(build, run):
+    """With deliver=all nobody waits for a rank that makes no call, and its next call returns all
+    that it has missed. What history= does not keep is reported."""
+    settings = {"PARTIALCOLL_QUORUM": "solo"}
+    done = run(build("ahead"), "solo,history=1000,deliver=all", settings=settings)
+    assert report(done) == (2 * (2 * 50 + 1 + 3 * 2), {}) and done.stdout == "ahead\n"
+    assert "lost" not in done.stderr
+    done = run(build("ahead"), "solo,deliver=all,history=2", "lost", settings=settings)
+    assert done.stdout == "ahead\n" and "a call with deliver=all lost" in done.stderr
+    done = run(build("partial"), "dup", "solo,deliver=one,history=1", settings=settings)
+    assert report(done)[0] == 3 * 2 * 42 and done.stdout == "partial\n"
+
+
+LAGS = [
+    "history=1",
+    "solo,history=0",
+    "solo,history=2,history=2",
+    "solo,deliver=",
+    "solo,,history=1",
+]
+
+
+@pytest.mark.parametrize("value", ["nonsense", "quorum:0", "x" * 200, *LAGS])
 def test_key_that_is_no_policy(build, run, value):
     """Said once, by rank 0, and ignored."""
     done = run(build("partial"), "dup", value, settings={"PARTIALCOLL_QUORUM": "solo"})

@@ -46,8 +46,8 @@ void comm_policy_settle(struct record *r, MPI_Comm comm)
     r->alike = full_facts()->alike;
     r->level = full_facts()->level;
     if (!r->wanted[0])
-        r->policy = full_facts()->policy;
-    r->partial = policy_is_partial(&r->policy);
+        r->quorum = full_facts()->quorum;
+    r->partial = quorum_is_partial(&r->quorum);
     if (r->partial && r->level < MPI_THREAD_MULTIPLE && rank == 0 &&
         !atomic_exchange(&warned, true))
         warn("rank 0: a quorum needs MPI_THREAD_MULTIPLE, and MPI runs with less: "
@@ -56,15 +56,15 @@ void comm_policy_settle(struct record *r, MPI_Comm comm)
 }
 
 /* The policy that `text` names, or the environment's. */
-static pcoll_policy comm_policy_read(const char *text, int rank)
+static struct quorum comm_policy_read(const char *text, int rank)
 {
     static atomic_bool warned;
-    pcoll_policy policy = full_facts()->policy;
-    if (pcoll_policy_parse(text, &policy) != PCOLL_OK && rank == 0 &&
+    struct quorum quorum = full_facts()->quorum;
+    if (quorum_parse(text, &quorum) != PCOLL_OK && rank == 0 &&
         !atomic_exchange(&warned, true))
         warn("rank 0: the info key partialcoll_quorum is ignored: %s",
              pcoll_last_error());
-    return policy;
+    return quorum;
 }
 
 void comm_policy_agree(MPI_Comm comm, const char *text)
@@ -80,13 +80,13 @@ void comm_policy_agree(MPI_Comm comm, const char *text)
         return;
     int rank;
     PMPI_Comm_rank(comm, &rank);
-    pcoll_policy policy = text ? comm_policy_read(text, rank) : r->policy;
-    uint64_t hash = full_hash_policy(&policy), values[] = {text != NULL, hash, ~hash};
+    struct quorum quorum = text ? comm_policy_read(text, rank) : r->quorum;
+    uint64_t hash = quorum_hash(&quorum), values[] = {text != NULL, hash, ~hash};
     PMPI_Allreduce(MPI_IN_PLACE, values, 3, MPI_UINT64_T, MPI_MAX, comm);
     if (!values[0])
         return;
     if (values[1] != ~values[2]) {
-        policy = (pcoll_policy){.kind = PCOLL_FULL};
+        quorum = (struct quorum){.policy.kind = PCOLL_FULL};
         if (rank == 0 && !atomic_exchange(&warned, true))
             warn("rank 0: the ranks of a communicator disagree about "
                  "partialcoll_quorum: all of them wait for each other there");
@@ -94,7 +94,7 @@ void comm_policy_agree(MPI_Comm comm, const char *text)
     if (!(r = record_make(comm)))
         return;
     full_watch(1); /* for as long as MPI runs */
-    r->policy = policy;
+    r->quorum = quorum;
     snprintf(r->wanted, sizeof r->wanted, "agreed");
     comm_policy_settle(r, comm);
 }

@@ -59,8 +59,7 @@ static void complete(struct token *t, int rc)
 
 static void deliver(struct token *t)
 {
-    pcoll_round round;
-    int rc = pcoll_handle_take(t->handle, INT64_MAX / 2, &t->result, &round, NULL);
+    int rc = cache_take(t->handle, &t->key, t->type, t->result);
     complete(t, rc == PCOLL_OK ? mirror_buffers_push(&t->mirrors) : rc);
 }
 

@@ -52,13 +52,6 @@ bool full_is_faster(int ranks, uint64_t bytes)
     return facts.asked || bytes >= ours_from(ranks);
 }
 
-uint64_t full_hash_policy(const pcoll_policy *policy)
-{
-    char text[160] = "";
-    pcoll_policy_format(policy, text, sizeof text);
-    return splitmix_text(0, text);
-}
-
 static uint64_t hash_settings(const struct settings *s)
 {
     return splitmix_mix(
@@ -79,14 +72,15 @@ static int count_cores(void)
 static void compare(int rank)
 {
     const struct settings *s = settings();
-    pcoll_policy policy = s->all ? s->quorum : (pcoll_policy){.kind = PCOLL_FULL};
-    uint64_t hash = full_hash_policy(&policy), form = hash_settings(s),
+    struct quorum quorum =
+        s->all ? s->quorum : (struct quorum){.policy.kind = PCOLL_FULL};
+    uint64_t hash = quorum_hash(&quorum), form = hash_settings(s),
              node = doorbell_neighborhood();
     PMPI_Query_thread(&facts.level);
     uint64_t values[] = {hash, ~hash, form, ~form, node, ~node, ~(uint64_t)facts.level};
     PMPI_Allreduce(MPI_IN_PLACE, values, 7, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
     bool agreed = values[0] == ~values[1];
-    facts.policy = agreed ? policy : (pcoll_policy){.kind = PCOLL_FULL};
+    facts.quorum = agreed ? quorum : (struct quorum){.policy.kind = PCOLL_FULL};
     facts.alike = values[2] == ~values[3];
     facts.asked = facts.alike && s->asked;
     facts.one_node = values[4] == ~values[5];
@@ -112,7 +106,7 @@ void full_begin(void)
         least = ours_from(ranks) < least ? ours_from(ranks) : least;
     facts.short_bytes = least;
     facts.few = least == UINT64_MAX ? least : least / LARGEST_ELEMENT;
-    if (facts.asked || policy_is_partial(&facts.policy))
+    if (facts.asked || quorum_is_partial(&facts.quorum))
         full_watch(1);
     full_watch(-1);
 }
@@ -137,7 +131,7 @@ struct full_savings {
 bool full_pays(struct full_savings **s, const struct cache_key *key, int ranks,
                uint64_t bytes, bool first)
 {
-    if (facts.asked || policy_is_partial(&key->policy))
+    if (facts.asked || quorum_is_partial(&key->quorum))
         return true;
     if (!*s && !(*s = calloc(1, sizeof **s)))
         return false;

@@ -32,9 +32,9 @@
 
 /* What the ranks of MPI_COMM_WORLD share. Written by full_begin alone. */
 struct full_facts {
-    pcoll_policy policy; /* of communicators without the info key */
-    bool alike;          /* all ranks have the same algorithm and domain */
-    bool asked;          /* ... and ask for one: complete rounds are ours */
+    struct quorum quorum; /* of communicators without the info key */
+    bool alike;           /* all ranks have the same algorithm and domain */
+    bool asked;           /* ... and ask for one: complete rounds are ours */
     bool one_node;
     bool crowded;         /* more ranks than cores */
     int level;            /* the lowest thread level of a rank */
@@ -47,9 +47,6 @@ struct full_facts {
 void full_begin(void);
 void full_end(void);
 const struct full_facts *full_facts(void);
-
-/* A number for a policy, by which ranks compare theirs. */
-uint64_t full_hash_policy(const pcoll_policy *policy);
 
 /* Some call may be no plain complete round, from now on (+1) or no longer (-1): each call is
  * then looked at. Any thread. */

@@ -62,7 +62,7 @@ static enum outcome judge_full(const struct call *c, const struct record *r,
 static bool is_short(const struct call *c)
 {
     const struct full_facts *f = full_facts();
-    return !f->asked && !policy_is_partial(&f->policy) && payload(c) < f->short_bytes;
+    return !f->asked && !quorum_is_partial(&f->quorum) && payload(c) < f->short_bytes;
 }
 
 enum outcome intercept_plan(const struct call *c, struct record **record,
@@ -103,7 +103,7 @@ enum outcome intercept_plan(const struct call *c, struct record **record,
         return PASSED_THREADS;
     if (r->partial && key->signature.of_user)
         return PASSED_OP_OF_USER;
-    key->policy = r->policy;
+    key->quorum = r->quorum;
     key->algorithm = settings()->algorithm;
     key->domain = settings()->domain;
     key->domain_ranks = settings()->domain_ranks;

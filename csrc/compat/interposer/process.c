@@ -184,7 +184,7 @@ static void begin(void)
 
 static bool wants_threads(void)
 {
-    return policy_is_partial(&settings()->quorum);
+    return quorum_is_partial(&settings()->quorum);
 }
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)

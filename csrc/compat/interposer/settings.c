@@ -42,7 +42,7 @@ static void read_environment(void)
     s->report = is_on(s, "PARTIALCOLL_REPORT");
     s->algorithm = PCOLL_ALGORITHM_AUTO;
     s->domain = PCOLL_DOMAIN_NODE;
-    s->quorum = (pcoll_policy){.kind = PCOLL_FULL};
+    s->quorum = (struct quorum){.policy.kind = PCOLL_FULL};
     if (algorithm) {
         s->asked |= pcoll_algorithm_parse(algorithm, &s->algorithm) == PCOLL_OK;
         if (!s->asked)
@@ -54,7 +54,7 @@ static void read_environment(void)
         if (rc != PCOLL_OK)
             complain(s, "PARTIALCOLL_DOMAIN");
     }
-    if (quorum && pcoll_policy_parse(quorum, &s->quorum) != PCOLL_OK)
+    if (quorum && quorum_parse(quorum, &s->quorum) != PCOLL_OK)
         complain(s, "PARTIALCOLL_QUORUM");
 }
 

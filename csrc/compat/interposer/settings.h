@@ -6,12 +6,12 @@
 
 #include <stdbool.h>
 
-#include "include/partialcoll.h"
+#include "compat/mpi_shaped/quorum.h"
 
 struct settings {
-    pcoll_policy quorum; /* PARTIALCOLL_QUORUM, or full */
-    int32_t algorithm;   /* PARTIALCOLL_ALGORITHM, or auto */
-    int32_t domain;      /* PARTIALCOLL_DOMAIN, or the node */
+    struct quorum quorum; /* PARTIALCOLL_QUORUM, or full */
+    int32_t algorithm;    /* PARTIALCOLL_ALGORITHM, or auto */
+    int32_t domain;       /* PARTIALCOLL_DOMAIN, or the node */
     uint32_t domain_ranks;
     bool asked;          /* PARTIALCOLL_ALGORITHM or PARTIALCOLL_DOMAIN is set */
     bool all;            /* PARTIALCOLL_ALL=1: of every communicator */

@@ -97,11 +97,11 @@ static int check(const void *send, const void *recv, int count, MPI_Datatype typ
 
 /* PARTIALCOLL_PROGRESS, for rounds that need not wait for everybody; a round of all
  * ranks moves while they are in the call, so it needs nobody else. */
-static int choose_progress(const pcoll_policy *policy, int32_t *progress)
+static int choose_progress(const struct quorum *quorum, int32_t *progress)
 {
     const char *text = environment_get("PARTIALCOLL_PROGRESS");
     *progress = PCOLL_PROGRESS_MANUAL;
-    if (!policy_is_partial(policy) || (text && !strcmp(text, "manual")))
+    if (!quorum_is_partial(quorum) || (text && !strcmp(text, "manual")))
         return PCOLL_OK;
     *progress = PCOLL_PROGRESS_AGENT;
     if (!text || !strcmp(text, "agent"))
@@ -132,31 +132,31 @@ static int choose_domain(int32_t *domain, uint32_t *domain_ranks)
 }
 
 /* The communicator's own policy, else PARTIALCOLL_QUORUM, else full. */
-static int choose_policy(struct record *record, pcoll_policy *policy)
+static int choose_quorum(struct record *record, struct quorum *quorum)
 {
     const char *text = environment_get("PARTIALCOLL_QUORUM");
     if (record->wanted[0])
-        *policy = record->policy;
+        *quorum = record->quorum;
     else if (text)
-        return pcoll_policy_parse(text, policy);
+        return quorum_parse(text, quorum);
     else
-        *policy = (pcoll_policy){.kind = PCOLL_FULL};
+        *quorum = (struct quorum){.policy.kind = PCOLL_FULL};
     return PCOLL_OK;
 }
 
 /* What the communicator and the environment say about this call. */
 static int choose(struct record *record, struct cache_key *key)
 {
-    int rc = choose_policy(record, &key->policy);
+    int rc = choose_quorum(record, &key->quorum);
     if (rc == PCOLL_OK)
-        rc = choose_progress(&key->policy, &key->progress);
-    if (!policy_is_partial(&key->policy))
+        rc = choose_progress(&key->quorum, &key->progress);
+    if (!quorum_is_partial(&key->quorum))
         key->call_site = NULL; /* nothing is late, so nothing can mix */
     if (rc == PCOLL_OK)
         rc = choose_algorithm(&key->algorithm);
     if (rc == PCOLL_OK)
         rc = choose_domain(&key->domain, &key->domain_ranks);
-    if (rc == PCOLL_OK && key->signature.of_user && policy_is_partial(&key->policy))
+    if (rc == PCOLL_OK && key->signature.of_user && quorum_is_partial(&key->quorum))
         rc = fail(PCOLL_EINVAL, "op: expected a predefined one, got one of your own; a "
                                 "round that does not wait for everybody may need it "
                                 "after the call: use pcoll_allreduce_create");
@@ -180,7 +180,7 @@ static int refuse(struct record *record, MPI_Comm comm, struct cache_key *key, i
     struct cache_entry *entry;
     snprintf(why, sizeof why, "%s", pcoll_last_error());
     key->refusal = why;
-    key->policy = (pcoll_policy){.kind = PCOLL_FULL};
+    key->quorum = (struct quorum){.policy.kind = PCOLL_FULL};
     make(&record->cache, comm, key, &entry);
     return fail(rc, "%s", why);
 }
@@ -220,18 +220,18 @@ int PCOLL_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype 
 
 int PCOLL_Comm_set_quorum(MPI_Comm comm, const char *quorum)
 {
-    pcoll_policy policy = {.kind = PCOLL_FULL};
+    struct quorum parsed = {.policy.kind = PCOLL_FULL};
     if (comm == MPI_COMM_NULL)
         return raise(MPI_COMM_SELF, bad(MPI_ERR_COMM, "comm: expected a communicator"));
     struct record *record = record_make(comm);
     if (!record)
         return raise(comm, MPI_ERR_NO_MEM);
     size_t length = quorum ? strlen(quorum) : 0;
-    if (length && pcoll_policy_parse(quorum, &policy) != PCOLL_OK)
+    if (length && quorum_parse(quorum, &parsed) != PCOLL_OK)
         return raise(comm, MPI_ERR_ARG);
     if (length >= sizeof record->wanted)
         return raise(comm, bad(MPI_ERR_ARG, "quorum: expected a shorter text"));
     memcpy(record->wanted, quorum ? quorum : "", length + 1);
-    record->policy = policy;
+    record->quorum = parsed;
     return MPI_SUCCESS;
 }

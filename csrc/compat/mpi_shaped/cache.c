@@ -2,7 +2,9 @@
 /* Handles kept on communicators; the rules are in cache.h. */
 #include "compat/mpi_shaped/cache.h"
 
+#include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,7 +72,7 @@ struct record *record_make(MPI_Comm comm)
     struct record *record = record_find(comm);
     if (record || !(record = calloc(1, sizeof *record)))
         return record;
-    record->policy.kind = PCOLL_FULL;
+    record->quorum.policy.kind = PCOLL_FULL;
     if (MPI_Comm_set_attr(comm, get_key(), record) == MPI_SUCCESS)
         return record;
     free(record);
@@ -88,11 +90,6 @@ void record_part(MPI_Comm comm)
 
 /* Handles. */
 
-bool policy_is_partial(const pcoll_policy *policy)
-{
-    return policy->kind != PCOLL_FULL || policy->linger > 0 || policy->deadline > 0;
-}
-
 /* Elements that are cut at multiples of 64 bytes; MPI's and the core's own all are. */
 static int32_t algorithm_of(const struct cache_key *key)
 {
@@ -104,16 +101,17 @@ static int32_t algorithm_of(const struct cache_key *key)
 
 static pcoll_options options_of(const struct cache_key *key)
 {
-    bool partial = policy_is_partial(&key->policy);
+    bool partial = quorum_is_partial(&key->quorum);
+    uint32_t history = key->quorum.history ? key->quorum.history : 8;
     return (pcoll_options){
-        .policy = key->policy,
+        .policy = key->quorum.policy,
         .algorithm = algorithm_of(key),
         .domain = key->domain,
         .domain_ranks = key->domain_ranks,
-        .deliver = PCOLL_DELIVER_ONE,
+        .deliver = partial ? key->quorum.deliver : PCOLL_DELIVER_ONE,
         .late = key->signature.op == PCOLL_SUM ? PCOLL_LATE_CARRY : PCOLL_LATE_LATEST,
         .progress = key->progress,
-        .history = partial ? 8 : 1, /* full: nobody is ever a round behind */
+        .history = partial ? history : 1, /* full: nobody is ever a round behind */
         .name = key->call_site ? call_site_hash(key->call_site) : 0,
     };
 }
@@ -131,19 +129,12 @@ uint64_t cache_bytes(const struct cache_key *key, int ranks)
     return rc == PCOLL_OK ? bytes : UINT64_MAX;
 }
 
-static bool same_policy(const pcoll_policy *a, const pcoll_policy *b)
-{
-    return a->kind == b->kind && a->count == b->count && a->fraction == b->fraction &&
-           a->linger == b->linger && a->deadline == b->deadline &&
-           a->max_staleness == b->max_staleness;
-}
-
 bool cache_same_key(const struct cache_key *a, const struct cache_key *b)
 {
     return a->count == b->count && signature_same(&a->signature, &b->signature) &&
            a->call_site == b->call_site && a->progress == b->progress &&
            a->algorithm == b->algorithm && a->domain == b->domain &&
-           a->domain_ranks == b->domain_ranks && same_policy(&a->policy, &b->policy);
+           a->domain_ranks == b->domain_ranks && quorum_same(&a->quorum, &b->quorum);
 }
 
 static struct cache_entry *find(struct cache *cache, const struct cache_key *key)
@@ -260,10 +251,77 @@ int cache_start(pcoll_handle *handle, const void *send)
     return rc;
 }
 
+/* What a call skipped cannot be returned any more: once, the program should know. */
+static void cache_warn_lost(uint64_t rounds)
+{
+    static atomic_bool warned;
+    if (rounds && !atomic_exchange(&warned, true))
+        fprintf(stderr,
+                "partialcoll: a call with deliver=all lost %llu rounds that were older "
+                "than "
+                "history=: what they added up to is in no result of this rank\n",
+                (unsigned long long)rounds);
+}
+
+static void cache_add(const char *x, char *sum, uint64_t count, MPI_Datatype type,
+                      size_t size)
+{
+    for (uint64_t at = 0, n; at < count; at += n) {
+        n = count - at < INT_MAX ? count - at : INT_MAX;
+        MPI_Reduce_local(x + at * size, sum + at * size, (int)n, type, MPI_SUM);
+    }
+}
+
+/* The rounds that are complete after a wait, oldest first: their sum, or the newest. */
+static int cache_take_all(pcoll_handle *handle, const struct cache_key *key,
+                          MPI_Datatype type, void *recv)
+{
+    bool adds = key->signature.op == PCOLL_SUM;
+    pcoll_round round;
+    uint64_t complete, delivered, last = UINT64_MAX, lost = 0;
+    int size, rc = pcoll_handle_rounds(handle, &complete, &delivered);
+    MPI_Type_size(type, &size);
+    void *next = recv, *memory = NULL;
+    while (rc == PCOLL_OK) {
+        do /* a replay waits until it is this rank's turn */
+            rc = pcoll_handle_deliver(handle, last, &next, &round, NULL);
+        while (rc == PCOLL_EAGAIN);
+        if (rc != PCOLL_OK)
+            break;
+        lost += round.lost;
+        if (next != recv)
+            cache_add(next, recv, key->count, type, (size_t)size);
+        last = complete - 1;
+        if (adds && !memory && !(next = memory = malloc(key->count * (size_t)size)))
+            rc = fail(PCOLL_ENOMEM, "no memory for the rounds of a call");
+    }
+    cache_warn_lost(lost);
+    free(memory);
+    return rc == PCOLL_EEMPTY ? PCOLL_OK : rc;
+}
+
+int cache_take(pcoll_handle *handle, const struct cache_key *key, MPI_Datatype type,
+               void *recv)
+{
+    pcoll_round round;
+    int rc;
+    if (key->quorum.deliver == PCOLL_DELIVER_ONE) {
+        do
+            rc = pcoll_handle_take(handle, long_us, &recv, &round, NULL);
+        while (rc == PCOLL_EAGAIN);
+        return rc;
+    }
+    do
+        rc = pcoll_handle_wait(handle, long_us);
+    while (rc == PCOLL_EAGAIN);
+    if (rc == PCOLL_OK)
+        rc = cache_take_all(handle, key, type, recv);
+    return rc == PCOLL_OK ? pcoll_handle_finish(handle) : rc;
+}
+
 int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
               const void *send, void *recv)
 {
-    pcoll_round round;
     const struct signature *s = &key->signature;
     int rc = mirror_buffers_pull(&entry->mirrors, type, key->count, &send, &recv);
     if (rc == PCOLL_OK && s->of_user)
@@ -271,8 +329,6 @@ int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Dataty
     if (rc == PCOLL_OK)
         rc = cache_start(entry->handle, send);
     if (rc == PCOLL_OK)
-        do
-            rc = pcoll_handle_take(entry->handle, long_us, &recv, &round, NULL);
-        while (rc == PCOLL_EAGAIN);
+        rc = cache_take(entry->handle, key, type, recv);
     return rc == PCOLL_OK ? mirror_buffers_push(&entry->mirrors) : rc;
 }

@@ -23,10 +23,11 @@
 
 #include "include/partialcoll.h"
 #include "compat/mpi_shaped/mirror_buffers.h"
+#include "compat/mpi_shaped/quorum.h"
 #include "compat/mpi_shaped/signature.h"
 
 struct cache_key {
-    pcoll_policy policy;
+    struct quorum quorum;
     uint64_t count;
     struct signature signature;
     int32_t progress, domain;
@@ -57,7 +58,7 @@ struct full_savings; /* of the interposer */
 
 struct record {
     struct cache cache;
-    pcoll_policy policy;
+    struct quorum quorum;
     bool settled;  /* what follows is known */
     bool intra;    /* an intra-communicator */
     bool of_world; /* all of its processes are in this MPI_COMM_WORLD */
@@ -79,10 +80,6 @@ struct record *record_make(MPI_Comm comm);
 
 /* Before MPI_Comm_free: what is kept on it ends here. Collective. */
 void record_part(MPI_Comm comm);
-
-/* Does a round of this policy need the agent: may it complete without somebody, or at
- * a time? */
-bool policy_is_partial(const pcoll_policy *policy);
 
 bool cache_same_key(const struct cache_key *a, const struct cache_key *b);
 /* A handle for this key. Collective. */
@@ -110,6 +107,10 @@ uint64_t cache_oldest_use(struct cache *cache);
 
 /* Start, and in a replay wait until it may be. */
 int cache_start(pcoll_handle *handle, const void *send);
+/* Wait for a round and deliver it; with deliver=all also the others that are complete by then and
+ * that this rank has not seen. */
+int cache_take(pcoll_handle *handle, const struct cache_key *key, MPI_Datatype type,
+               void *recv);
 /* Start, wait and deliver; the key is the call's, with the op of this time. In place:
  * the same address twice. */
 int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
