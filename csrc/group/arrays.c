@@ -5,14 +5,14 @@
 
 #include "base/error.h"
 
-static int check_axis(const struct grid *g, uint32_t axis)
+static int grid_check_axis(const struct grid *g, uint32_t axis)
 {
     if (axis >= g->axes)
         return fail(PCOLL_EINVAL, "axis: expected 0 to %u, got %u", g->axes - 1, axis);
     return PCOLL_OK;
 }
 
-static int check_cells(const struct grid *g, const uint64_t *cells, uint64_t count)
+static int grid_check_cells(const struct grid *g, const uint64_t *cells, uint64_t count)
 {
     uint64_t all = grid_cells(g);
     for (uint64_t i = 0; i < count; i++)
@@ -22,8 +22,8 @@ static int check_cells(const struct grid *g, const uint64_t *cells, uint64_t cou
     return PCOLL_OK;
 }
 
-static int check_chunks(const struct grid *g, uint32_t axis, const uint32_t *chunks,
-                        uint64_t count)
+static int grid_check_chunks(const struct grid *g, uint32_t axis,
+                             const uint32_t *chunks, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
         if (chunks[i] >= g->side[axis])
@@ -32,13 +32,13 @@ static int check_chunks(const struct grid *g, uint32_t axis, const uint32_t *chu
     return PCOLL_OK;
 }
 
-static int check_all(struct grid *g, const uint32_t *sides, uint32_t axes,
-                     uint32_t axis, const uint64_t *cells, uint64_t count)
+static int grid_check_all(struct grid *g, const uint32_t *sides, uint32_t axes,
+                          uint32_t axis, const uint64_t *cells, uint64_t count)
 {
     int rc = grid_init(g, sides, axes, 0);
     if (rc == PCOLL_OK)
-        rc = check_axis(g, axis);
-    return rc == PCOLL_OK ? check_cells(g, cells, count) : rc;
+        rc = grid_check_axis(g, axis);
+    return rc == PCOLL_OK ? grid_check_cells(g, cells, count) : rc;
 }
 
 int pcoll_grid_check(const uint32_t *sides, uint32_t axes, uint64_t peers)
@@ -64,7 +64,7 @@ int pcoll_grid_lines(const uint32_t *sides, uint32_t axes, uint32_t axis,
                      const uint64_t *cells, uint64_t count, uint64_t *lines)
 {
     struct grid g;
-    int rc = check_all(&g, sides, axes, axis, cells, count);
+    int rc = grid_check_all(&g, sides, axes, axis, cells, count);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++)
         lines[i] = grid_line(&g, cells[i], axis);
     return rc;
@@ -74,7 +74,7 @@ int pcoll_grid_coordinates(const uint32_t *sides, uint32_t axes, uint32_t axis,
                            const uint64_t *cells, uint64_t count, uint32_t *coordinates)
 {
     struct grid g;
-    int rc = check_all(&g, sides, axes, axis, cells, count);
+    int rc = grid_check_all(&g, sides, axes, axis, cells, count);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++)
         coordinates[i] = grid_coordinate(&g, cells[i], axis);
     return rc;
@@ -85,16 +85,16 @@ int pcoll_grid_move(const uint32_t *sides, uint32_t axes, uint32_t axis,
                     uint64_t *moved)
 {
     struct grid g;
-    int rc = check_all(&g, sides, axes, axis, cells, count);
+    int rc = grid_check_all(&g, sides, axes, axis, cells, count);
     if (rc == PCOLL_OK)
-        rc = check_chunks(&g, axis, chunks, count);
+        rc = grid_check_chunks(&g, axis, chunks, count);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++)
         moved[i] = grid_move(&g, cells[i], axis, chunks[i]);
     return rc;
 }
 
-static int check_members(const struct grid *g, uint32_t axis, uint32_t position,
-                         uint32_t size)
+static int grid_check_members(const struct grid *g, uint32_t axis, uint32_t position,
+                              uint32_t size)
 {
     if (size > g->side[axis])
         return fail(PCOLL_EINVAL, "sizes: expected at most %u on axis %u, got %u",
@@ -112,7 +112,7 @@ int pcoll_grid_chunks(const uint32_t *sides, uint32_t axes, uint64_t peers,
     struct grid g;
     int rc = grid_init(&g, sides, axes, peers);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++) {
-        rc = check_members(&g, grid_axis(&g, round), positions[i], sizes[i]);
+        rc = grid_check_members(&g, grid_axis(&g, round), positions[i], sizes[i]);
         if (rc == PCOLL_OK)
             chunks[i] = grid_chunk(&g, peers, round, lines[i], positions[i], sizes[i]);
     }
@@ -121,7 +121,7 @@ int pcoll_grid_chunks(const uint32_t *sides, uint32_t axes, uint64_t peers,
 
 int pcoll_group_shares(const double *bandwidths, uint32_t members, double *shares)
 {
-    return group_shares(bandwidths, members, shares);
+    return grid_shares(bandwidths, members, shares);
 }
 
 int pcoll_group_bounds(const double *shares, uint32_t members, uint64_t count,
@@ -136,6 +136,6 @@ int pcoll_group_bounds(const double *shares, uint32_t members, uint64_t count,
     }
     if (!(sum > 0))
         return fail(PCOLL_EINVAL, "shares: expected one above 0, got none");
-    group_bounds(shares, members, count, grain, bounds);
+    grid_bounds(shares, members, count, grain, bounds);
     return PCOLL_OK;
 }

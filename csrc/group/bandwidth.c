@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 
-void group_tell_bandwidth(struct group *g, double bandwidth)
+void group_round_set_bandwidth(struct group *g, double bandwidth)
 {
     CHECK(bandwidth >= 0);
     double told = bandwidth < (double)FLT_MAX ? bandwidth : (double)FLT_MAX;
@@ -18,13 +18,13 @@ void group_tell_bandwidth(struct group *g, double bandwidth)
 }
 
 /* What all the others together have fetched from this rank, bytes per second. */
-static double uploaded(const struct group *g)
+static double group_round_upload_rate(const struct group *g)
 {
     const struct group_members *group = &g->now.data.group;
     double rate = 0;
     for (uint32_t i = 0; i < group->members; i++) {
-        const struct notice *n = &g->now.notices[group->rank[i]];
-        if (i != group->position && group_same(n->name, g->now.name))
+        const struct group_notice *n = &g->now.notices[group->rank[i]];
+        if (i != group->position && group_wire_same_name(n->name, g->now.name))
             rate += (double)n->rate * KIB;
     }
     return rate;
@@ -32,18 +32,18 @@ static double uploaded(const struct group *g)
 
 /* Its link takes in what it has taken in, and gives out what all the others together
  * have fetched; the smaller of the two counts (appendix G). */
-void group_measure_bandwidth(struct group *g)
+void group_round_measure_bandwidth(struct group *g)
 {
-    struct bandwidth *b = &g->bandwidth;
+    struct group_bandwidth *b = &g->bandwidth;
     CHECK(g->phase == PHASE_ROUND && b->measured >= 0);
     double rate = g->now.data.meter.download;
     if (!g->options.measure)
         return;
-    double upload = uploaded(g);
+    double upload = group_round_upload_rate(g);
     if (upload > 0 && (rate == 0 || upload < rate))
         rate = upload;
     if (rate > 0)
         b->measured = b->measured > 0 ? (b->measured + rate) / 2 : rate;
     if (b->measured > 0 && b->rounds++ % g->options.every == 0)
-        group_tell_bandwidth(g, b->measured);
+        group_round_set_bandwidth(g, b->measured);
 }

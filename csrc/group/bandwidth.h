@@ -9,15 +9,15 @@ struct group;
 
 enum { KIB = 1024 };
 
-struct bandwidth {
+struct group_bandwidth {
     float told;      /* to the others; 0: none */
     double measured; /* in the last rounds, bytes per second; 0: none */
     uint32_t rounds; /* that were measured */
 };
 
 /* Driver: what the others are told from the next matchmaking on. */
-void group_tell_bandwidth(struct group *g, double bandwidth);
+void group_round_set_bandwidth(struct group *g, double bandwidth);
 /* A round is over. */
-void group_measure_bandwidth(struct group *g);
+void group_round_measure_bandwidth(struct group *g);
 
 #endif

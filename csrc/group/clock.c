@@ -10,11 +10,11 @@ enum { LATE_PARTS = 16 };
 /* A rank that comes late (its process stood still, or worked) has not read what the
  * others have sent meanwhile: that time does not count, or it would blame them. Some of
  * it counts, so that one that is always late gives up too. */
-void group_poll_clock(struct group *g)
+void group_wire_update_clock(struct group *g)
 {
     struct group_clock *c = &g->clock;
     int64_t time = communicator_now(g->communicator) - c->behind;
-    int64_t margin = group_timeout_ns(g) / LATE_PARTS;
+    int64_t margin = group_agent_timeout_ns(g) / LATE_PARTS;
     int64_t lost = time - c->time - margin;
     if (time - margin > c->due && lost > 0) {
         c->behind += lost;

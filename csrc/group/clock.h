@@ -15,10 +15,10 @@ struct group_clock {
 };
 
 /* Before anything is done: how late is it? */
-void group_poll_clock(struct group *g);
+void group_wire_update_clock(struct group *g);
 
 /* The process's time, which goes on while this one stands still. */
-static inline int64_t clock_of_process(const struct group_clock *c)
+static inline int64_t group_wire_process_time(const struct group_clock *c)
 {
     return c->time + c->behind;
 }

@@ -11,9 +11,9 @@
 
 static const int64_t again_after = 1000000; /* ns */
 
-static int add_up(struct group *g)
+static int group_agent_sum_counts(struct group *g)
 {
-    struct drain *d = &g->drain;
+    struct group_drain *d = &g->drain;
     d->counts[0] = g->wire.sent;
     d->counts[1] = g->wire.received;
     d->agreeing = true;
@@ -23,21 +23,21 @@ static int add_up(struct group *g)
     return communicator_agree(g->communicator, &d->agreement);
 }
 
-int group_begin_close(struct object *p)
+int group_agent_begin_close(struct object *p)
 {
-    struct group *g = group_of(p);
+    struct group *g = group_agent_of(p);
     CHECK(g->queued && g->phase == PHASE_AWAY);
     g->drain.before[0] = UINT64_MAX;
-    return add_up(g);
+    return group_agent_sum_counts(g);
 }
 
-static bool is_drained(const struct drain *d)
+static bool group_agent_is_drained(const struct group_drain *d)
 {
     return d->counts[0] == d->counts[1] && d->before[0] == d->counts[0] &&
            d->before[1] == d->counts[1];
 }
 
-static int finish(struct group *g)
+static int group_agent_finish_close(struct group *g)
 {
     CHECK(g->window);
     if (g->spent) /* else it had closed before somebody died */
@@ -46,18 +46,19 @@ static int finish(struct group *g)
     return communicator_closed(g->communicator, &g->base);
 }
 
-int group_drain(struct group *g)
+int group_agent_drain(struct group *g)
 {
-    struct drain *d = &g->drain;
+    struct group_drain *d = &g->drain;
     CHECK(g->queued);
-    int rc = group_flush_match(g);
+    int rc = group_matching_flush(g);
     if (rc != PCOLL_OK || atomic_load(&g->base.closed))
         return rc;
-    if ((rc = group_refuse(g)) != PCOLL_OK) /* lists that cross with its leaving */
+    if ((rc = group_round_refuse(g)) !=
+        PCOLL_OK) /* lists that cross with its leaving */
         return rc;
     if (d->agreeing && atomic_load(&d->agreement.done)) {
-        if (is_drained(d))
-            return finish(g);
+        if (group_agent_is_drained(d))
+            return group_agent_finish_close(g);
         d->agreeing = false;
         d->before[0] = d->counts[0];
         d->before[1] = d->counts[1];
@@ -66,7 +67,7 @@ int group_drain(struct group *g)
     if (d->again_at == INT64_MAX)
         return PCOLL_OK;
     if (communicator_now(g->communicator) >= d->again_at)
-        return add_up(g);
+        return group_agent_sum_counts(g);
     communicator_alarm(g->communicator, &g->base, d->again_at);
     return PCOLL_OK;
 }

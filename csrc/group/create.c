@@ -48,7 +48,8 @@ static const struct agree_field fields[FIELDS] = {
 _Static_assert(GRID_MAX_AXES == 16, "a field for the side of each axis");
 _Static_assert((int)FIELDS <= (int)AGREE_FIELDS, "room to compare them");
 
-static int compare(struct communicator *c, int local, const pcoll_group_options *o)
+static int group_create_compare(struct communicator *c, int local,
+                                const pcoll_group_options *o)
 {
     uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
                             [FIELD_DTYPE] = (uint64_t)o->dtype,
@@ -65,7 +66,7 @@ static int compare(struct communicator *c, int local, const pcoll_group_options 
 }
 
 /* Everybody's cell; no two are the same. On all ranks with the same outcome. */
-static int take_cells(struct communicator *c, struct group *g)
+static int group_create_take_cells(struct communicator *c, struct group *g)
 {
     uint64_t cells = grid_cells(&g->grid), ranks = c->transport->size;
     g->cell = g->options.cell < 0 ? c->transport->rank : (uint64_t)g->options.cell;
@@ -90,27 +91,28 @@ static int take_cells(struct communicator *c, struct group *g)
 }
 
 /* Collective. A window that some could not make stays lost with those who could. */
-static int open_window(struct communicator *c, const void *comm, struct group *g)
+static int group_create_open_window(struct communicator *c, const void *comm,
+                                    struct group *g)
 {
     communicator_end_leftovers(c);
     int rc = window_open(c, comm, g->place.bytes, &g->window);
-    return rc == PCOLL_OK ? agree_outcome(c, group_attach(g)) : rc;
+    return rc == PCOLL_OK ? agree_outcome(c, group_object_attach(g)) : rc;
 }
 
-static int join_others(struct communicator *c, const void *comm, int local,
-                       const pcoll_group_options *options, struct group *g)
+static int group_create_join(struct communicator *c, const void *comm, int local,
+                             const pcoll_group_options *options, struct group *g)
 {
     agree_settle(c);
-    int rc = compare(c, local, options);
+    int rc = group_create_compare(c, local, options);
     if (rc == PCOLL_OK)
-        rc = take_cells(c, g);
+        rc = group_create_take_cells(c, g);
     if (rc == PCOLL_OK)
-        rc = open_window(c, comm, g);
+        rc = group_create_open_window(c, comm, g);
     return rc == PCOLL_OK ? agree_enter(c, &g->base) : rc;
 }
 
 /* Those that had died before. */
-static void bury_the_dead(struct group *g, const struct transport *t)
+static void group_create_mark_dead(struct group *g, const struct transport *t)
 {
     for (uint32_t r = 0; r < t->size; r++)
         if (!transport_lives(t, r))
@@ -118,20 +120,20 @@ static void bury_the_dead(struct group *g, const struct transport *t)
 }
 
 /* Everything is there: the agent may begin. */
-static void set_off(struct communicator *c, pcoll_group *p)
+static void group_create_start(struct communicator *c, pcoll_group *p)
 {
     struct group *g = &p->group;
-    user_object_init(&p->base, &group_kind);
+    user_object_init(&p->base, &group_create_kind);
     user_object_made(&p->base, c, &g->base, g->options.progress);
     progress_lock(c->progress);
-    bury_the_dead(g, c->transport);
+    group_create_mark_dead(g, c->transport);
     g->driven = true;
     progress_unlock(c->progress);
     communicator_notify(c, &g->base);
 }
 
-static int create(struct communicator *c, const void *comm,
-                  const pcoll_group_options *options, pcoll_group **group)
+static int group_create_on(struct communicator *c, const void *comm,
+                           const pcoll_group_options *options, pcoll_group **group)
 {
     pcoll_group *p = calloc(1, sizeof *p);
     struct group none = {.communicator = c}, *g = p ? &p->group : &none;
@@ -141,19 +143,19 @@ static int create(struct communicator *c, const void *comm,
         g->options = *options;
         local = user_object_check_failure(options->on_failure, options->progress);
         if (local == PCOLL_OK)
-            local = group_prepare(g, c->transport->rank, c->transport->size);
+            local = group_object_prepare(g, c->transport->rank, c->transport->size);
         if (local == PCOLL_OK)
             local = process_start_agent(c, options->progress, true);
     } else
         local = fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
-    int rc = join_others(c, comm, local, options, g);
+    int rc = group_create_join(c, comm, local, options, g);
     if (rc == PCOLL_OK) {
-        set_off(c, p);
+        group_create_start(c, p);
         *group = p;
     } else if (p) {
         if (g->window && g->window->local)
             g->window->ops->destroy(g->window);
-        group_dispose(g);
+        group_object_dispose(g);
         free(p);
     }
     return rc;
@@ -163,12 +165,12 @@ int pcoll_group_create(const void *comm, const pcoll_group_options *options,
                        pcoll_group **group)
 {
     struct communicator *c;
-    int rc = user_object_admit(&group_kind, comm,
+    int rc = user_object_admit(&group_create_kind, comm,
                                (enum pcoll_failure)options->on_failure, &c);
     if (rc != PCOLL_OK)
         return rc;
     outage_enter(c->outage);
-    rc = create(c, comm, options, group);
+    rc = group_create_on(c, comm, options, group);
     outage_leave(c->outage);
     return rc;
 }

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "group/object.h"
 
-static int begin_close(struct user_object *o)
+static int group_create_begin_close(struct user_object *o)
 {
     struct group *g = &((pcoll_group *)o)->group;
     CHECK(g->window && !g->shared.closing);
@@ -18,22 +18,22 @@ static int begin_close(struct user_object *o)
     return PCOLL_OK;
 }
 
-static void dispose(struct user_object *o, bool healthy)
+static void group_create_dispose(struct user_object *o, bool healthy)
 {
     struct group *g = &((pcoll_group *)o)->group;
     struct window *left = g->spent ? g->window : NULL;
     if (healthy)
-        group_dispose(g);
+        group_object_dispose(g);
     if (left && left->local)
         left->ops->destroy(left);
 }
 
-const struct user_object_kind group_kind = {
+const struct user_object_kind group_create_kind = {
     .name = "the grouped allreduce",
     .plural = "grouped allreduces",
-    .close = begin_close,
-    .dispose = dispose,
-    .recoverable = &group_recoverable,
+    .close = group_create_begin_close,
+    .dispose = group_create_dispose,
+    .recoverable = &group_create_recoverable,
 };
 
 int pcoll_group_free(pcoll_group **at, int64_t timeout_us)

@@ -38,10 +38,10 @@
 #include "group/wire.h"
 #include "base/lock.h"
 
-enum phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_AWAY };
+enum group_phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_AWAY };
 
 /* Of closing: what all have sent and received (closing.c). */
-struct drain {
+struct group_drain {
     struct agreement agreement;
     uint64_t *counts; /* two, which MPI may write to when the group is no more */
     uint64_t before[2];
@@ -51,7 +51,7 @@ struct drain {
 
 /* When ranks have died: what each of the others has said of itself, and with which round all
  * go on (restart.c). */
-struct restart {
+struct group_restart {
     uint64_t *words; /* by rank */
     uint64_t round;
     struct communicator *communicator; /* the new one, until it is the old one's */
@@ -61,7 +61,7 @@ struct restart {
  * is the application's while no deposit is outstanding. `outcome` and the landing are
  * the driver's until finished is counted up, then the application's until it starts
  * again: a round with a null contribution does not touch them. */
-struct shared {
+struct group_shared {
     _Atomic uint64_t started, finished;
     uint64_t consumed;   /* driver: deposits that a round has taken */
     uint64_t last_index; /* driver: the last round with a deposit of this rank, + 1 */
@@ -79,7 +79,7 @@ struct group {
     struct object base; /* first: found again from it */
     struct communicator *communicator;
     pcoll_group_options options;
-    struct place place;
+    struct group_layout place;
     struct window *window;
     struct spent_window *spent; /* room for it, until it has closed */
 
@@ -88,75 +88,76 @@ struct group {
     uint64_t cell;   /* own */
     bool dynamic;
 
-    enum phase phase; /* drive.c */
+    enum group_phase phase; /* drive.c */
     uint64_t round;
     uint32_t chain; /* complete rounds in a row */
     struct membership membership;
     struct match match;
 
     struct group_clock clock;
-    struct wire wire;
-    struct remote remote;
-    struct bandwidth bandwidth;
-    struct inquiry inquiry;
-    struct matching matching;
-    struct rejoin rejoin;
-    struct running now;
-    struct drain drain;
-    struct shared shared;
+    struct group_traffic wire;
+    struct group_remote remote;
+    struct group_bandwidth bandwidth;
+    struct group_inquiry inquiry;
+    struct group_matching matching;
+    struct group_rejoin rejoin;
+    struct group_round now;
+    struct group_drain drain;
+    struct group_shared shared;
     bool driven, queued; /* made, and not recovering; may close */
-    struct restart restart;
+    struct group_restart restart;
 };
 
 /* The driver's part (on_message.c). */
-extern const struct object_ops group_object;
+extern const struct object_ops group_agent_ops;
 
 /* How it is with a rank that lives, in a word for the others. */
-uint64_t group_own_word(const struct group *g);
+uint64_t group_agent_state_word(const struct group *g);
 /* The words of all, which other ranks give: PCOLL_EPROTOCOL if they cannot be. */
-int group_check_words(const struct group *g, const uint64_t *words, uint64_t round);
+int group_agent_check_words(const struct group *g, const uint64_t *words,
+                            uint64_t round);
 /* restart.c: ranks have died, and all who live stand still. By rank: such words, 0 of the
  * dead. All go on in this round, which nobody has begun. */
-int group_restart(struct group *g, const uint64_t *words, uint64_t round);
+int group_agent_restart(struct group *g, const uint64_t *words, uint64_t round);
 
 /* drive.c: go on as far as that is possible. */
-int group_drive(struct group *g);
+int group_agent_drive(struct group *g);
 /* closing.c: the same for one that closes. */
-int group_drain(struct group *g);
+int group_agent_drain(struct group *g);
 /* When its turn has come. */
-int group_begin_close(struct object *p);
+int group_agent_begin_close(struct object *p);
 
 /* make.c. The options are there: check them, make everything but what needs the
  * window; then the window is there. */
-int group_prepare(struct group *g, uint32_t rank, uint32_t ranks);
-int group_attach(struct group *g);
+int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks);
+int group_object_attach(struct group *g);
 /* All but the window. */
-void group_dispose(struct group *g);
+void group_object_dispose(struct group *g);
 
-static inline struct group *group_of(struct object *p)
+static inline struct group *group_agent_of(struct object *p)
 {
     return (struct group *)p;
 }
 
-static inline int64_t group_timeout_ns(const struct group *g)
+static inline int64_t group_agent_timeout_ns(const struct group *g)
 {
     return g->options.timeout_us * 1000;
 }
 
-static inline bool group_was_started(const struct group *g)
+static inline bool group_agent_was_started(const struct group *g)
 {
     return atomic_load(&g->shared.started) > g->shared.consumed;
 }
 
 /* What it has started it finishes first, unless it is freed. */
-static inline bool group_leaves(const struct group *g)
+static inline bool group_agent_leaves(const struct group *g)
 {
     return g->shared.closing ||
-           (atomic_load(&g->shared.wants_away) && !group_was_started(g));
+           (atomic_load(&g->shared.wants_away) && !group_agent_was_started(g));
 }
 
 /* The line that it is on in this round. */
-static inline uint64_t group_own_line(const struct group *g)
+static inline uint64_t group_agent_line(const struct group *g)
 {
     return grid_line(&g->grid, g->cell, grid_axis(&g->grid, g->round));
 }

@@ -6,29 +6,29 @@
 
 enum { FIRST_PAUSE_NS = 200000, LAST_PAUSE_NS = 20000000 };
 
-void inquiry_begin(struct group *g, int64_t time)
+void group_matching_begin_inquiry(struct group *g, int64_t time)
 {
     CHECK(g->phase == PHASE_MATCHING);
-    g->inquiry = (struct inquiry){.time = time,
-                                  .at = g->dynamic ? g->clock.time : INT64_MAX,
-                                  .pause = FIRST_PAUSE_NS,
-                                  .entries = g->inquiry.entries};
+    g->inquiry = (struct group_inquiry){.time = time,
+                                        .at = g->dynamic ? g->clock.time : INT64_MAX,
+                                        .pause = FIRST_PAUSE_NS,
+                                        .entries = g->inquiry.entries};
 }
 
-static struct directory_key own_key(const struct group *g)
+static struct group_key group_matching_key(const struct group *g)
 {
-    return (struct directory_key){g->round, group_own_line(g)};
+    return (struct group_key){g->round, group_agent_line(g)};
 }
 
 /* What the answers mean. */
 
-static void declared(struct inquiry *i)
+static void group_matching_declared(struct group_inquiry *i)
 {
     i->waits = false;
     i->stage = INQUIRY_COUNT;
 }
 
-static void counted(struct inquiry *i, uint32_t count)
+static void group_matching_counted(struct group_inquiry *i, uint32_t count)
 {
     i->waits = false;
     i->stage = INQUIRY_QUERY;
@@ -36,9 +36,9 @@ static void counted(struct inquiry *i, uint32_t count)
 }
 
 /* Those who have declared themselves and then left are not waited for. */
-static void drop_those_who_left(struct group *g)
+static void group_matching_drop_absent(struct group *g)
 {
-    struct inquiry *i = &g->inquiry;
+    struct group_inquiry *i = &g->inquiry;
     uint32_t kept = 0;
     for (uint32_t k = 0; k < i->found; k++) {
         struct match_entry entry = i->entries[k];
@@ -49,11 +49,11 @@ static void drop_those_who_left(struct group *g)
     i->found = kept;
 }
 
-static void found_all(struct group *g)
+static void group_matching_found_all(struct group *g)
 {
-    drop_those_who_left(g);
+    group_matching_drop_absent(g);
     int64_t now = g->clock.time;
-    struct inquiry *i = &g->inquiry;
+    struct group_inquiry *i = &g->inquiry;
     CHECK(i->found <= g->membership.ranks && i->stage == INQUIRY_QUERY);
     match_candidates(&g->match, now, i->entries, i->found);
     if (i->counted >= membership_count(&g->membership, g->round))
@@ -66,69 +66,69 @@ static void found_all(struct group *g)
 
 /* The stages. */
 
-static int declare(struct group *g)
+static int group_matching_declare(struct group *g)
 {
-    struct directory_key key = own_key(g);
+    struct group_key key = group_matching_key(g);
     bool answered;
-    int rc = remote_declare(g, &key, g->inquiry.time, &answered);
+    int rc = group_window_request_declare(g, &key, g->inquiry.time, &answered);
     g->inquiry.waits = true;
     if (rc == PCOLL_OK && answered)
-        declared(&g->inquiry);
+        group_matching_declared(&g->inquiry);
     return rc;
 }
 
-static int count(struct group *g)
+static int group_matching_count(struct group *g)
 {
     uint32_t all;
     int32_t more = g->inquiry.counted_self ? 0 : 1;
     bool answered;
-    int rc = remote_count(g, g->round, more, &all, &answered);
+    int rc = group_window_request_count(g, g->round, more, &all, &answered);
     g->inquiry.counted_self = g->inquiry.waits = true;
     if (rc == PCOLL_OK && answered)
-        counted(&g->inquiry, all);
+        group_matching_counted(&g->inquiry, all);
     return rc;
 }
 
-static int query(struct group *g)
+static int group_matching_query(struct group *g)
 {
-    struct directory_key key = own_key(g);
-    struct inquiry *i = &g->inquiry;
+    struct group_key key = group_matching_key(g);
+    struct group_inquiry *i = &g->inquiry;
     bool answered;
     i->found = 0;
     i->waits = true;
-    int rc = remote_query(g, &key, i->entries, &i->found, &answered);
+    int rc = group_window_request_query(g, &key, i->entries, &i->found, &answered);
     if (rc == PCOLL_OK && answered)
-        found_all(g);
+        group_matching_found_all(g);
     return rc;
 }
 
-static bool is_due(const struct group *g)
+static bool group_matching_inquiry_due(const struct group *g)
 {
     return g->phase == PHASE_MATCHING && !g->inquiry.waits &&
            match_state(&g->match) != MATCH_FORMED && g->clock.time >= g->inquiry.at;
 }
 
-int inquiry_go_on(struct group *g)
+int group_matching_inquire(struct group *g)
 {
     int rc = PCOLL_OK;
     CHECK(g->phase == PHASE_MATCHING);
-    while (rc == PCOLL_OK && is_due(g)) {
+    while (rc == PCOLL_OK && group_matching_inquiry_due(g)) {
         switch (g->inquiry.stage) {
         case INQUIRY_DECLARE:
-            rc = declare(g);
+            rc = group_matching_declare(g);
             break;
         case INQUIRY_COUNT:
-            rc = count(g);
+            rc = group_matching_count(g);
             break;
         case INQUIRY_QUERY:
-            rc = query(g);
+            rc = group_matching_query(g);
             break;
         }
     }
     return rc;
 }
 
-int inquiry_withdraw(struct group *g)
+int group_matching_withdraw(struct group *g)
 {
     uint32_t all;
     bool answered;
@@ -136,10 +136,10 @@ int inquiry_withdraw(struct group *g)
     if (!g->inquiry.counted_self)
         return PCOLL_OK;
     g->inquiry.counted_self = false;
-    return remote_count(g, g->round, -1, &all, &answered);
+    return group_window_request_count(g, g->round, -1, &all, &answered);
 }
 
-int64_t inquiry_alarm(const struct group *g)
+int64_t group_matching_inquiry_alarm(const struct group *g)
 {
     CHECK(!g->inquiry.waits || g->dynamic);
     return g->inquiry.waits ? INT64_MAX : g->inquiry.at;
@@ -148,30 +148,31 @@ int64_t inquiry_alarm(const struct group *g)
 /* Answers from another node. Those to an earlier round, or that nothing waits for, are
  * dropped. */
 
-static bool is_awaited(const struct group *g, const struct wire_message *m,
-                       enum inquiry_stage stage)
+static bool group_matching_is_awaited(const struct group *g,
+                                      const struct group_message *m,
+                                      enum group_inquiry_stage stage)
 {
     return g->phase == PHASE_MATCHING && m->round == g->round && g->inquiry.waits &&
            g->inquiry.stage == stage;
 }
 
-void inquiry_on_counted(struct group *g, const struct wire_message *m)
+void group_matching_on_counted(struct group *g, const struct group_message *m)
 {
-    if (!is_awaited(g, m, m->counts ? INQUIRY_COUNT : INQUIRY_DECLARE))
+    if (!group_matching_is_awaited(g, m, m->counts ? INQUIRY_COUNT : INQUIRY_DECLARE))
         return;
     if (m->counts)
-        counted(&g->inquiry, m->count);
+        group_matching_counted(&g->inquiry, m->count);
     else
-        declared(&g->inquiry);
+        group_matching_declared(&g->inquiry);
 }
 
-void inquiry_on_found(struct group *g, const struct wire_message *m)
+void group_matching_on_found(struct group *g, const struct group_message *m)
 {
-    struct inquiry *i = &g->inquiry;
-    if (!is_awaited(g, m, INQUIRY_QUERY))
+    struct group_inquiry *i = &g->inquiry;
+    if (!group_matching_is_awaited(g, m, INQUIRY_QUERY))
         return;
     for (uint32_t k = 0; k < m->entries && i->found < g->membership.ranks; k++)
         i->entries[i->found++] = m->entry[k];
     if (i->found >= m->count)
-        found_all(g);
+        group_matching_found_all(g);
 }

@@ -10,13 +10,13 @@
 #include <stdint.h>
 
 struct group;
-struct wire_message;
+struct group_message;
 
 /* Declare, count, query; count, query; … */
-enum inquiry_stage { INQUIRY_DECLARE, INQUIRY_COUNT, INQUIRY_QUERY };
+enum group_inquiry_stage { INQUIRY_DECLARE, INQUIRY_COUNT, INQUIRY_QUERY };
 
-struct inquiry {
-    enum inquiry_stage stage;
+struct group_inquiry {
+    enum group_inquiry_stage stage;
     int64_t time;      /* what it declares: its priority */
     int64_t at, pause; /* the next query, and the time between them; ns */
     bool waits;        /* for an answer from another node */
@@ -27,15 +27,15 @@ struct inquiry {
 };
 
 /* Matching begins, with this priority. */
-void inquiry_begin(struct group *g, int64_t time);
+void group_matching_begin_inquiry(struct group *g, int64_t time);
 /* What is due of it. */
-int inquiry_go_on(struct group *g);
+int group_matching_inquire(struct group *g);
 /* It takes no part in this round after all: it is not counted any more. */
-int inquiry_withdraw(struct group *g);
+int group_matching_withdraw(struct group *g);
 /* When to go on without being told, or INT64_MAX. */
-int64_t inquiry_alarm(const struct group *g);
+int64_t group_matching_inquiry_alarm(const struct group *g);
 /* Answers of a directory on another node: it has declared, or counted; has found. */
-void inquiry_on_counted(struct group *g, const struct wire_message *m);
-void inquiry_on_found(struct group *g, const struct wire_message *m);
+void group_matching_on_counted(struct group *g, const struct group_message *m);
+void group_matching_on_found(struct group *g, const struct group_message *m);
 
 #endif

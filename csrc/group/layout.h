@@ -15,23 +15,25 @@
 #include "group/rendezvous.h"
 #include "protocol/group/decision.h"
 
-struct place {
+struct group_layout {
     size_t element, count; /* bytes, elements */
     size_t decisions_at, directory_at, input_at, part_at;
     size_t bytes;
 };
 
-static inline size_t place_round_up(size_t bytes)
+static inline size_t group_window_round_up(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-static inline struct place place_of(uint32_t ranks, size_t element, size_t count)
+static inline struct group_layout group_window_layout(uint32_t ranks, size_t element,
+                                                      size_t count)
 {
-    struct place p = {.element = element, .count = count};
-    size_t data = place_round_up(element * count);
-    p.directory_at = place_round_up(DECISIONS * sizeof(int64_t));
-    p.input_at = p.directory_at + place_round_up(directory_bytes(ranks));
+    struct group_layout p = {.element = element, .count = count};
+    size_t data = group_window_round_up(element * count);
+    p.directory_at = group_window_round_up(DECISIONS * sizeof(int64_t));
+    p.input_at =
+        p.directory_at + group_window_round_up(group_window_directory_bytes(ranks));
     p.part_at = p.input_at + data;
     p.bytes = p.part_at + data;
     return p;

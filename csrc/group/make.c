@@ -32,7 +32,7 @@ void pcoll_group_options_init(pcoll_group_options *options)
 }
 
 /* What can be said of the options without the others. */
-static int check(const pcoll_group_options *o)
+static int group_object_check_options(const pcoll_group_options *o)
 {
     if (o->dtype != PCOLL_FLOAT16 && o->dtype != PCOLL_BFLOAT16 &&
         o->dtype != PCOLL_FLOAT32 && o->dtype != PCOLL_FLOAT64)
@@ -58,7 +58,7 @@ static int check(const pcoll_group_options *o)
     return PCOLL_OK;
 }
 
-static int lay_out(struct group *g, uint32_t ranks)
+static int group_object_lay_out(struct group *g, uint32_t ranks)
 {
     pcoll_group_options *o = &g->options;
     int rc = PCOLL_OK;
@@ -73,12 +73,12 @@ static int lay_out(struct group *g, uint32_t ranks)
     if (!o->window_us)
         o->window_us = g->dynamic ? o->timeout_us / DYNAMIC_WINDOW_PARTS + 1
                                   : o->timeout_us * STATIC_WINDOW_TIMES;
-    g->place = place_of(ranks, dtype_find(o->dtype)->size, o->count);
+    g->place = group_window_layout(ranks, dtype_find(o->dtype)->size, o->count);
     return PCOLL_OK;
 }
 
 /* No group is larger than the longest side, nor than all. */
-static uint32_t max_members(const struct group *g, uint32_t ranks)
+static uint32_t group_object_max_members(const struct group *g, uint32_t ranks)
 {
     uint32_t most = 1;
     for (uint32_t i = 0; i < g->grid.axes; i++)
@@ -87,9 +87,9 @@ static uint32_t max_members(const struct group *g, uint32_t ranks)
     return most < ranks ? most : ranks;
 }
 
-static int allocate(struct group *g, uint32_t ranks)
+static int group_object_allocate(struct group *g, uint32_t ranks)
 {
-    uint32_t most = max_members(g, ranks);
+    uint32_t most = group_object_max_members(g, ranks);
     g->matching.line = calloc(ranks, sizeof *g->matching.line);
     g->now.notices = calloc(ranks, sizeof *g->now.notices);
     g->wire.received_at = calloc(ranks, sizeof *g->wire.received_at);
@@ -113,57 +113,58 @@ static int allocate(struct group *g, uint32_t ranks)
                : fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
 }
 
-static int64_t answer_timeout(const pcoll_group_options *o)
+static int64_t group_object_answer_timeout(const pcoll_group_options *o)
 {
     int64_t by_timeout = o->timeout_us * 1000 / ANSWER_TIMEOUT_PARTS;
     int64_t by_window = o->window_us * 1000 / ANSWER_TIMEOUTS_IN_WINDOW;
     return by_timeout < by_window ? by_timeout : by_window;
 }
 
-int group_prepare(struct group *g, uint32_t rank, uint32_t ranks)
+int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks)
 {
     CHECK(rank < ranks && g->communicator);
-    g->base = object_init(&group_object);
+    g->base = object_init(&group_agent_ops);
     g->drain.again_at = g->clock.due = INT64_MAX;
     g->clock.time = communicator_now(g->communicator);
     lock_init(&g->shared.mutex, LOCK_GROUP);
-    int rc = check(&g->options);
+    int rc = group_object_check_options(&g->options);
     if (rc == PCOLL_OK)
-        rc = lay_out(g, ranks);
+        rc = group_object_lay_out(g, ranks);
     if (rc == PCOLL_OK)
-        rc = allocate(g, ranks);
+        rc = group_object_allocate(g, ranks);
     if (rc == PCOLL_OK)
         rc = membership_init(&g->membership, ranks);
     if (rc == PCOLL_OK)
-        rc = match_init(&g->match, rank, ranks, answer_timeout(&g->options));
+        rc = match_init(&g->match, rank, ranks,
+                        group_object_answer_timeout(&g->options));
     if (rc ==
         PCOLL_OK) /* the windows are equal, and a leader that was dismissed has 2P */
         g->match.longest_window =
             g->options.window_us * 1000 + 2 * g->match.answer_timeout;
     if (rc == PCOLL_OK && !g->options.measure)
-        group_tell_bandwidth(g, g->options.bandwidth);
+        group_round_set_bandwidth(g, g->options.bandwidth);
     return rc;
 }
 
-int group_attach(struct group *g)
+int group_object_attach(struct group *g)
 {
-    struct round *r = &g->now.data;
+    struct group_data *r = &g->now.data;
     CHECK(g->window && g->window->size == g->membership.ranks);
     r->window = g->window;
     r->place = g->place;
     r->dtype = dtype_find(g->options.dtype);
-    r->notice = group_notify;
-    r->heartbeat = group_heartbeat;
+    r->notice = group_round_notify;
+    r->heartbeat = group_round_heartbeat;
     r->arg = g;
     memset(g->window->memory, 0, g->place.input_at);
     int rc = g->window->ops->sync(g->window);
-    return rc == PCOLL_OK ? round_init(r) : rc;
+    return rc == PCOLL_OK ? group_data_init(r) : rc;
 }
 
-void group_dispose(struct group *g)
+void group_object_dispose(struct group *g)
 {
     CHECK(!g->driven || atomic_load(&g->base.closed));
-    round_destroy(&g->now.data);
+    group_data_destroy(&g->now.data);
     match_destroy(&g->match);
     membership_destroy(&g->membership);
     void *const all[] = {g->cells,

@@ -8,10 +8,10 @@
 #include "base/check.h"
 #include "base/moment.h"
 
-uint32_t group_live_on_line(struct group *g)
+uint32_t group_matching_live_on_line(struct group *g)
 {
     uint32_t axis = grid_axis(&g->grid, g->round), count = 0;
-    uint64_t line = group_own_line(g);
+    uint64_t line = group_agent_line(g);
     for (uint32_t r = 0; r < g->membership.ranks; r++)
         if (r == g->window->rank ||
             (membership_takes_part(&g->membership, r, g->round) &&
@@ -22,7 +22,7 @@ uint32_t group_live_on_line(struct group *g)
 }
 
 /* Of a simulation all ranks have the same clock. */
-static int64_t wall_clock(const struct group *g)
+static int64_t group_matching_wall_clock(const struct group *g)
 {
     struct timespec t;
     if (!g->communicator->progress)
@@ -31,30 +31,30 @@ static int64_t wall_clock(const struct group *g)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-static void offer_line(struct group *g)
+static void group_matching_offer_line(struct group *g)
 {
-    struct matching *m = &g->matching;
-    uint32_t count = group_live_on_line(g);
+    struct group_matching *m = &g->matching;
+    uint32_t count = group_matching_live_on_line(g);
     for (uint32_t i = 0; i < count; i++)
         m->candidates[i] = (struct match_entry){.peer = m->line[i]};
     match_candidates(&g->match, g->clock.time, m->candidates, count);
     match_expect(&g->match, g->clock.time, count);
 }
 
-static bool is_alone(const struct group *g)
+static bool group_matching_is_alone(const struct group *g)
 {
     return membership_count(&g->membership, g->round) == 1;
 }
 
-int group_begin_matching(struct group *g)
+int group_matching_begin(struct group *g)
 {
-    struct matching *m = &g->matching;
+    struct group_matching *m = &g->matching;
     CHECK(g->phase == PHASE_MATCHING &&
           g->membership.entries[g->window->rank].status == MEMBER_LIVE);
     struct match_goal goal = {
         .round = g->round,
-        .key = group_own_line(g),
-        .time = g->dynamic ? wall_clock(g) : 0,
+        .key = group_agent_line(g),
+        .time = g->dynamic ? group_matching_wall_clock(g) : 0,
         .max_members = g->grid.side[grid_axis(&g->grid, g->round)],
         .expected =
             g->dynamic && membership_count(&g->membership, g->round) > 1 ? 0 : 1,
@@ -62,39 +62,39 @@ int group_begin_matching(struct group *g)
         .self = {g->window->rank, g->bandwidth.told, g->chain},
     };
     if (!g->dynamic)
-        goal.expected = group_live_on_line(g);
+        goal.expected = group_matching_live_on_line(g);
     m->nudge_at = m->stay_until = 0;
     m->began = g->clock.time;
     m->members_changed = false;
-    inquiry_begin(g, goal.time);
+    group_matching_begin_inquiry(g, goal.time);
     match_begin(&g->match, g->clock.time, &goal);
     if (!g->dynamic)
-        offer_line(g);
+        group_matching_offer_line(g);
     return PCOLL_OK;
 }
 
 /* Others are waited for now than before. */
-static void offer_changed(struct group *g)
+static void group_matching_offer_changed(struct group *g)
 {
     bool changed = g->matching.members_changed;
     g->matching.members_changed = false;
     if (!changed || match_state(&g->match) == MATCH_FORMED)
         return;
     if (!g->dynamic)
-        offer_line(g);
-    else if (is_alone(g))
+        group_matching_offer_line(g);
+    else if (group_matching_is_alone(g))
         match_expect(&g->match, g->clock.time, 1);
 }
 
 /* Somebody does not come. If the application waits, he is to go on without his; if not,
  * to answer, or he would be taken for silent when the window ends. */
-static int nudge(struct group *g)
+static int group_matching_nudge(struct group *g)
 {
-    struct matching *m = &g->matching;
+    struct group_matching *m = &g->matching;
     int64_t limit = g->options.timeout_us < g->options.window_us ? g->options.timeout_us
                                                                  : g->options.window_us;
     int64_t half = limit * 500;
-    uint64_t waits = group_was_started(g);
+    uint64_t waits = group_agent_was_started(g);
     int rc = PCOLL_OK;
     if (!m->nudge_at || (waits && !m->application))
         m->nudge_at = g->clock.time + half;
@@ -102,12 +102,14 @@ static int nudge(struct group *g)
     if (g->clock.time < m->nudge_at)
         return rc;
     m->nudge_at = g->clock.time + half;
-    uint32_t waited_for = g->dynamic ? g->membership.ranks : group_live_on_line(g);
+    uint32_t waited_for =
+        g->dynamic ? g->membership.ranks : group_matching_live_on_line(g);
     for (uint32_t i = 0; i < waited_for && rc == PCOLL_OK; i++) {
         uint32_t rank = g->dynamic ? i : m->line[i];
         if (rank != g->window->rank &&
             membership_takes_part(&g->membership, rank, g->round))
-            rc = group_send(g, rank, WIRE_NUDGE, 0, g->round, (uint64_t[4]){waits});
+            rc =
+                group_wire_send(g, rank, WIRE_NUDGE, 0, g->round, (uint64_t[4]){waits});
     }
     return rc;
 }
@@ -115,7 +117,7 @@ static int nudge(struct group *g)
 /* What it comes to. */
 
 /* The word of a group is open before anybody is sent its list. */
-static int open_decision(struct group *g)
+static int group_matching_open_decision(struct group *g)
 {
     const struct match_list *list = match_list(&g->match);
     if (match_state(&g->match) != MATCH_FORMED || list->leader != g->window->rank ||
@@ -123,82 +125,83 @@ static int open_decision(struct group *g)
         return PCOLL_OK;
     CHECK(list->seq > g->matching.opened);
     g->matching.opened = list->seq;
-    int rc = vote_open(g->window, g->place.decisions_at, list->seq);
+    int rc = group_window_open_decision(g->window, g->place.decisions_at, list->seq);
     MOMENT("group closed");
     return rc;
 }
 
-int group_flush_match(struct group *g)
+int group_matching_flush(struct group *g)
 {
     struct match_message m;
-    int rc = open_decision(g);
+    int rc = group_matching_open_decision(g);
     CHECK(!g->match.out.lost);
     while (rc == PCOLL_OK && match_next(&g->match, &m))
-        rc = group_send(g, m.peer, (enum wire_kind)m.kind, m.part, m.round, m.value);
+        rc = group_wire_send(g, m.peer, (enum group_wire_kind)m.kind, m.part, m.round,
+                             m.value);
     return rc;
 }
 
 /* Those for whom the leader has waited in vain, and who have sent nothing either: who
  * is only late finds another group. */
-static bool is_silent(const struct group *g, uint32_t rank)
+static bool group_matching_is_silent(const struct group *g, uint32_t rank)
 {
     int64_t last = g->wire.received_at[rank];
-    return g->clock.time - last > group_timeout_ns(g) || last < g->matching.began;
+    return g->clock.time - last > group_agent_timeout_ns(g) || last < g->matching.began;
 }
 
-static int suspect_absent(struct group *g)
+static int group_matching_suspect_absent(struct group *g)
 {
     const struct match_list *list = match_list(&g->match);
     const uint32_t *line = g->matching.line;
-    uint32_t count = g->dynamic ? 0 : group_live_on_line(g), at = 0;
+    uint32_t count = g->dynamic ? 0 : group_matching_live_on_line(g), at = 0;
     int rc = PCOLL_OK;
     for (uint32_t i = 0; i < count && rc == PCOLL_OK; i++) {
         while (at < list->count && list->members[at].rank < line[i])
             at++;
         bool absent = at == list->count || list->members[at].rank != line[i];
-        if (absent && is_silent(g, line[i]))
-            rc = group_suspect(g, line[i]);
+        if (absent && group_matching_is_silent(g, line[i]))
+            rc = group_wire_suspect(g, line[i]);
     }
     return rc;
 }
 
-static int take_list(struct group *g)
+static int group_matching_take_list(struct group *g)
 {
-    int rc = group_flush_match(g);
+    int rc = group_matching_flush(g);
     if (rc == PCOLL_OK && match_list(&g->match)->leader == g->window->rank)
-        rc = suspect_absent(g);
+        rc = group_matching_suspect_absent(g);
     return rc;
 }
 
 /* Others are further: on to their round. */
-static int catch_up(struct group *g)
+static int group_matching_catch_up(struct group *g)
 {
     uint64_t ahead = match_ahead(&g->match);
     CHECK(ahead > g->round);
-    int rc = inquiry_withdraw(g);
+    int rc = group_matching_withdraw(g);
     if (rc != PCOLL_OK)
         return rc;
     match_end(&g->match);
     g->round = ahead > g->round ? ahead : g->round + 1;
     g->chain = 0;
-    return group_announce_join(g);
+    return group_wire_announce_join(g);
 }
 
-static int go_on(struct group *g, enum phase *next)
+static int group_matching_step(struct group *g, enum group_phase *next)
 {
     match_tick(&g->match, g->clock.time);
-    int rc = inquiry_go_on(g);
+    int rc = group_matching_inquire(g);
     if (rc == PCOLL_OK)
-        rc = nudge(g);
+        rc = group_matching_nudge(g);
     if (rc != PCOLL_OK)
         return rc;
     switch (match_state(&g->match)) {
     case MATCH_FORMED:
         *next = PHASE_ROUND;
-        return take_list(g);
+        return group_matching_take_list(g);
     case MATCH_BEHIND:
         *next = PHASE_IDLE;
-        return catch_up(g);
+        return group_matching_catch_up(g);
     case MATCH_IDLE:
     case MATCH_LOOKING:
     case MATCH_FOLLOWING:
@@ -209,7 +212,7 @@ static int go_on(struct group *g, enum phase *next)
 
 /* It is on its leader's list already, or about to be: it gives that a moment, since the
  * round of a list with a member that is gone is void. */
-static bool waits_for_list(struct group *g, bool goes)
+static bool group_matching_waits_for_list(struct group *g, bool goes)
 {
     int64_t *until = &g->matching.stay_until;
     bool stays = goes && match_bound(&g->match) && (!*until || g->clock.time < *until);
@@ -220,26 +223,26 @@ static bool waits_for_list(struct group *g, bool goes)
     return stays;
 }
 
-int group_go_on_matching(struct group *g, enum phase *next)
+int group_matching_continue(struct group *g, enum group_phase *next)
 {
     CHECK(g->phase == PHASE_MATCHING);
-    bool goes = group_leaves(g) || g->rejoin.suspected;
-    offer_changed(g);
+    bool goes = group_agent_leaves(g) || g->rejoin.suspected;
+    group_matching_offer_changed(g);
     bool formed = match_state(&g->match) == MATCH_FORMED;
-    if (waits_for_list(g, goes) || formed || !goes)
-        return go_on(g, next);
+    if (group_matching_waits_for_list(g, goes) || formed || !goes)
+        return group_matching_step(g, next);
     match_abandon(&g->match, g->clock.time);
     *next = PHASE_IDLE;
-    return inquiry_withdraw(g);
+    return group_matching_withdraw(g);
 }
 
 int64_t group_matching_alarm(const struct group *g)
 {
-    const struct matching *m = &g->matching;
+    const struct group_matching *m = &g->matching;
     CHECK(g->phase == PHASE_MATCHING);
     int64_t at = match_alarm(&g->match);
-    if (inquiry_alarm(g) < at)
-        at = inquiry_alarm(g);
+    if (group_matching_inquiry_alarm(g) < at)
+        at = group_matching_inquiry_alarm(g);
     if (m->nudge_at && m->nudge_at < at)
         at = m->nudge_at;
     if (m->stay_until && m->stay_until < at)

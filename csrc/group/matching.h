@@ -12,9 +12,9 @@
 #include <stdint.h>
 
 struct group;
-enum phase;
+enum group_phase;
 
-struct matching {
+struct group_matching {
     uint32_t *line; /* room for the ranks of one */
     struct match_entry *candidates;
     bool members_changed; /* since they were offered */
@@ -25,13 +25,13 @@ struct matching {
     uint32_t opened;    /* the last own group with a word */
 };
 
-int group_begin_matching(struct group *g);
+int group_matching_begin(struct group *g);
 /* *next: the phase that follows, or this one. */
-int group_go_on_matching(struct group *g, enum phase *next);
+int group_matching_continue(struct group *g, enum group_phase *next);
 int64_t group_matching_alarm(const struct group *g);
 /* Send what matchmaking has to say; the word of an own group is opened before. */
-int group_flush_match(struct group *g);
+int group_matching_flush(struct group *g);
 /* The ranks of the own line that are live, this one among them, into matching.line. */
-uint32_t group_live_on_line(struct group *g);
+uint32_t group_matching_live_on_line(struct group *g);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-void group_membership_changed(struct group *g, uint32_t rank)
+void group_wire_membership_changed(struct group *g, uint32_t rank)
 {
     CHECK(rank < g->membership.ranks && rank != g->window->rank);
     if (membership_takes_part(&g->membership, rank, g->round))
@@ -14,15 +14,15 @@ void group_membership_changed(struct group *g, uint32_t rank)
     g->matching.members_changed = true;
 }
 
-int group_suspect(struct group *g, uint32_t rank)
+int group_wire_suspect(struct group *g, uint32_t rank)
 {
     CHECK(rank != g->window->rank);
     uint32_t returns = g->membership.entries[rank].returns;
     if (!membership_set(&g->membership, rank, MEMBER_SUSPECT, returns))
         return PCOLL_OK;
-    group_membership_changed(g, rank);
+    group_wire_membership_changed(g, rank);
     lock_take(&g->shared.mutex);
     g->shared.stats.suspected++;
     lock_release(&g->shared.mutex);
-    return group_announce(g, rank, MEMBER_SUSPECT, returns);
+    return group_wire_announce(g, rank, MEMBER_SUSPECT, returns);
 }

@@ -9,8 +9,8 @@
 struct group;
 
 /* The membership of a rank has changed. */
-void group_membership_changed(struct group *g, uint32_t rank);
+void group_wire_membership_changed(struct group *g, uint32_t rank);
 /* It is silent; all are told. */
-int group_suspect(struct group *g, uint32_t rank);
+int group_wire_suspect(struct group *g, uint32_t rank);
 
 #endif

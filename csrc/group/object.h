@@ -13,19 +13,19 @@ struct pcoll_group {
 };
 
 /* Begin and end a call, as in user_object.h. */
-static inline int group_enter(pcoll_group *p)
+static inline int group_object_enter(pcoll_group *p)
 {
     return user_object_enter(&p->base);
 }
 
 /* Returns rc. */
-static inline int group_leave_call(pcoll_group *p, int rc)
+static inline int group_object_leave(pcoll_group *p, int rc)
 {
     return user_object_leave(&p->base, rc);
 }
 
-extern const struct user_object_kind group_kind;
+extern const struct user_object_kind group_create_kind;
 /* Its part in going on without the dead. */
-extern const struct recoverable group_recoverable;
+extern const struct recoverable group_create_recoverable;
 
 #endif

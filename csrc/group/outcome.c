@@ -9,16 +9,16 @@
 
 /* As many in a row as there are axes need a full grid: each multiplies the ranks behind
  * a value by a side, and nobody is behind it twice. */
-static bool was_complete(const struct group *g)
+static bool group_round_was_complete(const struct group *g)
 {
-    const struct round *r = &g->now.data;
+    const struct group_data *r = &g->now.data;
     return r->group.members == g->grid.side[grid_axis(&g->grid, g->round)] &&
            r->active == r->group.members;
 }
 
-static void tell_outcome(struct group *g, bool counts)
+static void group_round_publish_outcome(struct group *g, bool counts)
 {
-    const struct round *r = &g->now.data;
+    const struct group_data *r = &g->now.data;
     size_t members = counts ? r->group.members : 0;
     CHECK(atomic_load(&g->shared.finished) < atomic_load(&g->shared.started));
     CHECK(g->shared.last_index <= g->round && r->active <= r->group.members);
@@ -43,7 +43,7 @@ static void tell_outcome(struct group *g, bool counts)
         progress_wake_waiters(g->communicator->progress);
 }
 
-static void count_round(struct group *g, bool counts)
+static void group_round_count(struct group *g, bool counts)
 {
     bool own = g->now.contribution == CONTRIBUTION_OWN;
     lock_take(&g->shared.mutex);
@@ -55,7 +55,7 @@ static void count_round(struct group *g, bool counts)
     lock_release(&g->shared.mutex);
 }
 
-static void move_cell(struct group *g)
+static void group_round_move_cell(struct group *g)
 {
     const struct group_members *group = &g->now.data.group;
     uint32_t axis = grid_axis(&g->grid, g->round);
@@ -65,19 +65,19 @@ static void move_cell(struct group *g)
     g->cell = grid_move(&g->grid, g->cell, axis, chunk);
 }
 
-int group_finish_round(struct group *g)
+int group_round_finish(struct group *g)
 {
     bool counts = g->now.decision == DECISION_COMMIT;
     CHECK(g->now.decision != DECISION_PENDING);
     CHECK(!counts || g->now.marked);
-    group_measure_bandwidth(g);
-    g->chain = counts && was_complete(g) ? g->now.chain + 1 : 0;
-    count_round(g, counts);
+    group_round_measure_bandwidth(g);
+    g->chain = counts && group_round_was_complete(g) ? g->now.chain + 1 : 0;
+    group_round_count(g, counts);
     if (g->now.contribution == CONTRIBUTION_OWN)
-        tell_outcome(g, counts);
+        group_round_publish_outcome(g, counts);
     if (counts && g->dynamic)
-        move_cell(g);
+        group_round_move_cell(g);
     match_end(&g->match);
     g->round++;
-    return round_end(&g->now.data);
+    return group_data_end(&g->now.data);
 }

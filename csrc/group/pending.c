@@ -5,10 +5,11 @@
 #include "base/text.h"
 #include "group/object.h"
 
-static void add_members(struct text *t, struct group *g, const char *what,
-                        bool (*waits)(const struct round *, uint32_t))
+static void
+group_object_describe_members(struct text *t, struct group *g, const char *what,
+                              bool (*waits)(const struct group_data *, uint32_t))
 {
-    const struct round *r = &g->now.data;
+    const struct group_data *r = &g->now.data;
     const char *before = what;
     for (uint32_t i = 0; i < r->group.members; i++)
         if (i != r->group.position && waits(r, i)) {
@@ -17,22 +18,24 @@ static void add_members(struct text *t, struct group *g, const char *what,
         }
 }
 
-static void describe_round(struct text *t, struct group *g)
+static void group_object_describe_round(struct text *t, struct group *g)
 {
-    const struct running *now = &g->now;
+    const struct group_round *now = &g->now;
     text_add(t, " in a group of %u led by rank %u", now->data.group.members,
              now->name.leader);
     if (now->contribution == CONTRIBUTION_OPEN)
         text_add(t, ", not started here");
-    add_members(t, g, ": no input yet of rank", round_waits_for_input);
-    add_members(t, g, ": no part yet of rank", round_waits_for_part);
+    group_object_describe_members(t, g, ": no input yet of rank",
+                                  group_data_waits_for_input);
+    group_object_describe_members(t, g, ": no part yet of rank",
+                                  group_data_waits_for_part);
     if (now->marked)
         text_add(t, ": done here, the others have not all said so");
 }
 
-static void describe_matching(struct text *t, struct group *g)
+static void group_object_describe_matching(struct text *t, struct group *g)
 {
-    uint32_t line = g->dynamic ? 0 : group_live_on_line(g);
+    uint32_t line = g->dynamic ? 0 : group_matching_live_on_line(g);
     text_add(t, " looks for its group");
     if (match_state(&g->match) == MATCH_FOLLOWING)
         text_add(t, ", waits for the list of rank %u", g->match.leader);
@@ -46,15 +49,15 @@ static void describe_matching(struct text *t, struct group *g)
     }
 }
 
-static void describe(struct text *t, struct group *g)
+static void group_object_describe(struct text *t, struct group *g)
 {
     text_add(t, "round %" PRIu64 ":", g->round);
     switch (g->phase) {
     case PHASE_ROUND:
-        describe_round(t, g);
+        group_object_describe_round(t, g);
         break;
     case PHASE_MATCHING:
-        describe_matching(t, g);
+        group_object_describe_matching(t, g);
         break;
     case PHASE_ASKING:
         text_add(t, " back again, asks the others where they are");
@@ -76,13 +79,13 @@ static void describe(struct text *t, struct group *g)
 int pcoll_group_pending(pcoll_group *p, char *text, uint64_t capacity)
 {
     struct group *g = &p->group;
-    int rc = group_enter(p);
+    int rc = group_object_enter(p);
     if (rc != PCOLL_OK)
         return rc;
     struct text t = {.at = text, .left = capacity};
     progress_lock(p->base.communicator->progress);
     if (capacity)
-        describe(&t, g);
+        group_object_describe(&t, g);
     progress_unlock(p->base.communicator->progress);
-    return group_leave_call(p, rc);
+    return group_object_leave(p, rc);
 }

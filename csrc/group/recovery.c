@@ -15,35 +15,35 @@
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
 
-static struct group *of(struct user_object *o)
+static struct group *group_create_group_of(struct user_object *o)
 {
     return &((pcoll_group *)o)->group;
 }
 
-static uint64_t complete(struct user_object *o)
+static uint64_t group_create_complete(struct user_object *o)
 {
-    return of(o)->round;
+    return group_create_group_of(o)->round;
 }
 
 /* The plan has the highest round that anybody who lives is at: it may have begun, and somebody who
  * has died may have declared itself for the next one. */
-static int rebuild(struct user_object *o, struct communicator *c,
-                   const struct recovery_plan *plan)
+static int group_create_rebuild(struct user_object *o, struct communicator *c,
+                                const struct recovery_plan *plan)
 {
-    struct group *g = of(o);
+    struct group *g = group_create_group_of(o);
     CHECK(plan->slot == g->base.slot && plan->complete >= g->round);
     free(g->restart.words);
     g->restart.round = plan->complete + (g->dynamic ? 2 : 1);
     g->restart.communicator = c;
-    return agree_gather(c, group_own_word(g), &g->restart.words);
+    return agree_gather(c, group_agent_state_word(g), &g->restart.words);
 }
 
-static int inherit(struct user_object *o, struct object **object)
+static int group_create_inherit(struct user_object *o, struct object **object)
 {
-    struct group *g = of(o);
+    struct group *g = group_create_group_of(o);
     struct progress *p = o->communicator->progress;
     progress_lock(p);
-    int rc = group_restart(g, g->restart.words, g->restart.round);
+    int rc = group_agent_restart(g, g->restart.words, g->restart.round);
     g->communicator = g->restart.communicator;
     g->driven = false;
     atomic_store(&g->base.closed, false); /* all close it anew */
@@ -52,21 +52,21 @@ static int inherit(struct user_object *o, struct object **object)
     return rc;
 }
 
-static void go(struct user_object *o, struct communicator *c)
+static void group_create_resume(struct user_object *o, struct communicator *c)
 {
-    struct group *g = of(o);
+    struct group *g = group_create_group_of(o);
     progress_lock(c->progress);
     g->communicator = c;
     g->driven = true;
-    int rc = o->orphan ? PCOLL_OK : group_drive(g);
+    int rc = o->orphan ? PCOLL_OK : group_agent_drive(g);
     if (rc != PCOLL_OK)
         communicator_fail(c, rc);
     progress_unlock(c->progress);
 }
 
-const struct recoverable group_recoverable = {
-    .complete = complete,
-    .rebuild = rebuild,
-    .inherit = inherit,
-    .go = go,
+const struct recoverable group_create_recoverable = {
+    .complete = group_create_complete,
+    .rebuild = group_create_rebuild,
+    .inherit = group_create_inherit,
+    .go = group_create_resume,
 };

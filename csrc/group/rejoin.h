@@ -11,23 +11,23 @@
 #include <stdint.h>
 
 struct group;
-struct wire_message;
-enum phase;
+struct group_message;
+enum group_phase;
 
-struct rejoin {
+struct group_rejoin {
     bool suspected;     /* this rank, by others: it has to come back */
     uint64_t highest;   /* round that was answered, … */
     uint32_t answers;   /* … by so many … */
     int64_t wait_until; /* … and until when to wait for more */
 };
 
-int group_leave(struct group *g);
-int group_begin_rejoin(struct group *g);
+int group_agent_leave(struct group *g);
+int group_agent_begin_rejoin(struct group *g);
 /* *next: the phase that follows, or this one. */
-int group_go_on_rejoin(struct group *g, enum phase *next);
+int group_agent_continue_rejoin(struct group *g, enum group_phase *next);
 /* An answer. */
-void group_on_round(struct group *g, const struct wire_message *m);
+void group_agent_on_round(struct group *g, const struct group_message *m);
 /* The round that one that comes back may join, for all that this rank knows. */
-uint64_t group_round_to_join(const struct group *g);
+uint64_t group_agent_round_to_join(const struct group *g);
 
 #endif

@@ -12,23 +12,25 @@
 #include "group/wire.h"
 
 /* Room for a query of the directory. */
-struct remote {
+struct group_remote {
     struct match_entry *served; /* for another node */
     int64_t *words;             /* as the entries lie in the window */
 };
 
 /* Vote on a group's word; far: *decision is pending. */
-int remote_vote(struct group *g, struct group_name name, enum decision_vote vote,
-                uint32_t members, enum decision *decision);
+int group_window_request_vote(struct group *g, struct group_name name,
+                              enum decision_vote vote, uint32_t members,
+                              enum decision *decision);
 /* The directory (rendezvous.h). */
-int remote_declare(struct group *g, const struct directory_key *key, int64_t time,
-                   bool *answered);
-int remote_count(struct group *g, uint64_t round, int32_t more, uint32_t *counted,
-                 bool *answered);
-int remote_query(struct group *g, const struct directory_key *key,
-                 struct match_entry *entries, uint32_t *found, bool *answered);
+int group_window_request_declare(struct group *g, const struct group_key *key,
+                                 int64_t time, bool *answered);
+int group_window_request_count(struct group *g, uint64_t round, int32_t more,
+                               uint32_t *counted, bool *answered);
+int group_window_request_query(struct group *g, const struct group_key *key,
+                               struct match_entry *entries, uint32_t *found,
+                               bool *answered);
 
 /* Another node asks for one of those: WIRE_DECLARE, WIRE_COUNT or WIRE_QUERY. */
-int remote_serve(struct group *g, const struct wire_message *m);
+int group_window_serve(struct group *g, const struct group_message *m);
 
 #endif

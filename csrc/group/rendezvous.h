@@ -28,30 +28,30 @@
 enum { COUNTS = 16, ENTRY_WORDS = 3 };
 
 /* Where it begins in every window. */
-static inline size_t directory_bytes(uint32_t ranks)
+static inline size_t group_window_directory_bytes(uint32_t ranks)
 {
     return (COUNTS + (size_t)ENTRY_WORDS * ranks) * sizeof(int64_t);
 }
 
-struct directory_key {
+struct group_key {
     uint64_t round, key;
 };
 
 /* Who keeps the entries under a key, the count of a round. */
-uint32_t directory_host(const struct directory_key *key, uint32_t ranks);
-uint32_t directory_counter(uint64_t round, uint32_t ranks);
+uint32_t group_window_directory_host(const struct group_key *key, uint32_t ranks);
+uint32_t group_window_directory_counter(uint64_t round, uint32_t ranks);
 
 /* Write the entry of `rank` at the host. */
-int directory_declare(struct window *w, size_t at, uint32_t host, uint32_t rank,
-                      const struct directory_key *key, int64_t time);
+int group_window_declare(struct window *w, size_t at, uint32_t host, uint32_t rank,
+                         const struct group_key *key, int64_t time);
 /* Count so many more (-1: one that had been counted goes) at the counter; *counted: how
  * many there are then (0: it counts for a newer round). */
-int directory_count(struct window *w, size_t at, uint32_t counter, uint64_t round,
-                    int32_t more, uint32_t *counted);
+int group_window_count(struct window *w, size_t at, uint32_t counter, uint64_t round,
+                       int32_t more, uint32_t *counted);
 /* The entries under a key. words: room for all of them as they lie there; found: for
  * all ranks; *count: of those found. */
-int directory_query(struct window *w, size_t at, uint32_t host,
-                    const struct directory_key *key, int64_t *words,
-                    struct match_entry *found, uint32_t *count);
+int group_window_query(struct window *w, size_t at, uint32_t host,
+                       const struct group_key *key, int64_t *words,
+                       struct match_entry *found, uint32_t *count);
 
 #endif

@@ -19,7 +19,7 @@
 
 enum { WORD_LIVES = 1, WORD_AWAY = 2, WORD_RETURNS = 4 };
 
-uint64_t group_own_word(const struct group *g)
+uint64_t group_agent_state_word(const struct group *g)
 {
     const struct membership_entry *own = &g->membership.entries[g->window->rank];
     CHECK(own->status != MEMBER_SUSPECT);
@@ -27,7 +27,7 @@ uint64_t group_own_word(const struct group *g)
            (uint64_t)own->returns * WORD_RETURNS;
 }
 
-static bool lost_a_member(const struct group *g, const uint64_t *words)
+static bool group_agent_lost_member(const struct group *g, const uint64_t *words)
 {
     const struct group_members *group = &g->now.data.group;
     for (uint32_t i = 0; i < group->members; i++)
@@ -38,31 +38,33 @@ static bool lost_a_member(const struct group *g, const uint64_t *words)
 
 /* A word that has been opened again says nothing: then the round is void, since it lasted for
  * as many rounds of its leader as there are words (it takes a process that stood still). */
-static int decide(struct group *g)
+static int group_agent_decide(struct group *g)
 {
-    struct running *now = &g->now;
+    struct group_round *now = &g->now;
     enum decision decision = now->decision;
     int rc = PCOLL_OK;
     if (decision == DECISION_PENDING)
-        rc = vote_cast(g->window, now->name.leader, g->place.decisions_at,
-                       now->name.seq, now->data.group.members, VOTE_ABORT, &decision);
+        rc = group_window_vote(g->window, now->name.leader, g->place.decisions_at,
+                               now->name.seq, now->data.group.members, VOTE_ABORT,
+                               &decision);
     now->decision = decision == DECISION_COMMIT ? decision : DECISION_ABORT;
     return rc;
 }
 
-static int end_round(struct group *g, const uint64_t *words)
+static int group_agent_end_round(struct group *g, const uint64_t *words)
 {
-    struct running *now = &g->now;
-    int rc = decide(g);
-    bool again = now->decision == DECISION_ABORT && !lost_a_member(g, words);
+    struct group_round *now = &g->now;
+    int rc = group_agent_decide(g);
+    bool again = now->decision == DECISION_ABORT && !group_agent_lost_member(g, words);
     if (again && now->contribution == CONTRIBUTION_OWN) {
         g->shared.consumed--;
         now->contribution = CONTRIBUTION_OPEN;
     }
-    return rc == PCOLL_OK ? group_finish_round(g) : rc;
+    return rc == PCOLL_OK ? group_round_finish(g) : rc;
 }
 
-static void take_membership(struct group *g, const uint64_t *words, uint64_t round)
+static void group_agent_take_membership(struct group *g, const uint64_t *words,
+                                        uint64_t round)
 {
     for (uint32_t r = 0; r < g->membership.ranks; r++) {
         enum member_status status = words[r] & WORD_AWAY ? MEMBER_AWAY : MEMBER_LIVE;
@@ -72,10 +74,11 @@ static void take_membership(struct group *g, const uint64_t *words, uint64_t rou
     }
 }
 
-int group_check_words(const struct group *g, const uint64_t *words, uint64_t round)
+int group_agent_check_words(const struct group *g, const uint64_t *words,
+                            uint64_t round)
 {
     bool sound = round >= g->round && round <= ROUND_LAST + 2 &&
-                 words[g->window->rank] == group_own_word(g);
+                 words[g->window->rank] == group_agent_state_word(g);
     for (uint32_t r = 0; r < g->membership.ranks; r++)
         sound &= !words[r] ||
                  (words[r] & WORD_LIVES && words[r] / WORD_RETURNS <= UINT32_MAX &&
@@ -86,15 +89,15 @@ int group_check_words(const struct group *g, const uint64_t *words, uint64_t rou
                                        "agreed on a state that cannot be");
 }
 
-int group_restart(struct group *g, const uint64_t *words, uint64_t round)
+int group_agent_restart(struct group *g, const uint64_t *words, uint64_t round)
 {
-    int rc = group_check_words(g, words, round);
+    int rc = group_agent_check_words(g, words, round);
     if (rc != PCOLL_OK)
         return rc;
-    rc = g->phase == PHASE_ROUND ? end_round(g, words) : PCOLL_OK;
-    group_poll_clock(g);
+    rc = g->phase == PHASE_ROUND ? group_agent_end_round(g, words) : PCOLL_OK;
+    group_wire_update_clock(g);
     match_restart(&g->match, round);
-    take_membership(g, words, round);
+    group_agent_take_membership(g, words, round);
     bool away = words[g->window->rank] & WORD_AWAY;
     g->phase = away ? PHASE_AWAY : PHASE_IDLE;
     g->round = round;

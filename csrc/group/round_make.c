@@ -12,7 +12,7 @@
  * a link busy. */
 enum { NEAR_BYTES = 1 << 18, FAR_BYTES = 1 << 20, LARGEST_SHIFT = 24 };
 
-static bool some_are_far(const struct round *r)
+static bool group_data_some_far(const struct group_data *r)
 {
     for (uint32_t i = 0; i < r->window->size; i++)
         if (window_is_far(r->window, i))
@@ -20,45 +20,46 @@ static bool some_are_far(const struct round *r)
     return false;
 }
 
-static size_t fetched_bytes(const struct round *r)
+static size_t group_data_fetched_bytes(const struct group_data *r)
 {
-    size_t slots = some_are_far(r) ? 1 + 2 * (size_t)r->max_members : 1;
+    size_t slots = group_data_some_far(r) ? 1 + 2 * (size_t)r->max_members : 1;
     return slots * r->piece * r->place.element;
 }
 
 /* Two pieces of each member's input, or its part, which may be a large one. */
-static size_t max_fetches(const struct round *r)
+static size_t group_data_max_fetches(const struct group_data *r)
 {
     return 3 * (size_t)r->max_members + (r->place.bytes >> LARGEST_SHIFT) + 1;
 }
 
-static size_t data_bytes(const struct round *r)
+static size_t group_data_vector_bytes(const struct group_data *r)
 {
     return r->place.count * r->place.element;
 }
 
 /* What a get may write to, as far as it is not there. */
-static int make_landing(struct round *r)
+static int group_data_make_landing(struct group_data *r)
 {
     if (!r->landing)
-        r->landing = malloc(data_bytes(r) + 1);
-    r->fetched = malloc(fetched_bytes(r));
-    r->max_fetches = max_fetches(r);
+        r->landing = malloc(group_data_vector_bytes(r) + 1);
+    r->fetched = malloc(group_data_fetched_bytes(r));
+    r->max_fetches = group_data_max_fetches(r);
     r->fetches = malloc(r->max_fetches * sizeof *r->fetches);
     r->under_way = 0;
     return r->landing && r->fetched && r->fetches
                ? PCOLL_OK
                : fail(PCOLL_ENOMEM, "no memory for a group's round of %zu bytes",
-                      data_bytes(r));
+                      group_data_vector_bytes(r));
 }
 
-size_t round_bytes(const struct round *r)
+size_t group_data_bytes(const struct group_data *r)
 {
     CHECK(r->piece && r->held);
-    return data_bytes(r) + fetched_bytes(r) + 3 * r->piece * r->held;
+    return group_data_vector_bytes(r) + group_data_fetched_bytes(r) +
+           3 * r->piece * r->held;
 }
 
-static int make_members(struct round *r)
+static int group_data_make_members(struct group_data *r)
 {
     size_t most = r->max_members;
     r->group.rank = calloc(most, sizeof *r->group.rank);
@@ -79,23 +80,23 @@ static int make_members(struct round *r)
                : fail(PCOLL_ENOMEM, "no memory for a group of %u", r->max_members);
 }
 
-int round_init(struct round *r)
+int group_data_init(struct group_data *r)
 {
     CHECK(r->window && r->max_members && r->max_members <= r->window->size);
     const struct dtype *held = r->dtype->held ? r->dtype->held : r->dtype;
     r->held = held->size;
     r->add = held->reduce[PCOLL_SUM];
-    r->piece = (some_are_far(r) ? FAR_BYTES : NEAR_BYTES) / r->held;
+    r->piece = (group_data_some_far(r) ? FAR_BYTES : NEAR_BYTES) / r->held;
     for (int i = 0; i < 2; i++)
         r->sums[i] = malloc(r->piece * r->held);
     r->widened = malloc(r->piece * r->held);
     if (!r->sums[0] || !r->sums[1] || !r->widened)
         return fail(PCOLL_ENOMEM, "no memory for a group's sums");
-    int rc = make_members(r);
-    return rc == PCOLL_OK ? make_landing(r) : rc;
+    int rc = group_data_make_members(r);
+    return rc == PCOLL_OK ? group_data_make_landing(r) : rc;
 }
 
-void round_destroy(struct round *r)
+void group_data_destroy(struct group_data *r)
 {
     void *const all[] = {r->group.rank,  r->group.share, r->group.bound, r->empty,
                          r->contributes, r->known,       r->scratch,     r->input_there,
@@ -108,11 +109,11 @@ void round_destroy(struct round *r)
         sched_free(&r->sched);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
-    *r = (struct round){.window = NULL};
+    *r = (struct group_data){.window = NULL};
 }
 
 /* Which operations the members' notices complete. */
-static void find_events(struct round *r)
+static void group_data_find_events(struct group_data *r)
 {
     for (uint32_t j = 0; j < r->group.members; j++)
         r->input_there[j] = r->part_done[j] = -1;
@@ -125,13 +126,13 @@ static void find_events(struct round *r)
     }
 }
 
-static uint32_t own_pieces(const struct round *r)
+static uint32_t group_data_own_pieces(const struct group_data *r)
 {
     const uint64_t *bound = r->group.bound + r->group.position;
     return (uint32_t)((bound[1] - bound[0] + r->piece - 1) / r->piece);
 }
 
-int round_prepare(struct round *r)
+int group_data_prepare(struct group_data *r)
 {
     struct group_members *c = &r->group;
     CHECK(!r->sched && !r->under_way);
@@ -149,7 +150,7 @@ int round_prepare(struct round *r)
     r->active = 0;
     struct butterfly_plan plan = {.members = c->members,
                                   .position = c->position,
-                                  .pieces = own_pieces(r),
+                                  .pieces = group_data_own_pieces(r),
                                   .empty = r->empty};
     r->sched = sched_create();
     if (!r->sched)
@@ -161,33 +162,34 @@ int round_prepare(struct round *r)
         rc = engine_init(&r->engine, r->sched);
     if (rc != PCOLL_OK)
         return rc;
-    find_events(r);
+    group_data_find_events(r);
     engine_release(&r->engine);
     return PCOLL_OK;
 }
 
 /* What MPI may still write to goes into a record of its own. The landing of a round
  * to which this rank gave nothing is that of an earlier one: it stays. */
-static int abandon(struct round *r)
+static int group_data_abandon(struct group_data *r)
 {
-    struct abandoned *a = malloc(sizeof *a);
+    struct group_abandoned *a = malloc(sizeof *a);
     if (!a)
         return fail(PCOLL_ENOMEM, "no memory for a void round");
-    *a = (struct abandoned){.fetches = r->fetches,
-                            .count = r->under_way,
-                            .landing = round_contributes(r) ? r->landing : NULL,
-                            .fetched = r->fetched,
-                            .next = r->abandoned};
+    *a = (struct group_abandoned){.fetches = r->fetches,
+                                  .count = r->under_way,
+                                  .landing =
+                                      group_data_contributes(r) ? r->landing : NULL,
+                                  .fetched = r->fetched,
+                                  .next = r->abandoned};
     r->abandoned = a;
-    if (round_contributes(r))
+    if (group_data_contributes(r))
         r->landing = NULL;
-    return make_landing(r);
+    return group_data_make_landing(r);
 }
 
-int round_end(struct round *r)
+int group_data_end(struct group_data *r)
 {
     CHECK(r->sched);
     engine_destroy(&r->engine);
     sched_free(&r->sched);
-    return r->under_way ? abandon(r) : PCOLL_OK;
+    return r->under_way ? group_data_abandon(r) : PCOLL_OK;
 }

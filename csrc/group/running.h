@@ -10,24 +10,24 @@
 #include "group/round.h"
 #include "group/wire.h"
 
-enum phase;
+enum group_phase;
 
-enum contribution { CONTRIBUTION_OPEN, CONTRIBUTION_OWN, CONTRIBUTION_NULL };
+enum group_contribution { CONTRIBUTION_OPEN, CONTRIBUTION_OWN, CONTRIBUTION_NULL };
 
 /* The last that has come of a rank about a group, also before this rank knows of it. */
-struct notice {
+struct group_notice {
     struct group_name name;
-    uint32_t bits; /* enum notice_bit */
+    uint32_t bits; /* enum group_notice_bit */
     uint32_t rate; /* with PART: how fast it fetched this rank's input, KiB/s, or 0 */
 };
 
 /* The round that is under way; times by the own clock. */
-struct running {
+struct group_round {
     struct group_name name;
-    struct round data;
-    struct notice *notices; /* by rank */
-    double *bandwidths;     /* room for those of a group */
-    enum contribution contribution;
+    struct group_data data;
+    struct group_notice *notices; /* by rank */
+    double *bandwidths;           /* room for those of a group */
+    enum group_contribution contribution;
     enum decision decision;
     bool marked;          /* this rank has voted: done */
     bool passed;          /* asked to go on without the application */
@@ -43,39 +43,39 @@ struct running {
 };
 
 /* running.c */
-int group_begin_round(struct group *g);
+int group_round_begin(struct group *g);
 /* *next: the phase that follows, or this one. */
-int group_go_on_round(struct group *g, enum phase *next);
+int group_round_continue(struct group *g, enum group_phase *next);
 /* When to go on without being told. */
 int64_t group_round_alarm(struct group *g);
 /* PCOLL_EPROTOCOL: it says that a round counts in which this rank has not voted. */
-int group_on_notice(struct group *g, uint32_t source, struct group_name name,
-                    uint32_t bits, uint32_t rate);
+int group_round_on_notice(struct group *g, uint32_t source, struct group_name name,
+                          uint32_t bits, uint32_t rate);
 /* Somebody waits in that round: do not wait for the application in one before it. */
-int group_on_nudge(struct group *g, uint64_t round);
-notice_fn group_notify; /* of a struct group */
+int group_round_on_nudge(struct group *g, uint64_t round);
+group_data_notice_fn group_round_notify; /* of a struct group */
 
 /* decide.c */
 /* A decision is known. PCOLL_EPROTOCOL: the round would count without this rank. */
-int group_check_decision(const struct group *g, enum decision decision);
-int group_vote(struct group *g, enum decision_vote vote);
+int group_round_check_decision(const struct group *g, enum decision decision);
+int group_round_vote(struct group *g, enum decision_vote vote);
 /* Vote to abort. Whoever has not voted for it may go: it cannot count without it. */
-int group_abort(struct group *g);
+int group_round_abort(struct group *g);
 /* A far member votes here, in the memory of its leader. */
-int group_on_vote(struct group *g, uint32_t source, struct group_name name,
-                  enum decision_vote vote, uint32_t members);
+int group_round_on_vote(struct group *g, uint32_t source, struct group_name name,
+                        enum decision_vote vote, uint32_t members);
 /* A group of this rank's is aborted, says one who may know no other member. */
-int group_on_abort(struct group *g, struct group_name name);
+int group_round_on_abort(struct group *g, struct group_name name);
 /* Somebody is on a list that it does not follow (any more): its group is aborted, and
  * its members need not wait until they find out. In any phase. */
-int group_refuse(struct group *g);
+int group_round_refuse(struct group *g);
 
 /* waiting.c: let the members know that this rank is there, if it is time. */
-int group_heartbeat(void *group);
+int group_round_heartbeat(void *group);
 /* Who has contributed waits, but not for ever. */
-int group_wait_for_members(struct group *g);
+int group_round_watch_members(struct group *g);
 
 /* outcome.c: the round is decided. */
-int group_finish_round(struct group *g);
+int group_round_finish(struct group *g);
 
 #endif

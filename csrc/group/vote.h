@@ -14,10 +14,11 @@
 #include "transport/window.h"
 
 /* Leader: open the word of this group. */
-int vote_open(struct window *w, size_t words_at, uint32_t seq);
+int group_window_open_decision(struct window *w, size_t words_at, uint32_t seq);
 
 /* Vote in the memory of the leader. */
-int vote_cast(struct window *w, uint32_t leader, size_t words_at, uint32_t seq,
-              uint32_t members, enum decision_vote vote, enum decision *decision);
+int group_window_vote(struct window *w, uint32_t leader, size_t words_at, uint32_t seq,
+                      uint32_t members, enum decision_vote vote,
+                      enum decision *decision);
 
 #endif

@@ -29,7 +29,7 @@
 struct control;
 struct group;
 
-enum wire_kind {
+enum group_wire_kind {
     WIRE_MATCH = 0, /* up to WIRE_INPUT: kinds of matchmaking.h */
     WIRE_INPUT = 64,
     WIRE_PART,
@@ -56,7 +56,7 @@ struct group_name {
 };
 
 /* What members of a group are told, in one word. */
-enum notice_bit {
+enum group_notice_bit {
     NOTICE_INPUT = 1,
     NOTICE_NULL = 2, /* an input that is none */
     NOTICE_PART = 4,
@@ -65,7 +65,7 @@ enum notice_bit {
     NOTICE_COMMIT = 32
 };
 
-struct wire {
+struct group_traffic {
     uint64_t sent, received; /* control messages */
     int64_t *received_at;    /* by rank: the last one of whatever kind; own clock */
 };
@@ -73,12 +73,12 @@ struct wire {
 enum { FOUND_ENTRIES = 2 }; /* in a WIRE_FOUND at most */
 
 /* A message of one of the kinds from WIRE_INPUT on; each kind has some of the fields. */
-struct wire_message {
-    enum wire_kind kind;
+struct group_message {
+    enum group_wire_kind kind;
     uint32_t source;
     uint64_t round;
     struct group_name name;  /* INPUT, PART, PASS, HEARTBEAT, VOTE, DECISION */
-    uint32_t bits;           /* the same but VOTE: enum notice_bit */
+    uint32_t bits;           /* the same but VOTE: enum group_notice_bit */
     uint32_t rate;           /* PART: KiB/s */
     enum decision_vote vote; /* VOTE, of a group that this rank leads … */
     uint32_t members;        /* … and that has so many; UINT32_MAX: not known */
@@ -96,36 +96,36 @@ struct wire_message {
 };
 
 /* Check a message that has come to `self`, one of so many ranks. */
-int wire_decode(uint32_t self, uint32_t ranks, uint32_t source, const struct control *c,
-                struct wire_message *m);
+int group_wire_decode(uint32_t self, uint32_t ranks, uint32_t source,
+                      const struct control *c, struct group_message *m);
 
-int group_send(struct group *g, uint32_t to, enum wire_kind kind, uint16_t part,
-               uint64_t round, const uint64_t value[4]);
-int group_send_about(struct group *g, uint32_t to, enum wire_kind kind,
-                     struct group_name name, uint64_t value);
-int group_send_decision(struct group *g, uint32_t to, struct group_name name,
-                        enum decision decision);
-int group_send_to_all(struct group *g, enum wire_kind kind, uint64_t round,
-                      const uint64_t value[4]);
+int group_wire_send(struct group *g, uint32_t to, enum group_wire_kind kind,
+                    uint16_t part, uint64_t round, const uint64_t value[4]);
+int group_wire_send_about(struct group *g, uint32_t to, enum group_wire_kind kind,
+                          struct group_name name, uint64_t value);
+int group_wire_send_decision(struct group *g, uint32_t to, struct group_name name,
+                             enum decision decision);
+int group_wire_send_to_all(struct group *g, enum group_wire_kind kind, uint64_t round,
+                           const uint64_t value[4]);
 /* To all ranks: somebody's status. */
-int group_announce(struct group *g, uint32_t rank, enum member_status status,
-                   uint32_t returns);
+int group_wire_announce(struct group *g, uint32_t rank, enum member_status status,
+                        uint32_t returns);
 /* … and that this rank takes part from the round that it is at. */
-int group_announce_join(struct group *g);
+int group_wire_announce_join(struct group *g);
 /* A message has come. */
-void group_count_received(struct group *g, uint32_t source);
+void group_wire_count_received(struct group *g, uint32_t source);
 
-static inline bool group_same(struct group_name a, struct group_name b)
+static inline bool group_wire_same_name(struct group_name a, struct group_name b)
 {
     return a.leader == b.leader && a.seq == b.seq;
 }
 
-static inline uint64_t group_name_word(struct group_name name)
+static inline uint64_t group_wire_name_word(struct group_name name)
 {
     return (uint64_t)name.leader << 32 | name.seq;
 }
 
-static inline struct group_name group_name_of(uint64_t word)
+static inline struct group_name group_wire_name_of(uint64_t word)
 {
     return (struct group_name){(uint32_t)(word >> 32), (uint32_t)word};
 }

@@ -129,13 +129,13 @@ static int sim_group_make_rank(pcoll_sim_group *simulation, uint32_t rank,
     g->cells = sim_must(calloc(simulation->ranks, sizeof *g->cells));
     for (uint32_t r = 0; r < simulation->ranks; r++)
         g->cells[r] = r;
-    if ((rc = group_prepare(g, rank, simulation->ranks)) != PCOLL_OK)
+    if ((rc = group_object_prepare(g, rank, simulation->ranks)) != PCOLL_OK)
         return rc;
     if (rank == 0)
         simulation->windows =
             sim_windows_create(simulation->ranks, g->place.bytes, false);
     g->window = sim_window(simulation->windows, rank);
-    rc = group_attach(g);
+    rc = group_object_attach(g);
     g->driven = true;
     communicator_notify(g->communicator, &g->base);
     sim_wake(simulation->sim, rank, 0, 0);
@@ -178,7 +178,7 @@ int pcoll_sim_group_wake(pcoll_sim_group *simulation, uint32_t rank, int32_t sta
 /* Poll a rank. *over: the round that its application waits for is complete. */
 static int sim_group_poll(struct pcoll_group *p, bool *over)
 {
-    struct shared *shared = &p->group.shared;
+    struct group_shared *shared = &p->group.shared;
     while (communicator_poll(p->base.communicator) > 0)
         ;
     *over =
@@ -207,7 +207,7 @@ int pcoll_sim_group_free(pcoll_sim_group **at)
         struct group *g = &simulation->groups[r].group;
         g->driven = false; /* do not close it: all ranks end at once */
         if (g->communicator) {
-            group_dispose(g);
+            group_object_dispose(g);
             communicator_destroy(&g->communicator);
         }
     }

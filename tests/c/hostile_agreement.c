@@ -94,9 +94,9 @@ static int restart_group(void)
     window.size = h->ranks;
     EXPECT_OK(membership_init(&g.membership, h->ranks));
     for (uint32_t r = 0; r < h->ranks; r++)
-        words[r] = group_own_word(&g);
+        words[r] = group_agent_state_word(&g);
     spoil(words, h->ranks);
-    int rc = group_check_words(&g, words, g.round + roll(2));
+    int rc = group_agent_check_words(&g, words, g.round + roll(2));
     for (uint32_t r = 0; r < h->ranks && rc == PCOLL_OK; r++)
         EXPECT(!words[r] || words[r] & 1, "a state without a rank");
     membership_destroy(&g.membership);

@@ -37,7 +37,7 @@ static void prepare(uint32_t r, const pcoll_group_options *options)
     hostile_tap(w.hostile, t);
     g->options = *options;
     g->communicator = w.communicators[r];
-    EXPECT_OK(group_prepare(g, r, w.ranks));
+    EXPECT_OK(group_object_prepare(g, r, w.ranks));
     g->cell = r;
     g->cells = calloc(w.ranks, sizeof *g->cells);
     for (uint32_t p = 0; p < w.ranks; p++)
@@ -67,7 +67,7 @@ static void create(void)
     for (uint32_t r = 0; r < w.ranks; r++) {
         struct group *g = &w.groups[r];
         g->window = w.windows[r];
-        EXPECT_OK(group_attach(g));
+        EXPECT_OK(group_object_attach(g));
         g->now.data.piece = 1 + roll(8);
         g->driven = true;
         communicator_notify(w.communicators[r], &g->base);
@@ -82,7 +82,7 @@ static void end_fetches(struct group *g)
     while (g->now.data.under_way || g->now.data.abandoned) {
         bool ended;
         sim_step_until(w.sim, sim_now(w.sim) + longest_get_ns, &stop);
-        EXPECT_OK(round_poll(&g->now.data, &ended));
+        EXPECT_OK(group_data_poll(&g->now.data, &ended));
     }
 }
 
@@ -93,7 +93,7 @@ static void destroy(void)
         end_fetches(g);
         communicator_unregister(w.communicators[r], 0);
         g->driven = false;
-        group_dispose(g);
+        group_object_dispose(g);
         communicator_destroy(&w.communicators[r]);
     }
     far_windows_destroy(w.ranks, w.windows);

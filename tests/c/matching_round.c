@@ -33,7 +33,7 @@ void sim_round_refuse(const struct sim_group *g)
 {
     enum decision decision;
     *word_of(g) =
-        decision_after(*word_of(g), g->seq, UINT32_MAX, VOTE_ABORT, &decision);
+        group_window_after_vote(*word_of(g), g->seq, UINT32_MAX, VOTE_ABORT, &decision);
 }
 
 void sim_round_begin(uint32_t peer)
@@ -72,7 +72,7 @@ static bool swap(uint32_t peer, struct sim_group *g, enum decision_vote vote)
 {
     struct sim_round *r = round_of(peer);
     enum decision decision;
-    int64_t after = decision_after(r->word, g->seq, g->count, vote, &decision);
+    int64_t after = group_window_after_vote(r->word, g->seq, g->count, vote, &decision);
     if (after != r->word && *word_of(g) != r->word)
         return false;
     r->marked = r->marked || (vote == VOTE_DONE && after != r->word);

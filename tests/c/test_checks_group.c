@@ -39,7 +39,7 @@ static void make_match(void)
     match_begin(&match, 0, &goal);
 }
 
-static void make_group(enum phase phase)
+static void make_group(enum group_phase phase)
 {
     group.phase = phase;
     group.window = &window;
@@ -104,7 +104,7 @@ static void no_shares(void)
 {
     double share = 0;
     uint64_t bound[2];
-    group_bounds(&share, 1, 10, 1, bound);
+    grid_bounds(&share, 1, 10, 1, bound);
 }
 
 static void status_of_no_rank(void)
@@ -292,7 +292,7 @@ static void follower_that_is_not_there(void)
 {
     make_match();
     match.peers[1].follower = FOLLOWER_IN;
-    match_dismiss_follower(&match, 1);
+    match_drop_lost_follower(&match, 1);
 }
 
 static void more_unconfirmed_than_followers(void)
@@ -335,52 +335,53 @@ static void no_machine(void)
 static void sent_to_itself(void)
 {
     make_group(PHASE_ROUND);
-    group_send(&group, 0, WIRE_PASS, 0, 0, (uint64_t[4]){0});
+    group_wire_send(&group, 0, WIRE_PASS, 0, 0, (uint64_t[4]){0});
 }
 
 static void sent_about_no_group(void)
 {
     make_group(PHASE_ROUND);
-    group_send_about(&group, 1, WIRE_PASS, (struct group_name){1, 0}, 0);
+    group_wire_send_about(&group, 1, WIRE_PASS, (struct group_name){1, 0}, 0);
 }
 
 static void told_that_nothing_is_decided(void)
 {
     make_group(PHASE_ROUND);
-    group_send_decision(&group, 1, (struct group_name){1, 1}, DECISION_PENDING);
+    group_wire_send_decision(&group, 1, (struct group_name){1, 1}, DECISION_PENDING);
 }
 
 static void announced_what_is_not_so(void)
 {
     make_group(PHASE_ROUND);
-    group_announce(&group, 1, MEMBER_AWAY, 0);
+    group_wire_announce(&group, 1, MEMBER_AWAY, 0);
 }
 
 static void joined_while_away(void)
 {
     make_group(PHASE_AWAY);
     group.membership.entries[0].status = MEMBER_AWAY;
-    group_announce_join(&group);
+    group_wire_announce_join(&group);
 }
 
 static void received_from_itself(void)
 {
     make_group(PHASE_ROUND);
-    group_count_received(&group, 0);
+    group_wire_count_received(&group, 0);
 }
 
 static void far_vote_that_opens(void)
 {
     enum decision decision;
     make_group(PHASE_ROUND);
-    remote_vote(&group, (struct group_name){1, 1}, VOTE_OPEN, 2, &decision);
+    group_window_request_vote(&group, (struct group_name){1, 1}, VOTE_OPEN, 2,
+                              &decision);
 }
 
 static void declared_for_another_round(void)
 {
     bool answered;
     make_group(PHASE_MATCHING);
-    remote_declare(&group, &(struct directory_key){1, 0}, 0, &answered);
+    group_window_request_declare(&group, &(struct group_key){1, 0}, 0, &answered);
 }
 
 static void counted_twice(void)
@@ -388,7 +389,7 @@ static void counted_twice(void)
     uint32_t counted;
     bool answered;
     make_group(PHASE_MATCHING);
-    remote_count(&group, 0, 2, &counted, &answered);
+    group_window_request_count(&group, 0, 2, &counted, &answered);
 }
 
 static void query_for_another_round(void)
@@ -396,58 +397,59 @@ static void query_for_another_round(void)
     bool answered;
     uint32_t found;
     make_group(PHASE_MATCHING);
-    remote_query(&group, &(struct directory_key){1, 0}, NULL, &found, &answered);
+    group_window_request_query(&group, &(struct group_key){1, 0}, NULL, &found,
+                               &answered);
 }
 
 static void served_what_nobody_asked_for(void)
 {
     make_group(PHASE_MATCHING);
-    remote_serve(&group, &(struct wire_message){.kind = WIRE_PASS});
+    group_window_serve(&group, &(struct group_message){.kind = WIRE_PASS});
 }
 
 static void suspects_itself(void)
 {
     make_group(PHASE_ROUND);
-    group_suspect(&group, 0);
+    group_wire_suspect(&group, 0);
 }
 
 static void own_membership_changed_by_others(void)
 {
     make_group(PHASE_ROUND);
-    group_membership_changed(&group, 0);
+    group_wire_membership_changed(&group, 0);
 }
 
 static void inquiry_in_a_round(void)
 {
     make_group(PHASE_ROUND);
-    inquiry_go_on(&group);
+    group_matching_inquire(&group);
 }
 
 static void inquiry_begun_in_a_round(void)
 {
     make_group(PHASE_ROUND);
-    inquiry_begin(&group, 0);
+    group_matching_begin_inquiry(&group, 0);
 }
 
 static void inquiry_waits_with_static_keys(void)
 {
     make_group(PHASE_MATCHING);
     group.inquiry.waits = true;
-    inquiry_alarm(&group);
+    group_matching_inquiry_alarm(&group);
 }
 
 static void matching_in_a_round(void)
 {
-    enum phase next;
+    enum group_phase next;
     make_group(PHASE_ROUND);
-    group_go_on_matching(&group, &next);
+    group_matching_continue(&group, &next);
 }
 
 static void matching_while_away(void)
 {
     make_group(PHASE_MATCHING);
     group.membership.entries[0].status = MEMBER_AWAY;
-    group_begin_matching(&group);
+    group_matching_begin(&group);
 }
 
 static void alarm_of_matching_in_a_round(void)
@@ -460,245 +462,245 @@ static void match_messages_lost(void)
 {
     make_group(PHASE_MATCHING);
     group.match.out.lost = 1;
-    group_flush_match(&group);
+    group_matching_flush(&group);
 }
 
 static void left_in_a_round(void)
 {
     make_group(PHASE_ROUND);
-    group_leave(&group);
+    group_agent_leave(&group);
 }
 
 static void back_in_an_earlier_round(void)
 {
     make_group(PHASE_ASKING);
     group.round = 3;
-    group_round_to_join(&group);
+    group_agent_round_to_join(&group);
 }
 
 static void answered_by_itself(void)
 {
     make_group(PHASE_ASKING);
-    group_on_round(&group, &(struct wire_message){.source = 0});
+    group_agent_on_round(&group, &(struct group_message){.source = 0});
 }
 
 static void bandwidth_below_0(void)
 {
     make_group(PHASE_ROUND);
-    group_tell_bandwidth(&group, -1);
+    group_round_set_bandwidth(&group, -1);
 }
 
 static void measured_outside_a_round(void)
 {
     make_group(PHASE_IDLE);
-    group_measure_bandwidth(&group);
+    group_round_measure_bandwidth(&group);
 }
 
 static void round_outside_a_round(void)
 {
-    enum phase next;
+    enum group_phase next;
     make_group(PHASE_IDLE);
-    group_go_on_round(&group, &next);
+    group_round_continue(&group, &next);
 }
 
 static void notice_of_no_rank(void)
 {
     make_group(PHASE_ROUND);
-    group_on_notice(&group, RANKS, (struct group_name){1, 1}, 0, 0);
+    group_round_on_notice(&group, RANKS, (struct group_name){1, 1}, 0, 0);
 }
 
 static void notice_to_no_member(void)
 {
     make_group(PHASE_ROUND);
-    group_notify(&group, 1, 0);
+    group_round_notify(&group, 1, 0);
 }
 
 static void votes_done_before_it_is(void)
 {
     make_group(PHASE_ROUND);
-    group_vote(&group, VOTE_DONE);
+    group_round_vote(&group, VOTE_DONE);
 }
 
 static void abort_of_what_is_decided(void)
 {
     make_group(PHASE_ROUND);
     group.now.decision = DECISION_COMMIT;
-    group_abort(&group);
+    group_round_abort(&group);
 }
 
 static void vote_for_another_leader(void)
 {
     make_group(PHASE_ROUND);
-    group_on_vote(&group, 1, (struct group_name){1, 1}, VOTE_DONE, 2);
+    group_round_on_vote(&group, 1, (struct group_name){1, 1}, VOTE_DONE, 2);
 }
 
 static void abort_of_another_leader(void)
 {
     make_group(PHASE_ROUND);
-    group_on_abort(&group, (struct group_name){1, 1});
+    group_round_on_abort(&group, (struct group_name){1, 1});
 }
 
 static void heartbeat_outside_a_round(void)
 {
     make_group(PHASE_IDLE);
-    group_heartbeat(&group);
+    group_round_heartbeat(&group);
 }
 
 static void waits_for_what_is_decided(void)
 {
     make_group(PHASE_ROUND);
     group.now.decision = DECISION_COMMIT;
-    group_wait_for_members(&group);
+    group_round_watch_members(&group);
 }
 
 static void finished_undecided(void)
 {
     make_group(PHASE_ROUND);
-    group_finish_round(&group);
+    group_round_finish(&group);
 }
 
 static void counts_without_its_vote(void)
 {
     make_group(PHASE_ROUND);
     group.now.decision = DECISION_COMMIT;
-    group_finish_round(&group);
+    group_round_finish(&group);
 }
 
 static void queued_without_closing(void)
 {
     group.queued = true;
-    group_drive(&group);
+    group_agent_drive(&group);
 }
 
 static void drained_before_its_turn(void)
 {
-    group_drain(&group);
+    group_agent_drain(&group);
 }
 
 static void closed_before_it_has_left(void)
 {
     group.queued = true;
-    group_begin_close(&group.base);
+    group_agent_begin_close(&group.base);
 }
 
 static void disposed_while_driven(void)
 {
     group.driven = true;
-    group_dispose(&group);
+    group_object_dispose(&group);
 }
 
 static void attached_to_a_smaller_window(void)
 {
     make_group(PHASE_IDLE);
     window.size = RANKS - 1;
-    group_attach(&group);
+    group_object_attach(&group);
 }
 
 static void voted_at_no_rank(void)
 {
     enum decision decision;
-    vote_cast(&window, RANKS, 0, 1, 2, VOTE_DONE, &decision);
+    group_window_vote(&window, RANKS, 0, 1, 2, VOTE_DONE, &decision);
 }
 
 static void opened_without_a_number(void)
 {
-    vote_open(&window, 0, 0);
+    group_window_open_decision(&window, 0, 0);
 }
 
 static void declared_at_no_rank(void)
 {
-    directory_declare(&window, 0, RANKS, 0, &(struct directory_key){0, 0}, 0);
+    group_window_declare(&window, 0, RANKS, 0, &(struct group_key){0, 0}, 0);
 }
 
 static void counted_at_no_rank(void)
 {
     uint32_t counted;
-    directory_count(&window, 0, RANKS, 0, 1, &counted);
+    group_window_count(&window, 0, RANKS, 0, 1, &counted);
 }
 
 static void queried_at_no_rank(void)
 {
     uint32_t count;
-    directory_query(&window, 0, RANKS, &(struct directory_key){0, 0}, NULL, NULL,
-                    &count);
+    group_window_query(&window, 0, RANKS, &(struct group_key){0, 0}, NULL, NULL,
+                       &count);
 }
 
 static void host_of_nobody(void)
 {
-    directory_host(&(struct directory_key){0, 0}, 0);
+    group_window_directory_host(&(struct group_key){0, 0}, 0);
 }
 
 static void counter_of_nobody(void)
 {
-    directory_counter(0, 0);
+    group_window_directory_counter(0, 0);
 }
 
-static struct round round_of_two = {.group = {.members = 2}, .max_members = 2};
+static struct group_data round_of_two = {.group = {.members = 2}, .max_members = 2};
 
 static void input_of_no_member(void)
 {
-    round_input(&round_of_two, 2, true);
+    group_data_input(&round_of_two, 2, true);
 }
 
 static void part_of_no_member(void)
 {
-    round_part(&round_of_two, 2);
+    group_data_part(&round_of_two, 2);
 }
 
 static void waits_for_input_of_no_member(void)
 {
-    round_waits_for_input(&round_of_two, 2);
+    group_data_waits_for_input(&round_of_two, 2);
 }
 
 static void waits_for_part_of_no_member(void)
 {
-    round_waits_for_part(&round_of_two, 2);
+    group_data_waits_for_part(&round_of_two, 2);
 }
 
 static void run_before_it_is_prepared(void)
 {
-    round_run(&round_of_two);
+    group_data_run(&round_of_two);
 }
 
 static void started_before_it_is_prepared(void)
 {
-    round_start(&round_of_two, true);
+    group_data_start(&round_of_two, true);
 }
 
 static void ended_before_it_is_prepared(void)
 {
-    round_end(&round_of_two);
+    group_data_end(&round_of_two);
 }
 
 static void polled_after_its_end(void)
 {
     bool ended;
     round_of_two.under_way = 1;
-    round_poll(&round_of_two, &ended);
+    group_data_poll(&round_of_two, &ended);
 }
 
 static void prepared_without_its_place(void)
 {
     round_of_two.group.position = 2;
-    round_prepare(&round_of_two);
+    group_data_prepare(&round_of_two);
 }
 
 static void bytes_of_nothing(void)
 {
-    round_bytes(&round_of_two);
+    group_data_bytes(&round_of_two);
 }
 
 static void made_without_a_window(void)
 {
     static const struct dtype none;
     round_of_two.dtype = &none;
-    round_init(&round_of_two);
+    group_data_init(&round_of_two);
 }
 
 static void destroyed_under_way(void)
 {
     round_of_two.under_way = 1;
-    round_destroy(&round_of_two);
+    group_data_destroy(&round_of_two);
 }
 
 /* Gossip buffers. */

@@ -108,7 +108,7 @@ static void make_rank(uint32_t r, const pcoll_group_options *options)
     k->g.options = *options;
     k->g.options.bandwidth = draw(2) ? 0 : 1 + draw(100);
     k->g.communicator = k->communicator;
-    EXPECT_OK(group_prepare(&k->g, r, w.ranks));
+    EXPECT_OK(group_object_prepare(&k->g, r, w.ranks));
     k->g.cell = r;
     k->g.cells = calloc(w.ranks, sizeof *k->g.cells);
     for (uint32_t p = 0; p < w.ranks; p++)
@@ -148,7 +148,7 @@ static void create(uint64_t seed)
     for (uint32_t r = 0; r < w.ranks; r++) {
         struct group *g = &w.rank[r].g;
         g->window = w.windows[r];
-        EXPECT_OK(group_attach(g));
+        EXPECT_OK(group_object_attach(g));
         g->now.data.piece = 1 + draw(8);
         g->driven = true;
         communicator_notify(w.rank[r].communicator, &g->base);
@@ -163,7 +163,7 @@ static void destroy(void)
 {
     for (uint32_t r = 0; r < w.ranks; r++) {
         communicator_unregister(w.rank[r].communicator, 0);
-        group_dispose(&w.rank[r].g);
+        group_object_dispose(&w.rank[r].g);
         communicator_destroy(&w.rank[r].communicator);
     }
     far_windows_destroy(w.ranks, w.windows);

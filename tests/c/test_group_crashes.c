@@ -171,7 +171,7 @@ static void make_rank(uint32_t r, const pcoll_group_options *options)
     EXPECT_OK(communicator_create(endpoint(r), NULL, &k->communicator));
     k->g.options = *options;
     k->g.communicator = k->communicator;
-    EXPECT_OK(group_prepare(&k->g, r, w.ranks));
+    EXPECT_OK(group_object_prepare(&k->g, r, w.ranks));
     k->g.cell = r;
     k->g.cells = calloc(w.ranks, sizeof *k->g.cells);
     for (uint32_t p = 0; p < w.ranks; p++)
@@ -211,7 +211,7 @@ static void create(uint64_t seed)
         struct group *g = &w.rank[r].g;
         w.windows[r]->ops = &w.window_ops;
         g->window = w.windows[r];
-        EXPECT_OK(group_attach(g));
+        EXPECT_OK(group_object_attach(g));
         g->now.data.piece = 1 + draw(8);
         g->driven = true;
         communicator_notify(w.rank[r].communicator, &g->base);
@@ -231,7 +231,7 @@ static void destroy(void)
 {
     for (uint32_t r = 0; r < w.ranks; r++) {
         w.rank[r].g.driven = false;
-        group_dispose(&w.rank[r].g);
+        group_object_dispose(&w.rank[r].g);
         communicator_end_leftovers(w.rank[r].communicator);
         bury_communicator(w.rank[r].communicator);
     }
@@ -252,7 +252,7 @@ static uint64_t hash(uint64_t h, const void *data, size_t bytes)
 
 static void check_agreement(uint32_t r)
 {
-    const struct shared *s = &w.rank[r].g.shared;
+    const struct group_shared *s = &w.rank[r].g.shared;
     uint64_t list =
         hash(0, s->outcome_ranks, s->outcome.members * sizeof *s->outcome_ranks);
     uint64_t bits = hash(1, w.rank[r].x, w.count * sizeof *w.rank[r].x);
@@ -362,7 +362,7 @@ static void restart(uint32_t r, const uint64_t *words, uint64_t round)
     k->g.communicator = k->communicator;
     k->g.driven = false;
     k->g.base.notified = false;
-    EXPECT_OK(group_restart(&k->g, words, round));
+    EXPECT_OK(group_agent_restart(&k->g, words, round));
     check_round(r, stood);
     EXPECT_OK(communicator_register(k->communicator, &k->g.base, 0));
 }
@@ -372,7 +372,7 @@ static void go(uint32_t r)
     struct rank *k = &w.rank[r];
     k->g.driven = true;
     k->heard = false;
-    int rc = group_drive(&k->g);
+    int rc = group_agent_drive(&k->g);
     k->heard = rc != PCOLL_OK;
     EXPECT(!k->heard || w.outage, "%s", pcoll_last_error());
 }
@@ -389,9 +389,9 @@ static void take_last_model(uint32_t r)
     if (is_finished(k))
         decision = g->shared.outcome.is_void ? DECISION_ABORT : DECISION_COMMIT;
     else if (g->phase == PHASE_ROUND && g->now.contribution == CONTRIBUTION_OWN)
-        EXPECT_OK(vote_cast(g->window, g->now.name.leader, g->place.decisions_at,
-                            g->now.name.seq, g->now.data.group.members, VOTE_NOTHING,
-                            &decision));
+        EXPECT_OK(group_window_vote(
+            g->window, g->now.name.leader, g->place.decisions_at, g->now.name.seq,
+            g->now.data.group.members, VOTE_NOTHING, &decision));
     if (decision == DECISION_COMMIT)
         memcpy(k->x, g->now.data.landing, w.count * sizeof *k->x);
 }
@@ -405,7 +405,7 @@ static bool recover(void)
         struct group *g = &w.rank[r].g;
         if (w.rank[r].dead)
             continue;
-        words[r] = group_own_word(g);
+        words[r] = group_agent_state_word(g);
         round = g->round > round ? g->round : round;
     }
     sim_shrink(w.sim);

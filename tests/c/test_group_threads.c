@@ -165,7 +165,7 @@ static void create(struct inproc *net, uint32_t rank, int32_t keys)
                                          .side = {2, 2},
                                          .timeout_us = 600000000,
                                          .every = 1};
-    EXPECT_OK(group_prepare(&r->g, rank, RANKS));
+    EXPECT_OK(group_object_prepare(&r->g, rank, RANKS));
     r->g.cell = rank;
     r->g.cells = calloc(RANKS, sizeof *r->g.cells);
     for (uint32_t i = 0; i < RANKS; i++)
@@ -175,7 +175,7 @@ static void create(struct inproc *net, uint32_t rank, int32_t keys)
                                 .size = RANKS,
                                 .memory = calloc(1, r->g.place.bytes)};
     r->g.window = &r->window;
-    EXPECT_OK(group_attach(&r->g));
+    EXPECT_OK(group_object_attach(&r->g));
     EXPECT_OK(communicator_register(r->communicator, &r->g.base, 0));
     progress_add(r->progress, &r->communicator->source);
 }
@@ -185,7 +185,7 @@ static void destroy(struct rank *r)
     progress_remove(r->progress, &r->communicator->source);
     progress_destroy(&r->progress);
     communicator_unregister(r->communicator, 0);
-    group_dispose(&r->g);
+    group_object_dispose(&r->g);
     communicator_destroy(&r->communicator);
     free(r->window.memory);
 }

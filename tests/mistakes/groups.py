@@ -105,8 +105,8 @@ MUTANTS = [
     Mutant(
         "who sees somebody ahead is behind, though others come",
         "protocol/group/matchmaking_seek.c",
-        "           (m->told || m->window_over || nobody_left(m));",
-        "           (m->told || !nobody_left(m) || m->window_over);",
+        "           (m->told || m->window_over || match_nobody_left(m));",
+        "           (m->told || !match_nobody_left(m) || m->window_over);",
     ),
     Mutant(
         "a follower waits for its leader for ever",
@@ -153,13 +153,13 @@ MUTANTS = [
     Mutant(
         "a round counts before the last one is done",
         "protocol/group/decision.c",
-        "return done_of(word) >= members ? DECISION_COMMIT",
-        "return done_of(word) + 1 >= members ? DECISION_COMMIT",
+        "return group_window_word_done(word) >= members ? DECISION_COMMIT",
+        "return group_window_word_done(word) + 1 >= members ? DECISION_COMMIT",
     ),
     Mutant(
         "a round that counts is made void",
         "protocol/group/decision.c",
-        "else if (read_word(word, seq, members) == DECISION_PENDING && vote == VOTE_ABORT)",
+        "else if (group_window_read_word(word, seq, members) == DECISION_PENDING && vote == VOTE_ABORT)",
         "else if (vote == VOTE_ABORT)",
     ),
     Mutant(
@@ -171,20 +171,20 @@ MUTANTS = [
     Mutant(
         "a member votes before it has fetched everything",
         "group/running.c",
-        "if (g->now.marked || !round_over(&g->now.data))",
+        "if (g->now.marked || !group_data_complete(&g->now.data))",
         "if (g->now.marked || g->now.contribution == CONTRIBUTION_OPEN)",
     ),
     Mutant(
         "who has voted goes without the decision",
         "group/decide.c",
-        "return rc == PCOLL_OK && !g->now.marked ? learn",
-        "return rc == PCOLL_OK ? learn",
+        "return rc == PCOLL_OK && !g->now.marked ? group_round_learn",
+        "return rc == PCOLL_OK ? group_round_learn",
     ),
     Mutant(
         "a null contribution is added",
         "group/running.c",
-        "round_input(&now->data, member, n->bits & NOTICE_INPUT);",
-        "round_input(&now->data, member, true);",
+        "group_data_input(&now->data, member, n->bits & NOTICE_INPUT);",
+        "group_data_input(&now->data, member, true);",
     ),
     Mutant(
         "the average is over all members",
@@ -201,25 +201,25 @@ MUTANTS = [
     Mutant(
         "nobody is passed over",
         "group/waiting.c",
-        "rc = send_to_members(g, WIRE_PASS, true);",
+        "rc = group_round_send(g, WIRE_PASS, true);",
         "rc = PCOLL_OK;",
     ),
     Mutant(
         "nobody is nudged",
         "group/matching.c",
-        "rc = group_send(g, rank, WIRE_NUDGE, 0, g->round, (uint64_t[4]){waits});",
+        "rc = group_wire_send(g, rank, WIRE_NUDGE, 0, g->round, (uint64_t[4]){waits});",
         "rc = PCOLL_OK;",
     ),
     Mutant(
         "members send no heartbeats",
         "group/waiting.c",
-        "return send_to_members(g, WIRE_HEARTBEAT, false);",
+        "return group_round_send(g, WIRE_HEARTBEAT, false);",
         "return PCOLL_OK;",
     ),
     Mutant(
         "a silent member is waited for for ever",
         "group/waiting.c",
-        "    return group_abort(g);\n",
+        "    return group_round_abort(g);\n",
         "return rc;",
     ),
     Mutant(
@@ -237,14 +237,14 @@ MUTANTS = [
     Mutant(
         "a far fetch is over when it is begun",
         "group/round.c",
-        "r->under_way += rc == PCOLL_OK && is_far(r, member);",
+        "r->under_way += rc == PCOLL_OK && group_data_is_far(r, member);",
         "r->under_way += 0;",
     ),
     Mutant(
         "a piece is fetched where one is not reduced yet",
         "group/round.c",
-        "size_t slot = is_far(r, member) ? 1 + 2 * (size_t)member + piece % 2 : 0;",
-        "size_t slot = is_far(r, member) ? 1 + piece % 2 : 0;",
+        "size_t slot = group_data_is_far(r, member) ? 1 + 2 * (size_t)member + piece % 2 : 0;",
+        "size_t slot = group_data_is_far(r, member) ? 1 + piece % 2 : 0;",
     ),
     Mutant(
         "ranks close while messages are under way",
@@ -267,7 +267,7 @@ MUTANTS = [
     Mutant(
         "who leaves forgets what it has started",
         "group/group.h",
-        "(atomic_load(&g->shared.wants_away) && !group_was_started(g))",
+        "(atomic_load(&g->shared.wants_away) && !group_agent_was_started(g))",
         "atomic_load(&g->shared.wants_away)",
     ),
     Mutant(
@@ -280,14 +280,14 @@ MUTANTS = [
     Mutant(
         "a round with a dead member goes into the next one",
         "group/restart.c",
-        "bool again = now->decision == DECISION_ABORT && !lost_a_member(g, words);",
+        "bool again = now->decision == DECISION_ABORT && !group_agent_lost_member(g, words);",
         "bool again = now->decision == DECISION_ABORT;",
         "group crashes",
     ),
     Mutant(
         "rounds of groups that live are void with the others",
         "group/restart.c",
-        "bool again = now->decision == DECISION_ABORT && !lost_a_member(g, words);",
+        "bool again = now->decision == DECISION_ABORT && !group_agent_lost_member(g, words);",
         "bool again = false;",
         "group crashes",
     ),

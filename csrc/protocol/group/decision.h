@@ -37,7 +37,7 @@ enum decision { DECISION_PENDING, DECISION_COMMIT, DECISION_ABORT, DECISION_EXPI
 enum decision_vote { VOTE_NOTHING, VOTE_DONE, VOTE_ABORT, VOTE_OPEN };
 
 /* The word after a vote; *decision: what it says then. Pure. */
-int64_t decision_after(int64_t word, uint32_t seq, uint32_t members,
-                       enum decision_vote vote, enum decision *decision);
+int64_t group_window_after_vote(int64_t word, uint32_t seq, uint32_t members,
+                                enum decision_vote vote, enum decision *decision);
 
 #endif

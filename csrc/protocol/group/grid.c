@@ -9,7 +9,7 @@
 enum { GOOD_SIDE = 32, LEAST_AXES = 2, FEW_PEERS = 3 };
 
 /* Cells from one coordinate on the axis to the next. */
-static uint64_t stride(const struct grid *g, uint32_t axis)
+static uint64_t grid_stride(const struct grid *g, uint32_t axis)
 {
     uint64_t s = 1;
     for (uint32_t a = axis + 1; a < g->axes; a++)
@@ -44,7 +44,7 @@ int grid_init(struct grid *g, const uint32_t *sides, uint32_t axes, uint64_t pee
 uint64_t grid_cells(const struct grid *g)
 {
     CHECK(g->axes >= 1 && g->axes <= GRID_MAX_AXES);
-    return stride(g, 0) * g->side[0];
+    return grid_stride(g, 0) * g->side[0];
 }
 
 bool grid_full(const struct grid *g, uint64_t peers)
@@ -62,13 +62,13 @@ uint32_t grid_axis(const struct grid *g, uint64_t round)
 uint32_t grid_coordinate(const struct grid *g, uint64_t cell, uint32_t axis)
 {
     CHECK(axis < g->axes && cell < grid_cells(g));
-    return (uint32_t)(cell / stride(g, axis) % g->side[axis]);
+    return (uint32_t)(cell / grid_stride(g, axis) % g->side[axis]);
 }
 
 uint64_t grid_line(const struct grid *g, uint64_t cell, uint32_t axis)
 {
     CHECK(axis < g->axes && cell < grid_cells(g));
-    uint64_t s = stride(g, axis);
+    uint64_t s = grid_stride(g, axis);
     return cell / s / g->side[axis] * s + cell % s;
 }
 
@@ -76,7 +76,7 @@ uint64_t grid_cell(const struct grid *g, uint64_t line, uint32_t axis,
                    uint32_t coordinate)
 {
     CHECK(axis < g->axes && coordinate < g->side[axis]);
-    uint64_t s = stride(g, axis);
+    uint64_t s = grid_stride(g, axis);
     return (line / s * g->side[axis] + coordinate) * s + line % s;
 }
 
@@ -88,8 +88,8 @@ uint64_t grid_move(const struct grid *g, uint64_t cell, uint32_t axis,
 }
 
 /* How many coordinates a group on the axis moves to, at least its size. */
-static uint32_t width(const struct grid *g, uint64_t peers, uint32_t axis,
-                      uint32_t size)
+static uint32_t grid_width(const struct grid *g, uint64_t peers, uint32_t axis,
+                           uint32_t size)
 {
     uint64_t lines = grid_cells(g) / g->side[axis];
     uint64_t even = peers / lines + (peers % lines != 0);
@@ -102,14 +102,14 @@ uint32_t grid_chunk(const struct grid *g, uint64_t peers, uint64_t round, uint64
                     uint32_t position, uint32_t size)
 {
     CHECK(position < size && size <= g->side[grid_axis(g, round)]);
-    uint32_t w = width(g, peers, grid_axis(g, round), size);
+    uint32_t w = grid_width(g, peers, grid_axis(g, round), size);
     CHECK(w >= size && w <= g->side[grid_axis(g, round)]);
     uint64_t place = position + (uint64_t)splitmix_below(round, line, w);
     return (uint32_t)(place % w);
 }
 
 /* Does a grid with `axes` sides of `side` hold the peers? */
-static bool holds(uint64_t side, uint32_t axes, uint64_t peers)
+static bool grid_holds(uint64_t side, uint32_t axes, uint64_t peers)
 {
     uint64_t cells = 1;
     for (uint32_t a = 0; a < axes && cells < peers; a++)
@@ -118,47 +118,47 @@ static bool holds(uint64_t side, uint32_t axes, uint64_t peers)
 }
 
 /* The least side that does; peers <= 2^32, so no product comes near 2^64. */
-static uint32_t even_side(uint64_t peers, uint32_t axes)
+static uint32_t grid_even_side(uint64_t peers, uint32_t axes)
 {
     uint32_t side = 1;
-    while (!holds(side, axes, peers))
+    while (!grid_holds(side, axes, peers))
         side++;
     return side;
 }
 
 /* Write `cells` as a product of sides from `axis` on, none above `most`, longest first;
  * false if there is no such product. */
-static bool factor(struct grid *g, uint32_t axis, uint64_t cells, uint64_t most)
+static bool grid_factor(struct grid *g, uint32_t axis, uint64_t cells, uint64_t most)
 {
     if (axis == g->axes)
         return cells == 1;
     for (uint64_t side = most; side >= LEAST_AXES; side--) {
         if (cells % side == 0) {
             g->side[axis] = (uint32_t)side;
-            if (factor(g, axis + 1, cells / side, side))
+            if (grid_factor(g, axis + 1, cells / side, side))
                 return true;
         }
-        if (!holds(side - 1, g->axes - axis, cells))
+        if (!grid_holds(side - 1, g->axes - axis, cells))
             return false;
     }
     return false;
 }
 
 /* A full grid with so many axes, none longer than twice an even side. */
-static bool find_full(struct grid *g, uint64_t peers, uint32_t axes)
+static bool grid_find_full(struct grid *g, uint64_t peers, uint32_t axes)
 {
-    uint64_t even = even_side(peers, axes);
+    uint64_t even = grid_even_side(peers, axes);
     g->axes = axes;
     for (uint64_t most = even; most <= 2 * even; most++)
-        if (factor(g, 0, peers, most))
+        if (grid_factor(g, 0, peers, most))
             return true;
     return false;
 }
 
 /* Even sides, the last ones shorter by one as long as all peers have a cell. */
-static void find_under_full(struct grid *g, uint64_t peers, uint32_t axes)
+static void grid_find_partial(struct grid *g, uint64_t peers, uint32_t axes)
 {
-    uint32_t even = even_side(peers, axes);
+    uint32_t even = grid_even_side(peers, axes);
     g->axes = axes;
     for (uint32_t a = 0; a < axes; a++)
         g->side[a] = even;
@@ -178,9 +178,9 @@ void grid_auto(struct grid *g, uint64_t peers)
         *g = (struct grid){.axes = 1, .side = {peers ? (uint32_t)peers : 1}};
         return;
     }
-    while (!holds(GOOD_SIDE, axes, peers))
+    while (!grid_holds(GOOD_SIDE, axes, peers))
         axes++;
-    if (!find_full(g, peers, axes) && !find_full(g, peers, axes + 1))
-        find_under_full(g, peers, axes);
+    if (!grid_find_full(g, peers, axes) && !grid_find_full(g, peers, axes + 1))
+        grid_find_partial(g, peers, axes);
     CHECK(g->axes <= GRID_MAX_AXES && grid_cells(g) >= peers);
 }

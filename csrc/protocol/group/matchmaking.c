@@ -52,7 +52,7 @@ void match_destroy(struct match *m)
 }
 
 /* What holds after every event. */
-static void check_state(const struct match *m)
+static void match_check_state(const struct match *m)
 {
     CHECK(m->candidate_count < m->size && m->follower_count < m->size);
     CHECK(m->unconfirmed <= m->follower_count);
@@ -69,7 +69,7 @@ static void check_state(const struct match *m)
 }
 
 /* Nothing is left of the round but the asks on file. */
-static void forget_round(struct match *m)
+static void match_forget_round(struct match *m)
 {
     for (uint32_t i = 0; i < m->candidate_count; i++) {
         struct match_peer *p = &m->peers[m->candidates[i]];
@@ -88,7 +88,7 @@ static void forget_round(struct match *m)
 }
 
 /* Ask, offer, close: what can be done, after every event. */
-static void proceed(struct match *m, int64_t now)
+static void match_proceed(struct match *m, int64_t now)
 {
     if (m->state != MATCH_LOOKING)
         return;
@@ -106,8 +106,8 @@ static void proceed(struct match *m, int64_t now)
         match_close(m);
 }
 
-static struct match_goal within_bounds(const struct match *m,
-                                       const struct match_goal *goal)
+static struct match_goal match_clip_goal(const struct match *m,
+                                         const struct match_goal *goal)
 {
     struct match_goal g = *goal;
     g.self.rank = m->rank;
@@ -121,7 +121,7 @@ static struct match_goal within_bounds(const struct match *m,
 void match_begin(struct match *m, int64_t now, const struct match_goal *goal)
 {
     match_end(m);
-    m->goal = within_bounds(m, goal);
+    m->goal = match_clip_goal(m, goal);
     m->window_end = match_later(now, m->goal.window);
     m->ahead = m->floor;
     if (goal->round < m->floor) {
@@ -132,7 +132,7 @@ void match_begin(struct match *m, int64_t now, const struct match_goal *goal)
     m->floor = m->at = m->ahead = goal->round;
     m->state = MATCH_LOOKING;
     match_answer_filed(m, now);
-    proceed(m, now);
+    match_proceed(m, now);
     CHECK(m->state != MATCH_IDLE);
 }
 
@@ -147,15 +147,15 @@ void match_candidates(struct match *m, int64_t now, const struct match_entry *en
     m->given = true;
     for (uint32_t i = 0; i < m->candidate_count; i++)
         match_note_gone(m, now, m->candidates[i], 0);
-    proceed(m, now);
-    check_state(m);
+    match_proceed(m, now);
+    match_check_state(m);
 }
 
 void match_expect(struct match *m, int64_t now, uint32_t expected)
 {
     m->goal.expected = expected;
-    proceed(m, now);
-    check_state(m);
+    match_proceed(m, now);
+    match_check_state(m);
 }
 
 void match_lost(struct match *m, int64_t now, uint32_t peer)
@@ -167,10 +167,10 @@ void match_lost(struct match *m, int64_t now, uint32_t peer)
         p->ask.since = now - m->answer_timeout; /* it has to confirm */
     if (!match_active(m))
         return;
-    match_dismiss_follower(m, peer);
+    match_drop_lost_follower(m, peer);
     match_dismiss(m, now, peer);
-    proceed(m, now);
-    check_state(m);
+    match_proceed(m, now);
+    match_check_state(m);
 }
 
 void match_back(struct match *m, int64_t now, uint32_t peer)
@@ -179,19 +179,21 @@ void match_back(struct match *m, int64_t now, uint32_t peer)
         return;
     if (m->peers[peer].candidate == CANDIDATE_FINAL)
         m->peers[peer].candidate = CANDIDATE_UNTRIED;
-    proceed(m, now);
-    check_state(m);
+    match_proceed(m, now);
+    match_check_state(m);
 }
 
-static void on_part(struct match *m, int64_t now, const struct match_message *message,
-                    const struct match_part *part)
+static void match_on_part(struct match *m, int64_t now,
+                          const struct match_message *message,
+                          const struct match_part *part)
 {
     if (!match_on_list(m, message, part))
         match_dismiss(m, now, message->peer);
 }
 
-static void dispatch(struct match *m, int64_t now, const struct match_message *message,
-                     const struct match_note *note)
+static void match_dispatch(struct match *m, int64_t now,
+                           const struct match_message *message,
+                           const struct match_note *note)
 {
     switch ((enum match_kind)message->kind) {
     case MATCH_ASK:
@@ -230,16 +232,16 @@ int match_on_message(struct match *m, int64_t now, const struct match_message *m
     if (rc != PCOLL_OK)
         return rc;
     if (lists)
-        on_part(m, now, message, &part);
+        match_on_part(m, now, message, &part);
     else
-        dispatch(m, now, message, &note);
-    proceed(m, now);
-    check_state(m);
+        match_dispatch(m, now, message, &note);
+    match_proceed(m, now);
+    match_check_state(m);
     return PCOLL_OK;
 }
 
 /* What has waited long enough. */
-static void expire(struct match *m, int64_t now)
+static void match_expire(struct match *m, int64_t now)
 {
     match_expire_seeking(m, now);
     match_expire_unconfirmed(m, now);
@@ -249,12 +251,12 @@ static void expire(struct match *m, int64_t now)
 void match_tick(struct match *m, int64_t now)
 {
     if (match_active(m))
-        expire(m, now);
-    proceed(m, now);
-    check_state(m);
+        match_expire(m, now);
+    match_proceed(m, now);
+    match_check_state(m);
 }
 
-static int64_t confirm_alarm(const struct match *m)
+static int64_t match_confirm_alarm(const struct match *m)
 {
     int64_t first = INT64_MAX;
     for (uint32_t i = 0; i < m->follower_count; i++) {
@@ -272,7 +274,7 @@ int64_t match_alarm(const struct match *m)
         return m->follow_by;
     if (m->state != MATCH_LOOKING)
         return INT64_MAX;
-    int64_t first = m->unconfirmed ? confirm_alarm(m) : INT64_MAX;
+    int64_t first = m->unconfirmed ? match_confirm_alarm(m) : INT64_MAX;
     if (m->asking != MATCH_NOBODY)
         return m->ask_by < first ? m->ask_by : first;
     return m->unconfirmed ? first : m->window_end;
@@ -293,21 +295,21 @@ void match_end(struct match *m)
         m->has_left = left;
         m->left = m->goal.round;
     }
-    forget_round(m);
-    check_state(m);
+    match_forget_round(m);
+    match_check_state(m);
 }
 
 void match_restart(struct match *m, uint64_t first)
 {
     CHECK(first >= m->floor);
-    forget_round(m);
+    match_forget_round(m);
     for (uint32_t i = 0; i < m->size; i++)
         m->peers[i] = (struct match_peer){0};
     match_outbox_clear(&m->out);
     m->refusals = 0;
     m->has_left = false;
     m->floor = m->at = m->ahead = first;
-    check_state(m);
+    match_check_state(m);
 }
 
 void match_abandon(struct match *m, int64_t now)

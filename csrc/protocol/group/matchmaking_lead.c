@@ -12,19 +12,19 @@
 
 #include "base/check.h"
 
-static uint64_t told_to_be_at(const struct match *m, uint64_t round)
+static uint64_t match_reported_round(const struct match *m, uint64_t round)
 {
     if (m->has_left && m->left == round)
         return round;
     return m->state == MATCH_BEHIND ? m->ahead : m->at;
 }
 
-static void reject(struct match *m, uint32_t peer, enum match_reason reason)
+static void match_reject(struct match *m, uint32_t peer, enum match_reason reason)
 {
     const struct match_ask *ask = &m->peers[peer].ask;
     struct match_note note = {.reason = reason,
                               .hint = MATCH_NOBODY,
-                              .at = told_to_be_at(m, ask->round),
+                              .at = match_reported_round(m, ask->round),
                               .attempt = ask->attempt};
     if (reason == REJECT_FOLLOWS) {
         note.hint = m->leader;
@@ -33,18 +33,19 @@ static void reject(struct match *m, uint32_t peer, enum match_reason reason)
     match_send(m, MATCH_REJECT, peer, ask->round, &note);
 }
 
-static void reject_for_good(struct match *m, uint32_t peer, enum match_reason reason)
+static void match_reject_finally(struct match *m, uint32_t peer,
+                                 enum match_reason reason)
 {
-    reject(m, peer, reason);
+    match_reject(m, peer, reason);
     m->peers[peer].ask.there = false;
 }
 
-static bool has_room(const struct match *m)
+static bool match_has_room(const struct match *m)
 {
     return m->follower_count + 1 < m->goal.max_members;
 }
 
-static void add_follower(struct match *m, uint32_t peer)
+static void match_add_follower(struct match *m, uint32_t peer)
 {
     CHECK(peer != m->rank && m->follower_count + 1 < m->size);
     uint32_t at = m->follower_count++;
@@ -53,7 +54,7 @@ static void add_follower(struct match *m, uint32_t peer)
     m->followers[at] = peer;
 }
 
-static void drop_follower(struct match *m, uint32_t peer)
+static void match_drop_follower(struct match *m, uint32_t peer)
 {
     struct match_peer *p = &m->peers[peer];
     if (p->follower == FOLLOWER_NOT)
@@ -70,13 +71,13 @@ static void drop_follower(struct match *m, uint32_t peer)
     m->offer = true; /* there is room */
 }
 
-static void accept(struct match *m, int64_t now, uint32_t peer, bool confirm)
+static void match_accept(struct match *m, int64_t now, uint32_t peer, bool confirm)
 {
     struct match_peer *p = &m->peers[peer];
     CHECK(m->state == MATCH_LOOKING && p->ask.there);
     int64_t remaining = m->window_end > now ? m->window_end - now : 0;
     if (p->follower == FOLLOWER_NOT)
-        add_follower(m, peer);
+        match_add_follower(m, peer);
     m->unconfirmed -= p->follower == FOLLOWER_UNCONFIRMED;
     m->unconfirmed += confirm;
     p->follower = confirm ? FOLLOWER_UNCONFIRMED : FOLLOWER_IN;
@@ -89,24 +90,24 @@ static void accept(struct match *m, int64_t now, uint32_t peer, bool confirm)
 }
 
 /* An ask on file for the round that this rank is in. */
-static void answer(struct match *m, int64_t now, uint32_t peer)
+static void match_answer(struct match *m, int64_t now, uint32_t peer)
 {
     struct match_peer *p = &m->peers[peer];
     bool stale = now - p->ask.since > m->answer_timeout / 2;
     if (m->state == MATCH_BEHIND)
-        reject_for_good(m, peer, REJECT_GONE);
+        match_reject_finally(m, peer, REJECT_GONE);
     else if (p->ask.key != m->goal.key)
-        reject_for_good(m, peer, REJECT_KEY);
+        match_reject_finally(m, peer, REJECT_KEY);
     else if (m->state == MATCH_FORMED)
-        reject_for_good(m, peer, REJECT_CLOSED);
+        match_reject_finally(m, peer, REJECT_CLOSED);
     else if (match_below(m, p->ask.time, peer))
-        reject_for_good(m, peer, REJECT_LOWER);
+        match_reject_finally(m, peer, REJECT_LOWER);
     else if (m->state == MATCH_FOLLOWING)
-        reject(m, peer, REJECT_FOLLOWS);
-    else if (p->follower == FOLLOWER_NOT && !has_room(m))
-        reject(m, peer, REJECT_FULL);
+        match_reject(m, peer, REJECT_FOLLOWS);
+    else if (p->follower == FOLLOWER_NOT && !match_has_room(m))
+        match_reject(m, peer, REJECT_FULL);
     else
-        accept(m, now, peer, stale);
+        match_accept(m, now, peer, stale);
 }
 
 void match_on_ask(struct match *m, int64_t now, const struct match_message *message,
@@ -119,7 +120,7 @@ void match_on_ask(struct match *m, int64_t now, const struct match_message *mess
     if (m->state == MATCH_FORMED && p->follower != FOLLOWER_NOT && this_round)
         return; /* it is in the list, and has not left */
     if (!this_round)
-        drop_follower(m, peer);
+        match_drop_follower(m, peer);
     p->ask = (struct match_ask){.there = true,
                                 .round = message->round,
                                 .key = note->key,
@@ -128,9 +129,9 @@ void match_on_ask(struct match *m, int64_t now, const struct match_message *mess
                                 .member = note->member,
                                 .attempt = note->attempt};
     if (message->round < m->floor)
-        reject_for_good(m, peer, REJECT_GONE);
+        match_reject_finally(m, peer, REJECT_GONE);
     else if (m->state != MATCH_IDLE && message->round == m->goal.round)
-        answer(m, now, peer);
+        match_answer(m, now, peer);
 }
 
 void match_on_confirm(struct match *m, const struct match_message *message,
@@ -157,10 +158,10 @@ void match_on_leave(struct match *m, const struct match_message *message,
     p->ask.there = false;
     if (m->state == MATCH_FORMED && p->follower != FOLLOWER_NOT)
         match_refuse(m, peer, m->rank, m->list.seq, m->list.round);
-    drop_follower(m, peer);
+    match_drop_follower(m, peer);
 }
 
-static bool on_file(const struct match *m, uint32_t peer)
+static bool match_is_filed(const struct match *m, uint32_t peer)
 {
     return m->peers[peer].ask.there && m->peers[peer].ask.round == m->goal.round &&
            m->peers[peer].follower == FOLLOWER_NOT;
@@ -171,10 +172,10 @@ void match_answer_filed(struct match *m, int64_t now)
     CHECK(m->state == MATCH_LOOKING && !m->follower_count);
     for (uint32_t i = 0; i < m->size; i++) {
         struct match_peer *p = &m->peers[i];
-        if (on_file(m, i))
-            answer(m, now, i);
+        if (match_is_filed(m, i))
+            match_answer(m, now, i);
         else if (p->ask.there && p->ask.round < m->goal.round)
-            reject_for_good(m, i, REJECT_GONE);
+            match_reject_finally(m, i, REJECT_GONE);
     }
 }
 
@@ -182,12 +183,13 @@ void match_offer(struct match *m, int64_t now)
 {
     CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY);
     m->offer = false;
-    for (uint32_t i = 0; i < m->size && has_room(m); i++)
-        if (on_file(m, i))
-            accept(m, now, i, true);
+    for (uint32_t i = 0; i < m->size && match_has_room(m); i++)
+        if (match_is_filed(m, i))
+            match_accept(m, now, i, true);
 }
 
-static void send_disband(struct match *m, uint32_t peer, uint32_t hint, int64_t time)
+static void match_send_disband(struct match *m, uint32_t peer, uint32_t hint,
+                               int64_t time)
 {
     match_send(m, MATCH_DISBAND, peer, m->goal.round,
                &(struct match_note){
@@ -198,7 +200,7 @@ void match_disband(struct match *m, uint32_t hint, int64_t time)
 {
     CHECK(hint == MATCH_NOBODY || hint == m->leader);
     for (uint32_t i = 0; i < m->follower_count; i++) {
-        send_disband(m, m->followers[i], hint, time);
+        match_send_disband(m, m->followers[i], hint, time);
         m->peers[m->followers[i]].follower = FOLLOWER_NOT;
         m->peers[m->followers[i]].ask.there = hint != MATCH_NOBODY;
     }
@@ -213,20 +215,20 @@ void match_expire_unconfirmed(struct match *m, int64_t now)
         struct match_peer *p = &m->peers[peer];
         if (p->follower != FOLLOWER_UNCONFIRMED || now < p->confirm_by)
             continue;
-        send_disband(m, peer, MATCH_NOBODY, 0);
+        match_send_disband(m, peer, MATCH_NOBODY, 0);
         p->ask.there = false;
-        drop_follower(m, peer);
+        match_drop_follower(m, peer);
     }
 }
 
-void match_dismiss_follower(struct match *m, uint32_t peer)
+void match_drop_lost_follower(struct match *m, uint32_t peer)
 {
     CHECK(match_active(m));
     if (m->peers[peer].follower == FOLLOWER_NOT)
         return;
-    send_disband(m, peer, MATCH_NOBODY, 0);
+    match_send_disband(m, peer, MATCH_NOBODY, 0);
     m->peers[peer].ask.there = false;
-    drop_follower(m, peer);
+    match_drop_follower(m, peer);
 }
 
 bool match_may_close(const struct match *m)

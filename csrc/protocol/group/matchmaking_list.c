@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 
-static bool begin_list(struct match *m, const struct match_part *part)
+static bool match_begin_list(struct match *m, const struct match_part *part)
 {
     if (part->count > m->goal.max_members)
         return false;
@@ -25,9 +25,9 @@ static bool begin_list(struct match *m, const struct match_part *part)
 }
 
 /* False: it does not follow the parts that have come. */
-static bool add_part(struct match *m, const struct match_part *part)
+static bool match_add_part(struct match *m, const struct match_part *part)
 {
-    if (!part->first && !begin_list(m, part))
+    if (!part->first && !match_begin_list(m, part))
         return false;
     if (part->first != m->listed || part->count != m->list.count ||
         part->seq != m->list.seq)
@@ -40,25 +40,26 @@ static bool add_part(struct match *m, const struct match_part *part)
     return true;
 }
 
-static bool same_member(const struct match_member *a, const struct match_member *b)
+static bool match_same_member(const struct match_member *a,
+                              const struct match_member *b)
 {
     return a->rank == b->rank && a->chain == b->chain &&
            !memcmp(&a->bandwidth, &b->bandwidth, sizeof a->bandwidth);
 }
 
 /* This rank as it is, and the leader. */
-static bool names_us(const struct match *m)
+static bool match_list_is_valid(const struct match *m)
 {
     bool self = false, leader = false;
     for (uint32_t i = 0; i < m->list.count; i++) {
-        self = self || same_member(&m->members[i], &m->goal.self);
+        self = self || match_same_member(&m->members[i], &m->goal.self);
         leader = leader || m->members[i].rank == m->leader;
     }
     return self && leader;
 }
 
 /* What members of this group had asked before. */
-static void forget_asks(struct match *m)
+static void match_forget_asks(struct match *m)
 {
     for (uint32_t i = 0; i < m->list.count; i++) {
         struct match_peer *p = &m->peers[m->members[i].rank];
@@ -67,8 +68,8 @@ static void forget_asks(struct match *m)
     }
 }
 
-static bool awaited(const struct match *m, const struct match_message *message,
-                    uint32_t attempt)
+static bool match_awaits_part(const struct match *m,
+                              const struct match_message *message, uint32_t attempt)
 {
     return m->state == MATCH_FOLLOWING && message->peer == m->leader &&
            message->round == m->goal.round &&
@@ -80,18 +81,18 @@ bool match_on_list(struct match *m, const struct match_message *message,
 {
     CHECK(message->kind == MATCH_LIST && message->peer != m->rank);
     uint32_t from = message->peer;
-    if (!awaited(m, message, part->attempt)) {
+    if (!match_awaits_part(m, message, part->attempt)) {
         if (!part->first)
             match_refuse(m, from, from, part->seq, message->round);
         return true;
     }
-    bool good = add_part(m, part);
+    bool good = match_add_part(m, part);
     if (good && m->listed < m->list.count)
         return true;
-    if (good && names_us(m)) {
+    if (good && match_list_is_valid(m)) {
         CHECK(m->leader == from && m->listed == m->list.count);
         m->state = MATCH_FORMED;
-        forget_asks(m);
+        match_forget_asks(m);
         return true;
     }
     match_refuse(m, from, from, part->seq, message->round);

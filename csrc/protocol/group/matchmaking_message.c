@@ -29,21 +29,21 @@
 #include "base/error.h"
 #include "protocol/group/matchmaking_parts.h"
 
-static uint32_t bits_of(float x)
+static uint32_t match_float_bits(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static float float_of(uint32_t bits)
+static float match_float_of(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static uint64_t pair(uint32_t low, uint32_t high)
+static uint64_t match_pair(uint32_t low, uint32_t high)
 {
     return low | (uint64_t)high << 32;
 }
@@ -86,7 +86,8 @@ void match_send(struct match *m, enum match_kind kind, uint32_t peer, uint64_t r
     case MATCH_ASK:
         value[0] = note->key;
         value[1] = (uint64_t)note->time;
-        value[2] = pair(bits_of(note->member.bandwidth), note->member.chain);
+        value[2] =
+            match_pair(match_float_bits(note->member.bandwidth), note->member.chain);
         break;
     case MATCH_ACCEPT:
         value[1] = (uint64_t)note->remaining;
@@ -94,7 +95,7 @@ void match_send(struct match *m, enum match_kind kind, uint32_t peer, uint64_t r
         break;
     case MATCH_REJECT:
     case MATCH_DISBAND:
-        value[0] = pair(note->reason, note->hint);
+        value[0] = match_pair(note->reason, note->hint);
         value[1] = (uint64_t)note->time;
         value[2] = note->at;
         break;
@@ -108,7 +109,7 @@ void match_send(struct match *m, enum match_kind kind, uint32_t peer, uint64_t r
     CHECK(o->head <= o->tail && o->tail - o->head <= o->capacity);
 }
 
-static int refuse(const struct match_message *message, const char *why)
+static int match_invalid(const struct match_message *message, const char *why)
 {
     return fail(PCOLL_EPROTOCOL,
                 "rank %u sent a matchmaking message of kind %u that cannot be: %s",
@@ -116,46 +117,51 @@ static int refuse(const struct match_message *message, const char *why)
 }
 
 /* What all kinds have in common. */
-static int check_message(const struct match *m, const struct match_message *message)
+static int match_check_message(const struct match *m,
+                               const struct match_message *message)
 {
     if (message->peer >= m->size || message->peer == m->rank)
-        return refuse(message, "its sender");
+        return match_invalid(message, "its sender");
     if (message->kind < MATCH_ASK || message->kind >= MATCH_KINDS)
-        return refuse(message, "its kind");
-    return message->round > ROUND_LAST ? refuse(message, "its round") : PCOLL_OK;
+        return match_invalid(message, "its kind");
+    return message->round > ROUND_LAST ? match_invalid(message, "its round") : PCOLL_OK;
 }
 
-static bool is_bandwidth(float x)
+static bool match_is_bandwidth(float x)
 {
     return x >= 0 && x <= FLT_MAX;
 }
 
-static int decode_ask(const struct match_message *message, struct match_note *note)
+static int match_decode_ask(const struct match_message *message,
+                            struct match_note *note)
 {
     const uint64_t *value = message->value;
     note->key = value[0];
     note->time = (int64_t)value[1];
-    note->member = (struct match_member){.rank = message->peer,
-                                         .bandwidth = float_of((uint32_t)value[2]),
-                                         .chain = (uint32_t)(value[2] >> 32)};
-    return is_bandwidth(note->member.bandwidth) ? PCOLL_OK
-                                                : refuse(message, "its bandwidth");
+    note->member =
+        (struct match_member){.rank = message->peer,
+                              .bandwidth = match_float_of((uint32_t)value[2]),
+                              .chain = (uint32_t)(value[2] >> 32)};
+    return match_is_bandwidth(note->member.bandwidth)
+               ? PCOLL_OK
+               : match_invalid(message, "its bandwidth");
 }
 
-static int decode_accept(const struct match *m, const struct match_message *message,
-                         struct match_note *note)
+static int match_decode_accept(const struct match *m,
+                               const struct match_message *message,
+                               struct match_note *note)
 {
     const uint64_t *value = message->value;
     if (value[1] > (uint64_t)m->longest_window || value[2] > 1)
-        return refuse(message, "the time until the list, or a flag");
+        return match_invalid(message, "the time until the list, or a flag");
     note->remaining = (int64_t)value[1];
     note->confirm = value[2] != 0;
     return PCOLL_OK;
 }
 
 /* The reason is that of a REJECT; a DISBAND has none. */
-static int decode_hint(const struct match *m, const struct match_message *message,
-                       struct match_note *note)
+static int match_decode_hint(const struct match *m, const struct match_message *message,
+                             struct match_note *note)
 {
     const uint64_t *value = message->value;
     uint32_t reason = (uint32_t)value[0];
@@ -164,12 +170,12 @@ static int decode_hint(const struct match *m, const struct match_message *messag
     note->time = (int64_t)value[1];
     note->at = value[2];
     if (rejects ? reason < REJECT_KEY || reason > REJECT_LOWER : reason != 0)
-        return refuse(message, "its reason");
+        return match_invalid(message, "its reason");
     if (note->hint >= m->size &&
         (note->hint != MATCH_NOBODY || reason == REJECT_FOLLOWS))
-        return refuse(message, "the rank to ask instead");
+        return match_invalid(message, "the rank to ask instead");
     if (note->at > ROUND_LAST)
-        return refuse(message, "the round that its sender is at");
+        return match_invalid(message, "the round that its sender is at");
     note->reason = (enum match_reason)reason;
     return PCOLL_OK;
 }
@@ -177,21 +183,21 @@ static int decode_hint(const struct match *m, const struct match_message *messag
 int match_decode(const struct match *m, const struct match_message *message,
                  struct match_note *note)
 {
-    int rc = check_message(m, message);
+    int rc = match_check_message(m, message);
     *note = (struct match_note){.attempt = (uint32_t)message->value[3],
                                 .hint = MATCH_NOBODY};
     if (rc != PCOLL_OK)
         return rc;
     if (message->value[3] > UINT32_MAX || message->part)
-        return refuse(message, "its attempt");
+        return match_invalid(message, "its attempt");
     switch ((enum match_kind)message->kind) {
     case MATCH_ASK:
-        return decode_ask(message, note);
+        return match_decode_ask(message, note);
     case MATCH_ACCEPT:
-        return decode_accept(m, message, note);
+        return match_decode_accept(m, message, note);
     case MATCH_REJECT:
     case MATCH_DISBAND:
-        return decode_hint(m, message, note);
+        return match_decode_hint(m, message, note);
     case MATCH_CONFIRM:
     case MATCH_LEAVE:
         return PCOLL_OK;
@@ -199,26 +205,28 @@ int match_decode(const struct match *m, const struct match_message *message,
     case MATCH_KINDS:
         break;
     }
-    return refuse(message, "its kind");
+    return match_invalid(message, "its kind");
 }
 
-static struct match_member member_at(const struct match_message *message, uint32_t i)
+static struct match_member match_member_at(const struct match_message *message,
+                                           uint32_t i)
 {
     const uint64_t *value = message->value;
     if (message->part & PART_ALIKE)
         return (struct match_member){.rank =
                                          (uint16_t)(value[1 + i / 4] >> (16 * (i % 4))),
-                                     .bandwidth = float_of((uint32_t)value[0]),
+                                     .bandwidth = match_float_of((uint32_t)value[0]),
                                      .chain = (uint32_t)(value[0] >> 32)};
     return (struct match_member){.rank = (uint32_t)value[i],
-                                 .bandwidth = float_of((uint32_t)(value[i] >> 32)),
+                                 .bandwidth =
+                                     match_float_of((uint32_t)(value[i] >> 32)),
                                  .chain = (uint32_t)(value[2] >> (32 * i))};
 }
 
 int match_decode_part(const struct match *m, const struct match_message *message,
                       struct match_part *part)
 {
-    int rc = check_message(m, message);
+    int rc = match_check_message(m, message);
     if (rc != PCOLL_OK)
         return rc;
     uint64_t word = message->value[3];
@@ -228,29 +236,29 @@ int match_decode_part(const struct match *m, const struct match_message *message
                                 .first = match_part_first(message),
                                 .holds = match_part_holds(message)};
     if (part->count < 2 || part->count > m->size || part->first >= part->count)
-        return refuse(message, "its length");
+        return match_invalid(message, "its length");
     if (!part->seq)
-        return refuse(message, "the name of its group");
+        return match_invalid(message, "the name of its group");
     if (part->holds > part->count - part->first)
         part->holds = part->count - part->first;
     for (uint32_t i = 0; i < part->holds; i++) {
         struct match_member *member = &part->member[i];
-        *member = member_at(message, i);
+        *member = match_member_at(message, i);
         if (member->rank >= m->size || (i && member->rank <= member[-1].rank))
-            return refuse(message, "the ranks of its members");
-        if (!is_bandwidth(member->bandwidth))
-            return refuse(message, "the bandwidth of a member");
+            return match_invalid(message, "the ranks of its members");
+        if (!match_is_bandwidth(member->bandwidth))
+            return match_invalid(message, "the bandwidth of a member");
     }
     return PCOLL_OK;
 }
 
-static bool all_alike(const struct match_list *list)
+static bool match_all_alike(const struct match_list *list)
 {
     const struct match_member *first = &list->members[0];
     for (uint32_t i = 0; i < list->count; i++) {
         const struct match_member *m = &list->members[i];
         if (m->rank > UINT16_MAX || m->chain != first->chain ||
-            bits_of(m->bandwidth) != bits_of(first->bandwidth))
+            match_float_bits(m->bandwidth) != match_float_bits(first->bandwidth))
             return false;
     }
     return true;
@@ -266,7 +274,7 @@ void match_send_list(struct match *m)
         o->attempts[i] = (uint16_t)m->peers[o->members[i].rank].ask.attempt;
     o->list = m->list;
     o->list.members = o->members;
-    o->alike = all_alike(&o->list);
+    o->alike = match_all_alike(&o->list);
     o->list_after = o->tail;
     o->to = o->part = 0;
 }
@@ -285,7 +293,7 @@ uint32_t match_part_first(const struct match_message *message)
 void match_put_member(struct match_message *message, uint32_t i,
                       const struct match_member *member)
 {
-    uint64_t *value = message->value, bandwidth = bits_of(member->bandwidth);
+    uint64_t *value = message->value, bandwidth = match_float_bits(member->bandwidth);
     CHECK(i < match_part_holds(message));
     if (message->part & PART_ALIKE) {
         value[0] = bandwidth | (uint64_t)member->chain << 32;
@@ -297,7 +305,7 @@ void match_put_member(struct match_message *message, uint32_t i,
 }
 
 /* The next part for the next member but this rank; false: all are made. */
-static bool next_part(struct match *m, struct match_message *out)
+static bool match_next_part(struct match *m, struct match_message *out)
 {
     struct match_outbox *o = &m->out;
     const struct match_list *list = &o->list;
@@ -311,7 +319,7 @@ static bool next_part(struct match *m, struct match_message *out)
         .kind = MATCH_LIST,
         .part = (uint16_t)(o->part | (o->alike ? PART_ALIKE : 0)),
         .round = list->round,
-        .value = {[3] = pair(list->count | attempt << 16, list->seq)}};
+        .value = {[3] = match_pair(list->count | attempt << 16, list->seq)}};
     uint32_t holds = match_part_holds(out), first = match_part_first(out);
     CHECK(first < list->count);
     for (uint32_t i = 0; i < holds && first + i < list->count; i++)
@@ -326,7 +334,7 @@ bool match_next(struct match *m, struct match_message *out)
 {
     struct match_outbox *o = &m->out;
     CHECK(o->head <= o->tail && o->tail - o->head <= o->capacity);
-    if (o->head >= o->list_after && next_part(m, out))
+    if (o->head >= o->list_after && match_next_part(m, out))
         return true;
     if (o->head == o->tail)
         return false;

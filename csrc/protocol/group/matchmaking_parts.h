@@ -151,7 +151,7 @@ void match_offer(struct match *m, int64_t now);
 void match_expire_unconfirmed(struct match *m, int64_t now);
 void match_disband(struct match *m, uint32_t hint, int64_t time);
 /* It is lost. */
-void match_dismiss_follower(struct match *m, uint32_t peer);
+void match_drop_lost_follower(struct match *m, uint32_t peer);
 /* Enough have asked, or the window has ended. */
 bool match_may_close(const struct match *m);
 void match_close(struct match *m);

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-static void enlist(struct match *m, uint32_t peer)
+static void match_enlist(struct match *m, uint32_t peer)
 {
     struct match_peer *p = &m->peers[peer];
     if (p->candidate != CANDIDATE_UNKNOWN)
@@ -19,12 +19,12 @@ void match_add_candidate(struct match *m, uint32_t peer, int64_t time)
     CHECK(peer < m->size);
     if (peer == m->rank)
         return;
-    enlist(m, peer);
+    match_enlist(m, peer);
     m->peers[peer].of_key = true;
     m->peers[peer].time = time;
 }
 
-static uint32_t lowest_untried(const struct match *m)
+static uint32_t match_lowest_untried(const struct match *m)
 {
     uint32_t best = MATCH_NOBODY;
     for (uint32_t i = 0; i < m->candidate_count; i++) {
@@ -39,7 +39,7 @@ static uint32_t lowest_untried(const struct match *m)
     return best;
 }
 
-static void ask(struct match *m, int64_t now, uint32_t peer)
+static void match_ask_peer(struct match *m, int64_t now, uint32_t peer)
 {
     struct match_peer *p = &m->peers[peer];
     CHECK(peer != m->rank && p->tries < MATCH_TRIES);
@@ -61,13 +61,13 @@ void match_ask_next(struct match *m, int64_t now)
     CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY);
     if (now > match_later(m->window_end, 2 * m->answer_timeout))
         return;
-    uint32_t peer = lowest_untried(m);
+    uint32_t peer = match_lowest_untried(m);
     if (peer != MATCH_NOBODY)
-        ask(m, now, peer);
+        match_ask_peer(m, now, peer);
 }
 
 /* Nobody it knows of is left for this round. */
-static bool nobody_left(const struct match *m)
+static bool match_nobody_left(const struct match *m)
 {
     for (uint32_t i = 0; i < m->candidate_count; i++)
         if (m->peers[m->candidates[i]].candidate != CANDIDATE_FINAL)
@@ -81,11 +81,11 @@ bool match_is_behind(const struct match *m)
 {
     CHECK(m->state == MATCH_LOOKING);
     return m->ahead > m->goal.round && !m->follower_count && m->given &&
-           (m->told || m->window_over || nobody_left(m));
+           (m->told || m->window_over || match_nobody_left(m));
 }
 
 /* Whom it has asked, or follows: tell it not to count on this rank. */
-static void send_leave(struct match *m, uint32_t peer, uint32_t attempt)
+static void match_send_leave(struct match *m, uint32_t peer, uint32_t attempt)
 {
     match_send(m, MATCH_LEAVE, peer, m->goal.round,
                &(struct match_note){.attempt = attempt});
@@ -97,12 +97,12 @@ void match_withdraw(struct match *m)
     uint32_t peer = m->state == MATCH_FOLLOWING ? m->leader : m->asking;
     if (peer == MATCH_NOBODY)
         return;
-    send_leave(m, peer, m->peers[peer].attempt);
+    match_send_leave(m, peer, m->peers[peer].attempt);
     m->peers[peer].attempt = 0;
 }
 
 /* Look again, with time to find others that look again. */
-static void stop_following(struct match *m, int64_t now)
+static void match_stop_following(struct match *m, int64_t now)
 {
     CHECK(m->state == MATCH_FOLLOWING && !m->follower_count);
     int64_t until = match_later(now, 2 * m->answer_timeout);
@@ -119,7 +119,7 @@ void match_dismiss(struct match *m, int64_t now, uint32_t peer)
 {
     CHECK(peer < m->size && peer != m->rank);
     struct match_peer *p = &m->peers[peer];
-    enlist(m, peer); /* it may be given as a candidate later */
+    match_enlist(m, peer); /* it may be given as a candidate later */
     p->candidate = CANDIDATE_FINAL;
     if (m->asking == peer || m->leader == peer)
         match_withdraw(m);
@@ -127,7 +127,7 @@ void match_dismiss(struct match *m, int64_t now, uint32_t peer)
     if (m->asking == peer)
         m->asking = MATCH_NOBODY;
     if (m->leader == peer)
-        stop_following(m, now);
+        match_stop_following(m, now);
     CHECK(m->asking != peer && m->leader != peer);
 }
 
@@ -156,8 +156,8 @@ void match_expire_seeking(struct match *m, int64_t now)
     }
 }
 
-static void follow(struct match *m, int64_t now, uint32_t peer,
-                   const struct match_note *note)
+static void match_follow(struct match *m, int64_t now, uint32_t peer,
+                         const struct match_note *note)
 {
     m->state = MATCH_FOLLOWING;
     m->asking = MATCH_NOBODY;
@@ -181,7 +181,7 @@ bool match_on_accept(struct match *m, int64_t now, const struct match_message *m
                    p->attempt && p->attempt == note->attempt;
     bool free = m->asking == MATCH_NOBODY || m->asking == peer;
     if (current && m->state == MATCH_LOOKING && free) {
-        follow(m, now, peer, note);
+        match_follow(m, now, peer, note);
         return true;
     }
     if (current && m->state == MATCH_FOLLOWING && m->leader == peer)
@@ -197,7 +197,7 @@ bool match_on_accept(struct match *m, int64_t now, const struct match_message *m
 
 /* Somebody knows a lower one that takes followers. If that was asked before, it has the
  * ask on file and will answer. */
-static void take_hint(struct match *m, uint32_t hint, int64_t time)
+static void match_take_hint(struct match *m, uint32_t hint, int64_t time)
 {
     if (hint < m->size && match_below(m, time, hint))
         match_add_candidate(m, hint, time);
@@ -221,7 +221,7 @@ void match_on_reject(struct match *m, const struct match_message *message,
         p->candidate = CANDIDATE_UNTRIED;
         p->tries = MATCH_TRIES;
     } else if (note->reason == REJECT_FOLLOWS) {
-        take_hint(m, note->hint, note->time);
+        match_take_hint(m, note->hint, note->time);
     } else if (note->reason == REJECT_GONE && note->at > m->goal.round) {
         m->ahead = note->at > m->ahead ? note->at : m->ahead;
         m->told = true;
@@ -237,10 +237,10 @@ void match_on_disband(struct match *m, int64_t now, const struct match_message *
     if (m->state != MATCH_FOLLOWING || m->leader != peer ||
         message->round != m->goal.round || p->attempt != note->attempt)
         return;
-    stop_following(m, now);
+    match_stop_following(m, now);
     if (note->hint == MATCH_NOBODY) { /* it has not kept the ask */
         p->candidate = CANDIDATE_UNTRIED;
         p->attempt = 0;
     }
-    take_hint(m, note->hint, note->time);
+    match_take_hint(m, note->hint, note->time);
 }

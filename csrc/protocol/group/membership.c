@@ -23,8 +23,8 @@ void membership_destroy(struct membership *r)
 }
 
 /* A rank that has left is not suspected besides. */
-static bool is_news(const struct membership_entry *e, enum member_status status,
-                    uint32_t returns)
+static bool membership_is_news(const struct membership_entry *e,
+                               enum member_status status, uint32_t returns)
 {
     if (e->status == MEMBER_DEAD)
         return false;
@@ -38,7 +38,7 @@ bool membership_set(struct membership *r, uint32_t rank, enum member_status stat
 {
     CHECK(rank < r->ranks);
     struct membership_entry *e = &r->entries[rank];
-    if (!is_news(e, status, returns))
+    if (!membership_is_news(e, status, returns))
         return false;
     r->live += (status == MEMBER_LIVE) - (e->status == MEMBER_LIVE);
     CHECK(r->live <= r->ranks && returns >= e->returns);

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 
-static int check(const double *bandwidth, uint32_t members)
+static int grid_check_bandwidths(const double *bandwidth, uint32_t members)
 {
     if (members == 0)
         return fail(PCOLL_EINVAL, "bandwidth: expected at least one, got none");
@@ -22,7 +22,7 @@ static int check(const double *bandwidth, uint32_t members)
     return PCOLL_OK;
 }
 
-static int faster_first(const void *a, const void *b)
+static int grid_compare_bandwidths(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x < y) - (x > y);
@@ -33,7 +33,7 @@ static int faster_first(const void *a, const void *b)
  * their bandwidth, and it is right if the next one would get nothing. Members are added
  * while they still get something, which they do less and less.
  */
-static double level(const double *fast, uint32_t members)
+static double grid_share_level(const double *fast, uint32_t members)
 {
     double sum = 0, xi = INFINITY;
     for (uint32_t k = 1; k <= members && xi * fast[k - 1] > 1; k++) {
@@ -43,20 +43,20 @@ static double level(const double *fast, uint32_t members)
     return xi;
 }
 
-int group_shares(const double *bandwidth, uint32_t members, double *share)
+int grid_shares(const double *bandwidth, uint32_t members, double *share)
 {
-    int rc = check(bandwidth, members);
+    int rc = grid_check_bandwidths(bandwidth, members);
     if (rc != PCOLL_OK)
         return rc;
     double *fast = malloc(members * sizeof *fast), sum = 0;
     if (!fast)
         return fail(PCOLL_ENOMEM, "no memory for %u shares", members);
     memcpy(fast, bandwidth, members * sizeof *fast);
-    qsort(fast, members, sizeof *fast, faster_first);
+    qsort(fast, members, sizeof *fast, grid_compare_bandwidths);
     double most = fast[0]; /* relative to it nothing overflows */
     for (uint32_t i = 0; i < members; i++)
         fast[i] /= most;
-    double xi = members > 2 ? level(fast, members) : 0;
+    double xi = members > 2 ? grid_share_level(fast, members) : 0;
     for (uint32_t i = 0; i < members; i++) {
         share[i] = members > 2 ? fmax(0, xi * (bandwidth[i] / most) - 1) : 1;
         sum += share[i];
@@ -68,8 +68,8 @@ int group_shares(const double *bandwidth, uint32_t members, double *share)
     return PCOLL_OK;
 }
 
-void group_bounds(const double *share, uint32_t members, uint64_t count, uint64_t grain,
-                  uint64_t *bound)
+void grid_bounds(const double *share, uint32_t members, uint64_t count, uint64_t grain,
+                 uint64_t *bound)
 {
     uint64_t unit = grain ? grain : 1, units = count / unit;
     double sum = 0, before = 0;

@@ -21,7 +21,7 @@
 
 /* Bandwidths in any unit. PCOLL_EINVAL: no members, or one whose bandwidth is not above
  * 0 or not finite, with its place and value; PCOLL_ENOMEM. */
-int group_shares(const double *bandwidth, uint32_t members, double *share);
+int grid_shares(const double *bandwidth, uint32_t members, double *share);
 
 /*
  * The elements of each member: member i has bound[i] … bound[i + 1] - 1, so bound has
@@ -29,7 +29,7 @@ int group_shares(const double *bandwidth, uint32_t members, double *share);
  * count. A share of 0 has no element. The same shares give the same bounds on all
  * ranks.
  */
-void group_bounds(const double *share, uint32_t members, uint64_t count, uint64_t grain,
-                  uint64_t *bound);
+void grid_bounds(const double *share, uint32_t members, uint64_t count, uint64_t grain,
+                 uint64_t *bound);
 
 #endif
