@@ -117,37 +117,36 @@ static int builder_check_overlap(const struct builder_op *op)
                 "that overlaps it");
 }
 
+static int builder_add_local(struct builder *builder, struct builder_op op,
+                             const pcoll_buffer *shape, const char *label, int *id)
+{
+    bool reduces = op.kind == OP_REDUCE;
+    char text[64];
+    int rc = builder_set_shape(&op, shape);
+    if (rc == PCOLL_OK)
+        rc = builder_check_overlap(&op);
+    if (rc == PCOLL_OK && reduces)
+        rc = pcoll_op_check(op.op, op.dtype);
+    if (rc != PCOLL_OK)
+        return rc;
+    snprintf(text, sizeof text, "%s%s%llu %s", reduces ? op_names[op.op] : "",
+             reduces ? " " : "", (unsigned long long)op.count, dtype_names[op.dtype]);
+    return builder_add(builder, op, label ? label : text, id);
+}
+
 int builder_reduce(struct builder *builder, const void *from, void *into,
                    const pcoll_buffer *shape, const char *label, int *op)
 {
-    struct builder_op o = {
+    struct builder_op reduce = {
         .kind = OP_REDUCE, .from = from, .into = into, .op = shape->op};
-    char text[64];
-    int rc = builder_set_shape(&o, shape);
-    if (rc == PCOLL_OK)
-        rc = builder_check_overlap(&o);
-    if (rc != PCOLL_OK)
-        return rc;
-    if ((rc = pcoll_op_check(shape->op, shape->dtype)) != PCOLL_OK)
-        return rc;
-    snprintf(text, sizeof text, "%s %llu %s", op_names[o.op],
-             (unsigned long long)o.count, dtype_names[o.dtype]);
-    return builder_add(builder, o, label ? label : text, op);
+    return builder_add_local(builder, reduce, shape, label, op);
 }
 
 int builder_copy(struct builder *builder, const void *from, void *into,
                  const pcoll_buffer *shape, const char *label, int *op)
 {
-    struct builder_op o = {.kind = OP_COPY, .from = from, .into = into};
-    char text[64];
-    int rc = builder_set_shape(&o, shape);
-    if (rc == PCOLL_OK)
-        rc = builder_check_overlap(&o);
-    if (rc != PCOLL_OK)
-        return rc;
-    snprintf(text, sizeof text, "%llu %s", (unsigned long long)o.count,
-             dtype_names[o.dtype]);
-    return builder_add(builder, o, label ? label : text, op);
+    struct builder_op copy = {.kind = OP_COPY, .from = from, .into = into};
+    return builder_add_local(builder, copy, shape, label, op);
 }
 
 int builder_nop(struct builder *builder, const char *label, int *op)

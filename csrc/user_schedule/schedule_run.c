@@ -86,28 +86,21 @@ static void schedule_run_receive_own(struct schedule_run *run, int id, bool *fin
         schedule_run_take_own(run, id);
 }
 
-static int schedule_run_send(struct schedule_run *run, int id)
+/* Begin a message from or to another rank. */
+static int schedule_run_begin_message(struct schedule_run *run, int id)
 {
     const struct builder_op *op = &run->builder.ops[id];
     struct transport *t = run->communicator->transport;
     int rc = schedule_run_is_empty(run) ? schedule_run_stand_in(run, id) : PCOLL_OK;
-    const void *from = run->ops[id].stand_in ? run->ops[id].stand_in : op->from;
-    return rc == PCOLL_OK
-               ? t->ops->send(t, (uint32_t)op->peer, schedule_run_tag(run, op), from,
-                              op->bytes, object_cookie(&run->base, id))
-               : rc;
-}
-
-static int schedule_run_receive(struct schedule_run *run, int id)
-{
-    const struct builder_op *op = &run->builder.ops[id];
-    struct transport *t = run->communicator->transport;
-    int rc = schedule_run_is_empty(run) ? schedule_run_stand_in(run, id) : PCOLL_OK;
-    void *into = run->ops[id].stand_in ? run->ops[id].stand_in : op->into;
-    return rc == PCOLL_OK
-               ? t->ops->recv(t, (uint32_t)op->peer, schedule_run_tag(run, op), into,
-                              op->bytes, object_cookie(&run->base, id))
-               : rc;
+    if (rc != PCOLL_OK)
+        return rc;
+    uint32_t peer = (uint32_t)op->peer, tag = schedule_run_tag(run, op);
+    void *memory = run->ops[id].stand_in;
+    uint64_t cookie = object_cookie(&run->base, id);
+    return op->kind == OP_SEND ? t->ops->send(t, peer, tag, memory ? memory : op->from,
+                                              op->bytes, cookie)
+                               : t->ops->recv(t, peer, tag, memory ? memory : op->into,
+                                              op->bytes, cookie);
 }
 
 static bool schedule_run_start_timer(struct schedule_run *run, int id)
@@ -127,14 +120,12 @@ static int schedule_run_issue(struct schedule_run *run, int id, bool *finished)
     *finished = true;
     switch (op->kind) {
     case OP_SEND:
-        if (op->partner >= 0)
-            return schedule_run_send_own(run, id, finished);
-        *finished = false;
-        return schedule_run_send(run, id);
     case OP_RECV:
         *finished = false;
         if (op->partner < 0)
-            return schedule_run_receive(run, id);
+            return schedule_run_begin_message(run, id);
+        if (op->kind == OP_SEND)
+            return schedule_run_send_own(run, id, finished);
         schedule_run_receive_own(run, id, finished);
         return PCOLL_OK;
     case OP_REDUCE:
