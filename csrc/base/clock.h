@@ -18,6 +18,14 @@ static inline int64_t clock_us(void)
     return clock_ns() / 1000;
 }
 
+/* Time that the calling thread has run on a core. A system call. */
+static inline int64_t clock_thread_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
 /* The time in `ns` from now, less than a second: for a condition with this clock. */
 static inline struct timespec clock_until(int64_t ns)
 {

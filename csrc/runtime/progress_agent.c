@@ -12,14 +12,18 @@
 static const struct backoff agent_busy_rung = {200, 4000, 1},
                             agent_busy_unrung = {50, 1000, 16},
                             agent_idle_rung = {1000, 100000, 1},
-                            agent_idle_unrung = {1000, 5000, 1};
+                            agent_idle_unrung = {1000, 5000, 1},
+                            agent_replaced_rung = {100000, 100000, 1},
+                            agent_replaced_unrung = {5000, 5000, 1};
 
 static struct backoff agent_backoff(const struct progress *p, bool waiters)
 {
-    bool busy = !waiters && (atomic_load(&p->rounds) || atomic_load(&p->unrung));
-    if (busy)
-        return progress_must_poll(p) ? agent_busy_unrung : agent_busy_rung;
-    return progress_must_poll(p) && !waiters ? agent_idle_unrung : agent_idle_rung;
+    bool must_poll = progress_must_poll(p);
+    if (waiters)
+        return must_poll ? agent_replaced_unrung : agent_replaced_rung;
+    if (atomic_load(&p->rounds) || atomic_load(&p->unrung))
+        return must_poll ? agent_busy_unrung : agent_busy_rung;
+    return must_poll ? agent_idle_unrung : agent_idle_rung;
 }
 
 static void *agent_main(void *arg)
@@ -29,6 +33,8 @@ static void *agent_main(void *arg)
     while (!atomic_load(&p->stop)) {
         uint32_t seen = atomic_load(&p->doorbell.page->count);
         bool waiters = atomic_load(&p->doorbell.page->waiters);
+        if (waiters) /* they poll, and wake the agent if they leave work behind */
+            rest.looks = AGENT_LOOKS;
         if (!waiters && progress_drive_or_notify(p) > 0)
             rest = (struct rest){0};
         else if (atomic_load(&p->spins))

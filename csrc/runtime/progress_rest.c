@@ -17,9 +17,9 @@ enum { IDLE_POLLS = 4, MARGIN_NS = 1500, IDLE_WEIGHT = 8 };
 int progress_drive_timed(struct progress *p, bool *moved)
 {
     CHECK(moved);
-    int64_t before = clock_ns();
+    int64_t before = clock_thread_ns();
     int happened = progress_drive_or_notify(p);
-    int64_t took = clock_ns() - before, idle = atomic_load(&p->idle_poll_ns);
+    int64_t took = clock_thread_ns() - before, idle = atomic_load(&p->idle_poll_ns);
     *moved = idle && took > IDLE_POLLS * idle + MARGIN_NS;
     if (happened == 0) { /* a part of what is more, lest one slow poll hides the next */
         int64_t next = !idle || took < idle ? took : idle + (took - idle) / IDLE_WEIGHT;

@@ -88,9 +88,10 @@ static inline bool progress_rest_asks(const struct progress *p, const struct res
 /*
  * Drive like progress_drive_or_notify. Set *moved if MPI seems to have moved data.
  * Nobody can ask MPI whether it has work for the application: an idle poll of it takes
- * some 0.2 us and one that moves data takes longer, so the time tells. The comparison is
- * with the usual time of an idle poll, p->idle_poll_ns. A wrong answer costs a few polls,
- * or one sleep.
+ * some 0.2 us and one that moves data takes longer, so the time tells. It is the time
+ * that this thread has had a core: with more ranks than cores, other threads run in the
+ * middle of many polls. The comparison is with the usual time of an idle poll,
+ * p->idle_poll_ns. A wrong answer costs a few polls, or one sleep.
  */
 int progress_drive_timed(struct progress *p, bool *moved);
 

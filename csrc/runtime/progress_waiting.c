@@ -12,9 +12,8 @@
 enum { SOON_SPINS = 100, SOON_YIELDS = 20 };
 enum { POLLS_A_YIELD = 64 };
 
-static const struct backoff waiter_rung = {200, 4000, 1},
-                            waiter_unrung = {20, 1000, 16},
-                            sleeper_rung = {1000, 4000, 1};
+static const struct backoff waiter_rung = {1000, 4000, 1},
+                            waiter_unrung = {20, 1000, 16};
 
 static const int64_t longest_wait_us = (int64_t)1 << 50;
 
@@ -82,7 +81,7 @@ bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg)
 }
 
 static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
-                    int64_t timeout_us, int looked, struct backoff rung)
+                    int64_t timeout_us, int looked)
 {
     struct doorbell_page *page = p->doorbell.page;
     int64_t deadline =
@@ -108,9 +107,10 @@ static int wait_for(struct progress *p, bool (*ready)(void *), void *arg,
         else if (moved)
             rest = (struct rest){.looks = WAITER_LOOKS - MOVED_LOOKS, .moved = true};
         else
-            progress_take_rest(
-                p, &rest, seen, DOORBELL_WAITER, WAITER_LOOKS,
-                progress_must_poll(p) || rest.moved ? waiter_unrung : rung, left);
+            progress_take_rest(p, &rest, seen, DOORBELL_WAITER, WAITER_LOOKS,
+                               progress_must_poll(p) || rest.moved ? waiter_unrung
+                                                                   : waiter_rung,
+                               left);
     }
     hand_over(p);
     if (rc == PCOLL_EAGAIN && timeout_us <= 0)
@@ -125,13 +125,12 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
     if (!p)
         return ready(arg) ? PCOLL_OK : PCOLL_EAGAIN;
     progress_without_agent(p);
-    return ready(arg) ? PCOLL_OK : wait_for(p, ready, arg, timeout_us, 0, waiter_rung);
+    return ready(arg) ? PCOLL_OK : wait_for(p, ready, arg, timeout_us, 0);
 }
 
 int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
                    int64_t timeout_us)
 {
     CHECK(ready);
-    return ready(arg) ? PCOLL_OK
-                      : wait_for(p, ready, arg, timeout_us, WAITER_LOOKS, sleeper_rung);
+    return ready(arg) ? PCOLL_OK : wait_for(p, ready, arg, timeout_us, WAITER_LOOKS);
 }
