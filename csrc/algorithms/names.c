@@ -25,6 +25,9 @@ int algorithm_by_name(const char *name)
 
 int pcoll_algorithm_parse(const char *text, int32_t *algorithm)
 {
+    int rc = fail_if_null(text, algorithm);
+    if (rc != PCOLL_OK)
+        return rc;
     int found = algorithm_by_name(text);
     if (found < 0)
         return fail(PCOLL_EINVAL,

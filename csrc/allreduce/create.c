@@ -159,10 +159,11 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
 {
     struct communicator *c;
     bool unshared = false;
-    int rc = user_object_admit(&handle_kind, comm,
-                               (enum pcoll_failure)options->on_failure, &c);
+    int on_failure = options ? options->on_failure : PCOLL_FAILURE_RAISE;
+    int rc = user_object_admit(&handle_kind, comm, (enum pcoll_failure)on_failure, &c);
     if (rc != PCOLL_OK)
         return rc;
+    options = options_or_zeros(&(pcoll_options){0}, options, buffers, handle);
     outage_enter(c->outage);
     rc = create(c, buffers, nbuffers, options, handle, &unshared);
     if (unshared && options->domain == PCOLL_DOMAIN_AUTO) {
@@ -179,13 +180,16 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
 {
     struct round_shape shape;
     struct algorithm_plan plan;
+    int rc = fail_if_null(buffers, options, bytes);
+    if (rc != PCOLL_OK)
+        return rc;
     pcoll_options thrifty = options_thrifty(options);
     struct endpoint_spec spec = {.ranks = ranks,
                                  .buffers = buffers,
                                  .nbuffers = nbuffers,
                                  .make_user = mpi_reduction_create,
                                  .options = &thrifty};
-    int rc = options_check(options);
+    rc = options_check(options);
     bool node = options->domain != PCOLL_DOMAIN_RANK && ranks > 1;
     struct placement placement = {.ranks = ranks, .domains = 1, .members = ranks};
     if (!node)

@@ -28,7 +28,9 @@ static int deliver(pcoll_handle *h, uint64_t last, void *const *recv,
     struct domain *d = h->endpoint->domain;
     bool moved = false;
     uint64_t horizon = UINT64_MAX;
-    int rc = handle_await_read(h, last, &horizon);
+    int rc = handle_check_buffers(h, "recv", (const void *const *)recv);
+    if (rc == PCOLL_OK)
+        rc = handle_await_read(h, last, &horizon);
     if (rc == PCOLL_OK)
         rc = d->ops->deliver(d, last, horizon, recv, round, masks, &moved);
     if (rc == PCOLL_OK)
@@ -41,7 +43,7 @@ static int deliver(pcoll_handle *h, uint64_t last, void *const *recv,
 int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
                       pcoll_round *round, uint64_t *masks)
 {
-    int rc = handle_enter_waiting(h);
+    int rc = fail_if_null(round) ?: handle_enter_waiting(h);
     if (rc != PCOLL_OK)
         return rc;
     rc = handle_wait_for_call(h, timeout_us);
@@ -57,8 +59,9 @@ int pcoll_handle_measure(pcoll_handle *h, const void *const *send, void *const *
                          uint64_t *masks)
 {
     int64_t begin = clock_ns();
-    int rc =
-        rounds ? PCOLL_OK : fail(PCOLL_EINVAL, "rounds: expected at least 1, got 0");
+    int rc = fail_if_null(microseconds, round)
+                 ?: (rounds ? PCOLL_OK
+                            : fail(PCOLL_EINVAL, "rounds: expected at least 1, got 0"));
     for (uint64_t i = 0; i < rounds && rc == PCOLL_OK; i++) {
         do
             rc = pcoll_handle_start(h, send);
@@ -75,13 +78,13 @@ int pcoll_handle_measure(pcoll_handle *h, const void *const *send, void *const *
 int pcoll_handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
                          pcoll_round *round, uint64_t *masks)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(round) ?: handle_enter(h);
     return rc == PCOLL_OK ? handle_leave(h, deliver(h, last, recv, round, masks)) : rc;
 }
 
 int pcoll_handle_rounds(pcoll_handle *h, uint64_t *complete, uint64_t *delivered)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(complete, delivered) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     struct member m = handle_member(h);

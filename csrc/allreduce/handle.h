@@ -3,6 +3,7 @@
 #ifndef PCOLL_ALLREDUCE_HANDLE_H
 #define PCOLL_ALLREDUCE_HANDLE_H
 
+#include "base/error.h"
 #include "runtime/user_object.h"
 #include "allreduce/endpoint.h"
 #include "allreduce/staging.h"
@@ -70,7 +71,7 @@ static inline int handle_leave(pcoll_handle *h, int rc)
  * end. */
 static inline int handle_enter_waiting(pcoll_handle *h)
 {
-    int rc = user_object_enter(&h->base);
+    int rc = fail_if_null_as("handle", h) ?: user_object_enter(&h->base);
     if (rc != PCOLL_OK)
         return rc;
     handle_lock(h);
@@ -107,6 +108,9 @@ bool handle_replay_is_over(pcoll_handle *h);
 /* Is the replay of an incomplete record at its end? */
 bool handle_replay_has_ended(pcoll_handle *h);
 
+/* handle_deposit.c: PCOLL_EINVAL if a buffer that has elements is NULL. `buffers` may be NULL. */
+int handle_check_buffers(const pcoll_handle *h, const char *name,
+                         const void *const *buffers);
 /* handle_deposit.c: has the deposit of this call been made? */
 bool handle_try_arrival(pcoll_handle *h);
 /* handle_waiting.c: inside, before and after. */

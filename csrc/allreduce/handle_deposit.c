@@ -31,6 +31,16 @@ static int may_begin(pcoll_handle *h)
     return member_begin(&m);
 }
 
+int handle_check_buffers(const pcoll_handle *h, const char *name,
+                         const void *const *buffers)
+{
+    const struct payload *p = &h->endpoint->shape.payload;
+    for (int i = 0; buffers && i < p->parts; i++)
+        if (!buffers[i] && p->part[i].count)
+            return fail(PCOLL_EINVAL, "%s[%d]: expected an address, got NULL", name, i);
+    return PCOLL_OK;
+}
+
 int pcoll_handle_start(pcoll_handle *h, const void *const *send)
 {
     int rc = handle_enter(h);
@@ -44,7 +54,9 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
     if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
         rc = may_begin(h); /* which it may not: a deposit is under way */
     if (rc == PCOLL_OK && !send && !d->ops->send_slot(d))
-        rc = fail(PCOLL_EINVAL, "send: expected buffers, got NULL");
+        rc = fail_null("send", 0);
+    if (rc == PCOLL_OK)
+        rc = handle_check_buffers(h, "send", send);
     if (rc == PCOLL_OK && h->gate.filling)
         handle_filled(h);
     if (rc == PCOLL_OK)
@@ -60,7 +72,7 @@ int pcoll_handle_start(pcoll_handle *h, const void *const *send)
  * been copied. A replay has to know when that is. */
 int pcoll_handle_start_device(pcoll_handle *h, const pcoll_place *send, uint64_t stream)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(send) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     if ((rc = check_device(h)) == PCOLL_OK)
@@ -78,7 +90,7 @@ int pcoll_handle_start_device(pcoll_handle *h, const pcoll_place *send, uint64_t
 
 int pcoll_handle_fetch_device(pcoll_handle *h, const pcoll_place *recv, uint64_t stream)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(recv) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     if ((rc = check_device(h)) == PCOLL_OK)
@@ -105,7 +117,8 @@ static bool has_arrived(void *arg)
 
 int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
 {
-    int rc = user_object_enter(&h->base); /* also while it is being freed */
+    int rc = fail_if_null_as("handle", h)
+                 ?: user_object_enter(&h->base); /* also while it is being freed */
     if (rc != PCOLL_OK)
         return rc;
     handle_lock(h);
@@ -121,7 +134,7 @@ int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
 
 int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(address) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     struct endpoint *v = h->gate.filling ? h->gate.filling : h->endpoint;

@@ -40,12 +40,11 @@ int pcoll_handle_free_begin(pcoll_handle *h)
 
 int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
 {
-    pcoll_handle *h = *at;
+    pcoll_handle *h = at ? *at : NULL;
     bool over = true;
     int rc = h ? user_object_end(&h->base, timeout_us, &over) : PCOLL_OK;
-    if (over) {
-        if (h)
-            handle_end_recoverable(h);
+    if (over && h) {
+        handle_end_recoverable(h);
         free(h);
         *at = NULL;
     }

@@ -217,14 +217,25 @@ static int grow(struct handle_growth *g, const void *comm, const uint32_t *numbe
     return rc;
 }
 
+/* Let the others know why this rank does not take part; returns rc. */
+static int refuse_to_grow(const void *comm, int rc)
+{
+    if (comm) {
+        pcoll_refuse(pcoll_last_error());
+        growth_refuse(comm);
+    }
+    return rc;
+}
+
 int pcoll_growth_refuse(const void *comm)
 {
-    return growth_refuse(comm);
+    return fail_if_null(comm) ?: growth_refuse(comm);
 }
 
 int pcoll_growth_check(const void *comm)
 {
-    return pcoll_tells_of_failures() ? mpi_all_live(comm) : PCOLL_OK;
+    int rc = fail_if_null(comm);
+    return rc == PCOLL_OK && pcoll_tells_of_failures() ? mpi_all_live(comm) : rc;
 }
 
 static _Thread_local bool alone;
@@ -266,12 +277,11 @@ int pcoll_handle_grow(pcoll_handle *h, const void *comm, const uint32_t *numbers
                       const pcoll_buffer *buffers, int32_t nbuffers,
                       const pcoll_options *options)
 {
-    int rc = user_object_enter_open(&h->base); /* not inside: growth.h */
-    if (rc != PCOLL_OK) {
-        if (comm)
-            growth_refuse(comm);
-        return rc;
-    }
+    int rc = fail_if_null_as("handle, comm, numbers, buffers, options", h, comm,
+                             numbers, buffers, options)
+                 ?: user_object_enter_open(&h->base); /* not inside: growth.h */
+    if (rc != PCOLL_OK)
+        return refuse_to_grow(comm, rc);
     CHECK(h->continues && !h->started);
     struct handle_growth g = {.base.from = h->base.communicator,
                               .handle = h,
@@ -289,6 +299,9 @@ int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ran
     int rc = user_object_admit(&handle_kind, comm, PCOLL_FAILURE_CONTINUE, NULL);
     if (rc != PCOLL_OK)
         return rc;
+    rc = fail_if_null(numbers, buffers, options, handle);
+    if (rc != PCOLL_OK)
+        return refuse_to_grow(comm, rc);
     pcoll_handle *h = calloc(1, sizeof *h);
     if (!h)
         return fail(PCOLL_ENOMEM, "no memory for a handle");

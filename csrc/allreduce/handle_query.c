@@ -12,7 +12,7 @@
 
 int pcoll_handle_stats(pcoll_handle *h, pcoll_stats *stats)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(stats) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     struct member m;
@@ -27,7 +27,7 @@ int pcoll_handle_stats(pcoll_handle *h, pcoll_stats *stats)
 
 int pcoll_handle_algorithm(pcoll_handle *h, int32_t *algorithm)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(algorithm) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     *algorithm = (int32_t)h->endpoint->data.plan.algorithm;
@@ -36,7 +36,7 @@ int pcoll_handle_algorithm(pcoll_handle *h, int32_t *algorithm)
 
 int pcoll_handle_failed(pcoll_handle *h, uint64_t *set)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(set) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     const struct round_shape *shape = &h->endpoint->shape;
@@ -49,7 +49,7 @@ int pcoll_handle_failed(pcoll_handle *h, uint64_t *set)
 int pcoll_handle_outages(pcoll_handle *h, uint32_t *count, int64_t *began,
                          int64_t *ended)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(count, began, ended) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     *count = 0;
@@ -61,7 +61,9 @@ int pcoll_handle_outages(pcoll_handle *h, uint32_t *count, int64_t *began,
 
 int pcoll_handle_comm(pcoll_handle *h, void *comm)
 {
-    int rc = user_object_enter_open(&h->base); /* not inside: recovery needs it */
+    int rc =
+        fail_if_null_as("handle, comm", h, comm)
+            ?: user_object_enter_open(&h->base); /* not inside: recovery needs it */
     if (rc != PCOLL_OK)
         return rc;
     struct outage *outage = h->base.communicator->outage;
@@ -76,7 +78,7 @@ int pcoll_handle_comm(pcoll_handle *h, void *comm)
 int pcoll_handle_domain(pcoll_handle *h, int32_t *domain, uint32_t *domains,
                         uint32_t *members)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(domain, domains, members) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     *members = (uint32_t)h->endpoint->domain->members;
@@ -88,7 +90,7 @@ int pcoll_handle_domain(pcoll_handle *h, int32_t *domain, uint32_t *domains,
 
 int pcoll_handle_result(pcoll_handle *h, int32_t buffer, const void **address)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(address) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     struct member m = handle_member(h);
@@ -110,7 +112,7 @@ int pcoll_handle_result(pcoll_handle *h, int32_t buffer, const void **address)
 
 int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(format, text) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     if (!strcmp(format, "text"))
@@ -127,7 +129,7 @@ int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
 
 int pcoll_handle_goal(pcoll_handle *h, double ns_per_byte, char **text)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(text) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
@@ -147,7 +149,7 @@ void pcoll_text_free(char *text)
 int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
                          uint64_t capacity)
 {
-    int rc = user_object_enter(&h->base);
+    int rc = fail_if_null_as("handle, text", h, text) ?: user_object_enter(&h->base);
     if (rc != PCOLL_OK)
         return rc;
     handle_lock(h);

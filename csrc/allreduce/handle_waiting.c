@@ -169,7 +169,7 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
                    int32_t *index)
 {
     struct progress *p;
-    int rc = enter_all(handles, count, &p);
+    int rc = fail_if_null(handles, index) ?: enter_all(handles, count, &p);
     if (rc != PCOLL_OK)
         return rc;
     struct any any = {.handles = handles, .count = count};

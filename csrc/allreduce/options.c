@@ -10,6 +10,8 @@
 
 void pcoll_options_init(pcoll_options *options)
 {
+    if (!options)
+        return;
     *options = (pcoll_options){
         .policy.kind = PCOLL_SOLO,
         .algorithm = PCOLL_ALGORITHM_AUTO,

@@ -45,7 +45,7 @@ static int check_between(pcoll_handle *h)
 int pcoll_handle_set_reduction(pcoll_handle *h, int32_t buffer, const void *mpi_type,
                                const void *mpi_op)
 {
-    int rc = handle_enter(h);
+    int rc = fail_if_null(mpi_type, mpi_op) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
     struct payload *p = &h->endpoint->shape.payload;

@@ -114,9 +114,12 @@ static int read_table(FILE *in, const char *path, struct search *s)
 /* Empty: there is none to look for. */
 int pcoll_tuning_path(char *path, uint64_t capacity)
 {
+    int rc = fail_if_null(path);
     const char *wanted = environment_get("PARTIALCOLL_TUNE");
     const char *config = environment_get("XDG_CONFIG_HOME"),
                *home = environment_get("HOME");
+    if (rc != PCOLL_OK)
+        return rc;
     if (wanted)
         snprintf(path, capacity, "%s", wanted);
     else if (config)

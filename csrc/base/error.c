@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/text.h"
 
@@ -26,6 +27,14 @@ void fail_set_mpi_error(int mpi_error)
     last_mpi_error = mpi_error;
 }
 
+int fail_null(const char *names, size_t index)
+{
+    for (; index; index--)
+        names = strchr(names, ',') + 2;
+    return fail(PCOLL_EINVAL, "%.*s: expected an address, got NULL",
+                (int)strcspn(names, ","), names);
+}
+
 const char *pcoll_last_error(void)
 {
     return last_message;
@@ -33,7 +42,8 @@ const char *pcoll_last_error(void)
 
 void pcoll_refuse(const char *why)
 {
-    snprintf(refusal, sizeof refusal, "%s", why);
+    if (why)
+        snprintf(refusal, sizeof refusal, "%s", why);
 }
 
 void fail_reason(struct reason *reason)
@@ -65,7 +75,7 @@ const struct failed_ranks *fail_last_ranks(void)
 
 int pcoll_failed_ranks(int32_t *ranks, int capacity)
 {
-    for (int i = 0; i < last_ranks.count && i < capacity; i++)
+    for (int i = 0; ranks && i < last_ranks.count && i < capacity; i++)
         ranks[i] = last_ranks.rank[i];
     return last_ranks.count;
 }

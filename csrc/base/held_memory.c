@@ -56,8 +56,9 @@ static struct hold **find(uintptr_t address)
 
 int pcoll_memory_hold(const void *address)
 {
-    CHECK(address);
-    int rc = PCOLL_OK;
+    int rc = fail_if_null(address);
+    if (rc != PCOLL_OK)
+        return rc;
     lock_take(&mutex);
     struct hold **at = find((uintptr_t)address);
     if (!*at && (*at = malloc(sizeof **at)))
@@ -86,6 +87,8 @@ static struct block *take(uintptr_t address)
 void pcoll_memory_release(const void *address)
 {
     struct block *free_now = NULL;
+    if (!address)
+        return;
     lock_take(&mutex);
     struct hold **at = find((uintptr_t)address), *h = *at;
     CHECK(h && h->count > 0);

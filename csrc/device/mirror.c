@@ -25,17 +25,20 @@ struct pcoll_mirror {
     int pins;
 };
 
-int pcoll_mirror_create(int32_t device, pcoll_mirror **out)
+int pcoll_mirror_create(int32_t device, pcoll_mirror **mirror)
 {
+    int rc = fail_if_null(mirror);
+    if (rc != PCOLL_OK)
+        return rc;
     pcoll_mirror *m = calloc(1, sizeof *m);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a mirror");
     m->device = device;
-    int rc = lane_create(device, LANE_TO_HOST, &m->to_host);
+    rc = lane_create(device, LANE_TO_HOST, &m->to_host);
     if (rc == PCOLL_OK)
         rc = lane_create(device, LANE_TO_DEVICE, &m->to_device);
     if (rc == PCOLL_OK)
-        *out = m;
+        *mirror = m;
     else
         (void)pcoll_mirror_free(&m);
     return rc;
@@ -43,13 +46,16 @@ int pcoll_mirror_create(int32_t device, pcoll_mirror **out)
 
 int pcoll_mirror_pin(pcoll_mirror *m, void *memory, uint64_t bytes)
 {
-    if (!m || !memory || !bytes)
-        return fail(PCOLL_EINVAL, "a mirror and memory expected");
+    int rc = fail_if_null_as("mirror, memory", m, memory);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!bytes)
+        return fail(PCOLL_EINVAL, "bytes: expected at least 1, got 0");
     void **more = realloc(m->pinned, (size_t)(m->pins + 1) * sizeof *more);
     if (!more)
         return fail(PCOLL_ENOMEM, "no memory for a mirror");
     m->pinned = more;
-    int rc = lane_register(m->to_host, memory, bytes);
+    rc = lane_register(m->to_host, memory, bytes);
     if (rc == PCOLL_OK)
         m->pinned[m->pins++] = memory;
     return rc;
@@ -78,6 +84,8 @@ static int check_pieces(const pcoll_mirror *m, const pcoll_piece *pieces, int co
 static int begin(pcoll_mirror *m, struct lane *lane, const pcoll_piece *pieces,
                  int count, uint64_t stream)
 {
+    if (count < 1)
+        return fail(PCOLL_EINVAL, "count: expected at least 1, got %d", count);
     struct lane_piece checked[count];
     int rc = poll_both(m);
     if (rc == PCOLL_EAGAIN)
@@ -90,26 +98,22 @@ static int begin(pcoll_mirror *m, struct lane *lane, const pcoll_piece *pieces,
 int pcoll_mirror_pull(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,
                       uint64_t stream)
 {
-    if (!m || !pieces || count < 1)
-        return fail(PCOLL_EINVAL, "a mirror and pieces expected");
-    return begin(m, m->to_host, pieces, count, stream);
+    return fail_if_null_as("mirror, pieces", m, pieces)
+               ?: begin(m, m->to_host, pieces, count, stream);
 }
 
 int pcoll_mirror_push(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,
                       uint64_t stream)
 {
-    if (!m || !pieces || count < 1)
-        return fail(PCOLL_EINVAL, "a mirror and pieces expected");
-    int rc = begin(m, m->to_device, pieces, count, stream);
+    int rc = fail_if_null_as("mirror, pieces", m, pieces)
+                 ?: begin(m, m->to_device, pieces, count, stream);
     return rc == PCOLL_OK ? lane_order(m->to_device, stream) : rc;
 }
 
 int pcoll_mirror_wait(pcoll_mirror *m, int64_t timeout_us)
 {
-    if (!m)
-        return fail(PCOLL_EINVAL, "a mirror expected");
     int64_t until = clock_us() + timeout_us;
-    int rc = poll_both(m);
+    int rc = fail_if_null_as("mirror", m) ?: poll_both(m);
     while (rc == PCOLL_EAGAIN && clock_us() < until) {
         nanosleep(&(struct timespec){.tv_nsec = NAP_US * 1000}, NULL);
         rc = poll_both(m);

@@ -54,7 +54,8 @@ int place_find(const void *address, struct place *place)
 int pcoll_device_of(uint64_t address, int32_t *device)
 {
     struct place place;
-    int rc = place_find((const void *)(uintptr_t)address, &place); /* NOLINT */
+    int rc = fail_if_null(device)
+                 ?: place_find((const void *)(uintptr_t)address, &place); /* NOLINT */
     if (rc == PCOLL_OK)
         *device = place.device;
     return rc;
@@ -63,7 +64,7 @@ int pcoll_device_of(uint64_t address, int32_t *device)
 int pcoll_device_count(int32_t *devices, int32_t *driver)
 {
     const struct cuda *d;
-    int rc = cuda_get(&d);
+    int rc = fail_if_null(devices, driver) ?: cuda_get(&d);
     if (rc == PCOLL_OK)
         rc = cuda_check(d, d->device_count(devices), "counting the devices");
     if (rc == PCOLL_OK)
@@ -80,7 +81,8 @@ int pcoll_device_in_use(void)
 int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes)
 {
     struct answer a;
-    int rc = ask((const void *)(uintptr_t)address, &a); /* NOLINT: an address */
+    int rc = fail_if_null(begin, bytes)
+                 ?: ask((const void *)(uintptr_t)address, &a); /* NOLINT: an address */
     if (rc == PCOLL_OK && !a.size)
         rc = fail(PCOLL_EINVAL, "memory at %#llx: it has been freed, or was none",
                   (unsigned long long)address);

@@ -110,6 +110,9 @@ int pcoll_domain_parse(const char *text, int32_t *domain, uint32_t *domain_ranks
     static const char *const words[] = {[PCOLL_DOMAIN_NODE] = "node",
                                         [PCOLL_DOMAIN_RANK] = "rank",
                                         [PCOLL_DOMAIN_AUTO] = "auto"};
+    int rc = fail_if_null(text, domain, domain_ranks);
+    if (rc != PCOLL_OK)
+        return rc;
     const char *colon = strchr(text, ':');
     size_t length = colon ? (size_t)(colon - text) : strlen(text);
     for (int i = 0; i < (int)(sizeof words / sizeof *words); i++) {

@@ -176,7 +176,7 @@ int pcoll_policy_parse(const char *text, pcoll_policy *policy)
 {
     pcoll_policy parsed = {0};
     struct parser p = {text, text};
-    int rc = parse_kind(&p, &parsed);
+    int rc = fail_if_null(text, policy) ?: parse_kind(&p, &parsed);
     while (rc == PCOLL_OK && *p.at == ',') {
         p.at++;
         rc = parse_modifier(&p, &parsed);
@@ -243,6 +243,9 @@ static void print_time(struct printer *out, const char *name, double seconds)
 
 int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacity)
 {
+    int rc = fail_if_null(policy, text);
+    if (rc != PCOLL_OK)
+        return rc;
     if (policy->kind < 0 || policy->kind >= KINDS)
         return fail(PCOLL_EINVAL, "quorum: unknown policy kind %d", policy->kind);
     struct printer out = {text, 0, capacity};

@@ -417,7 +417,7 @@ static void test_mirror(void)
     }
     pcoll_piece beyond = {host, u.memory + MOST, 1};
     refused(pcoll_mirror_pull(m, &beyond, 1, stream), PCOLL_EINVAL, "memory");
-    refused(pcoll_mirror_pull(m, &beyond, 0, stream), PCOLL_EINVAL, "pieces");
+    refused(pcoll_mirror_pull(m, &beyond, 0, stream), PCOLL_EINVAL, "count");
     refused(pcoll_mirror_pin(m, NULL, 1), PCOLL_EINVAL, "memory");
     refused(pcoll_mirror_wait(NULL, 0), PCOLL_EINVAL, "mirror");
     uint64_t begin, bytes;

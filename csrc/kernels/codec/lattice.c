@@ -98,13 +98,14 @@ static const float *load(const pcoll_lattice *l, const struct block *b,
 
 void pcoll_lattice_init(pcoll_lattice *lattice)
 {
-    *lattice = (pcoll_lattice){.bits = 8};
+    if (lattice)
+        *lattice = (pcoll_lattice){.bits = 8};
 }
 
 int pcoll_lattice_size(const pcoll_lattice *lattice, uint64_t *bytes, uint64_t *blocks)
 {
     struct lattice_layout at;
-    int rc = lattice_layout(lattice, &at);
+    int rc = fail_if_null(lattice, bytes, blocks) ?: lattice_layout(lattice, &at);
     if (rc)
         return rc;
     *bytes = at.bytes;
@@ -116,7 +117,9 @@ int pcoll_lattice_distances(const pcoll_lattice *l, const void *x, const void *k
                             float *distances)
 {
     struct lattice_layout at;
-    int rc = lattice_layout(l, &at);
+    int rc = fail_if_null_as("lattice", l) ?: lattice_layout(l, &at);
+    if (!rc)
+        rc = fail_if_null_array(l->count, x, distances);
     for (uint64_t i = 0; !rc && i < at.blocks; i++) {
         float room[LATTICE_BLOCK], more[LATTICE_BLOCK], magnitude;
         struct block b = block_of(l, i);
@@ -188,7 +191,9 @@ int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
                          const float *distances, double margin, void *payload)
 {
     struct lattice_layout at;
-    int rc = lattice_layout(l, &at);
+    int rc = fail_if_null_as("lattice, payload", l, payload) ?: lattice_layout(l, &at);
+    if (!rc)
+        rc = fail_if_null_array(l->count, x);
     if (rc)
         return rc;
     if (!(margin >= 1) || !isfinite(margin))
@@ -212,7 +217,9 @@ int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
 int pcoll_lattice_look(const void *payload, uint64_t bytes, pcoll_lattice *lattice)
 {
     struct lattice_layout at;
-    return lattice_open(payload, bytes, lattice, &at);
+    return fail_if_null_array(bytes, payload)
+               ?: fail_if_null(lattice)
+               ?: lattice_open(payload, bytes, lattice, &at);
 }
 
 /* A payload that has been opened. */
@@ -248,7 +255,8 @@ static int for_each_block(const void *payload, uint64_t bytes, const void *key,
                           uint64_t *failures)
 {
     struct reader r = {.payload = payload};
-    int rc = lattice_open(payload, bytes, &r.l, &r.at);
+    int rc =
+        fail_if_null_array(bytes, payload) ?: lattice_open(payload, bytes, &r.l, &r.at);
     if (rc)
         return rc;
     *failures = 0;
@@ -282,7 +290,8 @@ static bool store(const struct reader *r, const struct block *b, const void *key
 int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
                          void *out, uint8_t *failed, uint64_t *failures)
 {
-    return for_each_block(payload, bytes, key, out, store, 0, failed, failures);
+    return fail_if_null(out, failed, failures)
+               ?: for_each_block(payload, bytes, key, out, store, 0, failed, failures);
 }
 
 /* Average. */
@@ -332,5 +341,7 @@ static bool average(const struct reader *r, const struct block *b, const void *k
 int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, void *x,
                           uint8_t *failed, uint64_t *failures)
 {
-    return for_each_block(payload, bytes, x, x, average, weight, failed, failures);
+    return fail_if_null(x, failed, failures)
+               ?: for_each_block(payload, bytes, x, x, average, weight, failed,
+                                 failures);
 }

@@ -253,11 +253,6 @@ int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
 {
     bool derived;
     struct mpi_reduction *r = (struct mpi_reduction *)user, next = {.base = *user};
-    if (!mpi_type || !mpi_op)
-        return fail(PCOLL_EINVAL,
-                    "buffer %d: expected addresses of a datatype and of an op, got "
-                    "NULL",
-                    index);
     int rc = judge(&next, *(const MPI_Datatype *)mpi_type, *(const MPI_Op *)mpi_op,
                    index, &derived);
     if (rc == PCOLL_OK && next.base.element != user->element)

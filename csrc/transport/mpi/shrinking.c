@@ -164,13 +164,14 @@ int mpi_copy_whole(struct mpi_transport *m)
 
 int pcoll_all_have(const void *comm, int rc)
 {
-    CHECK(comm);
-    return mpi_all_have(comm, NULL, rc);
+    return fail_if_null(comm) ?: mpi_all_have(comm, NULL, rc);
 }
 
 int pcoll_shrink(const void *comm, void *living)
 {
-    CHECK(comm && living);
+    int rc = fail_if_null(comm, living);
+    if (rc != PCOLL_OK)
+        return rc;
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
     return mpi_check_in(&m, mpi_shrink_comm(m.comm, living), "MPIX_Comm_shrink");
 }

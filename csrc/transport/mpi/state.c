@@ -25,6 +25,8 @@ int mpi_check_comm(const void *comm)
     if (!mpi_is_running())
         return fail(PCOLL_ESTATE, "MPI is %s",
                     initialized ? "finalized" : "not initialized");
+    if (!comm)
+        return fail_null("comm", 0);
     MPI_Comm c = *(const MPI_Comm *)comm;
     if (c == MPI_COMM_NULL)
         return fail(PCOLL_EINVAL, "comm: expected a communicator, got MPI.COMM_NULL");
@@ -170,7 +172,10 @@ int pcoll_library_version(char *text, int capacity)
 {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length;
-    int rc = MPI_Get_library_version(version, &length);
+    int rc = fail_if_null(text);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = MPI_Get_library_version(version, &length);
     snprintf(text, (size_t)capacity, "%s", version);
     return rc == MPI_SUCCESS ? PCOLL_OK : fail(PCOLL_EMPI, "MPI_Get_library_version");
 }
