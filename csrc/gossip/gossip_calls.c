@@ -43,7 +43,7 @@ static int gossip_leave(pcoll_gossip *gossip, int rc)
 /* Calls are counted: they wait for a recovery to complete, and it waits for them. */
 static int gossip_enter(pcoll_gossip *gossip)
 {
-    int rc = user_object_enter(&gossip->base);
+    int rc = fail_if_null_as("gossip", gossip) ?: user_object_enter(&gossip->base);
     if (rc == PCOLL_OK)
         outage_enter(gossip_outage(gossip));
     return rc;
@@ -51,7 +51,7 @@ static int gossip_enter(pcoll_gossip *gossip)
 
 static int gossip_enter_open(pcoll_gossip *gossip)
 {
-    int rc = user_object_enter_open(&gossip->base);
+    int rc = fail_if_null_as("gossip", gossip) ?: user_object_enter_open(&gossip->base);
     if (rc != PCOLL_OK)
         return rc;
     if (gossip->poll_at)
@@ -89,7 +89,7 @@ static int gossip_enter_peer(pcoll_gossip *gossip, uint32_t peer)
 
 int pcoll_gossip_publish(pcoll_gossip *gossip, const void *x, uint64_t *version)
 {
-    int rc = gossip_enter_open(gossip);
+    int rc = fail_if_null(x, version) ?: gossip_enter_open(gossip);
     return rc == PCOLL_OK
                ? gossip_leave(gossip, register_publish(gossip->memory, x, version))
                : rc;
@@ -98,7 +98,7 @@ int pcoll_gossip_publish(pcoll_gossip *gossip, const void *x, uint64_t *version)
 int pcoll_gossip_read(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
                       uint64_t *version)
 {
-    int rc = gossip_enter_peer(gossip, peer);
+    int rc = fail_if_null(out, version) ?: gossip_enter_peer(gossip, peer);
     if (rc != PCOLL_OK)
         return rc;
     rc = register_read(gossip->memory, peer, key, out, version);
@@ -124,7 +124,7 @@ int pcoll_gossip_average(pcoll_gossip *gossip, uint32_t peer, void *x, double we
 {
     struct gossip_model own = {.x = x, .momentum = momentum, .ratio = ratio};
     bool done = false;
-    int rc = gossip_enter_peer(gossip, peer);
+    int rc = fail_if_null(x, averaged) ?: gossip_enter_peer(gossip, peer);
     if (rc != PCOLL_OK)
         return rc;
     rc =
@@ -140,7 +140,7 @@ int pcoll_gossip_collect(pcoll_gossip *gossip, void *x, void *momentum, double r
                          uint64_t *deltas)
 {
     struct gossip_model own = {.x = x, .momentum = momentum, .ratio = ratio};
-    int rc = gossip_enter_open(gossip);
+    int rc = fail_if_null(x, deltas) ?: gossip_enter_open(gossip);
     return rc == PCOLL_OK
                ? gossip_leave(gossip, exchange_collect(gossip->memory, &own, deltas))
                : rc;
@@ -148,7 +148,7 @@ int pcoll_gossip_collect(pcoll_gossip *gossip, void *x, void *momentum, double r
 
 int pcoll_gossip_pending(pcoll_gossip *gossip, void *out)
 {
-    int rc = gossip_enter_open(gossip);
+    int rc = fail_if_null(out) ?: gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
     struct gossip_memory *memory = gossip->memory;
@@ -165,7 +165,7 @@ int pcoll_gossip_push(pcoll_gossip *gossip, uint32_t peer, const void *x,
                       const void *key, void *sent, int32_t *pushed)
 {
     bool done = false;
-    int rc = gossip_enter_peer(gossip, peer);
+    int rc = fail_if_null(x, pushed) ?: gossip_enter_peer(gossip, peer);
     if (rc != PCOLL_OK)
         return rc;
     rc = queue_push(gossip->memory, peer, x, key, sent, &done);
@@ -177,7 +177,7 @@ int pcoll_gossip_drain(pcoll_gossip *gossip, const void *key, void *out,
                        uint32_t *source, int32_t *taken)
 {
     bool done = false;
-    int rc = gossip_enter_open(gossip);
+    int rc = fail_if_null(out, source, taken) ?: gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
     rc = queue_take(gossip->memory, key, out, source, &done);
@@ -190,7 +190,7 @@ int pcoll_gossip_peek(pcoll_gossip *gossip, uint32_t peer, const void *key, void
                       uint32_t *source, int32_t *found)
 {
     bool done = false;
-    int rc = gossip_enter_peer(gossip, peer);
+    int rc = fail_if_null(out, source, found) ?: gossip_enter_peer(gossip, peer);
     if (rc != PCOLL_OK)
         return rc;
     rc = queue_peek(gossip->memory, peer, key, out, source, &done);
@@ -206,7 +206,7 @@ static size_t gossip_board_at(const struct gossip_memory *memory, uint32_t rank)
 
 int pcoll_gossip_board_read(pcoll_gossip *gossip, int64_t *numbers)
 {
-    int rc = gossip_enter_open(gossip);
+    int rc = fail_if_null(numbers) ?: gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
     struct window *window = gossip->memory->window;
@@ -218,7 +218,7 @@ int pcoll_gossip_board_read(pcoll_gossip *gossip, int64_t *numbers)
 int pcoll_gossip_board_swap(pcoll_gossip *gossip, uint32_t rank, int64_t expected,
                             int64_t desired, int64_t *before)
 {
-    int rc = gossip_enter_rank(gossip, rank);
+    int rc = fail_if_null(before) ?: gossip_enter_rank(gossip, rank);
     if (rc != PCOLL_OK)
         return rc;
     struct window *window = gossip->memory->window;
@@ -229,7 +229,7 @@ int pcoll_gossip_board_swap(pcoll_gossip *gossip, uint32_t rank, int64_t expecte
 
 int pcoll_gossip_board_count(pcoll_gossip *gossip, int64_t delta, int64_t *before)
 {
-    int rc = gossip_enter_open(gossip);
+    int rc = fail_if_null(before) ?: gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
     struct window *window = gossip->memory->window;
@@ -240,7 +240,7 @@ int pcoll_gossip_board_count(pcoll_gossip *gossip, int64_t delta, int64_t *befor
 
 int pcoll_gossip_get_stats(pcoll_gossip *gossip, pcoll_gossip_stats *stats)
 {
-    int rc = gossip_enter(gossip);
+    int rc = fail_if_null(stats) ?: gossip_enter(gossip);
     if (rc != PCOLL_OK)
         return rc;
     *stats = gossip->memory->stats;
@@ -249,7 +249,7 @@ int pcoll_gossip_get_stats(pcoll_gossip *gossip, pcoll_gossip_stats *stats)
 
 int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes)
 {
-    int rc = gossip_enter(gossip);
+    int rc = fail_if_null(bytes) ?: gossip_enter(gossip);
     if (rc != PCOLL_OK)
         return rc;
     *bytes = gossip->memory->layout.bytes;
@@ -259,8 +259,9 @@ int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes)
 /* Any thread may call this, also while another thread is in a call. */
 int pcoll_gossip_failed(pcoll_gossip *gossip, uint64_t *set)
 {
-    if (!gossip || !set)
-        return fail(PCOLL_EINVAL, "expected a gossip buffer and a set, got NULL");
+    int rc = fail_if_null(gossip, set);
+    if (rc != PCOLL_OK)
+        return rc;
     if (gossip->base.ended)
         return fail(PCOLL_ESTATE, "the gossip buffer has been freed");
     outage_enter(gossip_outage(gossip));

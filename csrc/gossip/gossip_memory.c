@@ -39,6 +39,8 @@ static int gossip_check_dtype(int dtype)
 
 void pcoll_gossip_options_init(pcoll_gossip_options *options)
 {
+    if (!options)
+        return;
     *options = (pcoll_gossip_options){
         .margin = 2,
         .queue_slots = 4,

@@ -138,10 +138,12 @@ int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
                         pcoll_gossip **gossip)
 {
     struct communicator *communicator;
-    int rc = user_object_admit(&gossip_kind, comm,
-                               (enum pcoll_failure)options->on_failure, &communicator);
+    int on_failure = options ? options->on_failure : PCOLL_FAILURE_RAISE;
+    int rc = user_object_admit(&gossip_kind, comm, (enum pcoll_failure)on_failure,
+                               &communicator);
     if (rc != PCOLL_OK)
         return rc;
+    options = options_or_zeros(&(pcoll_gossip_options){0}, options, gossip);
     outage_enter(communicator->outage);
     rc = gossip_create(communicator, comm, options, gossip);
     outage_leave(communicator->outage);
@@ -277,10 +279,10 @@ const struct user_object_kind gossip_kind = {
 
 int pcoll_gossip_free(pcoll_gossip **at, int64_t timeout_us)
 {
-    pcoll_gossip *gossip = *at;
+    pcoll_gossip *gossip = at ? *at : NULL;
     bool over = true;
     int rc = gossip ? user_object_end(&gossip->base, timeout_us, &over) : PCOLL_OK;
-    if (over) {
+    if (over && gossip) {
         free(gossip);
         *at = NULL;
     }

@@ -35,7 +35,7 @@ static int grid_check_chunks(const struct grid *g, uint32_t axis,
 static int grid_check_all(struct grid *g, const uint32_t *sides, uint32_t axes,
                           uint32_t axis, const uint64_t *cells, uint64_t count)
 {
-    int rc = grid_init(g, sides, axes, 0);
+    int rc = fail_if_null(sides) ?: grid_init(g, sides, axes, 0);
     if (rc == PCOLL_OK)
         rc = grid_check_axis(g, axis);
     return rc == PCOLL_OK ? grid_check_cells(g, cells, count) : rc;
@@ -44,12 +44,15 @@ static int grid_check_all(struct grid *g, const uint32_t *sides, uint32_t axes,
 int pcoll_grid_check(const uint32_t *sides, uint32_t axes, uint64_t peers)
 {
     struct grid g;
-    return grid_init(&g, sides, axes, peers);
+    return fail_if_null(sides) ?: grid_init(&g, sides, axes, peers);
 }
 
 int pcoll_grid_auto(uint64_t peers, uint32_t *sides, uint32_t *axes)
 {
     struct grid g;
+    int rc = fail_if_null(sides, axes);
+    if (rc != PCOLL_OK)
+        return rc;
     if (peers < 1 || peers > (uint64_t)1 << 32)
         return fail(PCOLL_EINVAL, "peers: expected 1 to 2^32, got %llu",
                     (unsigned long long)peers);
@@ -64,7 +67,8 @@ int pcoll_grid_lines(const uint32_t *sides, uint32_t axes, uint32_t axis,
                      const uint64_t *cells, uint64_t count, uint64_t *lines)
 {
     struct grid g;
-    int rc = grid_check_all(&g, sides, axes, axis, cells, count);
+    int rc = fail_if_null_array(count, cells, lines)
+                 ?: grid_check_all(&g, sides, axes, axis, cells, count);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++)
         lines[i] = grid_line(&g, cells[i], axis);
     return rc;
@@ -74,7 +78,8 @@ int pcoll_grid_coordinates(const uint32_t *sides, uint32_t axes, uint32_t axis,
                            const uint64_t *cells, uint64_t count, uint32_t *coordinates)
 {
     struct grid g;
-    int rc = grid_check_all(&g, sides, axes, axis, cells, count);
+    int rc = fail_if_null_array(count, cells, coordinates)
+                 ?: grid_check_all(&g, sides, axes, axis, cells, count);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++)
         coordinates[i] = grid_coordinate(&g, cells[i], axis);
     return rc;
@@ -85,7 +90,8 @@ int pcoll_grid_move(const uint32_t *sides, uint32_t axes, uint32_t axis,
                     uint64_t *moved)
 {
     struct grid g;
-    int rc = grid_check_all(&g, sides, axes, axis, cells, count);
+    int rc = fail_if_null_array(count, cells, chunks, moved)
+                 ?: grid_check_all(&g, sides, axes, axis, cells, count);
     if (rc == PCOLL_OK)
         rc = grid_check_chunks(&g, axis, chunks, count);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++)
@@ -110,7 +116,9 @@ int pcoll_grid_chunks(const uint32_t *sides, uint32_t axes, uint64_t peers,
                       const uint32_t *sizes, uint64_t count, uint32_t *chunks)
 {
     struct grid g;
-    int rc = grid_init(&g, sides, axes, peers);
+    int rc = fail_if_null(sides)
+                 ?: fail_if_null_array(count, lines, positions, sizes, chunks)
+                 ?: grid_init(&g, sides, axes, peers);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++) {
         rc = grid_check_members(&g, grid_axis(&g, round), positions[i], sizes[i]);
         if (rc == PCOLL_OK)
@@ -121,13 +129,16 @@ int pcoll_grid_chunks(const uint32_t *sides, uint32_t axes, uint64_t peers,
 
 int pcoll_group_shares(const double *bandwidths, uint32_t members, double *shares)
 {
-    return grid_shares(bandwidths, members, shares);
+    return fail_if_null(bandwidths, shares) ?: grid_shares(bandwidths, members, shares);
 }
 
 int pcoll_group_bounds(const double *shares, uint32_t members, uint64_t count,
                        uint64_t grain, uint64_t *bounds)
 {
     double sum = 0;
+    int rc = fail_if_null(shares, bounds);
+    if (rc != PCOLL_OK)
+        return rc;
     for (uint32_t i = 0; i < members; i++) {
         if (!(shares[i] >= 0 && shares[i] <= 1))
             return fail(PCOLL_EINVAL, "shares: expected 0 to 1, got %g for member %u",

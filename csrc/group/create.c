@@ -165,10 +165,12 @@ int pcoll_group_create(const void *comm, const pcoll_group_options *options,
                        pcoll_group **group)
 {
     struct communicator *c;
-    int rc = user_object_admit(&group_create_kind, comm,
-                               (enum pcoll_failure)options->on_failure, &c);
+    int on_failure = options ? options->on_failure : PCOLL_FAILURE_RAISE;
+    int rc =
+        user_object_admit(&group_create_kind, comm, (enum pcoll_failure)on_failure, &c);
     if (rc != PCOLL_OK)
         return rc;
+    options = options_or_zeros(&(pcoll_group_options){0}, options, group);
     outage_enter(c->outage);
     rc = group_create_on(c, comm, options, group);
     outage_leave(c->outage);

@@ -38,10 +38,10 @@ const struct user_object_kind group_create_kind = {
 
 int pcoll_group_free(pcoll_group **at, int64_t timeout_us)
 {
-    pcoll_group *p = *at;
+    pcoll_group *p = at ? *at : NULL;
     bool over = true;
     int rc = p ? user_object_end(&p->base, timeout_us, &over) : PCOLL_OK;
-    if (over) {
+    if (over && p) {
         free(p);
         *at = NULL;
     }

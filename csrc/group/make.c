@@ -22,6 +22,8 @@ enum {
 
 void pcoll_group_options_init(pcoll_group_options *options)
 {
+    if (!options)
+        return;
     *options = (pcoll_group_options){
         .keys = PCOLL_KEYS_AUTO,
         .cell = -1,

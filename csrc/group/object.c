@@ -9,7 +9,7 @@
 
 static int group_object_enter_open(pcoll_group *p)
 {
-    int rc = user_object_enter_open(&p->base);
+    int rc = fail_if_null_as("group", p) ?: user_object_enter_open(&p->base);
     if (rc == PCOLL_OK && p->base.orphan)
         return group_object_leave(p, outage_error(p->base.communicator->outage));
     return rc;
@@ -18,7 +18,7 @@ static int group_object_enter_open(pcoll_group *p)
 int pcoll_group_start(pcoll_group *p, const void *send)
 {
     struct group *g = &p->group;
-    int rc = group_object_enter_open(p);
+    int rc = fail_if_null(send) ?: group_object_enter_open(p);
     if (rc != PCOLL_OK)
         return rc;
     if (p->waiting)
@@ -48,7 +48,7 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
                      pcoll_group_round *round)
 {
     struct group *g = &p->group;
-    int rc = group_object_enter_open(p);
+    int rc = fail_if_null(receive, round) ?: group_object_enter_open(p);
     if (rc != PCOLL_OK)
         return rc;
     if (!p->waiting)
@@ -79,8 +79,9 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
 int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
 {
     struct group *g = &p->group;
-    if (!p)
-        return fail(PCOLL_EINVAL, "expected what was made before, got NULL");
+    int rc = fail_if_null_as("group, ranks, shares", p, ranks, shares);
+    if (rc != PCOLL_OK)
+        return rc;
     if (p->base.ended)
         return fail(PCOLL_ESTATE, "the grouped allreduce has been freed");
     lock_take(&g->shared.mutex);
@@ -116,7 +117,7 @@ int pcoll_group_rejoin(pcoll_group *p)
 int pcoll_group_look(pcoll_group *p, uint64_t *round, int32_t *away, uint8_t *statuses)
 {
     struct group *g = &p->group;
-    int rc = group_object_enter(p);
+    int rc = fail_if_null(round, away, statuses) ?: group_object_enter(p);
     if (rc != PCOLL_OK)
         return rc;
     *round = atomic_load(&g->shared.shown_round);
@@ -149,7 +150,7 @@ int pcoll_group_set_bandwidth(pcoll_group *p, double bandwidth)
 int pcoll_group_get_stats(pcoll_group *p, pcoll_group_stats *stats)
 {
     struct group *g = &p->group;
-    int rc = group_object_enter(p);
+    int rc = fail_if_null(stats) ?: group_object_enter(p);
     if (rc != PCOLL_OK)
         return rc;
     lock_take(&g->shared.mutex);
@@ -161,7 +162,7 @@ int pcoll_group_get_stats(pcoll_group *p, pcoll_group_stats *stats)
 int pcoll_group_get_shape(pcoll_group *p, pcoll_group_shape *shape)
 {
     struct group *g = &p->group;
-    int rc = group_object_enter(p);
+    int rc = fail_if_null(shape) ?: group_object_enter(p);
     if (rc != PCOLL_OK)
         return rc;
     *shape = (pcoll_group_shape){

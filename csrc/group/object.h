@@ -15,7 +15,7 @@ struct pcoll_group {
 /* Begin and end a call, as in user_object.h. */
 static inline int group_object_enter(pcoll_group *p)
 {
-    return user_object_enter(&p->base);
+    return fail_if_null_as("group", p) ?: user_object_enter(&p->base);
 }
 
 /* Returns rc. */

@@ -79,7 +79,7 @@ static void group_object_describe(struct text *t, struct group *g)
 int pcoll_group_pending(pcoll_group *p, char *text, uint64_t capacity)
 {
     struct group *g = &p->group;
-    int rc = group_object_enter(p);
+    int rc = fail_if_null(text) ?: group_object_enter(p);
     if (rc != PCOLL_OK)
         return rc;
     struct text t = {.at = text, .left = capacity};
