@@ -49,13 +49,15 @@ static int sim_gossip_make_rank(pcoll_sim_gossip *simulation, uint32_t rank,
 int pcoll_sim_gossip_create(uint32_t ranks, const pcoll_gossip_options *options,
                             pcoll_sim_gossip **out)
 {
+    int rc = fail_if_null_as("options, sim", options, out);
+    if (rc != PCOLL_OK)
+        return rc;
     if (ranks < 1)
         return fail(PCOLL_EINVAL, "ranks: expected at least 1, got 0");
     pcoll_sim_gossip *simulation = sim_must(calloc(1, sizeof *simulation));
     simulation->ranks = ranks;
     simulation->buffers = sim_must(calloc(ranks, sizeof *simulation->buffers));
     simulation->memories = sim_must(calloc(ranks, sizeof *simulation->memories));
-    int rc = PCOLL_OK;
     for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++)
         rc = sim_gossip_make_rank(simulation, r, options);
     if (rc != PCOLL_OK)
@@ -67,6 +69,9 @@ int pcoll_sim_gossip_create(uint32_t ranks, const pcoll_gossip_options *options,
 int pcoll_sim_gossip_rank(pcoll_sim_gossip *simulation, uint32_t rank,
                           pcoll_gossip **gossip)
 {
+    int rc = fail_if_null_as("sim, gossip", simulation, gossip);
+    if (rc != PCOLL_OK)
+        return rc;
     CHECK(rank < simulation->ranks);
     *gossip = &simulation->buffers[rank];
     return PCOLL_OK;
@@ -74,6 +79,9 @@ int pcoll_sim_gossip_rank(pcoll_sim_gossip *simulation, uint32_t rank,
 
 int pcoll_sim_gossip_sent(pcoll_sim_gossip *simulation, uint32_t rank, void **parcel)
 {
+    int rc = fail_if_null_as("sim, parcel", simulation, parcel);
+    if (rc != PCOLL_OK)
+        return rc;
     CHECK(rank < simulation->ranks);
     *parcel = sim_windows_sent(simulation->windows, rank);
     return PCOLL_OK;
@@ -82,14 +90,16 @@ int pcoll_sim_gossip_sent(pcoll_sim_gossip *simulation, uint32_t rank, void **pa
 int pcoll_sim_gossip_land(pcoll_sim_gossip *simulation, void *parcel, uint32_t *rank)
 {
     struct sim_parcel *p = parcel;
-    CHECK(p);
+    int rc = fail_if_null_as("sim, parcel, rank", simulation, parcel, rank);
+    if (rc != PCOLL_OK)
+        return rc;
     *rank = sim_windows_land(simulation->windows, &p);
     return PCOLL_OK;
 }
 
 int pcoll_sim_gossip_free(pcoll_sim_gossip **at)
 {
-    pcoll_sim_gossip *simulation = *at;
+    pcoll_sim_gossip *simulation = at ? *at : NULL;
     if (!simulation)
         return PCOLL_OK;
     for (uint32_t r = 0; r < simulation->ranks; r++)
@@ -145,9 +155,12 @@ static int sim_group_make_rank(pcoll_sim_group *simulation, uint32_t rank,
 int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *network,
                            const pcoll_group_options *options, pcoll_sim_group **out)
 {
+    int rc = fail_if_null_as("network, options, sim", network, options, out);
+    if (rc != PCOLL_OK)
+        return rc;
     pcoll_sim_group *simulation = sim_must(calloc(1, sizeof *simulation));
     struct sim_options how = {.size = ranks, .seed = seed, .network = *network};
-    int rc = sim_create(&how, &simulation->sim);
+    rc = sim_create(&how, &simulation->sim);
     simulation->groups = sim_must(calloc(ranks + 1, sizeof *simulation->groups));
     simulation->stands = sim_must(calloc(ranks + 1, sizeof *simulation->stands));
     simulation->ranks = ranks;
@@ -162,6 +175,9 @@ int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *n
 int pcoll_sim_group_rank(pcoll_sim_group *simulation, uint32_t rank,
                          pcoll_group **group)
 {
+    int rc = fail_if_null_as("sim, group", simulation, group);
+    if (rc != PCOLL_OK)
+        return rc;
     CHECK(rank < simulation->ranks);
     *group = &simulation->groups[rank];
     return PCOLL_OK;
@@ -169,6 +185,9 @@ int pcoll_sim_group_rank(pcoll_sim_group *simulation, uint32_t rank,
 
 int pcoll_sim_group_wake(pcoll_sim_group *simulation, uint32_t rank, int32_t stands)
 {
+    int rc = fail_if_null_as("sim", simulation);
+    if (rc != PCOLL_OK)
+        return rc;
     CHECK(rank < simulation->ranks);
     simulation->stands[rank] = stands;
     sim_wake(simulation->sim, rank, 0, 0);
@@ -191,7 +210,9 @@ int pcoll_sim_group_run(pcoll_sim_group *simulation, int64_t until, uint32_t *ra
 {
     struct sim_stop stop;
     bool over = false;
-    int rc = PCOLL_OK;
+    int rc = fail_if_null_as("sim, rank, time", simulation, rank, time);
+    if (rc != PCOLL_OK)
+        return rc;
     while (rc == PCOLL_OK && !over && sim_step_until(simulation->sim, until, &stop))
         if (!simulation->stands[stop.rank])
             rc = sim_group_poll(&simulation->groups[stop.rank], &over);
@@ -202,7 +223,7 @@ int pcoll_sim_group_run(pcoll_sim_group *simulation, int64_t until, uint32_t *ra
 
 int pcoll_sim_group_free(pcoll_sim_group **at)
 {
-    pcoll_sim_group *simulation = *at;
+    pcoll_sim_group *simulation = at ? *at : NULL;
     for (uint32_t r = 0; simulation && r < simulation->ranks; r++) {
         struct group *g = &simulation->groups[r].group;
         g->driven = false; /* do not close it: all ranks end at once */

@@ -114,7 +114,8 @@ int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
                       pcoll_skew_run **out)
 {
     uint64_t bytes;
-    int rc = pcoll_skew_memory(skew, options, &bytes); /* checks the arguments */
+    int rc = fail_if_null_as("run", out)
+                 ?: pcoll_skew_memory(skew, options, &bytes); /* checks the arguments */
     if (rc != PCOLL_OK)
         return rc;
     struct pcoll_skew_run *run = calloc(1, sizeof *run);
@@ -132,7 +133,7 @@ int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
 
 int pcoll_skew_free(pcoll_skew_run **at)
 {
-    struct pcoll_skew_run *run = *at;
+    struct pcoll_skew_run *run = at ? *at : NULL;
     if (!run)
         return PCOLL_OK;
     for (uint32_t i = 0; run->ranks && i < run->skew.ranks; i++) {
@@ -258,7 +259,7 @@ static int skew_begin(struct pcoll_skew_run *run, double *latency)
 int pcoll_skew_iterate(pcoll_skew_run *run, double *latency, pcoll_skew_result *result)
 {
     struct sim_stop stop;
-    int rc = skew_begin(run, latency);
+    int rc = fail_if_null(run, latency, result) ?: skew_begin(run, latency);
     while (rc == PCOLL_OK && sim_step(run->sim, &stop)) {
         if (stop.woken && stop.token == START)
             rc = skew_start(run, stop.rank);
@@ -283,9 +284,12 @@ int pcoll_skew_reduce(pcoll_skew_run *run, const double *starts, void *data,
                       double *latency)
 {
     pcoll_skew_result result;
+    int rc = fail_if_null(run, starts, data, latency);
+    if (rc != PCOLL_OK)
+        return rc;
     run->starts = starts;
     run->data = data;
-    int rc = pcoll_skew_iterate(run, latency, &result);
+    rc = pcoll_skew_iterate(run, latency, &result);
     run->starts = NULL;
     run->data = NULL;
     return rc;
@@ -301,10 +305,13 @@ int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
 {
     struct round_shape shape;
     struct algorithm_plan plan;
+    int rc = fail_if_null_as("skew, options, bytes", s, options, bytes);
+    if (rc != PCOLL_OK)
+        return rc;
     pcoll_buffer buffer = skew_buffer(s);
     struct endpoint_spec spec = {
         .ranks = s->ranks, .buffers = &buffer, .nbuffers = 1, .options = options};
-    int rc = skew_check(s);
+    rc = skew_check(s);
     if (rc == PCOLL_OK)
         rc = options_check(options);
     if (rc == PCOLL_OK)

@@ -66,7 +66,7 @@ static int builder_set_shape(struct builder_op *op, const pcoll_buffer *shape)
     op->bytes = shape->count * dtype->size;
     bool reads = op->kind != OP_RECV, writes = op->kind != OP_SEND;
     if (op->bytes && ((reads && !op->from) || (writes && !op->into)))
-        return fail(PCOLL_EINVAL, "expected a buffer, got NULL");
+        return fail_null(reads && !op->from ? "from" : "into", 0);
     return PCOLL_OK;
 }
 
@@ -175,6 +175,8 @@ static bool builder_knows(const struct builder *builder, int op)
 int builder_after(struct builder *builder, int op, const int32_t *predecessors,
                   int count, uint32_t k)
 {
+    if (count > 0 && !predecessors)
+        return fail_null("predecessors", 0);
     for (int i = -1; i < count; i++) {
         int id = i < 0 ? op : predecessors[i];
         if (!builder_knows(builder, id))

@@ -25,7 +25,7 @@ struct pcoll_schedule {
 /* Begin and end a call; see user_object.h. */
 static int schedule_enter(pcoll_schedule *schedule)
 {
-    return user_object_enter(&schedule->base);
+    return fail_if_null_as("schedule", schedule) ?: user_object_enter(&schedule->base);
 }
 
 static int schedule_leave(pcoll_schedule *schedule, int rc)
@@ -70,7 +70,8 @@ static int schedule_enter_builder(pcoll_schedule *schedule)
 
 int pcoll_schedule_create(const void *comm, pcoll_schedule **out)
 {
-    int rc = user_object_admit(&schedule_kind, comm, PCOLL_FAILURE_RAISE, NULL);
+    int rc = fail_if_null_as("comm, schedule", comm, out)
+                 ?: user_object_admit(&schedule_kind, comm, PCOLL_FAILURE_RAISE, NULL);
     if (rc != PCOLL_OK)
         return rc;
     pcoll_schedule *schedule = calloc(1, sizeof *schedule);
@@ -87,7 +88,7 @@ int pcoll_schedule_send(pcoll_schedule *schedule, const void *from,
                         const pcoll_buffer *shape, int32_t dest, int32_t tag,
                         const char *label, int32_t *op)
 {
-    int rc = schedule_enter_builder(schedule);
+    int rc = fail_if_null(shape, op) ?: schedule_enter_builder(schedule);
     if (rc != PCOLL_OK)
         return rc;
     struct builder *builder = &schedule->builder;
@@ -100,7 +101,7 @@ int pcoll_schedule_send(pcoll_schedule *schedule, const void *from,
 int pcoll_schedule_recv(pcoll_schedule *schedule, void *into, const pcoll_buffer *shape,
                         int32_t source, int32_t tag, const char *label, int32_t *op)
 {
-    int rc = schedule_enter_builder(schedule);
+    int rc = fail_if_null(shape, op) ?: schedule_enter_builder(schedule);
     if (rc != PCOLL_OK)
         return rc;
     struct builder *builder = &schedule->builder;
@@ -113,7 +114,7 @@ int pcoll_schedule_recv(pcoll_schedule *schedule, void *into, const pcoll_buffer
 int pcoll_schedule_reduce(pcoll_schedule *schedule, const void *from, void *into,
                           const pcoll_buffer *shape, const char *label, int32_t *op)
 {
-    int rc = schedule_enter_builder(schedule);
+    int rc = fail_if_null(shape, op) ?: schedule_enter_builder(schedule);
     if (rc == PCOLL_OK)
         rc = schedule_leave(
             schedule, builder_reduce(&schedule->builder, from, into, shape, label, op));
@@ -123,7 +124,7 @@ int pcoll_schedule_reduce(pcoll_schedule *schedule, const void *from, void *into
 int pcoll_schedule_copy(pcoll_schedule *schedule, const void *from, void *into,
                         const pcoll_buffer *shape, const char *label, int32_t *op)
 {
-    int rc = schedule_enter_builder(schedule);
+    int rc = fail_if_null(shape, op) ?: schedule_enter_builder(schedule);
     if (rc == PCOLL_OK)
         rc = schedule_leave(
             schedule, builder_copy(&schedule->builder, from, into, shape, label, op));
@@ -132,7 +133,7 @@ int pcoll_schedule_copy(pcoll_schedule *schedule, const void *from, void *into,
 
 int pcoll_schedule_nop(pcoll_schedule *schedule, const char *label, int32_t *op)
 {
-    int rc = schedule_enter_builder(schedule);
+    int rc = fail_if_null(op) ?: schedule_enter_builder(schedule);
     if (rc == PCOLL_OK)
         rc = schedule_leave(schedule, builder_nop(&schedule->builder, label, op));
     return rc;
@@ -141,7 +142,7 @@ int pcoll_schedule_nop(pcoll_schedule *schedule, const char *label, int32_t *op)
 int pcoll_schedule_timer(pcoll_schedule *schedule, double seconds, const char *label,
                          int32_t *op)
 {
-    int rc = schedule_enter_builder(schedule);
+    int rc = fail_if_null(op) ?: schedule_enter_builder(schedule);
     if (rc == PCOLL_OK)
         rc = schedule_leave(schedule,
                             builder_timer(&schedule->builder, seconds, label, op));
@@ -210,7 +211,8 @@ int pcoll_schedule_give_up(pcoll_schedule *schedule)
 
 static int schedule_enter_committed(pcoll_schedule *schedule)
 {
-    int rc = user_object_enter_open(&schedule->base);
+    int rc = fail_if_null_as("schedule", schedule)
+                 ?: user_object_enter_open(&schedule->base);
     if (rc == PCOLL_OK && !schedule->committed)
         return schedule_leave(schedule,
                               fail(PCOLL_ESTATE, "the schedule is not committed"));
@@ -256,7 +258,7 @@ int pcoll_schedule_wait(pcoll_schedule *schedule, int64_t timeout_us)
 
 int pcoll_schedule_runs(pcoll_schedule *schedule, uint64_t *runs)
 {
-    int rc = schedule_enter(schedule);
+    int rc = fail_if_null(runs) ?: schedule_enter(schedule);
     if (rc != PCOLL_OK)
         return rc;
     *runs = schedule->run ? atomic_load(&schedule->run->finished) : 0;
@@ -265,7 +267,7 @@ int pcoll_schedule_runs(pcoll_schedule *schedule, uint64_t *runs)
 
 int pcoll_schedule_pending(pcoll_schedule *schedule, char *text, uint64_t capacity)
 {
-    int rc = schedule_enter(schedule);
+    int rc = fail_if_null(text) ?: schedule_enter(schedule);
     if (rc != PCOLL_OK)
         return rc;
     if (!schedule->run || !capacity)
@@ -317,7 +319,7 @@ int pcoll_schedule_text(pcoll_schedule *schedule, const char *format, char **tex
 {
     struct sched *sched;
     bool made;
-    int rc = schedule_enter(schedule);
+    int rc = fail_if_null(format, text) ?: schedule_enter(schedule);
     if (rc != PCOLL_OK)
         return rc;
     bool dot = !strcmp(format, "dot");
@@ -336,7 +338,7 @@ int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **tex
 {
     struct sched *sched;
     bool made;
-    int rc = schedule_enter(schedule);
+    int rc = fail_if_null(text) ?: schedule_enter(schedule);
     if (rc != PCOLL_OK)
         return rc;
     if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
@@ -359,7 +361,7 @@ int pcoll_schedule_free_begin(pcoll_schedule *schedule)
 
 int pcoll_schedule_free(pcoll_schedule **at, int64_t timeout_us)
 {
-    pcoll_schedule *schedule = *at;
+    pcoll_schedule *schedule = at ? *at : NULL;
     bool over = true;
     int rc = schedule ? user_object_end(&schedule->base, timeout_us, &over) : PCOLL_OK;
     if (over && schedule) {
