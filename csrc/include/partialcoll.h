@@ -7,6 +7,10 @@
  *     last failure on this thread is pcoll_last_error();
  *   - the object comes first, answers leave through pointers at the end;
  *   - create/free come in pairs, and free takes the address and stores NULL;
+ *   - a pointer may be NULL only if the text of the function has it after "May be NULL:",
+ *     with the condition in parentheses if there is one. Other functions return
+ *     PCOLL_EINVAL, and the message names the argument; those that return nothing do
+ *     nothing;
  *   - options begin with the init function of their struct, which gives each member its
  *     default, Python's, and cannot fail; a struct of zeros is not that. The environment
  *     is not asked;
@@ -241,7 +245,7 @@ void pcoll_refuse(const char *why);
 int pcoll_last_mpi_error(void);
 /* The ranks, of the communicator that it was about, that the last PCOLL_EFAILED on this
  * thread is due to, as far as MPI knew of them then; 64 at most. How many: no more than
- * `capacity` are written. Local. */
+ * `capacity` are written. May be NULL: ranks. Local. */
 int pcoll_failed_ranks(int32_t *ranks, int capacity);
 /* 1: when a rank of this job dies, calls on the others return PCOLL_EFAILED; 0: the job
  * ends with it, as MPI's launcher sees to. Local. */
@@ -333,8 +337,8 @@ int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ran
 
 /*
  * Deposit this rank's contribution for the round that this call stands for, and trigger
- * the round if the policy allows. send[i] is buffer i, copied before the call returns;
- * NULL with owned_send. Local. PCOLL_ESTATE when the last start was not waited for;
+ * the round if the policy allows. send[i] is buffer i, copied before the call returns; it
+ * may be NULL if the buffer has no elements. May be NULL: send (owned_send). Local. PCOLL_ESTATE when the last start was not waited for;
  * PCOLL_EAGAIN in a replay of recorded arrivals, while it is not this rank's turn.
  */
 int pcoll_handle_start(pcoll_handle *handle, const void *const *send);
@@ -357,15 +361,17 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
 
 /*
  * After a successful wait: copy the oldest undelivered round with index <= last into
- * recv[i] and describe it. masks, if not NULL, has room for 3 x ranks/64 (rounded up)
- * words: who contributed, who of them from storage only, and who had died. PCOLL_EEMPTY if none.
- * Local. recv[i] has room for buffer i and belongs to the caller again on return.
+ * recv[i] and describe it. masks has room for 3 x ranks/64 (rounded up) words: who
+ * contributed, who of them from storage only, and who had died. PCOLL_EEMPTY if none. Local.
+ * recv[i] has room for buffer i and belongs to the caller again on return; it may be NULL
+ * if the buffer has no elements. With recv NULL nothing is copied. May be NULL: recv, masks.
  */
 int pcoll_handle_deliver(pcoll_handle *handle, uint64_t last, void *const *recv,
                          pcoll_round *round, uint64_t *masks);
 /*
  * Wait, deliver one round and finish, in one call: what a loop with deliver="one" does
- * in each step. PCOLL_EAGAIN after timeout_us; nothing has been delivered then. Local.
+ * in each step. PCOLL_EAGAIN after timeout_us; nothing has been delivered then. May be
+ * NULL: recv, masks. Local.
  */
 int pcoll_handle_take(pcoll_handle *handle, int64_t timeout_us, void *const *recv,
                       pcoll_round *round, uint64_t *masks);
@@ -373,8 +379,8 @@ int pcoll_handle_take(pcoll_handle *handle, int64_t timeout_us, void *const *rec
  * Start and take so many rounds of a handle with deliver="one", back to back, and say
  * how long one took on average, in microseconds: what a binding's own loop over the
  * same two calls is to be compared with. The last of the rounds is described as
- * pcoll_handle_take does. Errors are those of the two calls. Local, in the sense that
- * they are.
+ * pcoll_handle_take does. Errors are those of the two calls. May be NULL: send
+ * (owned_send), recv, masks. Local, in the sense that they are.
  */
 int pcoll_handle_measure(pcoll_handle *handle, const void *const *send,
                          void *const *recv, uint64_t rounds, double *microseconds,
@@ -473,7 +479,7 @@ int pcoll_mirror_push(pcoll_mirror *mirror, const pcoll_piece *pieces, int32_t c
                       uint64_t stream);
 /* PCOLL_EAGAIN: a copy is still under way after timeout_us. */
 int pcoll_mirror_wait(pcoll_mirror *mirror, int64_t timeout_us);
-/* Waits for copies; the memory that was pinned has to be there. NULL: nothing. */
+/* Waits for copies; the memory that was pinned has to be there. May be NULL: mirror. */
 int pcoll_mirror_free(pcoll_mirror **mirror);
 
 /* Where to write the next deposit (owned_send); the address changes at every start, and
@@ -524,7 +530,8 @@ int pcoll_handle_missing(pcoll_handle *handle, int64_t patience_us, char *text,
 
 /*
  * Free in two steps, so that a caller can look after signals in between: begin, then
- * free until it no longer returns PCOLL_EAGAIN. Collective. Both are idempotent.
+ * free until it no longer returns PCOLL_EAGAIN. Collective. Both are idempotent. May be
+ * NULL: handle.
  */
 int pcoll_handle_free_begin(pcoll_handle *handle);
 int pcoll_handle_free(pcoll_handle **handle, int64_t timeout_us);
@@ -536,7 +543,7 @@ int pcoll_handle_free(pcoll_handle **handle, int64_t timeout_us);
  * as often as wanted. Buffers are used in place: they must stay where they are until
  * the schedule is freed, and between start and wait they belong to it. A buffer is
  * `count` elements of `dtype` (shape; its `op` counts for reductions only); the number
- * of an operation comes back in *op; a label is copied, NULL stands for none. One
+ * of an operation comes back in *op; a label is copied, and NULL stands for none. One
  * thread at a time on a schedule, any thread.
  */
 typedef struct pcoll_schedule pcoll_schedule;
@@ -550,25 +557,26 @@ int pcoll_schedule_create(const void *comm, pcoll_schedule **schedule);
  * (0 or more) match in the order in which they were written down on either side,
  * whenever they are carried out. A send is done when its buffer may be used again.
  * MPI_PROC_NULL: nothing is sent or received. PCOLL_EINVAL names the argument; nothing
- * has been added then. Local.
+ * has been added then. May be NULL: from (no elements), into (no elements), label. Local.
  */
 int pcoll_schedule_send(pcoll_schedule *schedule, const void *from,
                         const pcoll_buffer *shape, int32_t dest, int32_t tag,
                         const char *label, int32_t *op);
 int pcoll_schedule_recv(pcoll_schedule *schedule, void *into, const pcoll_buffer *shape,
                         int32_t source, int32_t tag, const char *label, int32_t *op);
-/* into[i] = from[i] op into[i]. from is into, or apart from it. Local. */
+/* into[i] = from[i] op into[i]. from is into, or apart from it. May be NULL: from (no
+ * elements), into (no elements), label. Local. */
 int pcoll_schedule_reduce(pcoll_schedule *schedule, const void *from, void *into,
                           const pcoll_buffer *shape, const char *label, int32_t *op);
 int pcoll_schedule_copy(pcoll_schedule *schedule, const void *from, void *into,
                         const pcoll_buffer *shape, const char *label, int32_t *op);
-/* Does nothing: a point for others to wait for. Local. */
+/* Does nothing: a point for others to wait for. May be NULL: label. Local. */
 int pcoll_schedule_nop(pcoll_schedule *schedule, const char *label, int32_t *op);
-/* Done so many seconds after its gate has opened. Local. */
+/* Done so many seconds after its gate has opened. May be NULL: label. Local. */
 int pcoll_schedule_timer(pcoll_schedule *schedule, double seconds, const char *label,
                          int32_t *op);
 /* More predecessors of op. Its gate opens with k of all of them, 0: as it was said
- * before, else all. Local. */
+ * before, else all. May be NULL: predecessors (count 0). Local. */
 int pcoll_schedule_after(pcoll_schedule *schedule, int32_t op,
                          const int32_t *predecessors, int32_t count, uint32_t k);
 
@@ -603,7 +611,7 @@ int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **tex
 /*
  * Free in two steps, as a handle. Collective once it is committed, else local. A run
  * that this rank has started is brought to its end; one that only others have started
- * is answered with empty messages, so that it ends there.
+ * is answered with empty messages, so that it ends there. May be NULL: schedule.
  */
 int pcoll_schedule_free_begin(pcoll_schedule *schedule);
 int pcoll_schedule_free(pcoll_schedule **schedule, int64_t timeout_us);
@@ -657,7 +665,7 @@ int pcoll_gossip_create(const void *comm, const pcoll_gossip_options *options,
 int pcoll_gossip_publish(pcoll_gossip *gossip, const void *x, uint64_t *version);
 /* The last published model of the peer, of one version throughout. key: this rank's own
  * model, with the codec, or NULL for 0; not where out is. PCOLL_EEMPTY: there is none
- * yet. PCOLL_EAGAIN: the peer publishes faster than it can be read. */
+ * yet. PCOLL_EAGAIN: the peer publishes faster than it can be read. May be NULL: key. */
 int pcoll_gossip_read(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
                       uint64_t *version);
 /* What lies at a peer uncollected, its model will take, as pcoll_gossip_collect does; or
@@ -665,25 +673,27 @@ int pcoll_gossip_read(pcoll_gossip *gossip, uint32_t peer, const void *key, void
  * now on aim at where the peer will be. */
 int pcoll_gossip_set_taken(pcoll_gossip *gossip, double part);
 /* x -= weight (x - the peer's, uncollected deltas included), in place; what x lost is
- * given to the peer: publish x before the next one. momentum, unless NULL, moves ratio
- * times as far. *averaged is 0, and nothing has changed, if max_uncollected lie there. */
+ * given to the peer: publish x before the next one. momentum moves ratio times as
+ * far. *averaged is 0, and nothing has changed, if max_uncollected lie there. May be NULL:
+ * momentum. */
 int pcoll_gossip_average(pcoll_gossip *gossip, uint32_t peer, void *x, double weight,
                          void *momentum, double ratio, int32_t *averaged);
-/* Add to x what others have given; ratio times that to momentum, unless NULL. */
+/* Add to x what others have given; ratio times that to momentum. May be NULL: momentum. */
 int pcoll_gossip_collect(pcoll_gossip *gossip, void *x, void *momentum, double ratio,
                          uint64_t *deltas);
 /* What lies there uncollected: float64 if the model is, else float32. */
 int pcoll_gossip_pending(pcoll_gossip *gossip, void *out);
 /* Send x to the peer's queue; *pushed is 0 if that is full. With the codec it decodes
- * for certain with this key (NULL: 0); sent, unless NULL, becomes what the peer will
- * have. */
+ * for certain with this key (NULL: 0); sent becomes what the peer will have. May be NULL:
+ * key, sent. */
 int pcoll_gossip_push(pcoll_gossip *gossip, uint32_t peer, const void *x,
                       const void *key, void *sent, int32_t *pushed);
 /* The oldest message of this rank's queue; *taken is 0 if there is none. out is not
- * key. */
+ * key. May be NULL: key. */
 int pcoll_gossip_drain(pcoll_gossip *gossip, const void *key, void *out,
                        uint32_t *source, int32_t *taken);
-/* The newest message in anybody's queue, which stays there. out is not key. */
+/* The newest message in anybody's queue, which stays there. out is not key. May be NULL:
+ * key. */
 int pcoll_gossip_peek(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
                       uint32_t *source, int32_t *found);
 /* A board that all share, for pairing: one number for each rank and a counter, all 0 at
@@ -699,7 +709,8 @@ int pcoll_gossip_get_stats(pcoll_gossip *gossip, pcoll_gossip_stats *stats);
 int pcoll_gossip_failed(pcoll_gossip *gossip, uint64_t *set);
 /* Bytes of the window of each rank. Local. */
 int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes);
-/* Collective. PCOLL_EAGAIN: not all have come within the time; call again. */
+/* Collective. PCOLL_EAGAIN: not all have come within the time; call again. May be NULL:
+ * gossip. */
 int pcoll_gossip_free(pcoll_gossip **gossip, int64_t timeout_us);
 
 /*
@@ -726,30 +737,33 @@ void pcoll_lattice_init(pcoll_lattice *lattice);
 /* Bytes of a payload, and how many blocks it has. PCOLL_EINVAL names the member. */
 int pcoll_lattice_size(const pcoll_lattice *lattice, uint64_t *bytes, uint64_t *blocks);
 /* distances[b] = max|x - key| over block b, as it is encoded (rotated, if that is
- * asked for); key NULL: 0. Rounded to float32; not finite where x or key is not. */
+ * asked for); key NULL: 0. Rounded to float32; not finite where x or key is not. May be
+ * NULL: key, x (no elements), distances (no elements). */
 int pcoll_lattice_distances(const pcoll_lattice *lattice, const void *x,
                             const void *key, float *distances);
 /*
  * Write a payload of the bytes that pcoll_lattice_size says. Keys up to margin x
  * distances[b] away in block b (max norm, as above) decode for certain; distances NULL:
  * those from `key`; key NULL as well: from 0. PCOLL_EINVAL: an argument, an element
- * that is not finite as float32, or too large (about 2^125; rotated, 2^117).
+ * that is not finite as float32, or too large (about 2^125; rotated, 2^117). May be NULL:
+ * key, distances, x (no elements).
  */
 int pcoll_lattice_encode(const pcoll_lattice *lattice, const void *x, const void *key,
                          const float *distances, double margin, void *payload);
 /* Check header and table of a payload and describe it. PCOLL_EPROTOCOL: truncated,
- * damaged, or not a payload; the message says which. */
+ * damaged, or not a payload; the message says which. May be NULL: payload (bytes 0). */
 int pcoll_lattice_look(const void *payload, uint64_t bytes, pcoll_lattice *lattice);
 /*
  * Decode with a key of the payload's count and dtype, NULL: 0. failed[b] becomes 1
  * where block b does not decode (the key is too far, or the block damaged), else 0;
  * *failures counts them. out may be key; what it holds in a failed block means nothing.
- * The errors of pcoll_lattice_look. Any bytes may be handed in.
+ * The errors of pcoll_lattice_look. Any bytes may be handed in. May be NULL: payload
+ * (bytes 0), key.
  */
 int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
                          void *out, uint8_t *failed, uint64_t *failures);
 /* x -= weight (x - what the payload decodes to with key x), in one pass. A failed block
- * of x stays as it is. */
+ * of x stays as it is. May be NULL: payload (bytes 0). */
 int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, void *x,
                           uint8_t *failed, uint64_t *failures);
 
@@ -766,21 +780,23 @@ int pcoll_grid_check(const uint32_t *sides, uint32_t axes, uint64_t peers);
 /* A good grid for 1 to 2^32 peers; sides has room for 16. */
 int pcoll_grid_auto(uint64_t peers, uint32_t *sides, uint32_t *axes);
 /* The lines of the cells along an axis: the cells of one line, and no others of that
- * axis, have one number, less than cells / side. */
+ * axis, have one number, less than cells / side. May be NULL: cells (count 0), lines
+ * (count 0). */
 int pcoll_grid_lines(const uint32_t *sides, uint32_t axes, uint32_t axis,
                      const uint64_t *cells, uint64_t count, uint64_t *lines);
-/* Their coordinates on the axis. */
+/* Their coordinates on the axis. May be NULL: cells (count 0), coordinates (count 0). */
 int pcoll_grid_coordinates(const uint32_t *sides, uint32_t axes, uint32_t axis,
                            const uint64_t *cells, uint64_t count,
                            uint32_t *coordinates);
 /* The cells with their coordinates on the axis replaced by chunks; moved may be cells.
- */
+ * May be NULL: cells (count 0), chunks (count 0), moved (count 0). */
 int pcoll_grid_move(const uint32_t *sides, uint32_t axes, uint32_t axis,
                     const uint64_t *cells, const uint32_t *chunks, uint64_t count,
                     uint64_t *moved);
 /* Where the members at these positions of groups of these sizes, each on its line of
  * the round's axis, go after the round with dynamic keys: coordinates that differ
- * within a group. */
+ * within a group. May be NULL: lines (count 0), positions (count 0), sizes (count 0),
+ * chunks (count 0). */
 int pcoll_grid_chunks(const uint32_t *sides, uint32_t axes, uint64_t peers,
                       uint64_t round, const uint64_t *lines, const uint32_t *positions,
                       const uint32_t *sizes, uint64_t count, uint32_t *chunks);
@@ -887,7 +903,7 @@ int pcoll_group_pending(pcoll_group *group, char *text, uint64_t capacity);
 int pcoll_group_get_stats(pcoll_group *group, pcoll_group_stats *stats);
 int pcoll_group_get_shape(pcoll_group *group, pcoll_group_shape *shape);
 /* Collective. Leaves first. PCOLL_EAGAIN: not all have come within the time; call
- * again. */
+ * again. May be NULL: group. */
 int pcoll_group_free(pcoll_group **group, int64_t timeout_us);
 
 /* cffi:end */
@@ -914,6 +930,8 @@ int pcoll_group_free(pcoll_group **group, int64_t timeout_us);
  *           this thread or on another one that waits here meanwhile.
  * comm      an intra-communicator.
  *
+ * May be NULL: sendbuf (count 0), recvbuf (count 0).
+ *
  * The first call from a place in the program makes a handle, which is cached on the
  * communicator by that place, count, type, op and quorum, and freed with it. So two
  * sums in one loop never share a handle. A place is where the call stands in the
@@ -937,7 +955,8 @@ int PCOLL_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype 
  * "deliver=one" or "deliver=all" (docs/interposer.md); NULL or "": what the environment
  * says. Local, but all ranks must give the same before their next PCOLL_Allreduce there.
  * Not inherited by duplicates.
- * Errors: MPI_ERR_ARG for a text that is no policy, MPI_ERR_COMM, MPI_ERR_NO_MEM.
+ * May be NULL: quorum. Errors: MPI_ERR_ARG for a text that is no policy, MPI_ERR_COMM,
+ * MPI_ERR_NO_MEM.
  */
 int PCOLL_Comm_set_quorum(MPI_Comm comm, const char *quorum);
 

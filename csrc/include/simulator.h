@@ -69,6 +69,7 @@ int pcoll_skew_iterate(pcoll_skew_run *run, double *latency, pcoll_skew_result *
  * becomes what each has received. */
 int pcoll_skew_reduce(pcoll_skew_run *run, const double *starts, void *data,
                       double *latency);
+/* May be NULL: run. */
 int pcoll_skew_free(pcoll_skew_run **run);
 /* About how much memory a run takes. */
 int pcoll_skew_memory(const pcoll_skew *skew, const pcoll_options *options,
@@ -90,6 +91,7 @@ int pcoll_sim_gossip_rank(pcoll_sim_gossip *sim, uint32_t rank, pcoll_gossip **g
  * Each is landed once: it is there, at that rank. */
 int pcoll_sim_gossip_sent(pcoll_sim_gossip *sim, uint32_t rank, void **parcel);
 int pcoll_sim_gossip_land(pcoll_sim_gossip *sim, void *parcel, uint32_t *rank);
+/* May be NULL: sim. */
 int pcoll_sim_gossip_free(pcoll_sim_gossip **sim);
 
 /*
@@ -110,6 +112,7 @@ int pcoll_sim_group_wake(pcoll_sim_group *sim, uint32_t rank, int32_t stands);
  * *time. pcoll_group_wait comes next. *rank is the number of ranks if there is none. */
 int pcoll_sim_group_run(pcoll_sim_group *sim, int64_t until, uint32_t *rank,
                         int64_t *time);
+/* May be NULL: sim. */
 int pcoll_sim_group_free(pcoll_sim_group **sim);
 
 /* cffi:end */

@@ -32,9 +32,7 @@ int user_object_leave(struct user_object *o, int rc)
 
 int user_object_enter(struct user_object *o)
 {
-    if (!o)
-        return fail(PCOLL_EINVAL, "expected what was made before, got NULL");
-    CHECK(o->kind);
+    CHECK(o && o->kind);
     const char *name = o->kind->name;
     if (process_forked())
         return fail(PCOLL_ESTATE,

@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import partialcoll as pc
+from partialcoll._core.ffi import ffi, lib
 
 pytestmark = pytest.mark.mpi
 
@@ -328,3 +329,23 @@ def test_drop_in_reports_like_the_handle(comm):
         pc.Allreduce(comm, np.ones(8)[::2], np.zeros(4))
     with pytest.raises(TypeError, match="comm"):
         pc.Allreduce("world", GOOD, np.zeros(4))
+
+
+@pytest.mark.parametrize("kind", ["", "gossip_", "group_"], ids=["handle", "gossip", "group"])
+@pytest.mark.parametrize("null", ["options", "the place of the object"])
+def test_null_on_one_rank(comm, kind, null):
+    """In C: the rank that gives NULL and all others get an error, and none waits."""
+    options = ffi.new(f"pcoll_{kind}options *")
+    getattr(lib, f"pcoll_{kind}options_init")(options)
+    buffers = ffi.new("pcoll_buffer *", dict(count=4)), 1
+    made = ffi.new(f"pcoll_{kind[:-1] or 'handle'} **")
+    if comm.rank == 0 and null == "options":
+        options = ffi.NULL
+    elif comm.rank == 0:
+        made = ffi.NULL
+    create = getattr(lib, f"pcoll_{kind or 'allreduce_'}create")
+    at = ffi.cast("void *", MPI._addressof(comm))
+    code = create(at, *([] if kind else buffers), options, made)
+    message = ffi.string(lib.pcoll_last_error()).decode()
+    assert code == (lib.PCOLL_EINVAL if comm.rank == 0 else lib.PCOLL_EMISMATCH), message
+    assert "expected an address, got NULL" in message

@@ -141,8 +141,10 @@ static void errors(MPI_Comm comm)
            "MPI_IN_PLACE");
     refuse(PCOLL_Allreduce(&x, NULL, 1, MPI_INT, MPI_SUM, comm), MPI_ERR_BUFFER,
            "buffers");
+    refuse(PCOLL_Allreduce(NULL, &y, 1, MPI_INT, MPI_SUM, comm), MPI_ERR_BUFFER,
+           "buffers");
     refuse(PCOLL_Comm_set_quorum(comm, "most"), MPI_ERR_ARG, "most");
-    CHECK(handled == 11);
+    CHECK(handled == 12);
     if (size > 1) { /* counts that differ: on every rank, and nobody waits */
         refuse(PCOLL_Allreduce(&x, &y, 1 + (rank == 1), MPI_INT, MPI_SUM, comm),
                MPI_ERR_OTHER, "count");
