@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name of an internal C function, or of a struct, is defined in one file of csrc.
+
+Then grep, a debugger and a profile show one thing under it. REPEATED_FUNCTIONS and REPEATED_STRUCTS
+are the names that are still defined in several files. They may only become fewer: take a name out
+when its last repetition is renamed. `python tests/house/test_unique_names.py` prints what both
+should be now.
+"""
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
+
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
+
+REPEATED_FUNCTIONS = """
+absorb add add_up allocate announces_join arrive as_bits as_float ask at average await begin
+begin_close begin_get begin_turn build_folded change check check_device check_op check_options
+choose choose_algorithm collect commit compare compare_swap complain complete cookie_of copy
+cost_of count_absences create data_bytes deliver describe destroy dispatch dispose end end_endpoint
+end_send enter enter_open fetch_add find finish first_half flush follow gather get get_sums go
+go_on grow hand_over has has_arrived inherit is_derived is_empty is_open is_over is_silent issue
+join_others judge known lay_out least leave load look make make_rank make_room map measure merge
+no_message number of open_window orphan place place_of prepare put read_number rebuild reduce
+refuse release replace report reserve retire run_operations scale send settle step step_for
+sync_stores tag_of take take_census target type_of wait_for wake word write_deposit write_message
+"""
+REPEATED_STRUCTS = """
+block channel endpoint entry lane layout message piece place pricing search
+"""
+
+# Comments, strings, characters, lines of the preprocessor, attributes.
+NO_CODE = re.compile(
+    r"/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    r"|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*|__attribute__\(\(.*?\)\)",
+    re.MULTILINE | re.DOTALL,
+)
+# A definition begins in the first column, and a brace follows its arguments.
+FUNCTION = re.compile(r"^[A-Za-z_][\w *]*?\b(\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
+STRUCT = re.compile(r"\bstruct (\w+) \{")
+PUBLIC = ("pcoll_", "PCOLL_", "MPI_", "PMPI_")
+
+
+def code(text):
+    return NO_CODE.sub(" ", text)
+
+
+def repeated(pattern):
+    """The names that the pattern finds in several files, each with the files."""
+    found = {}
+    for path in sorted(CSRC.rglob("*.[ch]")):
+        for name in sorted(set(pattern.findall(code(path.read_text())))):
+            if not name.startswith(PUBLIC):
+                found.setdefault(name, []).append(path.relative_to(CSRC).as_posix())
+    assert len(found) > 100
+    return {name: files for name, files in sorted(found.items()) if len(files) > 1}
+
+
+@pytest.mark.parametrize(
+    "pattern, known",
+    [(FUNCTION, REPEATED_FUNCTIONS.split()), (STRUCT, REPEATED_STRUCTS.split())],
+    ids=["functions", "structs"],
+)
+def test_names_are_defined_once(pattern, known):
+    found = repeated(pattern)
+    new = {name: files for name, files in found.items() if name not in known}
+    assert not new, f"give these the prefix of their module: {new}"
+    unique = [name for name in known if name not in found]
+    assert not unique, f"defined once by now, take these out of the list: {unique}"
+
+
+def test_definitions_are_found():
+    text = """
+#define MADE(x) \\
+    static int x(void) { return 0; }
+static inline const struct a *one(int (*each)(void *), /* brace( { */
+                                  void *arg)
+{
+    return each(arg) ? "f() {" : 0;
+}
+int declared(struct b *);
+static void __attribute__((noinline)) two(void)
+{
+    if (declared(0)) {
+    }
+}
+struct a {
+    struct b *next;
+};
+"""
+    assert FUNCTION.findall(code(text)) == ["one", "two"]
+    assert STRUCT.findall(code(text)) == ["a"]
+
+
+if __name__ == "__main__":
+    for name, pattern in ("FUNCTIONS", FUNCTION), ("STRUCTS", STRUCT):
+        print(f'REPEATED_{name} = """')
+        print("\n".join(textwrap.wrap(" ".join(repeated(pattern)), 99)), end='\n"""\n')
