@@ -221,8 +221,15 @@ def _ranks(ranks: list[int], verbs: tuple[str, str] = ("has", "have")) -> str:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """For messages."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    """Return ranks in ascending order for messages: "rank 2", "ranks 0, 1, 4-9"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    texts = [f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs]
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(texts)}"
 
 
 # MPI's name service

@@ -11,6 +11,7 @@ from word import await_word, sending_word
 
 import partialcoll as pc
 from partialcoll._core import attendance
+from partialcoll._core.attendance import name_ranks
 
 LATE_S, STALL_S = 0.8, 0.25
 pytestmark = pytest.mark.mpi
@@ -93,8 +94,7 @@ def test_freed_in_another_order(comm, warned):
     made = {
         n: pc.Allreduce_init(comm, np.ones(2), np.empty(2), quorum="full", name=n) for n in "ab"
     }
-    ranks = ", ".join(map(str, range(1, comm.size)))
-    others = "rank 1 is" if comm.size == 2 else f"ranks {ranks} are"
+    others = f"{name_ranks(range(1, comm.size))} {'is' if comm.size == 2 else 'are'}"
     said = {
         0: f"Free of 'a': {others} in AllreduceHandle.Free of 'b'",
         1: "Free of 'b': rank 0 is in AllreduceHandle.Free of 'a'",
@@ -117,8 +117,7 @@ def test_several_missing_and_one_elsewhere(comm, warned):
     elif comm.rank > 1:
         with attendance.attending("something else", comm):
             await_word(comm, 0)
-    ranks = ", ".join(map(str, range(2, comm.size)))
-    said = f"rank 1 has not called it; ranks {ranks} are in something else"
+    said = f"rank 1 has not called it; {name_ranks(range(2, comm.size))} are in something else"
     with sending_word(comm, [*range(1, comm.size)] if comm.rank == 0 else [], said):
         a_handle(comm).Free()
     other.Free()
