@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do the ranks apply the same update? Each says in every round what it would do.
+"""Do the ranks apply the same update? Each rank says in every round what it would do.
 
-A buffer of int64, one row for each rank, rides in the round of the gradients: (1, 1 if there is a
-gradient, 2 * first + 1, version, hash). The version is the number of rounds that the rank has seen
-when it makes its deposit; first is the version at which the handle's round 0 begins, the same on
-all ranks unless they have loaded checkpoints of different steps. The hash is of the optimizer's
-hyperparameters, at some versions of the parameters as well. Rows of one version must agree, those
-of earlier rounds included. What is concluded depends on rounds alone, never on what this rank knows
-besides, so all ranks find a difference in the same round.
+A buffer of int64, one row for each rank, rides in the round of the gradients. A row is
+
+    1, 1 if there is a gradient, 2 * first + 1, version, hash, checksum, text.
+
+The version is the number of rounds that the rank has seen when it makes its deposit; first is the
+version at which the handle's round 0 begins, the same on all ranks unless they have loaded
+checkpoints of different steps. The hash is of the optimizer's hyperparameters, and the text has
+their names and values for the error message, as far as they fit. The checksum is of the parameters
+at some versions, otherwise 0. Rows of one version must agree, those of earlier rounds included.
+The conclusion depends on rounds alone, never on what this rank knows besides, so all ranks raise
+the same error in the same round, and need no further exchange for its message.
 
 Deposits that are late are added up, and their rows with them. So a rank says something only when
-what it has said before has come with a round; else its row is (1, 1 or 0, 0, 0, 0). Whatever is
-added to it, a row then has one statement, whole, or none. A hash of the parameters that falls due
-while the rank has to be silent is its next statement, under the version that it is of.
+its previous statement has come with a round; otherwise its row is 1, 1 or 0, and zeros. Whatever is
+added to it, a row then has one whole statement, or none. A checksum of the parameters that falls
+due while the rank has to be silent is its next statement, under the version that it is of.
 
 Further rows hold counts, one for each parameter: of the deposits in the round that have a gradient
 of it.
@@ -21,6 +25,7 @@ of it.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
@@ -32,22 +37,26 @@ from .._core.mpi import MPI
 from ..errors import MismatchError
 from .agreement import sides
 
-_COLUMNS = 5
+_COLUMNS = 6  # of a row, before the text
+_LEAST, _MOST, _ALL = 64, 512, 8192  # bytes of a text; of all texts together, about
 _REMEMBERED = 64  # versions, besides those that a rank may lag behind
+_PACKED = b"\0"  # before a text that is compressed
+_UNPACKED = 65536  # bytes of it that are read at most
+_LINES, _LONGEST = 5, 60  # hyperparameters of an error message, characters of a value
 
 Groups = tuple[tuple[tuple[str, Any], ...], ...]  # names and values of each group
 
 
 class Fingerprints:
-    """What this rank says, and what it makes of the others' rows. Of hyperparameters, and
-    every so many versions of a hash of the parameters; without them, of versions alone. counted:
-    the number of parameters whose gradients are counted."""
+    """What this rank says, and what it concludes from the others' rows: about hyperparameters, and
+    every so many versions about a checksum of the parameters (an int64 that is not 0); without
+    these, about versions alone. counted: the number of parameters whose gradients are counted."""
 
     def __init__(
         self,
         comm: MPI.Intracomm,
         groups: Callable[[], Groups] = tuple,
-        parameters: Callable[[], bytes] = bytes,
+        parameters: Callable[[], int] = int,
         every: int = 1,
         counted: int = 0,
     ) -> None:
@@ -55,17 +64,19 @@ class Fingerprints:
         self._rank, self._ranks, self._every = comm.rank, comm.size, every
         self._groups, self._parameters = groups, parameters
         self._given: Groups | None = None
-        self._hash = b""
-        self._due: tuple[int, int, int] | None = None  # a statement with a hash of parameters
+        self._room = min(_MOST, max(_LEAST, _ALL // comm.size // 8 * 8))
+        self._width = _COLUMNS + self._room // 8
+        self._hash, self._text = 0, np.zeros(self._room // 8, np.int64)
+        self._due: Array | None = None  # a statement with a checksum of parameters
         self._under_way = False  # is a statement of this rank in no round yet?
         self._remembered = _REMEMBERED
-        # Of rounds: version -> hash -> ranks that said so.
-        self._said: dict[int, dict[int, set[int]]] = {}
+        # Of rounds: version -> hash and checksum -> ranks that said so, and the text.
+        self._said: dict[int, dict[tuple[int, int], tuple[set[int], bytes]]] = {}
         self._begun: dict[int, int] = {}  # what each rank has said of first, last
 
     def outline(self) -> Array:
         """What the buffer looks like."""
-        return np.zeros((self._ranks - (-self._counted // _COLUMNS), _COLUMNS), np.int64)
+        return np.zeros((self._ranks - (-self._counted // self._width), self._width), np.int64)
 
     def _counts(self, rows: Array) -> Array:
         counts: Array = rows[self._ranks :].reshape(-1)[: self._counted]
@@ -90,14 +101,14 @@ class Fingerprints:
         row = buffer[self._rank]
         row[:2] = 1, gradient
         if version % self._every == 0:
-            self._due = 2 * first + 1, version, self._hash_at(version)
+            self._due = self._statement(first, version)
         if not self._under_way:
-            row[2:] = self._due or (2 * first + 1, version, self._hash_at(version))
+            row[2:] = self._statement(first, version) if self._due is None else self._due
             self._due, self._under_way = None, True
 
     def arrived(self, rows: Array) -> int:
         """How many deposits of this rank are in the round of these rows."""
-        count, _, said, _, _ = rows[self._rank].tolist()
+        count, _, said = rows[self._rank, :3].tolist()
         self._under_way &= not said
         return int(count)
 
@@ -105,16 +116,21 @@ class Fingerprints:
         """All deposits of this rank are in some round."""
         self._under_way = False
 
-    def _hash_at(self, version: int) -> int:
+    def _statement(self, first: int, version: int) -> Array:
+        """Return what this rank's row has after the first two columns."""
         given = self._groups()
         if given != self._given:
             self._given = given
-            text = repr([sorted(group, key=lambda item: item[0]) for group in given])
-            self._hash = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        said = self._hash
-        if version % self._every == 0:
-            said = hashlib.blake2b(said + self._parameters(), digest_size=8).digest()
-        return int.from_bytes(said, "little") >> 2
+            text = _describe(given)
+            self._hash = (
+                int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 2
+            )
+            if len(text) > self._room and len(packed := _PACKED + zlib.compress(text)) < self._room:
+                text = packed
+            self._text = np.frombuffer(text[: self._room].ljust(self._room, b"\0"), np.int64)
+        checksum = self._parameters() if version % self._every == 0 else 0
+        said = np.array((2 * first + 1, version, self._hash, checksum), np.int64)
+        return np.concatenate((said, self._text))
 
     def forget(self) -> None:
         """What was said of versions: training begins at another one."""
@@ -134,14 +150,19 @@ class Fingerprints:
         every rank that sees the round."""
         for rank in failed:
             self._begun.pop(rank, None)
-        for rank, (_, _, said, version, value) in enumerate(rows[: self._ranks].tolist()):
+        differing: list[int] = []  # versions
+        for rank, row in enumerate(rows[: self._ranks, :_COLUMNS].tolist()):
+            _, _, said, version, *value = row
             if not said:
                 continue
             self._begun[rank] = said >> 1
             values = self._said.setdefault(version, {})
-            values.setdefault(value, set()).add(rank)
-            if len(values) > 1:
-                raise MismatchError(self._complaint(version, values, index))
+            if tuple(value) not in values:
+                values[tuple(value)] = set(), rows[rank, _COLUMNS:].tobytes()
+                differing += [version] * (len(values) > 1)
+            values[tuple(value)][0].add(rank)
+        if differing:
+            raise MismatchError(self._complaint(differing[0], index))
         self._check_begun(index)
         while len(self._said) > self._remembered:
             del self._said[next(iter(self._said))]
@@ -155,17 +176,74 @@ class Fingerprints:
                 "checkpoints of the same step on all of them, or broadcast_optimizer_state"
             )
 
-    def _complaint(self, version: int, values: dict[int, set[int]], index: int) -> str:
-        parties = " and ".join(name_ranks(sorted(ranks)) for ranks in values.values())
-        what = "the optimizer's hyperparameters"
-        if version % self._every == 0:
-            what += " or the parameters"
-        return (
-            f"round {index}: {what} after {version} rounds differ between {parties}; here they are "
-            f"{self._describe()}. Begin with broadcast_parameters and broadcast_optimizer_state, "
-            "and let what changes the update be a function of the round: opt.attach(scheduler), "
-            "clip_norm=, on_round="
-        )
+    def _complaint(self, version: int, index: int) -> str:
+        """Who says what of this version, and what to do about it."""
+        said = self._said[version]
+        hashes = {value for value, _ in said}
+        what = "the optimizer's hyperparameters" if len(hashes) > 1 else "the parameters"
+        parties = " and ".join(name_ranks(sorted(ranks)) for ranks, _ in said.values())
+        complaint = f"round {index}: {what} after {version} rounds differ between {parties}"
+        if len(hashes) == 1:
+            return f"{complaint}. {_SAME_PARAMETERS if version else _FIRST_PARAMETERS}"
+        values = {rank: _read(text) for ranks, text in said.values() for rank in ranks}
+        lines = _differences(values) or ["the values do not fit in this message"]
+        if len(lines) > _LINES:
+            lines[_LINES:] = [f"and {len(lines) - _LINES} more"]
+        return f"{complaint}: {'; '.join(lines)}. {_SAME_UPDATES if version else _FIRST_UPDATES}"
 
-    def _describe(self) -> str:
-        return "; ".join(", ".join(f"{k}={v}" for k, v in group) for group in self._given or ())
+
+# What helps, by what differs, and whether it has been so from the beginning.
+_FIRST_UPDATES = (
+    "Give the optimizers the same values on all ranks, or call "
+    "broadcast_optimizer_state(optimizer) before the first step"
+)
+_SAME_UPDATES = (
+    "Whatever changes them must be a function of the round, the same on all ranks: "
+    "opt.attach(scheduler), or on_round=; a scheduler that follows a loss needs its average over "
+    "the ranks"
+)
+_FIRST_PARAMETERS = "Call broadcast_parameters(model.state_dict()) before the first step"
+_SAME_PARAMETERS = (
+    "Something besides step() has changed them on some ranks: clip with clip_norm=, change "
+    "parameters in on_round=, and begin anew with broadcast_parameters"
+)
+
+
+def _describe(groups: Groups) -> bytes:
+    """Return a line for each hyperparameter of each group, the learning rates first."""
+    lines = []
+    for i, group in enumerate(groups):
+        where = f" of group {i}" if len(groups) > 1 else ""
+        lines += [(name != "lr", f"{name}{where}={value!r}\n") for name, value in sorted(group)]
+    return "".join(line for _, line in sorted(lines, key=lambda line: line[0])).encode()
+
+
+def _read(text: bytes) -> tuple[dict[str, str], bool]:
+    """Return the names and values of a description, and whether it is all of it."""
+    if text.startswith(_PACKED):
+        try:
+            text = zlib.decompressobj().decompress(text[1:], _UNPACKED)
+        except zlib.error:
+            return {}, False
+    *lines, rest = text.rstrip(b"\0").decode(errors="replace").split("\n")
+    return dict(line.partition("=")[::2] for line in lines), not rest
+
+
+def _differences(said: dict[int, tuple[dict[str, str], bool]]) -> list[str]:
+    """Say of each hyperparameter that differs which ranks have which value."""
+    found = []
+    for name in dict.fromkeys(name for values, _ in said.values() for name in values):
+        known = [
+            (rank, values.get(name, "missing"))
+            for rank, (values, whole) in sorted(said.items())
+            if whole or name in values
+        ]
+        by_value = sides(known)
+        if len(by_value) > 1:
+            texts = (f"{_cut(value)} on {name_ranks(r)}" for value, r in by_value.items())
+            found.append(f"{name} is {' and '.join(texts)}")
+    return found
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 1]}…"

@@ -9,10 +9,13 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..collectives.fingerprints import Groups
 from .ops import wire
+
+_PIECE = 4096  # bytes
 
 
 def hyperparameters(groups: Iterable[dict[str, Any]]) -> Groups:
@@ -50,12 +53,19 @@ def hash_tensors(tensors: Iterable[torch.Tensor]) -> bytes:
     return digest.digest()
 
 
-def checksum_tensors(tensors: Iterable[torch.Tensor]) -> bytes:
-    """Return a CRC-32 of the tensors' bits, in order: a quarter of the time of `hash_tensors`.
+def checksum_tensors(tensors: Iterable[torch.Tensor]) -> int:
+    """Return a number that is not 0 and depends on the tensors' bits.
 
-    Replicas that differ by accident have the same one with a probability of 2^-32.
+    Each tensor is cut into pieces of 4 KiB, which are added up as words; the number is the CRC-32
+    of the sums. That takes as long as reading the memory once. It does not tell apart tensors that
+    have the same pieces in another order; other differences go unnoticed with a probability of
+    2^-32.
     """
     value = 0
     for tensor in tensors:
-        value = zlib.crc32(wire.bits(tensor).data, value)
-    return value.to_bytes(4, "little")
+        raw = wire.bits(tensor)
+        whole = raw.size // _PIECE * _PIECE
+        pieces = raw[:whole].view(np.uint64).reshape(-1, _PIECE // 8)
+        value = zlib.crc32(np.add.reduce(pieces, axis=0).data, value)
+        value = zlib.crc32(raw[whole:].data, value)
+    return value + 1
