@@ -12,7 +12,7 @@
  */
 #include "base/check.h"
 #include "gossip/gossip.h"
-#include "group/object.h"
+#include "group/group_agent.h"
 #include "include/simulator.h"
 #include "transport/sim/sim_network.h"
 #include "transport/sim/sim_transport.h"

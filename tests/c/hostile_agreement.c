@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "group/group.h"
+#include "group/group_agent.h"
 #include "runtime/census.h"
 #include "user_schedule/builder.h"
 #include "check.h"

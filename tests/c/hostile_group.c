@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "group/group.h"
+#include "group/group_agent.h"
 #include "check.h"
 #include "hostile.h"
 #include "sim_window.h"

@@ -8,7 +8,7 @@
 #define PCOLL_TESTS_MATCHING_H
 
 #include "protocol/group/matchmaking.h"
-#include "protocol/group/decision.h"
+#include "group/group_window.h"
 
 enum {
     MAX_PEERS = 40,

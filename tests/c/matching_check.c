@@ -125,7 +125,7 @@ static void check_same(const struct sim_group *g, const struct match_list *list)
 void check_formed(uint32_t peer)
 {
     struct sim_peer *p = &sim.peers[peer];
-    const struct match_list *list = match_list(&p->m);
+    const struct match_list *list = match_formed(&p->m);
     struct sim_round *r = &p->rounds[p->round];
     EXPECT(list, "formed, and no list");
     INVARIANT("well formed",

@@ -202,7 +202,7 @@ static void drain(void)
 
 static void check_list(enum match_state before, uint32_t followed)
 {
-    const struct match_list *list = match_list(&f.m);
+    const struct match_list *list = match_formed(&f.m);
     bool self = false, leader = false;
     if (!list)
         return;
@@ -241,7 +241,7 @@ static bool check_alarm(bool ticked)
     INVARIANT("alarm", !ticked || alarm > f.now, "at %lld, now %lld", (long long)alarm,
               (long long)f.now);
     INVARIANT("alarm", waits || alarm == INT64_MAX, "waits for nothing");
-    return match_state(&f.m) == MATCH_FORMED && match_list(&f.m)->leader != f.m.rank;
+    return match_state(&f.m) == MATCH_FORMED && match_formed(&f.m)->leader != f.m.rank;
 }
 
 uint64_t matching_fuzz(uint64_t seed)

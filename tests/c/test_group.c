@@ -24,7 +24,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "group/group.h"
+#include "group/group_agent.h"
 #include "check.h"
 #include "sim_window.h"
 

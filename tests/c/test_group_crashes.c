@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks die in the middle of grouped averaging, and the others go on (csrc/group/restart.c):
+ * Ranks die in the middle of grouped averaging, and the others go on (csrc/group/group_agent.c):
  * the object as it runs under MPI, over simulated messages and windows in shared memory. A
  * rank dies at any of its steps on a window or message; the others hear of it one after the
  * other, some in the middle of what they send; then all begin anew, and another may die
@@ -21,8 +21,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "group/group.h"
-#include "group/vote.h"
+#include "group/group_agent.h"
 #include "check.h"
 #include "sim_window.h"
 

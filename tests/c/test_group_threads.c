@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "base/random.h"
-#include "group/group.h"
+#include "group/group_agent.h"
 #include "check.h"
 #include "inproc.h"
 

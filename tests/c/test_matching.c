@@ -147,7 +147,7 @@ static void test_left_and_back(void)
     join(m, 3, 1, 5);
     match_expect(&m[0], 0, 2);
     deliver(m, 3, 0);
-    const struct match_list *list = match_list(&m[1]);
+    const struct match_list *list = match_formed(&m[1]);
     INVARIANT("together", list && list->count == 2 && list->leader == 0,
               "ranks 0 and 1 are not in one group");
     INVARIANT("together", match_state(&m[2]) == MATCH_LOOKING,
@@ -165,7 +165,7 @@ static void test_behind(void)
         EXPECT_OK(match_init(&m[i], i, 2, PATIENCE));
     join(m, 2, 0, 7);
     match_tick(&m[0], 40 * PATIENCE);
-    EXPECT(match_list(&m[0]) && match_list(&m[0])->count == 1, "not alone");
+    EXPECT(match_formed(&m[0]) && match_formed(&m[0])->count == 1, "not alone");
     match_end(&m[0]);
     join(m, 2, 1, 7);
     INVARIANT("ahead", match_state(&m[1]) == MATCH_BEHIND && match_ahead(&m[1]) == 8,
@@ -198,7 +198,7 @@ static void test_large_ranks(void)
         }
     }
     for (uint32_t i = 0; i < 2; i++) {
-        const struct match_list *list = match_list(&m[i]);
+        const struct match_list *list = match_formed(&m[i]);
         INVARIANT("same list",
                   list && list->count == 2 && list->members[0].rank == 0 &&
                       list->members[1].rank == HIGH,

@@ -35,7 +35,7 @@ MUTANTS = [
     ),
     Mutant(
         "simulated: the last member's input is left out of the sum",
-        "group/round.c",
+        "group/group_data.c",
         "    if (!first)\n        r->add(",
         "    if (!first && member + 1 < r->group.members)\n        r->add(",
         program="simulator",
@@ -49,7 +49,7 @@ MUTANTS = [
     ),
     Mutant(
         "simulated: a void round is told as one that counts",
-        "group/outcome.c",
+        "group/group_round.c",
         "        .is_void = !counts,",
         "        .is_void = false,",
         program="simulator",

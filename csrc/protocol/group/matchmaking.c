@@ -4,6 +4,7 @@
  * (matchmaking.h has the protocol). Seeking, leading and lists do not call each other: each
  * says what came of an event, and what that means for the others is done here.
  */
+
 #include "protocol/group/matchmaking.h"
 
 #include <stdlib.h>
@@ -317,4 +318,51 @@ void match_abandon(struct match *m, int64_t now)
     (void)now;
     match_end(m);
     CHECK(m->state == MATCH_IDLE);
+}
+
+bool match_refused(struct match *m, struct match_refusal *out)
+{
+    for (uint32_t i = 0; m->refusals && i < m->size; i++) {
+        struct match_peer *p = &m->peers[i];
+        if (!p->refused)
+            continue;
+        *out = p->refusal;
+        p->refused = false;
+        m->refusals--;
+        return true;
+    }
+    CHECK(!m->refusals);
+    return false;
+}
+
+enum match_state match_state(const struct match *m)
+{
+    CHECK(m->state <= MATCH_BEHIND);
+    return m->state;
+}
+
+const struct match_list *match_formed(const struct match *m)
+{
+    CHECK(m->state != MATCH_FORMED || m->list.members == m->members);
+    return m->state == MATCH_FORMED ? &m->list : NULL;
+}
+
+bool match_bound(const struct match *m)
+{
+    CHECK(m->asking == MATCH_NOBODY || m->asking < m->size);
+    return m->state == MATCH_FOLLOWING ||
+           (m->state == MATCH_LOOKING && m->asking != MATCH_NOBODY);
+}
+
+uint64_t match_first(const struct match *m)
+{
+    CHECK(m->state == MATCH_IDLE || m->state == MATCH_BEHIND ||
+          m->floor == m->goal.round);
+    return m->floor;
+}
+
+uint64_t match_ahead(const struct match *m)
+{
+    CHECK(m->state != MATCH_BEHIND || m->ahead > m->goal.round);
+    return m->ahead;
 }

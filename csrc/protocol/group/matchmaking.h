@@ -291,7 +291,7 @@ bool match_refused(struct match *m, struct match_refusal *out);
 
 enum match_state match_state(const struct match *m);
 /* FORMED: the list, until match_end. Else NULL. */
-const struct match_list *match_list(const struct match *m);
+const struct match_list *match_formed(const struct match *m);
 /* BEHIND: the round that others are at. */
 uint64_t match_ahead(const struct match *m);
 

@@ -102,19 +102,19 @@ void match_outbox_destroy(struct match_outbox *o);
 /* Nothing of it is sent any more. */
 void match_outbox_clear(struct match_outbox *o);
 
-/* The state (matchmaking_state.c). */
+/* The state (matchmaking_roles.c). */
 /* The list of this name counts on a member that does not keep it. */
 void match_refuse(struct match *m, uint32_t member, uint32_t leader, uint32_t seq,
                   uint64_t round);
 /* The one of which a part has come, if any. */
 void match_refuse_coming(struct match *m);
 
-/* A part of a list has come (matchmaking_list.c). False: it does not fit to the parts
+/* A part of a list has come (matchmaking_roles.c). False: it does not fit to the parts
  * before it, and whoever sent it is to be dismissed. */
 bool match_on_list(struct match *m, const struct match_message *message,
                    const struct match_part *part);
 
-/* Asking and following (matchmaking_seek.c). */
+/* Asking and following (matchmaking_roles.c). */
 /* The lowest candidate, unless it is too late for that. */
 void match_ask_next(struct match *m, int64_t now);
 /* Nobody takes it, and others are ahead. */
@@ -136,7 +136,7 @@ void match_add_candidate(struct match *m, uint32_t peer, int64_t time);
 /* Tell the leader, or the one that was asked. */
 void match_withdraw(struct match *m);
 
-/* Leading (matchmaking_lead.c). */
+/* Leading (matchmaking_roles.c). */
 void match_on_ask(struct match *m, int64_t now, const struct match_message *message,
                   const struct match_note *note);
 void match_on_confirm(struct match *m, const struct match_message *message,

@@ -7,12 +7,12 @@
  * One round at a time; driven by one thread at a time. Who is in the group, and whether
  * the round counts, is not its business.
  */
-#ifndef PCOLL_GROUP_ROUND_H
-#define PCOLL_GROUP_ROUND_H
+#ifndef PCOLL_GROUP_DATA_H
+#define PCOLL_GROUP_DATA_H
 
+#include "group/group_window.h"
 #include "kernels/reduce.h"
 #include "schedule/engine.h"
-#include "group/layout.h"
 
 /* A group as one of its members sees it: by places in its list. */
 struct group_members {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the ranks of a grouped allreduce send each other: control messages, which are
- * always received. wire.c makes and counts them, wire_decode.c decodes them, and
- * on_message.c has what each of them does. Those about a group carry its name.
+ * always received. group_wire.c makes and counts them, group_wire.c decodes them, and
+ * group_agent.c has what each of them does. Those about a group carry its name.
  * Matchmaking's pass through to its own decoder (matchmaking_message.c).
  *
  * Bad messages. The two decoders are the only code that reads the words of a message. A
@@ -14,7 +14,7 @@
  * awaited, is dropped.
  *
  * Words of windows that other ranks write (a decision, a count of the directory) are
- * checked by who reads them, vote.c and rendezvous.c, in the same way.
+ * checked by who reads them, group_window.c and group_window.c, in the same way.
  */
 #ifndef PCOLL_GROUP_WIRE_H
 #define PCOLL_GROUP_WIRE_H
@@ -22,9 +22,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "protocol/group/decision.h"
+#include "group/group_window.h"
 #include "protocol/group/matchmaking.h"
 #include "protocol/group/membership.h"
+
+/* A rank's own clock in a grouped allreduce: the time in which it was late stands still
+ * on it. */
+struct group;
+
+struct group_clock {
+    int64_t time;   /* ns, on this clock: of when the rank was driven last, … */
+    int64_t due;    /* … and should be next, or INT64_MAX */
+    int64_t behind; /* by how much this clock is behind the process's */
+};
+
+/* Before anything is done: how late is it? */
+void group_wire_update_clock(struct group *g);
+
+/* The process's time, which goes on while this one stands still. */
+static inline int64_t group_wire_process_time(const struct group_clock *c)
+{
+    return c->time + c->behind;
+}
 
 struct control;
 struct group;
@@ -48,11 +67,6 @@ enum group_wire_kind {
     WIRE_COUNTED, /* … and its answers */
     WIRE_QUERY,
     WIRE_FOUND
-};
-
-/* What a group is called. */
-struct group_name {
-    uint32_t leader, seq;
 };
 
 /* What members of a group are told, in one word. */
@@ -129,5 +143,15 @@ static inline struct group_name group_wire_name_of(uint64_t word)
 {
     return (struct group_name){(uint32_t)(word >> 32), (uint32_t)word};
 }
+
+/* Who takes part changes: what this rank finds out itself, and what follows for
+ * matchmaking. */
+
+struct group;
+
+/* The membership of a rank has changed. */
+void group_wire_membership_changed(struct group *g, uint32_t rank);
+/* It is silent; all are told. */
+int group_wire_suspect(struct group *g, uint32_t rank);
 
 #endif

@@ -1,14 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A group's round on one rank, from the list to the outcome: this rank's contribution,
- * the data (round.h), what the other members say (notices), the decision (decide.c)
- * and what comes of it (outcome.c). Who is waited for and for how long: waiting.c.
+ * the data (group_data.h), what the other members say (notices), the decision (group_round.c)
+ * and what comes of it (group_round.c). Who is waited for and for how long: group_round.c.
  */
-#ifndef PCOLL_GROUP_RUNNING_H
-#define PCOLL_GROUP_RUNNING_H
+#ifndef PCOLL_GROUP_ROUND_H
+#define PCOLL_GROUP_ROUND_H
 
-#include "group/round.h"
-#include "group/wire.h"
+#include <stdint.h>
+
+#include "group/group_data.h"
+#include "group/group_wire.h"
+
+/* How fast the link of this rank is: what it tells the others, given or measured. */
+struct group;
+
+enum { KIB = 1024 };
+
+struct group_bandwidth {
+    float told;      /* to the others; 0: none */
+    double measured; /* in the last rounds, bytes per second; 0: none */
+    uint32_t rounds; /* that were measured */
+};
+
+/* Driver: what the others are told from the next matchmaking on. */
+void group_round_set_bandwidth(struct group *g, double bandwidth);
+/* A round is over. */
+void group_round_measure_bandwidth(struct group *g);
 
 enum group_phase;
 
@@ -42,7 +60,7 @@ struct group_round {
     int64_t backoff;      /* between polls of far fetches */
 };
 
-/* running.c */
+/* group_round.c */
 int group_round_begin(struct group *g);
 /* *next: the phase that follows, or this one. */
 int group_round_continue(struct group *g, enum group_phase *next);
@@ -55,7 +73,7 @@ int group_round_on_notice(struct group *g, uint32_t source, struct group_name na
 int group_round_on_nudge(struct group *g, uint64_t round);
 group_data_notice_fn group_round_notify; /* of a struct group */
 
-/* decide.c */
+/* group_round.c */
 /* A decision is known. PCOLL_EPROTOCOL: the round would count without this rank. */
 int group_round_check_decision(const struct group *g, enum decision decision);
 int group_round_vote(struct group *g, enum decision_vote vote);
@@ -70,12 +88,12 @@ int group_round_on_abort(struct group *g, struct group_name name);
  * its members need not wait until they find out. In any phase. */
 int group_round_refuse(struct group *g);
 
-/* waiting.c: let the members know that this rank is there, if it is time. */
+/* group_round.c: let the members know that this rank is there, if it is time. */
 int group_round_heartbeat(void *group);
 /* Who has contributed waits, but not for ever. */
 int group_round_watch_members(struct group *g);
 
-/* outcome.c: the round is decided. */
+/* group_round.c: the round is decided. */
 int group_round_finish(struct group *g);
 
 #endif

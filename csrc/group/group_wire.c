@@ -1,9 +1,128 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages that come, checked; see wire.h. Each kind has one decoder. */
-#include "group/wire.h"
+/* The clock of a rank; see group_wire.h. */
 
+#include "group/group_wire.h"
+
+#include <string.h>
+
+#include "base/check.h"
 #include "base/error.h"
+#include "group/group_agent.h"
 #include "transport/transport.h"
+
+/* Of the timeout: how late a rank may be and all the time counts. */
+enum { LATE_PARTS = 16 };
+
+/* A rank that comes late (its process stood still, or worked) has not read what the
+ * others have sent meanwhile: that time does not count, or it would blame them. Some of
+ * it counts, so that one that is always late gives up too. */
+void group_wire_update_clock(struct group *g)
+{
+    struct group_clock *c = &g->clock;
+    int64_t time = communicator_now(g->communicator) - c->behind;
+    int64_t margin = group_agent_timeout_ns(g) / LATE_PARTS;
+    int64_t lost = time - c->time - margin;
+    if (time - margin > c->due && lost > 0) {
+        c->behind += lost;
+        time -= lost;
+    }
+    CHECK(time >= c->time && c->behind >= 0);
+    c->time = time;
+}
+
+/* Messages that are sent; see group_wire.h. */
+
+int group_wire_send(struct group *g, uint32_t to, enum group_wire_kind kind,
+                    uint16_t part, uint64_t round, const uint64_t value[4])
+{
+    CHECK(to < g->membership.ranks && to != g->window->rank);
+    if (g->membership.entries[to].status == MEMBER_DEAD)
+        return PCOLL_OK;
+    struct transport *t = g->communicator->transport;
+    struct control message = {
+        .handle = g->base.slot, .kind = (uint16_t)kind, .edge = part, .round = round};
+    memcpy(message.value, value, sizeof message.value);
+    g->wire.sent++;
+    return t->ops->control(t, to, &message);
+}
+
+int group_wire_send_about(struct group *g, uint32_t to, enum group_wire_kind kind,
+                          struct group_name name, uint64_t value)
+{
+    CHECK(name.leader < g->membership.ranks && name.seq);
+    return group_wire_send(g, to, kind, 0, g->round,
+                           (uint64_t[4]){group_wire_name_word(name), value});
+}
+
+int group_wire_send_decision(struct group *g, uint32_t to, struct group_name name,
+                             enum decision decision)
+{
+    CHECK(decision != DECISION_PENDING);
+    return group_wire_send_about(g, to, WIRE_DECISION, name,
+                                 decision == DECISION_COMMIT ? NOTICE_COMMIT
+                                                             : NOTICE_ABORT);
+}
+
+int group_wire_send_to_all(struct group *g, enum group_wire_kind kind, uint64_t round,
+                           const uint64_t value[4])
+{
+    int rc = PCOLL_OK;
+    CHECK(kind > WIRE_INPUT);
+    for (uint32_t r = 0; r < g->membership.ranks && rc == PCOLL_OK; r++)
+        if (r != g->window->rank)
+            rc = group_wire_send(g, r, kind, 0, round, value);
+    return rc;
+}
+
+int group_wire_announce(struct group *g, uint32_t rank, enum member_status status,
+                        uint32_t returns)
+{
+    CHECK(g->membership.entries[rank].status == status);
+    return group_wire_send_to_all(g, WIRE_MEMBERSHIP, g->round,
+                                  (uint64_t[4]){rank, (uint64_t)status, returns});
+}
+
+int group_wire_announce_join(struct group *g)
+{
+    uint32_t rank = g->window->rank;
+    CHECK(g->membership.entries[rank].status == MEMBER_LIVE);
+    return group_wire_send_to_all(g, WIRE_JOIN, g->round,
+                                  (uint64_t[4]){g->membership.entries[rank].returns});
+}
+
+void group_wire_count_received(struct group *g, uint32_t source)
+{
+    CHECK(source < g->membership.ranks && source != g->window->rank);
+    g->wire.received++;
+    g->wire.received_at[source] = g->clock.time;
+}
+
+/* Who takes part changes; see group_wire.h. */
+
+void group_wire_membership_changed(struct group *g, uint32_t rank)
+{
+    CHECK(rank < g->membership.ranks && rank != g->window->rank);
+    if (membership_takes_part(&g->membership, rank, g->round))
+        match_back(&g->match, g->clock.time, rank);
+    else
+        match_lost(&g->match, g->clock.time, rank);
+    g->matching.members_changed = true;
+}
+
+int group_wire_suspect(struct group *g, uint32_t rank)
+{
+    CHECK(rank != g->window->rank);
+    uint32_t returns = g->membership.entries[rank].returns;
+    if (!membership_set(&g->membership, rank, MEMBER_SUSPECT, returns))
+        return PCOLL_OK;
+    group_wire_membership_changed(g, rank);
+    lock_take(&g->shared.mutex);
+    g->shared.stats.suspected++;
+    lock_release(&g->shared.mutex);
+    return group_wire_announce(g, rank, MEMBER_SUSPECT, returns);
+}
+
+/* Messages that come, checked; see group_wire.h. Each kind has one decoder. */
 
 static int group_wire_refuse(const struct control *c, uint32_t source, const char *why)
 {

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The local part of making and unmaking a grouped allreduce. */
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "group/group_agent.h"
+
+/* Of the timeout: the answer timeout of matchmaking, which is a fifth of the window at
+ * most (matchmaking.h), and the window where none is given. With static keys that ends
+ * only if somebody is lost: after those who wait for the same rank in mid-round have
+ * given up. */
+enum {
+    ANSWER_TIMEOUT_PARTS = 10,
+    STATIC_WINDOW_TIMES = 2,
+    DYNAMIC_WINDOW_PARTS = 5,
+    ANSWER_TIMEOUTS_IN_WINDOW = 5
+};
+
+void pcoll_group_options_init(pcoll_group_options *options)
+{
+    if (!options)
+        return;
+    *options = (pcoll_group_options){
+        .keys = PCOLL_KEYS_AUTO,
+        .cell = -1,
+        .every = 16,
+        .timeout_us = 10 * 1000000,
+        .progress = PCOLL_PROGRESS_AGENT,
+    };
+}
+
+/* What can be said of the options without the others. */
+static int group_object_check_options(const pcoll_group_options *o)
+{
+    if (o->dtype != PCOLL_FLOAT16 && o->dtype != PCOLL_BFLOAT16 &&
+        o->dtype != PCOLL_FLOAT32 && o->dtype != PCOLL_FLOAT64)
+        return fail(PCOLL_EINVAL,
+                    "dtype: expected float16, bfloat16, float32 or float64");
+    if (o->keys < PCOLL_KEYS_AUTO || o->keys > PCOLL_KEYS_DYNAMIC)
+        return fail(PCOLL_EINVAL, "keys: expected auto, static or dynamic, got %d",
+                    o->keys);
+    if (!(o->bandwidth >= 0) || !isfinite(o->bandwidth))
+        return fail(PCOLL_EINVAL, "bandwidth: expected a number above 0, got %g",
+                    o->bandwidth);
+    if (o->timeout_us <= 0)
+        return fail(PCOLL_EINVAL,
+                    "timeout: expected more than 0 microseconds, got %" PRId64,
+                    o->timeout_us);
+    if (o->window_us < 0)
+        return fail(PCOLL_EINVAL,
+                    "window: expected more than 0 microseconds, got %" PRId64,
+                    o->window_us);
+    if (o->count > SIZE_MAX / 64)
+        return fail(PCOLL_EINVAL, "sendbuf: %" PRIu64 " elements are beyond all memory",
+                    o->count);
+    return PCOLL_OK;
+}
+
+static int group_object_lay_out(struct group *g, uint32_t ranks)
+{
+    pcoll_group_options *o = &g->options;
+    int rc = PCOLL_OK;
+    if (o->axes)
+        rc = grid_init(&g->grid, o->side, o->axes, ranks);
+    else
+        grid_auto(&g->grid, ranks);
+    if (rc != PCOLL_OK)
+        return rc;
+    bool full = grid_full(&g->grid, ranks);
+    g->dynamic = o->keys == PCOLL_KEYS_DYNAMIC || (o->keys == PCOLL_KEYS_AUTO && !full);
+    if (!o->window_us)
+        o->window_us = g->dynamic ? o->timeout_us / DYNAMIC_WINDOW_PARTS + 1
+                                  : o->timeout_us * STATIC_WINDOW_TIMES;
+    g->place = group_window_layout(ranks, dtype_find(o->dtype)->size, o->count);
+    return PCOLL_OK;
+}
+
+/* No group is larger than the longest side, nor than all. */
+static uint32_t group_object_max_members(const struct group *g, uint32_t ranks)
+{
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < g->grid.axes; i++)
+        if (g->grid.side[i] > most)
+            most = g->grid.side[i];
+    return most < ranks ? most : ranks;
+}
+
+static int group_object_allocate(struct group *g, uint32_t ranks)
+{
+    uint32_t most = group_object_max_members(g, ranks);
+    g->matching.line = calloc(ranks, sizeof *g->matching.line);
+    g->now.notices = calloc(ranks, sizeof *g->now.notices);
+    g->wire.received_at = calloc(ranks, sizeof *g->wire.received_at);
+    g->inquiry.entries = calloc(ranks, sizeof *g->inquiry.entries);
+    g->matching.candidates = calloc(ranks, sizeof *g->matching.candidates);
+    g->remote.served = calloc(ranks, sizeof *g->remote.served);
+    g->remote.words = calloc((size_t)ranks * ENTRY_WORDS, sizeof *g->remote.words);
+    g->now.bandwidths = calloc(most, sizeof *g->now.bandwidths);
+    g->shared.outcome_ranks = calloc(most, sizeof *g->shared.outcome_ranks);
+    g->shared.outcome_shares = calloc(most, sizeof *g->shared.outcome_shares);
+    g->now.received_at = calloc(most, sizeof *g->now.received_at);
+    g->spent = calloc(1, sizeof *g->spent);
+    g->drain.counts = calloc(2, sizeof *g->drain.counts);
+    g->now.data.max_members = most;
+    return g->matching.line && g->matching.candidates && g->now.notices &&
+                   g->wire.received_at && g->inquiry.entries && g->remote.served &&
+                   g->remote.words && g->now.bandwidths && g->shared.outcome_ranks &&
+                   g->shared.outcome_shares && g->now.received_at && g->spent &&
+                   g->drain.counts
+               ? PCOLL_OK
+               : fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
+}
+
+static int64_t group_object_answer_timeout(const pcoll_group_options *o)
+{
+    int64_t by_timeout = o->timeout_us * 1000 / ANSWER_TIMEOUT_PARTS;
+    int64_t by_window = o->window_us * 1000 / ANSWER_TIMEOUTS_IN_WINDOW;
+    return by_timeout < by_window ? by_timeout : by_window;
+}
+
+int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks)
+{
+    CHECK(rank < ranks && g->communicator);
+    g->base = object_init(&group_agent_ops);
+    g->drain.again_at = g->clock.due = INT64_MAX;
+    g->clock.time = communicator_now(g->communicator);
+    lock_init(&g->shared.mutex, LOCK_GROUP);
+    int rc = group_object_check_options(&g->options);
+    if (rc == PCOLL_OK)
+        rc = group_object_lay_out(g, ranks);
+    if (rc == PCOLL_OK)
+        rc = group_object_allocate(g, ranks);
+    if (rc == PCOLL_OK)
+        rc = membership_init(&g->membership, ranks);
+    if (rc == PCOLL_OK)
+        rc = match_init(&g->match, rank, ranks,
+                        group_object_answer_timeout(&g->options));
+    if (rc ==
+        PCOLL_OK) /* the windows are equal, and a leader that was dismissed has 2P */
+        g->match.longest_window =
+            g->options.window_us * 1000 + 2 * g->match.answer_timeout;
+    if (rc == PCOLL_OK && !g->options.measure)
+        group_round_set_bandwidth(g, g->options.bandwidth);
+    return rc;
+}
+
+int group_object_attach(struct group *g)
+{
+    struct group_data *r = &g->now.data;
+    CHECK(g->window && g->window->size == g->membership.ranks);
+    r->window = g->window;
+    r->place = g->place;
+    r->dtype = dtype_find(g->options.dtype);
+    r->notice = group_round_notify;
+    r->heartbeat = group_round_heartbeat;
+    r->arg = g;
+    memset(g->window->memory, 0, g->place.input_at);
+    int rc = g->window->ops->sync(g->window);
+    return rc == PCOLL_OK ? group_data_init(r) : rc;
+}
+
+void group_object_dispose(struct group *g)
+{
+    CHECK(!g->driven || atomic_load(&g->base.closed));
+    group_data_destroy(&g->now.data);
+    match_destroy(&g->match);
+    membership_destroy(&g->membership);
+    void *const all[] = {g->cells,
+                         g->restart.words,
+                         g->matching.line,
+                         g->matching.candidates,
+                         g->now.notices,
+                         g->wire.received_at,
+                         g->inquiry.entries,
+                         g->remote.served,
+                         g->remote.words,
+                         g->now.bandwidths,
+                         g->shared.outcome_ranks,
+                         g->shared.outcome_shares,
+                         g->now.received_at,
+                         g->drain.counts,
+                         g->spent};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    lock_destroy(&g->shared.mutex);
+}
+
+/* Using a grouped allreduce. */
+
+static int group_object_enter_open(pcoll_group *p)
+{
+    int rc = fail_if_null_as("group", p) ?: user_object_enter_open(&p->base);
+    if (rc == PCOLL_OK && p->base.orphan)
+        return group_object_leave(p, outage_error(p->base.communicator->outage));
+    return rc;
+}
+
+int pcoll_group_start(pcoll_group *p, const void *send)
+{
+    struct group *g = &p->group;
+    int rc = fail_if_null(send) ?: group_object_enter_open(p);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (p->waiting)
+        return group_object_leave(
+            p, fail(PCOLL_ESTATE, "started already: wait for the round first"));
+    if (atomic_load(&g->shared.wants_away))
+        return group_object_leave(
+            p, fail(PCOLL_ESTATE, "this rank has left the groups: rejoin first"));
+    char *input = g->window->memory + g->place.input_at;
+    if (send != input)
+        memcpy(input, send, g->place.count * g->place.element);
+    p->waiting = true;
+    atomic_fetch_add(&g->shared.started, 1);
+    communicator_notify(p->base.communicator, &g->base);
+    return group_object_leave(p, PCOLL_OK);
+}
+
+static bool group_object_round_complete(void *arg)
+{
+    pcoll_group *p = arg;
+    struct group *g = &p->group;
+    return atomic_load(&g->shared.finished) >= atomic_load(&g->shared.started) ||
+           atomic_load(&p->base.communicator->failure) || p->base.orphan;
+}
+
+int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
+                     pcoll_group_round *round)
+{
+    struct group *g = &p->group;
+    int rc = fail_if_null(receive, round) ?: group_object_enter_open(p);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!p->waiting)
+        return group_object_leave(
+            p, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
+    rc = progress_wait(p->base.communicator->progress, group_object_round_complete, p,
+                       timeout_us);
+    if (rc == PCOLL_OK)
+        rc = communicator_check(p->base.communicator);
+    if (rc == PCOLL_OK && p->base.orphan)
+        rc = outage_error(p->base.communicator->outage);
+    if (rc != PCOLL_OK)
+        return group_object_leave(p, rc);
+    CHECK(atomic_load(&g->shared.finished) == atomic_load(&g->shared.started));
+    lock_take(&g->shared.mutex);
+    *round = g->shared.outcome;
+    lock_release(&g->shared.mutex);
+    const char *from =
+        round->is_void ? g->window->memory + g->place.input_at : g->now.data.landing;
+    if (receive != from)
+        memcpy(receive, from, g->place.count * g->place.element);
+    p->waiting = false;
+    return group_object_leave(p, PCOLL_OK);
+}
+
+/* The end of a wait, whose round is over for this caller: another thread that looks at
+ * something must not make it fail. */
+int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
+{
+    struct group *g = &p->group;
+    int rc = fail_if_null_as("group, ranks, shares", p, ranks, shares);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (p->base.ended)
+        return fail(PCOLL_ESTATE, "the grouped allreduce has been freed");
+    lock_take(&g->shared.mutex);
+    memcpy(ranks, g->shared.outcome_ranks, g->shared.outcome.members * sizeof *ranks);
+    memcpy(shares, g->shared.outcome_shares,
+           g->shared.outcome.members * sizeof *shares);
+    lock_release(&g->shared.mutex);
+    return PCOLL_OK;
+}
+
+/* The driver sees to it; of several wishes in a row it need not see all. */
+static int group_object_set_away(pcoll_group *p, bool away)
+{
+    struct group *g = &p->group;
+    int rc = group_object_enter_open(p);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (atomic_exchange(&g->shared.wants_away, away) != away)
+        communicator_notify(p->base.communicator, &g->base);
+    return group_object_leave(p, PCOLL_OK);
+}
+
+int pcoll_group_leave(pcoll_group *p)
+{
+    return group_object_set_away(p, true);
+}
+
+int pcoll_group_rejoin(pcoll_group *p)
+{
+    return group_object_set_away(p, false);
+}
+
+int pcoll_group_look(pcoll_group *p, uint64_t *round, int32_t *away, uint8_t *statuses)
+{
+    struct group *g = &p->group;
+    int rc = fail_if_null(round, away, statuses) ?: group_object_enter(p);
+    if (rc != PCOLL_OK)
+        return rc;
+    *round = atomic_load(&g->shared.shown_round);
+    *away = atomic_load(&g->shared.wants_away);
+    progress_lock(p->base.communicator->progress);
+    for (uint32_t r = 0; r < g->membership.ranks; r++)
+        statuses[r] = (uint8_t)g->membership.entries[r].status;
+    if (atomic_load(&g->shared.wants_away)) /* the driver may not have come to it yet */
+        statuses[g->window->rank] = MEMBER_AWAY;
+    progress_unlock(p->base.communicator->progress);
+    return group_object_leave(p, rc);
+}
+
+int pcoll_group_set_bandwidth(pcoll_group *p, double bandwidth)
+{
+    struct group *g = &p->group;
+    int rc = group_object_enter_open(p);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!(bandwidth > 0) || !isfinite(bandwidth))
+        return group_object_leave(
+            p, fail(PCOLL_EINVAL, "bandwidth: expected a number above 0, got %g",
+                    bandwidth));
+    progress_lock(p->base.communicator->progress);
+    group_round_set_bandwidth(g, bandwidth);
+    progress_unlock(p->base.communicator->progress);
+    return group_object_leave(p, PCOLL_OK);
+}
+
+int pcoll_group_get_stats(pcoll_group *p, pcoll_group_stats *stats)
+{
+    struct group *g = &p->group;
+    int rc = fail_if_null(stats) ?: group_object_enter(p);
+    if (rc != PCOLL_OK)
+        return rc;
+    lock_take(&g->shared.mutex);
+    *stats = g->shared.stats;
+    lock_release(&g->shared.mutex);
+    return group_object_leave(p, rc);
+}
+
+int pcoll_group_get_shape(pcoll_group *p, pcoll_group_shape *shape)
+{
+    struct group *g = &p->group;
+    int rc = fail_if_null(shape) ?: group_object_enter(p);
+    if (rc != PCOLL_OK)
+        return rc;
+    *shape = (pcoll_group_shape){
+        .axes = g->grid.axes,
+        .keys = g->dynamic ? PCOLL_KEYS_DYNAMIC : PCOLL_KEYS_STATIC,
+        .timeout_us = g->options.timeout_us,
+        .window_us = g->options.window_us,
+        .bytes = g->place.bytes + group_data_bytes(&g->now.data),
+    };
+    memcpy(shape->side, g->grid.side, g->grid.axes * sizeof *shape->side);
+    return group_object_leave(p, rc);
+}
+
+/* What a grouped allreduce waits for, in words: for stall warnings. */
+
+static void
+group_object_describe_members(struct text *t, struct group *g, const char *what,
+                              bool (*waits)(const struct group_data *, uint32_t))
+{
+    const struct group_data *r = &g->now.data;
+    const char *before = what;
+    for (uint32_t i = 0; i < r->group.members; i++)
+        if (i != r->group.position && waits(r, i)) {
+            text_add(t, "%s %u", before, r->group.rank[i]);
+            before = ",";
+        }
+}
+
+static void group_object_describe_round(struct text *t, struct group *g)
+{
+    const struct group_round *now = &g->now;
+    text_add(t, " in a group of %u led by rank %u", now->data.group.members,
+             now->name.leader);
+    if (now->contribution == CONTRIBUTION_OPEN)
+        text_add(t, ", not started here");
+    group_object_describe_members(t, g, ": no input yet of rank",
+                                  group_data_waits_for_input);
+    group_object_describe_members(t, g, ": no part yet of rank",
+                                  group_data_waits_for_part);
+    if (now->marked)
+        text_add(t, ": done here, the others have not all said so");
+}
+
+static void group_object_describe_matching(struct text *t, struct group *g)
+{
+    uint32_t line = g->dynamic ? 0 : group_matching_live_on_line(g);
+    text_add(t, " looks for its group");
+    if (match_state(&g->match) == MATCH_FOLLOWING)
+        text_add(t, ", waits for the list of rank %u", g->match.leader);
+    if (g->dynamic)
+        text_add(t, "; %u of %u ranks have come to this round", g->inquiry.counted,
+                 membership_count(&g->membership, g->round));
+    const char *before = "; expected: rank";
+    for (uint32_t i = 0; i < line; i++) {
+        text_add(t, "%s %u", before, g->matching.line[i]);
+        before = ",";
+    }
+}
+
+static void group_object_describe(struct text *t, struct group *g)
+{
+    text_add(t, "round %" PRIu64 ":", g->round);
+    switch (g->phase) {
+    case PHASE_ROUND:
+        group_object_describe_round(t, g);
+        break;
+    case PHASE_MATCHING:
+        group_object_describe_matching(t, g);
+        break;
+    case PHASE_ASKING:
+        text_add(t, " back again, asks the others where they are");
+        break;
+    case PHASE_AWAY:
+        text_add(t, " this rank has left");
+        break;
+    case PHASE_IDLE:
+        break;
+    }
+    const char *before = "; suspected: rank";
+    for (uint32_t r = 0; r < g->membership.ranks; r++)
+        if (g->membership.entries[r].status == MEMBER_SUSPECT) {
+            text_add(t, "%s %u", before, r);
+            before = ",";
+        }
+}
+
+int pcoll_group_pending(pcoll_group *p, char *text, uint64_t capacity)
+{
+    struct group *g = &p->group;
+    int rc = fail_if_null(text) ?: group_object_enter(p);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct text t = {.at = text, .left = capacity};
+    progress_lock(p->base.communicator->progress);
+    if (capacity)
+        group_object_describe(&t, g);
+    progress_unlock(p->base.communicator->progress);
+    return group_object_leave(p, rc);
+}

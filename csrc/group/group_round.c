@@ -1,0 +1,553 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The bandwidth of a rank; see group_round.h. */
+
+#include "group/group_round.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "algorithms/algorithms.h"
+#include "base/check.h"
+#include "base/moment.h"
+#include "group/group_agent.h"
+#include "group/group_window.h"
+#include "protocol/group/grid.h"
+
+void group_round_set_bandwidth(struct group *g, double bandwidth)
+{
+    CHECK(bandwidth >= 0);
+    double told = bandwidth < (double)FLT_MAX ? bandwidth : (double)FLT_MAX;
+    g->bandwidth.told = bandwidth > 0 ? (float)fmax(told, (double)FLT_MIN) : 0;
+    lock_take(&g->shared.mutex);
+    g->shared.stats.bandwidth = bandwidth;
+    lock_release(&g->shared.mutex);
+}
+
+/* What all the others together have fetched from this rank, bytes per second. */
+static double group_round_upload_rate(const struct group *g)
+{
+    const struct group_members *group = &g->now.data.group;
+    double rate = 0;
+    for (uint32_t i = 0; i < group->members; i++) {
+        const struct group_notice *n = &g->now.notices[group->rank[i]];
+        if (i != group->position && group_wire_same_name(n->name, g->now.name))
+            rate += (double)n->rate * KIB;
+    }
+    return rate;
+}
+
+/* Its link takes in what it has taken in, and gives out what all the others together
+ * have fetched; the smaller of the two counts (appendix G). */
+void group_round_measure_bandwidth(struct group *g)
+{
+    struct group_bandwidth *b = &g->bandwidth;
+    CHECK(g->phase == PHASE_ROUND && b->measured >= 0);
+    double rate = g->now.data.meter.download;
+    if (!g->options.measure)
+        return;
+    double upload = group_round_upload_rate(g);
+    if (upload > 0 && (rate == 0 || upload < rate))
+        rate = upload;
+    if (rate > 0)
+        b->measured = b->measured > 0 ? (b->measured + rate) / 2 : rate;
+    if (b->measured > 0 && b->rounds++ % g->options.every == 0)
+        group_round_set_bandwidth(g, b->measured);
+}
+
+/*
+ * The decision on a group's round (group/group_window.h), as this rank takes part
+ * in it: it votes, learns, tells the other members; and where it leads, far members
+ * vote by messages.
+ */
+
+/* All members have to vote before a round counts. */
+int group_round_check_decision(const struct group *g, enum decision decision)
+{
+    return decision == DECISION_COMMIT && !g->now.marked
+               ? fail(PCOLL_EPROTOCOL,
+                      "round %llu of a grouped allreduce is said to count, and this "
+                      "rank has not voted in it",
+                      (unsigned long long)g->round)
+               : PCOLL_OK;
+}
+
+static int group_round_learn(struct group *g, enum decision decision)
+{
+    struct group_round *now = &g->now;
+    const struct group_members *group = &now->data.group;
+    CHECK(decision != DECISION_PENDING);
+    if (now->decision != DECISION_PENDING)
+        return PCOLL_OK;
+    int rc = group_round_check_decision(g, decision);
+    if (rc != PCOLL_OK)
+        return rc;
+    now->decision = decision;
+    MOMENT("decided");
+    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
+        if (i != group->position)
+            rc = group_wire_send_decision(g, group->rank[i], now->name, decision);
+    return rc;
+}
+
+int group_round_on_abort(struct group *g, struct group_name name)
+{
+    CHECK(name.leader == g->window->rank);
+    if (g->phase != PHASE_ROUND || !group_wire_same_name(g->now.name, name))
+        return PCOLL_OK;
+    return group_round_learn(g, DECISION_ABORT);
+}
+
+int group_round_vote(struct group *g, enum decision_vote vote)
+{
+    struct group_round *now = &g->now;
+    enum decision decision;
+    CHECK(g->phase == PHASE_ROUND && (vote != VOTE_DONE || now->marked));
+    now->voted = g->clock.time;
+    int rc = group_window_request_vote(g, now->name, vote, now->data.group.members,
+                                       &decision);
+    MOMENT("voted");
+    if (rc != PCOLL_OK || decision == DECISION_PENDING)
+        return rc;
+    if (decision == DECISION_EXPIRED && now->marked)
+        return PCOLL_OK; /* it may have counted; the word of it is on its way */
+    return group_round_learn(g,
+                             decision == DECISION_COMMIT ? decision : DECISION_ABORT);
+}
+
+int group_round_abort(struct group *g)
+{
+    CHECK(g->now.decision == DECISION_PENDING);
+    int rc = group_round_vote(g, VOTE_ABORT);
+    return rc == PCOLL_OK && !g->now.marked ? group_round_learn(g, DECISION_ABORT) : rc;
+}
+
+int group_round_on_vote(struct group *g, uint32_t source, struct group_name name,
+                        enum decision_vote vote, uint32_t members)
+{
+    CHECK(name.leader == g->window->rank && vote != VOTE_OPEN);
+    enum decision decision;
+    int rc = group_window_vote(g->window, g->window->rank, g->place.decisions_at,
+                               name.seq, members, vote, &decision);
+    if (rc != PCOLL_OK || decision == DECISION_PENDING)
+        return rc;
+    if (g->phase == PHASE_ROUND && group_wire_same_name(g->now.name, name))
+        return group_round_learn(g, decision);
+    if (decision == DECISION_EXPIRED)
+        return rc; /* has been told, and there is no telling now what it was */
+    return group_wire_send_decision(g, source, name, decision);
+}
+
+static int group_round_refuse_one(struct group *g, struct group_name name)
+{
+    enum decision decision;
+    int rc = group_window_request_vote(g, name, VOTE_ABORT, UINT32_MAX, &decision);
+    if (rc != PCOLL_OK || decision != DECISION_ABORT)
+        return rc;
+    if (name.leader == g->window->rank)
+        return group_round_on_abort(g, name);
+    return group_wire_send_decision(g, name.leader, name, decision);
+}
+
+int group_round_refuse(struct group *g)
+{
+    struct match_refusal refused;
+    int rc = PCOLL_OK;
+    CHECK(g->match.refusals <= g->membership.ranks);
+    while (rc == PCOLL_OK && match_refused(&g->match, &refused))
+        rc =
+            group_round_refuse_one(g, (struct group_name){refused.leader, refused.seq});
+    return rc;
+}
+
+/*
+ * Waiting in a group's round: every member lets the others know that it is there four
+ * times in a timeout T while the round lasts. Whoever has contributed for T/2 passes
+ * over those whose application has not come: their agents go on without it. A member
+ * that has sent nothing for T aborts the round. Whoever has waited for T/2 for its
+ * group to be found nudges those it waits for (group_matching.c): they may be in an earlier
+ * round in which nobody has come yet.
+ */
+
+static bool group_round_is_silent(const struct group *g, uint32_t member, int64_t time)
+{
+    int64_t since = g->now.received_at[member] > g->now.began
+                        ? g->now.received_at[member]
+                        : g->now.began;
+    return member != g->now.data.group.position &&
+           time - since > group_agent_timeout_ns(g);
+}
+
+/* It left while its leader closed the list, has never seen it and puts nothing in: who
+ * has seen the list finishes the round before it is away. */
+static bool group_round_is_gone(const struct group *g, uint32_t member)
+{
+    uint32_t rank = g->now.data.group.rank[member];
+    return g->membership.entries[rank].status == MEMBER_AWAY &&
+           !g->now.data.known[member];
+}
+
+static int group_round_abort_on_silence(struct group *g, int64_t time)
+{
+    const struct group_members *group = &g->now.data.group;
+    bool silent = false;
+    int rc = PCOLL_OK;
+    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
+        if (group_round_is_silent(g, i, time) || group_round_is_gone(g, i)) {
+            silent = true;
+            rc = group_wire_suspect(g, group->rank[i]);
+        }
+    if (rc != PCOLL_OK || !silent || time < g->now.abort_after)
+        return rc;
+    g->now.abort_after =
+        time + group_agent_timeout_ns(g) / 4; /* should the leader not answer */
+    return group_round_abort(g);
+}
+
+static int group_round_send(struct group *g, enum group_wire_kind kind,
+                            bool only_missing)
+{
+    const struct group_members *group = &g->now.data.group;
+    int rc = PCOLL_OK;
+    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
+        if (i != group->position && !(only_missing && g->now.data.known[i]))
+            rc = group_wire_send_about(g, group->rank[i], kind, g->now.name, 0);
+    return rc;
+}
+
+/* By the process's time: one that stood still has sent none meanwhile. */
+int group_round_heartbeat(void *arg)
+{
+    struct group *g = arg;
+    CHECK(g->phase == PHASE_ROUND);
+    group_wire_update_clock(g);
+    int64_t now = group_wire_process_time(&g->clock);
+    if (now - g->now.heartbeat < group_agent_timeout_ns(g) / 4)
+        return PCOLL_OK;
+    g->now.heartbeat = now;
+    return group_round_send(g, WIRE_HEARTBEAT, false);
+}
+
+int group_round_watch_members(struct group *g)
+{
+    struct group_round *now = &g->now;
+    CHECK(now->decision == DECISION_PENDING);
+    int rc = group_round_heartbeat(g);
+    int64_t time = g->clock.time, quarter = group_agent_timeout_ns(g) / 4;
+    if (now->contribution == CONTRIBUTION_OPEN || rc != PCOLL_OK)
+        return rc;
+    if (!now->passed_over && time - now->began >= 2 * quarter) {
+        now->passed_over = true;
+        rc = group_round_send(g, WIRE_PASS, true);
+    }
+    if (rc == PCOLL_OK && now->marked && time - now->voted >= quarter)
+        rc = group_round_vote(g, VOTE_NOTHING);
+    return rc == PCOLL_OK && now->decision == DECISION_PENDING
+               ? group_round_abort_on_silence(g, time)
+               : rc;
+}
+
+/* What comes of a group's round that is decided: for the application, and for the next
+ * rounds. */
+
+/* As many in a row as there are axes need a full grid: each multiplies the ranks behind
+ * a value by a side, and nobody is behind it twice. */
+static bool group_round_was_complete(const struct group *g)
+{
+    const struct group_data *r = &g->now.data;
+    return r->group.members == g->grid.side[grid_axis(&g->grid, g->round)] &&
+           r->active == r->group.members;
+}
+
+static void group_round_publish_outcome(struct group *g, bool counts)
+{
+    const struct group_data *r = &g->now.data;
+    size_t members = counts ? r->group.members : 0;
+    CHECK(atomic_load(&g->shared.finished) < atomic_load(&g->shared.started));
+    CHECK(g->shared.last_index <= g->round && r->active <= r->group.members);
+    lock_take(&g->shared.mutex);
+    g->shared.outcome = (struct pcoll_group_round){
+        .index = g->round,
+        .missed = g->round - g->shared.last_index,
+        .axis = grid_axis(&g->grid, g->round),
+        .members = (uint32_t)members,
+        .position = r->group.position,
+        .active = counts ? r->active : 0,
+        .exact = counts && g->chain >= g->grid.axes,
+        .is_void = !counts,
+    };
+    memcpy(g->shared.outcome_ranks, r->group.rank, members * sizeof *r->group.rank);
+    memcpy(g->shared.outcome_shares, r->group.share, members * sizeof *r->group.share);
+    lock_release(&g->shared.mutex);
+    g->shared.last_index = g->round + 1;
+    atomic_store(&g->shared.shown_round, g->round + 1);
+    atomic_fetch_add(&g->shared.finished, 1);
+    if (g->communicator->progress)
+        progress_wake_waiters(g->communicator->progress);
+}
+
+static void group_round_count(struct group *g, bool counts)
+{
+    bool own = g->now.contribution == CONTRIBUTION_OWN;
+    lock_take(&g->shared.mutex);
+    g->shared.stats.rounds += own && counts;
+    g->shared.stats.void_rounds += own && !counts;
+    g->shared.stats.null_rounds += g->now.contribution == CONTRIBUTION_NULL;
+    g->shared.stats.matched_ahead += own && g->now.early;
+    g->shared.stats.bytes_fetched = g->now.data.bytes_fetched;
+    lock_release(&g->shared.mutex);
+}
+
+static void group_round_move_cell(struct group *g)
+{
+    const struct group_members *group = &g->now.data.group;
+    uint32_t axis = grid_axis(&g->grid, g->round);
+    uint32_t chunk =
+        grid_chunk(&g->grid, g->membership.ranks, g->round,
+                   grid_line(&g->grid, g->cell, axis), group->position, group->members);
+    g->cell = grid_move(&g->grid, g->cell, axis, chunk);
+}
+
+int group_round_finish(struct group *g)
+{
+    bool counts = g->now.decision == DECISION_COMMIT;
+    CHECK(g->now.decision != DECISION_PENDING);
+    CHECK(!counts || g->now.marked);
+    group_round_measure_bandwidth(g);
+    g->chain = counts && group_round_was_complete(g) ? g->now.chain + 1 : 0;
+    group_round_count(g, counts);
+    if (g->now.contribution == CONTRIBUTION_OWN)
+        group_round_publish_outcome(g, counts);
+    if (counts && g->dynamic)
+        group_round_move_cell(g);
+    match_end(&g->match);
+    g->round++;
+    return group_data_end(&g->now.data);
+}
+
+/* A group's round on one rank; see group_round.h. */
+
+enum { FIRST_BACKOFF_NS = 20000, LAST_BACKOFF_NS = 500000, GRAIN_BYTES = 64 };
+
+/* From the list to the group. */
+
+static bool group_round_know_bandwidths(const struct match_list *list)
+{
+    for (uint32_t i = 0; i < list->count; i++)
+        if (!(list->members[i].bandwidth > 0))
+            return false;
+    return true;
+}
+
+static int group_round_share_out(struct group *g, const struct match_list *list)
+{
+    struct group_members *group = &g->now.data.group;
+    double *bandwidth = g->now.bandwidths;
+    bool known = group_round_know_bandwidths(list);
+    for (uint32_t i = 0; i < list->count; i++)
+        bandwidth[i] = known ? (double)list->members[i].bandwidth : 1.0;
+    int rc = grid_shares(bandwidth, list->count, group->share);
+    if (rc == PCOLL_OK)
+        grid_bounds(group->share, list->count, g->place.count,
+                    GRAIN_BYTES / g->place.element, group->bound);
+    return rc;
+}
+
+static void group_round_fill_members(struct group *g, const struct match_list *list)
+{
+    struct group_members *group = &g->now.data.group;
+    CHECK(list->count <= g->now.data.max_members);
+    group->members = list->count;
+    g->now.chain = UINT32_MAX;
+    for (uint32_t i = 0; i < list->count; i++) {
+        group->rank[i] = list->members[i].rank;
+        if (group->rank[i] == g->window->rank)
+            group->position = i;
+        if (list->members[i].chain < g->now.chain)
+            g->now.chain = list->members[i].chain;
+    }
+    CHECK(group->position < list->count &&
+          group->rank[group->position] == g->window->rank);
+}
+
+static uint32_t group_round_member_of(const struct group *g, uint32_t rank)
+{
+    const struct group_members *group = &g->now.data.group;
+    uint32_t i = 0;
+    while (i < group->members && group->rank[i] != rank)
+        i++;
+    return i;
+}
+
+static int group_round_apply_decision(struct group *g, uint32_t bits)
+{
+    struct group_round *now = &g->now;
+    if (now->decision != DECISION_PENDING || !(bits & (NOTICE_ABORT | NOTICE_COMMIT)))
+        return PCOLL_OK;
+    enum decision decision = bits & NOTICE_COMMIT ? DECISION_COMMIT : DECISION_ABORT;
+    int rc = group_round_check_decision(g, decision);
+    if (rc == PCOLL_OK)
+        now->decision = decision;
+    return rc;
+}
+
+static int group_round_apply_notice(struct group *g, uint32_t rank)
+{
+    const struct group_notice *n = &g->now.notices[rank];
+    struct group_round *now = &g->now;
+    if (g->phase != PHASE_ROUND || !group_wire_same_name(n->name, now->name))
+        return PCOLL_OK;
+    uint32_t member = group_round_member_of(g, rank);
+    if (member < now->data.group.members) {
+        now->received_at[member] = g->clock.time;
+        if (n->bits & (NOTICE_INPUT | NOTICE_NULL))
+            group_data_input(&now->data, member, n->bits & NOTICE_INPUT);
+        if (n->bits & NOTICE_PART)
+            group_data_part(&now->data, member);
+    }
+    if (n->bits & NOTICE_PASS)
+        now->passed = true;
+    return group_round_apply_decision(g, n->bits);
+}
+
+int group_round_begin(struct group *g)
+{
+    const struct match_list *list = match_formed(&g->match);
+    struct group_round *now = &g->now;
+    CHECK(g->phase == PHASE_ROUND && list->round == g->round);
+    int64_t time = g->clock.time;
+    group_round_fill_members(g, list);
+    now->name = (struct group_name){list->leader, list->seq};
+    now->contribution = CONTRIBUTION_OPEN;
+    now->decision = DECISION_PENDING;
+    now->marked = now->passed = now->passed_over = false;
+    now->began = time;
+    now->voted = time;
+    now->heartbeat = group_wire_process_time(&g->clock);
+    now->abort_after = 0;
+    now->backoff = FIRST_BACKOFF_NS;
+    now->early = !group_agent_was_started(g);
+    int rc = group_round_share_out(g, list);
+    if (rc == PCOLL_OK)
+        rc = group_data_prepare(&now->data);
+    for (uint32_t i = 0; i < list->count && rc == PCOLL_OK; i++) {
+        now->received_at[i] = time;
+        rc = group_round_apply_notice(g, now->data.group.rank[i]);
+    }
+    return rc;
+}
+
+int group_round_on_notice(struct group *g, uint32_t source, struct group_name name,
+                          uint32_t bits, uint32_t rate)
+{
+    CHECK(source < g->membership.ranks);
+    struct group_notice *n = &g->now.notices[source];
+    if (!group_wire_same_name(n->name, name))
+        *n = (struct group_notice){.name = name};
+    n->bits |= bits;
+    n->rate += rate;
+    return group_round_apply_notice(g, source);
+}
+
+int group_round_notify(void *arg, uint32_t member, int edge)
+{
+    struct group *g = arg;
+    CHECK(member < g->now.data.group.members && member != g->now.data.group.position);
+    uint32_t rank = g->now.data.group.rank[member];
+    double rate = fmin(g->now.data.meter.rate[member] / KIB, UINT32_MAX);
+    if (edge == BUTTERFLY_RESULT)
+        return group_wire_send_about(g, rank, WIRE_PART, g->now.name, (uint64_t)rate);
+    return group_wire_send_about(g, rank, WIRE_INPUT, g->now.name,
+                                 group_data_contributes(&g->now.data) ? NOTICE_INPUT
+                                                                      : NOTICE_NULL);
+}
+
+/* What this rank puts in. */
+
+static int group_round_contribute(struct group *g)
+{
+    struct group_round *now = &g->now;
+    bool leaves = atomic_load(&g->shared.wants_away) || g->shared.closing;
+    if (now->contribution != CONTRIBUTION_OPEN)
+        return PCOLL_OK;
+    if (group_agent_was_started(g)) {
+        g->shared.consumed++;
+        CHECK(g->shared.consumed == atomic_load(&g->shared.started));
+        now->contribution = CONTRIBUTION_OWN;
+        MOMENT("contributed");
+    } else if (leaves || now->passed)
+        now->contribution = CONTRIBUTION_NULL;
+    else
+        return PCOLL_OK;
+    now->began = g->clock.time;
+    return group_data_start(&now->data, now->contribution == CONTRIBUTION_OWN);
+}
+
+int group_round_on_nudge(struct group *g, uint64_t round)
+{
+    struct group_round *now = &g->now;
+    const struct group_members *group = &now->data.group;
+    int rc = PCOLL_OK;
+    if (g->phase != PHASE_ROUND || g->round >= round || now->passed ||
+        now->contribution != CONTRIBUTION_OPEN)
+        return rc;
+    CHECK(!now->marked);
+    now->passed = true;
+    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
+        if (i != group->position)
+            rc = group_wire_send(g, group->rank[i], WIRE_NUDGE, 0, round,
+                                 (uint64_t[4]){true});
+    return rc;
+}
+
+static int group_round_mark_done(struct group *g)
+{
+    if (g->now.marked || !group_data_complete(&g->now.data))
+        return PCOLL_OK;
+    CHECK(g->now.contribution != CONTRIBUTION_OPEN);
+    g->now.marked = true;
+    MOMENT("about to vote");
+    return group_round_vote(g, VOTE_DONE);
+}
+
+static int group_round_step(struct group *g)
+{
+    int rc = group_round_contribute(g);
+    if (rc == PCOLL_OK)
+        rc = group_data_run(&g->now.data);
+    if (rc == PCOLL_OK && g->now.decision == DECISION_PENDING)
+        rc = group_round_mark_done(g);
+    if (rc == PCOLL_OK && g->now.decision == DECISION_PENDING)
+        rc = group_round_watch_members(g);
+    return rc;
+}
+
+int group_round_continue(struct group *g, enum group_phase *next)
+{
+    bool ended;
+    CHECK(g->phase == PHASE_ROUND && match_formed(&g->match));
+    int rc = group_data_poll(&g->now.data, &ended);
+    if (ended)
+        g->now.backoff = FIRST_BACKOFF_NS;
+    if (rc == PCOLL_OK && g->now.decision == DECISION_PENDING)
+        rc = group_round_step(g);
+    if (rc != PCOLL_OK || g->now.decision == DECISION_PENDING)
+        return rc;
+    *next = PHASE_IDLE;
+    return group_round_finish(g);
+}
+
+int64_t group_round_alarm(struct group *g)
+{
+    struct group_round *now = &g->now;
+    int64_t at = g->phase == PHASE_ROUND
+                     ? now->heartbeat - g->clock.behind + group_agent_timeout_ns(g) / 4
+                     : INT64_MAX;
+    if (!now->data.under_way && !now->data.abandoned)
+        return at;
+    CHECK(now->backoff > 0);
+    int64_t soon = g->clock.time + now->backoff;
+    now->backoff =
+        2 * now->backoff < LAST_BACKOFF_NS ? 2 * now->backoff : LAST_BACKOFF_NS;
+    return soon < at ? soon : at;
+}
