@@ -82,22 +82,10 @@ void lock_held(enum lock_rank rank);
 /* … and has released it. Locks can be released in any order. */
 void lock_released(enum lock_rank rank);
 #else
-static inline void lock_waits(enum lock_rank rank)
-{
-    (void)rank;
-}
-static inline void lock_waits_shared(enum lock_rank rank)
-{
-    (void)rank;
-}
-static inline void lock_held(enum lock_rank rank)
-{
-    (void)rank;
-}
-static inline void lock_released(enum lock_rank rank)
-{
-    (void)rank;
-}
+#define lock_waits(rank) ((void)(rank))
+#define lock_waits_shared(rank) ((void)(rank))
+#define lock_held(rank) ((void)(rank))
+#define lock_released(rank) ((void)(rank))
 #endif
 
 #endif

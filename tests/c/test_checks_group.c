@@ -3,7 +3,8 @@
  * The CHECKs of matchmaking, groups and gossip buffers do see what they are there for:
  * each case breaks something that a function relies on, in a process of its own, which
  * has to end by a CHECK of the file that is named. (Many are seen to fire by
- * tests/mutants.py as well; those of object.c and end.c need an MPI.)
+ * tests/mutants.py as well; those of group_object.c and group_create.c
+ * need an MPI.)
  */
 #include <string.h>
 #include <sys/wait.h>

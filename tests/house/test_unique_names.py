@@ -18,19 +18,16 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 REPEATED_FUNCTIONS = """
-absorb add add_up allocate announces_join arrive as_bits as_float ask at average await begin
-begin_close begin_get begin_turn build_folded change check check_device check_op check_options
-choose choose_algorithm collect commit compare compare_swap complain complete cookie_of copy
-cost_of count_absences create data_bytes deliver describe destroy dispatch dispose end end_endpoint
-end_send enter enter_open fetch_add find finish first_half flush follow gather get get_sums go
-go_on grow hand_over has has_arrived inherit is_derived is_empty is_open is_over is_silent issue
-join_others judge known lay_out least leave load look make make_rank make_room map measure merge
-no_message number of open_window orphan place place_of prepare put read_number rebuild reduce
-refuse release replace report reserve retire run_operations scale send settle step step_for
-sync_stores tag_of take take_census target type_of wait_for wake word write_deposit write_message
+absorb add allocate announces_join as_bits as_float ask at await begin begin_get build_folded check
+check_device check_op choose choose_algorithm collect compare compare_swap complain complete
+cookie_of copy count_absences count_cores create deliver destroy dispose end end_endpoint enter
+fetch_add find finish first_half gather get get_sums grow hand_over has has_arrived inherit
+is_derived is_open is_over judge lay_out leave make make_room map measure merge number of orphan
+place_of put read_number rebuild refuse release replace reserve retire sync_stores take take_census
+target type_of wait_for wake word write_deposit
 """
 REPEATED_STRUCTS = """
-block channel endpoint entry lane layout message piece place pricing search
+block entry place search
 """
 
 # Comments, strings, characters, lines of the preprocessor, attributes.

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 ROOT = Path(__file__).resolve().parents[2]
 # For readers of the source: they begin with a link to the glossary.
-INSIDE = ("docs/architecture.md", "docs/verification.md")
+INSIDE = ("docs/architecture.md", "docs/locking.md", "docs/verification.md")
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 
 # How each is written where it is meant as the glossary says; a policy such as "solo,linger=50us" is
