@@ -39,12 +39,19 @@ def _train(doc: Document, title: str, path: str) -> None:
         train.plot_consensus(doc, path.replace(".png", "-consensus.png"))
 
 
+def _peers(doc: Document, title: str, path: str) -> None:
+    from peers.allreduce import plot
+
+    plot(doc["rows"], path)
+
+
 PICTURES: dict[str, Callable[[Document, str, str], None]] = {
     "bench skew": lambda doc, title, path: skewed.plot(doc["rows"], title, path),
     "bench balanced": lambda doc, title, path: balanced.plot(doc["rows"], path, title),
     "bench gossip": lambda doc, title, path: gossip.plot(doc["rows"], path),
     "bench group": lambda doc, title, path: group.plot(doc["rows"], path),
     "bench idle": lambda doc, title, path: idle.plot(doc["rows"], path),
+    "bench peers": _peers,
     "bench overhead": lambda doc, title, path: overhead.plot(doc["rows"], path),
     "bench quantize": lambda doc, title, path: quantize.plot(doc["rows"], path),
     "bench train": _train,

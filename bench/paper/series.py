@@ -170,7 +170,7 @@ def peers() -> Iterator[Run]:
     for n in (2, 4):
         yield f"backend-{n}", f"backend -n {n}"
         yield f"ddp-hook-{n}", f"ddp_hook -n {n}"
-    yield "gloo-8", "gloo -n 8"
+    yield "peers", "peers --turns 1"
     yield "interposer", "interposer"
     yield "programs", "programs"
     if launcher.flavor() == "openmpi":  # with ULFM
@@ -224,7 +224,7 @@ _WITHOUT_MPI = ("tests/", "soak", "shortfall", "a2cid2")
 
 def _kept(result: str, text: str) -> Path:
     """The file of a result: by its MPI, or "any" where none has a part in it."""
-    without = text.startswith(_WITHOUT_MPI)
+    without = text.startswith((*_WITHOUT_MPI, "peers"))  # it runs both
     return results.path(result, "any" if without else launcher.flavor())
 
 

@@ -259,10 +259,10 @@ def test_zero_copy(run):
     assert all(set(row) == set(ROW) and row["wrong"] == 0 for row in rows)
 
 
-def test_gloo_without_torch(clean_environment):
+def test_peers_without_torch(clean_environment):
     """Says what is missing, and does not start a job."""
     script = BENCH / "run.py"
-    hide = f"import sys; sys.modules['torch'] = None; sys.argv = ['{script}', 'gloo']"
+    hide = f"import sys; sys.modules['torch'] = None; sys.argv = ['{script}', 'peers']"
     code = f"{hide}; import runpy; runpy.run_path('{script}', run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -69,7 +69,7 @@ def test_every_experiment_has_its_help():
     words = [sys.executable, str(BENCH / "run.py"), "--help"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    for name in ("gloo", "hivemind", "series", "figures", "uneven", "soak"):
+    for name in ("peers", "hivemind", "series", "figures", "uneven", "soak"):
         assert re.search(rf"^  {name} ", done.stdout, re.MULTILINE), name
 
 
@@ -145,7 +145,7 @@ def test_separate_runs_are_merged(monkeypatch, tmp_path):
         ("bench train --seed 4", 1),
         ("sim skew", 1),
         ("shortfall", 1),
-        ("gloo", 3),
+        ("peers", 3),
     ],
 )
 def test_a_series_repeats_what_is_measured(monkeypatch, tmp_path, text, runs):
