@@ -116,6 +116,9 @@ bool handle_try_arrival(pcoll_handle *h);
 /* handle_waiting.c: inside, before and after. */
 int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us);
 
+/* Free it without waiting for other ranks (process.h). It does not recover. */
+void handle_retire(pcoll_handle *h);
+
 extern const struct user_object_kind handle_kind;
 extern const struct recoverable handle_recoverable; /* handle_recovery.c */
 /* handle_recovery.c: it goes on when ranks die; what that takes is no more needed. */

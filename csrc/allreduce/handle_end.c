@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "allreduce/handle.h"
+#include "allreduce/stall_report.h"
 
 static int close_endpoint(struct user_object *o)
 {
@@ -25,13 +26,30 @@ static void dispose(struct user_object *o, bool healthy)
     h->endpoint = NULL;
 }
 
+static void handle_explain(struct user_object *o, char *text, size_t capacity)
+{
+    stall_report_unfreed(((pcoll_handle *)o)->endpoint, 1000000, text, capacity);
+}
+
 const struct user_object_kind handle_kind = {
     .name = "the handle",
     .plural = "handles",
     .close = close_endpoint,
     .dispose = dispose,
+    .explain = handle_explain,
     .recoverable = &handle_recoverable,
 };
+
+static void free_shell(struct user_object *o)
+{
+    handle_end_recoverable((pcoll_handle *)o);
+    free(o);
+}
+
+void handle_retire(pcoll_handle *h)
+{
+    user_object_retire(&h->base, free_shell);
+}
 
 int pcoll_handle_free_begin(pcoll_handle *h)
 {
@@ -44,8 +62,7 @@ int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
     bool over = true;
     int rc = h ? user_object_end(&h->base, timeout_us, &over) : PCOLL_OK;
     if (over && h) {
-        handle_end_recoverable(h);
-        free(h);
+        free_shell(&h->base);
         *at = NULL;
     }
     return rc;

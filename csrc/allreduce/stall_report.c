@@ -167,8 +167,20 @@ static void write_report(struct text *t, struct endpoint *v,
     progress_unlock(v->communicator->progress);
 }
 
-int stall_report_run(struct endpoint *v, int64_t patience_us, char *out,
-                     uint64_t capacity)
+static void stall_report_write_unfreed(struct text *t, struct endpoint *v,
+                                       const struct stall_query *q)
+{
+    text_add(t, "a handle is freed on this rank, and not on rank");
+    for (uint32_t rank = 0; rank < q->answers.size; rank++)
+        if (!(q->answers.by_rank[rank].flags & IS_CLOSING) &&
+            transport_lives(v->communicator->transport, rank))
+            text_add(t, "%s %u", t->items++ ? "," : "", rank);
+}
+
+static int stall_report_ask(struct endpoint *v, int64_t patience_us, char *out,
+                            uint64_t capacity,
+                            void (*write)(struct text *t, struct endpoint *v,
+                                          const struct stall_query *q))
 {
     uint32_t size = v->communicator->transport->size;
     struct stall_query q = {.answers.size = size, .outage = v->communicator->outage};
@@ -183,9 +195,21 @@ int stall_report_run(struct endpoint *v, int64_t patience_us, char *out,
         atomic_store(&q.answers.missing,
                      v->communicator->transport->living - v->placement.members);
         collect(v, &q, patience_us);
-        write_report(&(struct text){.at = out, .left = capacity}, v, &q);
+        write(&(struct text){.at = out, .left = capacity}, v, &q);
     }
     free(q.answers.by_rank);
     free(q.awaited);
     return rc;
+}
+
+int stall_report_run(struct endpoint *v, int64_t patience_us, char *text,
+                     uint64_t capacity)
+{
+    return stall_report_ask(v, patience_us, text, capacity, write_report);
+}
+
+int stall_report_unfreed(struct endpoint *v, int64_t patience_us, char *text,
+                         uint64_t capacity)
+{
+    return stall_report_ask(v, patience_us, text, capacity, stall_report_write_unfreed);
 }

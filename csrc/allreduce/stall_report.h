@@ -11,5 +11,8 @@
 /* Application: ask, collect for at most patience_us, write the sentence. */
 int stall_report_run(struct endpoint *v, int64_t patience_us, char *text,
                      uint64_t capacity);
+/* The same of a handle that this rank frees: which ranks do not? */
+int stall_report_unfreed(struct endpoint *v, int64_t patience_us, char *text,
+                         uint64_t capacity);
 
 #endif

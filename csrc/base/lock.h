@@ -32,7 +32,6 @@
     X(LOCK_HANDLE, "handle")                                                           \
     X(LOCK_COMMUNICATOR, "communicator")                                               \
     X(LOCK_STAGING, "staging")                                                         \
-    X(LOCK_RELEASING, "release of communicators")                                      \
     X(LOCK_DRIVE, "drive")                                                             \
     X(LOCK_CONTEXTS, "list of communicators")                                          \
     X(LOCK_ENTRIES, "list of objects")                                                 \

@@ -2,6 +2,7 @@
 /* Agreements that a thread waits for, and what is decided by them. */
 #include "runtime/agreement.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "base/moment.h"
 #include "base/text.h"
+#include "runtime/stall.h"
 
 /* On the heap, since MPI may write to it for as long as it likes after a failure. */
 struct waiting {
@@ -18,9 +20,9 @@ struct waiting {
     uint64_t values[];
 };
 
-static bool over(void *arg)
+bool agree_is_over(void *waiting)
 {
-    struct waiting *w = arg;
+    struct waiting *w = waiting;
     return atomic_load(&w->agreement.done) || atomic_load(&w->communicator->failure) ||
            outage_since(w->communicator->outage, w->epoch);
 }
@@ -49,20 +51,24 @@ int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values
     w->epoch = epoch;
     w->agreement = (struct agreement){.values = w->values, .count = count, .op = op};
     memcpy(w->values, values, bytes);
-    progress_lock(c->progress);
     communicator_agree(c, &w->agreement); /* a failure is the context's */
-    progress_unlock(c->progress);
-    MOMENT("agreeing");
     *out = w;
     return PCOLL_OK;
+}
+
+static void agree_explain(void *waiting, char *text, size_t capacity)
+{
+    (void)waiting;
+    snprintf(text, capacity,
+             "other ranks have not made a collective call that this one has made: they "
+             "make or free something, or end MPI");
 }
 
 int agree_end(struct waiting *w, uint64_t *values)
 {
     CHECK(w->communicator);
     struct communicator *c = w->communicator;
-    while (progress_wait(c->progress, over, w, 1000000) == PCOLL_EAGAIN)
-        ;
+    stall_wait(c->progress, agree_is_over, w, agree_explain);
     if (!atomic_load(&w->agreement.done))
         return atomic_load(&c->failure) ? communicator_check(c)
                                         : outage_error(c->outage);
@@ -74,7 +80,10 @@ int agree_end(struct waiting *w, uint64_t *values)
 static int agree(struct communicator *c, enum agree_op op, uint64_t *values, int count)
 {
     struct waiting *w = NULL;
+    progress_lock(c->progress);
     int rc = agree_begin(c, op, values, count, &w);
+    progress_unlock(c->progress);
+    MOMENT("agreeing");
     return rc == PCOLL_OK ? agree_end(w, values) : rc;
 }
 
@@ -173,8 +182,7 @@ static bool nothing_closes(void *arg)
 void agree_settle(struct communicator *c)
 {
     CHECK(c->progress);
-    while (progress_wait(c->progress, nothing_closes, c, 1000000) == PCOLL_EAGAIN)
-        ;
+    stall_wait(c->progress, nothing_closes, c, agree_explain);
 }
 
 static int enter_table(struct communicator *c, struct object *p, uint32_t slot)

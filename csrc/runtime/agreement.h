@@ -20,11 +20,12 @@ int agree_sum(struct communicator *c, uint64_t *values, int count);
 /* Everybody's value, by rank; free() it, whatever comes back. */
 int agree_gather(struct communicator *c, uint64_t value, uint64_t **values);
 
-/* The same in two steps, for several communicators at once; every begin needs its end.
- */
+/* The same in two steps, for several communicators at once; every begin needs its end. The
+ * driver begins, and may ask whether the end would wait. */
 struct waiting;
 int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values,
                 int count, struct waiting **out);
+bool agree_is_over(void *waiting);
 int agree_end(struct waiting *w, uint64_t *values);
 
 /* Some have refused or failed: fail with this code on all, "<whose> 1, 4 <what>: " and why

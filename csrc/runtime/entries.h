@@ -10,10 +10,12 @@
 /* A handle in the list of those that have to end before MPI does. */
 struct entry {
     void (*begin_end)(struct entry *); /* start to close, do not wait */
-    void (*end)(struct entry *);       /* wait, free all but the entry */
-    uint32_t slot;                     /* on its communicator: the same on all ranks */
-    int32_t progress;                  /* as asked for: enum pcoll_progress */
-    struct entry *next;
+    void (*end)(struct entry *);     /* wait, free all but the entry, and this one, too,
+                                          if its owner has let go of it */
+    bool (*reclaim)(struct entry *); /* driver: free it if it has closed; did it? */
+    uint32_t slot;                   /* on its communicator: the same on all ranks */
+    int32_t progress;                /* as asked for: enum pcoll_progress */
+    struct entry *next, *next_retired;
 };
 
 void entries_add(struct entry *entry);

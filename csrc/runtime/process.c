@@ -15,6 +15,7 @@
 #include "watch/watch.h"
 
 struct process {
+    struct progress_source reclaim; /* first: found again from it */
     struct progress *progress;
     struct watch *watch;
     struct lock mutex;        /* the contexts */
@@ -24,9 +25,12 @@ struct process {
         struct waiting *parting;
         struct known_context *next;
     } *contexts;
+    /* Retired, and not reclaimed yet; the oldest first. Under the drive lock. */
+    struct entry *retired;
+    struct known_context *parting;
 };
 
-/* A barrier: nobody asks who is missing any more, nothing is under way. */
+/* Driver: a barrier. After it no rank asks who is missing, and nothing is under way. */
 static void begin_parting(struct known_context *k)
 {
     uint64_t nothing = 0;
@@ -35,18 +39,67 @@ static void begin_parting(struct known_context *k)
         k->parting = NULL;
 }
 
-/* Without its transport a context is a shell that waits for its communicator to go. */
+/* Driver: all ranks have parted, or never will. */
+static void end_context(struct process *r, struct communicator *c, bool usable)
+{
+    progress_drop(r->progress, &c->source);
+    if (!usable)
+        c->transport = NULL; /* MPI may still write to what it was given */
+    communicator_end_transport(c);
+}
+
+/* Wait until all ranks have parted. Without its transport a context is a shell that waits for
+ * its communicator to be freed. */
 static void part(struct process *r, struct known_context *k)
 {
     uint64_t nothing;
     struct communicator *c = k->communicator;
     int rc = k->parting ? agree_end(k->parting, &nothing) : communicator_check(c);
     bool usable = recovery_part(c, k->parting && rc == PCOLL_OK);
-    progress_remove(r->progress, &c->source);
-    if (!usable)
-        c->transport = NULL; /* MPI may still write to what it was given */
-    communicator_end_transport(c);
+    progress_lock(r->progress);
+    end_context(r, c, usable);
+    progress_unlock(r->progress);
     recovery_detach(c);
+    free(k);
+}
+
+static void reclaim_objects(struct process *r)
+{
+    for (struct entry **at = &r->retired, *e; (e = *at);) {
+        struct entry *next = e->next_retired;
+        if (e->reclaim(e))
+            *at = next;
+        else
+            at = &e->next_retired;
+    }
+}
+
+/* The oldest first, and windows are freed in that order. */
+static void reclaim_contexts(struct process *r)
+{
+    bool first = true;
+    for (struct known_context **at = &r->parting, *k; (k = *at);) {
+        uint64_t nothing;
+        struct communicator *c = k->communicator;
+        if ((k->parting && !agree_is_over(k->parting)) || (c->leftovers && !first)) {
+            at = &k->next;
+            first = false;
+            continue;
+        }
+        *at = k->next;
+        int rc = k->parting ? agree_end(k->parting, &nothing) : PCOLL_ESTATE;
+        end_context(r, c, rc == PCOLL_OK);
+        communicator_destroy(&c);
+        free(k);
+    }
+}
+
+static int process_reclaim(struct progress_source *source)
+{
+    struct process *r = (struct process *)source;
+    reclaim_objects(r);
+    reclaim_contexts(r);
+    return 0;
 }
 
 /* MPI_Finalize has begun: end what the application has left. What is collective is
@@ -55,17 +108,25 @@ static void part(struct process *r, struct known_context *k)
 static void end_process(void *state)
 {
     struct process *r = state;
+    struct known_context *k;
+    progress_remove(r->progress, &r->reclaim);
     for (struct entry *e = entries_first(); e; e = e->next)
         e->begin_end(e);
-    for (struct entry *e = entries_first(); e; e = e->next)
+    for (struct entry *e = entries_first(), *next; e; e = next) {
+        next = e->next;
         e->end(e);
-    for (struct known_context *k = r->contexts; k; k = k->next)
+    }
+    progress_lock(r->progress);
+    for (k = r->contexts; k; k = k->next)
         begin_parting(k);
-    while (r->contexts) {
-        struct known_context *k = r->contexts;
+    progress_unlock(r->progress);
+    while ((k = r->contexts)) {
         r->contexts = k->next;
         part(r, k);
-        free(k);
+    }
+    while ((k = r->parting)) {
+        r->parting = k->next;
+        part(r, k);
     }
     watch_destroy(&r->watch);
     progress_destroy(&r->progress);
@@ -105,6 +166,9 @@ static int get_runtime(struct process **out)
         free(r);
         return rc;
     }
+    r->reclaim =
+        (struct progress_source){.poll = process_reclaim, .alarm_us = INT64_MAX};
+    progress_add(r->progress, &r->reclaim);
     process_note_forks();
     uint32_t rank, ranks;
     mpi_world(&rank, &ranks);
@@ -192,14 +256,43 @@ static struct known_context *forget_context(struct process *r, struct communicat
     return k;
 }
 
-static void drop_context(struct process *r, struct communicator *c)
+/* Driver: begin to part if that was the last use of it; return it. */
+static struct known_context *begin_last(struct process *r, struct communicator *c)
 {
-    CHECK(!c->handles);
-    struct known_context *k = forget_context(r, c);
-    begin_parting(k);
-    part(r, k);
-    free(k);
-    communicator_destroy(&c);
+    struct known_context *k = NULL;
+    if (c->abandoned && !c->handles) {
+        k = forget_context(r, c);
+        begin_parting(k);
+    }
+    return k;
+}
+
+static void retire_context(struct process *r, struct known_context *k)
+{
+    struct known_context **end = &r->parting;
+    while (*end)
+        end = &(*end)->next;
+    k->next = NULL;
+    *end = k;
+}
+
+void process_part(struct communicator *c)
+{
+    CHECK(progress_is_driven(c->progress) && !c->recovery);
+    struct process *r = mpi_process_state();
+    struct known_context *k = begin_last(r, c);
+    if (k)
+        retire_context(r, k);
+}
+
+void process_retire(struct entry *entry)
+{
+    CHECK(entry->reclaim);
+    struct process *r = mpi_process_state();
+    struct entry **end = &r->retired;
+    while (*end)
+        end = &(*end)->next_retired;
+    *end = entry;
 }
 
 /* The communicator is being freed, or MPI is about to be gone. */
@@ -210,26 +303,33 @@ static void comm_gone(void *state)
         communicator_destroy(&c);
         return;
     }
-    process_begin_release();
+    process_hold(c);
     c->abandoned = true;
     process_release(c);
 }
 
-static struct lock releasing = LOCK_INIT(LOCK_RELEASING);
-
-void process_begin_release(void)
+void process_hold(struct communicator *c)
 {
-    lock_take(&releasing);
+    progress_lock(c->progress);
+    c->handles++;
+    progress_unlock(c->progress);
 }
 
-/* Dropping it waits for other ranks, so that is done outside. */
 void process_release(struct communicator *c)
 {
-    CHECK(c);
-    bool last = c->abandoned && !c->handles;
-    lock_release(&releasing);
-    if (last)
-        drop_context(mpi_process_state(), c);
+    struct process *r = mpi_process_state();
+    progress_lock(r->progress);
+    CHECK(c->handles > 0);
+    c->handles--;
+    bool recovers = c->recovery;
+    struct known_context *k = begin_last(r, c);
+    if (k && !recovers)
+        retire_context(r, k);
+    progress_unlock(r->progress);
+    if (!k || !recovers)
+        return;
+    part(r, k);
+    communicator_destroy(&c);
 }
 
 static int create_transport(struct process *r, const void *comm,

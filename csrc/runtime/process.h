@@ -2,6 +2,30 @@
 /*
  * What a process has once: the progress engine, the contexts and the handles, kept as
  * an attribute of MPI_COMM_SELF, so that MPI_Finalize begins with ending them.
+ *
+ * Deferred reclamation. MPI_Comm_free waits for no other rank, so that ranks may free their
+ * communicators in any order:
+ *
+ *   - An object whose owner is a communicator (the handles of PCOLL_Allreduce and of the
+ *     interposer) is retired with it: it begins to close, and the driver frees it when it has
+ *     closed on all ranks (closing.h).
+ *   - A context is done when its communicator has been freed and its last object has ended.
+ *     The ranks then part: the driver begins a barrier on the context's own communicator, and
+ *     destroys the transport when the barrier is complete. All ranks know then that nothing is
+ *     under way there.
+ *
+ * The driver takes these steps whenever it polls (process_reclaim, a progress source). Each
+ * step is local or an agreement that only this context waits for, so the order in which ranks
+ * retire does not matter. The transport's MPI_Comm_free is collective in name only: MPI-4.1,
+ * section 7.4.3, expects it to be local, and it is in MPICH and Open MPI. Windows that gossip
+ * buffers have left are freed with the transport. That is collective, so of two contexts with
+ * windows the one that was retired first goes first.
+ *
+ * A rank holds what it has retired until the slowest rank has retired it, too. MPI_Finalize
+ * ends what is left, on all ranks: it begins everything before it waits for anything.
+ *
+ * Contexts that recover (recovery.h) are not reclaimed by the driver, since their ranks part by
+ * a blocking agreement. The thread that frees the last object or the communicator waits there.
  */
 #ifndef PCOLL_RUNTIME_PROCESS_H
 #define PCOLL_RUNTIME_PROCESS_H
@@ -38,10 +62,13 @@ int process_adopt(struct communicator *c);
 /* … is forgotten, by who frees it. */
 void process_disown(struct communicator *c);
 
-/* A handle goes between these two, and its context follows it if it is the last one and the
- * communicator has gone as well. Handles may go in several threads at once: one of them is the
- * last, and no other touches `c` after it. */
-void process_begin_release(void);
+/* Driver: the owner of an object that does not recover has let go of it, and it closes. */
+void process_retire(struct entry *entry);
+/* Driver: the last object of `c` may have ended. Its ranks part then, if the communicator has
+ * been freed as well. */
+void process_part(struct communicator *c);
+/* Between these two `c` stays, whatever ends on it. */
+void process_hold(struct communicator *c);
 void process_release(struct communicator *c);
 
 /* In a forked child nothing of ours works: its agent stayed with the parent. */

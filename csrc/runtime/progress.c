@@ -54,10 +54,8 @@ static int poll_sources(struct progress *p)
     int happened = 0;
     int64_t alarm = INT64_MAX, before = atomic_load(&p->alarm_us);
     atomic_store(&p->polled, atomic_load(&p->doorbell.page->count));
-    for (struct progress_source *s = p->sources, *next; s; s = next) {
-        next = s->next;
+    for (struct progress_source *s = p->sources; s; s = s->next)
         happened += s->poll(s);
-    }
     for (struct progress_source *s = p->sources; s; s = s->next)
         alarm = s->alarm_us < alarm ? s->alarm_us : alarm;
     atomic_store(&p->alarm_us, alarm);
@@ -147,10 +145,9 @@ void progress_add(struct progress *p, struct progress_source *source)
     progress_unlock(p);
 }
 
-void progress_remove(struct progress *p, struct progress_source *source)
+void progress_drop(struct progress *p, struct progress_source *source)
 {
-    CHECK(source->poll);
-    progress_lock(p);
+    CHECK(progress_is_driven(p));
     struct progress_source **at = &p->sources;
     while (*at && *at != source)
         at = &(*at)->next;
@@ -158,6 +155,13 @@ void progress_remove(struct progress *p, struct progress_source *source)
         *at = source->next;
         atomic_fetch_sub(&p->off_node, source->off_node);
     }
+}
+
+void progress_remove(struct progress *p, struct progress_source *source)
+{
+    CHECK(source->poll);
+    progress_lock(p);
+    progress_drop(p, source);
     progress_unlock(p);
 }
 

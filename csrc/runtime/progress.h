@@ -15,7 +15,7 @@
  * `notifications` after the release (all of that sequentially consistent), so it sees
  * the new value and goes round again.
  *
- * Sources are added and removed under the lock.
+ * Sources are added and removed under the lock. A source that is polled may remove others.
  */
 #ifndef PCOLL_RUNTIME_PROGRESS_H
 #define PCOLL_RUNTIME_PROGRESS_H
@@ -49,6 +49,8 @@ void progress_stop_agent(struct progress *p);
 
 void progress_add(struct progress *p, struct progress_source *source);
 void progress_remove(struct progress *p, struct progress_source *source);
+/* Driver: remove it. */
+void progress_drop(struct progress *p, struct progress_source *source);
 
 /* This process's doorbell. */
 const struct doorbell *progress_doorbell(const struct progress *p);

@@ -2,9 +2,13 @@
 /* One life for what users make, its beginning and its end; see user_object.h. */
 #include "runtime/user_object.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "runtime/closing.h"
+#include "runtime/stall.h"
 #include "transport/mpi/mpi_transport.h"
 
 int user_object_admit(const struct user_object_kind *kind, const void *comm,
@@ -48,16 +52,27 @@ static bool is_closed(void *arg)
            atomic_load(&o->communicator->failure);
 }
 
-static void dispose(struct user_object *o)
+/* Driver: it has closed, or never will. */
+static void end_object(struct user_object *o)
 {
     CHECK(o->object);
     CHECK(atomic_load(&o->closing));
-    bool healthy = atomic_load(&o->communicator->failure) == PCOLL_OK;
-    progress_lock(o->communicator->progress);
     communicator_unregister(o->communicator, o->entry.slot);
-    progress_unlock(o->communicator->progress);
     o->object = NULL;
     o->ended = true;
+}
+
+static bool is_healthy(const struct user_object *o)
+{
+    return atomic_load(&o->communicator->failure) == PCOLL_OK;
+}
+
+static void dispose(struct user_object *o)
+{
+    bool healthy = is_healthy(o);
+    progress_lock(o->communicator->progress);
+    end_object(o);
+    progress_unlock(o->communicator->progress);
     o->kind->dispose(o, healthy);
 }
 
@@ -97,14 +112,45 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
     while (!*over) {
         if (progress_wait(c->progress, is_closed, o, timeout_us) == PCOLL_EAGAIN)
             return user_object_leave(o, PCOLL_EAGAIN);
+        process_hold(c);
         outage_enter(c->outage); /* may have to wait for a recovery */
-        process_begin_release();
         *over = dispose_closed(o, true);
         rc = communicator_check(c);
         outage_leave(c->outage);
         process_release(c);
     }
     return rc == PCOLL_EFAILED ? PCOLL_OK : rc; /* nothing is left to do together */
+}
+
+static bool entry_reclaim(struct entry *entry)
+{
+    struct user_object *o = (struct user_object *)entry;
+    struct communicator *c = o->communicator;
+    bool healthy = is_healthy(o);
+    if (!is_closed(o))
+        return false;
+    process_remove(entry);
+    end_object(o);
+    o->kind->dispose(o, healthy);
+    o->retired(o);
+    process_part(c);
+    return true;
+}
+
+void user_object_retire(struct user_object *o, void (*end)(struct user_object *o))
+{
+    if (!o->object) {
+        end(o);
+        return;
+    }
+    CHECK(!o->communicator->outage);
+    if (user_object_enter(o) != PCOLL_OK)
+        return;
+    begin_close(o);
+    o->retired = end;
+    progress_lock(o->communicator->progress);
+    process_retire(&o->entry);
+    progress_unlock(o->communicator->progress);
 }
 
 /* At MPI_Finalize. The application still has it and may free it later: it stays, empty.
@@ -115,17 +161,29 @@ static void entry_begin_end(struct entry *entry)
     begin_close((struct user_object *)entry);
 }
 
+static void explain(void *arg, char *text, size_t capacity)
+{
+    struct user_object *o = arg;
+    snprintf(text, capacity, "MPI_Finalize: ");
+    size_t used = strlen(text);
+    snprintf(text + used, capacity - used,
+             "%s is freed on this rank, and not on others", o->kind->name);
+    if (o->kind->explain && !is_closed(o))
+        o->kind->explain(o, text + used, capacity - used);
+}
+
 static void entry_end(struct entry *entry)
 {
     struct user_object *o = (struct user_object *)entry;
     struct communicator *c = o->communicator;
     for (bool over = false; !over;) {
-        if (progress_wait(c->progress, is_closed, o, 1000000) == PCOLL_EAGAIN)
-            continue;
+        stall_wait(c->progress, is_closed, o, explain);
         outage_enter(c->outage);
         over = dispose_closed(o, false);
         outage_leave(c->outage);
     }
+    if (o->retired)
+        o->retired(o);
 }
 
 void user_object_made(struct user_object *o, struct communicator *c,
@@ -137,6 +195,7 @@ void user_object_made(struct user_object *o, struct communicator *c,
     o->object = object;
     o->entry = (struct entry){.begin_end = entry_begin_end,
                               .end = entry_end,
+                              .reclaim = entry_reclaim,
                               .slot = object->slot,
                               .progress = progress};
     process_add(&o->entry);

@@ -12,6 +12,9 @@
  *             (closing.h), or nothing can any more since the communicator has failed,
  *   ended     its inside is freed. Who made it may still hold it: an empty shell, until
  *             that is freed too.
+ *
+ * The owner of an object that does not recover need not wait: a retired object is freed as a
+ * whole by the driver when it has closed (process.h).
  */
 #ifndef PCOLL_RUNTIME_USER_OBJECT_H
 #define PCOLL_RUNTIME_USER_OBJECT_H
@@ -30,6 +33,8 @@ struct user_object_kind {
     /* Free the inside, which no driver knows any more. If the communicator is not
      * healthy, MPI may still write to what it was given: that is better lost. */
     void (*dispose)(struct user_object *o, bool healthy);
+    /* Say why it has not closed: a sentence. NULL: nothing more is known. */
+    void (*explain)(struct user_object *o, char *text, size_t capacity);
     /* How it goes on when ranks have died; NULL: it does not. */
     const struct recoverable *recoverable;
 };
@@ -43,6 +48,8 @@ struct user_object {
     bool ended;
     bool orphan;          /* the others have none of it (recovery.h): it closes alone */
     _Atomic bool closing; /* asked for */
+    void (*retired)(
+        struct user_object *o); /* frees the shell; NULL: the owner has it */
     /* A thread of the application is in a call. It sets this by exchange, and its release
      * hands all that it wrote to the thread that enters next. Nothing of the object is read
      * after the release: the next thread may free the object. */
@@ -81,5 +88,7 @@ int user_object_close(struct user_object *o);
 /* Free it, waiting for so long: PCOLL_EAGAIN if that was not enough. *over: it has ended,
  * whatever is returned; what is left is the shell. */
 int user_object_end(struct user_object *o, int64_t timeout_us, bool *over);
+/* Free it without waiting; `end` frees the shell, now or later. */
+void user_object_retire(struct user_object *o, void (*end)(struct user_object *o));
 
 #endif

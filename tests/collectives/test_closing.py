@@ -40,6 +40,16 @@ for i in ((0, 2, 1, 3), (0,), (0, 2, 1))[comm.rank]:
     say("freed", i)
 """
 
+FREED_COMMUNICATOR = """
+first, second = comm.Dup(), comm.Dup()
+things = [pc.Allreduce_init(c, np.ones(3), quorum="full") for c in (first, second)]
+run(things, 2)
+first.Free()
+if comm.rank == 0:
+    things[0].Free()
+    say("freed")
+"""
+
 
 @pytest.mark.parametrize("one", ("handle", "schedule"))
 @pytest.mark.parametrize("two", ("handle", "schedule"))
@@ -55,3 +65,10 @@ def test_orders(run):
     done = run(MAKE + ORDERS, 3)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("freed") == 8
+
+
+def test_handle_of_a_freed_communicator(run):
+    """One rank frees it, the other leaves it and a handle of another communicator to
+    MPI_Finalize."""
+    done = run(MAKE + FREED_COMMUNICATOR, 2)
+    assert (done.returncode, done.stdout.strip()) == (0, "freed"), done.stdout + done.stderr

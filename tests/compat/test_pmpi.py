@@ -116,6 +116,25 @@ def test_long_complete_rounds_become_ours(build, run):
     assert 0 < taken < 2 * 100 and set(reasons) == {FASTER}
 
 
+@pytest.mark.parametrize("quorum", ["full", "solo"])
+def test_communicators_are_freed_in_any_order(build, run, quorum):
+    """MPI_Comm_free waits for no other rank, also with persistent requests."""
+    settings = {"PARTIALCOLL_QUORUM": quorum, "PARTIALCOLL_ALL": "1"}
+    done = run(build("free"), settings=settings)
+    assert done.stdout == "freed\n", done.stderr
+    assert report(done)[0] > 3 * 4 * 24
+
+
+def test_finalize_says_who_is_missing(build, run, tmp_path):
+    """Rank 0 has freed a communicator, the others have not yet."""
+    path = tmp_path / "stderr"
+    settings = {"PARTIALCOLL_ALL": "1", "PARTIALCOLL_STALL_WARN": "0.1", "PARTIALCOLL_REPORT": ""}
+    done = run(build("free"), str(path), settings={"PARTIALCOLL_QUORUM": "solo", **settings})
+    assert (done.returncode, done.stdout) == (0, "freed\n"), done.stderr
+    said = "MPI_Finalize: a handle is freed on this rank, and not on rank 1, 2"
+    assert said in path.read_text()
+
+
 def test_calls_inside_finalize_are_mpis(build, run):
     """Those that the delete callback of an attribute makes, set before the first call or after."""
     for quorum in ("full", "solo"):

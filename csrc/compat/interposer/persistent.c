@@ -3,13 +3,15 @@
  * Persistent allreduces. Each has a handle of its own. MPI_Request_free is local, so it
  * cannot free the handle; a later MPI_Allreduce_init, which is collective, takes it
  * over, or frees it, if all ranks have freed their request by then: each communicator
- * has as many places as there are bits in a word, so one allreduce tells.
+ * has as many places as there are bits in a word, so one allreduce tells. When the communicator
+ * is freed, idle handles are retired (runtime/process.h).
  */
 #include "compat/interposer/persistent.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "allreduce/handle.h"
 #include "base/lock.h"
 #include "compat/interposer/core_call.h"
 #include "compat/interposer/full.h"
@@ -92,20 +94,20 @@ static uint64_t common_places(const struct places *p, MPI_Comm comm)
 
 static void free_token(struct token *t)
 {
-    cache_free_handle(t->handle);
+    if (t->handle)
+        handle_retire(t->handle);
     mirror_buffers_free(&t->mirrors);
     completion_thread_give_tag_back(t);
     free(t);
 }
 
-/* The communicator goes. What is idle on all ranks goes with it; other requests outlive it, and with
- * them the tokens and the handles, which end with MPI at the latest. */
-static void free_places(void *more, MPI_Comm comm)
+/* The communicator is being freed. Requests that the program still has outlive it, and with them
+ * the tokens and the handles, which end with MPI. */
+static void free_places(void *more)
 {
     struct places *p = more;
-    uint64_t idle = process_begun() ? common_places(p, comm) : 0;
     for (int i = 0; i < PLACES; i++)
-        if (p->token[i] && (idle >> i & 1))
+        if (p->token[i] && is_idle(p->token[i]))
             free_token(p->token[i]);
     free(p);
 }

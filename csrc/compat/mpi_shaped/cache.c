@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allreduce/handle.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "transport/mpi/mpi_transport.h"
@@ -28,17 +29,19 @@ static _Atomic int record_key = MPI_KEYVAL_INVALID; /* made once, under the mute
 
 static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
 {
+    (void)comm;
     (void)key;
     (void)extra;
     struct record *r = value;
     for (struct cache_entry *e = r->cache.entries, *next; e; e = next) {
         next = e->next;
-        cache_free_handle(e->handle);
+        if (e->handle)
+            handle_retire(e->handle);
         mirror_buffers_free(&e->mirrors);
         free(e);
     }
     if (r->free_more)
-        r->free_more(r->more, comm);
+        r->free_more(r->more);
     free(r->savings);
     free(r);
     return MPI_SUCCESS;

@@ -2,7 +2,7 @@
 /*
  * What is kept on a communicator for calls that look like MPI_Allreduce: when its
  * rounds may complete, and the handles of earlier calls. An attribute, freed with the
- * communicator.
+ * communicator, which waits for no other rank (runtime/process.h).
  *
  * What the cache holds is a function of the calls on that communicator, which are the
  * same on all its ranks in the same order. So all ranks find or miss together, and
@@ -69,8 +69,7 @@ struct record {
     char wanted[96]; /* text of a policy given for this communicator, or "" */
     struct full_savings *savings; /* freed with the record */
     void *more;                   /* of the interposer */
-    void (*free_more)(void *more,
-                      MPI_Comm comm); /* collective, but for the end of MPI */
+    void (*free_more)(void *more); /* local */
 };
 
 /* The record of a communicator, or NULL. Local. */
@@ -78,7 +77,7 @@ struct record *record_find(MPI_Comm comm);
 /* The same, made if there is none; NULL without memory. Local. */
 struct record *record_make(MPI_Comm comm);
 
-/* Before MPI_Comm_free: what is kept on it ends here. Collective. */
+/* Before MPI_Comm_free: what is kept on it ends here. Local. */
 void record_part(MPI_Comm comm);
 
 bool cache_same_key(const struct cache_key *a, const struct cache_key *b);
