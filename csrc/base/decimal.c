@@ -9,20 +9,20 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static locale_t plain; /* the calling thread's stays what it is if there is none */
 
-static void make(void)
+static void decimal_make_locale(void)
 {
     plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
 }
 
-static locale_t enter(void)
+static locale_t decimal_enter_locale(void)
 {
-    pthread_once(&once, make);
+    pthread_once(&once, decimal_make_locale);
     return uselocale(plain);
 }
 
 double decimal_parse(const char *text, char **end)
 {
-    locale_t before = enter();
+    locale_t before = decimal_enter_locale();
     double value = strtod(text, end);
     uselocale(before);
     return value;
@@ -30,7 +30,7 @@ double decimal_parse(const char *text, char **end)
 
 void decimal_print(char *text, size_t capacity, int digits, double value)
 {
-    locale_t before = enter();
+    locale_t before = decimal_enter_locale();
     snprintf(text, capacity, "%.*g", digits, value);
     uselocale(before);
 }

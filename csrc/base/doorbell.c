@@ -18,7 +18,7 @@
 
 static const size_t page_bytes = 4096;
 
-static struct doorbell_page *map(int fd)
+static struct doorbell_page *doorbell_map(int fd)
 {
     void *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return page == MAP_FAILED ? NULL : page;
@@ -27,7 +27,7 @@ static struct doorbell_page *map(int fd)
 /* Where no memory file can be had (too many open files, an old kernel), a doorbell that
  * nobody else can ring is better than a rank that drops out while the others wait for
  * it. */
-static struct doorbell_page *map_private(void)
+static struct doorbell_page *doorbell_map_private(void)
 {
     void *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -39,9 +39,9 @@ int doorbell_create(struct doorbell *b)
     b->page = NULL;
     b->fd = memfd_create("partialcoll-doorbell", MFD_CLOEXEC);
     if (b->fd >= 0 && ftruncate(b->fd, (off_t)page_bytes) == 0)
-        b->page = map(b->fd);
+        b->page = doorbell_map(b->fd);
     if (!b->page)
-        b->page = map_private();
+        b->page = doorbell_map_private();
     if (!b->page) {
         doorbell_destroy(b);
         return fail(PCOLL_ENOMEM, "no memory for the doorbell of this process");
@@ -70,7 +70,8 @@ struct doorbell_page *doorbell_open(uint64_t pid, uint64_t fd, uint64_t cookie)
     if (opened < 0)
         return NULL;
     off_t size = lseek(opened, 0, SEEK_END);
-    struct doorbell_page *page = size >= (off_t)page_bytes ? map(opened) : NULL;
+    struct doorbell_page *page =
+        size >= (off_t)page_bytes ? doorbell_map(opened) : NULL;
     close(opened);
     if (page && page->cookie != cookie) {
         doorbell_close(page);
@@ -84,7 +85,8 @@ void doorbell_close(struct doorbell_page *page)
     munmap(page, page_bytes);
 }
 
-static void wake(struct doorbell_page *page, int count, enum doorbell_sleeper who)
+static void doorbell_wake(struct doorbell_page *page, int count,
+                          enum doorbell_sleeper who)
 {
     syscall(SYS_futex, &page->count, FUTEX_WAKE_BITSET, count, NULL, NULL, who);
 }
@@ -93,23 +95,23 @@ void doorbell_ring(struct doorbell_page *page)
 {
     atomic_fetch_add(&page->count, 1);
     if (atomic_load(&page->waiters_asleep))
-        wake(page, 1, DOORBELL_WAITER);
+        doorbell_wake(page, 1, DOORBELL_WAITER);
     else if (!atomic_load(&page->waiters) && atomic_load(&page->agent_asleep))
-        wake(page, 1, DOORBELL_AGENT);
+        doorbell_wake(page, 1, DOORBELL_AGENT);
 }
 
 void doorbell_wake_waiters(struct doorbell_page *page)
 {
     atomic_fetch_add(&page->count, 1);
     if (atomic_load(&page->waiters_asleep))
-        wake(page, INT_MAX, DOORBELL_WAITER);
+        doorbell_wake(page, INT_MAX, DOORBELL_WAITER);
 }
 
 void doorbell_wake_agent(struct doorbell_page *page)
 {
     atomic_fetch_add(&page->count, 1);
     if (atomic_load(&page->agent_asleep))
-        wake(page, 1, DOORBELL_AGENT);
+        doorbell_wake(page, 1, DOORBELL_AGENT);
 }
 
 void doorbell_sleep(struct doorbell_page *page, uint32_t seen,
@@ -128,7 +130,7 @@ void doorbell_sleep(struct doorbell_page *page, uint32_t seen,
     atomic_fetch_sub(flag, 1);
 }
 
-static uint64_t hash_link(uint64_t hash, const char *path)
+static uint64_t doorbell_hash_link(uint64_t hash, const char *path)
 {
     char text[128] = "";
     ssize_t n = readlink(path, text, sizeof text - 1);
@@ -146,6 +148,6 @@ uint64_t doorbell_neighborhood(void)
         fclose(f);
     }
     uint64_t hash = splitmix_text(1, boot);
-    hash = hash_link(hash, "/proc/self/ns/pid");
-    return hash_link(hash, "/proc/self/ns/net");
+    hash = doorbell_hash_link(hash, "/proc/self/ns/pid");
+    return doorbell_hash_link(hash, "/proc/self/ns/net");
 }

@@ -22,31 +22,31 @@ struct hold {
     struct hold *next;
 };
 
-struct block {
+struct memory_block {
     uintptr_t begin;
     size_t bytes;
     void (*end)(void *memory, size_t bytes);
-    struct block *next;
+    struct memory_block *next;
 };
 
 static struct lock mutex = LOCK_INIT(LOCK_HELD_MEMORY);
 static struct hold *holds;
-static struct block *disposed;
+static struct memory_block *disposed;
 
-static bool has(const struct block *b, uintptr_t address)
+static bool memory_block_has(const struct memory_block *b, uintptr_t address)
 {
     return address - b->begin < b->bytes;
 }
 
-static bool is_held(const struct block *b)
+static bool memory_is_held(const struct memory_block *b)
 {
     for (const struct hold *h = holds; h; h = h->next)
-        if (has(b, h->address))
+        if (memory_block_has(b, h->address))
             return true;
     return false;
 }
 
-static struct hold **find(uintptr_t address)
+static struct hold **memory_find_hold(uintptr_t address)
 {
     struct hold **at = &holds;
     while (*at && (*at)->address != address)
@@ -60,7 +60,7 @@ int pcoll_memory_hold(const void *address)
     if (rc != PCOLL_OK)
         return rc;
     lock_take(&mutex);
-    struct hold **at = find((uintptr_t)address);
+    struct hold **at = memory_find_hold((uintptr_t)address);
     if (!*at && (*at = malloc(sizeof **at)))
         **at = (struct hold){.address = (uintptr_t)address};
     if (*at)
@@ -72,13 +72,13 @@ int pcoll_memory_hold(const void *address)
 }
 
 /* Out of the list with the block of this address, if nothing in it is held. */
-static struct block *take(uintptr_t address)
+static struct memory_block *memory_take_block(uintptr_t address)
 {
-    struct block **at = &disposed;
-    while (*at && !has(*at, address))
+    struct memory_block **at = &disposed;
+    while (*at && !memory_block_has(*at, address))
         at = &(*at)->next;
-    struct block *b = *at;
-    if (!b || is_held(b))
+    struct memory_block *b = *at;
+    if (!b || memory_is_held(b))
         return NULL;
     *at = b->next;
     return b;
@@ -86,16 +86,16 @@ static struct block *take(uintptr_t address)
 
 void pcoll_memory_release(const void *address)
 {
-    struct block *free_now = NULL;
+    struct memory_block *free_now = NULL;
     if (!address)
         return;
     lock_take(&mutex);
-    struct hold **at = find((uintptr_t)address), *h = *at;
+    struct hold **at = memory_find_hold((uintptr_t)address), *h = *at;
     CHECK(h && h->count > 0);
     if (!--h->count) {
         *at = h->next;
         free(h);
-        free_now = take((uintptr_t)address);
+        free_now = memory_take_block((uintptr_t)address);
     }
     lock_release(&mutex);
     if (free_now)
@@ -106,10 +106,11 @@ void pcoll_memory_release(const void *address)
 void memory_dispose(void *memory, size_t bytes, void (*end)(void *memory, size_t bytes))
 {
     CHECK(memory && bytes && end);
-    struct block block = {.begin = (uintptr_t)memory, .bytes = bytes, .end = end};
+    struct memory_block block = {
+        .begin = (uintptr_t)memory, .bytes = bytes, .end = end};
     lock_take(&mutex);
-    bool held = is_held(&block);
-    struct block *b = held ? malloc(sizeof *b) : NULL;
+    bool held = memory_is_held(&block);
+    struct memory_block *b = held ? malloc(sizeof *b) : NULL;
     if (b) { /* without memory for it the block is lost, which is better than gone */
         *b = block;
         b->next = disposed;

@@ -21,7 +21,8 @@ static const struct version unified = {"", "memory.max", "memory.current",
                                      "total_inactive_file %llu"};
 
 /* In the first line of this form; UINT64_MAX: in none, or there is no file. */
-static uint64_t read_number(const char *folder, const char *name, const char *format)
+static uint64_t memory_read_number(const char *folder, const char *name,
+                                   const char *format)
 {
     char path[PATH_MAX], line[128];
     unsigned long long value;
@@ -36,25 +37,26 @@ static uint64_t read_number(const char *folder, const char *name, const char *fo
     return found;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
+static uint64_t memory_least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-static uint64_t left_in(const struct version *v, const char *folder)
+static uint64_t memory_left_in(const struct version *v, const char *folder)
 {
-    uint64_t limit = read_number(folder, v->limit, "%llu");
-    uint64_t used = read_number(folder, v->used, "%llu");
-    uint64_t cached = read_number(folder, "memory.stat", v->cached);
+    uint64_t limit = memory_read_number(folder, v->limit, "%llu");
+    uint64_t used = memory_read_number(folder, v->used, "%llu");
+    uint64_t cached = memory_read_number(folder, "memory.stat", v->cached);
     if (limit == UINT64_MAX || used == UINT64_MAX)
         return UINT64_MAX;
     if (cached != UINT64_MAX)
-        used -= least(cached, used);
-    return limit - least(used, limit);
+        used -= memory_least(cached, used);
+    return limit - memory_least(used, limit);
 }
 
 /* Of a group and of all that it lies in. */
-static uint64_t left_from(const struct version *v, const char *mount, const char *own)
+static uint64_t memory_left_from(const struct version *v, const char *mount,
+                                 const char *own)
 {
     char folder[PATH_MAX];
     uint64_t left = UINT64_MAX;
@@ -63,7 +65,7 @@ static uint64_t left_from(const struct version *v, const char *mount, const char
     if (length >= (int)sizeof folder)
         return left;
     while (strlen(folder) >= root) {
-        left = least(left, left_in(v, folder));
+        left = memory_least(left, memory_left_in(v, folder));
         char *slash = strrchr(folder + root, '/');
         if (!slash)
             break;
@@ -73,7 +75,7 @@ static uint64_t left_from(const struct version *v, const char *mount, const char
 }
 
 /* "memory" among names with commas between. */
-static bool controls_memory(const char *names)
+static bool memory_is_controlled(const char *names)
 {
     for (const char *at = names; (at = strstr(at, "memory")); at++)
         if ((at == names || at[-1] == ',') && (at[6] == ',' || !at[6]))
@@ -94,9 +96,9 @@ uint64_t memory_left_in_groups(const char *groups, const char *mount)
             continue;
         *own++ = 0;
         if (!*++names)
-            left = least(left, left_from(&unified, mount, own));
-        else if (controls_memory(names))
-            left = least(left, left_from(&first, mount, own));
+            left = memory_least(left, memory_left_from(&unified, mount, own));
+        else if (memory_is_controlled(names))
+            left = memory_least(left, memory_left_from(&first, mount, own));
     }
     if (f)
         fclose(f);
@@ -105,7 +107,8 @@ uint64_t memory_left_in_groups(const char *groups, const char *mount)
 
 uint64_t memory_left(void)
 {
-    uint64_t machine = read_number("/proc", "meminfo", "MemAvailable: %llu kB");
+    uint64_t machine = memory_read_number("/proc", "meminfo", "MemAvailable: %llu kB");
     machine = machine == UINT64_MAX ? machine : machine * 1024;
-    return least(machine, memory_left_in_groups("/proc/self/cgroup", "/sys/fs/cgroup"));
+    return memory_least(machine,
+                        memory_left_in_groups("/proc/self/cgroup", "/sys/fs/cgroup"));
 }

@@ -23,7 +23,7 @@ static struct moments *moments = &own;
 static int wished = SIGKILL;
 static _Thread_local struct thread_moment *here;
 
-static void read_wish(void)
+static void moment_read_wish(void)
 {
     const char *wish = environment_get("PARTIALCOLL_DIE");
     const char *colon = wish ? strchr(wish, ':') : NULL;
@@ -34,7 +34,7 @@ static void read_wish(void)
     atomic_store(&moments->left, atoi(colon + 1));
 }
 
-static void map_file(void)
+static void moment_map_file(void)
 {
     const char *folder = environment_get("PARTIALCOLL_MOMENTS");
     char path[4096];
@@ -51,13 +51,13 @@ static void map_file(void)
     moments = page == MAP_FAILED ? &own : page;
 }
 
-static void read_settings(void)
+static void moment_read_settings(void)
 {
-    map_file();
-    read_wish();
+    moment_map_file();
+    moment_read_wish();
 }
 
-static void note(const char *name)
+static void moment_note(const char *name)
 {
     if (!here) {
         uint32_t thread = atomic_fetch_add(&moments->threads, 1);
@@ -72,9 +72,9 @@ static void note(const char *name)
 
 void moment_pass(const char *name)
 {
-    pthread_once(&read_once, read_settings);
+    pthread_once(&read_once, moment_read_settings);
     if (moments != &own)
-        note(name);
+        moment_note(name);
     if (atomic_load(&moments->left) <= 0 || strcmp(name, moments->wish))
         return;
     if (atomic_fetch_sub(&moments->left, 1) == 1) {
