@@ -23,13 +23,13 @@ static char refusal[400]; /* "": the table is filled */
 static pid_t owner;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-struct entry {
+struct cuda_entry {
     size_t place;
     const char *name;
 };
 
 #define ENTRY(member, name) {offsetof(struct cuda, member), name}
-static const struct entry entries[] = {
+static const struct cuda_entry entries[] = {
     ENTRY(init, "cuInit"),
     ENTRY(version, "cuDriverGetVersion"),
     ENTRY(error_name, "cuGetErrorName"),
@@ -55,19 +55,19 @@ static const struct entry entries[] = {
     ENTRY(event_query, "cuEventQuery"),
 };
 
-static void refuse(const char *format, const char *first, const char *second)
+static void cuda_refuse(const char *format, const char *first, const char *second)
 {
     snprintf(refusal, sizeof refusal, format, first, second);
 }
 
 /* All functions, or a refusal that names the first that is not there. */
-static bool find_functions(void *library, const char *file)
+static bool cuda_find_functions(void *library, const char *file)
 {
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         void *function = dlsym(library, entries[i].name);
         if (!function) {
-            refuse("the CUDA driver %s is too old: it has no %s", file,
-                   entries[i].name);
+            cuda_refuse("the CUDA driver %s is too old: it has no %s", file,
+                        entries[i].name);
             return false;
         }
         memcpy((char *)&table + entries[i].place, &function, sizeof function);
@@ -75,26 +75,27 @@ static bool find_functions(void *library, const char *file)
     return true;
 }
 
-static bool is_recent(const char *file)
+static bool cuda_is_recent(const char *file)
 {
     char number[16];
     int version = 0;
     cuda_result result = table.version(&version);
     snprintf(number, sizeof number, "%d.%d", version / 1000, version % 1000 / 10);
     if (result == CUDA_SUCCESS && version < oldest)
-        refuse("the CUDA driver %s is too old: it is for CUDA %s, expected 11.0 or "
-               "newer",
-               file, number);
+        cuda_refuse(
+            "the CUDA driver %s is too old: it is for CUDA %s, expected 11.0 or "
+            "newer",
+            file, number);
     return result != CUDA_SUCCESS || version >= oldest;
 }
 
-static const char *file_of_driver(void)
+static const char *cuda_file_of_driver(void)
 {
     const char *named = environment_get("PARTIALCOLL_CUDA_LIBRARY");
     return named ? named : "libcuda.so.1";
 }
 
-static int count_loaded(struct dl_phdr_info *info, size_t size, void *count)
+static int cuda_count_loaded(struct dl_phdr_info *info, size_t size, void *count)
 {
     (void)size;
     *(unsigned long long *)count = info->dlpi_adds;
@@ -108,10 +109,10 @@ bool cuda_is_loaded(void)
     unsigned long long now = 0;
     if (atomic_load(&loaded))
         return true;
-    dl_iterate_phdr(count_loaded, &now);
+    dl_iterate_phdr(cuda_count_loaded, &now);
     if (now == atomic_load(&then))
         return false;
-    void *library = dlopen(file_of_driver(), RTLD_LAZY | RTLD_NOLOAD);
+    void *library = dlopen(cuda_file_of_driver(), RTLD_LAZY | RTLD_NOLOAD);
     if (library)
         dlclose(library); /* somebody else's stays */
     atomic_store(&loaded, library != NULL);
@@ -119,30 +120,30 @@ bool cuda_is_loaded(void)
     return library != NULL;
 }
 
-static void open_library(void)
+static void cuda_open_library(void)
 {
-    const char *file = file_of_driver();
+    const char *file = cuda_file_of_driver();
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     owner = getpid();
     if (!library) {
         const char *why = dlerror();
-        refuse("there is no CUDA driver here, looked for %s: %s", file,
-               why ? why : "it cannot be opened");
+        cuda_refuse("there is no CUDA driver here, looked for %s: %s", file,
+                    why ? why : "it cannot be opened");
         return;
     }
-    if (!find_functions(library, file) || !is_recent(file))
+    if (!cuda_find_functions(library, file) || !cuda_is_recent(file))
         return;
     const char *name = "?";
     cuda_result result = table.init(0);
     if (result != CUDA_SUCCESS && table.error_name(result, &name) != CUDA_SUCCESS)
         name = "an error without a name";
     if (result != CUDA_SUCCESS)
-        refuse("the CUDA driver %s does not start: %s", file, name);
+        cuda_refuse("the CUDA driver %s does not start: %s", file, name);
 }
 
 int cuda_get(const struct cuda **cuda)
 {
-    pthread_once(&once, open_library);
+    pthread_once(&once, cuda_open_library);
     if (refusal[0])
         return fail(PCOLL_ESTATE, "%s", refusal);
     if (owner != getpid())

@@ -30,26 +30,26 @@ struct lane {
     int failure;
 };
 
-static cuda_stream stream_of(uint64_t number)
+static cuda_stream lane_stream_of(uint64_t number)
 {
     return (cuda_stream)(uintptr_t)number; /* NOLINT: the driver's handle */
 }
 
-static int enter(const struct lane *l)
+static int lane_enter(const struct lane *l)
 {
     return cuda_check(l->cuda, l->cuda->context_push(l->context),
                       "entering a device's context");
 }
 
 /* The caller's context is current again, whatever has happened meanwhile. */
-static int leave(const struct lane *l, int rc)
+static int lane_leave(const struct lane *l, int rc)
 {
     cuda_context own;
     cuda_result result = l->cuda->context_pop(&own);
     return rc == PCOLL_OK ? cuda_check(l->cuda, result, "leaving a context") : rc;
 }
 
-static int make_streams(struct lane *l)
+static int lane_make_streams(struct lane *l)
 {
     const struct cuda *d = l->cuda;
     cuda_result result = d->event_create(&l->given, NO_TIMING);
@@ -61,7 +61,7 @@ static int make_streams(struct lane *l)
     return cuda_check(d, result, "making a stream");
 }
 
-static void end_streams(struct lane *l)
+static void lane_end_streams(struct lane *l)
 {
     const struct cuda *d = l->cuda;
     for (int i = 0; i < STREAMS; i++) {
@@ -74,7 +74,7 @@ static void end_streams(struct lane *l)
         d->event_destroy(l->given);
 }
 
-static int check_device(const struct cuda *d, int device)
+static int lane_check_device(const struct cuda *d, int device)
 {
     int count = 0;
     int rc = cuda_check(d, d->device_count(&count), "counting the devices");
@@ -88,7 +88,7 @@ int lane_create(int device, enum lane_direction direction, struct lane **out)
     const struct cuda *d;
     int rc = cuda_get(&d);
     if (rc == PCOLL_OK)
-        rc = check_device(d, device);
+        rc = lane_check_device(d, device);
     struct lane *l = rc == PCOLL_OK ? calloc(1, sizeof *l) : NULL;
     if (!l)
         return rc == PCOLL_OK ? fail(PCOLL_ENOMEM, "no memory for a lane") : rc;
@@ -100,9 +100,9 @@ int lane_create(int device, enum lane_direction direction, struct lane **out)
         return rc;
     }
     *out = l;
-    rc = enter(l);
+    rc = lane_enter(l);
     if (rc == PCOLL_OK)
-        rc = leave(l, make_streams(l));
+        rc = lane_leave(l, lane_make_streams(l));
     if (rc != PCOLL_OK)
         lane_destroy(out);
     return rc;
@@ -118,9 +118,9 @@ void lane_destroy(struct lane **l)
 {
     struct lane *gone = *l;
     lane_settle(gone);
-    if (enter(gone) == PCOLL_OK) {
-        end_streams(gone);
-        (void)leave(gone, PCOLL_OK);
+    if (lane_enter(gone) == PCOLL_OK) {
+        lane_end_streams(gone);
+        (void)lane_leave(gone, PCOLL_OK);
     }
     gone->cuda->primary_release(gone->device);
     free(gone);
@@ -128,7 +128,7 @@ void lane_destroy(struct lane **l)
 }
 
 /* May work be ordered with what this stream has been given? */
-static int check_stream(const struct lane *l, cuda_stream stream)
+static int lane_check_stream(const struct lane *l, cuda_stream stream)
 {
     cuda_context context = NULL;
     int capturing = 0;
@@ -149,7 +149,7 @@ static int check_stream(const struct lane *l, cuda_stream stream)
     return rc;
 }
 
-static int record_and_wait(const struct lane *l, cuda_stream stream)
+static int lane_record_and_wait(const struct lane *l, cuda_stream stream)
 {
     const struct cuda *d = l->cuda;
     cuda_result result = d->event_record(l->given, stream);
@@ -158,8 +158,8 @@ static int record_and_wait(const struct lane *l, cuda_stream stream)
     return cuda_check(d, result, "waiting for a stream of the user's");
 }
 
-static cuda_result copy(const struct lane *l, const struct lane_piece *p, size_t from,
-                        size_t bytes, cuda_stream stream)
+static cuda_result lane_copy(const struct lane *l, const struct lane_piece *p,
+                             size_t from, size_t bytes, cuda_stream stream)
 {
     char *host = (char *)p->host + from;
     return l->direction == LANE_TO_HOST
@@ -168,8 +168,8 @@ static cuda_result copy(const struct lane *l, const struct lane_piece *p, size_t
 }
 
 /* The streams take turns, chunk by chunk, over all pieces. */
-static int begin_copies(const struct lane *l, const struct lane_piece *pieces,
-                        int count)
+static int lane_begin_copies(const struct lane *l, const struct lane_piece *pieces,
+                             int count)
 {
     cuda_result result = CUDA_SUCCESS;
     unsigned turn = 0;
@@ -178,14 +178,14 @@ static int begin_copies(const struct lane *l, const struct lane_piece *pieces,
         for (size_t from = 0; from < p->bytes && result == CUDA_SUCCESS; turn++) {
             size_t left = p->bytes - from;
             size_t now = left < chunk_bytes ? left : chunk_bytes;
-            result = copy(l, p, from, now, l->stream[turn % STREAMS]);
+            result = lane_copy(l, p, from, now, l->stream[turn % STREAMS]);
             from += now;
         }
     }
     return cuda_check(l->cuda, result, "beginning a copy");
 }
 
-static int record_ends(const struct lane *l)
+static int lane_record_ends(const struct lane *l)
 {
     cuda_result result = CUDA_SUCCESS;
     for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
@@ -200,70 +200,71 @@ int lane_begin(struct lane *l, const struct lane_piece *pieces, int count,
     int rc = lane_poll(l);
     if (rc == PCOLL_EAGAIN)
         return fail(PCOLL_ESTATE, "the last copies are not over");
-    if (rc != PCOLL_OK || (rc = enter(l)) != PCOLL_OK)
+    if (rc != PCOLL_OK || (rc = lane_enter(l)) != PCOLL_OK)
         return rc;
-    rc = check_stream(l, stream_of(stream));
+    rc = lane_check_stream(l, lane_stream_of(stream));
     if (rc == PCOLL_OK)
-        rc = record_and_wait(l, stream_of(stream));
+        rc = lane_record_and_wait(l, lane_stream_of(stream));
     if (rc == PCOLL_OK) {
-        rc = begin_copies(l, pieces, count);
-        int ends = record_ends(l); /* of those that were begun, too, if one was not */
+        rc = lane_begin_copies(l, pieces, count);
+        int ends =
+            lane_record_ends(l); /* of those that were begun, too, if one was not */
         l->under_way = ends == PCOLL_OK;
         rc = rc == PCOLL_OK ? ends : rc;
         l->failure = rc;
     }
-    return leave(l, rc);
+    return lane_leave(l, rc);
 }
 
 int lane_poll(struct lane *l)
 {
     if (!l->under_way)
         return l->failure;
-    int rc = enter(l);
+    int rc = lane_enter(l);
     if (rc != PCOLL_OK)
         return rc;
     cuda_result result = CUDA_SUCCESS;
     for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
         result = l->cuda->event_query(l->over[i]);
     if (result == CUDA_NOT_READY)
-        return leave(l, PCOLL_EAGAIN);
+        return lane_leave(l, PCOLL_EAGAIN);
     l->under_way = false;
     int failed = cuda_check(l->cuda, result, "a copy");
     l->failure = l->failure == PCOLL_OK ? failed : l->failure;
-    return leave(l, l->failure);
+    return lane_leave(l, l->failure);
 }
 
 int lane_order(struct lane *l, uint64_t stream)
 {
-    int rc = enter(l);
+    int rc = lane_enter(l);
     if (rc != PCOLL_OK)
         return rc;
-    rc = check_stream(l, stream_of(stream));
+    rc = lane_check_stream(l, lane_stream_of(stream));
     cuda_result result = CUDA_SUCCESS;
     for (int i = 0; i < STREAMS && rc == PCOLL_OK && result == CUDA_SUCCESS; i++)
-        result = l->cuda->stream_wait(stream_of(stream), l->over[i], 0);
+        result = l->cuda->stream_wait(lane_stream_of(stream), l->over[i], 0);
     if (rc == PCOLL_OK)
         rc = cuda_check(l->cuda, result, "having a stream of the user's wait");
-    return leave(l, rc);
+    return lane_leave(l, rc);
 }
 
 int lane_register(struct lane *l, void *memory, size_t bytes)
 {
     CHECK(memory && bytes);
-    int rc = enter(l);
+    int rc = lane_enter(l);
     if (rc != PCOLL_OK)
         return rc;
     rc = cuda_check(l->cuda, l->cuda->host_register(memory, bytes, PORTABLE),
                     "pinning memory");
-    return leave(l, rc);
+    return lane_leave(l, rc);
 }
 
 int lane_unregister(struct lane *l, void *memory)
 {
     CHECK(!l->under_way);
-    int rc = enter(l);
+    int rc = lane_enter(l);
     if (rc != PCOLL_OK)
         return rc;
-    return leave(
+    return lane_leave(
         l, cuda_check(l->cuda, l->cuda->host_unregister(memory), "letting memory go"));
 }

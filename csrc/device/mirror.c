@@ -61,15 +61,15 @@ int pcoll_mirror_pin(pcoll_mirror *m, void *memory, uint64_t bytes)
     return rc;
 }
 
-static int poll_both(pcoll_mirror *m)
+static int mirror_poll_both(pcoll_mirror *m)
 {
     int rc = lane_poll(m->to_device);
     return rc == PCOLL_OK ? lane_poll(m->to_host) : rc;
 }
 
 /* Where the pieces are to be, as a lane takes them. */
-static int check_pieces(const pcoll_mirror *m, const pcoll_piece *pieces, int count,
-                        struct lane_piece *checked)
+static int mirror_check_pieces(const pcoll_mirror *m, const pcoll_piece *pieces,
+                               int count, struct lane_piece *checked)
 {
     int rc = PCOLL_OK;
     for (int i = 0; i < count && rc == PCOLL_OK; i++) {
@@ -81,17 +81,17 @@ static int check_pieces(const pcoll_mirror *m, const pcoll_piece *pieces, int co
     return rc;
 }
 
-static int begin(pcoll_mirror *m, struct lane *lane, const pcoll_piece *pieces,
-                 int count, uint64_t stream)
+static int mirror_begin(pcoll_mirror *m, struct lane *lane, const pcoll_piece *pieces,
+                        int count, uint64_t stream)
 {
     if (count < 1)
         return fail(PCOLL_EINVAL, "count: expected at least 1, got %d", count);
     struct lane_piece checked[count];
-    int rc = poll_both(m);
+    int rc = mirror_poll_both(m);
     if (rc == PCOLL_EAGAIN)
         return fail(PCOLL_ESTATE, "the mirror's last copies are not over");
     if (rc == PCOLL_OK)
-        rc = check_pieces(m, pieces, count, checked);
+        rc = mirror_check_pieces(m, pieces, count, checked);
     return rc == PCOLL_OK ? lane_begin(lane, checked, count, stream) : rc;
 }
 
@@ -99,24 +99,24 @@ int pcoll_mirror_pull(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,
                       uint64_t stream)
 {
     return fail_if_null_as("mirror, pieces", m, pieces)
-               ?: begin(m, m->to_host, pieces, count, stream);
+               ?: mirror_begin(m, m->to_host, pieces, count, stream);
 }
 
 int pcoll_mirror_push(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,
                       uint64_t stream)
 {
     int rc = fail_if_null_as("mirror, pieces", m, pieces)
-                 ?: begin(m, m->to_device, pieces, count, stream);
+                 ?: mirror_begin(m, m->to_device, pieces, count, stream);
     return rc == PCOLL_OK ? lane_order(m->to_device, stream) : rc;
 }
 
 int pcoll_mirror_wait(pcoll_mirror *m, int64_t timeout_us)
 {
     int64_t until = clock_us() + timeout_us;
-    int rc = fail_if_null_as("mirror", m) ?: poll_both(m);
+    int rc = fail_if_null_as("mirror", m) ?: mirror_poll_both(m);
     while (rc == PCOLL_EAGAIN && clock_us() < until) {
         nanosleep(&(struct timespec){.tv_nsec = NAP_US * 1000}, NULL);
-        rc = poll_both(m);
+        rc = mirror_poll_both(m);
     }
     return rc;
 }

@@ -26,7 +26,7 @@ struct answer {
 };
 
 /* Zeros for memory that the driver does not know. */
-static int ask(const void *address, struct answer *a)
+static int place_ask(const void *address, struct answer *a)
 {
     const struct cuda *d;
     int which[] = {MEMORY_TYPE, IS_MANAGED, DEVICE_ORDINAL, RANGE_START, RANGE_SIZE};
@@ -44,7 +44,7 @@ static int ask(const void *address, struct answer *a)
 int place_find(const void *address, struct place *place)
 {
     struct answer a;
-    int rc = ask(address, &a);
+    int rc = place_ask(address, &a);
     if (rc == PCOLL_OK)
         *place = (struct place){
             .device = a.type == TYPE_DEVICE || a.managed ? a.device : PLACE_HOST};
@@ -81,8 +81,9 @@ int pcoll_device_in_use(void)
 int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes)
 {
     struct answer a;
-    int rc = fail_if_null(begin, bytes)
-                 ?: ask((const void *)(uintptr_t)address, &a); /* NOLINT: an address */
+    int rc =
+        fail_if_null(begin, bytes)
+            ?: place_ask((const void *)(uintptr_t)address, &a); /* NOLINT: an address */
     if (rc == PCOLL_OK && !a.size)
         rc = fail(PCOLL_EINVAL, "memory at %#llx: it has been freed, or was none",
                   (unsigned long long)address);
@@ -97,7 +98,7 @@ int place_check(const void *address, size_t bytes, int device)
 {
     CHECK(device >= 0);
     struct answer a;
-    int rc = ask(address, &a);
+    int rc = place_ask(address, &a);
     if (rc != PCOLL_OK || !bytes)
         return rc;
     if (a.type != TYPE_DEVICE && !a.managed)

@@ -18,16 +18,15 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 REPEATED_FUNCTIONS = """
-absorb add allocate announces_join as_bits as_float ask at await begin begin_get build_folded check
-check_device check_op choose choose_algorithm collect compare compare_swap complain complete
-cookie_of copy count_absences count_cores create deliver destroy dispose end end_endpoint enter
-fetch_add find finish first_half gather get get_sums grow hand_over has_arrived inherit is_derived
-is_open is_over judge lay_out leave make make_room measure merge number of orphan place_of put
-rebuild refuse release replace reserve retire sync_stores take take_census target type_of wait_for
-word write_deposit
+absorb add allocate announces_join as_bits as_float at await begin begin_get build_folded check
+check_op choose choose_algorithm collect compare compare_swap complain complete cookie_of
+count_absences count_cores create deliver destroy dispose end end_endpoint fetch_add find finish
+first_half gather get get_sums grow hand_over has_arrived inherit is_derived is_open is_over judge
+lay_out leave make make_room measure merge number of orphan place_of put rebuild refuse release
+replace reserve retire sync_stores take take_census target type_of wait_for word write_deposit
 """
 REPEATED_STRUCTS = """
-entry place search
+place search
 """
 
 # Comments, strings, characters, lines of the preprocessor, attributes.
