@@ -157,7 +157,7 @@ static const struct domain_ops node_ops = {
 };
 
 /* All sets of a view in one block. */
-static bool create_view(struct node *n, struct node_view *v, uint32_t ranks)
+static bool node_create_view(struct node *n, struct node_view *v, uint32_t ranks)
 {
     size_t words = bitset_words(ranks);
     uint64_t *sets = calloc(5 * words, sizeof *sets);
@@ -201,7 +201,7 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
     n->set = calloc(bitset_words(shape->ranks), sizeof *n->set);
     bool enough = n->set;
     for (int side = 0; side < NODE_SIDES; side++)
-        enough = create_view(n, &n->view[side], shape->ranks) && enough;
+        enough = node_create_view(n, &n->view[side], shape->ranks) && enough;
     if (!enough) {
         node_destroy(&n->base);
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);

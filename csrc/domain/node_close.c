@@ -7,7 +7,7 @@
 #include "domain/node.h"
 
 /* At most so many. */
-static void wake_sleepers(struct node *n, uint32_t most)
+static void node_wake_sleepers(struct node *n, uint32_t most)
 {
     CHECK(most <= n->members || n->hands > n->members);
     for (size_t i = 0; i < bitset_words(n->members); i++) {
@@ -27,14 +27,14 @@ void node_alert(struct domain *d)
     n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);
 }
 
-static void set_control(struct node *n, uint64_t round, enum node_phase phase)
+static void node_set_control(struct node *n, uint64_t round, enum node_phase phase)
 {
     CHECK(control_who(control_word(round, phase, n->who)) == n->who);
     STEP(atomic_store(&n->shared->control, control_word(round, phase, n->who)));
 }
 
 /* The closer: take member j's deposit, if there is one; its slot. */
-static int freeze_member(struct node *n, uint32_t j, struct round_header *h)
+static int node_freeze_member(struct node *n, uint32_t j, struct round_header *h)
 {
     CHECK(j < n->members);
     uint32_t rank = n->hooks.placement->member[j];
@@ -60,19 +60,19 @@ static int freeze_member(struct node *n, uint32_t j, struct round_header *h)
 }
 
 /* Where the sum of the domain goes. */
-static struct round_header *target(const struct node *n, uint64_t round)
+static struct round_header *node_target(const struct node *n, uint64_t round)
 {
     return n->fabric ? n->gathered : node_result(n, round);
 }
 
-static uint32_t freeze_all(struct node *n, uint64_t round, uint32_t initiator)
+static uint32_t node_freeze_all(struct node *n, uint64_t round, uint32_t initiator)
 {
-    struct round_header *h = target(n, round);
+    struct round_header *h = node_target(n, round);
     uint32_t parts = 0;
     round_header_clear(h, n->base.shape->ranks, round);
     round_header_bury(h, n->base.shape->ranks, n->base.shape->failed);
     for (uint32_t j = 0; j < n->members; j++) {
-        int slot = freeze_member(n, j, h);
+        int slot = node_freeze_member(n, j, h);
         if (slot != NO_SLOT)
             n->list[parts++] =
                 (struct node_frozen){.member = j, .slot = (uint32_t)slot};
@@ -83,7 +83,7 @@ static uint32_t freeze_all(struct node *n, uint64_t round, uint32_t initiator)
     return parts;
 }
 
-static const char *part_payload(const struct node *n, uint32_t k)
+static const char *node_part_payload(const struct node *n, uint32_t k)
 {
     CHECK(k < atomic_load_explicit(&n->shared->parts, memory_order_relaxed));
     const struct node_frozen *part = &n->list[k];
@@ -91,30 +91,31 @@ static const char *part_payload(const struct node *n, uint32_t k)
 }
 
 /* One after the other in the order of the ranks, whoever does it. */
-static int reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
+static int node_reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
 {
     CHECK(chunk < n->chunks);
     const struct payload *p = &n->base.shape->payload;
     uint32_t parts = atomic_load_explicit(&n->shared->parts, memory_order_relaxed);
     size_t begin = payload_cut(p, chunk, n->chunks),
            end = payload_cut(p, chunk + 1, n->chunks);
-    char *out = (char *)message_payload(n->base.shape, target(n, round)) + begin;
+    char *out = (char *)message_payload(n->base.shape, node_target(n, round)) + begin;
     if (parts == 1) {
-        memcpy(out, part_payload(n, 0) + begin, end - begin);
+        memcpy(out, node_part_payload(n, 0) + begin, end - begin);
         return PCOLL_OK;
     }
     int rc = PCOLL_OK;
-    const char *sum = part_payload(n, 0) + begin;
+    const char *sum = node_part_payload(n, 0) + begin;
     for (uint32_t k = 1; k < parts && rc == PCOLL_OK; k++, sum = out)
-        rc = payload_reduce_slice(p, out, sum, part_payload(n, k) + begin, begin, end);
+        rc = payload_reduce_slice(p, out, sum, node_part_payload(n, k) + begin, begin,
+                                  end);
     return rc;
 }
 
-static void do_chunk(struct node *n, uint64_t round, uint32_t chunk)
+static void node_do_chunk(struct node *n, uint64_t round, uint32_t chunk)
 {
     INTERLEAVE();
     MOMENT("chunk taken");
-    int rc = reduce_chunk(n, round, chunk);
+    int rc = node_reduce_chunk(n, round, chunk);
     if (rc != PCOLL_OK)
         atomic_store(&n->shared->failure, rc);
 }
@@ -131,7 +132,7 @@ void node_note_join(struct node *n, uint64_t round, const struct round_header *r
         STEP(atomic_store(&n->shared->all_joined, round + 1));
 }
 
-static void count_absences(struct node *n, const struct round_header *result)
+static void node_count_absences(struct node *n, const struct round_header *result)
 {
     uint32_t ranks = n->base.shape->ranks;
     const uint64_t *active = round_mask_const(result, ranks, ROUND_ACTIVE);
@@ -145,7 +146,7 @@ static void count_absences(struct node *n, const struct round_header *result)
 }
 
 /* Before the live set changes. */
-static void judge(struct node *n, uint64_t round, struct round_header *result)
+static void node_judge(struct node *n, uint64_t round, struct round_header *result)
 {
     uint32_t ranks = n->base.shape->ranks;
     uint64_t live[bitset_words(ranks)], drawn[bitset_words(ranks)],
@@ -163,13 +164,13 @@ static void judge(struct node *n, uint64_t round, struct round_header *result)
 }
 
 /* What the completed round changes for the next. */
-static void account(struct node *n, uint64_t round, struct round_header *result)
+static void node_account(struct node *n, uint64_t round, struct round_header *result)
 {
     uint32_t ranks = n->base.shape->ranks;
     if (n->policy.deadline > 0)
-        judge(n, round, result);
+        node_judge(n, round, result);
     if (n->absent)
-        count_absences(n, result);
+        node_count_absences(n, result);
     uint64_t live[bitset_words(ranks)];
     round_live(result, ranks, live);
     for (size_t i = 0; i < bitset_words(ranks); i++)
@@ -178,20 +179,20 @@ static void account(struct node *n, uint64_t round, struct round_header *result)
 }
 
 /* The sum of the domain is there. */
-static void end_reduction(struct node *n, uint64_t round)
+static void node_end_reduction(struct node *n, uint64_t round)
 {
     MOMENT("sum ready");
     if (n->fabric) {
-        set_control(n, round, NODE_FABRIC);
+        node_set_control(n, round, NODE_FABRIC);
         node_alert(&n->base);
         return;
     }
-    account(n, round, node_result(n, round));
+    node_account(n, round, node_result(n, round));
     node_complete(n, round);
 }
 
 /* Nothing to add up: with a fabric what there is is sent from where it lies. */
-static bool needs_no_reduction(struct node *n, uint64_t round, uint32_t parts)
+static bool node_needs_no_reduction(struct node *n, uint64_t round, uint32_t parts)
 {
     const struct round_shape *shape = n->base.shape;
     if (!parts && !n->fabric)
@@ -201,7 +202,7 @@ static bool needs_no_reduction(struct node *n, uint64_t round, uint32_t parts)
 }
 
 /* The next chunk of this round; false if there is none, or the round is another. */
-static bool take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
+static bool node_take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
 {
     uint64_t word = STEP(atomic_load(&n->shared->taken));
     do {
@@ -213,14 +214,14 @@ static bool take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
 }
 
 /* Chunks of this round, as long as there are any, as one who is counted. */
-static bool work(struct node *n, uint64_t round)
+static bool node_work(struct node *n, uint64_t round)
 {
     uint32_t chunk;
     bool ended = false;
     _Atomic uint64_t *working = &n->lines[n->who].working;
     atomic_store_explicit(working, round + 1, memory_order_relaxed);
-    while (!ended && take_chunk(n, round, &chunk)) {
-        do_chunk(n, round, chunk);
+    while (!ended && node_take_chunk(n, round, &chunk)) {
+        node_do_chunk(n, round, chunk);
         uint64_t done = STEP(atomic_fetch_add(&n->shared->done, 1)) + 1;
         CHECK(done <= n->chunks);
         ended = done == n->chunks;
@@ -228,12 +229,12 @@ static bool work(struct node *n, uint64_t round)
     atomic_store_explicit(working, 0, memory_order_relaxed);
     STEP(atomic_fetch_sub(&n->shared->workers, 1));
     if (ended)
-        end_reduction(n, round);
+        node_end_reduction(n, round);
     return ended;
 }
 
 /* Of each member its application and its driver at most. */
-static uint32_t count_worker(struct node *n)
+static uint32_t node_count_worker(struct node *n)
 {
     uint32_t others = STEP(atomic_fetch_add(&n->shared->workers, 1));
     CHECK(others < NODE_SIDES * n->members);
@@ -241,17 +242,17 @@ static uint32_t count_worker(struct node *n)
 }
 
 /* The closer is never refused: those who are counted may be about to leave. */
-static void reduce_closed(struct node *n, uint64_t round)
+static void node_reduce_closed(struct node *n, uint64_t round)
 {
-    count_worker(n);
-    work(n, round);
+    node_count_worker(n);
+    node_work(n, round);
 }
 
 /* More than the machine has cores would only take them from each other, each with a
  * chunk that the others wait for. */
-static bool join_work(struct node *n)
+static bool node_join_work(struct node *n)
 {
-    if (count_worker(n) < n->hands)
+    if (node_count_worker(n) < n->hands)
         return true;
     STEP(atomic_fetch_sub(&n->shared->workers, 1));
     return false;
@@ -260,7 +261,7 @@ static bool join_work(struct node *n)
 bool node_reduce(struct node *n, uint64_t round)
 {
     CHECK(n->chunks > 1);
-    return join_work(n) && work(n, round);
+    return node_join_work(n) && node_work(n, round);
 }
 
 bool node_close(struct node *n, uint64_t round, uint32_t initiator)
@@ -274,19 +275,19 @@ bool node_close(struct node *n, uint64_t round, uint32_t initiator)
         return false;
     fence_before_writes();
     MOMENT("closing a round");
-    uint32_t parts = freeze_all(n, round, initiator);
+    uint32_t parts = node_freeze_all(n, round, initiator);
     MOMENT("members frozen");
-    if (needs_no_reduction(n, round, parts)) {
-        end_reduction(n, round);
+    if (node_needs_no_reduction(n, round, parts)) {
+        node_end_reduction(n, round);
     } else if (n->chunks == 1) {
-        do_chunk(n, round, 0);
-        end_reduction(n, round);
+        node_do_chunk(n, round, 0);
+        node_end_reduction(n, round);
     } else {
         STEP(atomic_store(&n->shared->done, 0));
         STEP(atomic_store(&n->shared->taken, round << 32));
-        set_control(n, round, NODE_REDUCING);
-        wake_sleepers(n, n->hands - 1); /* as they are going to be woken anyway */
-        reduce_closed(n, round);
+        node_set_control(n, round, NODE_REDUCING);
+        node_wake_sleepers(n, n->hands - 1); /* as they are going to be woken anyway */
+        node_reduce_closed(n, round);
     }
     return true;
 }
@@ -298,9 +299,9 @@ void node_complete(struct node *n, uint64_t round)
     if (n->hooks.over)
         n->hooks.over(n->hooks.arg, round);
     MOMENT("publishing");
-    set_control(n, round + 1, NODE_OPEN);
+    node_set_control(n, round + 1, NODE_OPEN);
     MOMENT("published");
-    wake_sleepers(n, n->members);
+    node_wake_sleepers(n, n->members);
 }
 
 void node_busy(struct domain *d, uint64_t *set)

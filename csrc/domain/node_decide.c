@@ -16,7 +16,7 @@
 
 enum { MET_TIME_BITS = 48 };
 
-static bool is_open(uint64_t control, uint64_t round)
+static bool node_is_open(uint64_t control, uint64_t round)
 {
     return control_round(control) == round && control_phase(control) == NODE_OPEN;
 }
@@ -24,7 +24,7 @@ static bool is_open(uint64_t control, uint64_t round)
 /* Find out what the open round asks for; false if it has begun to close. What was
  * written for it is released before control names it, and what is written for the next
  * one only when it closes. */
-static bool open_view(struct node *n, struct node_view *v, uint64_t round)
+static bool node_open_view(struct node *n, struct node_view *v, uint64_t round)
 {
     uint32_t ranks = n->base.shape->ranks;
     if (v->opened == round + 1)
@@ -34,7 +34,7 @@ static bool open_view(struct node *n, struct node_view *v, uint64_t round)
     for (uint32_t i = 0; n->absent && i < ranks; i++)
         v->absences[i] =
             STEP(atomic_load_explicit(&n->absent[i], memory_order_acquire));
-    if (!is_open(node_control(n), round))
+    if (!node_is_open(node_control(n), round))
         return false;
     node_ask(n, round, v->absences, &v->round);
     v->opened = round + 1;
@@ -43,7 +43,7 @@ static bool open_view(struct node *n, struct node_view *v, uint64_t round)
 
 /* Has the rank read the round with which all had joined? Until then its descriptor may
  * still say that it joins. */
-static bool knows_end_of_join(const struct node *n, uint32_t j)
+static bool node_knows_end_of_join(const struct node *n, uint32_t j)
 {
     uint64_t joined = STEP(atomic_load(&n->shared->all_joined));
     return !joined || STEP(atomic_load(&n->lines[j].delivered)) >= joined;
@@ -51,19 +51,19 @@ static bool knows_end_of_join(const struct node *n, uint32_t j)
 
 /* Does the rank announce a join that is not over? It ceases to say so before it says
  * that it has read the round; so what it says counts only if it is read after that. */
-static bool announces_join(const struct node *n, uint32_t j, uint64_t word)
+static bool node_announces_join(const struct node *n, uint32_t j, uint64_t word)
 {
-    return descriptor_joining(word) && knows_end_of_join(n, j) &&
+    return descriptor_joining(word) && node_knows_end_of_join(n, j) &&
            descriptor_joining(STEP(atomic_load(&n->descriptors[j])));
 }
 
-static bool has_arrived(const struct node *n, const struct node_view *v, uint32_t j,
-                        uint64_t word)
+static bool node_has_arrived(const struct node *n, const struct node_view *v,
+                             uint32_t j, uint64_t word)
 {
     CHECK(j < n->members);
     if (descriptor_arrived(word))
         return true;
-    bool goes = descriptor_left(word) || announces_join(n, j, word);
+    bool goes = descriptor_left(word) || node_announces_join(n, j, word);
     return goes && bitset_has(v->live, n->hooks.placement->member[j]);
 }
 
@@ -80,14 +80,14 @@ void node_arrivals(struct node *n, struct node_view *v, uint64_t round)
         uint32_t rank = n->hooks.placement->member[j];
         if (descriptor_rounds(word) != round)
             continue;
-        if (has_arrived(n, v, j, word))
+        if (node_has_arrived(n, v, j, word))
             bitset_add(v->arrived, rank);
         if (descriptor_pending(word) != NO_SLOT)
             bitset_add(v->deposited, rank);
     }
 }
 
-static bool is_behind(const struct node *n, uint32_t j, uint64_t round)
+static bool node_is_behind(const struct node *n, uint32_t j, uint64_t round)
 {
     const struct node_line *line = &n->lines[j];
     if (n->deliver != PCOLL_DELIVER_ONE ||
@@ -98,10 +98,10 @@ static bool is_behind(const struct node *n, uint32_t j, uint64_t round)
 }
 
 /* Nothing comes after the round with which all have joined before each has read it. */
-static bool is_unaware(const struct node *n, uint32_t j)
+static bool node_is_unaware(const struct node *n, uint32_t j)
 {
     return descriptor_joining(STEP(atomic_load(&n->descriptors[j]))) &&
-           !knows_end_of_join(n, j) &&
+           !node_knows_end_of_join(n, j) &&
            !(STEP(atomic_load(&n->lines[j].flags)) & NODE_RETIRED);
 }
 
@@ -118,7 +118,7 @@ bool node_admits(struct node *n, uint64_t round, enum node_side side)
         return true;
     uint64_t least = UINT64_MAX;
     for (uint32_t j = 0; j < n->members; j++) {
-        if (is_behind(n, j, round) || (joined && is_unaware(n, j)))
+        if (node_is_behind(n, j, round) || (joined && node_is_unaware(n, j)))
             return false;
         uint64_t delivered = STEP(atomic_load(&n->lines[j].delivered));
         least = delivered < least ? delivered : least;
@@ -128,7 +128,7 @@ bool node_admits(struct node *n, uint64_t round, enum node_side side)
 }
 
 /* Since when has the policy been met? It is met now: the first to say so is right. */
-static int64_t met_since(struct node *n, uint64_t round, int64_t now)
+static int64_t node_met_since(struct node *n, uint64_t round, int64_t now)
 {
     uint64_t const mask = ((uint64_t)1 << MET_TIME_BITS) - 1;
     uint64_t tag = (round + 1) << MET_TIME_BITS;
@@ -142,8 +142,8 @@ static int64_t met_since(struct node *n, uint64_t round, int64_t now)
 }
 
 /* When the first of those who have arrived did, and who that was. */
-static int64_t first_arrival(const struct node *n, const struct node_view *v,
-                             uint32_t *first)
+static int64_t node_first_arrival(const struct node *n, const struct node_view *v,
+                                  uint32_t *first)
 {
     int64_t least = ROUND_NEVER;
     for (uint32_t j = 0; j < n->members; j++) {
@@ -158,8 +158,8 @@ static int64_t first_arrival(const struct node *n, const struct node_view *v,
 }
 
 /* May the round start? A linger begins when it is first seen to be met, by whoever. */
-static struct round_trigger trigger_of(struct node *n, struct node_view *v,
-                                       uint64_t round)
+static struct round_trigger node_trigger_of(struct node *n, struct node_view *v,
+                                            uint64_t round)
 {
     const pcoll_policy *p = &n->policy;
     struct policy_report report = policy_count(&v->round, v->arrived, v->deposited);
@@ -172,12 +172,12 @@ static struct round_trigger trigger_of(struct node *n, struct node_view *v,
     };
     struct round_trigger t = round_trigger_evaluate(p, &v->round, &state);
     if (!t.start && t.met_since != ROUND_NEVER) {
-        state.met_since = met_since(n, round, state.now);
+        state.met_since = node_met_since(n, round, state.now);
         t = round_trigger_evaluate(p, &v->round, &state);
     }
     if (t.start || !(p->deadline > 0))
         return t;
-    state.first_arrival = first_arrival(n, v, &state.first);
+    state.first_arrival = node_first_arrival(n, v, &state.first);
     struct round_trigger deadline = round_trigger_deadline(p, &state);
     deadline.alarm = t.alarm < deadline.alarm ? t.alarm : deadline.alarm;
     return deadline;
@@ -188,10 +188,10 @@ bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *a
     CHECK(!n->fabric);
     CHECK(side < NODE_SIDES);
     struct node_view *v = &n->view[side];
-    if (!open_view(n, v, round))
+    if (!node_open_view(n, v, round))
         return true;
     node_arrivals(n, v, round);
-    struct round_trigger t = trigger_of(n, v, round);
+    struct round_trigger t = node_trigger_of(n, v, round);
     if (t.alarm < *alarm)
         *alarm = t.alarm;
     if (!t.start || !node_admits(n, round, side))
@@ -206,5 +206,5 @@ const uint64_t *node_awaited(struct domain *d)
     struct node *n = node_of(d);
     struct node_view *v = &n->view[NODE_DRIVER];
     uint64_t round = control_round(node_control(n));
-    return open_view(n, v, round) ? policy_awaited(&n->policy, &v->round) : NULL;
+    return node_open_view(n, v, round) ? policy_awaited(&n->policy, &v->round) : NULL;
 }

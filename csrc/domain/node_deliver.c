@@ -7,15 +7,15 @@
 #include "base/moment.h"
 
 /* The round that the ring has no room for any more has begun to close. */
-static bool overwritten(const struct node *n, uint64_t round)
+static bool node_overwritten(const struct node *n, uint64_t round)
 {
     uint64_t control = node_control(n), reuse = round + n->ring;
     return control_round(control) > reuse ||
            (control_round(control) == reuse && control_phase(control) != NODE_OPEN);
 }
 
-static void copy_out(struct node *n, const struct round_header *h, void *const *buffers,
-                     pcoll_round *round, uint64_t *masks)
+static void node_copy_out(struct node *n, const struct round_header *h,
+                          void *const *buffers, pcoll_round *round, uint64_t *masks)
 {
     const struct round_shape *shape = n->base.shape;
     INTERLEAVE();
@@ -30,7 +30,7 @@ static void copy_out(struct node *n, const struct round_header *h, void *const *
 /* Does the header say that with this round all have joined? Then the rank no longer
  * announces it, and says so before it says that it has read the round, since nobody
  * starts the next one before. */
-static bool ends_join(const struct node *n, const struct round_header *h)
+static bool node_ends_join(const struct node *n, const struct round_header *h)
 {
     const struct member *m = &n->member;
     uint32_t ranks = n->base.shape->ranks;
@@ -40,7 +40,7 @@ static bool ends_join(const struct node *n, const struct round_header *h)
 }
 
 /* Was a round held back for this member, as far as it can tell? It will look. */
-static bool end_read(struct node *n, uint64_t before, uint64_t *lost)
+static bool node_end_read(struct node *n, uint64_t before, uint64_t *lost)
 {
     struct member *m = &n->member;
     member_read_end(m, lost);
@@ -65,15 +65,15 @@ int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
         if (!member_read_begin(m, last, horizon, &index))
             return PCOLL_EEMPTY;
         const struct round_header *h = node_result(n, index);
-        copy_out(n, h, buffers, round, masks);
-        joined = ends_join(n, h);
+        node_copy_out(n, h, buffers, round, masks);
+        joined = node_ends_join(n, h);
         fence_after_reads();
-        whole = m->deliver == PCOLL_DELIVER_ONE || !overwritten(n, index);
+        whole = m->deliver == PCOLL_DELIVER_ONE || !node_overwritten(n, index);
     }
     CHECK(index < m->complete);
     if (joined)
         m->joined_in = (int64_t)index;
-    *moved = end_read(n, before, &round->lost);
+    *moved = node_end_read(n, before, &round->lost);
     node_look(n);
     round->index = index;
     round->lag = m->complete - m->delivered;

@@ -6,16 +6,16 @@
 #include "base/check.h"
 #include "base/moment.h"
 
-static char *own_slot(const struct node *n, int slot)
+static char *node_own_payload(const struct node *n, int slot)
 {
     return message_payload(n->base.shape, node_slot(n, n->who, slot));
 }
 
-static int write_deposit(struct node *n, struct deposit_plan plan,
-                         const void *const *buffers)
+static int node_write_deposit(struct node *n, struct deposit_plan plan,
+                              const void *const *buffers)
 {
     const struct payload *p = &n->base.shape->payload;
-    char *target = own_slot(n, plan.target);
+    char *target = node_own_payload(n, plan.target);
     MOMENT("deposit written");
     CHECK(plan.target >= 0 && plan.target < n->slots_each);
     CHECK(plan.target != n->member.contribution.frozen);
@@ -25,16 +25,17 @@ static int write_deposit(struct node *n, struct deposit_plan plan,
     else if (plan.carried == NO_SLOT)
         payload_pack_slot(p, target); /* such a plan always holds, so this is once */
     else if (buffers)
-        return payload_reduce_buffers(p, target, own_slot(n, plan.carried), buffers);
+        return payload_reduce_buffers(p, target, node_own_payload(n, plan.carried),
+                                      buffers);
     else
-        return payload_reduce_slot(p, target, own_slot(n, plan.carried),
-                                   own_slot(n, n->member.contribution.user));
+        return payload_reduce_slot(p, target, node_own_payload(n, plan.carried),
+                                   node_own_payload(n, n->member.contribution.user));
     return PCOLL_OK;
 }
 
 /* Hand in what has been written. False if what was to be carried has left meanwhile. */
-static bool publish(struct node *n, struct deposit_plan plan,
-                    enum deposit_outcome *outcome)
+static bool node_publish(struct node *n, struct deposit_plan plan,
+                         enum deposit_outcome *outcome)
 {
     for (;;) {
         uint64_t word = node_look(n);
@@ -66,12 +67,12 @@ int node_deposit(struct domain *d, const void *const *buffers,
     do {
         node_look(n);
         plan = contribution_plan(&n->member.contribution);
-        rc = write_deposit(n, plan, buffers);
+        rc = node_write_deposit(n, plan, buffers);
         if (rc != PCOLL_OK) {
             n->member.started = false;
             return rc;
         }
-    } while (!publish(n, plan, outcome)); /* once more at most */
+    } while (!node_publish(n, plan, outcome)); /* once more at most */
     node_set_flag(n, NODE_CALLING, true);
     return PCOLL_OK;
 }
@@ -80,5 +81,5 @@ void *node_send_slot(struct domain *d)
 {
     struct node *n = node_of(d);
     int user = n->member.contribution.user;
-    return user == NO_SLOT ? NULL : own_slot(n, user);
+    return user == NO_SLOT ? NULL : node_own_payload(n, user);
 }

@@ -7,7 +7,7 @@
 /* Has the last deposit left, and with which round? The closer swaps the descriptor
  * before it writes `taken_in`; as long as the descriptor names a frozen slot it is the
  * descriptor that tells. */
-static void note_departure(struct node *n, uint64_t word)
+static void node_note_departure(struct node *n, uint64_t word)
 {
     struct member *m = &n->member;
     if (!n->owes || descriptor_pending(word) != NO_SLOT)
@@ -26,7 +26,7 @@ uint64_t node_look(struct node *n)
     descriptor_load(word, &n->member);
     n->member.complete = control_round(node_control(n));
     CHECK(member_counts_hold(&n->member));
-    note_departure(n, word);
+    node_note_departure(n, word);
     if (n->member.complete >= n->member.frozen) /* the round that read it is over */
         n->member.contribution.frozen = NO_SLOT;
     return word;

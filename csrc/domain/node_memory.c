@@ -11,36 +11,36 @@ static size_t const chunk_bytes = PCOLL_TEST_CHUNK_BYTES;
 static size_t const chunk_bytes = 64 << 10;
 #endif
 
-struct layout {
+struct node_layout {
     size_t descriptors, asleep, live, absent, lines, list, slots, gathered, results;
     size_t total;
 };
 
-static size_t place(size_t *at, size_t bytes)
+static size_t node_place(size_t *at, size_t bytes)
 {
     size_t here = *at;
     *at += (bytes + 63) / 64 * 64;
     return here;
 }
 
-static struct layout lay_out(const struct round_shape *shape,
-                             const pcoll_options *options,
-                             const struct placement *placement)
+static struct node_layout node_lay_out(const struct round_shape *shape,
+                                       const pcoll_options *options,
+                                       const struct placement *placement)
 {
     size_t slots = (size_t)contribution_slots(options->owned_send);
     size_t members = placement->members;
-    struct layout l;
+    struct node_layout l;
     size_t at = sizeof(struct node_shared);
-    l.descriptors = place(&at, members * sizeof(uint64_t));
-    l.asleep = place(&at, bitset_words(placement->members) * sizeof(uint64_t));
-    l.live = place(&at, bitset_words(shape->ranks) * sizeof(uint64_t));
-    l.absent =
-        place(&at, options->policy.max_staleness ? shape->ranks * sizeof(uint32_t) : 0);
-    l.lines = place(&at, members * sizeof(struct node_line));
-    l.list = place(&at, members * sizeof(struct node_frozen));
-    l.slots = place(&at, members * slots * shape->slot_bytes);
-    l.gathered = place(&at, placement->domains > 1 ? shape->slot_bytes : 0);
-    l.results = place(&at, ((size_t)options->history + 1) * shape->slot_bytes);
+    l.descriptors = node_place(&at, members * sizeof(uint64_t));
+    l.asleep = node_place(&at, bitset_words(placement->members) * sizeof(uint64_t));
+    l.live = node_place(&at, bitset_words(shape->ranks) * sizeof(uint64_t));
+    l.absent = node_place(
+        &at, options->policy.max_staleness ? shape->ranks * sizeof(uint32_t) : 0);
+    l.lines = node_place(&at, members * sizeof(struct node_line));
+    l.list = node_place(&at, members * sizeof(struct node_frozen));
+    l.slots = node_place(&at, members * slots * shape->slot_bytes);
+    l.gathered = node_place(&at, placement->domains > 1 ? shape->slot_bytes : 0);
+    l.results = node_place(&at, ((size_t)options->history + 1) * shape->slot_bytes);
     l.total = at;
     return l;
 }
@@ -49,7 +49,7 @@ size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
                   const struct placement *placement)
 {
     CHECK(placement->members > 0);
-    return lay_out(shape, options, placement).total;
+    return node_lay_out(shape, options, placement).total;
 }
 
 /* Its slots, its share of the results and what comes before them; the leader the rest.
@@ -60,7 +60,7 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
 {
     CHECK(part < NODE_PARTS);
     CHECK(placement->who < placement->members);
-    struct layout l = lay_out(shape, options, placement);
+    struct node_layout l = node_lay_out(shape, options, placement);
     size_t slots = (l.gathered - l.slots) / placement->members;
     size_t results = l.total - l.gathered;
     size_t begin = results * placement->who / placement->members;
@@ -73,7 +73,7 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
         *offset = 0, *bytes = placement->leads ? l.slots : 0;
 }
 
-static uint32_t count_chunks(size_t bytes)
+static uint32_t node_count_chunks(size_t bytes)
 {
     size_t chunks = (bytes + chunk_bytes - 1) / chunk_bytes;
     return chunks > 1 ? (uint32_t)chunks : 1;
@@ -85,10 +85,10 @@ void node_map(struct node *n, const pcoll_options *options)
     char *base = n->hooks.memory;
     pcoll_options common = *options;
     common.owned_send = n->hooks.owned_sends;
-    struct layout l = lay_out(n->base.shape, &common, n->hooks.placement);
+    struct node_layout l = node_lay_out(n->base.shape, &common, n->hooks.placement);
     n->bytes = l.total;
     n->slots_each = contribution_slots(n->hooks.owned_sends);
-    n->chunks = count_chunks(n->base.shape->payload.bytes);
+    n->chunks = node_count_chunks(n->base.shape->payload.bytes);
     n->shared = (struct node_shared *)base;
     n->descriptors = (_Atomic uint64_t *)(base + l.descriptors);
     n->asleep = (_Atomic uint64_t *)(base + l.asleep);

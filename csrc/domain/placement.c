@@ -9,14 +9,14 @@
 #include "base/check.h"
 #include "base/error.h"
 
-static bool has_failed(const uint64_t *failed, uint32_t rank)
+static bool placement_has_failed(const uint64_t *failed, uint32_t rank)
 {
     return failed && bitset_has(failed, rank);
 }
 
 /* Is this the first rank of a part of its host's ranks? They are cut as evenly as
  * possible into as few parts as `most` allows. */
-static bool begins_part(uint32_t position, uint32_t count, uint32_t most)
+static bool placement_begins_part(uint32_t position, uint32_t count, uint32_t most)
 {
     if (!most || most >= count)
         return position == 0;
@@ -27,23 +27,23 @@ static bool begins_part(uint32_t position, uint32_t count, uint32_t most)
     return false;
 }
 
-static bool is_on_host(const uint64_t *hosts, const uint64_t *failed, uint32_t rank,
-                       uint32_t first)
+static bool placement_is_on_host(const uint64_t *hosts, const uint64_t *failed,
+                                 uint32_t rank, uint32_t first)
 {
-    return hosts[rank] == hosts[first] && !has_failed(failed, rank);
+    return hosts[rank] == hosts[first] && !placement_has_failed(failed, rank);
 }
 
 /* Make the domains of the host whose lowest living rank is `first`. */
-static void deal_host(struct placement *p, const uint64_t *hosts,
-                      const uint64_t *failed, uint32_t most, uint32_t first)
+static void placement_deal_host(struct placement *p, const uint64_t *hosts,
+                                const uint64_t *failed, uint32_t most, uint32_t first)
 {
     uint32_t count = 0, position = 0;
     for (uint32_t r = first; r < p->ranks; r++)
-        count += is_on_host(hosts, failed, r, first);
+        count += placement_is_on_host(hosts, failed, r, first);
     for (uint32_t r = first; r < p->ranks; r++) {
-        if (!is_on_host(hosts, failed, r, first))
+        if (!placement_is_on_host(hosts, failed, r, first))
             continue;
-        if (begins_part(position++, count, most))
+        if (placement_begins_part(position++, count, most))
             p->leader[p->domains++] = r;
         p->domain[r] = p->domains - 1;
     }
@@ -51,17 +51,17 @@ static void deal_host(struct placement *p, const uint64_t *hosts,
 
 /* Number the domains host by host, so that neighbors in the order of their numbers are on
  * the same host wherever possible. */
-static void deal(struct placement *p, const uint64_t *hosts, const uint64_t *failed,
-                 uint32_t most)
+static void placement_deal(struct placement *p, const uint64_t *hosts,
+                           const uint64_t *failed, uint32_t most)
 {
     for (uint32_t r = 0; r < p->ranks; r++)
         p->domain[r] = PLACEMENT_NOWHERE;
     for (uint32_t r = 0; r < p->ranks; r++) {
         uint32_t before = p->domains;
-        if (p->domain[r] != PLACEMENT_NOWHERE || has_failed(failed, r))
+        if (p->domain[r] != PLACEMENT_NOWHERE || placement_has_failed(failed, r))
             continue;
         if (hosts)
-            deal_host(p, hosts, failed, most, r);
+            placement_deal_host(p, hosts, failed, most, r);
         else
             p->leader[p->domain[r] = p->domains++] = r;
         uint32_t made = p->domains - before;
@@ -72,7 +72,7 @@ static void deal(struct placement *p, const uint64_t *hosts, const uint64_t *fai
 int placement_init(struct placement *p, uint32_t rank, uint32_t ranks,
                    const uint64_t *hosts, const uint64_t *failed, uint32_t most)
 {
-    CHECK(rank < ranks && !has_failed(failed, rank));
+    CHECK(rank < ranks && !placement_has_failed(failed, rank));
     *p = (struct placement){.ranks = ranks};
     p->leader = calloc(ranks, sizeof *p->leader);
     p->domain = calloc(ranks, sizeof *p->domain);
@@ -81,7 +81,7 @@ int placement_init(struct placement *p, uint32_t rank, uint32_t ranks,
         placement_destroy(p);
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
     }
-    deal(p, hosts, failed, most);
+    placement_deal(p, hosts, failed, most);
     p->index = p->domain[rank];
     p->leads = p->leader[p->index] == rank;
     for (uint32_t r = 0; r < ranks; r++) {

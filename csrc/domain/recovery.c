@@ -23,8 +23,8 @@ void domain_copy_results(struct domain *d, struct domain *old, uint64_t round,
     }
 }
 
-static int move_deposit(struct domain *d, struct domain *old,
-                        const struct recovered_deposit *r)
+static int domain_move_deposit(struct domain *d, struct domain *old,
+                               const struct recovered_deposit *r)
 {
     if (r->into == NO_SLOT)
         return PCOLL_OK;
@@ -53,5 +53,5 @@ int domain_recover_member(struct domain *d, struct domain *old, uint64_t round,
     old->ops->snapshot(old, m);
     struct recovered_deposit r =
         member_recover(m, round, last, d->shape->failed, d->shape->ranks);
-    return move_deposit(d, old, &r);
+    return domain_move_deposit(d, old, &r);
 }

@@ -16,7 +16,7 @@
 
 static size_t const page = 4096;
 
-static int too_large(size_t bytes, const char *why)
+static int segment_too_large(size_t bytes, const char *why)
 {
     return fail(PCOLL_ENOMEM,
                 "a domain needs %zu bytes of shared memory on this node: %s; take "
@@ -24,33 +24,33 @@ static int too_large(size_t bytes, const char *why)
                 bytes, why);
 }
 
-static int map(struct segment *s, int fd)
+static int segment_map(struct segment *s, int fd)
 {
     char *base = mmap(NULL, page + s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
-        return too_large(s->bytes, strerror(errno));
+        return segment_too_large(s->bytes, strerror(errno));
     madvise(base, page + s->bytes, MADV_HUGEPAGE); /* a wish */
     s->memory = base + page;
     return PCOLL_OK;
 }
 
-static uint64_t *cookie_of(const struct segment *s)
+static uint64_t *segment_cookie_of(const struct segment *s)
 {
     return (uint64_t *)((char *)s->memory - page);
 }
 
-static int make_file(size_t bytes, int *fd)
+static int segment_make_file(size_t bytes, int *fd)
 {
     char why[80];
     uint64_t left = memory_left();
     if (bytes > left) {
         snprintf(why, sizeof why, "%llu are left", (unsigned long long)left);
-        return too_large(bytes, why);
+        return segment_too_large(bytes, why);
     }
     *fd = memfd_create("partialcoll-domain", MFD_CLOEXEC);
     if (*fd >= 0 && ftruncate(*fd, (off_t)(page + bytes)) == 0)
         return PCOLL_OK;
-    int rc = too_large(bytes, strerror(errno));
+    int rc = segment_too_large(bytes, strerror(errno));
     if (*fd >= 0)
         close(*fd);
     *fd = -1;
@@ -62,7 +62,7 @@ static int make_file(size_t bytes, int *fd)
  * unlike posix_fallocate, this allocates large pages where the system has them. Before
  * Linux 5.14 the call fails with EINVAL, and the pages are only allocated. 0 or an error.
  */
-static int populate(const struct segment *s, size_t from, size_t bytes)
+static int segment_populate(const struct segment *s, size_t from, size_t bytes)
 {
     enum { POPULATE_WRITE = 23 }; /* MADV_POPULATE_WRITE, which older headers lack */
     char *base = (char *)s->memory - page;
@@ -76,15 +76,15 @@ static int populate(const struct segment *s, size_t from, size_t bytes)
 
 /* Reserve in pieces: a signal undoes the one that it interrupts, so a reservation of
  * everything at once might never end. */
-static int reserve(const struct segment *s, size_t from, size_t bytes)
+static int segment_reserve_file(const struct segment *s, size_t from, size_t bytes)
 {
     static size_t const piece = 4 << 20;
     size_t end = from + bytes;
     while (from < end) {
         size_t now = end - from < piece ? end - from : piece;
-        int failed = populate(s, from, now);
+        int failed = segment_populate(s, from, now);
         if (failed && failed != EINTR)
-            return too_large(s->bytes, strerror(failed));
+            return segment_too_large(s->bytes, strerror(failed));
         from += failed ? 0 : now;
     }
     return PCOLL_OK;
@@ -94,11 +94,11 @@ int segment_create(size_t bytes, uint64_t cookie, struct segment *s)
 {
     CHECK(bytes > 0 && s);
     *s = (struct segment){.bytes = bytes, .fd = -1};
-    int rc = make_file(bytes, &s->fd);
-    if (rc == PCOLL_OK && (rc = map(s, s->fd)) == PCOLL_OK)
-        rc = reserve(s, 0, page);
+    int rc = segment_make_file(bytes, &s->fd);
+    if (rc == PCOLL_OK && (rc = segment_map(s, s->fd)) == PCOLL_OK)
+        rc = segment_reserve_file(s, 0, page);
     if (rc == PCOLL_OK)
-        *cookie_of(s) = cookie;
+        *segment_cookie_of(s) = cookie;
     else
         segment_close(s);
     return rc;
@@ -117,10 +117,10 @@ int segment_open(uint64_t pid, uint64_t fd, size_t bytes, uint64_t cookie,
         return fail(PCOLL_ENOMEM, "the shared memory of process %llu: %s",
                     (unsigned long long)pid, strerror(errno));
     int rc = lseek(s->fd, 0, SEEK_END) == (off_t)(page + bytes)
-                 ? map(s, s->fd)
+                 ? segment_map(s, s->fd)
                  : fail(PCOLL_ENOMEM, "the shared memory of process %llu is not ours",
                         (unsigned long long)pid);
-    if (rc == PCOLL_OK && *cookie_of(s) != cookie)
+    if (rc == PCOLL_OK && *segment_cookie_of(s) != cookie)
         rc = fail(PCOLL_ENOMEM, "the shared memory of process %llu is another one's",
                   (unsigned long long)pid);
     if (rc != PCOLL_OK)
@@ -140,10 +140,10 @@ int segment_reserve(struct segment *s, size_t offset, size_t bytes)
 {
     CHECK(s->memory || !bytes);
     CHECK(offset + bytes <= s->bytes);
-    return bytes ? reserve(s, page + offset, bytes) : PCOLL_OK;
+    return bytes ? segment_reserve_file(s, page + offset, bytes) : PCOLL_OK;
 }
 
-static void unmap(void *memory, size_t bytes)
+static void segment_unmap(void *memory, size_t bytes)
 {
     munmap(memory, bytes);
 }
@@ -152,7 +152,7 @@ void segment_close(struct segment *s)
 {
     CHECK(!s->memory || s->bytes > 0);
     if (s->memory)
-        memory_dispose((char *)s->memory - page, page + s->bytes, unmap);
+        memory_dispose((char *)s->memory - page, page + s->bytes, segment_unmap);
     segment_sealed(s);
     s->memory = NULL;
 }

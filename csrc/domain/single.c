@@ -39,12 +39,12 @@ struct single {
     size_t bytes;
 };
 
-static struct single *of(struct domain *d)
+static struct single *single_of(struct domain *d)
 {
     return (struct single *)d;
 }
 
-static int begin_call(struct single *s)
+static int single_begin_call(struct single *s)
 {
     lock_take(&s->mutex);
     int rc = member_begin(&s->member);
@@ -53,7 +53,7 @@ static int begin_call(struct single *s)
 }
 
 /* The deposit could not be made: as if the call had not been. */
-static int undo_call(struct single *s, int rc)
+static int single_undo_call(struct single *s, int rc)
 {
     lock_take(&s->mutex);
     s->member.started = false;
@@ -61,7 +61,7 @@ static int undo_call(struct single *s, int rc)
     return rc;
 }
 
-static struct deposit_plan plan_deposit(struct single *s)
+static struct deposit_plan single_plan_deposit(struct single *s)
 {
     lock_take(&s->mutex);
     struct deposit_plan plan = contribution_plan(&s->member.contribution);
@@ -70,8 +70,8 @@ static struct deposit_plan plan_deposit(struct single *s)
 }
 
 /* Outside the lock: the target is nobody else's, what is carried does not change. */
-static int write_deposit(struct single *s, struct deposit_plan plan, int user,
-                         const void *const *buffers)
+static int single_write_deposit(struct single *s, struct deposit_plan plan, int user,
+                                const void *const *buffers)
 {
     const struct round_shape *shape = s->base.shape;
     void *target = message_payload(shape, s->slots[plan.target]);
@@ -92,16 +92,16 @@ static int write_deposit(struct single *s, struct deposit_plan plan, int user,
 static int single_deposit(struct domain *d, const void *const *buffers,
                           enum deposit_outcome *outcome)
 {
-    struct single *s = of(d);
-    int rc = begin_call(s);
+    struct single *s = single_of(d);
+    int rc = single_begin_call(s);
     if (rc != PCOLL_OK)
         return rc;
     for (;;) {
-        struct deposit_plan plan = plan_deposit(s);
+        struct deposit_plan plan = single_plan_deposit(s);
         INTERLEAVE();
-        rc = write_deposit(s, plan, s->member.contribution.user, buffers);
+        rc = single_write_deposit(s, plan, s->member.contribution.user, buffers);
         if (rc != PCOLL_OK)
-            return undo_call(s, rc);
+            return single_undo_call(s, rc);
         INTERLEAVE();
         MOMENT("deposit written");
         lock_take(&s->mutex);
@@ -118,14 +118,14 @@ static int single_deposit(struct domain *d, const void *const *buffers,
 
 static void *single_send_slot(struct domain *d)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     int user = s->member.contribution.user; /* only this thread changes it */
     return user == NO_SLOT ? NULL : message_payload(d->shape, s->slots[user]);
 }
 
 static bool single_ready(struct domain *d)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     lock_take(&s->mutex);
     bool ready = member_ready(&s->member);
     lock_release(&s->mutex);
@@ -136,7 +136,7 @@ static int single_deliver(struct domain *d, uint64_t last, uint64_t horizon,
                           void *const *buffers, pcoll_round *round, uint64_t *masks,
                           bool *moved)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     uint64_t index;
     lock_take(&s->mutex);
     bool any = member_read_begin(&s->member, last, horizon, &index);
@@ -166,7 +166,7 @@ static int single_deliver(struct domain *d, uint64_t last, uint64_t horizon,
 
 static void single_snapshot(struct domain *d, struct member *copy)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     lock_take(&s->mutex);
     *copy = s->member;
     lock_release(&s->mutex);
@@ -181,7 +181,7 @@ static void single_poll(struct domain *d, int who, struct member *copy)
 
 static int single_change(struct domain *d, int (*step)(struct member *))
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     lock_take(&s->mutex);
     int rc = step(&s->member);
     lock_release(&s->mutex);
@@ -190,7 +190,7 @@ static int single_change(struct domain *d, int (*step)(struct member *))
 
 static void single_retire(struct domain *d)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     lock_take(&s->mutex);
     s->member.retired = true;
     lock_release(&s->mutex);
@@ -198,7 +198,7 @@ static void single_retire(struct domain *d)
 
 static void single_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     lock_take(&s->mutex);
     if (member_arrived(&s->member))
         bitset_add(arrived, s->member.rank);
@@ -209,7 +209,7 @@ static void single_arrivals(struct domain *d, uint64_t *arrived, uint64_t *depos
 
 static bool single_admits(struct domain *d)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     lock_take(&s->mutex);
     bool admits = member_admits(&s->member);
     lock_release(&s->mutex);
@@ -218,7 +218,7 @@ static bool single_admits(struct domain *d)
 
 static struct round_header *single_freeze(struct domain *d, uint64_t round)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     uint32_t ranks = d->shape->ranks;
     round_header_clear(s->null, ranks, round);
     round_header_bury(s->null, ranks, d->shape->failed);
@@ -234,13 +234,13 @@ static struct round_header *single_freeze(struct domain *d, uint64_t round)
 
 static struct round_header *single_result(struct domain *d, uint64_t round)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     return s->results[round % s->ring];
 }
 
 static void single_publish(struct domain *d, uint64_t round)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     const struct round_header *h = s->results[round % s->ring];
     CHECK(h->round == round);
     if (round_is_null(h, d->shape->ranks))
@@ -251,7 +251,7 @@ static void single_publish(struct domain *d, uint64_t round)
     lock_release(&s->mutex);
 }
 
-static void release(void *memory, size_t bytes)
+static void single_release(void *memory, size_t bytes)
 {
     (void)bytes;
     free(memory);
@@ -259,31 +259,31 @@ static void release(void *memory, size_t bytes)
 
 static void single_destroy(struct domain *d)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     lock_destroy(&s->mutex);
     free(s->results);
     if (s->memory)
-        memory_dispose(s->memory, s->bytes, release);
+        memory_dispose(s->memory, s->bytes, single_release);
     free(s->set);
     free(s);
 }
 
 static void single_memory(struct domain *d, void **memory, size_t *bytes)
 {
-    *memory = of(d)->memory;
-    *bytes = of(d)->bytes;
+    *memory = single_of(d)->memory;
+    *bytes = single_of(d)->bytes;
 }
 
 static struct round_header *single_slot(struct domain *d, int i)
 {
-    CHECK(i >= 0 && i < of(d)->member.contribution.slots);
-    return of(d)->slots[i];
+    CHECK(i >= 0 && i < single_of(d)->member.contribution.slots);
+    return single_of(d)->slots[i];
 }
 
 static void single_begin_at(struct domain *d, struct domain *old, uint64_t round,
                             const struct round_header *last)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     domain_copy_results(d, old, round, last, s->ring - 1);
     s->member.complete = s->member.frozen = s->member.delivered = round;
 }
@@ -291,7 +291,7 @@ static void single_begin_at(struct domain *d, struct domain *old, uint64_t round
 static int single_inherit(struct domain *d, struct domain *old, uint64_t round,
                           const struct round_header *last)
 {
-    struct single *s = of(d);
+    struct single *s = single_of(d);
     struct member m = s->member;
     int rc = domain_recover_member(d, old, round, last, &m);
     lock_take(&s->mutex);
@@ -331,7 +331,7 @@ size_t domain_single_bytes(const struct round_shape *shape,
 }
 
 /* Cut the one block into messages. */
-static void carve(struct single *s)
+static void single_carve(struct single *s)
 {
     char *next = s->memory;
     for (int i = 0; i < s->member.contribution.slots;
@@ -368,7 +368,7 @@ int domain_single_create(const struct round_shape *shape, const pcoll_options *o
     s->base = (struct domain){
         .ops = &single_ops, .shape = shape, .members = 1, .member_set = s->set};
     member_init(&s->member, rank, options);
-    carve(s);
+    single_carve(s);
     *out = &s->base;
     return PCOLL_OK;
 }

@@ -52,8 +52,8 @@ MUTANTS = [
     Mutant(
         "a copy is looked at before it is known to be whole",
         "domain/node_deliver.c",
-        "        joined = ends_join(n, h);",
-        "        joined = joined || ends_join(n, h);",
+        "        joined = node_ends_join(n, h);",
+        "        joined = joined || node_ends_join(n, h);",
     ),
     Mutant(
         "a rank is told the wrong round of its deposit",
@@ -120,16 +120,16 @@ MUTANTS = [
         "domain/node_close.c",
         "        STEP(atomic_store(&n->shared->done, 0));\n"
         "        STEP(atomic_store(&n->shared->taken, round << 32));\n"
-        "        set_control(n, round, NODE_REDUCING);\n",
+        "        node_set_control(n, round, NODE_REDUCING);\n",
         "        STEP(atomic_store(&n->shared->taken, round << 32));\n"
-        "        set_control(n, round, NODE_REDUCING);\n"
+        "        node_set_control(n, round, NODE_REDUCING);\n"
         "        STEP(atomic_store(&n->shared->done, 0));\n",
     ),
     Mutant(
         "the next round opens before it is known who is live",
         "domain/node_close.c",
-        "    account(n, round, node_result(n, round));\n    node_complete(n, round);\n",
-        "    node_complete(n, round);\n    account(n, round, node_result(n, round));\n",
+        "    node_account(n, round, node_result(n, round));\n    node_complete(n, round);\n",
+        "    node_complete(n, round);\n    node_account(n, round, node_result(n, round));\n",
     ),
     Mutant(
         "who has worked on a round counts as a worker for ever",
@@ -140,21 +140,21 @@ MUTANTS = [
     Mutant(
         "the closer does not work where as many as there are cores seem to",
         "domain/node_close.c",
-        "        reduce_closed(n, round);\n",
+        "        node_reduce_closed(n, round);\n",
         "        node_reduce(n, round);\n",
     ),
     Mutant(
         "nobody is woken at the end of a round",
         "domain/node_close.c",
-        '    MOMENT("published");\n    wake_sleepers(n, n->members);\n',
+        '    MOMENT("published");\n    node_wake_sleepers(n, n->members);\n',
         "",
     ),
     Mutant(
         "sleepers are woken before the round is over",
         "domain/node_close.c",
-        '    set_control(n, round + 1, NODE_OPEN);\n    MOMENT("published");\n'
-        "    wake_sleepers(n, n->members);\n",
-        "    wake_sleepers(n, n->members);\n    set_control(n, round + 1, NODE_OPEN);\n",
+        '    node_set_control(n, round + 1, NODE_OPEN);\n    MOMENT("published");\n'
+        "    node_wake_sleepers(n, n->members);\n",
+        "    node_wake_sleepers(n, n->members);\n    node_set_control(n, round + 1, NODE_OPEN);\n",
     ),
     Mutant(
         "a round starts with those who were live before",
@@ -165,15 +165,15 @@ MUTANTS = [
     Mutant(
         "who has come out of join counts as arrived",
         "domain/node_decide.c",
-        "descriptor_joining(word) && knows_end_of_join(n, j) &&\n"
+        "descriptor_joining(word) && node_knows_end_of_join(n, j) &&\n"
         "           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));",
-        "descriptor_joining(word) && knows_end_of_join(n, j);",
+        "descriptor_joining(word) && node_knows_end_of_join(n, j);",
     ),
     Mutant(
         "the round after a join does not wait for its readers",
         "domain/node_decide.c",
-        "if (is_behind(n, j, round) || (joined && is_unaware(n, j)))",
-        "if (is_behind(n, j, round))",
+        "if (node_is_behind(n, j, round) || (joined && node_is_unaware(n, j)))",
+        "if (node_is_behind(n, j, round))",
     ),
     Mutant(
         "the round after a join was admitted before",
@@ -456,13 +456,13 @@ MUTANTS = [
     Mutant(
         "a result of a node is not looked at again after it was copied",
         "domain/node_deliver.c",
-        "whole = m->deliver == PCOLL_DELIVER_ONE || !overwritten(n, index);",
-        "whole = true || overwritten(n, index);",
+        "whole = m->deliver == PCOLL_DELIVER_ONE || !node_overwritten(n, index);",
+        "whole = true || node_overwritten(n, index);",
     ),
     Mutant(
         "what an overwritten header says of a join is kept",
         "domain/node_deliver.c",
-        "joined = ends_join(n, h);",
-        "joined = joined || ends_join(n, h);",
+        "joined = node_ends_join(n, h);",
+        "joined = joined || node_ends_join(n, h);",
     ),
 ]

@@ -303,14 +303,14 @@ MUTANTS = [
     Mutant(
         "a dead rank keeps its place",
         "domain/placement.c",
-        "if (has_failed(failed, r))\n            continue;",
+        "if (placement_has_failed(failed, r))\n            continue;",
         "",
         program="crashes",
     ),
     Mutant(
         "domains are cut as if the dead were there",
         "domain/placement.c",
-        "hosts[i] == hosts[rank] && !has_failed(failed, i);",
+        "hosts[i] == hosts[rank] && !placement_has_failed(failed, i);",
         "hosts[i] == hosts[rank];",
         program="crashes",
     ),
