@@ -160,7 +160,8 @@ MUTANTS = [
     Mutant(
         "a round that counts is made void",
         "group/group_window.c",
-        "else if (group_window_read_word(word, seq, members) == DECISION_PENDING && vote == VOTE_ABORT)",
+        "else if (group_window_read_word(word, seq, members) == DECISION_PENDING && "
+        "vote == VOTE_ABORT)",
         "else if (vote == VOTE_ABORT)",
         "matching",
     ),
