@@ -9,6 +9,7 @@
  *   conserved    the sum over all ranks of model and accumulator, at the end
  *   capped       deltas that have landed uncollected, after every step
  *   once         what push took is drained once, by its target
+ *   alone        a slot that a rank has claimed is changed by no other rank
  *
  *   PARTIALCOLL_SEED=n        run seed n only, again
  *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 4000)
@@ -134,7 +135,10 @@ static void push_stamp(uint32_t rank)
     t.pushed[peer][at] = stamp; /* it may be drained before push returns */
     static double x[MEMORY_RANKS][MAX_COUNT];
     fill(x[rank], stamp);
-    EXPECT_OK(queue_push(&t.memory[rank], peer, x[rank], NULL, NULL, &pushed));
+    int rc = queue_push(&t.memory[rank], peer, x[rank], NULL, NULL, &pushed);
+    INVARIANT("alone", rc != PCOLL_EPROTOCOL,
+              "the slot that rank %u was writing at rank %u has changed", rank, peer);
+    EXPECT_OK(rc);
     if (!pushed)
         t.pushed[peer][at] = -1;
 }
