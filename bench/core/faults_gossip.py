@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of gossip and groups when ranks are killed, many times: jobs of a training process
-with on_failure="continue", whose ranks are killed until one is left, or fewer.
+"""Kill ranks of gossip and group strategies, many times, and check what the other ranks do. Each
+job trains with on_failure="continue", and its ranks are killed until at most one is left.
 
-All strategies that take on_failure are run, one after the other; `--strategies` chooses. Options,
-sizes and kill points of a job follow from its seed. Ranks die between two steps, at random moments,
-or at drawn points of the core (csrc/base/moment.h, in a core with checks: PARTIALCOLL_CHECKS=1).
+The experiment runs every strategy that takes on_failure, one after the other; `--strategies`
+chooses some. The seed of a job determines its options, its size and its kill points. Ranks die
+between two steps, at random times, or at drawn kill points of the core (csrc/base/moment.h; only a
+core with checks has them: PARTIALCOLL_CHECKS=1).
 
-A job must end by itself, with status 0. Each rank that lives must go on communicating after the
-last death, and come to its end. Members of a group must have the same result of a round, and all
-that live the same average, bit for bit. The sum over the ranks must be what docs/faults.md says:
-exactly so where all have died between two steps.
+A job must end by itself, with status 0. Each surviving rank must go on communicating after the last
+death, and must reach its end. Members of a group must have the same result of a round, bit for bit,
+and all surviving ranks the same average. The sum over the ranks must be what docs/faults.md says.
+It must be exact if all ranks died between two steps.
 
     python bench/run.py faults_gossip [-n 6] [--kills 250] [--strategies NAME,...] [--json F]
 """
@@ -48,7 +49,7 @@ _SLOTS = 4  # of a queue: the default of GossipBuffer
 
 
 def strategies() -> dict[str, type[Any]]:
-    """Those that take on_failure, by name."""
+    """Return the strategies that take on_failure, by name."""
     found = {}
     for name in decentralized.__all__:
         one = getattr(decentralized, name)
@@ -60,7 +61,7 @@ def strategies() -> dict[str, type[Any]]:
 
 
 def draw(name: str, r: random.Random) -> dict[str, Any]:
-    """Its options."""
+    """Return options of the strategy, drawn at random."""
     known = {field.name for field in dataclasses.fields(strategies()[name])}
     drawn = {
         "topology": r.choice(("complete", "ring", "star")),
@@ -69,7 +70,7 @@ def draw(name: str, r: random.Random) -> dict[str, Any]:
         "local_steps": r.choice((1, 2, 4)),
         "variant": r.choice(("queue", "registers")),
         "overlap": r.random() < 0.5,
-        "timeout": 100.0,  # a dead rank is not waited for as long
+        "timeout": 100.0,  # longer than a wait for a dead rank may take
         "seed": r.randrange(1000),
     }
     if name == "Swarm":
@@ -80,7 +81,7 @@ def draw(name: str, r: random.Random) -> dict[str, Any]:
 
 
 class GossipJob(LightJob):
-    """One job of so many ranks with this strategy."""
+    """One job of `ranks` ranks with the strategy `name`, of which at most `most` are killed."""
 
     _closes = 0.0
 
@@ -133,7 +134,7 @@ class GossipJob(LightJob):
 
     def await_end(self, job: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            job.wait(_LIMIT_S + 60)  # its ranks give up earlier
+            job.wait(_LIMIT_S + 60)  # the ranks give up earlier
         self.status = -1 if job.poll() is None else job.returncode
 
     def judge(self) -> oracle.Verdict:
@@ -162,8 +163,8 @@ class GossipJob(LightJob):
     def _judge_rounds(
         self, notes: dict[int, list[dict[str, Any]]], dead: set[int], verdict: oracle.Verdict
     ) -> None:
-        """Members of a group have the same. The last round of a dead rank may be known to nobody
-        else."""
+        """Check that the members of a group have the same result of a round. The last round of a
+        dead rank does not count, since no other rank may know of it."""
         first: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
         for rank, lines in notes.items():
             rounds = [line for line in lines if "round" in line]
@@ -183,12 +184,16 @@ class GossipJob(LightJob):
         ends: dict[int, dict[str, Any]],
         verdict: oracle.Verdict,
     ) -> None:
-        """Exact if all have died between two steps. A rank that died in one takes with it at most
-        a delta, or those that it was collecting, each at most half of how far apart models are; and
-        what lies in its queue goes with it in any case."""
+        """Check the sum over the ranks, which must be exact if all deaths were between two steps.
+
+        A rank that died within a step takes along at most one delta, or the deltas that it was
+        collecting. Each of them is at most half the distance between two models. The deltas in the
+        queue of a dead rank are always lost."""
         count, how = self.given["count"], self.given["how"]
         if not ends or how.get("variant") == "registers" or self.given["threaded"]:
-            return  # MPI has ended all; not conserved; what a dead rank had last is not known
+            # MPI has ended all ranks, or the variant does not conserve the sum, or the last
+            # model of a dead rank is unknown.
+            return
         expected = count * 100.0 * sum(range(self.ranks))
         most = max(line["most"] for lines in notes.values() for line in lines if "most" in line)
         found, allowed = next(iter(ends.values()))["mass"], 1e-9 * count * 100.0 * self.ranks
@@ -205,7 +210,7 @@ class GossipJob(LightJob):
 
 
 def run_strategy(name: str, given: SimpleNamespace) -> Iterator[dict[str, Any]]:
-    """Its row, after each job."""
+    """Yield the row of the strategy after each job."""
     tally, aimed, exact, number = killing.Tally(), Counter[str](), 0, 0
     kept = ("jobs", "kills", "survived", "hangs", "lost", "diverged", "ended_by_mpi", "rounds")
     while tally.kills < given.kills:
@@ -230,7 +235,7 @@ def run_strategy(name: str, given: SimpleNamespace) -> Iterator[dict[str, Any]]:
 
 
 def write(path: str | None, ranks: int, rows: list[dict[str, Any]]) -> None:
-    """As every experiment does; after each row, for what was ended."""
+    """Write the rows as JSON; called after each row, so that an interrupted run keeps its rows."""
     doc = report.document("bench faults_gossip", ranks, rows)
     doc["env"]["mpi"] = _mpi()
     if path == "-":

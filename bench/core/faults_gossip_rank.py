@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a job of `faults_gossip`: a training process with on_failure="continue", whose peers
-are killed, and which writes down what it has.
+"""Run one rank of a job of `faults_gossip`: a training process with on_failure="continue", whose
+peers are killed, and which writes notes about its state.
 
-Each rank begins with a vector of its own. Its updates add up to zero, so the sum of all elements
-over all ranks, the mass, changes by a death only. Every note is one line, by one write, so that a
-kill leaves whole lines:
+Each rank begins with a different vector. The elements of an update add up to zero, so only a death
+changes the sum of all elements over all ranks, the mass. Every note is one line, written by one
+call, so that a kill leaves whole lines:
 
 - {"in": step}: a step begins.
-- {"out": step, "mass": m, "most": a}: it has ended; the sum of this rank's elements, and the
-  largest of them.
-- {"round": i, "group": [...], "digest": d}: the last round of its group, if that was not void.
-- {"end": ...}: it has come to its end; the average over all that live, and its counts.
+- {"out": step, "mass": m, "most": a}: the step has ended. The sum of this rank's elements, and the
+  largest absolute value of an element.
+- {"round": i, "group": [...], "digest": d}: the last round of the rank's group, unless it was void.
+- {"end": ...}: the rank has reached its end. The average over all surviving ranks, and its counts.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from partialcoll.errors import StateError
 from partialcoll.tools.bench.faults.records import Life, Log
 
 _MORE = 10  # communications with those who live, which each rank makes after the last death
-_LIMIT_S = 60.0  # for these
+_LIMIT_S = 60.0  # for these communications
 
 
 class Rank:
-    """This one."""
+    """The rank that this process is."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         comm = self.comm = MPI.COMM_WORLD
@@ -72,7 +72,8 @@ class Rank:
         os.write(self.notes, (json.dumps(what) + "\n").encode())
 
     def note_mass(self) -> None:
-        """Between two steps, without a thread: nothing of this rank's is under way."""
+        """Note the mass between two steps. Without a communication thread, nothing that this rank
+        has sent is under way then."""
         state = self.process.state_dict()
         model = state["model"]
         if "momentum" in state:
@@ -80,9 +81,10 @@ class Rank:
         self.note(out=self.steps, mass=float(model.sum()), most=float(abs(model).max()))
 
     def note_round(self) -> None:
-        """Of a group, once."""
+        """Note the last round of the group, once."""
         last = None
-        with contextlib.suppress(AttributeError, StateError):  # gossip; no round yet
+        # A gossip buffer has no rounds; a group may not have had one yet.
+        with contextlib.suppress(AttributeError, StateError):
             last = self.exchange.last_round
         if last is not None and last.index != self.told and not last.void:
             self.told = last.index
@@ -91,7 +93,7 @@ class Rank:
             self.note(round=last.index, group=[int(r) for r in last.group], digest=digest)
 
     def step(self) -> None:
-        """One, and what it calls for."""
+        """Make one step, with the communications that belong to it."""
         self.steps += 1
         self.log.state("in Wait")
         self.note(**{"in": self.steps})
@@ -107,7 +109,8 @@ class Rank:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def run(self) -> None:
-        """Steps until the folder says stop, more among those who live, and the end together."""
+        """Make steps until the file `stop` exists and further ones among the surviving ranks, then
+        end together with them."""
         if self.threaded:
             self.process.start()
         else:
@@ -117,10 +120,10 @@ class Rank:
         self._go_on(len(json.loads(stop.read_text())))
         self.process.stop()
         if hasattr(self.process, "leave"):
-            self.process.leave()  # its group does not wait for this rank
+            self.process.leave()  # the group must not wait for this rank
             self.note_round()
         self.total.meet()
-        self.process.state_dict()  # takes in what the others have left here
+        self.process.state_dict()  # takes in the deltas in this rank's queue
         self.total.meet()
         mean = self.process.averaged_model()
         self.note(
@@ -134,7 +137,8 @@ class Rank:
             owned.Free()
 
     def _go_on(self, dead: int) -> None:
-        """So many have died: this rank hears of it, and communicates with the others."""
+        """Make steps until this rank knows of all `dead` ranks, and until all surviving ranks have
+        communicated often enough since."""
         limit = time.monotonic() + _LIMIT_S
         while self.exchange.failed.sum() < dead:
             self._one_more(limit)
@@ -152,7 +156,7 @@ class Rank:
 
 
 def main() -> None:
-    """By the experiment: its argument is a JSON text."""
+    """Run the rank. The experiment passes what to do as JSON in the first argument."""
     given = json.loads(sys.argv[1])
     faulthandler.dump_traceback_later(given["limit"], exit=True)
     rank = Rank(given)
