@@ -7,12 +7,10 @@
 >>> rnd = pc.Allreduce(MPI.COMM_WORLD, x, total, quorum="majority")
 """
 
-import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _command, _moved
-from ._core.mpi import NoMpiError
 from ._core.version import __version__ as __version__
 
 __all__ = [
@@ -71,8 +69,7 @@ def __getattr__(name: str) -> Any:
 
 
 if TYPE_CHECKING or not _command.only_starts():
-    with contextlib.suppress(NoMpiError):
-        from ._public import *  # noqa: F403
+    from ._public import *  # noqa: F403
 
-        if not TYPE_CHECKING:
-            __getattr__ = _moved.attribute
+    if not TYPE_CHECKING:
+        __getattr__ = _moved.attribute
