@@ -12,6 +12,7 @@
 #include "base/error.h"
 
 enum { LINE_LENGTH = 1024, PATH_LENGTH = 4096 };
+enum { OURS = -2 }; /* in place of an algorithm */
 
 struct line {
     uint64_t ranks, bytes;
@@ -31,18 +32,20 @@ static const struct line far[] = {{1, 0, PCOLL_ALGORITHM_RECDBL},
 static const struct line shared[] = {{1, 0, PCOLL_ALGORITHM_RECDBL},
                                      {1, 32 << 10, PCOLL_ALGORITHM_RABENSEIFNER}};
 
-/* What is best for a job, of the lines seen so far. */
+/* What is best for a job, of the lines seen so far; or the thresholds among them. */
 struct search {
     uint64_t ranks, bytes;
     struct line best;
     bool found;
+    struct tuning_threshold *thresholds;
+    uint32_t most, count;
 };
 
 /* The more ranks that the job has, the better; those that it has not, only if there is
  * nothing else, and then the fewest. */
-static int compare_ranks(const struct search *s, uint64_t a, uint64_t b)
+int tuning_compare_ranks(uint64_t ranks, uint64_t a, uint64_t b)
 {
-    bool has_a = a <= s->ranks, has_b = b <= s->ranks;
+    bool has_a = a <= ranks, has_b = b <= ranks;
     if (a == b)
         return 0;
     if (has_a != has_b)
@@ -52,7 +55,14 @@ static int compare_ranks(const struct search *s, uint64_t a, uint64_t b)
 
 static void consider(struct search *s, const struct line *line)
 {
-    int better = s->found ? compare_ranks(s, line->ranks, s->best.ranks) : 1;
+    if (line->algorithm == OURS) {
+        if (s->thresholds && s->count < s->most)
+            s->thresholds[s->count++] =
+                (struct tuning_threshold){line->ranks, line->bytes};
+        return;
+    }
+    int better =
+        s->found ? tuning_compare_ranks(s->ranks, line->ranks, s->best.ranks) : 1;
     bool fits = line->bytes <= s->bytes;
     bool best_fits = s->found && s->best.bytes <= s->bytes;
     if (better == 0)
@@ -79,9 +89,12 @@ static bool read_line(char *text, struct line *line)
     const char *name = strtok_r(NULL, spaces, &rest);
     if (!name || strtok_r(NULL, spaces, &rest))
         return false;
-    line->algorithm = algorithm_by_name(name);
+    bool ours = !strcmp(name, "ours"), never = ours && !strcmp(bytes, "never");
+    line->algorithm = ours ? OURS : algorithm_by_name(name);
+    line->bytes = UINT64_MAX;
     return read_number(ranks, &line->ranks) && line->ranks > 0 &&
-           read_number(bytes, &line->bytes) && line->algorithm > PCOLL_ALGORITHM_AUTO;
+           (never || read_number(bytes, &line->bytes)) &&
+           (ours || line->algorithm > PCOLL_ALGORITHM_AUTO);
 }
 
 static bool is_blank(const char *text)
@@ -179,4 +192,13 @@ int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_no
     *algorithm = s.best.bytes <= bytes ? (enum pcoll_algorithm)s.best.algorithm
                                        : PCOLL_ALGORITHM_RECDBL;
     return PCOLL_OK;
+}
+
+int tuning_thresholds(struct tuning_threshold *thresholds, uint32_t most,
+                      uint32_t *count)
+{
+    struct search s = {.thresholds = thresholds, .most = most};
+    int rc = search_file(&s);
+    *count = rc == PCOLL_OK ? s.count : 0;
+    return rc;
 }

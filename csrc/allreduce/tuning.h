@@ -11,6 +11,10 @@
  * if it has fewer), and of them by that with the most bytes that it sends; by recursive
  * doubling, if it sends fewer than any.
  *
+ * The last word may also be "ours": complete rounds of calls that look like MPI_Allreduce
+ * are ours from so many bytes on, and MPI's below ("never" for the bytes: always MPI's). One
+ * such line for each number of ranks; it serves jobs as above (allreduce/full.c).
+ *
  * Which file: $PARTIALCOLL_TUNE; if that is not set, partialcoll/tune.txt under
  * $XDG_CONFIG_HOME or ~/.config, if there is one. PARTIALCOLL_TUNE=none: built in.
  */
@@ -27,5 +31,17 @@
  * line that is wrong. */
 int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_node,
                   enum pcoll_algorithm *algorithm);
+
+struct tuning_threshold {
+    uint64_t ranks, bytes;
+};
+
+/* The lines "ours" of the file, `most` at most, in their order. */
+int tuning_thresholds(struct tuning_threshold *thresholds, uint32_t most,
+                      uint32_t *count);
+
+/* Does a job of `ranks` do better with a line for `a` ranks (1) or for `b` (-1)? 0: the
+ * same. */
+int tuning_compare_ranks(uint64_t ranks, uint64_t a, uint64_t b);
 
 #endif

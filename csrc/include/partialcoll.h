@@ -275,6 +275,43 @@ int pcoll_algorithm_parse(const char *text, int32_t *algorithm);
 /* The file that PCOLL_ALGORITHM_AUTO reads, if it is there, or "none":
  * $PARTIALCOLL_TUNE, else partialcoll/tune.txt in the user's configuration. Local. */
 int pcoll_tuning_path(char *path, uint64_t capacity);
+
+/*
+ * Who does a complete round of a call that looks like MPI_Allreduce: MPI, or we
+ * (docs/interposer.md)? All ranks must find the same answer without a message in each call:
+ *
+ *   pcoll_full_look     each rank fills in what it knows
+ *                       the ranks combine `words` with MPI_BOR
+ *   pcoll_full_settle   each rank knows the facts, which are the same on all
+ *   pcoll_full_pays     each call decides by the facts and by the calls before it
+ *
+ * A handle costs milliseconds. So calls are MPI's until the time that our rounds would have
+ * saved adds up to that: at worst twice the time of the better choice (ski rental).
+ */
+enum { PCOLL_FULL_WORDS = 20, PCOLL_FULL_LINES = 16 };
+typedef struct pcoll_full_facts {
+    uint64_t words[20];
+    int32_t open_mpi, one_node;
+    int32_t crowded; /* more ranks than cores */
+    int32_t
+        tables_differ; /* the ranks read different tables: the built-in one is used */
+    uint32_t lines;    /* of the table; 0: the built-in one */
+    uint64_t line_ranks[16], line_bytes[16];
+} pcoll_full_facts;
+
+/* open_mpi: the MPI is Open MPI. PCOLL_EINVAL says what is wrong with the table of
+ * `bench tune`, which then counts as empty. Local. */
+int pcoll_full_look(int32_t open_mpi, pcoll_full_facts *facts);
+/* `ranks` have combined their words. Local. */
+void pcoll_full_settle(pcoll_full_facts *facts, uint32_t ranks);
+/* The shortest payload for which our rounds are faster on so many ranks, in bytes;
+ * UINT64_MAX: none. Local. */
+uint64_t pcoll_full_from(const pcoll_full_facts *facts, uint32_t ranks);
+/* One more call: 1: it is ours; 0: MPI's. *saved, 0 at first, counts for the calls of one
+ * signature; has_handles: the communicator has handles already. Local. */
+int pcoll_full_pays(const pcoll_full_facts *facts, uint32_t ranks, uint64_t bytes,
+                    int32_t has_handles, uint64_t *saved);
+
 /* End the agent thread of this process; from now on whoever waits makes progress. To be
  * called just before MPI_Finalize, in which some MPIs fail if another thread is inside
  * MPI when it begins. Where jobs go on when a rank dies, it also lets Open MPI's

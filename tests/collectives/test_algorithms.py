@@ -197,7 +197,8 @@ def test_tuned_lines():
 
     def row(size, **us):
         return [
-            {"ranks": 4, "bytes": size, "algorithm": name, "latency_us_p50": t}
+            dict(ranks=4, bytes=size, algorithm=name, latency_us_p50=t, collective="full")
+            | {"domain": "rank"}
             for name, t in us.items()
         ]
 
@@ -209,6 +210,21 @@ def test_tuned_lines():
     )
     assert tune.table(rows) == [(4, 0, "recdbl"), (4, 4, "rabenseifner")]
     assert "      4           4  rabenseifner\n" in tune.as_text(tune.table(rows))
+
+
+def test_tuned_thresholds():
+    """Ours from where on no larger size is MPI's."""
+
+    def row(size, full, mpi, ranks=2):
+        both = (("full", "node", full), ("mpi", "-", mpi), ("full", "rank", 1))
+        return [
+            dict(ranks=ranks, bytes=size, collective=name, domain=domain, latency_us_p50=us)
+            for name, domain, us in both
+        ]
+
+    rows = row(8, 1, 2) + row(64, 2, 2) + row(512, 2, 3) + row(4096, 2, 3) + row(8, 2, 1, ranks=4)
+    assert tune.thresholds(rows) == [(2, 512, "ours"), (4, "never", "ours")]
+    assert "      4       never  ours\n" in tune.as_text(tune.thresholds(rows))
 
 
 def test_native_has_its_limits(comm):

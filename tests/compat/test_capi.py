@@ -89,6 +89,22 @@ def test_algorithm_that_is_none(dropin, clean_environment, tmp_path):
     assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
 
 
+def test_complete_rounds_are_mpis(clean_environment, tmp_path):
+    """Without a handle, until the time that ours would have saved has paid for one; unless the
+    environment asks for ours, or a table of `bench tune` says otherwise."""
+    program, table = compile_program("passed", tmp_path), tmp_path / "table"
+    table.write_text("2 never ours\n")
+    for doubles, settings, becomes in (
+        (2, {}, "never"),
+        (1 << 18, {}, "later"),
+        (1 << 18, {"PARTIALCOLL_TUNE": str(table)}, "never"),
+        (2, {"PARTIALCOLL_ALGORITHM": "auto"}, "at once"),
+    ):
+        words = [program, str(doubles)]
+        done = c_users.run(words, clean_environment, tmp_path, 2, settings)
+        assert (done.returncode, done.stdout) == (0, f"{becomes}\n"), (settings, done.stderr)
+
+
 def test_a_replay_waits(clean_environment, tmp_path):
     """The rank that was late in the record is early now, by more than one call waits."""
     program = compile_program("replayed", tmp_path)

@@ -135,6 +135,32 @@ def test_finalize_says_who_is_missing(build, run, tmp_path):
     assert said in path.read_text()
 
 
+@pytest.mark.parametrize(("lines", "taken"), [("2 1 ours", 1), ("2 never ours", 0)])
+def test_table_of_bench_tune_decides(build, run, tmp_path, lines, taken):
+    """Whatever the built-in one says: here of long calls, of which 100 pay for a handle."""
+    table = tmp_path / "table"
+    table.write_text(f"{lines}\n2 0 recdbl\n")
+    settings = {**NOTHING_ASKED, "PARTIALCOLL_TUNE": str(table)}
+    done = run(build("full"), ranks=2, settings=settings)
+    assert (report(done)[0] > 0) == taken and done.stdout == "full\n"
+    assert "table" not in done.stderr
+
+
+def test_tables_of_bench_tune_that_differ(build, run, tmp_path):
+    """Between ranks, as between nodes: said once, and the built-in one decides on all. A line that
+    means nothing is named by the rank that reads it."""
+    table = tmp_path / "table"
+    table.write_text("2 1 ours\n")
+    done = run(build("differ"), "table", str(table), ranks=2, settings=NOTHING_ASKED)
+    assert report(done) == (0, {FASTER: 6}) and done.stdout == "table\n"
+    assert done.stderr.count("rank 0: the ranks have different tables of bench tune") == 1
+    table.write_text("2 often ours\n")
+    done = run(build("differ"), "table", str(table), ranks=2, settings=NOTHING_ASKED)
+    assert report(done) == (0, {FASTER: 6}) and done.stdout == "table\n"
+    (line,) = re.findall("rank 0: ignored: .*", done.stderr)
+    assert "line 1" in line and "2 often ours" in line
+
+
 def test_calls_inside_finalize_are_mpis(build, run):
     """Those that the delete callback of an attribute makes, set before the first call or after."""
     for quorum in ("full", "solo"):

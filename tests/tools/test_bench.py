@@ -174,10 +174,14 @@ def test_tune(run, tmp_path):
     expected = itertools.product(
         (2, 3), (1024, 65536), ("recdbl", "rabenseifner", "ring", "native")
     )
-    assert [(row["ranks"], row["bytes"], row["algorithm"]) for row in rows] == list(expected)
+    ranked = [row for row in rows if row["domain"] == "rank"]
+    assert [(row["ranks"], row["bytes"], row["algorithm"]) for row in ranked] == list(expected)
+    others = [row["collective"] for row in rows if row not in ranked]
+    assert others == ["full", "mpi"] * 4
     assert all(set(row) == set(ROW) and row["wrong"] == 0 for row in rows)
     lines = [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
     assert ["2", "0", "recdbl"] in lines and ["3", "0", "recdbl"] in lines
+    assert [line[0] for line in lines if line[2] == "ours"] == ["2", "3"]
 
 
 def test_tune_of_ranks_that_have_nothing_to_do(run, clean_environment, tmp_path):

@@ -7,16 +7,13 @@
  * alike, without a message on the way:
  *
  *   - MPI_Init compares what the ranks of MPI_COMM_WORLD know: their settings, the node
- *     they run on, the cores they may use. The facts never change after that.
+ *     they run on, the cores they may use, their table of `bench tune`. The facts never
+ *     change after that. pcoll_full_from and pcoll_full_pays decide by them.
  *   - Each call decides by these facts, by what MPI demands to be the same on all ranks
  *     (count, datatype, op, communicator), and by the calls before it on the same
  *     communicator.
  *   - A communicator with processes of another MPI_COMM_WORLD has other facts on each side.
  *     Its calls are always MPI's.
- *
- * A handle costs milliseconds. So a signature is MPI's until the time that our rounds would
- * have saved adds up to the cost of the handle (the ski rental rule: at worst twice the
- * time of the better choice).
  *
  * PARTIALCOLL_ALGORITHM and PARTIALCOLL_DOMAIN ask for rounds of ours: then all complete
  * rounds are.
@@ -35,8 +32,7 @@ struct full_facts {
     struct quorum quorum; /* of communicators without the info key */
     bool alike;           /* all ranks have the same algorithm and domain */
     bool asked;           /* ... and ask for one: complete rounds are ours */
-    bool one_node;
-    bool crowded;         /* more ranks than cores */
+    pcoll_full_facts full;
     int level;            /* the lowest thread level of a rank */
     uint64_t short_bytes; /* complete rounds of fewer bytes are always MPI's, ... */
     uint64_t few;         /* ... and those of fewer elements */
@@ -66,12 +62,7 @@ static inline bool full_is_mpis(int64_t count)
 /* The same for a communicator of so many ranks and a payload of so many bytes. */
 bool full_is_faster(int ranks, uint64_t bytes);
 
-/* The time that our rounds would have saved, by signature. */
-struct full_savings;
-
-/* Count one more call of this signature: has it paid for its handle now? The first handle of
- * a communicator costs more than the next ones. *s is made at the first call. */
-bool full_pays(struct full_savings **s, const struct cache_key *key, int ranks,
-               uint64_t bytes, bool first);
+/* Count one more call of this signature: is it to be ours? */
+bool full_pays(struct record *r, const struct cache_key *key, uint64_t bytes);
 
 #endif

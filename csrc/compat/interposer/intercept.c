@@ -77,6 +77,8 @@ enum outcome intercept_plan(const struct call *c, struct record **record,
         return PASSED_NO_ELEMENTS;
     if (!plausible(c))
         return PASSED_ARGUMENTS;
+    if (!atomic_load_explicit(&full_reasons, memory_order_relaxed) && is_short(c))
+        return PASSED_FULL;
     info_arrived(c->comm);
     struct record *r = *record = record_find(c->comm);
     if (!r && is_short(c))
@@ -133,7 +135,7 @@ static enum outcome find_handle(const struct call *c, struct record *r,
                                 struct cache_key *key, struct cache_entry **entry)
 {
     *entry = cache_find(&r->cache, key);
-    if (!*entry && !full_pays(&r->savings, key, r->size, payload(c), !r->cache.length))
+    if (!*entry && !full_pays(r, key, payload(c)))
         return PASSED_FULL;
     if (!*entry && !make_room(r, key))
         return PASSED_CACHE;

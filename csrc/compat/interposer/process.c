@@ -175,6 +175,7 @@ static void begin(void)
     PMPI_Comm_set_errhandler(trials, MPI_ERRORS_RETURN);
     reports = settings()->report;
     PMPI_Allreduce(MPI_IN_PLACE, &reports, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    report_wanted = reports;
     full_begin();
     atomic_store(&begun, true);
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);

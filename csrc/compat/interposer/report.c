@@ -3,7 +3,6 @@
 #include "compat/interposer/report.h"
 
 #include <mpi.h>
-#include <stdatomic.h>
 
 #include "compat/interposer/settings.h"
 
@@ -24,18 +23,14 @@ static const char *const reasons[OUTCOMES] = {
     [PASSED_NESTED] = "called from inside another one",
 };
 
-static _Atomic uint64_t counts[OUTCOMES];
-
-void report_count(enum outcome outcome)
-{
-    atomic_fetch_add_explicit(&counts[outcome], 1, memory_order_relaxed);
-}
+_Atomic uint64_t report_counts[OUTCOMES];
+bool report_wanted = true;
 
 uint64_t report_calls(void)
 {
     uint64_t sum = 0;
     for (int i = 0; i < OUTCOMES; i++)
-        sum += atomic_load(&counts[i]);
+        sum += atomic_load(&report_counts[i]);
     return sum;
 }
 
@@ -44,7 +39,7 @@ void report_print(void)
     uint64_t own[OUTCOMES], sum[OUTCOMES], passed = 0;
     int rank;
     for (int i = 0; i < OUTCOMES; i++)
-        own[i] = atomic_load(&counts[i]);
+        own[i] = atomic_load(&report_counts[i]);
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Reduce(own, sum, OUTCOMES, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank)

@@ -3,6 +3,8 @@
 #ifndef PCOLL_COMPAT_INTERPOSER_REPORT_H
 #define PCOLL_COMPAT_INTERPOSER_REPORT_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The first is what we want; the others say why MPI did it. */
@@ -24,7 +26,16 @@ enum outcome {
     OUTCOMES
 };
 
-void report_count(enum outcome outcome);
+extern _Atomic uint64_t report_counts[OUTCOMES];
+extern bool
+    report_wanted; /* until MPI has begun, and where a rank asks for the report */
+
+/* Inline: a call that is handed to MPI has to cost nanoseconds. */
+static inline void report_count(enum outcome outcome)
+{
+    if (report_wanted)
+        atomic_fetch_add_explicit(&report_counts[outcome], 1, memory_order_relaxed);
+}
 
 /* The calls counted on this rank. */
 uint64_t report_calls(void);

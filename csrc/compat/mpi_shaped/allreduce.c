@@ -3,6 +3,12 @@
  * PCOLL_Allreduce: shaped like MPI_Allreduce, for one call to be swapped. The policy
  * comes from the communicator or the environment, the handle from the communicator's
  * cache, by the place of the call and the signature.
+ *
+ * Complete rounds are MPI's unless ours are faster (pcoll_full_pays). All ranks must choose
+ * alike. So the first call on a communicator, after each PCOLL_Comm_set_quorum, compares what
+ * the communicator and the environment ask for, and the first complete round of each
+ * signature compares the signature: one MPI_Allreduce. Ranks that differ in anything all go on
+ * to make a handle, which says to each what differs.
  */
 #include <mpi.h> /* first: the declarations want it */
 
@@ -14,7 +20,9 @@
 
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/random.h"
 #include "compat/mpi_shaped/cache.h"
+#include "compat/mpi_shaped/savings.h"
 
 /* MPI's error class for a result of the core: never success, also where another process or
  * thread has had MPI's own. */
@@ -144,23 +152,115 @@ static int choose_quorum(struct record *record, struct quorum *quorum)
     return PCOLL_OK;
 }
 
-/* What the communicator and the environment say about this call. */
-static int choose(struct record *record, struct cache_key *key)
+/* What the communicator and the environment say about its calls, until the next
+ * PCOLL_Comm_set_quorum. */
+static int choose(struct record *record)
 {
-    int rc = choose_quorum(record, &key->quorum);
+    struct call_choice *choice = &record->choice;
+    int rc = choose_quorum(record, &choice->quorum);
     if (rc == PCOLL_OK)
-        rc = choose_progress(&key->quorum, &key->progress);
-    if (!quorum_is_partial(&key->quorum))
-        key->call_site = NULL; /* nothing is late, so nothing can mix */
+        rc = choose_progress(&choice->quorum, &choice->progress);
     if (rc == PCOLL_OK)
-        rc = choose_algorithm(&key->algorithm);
+        rc = choose_algorithm(&choice->algorithm);
     if (rc == PCOLL_OK)
-        rc = choose_domain(&key->domain, &key->domain_ranks);
-    if (rc == PCOLL_OK && key->signature.of_user && quorum_is_partial(&key->quorum))
-        rc = fail(PCOLL_EINVAL, "op: expected a predefined one, got one of your own; a "
-                                "round that does not wait for everybody may need it "
-                                "after the call: use pcoll_allreduce_create");
+        rc = choose_domain(&choice->domain, &choice->domain_ranks);
+    choice->asked = environment_get("PARTIALCOLL_ALGORITHM") ||
+                    environment_get("PARTIALCOLL_DOMAIN");
+    record->partial = quorum_is_partial(&choice->quorum);
     return rc;
+}
+
+/* The key of a call: by the communicator's choice. */
+static int complete_key(const struct record *record, struct cache_key *key)
+{
+    const struct call_choice *choice = &record->choice;
+    key->quorum = choice->quorum;
+    key->progress = choice->progress;
+    key->algorithm = choice->algorithm;
+    key->domain = choice->domain;
+    key->domain_ranks = choice->domain_ranks;
+    if (!record->partial)
+        key->call_site = NULL; /* nothing is late, so nothing can mix */
+    else if (key->signature.of_user)
+        return fail(PCOLL_EINVAL,
+                    "op: expected a predefined one, got one of your own; a "
+                    "round that does not wait for everybody may need it "
+                    "after the call: use pcoll_allreduce_create");
+    return PCOLL_OK;
+}
+
+static uint64_t hash_choice(const struct call_choice *choice)
+{
+    uint64_t hash = quorum_hash(&choice->quorum);
+    hash = splitmix_mix(hash ^ (uint64_t)choice->algorithm);
+    hash = splitmix_mix(hash ^ ((uint64_t)choice->domain << 32 | choice->domain_ranks));
+    return splitmix_mix(hash ^ (uint64_t)choice->asked);
+}
+
+/* Are these the same on all ranks of the communicator? Collective. */
+static bool are_alike(MPI_Comm comm, uint64_t hash)
+{
+    uint64_t both[] = {hash, ~hash};
+    return PMPI_Allreduce(MPI_IN_PLACE, both, 2, MPI_UINT64_T, MPI_BOR, comm) ==
+               MPI_SUCCESS &&
+           both[0] == ~both[1];
+}
+
+/* The first call: do the ranks ask for the same? `rc`: of this rank's own choice. Collective. */
+static void settle(struct record *record, MPI_Comm comm, int rc)
+{
+    pcoll_full_facts *facts = &record->facts;
+    record->short_call.count = 0;
+    MPI_Comm_size(comm, &record->size);
+#ifdef OPEN_MPI
+    pcoll_full_look(1, facts); /* a table that cannot be read is none */
+#else
+    pcoll_full_look(0, facts);
+#endif
+    uint64_t hash = hash_choice(&record->choice) ^ (uint64_t)(rc != PCOLL_OK);
+    PMPI_Allreduce(MPI_IN_PLACE, facts->words, PCOLL_FULL_WORDS, MPI_UINT64_T, MPI_BOR,
+                   comm);
+    pcoll_full_settle(facts, (uint32_t)record->size);
+    record->alike = are_alike(comm, hash);
+    record->settled = record->alike && rc == PCOLL_OK;
+}
+
+enum whose { OURS, MPIS, DIFFERS };
+
+/* A complete round: has its signature been compared, and does it pay for a handle? Collective if
+ * the signature is new. */
+static enum whose judge(struct record *record, MPI_Comm comm,
+                        const struct cache_key *key, uint64_t bytes)
+{
+    bool added;
+    if (record->choice.asked)
+        return OURS;
+    struct savings_row *row = savings_find(&record->savings, key, &added);
+    if (!row)
+        return DIFFERS;
+    if (added && !are_alike(comm, cache_hash(key))) {
+        row->signature = 0;
+        return DIFFERS;
+    }
+    return !key->signature.of_user &&
+                   pcoll_full_pays(&record->facts, (uint32_t)record->size, bytes,
+                                   record->cache.length > 0, &row->ns)
+               ? OURS
+               : MPIS;
+}
+
+/* MPI reduces; buffers on a device go by way of the host, as in rounds of ours. */
+static int pass(struct record *record, const void *send, void *recv, int count,
+                MPI_Datatype type, MPI_Op op, MPI_Comm comm, int *code)
+{
+    const void *from = send == MPI_IN_PLACE ? recv : send;
+    void *to = recv;
+    int rc = mirror_buffers_pull(&record->mirrors, type, (uint64_t)count, &from, &to);
+    if (rc != PCOLL_OK)
+        return rc;
+    *code =
+        PMPI_Allreduce(send == MPI_IN_PLACE ? send : from, to, count, type, op, comm);
+    return *code == MPI_SUCCESS ? mirror_buffers_push(&record->mirrors) : PCOLL_OK;
 }
 
 /* What could not be made is not kept: the next call tries again. */
@@ -185,15 +285,49 @@ static int refuse(struct record *record, MPI_Comm comm, struct cache_key *key, i
     return fail(rc, "%s", why);
 }
 
-static int reduce(const void *send, void *recv, MPI_Datatype type, MPI_Comm comm,
-                  struct record *record, struct cache_key *key)
+/* Has the last call been the same, and so short that it is always MPI's? Loops do that; the other
+ * arguments of such a call are good. */
+static bool is_short_again(const struct record *record, const void *send,
+                           const void *recv, int count, MPI_Datatype type, MPI_Op op)
 {
-    int rc = choose(record, key);
+    const struct short_call *s = &record->short_call;
+    return record->settled && s->count == count && count > 0 && s->type == type &&
+           s->op == op && send && recv && send != recv && recv != MPI_IN_PLACE &&
+           !pcoll_device_in_use();
+}
+
+/* *code: what MPI has said, and told its error handler, where it did the call. */
+static int reduce(const void *send, void *recv, MPI_Datatype type, MPI_Op op,
+                  MPI_Comm comm, struct record *record, struct cache_key *key,
+                  int *code)
+{
+    int size, rc = PCOLL_OK;
+    if (!record->settled) {
+        rc = choose(record);
+        settle(record, comm, rc);
+    }
+    if (rc == PCOLL_OK)
+        rc = complete_key(record, key);
     if (rc != PCOLL_OK)
         return refuse(record, comm, key, rc);
-    struct cache_entry *entry = cache_find(&record->cache, key);
-    if (!entry)
+    enum whose whose = record->settled ? OURS : DIFFERS;
+    if (record->settled && !record->partial) {
+        MPI_Type_size(type, &size);
+        whose = judge(record, comm, key, key->count * (uint64_t)size);
+    }
+    if (whose == MPIS && !key->signature.of_user &&
+        key->count * (uint64_t)size <
+            pcoll_full_from(&record->facts, (uint32_t)record->size))
+        record->short_call = (struct short_call){(int)key->count, type, op};
+    if (whose == MPIS)
+        return pass(record, send, recv, (int)key->count, type, op, comm, code);
+    struct cache_entry *entry = whose == OURS ? cache_find(&record->cache, key) : NULL;
+    if (!entry) {
         rc = make(&record->cache, comm, key, &entry);
+        if (rc == PCOLL_OK &&
+            !record->settled) /* they differ in nothing that matters */
+            record->settled = record->choice.asked = true;
+    }
     return rc == PCOLL_OK
                ? cache_run(entry, key, type, send == MPI_IN_PLACE ? recv : send, recv)
                : rc;
@@ -212,10 +346,14 @@ int PCOLL_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype 
     struct record *record = record_make(comm);
     if (!record)
         return raise(comm, MPI_ERR_NO_MEM);
-    int code = check(sendbuf, recvbuf, count, type, op, comm, &key);
+    if (is_short_again(record, sendbuf, recvbuf, count, type, op))
+        return PMPI_Allreduce(sendbuf, recvbuf, count, type, op, comm);
+    int passed = MPI_SUCCESS,
+        code = check(sendbuf, recvbuf, count, type, op, comm, &key);
     if (code == MPI_SUCCESS)
-        code = error_class(reduce(sendbuf, recvbuf, type, comm, record, &key));
-    return code == MPI_SUCCESS ? code : raise(comm, code);
+        code = error_class(
+            reduce(sendbuf, recvbuf, type, op, comm, record, &key, &passed));
+    return code == MPI_SUCCESS ? passed : raise(comm, code);
 }
 
 int PCOLL_Comm_set_quorum(MPI_Comm comm, const char *quorum)
@@ -233,5 +371,6 @@ int PCOLL_Comm_set_quorum(MPI_Comm comm, const char *quorum)
         return raise(comm, bad(MPI_ERR_ARG, "quorum: expected a shorter text"));
     memcpy(record->wanted, quorum ? quorum : "", length + 1);
     record->quorum = parsed;
+    record->settled = false;
     return MPI_SUCCESS;
 }

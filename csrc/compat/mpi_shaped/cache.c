@@ -11,6 +11,7 @@
 #include "allreduce/handle.h"
 #include "base/error.h"
 #include "base/lock.h"
+#include "base/random.h"
 #include "transport/mpi/mpi_transport.h"
 #include "compat/mpi_shaped/call_site.h"
 
@@ -42,6 +43,7 @@ static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
     }
     if (r->free_more)
         r->free_more(r->more);
+    mirror_buffers_free(&r->mirrors);
     free(r->savings);
     free(r);
     return MPI_SUCCESS;
@@ -138,6 +140,13 @@ bool cache_same_key(const struct cache_key *a, const struct cache_key *b)
            a->call_site == b->call_site && a->progress == b->progress &&
            a->algorithm == b->algorithm && a->domain == b->domain &&
            a->domain_ranks == b->domain_ranks && quorum_same(&a->quorum, &b->quorum);
+}
+
+uint64_t cache_hash(const struct cache_key *key)
+{
+    const struct signature *s = &key->signature;
+    uint64_t hash = splitmix_mix((uint64_t)s->dtype << 32 | (uint64_t)s->op);
+    return splitmix_mix(splitmix_mix(hash ^ s->element) ^ key->count);
 }
 
 static struct cache_entry *find(struct cache *cache, const struct cache_key *key)

@@ -54,7 +54,15 @@ struct cache {
         places_differ; /* ranks make the same call from several places of the program */
 };
 
-struct full_savings; /* of the interposer */
+struct savings; /* savings.h */
+
+/* What PCOLL_Allreduce does on a communicator. */
+struct call_choice {
+    struct quorum quorum;
+    int32_t progress, algorithm, domain;
+    uint32_t domain_ranks;
+    bool asked; /* for an algorithm or a domain: complete rounds are ours */
+};
 
 struct record {
     struct cache cache;
@@ -66,9 +74,17 @@ struct record {
     bool partial;  /* its rounds need not wait for everybody */
     int level;     /* MPI's thread level, the lowest of its ranks */
     int size;
-    char wanted[96]; /* text of a policy given for this communicator, or "" */
-    struct full_savings *savings; /* freed with the record */
-    void *more;                   /* of the interposer */
+    char wanted[96];           /* text of a policy given for this communicator, or "" */
+    struct savings *savings;   /* freed with the record */
+    struct call_choice choice; /* of PCOLL_Allreduce, as are: */
+    pcoll_full_facts facts;
+    struct short_call {
+        int count;
+        MPI_Datatype type;
+        MPI_Op op;
+    } short_call; /* the last one that is always MPI's; its count is 0 if there is none */
+    struct mirror_buffers mirrors; /* of calls that MPI does */
+    void *more;                    /* of the interposer */
     void (*free_more)(void *more); /* local */
 };
 
@@ -80,6 +96,8 @@ struct record *record_make(MPI_Comm comm);
 /* Before MPI_Comm_free: what is kept on it ends here. Local. */
 void record_part(MPI_Comm comm);
 
+/* A number for what MPI demands to be the same on all ranks of a call: count, datatype, op. */
+uint64_t cache_hash(const struct cache_key *key);
 bool cache_same_key(const struct cache_key *a, const struct cache_key *b);
 /* A handle for this key. Collective. */
 int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **handle);

@@ -150,6 +150,7 @@ static void errors(MPI_Comm comm)
                MPI_ERR_OTHER, "count");
         if (rank == 1) /* so is an environment that means nothing on one rank */
             setenv("PARTIALCOLL_QUORUM", "nonsense", 1);
+        PCOLL_Comm_set_quorum(comm, NULL); /* read it anew */
         refuse(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, comm),
                rank == 1 ? MPI_ERR_ARG : MPI_ERR_OTHER, "nonsense");
         if (rank == 1)

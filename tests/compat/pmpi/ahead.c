@@ -41,7 +41,7 @@ int main(int argc, char **argv)
     double seen = 0;
     MPI_Comm counts = give(argv[1]), steps = give(argv[1]);
     for (int i = 0; i < CALLS; i++) {
-        if (rank == late && i == 1) { /* the first call makes the handles, on all ranks */
+        if (rank == late && i == 1) { /* call 0 makes the handles */
             for (int other = 0; other < late; other++)
                 MPI_Recv(NULL, 0, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             break;

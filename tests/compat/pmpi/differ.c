@@ -40,6 +40,8 @@ int main(int argc, char **argv)
         setenv("PARTIALCOLL_REPORT", "1", 1);
         if (!strcmp(what, "domain"))
             setenv("PARTIALCOLL_DOMAIN", "auto", 1);
+        if (!strcmp(what, "table"))
+            setenv("PARTIALCOLL_TUNE", argv[2], 1);
     }
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

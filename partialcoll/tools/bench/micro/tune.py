@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which algorithm is best for how many bytes on how many ranks, here: the table that
-``algorithm="auto"`` reads (its form is described in docs/algorithms.md)."""
+"""Which algorithm is best for how many bytes on how many ranks, here, and from how many bytes on
+complete rounds are faster than MPI's allreduce: the table that ``algorithm="auto"`` and the calls
+that look like MPI_Allreduce read (its form is described in docs/algorithms.md)."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -52,19 +54,40 @@ def table(rows: list[report.Row]) -> list[tuple[int, int, str]]:
     """Lines (ranks, from_bytes, algorithm): where it becomes worth while to change."""
     took: dict[int, dict[int, dict[str, float]]] = {}
     for row in rows:
+        if row["collective"] == "mpi" or row["domain"] != "rank":
+            continue
         times = took.setdefault(row["ranks"], {}).setdefault(row["bytes"], {})
         times[row["algorithm"]] = row["latency_us_p50"]
     return [line for ranks in sorted(took) for line in _lines_of(ranks, took[ranks])]
 
 
-def as_text(lines: list[tuple[int, int, str]]) -> str:
+def thresholds(rows: list[report.Row]) -> list[tuple[int, int | str, str]]:
+    """Lines (ranks, from_bytes, "ours"): from where on our complete rounds are faster than MPI's
+    allreduce at all sizes; "never", if they are not at the largest."""
+    took: dict[tuple[int, int], dict[str, float]] = {}
+    for row in rows:
+        if row["collective"] == "mpi" or row["domain"] != "rank":
+            times = took.setdefault((row["ranks"], row["bytes"]), {})
+            times[row["collective"]] = row["latency_us_p50"]
+    found: dict[int, int | str] = {}
+    slower: set[int] = set()
+    for (ranks, size), times in sorted(took.items(), reverse=True):
+        found.setdefault(ranks, "never")
+        if times["full"] >= _WORTH * times["mpi"]:
+            slower.add(ranks)
+        if ranks not in slower:
+            found[ranks] = size
+    return [(ranks, found[ranks], "ours") for ranks in sorted(found)]
+
+
+def as_text(lines: Sequence[tuple[int, int | str, str]]) -> str:
     """The table as a file."""
     library = MPI.Get_library_version().splitlines()[0].rstrip("\x00").strip()
     head = (
         f"# partialcoll {__version__}, {library}, {os.cpu_count()} cores\n"
-        "# ranks  from_bytes  algorithm\n"
+        "# ranks  from_bytes  algorithm; ours: complete rounds are faster than MPI's\n"
     )
-    return head + "".join(f"{r:7d} {b:11d}  {name}\n" for r, b, name in lines)
+    return head + "".join(f"{r:7d} {b:>11}  {name}\n" for r, b, name in lines)
 
 
 def _measure_on(ranks: int, options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
@@ -72,6 +95,7 @@ def _measure_on(ranks: int, options: SimpleNamespace, comm: MPI.Intracomm) -> li
     part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED))
     rows: list[report.Row] = []
     kinds = [Kind("full", ["rank"], name) for name in ALGORITHMS[1:]]  # of the fabric
+    kinds += [Kind("full", ["node"], ALGORITHMS[0]), Kind("mpi", [], "")]
     if part != MPI.COMM_NULL:
         for size in report.progress(options.sizes, part.rank == 0, f"tune {ranks}"):
             rows += measure(kinds, part, max(1, size // 4), options.iters)
@@ -107,7 +131,7 @@ def main(options: SimpleNamespace) -> None:
         return
     doc = report.document("bench tune", comm.size, rows)
     report.write(options.json, doc, rows, COLUMNS)
-    _write(path, as_text(table(rows)))
+    _write(path, as_text([*table(rows), *thresholds(rows)]))
     if options.plot:
         most = [row for row in rows if row["ranks"] == comm.size]
         plot(most, options.plot, by="algorithm")
