@@ -18,14 +18,13 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 REPEATED_FUNCTIONS = """
-absorb add allocate as_bits as_float at await begin begin_get build_folded check check_op choose
-choose_algorithm collect compare compare_swap complain complete cookie_of count_cores create
-deliver destroy dispose end end_endpoint fetch_add find finish first_half gather get get_sums grow
-hand_over inherit is_derived is_over leave make make_room measure merge number of orphan place_of
-put rebuild refuse replace reserve retire sync_stores take take_census type_of wait_for word
+absorb add allocate as_bits as_float at await begin build_folded check check_op choose
+choose_algorithm collect compare complain complete cookie_of create deliver dispose end
+end_endpoint find finish first_half gather grow hand_over inherit is_over leave make number of
+orphan put rebuild refuse replace reserve settle take take_census word
 """
 REPEATED_STRUCTS = """
-place search
+place
 """
 
 # Comments, strings, characters, lines of the preprocessor, attributes.

@@ -15,7 +15,7 @@ typedef bool set_yield(bool yields);
 static pthread_once_t looked_up = PTHREAD_ONCE_INIT;
 static set_yield *set; /* NULL if tests do not yield */
 
-static void yield_again(void)
+static void completion_yield(void)
 {
     if (set)
         set(true);
@@ -23,7 +23,7 @@ static void yield_again(void)
 
 /* In the library that MPI comes from and those that it needs: the symbol is not global
  * in a Python process. */
-static void look_up(void)
+static void completion_look_up(void)
 {
     int (*test)(MPI_Request *, int *, MPI_Status *) = PMPI_Test;
     void *address;
@@ -39,30 +39,30 @@ static void look_up(void)
     dlclose(handle); /* it stays: this library needs it */
     if (set && !set(false))
         set = NULL;
-    yield_again();
+    completion_yield();
 }
 
 /* What comes back belongs into `leave`. */
-static bool enter(void)
+static bool completion_enter(void)
 {
     bool alone = exclusion_begin();
-    pthread_once(&looked_up, look_up);
+    pthread_once(&looked_up, completion_look_up);
     if (set)
         set(false);
     return alone;
 }
 
-static void leave(bool alone)
+static void completion_leave(bool alone)
 {
-    yield_again();
+    completion_yield();
     exclusion_end(alone);
 }
 
 int mpi_test_one(MPI_Request *request, int *done, MPI_Status *status)
 {
-    bool alone = enter();
+    bool alone = completion_enter();
     int rc = MPI_Test(request, done, status);
-    leave(alone);
+    completion_leave(alone);
     return rc;
 }
 
@@ -73,33 +73,33 @@ int mpi_test(MPI_Request *request, int *done)
 
 int mpi_test_all(int count, MPI_Request *requests, int *done)
 {
-    bool alone = enter();
+    bool alone = completion_enter();
     int rc = MPI_Testall(count, requests, done, MPI_STATUSES_IGNORE);
-    leave(alone);
+    completion_leave(alone);
     return rc;
 }
 
 int mpi_test_some(int count, MPI_Request *requests, int *finished, int *done,
                   MPI_Status *statuses)
 {
-    bool alone = enter();
+    bool alone = completion_enter();
     int rc = MPI_Testsome(count, requests, finished, done, statuses);
-    leave(alone);
+    completion_leave(alone);
     return rc;
 }
 
 int mpi_get_status(MPI_Request request, int *done)
 {
-    bool alone = enter();
+    bool alone = completion_enter();
     int rc = MPI_Request_get_status(request, done, MPI_STATUS_IGNORE);
-    leave(alone);
+    completion_leave(alone);
     return rc;
 }
 
 void mpi_make_progress(void)
 {
     int there;
-    bool alone = enter();
+    bool alone = completion_enter();
     MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_SELF, &there, MPI_STATUS_IGNORE);
-    leave(alone);
+    completion_leave(alone);
 }

@@ -10,7 +10,7 @@
 #include "transport/mpi/rank_failure.h"
 #include "transport/mpi/ulfm.h"
 
-static int post_control_receives(struct mpi_transport *m)
+static int mpi_post_control_receives(struct mpi_transport *m)
 {
     int rc = mpi_reserve(m, CONTROL_RECEIVES);
     for (int i = 0; i < CONTROL_RECEIVES && rc == PCOLL_OK; i++) {
@@ -34,7 +34,8 @@ struct card {
 
 /* Ranks of one neighborhood can share memory if each of them can reach all of the
  * others: they are named by the first of them. */
-static int find_hosts(struct mpi_transport *m, const struct card *all, bool reaches_all)
+static int mpi_find_hosts(struct mpi_transport *m, const struct card *all,
+                          bool reaches_all)
 {
     uint32_t size = m->base.size;
     uint64_t mine = reaches_all | (uint64_t)m->base.off_node << 1;
@@ -61,7 +62,7 @@ static int find_hosts(struct mpi_transport *m, const struct card *all, bool reac
 }
 
 /* Exchange where everybody's doorbell is; open those of this machine. */
-static int open_doorbells(struct mpi_transport *m, const struct doorbell *own)
+static int mpi_open_doorbells(struct mpi_transport *m, const struct doorbell *own)
 {
     struct card mine = {doorbell_neighborhood(), (uint64_t)getpid(), (uint64_t)own->fd,
                         own->page->cookie};
@@ -82,12 +83,12 @@ static int open_doorbells(struct mpi_transport *m, const struct doorbell *own)
         reaches_all = reaches_all && (!near || m->doorbells[i]);
     }
     if (rc == PCOLL_OK)
-        rc = find_hosts(m, all, reaches_all);
+        rc = mpi_find_hosts(m, all, reaches_all);
     free(all);
     return rc;
 }
 
-static uint32_t usable_tags(MPI_Comm comm)
+static uint32_t mpi_usable_tags(MPI_Comm comm)
 {
     int *upper, known = 0;
     MPI_Comm_get_attr(comm, MPI_TAG_UB, &upper, &known);
@@ -98,11 +99,11 @@ void mpi_describe(MPI_Comm comm, struct transport *t)
 {
     int level;
     MPI_Query_thread(&level);
-    t->tags = usable_tags(comm);
+    t->tags = mpi_usable_tags(comm);
     t->threads = level == MPI_THREAD_MULTIPLE;
 }
 
-static int copy(struct mpi_transport *m)
+static int mpi_copy_comm(struct mpi_transport *m)
 {
     MPI_Request request;
     int rc =
@@ -110,10 +111,10 @@ static int copy(struct mpi_transport *m)
     return rc == PCOLL_OK ? mpi_patient_wait(m, &request, "MPI_Comm_idup") : rc;
 }
 
-static int duplicate(MPI_Comm comm, struct mpi_transport *m)
+static int mpi_duplicate_comm(MPI_Comm comm, struct mpi_transport *m)
 {
     m->comm = comm; /* until there is ours */
-    int rc = pcoll_tells_of_failures() ? mpi_copy_whole(m) : copy(m);
+    int rc = pcoll_tells_of_failures() ? mpi_copy_whole(m) : mpi_copy_comm(m);
     if (rc != PCOLL_OK)
         return rc;
     m->comm = m->made;
@@ -140,14 +141,14 @@ int mpi_settle(struct mpi_transport *m, const struct doorbell *own)
     m->neighborhoods = calloc(m->base.size, sizeof *m->neighborhoods);
     if (rc == PCOLL_OK)
         rc = m->doorbells && m->hosts && m->pids && m->neighborhoods
-                 ? open_doorbells(m, own)
+                 ? mpi_open_doorbells(m, own)
                  : fail(PCOLL_ENOMEM, "no memory for the doorbells");
     m->base.hosts = m->hosts;
     m->base.pids = m->pids;
     m->base.doorbells = m->doorbells;
     if (rc == PCOLL_OK)
         rc = mpi_watch_hosts(m);
-    return rc == PCOLL_OK ? post_control_receives(m) : rc;
+    return rc == PCOLL_OK ? mpi_post_control_receives(m) : rc;
 }
 
 int transport_mpi_create(const void *comm, const struct doorbell *own,
@@ -158,7 +159,7 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     m->block = MPI_DATATYPE_NULL;
     m->watch = watch;
-    int rc = duplicate(*(const MPI_Comm *)comm, m);
+    int rc = mpi_duplicate_comm(*(const MPI_Comm *)comm, m);
     if (rc != PCOLL_OK) {
         free(m);
         return rc;

@@ -14,13 +14,13 @@ static struct lock in_mpi = LOCK_INIT(LOCK_IN_MPI);
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
 static bool ranks_may_die;
 
-static void ask(void)
+static void exclusion_ask(void)
 {
     ranks_may_die = pcoll_tells_of_failures();
 }
 
 /* pthread_mutex_timedlock waits by the wall clock. */
-static bool wait_a_while(void)
+static bool exclusion_wait(void)
 {
     int64_t until = clock_ns() + PATIENCE_NS;
     bool held = false;
@@ -34,8 +34,8 @@ static bool wait_a_while(void)
 
 bool exclusion_begin(void)
 {
-    pthread_once(&asked, ask);
-    return ranks_may_die && (lock_try(&in_mpi) || wait_a_while());
+    pthread_once(&asked, exclusion_ask);
+    return ranks_may_die && (lock_try(&in_mpi) || exclusion_wait());
 }
 
 void exclusion_end(bool begun)

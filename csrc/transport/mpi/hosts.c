@@ -9,12 +9,12 @@
 #include "transport/mpi/internal.h"
 
 /* Members of a communicator on lost hosts, by their numbers there. */
-struct search {
+struct mpi_search {
     MPI_Comm comm;
     struct failed_ranks who;
 };
 
-static void note_host(struct failed_ranks *who, const struct watch_card *card)
+static void mpi_note_host(struct failed_ranks *who, const struct watch_card *card)
 {
     char address[INET_ADDRSTRLEN] = "";
     inet_ntop(AF_INET, &card->address[0], address, sizeof address);
@@ -22,7 +22,7 @@ static void note_host(struct failed_ranks *who, const struct watch_card *card)
 }
 
 /* Once each, in their order. */
-static void add_rank(struct failed_ranks *who, int rank)
+static void mpi_add_rank(struct failed_ranks *who, int rank)
 {
     enum { MOST = sizeof who->rank / sizeof *who->rank };
     int at = 0;
@@ -37,9 +37,9 @@ static void add_rank(struct failed_ranks *who, int rank)
 }
 
 /* The transport that knows where it is may be that of another communicator. */
-static void find(void *arg, const struct watch_group *g, uint32_t rank)
+static void mpi_find_lost(void *arg, const struct watch_group *g, uint32_t rank)
 {
-    struct search *s = arg;
+    struct mpi_search *s = arg;
     const struct mpi_transport *m = g->owner;
     int theirs = mpi_number_of(m, rank), ours;
     MPI_Group known, asked;
@@ -51,8 +51,8 @@ static void find(void *arg, const struct watch_group *g, uint32_t rank)
     if (ours == MPI_UNDEFINED)
         return;
     if (!s->who.count)
-        note_host(&s->who, &g->cards[rank]);
-    add_rank(&s->who, ours);
+        mpi_note_host(&s->who, &g->cards[rank]);
+    mpi_add_rank(&s->who, ours);
 }
 
 int mpi_check_hosts(const struct mpi_transport *m)
@@ -60,8 +60,8 @@ int mpi_check_hosts(const struct mpi_transport *m)
     CHECK(m->comm != MPI_COMM_NULL);
     if (!watch_lost(m->watch))
         return PCOLL_OK;
-    struct search s = {.comm = m->comm, .who.mpi_error = m->rank_failure};
-    watch_each_lost(m->watch, find, &s);
+    struct mpi_search s = {.comm = m->comm, .who.mpi_error = m->rank_failure};
+    watch_each_lost(m->watch, mpi_find_lost, &s);
     for (int i = 0; i < s.who.count; i++)
         s.who.rank[i] = (int32_t)mpi_rank_of(m, s.who.rank[i]);
     return s.who.count ? fail_ranks(&s.who) : PCOLL_OK;

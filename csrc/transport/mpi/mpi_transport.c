@@ -22,7 +22,7 @@
 #include "transport/mpi/rank_failure.h"
 #include "transport/mpi/tree.h"
 
-static struct mpi_transport *of(struct transport *t)
+static struct mpi_transport *mpi_transport_of(struct transport *t)
 {
     return (struct mpi_transport *)t;
 }
@@ -34,7 +34,7 @@ struct extent {
     bool made; /* for this message */
 };
 
-static int extent_of(struct mpi_transport *m, size_t bytes, struct extent *e)
+static int mpi_extent_of(struct mpi_transport *m, size_t bytes, struct extent *e)
 {
     *e = (struct extent){.count = (int)(bytes / BLOCK), .type = m->block};
     if (bytes % BLOCK == 0)
@@ -55,7 +55,7 @@ static int extent_of(struct mpi_transport *m, size_t bytes, struct extent *e)
 }
 
 /* MPI keeps a type for as long as a message uses it. */
-static void extent_end(struct extent *e)
+static void mpi_extent_end(struct extent *e)
 {
     if (e->made)
         MPI_Type_free(&e->type);
@@ -64,7 +64,7 @@ static void extent_end(struct extent *e)
 static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
                     size_t bytes, uint64_t cookie)
 {
-    struct mpi_transport *m = of(t);
+    struct mpi_transport *m = mpi_transport_of(t);
     MPI_Request *request;
     int rc =
         mpi_next_request(m,
@@ -75,14 +75,14 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
                          &request);
     struct extent e;
     if (rc == PCOLL_OK)
-        rc = extent_of(m, bytes, &e);
+        rc = mpi_extent_of(m, bytes, &e);
     if (rc != PCOLL_OK)
         return rc;
     rc = mpi_check_in(m,
                       mpi_isend(m, data, e.count, e.type, mpi_number_of(m, peer),
                                 FIRST_DATA_TAG + (int)tag, request),
                       "MPI_Isend");
-    extent_end(&e);
+    mpi_extent_end(&e);
     if (rc != PCOLL_OK)
         return rc;
     mpi_begin_send(m, peer);
@@ -92,7 +92,7 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
 static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data,
                     size_t capacity, uint64_t cookie)
 {
-    struct mpi_transport *m = of(t);
+    struct mpi_transport *m = mpi_transport_of(t);
     MPI_Request *request;
     bool large = capacity >= LARGE_BLOCKS * BLOCK;
     int rc = mpi_next_request(
@@ -102,14 +102,14 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
         &request);
     struct extent e;
     if (rc == PCOLL_OK)
-        rc = extent_of(m, capacity, &e);
+        rc = mpi_extent_of(m, capacity, &e);
     if (rc != PCOLL_OK)
         return rc;
     rc = mpi_check_in(m,
                       MPI_Irecv(data, e.count, e.type, mpi_number_of(m, peer),
                                 FIRST_DATA_TAG + (int)tag, m->comm, request),
                       "MPI_Irecv");
-    extent_end(&e);
+    mpi_extent_end(&e);
     if (rc != PCOLL_OK)
         return rc;
     if (large && m->survives)
@@ -124,7 +124,7 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
 static int mpi_control(struct transport *t, uint32_t peer,
                        const struct control *message)
 {
-    struct mpi_transport *m = of(t);
+    struct mpi_transport *m = mpi_transport_of(t);
     struct control *copy = malloc(sizeof *copy);
     if (!copy)
         return fail(PCOLL_ENOMEM, "no memory for a control message");
@@ -164,7 +164,7 @@ static int64_t mpi_now(const struct transport *t)
 static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agree_op op,
                      uint64_t cookie)
 {
-    struct mpi_transport *m = of(t);
+    struct mpi_transport *m = mpi_transport_of(t);
     MPI_Request *request;
     if (m->survives && m->base.living > 1)
         return tree_agree(m, values, count, op, cookie);
@@ -182,7 +182,7 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agre
 }
 
 /* One that did not go at once may have been delivered only now, after its ring. */
-static void end_send(struct mpi_transport *m, const struct request_info *info)
+static void mpi_end_send(struct mpi_transport *m, const struct request_info *info)
 {
     m->pending_sends -= !info->at_once;
     if (!info->at_once)
@@ -190,7 +190,7 @@ static void end_send(struct mpi_transport *m, const struct request_info *info)
 }
 
 /* A control message is whole, or it is none of ours; the objects check what it says. */
-static int check_control(const MPI_Status *status)
+static int mpi_check_control(const MPI_Status *status)
 {
     int bytes = 0;
     MPI_Get_count(status, MPI_BYTE, &bytes);
@@ -200,8 +200,8 @@ static int check_control(const MPI_Status *status)
 }
 
 /* The event of a finished request, if it makes one. */
-static int to_event(struct mpi_transport *m, int i, const MPI_Status *status,
-                    struct transport_event *event, bool *makes)
+static int mpi_to_event(struct mpi_transport *m, int i, const MPI_Status *status,
+                        struct transport_event *event, bool *makes)
 {
     const struct request_info info = m->info[i];
     MPI_Count bytes = 0;
@@ -211,15 +211,15 @@ static int to_event(struct mpi_transport *m, int i, const MPI_Status *status,
         m->arrived[i] = true;
         m->sources[i] = mpi_rank_of(m, status->MPI_SOURCE);
         *makes = false;
-        return check_control(status);
+        return mpi_check_control(status);
     case CONTROL_SEND:
         free(info.control);
-        end_send(m, &info);
+        mpi_end_send(m, &info);
         *makes = false;
         return PCOLL_OK;
     case TREE_SEND:
         tree_sent((struct tree_agreement *)(uintptr_t)info.cookie);
-        end_send(m, &info);
+        mpi_end_send(m, &info);
         *makes = false;
         return PCOLL_OK;
     case TREE_RECV:
@@ -227,7 +227,7 @@ static int to_event(struct mpi_transport *m, int i, const MPI_Status *status,
         return tree_received(m, (struct tree_agreement *)(uintptr_t)info.cookie, makes,
                              &event->cookie);
     case DATA_SEND:
-        end_send(m, &info);
+        mpi_end_send(m, &info);
         break;
     case DATA_RECV:
         MPI_Get_elements_x(status, MPI_BYTE, &bytes);
@@ -248,7 +248,7 @@ static int to_event(struct mpi_transport *m, int i, const MPI_Status *status,
 }
 
 /* Room for an event of every request. */
-static int reserve_events(struct mpi_transport *m)
+static int mpi_reserve_events(struct mpi_transport *m)
 {
     if (m->capacity <= m->events_capacity)
         return PCOLL_OK;
@@ -263,7 +263,7 @@ static int reserve_events(struct mpi_transport *m)
 /* The receives of control messages are posted in a ring, so messages fill it in their
  * order; MPI may tell of a later one first. Those that are next become events, and
  * their receives the last of the ring. */
-static int take_controls(struct mpi_transport *m, int *made)
+static int mpi_take_controls(struct mpi_transport *m, int *made)
 {
     int rc = PCOLL_OK;
     while (m->arrived[m->next_control] && rc == PCOLL_OK) {
@@ -279,7 +279,7 @@ static int take_controls(struct mpi_transport *m, int *made)
 }
 
 /* The error is that of a request. If a rank has died, those who sleep may not know. */
-static int fail_poll(struct mpi_transport *m, int error, int finished)
+static int mpi_fail_poll(struct mpi_transport *m, int error, int finished)
 {
     for (int i = 0; error == MPI_ERR_IN_STATUS && i < finished; i++)
         if (m->statuses[i].MPI_ERROR != MPI_SUCCESS &&
@@ -290,16 +290,16 @@ static int fail_poll(struct mpi_transport *m, int error, int finished)
     return mpi_check_in(m, error, "MPI_Testsome");
 }
 
-static int take(struct mpi_transport *m, int i, const MPI_Status *status, int *made)
+static int mpi_take(struct mpi_transport *m, int i, const MPI_Status *status, int *made)
 {
     bool makes;
-    int rc = to_event(m, i, status, &m->events[*made], &makes);
+    int rc = mpi_to_event(m, i, status, &m->events[*made], &makes);
     *made += makes;
     return rc;
 }
 
 /* Nobody had died when they were over. Of those that were known then. */
-static int free_held(struct mpi_transport *m, int known, int *made)
+static int mpi_free_held(struct mpi_transport *m, int known, int *made)
 {
     int rc = PCOLL_OK;
     m->freed = 0;
@@ -313,18 +313,18 @@ static int free_held(struct mpi_transport *m, int known, int *made)
         m->info[i].went = false;
         m->freed++;
         if (rc == PCOLL_OK)
-            rc = take(m, i, &status, made);
+            rc = mpi_take(m, i, &status, made);
     }
     return rc;
 }
 
 static int mpi_poll(struct transport *t, const struct transport_event **events)
 {
-    struct mpi_transport *m = of(t);
+    struct mpi_transport *m = mpi_transport_of(t);
     int finished;
     int rc = mpi_check_hosts_anew(m);
     if (rc == PCOLL_OK)
-        rc = reserve_events(m);
+        rc = mpi_reserve_events(m);
     if (rc != PCOLL_OK)
         return rc;
     int known = m->count;
@@ -332,16 +332,16 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
         mpi_look_at_held(m);
     rc = mpi_test_some(m->count, m->requests, &finished, m->done, m->statuses);
     if (rc != MPI_SUCCESS)
-        return fail_poll(m, rc, finished);
+        return mpi_fail_poll(m, rc, finished);
     finished = finished == MPI_UNDEFINED ? 0 : finished;
     int made = 0;
-    rc = m->survives ? free_held(m, known, &made) : PCOLL_OK;
+    rc = m->survives ? mpi_free_held(m, known, &made) : PCOLL_OK;
     for (int i = 0; i < finished && rc == PCOLL_OK; i++)
-        rc = take(m, m->done[i], &m->statuses[i], &made);
+        rc = mpi_take(m, m->done[i], &m->statuses[i], &made);
     if (rc == PCOLL_OK && !finished && !m->freed)
         return 0;
     if (rc == PCOLL_OK)
-        rc = take_controls(m, &made);
+        rc = mpi_take_controls(m, &made);
     if (rc != PCOLL_OK)
         return rc;
     mpi_compact_requests(m);
@@ -356,7 +356,7 @@ static int mpi_pending_sends(const struct transport *t)
 
 static void mpi_destroy(struct transport *t)
 {
-    struct mpi_transport *m = of(t);
+    struct mpi_transport *m = mpi_transport_of(t);
     for (int i = 0; i < CONTROL_RECEIVES && i < m->count; i++) {
         if (!m->arrived[i]) {
             MPI_Cancel(&m->requests[i]);

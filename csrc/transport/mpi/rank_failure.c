@@ -14,13 +14,13 @@
 #include "transport/mpi/recovery.h"
 #include "transport/mpi/ulfm.h"
 
-static int by_number(const void *a, const void *b)
+static int mpi_by_number(const void *a, const void *b)
 {
     return *(const int *)a - *(const int *)b;
 }
 
 /* Who has died, as MPI has it, by their numbers in the communicator. */
-static bool find_failed(MPI_Comm comm, struct failed_ranks *who)
+static bool mpi_find_failed(MPI_Comm comm, struct failed_ranks *who)
 {
     enum { MOST = sizeof who->rank / sizeof *who->rank };
     int theirs[MOST], ours[MOST], count = 0;
@@ -35,7 +35,7 @@ static bool find_failed(MPI_Comm comm, struct failed_ranks *who)
     MPI_Group_translate_ranks(failed, count, theirs, all, ours);
     MPI_Group_free(&all);
     MPI_Group_free(&failed);
-    qsort(ours, (size_t)count, sizeof *ours, by_number);
+    qsort(ours, (size_t)count, sizeof *ours, mpi_by_number);
     for (int i = 0; i < count; i++)
         who->rank[i] = ours[i];
     who->count = count;
@@ -50,7 +50,7 @@ int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what)
         return PCOLL_OK;
     struct failed_ranks who = {.mpi_error = mpi_error};
     if (pcoll_tells_of_failures())
-        find_failed(comm, &who);
+        mpi_find_failed(comm, &who);
     return who.count || ulfm_is_rank_failure(mpi_error) ? fail_ranks(&who)
                                                         : mpi_check(mpi_error, what);
 }
@@ -80,11 +80,11 @@ int mpi_damage(const struct mpi_transport *m)
     int rc = mpi_check_hosts(m); /* all who were there, of whom MPI may know some */
     if (rc != PCOLL_OK)
         return rc;
-    find_failed(m->comm, &who);
+    mpi_find_failed(m->comm, &who);
     return who.count || ulfm_is_revoked(m->comm) ? fail_ranks(&who) : PCOLL_OK;
 }
 
-static bool has(const struct failed_ranks *who, int rank)
+static bool mpi_failed_has(const struct failed_ranks *who, int rank)
 {
     for (int i = 0; i < who->count; i++)
         if (who->rank[i] == rank)
@@ -92,13 +92,13 @@ static bool has(const struct failed_ranks *who, int rank)
     return false;
 }
 
-static bool knows_all(MPI_Comm comm, const struct failed_ranks *wanted)
+static bool mpi_knows_all(MPI_Comm comm, const struct failed_ranks *wanted)
 {
     struct failed_ranks known = {0};
-    if (!find_failed(comm, &known))
+    if (!mpi_find_failed(comm, &known))
         return false;
     for (int i = 0; i < wanted->count; i++)
-        if (!has(&known, wanted->rank[i]))
+        if (!mpi_failed_has(&known, wanted->rank[i]))
             return false;
     return true;
 }
@@ -113,7 +113,7 @@ int mpi_await_deaths(const struct transport *t)
     struct failed_ranks lost = *fail_last_ranks(), numbers = lost;
     for (int i = 0; i < lost.count; i++)
         numbers.rank[i] = mpi_number_of(m, (uint32_t)lost.rank[i]);
-    while (!knows_all(m->comm, &numbers)) {
+    while (!mpi_knows_all(m->comm, &numbers)) {
         if (clock_us() > end)
             return fail_ranks(&lost);
         mpi_make_progress();

@@ -15,15 +15,15 @@
 #include "transport/mpi/tree.h"
 #include "transport/mpi/ulfm.h"
 
-static struct mpi_transport *of(struct transport *t)
+static struct mpi_transport *mpi_recovery_of(struct transport *t)
 {
     return (struct mpi_transport *)t;
 }
 
 void mpi_revoke(struct transport *t)
 {
-    CHECK(of(t)->comm != MPI_COMM_NULL);
-    ulfm_revoke(of(t)->comm);
+    CHECK(mpi_recovery_of(t)->comm != MPI_COMM_NULL);
+    ulfm_revoke(mpi_recovery_of(t)->comm);
 }
 
 void mpi_revoke_comm(void *comm)
@@ -33,11 +33,11 @@ void mpi_revoke_comm(void *comm)
 
 bool mpi_is_damaged(struct transport *t)
 {
-    return mpi_damage(of(t)) != PCOLL_OK;
+    return mpi_damage(mpi_recovery_of(t)) != PCOLL_OK;
 }
 
 /* Whose number in the new communicator is whose here; who is missing has died. */
-static int number_ranks(struct mpi_transport *m, const struct mpi_transport *old)
+static int mpi_number_ranks(struct mpi_transport *m, const struct mpi_transport *old)
 {
     int living, *theirs, *ours;
     MPI_Group before, now;
@@ -70,7 +70,8 @@ static int number_ranks(struct mpi_transport *m, const struct mpi_transport *old
 }
 
 /* `like` has the rank, the size and what MPI can. */
-static struct mpi_transport *allocate(const struct transport *like, struct watch *watch)
+static struct mpi_transport *mpi_allocate_transport(const struct transport *like,
+                                                    struct watch *watch)
 {
     struct mpi_transport *m = calloc(1, sizeof *m);
     if (!m)
@@ -95,17 +96,18 @@ static struct mpi_transport *allocate(const struct transport *like, struct watch
 
 bool mpi_has_lost_hosts(struct transport *t)
 {
-    return mpi_check_hosts(of(t)) != PCOLL_OK;
+    return mpi_check_hosts(mpi_recovery_of(t)) != PCOLL_OK;
 }
 
 int mpi_shrink(struct transport *old, const struct doorbell *own,
                struct transport **out)
 {
     *out = NULL;
-    struct mpi_transport *m = allocate(old, of(old)->watch);
+    struct mpi_transport *m = mpi_allocate_transport(old, mpi_recovery_of(old)->watch);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
-    int rc = mpi_check_in(of(old), mpi_shrink_comm(of(old)->comm, &m->comm),
+    int rc = mpi_check_in(mpi_recovery_of(old),
+                          mpi_shrink_comm(mpi_recovery_of(old)->comm, &m->comm),
                           "MPIX_Comm_shrink");
     if (rc != PCOLL_OK) {
         mpi_free_transport(m);
@@ -113,12 +115,12 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
     }
     *out = &m->base;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    rc = number_ranks(m, of(old));
+    rc = mpi_number_ranks(m, mpi_recovery_of(old));
     return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
 }
 
 /* Who of `before` is not in `now`, by the numbers of those before. */
-static int fail_missing(MPI_Comm before, MPI_Comm now, const uint32_t *numbers)
+static int mpi_fail_missing(MPI_Comm before, MPI_Comm now, const uint32_t *numbers)
 {
     struct failed_ranks who = {.mpi_error = MPI_SUCCESS};
     MPI_Group all, left;
@@ -139,13 +141,13 @@ static int fail_missing(MPI_Comm before, MPI_Comm now, const uint32_t *numbers)
 }
 
 /* Those of `comm`, by their numbers here; all others have died. */
-static int number_members(struct mpi_transport *m, MPI_Comm comm,
-                          const uint32_t *numbers)
+static int mpi_number_members(struct mpi_transport *m, MPI_Comm comm,
+                              const uint32_t *numbers)
 {
     int living;
     MPI_Comm_size(m->comm, &living);
     m->base.living = (uint32_t)living;
-    int rc = fail_missing(comm, m->comm, numbers);
+    int rc = mpi_fail_missing(comm, m->comm, numbers);
     if (rc != PCOLL_OK)
         return rc;
     bitset_fill(m->failed, m->base.size);
@@ -168,7 +170,7 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
     MPI_Comm_rank(comm, &rank);
     struct transport like = {.rank = numbers[rank], .size = ranks};
     mpi_describe(comm, &like);
-    struct mpi_transport *m = allocate(&like, watch);
+    struct mpi_transport *m = mpi_allocate_transport(&like, watch);
     int rc = m ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a communicator");
     if ((rc = mpi_all_have(members, watch, rc)) == PCOLL_OK)
         rc = mpi_check_on(comm, mpi_shrink_comm(comm, &m->comm), "MPIX_Comm_shrink");
@@ -179,20 +181,21 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
     }
     *out = &m->base;
     mpi_await_all(m->comm);
-    rc = number_members(m, comm, numbers);
+    rc = mpi_number_members(m, comm, numbers);
     return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
 }
 
 int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes)
 {
     CHECK(bytes % BLOCK == 0 && bytes / BLOCK <= INT_MAX);
-    return tree_broadcast(of(t), mpi_number_of(of(t), root), data, bytes);
+    return tree_broadcast(mpi_recovery_of(t), mpi_number_of(mpi_recovery_of(t), root),
+                          data, bytes);
 }
 
 /* Shrinking what is whole is duplicating it, and ends well or badly on all. */
 int mpi_give_comm(struct transport *t, void *comm)
 {
-    struct mpi_transport *m = of(t);
+    struct mpi_transport *m = mpi_recovery_of(t);
     int rc = mpi_check_in(m, mpi_shrink_comm(m->comm, &m->made), "MPIX_Comm_shrink");
     if (rc == PCOLL_OK)
         *(MPI_Comm *)comm = m->made;
@@ -203,7 +206,7 @@ int mpi_give_comm(struct transport *t, void *comm)
  * under way are never freed, nor what they send. */
 bool mpi_abandon(struct transport *t)
 {
-    struct mpi_transport *m = of(t);
+    struct mpi_transport *m = mpi_recovery_of(t);
     for (int i = 0; i < m->count; i++) {
         int over = m->requests[i] == MPI_REQUEST_NULL;
         if (m->info[i].held != MPI_REQUEST_NULL)

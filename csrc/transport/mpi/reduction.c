@@ -62,14 +62,14 @@ MPI_Op mpi_op_of(int op)
     return op >= 0 && op < PCOLL_MPI_OP ? ops[op] : MPI_OP_NULL;
 }
 
-static MPI_Datatype type_of(const pcoll_buffer *b)
+static MPI_Datatype mpi_reduction_type_of(const pcoll_buffer *b)
 {
     if (b->dtype == PCOLL_MPI_TYPE)
         return b->mpi_type ? *(const MPI_Datatype *)b->mpi_type : MPI_DATATYPE_NULL;
     return mpi_type_of(b->dtype);
 }
 
-static MPI_Op op_of(const pcoll_buffer *b)
+static MPI_Op mpi_reduction_op_of(const pcoll_buffer *b)
 {
     if (b->op == PCOLL_MPI_OP)
         return b->mpi_op ? *(const MPI_Op *)b->mpi_op : MPI_OP_NULL;
@@ -77,14 +77,14 @@ static MPI_Op op_of(const pcoll_buffer *b)
 }
 
 /* Of those that reduce. */
-static bool op_is_predefined(MPI_Op op)
+static bool mpi_reduction_op_is_predefined(MPI_Op op)
 {
     return op == MPI_SUM || op == MPI_PROD || op == MPI_MIN || op == MPI_MAX ||
            op == MPI_LAND || op == MPI_LOR || op == MPI_LXOR || op == MPI_BAND ||
            op == MPI_BOR || op == MPI_BXOR || op == MPI_MAXLOC || op == MPI_MINLOC;
 }
 
-static int check_op(MPI_Op op, int index)
+static int mpi_reduction_check_op(MPI_Op op, int index)
 {
     int commutes = 0;
     if (op == MPI_OP_NULL)
@@ -105,7 +105,7 @@ static int check_op(MPI_Op op, int index)
     return rc;
 }
 
-static int is_derived(MPI_Datatype type, bool *derived)
+static int mpi_reduction_is_derived(MPI_Datatype type, bool *derived)
 {
     int combiner, rc = type_combiner(type, &combiner);
     *derived = rc != MPI_SUCCESS || combiner != MPI_COMBINER_NAMED;
@@ -113,7 +113,8 @@ static int is_derived(MPI_Datatype type, bool *derived)
 }
 
 /* *element: bytes from one element to the next. */
-static int measure(MPI_Datatype type, bool derived, int index, size_t *element)
+static int mpi_reduction_measure(MPI_Datatype type, bool derived, int index,
+                                 size_t *element)
 {
     MPI_Count lb, extent, true_lb, true_extent, size;
     int rc =
@@ -143,8 +144,8 @@ static int measure(MPI_Datatype type, bool derived, int index, size_t *element)
 /* Ops of users run one at a time: handles may be driven by several threads. */
 static struct lock op_of_user = LOCK_INIT(LOCK_USER_OP);
 
-static int reduce_all(const struct mpi_reduction *r, void *inout, const void *left,
-                      size_t count)
+static int mpi_reduction_reduce_all(const struct mpi_reduction *r, void *inout,
+                                    const void *left, size_t count)
 {
     int rc = PCOLL_OK;
     for (size_t done = 0; done < count && rc == PCOLL_OK; done += most_elements) {
@@ -157,19 +158,19 @@ static int reduce_all(const struct mpi_reduction *r, void *inout, const void *le
     return rc;
 }
 
-static int combine(struct user_reduction *user, void *inout, const void *left,
-                   size_t count)
+static int mpi_reduction_combine(struct user_reduction *user, void *inout,
+                                 const void *left, size_t count)
 {
     const struct mpi_reduction *r = (const struct mpi_reduction *)user;
     if (r->predefined)
-        return reduce_all(r, inout, left, count);
+        return mpi_reduction_reduce_all(r, inout, left, count);
     lock_take(&op_of_user);
-    int rc = reduce_all(r, inout, left, count);
+    int rc = mpi_reduction_reduce_all(r, inout, left, count);
     lock_release(&op_of_user);
     return rc;
 }
 
-static void destroy(struct user_reduction *user)
+static void mpi_reduction_destroy(struct user_reduction *user)
 {
     struct mpi_reduction *r = (struct mpi_reduction *)user;
     if (r->owns_type)
@@ -178,12 +179,12 @@ static void destroy(struct user_reduction *user)
 }
 
 /* A predefined op on zeros: does MPI define it for the datatype? */
-static int try_once(struct mpi_reduction *r, int index)
+static int mpi_reduction_try_once(struct mpi_reduction *r, int index)
 {
     char *zeros = calloc(2, r->base.element);
     if (!zeros)
         return fail(PCOLL_ENOMEM, "no memory for two elements");
-    int rc = combine(&r->base, zeros, zeros + r->base.element, 1);
+    int rc = mpi_reduction_combine(&r->base, zeros, zeros + r->base.element, 1);
     free(zeros);
     if (rc != PCOLL_OK)
         return fail(PCOLL_EINVAL,
@@ -193,35 +194,35 @@ static int try_once(struct mpi_reduction *r, int index)
 }
 
 /* May this pair reduce? *derived: a datatype that its user made. */
-static int judge(struct mpi_reduction *r, MPI_Datatype type, MPI_Op op, int index,
-                 bool *derived)
+static int mpi_reduction_judge(struct mpi_reduction *r, MPI_Datatype type, MPI_Op op,
+                               int index, bool *derived)
 {
-    int rc = check_op(op, index);
+    int rc = mpi_reduction_check_op(op, index);
     if (rc == PCOLL_OK && type == MPI_DATATYPE_NULL)
         rc = fail(PCOLL_EINVAL,
                   "datatype: buffer %d: expected one that MPI knows, got "
                   "MPI.DATATYPE_NULL, or a dtype that MPI has none for",
                   index);
     if (rc == PCOLL_OK)
-        rc = is_derived(type, derived);
+        rc = mpi_reduction_is_derived(type, derived);
     if (rc == PCOLL_OK)
-        rc = measure(type, *derived, index, &r->base.element);
+        rc = mpi_reduction_measure(type, *derived, index, &r->base.element);
     if (rc != PCOLL_OK)
         return rc;
     r->op = op;
-    r->predefined = op_is_predefined(op);
+    r->predefined = mpi_reduction_op_is_predefined(op);
     r->type = type;
     if (*derived && r->predefined)
         return fail(PCOLL_EINVAL,
                     "op: buffer %d: expected an op of your own for a derived datatype, "
                     "got a predefined one, which MPI does not define for it",
                     index);
-    return r->predefined ? try_once(r, index) : PCOLL_OK;
+    return r->predefined ? mpi_reduction_try_once(r, index) : PCOLL_OK;
 }
 
 /* A derived datatype may be freed by its user. Predefined ones are used as they are: an
  * op of a user may look at which one it is given. */
-static int keep_type(struct mpi_reduction *r)
+static int mpi_reduction_keep_type(struct mpi_reduction *r)
 {
     int rc = mpi_check(MPI_Type_dup(r->type, &r->type), "MPI_Type_dup");
     r->owns_type = rc == PCOLL_OK;
@@ -236,12 +237,14 @@ int mpi_reduction_create(const pcoll_buffer *buffer, int index,
     struct mpi_reduction *r = calloc(1, sizeof *r);
     if (!r)
         return fail(PCOLL_ENOMEM, "no memory for a reduction");
-    r->base = (struct user_reduction){.combine = combine, .free = destroy};
-    int rc = judge(r, type_of(buffer), op_of(buffer), index, &derived);
+    r->base = (struct user_reduction){.combine = mpi_reduction_combine,
+                                      .free = mpi_reduction_destroy};
+    int rc = mpi_reduction_judge(r, mpi_reduction_type_of(buffer),
+                                 mpi_reduction_op_of(buffer), index, &derived);
     if (rc == PCOLL_OK && derived)
-        rc = keep_type(r);
+        rc = mpi_reduction_keep_type(r);
     if (rc != PCOLL_OK) {
-        destroy(&r->base);
+        mpi_reduction_destroy(&r->base);
         return rc;
     }
     *out = &r->base;
@@ -253,8 +256,8 @@ int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
 {
     bool derived;
     struct mpi_reduction *r = (struct mpi_reduction *)user, next = {.base = *user};
-    int rc = judge(&next, *(const MPI_Datatype *)mpi_type, *(const MPI_Op *)mpi_op,
-                   index, &derived);
+    int rc = mpi_reduction_judge(&next, *(const MPI_Datatype *)mpi_type,
+                                 *(const MPI_Op *)mpi_op, index, &derived);
     if (rc == PCOLL_OK && next.base.element != user->element)
         rc = fail(PCOLL_EINVAL,
                   "datatype: buffer %d: expected elements of %zu bytes, as the handle "

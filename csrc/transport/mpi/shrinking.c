@@ -23,7 +23,7 @@ int mpi_shrink_comm(MPI_Comm comm, MPI_Comm *out)
     return error;
 }
 
-static int begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
+static int mpi_begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
 {
     bool alone = exclusion_begin();
     int error = ulfm_begin_agreement(comm, flag, request);
@@ -42,8 +42,8 @@ enum {
 
 /* Nobody waits for those on a lost host, if MPI does not either. An agreement that ends with an
  * error since somebody has died is one all the same. */
-static int await_agreement(const struct mpi_transport *m, MPI_Request *request,
-                           bool *lived)
+static int mpi_await_agreement(const struct mpi_transport *m, MPI_Request *request,
+                               bool *lived)
 {
     long us = 10;
     for (int done = 0;; us = us < 500 ? 2 * us : 1000) {
@@ -62,15 +62,15 @@ static int await_agreement(const struct mpi_transport *m, MPI_Request *request,
 
 /* Open MPI has been seen to end an agreement well, shortly after a death, with arbitrary bits: has
  * this rank `heard` what is agreed on? */
-static int agree_once(const struct mpi_transport *m, int *bits, bool *heard)
+static int mpi_agree_once(const struct mpi_transport *m, int *bits, bool *heard)
 {
     MPI_Request request;
     int flag = *bits | MARK;
     bool lived;
-    int rc = begin_agreement(m->comm, &flag, &request);
+    int rc = mpi_begin_agreement(m->comm, &flag, &request);
     if (rc != MPI_SUCCESS)
         return mpi_check_in(m, rc, "MPIX_Comm_iagree");
-    rc = await_agreement(m, &request, &lived);
+    rc = mpi_await_agreement(m, &request, &lived);
     if (rc != PCOLL_OK)
         return rc;
     *heard = (flag & MARK) == MARK && !(flag & ~(*bits | MARK));
@@ -88,7 +88,7 @@ void mpi_await_all(MPI_Comm comm)
     int bits = 0;
     bool heard;
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    (void)agree_once(&m, &bits, &heard);
+    (void)mpi_agree_once(&m, &bits, &heard);
 }
 
 /* Twice: who has not heard the outcome hears it then from those who have. If nobody has, or
@@ -100,11 +100,11 @@ int mpi_agree_bits(const struct transport *t, int *bits)
     int first = *bits | LIVED;
     bool heard, again;
     CHECK(!(*bits & ~CALLERS));
-    int rc = agree_once(m, &first, &heard);
+    int rc = mpi_agree_once(m, &first, &heard);
     if (rc != PCOLL_OK)
         return rc;
     int second = heard ? first : CALLERS | LIVED | UNHEARD;
-    rc = agree_once(m, &second, &again);
+    rc = mpi_agree_once(m, &second, &again);
     if (rc != PCOLL_OK)
         return rc;
     if (again && !(second & UNHEARD))
@@ -117,7 +117,7 @@ int mpi_agree_bits(const struct transport *t, int *bits)
 }
 
 /* PCOLL_OK if all say yes, else PCOLL_EFAILED: on all. */
-static int all_say(const struct mpi_transport *m, bool yes, int wanted)
+static int mpi_all_say(const struct mpi_transport *m, bool yes, int wanted)
 {
     int bits = yes;
     int rc = mpi_agree_bits(&m->base, &bits);
@@ -129,7 +129,7 @@ static int all_say(const struct mpi_transport *m, bool yes, int wanted)
 int mpi_all_live(const void *comm)
 {
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
-    return all_say(&m, mpi_damage(&m) == PCOLL_OK, 1 | LIVED);
+    return mpi_all_say(&m, mpi_damage(&m) == PCOLL_OK, 1 | LIVED);
 }
 
 int mpi_all_have(const void *comm, struct watch *watch, int rc)
@@ -137,7 +137,7 @@ int mpi_all_have(const void *comm, struct watch *watch, int rc)
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm, .watch = watch};
     struct reason reason;
     fail_reason(&reason);
-    int agreed = all_say(&m, rc == PCOLL_OK, 1);
+    int agreed = mpi_all_say(&m, rc == PCOLL_OK, 1);
     if (rc == PCOLL_OK)
         return agreed;
     return rc == PCOLL_EFAILED ? rc : fail(rc, "%s", reason.text);

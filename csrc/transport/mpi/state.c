@@ -81,7 +81,7 @@ void mpi_unlock_states(void)
 static int comm_keys[] = {MPI_KEYVAL_INVALID, MPI_KEYVAL_INVALID};
 static int process_key = MPI_KEYVAL_INVALID;
 
-static int delete_state(MPI_Comm comm, int key, void *value, void *extra)
+static int mpi_delete_state(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm;
     (void)key;
@@ -92,7 +92,7 @@ static int delete_state(MPI_Comm comm, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
-static void *get_state(MPI_Comm comm, int key)
+static void *mpi_get_state(MPI_Comm comm, int key)
 {
     struct state *state;
     int found = 0;
@@ -101,12 +101,12 @@ static void *get_state(MPI_Comm comm, int key)
     return found ? state->value : NULL;
 }
 
-static int set_state(MPI_Comm comm, int *key, void *value, void (*gone)(void *))
+static int mpi_set_state(MPI_Comm comm, int *key, void *value, void (*gone)(void *))
 {
     int rc = PCOLL_OK;
     if (*key == MPI_KEYVAL_INVALID)
         rc = mpi_check(
-            MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_state, key, NULL),
+            MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_delete_state, key, NULL),
             "MPI_Comm_create_keyval");
     struct state *state = malloc(sizeof *state);
     if (rc != PCOLL_OK || !state) {
@@ -119,30 +119,30 @@ static int set_state(MPI_Comm comm, int *key, void *value, void (*gone)(void *))
 
 void *mpi_comm_state(const void *comm, int which)
 {
-    return get_state(*(const MPI_Comm *)comm, comm_keys[which]);
+    return mpi_get_state(*(const MPI_Comm *)comm, comm_keys[which]);
 }
 
 int mpi_set_comm_state(const void *comm, int which, void *state, void (*gone)(void *))
 {
-    return set_state(*(const MPI_Comm *)comm, &comm_keys[which], state, gone);
+    return mpi_set_state(*(const MPI_Comm *)comm, &comm_keys[which], state, gone);
 }
 
 void mpi_comm_part(const void *comm)
 {
     MPI_Comm c = *(const MPI_Comm *)comm;
     for (size_t i = 0; i < sizeof comm_keys / sizeof *comm_keys; i++)
-        if (get_state(c, comm_keys[i]))
+        if (mpi_get_state(c, comm_keys[i]))
             MPI_Comm_delete_attr(c, comm_keys[i]);
 }
 
 void *mpi_process_state(void)
 {
-    return get_state(MPI_COMM_SELF, process_key);
+    return mpi_get_state(MPI_COMM_SELF, process_key);
 }
 
 int mpi_set_process_state(void *state, void (*gone)(void *))
 {
-    return set_state(MPI_COMM_SELF, &process_key, state, gone);
+    return mpi_set_state(MPI_COMM_SELF, &process_key, state, gone);
 }
 
 #if defined(MPI_ABI_VERSION)

@@ -13,14 +13,14 @@
 enum { MOST_CHILDREN = 32 };
 
 /* Of a position among so many, seen from a root at 0. */
-struct place {
+struct tree_place {
     int parent; /* -1: none */
     int children, child[MOST_CHILDREN];
 };
 
-static struct place place_of(int position, int size)
+static struct tree_place tree_place_of(int position, int size)
 {
-    struct place p = {.parent = position ? position & (position - 1) : -1};
+    struct tree_place p = {.parent = position ? position & (position - 1) : -1};
     int reach = position ? position & -position : size;
     for (int step = 1; step < reach && position + step < size; step *= 2)
         p.child[p.children++] = position + step;
@@ -32,7 +32,7 @@ struct tree_agreement {
     uint64_t *values; /* the caller's */
     enum agree_op op;
     int count;
-    struct place place;
+    struct tree_place place;
     int missing; /* children that have not come */
     int sends;   /* under way */
     bool over;
@@ -40,13 +40,13 @@ struct tree_agreement {
     uint64_t memory[];   /* both, and one for each child */
 };
 
-static int position_of(const struct mpi_transport *m)
+static int tree_position_of(const struct mpi_transport *m)
 {
     return mpi_number_of(m, m->base.rank);
 }
 
-static int post(struct mpi_transport *m, struct tree_agreement *a, bool sends, int peer,
-                uint64_t *words)
+static int tree_post(struct mpi_transport *m, struct tree_agreement *a, bool sends,
+                     int peer, uint64_t *words)
 {
     MPI_Request *request;
     int rc =
@@ -72,7 +72,8 @@ static int post(struct mpi_transport *m, struct tree_agreement *a, bool sends, i
     return PCOLL_OK;
 }
 
-static void merge(uint64_t *into, const uint64_t *from, int count, enum agree_op op)
+static void tree_merge(uint64_t *into, const uint64_t *from, int count,
+                       enum agree_op op)
 {
     for (int i = 0; i < count; i++) {
         if (op == AGREE_SUM)
@@ -82,39 +83,40 @@ static void merge(uint64_t *into, const uint64_t *from, int count, enum agree_op
     }
 }
 
-static uint64_t *inbox(const struct tree_agreement *a, int child)
+static uint64_t *tree_inbox(const struct tree_agreement *a, int child)
 {
     return a->down + (size_t)(child + 1) * (size_t)a->count;
 }
 
 /* The outcome is there: tell the children. */
-static int hand_down(struct mpi_transport *m, struct tree_agreement *a)
+static int tree_hand_down(struct mpi_transport *m, struct tree_agreement *a)
 {
     int rc = PCOLL_OK;
     a->over = true;
     memcpy(a->values, a->down, (size_t)a->count * sizeof *a->values);
     for (int i = 0; i < a->place.children && rc == PCOLL_OK; i++)
-        rc = post(m, a, true, a->place.child[i], a->down);
+        rc = tree_post(m, a, true, a->place.child[i], a->down);
     return rc;
 }
 
 /* All children have come. */
-static int hand_up(struct mpi_transport *m, struct tree_agreement *a)
+static int tree_hand_up(struct mpi_transport *m, struct tree_agreement *a)
 {
     for (int i = 0; i < a->place.children; i++)
-        merge(a->up, inbox(a, i), a->count, a->op);
+        tree_merge(a->up, tree_inbox(a, i), a->count, a->op);
     if (a->place.parent < 0) {
         memcpy(a->down, a->up, (size_t)a->count * sizeof *a->down);
-        return hand_down(m, a);
+        return tree_hand_down(m, a);
     }
-    int rc = post(m, a, true, a->place.parent, a->up);
-    return rc == PCOLL_OK ? post(m, a, false, a->place.parent, a->down) : rc;
+    int rc = tree_post(m, a, true, a->place.parent, a->up);
+    return rc == PCOLL_OK ? tree_post(m, a, false, a->place.parent, a->down) : rc;
 }
 
-static struct tree_agreement *create(struct mpi_transport *m, const uint64_t *values,
-                                     int count, enum agree_op op)
+static struct tree_agreement *tree_create(struct mpi_transport *m,
+                                          const uint64_t *values, int count,
+                                          enum agree_op op)
 {
-    struct place place = place_of(position_of(m), (int)m->base.living);
+    struct tree_place place = tree_place_of(tree_position_of(m), (int)m->base.living);
     size_t words = (size_t)count * (size_t)(2 + place.children);
     struct tree_agreement *a = calloc(1, sizeof *a + words * sizeof *a->memory);
     if (!a)
@@ -132,7 +134,7 @@ static struct tree_agreement *create(struct mpi_transport *m, const uint64_t *va
 int tree_agree(struct mpi_transport *m, uint64_t *values, int count, enum agree_op op,
                uint64_t cookie)
 {
-    struct tree_agreement *a = create(m, values, count, op);
+    struct tree_agreement *a = tree_create(m, values, count, op);
     if (!a)
         return fail(PCOLL_ENOMEM, "no memory for an agreement");
     a->values = values;
@@ -140,11 +142,11 @@ int tree_agree(struct mpi_transport *m, uint64_t *values, int count, enum agree_
     CHECK(m->base.living > 1); /* else nothing would say that it is over */
     int rc = PCOLL_OK;
     for (int i = 0; i < a->place.children && rc == PCOLL_OK; i++)
-        rc = post(m, a, false, a->place.child[i], inbox(a, i));
-    return rc == PCOLL_OK && !a->missing ? hand_up(m, a) : rc;
+        rc = tree_post(m, a, false, a->place.child[i], tree_inbox(a, i));
+    return rc == PCOLL_OK && !a->missing ? tree_hand_up(m, a) : rc;
 }
 
-static void end_if_idle(struct tree_agreement *a)
+static void tree_end_if_idle(struct tree_agreement *a)
 {
     if (a->over && !a->sends)
         free(a);
@@ -156,12 +158,12 @@ int tree_received(struct mpi_transport *m, struct tree_agreement *a, bool *over,
     CHECK(!a->over);
     int rc;
     if (a->missing)
-        rc = --a->missing ? PCOLL_OK : hand_up(m, a);
+        rc = --a->missing ? PCOLL_OK : tree_hand_up(m, a);
     else
-        rc = hand_down(m, a);
+        rc = tree_hand_down(m, a);
     *over = rc == PCOLL_OK && a->over;
     *cookie = a->cookie;
-    end_if_idle(a);
+    tree_end_if_idle(a);
     return rc;
 }
 
@@ -169,7 +171,7 @@ void tree_sent(struct tree_agreement *a)
 {
     CHECK(a->sends > 0);
     a->sends--;
-    end_if_idle(a);
+    tree_end_if_idle(a);
 }
 
 /* Waited for. */
@@ -190,14 +192,14 @@ int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
     }
 }
 
-static int wait_for(struct mpi_transport *m, int error, MPI_Request *request)
+static int tree_wait_for(struct mpi_transport *m, int error, MPI_Request *request)
 {
     int rc = mpi_check_in(m, error, "MPI_Issend, MPI_Irecv");
     return rc == PCOLL_OK ? mpi_patient_wait(m, request, "MPI_Test") : rc;
 }
 
 /* Only who knows that it has ended well frees a send, or a large receive: internal.h. */
-static int wait_unfreed(struct mpi_transport *m, int error, MPI_Request *request)
+static int tree_wait_unfreed(struct mpi_transport *m, int error, MPI_Request *request)
 {
     long us = 10;
     int over = 0, rc = mpi_check_in(m, error, "MPI_Issend, MPI_Irecv");
@@ -211,17 +213,19 @@ static int wait_unfreed(struct mpi_transport *m, int error, MPI_Request *request
     return rc == PCOLL_OK ? mpi_check_in(m, mpi_test(request, &over), "MPI_Test") : rc;
 }
 
-static int send_words(struct mpi_transport *m, int peer, uint64_t *words, int count)
+static int tree_send_words(struct mpi_transport *m, int peer, uint64_t *words,
+                           int count)
 {
     MPI_Request r;
-    return wait_unfreed(m, mpi_isend(m, words, count, MPI_UINT64_T, peer, TREE_TAG, &r),
-                        &r);
+    return tree_wait_unfreed(
+        m, mpi_isend(m, words, count, MPI_UINT64_T, peer, TREE_TAG, &r), &r);
 }
 
-static int receive_words(struct mpi_transport *m, int peer, uint64_t *words, int count)
+static int tree_receive_words(struct mpi_transport *m, int peer, uint64_t *words,
+                              int count)
 {
     MPI_Request r;
-    return wait_for(
+    return tree_wait_for(
         m, MPI_Irecv(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r), &r);
 }
 
@@ -241,7 +245,7 @@ int tree_meet(struct mpi_transport *m, int to, int from)
     if (rc == PCOLL_OK && from >= 0)
         rc = mpi_patient_wait(m, &receive, "MPI_Irecv");
     if (rc == PCOLL_OK && to >= 0)
-        rc = wait_unfreed(m, MPI_SUCCESS, &send);
+        rc = tree_wait_unfreed(m, MPI_SUCCESS, &send);
     if (rc == PCOLL_OK) /* else MPI may still use it */
         free(word);
     return rc;
@@ -250,21 +254,21 @@ int tree_meet(struct mpi_transport *m, int to, int from)
 /* After a failure MPI may still write to what it was given: that is lost. */
 int tree_max(struct mpi_transport *m, uint64_t *values, int count)
 {
-    struct tree_agreement *a = create(m, values, count, AGREE_MAX);
+    struct tree_agreement *a = tree_create(m, values, count, AGREE_MAX);
     int rc = a ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for an agreement");
     for (int i = 0; rc == PCOLL_OK && i < a->place.children; i++) {
-        rc = receive_words(m, a->place.child[i], inbox(a, i), count);
-        merge(a->up, inbox(a, i), count, AGREE_MAX);
+        rc = tree_receive_words(m, a->place.child[i], tree_inbox(a, i), count);
+        tree_merge(a->up, tree_inbox(a, i), count, AGREE_MAX);
     }
     bool root = rc == PCOLL_OK && a->place.parent < 0;
     if (rc == PCOLL_OK && !root)
-        rc = send_words(m, a->place.parent, a->up, count);
+        rc = tree_send_words(m, a->place.parent, a->up, count);
     if (rc == PCOLL_OK && !root)
-        rc = receive_words(m, a->place.parent, a->down, count);
+        rc = tree_receive_words(m, a->place.parent, a->down, count);
     if (root)
         memcpy(a->down, a->up, (size_t)count * sizeof *a->down);
     for (int i = 0; rc == PCOLL_OK && i < a->place.children; i++)
-        rc = send_words(m, a->place.child[i], a->down, count);
+        rc = tree_send_words(m, a->place.child[i], a->down, count);
     if (rc != PCOLL_OK)
         return rc;
     memcpy(values, a->down, (size_t)count * sizeof *values);
@@ -276,17 +280,19 @@ int tree_broadcast(struct mpi_transport *m, int root, void *data, size_t bytes)
 {
     MPI_Request r;
     int size = (int)m->base.living, blocks = (int)(bytes / BLOCK), rc = PCOLL_OK;
-    struct place p = place_of((position_of(m) - root + size) % size, size);
+    struct tree_place p =
+        tree_place_of((tree_position_of(m) - root + size) % size, size);
     CHECK(bytes % BLOCK == 0);
     if (p.parent >= 0)
-        rc = wait_unfreed(m,
-                          MPI_Irecv(data, blocks, m->block, (p.parent + root) % size,
-                                    TREE_TAG, m->comm, &r),
-                          &r);
+        rc = tree_wait_unfreed(m,
+                               MPI_Irecv(data, blocks, m->block,
+                                         (p.parent + root) % size, TREE_TAG, m->comm,
+                                         &r),
+                               &r);
     for (int i = 0; i < p.children && rc == PCOLL_OK; i++)
-        rc = wait_unfreed(m,
-                          mpi_isend(m, data, blocks, m->block,
-                                    (p.child[i] + root) % size, TREE_TAG, &r),
-                          &r);
+        rc = tree_wait_unfreed(m,
+                               mpi_isend(m, data, blocks, m->block,
+                                         (p.child[i] + root) % size, TREE_TAG, &r),
+                               &r);
     return rc;
 }

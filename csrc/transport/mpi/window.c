@@ -31,14 +31,14 @@ struct window_mpi {
     int under_way;
 };
 
-static struct window_mpi *of(struct window *w)
+static struct window_mpi *window_mpi_of(struct window *w)
 {
     return (struct window_mpi *)w;
 }
 
-static MPI_Win win_of(struct window *w)
+static MPI_Win window_mpi_win(struct window *w)
 {
-    return of(w)->win;
+    return window_mpi_of(w)->win;
 }
 
 /* Sleep for *us microseconds, and longer the next time. */
@@ -80,7 +80,7 @@ static int window_mpi_abandon(struct window_mpi *m, uint32_t peer, int error)
 }
 
 /* Wait for all requests, without burning a core. */
-static int wait_patiently(struct window_mpi *m, uint32_t peer)
+static int window_mpi_wait_patiently(struct window_mpi *m, uint32_t peer)
 {
     long us = 10;
     for (int done = 0; m->under_way;) {
@@ -97,23 +97,26 @@ static int wait_patiently(struct window_mpi *m, uint32_t peer)
 }
 
 /* Make room for one more request. */
-static int make_room(struct window *w, uint32_t peer)
+static int window_mpi_make_room(struct window *w, uint32_t peer)
 {
-    return of(w)->under_way == MAX_REQUESTS ? wait_patiently(of(w), peer) : PCOLL_OK;
+    return window_mpi_of(w)->under_way == MAX_REQUESTS
+               ? window_mpi_wait_patiently(window_mpi_of(w), peer)
+               : PCOLL_OK;
 }
 
 /* Return where the next request goes. */
-static MPI_Request *next_request(struct window *w)
+static MPI_Request *window_mpi_next_request(struct window *w)
 {
-    return &of(w)->requests[of(w)->under_way];
+    return &window_mpi_of(w)->requests[window_mpi_of(w)->under_way];
 }
 
 /* Count an access to a far peer that MPI has begun, or has refused with this error. */
-static int begun(struct window *w, uint32_t peer, int mpi_error, const char *what)
+static int window_mpi_begun(struct window *w, uint32_t peer, int mpi_error,
+                            const char *what)
 {
-    int rc = mpi_check_on(of(w)->comm, mpi_error, what);
-    of(w)->under_way += rc == PCOLL_OK;
-    return rc == PCOLL_OK ? rc : window_mpi_abandon(of(w), peer, rc);
+    int rc = mpi_check_on(window_mpi_of(w)->comm, mpi_error, what);
+    window_mpi_of(w)->under_way += rc == PCOLL_OK;
+    return rc == PCOLL_OK ? rc : window_mpi_abandon(window_mpi_of(w), peer, rc);
 }
 
 /* The same for a near peer, where MPI keeps the requests. */
@@ -121,10 +124,10 @@ static int window_mpi_begun_near(struct window *w, uint32_t peer, int mpi_error,
                                  const char *what)
 {
     int rc = mpi_check(mpi_error, what);
-    return rc == PCOLL_OK ? rc : window_mpi_abandon(of(w), peer, rc);
+    return rc == PCOLL_OK ? rc : window_mpi_abandon(window_mpi_of(w), peer, rc);
 }
 
-static MPI_Datatype type_of(int dtype)
+static MPI_Datatype window_mpi_type_of(int dtype)
 {
     return dtype == PCOLL_INT64     ? MPI_INT64_T
            : dtype == PCOLL_FLOAT64 ? MPI_DOUBLE
@@ -132,189 +135,201 @@ static MPI_Datatype type_of(int dtype)
 }
 
 /* MPI counts in int; a message is a chunk, far below. */
-static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_t bytes)
+static int window_mpi_get(struct window *w, uint32_t peer, size_t offset, void *into,
+                          size_t bytes)
 {
     MPI_Aint at = (MPI_Aint)offset;
     int n = (int)bytes, target = (int)peer;
-    if (!window_is_far(w, peer))
-        return window_mpi_begun_near(
-            w, peer, MPI_Get(into, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
-            "MPI_Get");
-    int rc = make_room(w, peer);
-    return rc == PCOLL_OK ? begun(w, peer,
-                                  MPI_Rget(into, n, MPI_BYTE, target, at, n, MPI_BYTE,
-                                           win_of(w), next_request(w)),
-                                  "MPI_Rget")
-                          : rc;
-}
-
-static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
-               size_t bytes)
-{
-    MPI_Aint at = (MPI_Aint)offset;
-    int n = (int)bytes, target = (int)peer;
-    if (!window_is_far(w, peer))
-        return window_mpi_begun_near(
-            w, peer, MPI_Put(from, n, MPI_BYTE, target, at, n, MPI_BYTE, win_of(w)),
-            "MPI_Put");
-    int rc = make_room(w, peer);
-    return rc == PCOLL_OK ? begun(w, peer,
-                                  MPI_Rput(from, n, MPI_BYTE, target, at, n, MPI_BYTE,
-                                           win_of(w), next_request(w)),
-                                  "MPI_Rput")
-                          : rc;
-}
-
-static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
-               int dtype, size_t count)
-{
-    MPI_Aint at = (MPI_Aint)offset;
-    MPI_Datatype type = type_of(dtype);
-    int n = (int)count, target = (int)peer;
     if (!window_is_far(w, peer))
         return window_mpi_begun_near(
             w, peer,
-            MPI_Accumulate(from, n, type, target, at, n, type, MPI_SUM, win_of(w)),
-            "MPI_Accumulate");
-    int rc = make_room(w, peer);
-    return rc == PCOLL_OK ? begun(w, peer,
-                                  MPI_Raccumulate(from, n, type, target, at, n, type,
-                                                  MPI_SUM, win_of(w), next_request(w)),
-                                  "MPI_Raccumulate")
+            MPI_Get(into, n, MPI_BYTE, target, at, n, MPI_BYTE, window_mpi_win(w)),
+            "MPI_Get");
+    int rc = window_mpi_make_room(w, peer);
+    return rc == PCOLL_OK ? window_mpi_begun(w, peer,
+                                             MPI_Rget(into, n, MPI_BYTE, target, at, n,
+                                                      MPI_BYTE, window_mpi_win(w),
+                                                      window_mpi_next_request(w)),
+                                             "MPI_Rget")
                           : rc;
 }
 
-/* `into` becomes what was there before `from` was added, or NULL was not. */
-static int get_and_add(struct window *w, uint32_t peer, size_t offset, const void *from,
-                       void *into, int dtype, size_t count)
+static int window_mpi_put(struct window *w, uint32_t peer, size_t offset,
+                          const void *from, size_t bytes)
 {
     MPI_Aint at = (MPI_Aint)offset;
-    MPI_Datatype type = type_of(dtype);
+    int n = (int)bytes, target = (int)peer;
+    if (!window_is_far(w, peer))
+        return window_mpi_begun_near(
+            w, peer,
+            MPI_Put(from, n, MPI_BYTE, target, at, n, MPI_BYTE, window_mpi_win(w)),
+            "MPI_Put");
+    int rc = window_mpi_make_room(w, peer);
+    return rc == PCOLL_OK ? window_mpi_begun(w, peer,
+                                             MPI_Rput(from, n, MPI_BYTE, target, at, n,
+                                                      MPI_BYTE, window_mpi_win(w),
+                                                      window_mpi_next_request(w)),
+                                             "MPI_Rput")
+                          : rc;
+}
+
+static int window_mpi_add(struct window *w, uint32_t peer, size_t offset,
+                          const void *from, int dtype, size_t count)
+{
+    MPI_Aint at = (MPI_Aint)offset;
+    MPI_Datatype type = window_mpi_type_of(dtype);
+    int n = (int)count, target = (int)peer;
+    if (!window_is_far(w, peer))
+        return window_mpi_begun_near(w, peer,
+                                     MPI_Accumulate(from, n, type, target, at, n, type,
+                                                    MPI_SUM, window_mpi_win(w)),
+                                     "MPI_Accumulate");
+    int rc = window_mpi_make_room(w, peer);
+    return rc == PCOLL_OK
+               ? window_mpi_begun(w, peer,
+                                  MPI_Raccumulate(from, n, type, target, at, n, type,
+                                                  MPI_SUM, window_mpi_win(w),
+                                                  window_mpi_next_request(w)),
+                                  "MPI_Raccumulate")
+               : rc;
+}
+
+/* `into` becomes what was there before `from` was added, or NULL was not. */
+static int window_mpi_get_and_add(struct window *w, uint32_t peer, size_t offset,
+                                  const void *from, void *into, int dtype, size_t count)
+{
+    MPI_Aint at = (MPI_Aint)offset;
+    MPI_Datatype type = window_mpi_type_of(dtype);
     MPI_Op op = from ? MPI_SUM : MPI_NO_OP;
     int n = (int)count, target = (int)peer, given = from ? n : 0;
     if (!window_is_far(w, peer))
         return window_mpi_begun_near(w, peer,
                                      MPI_Get_accumulate(from, given, type, into, n,
                                                         type, target, at, n, type, op,
-                                                        win_of(w)),
+                                                        window_mpi_win(w)),
                                      "MPI_Get_accumulate");
-    int rc = make_room(w, peer);
+    int rc = window_mpi_make_room(w, peer);
     return rc == PCOLL_OK
-               ? begun(w, peer,
-                       MPI_Rget_accumulate(from, given, type, into, n, type, target, at,
-                                           n, type, op, win_of(w), next_request(w)),
-                       "MPI_Rget_accumulate")
+               ? window_mpi_begun(w, peer,
+                                  MPI_Rget_accumulate(from, given, type, into, n, type,
+                                                      target, at, n, type, op,
+                                                      window_mpi_win(w),
+                                                      window_mpi_next_request(w)),
+                                  "MPI_Rget_accumulate")
                : rc;
 }
 
-static int get_sums(struct window *w, uint32_t peer, size_t offset, void *into,
-                    int dtype, size_t count)
+static int window_mpi_get_sums(struct window *w, uint32_t peer, size_t offset,
+                               void *into, int dtype, size_t count)
 {
-    return get_and_add(w, peer, offset, NULL, into, dtype, count);
+    return window_mpi_get_and_add(w, peer, offset, NULL, into, dtype, count);
 }
 
-static int complete(struct window *w, uint32_t peer)
+static int window_mpi_complete(struct window *w, uint32_t peer)
 {
     if (window_is_far(w, peer))
-        return wait_patiently(of(w), peer);
-    return mpi_check(MPI_Win_flush_local((int)peer, win_of(w)), "MPI_Win_flush_local");
+        return window_mpi_wait_patiently(window_mpi_of(w), peer);
+    return mpi_check(MPI_Win_flush_local((int)peer, window_mpi_win(w)),
+                     "MPI_Win_flush_local");
 }
 
 /* A request of MPI's is a number or a pointer. */
-static MPI_Request request_of(const struct window_get *get)
+static MPI_Request window_mpi_request_of(const struct window_get *get)
 {
     MPI_Request request;
     memcpy(&request, &get->request, sizeof request);
     return request;
 }
 
-static void keep_request(struct window_get *get, MPI_Request request)
+static void window_mpi_keep_request(struct window_get *get, MPI_Request request)
 {
     get->request = 0;
     memcpy(&get->request, &request, sizeof request);
 }
 
-static int begin_get(struct window *w, uint32_t peer, size_t offset, void *into,
-                     size_t bytes, struct window_get *g)
+static int window_mpi_begin_get(struct window *w, uint32_t peer, size_t offset,
+                                void *into, size_t bytes, struct window_get *g)
 {
     MPI_Request request = MPI_REQUEST_NULL;
     int rc = PCOLL_OK;
     if (window_is_far(w, peer))
-        rc = mpi_check_on(of(w)->comm,
+        rc = mpi_check_on(window_mpi_of(w)->comm,
                           MPI_Rget(into, (int)bytes, MPI_BYTE, (int)peer,
-                                   (MPI_Aint)offset, (int)bytes, MPI_BYTE, win_of(w),
-                                   &request),
+                                   (MPI_Aint)offset, (int)bytes, MPI_BYTE,
+                                   window_mpi_win(w), &request),
                           "MPI_Rget");
     else {
-        rc = get(w, peer, offset, into, bytes);
+        rc = window_mpi_get(w, peer, offset, into, bytes);
         if (rc == PCOLL_OK)
-            rc = complete(w, peer);
+            rc = window_mpi_complete(w, peer);
     }
-    keep_request(g, request);
+    window_mpi_keep_request(g, request);
     return rc;
 }
 
-static int is_over(struct window *w, struct window_get *g, bool *over)
+static int window_mpi_is_over(struct window *w, struct window_get *g, bool *over)
 {
-    MPI_Request request = request_of(g);
+    MPI_Request request = window_mpi_request_of(g);
     int done = 0;
-    int rc = mpi_check_on(of(w)->comm, mpi_test(&request, &done), "MPI_Test");
-    keep_request(g, request);
+    int rc =
+        mpi_check_on(window_mpi_of(w)->comm, mpi_test(&request, &done), "MPI_Test");
+    window_mpi_keep_request(g, request);
     *over = done;
     return rc;
 }
 
-static int flush(struct window *w, uint32_t peer)
+static int window_mpi_flush(struct window *w, uint32_t peer)
 {
-    int rc = wait_patiently(of(w), peer);
-    return rc == PCOLL_OK
-               ? mpi_check_on(of(w)->comm, MPI_Win_flush((int)peer, win_of(w)),
-                              "MPI_Win_flush")
-               : rc;
+    int rc = window_mpi_wait_patiently(window_mpi_of(w), peer);
+    return rc == PCOLL_OK ? mpi_check_on(window_mpi_of(w)->comm,
+                                         MPI_Win_flush((int)peer, window_mpi_win(w)),
+                                         "MPI_Win_flush")
+                          : rc;
 }
 
-static int fetch_add(struct window *w, uint32_t peer, size_t offset, int64_t delta,
-                     int64_t *before)
+static int window_mpi_fetch_add(struct window *w, uint32_t peer, size_t offset,
+                                int64_t delta, int64_t *before)
 {
     int rc;
     if (window_is_far(w, peer))
-        rc =
-            get_and_add(w, peer, offset, delta ? &delta : NULL, before, PCOLL_INT64, 1);
+        rc = window_mpi_get_and_add(w, peer, offset, delta ? &delta : NULL, before,
+                                    PCOLL_INT64, 1);
     else
         rc = mpi_check(MPI_Fetch_and_op(&delta, before, MPI_INT64_T, (int)peer,
                                         (MPI_Aint)offset, delta ? MPI_SUM : MPI_NO_OP,
-                                        win_of(w)),
+                                        window_mpi_win(w)),
                        "MPI_Fetch_and_op");
-    return rc == PCOLL_OK ? flush(w, peer) : rc;
+    return rc == PCOLL_OK ? window_mpi_flush(w, peer) : rc;
 }
 
-static int compare_swap(struct window *w, uint32_t peer, size_t offset,
-                        int64_t expected, int64_t desired, int64_t *before)
+static int window_mpi_compare_swap(struct window *w, uint32_t peer, size_t offset,
+                                   int64_t expected, int64_t desired, int64_t *before)
 {
-    int rc = mpi_check(MPI_Compare_and_swap(&desired, &expected, before, MPI_INT64_T,
-                                            (int)peer, (MPI_Aint)offset, win_of(w)),
-                       "MPI_Compare_and_swap");
-    return rc == PCOLL_OK ? flush(w, peer) : rc;
+    int rc =
+        mpi_check(MPI_Compare_and_swap(&desired, &expected, before, MPI_INT64_T,
+                                       (int)peer, (MPI_Aint)offset, window_mpi_win(w)),
+                  "MPI_Compare_and_swap");
+    return rc == PCOLL_OK ? window_mpi_flush(w, peer) : rc;
 }
 
-static int sync_stores(struct window *w)
+static int window_mpi_sync_stores(struct window *w)
 {
-    return mpi_check(MPI_Win_sync(win_of(w)), "MPI_Win_sync");
+    return mpi_check(MPI_Win_sync(window_mpi_win(w)), "MPI_Win_sync");
 }
 
 /* Whole pages: of memory in a file, or else of this process's own. */
-static void retire(struct window *w)
+static void window_mpi_retire(struct window *w)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = ((uintptr_t)w->memory + page - 1) / page * page;
-    uintptr_t end = ((uintptr_t)w->memory + of(w)->bytes) / page * page;
+    uintptr_t end = ((uintptr_t)w->memory + window_mpi_of(w)->bytes) / page * page;
     if (end > begin && madvise((void *)begin, end - begin, MADV_REMOVE))
         madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
-static void destroy(struct window *w)
+static void window_mpi_destroy(struct window *w)
 {
-    struct window_mpi *m = of(w);
+    struct window_mpi *m = window_mpi_of(w);
     if (m->win != MPI_WIN_NULL) {
         MPI_Win_unlock_all(m->win);
         MPI_Win_free(&m->win);
@@ -325,41 +340,42 @@ static void destroy(struct window *w)
     free(m);
 }
 
-static const struct window_ops ops = {.get = get,
-                                      .put = put,
-                                      .add = add,
-                                      .get_sums = get_sums,
-                                      .complete = complete,
-                                      .begin_get = begin_get,
-                                      .over = is_over,
-                                      .flush = flush,
-                                      .fetch_add = fetch_add,
-                                      .compare_swap = compare_swap,
-                                      .sync = sync_stores,
-                                      .retire = retire,
-                                      .destroy = destroy};
+static const struct window_ops ops = {.get = window_mpi_get,
+                                      .put = window_mpi_put,
+                                      .add = window_mpi_add,
+                                      .get_sums = window_mpi_get_sums,
+                                      .complete = window_mpi_complete,
+                                      .begin_get = window_mpi_begin_get,
+                                      .over = window_mpi_is_over,
+                                      .flush = window_mpi_flush,
+                                      .fetch_add = window_mpi_fetch_add,
+                                      .compare_swap = window_mpi_compare_swap,
+                                      .sync = window_mpi_sync_stores,
+                                      .retire = window_mpi_retire,
+                                      .destroy = window_mpi_destroy};
 
 /* MPI itself has not failed: it cannot do what is needed. */
-static int unfit(int failure)
+static int window_mpi_unfit(int failure)
 {
     fail_set_mpi_error(MPI_SUCCESS);
     return failure;
 }
 
 /* Without it a store of ours would not be seen by a get of theirs. */
-static int check_model(MPI_Win win)
+static int window_mpi_check_model(MPI_Win win)
 {
     int *model, known = 0;
     MPI_Win_get_attr(win, MPI_WIN_MODEL, &model, &known);
     return known && *model == MPI_WIN_UNIFIED
                ? PCOLL_OK
-               : unfit(fail(PCOLL_EMPI, "gossip buffers need windows of MPI's unified "
-                                        "memory model, which this MPI does not give"));
+               : window_mpi_unfit(fail(PCOLL_EMPI,
+                                       "gossip buffers need windows of MPI's unified "
+                                       "memory model, which this MPI does not give"));
 }
 
 /* Open MPI 4 ends the process in a compare-and-swap of 64 bits if its component rdma has
  * the window, which is the default where ranks share a node. Its name tells. */
-static int check_swap(const struct window_mpi *m)
+static int window_mpi_check_swap(const struct window_mpi *m)
 {
     char library[MPI_MAX_LIBRARY_VERSION_STRING], name[MPI_MAX_OBJECT_NAME];
     int length = 0;
@@ -367,7 +383,7 @@ static int check_swap(const struct window_mpi *m)
     MPI_Win_get_name(m->win, name, &length);
     bool ends = strncmp(library, "Open MPI v4.", 12) == 0 &&
                 strncmp(name, "rdma window", 11) == 0 && m->base.size > 1;
-    return ends ? unfit(fail(
+    return ends ? window_mpi_unfit(fail(
                       PCOLL_EMPI,
                       "windows of this MPI's one-sided component rdma fail at their "
                       "first compare-and-swap (%.*s); set OMPI_MCA_osc=sm, with all "
@@ -377,7 +393,7 @@ static int check_swap(const struct window_mpi *m)
 }
 
 /* Who is on another node, as MPI sees it. */
-static int find_far(struct window_mpi *m)
+static int window_mpi_find_far(struct window_mpi *m)
 {
     int size = (int)m->base.size;
     MPI_Comm node;
@@ -407,7 +423,7 @@ static int find_far(struct window_mpi *m)
                                       : fail(PCOLL_ENOMEM, "no memory for a window");
 }
 
-static int allocate(struct window_mpi *m, size_t bytes)
+static int window_mpi_allocate(struct window_mpi *m, size_t bytes)
 {
     int rc = mpi_check(MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, m->comm,
                                         &m->base.memory, &m->win),
@@ -416,9 +432,9 @@ static int allocate(struct window_mpi *m, size_t bytes)
         rc = mpi_check(MPI_Win_set_errhandler(m->win, MPI_ERRORS_RETURN),
                        "MPI_Win_set_errhandler");
     if (rc == PCOLL_OK)
-        rc = check_model(m->win);
+        rc = window_mpi_check_model(m->win);
     if (rc == PCOLL_OK)
-        rc = check_swap(m);
+        rc = window_mpi_check_swap(m);
     return rc == PCOLL_OK ? mpi_check(MPI_Win_lock_all(MPI_MODE_NOCHECK, m->win),
                                       "MPI_Win_lock_all")
                           : rc;
@@ -441,9 +457,9 @@ int window_mpi_create(const void *comm, size_t bytes, struct window **out)
         rc = mpi_check(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN),
                        "MPI_Comm_set_errhandler");
     if (rc == PCOLL_OK)
-        rc = find_far(m);
+        rc = window_mpi_find_far(m);
     if (rc == PCOLL_OK)
-        rc = allocate(m, bytes);
+        rc = window_mpi_allocate(m, bytes);
     if (rc != PCOLL_OK) {
         free(m->far);
         free(m); /* what MPI has made of it is lost: the others may not free theirs */
