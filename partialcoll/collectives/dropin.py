@@ -142,7 +142,8 @@ def _op_key(op: Any) -> Any:
 def _can_mix(quorum: Any, options: dict[str, Any]) -> bool:
     """Return whether what is late for one call is added to the next one."""
     full = isinstance(quorum, (str, Policy)) and quorum in ("full", Full())
-    return not full and options.get("late") != "drop"
+    late = options.get("late")  # not checked yet: it may be an array
+    return not full and not (isinstance(late, str) and late == "drop")
 
 
 def _place(depth: int, path: bool) -> tuple[Any, ...]:

@@ -59,7 +59,7 @@ MISUSE = """
         ),
         "Allreduce": (
             lambda name: lambda value: pc.Allreduce(
-                **{"comm": comm, "sendbuf": x, "recvbuf": out, name: value}
+                **{"comm": comm, "sendbuf": x, "recvbuf": out, "name": name, name: value}
             ),
             "comm sendbuf recvbuf op quorum late algorithm domain progress",
         ),
