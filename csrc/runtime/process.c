@@ -25,6 +25,7 @@ struct process {
         struct waiting *parting;
         struct known_context *next;
     } *contexts;
+    _Atomic uint32_t count; /* of contexts, those that part included */
     /* Retired, and not reclaimed yet; the oldest first. Under the drive lock. */
     struct entry *retired;
     struct known_context *parting;
@@ -42,6 +43,7 @@ static void begin_parting(struct known_context *k)
 /* Driver: all ranks have parted, or never will. */
 static void end_context(struct process *r, struct communicator *c, bool usable)
 {
+    atomic_fetch_sub(&r->count, 1);
     progress_drop(r->progress, &c->source);
     if (!usable)
         c->transport = NULL; /* MPI may still write to what it was given */
@@ -235,11 +237,18 @@ void process_remove(struct entry *entry)
     progress_spin(r->progress, entries_spin());
 }
 
+uint32_t process_communicators(void)
+{
+    const struct process *r = mpi_process_state();
+    return r ? atomic_load(&r->count) : 0;
+}
+
 static void know_context(struct process *r, struct known_context *k)
 {
     lock_take(&r->mutex);
     k->next = r->contexts;
     r->contexts = k;
+    atomic_fetch_add(&r->count, 1);
     lock_release(&r->mutex);
 }
 
@@ -426,7 +435,9 @@ int process_adopt(struct communicator *c)
 void process_disown(struct communicator *c)
 {
     CHECK(!c->handles);
-    free(forget_context(mpi_process_state(), c));
+    struct process *r = mpi_process_state();
+    free(forget_context(r, c));
+    atomic_fetch_sub(&r->count, 1);
 }
 
 int process_context(const void *comm, enum pcoll_failure on_failure,

@@ -45,6 +45,8 @@ struct watch *process_watch(void);
  * collective. PCOLL_EINVAL where its objects cannot go on when a rank dies. */
 int process_context(const void *comm, enum pcoll_failure on_failure,
                     struct communicator **out);
+/* Return the number of contexts of this process: those in use, and those not reclaimed yet. */
+uint32_t process_communicators(void);
 /* See to it that somebody makes progress as asked for (enum pcoll_progress); `here`: in
  * this process, else only check. PCOLL_ETHREAD where MPI's thread level is too low for
  * an agent. */

@@ -15,6 +15,9 @@
  *   - A communicator with processes of another MPI_COMM_WORLD has other facts on each side.
  *     Its calls are always MPI's.
  *
+ * The first call of a signature is MPI's also where rounds are partial: the call that makes a
+ * handle waits for all ranks anyway.
+ *
  * PARTIALCOLL_ALGORITHM and PARTIALCOLL_DOMAIN ask for rounds of ours: then all complete
  * rounds are.
  */

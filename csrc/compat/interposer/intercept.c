@@ -9,7 +9,9 @@
 #include "compat/interposer/full.h"
 #include "compat/interposer/info.h"
 #include "compat/interposer/process.h"
+#include "compat/mpi_shaped/savings.h"
 #include "compat/interposer/settings.h"
+#include "runtime/process.h"
 
 /* Of the handles that full calls share, on one communicator. When it is full, a new
  * signature takes the place of one that has not been used for long; if there is none,
@@ -114,6 +116,21 @@ enum outcome intercept_plan(const struct call *c, struct record **record,
     return TAKEN;
 }
 
+/* Communicators with handles, each of which has a duplicate. The limit leaves most of those that
+ * MPI can make (2,046 in MPICH) to the program, and bounds what a poll costs. */
+enum { MAX_COMMUNICATORS = 256 };
+
+bool intercept_admit(struct record *r, MPI_Comm comm)
+{
+    if (!r->admitted && !r->refused) {
+        int full = process_communicators() >= MAX_COMMUNICATORS;
+        PMPI_Allreduce(MPI_IN_PLACE, &full, 1, MPI_INT, MPI_MAX, comm);
+        r->refused = full;
+        r->admitted = !full;
+    }
+    return r->admitted;
+}
+
 /* Is there room for one more, or can some be made? */
 static bool make_room(struct record *r, const struct cache_key *key)
 {
@@ -135,8 +152,12 @@ static enum outcome find_handle(const struct call *c, struct record *r,
                                 struct cache_key *key, struct cache_entry **entry)
 {
     *entry = cache_find(&r->cache, key);
+    if (!*entry && r->partial && savings_is_first(&r->savings, key))
+        return PASSED_FIRST;
     if (!*entry && !full_pays(r, key, payload(c)))
         return PASSED_FULL;
+    if (!*entry && !intercept_admit(r, c->comm))
+        return PASSED_LIMIT;
     if (!*entry && !make_room(r, key))
         return PASSED_CACHE;
     if (!*entry)

@@ -31,6 +31,9 @@ struct call {
 enum outcome intercept_plan(const struct call *call, struct record **record,
                             struct cache_key *key);
 
+/* May the communicator have a duplicate, for handles? Its ranks agree once. Collective. */
+bool intercept_admit(struct record *record, MPI_Comm comm);
+
 /* A blocking call. TAKEN: it is done, *error is MPI's code for it. */
 enum outcome intercept_run(const struct call *call, int *error);
 

@@ -161,6 +161,8 @@ static enum outcome make_token(const struct call *c, struct record *r,
     struct places *p = places_of(r);
     if (!p)
         return PASSED_REFUSED;
+    if (!intercept_admit(r, c->comm))
+        return PASSED_LIMIT;
     int at = choose_place(p, common_places(p, c->comm), key);
     if (at < 0)
         return PASSED_CACHE;

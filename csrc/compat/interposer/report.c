@@ -9,6 +9,7 @@
 static const char *const reasons[OUTCOMES] = {
     [TAKEN] = "taken over",
     [PASSED_FULL] = "complete round, MPI is faster",
+    [PASSED_FIRST] = "first call of its kind, partial",
     [PASSED_OUTSIDE] = "before MPI_Init or inside MPI_Finalize",
     [PASSED_OTHER_WORLD] = "processes of another MPI_COMM_WORLD",
     [PASSED_NO_ELEMENTS] = "no elements",
@@ -19,6 +20,7 @@ static const char *const reasons[OUTCOMES] = {
     [PASSED_INTERCOMM] = "inter-communicator",
     [PASSED_THREADS] = "needs MPI_THREAD_MULTIPLE",
     [PASSED_CACHE] = "too many or too large signatures to keep",
+    [PASSED_LIMIT] = "too many communicators",
     [PASSED_REFUSED] = "no handle could be made",
     [PASSED_NESTED] = "called from inside another one",
 };

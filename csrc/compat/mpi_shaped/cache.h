@@ -72,6 +72,8 @@ struct record {
     bool of_world; /* all of its processes are in this MPI_COMM_WORLD */
     bool alike;    /* its ranks have the same algorithm and domain */
     bool partial;  /* its rounds need not wait for everybody */
+    bool admitted; /* its ranks have room for its handles, or ... */
+    bool refused;  /* ... one of them has not */
     int level;     /* MPI's thread level, the lowest of its ranks */
     int size;
     char wanted[96];           /* text of a policy given for this communicator, or "" */

@@ -5,10 +5,11 @@
 
 #include "base/random.h"
 
-enum { ROWS = 32 };
+enum { ROWS = 32, SEEN_WORDS = 64 };
 
 struct savings {
     struct savings_row row[ROWS];
+    uint64_t seen[SEEN_WORDS]; /* A bit for each hash of a signature that was called. */
 };
 
 struct savings_row *savings_find(struct savings **s, const struct cache_key *key,
@@ -22,4 +23,15 @@ struct savings_row *savings_find(struct savings **s, const struct cache_key *key
     if (*added)
         *row = (struct savings_row){.signature = signature};
     return row;
+}
+
+bool savings_is_first(struct savings **s, const struct cache_key *key)
+{
+    if (!*s && !(*s = calloc(1, sizeof **s)))
+        return true;
+    uint64_t hash = cache_hash(key), bit = (uint64_t)1 << (hash & 63);
+    uint64_t *word = &(*s)->seen[(hash >> 6) % SEEN_WORDS];
+    bool first = !(*word & bit);
+    *word |= bit;
+    return first;
 }

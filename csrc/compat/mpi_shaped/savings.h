@@ -23,4 +23,9 @@ struct savings_row {
 struct savings_row *savings_find(struct savings **s, const struct cache_key *key,
                                  bool *added);
 
+/* Of partial rounds: is this the first call of this signature? A handle for a signature that
+ * comes only once would cost much and serve no round. Signatures that share a bit count as one.
+ * *s is as above. Local. */
+bool savings_is_first(struct savings **s, const struct cache_key *key);
+
 #endif

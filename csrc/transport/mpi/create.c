@@ -103,11 +103,17 @@ void mpi_describe(MPI_Comm comm, struct transport *t)
     t->threads = level == MPI_THREAD_MULTIPLE;
 }
 
+/* MPI may have no communicator left (MPICH: 2,046), which is no reason to end the program. */
 static int mpi_copy_comm(struct mpi_transport *m)
 {
     MPI_Request request;
+    MPI_Errhandler handler;
+    MPI_Comm_get_errhandler(m->comm, &handler);
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     int rc =
         mpi_check_in(m, MPI_Comm_idup(m->comm, &m->made, &request), "MPI_Comm_idup");
+    MPI_Comm_set_errhandler(m->comm, handler);
+    MPI_Errhandler_free(&handler);
     return rc == PCOLL_OK ? mpi_patient_wait(m, &request, "MPI_Comm_idup") : rc;
 }
 

@@ -84,10 +84,40 @@ static void come_late(const char *path)
     MPI_Comm_free(&comm);
 }
 
+/* More communicators at once than have room for handles. */
+static void keep_many(int count)
+{
+    MPI_Comm *comms = malloc((size_t)count * sizeof *comms);
+    make(comms, count);
+    for (int i = 0; i < count; i++)
+        MPI_Comm_free(&comms[i]);
+    free(comms);
+}
+
+/* MPI has no communicator left, if its number is limited. */
+static void leave_none(void)
+{
+    enum { MOST = 2100 };
+    static MPI_Comm parent, comms[MOST];
+    int count = 0;
+    MPI_Comm_dup(MPI_COMM_WORLD, &parent);
+    MPI_Comm_set_errhandler(parent, MPI_ERRORS_RETURN);
+    while (count < MOST && MPI_Comm_dup(parent, &comms[count]) == MPI_SUCCESS)
+        count++;
+    reduce(MPI_COMM_WORLD);
+    while (count)
+        MPI_Comm_free(&comms[--count]);
+    MPI_Comm_free(&parent);
+}
+
 int main(int argc, char **argv)
 {
     begin(&argc, &argv);
-    if (argc > 1) {
+    if (argc > 1 && !strcmp(argv[1], "many")) {
+        keep_many(atoi(argv[2]));
+    } else if (argc > 1 && !strcmp(argv[1], "none")) {
+        leave_none();
+    } else if (argc > 1) {
         come_late(argv[1]);
     } else {
         free_in_different_orders();
