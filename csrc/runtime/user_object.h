@@ -46,10 +46,10 @@ struct user_object {
     /* What has the slots; NULL: not made yet, or ended. A recovery changes it. */
     struct object *_Atomic object;
     bool ended;
-    bool orphan;          /* the others have none of it (recovery.h): it closes alone */
+    _Atomic bool orphan;  /* the others have none of it (recovery.h): it closes alone */
     _Atomic bool closing; /* asked for */
-    void (*retired)(
-        struct user_object *o); /* frees the shell; NULL: the owner has it */
+    /* Frees the shell when all ranks have closed it. NULL: its owner does. */
+    void (*retired)(struct user_object *o);
     /* A thread of the application is in a call. It sets this by exchange, and its release
      * hands all that it wrote to the thread that enters next. Nothing of the object is read
      * after the release: the next thread may free the object. */
