@@ -969,10 +969,14 @@ int pcoll_group_free(pcoll_group **group, int64_t timeout_us);
  *
  * May be NULL: sendbuf (count 0), recvbuf (count 0).
  *
- * The first call from a place in the program makes a handle, which is cached on the
+ * With the quorum full MPI does the call, unless rounds of ours are faster or
+ * PARTIALCOLL_ALGORITHM or PARTIALCOLL_DOMAIN asks for them (docs/interposer.md). Else the
+ * first call from a place in the program makes a handle, which is cached on the
  * communicator by that place, count, type, op and quorum, and freed with it. So two
  * sums in one loop never share a handle. A place is where the call stands in the
  * compiled program: a function that wraps this call is one place, unless it is inlined.
+ * The environment is read in the first call on a communicator and after
+ * PCOLL_Comm_set_quorum.
  *
  * Threads: as MPI_Allreduce, different communicators by different threads. A quorum
  * other than full needs MPI_THREAD_MULTIPLE, or PARTIALCOLL_PROGRESS=manual, unless all
