@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cells, lines and coordinates; grids that fit a number of peers. */
+/* Grids, shares, and their public functions for many cells at once; see grid.h. */
 
 #include "protocol/group/grid.h"
 
@@ -13,7 +13,7 @@
 
 enum { GOOD_SIDE = 32, LEAST_AXES = 2, FEW_PEERS = 3 };
 
-/* Cells from one coordinate on the axis to the next. */
+/* Return the number of cells from one coordinate on the axis to the next. */
 static uint64_t grid_stride(const struct grid *g, uint32_t axis)
 {
     uint64_t s = 1;
@@ -92,7 +92,8 @@ uint64_t grid_move(const struct grid *g, uint64_t cell, uint32_t axis,
     return grid_cell(g, grid_line(g, cell, axis), axis, coordinate);
 }
 
-/* How many coordinates a group on the axis moves to, at least its size. */
+/* Return the number of coordinates that a group on the axis moves to, at least its
+ * size. */
 static uint32_t grid_width(const struct grid *g, uint64_t peers, uint32_t axis,
                            uint32_t size)
 {
@@ -113,7 +114,7 @@ uint32_t grid_chunk(const struct grid *g, uint64_t peers, uint64_t round, uint64
     return (uint32_t)(place % w);
 }
 
-/* Does a grid with `axes` sides of `side` hold the peers? */
+/* Does a grid with `axes` sides of length `side` hold the peers? */
 static bool grid_holds(uint64_t side, uint32_t axes, uint64_t peers)
 {
     uint64_t cells = 1;
@@ -122,7 +123,7 @@ static bool grid_holds(uint64_t side, uint32_t axes, uint64_t peers)
     return cells >= peers;
 }
 
-/* The least side that does; peers <= 2^32, so no product comes near 2^64. */
+/* Return the smallest such side. peers <= 2^32, so no product reaches 2^64. */
 static uint32_t grid_even_side(uint64_t peers, uint32_t axes)
 {
     uint32_t side = 1;
@@ -131,8 +132,8 @@ static uint32_t grid_even_side(uint64_t peers, uint32_t axes)
     return side;
 }
 
-/* Write `cells` as a product of sides from `axis` on, none above `most`, longest first;
- * false if there is no such product. */
+/* Write `cells` as a product of sides from `axis` on, none above `most`, longest first.
+ * False: there is no such product. */
 static bool grid_factor(struct grid *g, uint32_t axis, uint64_t cells, uint64_t most)
 {
     if (axis == g->axes)
@@ -149,7 +150,7 @@ static bool grid_factor(struct grid *g, uint32_t axis, uint64_t cells, uint64_t 
     return false;
 }
 
-/* A full grid with so many axes, none longer than twice an even side. */
+/* Find a full grid with this number of axes, no side longer than twice an even side. */
 static bool grid_find_full(struct grid *g, uint64_t peers, uint32_t axes)
 {
     uint64_t even = grid_even_side(peers, axes);
@@ -160,7 +161,7 @@ static bool grid_find_full(struct grid *g, uint64_t peers, uint32_t axes)
     return false;
 }
 
-/* Even sides, the last ones shorter by one as long as all peers have a cell. */
+/* Make even sides, the last ones shorter by one as long as all peers have a cell. */
 static void grid_find_partial(struct grid *g, uint64_t peers, uint32_t axes)
 {
     uint32_t even = grid_even_side(peers, axes);
@@ -190,7 +191,7 @@ void grid_auto(struct grid *g, uint64_t peers)
     CHECK(g->axes <= GRID_MAX_AXES && grid_cells(g) >= peers);
 }
 
-/* Shares of a group and their bounds. */
+/* Shares. */
 
 static int grid_check_bandwidths(const double *bandwidth, uint32_t members)
 {
@@ -211,11 +212,10 @@ static int grid_compare_bandwidths(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/*
- * xi with which the shares add up to 1: with the k fastest above 0 it is (M - 2 + k) /
- * their bandwidth, and it is right if the next one would get nothing. Members are added
- * while they still get something, which they do less and less.
- */
+/* Return xi with which the shares add up to 1. If only the k fastest members have a
+ * share, xi is (M - 2 + k) / (sum of their bandwidths), and that is right if the next
+ * one gets nothing. Members are added as long as they get a share, which becomes less
+ * with each one. */
 static double grid_share_level(const double *fast, uint32_t members)
 {
     double sum = 0, xi = INFINITY;
@@ -236,7 +236,7 @@ int grid_shares(const double *bandwidth, uint32_t members, double *share)
         return fail(PCOLL_ENOMEM, "no memory for %u shares", members);
     memcpy(fast, bandwidth, members * sizeof *fast);
     qsort(fast, members, sizeof *fast, grid_compare_bandwidths);
-    double most = fast[0]; /* relative to it nothing overflows */
+    double most = fast[0]; /* Relative to it nothing overflows. */
     for (uint32_t i = 0; i < members; i++)
         fast[i] /= most;
     double xi = members > 2 ? grid_share_level(fast, members) : 0;
@@ -256,7 +256,7 @@ void grid_bounds(const double *share, uint32_t members, uint64_t count, uint64_t
 {
     uint64_t unit = grain ? grain : 1, units = count / unit;
     double sum = 0, before = 0;
-    uint32_t last = 0; /* with a share: it has what is left over */
+    uint32_t last = 0; /* The last member with a share has the rest. */
     for (uint32_t i = 0; i < members; i++) {
         sum += share[i];
         last = share[i] > 0 ? i : last;
@@ -272,7 +272,7 @@ void grid_bounds(const double *share, uint32_t members, uint64_t count, uint64_t
     }
 }
 
-/* Grids and shares for callers outside: checked, and for many cells at once. */
+/* The public functions: arguments are checked. */
 
 static int grid_check_axis(const struct grid *g, uint32_t axis)
 {

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages of matchmaking: what the four values say, and the queue of those to be sent.
+ * Messages of matchmaking: what their four values contain, and the queue of messages to
+ * be sent.
  *
  *   ASK       key, time, bandwidth | chain << 32, attempt
  *   ACCEPT    -, remaining, confirm, attempt
- *   REJECT    reason | hint << 32, time of the hint, round it is at, attempt
+ *   REJECT    reason | hint << 32, time of the hint, current round, attempt
  *   DISBAND   - | hint << 32, time of the hint, -, attempt
  *   CONFIRM, LEAVE   -, -, -, attempt
  *   LIST      members, members, members, count | attempt << 16 | seq << 32
  *
- * Members of a list: two in a part, rank | bandwidth << 32 each and chain | chain
- * << 32. Or, if they differ in their ranks alone and these are small, eight (`part`
- * says so): bandwidth | chain << 32, and 16 bits for each rank.
- *
- * The parts of a list are made when they are fetched: a large group has thousands.
+ * A part of a list has two members: rank | bandwidth << 32 of each, and chain | chain
+ * << 32. If all members differ only in their ranks and the ranks fit in 16 bits, a part
+ * has eight (`part` has the flag): bandwidth | chain << 32, and 16 bits for each rank.
+ * The parts are made when they are fetched, because a large group has thousands of
+ * them.
  *
  * Bad messages. match_decode and match_decode_part are the only code that reads the
- * values. They refuse a message that no sound sender makes (a rank, reason, length, time
- * or round outside its bounds) with PCOLL_EPROTOCOL; match_on_message returns that and
- * changes nothing. A message that could be, but does not fit to the state (an old
- * attempt, an unexpected part), is dropped; a list that does not fit is refused.
+ * values. They refuse a message that no correct sender makes (a rank, reason, length,
+ * time or round outside its bounds) with PCOLL_EPROTOCOL; match_on_message returns that
+ * and changes nothing. A message that is possible, but does not fit the state (an old
+ * attempt, an unexpected part), is dropped. A list that does not fit is refused.
  */
 #include <float.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ static uint64_t match_pair(uint32_t low, uint32_t high)
 int match_outbox_init(struct match_outbox *o, uint32_t size)
 {
     CHECK(size >= 1);
-    o->capacity = 4 * size + 16; /* one event causes at most 2 * size + 4 */
+    o->capacity = 4 * size + 16; /* One event causes at most 2 * size + 4. */
     o->ring = calloc(o->capacity, sizeof *o->ring);
     o->members = calloc(size, sizeof *o->members);
     o->attempts = calloc(size, sizeof *o->attempts);
@@ -116,7 +117,7 @@ static int match_invalid(const struct match_message *message, const char *why)
                 message->peer, message->kind, why);
 }
 
-/* What all kinds have in common. */
+/* Check what all kinds have in common. */
 static int match_check_message(const struct match *m,
                                const struct match_message *message)
 {
@@ -159,7 +160,7 @@ static int match_decode_accept(const struct match *m,
     return PCOLL_OK;
 }
 
-/* The reason is that of a REJECT; a DISBAND has none. */
+/* Decode the hint of REJECT and DISBAND. Only a REJECT has a reason. */
 static int match_decode_hint(const struct match *m, const struct match_message *message,
                              struct match_note *note)
 {
@@ -304,7 +305,7 @@ void match_put_member(struct match_message *message, uint32_t i,
     }
 }
 
-/* The next part for the next member but this rank; false: all are made. */
+/* Make the next part of the list; false: all parts are made. */
 static bool match_next_part(struct match *m, struct match_message *out)
 {
     struct match_outbox *o = &m->out;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seeking: whom to ask, what the answers mean, and following. */
+/* Asking, following, leading, and receiving lists; see matchmaking.h. */
 
 #include <string.h>
 
@@ -86,7 +86,7 @@ void match_ask_next(struct match *m, int64_t now)
         match_ask_peer(m, now, peer);
 }
 
-/* Nobody it knows of is left for this round. */
+/* Is no candidate left for this round? */
 static bool match_nobody_left(const struct match *m)
 {
     for (uint32_t i = 0; i < m->candidate_count; i++)
@@ -95,8 +95,9 @@ static bool match_nobody_left(const struct match *m)
     return true;
 }
 
-/* A peer that is ahead may have left this round, with others still to come: so either
- * it has said that the round is over there, or nobody came. */
+/* A candidate that is ahead may have left this round while others still come. So this
+ * rank is behind only if a rank has reported the end of the round, or no other rank has
+ * come. */
 bool match_is_behind(const struct match *m)
 {
     CHECK(m->state == MATCH_LOOKING);
@@ -104,7 +105,7 @@ bool match_is_behind(const struct match *m)
            (m->told || m->window_over || match_nobody_left(m));
 }
 
-/* Whom it has asked, or follows: tell it not to count on this rank. */
+/* Tell a rank that this one has asked or followed not to count on it. */
 static void match_send_leave(struct match *m, uint32_t peer, uint32_t attempt)
 {
     match_send(m, MATCH_LEAVE, peer, m->goal.round,
@@ -121,7 +122,7 @@ void match_withdraw(struct match *m)
     m->peers[peer].attempt = 0;
 }
 
-/* Look again, with time to find others that look again. */
+/* Look again, for long enough to find other ranks that look again. */
 static void match_stop_following(struct match *m, int64_t now)
 {
     CHECK(m->state == MATCH_FOLLOWING && !m->follower_count);
@@ -139,7 +140,7 @@ void match_dismiss(struct match *m, int64_t now, uint32_t peer)
 {
     CHECK(peer < m->size && peer != m->rank);
     struct match_peer *p = &m->peers[peer];
-    match_enlist(m, peer); /* it may be given as a candidate later */
+    match_enlist(m, peer); /* It may become a candidate later. */
     p->candidate = CANDIDATE_FINAL;
     if (m->asking == peer || m->leader == peer)
         match_withdraw(m);
@@ -205,7 +206,7 @@ bool match_on_accept(struct match *m, int64_t now, const struct match_message *m
         return true;
     }
     if (current && m->state == MATCH_FOLLOWING && m->leader == peer)
-        return false; /* accepted twice */
+        return false; /* It has accepted twice. */
     match_send(m, MATCH_LEAVE, peer, message->round, note);
     if (!current)
         return false;
@@ -215,8 +216,8 @@ bool match_on_accept(struct match *m, int64_t now, const struct match_message *m
     return false;
 }
 
-/* Somebody knows a lower one that takes followers. If that was asked before, it has the
- * ask on file and will answer. */
+/* Another rank knows a lower one that leads. If this rank has asked that one before,
+ * the ask is filed there and will be answered. */
 static void match_take_hint(struct match *m, uint32_t hint, int64_t time)
 {
     if (hint < m->size && match_below(m, time, hint))
@@ -237,7 +238,7 @@ void match_on_reject(struct match *m, const struct match_message *message,
     p->attempt = filed ? p->attempt : 0;
     if (m->asking == peer)
         m->asking = MATCH_NOBODY;
-    if (note->reason == REJECT_LOWER) { /* it is there, and may ask this rank */
+    if (note->reason == REJECT_LOWER) { /* The peer is alive, and may ask this rank. */
         p->candidate = CANDIDATE_UNTRIED;
         p->tries = MATCH_TRIES;
     } else if (note->reason == REJECT_FOLLOWS) {
@@ -258,20 +259,16 @@ void match_on_disband(struct match *m, int64_t now, const struct match_message *
         message->round != m->goal.round || p->attempt != note->attempt)
         return;
     match_stop_following(m, now);
-    if (note->hint == MATCH_NOBODY) { /* it has not kept the ask */
+    if (note->hint == MATCH_NOBODY) { /* It has not filed the ask. */
         p->candidate = CANDIDATE_UNTRIED;
         p->attempt = 0;
     }
     match_take_hint(m, note->hint, note->time);
 }
 
-/*
- * Leading: asks that come, those on file, followers, and closing the group.
- *
- * A peer's ask stays on file from its arrival until it is answered for good: while it
- * is held for a round to come, while its peer follows this rank, and while it was
- * rejected for a reason that may go away.
- */
+/* Leading. A peer's ask stays filed from its arrival until it is answered finally:
+ * while it waits for a round to begin, while its sender follows this rank, and while it
+ * was rejected for a reason that may go away. */
 
 static uint64_t match_reported_round(const struct match *m, uint64_t round)
 {
@@ -329,7 +326,7 @@ static void match_drop_follower(struct match *m, uint32_t peer)
     m->follower_count--;
     memmove(&m->followers[at], &m->followers[at + 1],
             (m->follower_count - at) * sizeof *m->followers);
-    m->offer = true; /* there is room */
+    m->offer = true; /* There is room for a filed ask. */
 }
 
 static void match_accept(struct match *m, int64_t now, uint32_t peer, bool confirm)
@@ -350,7 +347,7 @@ static void match_accept(struct match *m, int64_t now, uint32_t peer, bool confi
                                     .attempt = p->ask.attempt});
 }
 
-/* An ask on file for the round that this rank is in. */
+/* Answer a filed ask for the current round. */
 static void match_answer(struct match *m, int64_t now, uint32_t peer)
 {
     struct match_peer *p = &m->peers[peer];
@@ -379,7 +376,7 @@ void match_on_ask(struct match *m, int64_t now, const struct match_message *mess
     struct match_peer *p = &m->peers[peer];
     bool this_round = p->ask.there && p->ask.round == message->round;
     if (m->state == MATCH_FORMED && p->follower != FOLLOWER_NOT && this_round)
-        return; /* it is in the list, and has not left */
+        return; /* It is in the list, and has not left. */
     if (!this_round)
         match_drop_follower(m, peer);
     p->ask = (struct match_ask){.there = true,
@@ -401,7 +398,7 @@ void match_on_confirm(struct match *m, const struct match_message *message,
     struct match_peer *p = &m->peers[message->peer];
     if (p->follower != FOLLOWER_UNCONFIRMED || message->round != m->goal.round ||
         note->attempt != p->ask.attempt)
-        return; /* it has been told already that this is over */
+        return; /* This rank has told it already that its ask has ended. */
     CHECK(m->unconfirmed >= 1);
     p->follower = FOLLOWER_IN;
     m->unconfirmed--;
@@ -521,11 +518,9 @@ void match_close(struct match *m)
     match_send_list(m);
 }
 
-/*
- * A list comes, part by part: taken only from the one that this rank follows, for the
- * attempt that was accepted, whole and well-formed. Any other is refused: its group
- * counts on this rank.
- */
+/* Lists. A list is taken only from the leader that this rank follows, for the attempt
+ * that was accepted, complete and valid. Any other list is refused, because its group
+ * counts on this rank. */
 
 static bool match_begin_list(struct match *m, const struct match_part *part)
 {
@@ -541,7 +536,7 @@ static bool match_begin_list(struct match *m, const struct match_part *part)
     return true;
 }
 
-/* False: it does not follow the parts that have come. */
+/* Add a part. False: it does not fit the parts before it. */
 static bool match_add_part(struct match *m, const struct match_part *part)
 {
     if (!part->first && !match_begin_list(m, part))
@@ -564,7 +559,7 @@ static bool match_same_member(const struct match_member *a,
            !memcmp(&a->bandwidth, &b->bandwidth, sizeof a->bandwidth);
 }
 
-/* This rank as it is, and the leader. */
+/* Does the list name this rank with its values, and the leader? */
 static bool match_list_is_valid(const struct match *m)
 {
     bool self = false, leader = false;
@@ -575,7 +570,7 @@ static bool match_list_is_valid(const struct match *m)
     return self && leader;
 }
 
-/* What members of this group had asked before. */
+/* Forget earlier asks of the members of this group. */
 static void match_forget_asks(struct match *m)
 {
     for (uint32_t i = 0; i < m->list.count; i++) {

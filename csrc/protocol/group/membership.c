@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who takes part. */
+/* Which ranks take part; see membership.h. */
 #include "protocol/group/membership.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ void membership_destroy(struct membership *r)
     r->entries = NULL;
 }
 
-/* A rank that has left is not suspected besides. */
+/* Is the statement new? A rank that has left is not suspected as well. */
 static bool membership_is_news(const struct membership_entry *e,
                                enum member_status status, uint32_t returns)
 {
